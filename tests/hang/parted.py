@@ -15,17 +15,18 @@ def steps(count):
     return [(seq, "all_reduce", STEP, "done") for seq in range(1, count + 1)]
 
 
-def entry(place, row, *, stacks):
+def entry(place, row, *, stacks, group="0", desc="default_pg"):
     seq, op, (function, line), state = row
+    message = op.startswith(("send", "recv"))
     issued = BEGIN_NS + place * SECOND_NS
     ended = {"done": issued + 1000, "late": issued + LATE_NS}.get(state)
     size = 1 if op == "barrier" else 1024
     found = {
         "record_id": place,
-        "pg_id": 0,
-        "process_group": ("0", "default_pg"),
-        "collective_seq_id": seq,
-        "p2p_seq_id": 0,
+        "pg_id": int(group),
+        "process_group": (group, desc),
+        "collective_seq_id": 0 if message else seq,
+        "p2p_seq_id": seq if message else 0,
         "op_id": seq,
         "profiling_name": f"nccl:{op}",
         "time_created_ns": issued,
@@ -38,7 +39,7 @@ def entry(place, row, *, stacks):
         "time_discovered_completed_ns": ended,
         "retired": state == "done",
         "timeout_ms": 600_000,
-        "is_p2p": False,
+        "is_p2p": message,
     }
     if stacks:
         found["frames"] = [
@@ -61,5 +62,27 @@ def write(folder, rows, *, world=None, stacks=True, host=None):
         }
         if host is not None:
             dump["hostname"] = host(rank)
+        (folder / f"nccl_trace_rank_{rank}").write_bytes(pickle.dumps(dump, protocol=2))
+    return analyse(load_dumps([str(folder)]))
+
+
+def write_groups(folder, groups, rows, *, record=0):
+    """Write a dump for each rank of `rows`; groups: (members, description) by name; rows begin with the group's name.
+
+    record: id of the first entry; from 1 on the ring has lost older ones.
+    """
+    for rank, calls in rows.items():
+        config = {
+            name: {"name": name, "desc": desc, "ranks": str(list(members))}
+            for name, (members, desc) in groups.items()
+            if rank in members
+        }
+        entries = [
+            entry(place, row, stacks=True, group=name, desc=groups[name][1])
+            for place, (name, *row) in enumerate(calls)
+        ]
+        for made in entries:
+            made["record_id"] += record
+        dump = {"version": "2.9", "pg_config": config, "entries": entries}
         (folder / f"nccl_trace_rank_{rank}").write_bytes(pickle.dumps(dump, protocol=2))
     return analyse(load_dumps([str(folder)]))

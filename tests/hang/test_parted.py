@@ -32,12 +32,13 @@ def test_second_barrier_of_a_save_names_it_too(tmp_path):
 
 
 def test_extra_call_several_steps_earlier(tmp_path):
-    late = [(4, "all_reduce", EVALUATE, "done"), *[(s, "all_reduce", STEP, "done") for s in range(5, 9)]]
-    extra = [*steps(3), *late, (9, "barrier", END, "open")]
+    """It pairs with a step's, and so do the steps behind it, until the barrier meets the last step."""
+    later = [(s, "all_reduce", STEP, "done" if s < 8 else "open") for s in range(5, 9)]
+    extra = [*steps(3), (4, "all_reduce", EVALUATE, "done"), *later]
     usual = [*steps(7), (8, "barrier", END, "open")]
-    usual[7] = (8, "all_reduce", STEP, "done")
-    finding = write(tmp_path, [extra, usual, usual, usual])
-    assert set(named(finding)) <= {0}
+    finding = write(tmp_path, [usual, usual, extra, usual])
+    assert named(finding) == {2: "mismatched_call"}
+    assert finding.culprits[0].collective.seq == 4
 
 
 def test_evaluation_one_batch_longer_on_one_rank(tmp_path):

@@ -17,7 +17,7 @@ _TRACES = (".json.gz", ".json.zst", ".pt.trace.json")
 _LOG_NAME = re.compile(r"\.(?:log|out|err|txt)(?:\.\d+)?$|^std(?:out|err)$|^slurm-\d+")
 """Names that launchers and schedulers give to the output of a job."""
 HOW_TO_DUMP: Final = (
-    "for dumps start the job with TORCH_FR_BUFFER_SIZE=2000 (before torch 2.8 TORCH_NCCL_TRACE_BUFFER_SIZE), "
+    "for dumps start the job with TORCH_FR_BUFFER_SIZE=2000 (earlier TORCH_NCCL_TRACE_BUFFER_SIZE), "
     "TORCH_NCCL_DUMP_ON_TIMEOUT=1 and TORCH_FR_DUMP_TEMP_FILE=/a/shared/folder/rank_ (earlier "
     "TORCH_NCCL_DEBUG_INFO_TEMP_FILE; by default ~/.cache/torch/ or /tmp/nccl_trace_rank_ on each host)"
 )

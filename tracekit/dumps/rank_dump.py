@@ -117,6 +117,7 @@ class RankDump:
     host: str | None
     groups: list[GroupTail]
     p2p: list[P2P]
+    aborted: list[P2P] = field(default_factory=list)  # read as done, may have been ended by a time-out
     messages: Messages = field(default_factory=no_messages)
     rank: int = -1
     claimed: int | None = None  # a rank written in the dump itself

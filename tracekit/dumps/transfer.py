@@ -118,7 +118,7 @@ class Interner:
             group.desc = one.setdefault(group.desc, group.desc)
         dump.messages.names = tuple([one.setdefault(n, n) for n in dump.messages.names])
         dump.messages.calls = tuple([one.setdefault(c, c) for c in dump.messages.calls])
-        for op in dump.p2p:
+        for op in (*dump.p2p, *dump.aborted):
             op.call, op.stack = one.setdefault(op.call, op.call), one.setdefault(op.stack, op.stack)
         dump.stack = one.setdefault(dump.stack, dump.stack)
         return dump

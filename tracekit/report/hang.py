@@ -7,18 +7,26 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from tracekit.findings.hang import CallRef, Culprit, CulpritKind, GroupRef, HangFinding, Side
+from tracekit.findings.hang import Culprit, CulpritKind, GroupRef, HangFinding, Side
 from tracekit.report.documents import CulpritDocument, GroupDocument, HangDocument, SideDocument
+from tracekit.report.hang_words import (
+    call_text,
+    calls_shown,
+    clean,
+    folded,
+    groups_text,
+    hosts_text,
+    kind_text,
+    least_most,
+    ranks_text,
+    side_ranks,
+    some_ranks,
+    span,
+    stacks_of,
+)
 from tracekit.report.shared_text import mesh_line
 from tracekit.report.slowrank_json import mesh_document, quality_document, ranks_document
-from tracekit.text import plain, ranges
-from tracekit.thresholds.report import (
-    CULPRITS_SHOWN,
-    FRAMES_SHOWN,
-    RANK_RUNS_SHOWN,
-    REJECTED_SHOWN,
-    SHAPES_SHOWN,
-)
+from tracekit.thresholds.report import CULPRITS_SHOWN, FRAMES_SHOWN, REJECTED_SHOWN
 
 TITLES = {
     "hang": "hang",
@@ -106,7 +114,7 @@ def hang_text(finding: HangFinding, *, verbose: bool = False) -> str:
     verbose: also every culprit and rejected file, groups with their frontiers, and the last completed calls.
     """
     most_culprits, most_rejected = (None, None) if verbose else (CULPRITS_SHOWN, REJECTED_SHOWN)
-    lines = [f"{TITLES[finding.verdict]}: {_clean(finding.reason)}"]
+    lines = [f"{TITLES[finding.verdict]}: {clean(finding.reason)}"]
     together = folded(finding.culprits)
     lines.extend(_culprits_line(same) for same in together[:most_culprits])
     if len(together) > (most_culprits or len(together)):
@@ -125,13 +133,13 @@ def hang_text(finding: HangFinding, *, verbose: bool = False) -> str:
     if finding.victims:
         wait = "1 rank waits" if len(finding.victims) == 1 else f"{len(finding.victims)} ranks wait"
         lines.append(wait + some_ranks(": ", finding.victims))
-    lines.extend(f"rejected {_clean(r.path)}: {_clean(r.reason)}" for r in ranks.rejected[:most_rejected])
+    lines.extend(f"rejected {clean(r.path)}: {clean(r.reason)}" for r in ranks.rejected[:most_rejected])
     if not verbose and len(ranks.rejected) > REJECTED_SHOWN:
         lines.append(f"rejected {len(ranks.rejected) - REJECTED_SHOWN} more files (--verbose)")
     for row in finding.quality:
-        path = f" {_clean(row.path)}" if row.path else ""
+        path = f" {clean(row.path)}" if row.path else ""
         lines.append(
-            f"note: {row.kind.replace('_', ' ')}{path}: {row.count or ''} {_clean(row.detail)}".rstrip()
+            f"note: {row.kind.replace('_', ' ')}{path}: {row.count or ''} {clean(row.detail)}".rstrip()
         )
     lines.extend(_next(finding.culprits))
     if verbose:
@@ -155,104 +163,39 @@ def _next(culprits: Sequence[Culprit]) -> list[str]:
     return [f"next: {ranks_text(sorted({*who}))}: {what}" for what, who in ranks.items()]
 
 
-def folded(culprits: Iterable[Culprit]) -> list[list[Culprit]]:
-    """Return the culprits put together that failed alike in one call: the ranks of one stage, host or of all replicas.
-
-    Of groups in the same place of several replicas the first is named; ranks of several hosts share a line where they
-    share a group.
-    """
-    found: dict[object, list[Culprit]] = defaultdict(list)
-    for c in culprits:
-        role = (c.group.desc, c.group.dim, len(c.group.ranks))
-        found[c.kind, c.how, role, c.collective, c.last_enqueued is None].append(c)
-    return list(found.values())
-
-
 def _culprits_line(same: Sequence[Culprit]) -> str:
     """Return one line: ranks and hosts, kind, call with sizes and dtype, group, and the frontier in it."""
     culprit = same[0]
-    hosts = list(dict.fromkeys(c.host for c in same if c.host))
-    at = f" on {_clean(hosts[0])}" if len(hosts) == 1 else f" on {len(hosts)} hosts" if hosts else ""
-    groups = list(dict.fromkeys(c.group for c in same))
-    others = f" and {len(groups) - 1} more in its place" if len(groups) > 1 else ""
+    at = f" on {hosts_text(same)}" if hosts_text(same) else ""
     frontier = (
         "no frontier known"
         if culprit.last_enqueued is None
-        else f"enqueued {_least_most(c.last_enqueued for c in same)} of {max(c.group_enqueued for c in same)}, "
-        f"completed {_least_most(c.last_completed for c in same)}"
+        else f"enqueued {least_most(c.last_enqueued for c in same)} of {max(c.group_enqueued for c in same)}, "
+        f"completed {least_most(c.last_completed for c in same)}"
     )
     return (
-        f"  {ranks_text([c.rank for c in same])}{at}: {culprit.kind} at {call_text(culprit.collective)}, "
-        f"{group_text(culprit.group)}{others}: {frontier}"
+        f"  {ranks_text([c.rank for c in same])}{at}: {kind_text(culprit)} at {call_text(culprit.collective)}, "
+        f"{groups_text(same)}: {frontier}"
     )
-
-
-def _least_most(numbers: Iterable[int | None]) -> str:
-    known = [number for number in numbers if number is not None]
-    return span((min(known), max(known))) if known else "unknown"
-
-
-def call_text(call: CallRef) -> str:
-    """Return a call as text: operation, number, shapes of its inputs, and dtype."""
-    shape = (
-        ""
-        if call.input_sizes is None
-        else " " + ", ".join("x".join(map(str, s)) or "()" for s in call.input_sizes[:SHAPES_SHOWN])
-    )
-    dtype = f" {_clean(call.dtype)}" if call.dtype else ""
-    return f"{_clean(call.op or 'call')} {call.seq}{shape}{dtype}"
-
-
-def group_text(group: GroupRef) -> str:
-    """Return the group as text: name, description, axis and members."""
-    desc = f" {_clean(group.desc)}" if group.desc else ""
-    dim = f" [{group.dim}]" if group.dim else ""
-    return f"group {_clean(group.name)}{desc}{dim}" + some_ranks(" of ranks ", group.ranks)
 
 
 def _sides(finding: HangFinding) -> list[str]:
-    """Return the versions of every mismatched call, each mismatch once."""
+    """Return the calls in dispute: the ranks of each version, the call, and the frame that tells it apart."""
     lines: list[str] = []
-    seen = set()
-    for culprit in finding.culprits:
-        if culprit.sides and culprit.sides not in seen:
-            seen.add(culprit.sides)
-            lines.append(
-                f"  call {culprit.collective.seq} of group {_clean(culprit.group.name)} as they made it:"
-            )
-            lines.extend(side_line(side) for side in culprit.sides)
-    for call in finding.open_calls:
-        lines.append(f"  call {call.seq} of group {_clean(call.group.name)} as they made it:")
-        lines.extend(side_line(side) for side in call.sides)
-    if finding.waits:
-        lines.append("  the candidates wait in:")
-        lines.extend(side_line(side) for side in finding.waits)
+    for title, sides in calls_shown(finding):
+        lines.append(f"  {title}:")
+        for side in sides:
+            place = f", at {clean(side.place)}" if side.place else ""
+            lines.append(f"    {side_ranks(side)}: {clean(side.text)}{place}")
     return lines
 
 
-def side_line(side: Side) -> str:
-    """Return one version of a call: the ranks that made it, the call, and the frame that tells it apart."""
-    place = f", at {_clean(side.place)}" if side.place else ""
-    return f"    {ranks_text(side.ranks) or 'other replicas'}: {_clean(side.text)}{place}"
-
-
-def stacks_of(culprits: Iterable[Culprit]) -> list[tuple[tuple[str, ...], list[int]]]:
-    """Return each stack of the culprits' last calls with the ranks that share it, those of most ranks first."""
-    folded: dict[tuple[str, ...], list[int]] = defaultdict(list)
-    for culprit in culprits:
-        if culprit.stack:
-            folded[culprit.stack].append(culprit.rank)
-    return sorted(folded.items(), key=lambda item: (-len(item[1]), item[1]))
-
-
 def _stacks(culprits: Iterable[Culprit]) -> list[str]:
-    """Return the stacks of the culprits' last calls, one block for all ranks that share a stack."""
+    """Return the culprits' stacks, one block for all ranks that share a stack."""
     lines = []
-    for stack, ranks in stacks_of(culprits):
-        lines.append(
-            f"  last recorded call of {some_ranks('rank ' if len(ranks) == 1 else 'ranks ', ranks)}:"
-        )
-        lines.extend(f"    {_clean(frame)}" for frame in stack[:FRAMES_SHOWN])
+    for title, stack in stacks_of(culprits):
+        lines.append(f"  {title}:")
+        lines.extend(f"    {clean(frame)}" for frame in stack[:FRAMES_SHOWN])
     return lines
 
 
@@ -266,35 +209,14 @@ def _verbose(finding: HangFinding) -> list[str]:
         name = f"{row.group.name} {row.group.desc}" + (f" [{row.group.dim}]" if row.group.dim else "")
         behind = some_ranks("", row.behind) + some_ranks(" no dump: ", row.missing)
         lines.append(
-            f"  {_clean(name)[:48]:<48} {span(row.enqueued):>17} {span(row.completed):>17} "
+            f"  {clean(name)[:48]:<48} {span(row.enqueued):>17} {span(row.completed):>17} "
             f"{row.waiting:>8}  {behind}".rstrip()
         )
     if finding.last_done:
         lines.append("last completed collective:")
         lines.extend(
-            f"  rank {d.rank}: {_clean(d.op or 'call')} {d.seq} of group {_clean(d.group)}"
+            f"  rank {d.rank}: {clean(d.op or 'call')} {d.seq} of group {clean(d.group)}"
             for d in finding.last_done
         )
-    lines.extend(f"assumed: {_clean(n)}" for n in finding.notes)
+    lines.extend(f"assumed: {clean(n)}" for n in finding.notes)
     return lines
-
-
-def span(pair: tuple[int, int]) -> str:
-    """Return two numbers as text, once where they are equal."""
-    return str(pair[0]) if pair[0] == pair[1] else f"{pair[0]}-{pair[1]}"
-
-
-def some_ranks(prefix: str, ranks: Iterable[int]) -> str:
-    """Return ranks as text, runs drawn together and cut after some; an empty text without ranks."""
-    text = ranges(ranks, RANK_RUNS_SHOWN)
-    return prefix + text if text else ""
-
-
-def ranks_text(ranks: Sequence[int]) -> str:
-    """Return ranks as text behind the word for one or several."""
-    return some_ranks("rank " if len(ranks) == 1 else "ranks ", ranks)
-
-
-def _clean(text: str | None) -> str:
-    """Return text from a dump made harmless for a terminal: control characters are shown, not obeyed."""
-    return plain(text or "", mark=None)

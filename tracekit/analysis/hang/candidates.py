@@ -26,8 +26,8 @@ def candidates_of(scene: Scene, found: Found) -> Candidates:
     """Give the candidates of a job that waits, in which no rule has named a culprit."""
     if found.doubts:
         ranks = tuple(sorted(found.candidates))
-        if not ranks:
-            return Candidates()
+        if not ranks or found.decide:
+            return Candidates(ranks, found.decide)
         if scene.dumps.keys() >= found.candidates:
             return Candidates(ranks, STACKS)
         return Candidates(ranks, ADDED if _timed(scene) else ADDED + UNTIMED)

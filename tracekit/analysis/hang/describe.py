@@ -34,8 +34,8 @@ def _culprit(scene: Scene, rank: int, accused: Accusation) -> Culprit:
     group = scene.groups[accused.group]
     seq, mismatch = accused.seq, accused.mismatch
     frontier, dump = group.frontiers.get(rank), scene.dumps.get(rank)
-    own = None
-    if frontier is not None and accused.kind in {"device_stalled", "mismatched_call"}:
+    own, skipped = None, mismatch is not None and mismatch.skipped
+    if frontier is not None and not skipped and accused.kind in {"device_stalled", "mismatched_call"}:
         own = frontier.call(seq)
     expected = None if mismatch is None else mismatch.expected
     collective = accused.call is None
@@ -50,14 +50,9 @@ def _culprit(scene: Scene, rank: int, accused: Accusation) -> Culprit:
         group_enqueued=max([seq, *(f.enqueued for f in group.frontiers.values() if collective)]),
         last_completed=None if shown is None else shown.completed,
         stack=dump.stack if dump is not None else (),
-        sides=_sides(scene, mismatch) if mismatch is not None and _shown(accused) else (),
+        sides=_sides(scene, mismatch) if mismatch is not None else (),
         how=accused.how,
     )
-
-
-def _shown(accused: Accusation) -> bool:
-    """Whether the versions of a call are shown: of a call left out only where the stacks tell them apart."""
-    return accused.kind == "mismatched_call" or (accused.mismatch is not None and accused.mismatch.stacked)
 
 
 def group_of(scene: Scene, number: int) -> GroupRef:

@@ -33,7 +33,7 @@ def missing_dump(scene: Scene, _known: Found) -> Found:
     rank = min(common)
     absent = AbsentRank(scene, rank)
     if passed := absent.partners_that_skipped():
-        return accuse_skipped(passed)
+        return accuse_skipped(scene, passed)
     objection = absent.objection(places[rank])
     if objection is None:
         accusation = _accuse(scene, rank, places[rank])

@@ -24,7 +24,7 @@ def parted_calls(scene: Scene, _known: Found) -> Found:
     from there on is one that the others ever made. Of a group without a majority its replicas tell.
     Excuses: everybody where the members disagreed alike before, or some waiting does not start from the minority; all
     other members of the group, which made nothing wrong; and both sides, with a doubt, where there is no majority.
-    Returns: `mismatched_call` at the first number, or `host_stalled` for calls left out; the versions of that call.
+    Returns: `mismatched_call` at the first number, or `host_stalled` for a call left out; the versions of that call.
     """
     found = Found()
     for number in sorted({call.group for call in scene.graph.pending}):
@@ -41,6 +41,7 @@ class _Parting(NamedTuple):
     sides: Mapping[Origin, list[int]]
     odd: dict[int, Move | None]
     usual: Origin | None  # None: nothing tells which side it is
+    again: bool = False  # the usual call is one more like the one before it
 
 
 def _in_group(scene: Scene, number: int, group: Group) -> Found:
@@ -59,25 +60,29 @@ def _in_group(scene: Scene, number: int, group: Group) -> Found:
         sorted(odd) if settled else [],
         skipped=False,
         expected=None,
-        stacked=True,
     )
     excused = frozenset(group.ranks)
     if not settled:
         return Found(
             excused=excused, doubts=(_doubt(group, parting),), candidates=frozenset(odd), open=(mismatch,)
         )
-    culprits = {rank: _accuse(mismatch, move) for rank, move in odd.items()}
+    culprits = {rank: _accuse(mismatch, move, again=parting.again) for rank, move in odd.items()}
     return Found(culprits, excused, frozenset({(number, parting.seq)}))
 
 
-def _accuse(mismatch: Mismatch, move: Move | None) -> Accusation:
-    how = "made a call that its peers do not make" if move is None else _moved_by(move)
-    kind: CulpritKind = "host_stalled" if move is not None and not move.made else "mismatched_call"
+def _accuse(mismatch: Mismatch, move: Move | None, *, again: bool) -> Accusation:
+    """Accuse a rank; one that makes fewer rounds of a loop than its peers (`again`) has left no call out."""
+    how = "made a call that its peers do not make" if move is None else _moved_by(move, again=again)
+    left_out = move is not None and not move.made and not again
+    kind: CulpritKind = "host_stalled" if left_out else "mismatched_call"
     return Accusation(kind, mismatch.group, mismatch.seq, mismatch, how=how)
 
 
-def _moved_by(move: Move) -> str:
+def _moved_by(move: Move, *, again: bool) -> str:
     """Say how a rank's calls go on as its peers' do."""
+    if again and not move.made:
+        times = "once" if move.left_out == 1 else f"{move.left_out} times"
+        return f"made the call that its peers repeat {times} less often"
     made = f"made {_calls(move.made)} that its peers do not make" if move.made else ""
     left = f"left out {_calls(move.left_out)} that its peers make" if move.left_out else ""
     return " and ".join(part for part in (made, left) if part)
@@ -140,7 +145,7 @@ def _judge(
             rank: moved(logs[rank], usual, seq) for o, ranks in sides.items() if o != right for rank in ranks
         }
         shown = all(odd.values()) or _alone(scene, number, logs, seq, usual, odd)
-        return _Parting(seq, sides, odd, right) if shown else None
+        return _Parting(seq, sides, odd, right, usual.get(seq - 1) == right) if shown else None
     if len(sides) != 2 or known != 2:
         return None
     (one,), (other,) = sides.values()

@@ -27,12 +27,10 @@ class Mismatch:
     odd: list[int]
     """Ranks with a wrong version; empty where nothing tells which side is right."""
     skipped: bool
-    """Whether the odd ranks left a call out, and so made the next one under its number."""
+    """Whether the odd ranks left a call out, no round of a loop, and make those behind it under numbers too low."""
     expected: Signature | None
     calls: Mapping[int, Signature] = field(default_factory=dict)
     """Of a send that meets a receive: the call of either end, by rank."""
-    stacked: bool = False
-    """Whether the stacks tell the versions apart."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +63,8 @@ class Found:
     """Assumptions on which a culprit rests."""
     candidates: frozenset[int] = frozenset()
     """Ranks of which one is the culprit, if the first doubt is right; empty where it tells none."""
+    decide: str | None = None
+    """What would tell which candidate it is, where that is no matter of stacks or dumps."""
     open: tuple[Mismatch, ...] = ()
     """Calls in several versions of which nothing tells the right one."""
 
@@ -77,6 +77,7 @@ class Found:
             self.doubts + later.doubts,
             self.notes + later.notes,
             self.candidates if self.doubts else later.candidates,
+            self.decide if self.doubts else later.decide,
             self.open + later.open,
         )
 

@@ -63,7 +63,6 @@ def _few_ahead(scene: Scene, culprits: Mapping[int, Accusation]) -> Found | None
         return None
     who = "rank" if len(waiting) == 1 else "ranks"
     doubt = (
-        f"{who} {ranges(sorted(waiting))} alone made call {seq} of group {scene.groups[number].name}, and most ranks "
         f"{who} {ranges(sorted(waiting))} alone made call {seq} of group {scene.groups[number].name}, and most "
         "or all the others stopped before it"
     )
