@@ -114,7 +114,8 @@ class Interner:
         for group in dump.groups:
             group.ranks = numbered[group.ranks[0]]
             group.calls = tuple([one.setdefault(c, c) for c in group.calls])
-            group.stacks = tuple([one.setdefault(s, s) for s in group.stacks])
+            kept = {at: one.setdefault(s, s) for at, s in {id(s): s for s in group.stacks}.items()}
+            group.stacks = tuple([kept[id(s)] for s in group.stacks])
             group.desc = one.setdefault(group.desc, group.desc)
         dump.messages.names = tuple([one.setdefault(n, n) for n in dump.messages.names])
         dump.messages.calls = tuple([one.setdefault(c, c) for c in dump.messages.calls])
