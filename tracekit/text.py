@@ -3,6 +3,7 @@
 import re
 import textwrap
 import unicodedata
+from collections.abc import Iterable
 from typing import Final
 
 _OBEYED = ("Zl", "Zp")
@@ -23,6 +24,18 @@ def plain(text: str, mark: str | None = "\ufffd") -> str:
     With `mark` None such a character is shown by its number in hexadecimal, as in `\x1b`.
     """
     return "".join(_shown(c, mark) if _obeyed(c) else c for c in text)
+
+
+def ranges(numbers: Iterable[int], most: int | None = None) -> str:
+    """Return numbers as text, as in "0-5, 8", cut after `most` runs; an empty text without numbers."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][1] + 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    shown = [str(a) if a == b else f"{a}, {b}" if b == a + 1 else f"{a}-{b}" for a, b in runs[:most]]
+    return ", ".join(shown) + (", …" if most is not None and len(runs) > most else "")
 
 
 def _obeyed(character: str) -> bool:

@@ -60,11 +60,12 @@ FINDINGS = {
     "Volume": "axis what phi recorded formula scheme expected times fits",
     "HangFinding": (
         "ranks mesh verdict reason culprits first_group victims quality groups last_done notes candidates to_decide"
+        " open_calls waits"
     ),
-    "Culprit": "rank host kind group collective last_enqueued group_enqueued last_completed stack sides",
+    "Culprit": "rank host kind group collective last_enqueued group_enqueued last_completed stack sides how",
     "GroupRef": "name desc dim ranks",
     "CallRef": "op seq input_sizes dtype",
-    "Side": "ranks text",
+    "Side": "ranks text stack place",
     "GroupFrontier": "group enqueued completed waiting behind missing",
     "LastDone": "rank group op seq",
     "RankCoverage": "expected read missing rejected",

@@ -12,6 +12,8 @@ from tracekit.analysis.hang.scene import build_scene
 from tracekit.dumps.load import load_dumps
 
 ORDER = [
+    ("shared_name", When.ALWAYS),
+    ("parted_calls", When.ALWAYS),
     ("mismatched_collective", When.ALWAYS),
     ("mismatched_message", When.ALWAYS),
     ("stalled_device", When.ALWAYS),

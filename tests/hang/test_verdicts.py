@@ -90,7 +90,7 @@ def test_mismatch_shows_both_sides(judge):
     finding = judge(case)
     assert finding.verdict == "mismatch"
     text = hang_text(finding)
-    assert f"ranks {case.culprit}:" in text
+    assert f"    rank {case.culprit}: " in text
     assert "as they made it" in text
     (culprit,) = finding.culprits
     assert sum(len(s.ranks) for s in culprit.sides) == 4
@@ -101,7 +101,7 @@ def test_document_has_contract_fields_and_one_verdict_line(judge):
     document = json.loads(json.dumps(hang_document(finding)))
     assert list(document) == [
         "schema", "ranks", "mesh", "verdict", "reason", "quality", "culprits", "first_group", "victims",
-        "candidates", "to_decide",
+        "candidates", "to_decide", "open_calls", "waits",
     ]  # fmt: skip
     assert document["schema"] == "tracekit.hang/1"
     (culprit,) = document["culprits"]

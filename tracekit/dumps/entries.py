@@ -11,7 +11,6 @@ from typing import Any
 from tracekit.dumps import messages, tail
 from tracekit.dumps.fields import (
     completed_entry,
-    frame_text,
     host_of,
     integer,
     text_of,
@@ -20,12 +19,11 @@ from tracekit.dumps.lately import moved_lately
 from tracekit.dumps.rank_dump import DONE, GroupTail, RankDump
 from tracekit.dumps.ring_order import fitting, in_order, last_gap, span_of, whole_since, without_gaps
 from tracekit.dumps.scan import Scan
-from tracekit.dumps.signatures import Signatures
+from tracekit.dumps.signatures import Signatures, Stacks
 from tracekit.dumps.status import believed, fill_status
 from tracekit.errors import InputError
 from tracekit.thresholds.dumps import (
     MAX_BACKEND_NAME,
-    MAX_FRAMES,
     MAX_GROUP_NAME,
     MAX_GROUPS,
     MAX_INTEGER,
@@ -43,6 +41,7 @@ class Reducer:
         self._lists: dict[int, tuple[int, ...]] = {}  # by the identity of the lists of one dump
         self._sets: dict[int, frozenset[int]] = {}  # by the identity of the lists that `_ranks` keeps alive
         self._signatures = Signatures()
+        self._stacks = Stacks()
 
     def reduce(self, path: str, dump: Any, *, cut_off: bool = False) -> RankDump:
         """Give the columns of one decoded dump, as far as its cut. Raises InputError where it is no dump at all."""
@@ -67,13 +66,15 @@ class Reducer:
                 _drop_contradictions(result, scan)
             result.damaged_end |= any(g.open_end for g in result.groups)
         _fill_ring(result, entries, scan)
-        for group in scan.collectives:
-            started = tail.fill_tail(result.groups[group], scan.settled(group), self._signatures)
-            result.timed = result.timed or started
-        messages.fill_messages(result, scan.p2p, scan.coalesced, self._signatures)
         if entries:
-            _fill_last(result, entries[-1], index)
+            _fill_last(result, entries[-1], index, self._stacks)
+        for group in scan.collectives:
+            rows, own = scan.settled(group), result.groups[group]
+            started = tail.fill_tail(own, rows, self._signatures, self._stacks, result.last_created)
+            result.timed = result.timed or started
+        messages.fill_messages(result, scan.p2p, scan.coalesced, self._signatures, self._stacks)
         self._fill_candidates(result)
+        self._stacks.next_dump()
         return result
 
     def _config(self, result: RankDump, config: Any) -> dict[str, int]:
@@ -223,7 +224,7 @@ def _fill_ring(result: RankDump, entries: Any, scan: Scan) -> None:
     result.cut = result.wrapped and state != DONE and result.gapless
 
 
-def _fill_last(result: RankDump, entry: Any, index: dict[str, int]) -> None:
+def _fill_last(result: RankDump, entry: Any, index: dict[str, int], stacks: Stacks) -> None:
     """Take backend, group, time and stack from the last entry."""
     if not isinstance(entry, dict):
         return
@@ -233,6 +234,4 @@ def _fill_last(result: RankDump, entry: Any, index: dict[str, int]) -> None:
     group = entry.get("process_group")
     if isinstance(group, (list, tuple)) and group and isinstance(group[0], str):
         result.last_group = index.get(group[0], -1)
-    frames = entry.get("frames")
-    if isinstance(frames, (list, tuple)):
-        result.stack = tuple(text for f in frames[:MAX_FRAMES] if (text := frame_text(f)))
+    result.stack = stacks.of(entry)

@@ -1,8 +1,10 @@
 """Which files may be dumps, and the bytes of one of them. Used by `load`."""
 
 import os
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Final
 
 from tracekit.errors import InputError
 from tracekit.files.discover import Found, Wanted, discover
@@ -12,6 +14,14 @@ _NO_DUMP = (".log", ".txt", ".md", ".yaml", ".yml", ".csv", ".parquet", ".html",
 """Ends of names that no recorder gives a dump; any other name may be a dump's."""
 _TRACES = (".json.gz", ".json.zst", ".pt.trace.json")
 """Ends of names that profilers give to traces."""
+_LOG_NAME = re.compile(r"\.(?:log|out|err|txt)(?:\.\d+)?$|^std(?:out|err)$|^slurm-\d+")
+"""Names that launchers and schedulers give to the output of a job."""
+HOW_TO_DUMP: Final = (
+    "for dumps start the job with TORCH_FR_BUFFER_SIZE=2000 (earlier TORCH_NCCL_TRACE_BUFFER_SIZE), "
+    "TORCH_NCCL_DUMP_ON_TIMEOUT=1 and TORCH_FR_DUMP_TEMP_FILE=/a/shared/folder/rank_ (earlier "
+    "TORCH_NCCL_DEBUG_INFO_TEMP_FILE; by default ~/.cache/torch/ or /tmp/nccl_trace_rank_ on each host)"
+)
+"""What makes NCCL's watchdog write dumps: torch's variables, under their present and earlier names."""
 DUMPS = Wanted(
     lambda name: not name.startswith(".") and not name.lower().endswith(_NO_DUMP),
     part="fr",
@@ -49,7 +59,7 @@ def find_files(inputs: Sequence[str]) -> Found:
     if not found.sources:
         count = len(found.foreign)
         what = f"none of the {count} files in there is named as a dump is" if count else "no file in there"
-        told = f"{', '.join(inputs)}: {what}{traces_told(found)}"
+        told = f"{', '.join(inputs)}: {what}{traces_told(found)}{logs_told(found.foreign)}"
         raise InputError(f"{told}; give the folder that holds the dumps")
     return found
 
@@ -58,6 +68,15 @@ def traces_told(found: Found) -> str:
     """Say which of the files that were set aside looks like a profiler's trace; empty where none does."""
     traces = [path for path in found.foreign if path.lower().endswith(_TRACES)]
     return f" ({traces[0]} looks like a profiler's trace: `tracekit slowrank` reads it)" if traces else ""
+
+
+def logs_told(paths: Iterable[str]) -> str:
+    """Say which of these files seems to be a job's log, and how dumps are recorded; empty where none does."""
+    logs = [path for path in paths if _LOG_NAME.search(path.rpartition("/")[2].lower())]
+    if not logs:
+        return ""
+    more = f" and {len(logs) - 1} more look" if len(logs) > 1 else " looks"
+    return f" ({logs[0]}{more} like a log, which is not read here; {HOW_TO_DUMP})"
 
 
 def size_of(path: str) -> int:

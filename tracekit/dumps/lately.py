@@ -1,15 +1,18 @@
-"""Whether a rank's job moved when its dump was written, as the recorder's own bookkeeping tells.
+"""Whether calls ended just before a dump was written, or by a time-out, as the recorder's own bookkeeping tells.
 
 NCCL's watchdog looks at the calls that are not done ten times a second, and retires those that have ended. A dump that
 is written asks the devices once more. A call that reads as completed and is not retired has therefore ended since the
-watchdog last looked. After a timeout there is none. Part of `entries`.
+watchdog last looked. After a time-out the watchdog aborts what is outstanding, and such calls read as completed, too:
+they ended as long after they were issued as the time-out is, and the rank issued nothing in the meantime. Part of
+`entries`.
 """
 
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 from tracekit.dumps.fields import integer
-from tracekit.thresholds.dumps import MOVED_LATELY_NS
+from tracekit.thresholds.dumps import ABORT_SHARE, MOVED_LATELY_NS, USUAL_TIMEOUT_MS
+from tracekit.units import NS_PER_MS
 
 CREATED, ENDED = "time_created_ns", "time_discovered_completed_ns"
 
@@ -28,6 +31,19 @@ def moved_lately(entries: Sequence[Any], unretired: Sequence[Any], open_: Iterab
     retired = (e for e in entries if isinstance(e, dict) and e.get("retired") is True)
     active = max([*(_time(e, CREATED) for e in before), *(_time(e, ENDED) for e in retired)], default=0)
     return 0 <= ended - active <= MOVED_LATELY_NS and active > 0
+
+
+def ended_late(entry: dict[str, Any], last_issued: int) -> bool:
+    """Tell whether a call that is done may have been ended by a time-out, on this rank or another.
+
+    last_issued: when the rank issued its last call (ns). A call of which the end was found a time-out after its issue,
+    or, where the watchdog has not retired it, a good part of that; a rank that went on to issue calls had it finished.
+    """
+    ended, issued = _time(entry, ENDED), _time(entry, CREATED)
+    lasted = ended - issued
+    share = 1.0 if entry.get("retired") is True else ABORT_SHARE
+    limit = share * (integer(entry.get("timeout_ms")) or USUAL_TIMEOUT_MS) * NS_PER_MS
+    return min(ended, issued) > 0 and lasted >= limit and last_issued - issued <= (1 - ABORT_SHARE) * lasted
 
 
 def _time(entry: Any, key: str) -> int:

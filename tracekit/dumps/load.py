@@ -10,7 +10,7 @@ from functools import partial
 from typing import Final
 
 from tracekit.dumps.assign import assign_ranks, rank_in_name
-from tracekit.dumps.files import find_files, size_of, traces_told
+from tracekit.dumps.files import find_files, logs_told, size_of, traces_told
 from tracekit.dumps.one_job import of_one_job
 from tracekit.dumps.rank_dump import RankDump
 from tracekit.dumps.ring_size import forget_cuts
@@ -71,7 +71,9 @@ def load_dumps(
     rejected = (*read.rejected, *others, *assigned.rejected, *found.unreadable)
     if not assigned.dumps:
         why = f"; the first: {rejected[0].path}: {rejected[0].reason}" if rejected else ""
-        told = f"{', '.join(inputs)}: no usable flight-recorder dump among {len(paths)} files{traces_told(found)}{why}"
+        logs = logs_told([*found.foreign, *paths])
+        told = f"{', '.join(inputs)}: no usable flight-recorder dump among {len(paths)} files"
+        told += f"{traces_told(found)}{logs}{why}"
         error = InputError(f"{told}; give the folder that holds the dumps")
         raise with_rejected(error, [(r.path, r.reason) for r in rejected[1:]])
     forget_cuts(assigned.dumps.values())

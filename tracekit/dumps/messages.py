@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 
 from tracekit.dumps.fields import integer, p2p_ends
+from tracekit.dumps.lately import ended_late
 from tracekit.dumps.rank_dump import DONE, P2P, STARTED, Messages, RankDump
-from tracekit.dumps.signatures import Signatures
+from tracekit.dumps.signatures import Signatures, Stacks
 from tracekit.dumps.tail import Coalesced
 from tracekit.thresholds.dumps import MAX_MESSAGE_NAME, MAX_OPEN_CALLS, MAX_OPEN_MESSAGES, TAIL_CALLS
 
@@ -20,7 +21,9 @@ _Name = tuple[int, str]
 """Group and name: messages of one name take the same channel."""
 
 
-def fill_messages(result: RankDump, rows: list[Row], coalesced: Coalesced, signatures: Signatures) -> None:
+def fill_messages(
+    result: RankDump, rows: list[Row], coalesced: Coalesced, signatures: Signatures, stacks: Stacks
+) -> None:
     """Fill in the outstanding messages of a dump, and its last messages from before the first outstanding one.
 
     rows: all sends and receives in the order of the ring.
@@ -33,24 +36,43 @@ def fill_messages(result: RankDump, rows: list[Row], coalesced: Coalesced, signa
         if coalesced.get((group, True, seq), state) == DONE:
             finished[group, text] = max(seq, finished.get((group, text), -1))
     counts: dict[_Name, int] = {}
+    late = _ended_late(result, rows, coalesced)
     first = len(rows)
     for place, (seq, group, state, text, entry) in enumerate(rows):
         now = coalesced.get((group, True, seq), state)
         nth = counts[group, text] = counts.get((group, text), -1) + 1
         # one channel completes in order: a later message that is done vouches for an earlier one
-        if now == DONE or finished.get((group, text), -1) > seq:
+        aborted = (group, seq) in late
+        if not aborted and (now == DONE or finished.get((group, text), -1) > seq):
             continue
         ends = p2p_ends(text)
-        if ends is not None and len(result.p2p) < MAX_OPEN_MESSAGES:
+        kept = result.aborted if aborted else result.p2p
+        if ends is not None and len(kept) < MAX_OPEN_MESSAGES:
             first = min(first, place)
             send, me, peer = ends
             created = integer(entry.get("time_created_ns")) or 0
             call = signatures.one(entry)
-            result.p2p.append(
-                P2P(group, peer, me, send, now, seq, text[:MAX_MESSAGE_NAME], created, call, nth)
-            )
+            name, stack = text[:MAX_MESSAGE_NAME], stacks.of(entry)
+            now = STARTED if aborted else now
+            kept.append(P2P(group, peer, me, send, now, seq, name, created, call, nth, stack))
     begin = max(first - TAIL_CALLS, len(rows) - MAX_OPEN_CALLS, 0)
     result.messages = _log(rows[begin:], counts, signatures)
+
+
+def _ended_late(result: RankDump, rows: list[Row], coalesced: Coalesced) -> set[tuple[int, int]]:
+    """Give group and number of the messages that a time-out may have ended; none of a group with outstanding ones.
+
+    Of a batch the call that ends it tells.
+    """
+    late = {
+        (group, seq)
+        for seq, group, state, _, entry in rows[-MAX_OPEN_MESSAGES:]
+        if state == DONE and ended_late(entry, result.last_created)
+    }
+    open_ = {
+        group for seq, group, state, _, _ in rows if late and coalesced.get((group, True, seq), state) != DONE
+    }
+    return {(group, seq) for group, seq in late if group not in open_}
 
 
 def _with_done_batches(rows: list[Row], coalesced: Coalesced) -> list[Row]:

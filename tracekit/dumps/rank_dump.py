@@ -14,6 +14,9 @@ from tracekit.dumps.calls import CallKind, Signature
 
 SCHEDULED, STARTED, DONE = 0, 1, 2
 
+Stack = tuple[str, ...]
+"""Frames as "file:line function", innermost first."""
+
 Int64 = npt.NDArray[np.int64]
 Int8 = npt.NDArray[np.int8]
 Float64 = npt.NDArray[np.float64]
@@ -40,6 +43,8 @@ class GroupTail:
         default_factory=lambda: np.zeros(0, np.float64)
     )  # (tail,) ms, nan unknown; or (0,)
     calls: tuple[Signature, ...] = ()  # (tail,)
+    stacks: tuple[Stack, ...] = ()  # (tail,) of the program that made each call; or (0,): none is recorded
+    ended_late: int = -1  # the first call that reads as done and may have been ended by a time-out
 
 
 @dataclass(slots=True)
@@ -56,6 +61,7 @@ class P2P:
     created: int
     call: Signature
     nth: int  # as in Messages
+    stack: Stack = ()
 
 
 @dataclass(slots=True)
@@ -111,6 +117,7 @@ class RankDump:
     host: str | None
     groups: list[GroupTail]
     p2p: list[P2P]
+    aborted: list[P2P] = field(default_factory=list)  # read as done, may have been ended by a time-out
     messages: Messages = field(default_factory=no_messages)
     rank: int = -1
     claimed: int | None = None  # a rank written in the dump itself

@@ -1,20 +1,25 @@
-"""Signatures of calls, one object for all that are equal: a job has few, its dumps repeat them thousands of times.
+"""Signatures and stacks of calls, one object for all that are equal: a job has few, its dumps repeat them often.
 
 Part of `entries`.
 """
 
-from typing import Any
+from typing import Any, Final
 
 from tracekit.dumps.calls import Signature
-from tracekit.dumps.fields import is_listed, listed
+from tracekit.dumps.fields import frame_text, is_listed, listed
+from tracekit.dumps.rank_dump import Stack
 from tracekit.thresholds.dumps import (
     MAX_DTYPES_TEXT,
+    MAX_FRAMES,
     MAX_OP_NAME,
     MAX_PARTS_SHOWN,
     MAX_SIGNATURES,
     MAX_SIZES_TEXT,
     RECENT_SIGNATURES,
 )
+
+_TEXT: Final = frozenset({str})
+_PLAIN: Final = frozenset({str, int})
 
 
 class Signatures:
@@ -85,3 +90,57 @@ class Signatures:
             listed(entry.get("output_dtypes"), MAX_DTYPES_TEXT),
         )
         return self._signatures.setdefault(signature, signature)
+
+
+class Stacks:
+    """Makes the stacks of entries, and keeps those it has made."""
+
+    def __init__(self) -> None:
+        self._stacks: dict[Stack, Stack] = {}
+        self._texts: dict[Any, str] = {}
+        self._known: dict[tuple[int, ...], Stack] = {}
+        self._recent: list[tuple[Any, Stack]] = []
+
+    def of(self, entry: Any) -> Stack:
+        """Give the stack of an entry; an empty one where none is recorded."""
+        frames = entry.get("frames")
+        if not isinstance(frames, (list, tuple)) or not frames:
+            return ()
+        for other, stack in self._recent:
+            if other == frames:
+                return stack
+        key = tuple(map(id, frames[:MAX_FRAMES]))  # a recorder writes each frame once, and refers to it
+        known = self._known.get(key)
+        if known is None:
+            texts = tuple([text for frame in frames[:MAX_FRAMES] if (text := self._text(frame))])
+            known = self._known[key] = self._stacks.setdefault(texts, texts)
+            if all(map(_is_plain, frames)):
+                self._recent.append((frames, known))
+                del self._recent[:-RECENT_SIGNATURES]
+        return known
+
+    def next_dump(self) -> None:
+        """Forget which objects the last dump was made of: another dump's may lie at the same places."""
+        self._known.clear()
+        if max(len(self._stacks), len(self._texts)) > MAX_SIGNATURES:
+            self._stacks.clear()
+            self._texts.clear()
+
+    def _text(self, frame: Any) -> str:
+        """Give the text of a frame, looked up by its fields."""
+        if not _is_plain(frame):
+            return frame_text(frame)
+        key = (frame.get("filename"), frame.get("line"), frame.get("name"))
+        text = self._texts.get(key)
+        if text is None:
+            text = self._texts[key] = frame_text(frame)
+        return text
+
+
+def _is_plain(frame: Any) -> bool:
+    """Whether a frame is a mapping of texts and numbers, as a recorder writes it: quick to compare and to hash."""
+    return (
+        type(frame) is dict
+        and _TEXT.issuperset(map(type, frame))
+        and _PLAIN.issuperset(map(type, frame.values()))
+    )

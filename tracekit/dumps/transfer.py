@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tracekit.dumps import unpickle
+from tracekit.dumps.bare_list import is_bare, with_groups
 from tracekit.dumps.entries import Reducer
 from tracekit.dumps.files import read_bytes
 from tracekit.dumps.rank_dump import RankDump, without_end
@@ -66,6 +67,7 @@ class DumpReader:
         """Give the reduced dump. Raises NotADumpError, InputError, or any error that a crafted file provokes."""
         data = read_bytes(path)
         decoded, cut_off = _decode(data)
+        decoded = with_groups(decoded) if is_bare(decoded) else decoded
         digest, length = hashlib.sha256(data).hexdigest(), len(data)
         del data
         if isinstance(decoded, dict) and "traceEvents" in decoded:
@@ -112,10 +114,12 @@ class Interner:
         for group in dump.groups:
             group.ranks = numbered[group.ranks[0]]
             group.calls = tuple([one.setdefault(c, c) for c in group.calls])
+            kept = {at: one.setdefault(s, s) for at, s in {id(s): s for s in group.stacks}.items()}
+            group.stacks = tuple([kept[id(s)] for s in group.stacks])
             group.desc = one.setdefault(group.desc, group.desc)
         dump.messages.names = tuple([one.setdefault(n, n) for n in dump.messages.names])
         dump.messages.calls = tuple([one.setdefault(c, c) for c in dump.messages.calls])
-        for op in dump.p2p:
-            op.call = one.setdefault(op.call, op.call)
+        for op in (*dump.p2p, *dump.aborted):
+            op.call, op.stack = one.setdefault(op.call, op.call), one.setdefault(op.stack, op.stack)
         dump.stack = one.setdefault(dump.stack, dump.stack)
         return dump

@@ -41,10 +41,24 @@ class CallRef:
 
 @dataclass(frozen=True)
 class Side:
-    """One version of a mismatched call and the ranks that made it."""
+    """One version of a call and the ranks that made it.
+
+    `stack` is that of the call, as in `Culprit`, and `place` the frame of it that tells this version apart.
+    """
 
     ranks: tuple[int, ...]
     text: str
+    stack: tuple[str, ...] = ()
+    place: str | None = None
+
+
+@dataclass(frozen=True)
+class OpenCall:
+    """A call of a group that members made in several versions, where nothing tells the right one."""
+
+    group: GroupRef
+    seq: int
+    sides: tuple[Side, ...]
 
 
 @dataclass(frozen=True)
@@ -53,7 +67,8 @@ class Culprit:
 
     `last_enqueued` and `last_completed` are its own frontier in the group, `group_enqueued` is that of the furthest
     member; sequence numbers. `stack` is that of its last recorded call ("file:line function", innermost first).
-    `sides` are the versions of a mismatched call.
+    `sides` are the versions of a mismatched call. `how` says what the rank did, where its kind alone says it badly: the
+    end of a sentence that begins with the rank.
     """
 
     rank: int
@@ -66,6 +81,7 @@ class Culprit:
     last_completed: int | None
     stack: tuple[str, ...] = ()
     sides: tuple[Side, ...] = ()
+    how: str | None = None
 
 
 @dataclass(frozen=True)
@@ -96,7 +112,8 @@ class HangFinding(Tabular):
 
     `victims` are the ranks that wait and are no culprits; `first_group` is the name of the group in which waiting
     began; `notes` are assumptions on which the answer rests. Where the verdict is `inconclusive`, `candidates` are the
-    ranks from which the waiting may start, as few as the dumps allow, and `to_decide` says what would tell.
+    ranks from which the waiting may start, as few as the dumps allow, and `to_decide` says what would tell;
+    `open_calls` are the calls in dispute, and `waits` the calls in which the candidates wait first.
     """
 
     ranks: RankCoverage
@@ -112,6 +129,8 @@ class HangFinding(Tabular):
     notes: tuple[str, ...] = ()
     candidates: tuple[int, ...] = ()
     to_decide: str | None = None
+    open_calls: tuple[OpenCall, ...] = ()
+    waits: tuple[Side, ...] = ()
 
     def columns(self) -> Columns:
         """A culprit a row, with the call in which it made the others wait."""

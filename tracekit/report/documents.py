@@ -240,6 +240,15 @@ class SideDocument(TypedDict):
 
     ranks: list[int]
     call: str
+    stack: list[str]
+
+
+class OpenCallDocument(TypedDict):
+    """A call that members of a group made in several versions, where nothing tells the right one."""
+
+    group: GroupDocument
+    seq: int
+    sides: list[SideDocument]
 
 
 class CulpritDocument(TypedDict):
@@ -255,6 +264,7 @@ class CulpritDocument(TypedDict):
     last_completed: int | None
     stack: list[str]
     sides: NotRequired[list[SideDocument]]
+    how: NotRequired[str]
 
 
 class HangDocument(TypedDict):
@@ -271,3 +281,5 @@ class HangDocument(TypedDict):
     victims: list[int]
     candidates: list[int]
     to_decide: str | None
+    open_calls: list[OpenCallDocument]
+    waits: list[SideDocument]

@@ -7,18 +7,26 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from tracekit.findings.hang import CallRef, Culprit, CulpritKind, GroupRef, HangFinding
-from tracekit.report.documents import CulpritDocument, HangDocument
+from tracekit.findings.hang import Culprit, CulpritKind, GroupRef, HangFinding, Side
+from tracekit.report.documents import CulpritDocument, GroupDocument, HangDocument, SideDocument
+from tracekit.report.hang_words import (
+    call_text,
+    calls_shown,
+    clean,
+    folded,
+    groups_text,
+    hosts_text,
+    kind_text,
+    least_most,
+    ranks_text,
+    side_ranks,
+    some_ranks,
+    span,
+    stacks_of,
+)
 from tracekit.report.shared_text import mesh_line
 from tracekit.report.slowrank_json import mesh_document, quality_document, ranks_document
-from tracekit.text import plain
-from tracekit.thresholds.report import (
-    CULPRITS_SHOWN,
-    FRAMES_SHOWN,
-    RANK_RUNS_SHOWN,
-    REJECTED_SHOWN,
-    SHAPES_SHOWN,
-)
+from tracekit.thresholds.report import CULPRITS_SHOWN, FRAMES_SHOWN, REJECTED_SHOWN
 
 TITLES = {
     "hang": "hang",
@@ -36,6 +44,13 @@ NEXT: Final[dict[CulpritKind, str]] = {
 """What to do about each kind of culprit."""
 
 
+NEXT_ORDER: Final = (
+    "look in the program for a branch, a loop or an order that this rank alone takes (a condition on the rank or on "
+    "data, a loop over a set)"
+)
+"""What to do about a rank that made other calls than its peers, or in another order."""
+
+
 def hang_document(finding: HangFinding) -> HangDocument:
     """Return the finding as a JSON-ready dict of the contract `tracekit.hang/1`."""
     mesh = finding.mesh
@@ -51,22 +66,30 @@ def hang_document(finding: HangFinding) -> HangDocument:
         "victims": list(finding.victims),
         "candidates": list(finding.candidates),
         "to_decide": finding.to_decide,
+        "open_calls": [
+            {"group": _group(o.group), "seq": o.seq, "sides": [_side(s) for s in o.sides]}
+            for o in finding.open_calls
+        ],
+        "waits": [_side(s) for s in finding.waits],
     }
 
 
+def _group(group: GroupRef) -> GroupDocument:
+    return {"name": group.name, "desc": group.desc, "dim": group.dim, "ranks": list(group.ranks)}
+
+
+def _side(side: Side) -> SideDocument:
+    return {"ranks": list(side.ranks), "call": side.text, "stack": list(side.stack)}
+
+
 def _culprit(culprit: Culprit) -> CulpritDocument:
-    """Return one culprit as a dict; `sides` is there only where members made a call in several versions."""
+    """Return one culprit as a dict; `sides` and `how` are there only where they say something."""
     call = culprit.collective
     document: CulpritDocument = {
         "rank": culprit.rank,
         "host": culprit.host,
         "kind": culprit.kind,
-        "group": {
-            "name": culprit.group.name,
-            "desc": culprit.group.desc,
-            "dim": culprit.group.dim,
-            "ranks": list(culprit.group.ranks),
-        },
+        "group": _group(culprit.group),
         "collective": {
             "op": call.op,
             "seq": call.seq,
@@ -79,7 +102,9 @@ def _culprit(culprit: Culprit) -> CulpritDocument:
         "stack": list(culprit.stack),
     }
     if culprit.sides:
-        document["sides"] = [{"ranks": list(s.ranks), "call": s.text} for s in culprit.sides]
+        document["sides"] = [_side(s) for s in culprit.sides]
+    if culprit.how:
+        document["how"] = culprit.how
     return document
 
 
@@ -89,10 +114,12 @@ def hang_text(finding: HangFinding, *, verbose: bool = False) -> str:
     verbose: also every culprit and rejected file, groups with their frontiers, and the last completed calls.
     """
     most_culprits, most_rejected = (None, None) if verbose else (CULPRITS_SHOWN, REJECTED_SHOWN)
-    lines = [f"{TITLES[finding.verdict]}: {_clean(finding.reason)}"]
-    lines.extend(_culprit_line(c) for c in finding.culprits[:most_culprits])
-    if not verbose and len(finding.culprits) > CULPRITS_SHOWN:
-        lines.append(f"  … {len(finding.culprits) - CULPRITS_SHOWN} more culprits (--verbose)")
+    lines = [f"{TITLES[finding.verdict]}: {clean(finding.reason)}"]
+    together = folded(finding.culprits)
+    lines.extend(_culprits_line(same) for same in together[:most_culprits])
+    if len(together) > (most_culprits or len(together)):
+        more = sum(len(same) for same in together[CULPRITS_SHOWN:])
+        lines.append(f"  … {more} more culprits (--verbose)")
     lines.extend(_open(finding))
     lines.extend(_sides(finding))
     lines.extend(_stacks(finding.culprits))
@@ -106,13 +133,13 @@ def hang_text(finding: HangFinding, *, verbose: bool = False) -> str:
     if finding.victims:
         wait = "1 rank waits" if len(finding.victims) == 1 else f"{len(finding.victims)} ranks wait"
         lines.append(wait + some_ranks(": ", finding.victims))
-    lines.extend(f"rejected {_clean(r.path)}: {_clean(r.reason)}" for r in ranks.rejected[:most_rejected])
+    lines.extend(f"rejected {clean(r.path)}: {clean(r.reason)}" for r in ranks.rejected[:most_rejected])
     if not verbose and len(ranks.rejected) > REJECTED_SHOWN:
         lines.append(f"rejected {len(ranks.rejected) - REJECTED_SHOWN} more files (--verbose)")
     for row in finding.quality:
-        path = f" {_clean(row.path)}" if row.path else ""
+        path = f" {clean(row.path)}" if row.path else ""
         lines.append(
-            f"note: {row.kind.replace('_', ' ')}{path}: {row.count or ''} {_clean(row.detail)}".rstrip()
+            f"note: {row.kind.replace('_', ' ')}{path}: {row.count or ''} {clean(row.detail)}".rstrip()
         )
     lines.extend(_next(finding.culprits))
     if verbose:
@@ -130,81 +157,45 @@ def _open(finding: HangFinding) -> list[str]:
 
 def _next(culprits: Sequence[Culprit]) -> list[str]:
     """Return what to look at, a line for each way in which ranks failed, with these ranks."""
-    ranks: dict[CulpritKind, list[int]] = defaultdict(list)
+    ranks: dict[str, list[int]] = defaultdict(list)
     for culprit in culprits:
-        ranks[culprit.kind].append(culprit.rank)
-    return [
-        f"next: {some_ranks('rank ' if len({*who}) == 1 else 'ranks ', sorted({*who}))}: {NEXT[kind]}"
-        for kind, who in ranks.items()
-    ]
+        ranks[NEXT_ORDER if culprit.how else NEXT[culprit.kind]].append(culprit.rank)
+    return [f"next: {ranks_text(sorted({*who}))}: {what}" for what, who in ranks.items()]
 
 
-def _culprit_line(culprit: Culprit) -> str:
-    """Return one line: rank and host, kind, call with sizes and dtype, group, and the rank's frontier in it."""
-    at = f" on {_clean(culprit.host)}" if culprit.host else ""
+def _culprits_line(same: Sequence[Culprit]) -> str:
+    """Return one line: ranks and hosts, kind, call with sizes and dtype, group, and the frontier in it."""
+    culprit = same[0]
+    at = f" on {hosts_text(same)}" if hosts_text(same) else ""
     frontier = (
         "no frontier known"
         if culprit.last_enqueued is None
-        else f"enqueued {culprit.last_enqueued} of {culprit.group_enqueued}, "
-        f"completed {culprit.last_completed}"
+        else f"enqueued {least_most(c.last_enqueued for c in same)} of {max(c.group_enqueued for c in same)}, "
+        f"completed {least_most(c.last_completed for c in same)}"
     )
     return (
-        f"  rank {culprit.rank}{at}: {culprit.kind} at {call_text(culprit.collective)}, "
-        f"{group_text(culprit.group)}: {frontier}"
+        f"  {ranks_text([c.rank for c in same])}{at}: {kind_text(culprit)} at {call_text(culprit.collective)}, "
+        f"{groups_text(same)}: {frontier}"
     )
-
-
-def call_text(call: CallRef) -> str:
-    """Return a call as text: operation, number, shapes of its inputs, and dtype."""
-    shape = (
-        ""
-        if call.input_sizes is None
-        else " " + ", ".join("x".join(map(str, s)) or "()" for s in call.input_sizes[:SHAPES_SHOWN])
-    )
-    dtype = f" {_clean(call.dtype)}" if call.dtype else ""
-    return f"{_clean(call.op or 'call')} {call.seq}{shape}{dtype}"
-
-
-def group_text(group: GroupRef) -> str:
-    """Return the group as text: name, description, axis and members."""
-    desc = f" {_clean(group.desc)}" if group.desc else ""
-    dim = f" [{group.dim}]" if group.dim else ""
-    return f"group {_clean(group.name)}{desc}{dim}" + some_ranks(" of ranks ", group.ranks)
 
 
 def _sides(finding: HangFinding) -> list[str]:
-    """Return the versions of every mismatched call, each mismatch once."""
+    """Return the calls in dispute: the ranks of each version, the call, and the frame that tells it apart."""
     lines: list[str] = []
-    seen = set()
-    for culprit in finding.culprits:
-        if culprit.sides and culprit.sides not in seen:
-            seen.add(culprit.sides)
-            lines.append(
-                f"  call {culprit.collective.seq} of group {_clean(culprit.group.name)} as they made it:"
-            )
-            for side in culprit.sides:
-                who = some_ranks("ranks ", side.ranks) or "other replicas"
-                lines.append(f"    {who}: {_clean(side.text)}")
+    for title, sides in calls_shown(finding):
+        lines.append(f"  {title}:")
+        for side in sides:
+            place = f", at {clean(side.place)}" if side.place else ""
+            lines.append(f"    {side_ranks(side)}: {clean(side.text)}{place}")
     return lines
 
 
-def stacks_of(culprits: Iterable[Culprit]) -> list[tuple[tuple[str, ...], list[int]]]:
-    """Return each stack of the culprits' last calls with the ranks that share it, those of most ranks first."""
-    folded: dict[tuple[str, ...], list[int]] = defaultdict(list)
-    for culprit in culprits:
-        if culprit.stack:
-            folded[culprit.stack].append(culprit.rank)
-    return sorted(folded.items(), key=lambda item: (-len(item[1]), item[1]))
-
-
 def _stacks(culprits: Iterable[Culprit]) -> list[str]:
-    """Return the stacks of the culprits' last calls, one block for all ranks that share a stack."""
+    """Return the culprits' stacks, one block for all ranks that share a stack."""
     lines = []
-    for stack, ranks in stacks_of(culprits):
-        lines.append(
-            f"  last recorded call of {some_ranks('rank ' if len(ranks) == 1 else 'ranks ', ranks)}:"
-        )
-        lines.extend(f"    {_clean(frame)}" for frame in stack[:FRAMES_SHOWN])
+    for title, stack in stacks_of(culprits):
+        lines.append(f"  {title}:")
+        lines.extend(f"    {clean(frame)}" for frame in stack[:FRAMES_SHOWN])
     return lines
 
 
@@ -218,40 +209,14 @@ def _verbose(finding: HangFinding) -> list[str]:
         name = f"{row.group.name} {row.group.desc}" + (f" [{row.group.dim}]" if row.group.dim else "")
         behind = some_ranks("", row.behind) + some_ranks(" no dump: ", row.missing)
         lines.append(
-            f"  {_clean(name)[:48]:<48} {span(row.enqueued):>17} {span(row.completed):>17} "
+            f"  {clean(name)[:48]:<48} {span(row.enqueued):>17} {span(row.completed):>17} "
             f"{row.waiting:>8}  {behind}".rstrip()
         )
     if finding.last_done:
         lines.append("last completed collective:")
         lines.extend(
-            f"  rank {d.rank}: {_clean(d.op or 'call')} {d.seq} of group {_clean(d.group)}"
+            f"  rank {d.rank}: {clean(d.op or 'call')} {d.seq} of group {clean(d.group)}"
             for d in finding.last_done
         )
-    lines.extend(f"assumed: {_clean(n)}" for n in finding.notes)
+    lines.extend(f"assumed: {clean(n)}" for n in finding.notes)
     return lines
-
-
-def span(pair: tuple[int, int]) -> str:
-    """Return two numbers as text, once where they are equal."""
-    return str(pair[0]) if pair[0] == pair[1] else f"{pair[0]}-{pair[1]}"
-
-
-def some_ranks(prefix: str, ranks: Iterable[int]) -> str:
-    """Return ranks as text, runs drawn together and cut after some; an empty text without ranks."""
-    runs: list[list[int]] = []
-    for rank in ranks:
-        if runs and rank == runs[-1][1] + 1:
-            runs[-1][1] = rank
-        else:
-            runs.append([rank, rank])
-    if not runs:
-        return ""
-    shown = [
-        str(a) if a == b else f"{a}, {b}" if b == a + 1 else f"{a}-{b}" for a, b in runs[:RANK_RUNS_SHOWN]
-    ]
-    return prefix + ", ".join(shown) + (", …" if len(runs) > RANK_RUNS_SHOWN else "")
-
-
-def _clean(text: str | None) -> str:
-    """Return text from a dump made harmless for a terminal: control characters are shown, not obeyed."""
-    return plain(text or "", mark=None)

@@ -26,6 +26,12 @@ MAX_OPEN_MESSAGES: Final = 128
 MOVED_LATELY_NS: Final = 1_000_000_000
 """Time since a call was last issued or retired within which a job counts as moving: 1 s, ten looks of the watchdog."""
 
+ABORT_SHARE: Final = 0.5
+"""Share of its time-out after which a call that ends and is not retired may be aborted: ranks issue it apart."""
+
+USUAL_TIMEOUT_MS: Final = 600_000
+"""Time-out of a call whose dump does not tell it: torch's for NCCL."""
+
 MAX_PARTS: Final = 4
 """Parts a coalesced call is expected to have when the rows of the last calls are cut out; more shorten the tail."""
 

@@ -11,6 +11,12 @@ MIN_WITNESSES: Final = 2
 MIN_ALIKE: Final = 2
 """Times that members of a group must have made the same calls between two of its calls before one counts as parting."""
 
+MAX_CALLS_MOVED: Final = 8
+"""Calls that a rank makes more or fewer than its peers before both go on alike: a save or a log makes one to four."""
+
+MIN_MOVED_CALLS: Final = 4
+"""Calls that must go on alike, moved by some, where no stacks tell them apart: fewer fit by chance as kinds repeat."""
+
 PATTERN_CALLS: Final = 12
 """Calls compared to find a place in a repeating pattern: a layer makes about ten on one group."""
 

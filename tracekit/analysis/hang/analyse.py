@@ -10,10 +10,19 @@ from dataclasses import replace
 from tracekit.analysis.hang.candidates import (
     Candidates,
     advice_on_device,
+    both_send_first,
     candidates_of,
     stuck_call,
 )
-from tracekit.analysis.hang.describe import culprits_of, first_group, frontiers_of, last_done, sentence
+from tracekit.analysis.hang.describe import (
+    culprits_of,
+    first_group,
+    frontiers_of,
+    last_done,
+    open_calls,
+    sentence,
+    waits_of,
+)
 from tracekit.analysis.hang.layout import layout_of
 from tracekit.analysis.hang.live_job import told
 from tracekit.analysis.hang.remedies import LONGER_RINGS
@@ -25,6 +34,7 @@ from tracekit.findings import Quality, RankCoverage
 from tracekit.findings.hang import Culprit, HangFinding, HangVerdict
 from tracekit.findings.picture import HangPicture
 from tracekit.mesh import Mesh
+from tracekit.thresholds.hang import NAMED_IN_DOUBT
 
 
 def analyse(
@@ -67,6 +77,8 @@ def illustrated(
         notes=(*layout.notes, *found.notes),
         candidates=left.ranks,
         to_decide=left.to_decide,
+        open_calls=() if culprits else open_calls(scene, found.open),
+        waits=() if culprits or found.open else waits_of(scene, left.ranks[:NAMED_IN_DOUBT]),
     )
     return finding, _picture(scene, layout.mesh, finding)
 
@@ -127,6 +139,11 @@ def _verdict(judgement: Judgement, culprits: tuple[Culprit, ...], missing: int) 
 def _unexplained(scene: Scene) -> str:
     """Give the reason of an answer in which no rule names a culprit or leaves a doubt."""
     first = stuck_call(scene)
+    if first is None and (facing := both_send_first(scene)):
+        return (
+            f"ranks {facing[0]} and {facing[1]} each wait in a send to the other, which neither receives: one of them "
+            "must receive first, or both in one batch (batch_isend_irecv)"
+        )
     if first is None:
         return "every rank that others wait for waits itself; nothing tells who stopped first"
     group = scene.groups[first.group]

@@ -26,8 +26,8 @@ def candidates_of(scene: Scene, found: Found) -> Candidates:
     """Give the candidates of a job that waits, in which no rule has named a culprit."""
     if found.doubts:
         ranks = tuple(sorted(found.candidates))
-        if not ranks:
-            return Candidates()
+        if not ranks or found.decide:
+            return Candidates(ranks, found.decide)
         if scene.dumps.keys() >= found.candidates:
             return Candidates(ranks, STACKS)
         return Candidates(ranks, ADDED if _timed(scene) else ADDED + UNTIMED)
@@ -51,6 +51,18 @@ def stuck_call(scene: Scene) -> CallId | None:
         if call.in_flight and at in first
     ]
     return first_in_program(scene, in_flight) if in_flight else None
+
+
+def both_send_first(scene: Scene) -> tuple[int, int] | None:
+    """Give two ranks each of which waits first in a send to the other; None without such a pair."""
+    towards: set[tuple[int, int]] = set()
+    for rank in scene.graph.stuck & scene.dumps.keys():
+        dump = scene.dumps[rank]
+        first = {wait.at for wait in first_waits(scene, rank).waits if wait.message}
+        for op in dump.p2p:
+            ends = dump.groups[op.group].ranks[op.peer : op.peer + 1]
+            towards.update((rank, peer) for peer in ends if op.send and peer in first)
+    return min(((a, b) for a, b in towards if a < b and (b, a) in towards), default=None)
 
 
 def advice_on_device(scene: Scene) -> str:

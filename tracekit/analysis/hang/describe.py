@@ -3,14 +3,17 @@
 Only here do numbers of groups and sequence numbers become words for a reader.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from tracekit.analysis.hang.agreement import sizes
 from tracekit.analysis.hang.program_order import CallId, first_in_program
 from tracekit.analysis.hang.rules.rule import Accusation, Mismatch
 from tracekit.analysis.hang.scene import Scene
+from tracekit.analysis.hang.wait_chains import first_waits
 from tracekit.dumps.calls import Signature
-from tracekit.findings.hang import CallRef, Culprit, GroupFrontier, GroupRef, LastDone, Side
+from tracekit.dumps.rank_dump import Stack
+from tracekit.findings.hang import CallRef, Culprit, GroupFrontier, GroupRef, LastDone, OpenCall, Side
+from tracekit.text import ranges
 from tracekit.thresholds.hang import NAMED_IN_SENTENCE
 
 _KINDS = {
@@ -31,8 +34,8 @@ def _culprit(scene: Scene, rank: int, accused: Accusation) -> Culprit:
     group = scene.groups[accused.group]
     seq, mismatch = accused.seq, accused.mismatch
     frontier, dump = group.frontiers.get(rank), scene.dumps.get(rank)
-    own = None
-    if frontier is not None and accused.kind in {"device_stalled", "mismatched_call"}:
+    own, skipped = None, mismatch is not None and mismatch.skipped
+    if frontier is not None and not skipped and accused.kind in {"device_stalled", "mismatched_call"}:
         own = frontier.call(seq)
     expected = None if mismatch is None else mismatch.expected
     collective = accused.call is None
@@ -47,7 +50,8 @@ def _culprit(scene: Scene, rank: int, accused: Accusation) -> Culprit:
         group_enqueued=max([seq, *(f.enqueued for f in group.frontiers.values() if collective)]),
         last_completed=None if shown is None else shown.completed,
         stack=dump.stack if dump is not None else (),
-        sides=() if mismatch is None or accused.kind != "mismatched_call" else _sides(scene, mismatch),
+        sides=_sides(scene, mismatch) if mismatch is not None else (),
+        how=accused.how,
     )
 
 
@@ -60,14 +64,72 @@ def group_of(scene: Scene, number: int) -> GroupRef:
 
 def _sides(scene: Scene, mismatch: Mismatch) -> tuple[Side, ...]:
     """Give every version of a mismatched call, those that most ranks made first; the usual one where none made it."""
-    group = scene.groups[mismatch.group]
     sides = []
+    stacks = {ranks[0]: _stack(scene, ranks[0], mismatch) for ranks in mismatch.sides.values()}
     for ranks in mismatch.sides.values():
-        call = mismatch.calls.get(ranks[0]) or group.frontiers[ranks[0]].call(mismatch.seq)
-        sides.append(Side(tuple(sorted(ranks)), _text(call)))
+        call = mismatch.calls.get(ranks[0]) or _made(scene, ranks[0], mismatch)
+        own = stacks[ranks[0]]
+        others = {frame for rank, stack in stacks.items() if rank != ranks[0] for frame in stack}
+        place = _caller(tuple([frame for frame in own if frame not in others])) or _caller(own)
+        sides.append(Side(tuple(sorted(ranks)), _text(call), own, place))
     if (len(sides) == 1 or mismatch.calls) and mismatch.expected is not None:
         sides.append(Side((), _text(mismatch.expected)))
     return tuple(sorted(sides, key=lambda s: (-len(s.ranks), s.ranks)))
+
+
+def _made(scene: Scene, rank: int, mismatch: Mismatch) -> Signature | None:
+    """Give the call that a rank made under the number of a mismatch, in its own group of this role."""
+    number = scene.own(rank, mismatch.group)
+    return None if number is None else scene.groups[number].frontiers[rank].call(mismatch.seq)
+
+
+def _stack(scene: Scene, rank: int, mismatch: Mismatch) -> Stack:
+    """Give the stack of that call, or of the send or receive that is an end of it."""
+    if call := mismatch.calls.get(rank):
+        return next((op.stack for op in scene.dumps[rank].p2p if op.call == call), ())
+    number = scene.own(rank, mismatch.group)
+    return () if number is None else scene.groups[number].frontiers[rank].stack(mismatch.seq)
+
+
+def open_calls(scene: Scene, mismatches: Iterable[Mismatch]) -> tuple[OpenCall, ...]:
+    """Give the calls in several versions of which nothing tells the right one."""
+    return tuple(OpenCall(group_of(scene, m.group), m.seq, _sides(scene, m)) for m in mismatches)
+
+
+def waits_of(scene: Scene, ranks: Iterable[int]) -> tuple[Side, ...]:
+    """Give the calls in which these ranks wait first, with the ranks that wait in each."""
+    found: dict[tuple[str, Stack], list[int]] = {}
+    for rank in ranks:
+        if rank not in scene.dumps:
+            continue
+        for text, stack in _first_calls(scene, rank):
+            found.setdefault((text, stack), []).append(rank)
+    return tuple(Side(tuple(who), text, stack, _caller(stack)) for (text, stack), who in found.items())
+
+
+def _first_calls(scene: Scene, rank: int) -> Iterator[tuple[str, Stack]]:
+    """Yield the calls in which a rank waits first, as text, with their stacks."""
+    dump, waits = scene.dumps[rank], first_waits(scene, rank).waits
+    for wait in sorted(waits):
+        if not wait.message:
+            call = scene.graph.pending[wait.at]
+            frontier = scene.groups[call.group].frontiers[rank]
+            where = f"call {call.seq} of group {scene.groups[call.group].name}"
+            yield f"{_text(frontier.call(call.seq))} ({where})", frontier.stack(call.seq)
+            continue
+        towards = [op for op in dump.p2p if dump.groups[op.group].ranks[op.peer : op.peer + 1] == (wait.at,)]
+        if towards:
+            op = min(towards, key=lambda op: op.created)
+            arrow = f"{'send to' if op.send else 'receive from'} rank {wait.at}"
+            yield (
+                f"{arrow}: {_text(op.call)} (message {op.seq} of group {dump.groups[op.group].name})",
+                op.stack,
+            )
+
+
+def _caller(stack: Stack) -> str | None:
+    """Give the innermost frame of a stack that is the user's: outside torch, where there is one."""
+    return next((frame for frame in stack if "/torch/" not in frame), stack[0] if stack else None)
 
 
 def first_group(scene: Scene, culprits: tuple[Culprit, ...]) -> str | None:
@@ -86,19 +148,43 @@ def first_group(scene: Scene, culprits: tuple[Culprit, ...]) -> str | None:
 def sentence(scene: Scene, culprits: tuple[Culprit, ...]) -> str:
     """Give one sentence: who, how, in which call; further culprits are counted, not named."""
     parts = []
-    for kind in dict.fromkeys(c.kind for c in culprits):
-        same = [c for c in culprits if c.kind == kind]
+    for kind, how in dict.fromkeys((c.kind, c.how) for c in culprits):
+        same = [c for c in culprits if (c.kind, c.how) == (kind, how)]
         first = same[0]
-        ranks = ", ".join(_at(c) for c in same[:NAMED_IN_SENTENCE])
-        if len(same) > NAMED_IN_SENTENCE:
-            ranks += f" and {len(same) - NAMED_IN_SENTENCE} more"
+        ranks = _named(same) + _in_common(scene, same)
         where = f"{first.group.dim or first.group.desc or 'group'} group {first.group.name}"
         op = first.collective.op or "call"
         parts.append(
-            f"rank{'s' * (len(same) > 1)} {ranks}: {_KINDS[kind]}, {op} {first.collective.seq} of {where}"
+            f"rank{'s' * (len(same) > 1)} {ranks}: {how or _KINDS[kind]}, {op} {first.collective.seq} of {where}"
         )
     stuck = len(scene.graph.stuck - {c.rank for c in culprits})
-    return f"{'; '.join(parts)}; {stuck} ranks wait for {'it' if len(culprits) == 1 else 'them'}"
+    wait = f"{stuck} rank{' waits' if stuck == 1 else 's wait'} for {'it' if len(culprits) == 1 else 'them'}"
+    return "; ".join([*parts, wait] if stuck else parts)
+
+
+def _named(culprits: Sequence[Culprit]) -> str:
+    """Give ranks with their hosts; more than a few as ranges, those of one host together."""
+    if len(culprits) <= NAMED_IN_SENTENCE:
+        return ", ".join(_at(c) for c in culprits)
+    hosts: dict[str | None, list[int]] = {}
+    for culprit in culprits:
+        hosts.setdefault(culprit.host, []).append(culprit.rank)
+    if len(hosts) > NAMED_IN_SENTENCE:
+        return f"{ranges(c.rank for c in culprits)} on {len(hosts)} hosts"
+    return ", ".join(ranges(ranks) + (f" of {host}" if host else "") for host, ranks in hosts.items())
+
+
+def _in_common(scene: Scene, culprits: Sequence[Culprit]) -> str:
+    """Give the place on the mesh that more ranks than are named one by one share, as in " (all in pp 1)"."""
+    if scene.mesh is None or len(culprits) <= NAMED_IN_SENTENCE:
+        return ""
+    places = [scene.mesh.coordinates[c.rank] for c in culprits]
+    shared = [
+        f"{axis} {places[0][at]}"
+        for at, axis in enumerate(scene.mesh.order)
+        if scene.mesh.sizes[axis] > 1 and len({place[at] for place in places}) == 1
+    ]
+    return f" (all in {', '.join(shared)})" if shared else ""
 
 
 def frontiers_of(scene: Scene) -> tuple[GroupFrontier, ...]:

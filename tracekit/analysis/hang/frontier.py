@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tracekit.dumps.calls import Signature
-from tracekit.dumps.rank_dump import GroupTail
+from tracekit.dumps.rank_dump import GroupTail, Stack
 
 Role = tuple[str, int]
 """Description and number of members: groups with the same role stand in the same place of different replicas."""
@@ -65,6 +65,11 @@ class Frontier:
         """Give SCHEDULED, STARTED or DONE of that call; None where the ring does not hold it."""
         at = self._place(seq)
         return None if at is None else int(self.tail.state[at])
+
+    def stack(self, seq: int) -> Stack:
+        """Give the stack of that call; an empty one where none is recorded."""
+        at = self._place(seq)
+        return () if at is None or not self.tail.stacks else self.tail.stacks[at]
 
     def issue(self, seq: int) -> Issue | None:
         """Tell whether and when the rank issued this call; None where its dump does not tell."""

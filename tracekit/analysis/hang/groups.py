@@ -7,8 +7,10 @@ are told apart by name. First step of `hang`: dumps → groups with frontiers.
 from bisect import bisect_left
 from collections import defaultdict
 
+from tracekit.analysis.hang.aborted_calls import undo_aborts
 from tracekit.analysis.hang.frontier import Frontier, Group
 from tracekit.analysis.hang.gloo import correct_frontiers
+from tracekit.dumps.bare_list import BARE_VERSION
 from tracekit.dumps.load import DumpSet
 from tracekit.dumps.rank_dump import GroupTail, RankDump
 from tracekit.thresholds.dumps import MAX_LEAP
@@ -25,6 +27,8 @@ def build_groups(dumps: DumpSet) -> list[Group]:
     nameless: dict[tuple[str, str], _Uses] = defaultdict(list)
     for dump in dumps.dumps.values():
         for tail in dump.groups:
+            if dump.version == BARE_VERSION and tail.desc != "default_pg":
+                continue  # its number may be that of several groups
             if not tail.ranks:
                 nameless[tail.name, tail.desc].append((dump, tail))
             elif len(tail.ranks) > 1 and _is_member(dump.rank, tail.ranks):
@@ -71,6 +75,7 @@ def _group(ranks: tuple[int, ...], uses: _Uses, dumps: DumpSet, *, guessed: bool
         frontier.stale = (dump.truncated or tail.open_end) and (group.mixed or tail.status_enqueued < 0)
         group.frontiers[dump.rank] = frontier
     _forget_leaps(group)
+    undo_aborts(group)
     if any(d.backend == "gloo" for d, _ in uses):
         correct_frontiers(group, uses, member_without_dump=any(r not in dumps.dumps for r in ranks))
     return group

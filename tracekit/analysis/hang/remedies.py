@@ -16,3 +16,7 @@ UNTIMED: Final = (
     "call would look the same"
 )
 STACKS: Final = f"take py-spy dumps of the candidates, or record longer rings ({LONGER_RINGS})"
+NEW_GROUPS: Final = (
+    "compare the new_group calls of these ranks: every rank must make all of them, also those for groups without it, "
+    "in one order and with the same members"
+)

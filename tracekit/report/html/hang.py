@@ -1,10 +1,24 @@
 """The page of `tracekit hang`: what the text says, and where on the mesh everybody stands."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from tracekit.findings.hang import Culprit, GroupFrontier, HangFinding
 from tracekit.findings.picture import HangPicture
-from tracekit.report.hang import TITLES, call_text, group_text, some_ranks, span, stacks_of
+from tracekit.report.hang import TITLES
+from tracekit.report.hang_words import (
+    call_text,
+    calls_shown,
+    folded,
+    groups_text,
+    hosts_text,
+    kind_text,
+    least_most,
+    side_ranks,
+    some_ranks,
+    span,
+    stacks_of,
+)
 from tracekit.report.html.page import render
 from tracekit.report.shared_text import Line, mesh_line, quality_lines, ranks_line, rejected_lines
 from tracekit.text import plain
@@ -13,7 +27,6 @@ from tracekit.thresholds.report import PAGE_ROWS
 
 def hang_html(finding: HangFinding, picture: HangPicture) -> str:
     """The page as text; the same finding and picture give the same bytes."""
-    versions = {c.sides: (c.collective.seq, c.group.name) for c in reversed(finding.culprits) if c.sides}
     return render(
         "hang.html.j2",
         {"mesh": _field(finding, picture)},
@@ -28,12 +41,12 @@ def hang_html(finding: HangFinding, picture: HangPicture) -> str:
             ("note", finding.notes),
         ],
         picture=picture,
-        culprits=[_culprit(c) for c in finding.culprits[:PAGE_ROWS]],
-        versions=[
-            (*call, [(some_ranks("", side.ranks) or "other replicas", side.text) for side in sides])
-            for sides, call in [*versions.items()][:PAGE_ROWS]
+        culprits=[_culprits(same) for same in folded(finding.culprits)[:PAGE_ROWS]],
+        calls=[
+            (_title(title), [(side_ranks(side), side.text, side.place or "") for side in sides])
+            for title, sides in calls_shown(finding)[:PAGE_ROWS]
         ],
-        stacks=[(some_ranks("", ranks), stack) for stack, ranks in stacks_of(finding.culprits)[:PAGE_ROWS]],
+        stacks=[(_title(title), stack) for title, stack in stacks_of(finding.culprits)[:PAGE_ROWS]],
         groups=[_group(g) for g in finding.groups[:PAGE_ROWS]],
         groups_left=max(0, len(finding.groups) - PAGE_ROWS),
     )
@@ -65,18 +78,23 @@ def _field(finding: HangFinding, picture: HangPicture) -> dict[str, Any]:
     }
 
 
-def _culprit(culprit: Culprit) -> dict[str, Any]:
-    """A row of the table of culprits; an unknown frontier is a dash."""
+def _title(text: str) -> str:
+    return text[0].upper() + text[1:]
+
+
+def _culprits(same: Sequence[Culprit]) -> dict[str, Any]:
+    """A row of the table of culprits, of ranks that failed alike; an unknown frontier is a dash."""
+    culprit = same[0]
     known = culprit.last_enqueued is not None
     return {
-        "rank": culprit.rank,
-        "host": culprit.host or "–",
-        "how": culprit.kind,
+        "ranks": some_ranks("", (c.rank for c in same)),
+        "host": hosts_text(same) or "–",
+        "how": kind_text(culprit),
         "call": call_text(culprit.collective),
-        "group": group_text(culprit.group),
-        "issued": culprit.last_enqueued if known else "–",
-        "of": culprit.group_enqueued if known else "–",
-        "done": culprit.last_completed if known else "–",
+        "group": groups_text(same),
+        "issued": least_most(c.last_enqueued for c in same) if known else "–",
+        "of": max(c.group_enqueued for c in same) if known else "–",
+        "done": least_most(c.last_completed for c in same) if known else "–",
     }
 
 

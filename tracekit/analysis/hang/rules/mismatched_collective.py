@@ -7,7 +7,7 @@ under the same number, and the past of the group itself.
 from collections import Counter
 from dataclasses import dataclass
 
-from tracekit.analysis.hang.agreement import Version
+from tracekit.analysis.hang.agreement import Version, version_of
 from tracekit.analysis.hang.call_history import (
     counts_before,
     is_followed,
@@ -15,7 +15,7 @@ from tracekit.analysis.hang.call_history import (
     versions_at,
     versions_before,
 )
-from tracekit.analysis.hang.frontier import Group
+from tracekit.analysis.hang.frontier import Frontier, Group
 from tracekit.analysis.hang.rules.rule import Accusation, Found, Mismatch
 from tracekit.analysis.hang.scene import Scene
 from tracekit.analysis.hang.wait_graph import PendingCall
@@ -34,17 +34,22 @@ def mismatched_collectives(scene: Scene, _known: Found) -> Found:
     culprits: dict[int, Accusation] = {}
     doubts: list[str] = []
     unsettled: set[int] = set()
+    open_: list[Mismatch] = []
     for mismatch in _mismatches(scene):
         if not mismatch.odd:
+            open_.append(mismatch)
             doubts.append(_doubt(scene, mismatch))
             unsettled.update(
                 r for side in mismatch.sides.values() for r in side if r in scene.groups[mismatch.group].ranks
             )
         kind: CulpritKind = "host_stalled" if mismatch.skipped else "mismatched_call"
+        how = "left the call out and made the next one under its number" if mismatch.skipped else None
         for rank in mismatch.odd:
-            culprits.setdefault(rank, Accusation(kind, mismatch.group, mismatch.seq, mismatch))
+            culprits.setdefault(rank, Accusation(kind, mismatch.group, mismatch.seq, mismatch, how=how))
     disputed = frozenset((accused.group, accused.seq) for accused in culprits.values())
-    return Found(culprits, disputed=disputed, doubts=tuple(doubts), candidates=frozenset(unsettled))
+    return Found(
+        culprits, disputed=disputed, doubts=tuple(doubts), candidates=frozenset(unsettled), open=tuple(open_)
+    )
 
 
 def _doubt(scene: Scene, mismatch: Mismatch) -> str:
@@ -104,7 +109,30 @@ def _judge(dispute: _Dispute) -> Mismatch:
     expected = group.frontiers[dispute.sides[right][0]].call(seq)
     wrong = [v for v in dispute.sides if v != right]
     skipped = all(is_followed(group, seq, right, v, dispute.replicas) for v in wrong)
+    usual = group.frontiers[dispute.sides[right][0]]
+    skipped = skipped and all(_left_one_out(group, group.frontiers[rank], usual, seq) for rank in odd)
     return Mismatch(dispute.number, seq, dispute.sides, odd, skipped, expected)
+
+
+def _left_one_out(group: Group, mine: Frontier, usual: Frontier, seq: int) -> bool:
+    """Whether a member's calls from this number on are the usual ones from the next on, as far as both rings tell.
+
+    A call like the one before it is one more round of a loop: a member that makes fewer rounds leaves nothing out.
+    """
+    calls = dict(zip(usual.tail.seq.tolist(), usual.tail.calls, strict=True))
+    own = zip(mine.tail.seq.tolist(), mine.tail.calls, strict=True)
+    moved = [(call, calls[at + 1]) for at, call in own if at >= seq and at + 1 in calls]
+    alike = all(version_of(one) == version_of(other) for one, other in moved)
+    again = (usual.call(seq - 1), usual.stack(seq - 1)) == (calls[seq], usual.stack(seq))
+    return alike and not again and not _of_new_place(group, mine, seq)
+
+
+def _of_new_place(group: Group, mine: Frontier, seq: int) -> bool:
+    """Whether a member made this call in a place of the program from which no member has called before."""
+    stack = mine.stack(seq)
+    tails = [frontier.tail for frontier in group.frontiers.values()]
+    known = (s for tail in tails for at, s in zip(tail.seq.tolist(), tail.stacks, strict=False) if at < seq)
+    return bool(stack) and stack not in known
 
 
 def _by_history(dispute: _Dispute) -> Version | None:

@@ -35,12 +35,14 @@ def mismatched_messages(scene: Scene, _known: Found) -> Found:
     culprits: dict[int, Accusation] = {}
     doubts = []
     unsettled: set[int] = set()
+    open_: list[Mismatch] = []
     for unlike in _unlike_messages(scene):
         excused.update(unlike.ends)
         mismatch = unlike.mismatch
         if unlike.odd is None:
             names = " and ".join(str(r) for r in unlike.ends)
             unsettled.update(unlike.ends)
+            open_.append(mismatch)
             doubts.append(
                 f"ranks {names} send and receive different sizes in group {scene.groups[mismatch.group].name} "
                 "and nothing tells who is right"
@@ -49,7 +51,9 @@ def mismatched_messages(scene: Scene, _known: Found) -> Found:
         call = mismatch.calls[unlike.odd]
         accusation = Accusation("mismatched_call", mismatch.group, mismatch.seq, mismatch, call)
         culprits.setdefault(unlike.odd, accusation)
-    return Found(culprits, frozenset(excused), doubts=tuple(doubts), candidates=frozenset(unsettled))
+    return Found(
+        culprits, frozenset(excused), doubts=tuple(doubts), candidates=frozenset(unsettled), open=tuple(open_)
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,8 @@ def missing_dump(scene: Scene, _known: Found) -> Found:
     fits, places = _fitting(scene)
     if not fits:
         return Found()
+    if len(scene.dumps) == 1:
+        return _one_dump(scene, frozenset().union(*fits))
     common = set.intersection(*fits)
     if len(common) != 1:
         names = ", ".join(str(r) for r in sorted(set().union(*fits))[:NAMED_IN_DOUBT])
@@ -31,7 +33,7 @@ def missing_dump(scene: Scene, _known: Found) -> Found:
     rank = min(common)
     absent = AbsentRank(scene, rank)
     if passed := absent.partners_that_skipped():
-        return accuse_skipped(passed)
+        return accuse_skipped(scene, passed)
     objection = absent.objection(places[rank])
     if objection is None:
         accusation = _accuse(scene, rank, places[rank])
@@ -41,6 +43,16 @@ def missing_dump(scene: Scene, _known: Found) -> Found:
     return Found(
         doubts=(f"rank {rank} left no whole dump, but {objection.text}",), candidates=objection.ranks
     )
+
+
+def _one_dump(scene: Scene, absent: frozenset[int]) -> Found:
+    """Give the doubt of a single dump: its rank may have made a call that the others never make."""
+    (rank,) = scene.dumps
+    doubt = (
+        f"the ranks without a dump may not have come to the call in which rank {rank} waits, or it alone makes that "
+        "call"
+    )
+    return Found(doubts=(doubt,), candidates=absent | {rank})
 
 
 def _fitting(scene: Scene) -> tuple[list[set[int]], dict[int, list[CallId]]]:

@@ -1,8 +1,9 @@
 """The rules that name culprits, in the order in which they are asked.
 
-Calls that do not match come first: they make every other sign unreliable. Stalled devices come before stalled hosts,
-since a host may wait for its own device. Then come jobs in which every rank waits, so that only an order of calls
-other than the peers' shows who left one out; and last the reasons that rest on gaps in the dumps.
+Groups whose members do not agree come first, then calls that do not match, with those made in other places of the
+program: these make every other sign unreliable. Stalled devices come before stalled hosts, since a host may wait for
+its own device. Then come jobs in which every rank waits, so that only an order of calls other than the peers' shows
+which rank left one out; and last the reasons that rest on gaps in the dumps.
 """
 
 from typing import Final
@@ -12,7 +13,9 @@ from tracekit.analysis.hang.rules.lost_calls import lost_calls
 from tracekit.analysis.hang.rules.mismatched_collective import mismatched_collectives
 from tracekit.analysis.hang.rules.mismatched_message import mismatched_messages
 from tracekit.analysis.hang.rules.missing_dump import missing_dump
+from tracekit.analysis.hang.rules.parted_calls import parted_calls
 from tracekit.analysis.hang.rules.rule import Rule, When
+from tracekit.analysis.hang.rules.shared_name import shared_name
 from tracekit.analysis.hang.rules.short_of_messages import short_of_messages
 from tracekit.analysis.hang.rules.skipped_collective import skipped_collectives
 from tracekit.analysis.hang.rules.skipped_message import skipped_message
@@ -21,6 +24,8 @@ from tracekit.analysis.hang.rules.stalled_host import stalled_hosts
 from tracekit.analysis.hang.rules.unstarted_device import unstarted_devices
 
 RULES: Final = (
+    Rule("shared_name", When.ALWAYS, shared_name),
+    Rule("parted_calls", When.ALWAYS, parted_calls),
     Rule("mismatched_collective", When.ALWAYS, mismatched_collectives),
     Rule("mismatched_message", When.ALWAYS, mismatched_messages),
     Rule("stalled_device", When.ALWAYS, stalled_devices),

@@ -27,7 +27,7 @@ class Mismatch:
     odd: list[int]
     """Ranks with a wrong version; empty where nothing tells which side is right."""
     skipped: bool
-    """Whether the odd ranks left a call out, and so made the next one under its number."""
+    """Whether the odd ranks left a call out, no round of a loop, and make those behind it under numbers too low."""
     expected: Signature | None
     calls: Mapping[int, Signature] = field(default_factory=dict)
     """Of a send that meets a receive: the call of either end, by rank."""
@@ -43,6 +43,8 @@ class Accusation:
     mismatch: Mismatch | None = None
     call: Signature | None = None
     """The culprit's own send or receive, where that is the call."""
+    how: str | None = None
+    """What it did, where the kind alone says it badly: the end of a sentence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +63,10 @@ class Found:
     """Assumptions on which a culprit rests."""
     candidates: frozenset[int] = frozenset()
     """Ranks of which one is the culprit, if the first doubt is right; empty where it tells none."""
+    decide: str | None = None
+    """What would tell which candidate it is, where that is no matter of stacks or dumps."""
+    open: tuple[Mismatch, ...] = ()
+    """Calls in several versions of which nothing tells the right one."""
 
     def and_then(self, later: "Found") -> "Found":
         """Give both together; of a rank that both accuse the accusation of the earlier rule stands."""
@@ -71,6 +77,8 @@ class Found:
             self.doubts + later.doubts,
             self.notes + later.notes,
             self.candidates if self.doubts else later.candidates,
+            self.decide if self.doubts else later.decide,
+            self.open + later.open,
         )
 
 

@@ -8,8 +8,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from itertools import combinations
 
-from tracekit.analysis.hang.frontier import Frontier, Role
-from tracekit.analysis.hang.program_order import CallId
+from tracekit.analysis.hang.frontier import Frontier, Group, Role
+from tracekit.analysis.hang.program_order import CallId, oldest_wait
 from tracekit.analysis.hang.rules.rule import Accusation, Found
 from tracekit.analysis.hang.scene import Scene
 from tracekit.analysis.hang.wait_graph import PendingCall
@@ -25,14 +25,35 @@ def skipped_collectives(scene: Scene, _known: Found) -> Found:
     Returns: `host_stalled` at the call left out, with a note.
     """
     found = _past_collectives(scene) or _past_messages(scene) or _crossed(scene)
-    return accuse_skipped(found)
+    return accuse_skipped(scene, found)
 
 
-def accuse_skipped(found: Mapping[int, CallId]) -> Found:
-    """Accuse ranks of having left a call out."""
-    culprits = {rank: Accusation("host_stalled", call.group, call.seq) for rank, call in found.items()}
+def accuse_skipped(scene: Scene, found: Mapping[int, CallId]) -> Found:
+    """Accuse ranks of having left a call out, or made it after a later one, with both orders where they show."""
+    culprits = {
+        rank: Accusation("host_stalled", call.group, call.seq, how=_two_orders(scene, rank, call))
+        for rank, call in found.items()
+    }
     notes = [f"a circle of waiting: rank {rank} passed a call that its peers make first" for rank in found]
     return Found(culprits, notes=tuple(notes))
+
+
+def _two_orders(scene: Scene, rank: int, late: CallId) -> str:
+    """Say which call a rank waits in that its peers make after `late`, and whether it made that, too."""
+    waits = [at for at in scene.graph.waits.get(rank, ()) if scene.graph.pending[at].group != late.group]
+    if not waits:
+        return "passed a call that its peers make first (another order, or the call left out)"
+    ahead = scene.graph.pending[oldest_wait(scene, waits, rank)]
+    names = [_name(scene.groups[call.group], call.seq) for call in (ahead, late)]
+    frontier = scene.groups[late.group].frontiers.get(rank)
+    if frontier is not None and frontier.enqueued >= late.seq:
+        return f"made {names[0]} before {names[1]}, its peers {names[1]} before {names[0]}"
+    return f"went on to {names[0]} without {names[1]}, which its peers make first"
+
+
+def _name(group: Group, seq: int) -> str:
+    call = group.call(seq)
+    return f"{call.op.lstrip('_') if call is not None else 'call'} {seq} of group {group.name}"
 
 
 def _past_collectives(scene: Scene) -> dict[int, CallId]:

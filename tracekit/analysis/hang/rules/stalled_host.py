@@ -4,12 +4,14 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from tracekit.analysis.hang.agreement import synchronising
+from tracekit.analysis.hang.call_origins import Origins
 from tracekit.analysis.hang.channels import End, same_group, usual_calls
 from tracekit.analysis.hang.program_order import CallId, first_missed
 from tracekit.analysis.hang.rules.rule import Accusation, Found
 from tracekit.analysis.hang.scene import Scene
 from tracekit.axes import AXES
 from tracekit.dumps.calls import Signature
+from tracekit.text import ranges
 
 
 def stalled_hosts(scene: Scene, known: Found) -> Found:
@@ -20,7 +22,7 @@ def stalled_hosts(scene: Scene, known: Found) -> Found:
     ranks whose rings have lost how far they are in a call that others wait in and nobody has done.
     Excuses: ranks already named, ends of unlike messages, and, where p2p is not recorded (Gloo), ranks that only wider
     groups than the others' miss: they may wait in a receive.
-    Returns: `host_stalled`.
+    Returns: `host_stalled`; a doubt where they would be most ranks, and a few alone made a call unknown to them.
     """
     graph = scene.graph
     culprits: dict[int, Accusation] = {}
@@ -38,7 +40,33 @@ def stalled_hosts(scene: Scene, known: Found) -> Found:
             notes.append("p2p is not recorded: idle ranks that only wider groups miss may wait in a receive")
         culprits = nearest
     kept = {rank: accusation for rank, accusation in culprits.items() if rank not in known.excused}
-    return Found(kept, notes=tuple(notes))
+    return _few_ahead(scene, kept) or Found(kept, notes=tuple(notes))
+
+
+def _few_ahead(scene: Scene, culprits: Mapping[int, Accusation]) -> Found | None:
+    """Give a doubt in the place of culprits that are most ranks, where a few wait in a call which these never made.
+
+    All may have come to their programs' end, and the few that wait made a call too many; None where their stacks show
+    that the call is one which the others make as well.
+    """
+    places = {(accused.group, accused.seq) for accused in culprits.values()}
+    if len(culprits) < 2 or len(places) != 1:
+        return None
+    ((number, seq),) = places
+    waiting = {r for c in scene.graph.pending if (c.group, c.seq) == (number, seq) for r in c.waiting}
+    if not scene.graph.stuck <= waiting or len(culprits) <= len(waiting):
+        return None
+    logs = Origins(scene.groups[number]).logs
+    asked = {logs[rank][seq] for rank in waiting if rank in logs and seq in logs[rank]}
+    theirs = {origin for rank in culprits if rank in logs for origin in logs[rank].values()}
+    if any(stack and (version, stack) in theirs for version, stack in asked):
+        return None
+    who = "rank" if len(waiting) == 1 else "ranks"
+    doubt = (
+        f"{who} {ranges(sorted(waiting))} alone made call {seq} of group {scene.groups[number].name}, and most "
+        "or all the others stopped before it"
+    )
+    return Found(doubts=(doubt,), candidates=frozenset(waiting | culprits.keys()))
 
 
 def _at_first_lack(scene: Scene, rank: int, known: Found) -> Accusation | None:

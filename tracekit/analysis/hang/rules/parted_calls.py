@@ -1,0 +1,180 @@
+"""Members of a group that made calls in other places of the program under one number, and so count apart from then on.
+
+One rank alone saves, evaluates or logs: its call pairs with the next one of the others, which all finish. What hangs is
+a later call, and the ranks that it waits for have done nothing wrong.
+"""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from tracekit.analysis.hang.call_origins import Log, Move, Origin, Origins, moved, usual_of
+from tracekit.analysis.hang.frontier import Group
+from tracekit.analysis.hang.rules.rule import Accusation, Found, Mismatch
+from tracekit.analysis.hang.scene import Scene
+from tracekit.analysis.hang.wait_chains import all_explained, unseen_waits
+from tracekit.findings.hang import CulpritKind
+from tracekit.thresholds.hang import MAX_WITNESSES
+
+
+def parted_calls(scene: Scene, _known: Found) -> Found:
+    """Give the ranks whose calls of a group are, from some number on, those of the others moved by some.
+
+    Looks for: the first number at which members made calls of another kind or with another stack, where those of the
+    minority go on as the majority's do some calls earlier or later; or the minority waits alone, and none of its calls
+    from there on is one that the others ever made. Of a group without a majority its replicas tell.
+    Excuses: everybody where the members disagreed alike before, or some waiting does not start from the minority; all
+    other members of the group, which made nothing wrong; and both sides, with a doubt, where there is no majority.
+    Returns: `mismatched_call` at the first number, or `host_stalled` for a call left out; the versions of that call.
+    """
+    found = Found()
+    for number in sorted({call.group for call in scene.graph.pending}):
+        group = scene.groups[number]
+        if not (group.mixed or group.guessed):
+            found = found.and_then(_in_group(scene, number, group))
+    return found
+
+
+class _Parting(NamedTuple):
+    """The first number at which members part, its sides, and the ranks that are not on the usual one."""
+
+    seq: int
+    sides: Mapping[Origin, list[int]]
+    odd: dict[int, Move | None]
+    usual: Origin | None  # None: nothing tells which side it is
+    again: bool = False  # the usual call is one more like the one before it
+
+
+def _in_group(scene: Scene, number: int, group: Group) -> Found:
+    """Give the ranks that part from one group, or the doubt."""
+    parting = _parting(scene, number, group)
+    if parting is None:
+        return Found()
+    odd = parting.odd
+    if not all_explained(scene, odd.keys() | unseen_waits(scene), odd.keys()):
+        return Found()
+    settled = parting.usual is not None
+    mismatch = Mismatch(
+        number,
+        parting.seq,
+        {(place,): ranks for place, ranks in enumerate(parting.sides.values())},
+        sorted(odd) if settled else [],
+        skipped=False,
+        expected=None,
+    )
+    excused = frozenset(group.ranks)
+    if not settled:
+        return Found(
+            excused=excused, doubts=(_doubt(group, parting),), candidates=frozenset(odd), open=(mismatch,)
+        )
+    culprits = {rank: _accuse(mismatch, move, again=parting.again) for rank, move in odd.items()}
+    return Found(culprits, excused, frozenset({(number, parting.seq)}))
+
+
+def _accuse(mismatch: Mismatch, move: Move | None, *, again: bool) -> Accusation:
+    """Accuse a rank; one that makes fewer rounds of a loop than its peers (`again`) has left no call out."""
+    how = "made a call that its peers do not make" if move is None else _moved_by(move, again=again)
+    left_out = move is not None and not move.made and not again
+    kind: CulpritKind = "host_stalled" if left_out else "mismatched_call"
+    return Accusation(kind, mismatch.group, mismatch.seq, mismatch, how=how)
+
+
+def _moved_by(move: Move, *, again: bool) -> str:
+    """Say how a rank's calls go on as its peers' do."""
+    if again and not move.made:
+        times = "once" if move.left_out == 1 else f"{move.left_out} times"
+        return f"made the call that its peers repeat {times} less often"
+    made = f"made {_calls(move.made)} that its peers do not make" if move.made else ""
+    left = f"left out {_calls(move.left_out)} that its peers make" if move.left_out else ""
+    return " and ".join(part for part in (made, left) if part)
+
+
+def _calls(count: int) -> str:
+    return "a call" if count == 1 else f"{count} calls"
+
+
+def _doubt(group: Group, parting: _Parting) -> str:
+    names = " and ".join(str(rank) for rank in sorted(parting.odd))
+    return (
+        f"ranks {names} made call {parting.seq} of group {group.name} in different places of the program and "
+        "count apart from then on: one of them made a call too many or left one out, and nothing tells which"
+    )
+
+
+def _parting(scene: Scene, number: int, group: Group) -> _Parting | None:
+    """Find where members part; None where they do not, or where nothing shows that they count apart since."""
+    logs = Origins(group).logs
+    if len(logs) < 2:
+        return None
+    paired: set[frozenset[Origin]] = set()
+    sides_at = {seq: _sides(logs, seq) for seq in sorted({seq for log in logs.values() for seq in log})}
+    for seq, sides in sides_at.items():
+        if len(sides) < 2:
+            continue
+        pairs = {frozenset((one, other)) for one in sides for other in sides if one != other}
+        if pairs <= paired:
+            continue  # these calls of different places have met before: the program means them to
+        parting = _judge(scene, number, logs, seq, sides)
+        if parting is not None:
+            return parting
+        paired |= pairs
+    return None
+
+
+def _sides(logs: Mapping[int, Log], seq: int) -> dict[Origin, list[int]]:
+    sides: dict[Origin, list[int]] = {}
+    for rank, log in logs.items():
+        if seq in log:
+            sides.setdefault(log[seq], []).append(rank)
+    return sides
+
+
+def _judge(
+    scene: Scene, number: int, logs: Mapping[int, Log], seq: int, sides: Mapping[Origin, list[int]]
+) -> _Parting | None:
+    """Judge one number at which members differ."""
+    known = sum(map(len, sides.values()))
+    right = next(
+        (origin for origin, ranks in sides.items() if 2 * len(ranks) > known and len(ranks) > 1), None
+    )
+    usual = usual_of(logs[rank] for rank in sides[right]) if right is not None else None
+    if usual is None:
+        usual = _replicas(scene, number, seq, sides)
+        right = None if usual is None else usual[seq]
+    if usual is not None and right is not None:
+        odd = {
+            rank: moved(logs[rank], usual, seq) for o, ranks in sides.items() if o != right for rank in ranks
+        }
+        shown = all(odd.values()) or _alone(scene, number, logs, seq, usual, odd)
+        return _Parting(seq, sides, odd, right, usual.get(seq - 1) == right) if shown else None
+    if len(sides) != 2 or known != 2:
+        return None
+    (one,), (other,) = sides.values()
+    ways = moved(logs[one], logs[other], seq) or moved(logs[other], logs[one], seq)
+    if ways is None and not any(
+        _alone(scene, number, logs, seq, logs[b], {a: None}) for a, b in ((one, other), (other, one))
+    ):
+        return None
+    return _Parting(seq, sides, {one: None, other: None}, None)
+
+
+def _replicas(scene: Scene, number: int, seq: int, sides: Mapping[Origin, list[int]]) -> Log | None:
+    """Give the usual log of groups in the same place, where all of them agree on one of these sides."""
+    group = scene.groups[number]
+    others = [g for g in scene.roles[group.role] if g is not group][:MAX_WITNESSES]
+    logs = [log for other in others for log in Origins(other).logs.values()]
+    votes = {log[seq] for log in logs if seq in log}
+    return usual_of(logs) if len(votes) == 1 and votes <= sides.keys() else None
+
+
+def _alone(
+    scene: Scene, number: int, logs: Mapping[int, Log], seq: int, usual: Log, odd: Mapping[int, object]
+) -> bool:
+    """Whether these ranks alone wait, since calls in places that the usual log does not hold, and went along before."""
+    waiting = {r for call in scene.graph.pending if call.group == number for r in call.waiting}
+    theirs = set(usual.values())
+    since = [[origin for at, origin in logs[rank].items() if at >= seq] for rank in odd]
+    strange = all(len(calls) > 1 and all(o[1] and o not in theirs for o in calls) for calls in since)
+    went_together = all(
+        any(usual.get(at) == origin for at, origin in logs[rank].items() if at < seq) for rank in odd
+    )
+    return waiting == odd.keys() and strange and went_together

@@ -1,0 +1,115 @@
+"""What the text and the page of `tracekit hang` say alike: culprits folded, calls, groups, stacks and ranks as text."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+
+from tracekit.findings.hang import CallRef, Culprit, GroupRef, HangFinding, Side
+from tracekit.text import plain, ranges
+from tracekit.thresholds.report import RANK_RUNS_SHOWN, SHAPES_SHOWN
+
+
+def folded(culprits: Iterable[Culprit]) -> list[list[Culprit]]:
+    """Return the culprits put together that failed alike in one call: the ranks of one stage, host or of all replicas.
+
+    Of groups in the same place of several replicas the first is named; ranks of several hosts share a line where they
+    share a group.
+    """
+    found: dict[object, list[Culprit]] = defaultdict(list)
+    for c in culprits:
+        role = (c.group.desc, c.group.dim, len(c.group.ranks))
+        found[c.kind, c.how, role, c.collective, c.last_enqueued is None].append(c)
+    return list(found.values())
+
+
+def kind_text(culprit: Culprit) -> str:
+    """Return the kind of a culprit, with what the rank did where the kind alone says it badly."""
+    return culprit.kind + (f" ({clean(culprit.how)})" if culprit.how else "")
+
+
+def hosts_text(same: Iterable[Culprit]) -> str:
+    """Return the host of these culprits, or how many these are; an empty text where none is known."""
+    hosts = list(dict.fromkeys(c.host for c in same if c.host))
+    return clean(hosts[0]) if len(hosts) == 1 else f"{len(hosts)} hosts" if hosts else ""
+
+
+def groups_text(same: Iterable[Culprit]) -> str:
+    """Return the first of the groups in which these culprits failed, and how many more."""
+    groups = list(dict.fromkeys(c.group for c in same))
+    others = f" and {len(groups) - 1} more in its place" if len(groups) > 1 else ""
+    return group_text(groups[0]) + others
+
+
+def group_text(group: GroupRef) -> str:
+    """Return the group as text: name, description, axis and members."""
+    desc = f" {clean(group.desc)}" if group.desc else ""
+    dim = f" [{group.dim}]" if group.dim else ""
+    return f"group {clean(group.name)}{desc}{dim}" + some_ranks(" of ranks ", group.ranks)
+
+
+def call_text(call: CallRef) -> str:
+    """Return a call as text: operation, number, shapes of its inputs, and dtype."""
+    shape = (
+        ""
+        if call.input_sizes is None
+        else " " + ", ".join("x".join(map(str, s)) or "()" for s in call.input_sizes[:SHAPES_SHOWN])
+    )
+    dtype = f" {clean(call.dtype)}" if call.dtype else ""
+    return f"{clean(call.op or 'call')} {call.seq}{shape}{dtype}"
+
+
+def calls_shown(finding: HangFinding) -> list[tuple[str, tuple[Side, ...]]]:
+    """Return, under a title each, the versions of every call in dispute, and the calls in which candidates wait."""
+    disputed = [(c.collective.seq, c.group.name, c.sides) for c in finding.culprits if c.sides]
+    disputed += [(call.seq, call.group.name, call.sides) for call in finding.open_calls]
+    first = {sides: (seq, name) for seq, name, sides in reversed(disputed)}  # each once
+    kept = dict.fromkeys(sides for _, _, sides in disputed)
+    shown = [(f"call {first[s][0]} of group {clean(first[s][1])} as they made it", s) for s in kept]
+    return [*shown, ("the candidates wait in", finding.waits)] if finding.waits else shown
+
+
+def side_ranks(side: Side) -> str:
+    """Return the ranks that made one version of a call; a version that no member made is that of other replicas."""
+    return ranks_text(side.ranks) or "other replicas"
+
+
+def stacks_of(culprits: Iterable[Culprit]) -> list[tuple[str, tuple[str, ...]]]:
+    """Return the culprits' stacks, each under a title that names the call and the ranks, those of most ranks first.
+
+    Of a rank that made another call than its peers it is the stack of that call, else of the last recorded one.
+    """
+    shared: dict[tuple[str, tuple[str, ...]], list[int]] = defaultdict(list)
+    for culprit in culprits:
+        own = next((s.stack for s in culprit.sides if culprit.rank in s.ranks and s.stack), ())
+        if own:
+            shared[f"call {culprit.collective.seq} as {{}} made it", own].append(culprit.rank)
+        elif culprit.stack:
+            shared["last recorded call of {}", culprit.stack].append(culprit.rank)
+    blocks = sorted(shared.items(), key=lambda item: (-len(item[1]), item[1]))
+    return [(title.format(ranks_text(ranks)), stack) for (title, stack), ranks in blocks]
+
+
+def least_most(numbers: Iterable[int | None]) -> str:
+    """Return the least and the greatest of these numbers as text."""
+    known = [number for number in numbers if number is not None]
+    return span((min(known), max(known))) if known else "unknown"
+
+
+def span(pair: tuple[int, int]) -> str:
+    """Return two numbers as text, once where they are equal."""
+    return str(pair[0]) if pair[0] == pair[1] else f"{pair[0]}-{pair[1]}"
+
+
+def some_ranks(prefix: str, ranks: Iterable[int]) -> str:
+    """Return ranks as text, runs drawn together and cut after some; an empty text without ranks."""
+    text = ranges(ranks, RANK_RUNS_SHOWN)
+    return prefix + text if text else ""
+
+
+def ranks_text(ranks: Sequence[int]) -> str:
+    """Return ranks as text behind the word for one or several."""
+    return some_ranks("rank " if len(ranks) == 1 else "ranks ", ranks)
+
+
+def clean(text: str | None) -> str:
+    """Return text from a dump made harmless for a terminal: control characters are shown, not obeyed."""
+    return plain(text or "", mark=None)
