@@ -65,7 +65,7 @@ def run(chosen: argparse.Namespace, names: list[str], scratch: Path) -> dict[str
     codes = {name: manager.__enter__() for name, manager in states.items()}
     try:
         with ProcessPoolExecutor(chosen.jobs) as pool:
-            jobs = asked(chosen.suite or list(SUITES), chosen.seeds)
+            jobs = asked(chosen.suite or list(SUITES), chosen.seeds)[:: chosen.every]
             waiting = {
                 pool.submit(answered, *job, codes, keep, drop=chosen.keep is None): job for job in jobs
             }
@@ -76,6 +76,8 @@ def run(chosen: argparse.Namespace, names: list[str], scratch: Path) -> dict[str
                 for name, row in future.result().items():
                     found[name][row["key"]] = row
                 print(f"\r{done}/{len(jobs)}", end="", file=sys.stderr, flush=True)
+    except KeyboardInterrupt:
+        print("\ninterrupted: what was asked until now is compared", file=sys.stderr, flush=True)
     finally:
         for manager in states.values():
             manager.__exit__(None, None, None)
@@ -100,6 +102,7 @@ def options() -> argparse.Namespace:
     parser.add_argument(
         "--seeds", type=span, metavar="FIRST:COUNT|A,B", help="these seeds instead of those looked at"
     )
+    parser.add_argument("--every", type=int, default=1, metavar="N", help="only every N-th of these jobs")
     parser.add_argument("--jobs", type=int, default=2, help="jobs at once")
     parser.add_argument("--keep", type=Path, help="keep the traces here, for the next call")
     parser.add_argument("--save", type=Path, help="write the answers of --new to this file")

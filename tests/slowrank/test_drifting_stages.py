@@ -24,7 +24,8 @@ def model(apart):
     alone, nothing = np.full(2 * STEPS, -1.0), np.full(STEPS, -1)
     runs = ((tuple(range(STEPS)), lines),)
     message = np.tile(np.arange(STEPS), 2)
-    return StepModel(own, runs, message, alone, np.full(STEPS, SENT), nothing, np.zeros(2 * STEPS), nothing)
+    caused = np.zeros((2, 0), np.int64)
+    return StepModel(own, runs, message, alone, np.full(STEPS, SENT), nothing, np.zeros(2 * STEPS), caused)
 
 
 def test_a_cured_stage_is_no_longer_behind():
@@ -37,7 +38,7 @@ def test_ranks_that_no_wait_joins_keep_their_recorded_steps():
     made = model(apart=SLOW)
     alone, none = np.full(2 * STEPS, -1), np.zeros(0, np.int64)
     apart = StepModel(
-        made.own, made.runs, alone, np.zeros(2 * STEPS), none.astype(float), none, made.later, none
+        made.own, made.runs, alone, np.zeros(2 * STEPS), none.astype(float), none, made.later, made.caused
     )
     assert apart.step_ns(np.full((2, STEPS), FIRST)) == pytest.approx(FIRST)
     assert apart.recorded_ns == pytest.approx((FIRST + SLOW) / 2)

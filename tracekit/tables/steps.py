@@ -29,7 +29,6 @@ class Steps:
     own: F64  # own time: working, not waiting in exposed communication
     wall: F64  # from the end of the step before to the end of this one
     begin: F64  # own-time reading at the step's begin, the axis that a what-if rescales
-    began: F64  # the same moment on the rank's clock
     partial: tuple[int, ...]  # steps left out because some ranks recorded them in part
     labelled: bool  # the traces mark steps; else everything is one step, number 0
 
@@ -63,14 +62,13 @@ def measure(ops: Operations, wanted: Sequence[tuple[int | None, int | None]] | N
             keep = [i for i in range(len(numbers)) if share[i] >= least] or keep
     chosen = [numbers[i] for i in keep]
     shape = (len(ops.ranks), len(chosen))
-    own, wall, begin, began = (np.full(shape, np.nan) for _ in range(4))
+    own, wall, begin = np.full(shape, np.nan), np.full(shape, np.nan), np.full(shape, np.nan)
     for row, rank in enumerate(ops.ranks):
         for column, number in enumerate(chosen):
             if whole[row, keep[column]]:
-                at = row, column
-                own[at], wall[at], begin[at], began[at] = _one(ops, rank, step, number)
+                own[row, column], wall[row, column], begin[row, column] = _one(ops, rank, step, number)
     partial = tuple(n for i, n in enumerate(numbers) if i not in keep)
-    return Steps(ops.ranks, tuple(chosen), own, wall, begin, began, partial, labelled)
+    return Steps(ops.ranks, tuple(chosen), own, wall, begin, partial, labelled)
 
 
 def whole_steps(
@@ -175,10 +173,8 @@ def _after_a_gap(steps: dict[int, tuple[int, int]], number: int) -> bool:
     return number in steps and number - 1 not in steps and min(steps) < number
 
 
-def _one(
-    ops: Operations, rank: int, step: npt.NDArray[np.int32], number: int
-) -> tuple[float, float, float, float]:
-    """(own time, wall time, own-time reading at the begin, begin on the rank's clock) of one rank's step, ns.
+def _one(ops: Operations, rank: int, step: npt.NDArray[np.int32], number: int) -> tuple[float, float, float]:
+    """(own time, wall time, own-time reading at the begin) of one rank's step, ns.
 
     A step lasts from the last end of the step before it to its own last end; the first one of a second capture, from
     its begin on the host.
@@ -200,4 +196,4 @@ def _one(
         first = max(first, source.steps[number][0])
     first = min(first, int(ops.start[where][rows].min()) if not len(before) else first)
     reading = progress.at(np.array([first, last], np.int64))
-    return float(reading[1] - reading[0]), float(last - first), float(reading[0]), float(first)
+    return float(reading[1] - reading[0]), float(last - first), float(reading[0])

@@ -107,19 +107,23 @@ def _at_once(over: F64) -> bool:
 
 
 def _in_turn(over: F64) -> bool:
-    """Whether stalls strike most steps and several ranks, none of them more often than chance may deal.
+    """Whether stalls strike most steps and several ranks, and are dealt to the ranks as chance deals.
 
-    Of n stalls that strike R ranks at random, one rank has k or more with a probability of at most R times the
-    binomial tail of n, 1/R from k on.
+    n stalls that strike R ranks at random give counts with the dispersion of a multinomial (chi-square, R − 1 degrees),
+    and one rank has k or more with a probability of at most R times the binomial tail of n, 1/R from k on. Ranks that
+    load for others, or that are slow, stall in every step, and their peers in none.
     """
     struck = over > 0
-    by_rank, ranks = struck.sum(axis=1), int((struck.any(axis=1)).sum())
-    if int(struck.sum()) < FEWEST_STALLS or ranks < 2 or float(struck.any(axis=0).mean()) < STEPS_STRUCK:
+    by_rank, count, ranks = struck.sum(axis=1), int(struck.sum()), len(over)
+    often = float(struck.any(axis=0).mean()) if struck.size else 0.0
+    if count < FEWEST_STALLS or int((by_rank > 0).sum()) < 2 or often < STEPS_STRUCK:
         return False
-    from scipy.special import bdtrc  # only jobs with stalls pay a third of a second for the import
+    from scipy.special import bdtrc, chdtrc  # only jobs with stalls pay a third of a second for the import
 
-    chance = len(over) * float(bdtrc(int(by_rank.max()) - 1, int(struck.sum()), 1.0 / len(over)))
-    return chance >= CHANCE_OF_ONE_RANK
+    most = ranks * float(bdtrc(int(by_rank.max()) - 1, count, 1.0 / ranks))
+    expected = count / ranks
+    dispersion = float(chdtrc(ranks - 1, float(np.square(by_rank - expected).sum()) / expected))
+    return min(most, dispersion) >= CHANCE_OF_ONE_RANK
 
 
 def moving_stalls_answer(case: Case, found: MovingStalls) -> Answer:

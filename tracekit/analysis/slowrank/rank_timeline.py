@@ -94,7 +94,7 @@ def timeline_of(
         knots,
         blocks=cut(knots, blocks),
         parts=parts_of(ops, rows, numbers, mine, knots, queue.ready),
-        start=float(run.clocks.align(rank, steps.began[row, columns[:1]].astype(np.int64))[0]),
+        start=_begin_wall(run, rank, rows, knots[0]),
     )
 
 
@@ -164,3 +164,10 @@ def _really_needed(kind: I64, reading: F64, wall: F64, posted: F64, kernel: I64)
         else:
             following = i
     return kept
+
+
+def _begin_wall(run: Measured, rank: int, rows: I64, reading: float) -> float:
+    """Aligned wall time (ns) at which the rank's own time read `reading`, just before its first operation `rows[0]`."""
+    first = int(rows[0])
+    lead = max(float(run.ops.at_start[first]) - reading, 0.0)
+    return float(run.clocks.align(rank, run.ops.start[first : first + 1])[0]) - lead
