@@ -44,6 +44,7 @@ def ask(code: Checkout, traces: Path, mesh: str | None) -> dict[str, object]:
     """Return the answer of `tracekit slowrank TRACES` in short; a refusal or a crash is its `error`."""
     command = [
         sys.executable,
+        "-P",  # else the folder from which this runs would come before the checkout
         "-c",
         PROGRAM,
         "slowrank",

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.paired.ask import ask, checkout
 from tests.paired.compare import changes, load, report, sign_test
 from tests.paired.jobs import LOOKED_AT, SAMPLES, Truth, make
 from tests.paired.judge import holds_truth, judged, price_error
@@ -87,3 +88,16 @@ def test_a_job_is_made_once(tmp_path):
     assert make("samples", 2, tmp_path) == truth
     assert truth.culprits == (5,)
     assert json.loads((tmp_path / "samples-2" / "truth.json").read_text())["key"] == "samples-2"
+
+
+def test_each_state_runs_its_own_code(tmp_path):
+    """A checkout whose command prints an answer of its own: that of this folder must not come before it."""
+    other = tmp_path / "other"
+    (other / "cli").mkdir(parents=True)
+    (other / "cli" / "__init__.py").touch()
+    answer_of = (
+        "{'what_if': {'slowdown': 7.0, 'step_ms': 1.0}, 'verdict': 'healthy', 'cause': None, 'suspects': []}"
+    )
+    program = f"import json\n\ndef main():\n    print(json.dumps({answer_of}))\n"
+    (other / "cli" / "tracekit.py").write_text(program)
+    assert ask(checkout(other, tmp_path), tmp_path, None)["slowdown"] == 7.0
