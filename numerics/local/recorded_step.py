@@ -1,5 +1,6 @@
 """One step of a captured run: what its modules got and gave, and the state around it, put together over the ranks."""
 
+import json
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any, Final
@@ -11,7 +12,8 @@ from torch import nn
 from numerics.local.forced_pass import ROOT, ROOT_GRADIENT
 from numerics.local.recorded import Reading, RecordedRun, summed
 from numerics.local.shared_parameters import expert_modules, other_names
-from numerics.schema import AUTOCAST, BUFFER, RANDOM, TARGET, parse_boxes
+from numerics.schema import ARGUMENTS, AUTOCAST, BUFFER, RANDOM, TARGET, parse_boxes
+from numerics.thresholds.local import MAX_ARGUMENTS
 from tracekit.errors import InputError
 
 _NARROW: Final = {"bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -270,7 +272,10 @@ class RecordedStep:
         return ""
 
     def inputs(self, place: Place) -> tuple[list[Any], dict[str, Any]]:
-        """Return what the model was called with, by position and by name. InputError where that was not recorded."""
+        """Return what the model was called with, by position and by name. InputError where that was not recorded.
+
+        What is no tensor at a position before a recorded one counts as None where no record tells.
+        """
         by_name: dict[str, torch.Tensor] = {}
         pipeline = self.recorded.run["pp"]
         for name in self.recorded.names(self.step, "forward", "input"):
@@ -287,8 +292,22 @@ class RecordedStep:
                 f"{self.recorded.run.capture.folder}: step {self.step} holds no values of the model's inputs; capture "
                 "with level tensors"
             )
-        args = [by_name[n] for n in sorted((n for n in by_name if n.isdigit()), key=int)]
-        return args, {n: value for n, value in by_name.items() if not n.isdigit()}
+        given = {**self._other_arguments(place), **by_name}
+        places = {n: int(n) for n in given if n.isdecimal() and int(n) < MAX_ARGUMENTS}
+        args = [given.get(str(n)) for n in range(max(places.values(), default=-1) + 1)]
+        return args, {n: value for n, value in given.items() if n not in places}
+
+    def _other_arguments(self, place: Place) -> dict[str, Any]:
+        """Return what the model was called with beside tensors, by position or name; empty where no record tells."""
+        rows = self.recorded.of_place(self._rows("forward", "input", ARGUMENTS), place)
+        held = self.recorded.local(rows[0]) if rows else None
+        if held is None:
+            return {}
+        try:
+            told = json.loads(held.numpy().tobytes())
+        except (ValueError, RecursionError):
+            return {}
+        return told if isinstance(told, dict) else {}
 
 
 def state_before(recorded: RecordedRun, step: int) -> tuple[int, str]:
