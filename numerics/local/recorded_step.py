@@ -1,9 +1,8 @@
 """One step of a captured run: what its modules got and gave, and the state around it, put together over the ranks."""
 
-import json
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import torch
@@ -12,9 +11,7 @@ from torch import nn
 from numerics.local.forced_pass import ROOT, ROOT_GRADIENT
 from numerics.local.recorded import Reading, RecordedRun, summed
 from numerics.local.shared_parameters import expert_modules, other_names
-from numerics.schema import ARGUMENTS, AUTOCAST, BUFFER, RANDOM, TARGET, parse_boxes
-from numerics.thresholds.local import MAX_ARGUMENTS
-from tracekit.errors import InputError
+from numerics.schema import AUTOCAST, BUFFER, RANDOM, TARGET, parse_boxes
 
 _NARROW: Final = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -259,55 +256,6 @@ class RecordedStep:
         pipeline = self.recorded.run["pp"]
         last = max(int(pipeline[row]) for row in rows)
         return [row for row in rows if int(pipeline[row]) == last]
-
-    def spread_input(self, place: Place) -> str:
-        """Return the first input of which the ranks of a place hold unequal values, none with its place; else ""."""
-        run = self.recorded.run
-        for name in self.recorded.names(self.step, "forward", "input"):
-            rows = self.recorded.of_place(self.recorded.rows(self.step, "forward", "input", name), place)
-            first = min((int(run["pp"][row]) for row in rows), default=0)
-            rows = [row for row in rows if int(run["pp"][row]) == first and self.recorded.unplaced(row)]
-            if name.startswith("in.") and len({int(run.digest[row]) for row in rows}) > 1:
-                return name
-        return ""
-
-    def inputs(self, place: Place) -> tuple[list[Any], dict[str, Any]]:
-        """Return what the model was called with, by position and by name. InputError where that was not recorded.
-
-        What is no tensor at a position before a recorded one counts as None where no record tells.
-        """
-        by_name: dict[str, torch.Tensor] = {}
-        pipeline = self.recorded.run["pp"]
-        for name in self.recorded.names(self.step, "forward", "input"):
-            rows = self.recorded.rows(self.step, "forward", "input", name)
-            first = min(int(pipeline[row]) for row in rows)
-            rows = [r for r in self.recorded.of_place(rows, place) if int(pipeline[r]) == first]
-            found = self.recorded.whole(rows, None, batch=True) or self.recorded.whole(
-                rows[:1], None, batch=True
-            )
-            if found and name.startswith("in."):
-                by_name[name.removeprefix("in.")] = self.recorded.as_given(rows[0], found[0].tensor)
-        if not by_name:
-            raise InputError(
-                f"{self.recorded.run.capture.folder}: step {self.step} holds no values of the model's inputs; capture "
-                "with level tensors"
-            )
-        given = {**self._other_arguments(place), **by_name}
-        places = {n: int(n) for n in given if n.isdecimal() and int(n) < MAX_ARGUMENTS}
-        args = [given.get(str(n)) for n in range(max(places.values(), default=-1) + 1)]
-        return args, {n: value for n, value in given.items() if n not in places}
-
-    def _other_arguments(self, place: Place) -> dict[str, Any]:
-        """Return what the model was called with beside tensors, by position or name; empty where no record tells."""
-        rows = self.recorded.of_place(self._rows("forward", "input", ARGUMENTS), place)
-        held = self.recorded.local(rows[0]) if rows else None
-        if held is None:
-            return {}
-        try:
-            told = json.loads(held.numpy().tobytes())
-        except (ValueError, RecursionError):
-            return {}
-        return told if isinstance(told, dict) else {}
 
 
 def state_before(recorded: RecordedRun, step: int) -> tuple[int, str]:
