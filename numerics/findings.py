@@ -45,7 +45,10 @@ class Divergence:
 
 @dataclass(frozen=True)
 class Counts:
-    """Numbers of global tensors: `explained` differ by order alone, `unexplained` differ from the replay as well."""
+    """Numbers of global tensors: `explained` differ as the verdict says, `unexplained` differ from the replay as well.
+
+    Without a replay all that differ are unexplained, unless the proof found that nothing but order or rounding is left.
+    """
 
     compared: int = 0
     identical: int = 0

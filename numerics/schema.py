@@ -58,6 +58,9 @@ KINDS: Final = (
 COLLECTIVES: Final = ("collective_in", "collective_out")
 """Kinds of rows that collectives leave."""
 
+WATCHED: Final = "watch"
+"""Source of captures by hooks: they record a step's state before a trainer sends results to other ranks."""
+
 RUN_ID: Final = "numerics.run"
 """Key of the run's id in the metadata of a rank's file; stamp.json holds it as `run`."""
 
@@ -72,6 +75,9 @@ BUFFER: Final = "buffer."
 
 AUTOCAST: Final = "autocast."
 """Start of an input's name that says how a forward casts by itself; the device and the format follow."""
+
+ARGUMENTS: Final = "arguments"
+"""Name of the input that holds what a forward was given beside tensors: JSON in UTF-8, (bytes,) uint8."""
 
 COMPLEX: Final = "complex"
 """Label of an input that was complex: real and imaginary parts stand in its last dimension."""

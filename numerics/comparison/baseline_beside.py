@@ -1,19 +1,31 @@
 """What a decision on a run says of its baseline, where that computes something else or drew other random numbers."""
 
 from dataclasses import replace
+from typing import Final
 
 import numpy as np
 
 from numerics.comparison.loss_scale import other_weights
+from numerics.comparison.resumed import generators_apart
 from numerics.comparison.tensor_table import Status
 from numerics.comparison.verdict import Case, Decision
 from numerics.local.forced_pass import ROOT
 from numerics.local.proof import LocalProof
 from numerics.thresholds.comparison import OTHER_FORMAT
 
+_GIVEN: Final = "the run is what the model gives for that, and whether it was meant, no record tells"
+_COMPUTED: Final = "the run is what the model gives, and the baseline computes something else"
+_SEED: Final = (
+    "seed each data-parallel rank by its number, and restore every rank's generators (torch.get_rng_state, "
+    "torch.cuda.get_rng_state) from the checkpoint"
+)
 
-def other_baseline(case: Case, other: str) -> Decision | None:
-    """Leave a case open whose gradients are not the baseline's where already the model's outputs are not."""
+
+def other_baseline(case: Case, other: str, *, given: bool = False) -> Decision | None:
+    """Leave a case open whose gradients are not the baseline's where already the model's outputs are not.
+
+    `given` says that the runs were given other inputs or weights, which other outputs follow from.
+    """
     tensors, number = case.tensors, case.run.names.number
     if tensors is None or case.apart is not None or case.baseline is None:
         return None
@@ -25,8 +37,8 @@ def other_baseline(case: Case, other: str) -> Decision | None:
     return Decision(
         "undecided",
         "none",
-        f"{other}, and the model's outputs differ from the baseline's by {apart:.2g} of their size: the run is what "
-        "the model gives, and the baseline computes something else",
+        f"{other}, and the model's outputs differ from the baseline's by {apart:.2g} of their size: "
+        + (_GIVEN if given else _COMPUTED),
         f"numerics compare --model FILE.py:FUNCTION --parallel {case.baseline.capture.folder}",
     )
 
@@ -57,6 +69,18 @@ def parted(
         else "whether the losses are scaled alike was not seen"
     )
     reason = f"{apart.sentence}; {proved}, and {counts}: {found.reason}"
+    unlike = _drawn_unlike(case, proof, baseline)
+    if unlike and found.verdict != "undecided":
+        return Decision(
+            "undecided", "none", f"{apart.sentence}; {unlike}: meant or a bug, no record tells", _SEED
+        )
     if found.verdict == "undecided" or apart.certain:
         return replace(found, reason=reason)
     return Decision("undecided", "none", reason, case.decide)
+
+
+def _drawn_unlike(case: Case, proof: LocalProof, baseline: LocalProof | None) -> str:
+    """Return in words by which rule, other than chance, the runs draw other random numbers; "" where none is seen."""
+    if proof.alike and baseline is not None and not baseline.alike:
+        return f"{proof.alike}, and the baseline's draw apart"
+    return "" if case.baseline is None else generators_apart(case.run, case.baseline, case.goes_on)

@@ -29,7 +29,6 @@ from numerics.comparison.next_step import ladder_of, what_decides
 from numerics.comparison.nothing_in_common import nothing_in_common
 from numerics.comparison.number_formats import format_of_plan, narrower_format
 from numerics.comparison.other_settings import with_other_settings
-from numerics.comparison.owners import WATCHED
 from numerics.comparison.preconditions import thread_note, why_incomparable
 from numerics.comparison.random_difference import parted_by_chance, perhaps_by_chance
 from numerics.comparison.random_numbers import drawn_alike, random_notes, with_draws
@@ -47,6 +46,7 @@ from numerics.formats import least_roundoff
 from numerics.local.proof import LocalProof
 from numerics.order.affected_tensors import affected_tensors
 from numerics.order.order_plan import read_plan
+from numerics.schema import WATCHED
 from numerics.store import open_capture
 from numerics.thresholds.comparison import OTHER_FORMAT, OTHER_FORMAT_LEAST
 from numerics.thresholds.local import NO_ROUNDING
@@ -125,7 +125,7 @@ def _compared(
     `lost` is what a run that goes on from a step of its baseline lost, `goes_on` says so of it; see `resumed`.
     """
     notes = (*notes, *random_notes(run))
-    command = what_decides(run.capture)
+    command = what_decides(run.capture, None if baseline is None else baseline.capture.folder)
     broken = [*lost, *with_draws(run, broken_invariants(run))]
     case = Case(run, baseline, tensors, broken, decide=command, goes_on=goes_on)
     if options.prove is not None:

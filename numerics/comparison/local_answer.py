@@ -11,7 +11,7 @@ from numerics.comparison.loss_scale import other_loss, other_weights
 from numerics.comparison.mesh_axes import axis_sizes
 from numerics.comparison.other_inputs import other_inputs
 from numerics.comparison.other_weights import other_formats, other_initial_weights
-from numerics.comparison.unequal_buffers import statistics_declared
+from numerics.comparison.unequal_buffers import other_buffers, statistics_declared
 from numerics.comparison.verdict import Case, Decision, baseline_kinds, computed_in_common, equal_runs
 from numerics.findings import Divergence
 from numerics.local.judgement import Standing
@@ -44,14 +44,14 @@ def decide_locally(case: Case, proof: LocalProof, baseline: LocalProof | None = 
         return Decision("precision_policy" if narrow else "bug", "local", reason_of(wrong))
     kinds = baseline_kinds(case)
     common = case.tensors is not None and bool(computed_in_common(case.run, case.tensors).any())
-    if kinds is not None and not kinds.real and common:
+    if kinds is not None and not kinds.real and common and not _other_buffers(case):
         return equal_runs(case, kinds)
     if case.broken:
         return Decision("bug", "invariant", case.broken[0].sentence)
     other = None if case.apart and case.apart.inputs else other_inputs(case.run, case.baseline)
     other = other or other_initial_weights(case)
     if other:
-        return other_baseline(case, other) or Decision("bug", "local", other)
+        return other_baseline(case, other, given=True) or Decision("bug", "local", other)
     design = None if proof.spread else differs_by_design(case, proof)
     if design is not None:
         return design
@@ -61,6 +61,11 @@ def decide_locally(case: Case, proof: LocalProof, baseline: LocalProof | None = 
     found = _unplaced(proof) if proof.spread else never_seen_sent(case.run) or _sound(case, proof)
     wrong = None if baseline is None else first_wrong(baseline)
     return parted(case, found, proof, baseline, "" if wrong is None else reason_of(wrong))
+
+
+def _other_buffers(case: Case) -> bool:
+    """Return whether a rank holds other buffers than the baseline's same rank, as no whole tensor shows."""
+    return case.baseline is not None and other_buffers(case.run, case.baseline)
 
 
 def _other_loss(case: Case, proof: LocalProof, baseline: LocalProof | None) -> str | None:

@@ -4,13 +4,11 @@ import numpy as np
 import numpy.typing as npt
 
 from numerics.columns import Columns
+from numerics.schema import WATCHED
 
 Mask = npt.NDArray[np.bool_]
 _Copy = tuple[int, str, int]
 """Step, tensor and rank."""
-
-WATCHED = "watch"
-"""The source of captures by hooks: they record a step's state before a trainer sends results to other ranks."""
 
 
 def left_to_owners(run: Columns) -> Mask:

@@ -10,9 +10,11 @@ import torch
 
 from numerics.columns import Columns
 from numerics.comparison.random_numbers import generator_moves
+from numerics.local.rank_positions import positions_begin_anew
 from numerics.local.recorded import RecordedRun
 from numerics.schema import TARGET
 from numerics.thresholds.comparison import MAX_ELEMENTS, SAME_EXAMPLE
+from numerics.thresholds.report import NAMES_IN_SENTENCE
 
 
 def drawn_inputs(run: Columns, baseline: Columns, *, draws: bool) -> tuple[str, bool] | None:
@@ -30,9 +32,19 @@ def drawn_inputs(run: Columns, baseline: Columns, *, draws: bool) -> tuple[str, 
             if here is None or there is None or len(here) != len(there):
                 continue
             same = _same_but_for(mine, other, step, here, there)
-            if same:
-                return _told(f"{name} of step {step} {same}", [run, baseline], draws=draws)
+            if same and not positions_begin_anew(mine, step, name):
+                beside = _equal_beside(mine, other, step, name)
+                return _told(f"{name} of step {step} {same}{beside}", [run, baseline], draws=draws)
     return None
+
+
+def _equal_beside(mine: RecordedRun, other: RecordedRun, step: int, name: str) -> str:
+    """Return in words which other inputs of a step are the baseline's; "" where none is."""
+    names = [one for one in mine.names(step, "forward", "input") if one.startswith("in.") and one != name]
+    pairs = [(one, _batch(mine, step, one), _batch(other, step, one)) for one in names]
+    equal = [n for n, a, b in pairs if a is not None and b is not None and _examples(a) == _examples(b)]
+    are = "are" if len(equal) > 1 else "is"
+    return f", while {', '.join(equal[:NAMES_IN_SENTENCE])} {are} the baseline's" if equal else ""
 
 
 def _told(what: str, runs: list[Columns], *, draws: bool) -> tuple[str, bool]:
@@ -50,8 +62,8 @@ def _same_but_for(
     """Return in words how inputs of the same examples differ; "" where they do not, or are of others."""
     if _examples(here) == _examples(there):
         return ""
-    if not here.is_floating_point() and not there.is_floating_point() and here.shape == there.shape:
-        share = _shared(here, there)
+    if not here.is_floating_point() and not there.is_floating_point():
+        share = _shared(here, there) if here.shape == there.shape else 0.0
         if share >= SAME_EXAMPLE:
             return f"holds the baseline's sequences but for {1 - share:.2g} of their elements"
         return ""
@@ -67,21 +79,13 @@ def _same_but_for(
 
 def _batch(recorded: RecordedRun, step: int, name: str) -> torch.Tensor | None:
     """Return an input of all sequences of a step, (sequences, …); None where some are unknown, or of unequal shapes."""
-    run = recorded.run
-    rows = recorded.rows(step, "forward", "input", name)
-    first = min((int(run["pp"][row]) for row in rows), default=0)
-    seen: set[tuple[int, int]] = set()
     parts, total = [], 0
-    for row in (row for row in rows if int(run["pp"][row]) == first):
-        place = (int(run["dp"][row]), int(run["micro_batch"][row]))
-        if place in seen:
-            continue
-        seen.add(place)
-        whole = recorded.whole([row], None, batch=True)
-        total += int(run["numel"][row])
-        if not whole or not whole[0].tensor.dim() or total > MAX_ELEMENTS:
+    for place in recorded.places(step):
+        whole = recorded.input(step, name, place)
+        total += 0 if whole is None else whole.numel()
+        if whole is None or not whole.dim() or total > MAX_ELEMENTS:
             return None
-        parts.append(whole[0].tensor)
+        parts.append(whole if whole.dim() > 1 or whole.is_floating_point() else whole[None])
     same = {tuple(part.shape[1:]) for part in parts}
     return torch.cat(parts) if len(same) == 1 else None
 
@@ -99,6 +103,7 @@ def _shared(here: torch.Tensor, there: torch.Tensor) -> float:
     if not mine.shape[1] or mine.numel() * len(other) > MAX_ELEMENTS:
         return 0.0
     agreement = (mine[:, None] == other[None]).double().mean(-1)
-    return (
-        float(agreement.max(1).values.mean()) if bool((agreement.max(1).values > SAME_EXAMPLE).all()) else 0.0
-    )
+    nearest = [
+        agreement.max(dim).values for dim in (0, 1)
+    ]  # each run's, or sequences were left out for repeated ones
+    return float(nearest[1].mean()) if all(bool((one > SAME_EXAMPLE).all()) for one in nearest) else 0.0

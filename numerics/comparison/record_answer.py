@@ -14,6 +14,7 @@ from numerics.comparison.local_answer import broken_before, first_wrong, reason_
 from numerics.comparison.local_scope import scope_of
 from numerics.comparison.other_inputs import other_inputs
 from numerics.comparison.other_settings import with_other_settings
+from numerics.comparison.unequal_buffers import unequal_buffers
 from numerics.comparison.verdict import Case, Decision, growth
 from numerics.formats import least_roundoff
 from numerics.local.forced_pass import Check
@@ -53,7 +54,8 @@ def _beside(case: Case, proof: LocalProof) -> tuple[Decision, LocalProof] | None
     beside = None if baseline is None else prove_records(baseline)
     if baseline is None or beside is None:
         return None
-    other, theirs = other_inputs(case.run, baseline), first_wrong(beside)
+    drawn = case.apart is not None and case.apart.inputs
+    other, theirs = None if drawn else other_inputs(case.run, baseline), first_wrong(beside)
     if other is not None:
         return Decision("bug", "local", other), proof
     if theirs is not None:
@@ -65,12 +67,20 @@ def _beside(case: Case, proof: LocalProof) -> tuple[Decision, LocalProof] | None
         return Decision("bug", "local", reason_of(differs)), replace(proof, checks=(*proof.checks, differs))
     reason = differs or _later(case, first)
     if reason:
-        return Decision("undecided", "none", f"{_seen(proof)}, but {reason}", case.decide), proof
+        text = "; ".join([f"{_seen(proof)}, but {reason}", *_perhaps(case)])
+        return Decision("undecided", "none", text, case.decide), proof
     if proof.doubts:
         found = "; ".join(dict.fromkeys(doubt.sentence for doubt in proof.doubts))
         text = f"{found}: meant or a bug, no record tells"
         return Decision("undecided", "none", text, proof.doubts[0].settled), proof
     return _sound(proof, first), proof
+
+
+def _perhaps(case: Case) -> list[str]:
+    """Return in words what may make two runs differ beside a bug: random numbers, statistics that each rank takes."""
+    buffers = unequal_buffers(case.run)
+    apart = f"{buffers}: different by design where each takes its own statistics" if buffers else ""
+    return [text for text in (case.apart.sentence if case.apart else "", apart) if text]
 
 
 def _seen(proof: LocalProof) -> str:

@@ -58,6 +58,37 @@ def generators_note(run: Columns, baseline: Columns, after: int) -> str:
     return f"{said}; its generators of random numbers were not restored (step {after + 1}, rank {min(unlike)[0]})"
 
 
+def generators_apart(run: Columns, baseline: Columns, goes_on: str) -> str:
+    """Return in words that a run goes on from a checkpoint with other generators than its baseline; "" otherwise.
+
+    `goes_on` says that its steps go on from one of the baseline's. Else both were recorded from where they went on:
+    they begin with the same weights and the same moments, which some steps have filled.
+    """
+    steps = run["step"][run["step"] >= 0]
+    if not len(steps) or not (goes_on or _both_go_on(run, baseline)):
+        return ""
+    columns = ("rank", "tensor", "micro_batch")
+    mine, other = (_random(side, int(steps.min()), *columns) for side in (run, baseline))
+    unlike = [key for key in mine.keys() & other.keys() if mine[key] != other[key]]
+    if not unlike:
+        return ""
+    begin = "it goes on" if goes_on else "both go on from the same weights and moments"
+    return f"{begin} with unlike generators (step {int(steps.min())}, rank {min(unlike)[0]}): one was not restored"
+
+
+def _both_go_on(run: Columns, baseline: Columns) -> bool:
+    """Return whether two runs begin with the same weights and moments, which differ within a tensor: no fresh start."""
+    for kind in ("param", "optimizer"):
+        held = [_held(side, "init", kind, -1, "tensor", "boxes") for side in (run, baseline)]
+        if not held[0] or held[0] != held[1]:
+            return False
+    rows = np.flatnonzero(run.named("phase", "init") & run.named("kind", "optimizer") & (run["numel"] > 1))
+    sketch = run.capture.table.select(["min", "max"]).take(rows)
+    return any(
+        low != high for low, high in zip(*(column.to_pylist() for column in sketch.columns), strict=True)
+    )
+
+
 def _optimizer(run: Columns, baseline: Columns, after: int) -> list[Broken]:
     mine = _held(run, "step", "optimizer", after, "tensor", "boxes")
     due = _held(baseline, "step", "optimizer", after, "tensor", "boxes")

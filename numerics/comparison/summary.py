@@ -33,7 +33,7 @@ def incomparable(run: Columns, baseline: Columns, reason: str) -> CompareFinding
 
 def finding_of(case: Case, decision: Decision, found: Found | None, notes: tuple[str, ...]) -> CompareFinding:
     """Return the finding of a decided case; `found` is the first divergence from the replay, if there is one."""
-    unexplained = _unexplained(case)
+    unexplained = _unexplained(case, decision)
     cells: tuple[Cell, ...] = ()
     largest: tuple[TensorDifference, ...] = ()
     explanation = case.explanation.text if case.explanation else None
@@ -107,13 +107,13 @@ def rows_of(run: Columns, tensors: TensorTable, entries: np.ndarray) -> Ints:
     return np.flatnonzero(mine & (run["replica"] == 0) & (run["partial"] < 0))
 
 
-def _unexplained(case: Case) -> np.ndarray:
-    """Mark the entries of the tensor table whose rows differ from the replay, or that nothing explains."""
+def _unexplained(case: Case, decision: Decision) -> np.ndarray:
+    """Mark the entries of the tensor table whose rows differ from the replay or, without one, that nothing explains."""
     if case.tensors is None:
         return np.zeros(0, bool)
     different = np.asarray(case.tensors.status == Status.DIFFERENT)
     if case.rows is None:
-        return different
+        return different & (decision.verdict not in {"drift", "rounding"})
     columns = ("step", "phase", "kind", "tensor")
     wrong = case.rows.different
     bad = np.unique(keys_of(*(case.run[c][wrong] for c in columns)))

@@ -13,6 +13,28 @@ def statistics_declared(run: Columns) -> bool:
     return isinstance(layout, dict) and layout.get("batch_statistics") == "local"
 
 
+def other_buffers(run: Columns, baseline: Columns) -> bool:
+    """Return whether a rank of a run holds a buffer with other bits than the same rank of a baseline of as many ranks.
+
+    Each rank's are its own, so that no comparison of whole tensors covers them.
+    """
+    if run.capture.world_size != baseline.capture.world_size:
+        return False
+    mine, other = _of_ranks(run), _of_ranks(baseline)
+    return any(mine[key] != other[key] for key in mine.keys() & other.keys())
+
+
+def _of_ranks(run: Columns) -> dict[tuple[int, ...], tuple[int, ...]]:
+    """Return the digests of each rank's buffers by step, phase, tensor, micro-batch and rank, in order of time."""
+    names = [name for name in run.names.texts if name.startswith(BUFFER)]
+    rows = np.flatnonzero(run.named("kind", "input") & run.named("tensor", *names))
+    found: dict[tuple[int, ...], tuple[int, ...]] = {}
+    for row in rows[np.argsort(run["order"][rows], kind="stable")].tolist():
+        key = tuple(int(run[c][row]) for c in ("step", "phase", "tensor", "micro_batch", "rank"))
+        found[key] = (*found.get(key, ()), int(run.digest[row]))
+    return found
+
+
 def unequal_buffers(run: Columns) -> str:
     """Return in words that data-parallel ranks end a step with unequal buffers of one model part; "" where none do.
 

@@ -7,6 +7,7 @@ import torch
 
 from numerics.local.forced_pass import ROOT, ROOT_GRADIENT
 from numerics.local.local_check import Doubt
+from numerics.local.model_inputs import model_inputs
 from numerics.local.padding import Inputs, several_sequences
 from numerics.local.parameter_gradients import Scale
 from numerics.local.recorded_step import Place, RecordedStep
@@ -116,12 +117,13 @@ def _masked(state: RecordedStep, counted: dict[Place, Weights]) -> str:
 
 
 def inputs_of(state: RecordedStep, place: Place) -> Inputs:
-    """Return what a place's model was called with; nothing where that was not recorded."""
+    """Return the tensors that a place's model was called with; none where that was not recorded."""
     try:
-        args, kwargs = state.inputs(place)
+        args, kwargs = model_inputs(state, place)
     except InputError:
         return {}
-    return {**{str(number): value for number, value in enumerate(args)}, **kwargs}
+    given = {**{str(number): value for number, value in enumerate(args)}, **kwargs}
+    return {name: value for name, value in given.items() if isinstance(value, torch.Tensor)}
 
 
 def _in_words(step: int, read: dict[Place, Weights], *, alike: bool) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from numerics.local.model_inputs import model_inputs
 from numerics.local.padding import Padding
 from numerics.local.recorded_step import Place, RecordedStep
 from numerics.record.wrapped_models import first_tensor
@@ -47,7 +48,7 @@ def _output(
         other = out.flip(-1) * -2 + torch.linspace(-1, 1, out.shape[-1], dtype=out.dtype)
         return out.where(~padding.at[..., None], other)
 
-    args, kwargs = state.inputs(place)
+    args, kwargs = model_inputs(state, place)
     with ExitStack() as around:
         around.enter_context(torch.no_grad())
         around.enter_context(torch.random.fork_rng(devices=[]))

@@ -13,6 +13,7 @@ from numerics.local.dropout_masks import DropoutMasks, Dropped
 from numerics.local.forced_pass import ROOT_GRADIENT, Check, ForcedPass
 from numerics.local.generator_use import GeneratorUse
 from numerics.local.judgement import Standing
+from numerics.local.model_inputs import model_inputs
 from numerics.local.rank_positions import IN_MODEL, LocalPositions, tried_positions
 from numerics.local.recomputation import without_recomputation
 from numerics.local.recorded import same_bits
@@ -275,7 +276,7 @@ def _walked(
         DropoutMasks(lambda name, call, shape: asked(name, call, call + 1, shape)),
         GeneratorUse(counts=counts),
     )
-    args, kwargs = state.inputs(place)
+    args, kwargs = model_inputs(state, place)
     with ExitStack() as around:
         around.enter_context(torch.random.fork_rng(devices=[]))
         around.enter_context(state.casting(place))

@@ -22,6 +22,7 @@ from numerics.local.local_check import Doubt, LocalCheck
 from numerics.local.lone import without_lone_ranks
 from numerics.local.loss_check import Loss, LossChecks, check_loss
 from numerics.local.loss_weights import read_weights, weights_by_place, weights_of_positions
+from numerics.local.model_inputs import spread_input
 from numerics.local.parameter_gradients import Scale, Sum
 from numerics.local.place_pass import judged_place
 from numerics.local.rank_positions import local_position_doubts
@@ -97,7 +98,9 @@ def prove(
         checks += [
             LocalCheck(step, None, c, rows) for c, rows in check_collectives(recorded, step, reduced.learned)
         ]
-        spread = spread or next(filter(None, map(state.spread_input, recorded.places(step))), "")
+        spread = spread or next(
+            filter(None, (spread_input(state, place) for place in recorded.places(step))), ""
+        )
         checks += check_copies(state)
         checks += [] if spread else _computed(state, loss, losses, reduced, draws, statistics)
         checks += check_update(state, optimizer, reduced.unseen)

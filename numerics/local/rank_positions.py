@@ -16,9 +16,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from numerics.local.local_check import Doubt
 from numerics.local.recorded import RecordedRun
-from numerics.local.sequence_cuts import SequenceCut, cut_of
+from numerics.local.sequence_cuts import SequenceCut, counts_positions, cut_of
 from numerics.schema import parse_boxes
-from numerics.thresholds.local import LEAST_COUNTED, MOSTLY_COUNTED, SITES_TRIED
+from numerics.thresholds.local import LEAST_COUNTED, SITES_TRIED
 
 _TORCH: Final = str(Path(torch.__file__).parent)
 
@@ -48,6 +48,8 @@ def positions_begin_anew(recorded: RecordedRun, step: int, name: str) -> bool:
         rows = recorded.of_place(recorded.rows(step, "forward", "input", name), place)
         cut = cut_of(recorded.run, rows)
         if cut is None:
+            alike = len({int(recorded.run.digest[row]) for row in rows}) == 1
+            found = found or (alike and recorded.joined(step, place, rows) is not None)
             continue
         held = [_along(recorded, row, cut.dim) for row in rows]
         if any(one is None for one in held):
@@ -56,7 +58,7 @@ def positions_begin_anew(recorded: RecordedRun, step: int, name: str) -> bool:
         least = min(part.shape[-1] for part in parts)
         first = parts[0][..., :least]
         same = least >= LEAST_COUNTED and all(torch.equal(part[..., :least], first) for part in parts)
-        if not same or float((first.diff() == 1).float().mean()) <= MOSTLY_COUNTED:
+        if not same or not counts_positions(first):
             return False
         found = True
     return found

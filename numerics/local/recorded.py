@@ -159,6 +159,9 @@ class RecordedRun:
         rows = self.of_place(self.rows(step, "forward", "input", name), place)
         first = min((int(self.run["pp"][row]) for row in rows), default=0)
         rows = [row for row in rows if int(self.run["pp"][row]) == first]
+        joined = self.joined(step, place, rows)
+        if joined is not None:
+            return joined
         copies = len({int(self.run.digest[row]) for row in rows}) == 1
         found = self.whole(rows[:1] if copies else rows, None, batch=True) if rows else []
         return found[0].tensor if found else None
@@ -171,6 +174,19 @@ class RecordedRun:
             cuts = (cut_of(self.run, rows) for rows in held if not any(map(self.unplaced, rows)))
             self._cuts[step, place] = next((cut for cut in cuts if cut is not None), None)
         return self._cuts[step, place]
+
+    def joined(self, step: int, place: tuple[int, int], rows: Sequence[int]) -> torch.Tensor | None:
+        """Return an input whose plain pieces lie as the place's other inputs are cut, whole; None for others."""
+        plain = len(rows) > 1 and all(map(self.unplaced, rows))
+        cut = self.sequence_cut(step, place) if plain else None
+        parts = {int(self.run["rank"][row]): self._shaped(row) for row in rows} if cut is not None else {}
+        held = {rank: part for rank, part in parts.items() if part is not None}
+        return cut.along(held) if cut is not None and held and len(held) == len(parts) else None
+
+    def _shaped(self, row: int) -> torch.Tensor | None:
+        """Return a rank's own plain tensor; None where its values were not kept."""
+        flat, boxes = self.local(row), parse_boxes(self.run.name("boxes", row) or "")
+        return None if flat is None else flat.reshape(boxes[0].sizes if boxes else ())
 
     def unplaced(self, row: int) -> bool:
         """Return whether nobody said which part of the whole a row's tensor is."""
@@ -234,10 +250,10 @@ class RecordedRun:
         by = sorted(own, key=lambda r: tuple(int(self.run[c][r]) for c in ("pp", "cp", "tp", "rank")))
         parts = []
         for row in by:
-            flat, boxes = self.local(row), parse_boxes(self.run.name("boxes", row) or "")
-            if flat is None:
+            part = self._shaped(row)
+            if part is None:
                 return []
-            parts.append(flat.reshape(boxes[0].sizes if boxes else ()))
+            parts.append(part)
         if shape is None:
             return [Reading(parts[0])] if len(parts) == 1 else []
         whole = tuple(shape)

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import torch
@@ -12,7 +12,6 @@ from numerics.local.forced_pass import ROOT, ROOT_GRADIENT
 from numerics.local.recorded import Reading, RecordedRun, summed
 from numerics.local.shared_parameters import expert_modules, other_names
 from numerics.schema import AUTOCAST, BUFFER, RANDOM, TARGET, parse_boxes
-from tracekit.errors import InputError
 
 _NARROW: Final = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -257,38 +256,6 @@ class RecordedStep:
         pipeline = self.recorded.run["pp"]
         last = max(int(pipeline[row]) for row in rows)
         return [row for row in rows if int(pipeline[row]) == last]
-
-    def spread_input(self, place: Place) -> str:
-        """Return the first input of which the ranks of a place hold unequal values, none with its place; else ""."""
-        run = self.recorded.run
-        for name in self.recorded.names(self.step, "forward", "input"):
-            rows = self.recorded.of_place(self.recorded.rows(self.step, "forward", "input", name), place)
-            first = min((int(run["pp"][row]) for row in rows), default=0)
-            rows = [row for row in rows if int(run["pp"][row]) == first and self.recorded.unplaced(row)]
-            if name.startswith("in.") and len({int(run.digest[row]) for row in rows}) > 1:
-                return name
-        return ""
-
-    def inputs(self, place: Place) -> tuple[list[Any], dict[str, Any]]:
-        """Return what the model was called with, by position and by name. InputError where that was not recorded."""
-        by_name: dict[str, torch.Tensor] = {}
-        pipeline = self.recorded.run["pp"]
-        for name in self.recorded.names(self.step, "forward", "input"):
-            rows = self.recorded.rows(self.step, "forward", "input", name)
-            first = min(int(pipeline[row]) for row in rows)
-            rows = [r for r in self.recorded.of_place(rows, place) if int(pipeline[r]) == first]
-            found = self.recorded.whole(rows, None, batch=True) or self.recorded.whole(
-                rows[:1], None, batch=True
-            )
-            if found and name.startswith("in."):
-                by_name[name.removeprefix("in.")] = self.recorded.as_given(rows[0], found[0].tensor)
-        if not by_name:
-            raise InputError(
-                f"{self.recorded.run.capture.folder}: step {self.step} holds no values of the model's inputs; capture "
-                "with level tensors"
-            )
-        args = [by_name[n] for n in sorted((n for n in by_name if n.isdigit()), key=int)]
-        return args, {n: value for n, value in by_name.items() if not n.isdigit()}
 
 
 def state_before(recorded: RecordedRun, step: int) -> tuple[int, str]:

@@ -7,6 +7,7 @@ import torch
 
 from numerics.columns import Columns
 from numerics.schema import parse_boxes, parse_shape
+from numerics.thresholds.local import MOSTLY_COUNTED
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,36 @@ class SequenceCut:
                     made.index_copy_(dim, self.pieces[rank], part)
                 return made
         return None
+
+    def along(self, parts: Mapping[int, torch.Tensor]) -> torch.Tensor | None:
+        """Return plain pieces of ranks put together along the one dimension as long as a piece; None without one.
+
+        Dimension 0 counts sequences where there are others. Pieces alike on all ranks are so many copies, unless they
+        count positions: then each rank took them for those of its own piece.
+        """
+        first = next(iter(parts.values()))
+        fits = [
+            dim
+            for dim in range(min(first.dim() - 1, 1), first.dim())
+            if all(
+                rank in self.pieces
+                and part.dim() == first.dim()
+                and part.shape[dim] == len(self.pieces[rank])
+                for rank, part in parts.items()
+            )
+        ]
+        alike = all(torch.equal(part, first) for part in parts.values())
+        if len(fits) != 1 or (alike and not counts_positions(first)):
+            return None
+        return self.together(parts, [*first.shape[: fits[0]], self.length, *first.shape[fits[0] + 1 :]])
+
+
+def counts_positions(value: torch.Tensor) -> bool:
+    """Return whether whole numbers count on along their last dimension, most of them."""
+    if value.is_floating_point() or value.dtype == torch.bool or not value.dim():
+        return False
+    steps = value.diff()
+    return bool(steps.numel()) and float((steps == 1).double().mean()) > MOSTLY_COUNTED
 
 
 def cut_of(run: Columns, rows: Sequence[int]) -> SequenceCut | None:

@@ -15,7 +15,7 @@ from importlib.metadata import EntryPoint, distributions
 from pathlib import Path
 from typing import Final
 
-from numerics.schema import FOLDER
+from numerics.schema import FOLDER, WATCHED
 from numerics.store import open_capture
 from numerics.thresholds.reading import MAX_REPLAYER_LINE, REPLAYER_LINES
 from tracekit.child_processes import die_with
@@ -37,6 +37,11 @@ def replayer(source: str) -> EntryPoint:
     found = {point.name: point for point in points}
     if source in found:
         return found[source]
+    if source == WATCHED:
+        raise InputError(
+            "captures of numerics.watch have no replayer, for it repeats no trainer; prove the run piece by piece with "
+            "numerics compare --model FILE.py:FUNCTION"
+        )
     if source or len(found) != 1:
         known = ", ".join(sorted(found)) or "none"
         raise InputError(

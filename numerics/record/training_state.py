@@ -1,7 +1,7 @@
 """What a watched trainer holds around a step: parameters, gradients, moments, random numbers, casts by itself."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -11,7 +11,7 @@ from numerics.record.batch_place import Layout
 from numerics.record.placement import Placed
 from numerics.record.values_writer import stores
 from numerics.record.wrapped_models import clean_name
-from numerics.schema import AUTOCAST, BUFFER, RANDOM
+from numerics.schema import ARGUMENTS, AUTOCAST, BUFFER, RANDOM
 
 Named = Iterator[tuple[str, Placed]]
 """Names of tensors, and where each lies."""
@@ -57,7 +57,12 @@ def settings(model: nn.Module, optimizer: torch.optim.Optimizer) -> torch.Tensor
     if isinstance(scale, torch.Tensor):
         overflow = getattr(optimizer, "found_inf", None)
         found |= {"scale": float(scale), "skipped": isinstance(overflow, torch.Tensor) and bool(overflow)}
-    return torch.frombuffer(bytearray(json.dumps(found).encode()), dtype=torch.uint8)
+    return _json(found)
+
+
+def _json(told: Mapping[str, Any]) -> torch.Tensor:
+    """Return JSON as a tensor, (bytes,) uint8."""
+    return torch.frombuffer(bytearray(json.dumps(told).encode()), dtype=torch.uint8)
 
 
 def _plain(value: Any) -> Any:
@@ -85,12 +90,18 @@ def on_added_gradients(model: nn.Module, layout: Layout, tell: Callable[[str, Pl
     ]
 
 
-def surroundings() -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield what a forward depends on beside its arguments, as inputs.
+def surroundings(given: Mapping[str, object]) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield what a forward depends on beside the tensors that it was `given` by position and name, as inputs.
 
-    The states of this process's generators of random numbers, (bytes,) uint8: the CPU's and its device's; and a one for
-    each device on which autocast is on.
+    Its other arguments where it has any that JSON can hold, (bytes,) uint8; the states of this process's generators of
+    random numbers, (bytes,) uint8: the CPU's and its device's; and a one for each device on which autocast is on.
     """
+    told = {
+        name: plain for name, value in given.items() if (plain := _plain(value)) is not None or value is None
+    }
+    told = {name: value for name, value in told.items() if not isinstance(given[name], torch.Tensor)}
+    if told:
+        yield ARGUMENTS, _json(told)
     yield f"{RANDOM}cpu", torch.get_rng_state()
     if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         yield f"{RANDOM}cuda", torch.cuda.get_rng_state()

@@ -26,7 +26,7 @@ from numerics.record.parallel_layout import layout_of
 from numerics.record.recorder import Recorder
 from numerics.record.switch import Switch, switched_on
 from numerics.record.watcher import Watcher
-from numerics.schema import Level
+from numerics.schema import WATCHED, Level
 
 __all__ = ["Watcher", "watch"]
 
@@ -77,6 +77,6 @@ def _recorder(switch: Switch, coords: Mapping[str, int], config: Mapping[str, An
         coords,
         level=switch.level,
         names=switch.names,
-        source="watch",
+        source=WATCHED,
         config=config,
     )

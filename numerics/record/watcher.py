@@ -140,7 +140,7 @@ class Watcher:
         for name, value in given.items():
             if isinstance(value, torch.Tensor):
                 self._value(f"in.{name}", value, "forward", "input", "", self._micro_batch)
-        for name, state in surroundings():
+        for name, state in surroundings(given):
             partial = f"rank={0 if self._to is None else self._to.rank}"
             more: Any = {"phase": "forward", "kind": "input", "micro_batch": self._micro_batch}
             self.record(name, state, partial=partial, **more)

@@ -167,3 +167,6 @@ order moves it by a few for each layer that it came through."""
 
 LEAST_SHARE: Final = 0.01
 """Share of the largest weight below which a rank adds nothing to a gradient: then the fit of weights tells no clip."""
+
+MAX_ARGUMENTS: Final = 256
+"""Positions of a forward's arguments that a capture may name, which is a file of unknown origin: no model has more."""
