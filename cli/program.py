@@ -17,6 +17,7 @@ from typing import Any, NoReturn
 import click
 
 from tracekit.errors import TracekitError
+from tracekit.installation import missing_extra
 
 from . import exit_codes
 from .settings import from_outside, name_variables, read_settings
@@ -75,9 +76,17 @@ class Program(click.Group):
         return name, command, rest
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command; a refusal tells which options were set from outside the command line."""
+        """Run the command; a refusal tells which options were set from outside the command line.
+
+        An import that fails for want of a package of an extra becomes a MissingExtraError.
+        """
         try:
             return super().invoke(ctx)
+        except ImportError as error:
+            refusal = missing_extra(error, f"{self.name} {ctx.invoked_subcommand}")
+            if refusal is None:
+                raise
+            raise refusal from error
         except (click.ClickException, TracekitError) as error:
             for name, values in (ctx.default_map or {}).items():
                 for line in from_outside(self.entries[name].load(), values):

@@ -38,6 +38,7 @@ from tests.ingest.sample import document, event, put
 from tests.ingest.test_jobs import job as files
 from tests.slowrank import test_mesh_choice as meshes
 from tests.slowrank.jobs import grid, job
+from tracekit import installation
 from tracekit.analysis.hang.analyse import analyse as hang
 from tracekit.analysis.questions.answer import answer
 from tracekit.analysis.questions.fixes import parse_fixes
@@ -47,8 +48,6 @@ from tracekit.files.job_choice import refused
 from tracekit.ingest import load
 from tracekit.manifest import open_run
 from tracekit.mesh import parse_mesh, parse_order, parse_sizes
-from tracekit.report import perfetto, prometheus
-from tracekit.report.html import page
 
 calls("--mesh: unknown axis", parse_sizes, "xp=2", "tp=2")
 calls("--mesh: size of", parse_sizes, "tp=0", "tp=2")
@@ -296,33 +295,13 @@ def _(folder, patch):
     return lambda: load([f"s3://{folder.name}"]), installed
 
 
-@case("not installed; pip install 'tracekit4d[prometheus]'")
+@case("not installed; pip install '{}[{}]'")
 def _(_folder, patch):
-    def checked(name: str) -> object:
-        patch.setattr(prometheus, "find_spec", find_spec if name else lambda _: None)
-        return prometheus.check_installed()
+    def checked(finder: Callable[[str], object]) -> object:
+        patch.setattr(installation, "find_spec", finder)
+        return installation.check_extra("prometheus", "--prometheus")
 
-    return lambda: checked(""), lambda: checked("prometheus_client")
-
-
-@case("not installed; pip install 'tracekit4d[perfetto]'")
-def _(_folder, patch):
-    def checked(name: str) -> object:
-        patch.setattr(perfetto, "find_spec", find_spec if name else lambda _: None)
-        return perfetto.check_installed()
-
-    return lambda: checked(""), lambda: checked("perfetto")
-
-
-@case("not installed; pip install 'tracekit4d[report]'")
-def _(_folder, patch):
-    patch.setattr(page, "find_spec", lambda _: None)
-
-    def installed():
-        patch.setattr(page, "find_spec", lambda _: True)
-        return page.check_installed()
-
-    return page.check_installed, installed
+    return lambda: checked(lambda _: None), lambda: checked(find_spec)
 
 
 @case("does not tell the files it was made of")
