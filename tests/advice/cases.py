@@ -25,6 +25,7 @@ from tracekit_cli import (
     reftrain_simulate,
     run_settings,
     source,
+    streams,
     viewer,
 )
 
@@ -293,6 +294,34 @@ def _(folder, patch):
         return load([f"s3://{folder.name}"])
 
     return lambda: load([f"s3://{folder.name}"]), installed
+
+
+@case("{} needs {} {} or newer, {}; {}")
+def _(_folder, patch):
+    def imported(version: str) -> None:
+        patch.setattr(installation, "version", lambda _: version)
+        if refusal := installation.missing_extra(ImportError("none", name="numba.core"), "this"):
+            raise refusal
+
+    return lambda: imported("0.1"), lambda: imported("99")
+
+
+@case("--micro-batch: {}; give fewer, or more --tokens")
+def _(_folder, _patch):
+    sizes = "--preset tiny --gpus 4 --tokens 4K --seq 256 --quiet --micro-batch"
+    return command(reftrain_plan.plan, f"{sizes} 99", f"{sizes} 1")
+
+
+@case("standard output cannot be written ({}); redirect it")
+def _(folder, _patch):
+    def written(path: object) -> None:
+        with (
+            open(path, "wb") as file,
+            streams._text(streams._Stream(file.fileno(), answers=True), None, "strict") as out,
+        ):  # noqa: PTH123
+            out.write("answer")
+
+    return lambda: written("/dev/full"), lambda: written(folder / "answer")
 
 
 @case("not installed; pip install '{}[{}]'")
