@@ -318,7 +318,7 @@ def _(folder, _patch):
         with (
             open(path, "wb") as file,
             streams._text(streams._Stream(file.fileno(), answers=True), None, "strict") as out,
-        ):  # noqa: PTH123
+        ):
             out.write("answer")
 
     return lambda: written("/dev/full"), lambda: written(folder / "answer")
