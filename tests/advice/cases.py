@@ -315,11 +315,10 @@ def _(_folder, _patch):
 @case("standard output cannot be written ({}); redirect it")
 def _(folder, _patch):
     def written(path: object) -> None:
-        with (
-            open(path, "wb") as file,
-            streams._text(streams._Stream(file.fileno(), answers=True), None, "strict") as out,
-        ):
+        with Path(str(path)).open("wb") as file:
+            out = streams._text(streams._Stream(file.fileno(), answers=True), None, "strict")
             out.write("answer")
+            out.flush()
 
     return lambda: written("/dev/full"), lambda: written(folder / "answer")
 
