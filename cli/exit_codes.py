@@ -9,6 +9,8 @@ import click
 from reftrain.errors import ConfigError
 from tracekit.errors import TracekitError, UsageError
 
+from .streams import ReaderLeftError
+
 OK: Final = 0
 FAILED_ON: Final = 1
 USAGE: Final = 2
@@ -24,7 +26,8 @@ OF_ERRORS: Final[Mapping[type[BaseException], int]] = MappingProxyType(
         ConfigError: USAGE,
         click.ClickException: USAGE,
         OSError: INPUT,  # a file, folder or disk refused, and nobody said it better
-        BrokenPipeError: OK,  # whoever read the answer has left, as `head` does
+        BrokenPipeError: OK,
+        ReaderLeftError: OK,  # whoever read the answer has left, as `head` does
         click.Abort: INTERRUPTED,
         KeyboardInterrupt: INTERRUPTED,
         Exception: FAULT,

@@ -7,16 +7,16 @@ import click
 from numerics.precision.advise import advise as judge
 from numerics.report.advise import advice_document, advice_text
 from numerics.report.json import dumps
-from numerics.thresholds.precision import BUDGET
+from numerics.thresholds.precision import BUDGET, MOST_BUDGET
 
-from .output import FOLDER, JSON, emit
+from .output import FOLDER, JSON, FiniteRange, emit
 
 
 @click.command()
 @click.argument("run", type=FOLDER)
 @click.option(
     "--budget",
-    type=click.FloatRange(min=1),
+    type=FiniteRange(1, MOST_BUDGET),
     default=BUDGET,
     show_default=True,
     help="A buffer needs FP32 when its error exceeds so many times that of a single rounding.",

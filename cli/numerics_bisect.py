@@ -7,8 +7,6 @@ import click
 from numerics.bisection.commands import ROLES, Commands
 from numerics.bisection.search import Prove, rounds_needed
 from numerics.bisection.search import bisect as search
-from numerics.local.model_source import build
-from numerics.local.proof import prove
 from numerics.report.bisect import bisect_document, bisect_text
 from numerics.report.json import dumps
 
@@ -70,5 +68,8 @@ def bisect(
 
 
 def _proof(model: str) -> Prove:
+    from numerics.local.model_source import build
+    from numerics.local.proof import prove
+
     built = build(model)
     return lambda run: prove(run, built.model, built.optimizer, loss=built.loss, schedule=built.schedule)

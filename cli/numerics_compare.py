@@ -7,8 +7,6 @@ import click
 
 from numerics.comparison.compare import Options
 from numerics.comparison.compare import compare as compare_runs
-from numerics.local.model_source import build
-from numerics.local.proof import prove
 from numerics.order.replayer import make_replay
 from numerics.precision.beside import ladder_beside, refuse_to_climb
 from numerics.report.html import compare_html
@@ -114,6 +112,9 @@ def _refuse_ladder(
 
 def _options(replay: Path | None, model: str | None, *, no_replay: bool, quiet: bool) -> Options:
     if model is not None:
+        from numerics.local.model_source import build
+        from numerics.local.proof import prove
+
         built = build(model)
         told = None if quiet else (lambda line: click.echo(plain(f"numerics: proves {line}"), err=True))
         return Options(

@@ -5,7 +5,8 @@ import webbrowser
 import click
 
 from tracekit.analysis.slowrank.analyse import illustrated
-from tracekit.report.perfetto import check_installed, slowrank_trace
+from tracekit.installation import check_extra
+from tracekit.report.perfetto import slowrank_trace
 
 from . import options
 from .source import Source, source
@@ -26,7 +27,7 @@ def open_trace(source: Source, cut: options.Cut, no_browser: bool) -> int:
     tracekit open traces/
     tracekit open run/ --no-browser
     """
-    check_installed()
+    check_extra("perfetto", "a trace for Perfetto")
     with source.analysed() as (run, progress):
         trace = slowrank_trace(*illustrated(run, cut.mesh, cut.order, cut.steps, progress))
     with lent(trace) as (address, fetched):

@@ -5,10 +5,8 @@ from dataclasses import dataclass
 
 import click
 
+from tracekit.installation import check_extra
 from tracekit.mesh import parse_mesh, parse_order
-from tracekit.report import perfetto as perfetto_trace
-from tracekit.report import prometheus as prometheus_client
-from tracekit.report.html.page import check_installed
 
 from .output import JSON, MARKDOWN, Form, check_writable, emit
 from .packed import Decorator, packed
@@ -142,7 +140,7 @@ def _page(_ctx: click.Context, _param: click.Parameter, text: str | None) -> str
         return None
     if text == "-":
         raise click.BadParameter("a page is no text for a terminal; name a file")
-    check_installed()
+    check_extra("report", "--html")
     check_writable(text)
     return text
 
@@ -161,7 +159,7 @@ def prometheus() -> Decorator:
 def _metrics(_ctx: click.Context, _param: click.Parameter, text: str | None) -> str | None:
     """Check `--prometheus` before any work: the file can be written, and its package is installed."""
     if text is not None:
-        prometheus_client.check_installed()
+        check_extra("prometheus", "--prometheus")
         check_writable(text)
     return text
 
@@ -183,7 +181,7 @@ def _trace(_ctx: click.Context, _param: click.Parameter, text: str | None) -> st
         return None
     if text == "-":
         raise click.BadParameter("a trace is no text for a terminal; name a file")
-    perfetto_trace.check_installed()
+    check_extra("perfetto", "--perfetto")
     check_writable(text)
     return text
 

@@ -1,5 +1,6 @@
 """Writes answers on stdout or into files; talk and progress go to stderr."""
 
+import math
 import shutil
 import sys
 import tempfile
@@ -16,6 +17,8 @@ from tracekit.own_files import unwritable
 from tracekit.text import fitted
 from tracekit.thresholds.ingest import FILES_NAMED
 
+from . import streams
+
 NARROWEST = 40
 """Columns of a terminal below which lines are not broken: a label leaves no room for words."""
 Form = Callable[[], str | bytes]
@@ -25,14 +28,17 @@ Form = Callable[[], str | bytes]
 def emit(text: str, document: Form, json_to: str | None, *others: tuple[Form, str | None]) -> None:
     """Print the answer as text, and write it as JSON and in the `others` forms into the files named.
 
-    A form whose target is `-` is printed in place of the text; one whose target is None is not written.
+    A form whose target is `-` is printed in place of the text; one whose target is None is not written. Files go first,
+    so that a reader of stdout that leaves early costs none. Where stdout is closed, a file is answer enough.
     """
     forms = [(document, json_to), *others]
+    files = [(form, target) for form, target in forms if target not in (None, "-")]
+    for form, target in files:
+        write_file(str(target), form())
+    if files and streams.is_closed():
+        return
     printed = next((form() for form, target in forms if target == "-"), text)
     said(printed) if printed is text else click.echo(printed, nl=False)
-    for form, target in forms:
-        if target not in (None, "-"):
-            write_file(target, form())
 
 
 def said(text: str) -> None:
@@ -117,6 +123,19 @@ class NamedPath(click.Path):
         if value == "":
             self.fail("it is empty; name a path", param, ctx)
         return super().convert(value, param, ctx)
+
+
+class FiniteRange(click.FloatRange):
+    """A number within bounds; `nan` is refused, which every comparison lets pass."""
+
+    name = "float range"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """The number; BadParameter where it is none, out of bounds, or not finite."""
+        found = float(super().convert(value, param, ctx))
+        if not math.isfinite(found):
+            self.fail(f"{value} is not in the range {self._describe_range()}.", param, ctx)
+        return found
 
 
 A_FILE = NamedPath(path_type=Path, dir_okay=False)

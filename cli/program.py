@@ -17,8 +17,9 @@ from typing import Any, NoReturn
 import click
 
 from tracekit.errors import TracekitError
+from tracekit.installation import missing_extra
 
-from . import exit_codes
+from . import exit_codes, streams
 from .settings import from_outside, name_variables, read_settings
 
 DEBUG = "TRACEKIT_DEBUG"
@@ -75,9 +76,17 @@ class Program(click.Group):
         return name, command, rest
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command; a refusal tells which options were set from outside the command line."""
+        """Run the command; a refusal tells which options were set from outside the command line.
+
+        An import that fails for want of a package of an extra becomes a MissingExtraError.
+        """
         try:
             return super().invoke(ctx)
+        except ImportError as error:
+            refusal = missing_extra(error, f"{self.name} {ctx.invoked_subcommand}")
+            if refusal is None:
+                raise
+            raise refusal from error
         except (click.ClickException, TracekitError) as error:
             for name, values in (ctx.default_map or {}).items():
                 for line in from_outside(self.entries[name].load(), values):
@@ -107,6 +116,7 @@ def program(*entries: Command) -> Callable[[Callable[[], None]], Program]:
 def run(group: Program) -> NoReturn:
     """Run a program with the arguments of this process and leave with its exit code."""
     end_politely()
+    streams.prepare()
     with reported(str(group.name)):
         result: Any = group.main(prog_name=group.name, standalone_mode=False)
         sys.exit(result if isinstance(result, int) else exit_codes.OK)
@@ -125,8 +135,10 @@ def reported(name: str) -> Iterator[None]:
     """Turn every exception into one sentence on stderr and its exit code (`exit_codes.of_error`)."""
     try:
         yield
-    except BrokenPipeError as error:  # the reader left: there is nothing more to say
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except (
+        BrokenPipeError,
+        streams.ReaderLeftError,
+    ) as error:  # the reader left: there is nothing more to say
         sys.exit(exit_codes.of_error(error))
     except click.ClickException as error:
         error.show()

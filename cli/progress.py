@@ -83,6 +83,13 @@ def planning(*, quiet: bool) -> Iterator[Callable[[int, int], None]]:
 
 
 @contextmanager
+def waiting(doing: str) -> Iterator[None]:
+    """Say now and then what takes so long, and for how long it has."""
+    with _ticking(Console(stderr=True), doing):
+        yield
+
+
+@contextmanager
 def _ticking(console: Console, doing: str) -> Iterator[dict[str, str]]:
     """Write a line now and then, from a thread, until the work is done; the text that it shows is lent."""
     told, done, begin = {"text": ""}, threading.Event(), time.monotonic()

@@ -7,9 +7,9 @@ from pathlib import Path
 import click
 
 from reftrain.errors import ConfigError
-from reftrain.thresholds import LONGEST_COUNT
+from reftrain.thresholds import LONGEST_COUNT, WIDEST
 
-from .output import A_FILE, JSON, emit, write_file
+from .output import A_FILE, JSON, FiniteRange, emit, write_file
 
 SUFFIXES = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
@@ -70,10 +70,10 @@ def memory(
 @click.option("--tokens", required=True, help="Tokens of a step, e.g. 16M.")
 @click.option("--seq", required=True, help="Tokens of a sequence, e.g. 8192 or 128K.")
 @click.option("--hardware", default="h100", show_default=True, help="A known machine, or a .toml file.")
-@click.option("--micro-batch", type=click.IntRange(1), default=1, help="Sequences of a micro-batch.")
+@click.option("--micro-batch", type=click.IntRange(1, WIDEST), default=1, help="Sequences of a micro-batch.")
 @click.option(
     "--mean-document",
-    type=click.FloatRange(1),
+    type=FiniteRange(1, WIDEST),
     help="Mean length of documents that do not attend to each other, tokens; else attention is causal.",
 )
 @click.option(
@@ -114,6 +114,9 @@ def plan(
     if total % length:
         problem = f"{total} tokens are no whole number of sequences of {length}"
         raise ConfigError("--tokens", problem, f"give a multiple of {length}")
+    if micro_batch > total // length:
+        problem = f"{micro_batch} sequences are more than the {total // length} of a step"
+        raise ConfigError("--micro-batch", problem, "give fewer, or more --tokens")
     work = Workload(model, gpus, length, total // length, micro_batch)
     planner = Planner(work, load_hardware(hardware), _pairs_of(mean_document, length))
     with planning(quiet=quiet) as progress:

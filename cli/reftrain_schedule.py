@@ -17,8 +17,11 @@ from reftrain.schedule.registry import SCHEMES, default_virtual
 from reftrain.schedule.replica_sync import SYNCS, with_syncs
 from reftrain.schedule.spec import CONCATENATIONS, ScheduleSpec
 from reftrain.thresholds import MOST_TABLE_BYTES
+from tracekit.small_files import read_small
 
+from . import streams
 from .output import A_FILE, JSON, write_file
+from .progress import waiting
 
 TABLE_SUFFIXES = (".csv", ".txt")
 """Ends of names that are files of a table, not schemes."""
@@ -90,12 +93,14 @@ def schedule(
             raise ScheduleError(name, "the sizes are not given", "give --stages P --micro-batches M")
         v = virtual or default_virtual(name)
         spec = ScheduleSpec(name, stages, micro_batches, v, k or max(stages, 1), pipelines, concat, steps)
-        table = generate(spec)
+        with waiting("laying out the schedule"):
+            table = generate(spec)
     summed = spec is not None and bool(sync or costs.sync)
     table = with_transfers(table, zero, sync or "eager_opt", summed=summed)
     outputs = Outputs(json_to, svg, csv_to, text_to)
     try:
-        found = evaluate(table, costs, spec)
+        with waiting("timing the schedule"):
+            found = evaluate(table, costs, spec)
     except ScheduleError as error:
         if spec is not None:
             raise
@@ -116,9 +121,7 @@ def read_table(path: Path) -> Schedule:
     from reftrain.schedule.text_form import from_text
 
     try:
-        if path.stat().st_size > MOST_TABLE_BYTES:
-            raise ScheduleError(str(path), f"larger than {MOST_TABLE_BYTES} bytes", "give a smaller table")
-        text = path.read_text(encoding="utf-8")
+        text = read_small(path, MOST_TABLE_BYTES).decode()
     except OSError as error:
         raise ScheduleError(str(path), f"cannot be read ({error.strerror})", "name a table file") from None
     except UnicodeDecodeError:
@@ -150,6 +153,8 @@ def write(evaluation: Evaluation, micro_batches: int, outputs: Outputs) -> None:
             click.echo(document, nl=False)
             return
         write_file(Path(outputs.json_to), document)
+    if streams.is_closed() and any((outputs.json_to, outputs.svg, outputs.csv_to, outputs.text_to)):
+        return
     from rich.console import Console
 
     from .schedule_picture import show

@@ -12,6 +12,7 @@ from typing import Any, Final
 import click
 
 from tracekit.errors import UsageError
+from tracekit.small_files import read_small
 
 FILE: Final = "tracekit.toml"
 NAMED: Final = "TRACEKIT_CONFIG"
@@ -67,11 +68,7 @@ def settings_file() -> Path | None:
 
 def _parsed(path: Path) -> dict[str, Any]:
     try:
-        with path.open("rb") as file:
-            data = file.read(MOST_BYTES + 1)
-        if len(data) > MOST_BYTES:
-            raise UsageError(f"{path}: longer than {MOST_BYTES} bytes; a file of settings is shorter")
-        return tomllib.loads(data.decode())
+        return tomllib.loads(read_small(path, MOST_BYTES).decode())
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror}; mend it, or {NAMED}") from error
     except (ValueError, RecursionError) as error:

@@ -23,6 +23,13 @@ def splitmix(index: np.ndarray) -> np.ndarray:
     return z
 
 
+def random_signs(dim: int, size: int, count: int) -> np.ndarray:
+    """Return random signs for the coordinates 0 to `size` of dimension `dim`, (size, count) int8."""
+    keys = splitmix(np.arange(size, dtype=np.uint64) + np.uint64((dim + 1) << 48))
+    bits = (keys[:, None] >> np.arange(17, 17 + count, dtype=np.uint64)) & np.uint64(1)
+    return bits.astype(np.int8) * np.int8(2) - np.int8(1)
+
+
 def keys_of(*columns: np.ndarray) -> Keys:
     """Return one key for each row: a hash of the columns, all of shape (rows,)."""
     key = np.zeros(len(columns[0]), np.uint64)

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
+import numpy as np
 import pyarrow as pa
 
 from numerics.thresholds.reading import MAX_DIMENSIONS
@@ -127,6 +128,26 @@ ROWS: Final = pa.schema(
 """Columns of the capture: one row for each recorded tensor and rank, in the rank's execution order."""
 
 
+UNPLACED: Final = "rank="
+"""Start of `partial` where a trainer did not say which part a plain tensor is."""
+
+REFUSES: Final = (
+    "machine",
+    "processor",
+    "cpu_capability",
+    "onednn",
+    "torch",
+    "mkl",
+    "gpus",
+    "cuda",
+    "nccl",
+    "deterministic",
+    "float32_matmul",
+    "settings",
+)
+"""Fields of the environment in which two runs must agree before their bits may be compared."""
+
+
 @dataclass(frozen=True)
 class Box:
     """A box of a global tensor: `offsets` and `sizes` by dimension."""
@@ -146,6 +167,14 @@ class Box:
 def whole(shape: Sequence[int]) -> tuple[Box, ...]:
     """Return the one box that is the whole tensor."""
     return (Box((0,) * len(shape), tuple(shape)),)
+
+
+def linear_index(shape: Sequence[int], box: Box) -> np.ndarray:
+    """Return the row-major indices of the box's elements in the global tensor, (numel,) int64."""
+    index = np.zeros((), np.int64)
+    for size, offset, extent in zip(shape, box.offsets, box.sizes, strict=True):
+        index = index[..., None] * size + np.arange(offset, offset + extent, dtype=np.int64)
+    return np.ascontiguousarray(index.reshape(-1))
 
 
 def format_shape(shape: Sequence[int]) -> str:

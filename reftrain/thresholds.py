@@ -13,6 +13,9 @@ LARGEST_CONFIG_FILE: Final = 1 << 20
 LARGEST_NUMBER: Final = 1e100
 """Number of a configuration or machine: products of a few such numbers are still numbers, and none is ever needed."""
 
+LARGEST_FAULT: Final = 1e9
+"""Factor, or milliseconds, of a planted fault: eleven days of a pause, a rank slower than any job would wait for."""
+
 LARGEST_INTEGER: Final = 1 << 62
 """Whole number of a configuration: sizes and seeds stay within 64 bits."""
 

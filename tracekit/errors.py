@@ -30,6 +30,10 @@ class OutputError(TracekitError):
     """The answer or a run cannot be written: no place, no permission, a full disk (exit 3)."""
 
 
+class MissingExtraError(TracekitError):
+    """A package of an extra is not installed, or is too old; the message gives the line that installs it (exit 3)."""
+
+
 class MeshError(InputError):
     """The mesh cannot be inferred from the input; the message says which flag to give (exit 3)."""
 

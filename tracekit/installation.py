@@ -1,19 +1,30 @@
-"""What this installation has: its packages beside those it asks for, by extra, and folders it writes into."""
+"""What this installation has: its packages beside those it asks for, by extra, and folders it writes into.
+
+A command that needs an extra says so by `check_extra` before any work. Where an import fails all the same, the programs
+ask `missing_extra`, so that a package that is not installed is never reported as a fault.
+"""
 
 import re
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, requires, version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
+from tracekit.errors import MissingExtraError
 from tracekit.own_files import unwritable
 
 DISTRIBUTION: Final = "tracekit4d"
 _REQUIREMENT: Final = re.compile(
     r"(?P<name>[\w.-]+)(\[[\w,-]+\])?\s*(>=\s*(?P<least>[\d.]+))?[^;]*(;.*extra\s*==\s*['\"](?P<extra>[\w-]+)['\"])?"
 )
+
+_MODULES: Final = {"traceinsight": "hta"}
+"""Modules whose names are not those of their packages with `_` for `-`."""
+_BROUGHT_BY: Final = {"llvmlite": "numba"}
+"""Modules that a package of an extra brings along, and that are imported by their own names."""
 
 
 @dataclass(frozen=True)
@@ -27,6 +38,11 @@ class Package:
     least: str
     installed: str | None
     extra: str
+
+    @property
+    def module(self) -> str:
+        """The name under which it is imported."""
+        return _MODULES.get(self.name, self.name.replace("-", "_"))
 
     @property
     def serves(self) -> bool:
@@ -49,6 +65,30 @@ def by_extra(found: Sequence[Package]) -> dict[str, list[Package]]:
     """The packages of each extra; under the empty name those that everything needs."""
     extras = sorted({p.extra for p in found})
     return {extra: [p for p in found if p.extra == extra] for extra in extras}
+
+
+def check_extra(extra: str, what: str) -> None:
+    """Raise MissingExtraError where a package of an extra, which `what` needs, is missing; it says what to install."""
+    modules = [p.module for p in packages() if p.extra == extra]
+    missing = [name for name in modules if find_spec(name) is None]
+    if missing:
+        names = " and ".join(missing)
+        raise MissingExtraError(f"{what} needs {names}, not installed; pip install '{DISTRIBUTION}[{extra}]'")
+
+
+def missing_extra(error: ImportError, what: str) -> MissingExtraError | None:
+    """Return the refusal where `what` failed to import a package of an extra; None for other imports that fail."""
+    name = (error.name or "").partition(".")[0]
+    name = _BROUGHT_BY.get(name, name)
+    package = next((p for p in packages() if p.extra and p.module == name), None) if name else None
+    if package is None:
+        return None
+    there = package.installed is not None and find_spec(name) is not None
+    if there and package.serves:
+        return None
+    have = f"{package.installed} is here" if there else "not installed"
+    remedy = f"pip install '{DISTRIBUTION}[{package.extra}]'"
+    return MissingExtraError(f"{what} needs {name} {package.least} or newer, {have}; {remedy}")
 
 
 def temporary_folder() -> tuple[Path, str | None]:

@@ -6,7 +6,6 @@ no JSON any more. Its parser computes in doubles, which hold 0.25 µs where time
 and its own differ by a microsecond an event.
 """
 
-from importlib.util import find_spec
 from typing import Any, Final
 
 import numpy as np
@@ -15,7 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tracekit.arrays import to_numpy
-from tracekit.errors import InputError, UsageError
+from tracekit.errors import InputError
+from tracekit.installation import check_extra
 from tracekit.store import Run
 from tracekit.units import NS_PER_US
 
@@ -49,10 +49,10 @@ _LEFT_OUT: Final = "Trace"
 def hta(run: Run, include_last_profiler_step: bool = False) -> Any:
     """An HTA `TraceAnalysis` of the events of `run`; what HTA's parser alone keeps (shapes, bytes) is absent.
 
-    `include_last_profiler_step` is HTA's: it leaves the last step out. Raises UsageError where HTA is not installed,
-    InputError where no rank has an event.
+    `include_last_profiler_step` is HTA's: it leaves the last step out. Raises MissingExtraError where HTA is not
+    installed, InputError where no rank has an event.
     """
-    check_installed()
+    check_extra("hta", "interop.hta")
     if not any(record.events for record in run.ranks):
         raise InputError("no rank of the run has an event; name traces of the profiler")
     from hta.common.trace import Trace, add_iteration, transform_correlation_to_index
@@ -78,14 +78,6 @@ def hta(run: Run, include_last_profiler_step: bool = False) -> Any:
     analysis = TraceAnalysis.__new__(TraceAnalysis)  # its constructor reads files
     analysis.t = trace
     return analysis
-
-
-def check_installed() -> None:
-    """Raise UsageError, with the remedy, where the extra `hta` is not installed."""
-    if find_spec("hta") is None:
-        raise UsageError(
-            "interop.hta needs HolisticTraceAnalysis, not installed; pip install 'tracekit4d[hta]'"
-        )
 
 
 def _frame(events: pa.Table, symbols: Any) -> Any:

@@ -4,6 +4,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -109,21 +110,31 @@ def _groups(path: Path) -> list[dict[str, Any]]:
 
 def _run_of(folder: Path, manifest: dict[str, Any], groups: list[dict[str, Any]]) -> Run:
     """The run that a manifest describes; ValueError, TypeError or KeyError where a value is none that we write."""
+    world = manifest["world_size"]
+    most = MAX_RANKS if world is None else _whole(world, MAX_RANKS + 1)
     made = tuple(
-        Group(_whole(g["group"], len(groups)), _members(g["ranks"]), _texts(g["names"]), _texts(g["descs"]))
+        Group(
+            _whole(g["group"], len(groups)),
+            _members(g["ranks"], most),
+            _texts(g["names"]),
+            _texts(g["descs"]),
+        )
         for g in groups
     )
     ranks = tuple(_record(r, len(groups)) for r in manifest["ranks"])
     if [r.rank for r in ranks] != sorted({r.rank for r in ranks}) or not ranks:
         raise ValueError("its ranks are not in order")
-    world = manifest["world_size"]
+    if ranks[-1].rank >= most:
+        raise ValueError(f"rank {ranks[-1].rank} is beyond the job's {most}")
+    if len({r.table for r in ranks}) < len(ranks):
+        raise ValueError("two ranks share one table")
     return Run(
         folder=folder,
         ranks=ranks,
         groups=made,
         rejected=tuple(Rejected(**r) for r in manifest["rejected"]),
         quality=tuple(Quality(**q) for q in manifest["quality"]),
-        world_size=None if world is None else _whole(world, MAX_RANKS + 1),
+        world_size=None if world is None else most,
         mesh_hint=checked_hint(manifest["mesh_hint"]),
     )
 
@@ -164,8 +175,12 @@ def _whole(value: Any, end: int) -> int:
     return value
 
 
-def _members(ranks: list[Any]) -> tuple[int, ...]:
-    return tuple(_whole(r, MAX_RANKS) for r in ranks)
+def _members(ranks: list[Any], world: int) -> tuple[int, ...]:
+    """The members of a group, as we write them: at least one, each of the job, in order and once."""
+    found = tuple(_whole(r, world) for r in ranks)
+    if not found or any(a >= b for a, b in pairwise(found)):
+        raise ValueError("a group's members are not in order, or none")
+    return found
 
 
 def _texts(values: list[Any]) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -18,16 +18,18 @@ from numerics.comparison.compare import Options, compare
 from numerics.comparison.preconditions import why_incomparable
 from numerics.comparison.tensor_table import Status, by_tensor
 from numerics.findings import CompareFinding
-from numerics.local.proof import LocalProof
 from numerics.schema import Level
 from numerics.store import open_capture
 from numerics.thresholds.local import PROBED_STEPS
 from tracekit.errors import InputError
 
+if TYPE_CHECKING:
+    from numerics.local.proof import LocalProof
+
 BISECT_SCHEMA: Final = "numerics.bisect/1"
 Record = Callable[[Sequence[int], Level], tuple[Path, Path]]
 """Runs both commands, records the given steps at a level, and returns the two run folders."""
-Prove = Callable[[Columns], LocalProof]
+Prove = Callable[[Columns], "LocalProof"]
 
 
 _WHOLE: Final = (

@@ -2,11 +2,15 @@
 
 The matched replay comes from `Options.replay`, else from RUN/replay, else `Options.make_replay` makes it. Without any
 of them the verdict rests on the baseline, the order plans and the run's invariants alone.
+
+What proves a run from recorded values imports torch, and is imported where there are values: captures of digests are
+compared without torch.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -16,23 +20,13 @@ from numerics.comparison.explanation import Explanation
 from numerics.comparison.first_divergence import Found, first_divergence, first_of
 from numerics.comparison.forced_replay import ForcedReplay, forced_replay
 from numerics.comparison.invariants import broken_invariants
-from numerics.comparison.local_answer import (
-    decide_locally,
-    divergence_of,
-    explanation_of,
-    first_wrong,
-    local_notes,
-)
-from numerics.comparison.local_scope import not_checked
 from numerics.comparison.matched_replay import MakeReplay, NoReplay, differences_from_declared, find_replay
 from numerics.comparison.next_step import ladder_of, what_decides
 from numerics.comparison.nothing_in_common import nothing_in_common
 from numerics.comparison.number_formats import format_of_plan, narrower_format
-from numerics.comparison.other_settings import with_other_settings
 from numerics.comparison.preconditions import thread_note, why_incomparable
 from numerics.comparison.random_difference import parted_by_chance, perhaps_by_chance
 from numerics.comparison.random_numbers import drawn_alike, random_notes, with_draws
-from numerics.comparison.record_answer import answer_by_records
 from numerics.comparison.resumed import counted_from, generators_note, lost_state, resumed_after
 from numerics.comparison.row_pairs import RowPairs
 from numerics.comparison.row_table import RowTable, by_row
@@ -43,7 +37,6 @@ from numerics.comparison.verdict import Case, Decision, baseline_kinds, computed
 from numerics.errors import CaptureError
 from numerics.findings import CompareFinding
 from numerics.formats import least_roundoff
-from numerics.local.proof import LocalProof
 from numerics.order.affected_tensors import affected_tensors
 from numerics.order.order_plan import read_plan
 from numerics.schema import WATCHED
@@ -51,6 +44,9 @@ from numerics.store import open_capture
 from numerics.thresholds.comparison import OTHER_FORMAT, OTHER_FORMAT_LEAST
 from numerics.thresholds.local import NO_ROUNDING
 from tracekit.errors import InputError
+
+if TYPE_CHECKING:
+    from numerics.local.proof import LocalProof
 
 
 @dataclass(frozen=True)
@@ -63,7 +59,7 @@ class Options:
 
     replay: Path | None = None
     make_replay: MakeReplay | None = None
-    prove: Callable[[Columns], LocalProof] | None = None
+    prove: Callable[[Columns], "LocalProof"] | None = None
 
 
 def compare(parallel: Path, baseline: Path | None, options: Options | None = None) -> CompareFinding:
@@ -144,11 +140,21 @@ def _compared(
         found = first_divergence(run, case.replay, case.rows)
         if found is not None:
             case, found = _judged(case, case.replay, case.rows, found, options.make_replay)
-    if case.replay is None and run.capture.source == WATCHED and (kinds is None or kinds.real):
-        answer = answer_by_records(case)
-        if answer is not None:
-            return _proved(case, answer[1], _with_alike(answer[0], run), notes)
+    if case.replay is None and (kinds is None or kinds.real):
+        proved = _proved_by_records(case, notes)
+        if proved is not None:
+            return proved
     return finding_of(case, _with_alike(decide(case), run), found, notes)
+
+
+def _proved_by_records(case: Case, notes: tuple[str, ...]) -> CompareFinding | None:
+    """Return the finding that the recorded values of a watched run give; None where it kept none, or they give none."""
+    if case.run.capture.source != WATCHED or not case.run.capture.values:
+        return None
+    from numerics.comparison.record_answer import answer_by_records
+
+    answer = answer_by_records(case)
+    return answer and _proved(case, answer[1], _with_alike(answer[0], case.run), notes)
 
 
 def _with_alike(decision: Decision, run: Columns) -> Decision:
@@ -158,16 +164,22 @@ def _with_alike(decision: Decision, run: Columns) -> Decision:
 
 
 def _proved_locally(
-    case: Case, prove: Callable[[Columns], LocalProof], notes: tuple[str, ...]
+    case: Case, prove: Callable[[Columns], "LocalProof"], notes: tuple[str, ...]
 ) -> CompareFinding:
     """Decide a case by its local proof, and return the finding; a baseline of other random numbers is proved too."""
+    from numerics.comparison.local_answer import decide_locally
+    from numerics.comparison.other_settings import with_other_settings
+
     proof = with_other_settings(case.run, case.baseline, prove(case.run))
     case = replace(case, apart=parted_by_chance(case, proof))
     return _proved(case, proof, decide_locally(case, proof, _proof_of_baseline(case, prove)), notes)
 
 
-def _proved(case: Case, proof: LocalProof, decision: Decision, notes: tuple[str, ...]) -> CompareFinding:
+def _proved(case: Case, proof: "LocalProof", decision: Decision, notes: tuple[str, ...]) -> CompareFinding:
     """Return the finding on a case that was decided by a local proof."""
+    from numerics.comparison.local_answer import divergence_of, explanation_of, first_wrong, local_notes
+    from numerics.comparison.local_scope import not_checked
+
     finding = finding_of(case, decision, None, (*notes, *local_notes(proof)))
     finding = replace(finding, not_checked=not_checked(case.run, proof))
     wrong = first_wrong(proof)
@@ -180,7 +192,7 @@ def _proved(case: Case, proof: LocalProof, decision: Decision, notes: tuple[str,
     )
 
 
-def _proof_of_baseline(case: Case, prove: Callable[[Columns], LocalProof]) -> LocalProof | None:
+def _proof_of_baseline(case: Case, prove: Callable[[Columns], "LocalProof"]) -> "LocalProof | None":
     """Return the local proof of a baseline that drew other random numbers; None for others, or where there is none."""
     if case.apart is None or case.baseline is None:
         return None

@@ -16,8 +16,7 @@ from numerics.comparison.explanation import Explanation, Question, ranks_in_word
 from numerics.comparison.row_pairs import RowPairs
 from numerics.formats import least_roundoff
 from numerics.keys import splitmix
-from numerics.record.digest import linear_index
-from numerics.schema import parse_boxes, parse_shape
+from numerics.schema import linear_index, parse_boxes, parse_shape
 from numerics.thresholds.comparison import LEAST_FITTED, MAX_ELEMENTS
 from numerics.thresholds.local import LONE_ELEMENT_ULP
 

@@ -6,7 +6,7 @@ from numerics.columns import Columns
 from numerics.comparison.row_table import RowTable
 from numerics.formats import unit_roundoff
 from numerics.keys import Ints
-from numerics.local.lone import no_accident
+from numerics.local.chance import no_accident
 from numerics.thresholds.local import LONE_ELEMENT_OF, LONE_ELEMENT_ULP
 
 

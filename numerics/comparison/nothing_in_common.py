@@ -7,7 +7,7 @@ import numpy as np
 from numerics.columns import Columns
 from numerics.comparison.summary import incomparable
 from numerics.findings import CompareFinding
-from numerics.local.recorded import UNPLACED
+from numerics.schema import UNPLACED
 from numerics.thresholds.report import LISTED_NAMES
 
 

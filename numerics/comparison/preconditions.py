@@ -7,7 +7,7 @@ are made for these. Model, data, steps, seeds, number formats and the optimiser'
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from numerics.record.environment import REFUSES
+from numerics.schema import REFUSES
 from numerics.store import Capture
 from numerics.thresholds.comparison import THREADED_SUM
 from numerics.thresholds.report import LONGEST_VALUE

@@ -5,26 +5,28 @@ much each position counts, which does not depend on them, is compared.
 """
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from numerics.columns import Columns
 from numerics.comparison.first_divergence import first_of
-from numerics.comparison.random_inputs import drawn_inputs
 from numerics.comparison.random_numbers import generator_moves
 from numerics.comparison.summary import rows_of
 from numerics.comparison.tensor_table import Status, TensorTable
 from numerics.comparison.verdict import Apart, Case
 from numerics.formats import UNIT_ROUNDOFF, least_roundoff
-from numerics.local.proof import LocalProof
 from numerics.thresholds.comparison import DRAWN_APART, DRAWN_BEFORE
 
+if TYPE_CHECKING:
+    from numerics.local.proof import LocalProof
 
-def parted_by_chance(case: Case, proof: LocalProof) -> Apart | None:
+
+def parted_by_chance(case: Case, proof: "LocalProof") -> Apart | None:
     """Return where a proved run parts from its baseline by random numbers; None where nothing shows that."""
     if case.tensors is None or case.baseline is None:
         return None
-    inputs = drawn_inputs(case.run, case.baseline, draws=bool(proof.random))
+    inputs = _drawn_inputs(case.run, case.baseline, draws=bool(proof.random))
     if inputs is not None:
         return Apart(*inputs, inputs=True)
     found = _in_forward(case.run, case.tensors, proof.random) if proof.random else None
@@ -38,7 +40,7 @@ def perhaps_by_chance(case: Case) -> Apart | None:
     """
     if case.tensors is None or case.baseline is None:
         return None
-    inputs = drawn_inputs(case.run, case.baseline, draws=True)
+    inputs = _drawn_inputs(case.run, case.baseline, draws=True)
     if inputs is not None:
         return Apart(*inputs, inputs=True)
     if not (generator_moves(case.run) and generator_moves(case.baseline)):
@@ -48,6 +50,15 @@ def perhaps_by_chance(case: Case) -> Apart | None:
     if not found:
         return None
     return Apart(f"both drew random numbers, and these may be the cause: {found}", certain=False)
+
+
+def _drawn_inputs(run: Columns, baseline: Columns, *, draws: bool) -> tuple[str, bool] | None:
+    """Return what `drawn_inputs` does; nothing is imported for captures that hold no values."""
+    if not run.capture.values or not baseline.capture.values:
+        return None
+    from numerics.comparison.random_inputs import drawn_inputs
+
+    return drawn_inputs(run, baseline, draws=draws)
 
 
 def _in_forward(run: Columns, tensors: TensorTable, random: frozenset[str]) -> Apart | None:

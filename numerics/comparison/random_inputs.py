@@ -23,8 +23,6 @@ def drawn_inputs(run: Columns, baseline: Columns, *, draws: bool) -> tuple[str, 
     `draws` says that the model's forwards draw random numbers too. None where inputs agree, belong to other
     examples, or were not kept.
     """
-    if not run.capture.values or not baseline.capture.values:
-        return None
     mine, other = RecordedRun(run), RecordedRun(baseline)
     for step in sorted(set(mine.steps) & set(other.steps)):
         for name in [name for name in mine.names(step, "forward", "input") if name.startswith("in.")]:

@@ -8,8 +8,6 @@ import numpy as np
 
 from numerics.columns import Columns
 from numerics.comparison.broken import Broken
-from numerics.local.drawn_apart import dropped_apart
-from numerics.local.recorded import RecordedRun
 from numerics.schema import RANDOM
 
 _MODEL: Final = ("tp", "cp")
@@ -38,9 +36,7 @@ def with_draws(run: Columns, broken: Sequence[Broken]) -> list[Broken]:
 
 def _drawn_apart(run: Columns, row: int, other: int) -> str:
     """Return in words that the ranks of two unequal copies draw apart; "" where neither values nor states tell."""
-    recorded = RecordedRun(run)
-    one, two = recorded.local(row), recorded.local(other)
-    if one is not None and two is not None and dropped_apart(one, two):
+    if run.capture.values and _dropped_apart(run, row, other):
         return "each drops other elements of its copy, for they draw random numbers apart"
     states = run.named("tensor", f"{RANDOM}cpu") & run.named("kind", "input")
     states &= (run["step"] == run["step"][row]) & (run["micro_batch"] == run["micro_batch"][row])
@@ -48,6 +44,16 @@ def _drawn_apart(run: Columns, row: int, other: int) -> str:
     if not all(held) or held[0] == held[1] or not generator_moves(run):
         return ""
     return "their generators begin the forward in unlike states, so that what it draws (dropout, noise) is unlike"
+
+
+def _dropped_apart(run: Columns, row: int, other: int) -> bool:
+    """Return whether the recorded values of two copies show that each dropped other elements."""
+    from numerics.local.drawn_apart import dropped_apart
+    from numerics.local.recorded import RecordedRun
+
+    recorded = RecordedRun(run)
+    one, two = recorded.local(row), recorded.local(other)
+    return one is not None and two is not None and dropped_apart(one, two)
 
 
 def drawn_alike(run: Columns) -> str:

@@ -6,13 +6,12 @@ from dataclasses import replace
 from typing import Final
 
 import numpy as np
-import torch
 
 from numerics.comparison.explanation import Explanation, Question
 from numerics.comparison.linear_relations import Factor, factor, named_factor, named_logarithm
 from numerics.comparison.mesh_axes import axis_sizes
 from numerics.comparison.row_pairs import RowPairs
-from numerics.record.sketch import project
+from numerics.keys import random_signs
 from numerics.schema import SKETCH, parse_boxes, parse_shape
 from numerics.thresholds.comparison import (
     CONSTANT_TOLERANCE,
@@ -192,7 +191,12 @@ def _sketch_of_ones(pairs: RowPairs, row: int) -> np.ndarray:
     if not text:
         return np.ones(SKETCH)
     shape = parse_shape(pairs.run.name("global_shape", row))
-    total = torch.zeros(SKETCH, dtype=torch.float64)
+    total = np.zeros(SKETCH)
     for box in parse_boxes(text):
-        total = total + project(torch.ones(box.numel, dtype=torch.float64), shape, box)
-    return np.asarray(total.numpy())
+        part = np.ones(
+            SKETCH
+        )  # a sign of the sketch is a product of one for each dimension, and so is their sum
+        for dim, (size, offset, extent) in enumerate(zip(shape, box.offsets, box.sizes, strict=True)):
+            part *= random_signs(dim, size, SKETCH)[offset : offset + extent].sum(0, dtype=np.int64)
+        total += part
+    return total

@@ -14,6 +14,7 @@ from typing import Any, Final
 import torch
 from torch import nn
 
+from numerics.local import rules  # noqa: F401 - rules register themselves
 from numerics.local.bounded import known
 from numerics.local.judgement import Judged, Standing, judge
 from numerics.local.recorded import Reading

@@ -2,11 +2,10 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from math import lgamma, log
 
+from numerics.local.chance import no_accident
 from numerics.local.judgement import Standing
 from numerics.local.local_check import LocalCheck
-from numerics.thresholds.local import LONE_RANK_CHANCE
 
 
 def without_lone_ranks(checks: Sequence[LocalCheck]) -> list[LocalCheck]:
@@ -34,17 +33,6 @@ def without_lone_ranks(checks: Sequence[LocalCheck]) -> list[LocalCheck]:
         return list(checks)
     words = f"only data-parallel rank {odd.pop()} differs, in {len(off)} tensors: its peers are equal in every bit"
     return [_beyond(one, words) if n in set(off) else one for n, one in enumerate(checks)]
-
-
-def no_accident(own: int, every: int, wrong: int) -> bool:
-    """Return whether `wrong` of `every` rows hardly fall all on one rank's `own` by chance.
-
-    The chance is C(own, wrong) / C(every, wrong), taken by logarithms: binomials of thousands of rows are no floats.
-    """
-    if wrong > own:
-        return True
-    ways = lgamma(own + 1) - lgamma(own - wrong + 1) - lgamma(every + 1) + lgamma(every - wrong + 1)
-    return ways < log(LONE_RANK_CHANCE)
 
 
 def _rank(one: LocalCheck) -> int:

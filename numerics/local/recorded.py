@@ -12,7 +12,7 @@ from numerics.columns import Columns
 from numerics.local.bounded import unit
 from numerics.local.restored_steps import restored_steps
 from numerics.local.sequence_cuts import SequenceCut, cut_of
-from numerics.schema import COMPLEX, Box, parse_boxes, parse_shape
+from numerics.schema import COMPLEX, UNPLACED, Box, parse_boxes, parse_shape
 from numerics.thresholds.comparison import MAX_ELEMENTS
 from tracekit.errors import InputError
 
@@ -21,9 +21,6 @@ ADDENDS: Final = "addends of all ranks"
 
 ALL: Final = -1
 """In place of a data-parallel index: all of them, whose sequences together are one batch."""
-
-UNPLACED: Final = "rank="
-"""Start of `partial` where a trainer did not say which part a plain tensor is."""
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from numerics.keys import splitmix
-from numerics.schema import Box
+from numerics.schema import Box, linear_index
 from numerics.thresholds.recording import KEY_CACHE_BYTES
 
 MASK: Final = (1 << 64) - 1
@@ -31,14 +31,6 @@ _INT32_BYTES: Final = 4
 _INT64_BYTES: Final = 8
 _MINUS_ZERO_BYTE: Final = 0x80
 """-0.0 in a format of one byte."""
-
-
-def linear_index(shape: Sequence[int], box: Box) -> np.ndarray:
-    """Return the row-major indices of the box's elements in the global tensor, (numel,) int64."""
-    index = np.zeros((), np.int64)
-    for size, offset, extent in zip(shape, box.offsets, box.sizes, strict=True):
-        index = index[..., None] * size + np.arange(offset, offset + extent, dtype=np.int64)
-    return np.ascontiguousarray(index.reshape(-1))
 
 
 class _Keys:

@@ -35,25 +35,9 @@ _HARMLESS: Final = (
     "NUM_THREADS",
 )
 
-REFUSES: Final = (
-    "machine",
-    "processor",
-    "cpu_capability",
-    "onednn",
-    "torch",
-    "mkl",
-    "gpus",
-    "cuda",
-    "nccl",
-    "deterministic",
-    "float32_matmul",
-    "settings",
-)
-"""Fields of the environment in which two runs must agree before their bits may be compared."""
-
 
 def environment() -> dict[str, Any]:
-    """Return this process's environment, JSON-ready: the fields of `REFUSES`, and numpy, python, `threads`, `host`."""
+    """Return this process's environment, JSON-ready: what `schema.REFUSES` names, numpy, python, threads, host."""
     cuda = torch.cuda.is_available()
     return {
         "machine": platform.machine(),

@@ -10,10 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-import numpy as np
 import torch
 
-from numerics.keys import splitmix
+from numerics.keys import random_signs
 from numerics.schema import SKETCH, Box
 from numerics.thresholds.recording import HASH_CHUNK
 
@@ -21,9 +20,7 @@ from numerics.thresholds.recording import HASH_CHUNK
 @lru_cache(maxsize=512)
 def _signs(dim: int, size: int, device: torch.device) -> torch.Tensor:
     """Return random signs for the coordinates 0 to `size` of dimension `dim`, (size, SKETCH) int8."""
-    keys = splitmix(np.arange(size, dtype=np.uint64) + np.uint64((dim + 1) << 48))
-    bits = (keys[:, None] >> np.arange(17, 17 + SKETCH, dtype=np.uint64)) & np.uint64(1)
-    return torch.from_numpy(bits.astype(np.int8) * np.int8(2) - np.int8(1)).to(device)
+    return torch.from_numpy(random_signs(dim, size, SKETCH)).to(device)
 
 
 @lru_cache(maxsize=512)

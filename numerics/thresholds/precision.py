@@ -25,3 +25,6 @@ equal there by accident): tens of roundoffs are seen in shallow models, and a bu
 
 LEAST_RATIO: Final = 1e-30
 """Least ratio of two distances whose logarithm is taken."""
+
+MOST_BUDGET: Final = 1e9
+"""Budget of `numerics advise`: BF16 has eight bits, so that no sum is worth this many roundings."""

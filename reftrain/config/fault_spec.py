@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from reftrain.config.fault_kinds import FAULT_KINDS, HANGS, Field
 from reftrain.errors import ConfigError
+from reftrain.thresholds import LARGEST_FAULT
 from tracekit.axes import AXES
 
 if TYPE_CHECKING:
@@ -168,8 +169,9 @@ def _number(name: str, text: str | None, spec: Field) -> float:
         value = float(text)
     except ValueError:
         raise ConfigError(f"fault.{name}", f"'{text}' is no number", f"give one ({spec.meaning})") from None
-    if not math.isfinite(value) or value < spec.least or (spec.above and value == spec.least):
-        bound = f"{'above' if spec.above else 'at least'} {spec.least:g}"
+    low = value < spec.least or (spec.above and value == spec.least)
+    if not math.isfinite(value) or low or value > LARGEST_FAULT:
+        bound = f"{'above' if spec.above else 'at least'} {spec.least:g}, up to {LARGEST_FAULT:g}"
         raise ConfigError(f"fault.{name}", f"{text} is out of bounds", f"give a number {bound}")
     return value
 

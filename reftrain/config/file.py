@@ -16,6 +16,7 @@ from reftrain.config.presets import preset_tables
 from reftrain.config.run import RunConfig
 from reftrain.errors import ConfigError
 from reftrain.thresholds import LARGEST_CONFIG_FILE, LARGEST_INTEGER, LARGEST_NUMBER
+from tracekit.small_files import read_small
 
 RUN_TABLE = "run"
 
@@ -57,10 +58,7 @@ def _merged(tables: Mapping[str, Mapping[str, Any]], overrides: Mapping[str, Map
 def read_tables(path: Path) -> dict[str, dict[str, Any]]:
     """Read the tables of a TOML file; raise `ConfigError` when it is unreadable or no table of tables."""
     try:
-        if path.stat().st_size > LARGEST_CONFIG_FILE:
-            raise ConfigError(str(path), "is larger than 1 MiB", "give a configuration file")
-        with path.open("rb") as stream:
-            document = tomllib.load(stream)
+        document = tomllib.loads(read_small(path, LARGEST_CONFIG_FILE).decode())
     except OSError as error:
         raise ConfigError(str(path), error.strerror or str(error), "give a readable TOML file") from error
     except (

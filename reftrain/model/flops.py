@@ -2,10 +2,12 @@
 
 import resource
 import sys
-
-import torch
+from typing import TYPE_CHECKING
 
 from reftrain.config.run import ModelConfig, RunConfig
+
+if TYPE_CHECKING:
+    import torch
 
 PEAK_TFLOPS = {
     "H100 PCIe": 756.0,
@@ -30,17 +32,19 @@ def flops_per_token(model: ModelConfig, seq_len: int) -> int:
     return 6 * matrices + 12 * model.layers * model.heads * model.head_dim * seq_len
 
 
-def peak_flops(config: RunConfig, device: torch.device) -> float | None:
+def peak_flops(config: RunConfig, device: "torch.device") -> float | None:
     """Peak of one device in FLOP/s, from the configuration or its name; None when unknown."""
     if config.peak_tflops:
         return config.peak_tflops * 1e12
     if device.type != "cuda":
         return None
+    import torch
+
     name = torch.cuda.get_device_name(device)
     return next((peak * 1e12 for word, peak in PEAK_TFLOPS.items() if word in name), None)
 
 
-def mfu(config: RunConfig, device: torch.device, step_s: float) -> float | None:
+def mfu(config: RunConfig, device: "torch.device", step_s: float) -> float | None:
     """Model FLOPs utilisation of a step, or None where the peak is unknown."""
     peak = peak_flops(config, device)
     if peak is None:
@@ -50,9 +54,11 @@ def mfu(config: RunConfig, device: torch.device, step_s: float) -> float | None:
     return work / (step_s * peak * config.mesh.world_size)
 
 
-def peak_bytes(device: torch.device) -> int:
+def peak_bytes(device: "torch.device") -> int:
     """Peak memory of this process: on the device, or resident on a CPU."""
     if device.type == "cuda":
+        import torch
+
         return torch.cuda.max_memory_allocated(device)
     scale = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * scale

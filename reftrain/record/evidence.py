@@ -20,7 +20,7 @@ from reftrain.rank.events import CollectiveCall, StepMetrics
 from reftrain.rank.hooks import Hooks, RunContext
 from reftrain.record.groups import Groups
 from reftrain.record.kineto import StepProfiler
-from reftrain.record.manifest import Planted, describe, write_manifest
+from reftrain.record.manifest import Planted, describe, fingerprint, write_manifest
 from reftrain.record.memory import MemoryByKind
 from reftrain.record.spans import Span, arguments, message_arguments
 from reftrain.schedule.actions import COMPUTE, Action
@@ -45,7 +45,9 @@ class Manifest(Hooks):
         hosts: list[Any] = [None] * dist.get_world_size()
         dist.all_gather_object(hosts, socket.gethostname())
         if context.rank == 0:
-            write_manifest(Path(context.config.out), describe(context.config, hosts, self.faults))
+            write_manifest(
+                Path(context.config.out), describe(context.config, hosts, self.faults, fingerprint())
+            )
 
 
 class MetricsLog(Hooks):

@@ -3,14 +3,14 @@
 `reftrain.run/1` is documented with the run folder; the planted faults are the truth that no analysis may read.
 """
 
+import contextlib
 import dataclasses
 import json
 import platform
 from collections.abc import Mapping, Sequence
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Final, Protocol
-
-import torch
 
 import reftrain
 from reftrain.config.run import RunConfig
@@ -21,16 +21,17 @@ SCHEMA: Final = "reftrain.run/1"
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of reftrain, torch and Python."""
-    return {
-        "reftrain": getattr(reftrain, "__version__", "0.1.0"),
-        "torch": torch.__version__,
-        "python": platform.python_version(),
-    }
+    """Return the versions of reftrain, torch and Python, without torch's where it is not installed."""
+    found = {"reftrain": getattr(reftrain, "__version__", "0.1.0")}
+    with contextlib.suppress(PackageNotFoundError):
+        found["torch"] = version("torch")
+    return {**found, "python": platform.python_version()}
 
 
 def fingerprint() -> dict[str, Any]:
     """Return the hardware of the ranks: processor, instruction set as torch uses it, GPUs."""
+    import torch
+
     gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
     return {
         "machine": platform.machine(),
@@ -58,7 +59,9 @@ class Planted(Protocol):
         """Return the entry in the manifest's list of faults."""
 
 
-def describe(config: RunConfig, hosts: Sequence[str], faults: Sequence[Planted]) -> dict[str, Any]:
+def describe(
+    config: RunConfig, hosts: Sequence[str], faults: Sequence[Planted], machine: Mapping[str, Any]
+) -> dict[str, Any]:
     """Return the contents of run.json: configuration, hosts and machine, and the planted faults (the truth)."""
     mesh = config.mesh
     return {
@@ -83,7 +86,7 @@ def describe(config: RunConfig, hosts: Sequence[str], faults: Sequence[Planted])
         "resumed": config.checkpoint.resume,
         "seeds": {"weights": config.seed, "data": config.data.seed},
         "versions": versions(),
-        "fingerprint": fingerprint(),
+        "fingerprint": dict(machine),
         "faults": [fault.to_json() for fault in faults],
     }
 

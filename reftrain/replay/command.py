@@ -12,12 +12,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
 
+from numerics.errors import CaptureError
 from numerics.order.order_plan import OrderPlan, read_plan, write_plan
-from numerics.record.recorder import CaptureError
 from numerics.schema import FOLDER, STAMP, Level
 from reftrain.errors import ReftrainError
 from reftrain.replay.manifest import ReplayError, configuration, described, read_manifest
 from tracekit.errors import InputError
+from tracekit.installation import missing_extra
 
 REFUSED = 3
 """Exit code of a replay that cannot be made; stderr tells the reason."""
@@ -142,6 +143,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
             given.steps,
             forced=given.forced,
         )
+    except ImportError as error:
+        print(missing_extra(error, "a replay") or error, file=sys.stderr)  # noqa: T201
+        sys.exit(REFUSED)
     except (ReftrainError, CaptureError, InputError, OSError) as error:
         print(error, file=sys.stderr)  # noqa: T201 - the reason, for who started this program
         sys.exit(REFUSED)

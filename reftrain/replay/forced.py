@@ -12,12 +12,7 @@ from typing import Final
 
 from torch import Tensor
 
-from numerics.local import (  # rules register themselves
-    arithmetic_rules,  # noqa: F401
-    attention_bound,  # noqa: F401
-    function_bounds,  # noqa: F401
-    move_rules,  # noqa: F401
-)
+from numerics.local import rules  # noqa: F401 - rules register themselves
 from numerics.local.bounded import Bounded, known, unit
 from numerics.local.forced_pass import replace
 from numerics.record.recorder import Recorder

@@ -15,6 +15,7 @@ from reftrain.config.fault_spec import FaultSpec
 from reftrain.config.run import RunConfig
 from reftrain.config.trace_forms import FORMS, NEWEST, TraceForm
 from reftrain.documents import SimulateDocument, WrittenDocument
+from reftrain.record.manifest import describe, refuse_foreign, write_manifest
 from reftrain.simulate.flight_writer import FlightWriter, write_dumps
 from reftrain.simulate.kineto_template import Detail
 from reftrain.simulate.kineto_writer import KinetoWriter, write_traces
@@ -79,8 +80,6 @@ def write_folder(
     Traces and dumps of an earlier run are removed first, for they tell of another job. Raises ConfigError where the
     folder holds somebody else's, MachineError where writing fails.
     """
-    from reftrain.record.manifest import refuse_foreign  # imports torch
-
     simulation, setup = outcome.simulation, outcome.setup
     refuse_foreign("--out", folder)
     for part in ("trace", "fr"):
@@ -108,11 +107,10 @@ def _is_own(part: str, path: str) -> bool:
 
 def _write_manifest(outcome: Outcome, config: RunConfig, folder: Path) -> None:
     """Write run.json as `reftrain run` does; `simulated` has the step times with and without the faults."""
-    from reftrain.record.manifest import describe, write_manifest  # these import torch
-
     simulation, setup = outcome.simulation, outcome.setup
     hosts = [simulation.host_name(rank) for rank in range(simulation.grid.world)]
-    values = describe(config, hosts, setup.faults)
+    machine = {"hardware": setup.hardware.name, **setup.hardware.constants()}
+    values = describe(config, hosts, setup.faults, machine)
     values["steps"] = setup.steps
     values["compute"] = "simulated"
     values["seeds"] = {"simulation": setup.seed}
@@ -120,7 +118,6 @@ def _write_manifest(outcome: Outcome, config: RunConfig, folder: Path) -> None:
     values["schedule"] |= {
         "schedule": schedule.name, "micro_batches": schedule.micro_batches, "consecutive": schedule.consecutive,
     }  # fmt: skip
-    values["fingerprint"] = {"hardware": setup.hardware.name, **setup.hardware.constants()}
     values["simulated"] = {
         "whole_steps": simulation.whole_steps,
         "step_ms": [round(ms, 6) for ms in outcome.summary.step_ms],

@@ -25,6 +25,7 @@ from tracekit_cli import (
     reftrain_simulate,
     run_settings,
     source,
+    streams,
     viewer,
 )
 
@@ -38,6 +39,7 @@ from tests.ingest.sample import document, event, put
 from tests.ingest.test_jobs import job as files
 from tests.slowrank import test_mesh_choice as meshes
 from tests.slowrank.jobs import grid, job
+from tracekit import installation
 from tracekit.analysis.hang.analyse import analyse as hang
 from tracekit.analysis.questions.answer import answer
 from tracekit.analysis.questions.fixes import parse_fixes
@@ -47,8 +49,6 @@ from tracekit.files.job_choice import refused
 from tracekit.ingest import load
 from tracekit.manifest import open_run
 from tracekit.mesh import parse_mesh, parse_order, parse_sizes
-from tracekit.report import perfetto, prometheus
-from tracekit.report.html import page
 
 calls("--mesh: unknown axis", parse_sizes, "xp=2", "tp=2")
 calls("--mesh: size of", parse_sizes, "tp=0", "tp=2")
@@ -296,33 +296,40 @@ def _(folder, patch):
     return lambda: load([f"s3://{folder.name}"]), installed
 
 
-@case("not installed; pip install 'tracekit4d[prometheus]'")
+@case("{} needs {} {} or newer, {}; {}")
 def _(_folder, patch):
-    def checked(name: str) -> object:
-        patch.setattr(prometheus, "find_spec", find_spec if name else lambda _: None)
-        return prometheus.check_installed()
+    def imported(version: str) -> None:
+        patch.setattr(installation, "version", lambda _: version)
+        if refusal := installation.missing_extra(ImportError("none", name="numba.core"), "this"):
+            raise refusal
 
-    return lambda: checked(""), lambda: checked("prometheus_client")
+    return lambda: imported("0.1"), lambda: imported("99")
 
 
-@case("not installed; pip install 'tracekit4d[perfetto]'")
+@case("--micro-batch: {}; give fewer, or more --tokens")
+def _(_folder, _patch):
+    sizes = "--preset tiny --gpus 4 --tokens 4K --seq 256 --quiet --micro-batch"
+    return command(reftrain_plan.plan, f"{sizes} 99", f"{sizes} 1")
+
+
+@case("standard output cannot be written ({}); redirect it")
+def _(folder, _patch):
+    def written(path: object) -> None:
+        with Path(str(path)).open("wb") as file:
+            out = streams._text(streams._Stream(file.fileno(), answers=True), None, "strict")
+            out.write("answer")
+            out.flush()
+
+    return lambda: written("/dev/full"), lambda: written(folder / "answer")
+
+
+@case("not installed; pip install '{}[{}]'")
 def _(_folder, patch):
-    def checked(name: str) -> object:
-        patch.setattr(perfetto, "find_spec", find_spec if name else lambda _: None)
-        return perfetto.check_installed()
+    def checked(finder: Callable[[str], object]) -> object:
+        patch.setattr(installation, "find_spec", finder)
+        return installation.check_extra("prometheus", "--prometheus")
 
-    return lambda: checked(""), lambda: checked("perfetto")
-
-
-@case("not installed; pip install 'tracekit4d[report]'")
-def _(_folder, patch):
-    patch.setattr(page, "find_spec", lambda _: None)
-
-    def installed():
-        patch.setattr(page, "find_spec", lambda _: True)
-        return page.check_installed()
-
-    return page.check_installed, installed
+    return lambda: checked(lambda _: None), lambda: checked(find_spec)
 
 
 @case("does not tell the files it was made of")

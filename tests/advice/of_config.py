@@ -165,7 +165,6 @@ def file_case(part: str, wrong: str, right: str = "[model]\nlayers = 2\n") -> No
     case(part)(made)
 
 
-file_case("{}: is larger than 1 MiB; give a configuration file", "#" * (1 << 21))
 file_case("is no valid TOML ({}); correct the file", "[model\nlayers = 2\n")
 file_case("stands outside a table", "steps = 2\n", "[run]\nsteps = 2\n")
 
@@ -212,12 +211,6 @@ def table(sizes: tuple[object, ...]) -> object:
 calls("pipeline.schedule: {} is unknown; choose {}", table, ("x", 2, 1, 4, 1), ("1f1b", 2, 1, 4, 1))
 calls("a size is below 1; give p, v, m", table, ("1f1b", 0, 1, 4, 1), ("1f1b", 1, 1, 4, 1))
 calls("{}: {} {}; {}", table, ("1f1b", 2, 1, 1_000_000, 1), ("1f1b", 2, 1, 4, 1))
-
-
-@case("--hardware: {} is larger than 1 MiB")
-def _(folder, _patch):
-    large = written(folder, "m.toml", "#" * (1 << 21))
-    return lambda: load_hardware(str(large)), lambda: load_hardware(str(written(folder, "m.toml", HARDWARE)))
 
 
 @case("--hardware: {} cannot be read: {}")

@@ -11,6 +11,7 @@ from tracekit_cli import slowrank
 
 from tests.advice.cases import command, traces
 from tests.advice.register import Call, case
+from tracekit import installation
 from tracekit.errors import InputError, UsageError
 from tracekit.ingest import load, ray_engine
 
@@ -29,26 +30,15 @@ def not_there() -> None:
         connected(NOWHERE)
 
 
-@case("--engine ray needs Ray; pip install 'tracekit4d[ray]'")
-def _(_folder, patch):
-    patch.setattr(ray_engine, "find_spec", lambda _: None)
-
-    def installed() -> None:
-        patch.setattr(ray_engine, "find_spec", lambda _: True)
-        not_there()
-
-    return lambda: connected(NOWHERE), installed
-
-
 @case("write HOST:PORT, ray://HOST:PORT or auto")
 def _(_folder, patch):
-    patch.setattr(ray_engine, "find_spec", lambda _: True)
+    patch.setattr(installation, "find_spec", lambda _: True)
     return lambda: connected("head"), not_there
 
 
 @case("check the address, and that the cluster runs")
 def _(_folder, patch):
-    patch.setattr(ray_engine, "find_spec", lambda _: True)
+    patch.setattr(installation, "find_spec", lambda _: True)
     patch.setitem(sys.modules, "ray", Mock())
 
     def runs() -> None:
@@ -74,7 +64,7 @@ def _(folder, patch):
     ray.cluster_resources.return_value = {"CPU": 1}
     ray.wait.side_effect = lambda waiting, timeout: (waiting, [])
     ray.remote.return_value.return_value.remote.side_effect = lambda tasks, *rest: (tuple(tasks), *rest)
-    patch.setattr(ray_engine, "find_spec", lambda _: True)
+    patch.setattr(installation, "find_spec", lambda _: True)
     patch.setattr(ray_engine, "_check", lambda _: None)
     patch.setitem(sys.modules, "ray", ray)
     given = traces(folder, 2)
@@ -95,7 +85,7 @@ def _(folder, patch):
 
 @case("add --engine ray")
 def _(folder: Path, patch):
-    patch.setattr(ray_engine, "find_spec", lambda _: None)
+    patch.setattr(installation, "find_spec", lambda _: None)
     given = f"{traces(folder, 2)} --address {NOWHERE}"
     refused, engine = command(slowrank.slowrank, given, f"{given} --engine ray")
 

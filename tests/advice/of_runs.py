@@ -64,12 +64,6 @@ def read_table(folder: Path, content: bytes) -> object:
     return reftrain_schedule.read_table(path)
 
 
-@case("larger than {} bytes; give a smaller table")
-def _(folder, patch):
-    patch.setattr(reftrain_schedule, "MOST_TABLE_BYTES", 200)
-    return lambda: read_table(folder, b" " * 300), lambda: read_table(folder, TABLE.encode())
-
-
 @case("is no text; name a table file")
 def _(folder, _patch):
     return lambda: read_table(folder, b"\xff\xfe"), lambda: read_table(folder, TABLE.encode())

@@ -53,11 +53,6 @@ def _(folder, patch):
     return written(folder, patch, "[[", "[tracekit.slowrank]")
 
 
-@case("{}: longer than {} bytes; a file of settings is shorter")
-def _(folder, patch):
-    return written(folder, patch, "#" * (settings.MOST_BYTES + 1), "#")
-
-
 @case("{}: {}; mend it, or {}")
 def _(folder, patch):
     def read(name: str) -> object:

@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 from tests.slowrank.jobs import grid, job
+from tracekit import installation
 from tracekit.analysis.slowrank.analyse import analyse, illustrated
-from tracekit.errors import UsageError
+from tracekit.errors import MissingExtraError
 from tracekit.findings.picture import SlowRankPicture
 from tracekit.report.html import page
 from tracekit.report.html.slowrank import slowrank_html
@@ -103,9 +104,9 @@ def test_largest_job_stays_below_ten_megabytes(found):
 
 
 def test_missing_extra_names_the_remedy(monkeypatch):
-    monkeypatch.setattr(page, "find_spec", lambda _: None)
-    with pytest.raises(UsageError, match=r"pip install 'tracekit4d\[report\]'"):
-        page.check_installed()
+    monkeypatch.setattr(installation, "find_spec", lambda _: None)
+    with pytest.raises(MissingExtraError, match=r"pip install 'tracekit4d\[report\]'"):
+        page.render("page.html.j2", {})
 
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")

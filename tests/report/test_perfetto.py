@@ -6,8 +6,6 @@ import pytest
 
 from tests.slowrank.jobs import grid, job
 from tracekit.analysis.slowrank.analyse import illustrated
-from tracekit.errors import UsageError
-from tracekit.report import perfetto
 from tracekit.report.perfetto import slowrank_trace
 from tracekit.report.slowrank_json import slowrank_document
 
@@ -90,9 +88,3 @@ def test_slices_of_a_track_open_and_close(found):
 def test_same_finding_gives_same_bytes(found):
     assert slowrank_trace(*found) == slowrank_trace(*found)
     assert slowrank_trace(found[0], replace(found[1], timeline=None))
-
-
-def test_a_missing_package_is_said_first(monkeypatch):
-    monkeypatch.setattr(perfetto, "find_spec", lambda _: None)
-    with pytest.raises(UsageError, match=r"tracekit4d\[perfetto\]"):
-        perfetto.check_installed()

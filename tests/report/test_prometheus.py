@@ -1,14 +1,11 @@
 """Answers as metrics: the same figures as in JSON, names that a scraper takes, and hosts that stay inert."""
 
 import dataclasses
-from importlib.util import find_spec
 
 import pytest
 
 import tracekit
-from tracekit.errors import UsageError
-from tracekit.report import prometheus
-from tracekit.report.prometheus import check_installed, hang_metrics, slowrank_metrics
+from tracekit.report.prometheus import hang_metrics, slowrank_metrics
 
 parser = pytest.importorskip("prometheus_client.parser", reason="needs the extra prometheus")
 
@@ -55,9 +52,3 @@ def test_hang_names_its_culprit():
     culprits = [dict(key[1:])["rank"] for key in found if key[0] == "tracekit_hang_culprit"]
     assert culprits == ["6"]
     assert found[("tracekit_hang_victims",)] == 15
-
-
-def test_missing_package_names_its_extra(monkeypatch):
-    monkeypatch.setattr(prometheus, "find_spec", lambda name: None if "prom" in name else find_spec(name))
-    with pytest.raises(UsageError, match=r"tracekit4d\[prometheus\]"):
-        check_installed()

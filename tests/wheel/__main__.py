@@ -1,20 +1,25 @@
 """`python -m tests.wheel`: the wheel with extras in fresh environments, for each Python found and each set of versions.
 
 Sets: `latest`, `pandas2` (all newest but pandas 2), `lowest` (every lower bound of pyproject.toml, exactly; only for
-the oldest Python, because newer ones have no builds of so old packages). Needs the package registry; a few minutes.
+the oldest Python, because newer ones have no builds of so old packages). Before these, help of all commands in every
+combination of extras (`extras.py`). Needs the package registry; a few minutes.
 """
 
 import argparse
 import json
+import os
 import re
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tempfile
 import tomllib
+from itertools import combinations
 from pathlib import Path
 
 from tests.house.source import ROOT
+from tests.wheel.extras import MODULES, ends, helps
 
 EXTRAS = ("hta", "report", "perfetto", "ray")
 PYTHONS = ("3.11", "3.13")
@@ -74,6 +79,21 @@ def tried(fresh, folder):
     return {name: versions[name] for name in SHOWN}
 
 
+def without_extras(wheel, folder):
+    """Help, version and completion of every command in every combination of extras; returns how many there are."""
+    pip = ("-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-index", "--no-deps")
+    call(sys.executable, *pip, "--target", folder, wheel)
+    path = os.pathsep.join([str(folder), sysconfig.get_paths()["purelib"]])
+    bare, asked, tried = (sys.executable, "-S", "-P"), helps(), 0
+    for count in range(len(MODULES) + 1):
+        for missing in combinations(MODULES, count):
+            found = ends(missing, asked, bare, cwd=folder, env={**os.environ, "PYTHONPATH": path})
+            wrong = [(words, end) for words, end in zip(asked, found, strict=True) if end[0]]
+            assert not wrong, (missing, wrong)
+            tried += 1
+    return tried
+
+
 def main():
     parser = argparse.ArgumentParser(prog="python -m tests.wheel", description=__doc__)
     parser.add_argument("--python", nargs="*", default=PYTHONS)
@@ -97,6 +117,8 @@ def main():
             source,
         )
         (wheel,) = Path(name).glob("*.whl")
+        count = without_extras(wheel, Path(name) / "bare")
+        print(f"help, version and completion of all commands: {count} combinations of extras", flush=True)
         for version in given.python:
             python = interpreter(version)
             for kind in given.versions:

@@ -10,11 +10,11 @@ import socket
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
 from tracekit.errors import InputError, TracekitError, UsageError
+from tracekit.installation import check_extra
 from tracekit.locked_folders import LOCK, temporary
 from tracekit.thresholds.ingest import (
     CONNECT_SECONDS,
@@ -40,11 +40,10 @@ def on_ray(address: str, jobs: int | None = None) -> Iterator[Engine]:
     """Lend the engine on the Ray cluster at `address`, as long as this program is connected to it.
 
     address: "HOST:PORT" of its head, from a machine of the cluster; "ray://HOST:PORT" of its proxy, from elsewhere; or
-    "auto". jobs: files read at once; as many as the cluster has processors if left out. Raises UsageError where Ray is
-    not installed or the address is none, InputError where no cluster answers there.
+    "auto". jobs: files read at once; as many as the cluster has processors if left out. Raises MissingExtraError
+    where Ray is not installed, UsageError where the address is none, InputError where no cluster answers there.
     """
-    if find_spec("ray") is None:
-        raise UsageError("--engine ray needs Ray; pip install 'tracekit4d[ray]'")
+    check_extra("ray", "--engine ray")
     _check(address)
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # else Ray warns of its own future
     os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "error")

@@ -5,10 +5,8 @@ kind of time. Arrows go from the longest wait of a rank to the suspect, at the m
 """
 
 from collections.abc import Mapping
-from importlib.util import find_spec
 from typing import Any, Final
 
-from tracekit.errors import UsageError
 from tracekit.findings import SlowRankFinding
 from tracekit.findings.picture import SlowRankPicture, Timeline, TimelineRow
 from tracekit.findings.slowrank import Suspect
@@ -19,14 +17,6 @@ from tracekit.units import NS_PER_MS
 _FINDING, _SUSPECTS, _WINDOW, _WAITED, _OTHERS = 1, 2, 3, 4, 5
 _SEQUENCE: Final = 1
 _WAITS: Final = "waits on"
-
-
-def check_installed() -> None:
-    """Raise UsageError, with the remedy, where the extra `perfetto` is not installed."""
-    if find_spec("perfetto") is None:
-        raise UsageError(
-            "a trace for Perfetto needs perfetto, not installed; pip install 'tracekit4d[perfetto]'"
-        )
 
 
 def slowrank_trace(finding: SlowRankFinding, picture: SlowRankPicture) -> bytes:

@@ -1,10 +1,8 @@
 """Answers as metrics of Prometheus, for the text-file collector of a node exporter: times in seconds."""
 
 from collections.abc import Collection, Iterable, Sequence
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final, get_args
 
-from tracekit.errors import UsageError
 from tracekit.findings import HangFinding, SlowRankFinding
 from tracekit.findings.hang import HangVerdict
 from tracekit.findings.shared import RankCoverage
@@ -15,14 +13,6 @@ if TYPE_CHECKING:
     pass
 
 _MS: Final = 1e-3
-
-
-def check_installed() -> None:
-    """Raise UsageError, with the remedy, where the extra `prometheus` is not installed."""
-    if find_spec("prometheus_client") is None:
-        raise UsageError(
-            "--prometheus needs prometheus_client, not installed; pip install 'tracekit4d[prometheus]'"
-        )
 
 
 def slowrank_metrics(finding: SlowRankFinding) -> str:

@@ -71,7 +71,7 @@ def _within(run: Run, ops: Operations, rank: int, columns: list[int], begins: I6
     inside = (at >= 0) & (start[mine] < ends[np.maximum(at, 0)]) if columns else np.zeros(len(mine), bool)
     mine, at = mine[inside], at[inside]
     shared = covered_until(talking, end[mine]) - covered_until(talking, start[mine])
-    names = np.array(strings(events.column("name").take(mine)), object)
+    names = np.array([name or "" for name in strings(events.column("name").take(mine))], object)
     return StepKernels(
         np.array(columns, np.int64)[at], names, (end - start)[mine].astype(np.float64), shared.astype(np.float64),
         _counts(start[mine], end[mine], ops.progress[rank].exposed), start[mine],

@@ -16,6 +16,7 @@ from typing import Any, Final
 from reftrain.config.fields import setting
 from reftrain.errors import ConfigError
 from reftrain.thresholds import LARGEST_HARDWARE_FILE, LARGEST_INTEGER, LARGEST_NUMBER, SMALLEST_CONSTANT
+from tracekit.small_files import read_small
 
 GIB: Final = 1 << 30
 
@@ -162,15 +163,13 @@ def load_hardware(name: str) -> Hardware:
         text = (resources.files(__name__) / f"{name}.toml").read_text("utf-8")
         return parse_hardware(text, f"{name}.toml")
     path = Path(name)
-    if path.suffix != ".toml" or not path.is_file():
+    if path.suffix != ".toml" or not path.exists():
         known = ", ".join(known_hardware())
         raise ConfigError(
             "--hardware", f"{name!r} is no known machine", f"choose {known}, or give a .toml file"
         )
-    if path.stat().st_size > LARGEST_HARDWARE_FILE:
-        raise ConfigError("--hardware", f"{name} is larger than 1 MiB", "give a hardware file")
     try:
-        return parse_hardware(path.read_text("utf-8"), name)
+        return parse_hardware(read_small(path, LARGEST_HARDWARE_FILE).decode(), name)
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(
             "--hardware", f"{name} cannot be read: {error}", "give a readable text file"

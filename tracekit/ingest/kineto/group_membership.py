@@ -98,13 +98,13 @@ def listed_groups(info: Any) -> list[ListedGroup]:
             ranks = tuple(range(world))  # an empty list there means everybody
         if ranks:
             name = next((entry[k] for k in ("pg_name", "uid", "pg_id") if entry.get(k) is not None), None)
-            desc = entry.get("pg_desc")
-            groups.append(
-                ListedGroup(
-                    None if name is None else str(name), str(desc) if desc is not None else None, ranks
-                )
-            )
+            groups.append(ListedGroup(_word(name), _word(entry.get("pg_desc")), ranks))
     return groups
+
+
+def _word(value: Any) -> str | None:
+    """A text or a whole number as text; None for what names nothing, as NaN or a list."""
+    return str(value) if type(value) in {str, int} else None
 
 
 def _count(value: Any) -> bool:

@@ -9,32 +9,20 @@ from base64 import b64encode
 from collections.abc import Sequence
 from hashlib import sha256
 from importlib.resources import files
-from importlib.util import find_spec
 from typing import Any, Final
 
-from tracekit.errors import UsageError
+from tracekit.installation import check_extra
 from tracekit.text import plain
 
-NEEDED: Final = ("jinja2", "plotly")
-"""Packages of the extra `report`; nothing else of tracekit imports them."""
 _IN_DATA: Final = str.maketrans({"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"})
-
-
-def check_installed() -> None:
-    """Raise UsageError, with the remedy, where the extra `report` is not installed."""
-    missing = [name for name in NEEDED if find_spec(name) is None]
-    if missing:
-        raise UsageError(
-            f"--html needs {' and '.join(missing)}, not installed; pip install 'tracekit4d[report]'"
-        )
 
 
 def render(template: str, data: dict[str, Any], **values: Any) -> str:
     """The page of a template in this folder; `data` goes to the script, `values` to the template.
 
-    The same arguments give the same bytes. Raises UsageError where the extra `report` is not installed.
+    The same arguments give the same bytes. Raises MissingExtraError where the extra `report` is not installed.
     """
-    check_installed()
+    check_extra("report", "--html")
     from jinja2 import Environment, FunctionLoader, StrictUndefined
     from markupsafe import Markup
     from plotly.offline import get_plotlyjs
