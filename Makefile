@@ -1,8 +1,4 @@
-<<<<<<< HEAD
-# make demo · make test · make test-all · make test-cluster · make wheel-check · make gpu · make lint · make docs · make bench · make bench-localise · make bench-shapes · make bench-paired · make goldens · make bench-hang-shapes · make sweep · make fuzz — each creates .venv itself; nothing else to set up.
-=======
-# make demo · make test · make test-all · make test-cluster · make wheel-check · make gpu · make lint · make docs · make bench · make bench-localise · make bench-shapes · make bench-hang-shapes · make bench-trainers · make sweep · make fuzz — each creates .venv itself; nothing else to set up.
->>>>>>> blind
+# make demo · make test · make test-all · make test-cluster · make wheel-check · make gpu · make lint · make docs · make bench · make bench-localise · make bench-shapes · make bench-paired · make goldens · make bench-hang-shapes · make bench-trainers · make sweep · make fuzz — each creates .venv itself; nothing else to set up.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -15,11 +11,7 @@ FUZZ_STAMP := $(VENV)/.installed-fuzz
 DOCS_STAMP := $(VENV)/.installed-docs
 CLUSTER_STAMP := $(VENV)/.installed-cluster
 
-<<<<<<< HEAD
-.PHONY: demo test test-1 test-2 test-3 test-all test-cluster wheel-check gpu lint docs fuzz bench bench-localise bench-shapes bench-paired goldens bench-hang-shapes sweep bench-numerics clean
-=======
-.PHONY: demo test test-1 test-2 test-3 test-all test-cluster wheel-check gpu lint docs fuzz bench bench-localise bench-shapes bench-hang-shapes bench-trainers sweep bench-numerics clean
->>>>>>> blind
+.PHONY: demo test test-1 test-2 test-3 test-all test-cluster wheel-check gpu lint docs fuzz bench bench-localise bench-shapes bench-paired goldens bench-hang-shapes bench-trainers sweep bench-numerics clean
 
 $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed; set PYTHON=/path/to/python3.11" >&2; exit 1; }
