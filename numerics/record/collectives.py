@@ -97,7 +97,7 @@ class Collectives:
         signature = inspect.signature(original)
 
         def call(*arguments: Any, **named: Any) -> Any:
-            if self._inside or _coalesced(named.get("group")):
+            if torch.compiler.is_compiling() or self._inside or _coalesced(named.get("group")):
                 return original(*arguments, **named)
             said = signature.bind(*arguments, **named).arguments
             group = said.get("group")

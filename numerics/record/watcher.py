@@ -12,6 +12,7 @@ from numerics.errors import CaptureError
 from numerics.record.batch_place import Batch, Layout, Place
 from numerics.record.collectives import Call, Collectives
 from numerics.record.gathered_weights import GatheredWeights
+from numerics.record.module_hooks import ModuleHooks, recorded_modules, uncompiled
 from numerics.record.placement import Placed, as_pairs, placed
 from numerics.record.recorder import Recorder
 from numerics.record.shape_inference import ShapeInference
@@ -26,7 +27,7 @@ from numerics.record.training_state import (
     steps_any,
     surroundings,
 )
-from numerics.record.wrapped_models import clean_name, first_tensor, in_backward
+from numerics.record.wrapped_models import first_tensor, in_backward
 from numerics.schema import COMPLEX, LEARNING_RATE, SETTINGS, TARGET, Kind, Phase
 
 
@@ -52,6 +53,7 @@ class Watcher:
         self._step, self._micro_batch, self._in_forward = 0, -1, False
         self._going_back = -1  # micro-batch whose backward runs: pipelines run it later than its forward
         self._handles: list[Any] = []
+        self._hooks = ModuleHooks()
         self._collectives = Collectives(self._collective) if recorder is not None and collectives else None
         self._gathered: GatheredWeights | None = None
         self._shapes = ShapeInference()
@@ -64,22 +66,20 @@ class Watcher:
 
     def _attach(self) -> None:
         # before FSDP gathers: the parameters as they stand at the start of a step
-        self._handles.append(self._model.register_forward_pre_hook(self._starts, prepend=True))
-        self._handles.append(self._model.register_forward_pre_hook(self._next_micro_batch, with_kwargs=True))
-        innermost = {
-            clean_name(name): module for name, module in self._model.named_modules()
-        }  # without wrappers
-        for clean, module in innermost.items():
+        self._hooks.before(self._model, self._starts, first=True, always=True)
+        self._hooks.before(self._model, self._next_micro_batch, always=True)
+        modules = recorded_modules(self._model)
+        for name, module in modules.items():
             # before the hooks that turn a DTensor into a plain tensor, which no longer says what part it is
-            self._handles.append(module.register_forward_hook(self._output_hook(clean), prepend=True))
+            self._hooks.after(module, self._output_hook(name), always=not name)
         # within DDP, after it has sent its first rank's buffers
-        self._handles.append(innermost[""].register_forward_pre_hook(self._buffers_before))
+        self._hooks.before(modules[""], self._buffers_before, always=True)
         if self._collectives is not None and self._layout is not None:
-            self._handles += on_added_gradients(self._model, self._layout, self._added)
+            self._handles += on_added_gradients(self._model, self._layout, uncompiled(self._added))
             self._gathered = GatheredWeights(self._model, self._layout, self._weight, self._added)
         if self._optimizer is not None:
-            self._handles.append(self._optimizer.register_step_pre_hook(self._before_step))
-            self._handles.append(self._optimizer.register_step_post_hook(self._after_step))
+            self._handles.append(self._optimizer.register_step_pre_hook(uncompiled(self._before_step)))
+            self._handles.append(self._optimizer.register_step_post_hook(uncompiled(self._after_step)))
 
     def _watches(self) -> bool:
         """Return whether a forward is the run's own: one that trains, or any where nothing is trained."""
@@ -297,6 +297,7 @@ class Watcher:
         for handle in self._handles:
             handle.remove()
         self._handles = []
+        self._hooks.close()
         if self._gathered is not None:
             self._gathered.close()
         self._shapes.close()
