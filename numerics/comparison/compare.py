@@ -26,6 +26,7 @@ from numerics.comparison.local_answer import (
 from numerics.comparison.local_scope import not_checked
 from numerics.comparison.matched_replay import MakeReplay, NoReplay, differences_from_declared, find_replay
 from numerics.comparison.next_step import ladder_of, what_decides
+from numerics.comparison.not_finite import numbers_lost
 from numerics.comparison.nothing_in_common import nothing_in_common
 from numerics.comparison.number_formats import format_of_plan, narrower_format
 from numerics.comparison.other_settings import with_other_settings
@@ -126,7 +127,7 @@ def _compared(
     """
     notes = (*notes, *random_notes(run))
     command = what_decides(run.capture)
-    broken = [*lost, *with_draws(run, broken_invariants(run))]
+    broken = [*lost, *numbers_lost(run, baseline), *with_draws(run, broken_invariants(run))]
     case = Case(run, baseline, tensors, broken, decide=command, goes_on=goes_on)
     if options.prove is not None:
         after = ladder_of(run.capture, None if baseline is None else baseline.capture.folder)

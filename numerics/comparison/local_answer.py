@@ -51,7 +51,7 @@ def decide_locally(case: Case, proof: LocalProof, baseline: LocalProof | None = 
     other = None if case.apart and case.apart.inputs else other_inputs(case.run, case.baseline)
     other = other or other_initial_weights(case)
     if other:
-        return other_baseline(case, other) or Decision("bug", "local", other)
+        return Decision("bug", "local", other)
     design = None if proof.spread else differs_by_design(case, proof)
     if design is not None:
         return design

@@ -52,7 +52,7 @@ def _same_but_for(
         return ""
     if not here.is_floating_point() and not there.is_floating_point() and here.shape == there.shape:
         share = _shared(here, there)
-        if share >= SAME_EXAMPLE:
+        if SAME_EXAMPLE <= share < 1:
             return f"holds the baseline's sequences but for {1 - share:.2g} of their elements"
         return ""
     targets = [_batch(one, step, f"{TARGET}0") for one in (mine, other)]

@@ -58,8 +58,15 @@ LONE_ELEMENT_ULP: Final = 2
 """Units in the last place up to which one element may differ alone: its rounding turned over."""
 
 REWRITTEN_ROUNDINGS: Final = 16
-"""Roundings of a tensor's usual size (root mean square) by which a formula written otherwise may miss. A hundred pairs
-of formulas (sums, norms, softmax, losses, attention, gates, their gradients) take up to 10; 16 of FP32 are 1e-6."""
+"""Roundings of a tensor's usual size (root mean square) by which an element of a formula written otherwise may miss. A
+hundred pairs of formulas (sums, norms, losses, attention, gates, their gradients) take up to 10; 16 of FP32 are 1e-6."""
+
+REWRITTEN_MEAN: Final = 1.25
+"""Such roundings by which its elements miss in root mean square: the pairs take up to 0.9, for roundings fall either way,
+and a factor that is rounded once adds one at most; a factor of 1.01 in BF16 takes 1.85 or more."""
+
+REWRITTEN_SPREAD: Final = 4
+"""Standard deviations by which that mean of few elements may be larger, as a share of it over the root of their count."""
 
 NO_ROUNDING: Final = 0.25
 """Relative size of a first divergence from which no forced replay is asked whether it is rounding: 64 of BF16's."""
