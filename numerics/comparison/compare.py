@@ -126,11 +126,12 @@ def _compared(
     `lost` is what a run that goes on from a step of its baseline lost, `goes_on` says so of it; see `resumed`.
     """
     notes = (*notes, *random_notes(run))
-    command = what_decides(run.capture)
+    other = None if baseline is None else baseline.capture.folder
+    command = what_decides(run.capture, other)
     broken = [*lost, *numbers_lost(run, baseline), *with_draws(run, broken_invariants(run))]
     case = Case(run, baseline, tensors, broken, decide=command, goes_on=goes_on)
     if options.prove is not None:
-        after = ladder_of(run.capture, None if baseline is None else baseline.capture.folder)
+        after = ladder_of(run.capture, other)
         return _proved_locally(replace(case, decide=after), options.prove, notes)
     case = replace(case, apart=perhaps_by_chance(case))
     kinds = baseline_kinds(case)

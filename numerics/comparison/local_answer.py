@@ -70,8 +70,9 @@ def _other_loss(case: Case, proof: LocalProof, baseline: LocalProof | None) -> s
     """
     if _declared(case, proof):
         return None
-    other = other_weights(proof, baseline) if case.apart else other_loss(proof, case.baseline)
-    return "; ".join([other, *(doubt.sentence for doubt in proof.doubts[:1])]) if other else None
+    why = "".join(doubt.sentence for doubt in proof.doubts[:1])
+    other = other_weights(proof, baseline) if case.apart else other_loss(proof, case.baseline, why)
+    return f"{other}; {why}" if other and why and why not in other else other
 
 
 def _unplaced(proof: LocalProof) -> Decision:

@@ -15,9 +15,12 @@ def what_decides(capture: Capture, baseline: Path | None = None, *, refused: boo
             ladder_of(capture, baseline) if refused else f"numerics replay {folder} --out {folder / REPLAY}"
         )
     proof = "numerics compare --model FILE.py:FUNCTION --parallel"
+    beside = "" if baseline is None else f" --baseline {baseline}"
     if capture.values:
-        return f"{proof} {folder}"
-    return f"numerics capture --level tensors --out {folder}_values -- CMD, then {proof} {folder}_values"
+        return f"{proof} {folder}{beside}"
+    return (
+        f"numerics capture --level tensors --out {folder}_values -- CMD, then {proof} {folder}_values{beside}"
+    )
 
 
 def ladder_of(capture: Capture, baseline: Path | None) -> str:

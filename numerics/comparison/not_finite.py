@@ -67,9 +67,7 @@ def _nan(run: Columns, bad: np.ndarray) -> np.ndarray:
     found = np.zeros(len(run), bool)
     for row in np.flatnonzero(bad).tolist():
         key = run.values_key(row)
-        found[row] = (
-            key is None or bool(np.isnan(run.capture.read_values(int(run["rank"][row]), key)).any())
-        )
+        found[row] = key is None or bool(np.isnan(run.capture.read_values(int(run["rank"][row]), key)).any())
     return found
 
 

@@ -1,6 +1,6 @@
 """One step of a captured run: what its modules got and gave, and the state around it, put together over the ranks."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any, Final
 
@@ -11,7 +11,8 @@ from torch import nn
 from numerics.local.forced_pass import ROOT, ROOT_GRADIENT
 from numerics.local.recorded import Reading, RecordedRun, summed
 from numerics.local.shared_parameters import expert_modules, other_names
-from numerics.schema import AUTOCAST, BUFFER, RANDOM, TARGET, parse_boxes
+from numerics.record.call_arguments import call_of
+from numerics.schema import AUTOCAST, BUFFER, CALL, RANDOM, TARGET, parse_boxes
 from tracekit.errors import InputError
 
 _NARROW: Final = {"bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -287,8 +288,16 @@ class RecordedStep:
                 f"{self.recorded.run.capture.folder}: step {self.step} holds no values of the model's inputs; capture "
                 "with level tensors"
             )
-        args = [by_name[n] for n in sorted((n for n in by_name if n.isdigit()), key=int)]
-        return args, {n: value for n, value in by_name.items() if not n.isdigit()}
+        return self.arranged(place, by_name)
+
+    def arranged(self, place: Place, tensors: Mapping[str, torch.Tensor]) -> tuple[list[Any], dict[str, Any]]:
+        """Return tensors as the model of a place was called with those of their names, by position and by name."""
+        form = self.given(place, "input", CALL)
+        called = None if form is None else call_of(form.numpy().tobytes(), tensors)
+        if called is not None:
+            return called
+        args = [tensors[n] for n in sorted((n for n in tensors if n.isdigit()), key=int)]
+        return args, {n: value for n, value in tensors.items() if not n.isdigit()}
 
 
 def state_before(recorded: RecordedRun, step: int) -> tuple[int, str]:

@@ -40,9 +40,7 @@ class ModuleHooks:
         self._handles: list[Any] = []
         self._compiled: dict[nn.Module, _CompiledCall] = {}
 
-    def before(
-        self, module: nn.Module, hook: Before, *, first: bool = False, always: bool = False
-    ) -> None:
+    def before(self, module: nn.Module, hook: Before, *, first: bool = False, always: bool = False) -> None:
         """Call a hook before each call of a module: `first` puts it before those that are there."""
         call = self._call_of(module)
         if call is not None:

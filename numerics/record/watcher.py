@@ -10,6 +10,7 @@ from torch import nn
 
 from numerics.errors import CaptureError
 from numerics.record.batch_place import Batch, Layout, Place
+from numerics.record.call_arguments import form_of, named_tensors
 from numerics.record.collectives import Call, Collectives
 from numerics.record.gathered_weights import GatheredWeights
 from numerics.record.module_hooks import ModuleHooks, recorded_modules, uncompiled
@@ -28,7 +29,7 @@ from numerics.record.training_state import (
     surroundings,
 )
 from numerics.record.wrapped_models import first_tensor, in_backward
-from numerics.schema import COMPLEX, LEARNING_RATE, SETTINGS, TARGET, Kind, Phase
+from numerics.schema import CALL, COMPLEX, LEARNING_RATE, SETTINGS, TARGET, Kind, Phase
 
 
 class Watcher:
@@ -128,7 +129,7 @@ class Watcher:
     def _next_micro_batch(
         self, _model: nn.Module, args: tuple[object, ...], kwargs: Mapping[str, object]
     ) -> None:
-        given = {**{str(n): value for n, value in enumerate(args)}, **kwargs}
+        given = named_tensors(args, kwargs)
         if not self._watches() or self._shapes.asks(*given.values()):
             return
         self._in_forward = True
@@ -138,9 +139,9 @@ class Watcher:
                 f"numerics.watch: a step makes more than micro_batches={self._micro_batches} forwards; say how many"
             )
         for name, value in given.items():
-            if isinstance(value, torch.Tensor):
-                self._value(f"in.{name}", value, "forward", "input", "", self._micro_batch)
-        for name, state in surroundings():
+            self._value(f"in.{name}", value, "forward", "input", "", self._micro_batch)
+        form = form_of(args, kwargs)
+        for name, state in (*surroundings(), *([] if form is None else [(CALL, form)])):
             partial = f"rank={0 if self._to is None else self._to.rank}"
             more: Any = {"phase": "forward", "kind": "input", "micro_batch": self._micro_batch}
             self.record(name, state, partial=partial, **more)
