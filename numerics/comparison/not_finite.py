@@ -55,7 +55,7 @@ def _first(run: Columns, rows: Ints) -> Ints:
 
 
 def _meant(run: Columns, bad: np.ndarray, step: int) -> np.ndarray:
-    """Mark rows of tensors that were not finite in earlier steps too, or that hold infinities alone before a backward."""
+    """Mark rows of tensors that were not finite in earlier steps too, or hold infinities alone before a backward."""
     names = keys_of(*(run[c] for c in _ENTRY[1:]))
     earlier = np.isin(names, names[bad & (run["step"] < step)])
     forward = bad & run.named("phase", "init", "forward")

@@ -173,7 +173,7 @@ def within(value: torch.Tensor, error: torch.Tensor, recorded: torch.Tensor) -> 
 
 
 def most_rewritten(apart: float, size: float, roundoff: float, count: int) -> float:
-    """Return by how much an element of a formula written otherwise may miss; 0 where no such formula misses so in the mean.
+    """Return by how much an element of a formula written otherwise may miss; 0 where none misses so in the mean.
 
     `apart` and `size` are the root mean squares of `count` misses and of the right values.
     """

@@ -83,7 +83,7 @@ class _CompiledCall:
         self._original = self._module._compiled_call_impl  # noqa: SLF001 - torch has no hook outside the graph
         self.before: list[Before] = []
         self.after: list[After] = []
-        self._module._compiled_call_impl = self
+        self._module._compiled_call_impl = self  # noqa: SLF001 - as above
 
     def __call__(self, *given: Any, **named: Any) -> Any:
         if torch.compiler.is_compiling():  # the graph of a module around this one

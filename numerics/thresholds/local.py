@@ -59,14 +59,14 @@ LONE_ELEMENT_ULP: Final = 2
 
 REWRITTEN_ROUNDINGS: Final = 16
 """Roundings of a tensor's usual size (root mean square) by which an element of a formula written otherwise may miss. A
-hundred pairs of formulas (sums, norms, losses, attention, gates, their gradients) take up to 10; 16 of FP32 are 1e-6."""
+hundred pairs of formulas (sums, norms, losses, attention, gates, gradients) take up to 10; 16 of FP32 are 1e-6."""
 
 REWRITTEN_MEAN: Final = 1.25
-"""Such roundings by which its elements miss in root mean square: the pairs take up to 0.9, for roundings fall either way,
+"""Such roundings by which its elements miss in root mean square: the pairs take up to 0.9, as roundings fall either way,
 and a factor that is rounded once adds one at most; a factor of 1.01 in BF16 takes 1.85 or more."""
 
 REWRITTEN_SPREAD: Final = 4
-"""Standard deviations by which that mean of few elements may be larger, as a share of it over the root of their count."""
+"""Standard deviations by which that mean of few elements may be larger, each its share over the root of their count."""
 
 NO_ROUNDING: Final = 0.25
 """Relative size of a first divergence from which no forced replay is asked whether it is rounding: 64 of BF16's."""
