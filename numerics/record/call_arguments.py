@@ -1,7 +1,7 @@
 """What a model is called with: its tensors by name, and how they stand among lists, mappings and plain values.
 
-A tensor is named by its place: "0" or "mask", and within a list or mapping "1.0" or "batch.ids". The form of a call that
-has more than tensors is kept, so that a replay calls the model alike: a None by position keeps its place.
+A tensor is named by its place: "0" or "mask", and within a list or mapping "1.0" or "batch.ids". A call of more than
+tensors is kept in its form, so that a replay calls the model alike: a None by position keeps its place.
 """
 
 import json

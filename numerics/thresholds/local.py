@@ -62,8 +62,8 @@ REWRITTEN_ROUNDINGS: Final = 16
 hundred pairs of formulas (sums, norms, losses, attention, gates, gradients) take up to 10; 16 of FP32 are 1e-6."""
 
 REWRITTEN_MEAN: Final = 1.25
-"""Such roundings by which its elements miss in root mean square: the pairs take up to 0.9, as roundings fall either way,
-and a factor that is rounded once adds one at most; a factor of 1.01 in BF16 takes 1.85 or more."""
+"""Such roundings by which its elements miss in root mean square: the pairs take up to 0.9, since roundings fall either
+way, and a factor rounded once adds one at most; a factor of 1.01 in BF16 takes 1.85 or more."""
 
 REWRITTEN_SPREAD: Final = 4
 """Standard deviations by which that mean of few elements may be larger, each its share over the root of their count."""
