@@ -31,7 +31,7 @@ class RecordedStep:
     def __init__(self, recorded: RecordedRun, model: nn.Module, step: int) -> None:
         self.recorded, self.model, self.step = recorded, model, step
         self._goes_on_from = recorded.restored.get(step, step)  # as the start of this step
-        self.before = state_before(recorded, self._goes_on_from)
+        self.before = recorded.state_before(self._goes_on_from)
         self.parts = recorded.run.capture.world_size // max(len({p[0] for p in recorded.places(step)}), 1)
         self.experts = expert_modules(recorded, model)
         self._ties = other_names(model)
@@ -298,10 +298,3 @@ class RecordedStep:
             return called
         args = [tensors[n] for n in sorted((n for n in tensors if n.isdigit()), key=int)]
         return args, {n: value for n, value in tensors.items() if not n.isdigit()}
-
-
-def state_before(recorded: RecordedRun, step: int) -> tuple[int, str]:
-    """Return the (step, phase) of the weights a step starts from: after the one before, else at its own start."""
-    if recorded.names(step - 1, "step", "param"):
-        return step - 1, "step"
-    return (step, "init") if recorded.names(step, "init", "param") else (-1, "init")

@@ -28,7 +28,7 @@ from numerics.record.training_state import (
     steps_any,
     surroundings,
 )
-from numerics.record.wrapped_models import first_tensor, in_backward
+from numerics.record.wrapped_models import first_tensor, in_backward, module_of
 from numerics.schema import CALL, COMPLEX, LEARNING_RATE, SETTINGS, TARGET, Kind, Phase
 
 
@@ -90,30 +90,18 @@ class Watcher:
         if self._to is None or call.value.is_complex():
             return
         phase: Phase = "backward" if in_backward() else "forward" if self._in_forward else "reduce"
-        self._put(
-            call.label,
-            call.value,
-            step=self._step,
-            phase=phase,
-            kind="collective_in" if call.kind == "collective_in" else "collective_out",
-            axis="group",
-            op=call.op,
-            label=call.label,
-            group=call.group,
-            global_shape=(call.size,),
-            boxes=[call.box],
-            partial=f"rank={self._to.rank}",
-        )
+        own = f"rank={self._to.rank}"
+        self._put(call.label, call.value, step=self._step, phase=phase, partial=own, **call.columns)
 
     def _weight(self, name: str, at: Placed) -> None:
         """Record a gathered weight, once a step; a copy, for FSDP2 frees the memory that it was gathered into."""
         if not self._micro_batch and torch.is_grad_enabled() and not in_backward():
             copied = replace(at, local=at.local.detach().clone())
-            self._record(name, copied, "forward", "param", _module(name), -1)
+            self._record(name, copied, "forward", "param", module_of(name), -1)
 
     def _added(self, name: str, at: Placed) -> None:
         """Record what a backward adds to a parameter's gradient."""
-        self._record(f"{name}.grad", at, "backward", "param_grad_local", _module(name), self._going_back)
+        self._record(f"{name}.grad", at, "backward", "param_grad_local", module_of(name), self._going_back)
 
     def _starts(self, *_: object) -> None:
         if self._optimizer is None:
@@ -219,20 +207,20 @@ class Watcher:
         if self._layout is None:
             return
         for name, at in parameters(self._model, self._layout):
-            self._record(name, at, phase, "param", _module(name), -1, step)
+            self._record(name, at, phase, "param", module_of(name), -1, step)
 
     def _moments(self, phase: Phase, step: int) -> None:
         if self._layout is None:
             return
         found = () if self._optimizer is None else moments(self._model, self._optimizer, self._layout)
         for name, key, at in found:
-            self._record(f"{name}.{key}", at, phase, "optimizer", _module(name), -1, step)
+            self._record(f"{name}.{key}", at, phase, "optimizer", module_of(name), -1, step)
 
     def _before_step(self, *_: object) -> None:
         if self._layout is None or self._optimizer is None:
             return
         for name, at in gradients(self._model, self._layout) if self._steps_own else ():
-            self._record(f"{name}.grad", at, "reduce", "param_grad", _module(name), -1)
+            self._record(f"{name}.grad", at, "reduce", "param_grad", module_of(name), -1)
         for number, group in enumerate(self._optimizer.param_groups):
             rate = torch.as_tensor(group["lr"], dtype=torch.float64)
             self.record(f"{LEARNING_RATE}{number}", rate, phase="step")
@@ -310,8 +298,3 @@ class Watcher:
         except OSError as error:
             self._give_up(error)
         self._to = None
-
-
-def _module(parameter: str) -> str:
-    """Return the name of the module that holds a parameter."""
-    return parameter.rpartition(".")[0]
