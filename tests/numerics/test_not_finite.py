@@ -55,7 +55,7 @@ def test_lost_numbers_are_named_first(level, beside, tmp_path):
     found = compare(run, baseline)
     assert (found.verdict, found.first_divergence.tensor, found.first_divergence.step) == (
         "bug",
-        "out.grad",
+        "down.out.grad",
         1,
     )
     assert "not a number" in found.reason
@@ -65,7 +65,7 @@ def test_lost_numbers_are_named_first(level, beside, tmp_path):
 def test_lost_numbers_are_named_by_a_local_proof(tmp_path):
     found = compare(train(tmp_path, [1.0, NAN]), None, PROVED)
     assert found.verdict == "bug"
-    assert "out.grad of step 1 (backward) on rank 0" in found.reason
+    assert "down.out.grad of step 1 (backward) on rank 0" in found.reason
 
 
 def test_masks_and_skipped_updates_are_no_bug(tmp_path):
