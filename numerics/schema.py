@@ -77,8 +77,8 @@ BUFFER: Final = "buffer."
 AUTOCAST: Final = "autocast."
 """Start of an input's name that says how a forward casts by itself; the device and the format follow."""
 
-ARGUMENTS: Final = "arguments"
-"""Name of the input that holds what a forward was given beside tensors: JSON in UTF-8, (bytes,) uint8."""
+CALL: Final = "call"
+"""Name of the input that holds the form of a call of more than tensors: JSON in UTF-8, (bytes,) uint8."""
 
 COMPLEX: Final = "complex"
 """Label of an input that was complex: real and imaginary parts stand in its last dimension."""

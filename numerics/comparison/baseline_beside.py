@@ -13,7 +13,6 @@ from numerics.local.forced_pass import ROOT
 from numerics.local.proof import LocalProof
 from numerics.thresholds.comparison import OTHER_FORMAT
 
-_GIVEN: Final = "the run is what the model gives for that, and whether it was meant, no record tells"
 _COMPUTED: Final = "the run is what the model gives, and the baseline computes something else"
 _SEED: Final = (
     "seed each data-parallel rank by its number, and restore every rank's generators (torch.get_rng_state, "
@@ -21,11 +20,8 @@ _SEED: Final = (
 )
 
 
-def other_baseline(case: Case, other: str, *, given: bool = False) -> Decision | None:
-    """Leave a case open whose gradients are not the baseline's where already the model's outputs are not.
-
-    `given` says that the runs were given other inputs or weights, which other outputs follow from.
-    """
+def other_baseline(case: Case, other: str) -> Decision | None:
+    """Leave a case open whose gradients are not the baseline's where already the model's outputs are not."""
     tensors, number = case.tensors, case.run.names.number
     if tensors is None or case.apart is not None or case.baseline is None:
         return None
@@ -38,7 +34,7 @@ def other_baseline(case: Case, other: str, *, given: bool = False) -> Decision |
         "undecided",
         "none",
         f"{other}, and the model's outputs differ from the baseline's by {apart:.2g} of their size: "
-        + (_GIVEN if given else _COMPUTED),
+        + _COMPUTED,
         f"numerics compare --model FILE.py:FUNCTION --parallel {case.baseline.capture.folder}",
     )
 

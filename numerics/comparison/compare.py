@@ -22,6 +22,7 @@ from numerics.comparison.forced_replay import ForcedReplay, forced_replay
 from numerics.comparison.invariants import broken_invariants
 from numerics.comparison.matched_replay import MakeReplay, NoReplay, differences_from_declared, find_replay
 from numerics.comparison.next_step import ladder_of, what_decides
+from numerics.comparison.not_finite import numbers_lost
 from numerics.comparison.nothing_in_common import nothing_in_common
 from numerics.comparison.number_formats import format_of_plan, narrower_format
 from numerics.comparison.preconditions import thread_note, why_incomparable
@@ -121,11 +122,12 @@ def _compared(
     `lost` is what a run that goes on from a step of its baseline lost, `goes_on` says so of it; see `resumed`.
     """
     notes = (*notes, *random_notes(run))
-    command = what_decides(run.capture, None if baseline is None else baseline.capture.folder)
-    broken = [*lost, *with_draws(run, broken_invariants(run))]
+    other = None if baseline is None else baseline.capture.folder
+    command = what_decides(run.capture, other)
+    broken = [*lost, *numbers_lost(run, baseline), *with_draws(run, broken_invariants(run))]
     case = Case(run, baseline, tensors, broken, decide=command, goes_on=goes_on)
     if options.prove is not None:
-        after = ladder_of(run.capture, None if baseline is None else baseline.capture.folder)
+        after = ladder_of(run.capture, other)
         return _proved_locally(replace(case, decide=after), options.prove, notes)
     case = replace(case, apart=perhaps_by_chance(case))
     kinds = baseline_kinds(case)

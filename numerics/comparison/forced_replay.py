@@ -20,9 +20,9 @@ from numerics.comparison.row_table import RowTable, by_row
 from numerics.comparison.tensor_table import Status
 from numerics.formats import UNIT_ROUNDOFF, unit_roundoff
 from numerics.keys import Ints
+from numerics.local.judgement import most_rewritten
 from numerics.schema import FOLDER
 from numerics.store import Capture, open_capture
-from numerics.thresholds.local import REWRITTEN_ROUNDINGS
 from tracekit.errors import InputError
 
 EXACT, ERROR = "exact", "error"
@@ -145,14 +145,19 @@ class _Bounds:
             return False
         recorded, right, _ = self._read(self.exact, row)
         with np.errstate(all="ignore"):
-            return bool(np.nanmax(np.abs(recorded - right), initial=0.0) <= self._usual(row, right))
+            most = np.nanmax(np.abs(recorded - right), initial=0.0)
+        return bool(most <= self._usual(row, recorded, right))
 
-    def _usual(self, row: int, right: np.ndarray) -> float:
+    def _usual(self, row: int, recorded: np.ndarray, right: np.ndarray) -> float:
         """Return the miss that a formula written otherwise may make, at the tensor's usual size."""
-        finite = right[np.isfinite(right)].astype(np.float64)
-        with np.errstate(over="ignore"):
-            size = float(np.sqrt(np.mean(finite * finite))) if len(finite) else 0.0
-        return REWRITTEN_ROUNDINGS * unit_roundoff(self.run.name("dtype", row)) * size
+        with np.errstate(all="ignore"):
+            misses = recorded - right
+            finite = np.isfinite(right) & np.isfinite(misses)
+            missed, size = (
+                float(np.sqrt(np.mean(np.square(one[finite], dtype=np.float64)))) if finite.any() else 0.0
+                for one in (misses, right)
+            )
+        return most_rewritten(missed, size, unit_roundoff(self.run.name("dtype", row)), len(right))
 
     def _read(self, exact: Columns, row: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return the recorded values of a row, the exact ones, and the bound of their rounding."""
@@ -176,7 +181,7 @@ class _Bounds:
             return None
         recorded, right, allowed = self._read(exact, row)
         if unit_roundoff(dtype) <= UNIT_ROUNDOFF["float32"]:
-            allowed = np.where(allowed > 0, np.maximum(allowed, self._usual(row, right)), allowed)
+            allowed = np.where(allowed > 0, np.maximum(allowed, self._usual(row, recorded, right)), allowed)
         with np.errstate(all="ignore"):
             apart = np.where(
                 (recorded == right) | (np.isnan(recorded) & np.isnan(right)), 0.0, np.abs(recorded - right)

@@ -51,7 +51,7 @@ def decide_locally(case: Case, proof: LocalProof, baseline: LocalProof | None = 
     other = None if case.apart and case.apart.inputs else other_inputs(case.run, case.baseline)
     other = other or other_initial_weights(case)
     if other:
-        return other_baseline(case, other, given=True) or Decision("bug", "local", other)
+        return Decision("bug", "local", other)
     design = None if proof.spread else differs_by_design(case, proof)
     if design is not None:
         return design
@@ -75,8 +75,9 @@ def _other_loss(case: Case, proof: LocalProof, baseline: LocalProof | None) -> s
     """
     if _declared(case, proof):
         return None
-    other = other_weights(proof, baseline) if case.apart else other_loss(proof, case.baseline)
-    return "; ".join([other, *(doubt.sentence for doubt in proof.doubts[:1])]) if other else None
+    why = "".join(doubt.sentence for doubt in proof.doubts[:1])
+    other = other_weights(proof, baseline) if case.apart else other_loss(proof, case.baseline, why)
+    return f"{other}; {why}" if other and why and why not in other else other
 
 
 def _unplaced(proof: LocalProof) -> Decision:

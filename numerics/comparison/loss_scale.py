@@ -30,11 +30,12 @@ class _Pair:
         return float((self.mine - self.other).norm() / self.mine.norm().clamp_min(NO_DIVISOR))
 
 
-def other_loss(proof: LocalProof, baseline: Columns | None) -> str | None:
+def other_loss(proof: LocalProof, baseline: Columns | None, why: str = "") -> str | None:
     """Return a sentence where the first step's gradients as a whole are not those of the baseline; None otherwise.
 
     A factor is named only where every element is that many times the baseline's, within roundings: of any two sets of
-    gradients there is a ratio. For runs that draw the same random numbers; see `other_weights` for others.
+    gradients there is a ratio. `why` explains a factor where the run's records do. For runs that draw the same random
+    numbers; see `other_weights` for others.
     """
     if baseline is None or not baseline.capture.values:
         return None
@@ -46,7 +47,7 @@ def other_loss(proof: LocalProof, baseline: Columns | None) -> str | None:
     if exact and not _times(pairs, 1.0):
         return (
             f"every element of all gradients of step {step} is {ratio:.6g} times the baseline's, though each follows "
-            f"from the recorded gradient of the loss: {_SCALED}"
+            f"from the recorded gradient of the loss: {why or _SCALED}"
         )
     if abs(ratio - 1) <= LOSS_SCALE:
         return None

@@ -60,9 +60,9 @@ def _same_but_for(
     """Return in words how inputs of the same examples differ; "" where they do not, or are of others."""
     if _examples(here) == _examples(there):
         return ""
-    if not here.is_floating_point() and not there.is_floating_point():
-        share = _shared(here, there) if here.shape == there.shape else 0.0
-        if share >= SAME_EXAMPLE:
+    if not here.is_floating_point() and not there.is_floating_point() and here.shape == there.shape:
+        share = _shared(here, there)
+        if SAME_EXAMPLE <= share < 1:
             return f"holds the baseline's sequences but for {1 - share:.2g} of their elements"
         return ""
     targets = [_batch(one, step, f"{TARGET}0") for one in (mine, other)]

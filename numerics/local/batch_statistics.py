@@ -17,6 +17,7 @@ from torch import nn
 from numerics.local.judgement import ratio
 from numerics.local.model_inputs import model_inputs
 from numerics.local.recorded_step import Place, RecordedStep
+from numerics.record.call_arguments import named_tensors
 from numerics.record.wrapped_models import clean_name, first_tensor
 from numerics.thresholds.local import APART_IN_FP64, MOST_BATCHES_TRIED
 
@@ -63,15 +64,16 @@ def batch_statistics(state: RecordedStep, place: Place, held: Tensors, loss: Los
     """
     try:
         args, kwargs = model_inputs(state, place)
-        given = {**{str(n): value for n, value in enumerate(args)}, **kwargs}
+        given = named_tensors(args, kwargs)
         targets = state.targets(place) if loss is not None else []
         rows = _rows(state.model, {n: value for n, value in given.items() if isinstance(value, torch.Tensor)})
         if rows is None:
             return _normalising(state.model)
-        same, other = (_ran(state, held, given, rows, targets, loss, other=other) for other in (False, True))
+        of = (state, place)
+        same, other = (_ran(of, held, given, rows, targets, loss, other=other) for other in (False, True))
         found = _compared(state.model, same, other)
         if found is not None and found.words:
-            again = _ran(state, held, given, rows, targets, loss, other=False)
+            again = _ran(of, held, given, rows, targets, loss, other=False)
             repeated = _compared(state.model, same, again)
             found = found if repeated is not None and not repeated.words else None  # it may keep state
     except Exception:  # noqa: BLE001 - the user's model may raise anything on inputs that no run gave it
@@ -102,7 +104,7 @@ def _rows(model: nn.Module, given: Tensors) -> tuple[int, int] | None:
 
 
 def _ran(
-    state: RecordedStep,
+    of: tuple[RecordedStep, Place],
     held: Tensors,
     given: dict[str, Any],
     rows: tuple[int, int],
@@ -112,19 +114,15 @@ def _ran(
     other: bool,
 ) -> _Run:
     """Run the model on a place's sequences and more: copies of these, or `other` ones."""
-    kept, every = rows
+    (state, place), (kept, every) = of, rows
     run = _Run(every, kept)
     values = {
         name: _wide(value.detach().clone()).requires_grad_(value.is_floating_point())
         for name, value in held.items()
     }
     values |= {name: _wide(value.detach().clone()) for name, value in state.model.named_buffers()}
-    inputs = {
-        name: _widened(value, kept, every, other=other) if isinstance(value, torch.Tensor) else value
-        for name, value in given.items()
-    }
-    args = [inputs[name] for name in inputs if name.isdigit()]
-    named = {name: value for name, value in inputs.items() if not name.isdigit()}
+    inputs = {name: _widened(value, kept, every, other=other) for name, value in given.items()}
+    args, named = state.arranged(place, inputs)
     with ExitStack() as around:
         around.enter_context(torch.random.fork_rng(devices=[]))
         torch.manual_seed(0)

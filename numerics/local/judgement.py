@@ -8,7 +8,13 @@ import torch
 
 from numerics.local.bounded import Bounded, unit
 from numerics.local.recorded import Reading, same_bits
-from numerics.thresholds.local import LONE_ELEMENT_OF, LONE_ELEMENT_ULP, REWRITTEN_ROUNDINGS
+from numerics.thresholds.local import (
+    LONE_ELEMENT_OF,
+    LONE_ELEMENT_ULP,
+    REWRITTEN_MEAN,
+    REWRITTEN_ROUNDINGS,
+    REWRITTEN_SPREAD,
+)
 
 _BITS: Final = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 """Integer type by bytes of an element."""
@@ -141,8 +147,8 @@ def within(value: torch.Tensor, error: torch.Tensor, recorded: torch.Tensor) -> 
     """Return how a recorded tensor stands to `value`, which a sound run may miss by `error` and one last rounding.
 
     The same formula written otherwise (terms in another order, a factor multiplied out) rounds other intermediate
-    values, at the size of the tensor's usual elements: such a miss is rounding too, and in 16-bit formats, where it may
-    hide a bug, nothing is said of it.
+    values, at the size of the tensor's usual elements: such misses, small in the mean, are rounding too, and in 16-bit
+    formats, where they may hide a bug, nothing is said of them.
     """
     finite = value.abs().where(value.isfinite(), 0.0)
     allowed = error + torch.finfo(recorded.dtype).eps / 2 * finite + torch.finfo(recorded.dtype).tiny
@@ -152,8 +158,10 @@ def within(value: torch.Tensor, error: torch.Tensor, recorded: torch.Tensor) -> 
         return Judged(
             Standing.UNCHECKED, None, differ, recorded.numel(), factor, "no bound of its rounding is known"
         )
-    usual = float(finite.double().square().mean().sqrt()) if value.numel() else 0.0
-    usual *= REWRITTEN_ROUNDINGS * unit(recorded.dtype)
+    missed, size = (
+        float(one.double().square().mean().sqrt()) if one.numel() else 0.0 for one in (apart, finite)
+    )
+    usual = most_rewritten(missed, size, unit(recorded.dtype), recorded.numel())
     wide = torch.finfo(recorded.dtype).bits >= torch.finfo(torch.float32).bits
     if wide:
         allowed = allowed.clamp_min(usual)
@@ -164,6 +172,15 @@ def within(value: torch.Tensor, error: torch.Tensor, recorded: torch.Tensor) -> 
         return Judged(Standing.UNCHECKED, use, differ, recorded.numel(), factor, _REWRITTEN)
     found, lone = factors_between(recorded, value, allowed), flipped_beyond(recorded, value, allowed)
     return Judged(Standing.BEYOND, use, differ, recorded.numel(), factor, factors=found, lone=lone)
+
+
+def most_rewritten(apart: float, size: float, roundoff: float, count: int) -> float:
+    """Return by how much an element of a formula written otherwise may miss; 0 where none misses so in the mean.
+
+    `apart` and `size` are the root mean squares of `count` misses and of the right values.
+    """
+    mean = REWRITTEN_MEAN * (1 + REWRITTEN_SPREAD / max(count, 1) ** 0.5) * roundoff * size
+    return REWRITTEN_ROUNDINGS * roundoff * size if apart <= mean else 0.0
 
 
 def factors_between(

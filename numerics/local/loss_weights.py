@@ -12,6 +12,7 @@ from numerics.local.padding import Inputs, several_sequences
 from numerics.local.parameter_gradients import Scale
 from numerics.local.recorded_step import Place, RecordedStep
 from numerics.local.token_weights import Part, Weights, divisor, masked_positions, unequal_shares, weights_of
+from numerics.record.call_arguments import named_tensors
 from tracekit.errors import InputError
 
 ATTENTION_MASK: Final = "in.attention_mask"
@@ -122,8 +123,7 @@ def inputs_of(state: RecordedStep, place: Place) -> Inputs:
         args, kwargs = model_inputs(state, place)
     except InputError:
         return {}
-    given = {**{str(number): value for number, value in enumerate(args)}, **kwargs}
-    return {name: value for name, value in given.items() if isinstance(value, torch.Tensor)}
+    return named_tensors(args, kwargs)
 
 
 def _in_words(step: int, read: dict[Place, Weights], *, alike: bool) -> str:

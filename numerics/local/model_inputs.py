@@ -1,11 +1,8 @@
 """What a place's model was called with: tensors put together from the parts of ranks, and what else it was given."""
 
-import json
 from typing import Any
 
 from numerics.local.recorded_step import Place, RecordedStep
-from numerics.schema import ARGUMENTS
-from numerics.thresholds.local import MAX_ARGUMENTS
 from tracekit.errors import InputError
 
 
@@ -23,10 +20,7 @@ def spread_input(state: RecordedStep, place: Place) -> str:
 
 
 def model_inputs(state: RecordedStep, place: Place) -> tuple[list[Any], dict[str, Any]]:
-    """Return what the model was called with, by position and by name. InputError where that was not recorded.
-
-    What is no tensor at a position before a recorded one counts as None where no record tells.
-    """
+    """Return what the model was called with, by position and by name. InputError where that was not recorded."""
     recorded, pipeline = state.recorded, state.recorded.run["pp"]
     tensors: dict[str, Any] = {}
     for name in recorded.names(state.step, "forward", "input"):
@@ -46,23 +40,4 @@ def model_inputs(state: RecordedStep, place: Place) -> tuple[list[Any], dict[str
             f"{recorded.run.capture.folder}: step {state.step} holds no values of the model's inputs; capture with "
             "level tensors"
         )
-    given = {**_other_arguments(state, place), **tensors}
-    places = {name: int(name) for name in given if name.isdecimal() and int(name) < MAX_ARGUMENTS}
-    args = [given.get(str(n)) for n in range(max(places.values(), default=-1) + 1)]
-    return args, {name: value for name, value in given.items() if name not in places}
-
-
-def _other_arguments(state: RecordedStep, place: Place) -> dict[str, Any]:
-    """Return what the model was called with beside tensors, by position or name; empty where no record tells."""
-    recorded = state.recorded
-    rows = recorded.of_place(recorded.rows(state.step, "forward", "input", ARGUMENTS), place)
-    pipeline = recorded.run["pp"]
-    first = min(rows, key=lambda row: int(pipeline[row]), default=None)
-    held = None if first is None else recorded.local(first)
-    if held is None:
-        return {}
-    try:
-        told = json.loads(held.numpy().tobytes())
-    except (ValueError, RecursionError):
-        return {}
-    return told if isinstance(told, dict) else {}
+    return state.arranged(place, tensors)

@@ -185,6 +185,12 @@ class RecordedRun:
         flat, boxes = self.local(row), parse_boxes(self.run.name("boxes", row) or "")
         return None if flat is None else flat.reshape(boxes[0].sizes if boxes else ())
 
+    def state_before(self, step: int) -> tuple[int, str]:
+        """Return the (step, phase) of the weights a step starts from: after the one before, else at its own start."""
+        if self.names(step - 1, "step", "param"):
+            return step - 1, "step"
+        return (step, "init") if self.names(step, "init", "param") else (-1, "init")
+
     def unplaced(self, row: int) -> bool:
         """Return whether nobody said which part of the whole a row's tensor is."""
         return self.run.name("partial", row).startswith(UNPLACED)

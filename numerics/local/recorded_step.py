@@ -1,8 +1,8 @@
 """One step of a captured run: what its modules got and gave, and the state around it, put together over the ranks."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import torch
@@ -11,7 +11,8 @@ from torch import nn
 from numerics.local.forced_pass import ROOT, ROOT_GRADIENT
 from numerics.local.recorded import Reading, RecordedRun, summed
 from numerics.local.shared_parameters import expert_modules, other_names
-from numerics.schema import AUTOCAST, BUFFER, RANDOM, TARGET, parse_boxes
+from numerics.record.call_arguments import call_of
+from numerics.schema import AUTOCAST, BUFFER, CALL, RANDOM, TARGET, parse_boxes
 
 _NARROW: Final = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -29,7 +30,7 @@ class RecordedStep:
     def __init__(self, recorded: RecordedRun, model: nn.Module, step: int) -> None:
         self.recorded, self.model, self.step = recorded, model, step
         self._goes_on_from = recorded.restored.get(step, step)  # as the start of this step
-        self.before = state_before(recorded, self._goes_on_from)
+        self.before = recorded.state_before(self._goes_on_from)
         self.parts = recorded.run.capture.world_size // max(len({p[0] for p in recorded.places(step)}), 1)
         self.experts = expert_modules(recorded, model)
         self._ties = other_names(model)
@@ -257,9 +258,11 @@ class RecordedStep:
         last = max(int(pipeline[row]) for row in rows)
         return [row for row in rows if int(pipeline[row]) == last]
 
-
-def state_before(recorded: RecordedRun, step: int) -> tuple[int, str]:
-    """Return the (step, phase) of the weights a step starts from: after the one before, else at its own start."""
-    if recorded.names(step - 1, "step", "param"):
-        return step - 1, "step"
-    return (step, "init") if recorded.names(step, "init", "param") else (-1, "init")
+    def arranged(self, place: Place, tensors: Mapping[str, torch.Tensor]) -> tuple[list[Any], dict[str, Any]]:
+        """Return tensors as the model of a place was called with those of their names, by position and by name."""
+        form = self.given(place, "input", CALL)
+        called = None if form is None else call_of(form.numpy().tobytes(), tensors)
+        if called is not None:
+            return called
+        args = [tensors[n] for n in sorted((n for n in tensors if n.isdigit()), key=int)]
+        return args, {n: value for n, value in tensors.items() if not n.isdigit()}

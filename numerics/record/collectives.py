@@ -61,6 +61,12 @@ class Call:
     size: int
     box: Box
 
+    @property
+    def columns(self) -> dict[str, Any]:
+        """Its columns of a capture."""
+        about = {"kind": self.kind, "axis": "group", "op": self.op, "label": self.label, "group": self.group}
+        return {**about, "global_shape": (self.size,), "boxes": [self.box]}
+
 
 class Collectives:
     """Wraps the functions until `close`. Calls are numbered by operation and group, from 0 after each `restart`."""
@@ -97,7 +103,7 @@ class Collectives:
         signature = inspect.signature(original)
 
         def call(*arguments: Any, **named: Any) -> Any:
-            if self._inside or _coalesced(named.get("group")):
+            if torch.compiler.is_compiling() or self._inside or _coalesced(named.get("group")):
                 return original(*arguments, **named)
             said = signature.bind(*arguments, **named).arguments
             group = said.get("group")

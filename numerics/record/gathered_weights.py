@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from numerics.record.batch_place import Layout
+from numerics.record.module_hooks import ModuleHooks
 from numerics.record.placement import Placed
 from numerics.record.wrapped_models import clean_name
 
@@ -28,14 +29,15 @@ class GatheredWeights:
         self._layout, self._weight, self._gradient = layout, weight, gradient
         self._hooked: dict[int, torch.Tensor] = {}
         self._handles: list[Any] = []
+        self._hooks = ModuleHooks()
         for name, module in model.named_modules():
             own = {n: p for n, p in module.named_parameters(recurse=False) if hasattr(p, "placements")}
             if own:
                 told = {n: clean_name(f"{name}.{n}") for n in own}
-                self._handles.append(module.register_forward_pre_hook(self._hook(told, own)))
+                self._hooks.before(module, self._hook(told, own))
 
     def _hook(self, told: dict[str, str], resting: dict[str, Any]) -> Callable[..., None]:
-        def hook(module: nn.Module, _given: object) -> None:
+        def hook(module: nn.Module, *_given: object) -> None:
             for own, name in told.items():
                 held, rests = getattr(module, own), resting[own]
                 if not isinstance(held, torch.Tensor) or getattr(held, "placements", ()) == rests.placements:
@@ -54,4 +56,5 @@ class GatheredWeights:
         """Remove all hooks."""
         for handle in self._handles:
             handle.remove()
+        self._hooks.close()
         self._handles, self._hooked = [], {}

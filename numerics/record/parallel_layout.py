@@ -19,8 +19,9 @@ def layout_of(model: nn.Module) -> tuple[tuple[int, int], dict[str, int]]:
     """
     if not (dist.is_available() and dist.is_initialized()):
         return (0, 1), {}
-    if isinstance(model, nn.parallel.DistributedDataParallel):
-        group = model.process_group
+    wrapper = next((m for m in model.modules() if isinstance(m, nn.parallel.DistributedDataParallel)), None)
+    if wrapper is not None:  # perhaps within a compiled module
+        group = wrapper.process_group
         dp = dist.get_rank(group), dist.get_world_size(group)
         return dp, {"dp": dp[0]}
     mesh = max(_meshes(model), key=lambda m: m.ndim, default=None)

@@ -11,7 +11,7 @@ from numerics.record.batch_place import Layout
 from numerics.record.placement import Placed
 from numerics.record.values_writer import stores
 from numerics.record.wrapped_models import clean_name
-from numerics.schema import ARGUMENTS, AUTOCAST, BUFFER, RANDOM
+from numerics.schema import AUTOCAST, BUFFER, RANDOM
 
 Named = Iterator[tuple[str, Placed]]
 """Names of tensors, and where each lies."""
@@ -90,18 +90,12 @@ def on_added_gradients(model: nn.Module, layout: Layout, tell: Callable[[str, Pl
     ]
 
 
-def surroundings(given: Mapping[str, object]) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield what a forward depends on beside the tensors that it was `given` by position and name, as inputs.
+def surroundings() -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield what a forward depends on beside its arguments, as inputs.
 
-    Its other arguments where it has any that JSON can hold, (bytes,) uint8; the states of this process's generators of
-    random numbers, (bytes,) uint8: the CPU's and its device's; and a one for each device on which autocast is on.
+    The states of this process's generators of random numbers, (bytes,) uint8: the CPU's and its device's; and a one for
+    each device on which autocast is on.
     """
-    told = {
-        name: plain for name, value in given.items() if (plain := _plain(value)) is not None or value is None
-    }
-    told = {name: value for name, value in told.items() if not isinstance(given[name], torch.Tensor)}
-    if told:
-        yield ARGUMENTS, _json(told)
     yield f"{RANDOM}cpu", torch.get_rng_state()
     if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         yield f"{RANDOM}cuda", torch.cuda.get_rng_state()

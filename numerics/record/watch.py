@@ -33,7 +33,7 @@ __all__ = ["Watcher", "watch"]
 
 def watch(
     model: nn.Module,
-    optimizer: torch.optim.Optimizer | None,
+    optimizer: torch.optim.Optimizer | None = None,
     *,
     dp: tuple[int, int] | None = None,
     micro_batches: int = 1,
@@ -48,7 +48,7 @@ def watch(
 ) -> Watcher:
     """Record what a model computes, step by step, until the watcher's `close`.
 
-    Without an optimizer (None) nothing is trained: every `micro_batches` forwards are a step.
+    Without an optimizer nothing is trained: every `micro_batches` forwards are a step.
     `dp` is this rank's index and the number of data-parallel ranks (left out: as DDP or the meshes of DTensors
     tell); `micro_batches` is the number of forwards in a step. Together they say which sequences of the global
     batch a forward sees: those of a data-parallel rank stand together, micro-batch after micro-batch. `batch` says

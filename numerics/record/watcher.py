@@ -10,8 +10,10 @@ from torch import nn
 
 from numerics.errors import CaptureError
 from numerics.record.batch_place import Batch, Layout, Place
+from numerics.record.call_arguments import form_of, named_tensors
 from numerics.record.collectives import Call, Collectives
 from numerics.record.gathered_weights import GatheredWeights
+from numerics.record.module_hooks import ModuleHooks, recorded_modules, uncompiled
 from numerics.record.placement import Placed, as_pairs, placed
 from numerics.record.recorder import Recorder
 from numerics.record.shape_inference import ShapeInference
@@ -26,8 +28,8 @@ from numerics.record.training_state import (
     steps_any,
     surroundings,
 )
-from numerics.record.wrapped_models import clean_name, first_tensor, in_backward
-from numerics.schema import COMPLEX, LEARNING_RATE, SETTINGS, TARGET, Kind, Phase
+from numerics.record.wrapped_models import first_tensor, in_backward, module_of
+from numerics.schema import CALL, COMPLEX, LEARNING_RATE, SETTINGS, TARGET, Kind, Phase
 
 
 class Watcher:
@@ -52,6 +54,7 @@ class Watcher:
         self._step, self._micro_batch, self._in_forward = 0, -1, False
         self._going_back = -1  # micro-batch whose backward runs: pipelines run it later than its forward
         self._handles: list[Any] = []
+        self._hooks = ModuleHooks()
         self._collectives = Collectives(self._collective) if recorder is not None and collectives else None
         self._gathered: GatheredWeights | None = None
         self._shapes = ShapeInference()
@@ -64,22 +67,20 @@ class Watcher:
 
     def _attach(self) -> None:
         # before FSDP gathers: the parameters as they stand at the start of a step
-        self._handles.append(self._model.register_forward_pre_hook(self._starts, prepend=True))
-        self._handles.append(self._model.register_forward_pre_hook(self._next_micro_batch, with_kwargs=True))
-        innermost = {
-            clean_name(name): module for name, module in self._model.named_modules()
-        }  # without wrappers
-        for clean, module in innermost.items():
+        self._hooks.before(self._model, self._starts, first=True, always=True)
+        self._hooks.before(self._model, self._next_micro_batch, always=True)
+        modules = recorded_modules(self._model)
+        for name, module in modules.items():
             # before the hooks that turn a DTensor into a plain tensor, which no longer says what part it is
-            self._handles.append(module.register_forward_hook(self._output_hook(clean), prepend=True))
+            self._hooks.after(module, self._output_hook(name), always=not name)
         # within DDP, after it has sent its first rank's buffers
-        self._handles.append(innermost[""].register_forward_pre_hook(self._buffers_before))
+        self._hooks.before(modules[""], self._buffers_before, always=True)
         if self._collectives is not None and self._layout is not None:
-            self._handles += on_added_gradients(self._model, self._layout, self._added)
+            self._handles += on_added_gradients(self._model, self._layout, uncompiled(self._added))
             self._gathered = GatheredWeights(self._model, self._layout, self._weight, self._added)
         if self._optimizer is not None:
-            self._handles.append(self._optimizer.register_step_pre_hook(self._before_step))
-            self._handles.append(self._optimizer.register_step_post_hook(self._after_step))
+            self._handles.append(self._optimizer.register_step_pre_hook(uncompiled(self._before_step)))
+            self._handles.append(self._optimizer.register_step_post_hook(uncompiled(self._after_step)))
 
     def _watches(self) -> bool:
         """Return whether a forward is the run's own: one that trains, or any where nothing is trained."""
@@ -89,30 +90,18 @@ class Watcher:
         if self._to is None or call.value.is_complex():
             return
         phase: Phase = "backward" if in_backward() else "forward" if self._in_forward else "reduce"
-        self._put(
-            call.label,
-            call.value,
-            step=self._step,
-            phase=phase,
-            kind="collective_in" if call.kind == "collective_in" else "collective_out",
-            axis="group",
-            op=call.op,
-            label=call.label,
-            group=call.group,
-            global_shape=(call.size,),
-            boxes=[call.box],
-            partial=f"rank={self._to.rank}",
-        )
+        own = f"rank={self._to.rank}"
+        self._put(call.label, call.value, step=self._step, phase=phase, partial=own, **call.columns)
 
     def _weight(self, name: str, at: Placed) -> None:
         """Record a gathered weight, once a step; a copy, for FSDP2 frees the memory that it was gathered into."""
         if not self._micro_batch and torch.is_grad_enabled() and not in_backward():
             copied = replace(at, local=at.local.detach().clone())
-            self._record(name, copied, "forward", "param", _module(name), -1)
+            self._record(name, copied, "forward", "param", module_of(name), -1)
 
     def _added(self, name: str, at: Placed) -> None:
         """Record what a backward adds to a parameter's gradient."""
-        self._record(f"{name}.grad", at, "backward", "param_grad_local", _module(name), self._going_back)
+        self._record(f"{name}.grad", at, "backward", "param_grad_local", module_of(name), self._going_back)
 
     def _starts(self, *_: object) -> None:
         if self._optimizer is None:
@@ -128,7 +117,7 @@ class Watcher:
     def _next_micro_batch(
         self, _model: nn.Module, args: tuple[object, ...], kwargs: Mapping[str, object]
     ) -> None:
-        given = {**{str(n): value for n, value in enumerate(args)}, **kwargs}
+        given = named_tensors(args, kwargs)
         if not self._watches() or self._shapes.asks(*given.values()):
             return
         self._in_forward = True
@@ -138,9 +127,9 @@ class Watcher:
                 f"numerics.watch: a step makes more than micro_batches={self._micro_batches} forwards; say how many"
             )
         for name, value in given.items():
-            if isinstance(value, torch.Tensor):
-                self._value(f"in.{name}", value, "forward", "input", "", self._micro_batch)
-        for name, state in surroundings(given):
+            self._value(f"in.{name}", value, "forward", "input", "", self._micro_batch)
+        form = form_of(args, kwargs)
+        for name, state in (*surroundings(), *([] if form is None else [(CALL, form)])):
             partial = f"rank={0 if self._to is None else self._to.rank}"
             more: Any = {"phase": "forward", "kind": "input", "micro_batch": self._micro_batch}
             self.record(name, state, partial=partial, **more)
@@ -218,20 +207,20 @@ class Watcher:
         if self._layout is None:
             return
         for name, at in parameters(self._model, self._layout):
-            self._record(name, at, phase, "param", _module(name), -1, step)
+            self._record(name, at, phase, "param", module_of(name), -1, step)
 
     def _moments(self, phase: Phase, step: int) -> None:
         if self._layout is None:
             return
         found = () if self._optimizer is None else moments(self._model, self._optimizer, self._layout)
         for name, key, at in found:
-            self._record(f"{name}.{key}", at, phase, "optimizer", _module(name), -1, step)
+            self._record(f"{name}.{key}", at, phase, "optimizer", module_of(name), -1, step)
 
     def _before_step(self, *_: object) -> None:
         if self._layout is None or self._optimizer is None:
             return
         for name, at in gradients(self._model, self._layout) if self._steps_own else ():
-            self._record(f"{name}.grad", at, "reduce", "param_grad", _module(name), -1)
+            self._record(f"{name}.grad", at, "reduce", "param_grad", module_of(name), -1)
         for number, group in enumerate(self._optimizer.param_groups):
             rate = torch.as_tensor(group["lr"], dtype=torch.float64)
             self.record(f"{LEARNING_RATE}{number}", rate, phase="step")
@@ -297,6 +286,7 @@ class Watcher:
         for handle in self._handles:
             handle.remove()
         self._handles = []
+        self._hooks.close()
         if self._gathered is not None:
             self._gathered.close()
         self._shapes.close()
@@ -308,8 +298,3 @@ class Watcher:
         except OSError as error:
             self._give_up(error)
         self._to = None
-
-
-def _module(parameter: str) -> str:
-    """Return the name of the module that holds a parameter."""
-    return parameter.rpartition(".")[0]

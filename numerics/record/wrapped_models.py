@@ -22,6 +22,11 @@ def clean_name(name: str) -> str:
     return _WRAPPERS.sub("", name).lstrip(".")
 
 
+def module_of(parameter: str) -> str:
+    """Return the name of the module that holds a parameter."""
+    return parameter.rpartition(".")[0]
+
+
 def spans_data(value: torch.Tensor) -> bool:
     """Return whether a DTensor lies on a mesh with a data-parallel dimension."""
     mesh = getattr(value, "device_mesh", None)

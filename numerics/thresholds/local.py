@@ -58,8 +58,15 @@ LONE_ELEMENT_ULP: Final = 2
 """Units in the last place up to which one element may differ alone: its rounding turned over."""
 
 REWRITTEN_ROUNDINGS: Final = 16
-"""Roundings of a tensor's usual size (root mean square) by which a formula written otherwise may miss. A hundred pairs
-of formulas (sums, norms, softmax, losses, attention, gates, their gradients) take up to 10; 16 of FP32 are 1e-6."""
+"""Roundings of a tensor's usual size (root mean square) by which an element of a formula written otherwise may miss. A
+hundred pairs of formulas (sums, norms, losses, attention, gates, gradients) take up to 10; 16 of FP32 are 1e-6."""
+
+REWRITTEN_MEAN: Final = 1.25
+"""Such roundings by which its elements miss in root mean square: the pairs take up to 0.9, since roundings fall either
+way, and a factor rounded once adds one at most; a factor of 1.01 in BF16 takes 1.85 or more."""
+
+REWRITTEN_SPREAD: Final = 4
+"""Standard deviations by which that mean of few elements may be larger, each its share over the root of their count."""
 
 NO_ROUNDING: Final = 0.25
 """Relative size of a first divergence from which no forced replay is asked whether it is rounding: 64 of BF16's."""
@@ -167,6 +174,3 @@ order moves it by a few for each layer that it came through."""
 
 LEAST_SHARE: Final = 0.01
 """Share of the largest weight below which a rank adds nothing to a gradient: then the fit of weights tells no clip."""
-
-MAX_ARGUMENTS: Final = 256
-"""Positions of a forward's arguments that a capture may name, which is a file of unknown origin: no model has more."""

@@ -23,8 +23,8 @@ def capture(source, *, values=True):
     [
         ("reftrain", False, "numerics replay run"),
         ("reftrain", True, "numerics ladder --parallel run --baseline base"),
-        ("theirs", False, "numerics compare --model FILE.py:FUNCTION --parallel run"),
-        ("theirs", True, "numerics compare --model FILE.py:FUNCTION --parallel run"),
+        ("theirs", False, "numerics compare --model FILE.py:FUNCTION --parallel run --baseline base"),
+        ("theirs", True, "numerics compare --model FILE.py:FUNCTION --parallel run --baseline base"),
     ],
 )
 def test_replay_ladder_or_proof(source, refused, command):

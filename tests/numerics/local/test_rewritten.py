@@ -34,8 +34,8 @@ REWRITTEN = {
     "interpolated": (2, lambda x, y: torch.lerp(x, y, 0.1), lambda x, y: x * 0.9 + y * 0.1),
     "norm by hand": (
         1,
-        lambda x: functional.rms_norm(x, (40,)),
-        lambda x: x * torch.rsqrt((x * x).mean(-1, keepdim=True) + torch.finfo(x.dtype).eps),
+        lambda x: functional.rms_norm(x, (40,), None, 1e-5),
+        lambda x: x * torch.rsqrt((x * x).mean(-1, keepdim=True) + 1e-5),
     ),
     "gelu by hand": (1, functional.gelu, lambda x: 0.5 * x * (1 + torch.erf(x / math.sqrt(2)))),
     "gate by hand": (1, functional.silu, lambda x: x / (1 + torch.exp(-x))),
@@ -62,6 +62,7 @@ BROKEN = {
     ),
     "one term left out": (1, lambda x: x.sum(-1), lambda x: x[..., :-1].sum(-1)),
     "tanh for erf": (1, functional.gelu, lambda x: x * x.sigmoid()),
+    "a factor of 1.01": (2, lambda x, y: x @ y.T, lambda x, y: 1.01 * (x @ y.T)),
     "another scale": (3, functional.scaled_dot_product_attention, lambda q, k, v: by_softmax(1.5 * q, k, v)),
 }
 
