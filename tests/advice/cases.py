@@ -144,6 +144,16 @@ def _(folder, _patch):
     return lambda: analyse(load([folder_])), lambda: analyse(load([traces(folder)]))
 
 
+@case("the traces hold events of the CPU only")
+def _(folder, _patch):
+    hosts = hostile.documents()
+    for trace in hosts:
+        kept = [e for e in trace["traceEvents"] if "Collective name" not in e.get("args", {})]
+        trace["traceEvents"] = [e for e in kept if "nccl" not in e["name"] and e.get("cat") != "kernel"]
+    folder_ = str(hostile.write(folder / "hosts", hosts))
+    return lambda: analyse(load([folder_])), lambda: analyse(load([traces(folder)]))
+
+
 @case("no step was recorded whole on enough ranks")
 def _(folder, _patch):
     run = job(folder, grid(dp=4))
@@ -182,15 +192,6 @@ def _(folder, _patch):
 def _(folder, _patch):
     run = meshes.bare(folder, {0: ["allreduce"], 1: ["allgather", "allreduce"]})
     return lambda: meshes.chosen(run), lambda: meshes.chosen(run, "tp=2")
-
-
-@case("the traces hold no communication")
-def _(folder, _patch):
-    (folder / "without").mkdir()
-    (folder / "with").mkdir()
-    run = meshes.bare(folder / "without", {0: [], 1: []})
-    other = meshes.bare(folder / "with", {0: ["allreduce"], 1: ["allreduce"]})
-    return lambda: meshes.chosen(run), lambda: meshes.chosen(other)
 
 
 @case("--job {}: the input holds {}; {}")

@@ -15,17 +15,6 @@ def _no_pandas(_folder, patch):
     return NOBODY.to_pandas, NOBODY.to_arrow
 
 
-@case("pip install 'tracekit4d[hta]'")
-def _no_hta(_folder, patch):
-    patch.setattr(interop, "find_spec", lambda _: None)
-
-    def installed():
-        patch.setattr(interop, "find_spec", lambda _: True)
-        interop.check_installed()
-
-    return interop.check_installed, installed
-
-
 @case("no rank of the run has an event")
 def _no_events(_folder, patch):
     patch.setattr(interop, "check_installed", lambda: None)

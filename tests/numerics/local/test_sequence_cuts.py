@@ -3,8 +3,6 @@
 import torch
 
 from numerics.local.sequence_cuts import SequenceCut, counts_positions
-from numerics.record.training_state import surroundings
-from numerics.schema import ARGUMENTS
 
 CUT = SequenceCut(1, 8, {0: torch.tensor([0, 1, 6, 7]), 1: torch.tensor([2, 3, 4, 5])})
 
@@ -26,9 +24,3 @@ def test_copies_and_other_lengths_are_no_pieces():
     assert CUT.along({0: same, 1: same}) is None
     assert CUT.along({0: torch.arange(3), 1: torch.arange(3)}) is None
     assert not counts_positions(torch.ones(4, dtype=torch.bool))
-
-
-def test_plain_arguments_are_recorded():
-    told = dict(surroundings({"0": torch.ones(2), "1": None, "causal": True, "other": object()}))
-    assert bytes(told[ARGUMENTS].tolist()) == b'{"1": null, "causal": true}'
-    assert ARGUMENTS not in dict(surroundings({"0": torch.ones(2)}))

@@ -106,7 +106,7 @@ def measure_run(run: Run, ops: Operations, mesh: Mesh, wanted: Sequence[StepRang
     Raises InputError where nothing can be compared: no communication, or no step recorded whole.
     """
     if not len(ops.start):
-        raise InputError(no_communication(ops))
+        raise no_communication(ops, InputError)
     steps = measure(ops, wanted)
     if not steps.numbers or not (steps.labelled or _one_window(ops)):
         known = sorted({int(n) for n in np.unique(ops.step) if n >= 0})

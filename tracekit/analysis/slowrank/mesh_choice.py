@@ -3,6 +3,7 @@
 from collections import Counter, defaultdict
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import numpy as np
 
@@ -13,7 +14,7 @@ from tracekit.analysis.slowrank.one_pipeline import is_one_pipeline, pipeline_of
 from tracekit.analysis.slowrank.rank_programs import programs
 from tracekit.analysis.slowrank.unknown_mesh import is_unknown
 from tracekit.axes import AXES
-from tracekit.errors import MeshError, MeshUnknownError, UsageError
+from tracekit.errors import MeshError, MeshUnknownError, TracekitError, UsageError
 from tracekit.findings import MeshFinding, MeshSource, Quality
 from tracekit.mesh import GroupUse, Inference, Mesh, from_sizes, infer
 from tracekit.mesh.given import misnamed, reordered, said, written
@@ -239,7 +240,7 @@ def _flat(ops: Operations, world: tuple[int, ...], remedy: str) -> MeshChoice:
         )
     sequences = [ops.per_rank[r].op for r in ops.ranks]
     if len(world) > 1 and not any(sequences):
-        raise MeshError(no_communication(ops))
+        raise no_communication(ops, MeshError)
     piped = is_one_pipeline(ops)
     for rank, sequence in zip(ops.ranks, sequences, strict=True) if not piped else ():
         if Counter(sequence) != Counter(sequences[0]):
@@ -250,14 +251,17 @@ def _flat(ops: Operations, world: tuple[int, ...], remedy: str) -> MeshChoice:
     return _undivided(world, (), named=False, piped=piped)
 
 
-def no_communication(ops: Operations) -> str:
-    """Return the refusal of traces without communication: what they lack, and how it is recorded."""
+_Refusal = TypeVar("_Refusal", bound=TracekitError)
+
+
+def no_communication(ops: Operations, fails: type[_Refusal]) -> _Refusal:
+    """Return the error of traces without communication: what they lack, and how it is recorded."""
     if not any(rank.on_gpu for rank in ops.per_rank.values()):
-        return (
+        return fails(
             "the traces hold events of the CPU only, and no communication operation, so ranks cannot be compared; give "
             "the profiler activities=[CPU, CUDA], and record whole training steps"
         )
-    return (
+    return fails(
         "no communication operation in any trace, so ranks cannot be compared; record whole training steps, because "
         "evaluation, data loading and the time before the first step hold none (breakdown and diff need none)"
     )
