@@ -91,13 +91,12 @@ def schedule(
     else:
         if stages is None or micro_batches is None:
             raise ScheduleError(name, "the sizes are not given", "give --stages P --micro-batches M")
-        v = virtual or default_virtual(name)
-        spec = ScheduleSpec(name, stages, micro_batches, v, k or max(stages, 1), pipelines, concat, steps)
+        chunks, k = virtual or default_virtual(name), k or max(stages, 1)
+        spec = ScheduleSpec(name, stages, micro_batches, chunks, k, pipelines, concat, steps)
         with waiting("laying out the schedule"):
             table = generate(spec)
     summed = spec is not None and bool(sync or costs.sync)
     table = with_transfers(table, zero, sync or "eager_opt", summed=summed)
-    outputs = Outputs(json_to, svg, csv_to, text_to)
     try:
         with waiting("timing the schedule"):
             found = evaluate(table, costs, spec)
@@ -105,7 +104,7 @@ def schedule(
         if spec is not None:
             raise
         raise ScheduleError(f"{name}: {error.field}", error.problem, error.remedy) from error
-    write(found, micro_batches or table.micro_batches, outputs)
+    write(found, micro_batches or table.micro_batches, Outputs(json_to, svg, csv_to, text_to))
 
 
 def with_transfers(table: Schedule, zero: int | None, sync: str, *, summed: bool) -> Schedule:

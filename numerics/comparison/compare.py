@@ -101,11 +101,9 @@ def _other_model(run: Columns, tensors: TensorTable, baseline: Columns) -> str |
     if not len(wrong):
         return None
     left, right = int(tensors.left[wrong[0]]), int(tensors.right[wrong[0]])
-    return (
-        f"the runs are of different models: {run.name('tensor', left)} is "
-        f"{run.name('global_shape', left) or 'a scalar'} in {run.capture.folder} and "
-        f"{baseline.name('global_shape', right) or 'a scalar'} in {baseline.capture.folder}"
-    )
+    mine, other = (c.name("global_shape", row) or "a scalar" for c, row in ((run, left), (baseline, right)))
+    named, folders = run.name("tensor", left), (run.capture.folder, baseline.capture.folder)
+    return f"the runs are of different models: {named} is {mine} in {folders[0]} and {other} in {folders[1]}"
 
 
 def _compared(
@@ -179,7 +177,8 @@ def _proved_locally(
 
 def _proved(case: Case, proof: "LocalProof", decision: Decision, notes: tuple[str, ...]) -> CompareFinding:
     """Return the finding on a case that was decided by a local proof."""
-    from numerics.comparison.local_answer import divergence_of, explanation_of, first_wrong, local_notes
+    from numerics.comparison.local_answer import first_wrong, local_notes
+    from numerics.comparison.local_explanation import divergence_of, explanation_of
     from numerics.comparison.local_scope import not_checked
 
     finding = finding_of(case, decision, None, (*notes, *local_notes(proof)))

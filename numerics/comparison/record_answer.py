@@ -10,7 +10,8 @@ from itertools import pairwise
 
 import torch
 
-from numerics.comparison.local_answer import broken_before, first_wrong, reason_of
+from numerics.comparison.local_answer import broken_before, first_wrong
+from numerics.comparison.local_explanation import reason_of
 from numerics.comparison.local_scope import scope_of
 from numerics.comparison.other_inputs import other_inputs
 from numerics.comparison.other_settings import with_other_settings

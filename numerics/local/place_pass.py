@@ -1,29 +1,22 @@
 """The modules of one data-parallel rank and micro-batch, judged twice: in the run's formats, and with bounds."""
 
 from collections import Counter
-from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
-from functools import partial
 
 import torch
 
-from numerics.local.bounded import Bounded, carrying, known
+from numerics.local.bounded import Bounded, carrying
 from numerics.local.drawn_apart import named_apart
-from numerics.local.dropout_masks import DropoutMasks, Dropped
-from numerics.local.forced_pass import ROOT_GRADIENT, Check, ForcedPass
-from numerics.local.generator_use import GeneratorUse
+from numerics.local.dropout_masks import Dropped
+from numerics.local.forced_pass import Check
 from numerics.local.judgement import Standing
-from numerics.local.model_inputs import model_inputs
+from numerics.local.place_walk import PlaceWalk, Tensors, plainly, walked
 from numerics.local.rank_positions import IN_MODEL, LocalPositions, tried_positions
-from numerics.local.recomputation import without_recomputation
 from numerics.local.recorded import same_bits
 from numerics.local.recorded_step import Place, RecordedStep
 from numerics.local.relations import relation
 from numerics.thresholds.local import ERROR_SHOWN, OTHER_SEED, REPEATED_BY_CHANCE
 from tracekit.errors import InputError
-
-Tensors = dict[str, torch.Tensor]
-"""Tensors by the names of parameters."""
 
 _Key = tuple[str, str, int]
 """Tensor, phase, and the number of the check among those of both."""
@@ -51,20 +44,6 @@ class PlacePass:
     random: frozenset[str] = frozenset()
 
 
-@dataclass(frozen=True)
-class _Walk:
-    """One forward and backward: checks, gradients, masks, and the modules whose own code drew, but for judged layers.
-
-    `chance` is the decimal logarithm of the chance that another state of the generator gives these the same.
-    """
-
-    checks: list[Check]
-    grads: Tensors
-    dropped: list[Dropped]
-    drawing: set[str]
-    chance: float
-
-
 def judged_place(state: RecordedStep, place: Place, held: Tensors, *, asked: bool) -> PlacePass:
     """Return what is judged of a place with the weights `held`; `asked` looks at what it drew even where all is right.
 
@@ -72,7 +51,7 @@ def judged_place(state: RecordedStep, place: Place, held: Tensors, *, asked: boo
     drew what the recorded generator gives.
     """
     drawn = state.random_state(place)
-    exact = _plainly(state, place, held, drawn)
+    exact = plainly(state, place, held, drawn)
     found = _with_bounds(state, place, held, exact, draws=drawn is not None)
     found = replace(found, random=frozenset(one.tensor for one in exact.dropped))
     wrong = any(c.judged.standing == Standing.BEYOND for c in found.checks)
@@ -80,7 +59,7 @@ def judged_place(state: RecordedStep, place: Place, held: Tensors, *, asked: boo
         return replace(found, checks=[_left_open(c, _STATEFUL) for c in found.checks])
     if not exact.drawing or not (asked or wrong):
         return found
-    other = _plainly(state, place, held, _other_state(), counts=True)
+    other = plainly(state, place, held, _other_state(), counts=True)
     touched = _computed(exact).keys() - {
         key for key, value in _computed(other).items() if _same(_computed(exact).get(key), value)
     }
@@ -118,7 +97,7 @@ def _right_with(
     """Return whether the outputs of `keys` are right with such positions."""
     with carrying(state.parts):
         try:
-            walk = _walked(state, place, held, state.random_state(place), bounds=True, positions=positions)
+            walk = walked(state, place, held, state.random_state(place), bounds=True, positions=positions)
         except Exception:  # noqa: BLE001 - the user's model may raise anything where its numbers are exchanged
             return False
     standing = {key: check.judged.standing for key, check in _numbered(walk.checks)}
@@ -136,7 +115,7 @@ def _numbered(checks: list[Check]) -> list[tuple[_Key, Check]]:
     return found
 
 
-def _computed(walk: _Walk) -> dict[_Key, torch.Tensor | None]:
+def _computed(walk: PlaceWalk) -> dict[_Key, torch.Tensor | None]:
     """Return the recorded tensors' values as a walk computed them; None for those that are as recorded."""
     kept = [(key, c.judged) for key, c in _numbered(walk.checks) if c.judged.standing != Standing.UNCHECKED]
     return {key: None if judged.pair is None else judged.pair[1] for key, judged in kept}
@@ -147,17 +126,17 @@ def _same(one: torch.Tensor | None, other: torch.Tensor | None) -> bool:
     return same_bits(one, other) if one is not None and other is not None else one is other
 
 
-def _changes(name: str, exact: _Walk, other: _Walk) -> bool:
+def _changes(name: str, exact: PlaceWalk, other: PlaceWalk) -> bool:
     """Return whether a parameter's gradient is another in another walk."""
     return not _same(exact.grads.get(name), other.grads.get(name))
 
 
 def _keeps_state(
-    state: RecordedStep, place: Place, held: Tensors, drawn: torch.Tensor | None, walk: _Walk
+    state: RecordedStep, place: Place, held: Tensors, drawn: torch.Tensor | None, walk: PlaceWalk
 ) -> bool:
     """Return whether the model computes another thing when it is run again on the same recorded inputs."""
     try:
-        again = _computed(_plainly(state, place, held, drawn))
+        again = _computed(plainly(state, place, held, drawn))
     except InputError:  # what it keeps no longer fits
         return True
     first = _computed(walk)
@@ -184,7 +163,7 @@ def _draws_as_recorded(state: RecordedStep, place: Place, held: Tensors, touched
     drawn = state.random_state(place)
     if drawn is None:
         return False
-    walk = _plainly(state, place, held, drawn, counts=True)
+    walk = plainly(state, place, held, drawn, counts=True)
     return walk.chance < REPEATED_BY_CHANCE and _mostly_right(walk.checks, touched)
 
 
@@ -198,12 +177,14 @@ def _mostly_right(checks: list[Check], touched: set[_Key]) -> bool:
     return 2 * sum(one <= Standing.WITHIN for one in asked) > len(asked)
 
 
-def _with_bounds(state: RecordedStep, place: Place, held: Tensors, exact: _Walk, *, draws: bool) -> PlacePass:
+def _with_bounds(
+    state: RecordedStep, place: Place, held: Tensors, exact: PlaceWalk, *, draws: bool
+) -> PlacePass:
     """Return the better of the checks in the run's formats and of those with bounds."""
     unseen: set[str] = set()
     with carrying(state.parts, draws=draws) as carried:
         try:
-            walk = _walked(state, place, held, state.random_state(place), bounds=True)
+            walk = walked(state, place, held, state.random_state(place), bounds=True)
             bounds, grads = walk.checks, walk.grads
         except Exception as error:  # noqa: BLE001 - the model ran on plain tensors: the bounds cannot follow it
             told = f"{type(error).__name__}: {str(error)[:ERROR_SHOWN]}"
@@ -218,7 +199,7 @@ def _with_bounds(state: RecordedStep, place: Place, held: Tensors, exact: _Walk,
     return PlacePass(best, exact.grads, grads, unseen, exact.dropped)
 
 
-def _without_bounds(exact: _Walk) -> tuple[list[Check], Tensors]:
+def _without_bounds(exact: PlaceWalk) -> tuple[list[Check], Tensors]:
     """Return checks and gradients of which no bound is known: what is not equal in bits may be rounding or not."""
     why = "no bound of its rounding is known"
     judged = [
@@ -249,72 +230,3 @@ def _related(found: Check, exact: Check) -> Check:
     told = found.judged.standing == Standing.BEYOND and pair is not None and not found.judged.lone
     words = relation(*pair) if told and pair is not None else ""
     return replace(found, judged=replace(found.judged, relation=words, pair=None))
-
-
-def _walked(
-    state: RecordedStep,
-    place: Place,
-    held: Tensors,
-    drawn: torch.Tensor | None,
-    *,
-    bounds: bool,
-    counts: bool = False,
-    positions: LocalPositions | None = None,
-) -> _Walk:
-    """Run forward and backward of one place on recorded values.
-
-    `drawn` is the state of the generator of random numbers from which the run's forward drew. `positions` gives the
-    model positions that begin anew on each rank.
-    """
-    values = {
-        name: (known(v) if bounds else v.clone()).requires_grad_(v.is_floating_point())
-        for name, v in held.items()
-    }
-    asked = partial(state.activation, place)
-    walk = ForcedPass(asked, partial(state.activation_gradient, place), bounds=bounds)
-    masks, use = (
-        DropoutMasks(lambda name, call, shape: asked(name, call, call + 1, shape)),
-        GeneratorUse(counts=counts),
-    )
-    args, kwargs = model_inputs(state, place)
-    with ExitStack() as around:
-        around.enter_context(torch.random.fork_rng(devices=[]))
-        around.enter_context(state.casting(place))
-        around.enter_context(without_recomputation())
-        if drawn is not None:
-            torch.set_rng_state(drawn)
-        if not bounds:
-            around.enter_context(use.on(state.model))
-        around.enter_context(masks.on(state.model))
-        buffers = state.buffers(place)
-        if positions is not None:
-            buffers = positions.tables(buffers)
-            around.enter_context(positions.within({**values, **buffers}))
-        walk.run(state.model, {**values, **buffers}, args, kwargs)
-    return _walk_of(walk, values, masks, use)
-
-
-def _walk_of(walk: ForcedPass, values: Tensors, masks: DropoutMasks, use: GeneratorUse) -> _Walk:
-    """Return what a forced pass with these weights left behind."""
-    grads = {name: v.grad for name, v in values.items() if v.grad is not None}
-    checks = [c for c in walk.checks if c.tensor != ROOT_GRADIENT]
-    drawing = use.drawing - masks.judged
-    return _Walk(
-        checks, grads, masks.found, drawing, sum(use.chances.get(name, 0.0) for name in sorted(drawing))
-    )
-
-
-def _plainly(
-    state: RecordedStep, place: Place, held: Tensors, drawn: torch.Tensor | None, *, counts: bool = False
-) -> _Walk:
-    """Run one place in the run's formats. InputError where the model cannot run on what was recorded."""
-    try:
-        return _walked(state, place, held, drawn, bounds=False, counts=counts)
-    except InputError:
-        raise
-    except Exception as error:  # the user's model may raise anything
-        told = f"{type(error).__name__}: {str(error)[:ERROR_SHOWN]}"
-        raise InputError(
-            f"{state.recorded.run.capture.folder}: the built model cannot run on what step {state.step} recorded "
-            f"({told}); build it as it is trained: the same modules and names, formats of weights, and arguments"
-        ) from error

@@ -11,7 +11,7 @@ import torch
 from numerics.columns import Columns
 from numerics.local.bounded import unit
 from numerics.local.restored_steps import restored_steps
-from numerics.local.sequence_cuts import SequenceCut, cut_of
+from numerics.local.sequence_cuts import SequenceCut, cut_of, moved_box, without_gaps
 from numerics.schema import COMPLEX, UNPLACED, Box, parse_boxes, parse_shape
 from numerics.thresholds.comparison import MAX_ELEMENTS
 from tracekit.errors import InputError
@@ -225,8 +225,8 @@ class RecordedRun:
         if not every:
             return None
         dims = len(every[0].sizes)
-        first = _without_gaps(every) if batch and dims else None
-        every = [box if first is None else _moved(box, first) for box in every]
+        first = without_gaps(every) if batch and dims else None
+        every = [box if first is None else moved_box(box, first) for box in every]
         extent = [max(b.offsets[d] + b.sizes[d] for b in every) for d in range(dims)]
         if int(np.prod(extent, dtype=np.float64)) > MAX_ELEMENTS:
             return None
@@ -239,7 +239,7 @@ class RecordedRun:
             found = torch.zeros(extent, dtype=flat.dtype) if found is None else found
             start = 0
             for box in held:
-                at = box if first is None or not box.numel else _moved(box, first)
+                at = box if first is None or not box.numel else moved_box(box, first)
                 place = tuple(slice(o, o + n) for o, n in zip(at.offsets, at.sizes, strict=True))
                 found[place] = flat[start : start + box.numel].reshape(box.sizes)
                 painted[place] = True
@@ -277,26 +277,6 @@ class RecordedRun:
             and sum(p.shape[d] for p in parts) == whole[d]
             and all(p.shape[e] == whole[e] for p in parts for e in range(len(whole)) if e != d)
         ]
-
-
-def _without_gaps(boxes: Sequence[Box]) -> dict[int, int]:
-    """Return where each box begins along dimension 0 if the sequences that none holds are left out.
-
-    One micro-batch of all data-parallel ranks is no stretch of the global batch.
-    """
-    found: dict[int, int] = {}
-    end = count = 0
-    for low, size in sorted({(box.offsets[0], box.sizes[0]) for box in boxes}):
-        if not found or low > end:
-            end = low
-        found.setdefault(low, count - (end - low))
-        count += max(low + size - end, 0)
-        end = max(end, low + size)
-    return found
-
-
-def _moved(box: Box, first: dict[int, int]) -> Box:
-    return Box((first[box.offsets[0]], *box.offsets[1:]), box.sizes)
 
 
 def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 
 from numerics.columns import Columns
-from numerics.schema import parse_boxes, parse_shape
+from numerics.schema import Box, parse_boxes, parse_shape
 from numerics.thresholds.local import MOSTLY_COUNTED
 
 
@@ -91,3 +91,24 @@ def cut_of(run: Columns, rows: Sequence[int]) -> SequenceCut | None:
         if len({tuple(held.tolist()) for held in pieces.values()}) > 1:
             return SequenceCut(dim, shape[dim], pieces)
     return None
+
+
+def without_gaps(boxes: Sequence[Box]) -> dict[int, int]:
+    """Return where each box begins along dimension 0 if the sequences that none holds are left out.
+
+    One micro-batch of all data-parallel ranks is no stretch of the global batch.
+    """
+    found: dict[int, int] = {}
+    end = count = 0
+    for low, size in sorted({(box.offsets[0], box.sizes[0]) for box in boxes}):
+        if not found or low > end:
+            end = low
+        found.setdefault(low, count - (end - low))
+        count += max(low + size - end, 0)
+        end = max(end, low + size)
+    return found
+
+
+def moved_box(box: Box, first: dict[int, int]) -> Box:
+    """Return the box where `without_gaps` says that it begins along dimension 0."""
+    return Box((first[box.offsets[0]], *box.offsets[1:]), box.sizes)

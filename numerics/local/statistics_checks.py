@@ -7,7 +7,8 @@ import torch
 
 from numerics.local.batch_statistics import BatchStatistics, batch_statistics
 from numerics.local.judgement import Standing
-from numerics.local.place_pass import PlacePass, Tensors, explained_by_positions, judged_place
+from numerics.local.place_pass import PlacePass, explained_by_positions, judged_place
+from numerics.local.place_walk import Tensors
 from numerics.local.recorded import ALL
 from numerics.local.recorded_step import Place, RecordedStep
 from tracekit.errors import InputError

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from numerics.columns import Names, read_columns
-from numerics.comparison.local_answer import explanation_of
+from numerics.comparison.local_explanation import explanation_of
 from numerics.local.bounded import known
 from numerics.local.forced_pass import Check
 from numerics.local.gradient_checks import Reduced, check_gradients

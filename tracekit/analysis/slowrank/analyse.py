@@ -106,8 +106,8 @@ def _answered(
     except InputError as error:
         raise of_one_rank(run, error) from error.__cause__
     case, answer = without_lag_before(*_judged(case if steps else without_odd_steps(case)), _judged)
-    answer = with_hidden_rank(case, tempered(case, answer))
-    answer = with_unsteady_link(case, with_late_posts(case, with_most_of_it(case, answer)))
+    answer = with_most_of_it(case, with_hidden_rank(case, tempered(case, answer)))
+    answer = with_unsteady_link(case, with_late_posts(case, answer))
     return case, choice, _of_part(case, doubted(case, answer))
 
 
@@ -147,10 +147,10 @@ def _read(
     if mesh and run.world_size is None:  # traces that do not say how large the job is: the user does
         run = replace(run, world_size=prod(mesh.values()))
     ranks: list[RankOps] = []
-    for i, record in enumerate(run.ranks):
+    for done, record in enumerate(run.ranks, 1):
         ranks.append(repaired(read_rank(run, record.rank), final=False))
         if progress:
-            progress(i + 1, len(run.ranks))
+            progress(done, len(run.ranks))
     return run, ranks
 
 
@@ -182,12 +182,12 @@ _PART: Final = "what all ranks recorded counts as one step"
 
 def _of_part(case: Case, answer: Answer) -> Answer:
     """`answer`, left open where it rests on a part of a step: that proves neither health nor whom it names."""
-    told = [q.detail for q in case.run.quality if q.kind == "no_whole_step" and q.detail.endswith(_PART)]
-    if not told or answer.verdict == "inconclusive":
+    part = any(q.kind == "no_whole_step" and q.detail.endswith(_PART) for q in case.run.quality)
+    if not part or answer.verdict == "inconclusive":
         return answer
     reason = f"no step was recorded whole on enough ranks; in the part that all recorded {answer.reason}"
-    decide = "record three whole steps or more on every rank"
-    return Answer("inconclusive", "unknown", reason, candidates=answer.suspects, to_decide=decide)
+    remedy = "record three whole steps or more on every rank"
+    return Answer("inconclusive", "unknown", reason, candidates=answer.suspects, to_decide=remedy)
 
 
 def _with(run: Run, told: str) -> Run:
@@ -278,24 +278,22 @@ def quality_of(case: Case, choice: MeshChoice) -> tuple[Quality, ...]:
 
 def _doubts(case: Case) -> list[Quality]:
     """Quality rows for what the analysis left out or assumed."""
-    rows = []
+    rows: list[Quality] = []
     if case.steps.partial:
-        told = f"not recorded whole on enough ranks: {listed(case.steps.partial)}"
-        rows.append(Quality("partial_steps", None, len(case.steps.partial), told))
+        what = f"not recorded whole on enough ranks: {listed(case.steps.partial)}"
+        rows.append(Quality("partial_steps", None, len(case.steps.partial), what))
     if not case.steps.labelled:
         rows.append(
             Quality("no_step_marks", None, 0, "the traces mark no steps: all they hold counts as one step")
         )
     if case.ops.mismatched:
-        told = "members disagree about the operation; left out"
-        rows.append(Quality("mismatched_operations", None, case.ops.mismatched, told))
+        what = "members disagree about the operation; left out"
+        rows.append(Quality("mismatched_operations", None, case.ops.mismatched, what))
     if case.ops.unmatched:
         rows.append(Quality("unmatched_operations", None, case.ops.unmatched, "no other rank recorded them"))
     unread = (case.ops.op == "send_recv") & (case.ops.channel < 0) & case.analysed
     if unread.any():
         waited = ms(float(case.ops.exposed[unread].sum()))
-        told = (
-            f"messages whose peer nothing tells: compute stood still for them {waited:.1f} ms, waiting or not"
-        )
-        rows.append(Quality("messages_without_peer", None, int(unread.sum()), told))
+        what = f"messages without a known peer: compute stood still for them {waited:.1f} ms, waiting or not"
+        rows.append(Quality("messages_without_peer", None, int(unread.sum()), what))
     return rows

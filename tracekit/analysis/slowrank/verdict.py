@@ -246,18 +246,13 @@ def _rank_answer(case: Case, found: Hypothesis) -> Answer:
         f"{ms(found.gain):.1f} ms of {ms(case.step_ns):.1f} ms a step"
     )
     if found.rows[0] in case.found.throughout:
-        reason += (
-            f"; of {len(case.steps.numbers)} recorded it is the only such step, but fills it: {_KERNELS}"
-        )
+        reason += f"; of {len(case.steps.numbers)} recorded it is the only such step, but fills it: nearly all kernels of the device took longer"
     path = descend(case, first.rank)
     on_host = all(CAUSES[s.cause].on_host for s in suspects)
     if on_host and found.gain < ROLE_SHARE * case.step_ns and by_role(case, found.rows):
         told = "by design, it seems: every rank of tensor index 0 does, on its host, and nobody else"
         return Answer("healthy", None, f"{reason}; {told}")
     return Answer("slow_rank", first.cause, reason, tuple(suspects), path, found.gain)
-
-
-_KERNELS = "nearly all kernels of the device took longer"
 
 
 def _proves(case: Case, suspect: Suspect, suspects: list[Suspect]) -> bool:
@@ -295,9 +290,8 @@ def _link_answer(case: Case, link: SlowLink) -> Answer:
     evidence = (Evidence(row.what, ms(link.slow_ns), ms(link.peers_ns), "ms"),)
     suspects = link_suspects(case, link, evidence)
     named = ", ".join(str(s.rank) for s in suspects)
-    reason = (
-        f"transfers of rank {named} take {link.ratio:.1f} times as long as their peers' though everybody arrived "
-        "in time"
-    )
+    took = f"transfers of rank {named} take {link.ratio:.1f} times as long as their peers'"
     path = descend(case, suspects[0].rank) if suspects else ()
-    return Answer("slow_link", "network", reason, suspects, path, link.gain)
+    return Answer(
+        "slow_link", "network", f"{took} though everybody arrived in time", suspects, path, link.gain
+    )
