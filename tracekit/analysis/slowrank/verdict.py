@@ -246,7 +246,8 @@ def _rank_answer(case: Case, found: Hypothesis) -> Answer:
         f"{ms(found.gain):.1f} ms of {ms(case.step_ns):.1f} ms a step"
     )
     if found.rows[0] in case.found.throughout:
-        reason += f"; of {len(case.steps.numbers)} recorded it is the only such step, but fills it: nearly all kernels of the device took longer"
+        only = f"of {len(case.steps.numbers)} recorded it is the only such step, but fills it"
+        reason += f"; {only}: nearly all kernels of the device took longer"
     path = descend(case, first.rank)
     on_host = all(CAUSES[s.cause].on_host for s in suspects)
     if on_host and found.gain < ROLE_SHARE * case.step_ns and by_role(case, found.rows):
