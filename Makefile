@@ -118,7 +118,7 @@ PAIRED ?=
 bench-paired: $(STAMP)
 	@$(BIN)/python -m tests.paired --old $(OLD) --new $(NEW) $(PAIRED)
 
-# The answers to all jobs that were looked at, written anew; half an hour.
+# The answers to the jobs that were looked at, written anew; a quarter of an hour.
 goldens: $(STAMP)
 	@$(BIN)/python -m tests.paired --save tests/paired/goldens.jsonl $(PAIRED)
 
