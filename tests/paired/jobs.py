@@ -11,7 +11,7 @@ from tests.generator import generate
 from tests.localise import case as localise
 from tests.localise.score import UNEVEN, accepted, begun
 from tests.shapes import case as shapes
-from tests.shapes.draw import MEASURED, drawn_case
+from tests.shapes.draw import drawn_case
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 SAMPLES: Final = ("data_imbalance", "demo_healthy", "demo_slow_tp", "healthy", "slow_compute", "slow_link")
