@@ -114,7 +114,10 @@ def test_clocks_do_not_change_the_call_named(judge, axis):
         dumps = {}
         for rank, dump in case.dumps.items():  # clocks of hosts differ by up to an hour
             skew = random.Random(rank * 97 + seed).randrange(-1800, 1800) * 10**9
-            moved = [{**e, "time_created_ns": e["time_created_ns"] + skew} for e in dump["entries"]]
+            moved = [
+                {**e, **{k: v + skew for k, v in e.items() if k.startswith("time_") and v}}
+                for e in dump["entries"]
+            ]
             dumps[rank] = {**dump, "entries": moved}
         finding = judge(Case(MESH, "host_stall", axis, case.culprit, case.timed, dumps))
         assert [(c.rank, c.group.dim) for c in finding.culprits] == [(case.culprit, axis)], finding.reason
