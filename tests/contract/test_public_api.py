@@ -23,7 +23,7 @@ NAMES = {
 }  # fmt: skip
 SIGNATURES = {
     "load": ["inputs", "out=None", "jobs=1", "progress=None", "job=None", "engine=None", "append=False"],
-    "slowrank": ["run", "mesh=None", "order=None", "steps=None", "progress=None"],
+    "slowrank": ["run", "mesh=None", "order=None", "steps=None", "progress=None", "explain=False"],
     "whatif": ["run", "fix=()", "mesh=None", "order=None", "steps=None", "progress=None"],
     "breakdown": ["run", "mesh=None", "order=None", "steps=None", "progress=None"],
     "diff": ["before", "after", "mesh=None", "order=None", "steps=None", "progress=None"],
@@ -35,7 +35,8 @@ SIGNATURES = {
 }
 FINDINGS = {
     "SlowRankFinding": (
-        "ranks mesh steps verdict cause reason path suspects what_if quality notes coverage candidates to_decide"
+        "ranks mesh steps verdict cause reason path suspects what_if quality notes coverage candidates to_decide "
+        "explanation"
     ),
     "Suspect": "rank host coords lost_ms_per_step confidence steps cause evidence lost_ms_low lost_ms_high",
     "Coverage": "matched by_axis",

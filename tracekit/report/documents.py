@@ -138,7 +138,7 @@ class ExplanationDocument(TypedDict):
 
 
 class SlowRankDocument(TypedDict):
-    """The answer of `tracekit slowrank`; `explanation` is null unless `--explain` asked for it."""
+    """The answer of `tracekit slowrank`; `explanation` is there where `--explain` asked for it."""
 
     schema: Literal["tracekit.slowrank/1"]
     ranks: RanksDocument
@@ -155,7 +155,7 @@ class SlowRankDocument(TypedDict):
     coverage: CoverageDocument
     quality: list[QualityDocument]
     notes: list[str]
-    explanation: ExplanationDocument | None
+    explanation: NotRequired[ExplanationDocument]
 
 
 class QuestionDocument(TypedDict):

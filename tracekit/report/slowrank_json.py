@@ -30,8 +30,8 @@ from tracekit.report.documents import (
 
 
 def slowrank_document(finding: SlowRankFinding) -> SlowRankDocument:
-    """The finding as a dict that JSON can hold; times in ms, rounded to 0.1 µs."""
-    return {
+    """The finding as a dict that JSON can hold, with its working if asked for; times in ms, rounded to 0.1 µs."""
+    document: SlowRankDocument = {
         "schema": "tracekit.slowrank/1",
         "ranks": ranks_document(finding.ranks),
         "mesh": mesh_document(finding.mesh),
@@ -51,8 +51,10 @@ def slowrank_document(finding: SlowRankFinding) -> SlowRankDocument:
         "coverage": coverage_document(finding.coverage),
         "quality": [quality_document(q) for q in finding.quality],
         "notes": list(finding.notes),
-        "explanation": None if finding.explanation is None else _explanation(finding.explanation),
     }
+    if finding.explanation is not None:
+        document["explanation"] = _explanation(finding.explanation)
+    return document
 
 
 def _explanation(found: Explanation) -> ExplanationDocument:
