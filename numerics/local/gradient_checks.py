@@ -144,7 +144,8 @@ def _without_gradient(
     state: RecordedStep, sums: Mapping[str, Sum], recorded: Mapping[str, torch.Tensor]
 ) -> list[Doubt]:
     """Return a doubt where a trainable parameter's gradient never reaches the optimiser, and others' do."""
-    missing = [name for name in sums if name not in recorded and bool(sums[name].total.any())]
+    frozen = {name for name, p in state.model.named_parameters() if not p.requires_grad}
+    missing = [n for n in sums if n not in recorded and n not in frozen and bool(sums[n].total.any())]
     steps = state.recorded.steps if missing else []
     own = {name for step in steps for name in state.recorded.names(step, "reduce", "param_grad")}
     lost = [name for name in missing if f"{name}.grad" not in own]

@@ -10,6 +10,11 @@ from numerics.local.model_source import build
 from numerics.local.proof import prove
 from tests.advice.messages import PACKAGES, text_of
 from tests.house.source import ROOT
+from tests.numerics import test_forced_replay as forced
+from tests.numerics.local import batch_trainers as batches
+from tests.numerics.local import context_trainers as contexts
+from tests.numerics.local import random_trainers as random
+from tests.numerics.local import stepping_trainers as stepping
 from tests.numerics.local import test_learning_rates as rates
 from tests.numerics.local import test_padding as padding
 from tests.numerics.local import test_repeated_draws as draws
@@ -39,13 +44,13 @@ def next_steps() -> set[str]:
     return {text for text in found if " " in text}
 
 
-def answered(run: Path, source: str) -> CompareFinding:
-    """What the local proof by a model says of a run."""
+def answered(run: Path, source: str, baseline: Path | None = None) -> CompareFinding:
+    """What the local proof by a model says of a run, alone or beside its baseline."""
     made = build(source)
     proving = partial(
         prove, model=made.model, optimizer=made.optimizer, loss=made.loss, schedule=made.schedule
     )
-    return compare(run, None, Options(prove=proving))
+    return compare(run, baseline, Options(prove=proving))
 
 
 def pieces_placed(folder: Path, pool: RankPool) -> tuple[CompareFinding, CompareFinding]:
@@ -90,7 +95,77 @@ def masks_given(folder: Path, _: RankPool) -> tuple[CompareFinding, CompareFindi
     return padding.trained(folder / "first", mask="first"), padding.trained(folder / "own")
 
 
+def _of_layers(folder: Path, pool: RankPool, *layers: str) -> tuple[CompareFinding, ...]:
+    """Three data-parallel ranks, a run for each layer that looks at the batch."""
+    found = []
+    for layer in layers:
+        pool.run(batches.trained, 3, layer, 1, folder / layer)
+        model, optimizer = batches.build(layer)
+        found.append(
+            compare(folder / layer, None, Options(prove=partial(prove, model=model, optimizer=optimizer)))
+        )
+    return tuple(found)
+
+
+def statistics_shared(folder: Path, pool: RankPool) -> tuple[CompareFinding, ...]:
+    """Statistics over each rank's own sequences, and over those of all ranks."""
+    return _of_layers(folder, pool, "batch", "synchronised")
+
+
+def buffers_shared(folder: Path, pool: RankPool) -> tuple[CompareFinding, ...]:
+    """A buffer that each rank fills by itself, and one that is reduced over ranks."""
+    return _of_layers(folder, pool, "counted", "counted by all")
+
+
+def seeded_apart(folder: Path, pool: RankPool) -> tuple[CompareFinding, CompareFinding]:
+    """Ranks that all have one seed beside a baseline that has one for each rank, and such as have their own."""
+    source = "tests.numerics.local.random_trainers:model_of"
+    for name, alike in (("alike", True), ("apart", False), ("base", False)):
+        pool.run(random.drawing, 3, folder / name, "layer", alike)
+    return tuple(answered(folder / name, source, folder / "base") for name in ("alike", "apart"))
+
+
+def baseline_judged(folder: Path, _: RankPool) -> tuple[CompareFinding, CompareFinding]:
+    """A sound run beside a baseline with a bug and other random numbers, and that baseline alone."""
+    for name, change in (("run", "reseeded by step"), ("base", "factor")):
+        draws.Trainer(change).run(folder / name, 2)
+    source = "tests.numerics.local.test_repeated_draws:made"
+    return answered(folder / "run", source, folder / "base"), answered(folder / "base", source)
+
+
+def frozen_in_the_model(folder: Path, _: RankPool) -> tuple[CompareFinding, CompareFinding]:
+    """A layer that the trainer froze, in a model that trains it and in one that does not."""
+    stepping.trained(0, 1, None, folder, "one layer frozen")
+    source = "tests.numerics.local.stepping_trainers"
+    return answered(folder, f"{source}:whole"), answered(folder, f"{source}:whole_but_frozen")
+
+
+def positions_given(folder: Path, pool: RankPool) -> tuple[CompareFinding, ...]:
+    """Pieces of sequences whose positions begin anew on each rank, and such as count on."""
+    model, optimizer = contexts.build("given")
+    options = Options(prove=partial(prove, model=model, optimizer=optimizer))
+    for name, local in (("local", True), ("whole", False)):
+        pool.run(partial(contexts.trained, positions="given", local=local), 3, folder / name)
+    return tuple(compare(folder / name, None, options) for name in ("local", "whole"))
+
+
+def captured_in_fp32(folder: Path, pool: RankPool) -> tuple[CompareFinding, ...]:
+    """A formula written otherwise than the replay's, in BF16 and in FP32."""
+    options = Options(make_replay=forced.made)
+    return tuple(
+        compare(forced.changed(pool, folder / policy, "product_in_halves", tables), None, options)
+        for policy, tables in (("bf16", forced.BF16), ("fp32", forced.DP3))
+    )
+
+
 FOLLOWED = {
+    "capture the run in FP32, and compare again": captured_in_fp32,
+    "take statistics over all data-parallel ranks": statistics_shared,
+    "all-reduce or broadcast what each rank gathered": buffers_shared,
+    "seed each data-parallel rank by its number": seeded_apart,
+    "numerics compare --model FILE.py:FUNCTION --parallel ": baseline_judged,
+    "freeze it in the function given by --model as well": frozen_in_the_model,
+    "give each rank the positions that its piece has": positions_given,
     "give every rank the mask of its own sequences": masks_given,
     "let each micro-batch draw on from where the one before it ended": drawn_on,
     "capture again with `watch(place=...)`": pieces_placed,
@@ -99,3 +174,5 @@ FOLLOWED = {
     "return the loss function too": loss_given,
 }
 """By a part of the sentence: what does as it says, and gives the answers before and after."""
+ENDS_AT_A_BUG = {"numerics compare --model FILE.py:FUNCTION --parallel "}
+"""The steps that look for where the bug is: what they find is one."""

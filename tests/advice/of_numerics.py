@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 from tracekit_cli.numerics_capture import capture as capture_command
+from tracekit_cli.numerics_compare import compare as compare_command
 from tracekit_cli.numerics_ladder import ladder as ladder_command
 from tracekit_cli.numerics_replay import replay as replay_command
 
@@ -37,6 +38,8 @@ from numerics.store import Capture, open_capture
 from numerics.values_file import ValuesFile
 from tests.advice.cases import command
 from tests.advice.register import Call, calls, case
+from tests.house.source import ROOT
+from tests.numerics.local import stepping_trainers
 from tests.numerics.synthetic import Plan, write
 from tests.numerics.test_advise import write as shadow_sums
 from tests.numerics.test_ladder import run as ladder_run
@@ -328,6 +331,17 @@ def _(folder, _patch):
 
 
 calls("no replayer for captures of {}", replayer.replayer, "torchtitan", "reftrain")
+
+
+@case("captures of numerics.watch have no replayer")
+def _(folder, _patch):
+    run, model = folder / "run", ROOT / "tests/numerics/local/stepping_trainers.py"
+    stepping_trainers.trained(0, 1, None, run, steps=1)
+    refused, _right = command(replay_command, f"{run} --quiet", "")
+    _wrong, proven_by_model = command(
+        compare_command, "", f"--model {model}:whole --parallel {run} --quiet --no-replay"
+    )
+    return refused, proven_by_model
 
 
 @case("{}: cannot be written ({}); choose another --out")

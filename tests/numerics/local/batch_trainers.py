@@ -55,6 +55,18 @@ class Counted(nn.Module):
         return x
 
 
+class CountedByAll(Counted):
+    """Counts as `Counted` does, and takes the mean over all ranks."""
+
+    def forward(self, x):
+        seen = x.detach().mean(0)
+        if dist.is_initialized():
+            dist.all_reduce(seen)
+            seen /= dist.get_world_size()
+        self.seen.copy_(seen)
+        return x
+
+
 def frozen():
     layer = nn.BatchNorm1d(WIDE)
     layer.running_mean.uniform_()
@@ -73,6 +85,7 @@ LAYERS = {
     "layer": lambda: nn.LayerNorm(WIDE),
     "routed": Routed,
     "counted": Counted,
+    "counted by all": CountedByAll,
 }
 
 

@@ -51,6 +51,12 @@ def whole(optimizer="adamw"):
     return model, OPTIMIZERS[optimizer](grouped(model))
 
 
+def whole_but_frozen():
+    model, optimizer = whole()
+    model.up.weight.requires_grad_(False)
+    return model, optimizer
+
+
 def warmed(optimizer):
     return torch.optim.lr_scheduler.LambdaLR(optimizer, lambda n: min(1.0, (n + 1) / 8))
 

@@ -101,6 +101,9 @@ class Given:
     def inputs(self, _place):
         return self._inputs, {}
 
+    def arranged(self, _place, inputs):
+        return list(inputs.values()), {}
+
     def targets(self, _place):
         return self._targets
 

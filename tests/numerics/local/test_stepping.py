@@ -65,6 +65,11 @@ def test_what_may_be_meant_is_undecided(tmp_path, habit, said):
     assert said in found.reason
 
 
+def test_a_layer_frozen_in_the_model_too_is_meant(tmp_path):
+    found = answered(alone(tmp_path, "one layer frozen"), "whole_but_frozen")
+    assert found.verdict == "identical", found.reason
+
+
 @pytest.mark.parametrize(
     ("habit", "said", "function"),
     [
