@@ -83,7 +83,8 @@ def _batch(recorded: RecordedRun, step: int, name: str) -> torch.Tensor | None:
         total += 0 if whole is None else whole.numel()
         if whole is None or not whole.dim() or total > MAX_ELEMENTS:
             return None
-        parts.append(whole if whole.dim() > 1 or whole.is_floating_point() else whole[None])
+        one = whole.dim() == 1 and not whole.is_floating_point() and not name.startswith(TARGET)
+        parts.append(whole[None] if one else whole)
     same = {tuple(part.shape[1:]) for part in parts}
     return torch.cat(parts) if len(same) == 1 else None
 

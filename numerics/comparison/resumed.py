@@ -64,7 +64,7 @@ def generators_apart(run: Columns, baseline: Columns, goes_on: str) -> str:
     `goes_on` says that its steps go on from one of the baseline's. Else both were recorded from where they went on:
     they begin with the same weights and the same moments, which some steps have filled.
     """
-    steps = run["step"][run["step"] >= 0]
+    steps = run["step"][(run["step"] >= 0) & run.named("kind", "input")]
     if not len(steps) or not (goes_on or _both_go_on(run, baseline)):
         return ""
     columns = ("rank", "tensor", "micro_batch")

@@ -174,7 +174,9 @@ def test_bisect_proves_with_loss_and_scheduler(tmp_path, monkeypatch):
     )
     (tmp_path / "mine.py").write_text(source)
     asked = []
-    monkeypatch.setattr(numerics_bisect, "prove", lambda *_, loss, schedule: asked.extend([loss, schedule]))
+    monkeypatch.setattr(
+        "numerics.local.proof.prove", lambda *_, loss, schedule: asked.extend([loss, schedule])
+    )
     monkeypatch.setattr(numerics_bisect, "search", lambda steps, record, proof: proof("run"))
     call = ["--parallel", "a", "--baseline", "b", "--steps", "2", "--out", str(tmp_path / "out")]
     CliRunner().invoke(numerics, ["bisect", *call, "--model", f"{tmp_path / 'mine.py'}:build"])

@@ -101,8 +101,8 @@ class Given:
     def inputs(self, _place):
         return self._inputs, {}
 
-    def arranged(self, _place, inputs):
-        return list(inputs.values()), {}
+    def arranged(self, _place, tensors):
+        return list(tensors.values()), {}
 
     def targets(self, _place):
         return self._targets
