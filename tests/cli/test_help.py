@@ -83,5 +83,5 @@ except SystemExit:
     assert "Usage: " + program in done.stdout
     assert loaded & HEAVY == set()
     commands = {name for name in loaded if name.startswith("tracekit_cli.")}
-    shared = {f"tracekit_cli.{name}" for name in ("exit_codes", "program", "settings")}
+    shared = {f"tracekit_cli.{name}" for name in ("exit_codes", "program", "settings", "streams")}
     assert commands == shared | {f"tracekit_cli.{program}"}

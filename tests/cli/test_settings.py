@@ -47,7 +47,10 @@ def test_named_file_goes_before_that_of_folder(given, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("[tracekit.slowrank]\nstep = '1'\n", "has no 'step'; choose from address, engine, fail-on, html"),
+        (
+            "[tracekit.slowrank]\nstep = '1'\n",
+            "has no 'step'; choose from address, engine, explain, fail-on, html",
+        ),
         ("[tracekit.slowrank]\nquiet = 'yes'\n", "quiet: a switch is either; write true"),
         ("[tracekit.slowrank]\nsteps = [1]\n", "steps: no text; write one"),
         ("[tracekit]\nslowrank = 1\n", "'slowrank' is a value"),

@@ -207,7 +207,7 @@ def test_quiet_keeps_progress_back_and_nothing_else(tracekit, slow, monkeypatch)
     ],
 )
 def test_faults_and_interrupts_have_codes_of_their_own(tracekit, slow, monkeypatch, fault, code, says):
-    def fail(*_arguments):
+    def fail(*_arguments, **_options):
         raise fault
 
     monkeypatch.setattr(command, "analyse", fail)
@@ -219,7 +219,7 @@ def test_faults_and_interrupts_have_codes_of_their_own(tracekit, slow, monkeypat
 def test_a_fault_shows_where_when_asked(monkeypatch, slow, capfd):
     from tracekit_cli.tracekit import main
 
-    def fail(*_arguments):
+    def fail(*_arguments, **_options):
         raise ZeroDivisionError("oops")
 
     monkeypatch.setenv("TRACEKIT_DEBUG", "1")

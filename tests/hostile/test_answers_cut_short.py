@@ -23,7 +23,7 @@ from pathlib import Path
 from tracekit_cli.tracekit import main
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 signal.signal(signal.SIGINT, signal.default_int_handler)
-def works(*_):
+def works(*_, **__):
     Path(sys.argv[-1] + ".note").write_text("works")
     time.sleep(60)
 import_module("tracekit_cli." + sys.argv[1]).analyse = works

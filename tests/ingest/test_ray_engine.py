@@ -11,7 +11,8 @@ from tracekit_cli.tracekit import main
 
 from tests.house.source import ROOT
 from tests.ingest.sample import put
-from tracekit.errors import InputError, OutputError, TracekitError, UsageError
+from tracekit import installation
+from tracekit.errors import InputError, MissingExtraError, OutputError, TracekitError, UsageError
 from tracekit.ingest import load, ray_engine
 
 SAMPLE = ROOT / "sample_traces" / "slow_compute"
@@ -111,7 +112,7 @@ def test_runs_are_kept_in_a_bucket_and_grow_there(bucket, tmp_path):
 @pytest.fixture
 def installed(monkeypatch):
     """Ray counts as installed, and a server has a moment to answer."""
-    monkeypatch.setattr(ray_engine, "find_spec", lambda _name: True)
+    monkeypatch.setattr(installation, "find_spec", lambda _name: True)
     monkeypatch.setattr(ray_engine, "CONNECT_SECONDS", 0.1)
 
 
@@ -122,9 +123,9 @@ def refused(address):
 
 
 def test_a_missing_package_is_named_by_its_extra(monkeypatch):
-    monkeypatch.setattr(ray_engine, "find_spec", lambda _name: None)
+    monkeypatch.setattr(installation, "find_spec", lambda _name: None)
     error = refused("127.0.0.1:6379")
-    assert (type(error), "tracekit4d[ray]" in str(error)) == (UsageError, True)
+    assert (type(error), "tracekit4d[ray]" in str(error)) == (MissingExtraError, True)
 
 
 @pytest.mark.parametrize("before", ["", "ray://"])

@@ -15,11 +15,8 @@ pytestmark = [needs_data, pytest.mark.realdata]
 MISC = DATA / "kineto_misc"
 READ = ["df_index_resolver.json.gz", "nccl_data.json.gz", "rank-0.Apr_03_18_51_38.1102.pt.trace.json.gz"]
 READ += ["rank-34.Jul_15_10_52_41.1074.pt.trace.json.gz", "rank_non_gpu.json.gz"]
-REFUSED = [
-    "distributed_info_not_found.json.gz",
-    "rank_not_found.json.gz",
-    "mi250_minitoy_train_ROCm6_2_kineto.json.gz",
-]
+ALONE = "mi250_minitoy_train_ROCm6_2_kineto.json.gz"
+REFUSED = ["distributed_info_not_found.json.gz", "rank_not_found.json.gz"]
 ALL = [MISC / name for name in READ]
 ALL += sorted((DATA / "kineto_dlrm8").glob("*.gz")) if DATA.is_dir() else []
 
@@ -39,15 +36,21 @@ def test_without_a_rank_it_is_refused(name):
         load([str(MISC / name)])
 
 
-def test_refused_files_are_read_under_a_ranked_name(tmp_path):
-    for i, name in enumerate(REFUSED):
+def test_a_lone_process_without_rank_is_rank_0():
+    run = load([str(MISC / ALONE)])
+    assert [(r.rank, r.world_size, r.events) for r in run.ranks] == [(0, 1, 113)]
+    assert [(q.kind, q.count) for q in run.quality] == [("non_integer_value", 16), ("rank_assumed", 1)]
+
+
+def test_files_without_rank_are_read_under_a_ranked_name(tmp_path):
+    for i, name in enumerate([*REFUSED, ALONE]):
         (tmp_path / f"rank_{i}.json.gz").write_bytes((MISC / name).read_bytes())
     run = load([str(tmp_path)])
     assert [(r.rank, r.events) for r in run.ranks] == [(0, 2467), (1, 2467), (2, 113)]
     assert [(q.kind, q.count) for q in run.quality] == [
         ("non_integer_value", 16)
     ]  # HIP writes streams as 0x0
-    whole = json.loads(gzip.decompress((MISC / REFUSED[2]).read_bytes()))
+    whole = json.loads(gzip.decompress((MISC / ALONE).read_bytes()))
     assert min(run.events(2).column("ts").to_pylist()) > whole["baseTimeNanoseconds"]
 
 
