@@ -153,7 +153,7 @@ def _proved(case: Case, proof: LocalProof, kinds: list[str]) -> Decision:
     if formats:
         return Decision("rounding", "local", f"{given}: {formats}{scope}")
     causes = "the order of sums" + (" and the declared statistics" if _declared(case, proof) else "")
-    why = "" if case.apart is not None else f": only {causes} can make the runs differ"
+    why = "" if case.apart is not None else f": only {causes} can make it differ from a sound baseline"
     return Decision("drift", "local", f"{given}{why}{scope}")
 
 

@@ -192,7 +192,7 @@ BROKEN = (
         where=r"lr|learning rate|rate",
         reason=r"rate",
         word=r"learning rates",
-        never=r"only the order of sums can make the runs differ",
+        never=r"only the order of sums can make (the runs|it) differ",
     ),
     Case(
         "ddp_same_shard",
