@@ -79,7 +79,10 @@ def _unplaced(proof: LocalProof) -> Decision:
 
 
 def broken_before(case: Case, wrong: LocalCheck) -> bool:
-    """Return whether the run contradicts itself before the first check that is beyond its bound."""
+    """Return whether the run contradicts itself before the first check that is beyond its bound.
+
+    What one optimiser step made has no order: parameters are recorded one after another.
+    """
     if not case.broken:
         return False
     run, row, phases = case.run, case.broken[0].row, list(PHASES)
@@ -87,6 +90,8 @@ def broken_before(case: Case, wrong: LocalCheck) -> bool:
     if (int(run["step"][row]), phase) != (wrong.step, wrong.check.phase):
         here, there = phases.index(phase), phases.index(wrong.check.phase)
         return (int(run["step"][row]), here) < (wrong.step, there)
+    if phase == "step":
+        return False
     same = run.named("tensor", wrong.check.tensor) & (run["rank"] == run["rank"][row])
     same &= (run["step"] == wrong.step) & run.named("phase", phase)
     return bool(same.any()) and int(run["order"][row]) < int(run["order"][same].min())
