@@ -192,7 +192,10 @@ def contradicted_answer(case: Case) -> Answer:
         f"{ms(case.pinned_residual_ns):.1f} ms of {ms(case.step_ns):.1f} ms a step: steps or operations of different "
         "ranks were put together that do not belong together"
     )
-    return Answer("inconclusive", "unknown", reason, to_decide=_MARKS)
+    if any(rank.on_gpu for rank in case.ops.per_rank.values()):
+        return Answer("inconclusive", "unknown", reason, to_decide=_MARKS)
+    reason += ", or devices worked unseen: the traces hold no kernel"
+    return Answer("inconclusive", "unknown", reason, to_decide=f"{_KERNELS}; else {_MARKS}")
 
 
 def _idle_answer(case: Case, model: TableModel) -> Answer:
@@ -208,6 +211,7 @@ def _idle_answer(case: Case, model: TableModel) -> Answer:
     return Answer("inconclusive", "unknown", reason, to_decide=decide)
 
 
+_KERNELS = "if the job ran on GPUs, give the profiler activities=[CPU, CUDA], and see that CUPTI can be used"
 _MARKS = "call the profiler's step() after every step on every rank, and record all ranks for the same steps"
 
 
