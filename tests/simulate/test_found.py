@@ -80,7 +80,11 @@ HANGS = [
     ("crash:rank=9,steps=1,axis=dp", "hang", "missing_dump"),
     ("crash:rank=21,steps=1,axis=pp", "hang", "missing_dump"),
     ("wrong_size:rank=9,steps=1,axis=dp", "mismatch", "mismatched_call"),
-    ("skip_collective:rank=9,steps=1,axis=dp", "mismatch", "mismatched_call"),  # one of a loop of equal gathers
+    (
+        "skip_collective:rank=9,steps=1,axis=dp",
+        "mismatch",
+        "mismatched_call",
+    ),  # one of a loop of equal gathers
 ]
 
 
