@@ -2,6 +2,8 @@
 
 from typing import Final
 
+from numerics.thresholds.local import REWRITTEN_MEAN, REWRITTEN_ROUNDINGS, REWRITTEN_SPREAD
+
 UNIT_ROUNDOFF: Final = {
     "float64": 2.0**-53,
     "float32": 2.0**-24,
@@ -19,3 +21,12 @@ def unit_roundoff(dtype: str) -> float:
 def least_roundoff(dtype: str) -> float:
     """Return the unit roundoff of a format, that of float64 for integers, which are summed exactly."""
     return UNIT_ROUNDOFF.get(dtype, UNIT_ROUNDOFF["float64"])
+
+
+def most_rewritten(apart: float, size: float, roundoff: float, count: int) -> float:
+    """Return by how much an element of a formula written otherwise may miss; 0 where none misses so in the mean.
+
+    `apart` and `size` are the root mean squares of `count` misses and of the right values.
+    """
+    mean = REWRITTEN_MEAN * (1 + REWRITTEN_SPREAD / max(count, 1) ** 0.5) * roundoff * size
+    return REWRITTEN_ROUNDINGS * roundoff * size if apart <= mean else 0.0

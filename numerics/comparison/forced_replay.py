@@ -18,9 +18,8 @@ from numerics.comparison.lone_difference import lone_element, lone_ranks
 from numerics.comparison.matched_replay import MakeReplay
 from numerics.comparison.row_table import RowTable, by_row
 from numerics.comparison.tensor_table import Status
-from numerics.formats import UNIT_ROUNDOFF, unit_roundoff
+from numerics.formats import UNIT_ROUNDOFF, most_rewritten, unit_roundoff
 from numerics.keys import Ints
-from numerics.local.judgement import most_rewritten
 from numerics.schema import FOLDER
 from numerics.store import Capture, open_capture
 from tracekit.errors import InputError

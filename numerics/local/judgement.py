@@ -6,14 +6,12 @@ from typing import Final
 
 import torch
 
+from numerics.formats import most_rewritten
 from numerics.local.bounded import Bounded, unit
 from numerics.local.recorded import Reading, same_bits
 from numerics.thresholds.local import (
     LONE_ELEMENT_OF,
     LONE_ELEMENT_ULP,
-    REWRITTEN_MEAN,
-    REWRITTEN_ROUNDINGS,
-    REWRITTEN_SPREAD,
 )
 
 _BITS: Final = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
@@ -172,15 +170,6 @@ def within(value: torch.Tensor, error: torch.Tensor, recorded: torch.Tensor) -> 
         return Judged(Standing.UNCHECKED, use, differ, recorded.numel(), factor, _REWRITTEN)
     found, lone = factors_between(recorded, value, allowed), flipped_beyond(recorded, value, allowed)
     return Judged(Standing.BEYOND, use, differ, recorded.numel(), factor, factors=found, lone=lone)
-
-
-def most_rewritten(apart: float, size: float, roundoff: float, count: int) -> float:
-    """Return by how much an element of a formula written otherwise may miss; 0 where none misses so in the mean.
-
-    `apart` and `size` are the root mean squares of `count` misses and of the right values.
-    """
-    mean = REWRITTEN_MEAN * (1 + REWRITTEN_SPREAD / max(count, 1) ** 0.5) * roundoff * size
-    return REWRITTEN_ROUNDINGS * roundoff * size if apart <= mean else 0.0
 
 
 def factors_between(
