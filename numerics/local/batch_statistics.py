@@ -20,6 +20,7 @@ from numerics.local.recorded_step import Place, RecordedStep
 from numerics.record.call_arguments import named_tensors
 from numerics.record.wrapped_models import clean_name, first_tensor
 from numerics.thresholds.local import APART_IN_FP64, MOST_BATCHES_TRIED
+from tracekit.errors import InputError
 
 Tensors = Mapping[str, torch.Tensor]
 Loss = Callable[..., torch.Tensor]
@@ -38,6 +39,10 @@ class BatchStatistics:
     words: str = ""
     tensor: str = ""
     shared: bool = False
+
+
+class _CannotRunError(Exception):
+    """The user's model or loss fails on inputs that no run gave it."""
 
 
 @dataclass
@@ -76,7 +81,7 @@ def batch_statistics(state: RecordedStep, place: Place, held: Tensors, loss: Los
             again = _ran(of, held, given, rows, targets, loss, other=False)
             repeated = _compared(state.model, same, again)
             found = found if repeated is not None and not repeated.words else None  # it may keep state
-    except Exception:  # noqa: BLE001 - the user's model may raise anything on inputs that no run gave it
+    except (_CannotRunError, InputError):
         return _normalising(state.model)
     return _normalising(state.model) if found is None else found
 
@@ -130,11 +135,15 @@ def _ran(
             clean = clean_name(name)
             around.callback(module.register_forward_pre_hook(partial(_got, run, clean)).remove)
             around.callback(module.register_forward_hook(partial(_gave, run, clean)).remove)
-        out = first_tensor(torch.func.functional_call(state.model, values, tuple(args), named))
-        if out is not None and loss is not None and targets:
-            out = loss(out, *(_widened(value, kept, every, other=other) for value in targets))
-        if out is not None and out.numel() == 1 and out.requires_grad:
-            torch.autograd.backward(out.reshape(()))
+        wanted = [_widened(value, kept, every, other=other) for value in targets]
+        try:
+            out = first_tensor(torch.func.functional_call(state.model, values, tuple(args), named))
+            if out is not None and loss is not None and wanted:
+                out = loss(out, *wanted)
+            if out is not None and out.numel() == 1 and out.requires_grad:
+                torch.autograd.backward(out.reshape(()))
+        except Exception as error:  # the user's model may raise anything on inputs that no run gave it
+            raise _CannotRunError from error
         run.drawn = torch.get_rng_state()
     return run
 

@@ -82,7 +82,11 @@ class Settings:
         build: Callable[[Any], torch.optim.Optimizer] = made
         try:
             return build(groups)
-        except Exception:  # noqa: BLE001 - settings come from a file, and torch's constructors check them
+        except (
+            RuntimeError,
+            TypeError,
+            ValueError,
+        ):  # torch's constructors check settings, which come from a file
             return None
 
 

@@ -221,7 +221,12 @@ class _OwnStep:
         try:
             done = stepped(before)
             words = other_count(before, after, stepped, done)
-        except Exception:  # noqa: BLE001 - settings and state come from a file, and a kernel may refuse them
+        except (
+            RuntimeError,
+            TypeError,
+            ValueError,
+            KeyError,
+        ):  # torch refuses settings or state, which a file holds
             return None
         return [(name, replace(judged, relation=words)) for name, judged in done]
 
