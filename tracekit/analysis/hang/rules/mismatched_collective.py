@@ -128,11 +128,11 @@ def _left_one_out(group: Group, mine: Frontier, usual: Frontier, seq: int) -> bo
 
 
 def _of_new_place(group: Group, mine: Frontier, seq: int) -> bool:
-    """Whether a member made this call in a place of the program from which no member has called before."""
+    """Whether a member made this call in a place of the program from which no other member calls, nor it before."""
     stack = mine.stack(seq)
-    tails = [frontier.tail for frontier in group.frontiers.values()]
-    known = (s for tail in tails for at, s in zip(tail.seq.tolist(), tail.stacks, strict=False) if at < seq)
-    return bool(stack) and stack not in known
+    others = (s for frontier in group.frontiers.values() if frontier is not mine for s in frontier.tail.stacks)
+    own = (s for at, s in zip(mine.tail.seq.tolist(), mine.tail.stacks, strict=False) if at < seq)
+    return bool(stack) and stack not in {*others, *own}
 
 
 def _by_history(dispute: _Dispute) -> Version | None:
