@@ -1,4 +1,4 @@
-"""Whether a run's optimiser was told what its baseline's was: class, settings and learning rates, by parameter."""
+"""Compares the optimisers of a run and its baseline: class, settings and learning rates, by parameter."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -17,13 +17,13 @@ _Stepped = tuple[str, Mapping[str, Any]]
 
 
 def with_other_settings(run: Columns, baseline: Columns | None, proof: LocalProof) -> LocalProof:
-    """Return a proof with a check of what a run's optimiser was told otherwise than its baseline's."""
+    """Return a proof with a check of the optimiser settings that differ from the baseline's."""
     found = _other_settings(run, baseline)
     return proof if found is None else replace(proof, checks=(*proof.checks, found))
 
 
 def _other_settings(run: Columns, baseline: Columns | None) -> LocalCheck | None:
-    """Return a check where the optimisers of two runs were told unlike; None otherwise, or where that is unknown."""
+    """Return a check where the optimisers of two runs have different settings; None otherwise, or where they are unknown."""
     if baseline is None or not run.capture.values or not baseline.capture.values:
         return None
     mine, other = RecordedRun(run), RecordedRun(baseline)

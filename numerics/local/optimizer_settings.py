@@ -1,4 +1,4 @@
-"""What a run's optimisers were told, as recorded at each step: read, rebuilt, held against one another and a given one.
+"""The settings of a run's optimisers, as recorded at each step: read, rebuilt, held against one another and a given one.
 
 A step's result shows neither a decay that one rank applies to other parameters than its peers, nor an optimiser that is
 not the one declared; the groups that each rank's optimiser had show both, by name.
@@ -51,7 +51,7 @@ _MOVED: Final = {"lr": "learning rate", "betas": "momentum", "momentum": "moment
 
 @dataclass(frozen=True)
 class Settings:
-    """What one rank's optimiser was told: its class, its groups by parameter, and what a gradient scaler left it.
+    """The settings of one rank's optimiser: its class, its groups by parameter, and what a gradient scaler left it.
 
     `scale` divides the gradients within the step, `skipped` says that the step changes nothing.
     """
@@ -68,7 +68,7 @@ class Settings:
     def rebuilt(self, held: Mapping[str, nn.Parameter], *, kernels: bool) -> torch.optim.Optimizer | None:
         """Return such an optimiser of other parameters, by the recorded kernels or torch's default ones.
 
-        None where it is none of torch's, or refuses its settings.
+        None for classes that torch lacks, and for settings that it refuses.
         """
         made = REPLAYED.get(self.kind)
         groups = []
@@ -95,7 +95,7 @@ def _tupled(value: Any) -> Any:
 
 
 def read_settings(recorded: RecordedRun, step: int) -> dict[int, Settings]:
-    """Return what each rank's optimiser was told in a step; ranks without a readable record are left out."""
+    """Return the settings of each rank's optimiser in a step; ranks without a readable record are left out."""
     found: dict[int, Settings] = {}
     parsed: dict[int, Settings | None] = {}
     for row in recorded.rows(step, "step", "scalar", SETTINGS):

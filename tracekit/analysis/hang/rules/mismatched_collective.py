@@ -130,7 +130,9 @@ def _left_one_out(group: Group, mine: Frontier, usual: Frontier, seq: int) -> bo
 def _of_new_place(group: Group, mine: Frontier, seq: int) -> bool:
     """Whether a member made this call in a place of the program from which no other member calls, nor it before."""
     stack = mine.stack(seq)
-    others = (s for frontier in group.frontiers.values() if frontier is not mine for s in frontier.tail.stacks)
+    others = (
+        s for frontier in group.frontiers.values() if frontier is not mine for s in frontier.tail.stacks
+    )
     own = (s for at, s in zip(mine.tail.seq.tolist(), mine.tail.stacks, strict=False) if at < seq)
     return bool(stack) and stack not in {*others, *own}
 
