@@ -131,7 +131,7 @@ class FiniteRange(click.FloatRange):
     name = "float range"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """Returns the number; raises BadParameter for text without a number, and for values out of bounds or not finite."""
+        """Return the number; raises BadParameter for other text, values out of bounds, and infinities."""
         found = float(super().convert(value, param, ctx))
         if not math.isfinite(found):
             self.fail(f"{value} is not in the range {self._describe_range()}.", param, ctx)

@@ -23,7 +23,7 @@ def with_other_settings(run: Columns, baseline: Columns | None, proof: LocalProo
 
 
 def _other_settings(run: Columns, baseline: Columns | None) -> LocalCheck | None:
-    """Return a check where the optimisers of two runs have different settings; None otherwise, or where they are unknown."""
+    """Return a check where the optimisers of two runs differ in settings; None otherwise, or if they are unknown."""
     if baseline is None or not run.capture.values or not baseline.capture.values:
         return None
     mine, other = RecordedRun(run), RecordedRun(baseline)

@@ -1,4 +1,4 @@
-"""The settings of a run's optimisers, as recorded at each step: read, rebuilt, held against one another and a given one.
+"""The recorded settings of a run's optimisers: read, rebuilt, compared with each other and with the declared one.
 
 A step's result shows neither a decay that one rank applies to other parameters than its peers, nor an optimiser that is
 not the one declared; the groups that each rank's optimiser had show both, by name.
