@@ -71,3 +71,12 @@ def test_the_command_explains_in_json():
     without = [a for a in arguments if a != "--explain"]
     shown = json.loads(CliRunner().invoke(slowrank, without, standalone_mode=False).stdout)
     assert "explanation" not in shown
+
+
+def test_a_long_stage_lists_no_rank_as_longer_that_is_quicker(tmp_path):
+    mesh = grid(tp=2, pp=2, dp=2)
+    slow = {rank: 1.3 + 0.02 * (rank % 2) for rank in mesh.coordinates if mesh.coords(rank)["pp"]}
+    found = analyse(job(tmp_path, mesh, slow=slow), explain=True)
+    assert found.cause == "stage_imbalance"
+    assert [c.kind for c in found.explanation.considered if c.outcome == "named"] == ["stage"]
+    assert all(c.longer_ms is None or c.longer_ms > 0 for c in found.explanation.considered)

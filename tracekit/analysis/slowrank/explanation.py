@@ -23,6 +23,7 @@ from tracekit.analysis.slowrank.long_stage import long_stage
 from tracekit.analysis.slowrank.moving_stalls import moving_stalls
 from tracekit.analysis.slowrank.slow_link import slow_link
 from tracekit.analysis.slowrank.suspects import Answer
+from tracekit.analysis.slowrank.table_model import TableModel
 from tracekit.analysis.slowrank.unseen_replay import waited_for_unseen
 from tracekit.analysis.slowrank.wording import add_traces, listed, ranks_in_words
 from tracekit.findings.explanation import Considered, EvidenceGap, Explanation, Outcome
@@ -56,7 +57,7 @@ def _ranks(case: Case, answer: Answer) -> Iterator[Considered]:
         case.steps.row(s.rank) for s in (*answer.suspects, *answer.candidates) if s.rank in case.steps.ranks
     ]
     longest = [int(r) for r in np.argsort(-excess, kind="stable") if excess[r] > 0][:RANKS_CONSIDERED]
-    for row in dict.fromkeys([*longest, *mentioned[:RANKS_CONSIDERED]]):
+    for row in dict.fromkeys([*longest, *(row for row in mentioned[:RANKS_CONSIDERED] if excess[row] > 0)]):
         rows = np.array([row])
         bounds = bounds_of(case, rows)
         likely = saved_ns(case, rows, typical_without(case, rows))
@@ -152,14 +153,13 @@ def _gaps(case: Case) -> Iterator[EvidenceGap]:
     if matched is not None and matched < 1:
         shrunk = case.model.recorded_ns - case.free_model.recorded_ns  # waits as short as their transfers
         what = (
-            f"{1 - matched:.1%} of the exposed communication has no match on all members: waits or transfers"
+            f"{1 - matched:.2%} of the exposed communication has no match on all members: waits or transfers"
         )
         yield EvidenceGap(what, ms(max(shrunk, 0.0)), what_would_decide(case))
     if case.residual_ns > 0:
+        host = "" if isinstance(case.model, TableModel) else ", with the host (ProfilerActivity.CPU)"
         what = "the model of the step with nothing changed misses the recording"
-        yield EvidenceGap(
-            what, ms(case.residual_ns), "record more steps, with the host (ProfilerActivity.CPU)"
-        )
+        yield EvidenceGap(what, ms(case.residual_ns), f"record more steps{host}")
     unseen = waited_for_unseen(case)
     if case.missing and unseen.undecided > 0:
         what = f"{ranks_in_words(case.missing)} left no trace: others may wait for them"
