@@ -1,8 +1,8 @@
-"""The chance that differing rows all lie on one rank."""
+"""Chances: that differing rows all lie on one rank, and that two independent draws drop the same elements."""
 
-from math import lgamma, log
+from math import lgamma, log, log10
 
-from numerics.thresholds.local import LONE_RANK_CHANCE
+from numerics.thresholds.local import LONE_RANK_CHANCE, REPEATED_BY_CHANCE
 
 
 def no_accident(own: int, every: int, wrong: int) -> bool:
@@ -14,3 +14,13 @@ def no_accident(own: int, every: int, wrong: int) -> bool:
         return True
     ways = lgamma(own + 1) - lgamma(own - wrong + 1) - lgamma(every + 1) + lgamma(every - wrong + 1)
     return ways < log(LONE_RANK_CHANCE)
+
+
+def certain(elements: int, chance: float, pairs: int) -> bool:
+    """Return whether no two of so many pairs of draws agree on so many elements by chance."""
+    return elements * agreement(chance) + log10(max(pairs, 1)) < REPEATED_BY_CHANCE
+
+
+def agreement(chance: float) -> float:
+    """Return the decimal logarithm of the chance that two draws agree on an element: both keep it or both drop it."""
+    return log10(chance * chance + (1 - chance) * (1 - chance))

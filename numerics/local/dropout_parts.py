@@ -5,7 +5,7 @@ Copies of a tensor must be dropped alike; parts of one ought to be dropped apart
 
 from itertools import combinations
 
-from numerics.local.dropout_chance import certain
+from numerics.local.chance import certain
 from numerics.local.dropout_masks import Dropped, plausible
 from numerics.local.recorded_step import Place, RecordedStep
 from numerics.schema import parse_boxes

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from numerics.local.dropout_chance import agreement
+from numerics.local.chance import agreement
 from numerics.record.wrapped_models import clean_name, in_backward
 from numerics.thresholds.local import DRAWN_NUMBER
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from itertools import combinations
 from typing import Final
 
-from numerics.local.dropout_chance import agreement, certain
+from numerics.local.chance import agreement, certain
 from numerics.local.dropout_masks import Dropped
 from numerics.local.dropout_parts import alike_parts
 from numerics.local.forced_pass import Check
