@@ -154,7 +154,7 @@ def _widened(value: torch.Tensor, kept: int, every: int, *, other: bool) -> torc
     if not value.dim() or value.shape[0] != kept:
         return value
     more = torch.cat([value] * (every // kept + 1))[: every - kept]
-    if other and value.is_floating_point():
+    if other and (value.is_floating_point() or value.is_complex()):
         more = more.flip(-1) / -2
     elif other and value.dtype != torch.bool and int(value.max()) > 1:
         first = (

@@ -73,7 +73,7 @@ def test_the_command_explains_in_json():
     assert "explanation" not in shown
 
 
-def test_a_long_stage_lists_no_rank_as_longer_that_is_quicker(tmp_path):
+def test_no_quicker_rank_is_listed_as_longer(tmp_path):
     mesh = grid(tp=2, pp=2, dp=2)
     slow = {rank: 1.3 + 0.02 * (rank % 2) for rank in mesh.coordinates if mesh.coords(rank)["pp"]}
     found = analyse(job(tmp_path, mesh, slow=slow), explain=True)

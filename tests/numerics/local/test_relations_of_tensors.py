@@ -58,7 +58,7 @@ class Gradients:
     """A recorded step of one place that holds these gradients."""
 
     def __init__(self, held):
-        self.step, self.recorded, self.held = 0, self, held
+        self.step, self.recorded, self.held, self.model = 0, self, held, torch.nn.Module()
 
     def gradient(self, name, _shape):
         return self.held[name]
