@@ -43,7 +43,7 @@ demo: $(STAMP)
 # At least one test of every behaviour; three parts of about one length at once, seven minutes on two cores.
 PART_1 := tests/advice tests/bugs tests/house tests/numerics tests/plan tests/schedule tests/simulate tests/trend
 PART_2 := tests/accuracy tests/demo tests/generator tests/gpu tests/hang tests/property tests/ranks tests/record tests/reftrain tests/slowrank tests/what_if
-PYTEST := $(BIN)/python -m pytest -p no:cacheprovider
+PYTEST := $(BIN)/python -m pytest -p no:cacheprovider $(PYTEST_MORE)
 test: $(STAMP)
 	@$(MAKE) --no-print-directory --keep-going --jobs=3 test-1 test-2 test-3
 

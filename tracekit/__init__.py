@@ -15,7 +15,7 @@
 A finding is a table as well: `to_pandas()`, `to_arrow()`, and a notebook shows it. `run.slowrank()`, `whatif`,
 `breakdown` and `operations` are the functions above with the run as their first argument.
 
-Files → ingest → tables → analysis → findings → report: one way, and every stage can be looked at.
+Files → ingest → operations → steps → analysis → findings → report: one way, and every stage can be looked at.
 
 The names below and the classes in `tracekit.findings` are the public API; they are imported when they are first used,
 so that `import tracekit` loads nothing else. Times are milliseconds where a name ends in `_ms`, else nanoseconds.

@@ -38,13 +38,13 @@ from tests.slowrank.jobs import grid, job
 from tests.tables.rows import comm, recorded
 from tracekit.analysis.hang.analyse import analyse as hang
 from tracekit.analysis.slowrank.analyse import analyse
-from tracekit.analysis.slowrank.mesh_choice import choose
-from tracekit.analysis.slowrank.unnamed_groups import with_groups_of_streams
 from tracekit.dumps.load import load_dumps
+from tracekit.inference.groups.unnamed_groups import with_groups_of_streams
+from tracekit.inference.mesh.mesh_choice import choose
 from tracekit.ingest import load
+from tracekit.matching.match import match
 from tracekit.mesh import parse_mesh
 from tracekit.store import InferredGroup
-from tracekit.tables.match import match
 
 NO_MESH: Any = None
 """The mesh of a rank whose hooks ask for none."""

@@ -20,7 +20,7 @@ from tests.generator import generate
 from tracekit.analysis.slowrank.analyse import analyse
 from tracekit.errors import TracekitError
 from tracekit.ingest import load
-from tracekit.tables.operations import read_rank
+from tracekit.rank_events.operations import read_rank
 
 POLL_NS = 100_000_000
 DESCS = {"tp": "TENSOR_MODEL_PARALLEL_GROUP", "cp": "CONTEXT_PARALLEL_GROUP", "dp": "DATA_PARALLEL_GROUP"}

@@ -7,8 +7,8 @@ import pytest
 
 from tests.generator import generate
 from tests.marks import quick_first
-from tracekit.analysis.slowrank import verdict
 from tracekit.analysis.slowrank.analyse import analyse
+from tracekit.analysis.slowrank.answers import verdict
 from tracekit.analysis.slowrank.case import Case
 from tracekit.ingest import load
 

@@ -6,10 +6,10 @@ from pathlib import Path
 from tests.slowrank.events import Timeline, write_run
 from tracekit.analysis.slowrank.case import Case, build
 from tracekit.axes import AXES
+from tracekit.matching.match import match
 from tracekit.mesh import Mesh, from_sizes
+from tracekit.rank_events.operations import read_rank
 from tracekit.store import Run
-from tracekit.tables.match import match
-from tracekit.tables.operations import read_rank
 
 LAYER_US, TRANSFER_US = 1000.0, 50.0
 

@@ -3,10 +3,11 @@
 import pytest
 
 from tests.slowrank.jobs import grid, job, prepared
-from tracekit.analysis.slowrank import suspect_work, verdict
+from tracekit.analysis.slowrank.answers import verdict
+from tracekit.analysis.slowrank.hypotheses import suspect_work
 from tracekit.analysis.slowrank.suspects import agrees, explain_rank
 from tracekit.findings import Evidence, Suspect
-from tracekit.tables.launch_pace import FREE, MOSTLY
+from tracekit.rank_events.launch_pace import FREE, MOSTLY
 
 
 def suspect(lost, cause, own, busy, gaps):

@@ -6,8 +6,8 @@ import pytest
 
 from tests.slowrank.jobs import grid, job
 from tests.tables.rows import bare, comm, group, launch, matched, recv, send, step
-from tracekit.analysis.slowrank.joined import joined
-from tracekit.tables.open_messages import any_open
+from tracekit.inference.joined import joined
+from tracekit.inference.peers.open_messages import any_open
 
 WORLD = group(0, *range(8))
 RINGS = [replace(group(1 + n, 2 * n, 2 * n + 1), descs=("mesh_cp",)) for n in range(4)]

@@ -9,7 +9,7 @@ import pytest
 from tests.contract.test_slowrank import CAUSES as CONTRACT
 from tracekit.causes import ALWAYS, CAUSES, Order, Quantity
 from tracekit.findings import Cause
-from tracekit.tables.features import Features
+from tracekit.steps.features import Features
 
 METHOD = Path(__file__).parents[2] / "docs" / "method.md"
 

@@ -5,8 +5,8 @@ import pytest
 
 from tests.slowrank.events import Timeline, write_run
 from tracekit.analysis.slowrank.analyse import _answered, analyse
-from tracekit.analysis.slowrank.dealt_price import Dealt, dealt_bounds
-from tracekit.analysis.slowrank.everybody_typical import varied_ns
+from tracekit.analysis.slowrank.answers.everybody_typical import varied_ns
+from tracekit.analysis.slowrank.hypotheses.dealt_price import Dealt, dealt_bounds
 from tracekit.findings import Coverage
 
 TENSOR, REPLICAS, STEPS, BATCHES = 2, 4, 4, 4
@@ -92,7 +92,7 @@ def test_slow_devices_of_a_replica_follow_no_data(tmp_path):
 )
 def test_work_that_varies_unexplained_is_no_health(tmp_path, monkeypatch, factor, noise, verdict):
     """What kernels tell of the data is not asked."""
-    monkeypatch.setattr("tracekit.analysis.slowrank.nobody.uneven_data", lambda _case: 0.0)
+    monkeypatch.setattr("tracekit.analysis.slowrank.answers.no_culprit.uneven_data", lambda _case: 0.0)
     finding = analyse(trained(tmp_path, factor, noise, layers=6))
     assert (finding.verdict, finding.suspects) == (verdict, ())
     assert ("whole parts of steps are longer on changing ranks" in finding.reason) == (
@@ -112,9 +112,11 @@ def test_one_long_part_varies_by_accident(tmp_path):
 def test_uneven_data_unmatched_are_no_health(tmp_path, monkeypatch, matched, verdict):
     """Waits that were not matched may be for uneven data: a tenth of a step between the two prices."""
     bounds = Dealt(0.0, 1e6)
-    monkeypatch.setattr("tracekit.analysis.slowrank.everybody_typical.dealt_bounds", lambda _case: bounds)
     monkeypatch.setattr(
-        "tracekit.analysis.slowrank.everybody_typical.coverage", lambda _case: Coverage(matched, {})
+        "tracekit.analysis.slowrank.answers.everybody_typical.dealt_bounds", lambda _case: bounds
+    )
+    monkeypatch.setattr(
+        "tracekit.analysis.slowrank.answers.everybody_typical.coverage", lambda _case: Coverage(matched, {})
     )
     finding = analyse(trained(tmp_path, lambda *_: 1.0, 0.01))
     assert finding.verdict == verdict

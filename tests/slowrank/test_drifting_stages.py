@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from tracekit.analysis.slowrank.rank_timeline import NEED, POST, RankTimeline
-from tracekit.analysis.slowrank.what_if import StepModel
+from tracekit.step_graph.rank_timeline import NEED, POST, RankTimeline
+from tracekit.step_graph.replay import StepModel
 
 STEPS, FIRST, SLOW, SENT = 4, 100.0, 300.0, 10.0
 

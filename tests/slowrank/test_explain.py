@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tracekit.analysis.slowrank.explain import explain
-from tracekit.tables.features import Features
+from tracekit.analysis.slowrank.hypotheses.explain import explain
+from tracekit.steps.features import Features
 
 MS = 1_000_000.0
 STEPS = 4

@@ -7,10 +7,10 @@ import pytest
 
 from tests.slowrank.events import Timeline, write_run
 from tests.slowrank.jobs import grid, prepared
-from tracekit.analysis.slowrank.gap_cure import _laid_out, _longest, without_gaps
-from tracekit.analysis.slowrank.long_stage import long_stage
-from tracekit.analysis.slowrank.stage_answers import long_stage_answer
-from tracekit.analysis.slowrank.what_if import StepModel
+from tracekit.analysis.slowrank.answers.stage_answers import long_stage_answer
+from tracekit.analysis.slowrank.hypotheses.gap_cure import _laid_out, _longest, without_gaps
+from tracekit.analysis.slowrank.hypotheses.long_stage import long_stage
+from tracekit.step_graph.replay import StepModel
 
 STAGES, STEPS, BATCHES, WORK, SENT = 4, 3, 4, 1000.0, 20.0
 LOADS = 3000.0

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from tests.slowrank.jobs import grid, job, prepared
-from tracekit.analysis.slowrank.inferred_members import beyond_inferred_group
-from tracekit.analysis.slowrank.slow_link import slow_link
+from tracekit.analysis.slowrank.hypotheses.inferred_members import beyond_inferred_group
+from tracekit.analysis.slowrank.hypotheses.slow_link import slow_link
 
 MESH = grid(tp=4, dp=4)
 

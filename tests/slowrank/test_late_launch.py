@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from tests.slowrank.jobs import grid, job, prepared
-from tracekit.analysis.slowrank import nobody as answers
-from tracekit.analysis.slowrank.late_launch import late_launch, late_launch_answer
-from tracekit.analysis.slowrank.nobody import nobody
-from tracekit.analysis.slowrank.unrecorded import Unseen
+from tracekit.analysis.slowrank.answers import no_culprit as answers
+from tracekit.analysis.slowrank.answers.late_launch import late_launch, late_launch_answer
+from tracekit.analysis.slowrank.answers.no_culprit import nobody
+from tracekit.analysis.slowrank.unrecorded.unrecorded import Unseen
 
 LAST, SOON_US, LONG_US = 3, 10, 2000
 

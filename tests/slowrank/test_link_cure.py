@@ -8,7 +8,7 @@ import pytest
 from tests.slowrank.events import Timeline, write_run
 from tests.slowrank.jobs import grid, job, prepared
 from tracekit.analysis.slowrank.analyse import analyse
-from tracekit.analysis.slowrank.link_cure import _cured
+from tracekit.analysis.slowrank.hypotheses.link_cure import _cured
 
 MESH = grid(dp=4, pp=2)
 LAYER_US, TRANSFER_US, MESSAGES, STEPS = 1000.0, 100.0, 4, 4

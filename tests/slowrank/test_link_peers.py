@@ -3,8 +3,8 @@
 import pytest
 
 from tests.slowrank.jobs import grid
-from tracekit.analysis.slowrank.link_peers import beside, crowded, short_pipeline
-from tracekit.tables.channels import Channel
+from tracekit.analysis.slowrank.hypotheses.link_peers import beside, crowded, short_pipeline
+from tracekit.matching.channels import Channel
 
 MESH = grid(dp=8, pp=4)
 NODES = {rank: rank // 8 for rank in range(32)}

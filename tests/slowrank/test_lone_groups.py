@@ -4,7 +4,7 @@ import pytest
 
 from tests.slowrank.jobs import grid, job, prepared
 from tracekit.analysis.slowrank.analyse import analyse
-from tracekit.analysis.slowrank.lone_groups import lone_group
+from tracekit.analysis.slowrank.answers.lone_groups import lone_group
 
 MESH = grid(tp=4, dp=2)
 LONELY = {1, 2, 3, 5, 6, 7}  # without these the group of ranks 0 and 4 is the only one along dp

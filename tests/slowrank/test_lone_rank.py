@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 
 from tests.slowrank.jobs import grid, job, prepared
-from tracekit.analysis.slowrank import lone_rank
 from tracekit.analysis.slowrank.analyse import analyse
-from tracekit.analysis.slowrank.long_stage import long_stage
+from tracekit.analysis.slowrank.hypotheses import lone_rank
+from tracekit.analysis.slowrank.hypotheses.long_stage import long_stage
 
 LINE = grid(pp=5)
 

@@ -9,15 +9,15 @@ import pytest
 from tests.slowrank.events import Timeline, write_run
 from tests.slowrank.jobs import grid, job
 from tests.tables.rows import comm, gemm, recv, send
-from tracekit.analysis.slowrank.group_contradictions import contradiction
-from tracekit.analysis.slowrank.mesh_choice import choose, group_uses, world_of
-from tracekit.analysis.slowrank.message_chains import carriers, holding
 from tracekit.errors import MeshError, UsageError
+from tracekit.inference.mesh.group_contradictions import contradiction
+from tracekit.inference.mesh.mesh_choice import choose, group_uses, world_of
+from tracekit.inference.mesh.message_chains import carriers, holding
+from tracekit.matching.match import match
 from tracekit.mesh import GroupUse, from_sizes, parse_mesh
 from tracekit.mesh.parse import mesh_remedy
+from tracekit.rank_events.operations import read_rank
 from tracekit.store import InferredGroup, Run
-from tracekit.tables.match import match
-from tracekit.tables.operations import read_rank
 
 MESH = grid(tp=2, cp=2, dp=2)
 

@@ -3,10 +3,11 @@
 import pytest
 
 from tests.slowrank.jobs import grid, job, prepared
-from tracekit.analysis.slowrank import evidence_gaps, slow_link
-from tracekit.analysis.slowrank import verdict as decided
-from tracekit.analysis.slowrank.nobody import nobody
-from tracekit.analysis.slowrank.unrecorded import Unseen
+from tracekit.analysis.slowrank.answers import verdict as decided
+from tracekit.analysis.slowrank.answers.no_culprit import nobody
+from tracekit.analysis.slowrank.gaps import evidence_gaps
+from tracekit.analysis.slowrank.hypotheses import slow_link
+from tracekit.analysis.slowrank.unrecorded.unrecorded import Unseen
 
 NOBODY = Unseen(0.0, 0.0, ())
 

@@ -10,9 +10,9 @@ from tests.generator.spec import NOBODYS_KINDS
 from tests.marks import quick_first
 from tests.slowrank.jobs import grid, job, prepared
 from tracekit.analysis.slowrank.analyse import analyse
-from tracekit.analysis.slowrank.excess import struck_twice, without_longest
-from tracekit.analysis.slowrank.long_stage import _levels
-from tracekit.analysis.slowrank.statistics import Excess
+from tracekit.analysis.slowrank.expected.excess import struck_twice, without_longest
+from tracekit.analysis.slowrank.hypotheses.long_stage import _levels
+from tracekit.step_graph.statistics import Excess
 from tracekit.thresholds.slowrank import OTHER_STEPS_OF_DEVICE
 
 
@@ -113,6 +113,8 @@ def test_a_missing_rank_makes_no_stage_longer(tmp_path):
 
 def test_one_step_tells_documents_from_a_slow_device(tmp_path, monkeypatch):
     """Uneven attention suffices; a rank whose other kernels are longer as well may be slow."""
-    monkeypatch.setattr("tracekit.analysis.slowrank.nobody.uneven_data", lambda case: case.step_ns)
+    monkeypatch.setattr(
+        "tracekit.analysis.slowrank.answers.no_culprit.uneven_data", lambda case: case.step_ns
+    )
     assert answer_case(generate(1, kind="doc_imbalance", world=8, steps=1)).verdict == "imbalance"
     assert analyse(job(tmp_path, grid(dp=4), slow={3: 1.4}, steps=1)).verdict == "inconclusive"

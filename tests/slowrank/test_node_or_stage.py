@@ -3,10 +3,10 @@
 import pytest
 
 from tests.slowrank.jobs import grid, job, prepared
-from tracekit.analysis.slowrank import node_or_stage
 from tracekit.analysis.slowrank.analyse import analyse
-from tracekit.analysis.slowrank.long_stage import long_stage
-from tracekit.analysis.slowrank.node_or_stage import runs_more
+from tracekit.analysis.slowrank.hypotheses import node_or_stage
+from tracekit.analysis.slowrank.hypotheses.long_stage import long_stage
+from tracekit.analysis.slowrank.hypotheses.node_or_stage import runs_more
 
 MESH = grid(tp=2, pp=4)
 HALF = dict.fromkeys(range(4), 1.3)

@@ -7,8 +7,8 @@ import pytest
 
 from tests.slowrank.jobs import grid, job
 from tests.tables.rows import comm, gemm, recorded, row
-from tracekit.analysis.slowrank.unnamed_groups import with_groups_of_streams
 from tracekit.errors import MeshUnknownError
+from tracekit.inference.groups.unnamed_groups import with_groups_of_streams
 
 RANKS = range(8)
 

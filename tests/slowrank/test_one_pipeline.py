@@ -6,12 +6,12 @@ import pytest
 
 from tests.slowrank.jobs import grid, job
 from tests.tables.rows import LARGE, comm, gemm, recorded, recv, send
-from tracekit.analysis.slowrank.joined import _connected, _Linked
-from tracekit.analysis.slowrank.mesh_choice import choose
-from tracekit.analysis.slowrank.one_pipeline import is_one_pipeline
 from tracekit.errors import MeshUnknownError
+from tracekit.inference.joined import _connected, _Linked
+from tracekit.inference.mesh.mesh_choice import choose
+from tracekit.inference.mesh.one_pipeline import is_one_pipeline
+from tracekit.matching.match import match
 from tracekit.store import Group, InferredGroup
-from tracekit.tables.match import match
 
 STEPS, MICRO = 3, 4
 WORLD = Group(0, (0, 1, 2, 3), ("0",), ("default_pg",))

@@ -9,13 +9,13 @@ import pytest
 from tests.slowrank.jobs import grid, job, prepared
 from tests.tables.rows import events
 from tracekit.analysis.slowrank.analyse import analyse
-from tracekit.analysis.slowrank.evidence_gaps import Undecided, compared_little
-from tracekit.analysis.slowrank.nobody import _somebody_may_cost
-from tracekit.analysis.slowrank.open_answers import unseen_answer
-from tracekit.analysis.slowrank.recurrence import costs_in_others, in_one_step, others_prove_health
-from tracekit.analysis.slowrank.unrecorded import Unseen
+from tracekit.analysis.slowrank.answers.no_culprit import _somebody_may_cost
+from tracekit.analysis.slowrank.answers.open_answers import unseen_answer
+from tracekit.analysis.slowrank.gaps.evidence_gaps import Undecided, compared_little
+from tracekit.analysis.slowrank.gaps.recurrence import costs_in_others, in_one_step, others_prove_health
+from tracekit.analysis.slowrank.unrecorded.unrecorded import Unseen
 from tracekit.findings import Coverage
-from tracekit.tables.step_marks import NO_STEP
+from tracekit.rank_events.step_marks import NO_STEP
 
 
 def test_an_excess_of_one_step_is_left_open(tmp_path):
@@ -52,7 +52,7 @@ def test_one_step_of_much_compares_little(tmp_path, outside, little):
 
 
 def test_little_compared_proves_no_health(tmp_path, monkeypatch):
-    monkeypatch.setattr("tracekit.analysis.slowrank.nobody.compared_little", lambda _case: True)
+    monkeypatch.setattr("tracekit.analysis.slowrank.answers.no_culprit.compared_little", lambda _case: True)
     found = analyse(job(tmp_path, grid(dp=8), steps=1, layers=4))
     assert (found.verdict, found.candidates) == ("inconclusive", ())
     assert "record three whole steps" in found.to_decide
@@ -80,7 +80,7 @@ def test_work_of_a_cut_step_tells_recurrence(tmp_path, monkeypatch, slow_steps, 
     mesh = grid(dp=8)
     run = job(tmp_path, mesh, slow={3: 1.3}, slow_steps=slow_steps, layers=6, steps=2, jitter=0)
     case = prepared(run, mesh)
-    monkeypatch.setattr("tracekit.analysis.slowrank.recurrence.saved_ns", lambda *_: 0.0)
+    monkeypatch.setattr("tracekit.analysis.slowrank.gaps.recurrence.saved_ns", lambda *_: 0.0)
     row = np.array([case.steps.row(3)])
     assert costs_in_others(replace(case, cut=case.steps.numbers[1]), row, 1e6) == recurs
     assert not costs_in_others(case, row, 1e6)
@@ -109,9 +109,9 @@ def test_a_pause_whose_waits_are_unmatched_is_open(tmp_path, monkeypatch):
     mesh = grid(tp=2, dp=4)
     case = prepared(job(tmp_path, mesh, accident=(5, 1, 4000.0), steps=2, layers=6), mesh)
     case = replace(case, found=replace(case.found, throughout=frozenset()))
-    monkeypatch.setattr("tracekit.analysis.slowrank.recurrence.saved_ns", lambda *_: 0.0)
+    monkeypatch.setattr("tracekit.analysis.slowrank.gaps.recurrence.saved_ns", lambda *_: 0.0)
     assert in_one_step(case) is None
-    monkeypatch.setattr("tracekit.analysis.slowrank.recurrence.coverage", lambda _: Coverage(0.8, {}))
+    monkeypatch.setattr("tracekit.analysis.slowrank.gaps.recurrence.coverage", lambda _: Coverage(0.8, {}))
     once = in_one_step(case)
     assert once is not None
     assert (case.steps.ranks[once.row], once.column) == (5, 1)
@@ -137,7 +137,7 @@ def test_an_accident_is_not_open_for_its_rank(tmp_path, monkeypatch):
     once = in_one_step(case)
     row = case.steps.row(3)
     open_ = Undecided((row,), (1e6,), (1e6,))
-    monkeypatch.setattr("tracekit.analysis.slowrank.nobody.undecided", lambda _case: open_)
+    monkeypatch.setattr("tracekit.analysis.slowrank.answers.no_culprit.undecided", lambda _case: open_)
     assert once is not None
     assert once.row == row
     assert _somebody_may_cost(case, None, None, once) is None

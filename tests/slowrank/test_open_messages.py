@@ -8,7 +8,7 @@ from tests.slowrank.jobs import grid, job, prepared
 from tests.tables.rows import bare, events
 from tests.what_if.tables import unnamed
 from tracekit.analysis.slowrank.analyse import analyse
-from tracekit.analysis.slowrank.evidence_gaps import least_ns, most_ns
+from tracekit.analysis.slowrank.gaps.evidence_gaps import least_ns, most_ns
 
 
 def test_messages_without_a_peer_are_counted(tmp_path):

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from tests.slowrank.jobs import grid, job
-from tracekit.analysis.slowrank.other_recordings import named_by_traces, strangers
 from tracekit.errors import InputError
-from tracekit.tables.match import match
-from tracekit.tables.operations import read_rank
+from tracekit.inference.groups.other_recordings import named_by_traces, strangers
+from tracekit.matching.match import match
+from tracekit.rank_events.operations import read_rank
 
 
 @pytest.mark.parametrize("named", [True, False])

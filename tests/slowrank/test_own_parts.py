@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tests.tables.rows import LARGE, comm, gemm, group, launch, matched, recv, send, step
-from tracekit.analysis.slowrank.own_parts import Parts, parts_of
+from tracekit.step_graph.own_parts import Parts, parts_of
 
 PAIR, STAGE = (0, 1), group(0, 0, 2)
 

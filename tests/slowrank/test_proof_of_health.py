@@ -10,11 +10,11 @@ from tests.slowrank.events import Timeline, write_run
 from tests.slowrank.jobs import LAYER_US, TRANSFER_US, grid, job, prepared
 from tests.tables.rows import events, row
 from tests.what_if.tables import unnamed
-from tracekit.analysis.slowrank import long_stage as long_stages
 from tracekit.analysis.slowrank.analyse import analyse
-from tracekit.analysis.slowrank.excess import segments
-from tracekit.analysis.slowrank.long_stage import long_stage
-from tracekit.analysis.slowrank.stage_answers import idle_stage_answer
+from tracekit.analysis.slowrank.answers.stage_answers import idle_stage_answer
+from tracekit.analysis.slowrank.expected.excess import segments
+from tracekit.analysis.slowrank.hypotheses import long_stage as long_stages
+from tracekit.analysis.slowrank.hypotheses.long_stage import long_stage
 
 STAGES = grid(tp=2, pp=4)
 LONG = {r: 1.3 for r in range(8) if STAGES.coords(r)["pp"] == 2}

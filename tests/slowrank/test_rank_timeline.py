@@ -8,11 +8,11 @@ import pytest
 
 from tests.slowrank.jobs import grid
 from tests.tables.rows import comm, gemm, group, launch, matched, step
-from tracekit.analysis.slowrank.collective_queue import queue_of
-from tracekit.analysis.slowrank.measured import measure_run
-from tracekit.analysis.slowrank.rank_timeline import NEED, POST, _events, _really_needed
+from tracekit.step_graph.collective_queue import queue_of
+from tracekit.step_graph.rank_timeline import NEED, POST, _events, _really_needed
+from tracekit.steps.steps import measure
 from tracekit.store import Run
-from tracekit.tables.steps import measure
+from tracekit.timing.measured import measure_run
 
 US = 1000.0
 RUN = Run(Path(), (), (), (), (), 2)

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from tracekit.analysis.slowrank.rank_timeline import NEED, POST, RankTimeline
-from tracekit.analysis.slowrank.what_if import StepModel
+from tracekit.step_graph.rank_timeline import NEED, POST, RankTimeline
+from tracekit.step_graph.replay import StepModel
 
 RANKS, INSTANCES = 5, 12
 NEVER = (

@@ -5,8 +5,8 @@ import pytest
 
 from tests.slowrank.jobs import grid, job, prepared
 from tracekit.analysis.slowrank.analyse import analyse
-from tracekit.analysis.slowrank.role_gaps import noise_of
-from tracekit.analysis.slowrank.statistics import MAD_TO_SIGMA
+from tracekit.analysis.slowrank.expected.role_gaps import noise_of
+from tracekit.step_graph.statistics import MAD_TO_SIGMA
 
 MESH = grid(tp=4, pp=4)
 LOADS = tuple(r for r in MESH.coordinates if MESH.coords(r)["tp"] == 0)

@@ -9,8 +9,8 @@ import pytest
 from tests.slowrank.jobs import LAYER_US, TRANSFER_US, grid, job, prepared
 from tests.tables.rows import events
 from tracekit.analysis.slowrank.analyse import analyse
-from tracekit.analysis.slowrank.slow_link import _compare
-from tracekit.tables.channels import Channel
+from tracekit.analysis.slowrank.hypotheses.slow_link import _compare
+from tracekit.matching.channels import Channel
 
 MESH = grid(tp=2, dp=4)
 COLUMN = (1, 3, 5, 7)  # the dp group of tp index 1

@@ -4,7 +4,7 @@ import pytest
 
 from tests.slowrank.jobs import grid, job, prepared
 from tracekit.analysis.slowrank.analyse import analyse
-from tracekit.analysis.slowrank.candidates import price, slow_ranks
+from tracekit.analysis.slowrank.hypotheses.candidates import price, slow_ranks
 from tracekit.thresholds.slowrank import MIN_LOST_SHARE
 
 MESH = grid(dp=12)

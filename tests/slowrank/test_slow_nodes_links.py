@@ -4,8 +4,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from tracekit.analysis.slowrank.nodes import on_slow_node
-from tracekit.tables.channels import Channel
+from tracekit.analysis.slowrank.expected.nodes import on_slow_node
+from tracekit.matching.channels import Channel
 
 NODES = {rank: rank // 2 for rank in range(8)}
 GROUPS = [(0, 2, 4, 6), (1, 3, 5, 7), (2, 4), (0, 7), (4, 5), (4, 6)]

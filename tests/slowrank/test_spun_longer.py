@@ -8,9 +8,10 @@ import pytest
 
 from tests.slowrank.events import Timeline, write_run
 from tests.slowrank.jobs import grid, prepared
-from tracekit.analysis.slowrank import evidence_gaps, spun_longer
 from tracekit.analysis.slowrank.analyse import analyse
-from tracekit.analysis.slowrank.spun_longer import relieved
+from tracekit.analysis.slowrank.expected import contention as spun_longer
+from tracekit.analysis.slowrank.expected.contention import relieved
+from tracekit.analysis.slowrank.gaps import evidence_gaps
 
 RANKS, STEPS, LAYERS, TRANSFER = 6, 4, 8, 50.0
 WORLD, SIDE = 0, 1

@@ -6,8 +6,8 @@ import pytest
 from tests.slowrank.jobs import grid, job, prepared
 from tests.what_if.tables import unnamed
 from tracekit.analysis.slowrank.analyse import analyse
-from tracekit.analysis.slowrank.evidence_gaps import least_ns
-from tracekit.analysis.slowrank.stage_mates import mates
+from tracekit.analysis.slowrank.gaps.evidence_gaps import least_ns
+from tracekit.step_graph.stage_mates import mates
 from tracekit.thresholds.slowrank import JOINED_ERROR
 
 MESH = grid(tp=2, dp=4)

@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 
 from tests.slowrank.jobs import grid, job, prepared
-from tracekit.analysis.slowrank import stage_answers, verdict
 from tracekit.analysis.slowrank.analyse import analyse
-from tracekit.analysis.slowrank.evidence_gaps import Undecided
-from tracekit.analysis.slowrank.long_stage import long_stage
+from tracekit.analysis.slowrank.answers import stage_answers, verdict
+from tracekit.analysis.slowrank.gaps.evidence_gaps import Undecided
+from tracekit.analysis.slowrank.hypotheses.long_stage import long_stage
 from tracekit.findings import Coverage
 
 STAGES = grid(tp=4, pp=2)

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.special import ndtri
 
-from tracekit.analysis.slowrank.statistics import (
+from tracekit.step_graph.statistics import (
     MAD_TO_SIGMA,
     confidence,
     errors_of_chance,

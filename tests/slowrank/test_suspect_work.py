@@ -7,9 +7,15 @@ import pytest
 
 from tests.generator import generate
 from tests.slowrank.jobs import grid, job, prepared
-from tracekit.analysis.slowrank import suspect_work, suspects
+from tracekit.analysis.slowrank import suspects
 from tracekit.analysis.slowrank.analyse import analyse
-from tracekit.analysis.slowrank.suspect_work import by_role, dealt_to_its_replica, features_of, only_attention
+from tracekit.analysis.slowrank.hypotheses import suspect_work
+from tracekit.analysis.slowrank.hypotheses.suspect_work import (
+    by_role,
+    dealt_to_its_replica,
+    features_of,
+    only_attention,
+)
 from tracekit.ingest import load
 
 MESH = grid(tp=2, dp=3)

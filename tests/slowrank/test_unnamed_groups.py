@@ -9,10 +9,10 @@ from tests.slowrank.events import Timeline, write_run
 from tests.slowrank.jobs import grid, job
 from tests.tables.rows import comm, gemm, recorded, row
 from tracekit.analysis.slowrank.analyse import analyse
-from tracekit.analysis.slowrank.unnamed_groups import with_groups_of_streams, with_rare_groups
+from tracekit.inference.groups.stream_sequences import stream_classes
+from tracekit.inference.groups.unnamed_groups import with_groups_of_streams, with_rare_groups
+from tracekit.matching.match import match
 from tracekit.store import Group, InferredGroup
-from tracekit.tables.match import match
-from tracekit.tables.stream_sequences import stream_classes
 
 MESH = {"tp": 2, "cp": 1, "pp": 1, "dp": 4}
 GENERIC = "ncclDevKernel_Generic_1(ncclDevKernelArgsStorage<4096ul>)"

@@ -5,10 +5,10 @@ import pytest
 
 from tests.slowrank.events import Timeline, write_run
 from tests.slowrank.jobs import grid, job, prepared
-from tracekit.analysis.slowrank import quickest, unrecorded, verdict
 from tracekit.analysis.slowrank.analyse import analyse
-from tracekit.analysis.slowrank.long_stage import LongStage
-from tracekit.analysis.slowrank.unrecorded import Unseen, waited_for_missing
+from tracekit.analysis.slowrank.answers import verdict
+from tracekit.analysis.slowrank.hypotheses.long_stage import LongStage
+from tracekit.analysis.slowrank.unrecorded.unrecorded import Unseen, quickest, unrecorded, waited_for_missing
 
 MESH = grid(tp=2, dp=4)
 

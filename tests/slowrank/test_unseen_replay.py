@@ -4,8 +4,8 @@ import pytest
 
 from tests.slowrank.jobs import grid, job, prepared
 from tracekit.analysis.slowrank.analyse import analyse
-from tracekit.analysis.slowrank.unrecorded import waited_for_missing
-from tracekit.analysis.slowrank.unseen_replay import waited_for_unseen, with_typical_unseen
+from tracekit.analysis.slowrank.unrecorded.unrecorded import waited_for_missing
+from tracekit.analysis.slowrank.unrecorded.unseen_replay import waited_for_unseen, with_typical_unseen
 
 LOST = {1, 2, 7}
 

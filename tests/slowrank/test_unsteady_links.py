@@ -5,8 +5,8 @@ import pytest
 from tests.slowrank.events import Timeline, write_run
 from tests.slowrank.test_link_cure import pipeline
 from tracekit.analysis.slowrank.analyse import analyse, opened
+from tracekit.analysis.slowrank.answers.unsteady_links import unsteady_link, with_unsteady_link
 from tracekit.analysis.slowrank.suspects import Answer
-from tracekit.analysis.slowrank.unsteady_links import unsteady_link, with_unsteady_link
 
 STEPS, CALLS = 6, 8
 SIZED = {"dtype": "BFloat16", "in_nelems": 1 << 24, "out_nelems": 1 << 24}

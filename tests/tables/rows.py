@@ -5,10 +5,10 @@ from typing import Any
 
 import pyarrow as pa
 
+from tracekit.matching.match import Operations, match
+from tracekit.rank_events.operations import RankOps, rank_ops
 from tracekit.schema import EVENTS
 from tracekit.store import Group
-from tracekit.tables.match import Operations, match
-from tracekit.tables.operations import RankOps, rank_ops
 
 Row = dict[str, Any]
 LARGE = 1 << 20  # elements of a message: 4 MiB, which may go to a buffer or not

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from tests.tables.rows import bare, comm, gemm, group, launch, matched, record, title
-from tracekit.tables.buffered_sends import buffered_sends
-from tracekit.tables.clock import align
-from tracekit.tables.waits import measure_waits
+from tracekit.matching.clock import align
+from tracekit.timing.buffered_sends import buffered_sends
+from tracekit.timing.waits import measure_waits
 
 WORLD = group(0, 0, 1, 2)
 US = 1000

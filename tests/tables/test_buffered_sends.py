@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from tests.tables.rows import comm, group, matched, recv, send, shifted
-from tracekit.tables.buffered_sends import buffered_sends, bytes_of
-from tracekit.tables.clock import align
+from tracekit.matching.clock import align
+from tracekit.timing.buffered_sends import buffered_sends, bytes_of
 
 LARGE, SMALL = 1 << 22, 1 << 19
 

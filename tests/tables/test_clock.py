@@ -5,7 +5,7 @@ import pytest
 from scipy.stats import theilslopes
 
 from tests.tables.rows import Row, comm, gemm, group, matched, recv, send, shifted, step
-from tracekit.tables.clock import align, line_through
+from tracekit.matching.clock import align, line_through
 
 EPOCH_US = 1_774_000_000_000_000
 

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from tracekit.tables.clock_difference import clock_differences
-from tracekit.tables.open_messages import OpenKernels
+from tracekit.inference.peers.clock_difference import clock_differences
+from tracekit.inference.peers.open_messages import OpenKernels
 
 TOLERANCE = 2_000
 AHEAD = 7_000_000_000

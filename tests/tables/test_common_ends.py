@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from tracekit.tables.common_ends import ClockErrors, Together, choose, choose_in_step, clusters
-from tracekit.tables.stream_sequences import StreamClass
+from tracekit.inference.groups.common_ends import ClockErrors, Together, choose, choose_in_step, clusters
+from tracekit.inference.groups.stream_sequences import StreamClass
 
 US = 1_000.0
 OPS = 40

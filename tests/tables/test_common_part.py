@@ -1,9 +1,9 @@
 """What all ranks recorded counts as one step where no step is whole."""
 
 from tests.tables.rows import comm, gemm, group, matched
-from tracekit.tables.common_part import common_part
-from tracekit.tables.step_marks import NO_STEP
-from tracekit.tables.steps import measure
+from tracekit.rank_events.step_marks import NO_STEP
+from tracekit.steps.common_part import common_part
+from tracekit.steps.steps import measure
 
 
 def test_operations_of_all_members_are_one_step():

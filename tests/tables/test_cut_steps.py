@@ -5,9 +5,9 @@ import pytest
 
 from tests.tables.rows import group, matched
 from tests.tables.test_steps import PAIR, steady
-from tracekit.tables.cut_steps import with_cut_step
-from tracekit.tables.step_marks import NO_STEP
-from tracekit.tables.steps import measure
+from tracekit.rank_events.step_marks import NO_STEP
+from tracekit.steps.cut_steps import with_cut_step
+from tracekit.steps.steps import measure
 
 
 def windows(*cut, steps=2, us=(100, 130)):

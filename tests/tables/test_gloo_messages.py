@@ -2,11 +2,11 @@
 
 from tests.tables.gloo import message, named, operator, steps
 from tests.tables.rows import recorded
-from tracekit.tables.buffered_sends import buffered_sends
-from tracekit.tables.clock import Clocks
-from tracekit.tables.match import match
-from tracekit.tables.told_places import with_told_places
-from tracekit.tables.waits import measure_waits
+from tracekit.inference.peers.peers_by_group_rank import with_told_places
+from tracekit.matching.clock import Clocks
+from tracekit.matching.match import match
+from tracekit.timing.buffered_sends import buffered_sends
+from tracekit.timing.waits import measure_waits
 
 STEP = 10_000
 

@@ -2,12 +2,12 @@
 
 from tests.tables.rows import comm, events, gemm, recv, send
 from tests.tables.test_neighbours import LINE, STAGES, exchange, uneven
-from tracekit.tables.clock import align
-from tracekit.tables.half_known import agreeing, half_known, set_aside, taken_back
-from tracekit.tables.match import match, rematch
-from tracekit.tables.neighbours import linked
-from tracekit.tables.open_messages import Link, open_kernels, with_links
-from tracekit.tables.operations import rank_ops
+from tracekit.inference.peers.neighbours import linked
+from tracekit.inference.peers.one_sided_peers import agreeing, half_known, set_aside, taken_back
+from tracekit.inference.peers.open_messages import Link, open_kernels, with_links
+from tracekit.matching.clock import align
+from tracekit.matching.match import match, rematch
+from tracekit.rank_events.operations import rank_ops
 
 
 def jobs(count=8):

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tracekit.tables.intervals import covered_until, empty, gap_start, subtract, union
+from tracekit.intervals import covered_until, empty, gap_start, subtract, union
 
 SPAN = 40
 ANY = st.lists(st.tuples(st.integers(0, SPAN), st.integers(-3, 12)), max_size=12)

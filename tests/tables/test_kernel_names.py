@@ -2,9 +2,9 @@
 
 import pytest
 
-from tracekit.tables.compute import COMM_KERNEL
-from tracekit.tables.features import ATTENTION, MATMUL
-from tracekit.tables.operation_names import canonical_op
+from tracekit.rank_events.compute import COMM_KERNEL
+from tracekit.rank_events.operation_names import canonical_op
+from tracekit.steps.features import ATTENTION, MATMUL
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.tables.rows import comm, gemm, launch, recorded, row
-from tracekit.tables.progress import own_progress
+from tracekit.rank_events.own_time import own_progress
 
 
 def called(name, begin, us, tid=1):

@@ -6,13 +6,13 @@ import pytest
 
 from tests.tables.rows import events
 from tests.tables.test_pipeline_order import PLANS, STEP, pipeline
-from tracekit.tables.clock import Clocks
-from tracekit.tables.known_schedules import Message, schedules
-from tracekit.tables.line_kernels import Says
-from tracekit.tables.line_order import _pairs, with_line_order
-from tracekit.tables.match import match, rematch
-from tracekit.tables.operation_names import RECEIVES, SENDS
-from tracekit.tables.operations import rank_ops
+from tracekit.inference.peers.known_schedules import Message, schedules
+from tracekit.inference.peers.line_kernels import Says
+from tracekit.inference.peers.line_order import _pairs, with_line_order
+from tracekit.matching.clock import Clocks
+from tracekit.matching.match import match, rematch
+from tracekit.rank_events.operation_names import RECEIVES, SENDS
+from tracekit.rank_events.operations import rank_ops
 
 LINE = (0, 1, 2)
 

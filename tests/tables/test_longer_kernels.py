@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tracekit.tables.longer_kernels import longer_kernels, longest_beyond
-from tracekit.tables.step_kernels import StepKernels
+from tracekit.steps.longer_kernels import longer_kernels, longest_beyond
+from tracekit.steps.step_kernels import StepKernels
 
 PLACES, STEPS = 10, 3
 

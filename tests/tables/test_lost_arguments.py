@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tests.tables.rows import bare, comm, gemm, launch, record, recorded, row, send, step
-from tracekit.tables.lost_arguments import repaired
+from tracekit.inference.peers.lost_arguments import repaired
 
 RCCL = "ncclDevKernel_Generic(ncclDevKernelArgsStorage<4096ul>)"
 

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.tables.rows import comm, gemm, group, launch, matched, partners, recv, send, step
-from tracekit.tables.instance_keys import instance_keys
+from tracekit.matching.instance_keys import instance_keys
 
 PAIR = group(0, 0, 1)
 

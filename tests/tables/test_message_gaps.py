@@ -5,9 +5,9 @@ from dataclasses import replace
 import numpy as np
 
 from tests.tables.rows import matched, recv, send, step
-from tracekit.tables.clock import align
-from tracekit.tables.match import rematch
-from tracekit.tables.message_gaps import filled
+from tracekit.inference.peers.message_gaps import filled
+from tracekit.matching.clock import align
+from tracekit.matching.match import rematch
 
 COUNT = 6
 

@@ -3,11 +3,11 @@
 import pytest
 
 from tests.tables.rows import bare, comm, events, gemm, group, launch, record, shifted, step
-from tracekit.tables.clock import align
-from tracekit.tables.match import match, rematch
-from tracekit.tables.neighbours import linked
-from tracekit.tables.open_messages import open_kernels, with_links
-from tracekit.tables.operations import rank_ops
+from tracekit.inference.peers.neighbours import linked
+from tracekit.inference.peers.open_messages import open_kernels, with_links
+from tracekit.matching.clock import align
+from tracekit.matching.match import match, rematch
+from tracekit.rank_events.operations import rank_ops
 
 LINE = [(0, 1), (1, 2)]
 STAGES = group(0, 0, 1, 2)

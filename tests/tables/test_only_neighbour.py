@@ -3,10 +3,10 @@
 import pytest
 
 from tests.tables.rows import bare, comm, events, gemm, group, launch, row, step, title
-from tracekit.tables.clock import align
-from tracekit.tables.match import match, rematch
-from tracekit.tables.only_neighbour import with_only_neighbours
-from tracekit.tables.operations import rank_ops
+from tracekit.inference.peers.only_neighbour import with_only_neighbours
+from tracekit.matching.clock import align
+from tracekit.matching.match import match, rematch
+from tracekit.rank_events.operations import rank_ops
 
 BOTH = group(0, 0, 1)
 FORTH, BACK = "c10d::send", "c10d::recv_"

@@ -3,9 +3,9 @@
 import pytest
 
 from tests.tables.rows import comm, events, gemm, launch, recorded, recv, row, send, step
-from tracekit.tables.operation_names import canonical_op
-from tracekit.tables.operations import rank_ops
-from tracekit.tables.step_marks import NO_STEP
+from tracekit.rank_events.operation_names import canonical_op
+from tracekit.rank_events.operations import rank_ops
+from tracekit.rank_events.step_marks import NO_STEP
 
 
 @pytest.mark.parametrize(

@@ -5,10 +5,10 @@ from collections import Counter
 import pytest
 
 from tests.tables.rows import bare, events, gemm, launch, row, step, title
-from tracekit.tables.clock import align
-from tracekit.tables.match import match, rematch
-from tracekit.tables.operations import rank_ops
-from tracekit.tables.pipeline_order import with_pipeline_order
+from tracekit.inference.peers.pipeline_order import with_pipeline_order
+from tracekit.matching.clock import align
+from tracekit.matching.match import match, rematch
+from tracekit.rank_events.operations import rank_ops
 
 FORTH, BACK = "c10d::send", "c10d::recv_"
 WORK = {"F": 1_000, "B": 2_000}

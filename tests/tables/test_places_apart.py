@@ -6,9 +6,14 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from tracekit.tables.common_ends import Together, choose
-from tracekit.tables.places_apart import carries_others, leave_apart, stand_still_as_one, ways_by_place
-from tracekit.tables.stream_sequences import StreamClass
+from tracekit.inference.groups.common_ends import Together, choose
+from tracekit.inference.groups.places_apart import (
+    carries_others,
+    leave_apart,
+    stand_still_as_one,
+    ways_by_place,
+)
+from tracekit.inference.groups.stream_sequences import StreamClass
 
 US = 1_000.0
 PAIRS = [(0, 1), (2, 3), (4, 5), (6, 7)]

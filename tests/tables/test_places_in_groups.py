@@ -3,8 +3,8 @@
 import pytest
 
 from tests.tables.rows import bare, events, gemm, group, launch, title
-from tracekit.tables.operations import rank_ops
-from tracekit.tables.places_in_groups import with_places_in_groups
+from tracekit.inference.peers.places_in_groups import with_places_in_groups
+from tracekit.rank_events.operations import rank_ops
 
 RINGS = [group(0, 0, 1), group(1, 2, 3)]
 STAGES = [group(2, 0, 2), group(3, 1, 3)]

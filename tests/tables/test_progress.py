@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.tables.rows import comm, gemm, recorded
-from tracekit.tables.progress import own_progress
+from tracekit.rank_events.own_time import own_progress
 
 
 def own(*rows):

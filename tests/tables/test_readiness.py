@@ -1,9 +1,9 @@
 """From when a communication kernel could have started."""
 
 from tests.tables.rows import comm, events, gemm, row
-from tracekit.tables.operations import rank_ops
-from tracekit.tables.progress import own_progress
-from tracekit.tables.readiness import UNKNOWN
+from tracekit.rank_events.operations import rank_ops
+from tracekit.rank_events.own_time import own_progress
+from tracekit.rank_events.readiness import UNKNOWN
 
 
 def launch(begin, correlation):

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tracekit.tables.repetition import OUTSIDE, least_rotation, period, repeating
+from tracekit.steps.repetition import OUTSIDE, least_rotation, period, repeating
 
 
 def whole(*kinds, windows=None):

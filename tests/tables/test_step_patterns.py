@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from tests.tables.rows import comm, events, gemm, group, launch, recorded, recv, row, send
-from tracekit.tables.match import match
-from tracekit.tables.operations import rank_ops
-from tracekit.tables.step_marks import NO_STEP
-from tracekit.tables.step_numbers import Cuts, _labels
-from tracekit.tables.step_patterns import with_repeating_steps
-from tracekit.tables.steps import measure
+from tracekit.matching.match import match
+from tracekit.rank_events.operations import rank_ops
+from tracekit.rank_events.step_marks import NO_STEP
+from tracekit.steps.step_numbers import Cuts, _labels
+from tracekit.steps.step_patterns import with_repeating_steps
+from tracekit.steps.steps import measure
 
 PAIR = [group(0, 0, 1)]
 

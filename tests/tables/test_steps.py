@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from tests.tables.rows import bare, comm, gemm, group, matched, step
-from tracekit.tables.step_marks import NO_STEP, captures, issue_times, label
-from tracekit.tables.steps import measure
+from tracekit.rank_events.step_marks import NO_STEP, captures, issue_times, label
+from tracekit.steps.steps import measure
 
 PAIR = group(0, 0, 1)
 

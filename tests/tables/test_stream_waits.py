@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from tests.tables.rows import comm, gemm, group, launch, matched, recorded, recv, row, send
-from tracekit.tables.buffered_sends import buffered_sends
-from tracekit.tables.clock import align
-from tracekit.tables.progress import own_progress
-from tracekit.tables.stream_waits import FREE, UNTOLD, WAITED
+from tracekit.matching.clock import align
+from tracekit.rank_events.own_time import own_progress
+from tracekit.rank_events.stream_waits import FREE, UNTOLD, WAITED
+from tracekit.timing.buffered_sends import buffered_sends
 
 HOST = {"pid": 1, "tid": 1}
 

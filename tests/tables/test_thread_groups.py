@@ -4,7 +4,7 @@ import pytest
 
 from tests.tables.gloo import grid, named, span, steps
 from tests.tables.rows import recorded, shifted
-from tracekit.tables.thread_groups import groups_of_threads
+from tracekit.inference.groups.thread_groups import groups_of_threads
 
 STEP, STEPS = 10_000, 3
 PAIRS = {0: (0, 1), 1: (0, 1), 2: (2, 3), 3: (2, 3)}

@@ -5,8 +5,8 @@ import pytest
 
 from tests.slowrank.events import Timeline, write_run
 from tests.slowrank.jobs import grid, prepared
-from tracekit.tables.features import read_features
-from tracekit.tables.launch_pace import launch_pace
+from tracekit.rank_events.launch_pace import launch_pace
+from tracekit.steps.features import read_features
 
 MAIN, AUTOGRAD = 1, 2
 

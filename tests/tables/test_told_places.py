@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from tests.tables.rows import bare, events, gemm, launch, row, step, title
-from tracekit.tables.clock import align
-from tracekit.tables.match import match
-from tracekit.tables.operations import rank_ops
-from tracekit.tables.told_places import with_told_places
+from tracekit.inference.peers.peers_by_group_rank import with_told_places
+from tracekit.matching.clock import align
+from tracekit.matching.match import match
+from tracekit.rank_events.operations import rank_ops
 
 FORTH, BACK = "c10d::send", "c10d::recv_"
 

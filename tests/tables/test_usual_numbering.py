@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from tests.slowrank.jobs import grid
-from tracekit.analysis.slowrank.possible_ways import ways_of
+from tracekit.inference.groups.possible_ways import ways_of
+from tracekit.inference.groups.stream_sequences import StreamClass
+from tracekit.inference.groups.usual_numbering import members_of, shown, usual_groups
 from tracekit.mesh import Mesh
-from tracekit.tables.stream_sequences import StreamClass
-from tracekit.tables.usual_numbering import members_of, shown, usual_groups
 
 US = 1_000.0
 OPS = 40

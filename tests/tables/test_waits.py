@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from tests.tables.rows import comm, gemm, group, matched, recv, send, shifted
-from tracekit.tables.buffered_sends import buffered_sends
-from tracekit.tables.clock import align
-from tracekit.tables.waits import measure_waits
+from tracekit.matching.clock import align
+from tracekit.timing.buffered_sends import buffered_sends
+from tracekit.timing.waits import measure_waits
 
 TRIO = group(0, 0, 1, 2)
 

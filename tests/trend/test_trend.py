@@ -10,7 +10,7 @@ from tests.trend.jobs import MESH, grid, windows
 from tracekit.errors import InputError
 from tracekit.report.trend_json import trend_document
 from tracekit.report.trend_text import trend_text
-from tracekit.tables.recorded_windows import common, windows_of
+from tracekit.steps.recorded_windows import common, windows_of
 
 
 def degraded(rank, window):

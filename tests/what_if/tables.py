@@ -4,9 +4,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tests.tables.rows import events
-from tracekit.analysis.what_if.operations import recording_of
-from tracekit.analysis.what_if.timeline import timeline_of
 from tracekit.ingest import load
+from tracekit.step_graph.table.recording import recording_of
+from tracekit.step_graph.table.timeline import timeline_of
 
 GATHER, FORWARD, BACKWARD, SCATTER, OPTIMIZER = 0.005, 0.01, 0.02, 0.005, 0.01
 

@@ -9,10 +9,10 @@ import pyarrow as pa
 
 from tracekit.analysis.breakdown.parts import waits_told
 from tracekit.analysis.slowrank.analyse import opened
-from tracekit.analysis.slowrank.measured import StepRange
 from tracekit.arrays import from_numpy, from_strings
+from tracekit.rank_events.coded_words import numbered
 from tracekit.store import Run
-from tracekit.tables.words import numbered
+from tracekit.timing.measured import StepRange
 
 
 def operations(

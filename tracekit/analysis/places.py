@@ -4,9 +4,9 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 
 from tracekit.analysis.slowrank.analyse import placed
-from tracekit.analysis.slowrank.mesh_choice import group_uses, world_of
 from tracekit.findings.mesh import GroupsAlong, PlacesFinding
 from tracekit.findings.shared import RankCoverage
+from tracekit.inference.mesh.mesh_choice import group_uses, world_of
 from tracekit.mesh import GroupUse
 from tracekit.store import Run
 

@@ -9,10 +9,10 @@ from tracekit.analysis.breakdown.traffic import calls_of, traffic_of
 from tracekit.analysis.breakdown.volumes import volumes_of
 from tracekit.analysis.slowrank.analyse import opened, quality_of, ranks_of
 from tracekit.analysis.slowrank.case import Case
-from tracekit.analysis.slowrank.evidence_gaps import coverage
-from tracekit.analysis.slowrank.measured import StepRange
+from tracekit.analysis.slowrank.gaps.evidence_gaps import coverage
 from tracekit.findings import BreakdownFinding, RankBreakdown, StepsFinding
 from tracekit.store import Run
+from tracekit.timing.measured import StepRange
 from tracekit.units import ms
 
 

@@ -7,15 +7,15 @@ from typing import Final
 import numpy as np
 
 from tracekit.analysis.slowrank.case import Case
-from tracekit.analysis.slowrank.evidence_gaps import whole
+from tracekit.analysis.slowrank.gaps.evidence_gaps import whole
 from tracekit.findings import ExposedTime, Share, StepBreakdown, TimeParts
-from tracekit.tables.buffered_sends import Mask, linked
-from tracekit.tables.compute_time import windows_of
-from tracekit.tables.device_gaps import gaps_of
-from tracekit.tables.exposed_pieces import exposed_pieces
-from tracekit.tables.intervals import I64, Intervals, covered_until, subtract, union
-from tracekit.tables.messages import message_ends
-from tracekit.tables.operation_names import ROOTED
+from tracekit.intervals import I64, Intervals, covered_until, subtract, union
+from tracekit.matching.messages import message_ends
+from tracekit.rank_events.operation_names import ROOTED
+from tracekit.steps.compute_time import windows_of
+from tracekit.timing.buffered_sends import Mask, linked
+from tracekit.timing.device_gaps import gaps_of
+from tracekit.timing.exposed_pieces import exposed_pieces
 
 _BUBBLE: Final = "bubble"
 _WAIT, _TRANSFER, _OPEN = range(3)

@@ -13,14 +13,14 @@ import numpy.typing as npt
 
 from tracekit.analysis.slowrank.case import Case
 from tracekit.findings import Traffic
-from tracekit.tables.buffered_sends import Mask, bytes_of
-from tracekit.tables.exposed_pieces import exposed_pieces
-from tracekit.tables.intervals import I64
-from tracekit.tables.operation_names import MESSAGES, ROOTED
-from tracekit.tables.ring import ring_share
-from tracekit.tables.step_ends import STEP_END
-from tracekit.tables.steps import F64
-from tracekit.tables.words import among, numbered
+from tracekit.intervals import I64
+from tracekit.matching.ring import ring_share
+from tracekit.rank_events.coded_words import among, numbered
+from tracekit.rank_events.operation_names import MESSAGES, ROOTED
+from tracekit.steps.step_ends import STEP_END
+from tracekit.steps.steps import F64
+from tracekit.timing.buffered_sends import Mask, bytes_of
+from tracekit.timing.exposed_pieces import exposed_pieces
 
 MESSAGE: Final = "message"
 """A send or a receive."""

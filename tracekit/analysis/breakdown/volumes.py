@@ -11,7 +11,7 @@ import numpy as np
 
 from tracekit.analysis.breakdown.traffic import Calls
 from tracekit.findings import Volume
-from tracekit.tables.ring import ring_share
+from tracekit.matching.ring import ring_share
 from tracekit.thresholds.breakdown import SIZES_SHOWN, VOLUME_ERROR
 
 _GATHERS: Final = ("all_gather", "reduce_scatter", "all_reduce")

@@ -7,11 +7,11 @@ import numpy as np
 
 from tracekit.analysis.diff.side import Kernels, Side, side_of
 from tracekit.analysis.diff.significance import changes, interval, steps_for_one
-from tracekit.analysis.slowrank.measured import StepRange
 from tracekit.findings.diff import Change, DiffFinding, DiffVerdict
+from tracekit.steps.steps import F64
 from tracekit.store import Run
-from tracekit.tables.steps import F64
 from tracekit.thresholds.diff import KERNELS_KEPT, LEAST_CHANGE, LEAST_STEPS
+from tracekit.timing.measured import StepRange
 from tracekit.units import ms
 
 _WITHIN: Final = (

@@ -10,12 +10,12 @@ import numpy as np
 from tracekit.analysis.breakdown.parts import named, steps_of, waits_told
 from tracekit.analysis.slowrank.analyse import opened, quality_of, ranks_of
 from tracekit.analysis.slowrank.case import Case
-from tracekit.analysis.slowrank.measured import StepRange
 from tracekit.findings import StepsFinding
 from tracekit.findings.diff import ComparedRun
+from tracekit.steps.step_kernels import kernels_in_steps
+from tracekit.steps.steps import F64
 from tracekit.store import Run
-from tracekit.tables.step_kernels import kernels_in_steps
-from tracekit.tables.steps import F64
+from tracekit.timing.measured import StepRange
 from tracekit.units import ms
 
 Place = tuple[int, ...]

@@ -12,7 +12,7 @@ import numpy as np
 from scipy.stats import false_discovery_control, mannwhitneyu
 
 from tracekit.findings.diff import Change, ChangeKind
-from tracekit.tables.steps import F64
+from tracekit.steps.steps import F64
 from tracekit.thresholds.diff import LEAST_STEPS, LEVEL, RESAMPLES, SEED
 
 

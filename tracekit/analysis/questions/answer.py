@@ -14,14 +14,14 @@ from tracekit.analysis.questions.step_engine import StepEngine
 from tracekit.analysis.questions.table_engine import TableEngine
 from tracekit.analysis.slowrank.analyse import opened, quality_of, ranks_of
 from tracekit.analysis.slowrank.case import Case
-from tracekit.analysis.slowrank.evidence_gaps import coverage
-from tracekit.analysis.slowrank.measured import StepRange
-from tracekit.analysis.slowrank.table_model import TableModel
+from tracekit.analysis.slowrank.gaps.evidence_gaps import coverage
 from tracekit.analysis.slowrank.wording import listed
 from tracekit.errors import UsageError
 from tracekit.findings import StepsFinding, WhatIfAnswer, WhatIfFinding
+from tracekit.step_graph.table_model import TableModel
 from tracekit.store import Run
 from tracekit.thresholds.slowrank import MOST_GAIN
+from tracekit.timing.measured import StepRange
 from tracekit.units import ms
 
 

@@ -16,12 +16,12 @@ import numpy.typing as npt
 from tracekit.analysis.questions.engine import Saved
 from tracekit.analysis.questions.fixes import Fix
 from tracekit.analysis.questions.transfers import Transfers, transfers_of
-from tracekit.analysis.slowrank.candidates import typical_without
 from tracekit.analysis.slowrank.case import Case
-from tracekit.analysis.slowrank.evidence_gaps import coverage
-from tracekit.analysis.slowrank.what_if import StepModel, Usual
+from tracekit.analysis.slowrank.gaps.evidence_gaps import coverage
+from tracekit.analysis.slowrank.hypotheses.candidates import typical_without
 from tracekit.axes import DESCENT
-from tracekit.tables.steps import F64
+from tracekit.step_graph.replay import StepModel, Usual
+from tracekit.steps.steps import F64
 from tracekit.thresholds.slowrank import WORST_WORKERS
 
 I64 = npt.NDArray[np.int64]

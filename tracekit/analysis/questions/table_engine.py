@@ -14,12 +14,12 @@ import numpy.typing as npt
 from tracekit.analysis.questions.engine import Saved
 from tracekit.analysis.questions.fixes import Fix
 from tracekit.analysis.slowrank.case import Case
-from tracekit.analysis.slowrank.table_model import TableModel, met_absent_ranks
-from tracekit.analysis.what_if.operations import F64
-from tracekit.analysis.what_if.slowdowns import operation_type, slowdowns
 from tracekit.axes import DESCENT
 from tracekit.ingest.operation_table.kinds import kind_of
-from tracekit.tables.operation_names import canonical_op
+from tracekit.rank_events.operation_names import canonical_op
+from tracekit.step_graph.table.recording import F64
+from tracekit.step_graph.table.slowdowns import operation_type, slowdowns
+from tracekit.step_graph.table_model import TableModel, met_absent_ranks
 
 Mask = npt.NDArray[np.bool_]
 _MEANINGS: Final = {

@@ -6,9 +6,9 @@ import numpy as np
 import numpy.typing as npt
 
 from tracekit.analysis.slowrank.case import Case
-from tracekit.tables.operation_names import MESSAGES
-from tracekit.tables.steps import F64
-from tracekit.tables.words import among, numbered
+from tracekit.rank_events.coded_words import among, numbered
+from tracekit.rank_events.operation_names import MESSAGES
+from tracekit.steps.steps import F64
 
 Mask = npt.NDArray[np.bool_]
 

@@ -13,44 +13,44 @@ from typing import Final
 
 import numpy as np
 
+from tracekit.analysis.slowrank.answers.dominant_rank import with_most_of_it
+from tracekit.analysis.slowrank.answers.doubted_answer import doubted
+from tracekit.analysis.slowrank.answers.lag_before import without_lag_before
+from tracekit.analysis.slowrank.answers.late_posts import with_late_posts
+from tracekit.analysis.slowrank.answers.lone_groups import sole_group_note
+from tracekit.analysis.slowrank.answers.odd_steps import without_odd_steps
+from tracekit.analysis.slowrank.answers.role_note import role_in_words
+from tracekit.analysis.slowrank.answers.steady_work import with_hidden_rank
+from tracekit.analysis.slowrank.answers.timed_dumps import tempered
+from tracekit.analysis.slowrank.answers.unsteady_links import with_unsteady_link
+from tracekit.analysis.slowrank.answers.verdict import decide
 from tracekit.analysis.slowrank.case import Case, build
-from tracekit.analysis.slowrank.doubted_answer import doubted
-from tracekit.analysis.slowrank.evidence_gaps import coverage
 from tracekit.analysis.slowrank.explanation import explanation_of
-from tracekit.analysis.slowrank.joined import joined
-from tracekit.analysis.slowrank.lag_before import without_lag_before
-from tracekit.analysis.slowrank.late_posts import with_late_posts
-from tracekit.analysis.slowrank.lone_groups import sole_group_note
-from tracekit.analysis.slowrank.measured import NoWholeStepError, StepRange, of_one_rank
-from tracekit.analysis.slowrank.mesh_choice import MeshChoice, world_of
-from tracekit.analysis.slowrank.mostly_one import with_most_of_it
-from tracekit.analysis.slowrank.odd_steps import without_odd_steps
-from tracekit.analysis.slowrank.other_recordings import named_by_traces, strangers
+from tracekit.analysis.slowrank.gaps.evidence_gaps import coverage
 from tracekit.analysis.slowrank.picture.draw import picture_of
-from tracekit.analysis.slowrank.role_note import role_in_words
-from tracekit.analysis.slowrank.steady_work import with_hidden_rank
 from tracekit.analysis.slowrank.suspects import Answer
-from tracekit.analysis.slowrank.timed_dumps import tempered
-from tracekit.analysis.slowrank.unknown_mesh import without_mesh
-from tracekit.analysis.slowrank.unnamed_groups import with_groups_of_streams, with_rare_groups
-from tracekit.analysis.slowrank.unseen_replay import with_typical_unseen
-from tracekit.analysis.slowrank.unsteady_links import with_unsteady_link
-from tracekit.analysis.slowrank.verdict import decide
+from tracekit.analysis.slowrank.unrecorded.unseen_replay import with_typical_unseen
 from tracekit.analysis.slowrank.wording import listed
 from tracekit.errors import InputError, MeshUnknownError
 from tracekit.findings import Quality, RankCoverage, SlowRankFinding, StepsFinding, WhatIf
 from tracekit.findings.picture import SlowRankPicture
+from tracekit.inference.groups.other_recordings import named_by_traces, strangers
+from tracekit.inference.groups.unnamed_groups import with_groups_of_streams, with_rare_groups
+from tracekit.inference.joined import joined
+from tracekit.inference.mesh.mesh_choice import MeshChoice, world_of
+from tracekit.inference.mesh.unknown_mesh import without_mesh
+from tracekit.inference.peers.lost_arguments import repaired
+from tracekit.inference.peers.places_in_groups import with_places_in_groups
+from tracekit.matching.match import Operations, match
+from tracekit.rank_events.operations import RankOps, read_rank
+from tracekit.rank_events.step_marks import NO_STEP
+from tracekit.steps.common_part import common_part
+from tracekit.steps.recorded_windows import last_windows
+from tracekit.steps.step_ends import with_step_ends
+from tracekit.steps.step_patterns import with_repeating_steps
 from tracekit.store import Run
-from tracekit.tables.common_part import common_part
-from tracekit.tables.lost_arguments import repaired
-from tracekit.tables.match import Operations, match
-from tracekit.tables.operations import RankOps, read_rank
-from tracekit.tables.places_in_groups import with_places_in_groups
-from tracekit.tables.recorded_windows import last_windows
-from tracekit.tables.step_ends import with_step_ends
-from tracekit.tables.step_marks import NO_STEP
-from tracekit.tables.step_patterns import with_repeating_steps
 from tracekit.thresholds.slowrank import MOST_GAIN
+from tracekit.timing.measured import NoWholeStepError, StepRange, of_one_rank
 from tracekit.units import NS_PER_US, ms
 
 

@@ -7,22 +7,22 @@ from functools import cached_property
 
 import numpy as np
 
-from tracekit.analysis.slowrank.like_with_like import Circumstances, alike_excess, circumstances
-from tracekit.analysis.slowrank.measured import Measured, StepRange, measure_run
-from tracekit.analysis.slowrank.stage_mates import mates
-from tracekit.analysis.slowrank.statistics import Excess
-from tracekit.analysis.slowrank.table_model import TableModel, tabulated
-from tracekit.analysis.slowrank.traced_model import model_of
-from tracekit.analysis.slowrank.waiting_parts import WaitingParts, waiting_parts
-from tracekit.analysis.slowrank.what_if import StepModel
+from tracekit.analysis.slowrank.expected.like_with_like import Circumstances, alike_excess, circumstances
 from tracekit.findings import Quality
+from tracekit.matching.match import Operations
 from tracekit.mesh import Mesh
+from tracekit.step_graph.replay import StepModel
+from tracekit.step_graph.stage_mates import mates
+from tracekit.step_graph.statistics import Excess
+from tracekit.step_graph.table_model import TableModel, tabulated
+from tracekit.step_graph.traced_model import model_of
+from tracekit.step_graph.waiting_parts import WaitingParts, waiting_parts
+from tracekit.steps.cut_steps import with_cut_step
+from tracekit.steps.host_need import host_need
+from tracekit.steps.steps import F64
 from tracekit.store import Run
-from tracekit.tables.cut_steps import with_cut_step
-from tracekit.tables.host_need import host_need
-from tracekit.tables.match import Operations
-from tracekit.tables.steps import F64
 from tracekit.thresholds.slowrank import JOINED_ERROR, RANKS_SAMPLED
+from tracekit.timing.measured import Measured, StepRange, measure_run
 
 
 @dataclass(frozen=True)

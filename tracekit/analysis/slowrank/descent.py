@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from tracekit.analysis.slowrank.measured import Measured
 from tracekit.axes import DESCENT
 from tracekit.findings import PathLevel
+from tracekit.timing.measured import Measured
 from tracekit.units import ms
 
 

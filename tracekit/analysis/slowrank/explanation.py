@@ -8,10 +8,9 @@ from typing import Final
 
 import numpy as np
 
-from tracekit.analysis.slowrank.candidates import saved_ns, slow_ranks, typical_without
+from tracekit.analysis.slowrank.answers.moving_stalls import moving_stalls
 from tracekit.analysis.slowrank.case import Case
-from tracekit.analysis.slowrank.data_imbalance import uneven_data, uneven_tokens
-from tracekit.analysis.slowrank.evidence_gaps import (
+from tracekit.analysis.slowrank.gaps.evidence_gaps import (
     bounds_of,
     coverage,
     least_ns,
@@ -19,14 +18,15 @@ from tracekit.analysis.slowrank.evidence_gaps import (
     unmeasured,
     what_would_decide,
 )
-from tracekit.analysis.slowrank.long_stage import long_stage
-from tracekit.analysis.slowrank.moving_stalls import moving_stalls
-from tracekit.analysis.slowrank.slow_link import slow_link
+from tracekit.analysis.slowrank.hypotheses.candidates import saved_ns, slow_ranks, typical_without
+from tracekit.analysis.slowrank.hypotheses.data_imbalance import uneven_data, uneven_tokens
+from tracekit.analysis.slowrank.hypotheses.long_stage import long_stage
+from tracekit.analysis.slowrank.hypotheses.slow_link import slow_link
 from tracekit.analysis.slowrank.suspects import Answer
-from tracekit.analysis.slowrank.table_model import TableModel
-from tracekit.analysis.slowrank.unseen_replay import waited_for_unseen
+from tracekit.analysis.slowrank.unrecorded.unseen_replay import waited_for_unseen
 from tracekit.analysis.slowrank.wording import add_traces, listed, ranks_in_words
 from tracekit.findings.explanation import Considered, EvidenceGap, Explanation, Outcome
+from tracekit.step_graph.table_model import TableModel
 from tracekit.thresholds.report import RANKS_CONSIDERED
 from tracekit.thresholds.slowrank import MIN_LOST_SHARE
 from tracekit.units import ms

@@ -6,12 +6,17 @@ from dataclasses import dataclass
 import numpy as np
 
 from tracekit.analysis.slowrank.case import Case
-from tracekit.analysis.slowrank.explain import explain
-from tracekit.analysis.slowrank.host_bound import most_saved_ns
-from tracekit.analysis.slowrank.statistics import confidence
-from tracekit.analysis.slowrank.suspect_work import features_of, launches_alike, pace_beside, peers_of
+from tracekit.analysis.slowrank.hypotheses.explain import explain
+from tracekit.analysis.slowrank.hypotheses.host_bound import most_saved_ns
+from tracekit.analysis.slowrank.hypotheses.suspect_work import (
+    features_of,
+    launches_alike,
+    pace_beside,
+    peers_of,
+)
 from tracekit.causes import ALWAYS, LONGEST_GAP, SPARED
 from tracekit.findings import Cause, Evidence, PathLevel, Suspect, Verdict
+from tracekit.step_graph.statistics import confidence
 from tracekit.thresholds.launches import HOST_PACE
 from tracekit.thresholds.slowrank import CANDIDATE_SHARE, MAJORITY, STEP_SHARE
 from tracekit.units import ms

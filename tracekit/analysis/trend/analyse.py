@@ -5,7 +5,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from tracekit.analysis.diff.side import Side, side_of
-from tracekit.analysis.slowrank.measured import StepRange
 from tracekit.analysis.trend.ranks import rank_trends
 from tracekit.analysis.trend.series import Point, Series, of_steps, of_window, series_of
 from tracekit.analysis.trend.step import step_trend
@@ -14,9 +13,10 @@ from tracekit.errors import InputError, MeshError
 from tracekit.findings import MeshFinding, Quality, RankCoverage
 from tracekit.findings.trend import TrendFinding, TrendUnit
 from tracekit.mesh import Mesh
+from tracekit.steps.recorded_windows import windows_of
 from tracekit.store import Run
-from tracekit.tables.recorded_windows import windows_of
 from tracekit.thresholds.trend import LEAST_CHANGE
+from tracekit.timing.measured import StepRange
 
 
 @dataclass(frozen=True)

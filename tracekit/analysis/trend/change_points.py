@@ -13,7 +13,7 @@ import numpy as np
 from scipy.special import ndtr
 from scipy.stats import mannwhitneyu, rankdata
 
-from tracekit.tables.steps import F64
+from tracekit.steps.steps import F64
 from tracekit.thresholds.trend import ARRANGEMENTS, LEAST_SEGMENT, LEVEL, MOST_POINTS, SEED
 
 _ASKED = 2

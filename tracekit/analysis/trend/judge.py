@@ -17,7 +17,7 @@ from tracekit.analysis.trend.significance import (
     widened,
 )
 from tracekit.findings.trend import Shape, Shift, Trend
-from tracekit.tables.steps import F64
+from tracekit.steps.steps import F64
 from tracekit.thresholds.trend import LEAST_POINTS, LEVEL, STAIRS_BETTER
 
 

@@ -13,8 +13,8 @@ from tracekit.analysis.trend.series import OWN_PARTS, Series
 from tracekit.analysis.trend.significance import line_of
 from tracekit.findings.trend import RankTrend, Trend
 from tracekit.mesh import Mesh
+from tracekit.steps.steps import F64
 from tracekit.store import Run
-from tracekit.tables.steps import F64
 from tracekit.thresholds.trend import OWN_SHARE
 
 

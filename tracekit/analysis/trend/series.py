@@ -7,8 +7,8 @@ import numpy as np
 
 from tracekit.analysis.diff.side import Side
 from tracekit.findings.trend import TrendPoint
-from tracekit.tables.compute_time import windows_of
-from tracekit.tables.steps import F64
+from tracekit.steps.compute_time import windows_of
+from tracekit.steps.steps import F64
 from tracekit.thresholds.trend import MOST_POINTS
 
 OWN_PARTS = ("compute", "host", "idle")

@@ -10,7 +10,7 @@ import numpy as np
 from scipy.special import ndtr, ndtri
 from scipy.stats import kendalltau, rankdata
 
-from tracekit.tables.steps import F64
+from tracekit.steps.steps import F64
 from tracekit.thresholds.trend import INTERVAL_LEVEL, MOST_SERIAL
 
 

@@ -17,7 +17,7 @@ from tracekit.analysis.trend.significance import (
     widened,
 )
 from tracekit.findings.trend import Swing, Trend
-from tracekit.tables.steps import F64
+from tracekit.steps.steps import F64
 from tracekit.thresholds.trend import DAYS, LEAST_CHANGE, LEAST_OF_SWING, LEVEL, MOST_OF_DAY_UNSEEN
 from tracekit.units import NS_PER_DAY, NS_PER_HOUR
 

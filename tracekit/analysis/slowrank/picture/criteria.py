@@ -3,7 +3,7 @@
 import numpy as np
 
 from tracekit.analysis.slowrank.case import Case
-from tracekit.analysis.slowrank.evidence_gaps import coverage
+from tracekit.analysis.slowrank.gaps.evidence_gaps import coverage
 from tracekit.analysis.slowrank.suspects import Answer
 from tracekit.findings.picture import Criterion
 from tracekit.thresholds.slowrank import LEAST_MATCHED, MIN_LOST_SHARE, PROVING_STEPS

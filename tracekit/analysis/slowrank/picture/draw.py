@@ -3,13 +3,13 @@
 import numpy as np
 
 from tracekit.analysis.slowrank.case import Case
-from tracekit.analysis.slowrank.mesh_choice import world_of
 from tracekit.analysis.slowrank.picture.criteria import criteria
 from tracekit.analysis.slowrank.picture.kinds import parts_of_step
 from tracekit.analysis.slowrank.picture.levels import levels
 from tracekit.analysis.slowrank.picture.timeline import timeline
 from tracekit.analysis.slowrank.suspects import Answer
 from tracekit.findings.picture import F64, SlowRankPicture
+from tracekit.inference.mesh.mesh_choice import world_of
 from tracekit.units import NS_PER_MS
 
 

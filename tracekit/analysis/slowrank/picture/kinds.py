@@ -4,9 +4,9 @@ from typing import Final
 
 import numpy as np
 
-from tracekit.analysis.slowrank.measured import Measured
 from tracekit.findings.picture import F64
-from tracekit.tables.compute_time import compute_in_steps
+from tracekit.steps.compute_time import compute_in_steps
+from tracekit.timing.measured import Measured
 
 COMPUTE: Final = "compute"
 HOST: Final = "host and gaps"

@@ -6,8 +6,8 @@ from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.picture.kinds import COMPUTE, TRANSFER, WAIT, axes_of_channels
 from tracekit.analysis.slowrank.suspects import Answer
 from tracekit.findings.picture import Timeline, TimelineRow
-from tracekit.tables.compute_time import windows_of
-from tracekit.tables.intervals import I64, union
+from tracekit.intervals import I64, union
+from tracekit.steps.compute_time import windows_of
 from tracekit.thresholds.report import TIMELINE_PARTS, TIMELINE_RANKS
 from tracekit.units import NS_PER_MS
 

@@ -1,0 +1,1 @@
+"""From hypotheses and gaps to one answer: named, healthy, imbalance or open."""

@@ -1,0 +1,93 @@
+"""A rank that causes most of what looks like an imbalance or another's fault, and is not proven to be slow.
+
+Where data is dealt unevenly, many take turns. Beside documents of uneven length a rank that stalls in one step, or a
+slow one among few steps, is one of those that were longest. What tells it is the price: without it alone most of the
+loss is gone, which no turn of the data does.
+"""
+
+from dataclasses import replace
+
+import numpy as np
+
+from tracekit.analysis.slowrank.answers.no_culprit import uneven_experts_answer
+from tracekit.analysis.slowrank.answers.open_answers import one_step_answer
+from tracekit.analysis.slowrank.answers.steady_work import dealt_to_experts
+from tracekit.analysis.slowrank.case import Case
+from tracekit.analysis.slowrank.expected.excess import typical
+from tracekit.analysis.slowrank.gaps.recurrence import in_one_step, others_prove_health
+from tracekit.analysis.slowrank.hypotheses.candidates import saved_ns
+from tracekit.analysis.slowrank.suspects import Answer, explain_rank, suspect_of
+from tracekit.steps.steps import F64
+from tracekit.thresholds.slowrank import (
+    LONGEST_PRICED,
+    MIN_LOST_SHARE,
+    MOSTLY_ONE,
+    STEADY_PEERS,
+)
+from tracekit.units import ms
+
+
+def with_most_of_it(case: Case, answer: Answer) -> Answer:
+    """`answer`, or the open one that names a rank which costs more than what `answer` blames.
+
+    That is the data, of which one rank causes most, or a stage or a link where one step of a rank costs more than
+    these. A rank whose share of tokens explains its work is not meant; one that is blamed for what its experts got
+    gives way to the data.
+    """
+    if dealt_to_experts(case, answer):
+        return uneven_experts_answer(case, max(answer.gain, _levelled(case)))
+    if answer.verdict == "slow_link" or answer.cause == "stage_imbalance":
+        return _with_dearer_step(case, answer)
+    tokens = case.met.tokens.lost_ns >= MIN_LOST_SHARE * case.step_ns
+    if answer.cause != "data_imbalance" or answer.suspects or tokens:
+        return answer
+    over = np.maximum(np.nan_to_num(case.steps.own - typical(case.steps.own, case.stages)), 0.0)
+    compared = np.concatenate([s for s in case.stages if len(s) >= STEADY_PEERS] or [np.zeros(0, np.int64)])
+    longest = sorted(compared.tolist(), key=lambda row: (-over[row].sum(), row))[:LONGEST_PRICED]
+    prices = [(_saved(case, row, over), row) for row in longest]
+    lost, row = max(prices, default=(0.0, -1), key=lambda found: found[0])
+    uneven = max(answer.gain, _levelled(case))  # to its peers' median, as the rank is cured
+    dear = lost >= max(MOSTLY_ONE * uneven, MIN_LOST_SHARE * case.step_ns)
+    return _answer(case, row, lost, uneven, over[row]) if dear else answer
+
+
+def _levelled(case: Case) -> float:
+    """What a step would save if every rank took its peers' median time in each part of each step, ns."""
+    return case.model.recorded_ns - case.model.levelled_ns(case.stages)
+
+
+def _with_dearer_step(case: Case, answer: Answer) -> Answer:
+    """`answer`, or the open one that names a rank whose one long step costs more and may recur."""
+    once = in_one_step(case)
+    if not answer.suspects or once is None or once.gain <= answer.gain or others_prove_health(case, once):
+        return answer
+    told = one_step_answer(case, once)
+    besides = f"{told.reason}; {ms(answer.gain):.1f} ms a step go elsewhere: {answer.reason}"
+    return replace(told, reason=besides)
+
+
+def _saved(case: Case, row: int, over: F64) -> float:
+    """What a step would save if the rank in `row` worked like its peers wherever it works longer, ns."""
+    cured = case.steps.own.copy()
+    cured[row] -= over[row]
+    return saved_ns(case, np.array([row]), cured)
+
+
+def _answer(case: Case, row: int, lost: float, uneven: float, over: F64) -> Answer:
+    """The rank in `row` causes `lost` of the `uneven` ns a step; `over` is how much longer it works, by step."""
+    cause, evidence = explain_rank(case, row, (row,))
+    candidate = replace(
+        suspect_of(case, row, 0.0, 0.0, cause, evidence), lost_ms_low=0.0, lost_ms_high=ms(lost)
+    )
+    at = int(np.argmax(over))
+    reason = (
+        f"work is dealt unevenly and {ms(uneven):.1f} ms of {ms(case.step_ns):.1f} ms a step go into waiting, but "
+        f"{ms(lost):.1f} ms of these behind rank {candidate.rank} alone, "
+        f"which works {ms(float(over[at])):.1f} ms longer than its peers in step {case.steps.numbers[at]}; uneven data "
+        "makes ranks the longest in turn"
+    )
+    decide = (
+        "record ten steps or more: the longest documents move to other ranks, and a slow rank stays; look at "
+        f"rank {candidate.rank} in step {case.steps.numbers[at]} beside a peer (tracekit open shows both)"
+    )
+    return Answer("inconclusive", "unknown", reason, candidates=(candidate,), to_decide=decide)

@@ -1,0 +1,92 @@
+"""Work that varies between ranks by more than chance, where nothing tells why: such a job is not called healthy.
+
+The longest of many ranks costs something in any job, because noise makes somebody the longest. Chance lengthens each
+operation for itself, so that it averages out over a part of a step; what makes whole parts longer, now here and now
+there, has a cause, though none was found. What lasts is a rank's own, and asked for elsewhere.
+"""
+
+import numpy as np
+
+from tracekit.analysis.slowrank.answers.open_answers import why_open
+from tracekit.analysis.slowrank.case import Case
+from tracekit.analysis.slowrank.gaps.evidence_gaps import coverage, what_would_decide
+from tracekit.analysis.slowrank.hypotheses.data_imbalance import dispersion
+from tracekit.analysis.slowrank.hypotheses.dealt_price import dealt_bounds
+from tracekit.analysis.slowrank.suspects import Answer
+from tracekit.step_graph.rank_timeline import RankTimeline
+from tracekit.step_graph.replay import StepModel
+from tracekit.step_graph.statistics import spread
+from tracekit.steps.steps import F64
+from tracekit.thresholds.slowrank import MIN_LOST_SHARE, UNEVEN_RATIO, Z_LIMIT
+from tracekit.timing.measured import Rows
+from tracekit.units import ms
+
+
+def varied_answer(case: Case) -> Answer | None:
+    """The answer that work varies without a known cause; None where usual work of all saves no 2 % beyond chance."""
+    lost = varied_ns(case)
+    if lost < MIN_LOST_SHARE * case.step_ns:
+        return None
+    reason = (
+        f"no rank, stage or link costs {MIN_LOST_SHARE:.0%} of the step, but usual work of everybody would save "
+        f"{ms(lost):.1f} ms of {ms(case.step_ns):.1f} ms a step more than chance explains: whole parts of steps are "
+        "longer on changing ranks, and nothing that was recorded tells why"
+    )
+    decide = (
+        "record ten steps or more, with all ranks that work on the same data: uneven data make these longer together, "
+        "and a device that is slow at times is longer alone"
+    )
+    return Answer("inconclusive", "unknown", reason, to_decide=decide)
+
+
+def open_imbalance_answer(case: Case) -> Answer | None:
+    """The answer that uneven data may cost enough, as far as waits were matched; None where it cannot."""
+    dealt = dealt_bounds(case)
+    if dealt.high < MIN_LOST_SHARE * case.step_ns or coverage(case).matched == 1:
+        return None
+    reason = (
+        f"work is dealt unevenly, for kernels vary together on all that work on the same data; that costs between "
+        f"{ms(dealt.low):.1f} and {ms(dealt.high):.1f} ms of {ms(case.step_ns):.1f} ms a step, because "
+        f"{why_open(case)}"
+    )
+    return Answer("inconclusive", "unknown", reason, to_decide=what_would_decide(case))
+
+
+def varied_ns(case: Case) -> float:
+    """What a step would save if nothing but chance varied between ranks that do the same, ns; 0 where only chance does.
+
+    What the model misses is taken off, and so are single parts that stand out: these are accidents. Threads of a CPU
+    get unequal shares of it, so that nothing is told there.
+    """
+    model = case.model
+    if not isinstance(model, StepModel) or not all(o.on_gpu for o in case.ops.per_rank.values()):
+        return 0.0
+    ratio = dispersion(case).ratio
+    if ratio <= UNEVEN_RATIO:
+        return 0.0
+    cuts: dict[tuple[int, int], tuple[F64, F64]] = {}
+    for n, (_, lines) in enumerate(model.runs):
+        cuts |= {(n, row): found for row, found in _by_chance(lines, case.stages, ratio).items()}
+    return max(model.recorded_ns - model.rescaled_ns(cuts) - case.residual_ns, 0.0)
+
+
+def _by_chance(lines: tuple[RankTimeline, ...], stages: Rows, ratio: float) -> dict[int, tuple[F64, F64]]:
+    """Row → (cuts of own time, the factor of each part) with which parts vary as far as chance explains.
+
+    Chance is one part in `ratio` of the variance of whole parts.
+    """
+    by_row = {line.row: line for line in lines}
+    found: dict[int, tuple[F64, F64]] = {}
+    for stage in stages:
+        rows = [row for row in stage.tolist() if row in by_row]
+        if len(rows) < 2:
+            continue
+        took = np.stack([np.diff(by_row[row].blocks) for row in rows])
+        usual = np.median(took, axis=0)
+        lasting = (took - usual).sum(axis=1, keepdims=True) / max(float(usual.sum()), 1.0)
+        off = took - usual * (1.0 + lasting)
+        whim = np.abs(off) > Z_LIMIT * spread(off)
+        wanted = took - np.where(whim, 0.0, off) * (1.0 - np.sqrt(1.0 / ratio))
+        factor = np.maximum(wanted, 0.0) / np.maximum(took, 1.0)
+        found |= {row: (by_row[row].blocks, f) for row, f in zip(rows, factor, strict=True)}
+    return found

@@ -1,0 +1,85 @@
+"""A host that launches collectives late though its device works no longer: what others wait for it was hidden before.
+
+Peers have the same collective in their queues long before. On the late rank it starts as soon as it is launched, so
+that its transfer runs beside less compute: the step loses overlap, which no own time shows.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from tracekit.analysis.slowrank.case import Case
+from tracekit.analysis.slowrank.suspects import Answer, suspect_of
+from tracekit.intervals import I64
+from tracekit.steps.steps import F64
+from tracekit.thresholds.launches import LAUNCHED_NS, QUEUED_LONGER
+from tracekit.thresholds.slowrank import MAJORITY, MIN_LOST_SHARE
+from tracekit.units import ms
+
+
+@dataclass(frozen=True)
+class LateLaunch:
+    """The rank that launches late (row of Steps), and for how long most others stand still for it, ns a step."""
+
+    row: int
+    waited: float
+
+
+def late_launch(case: Case) -> LateLaunch | None:
+    """The rank for whose late launches the others wait most; None where that is below the threshold, or not its host's.
+
+    An instance counts as late if the member that came last started it as soon as its host launched it, and most of the
+    others had launched theirs long before. What they wait is the median of their waits.
+    """
+    ops = case.ops
+    issued = np.concatenate([np.zeros(0, np.int64), *(ops.per_rank[r].issued for r in ops.ranks)])
+    lag = (ops.start - issued).astype(np.float64)
+    spent = dict.fromkeys(range(len(case.steps.ranks)), 0.0)
+    for last, others in _awaited(case):
+        queued = lag[others] > QUEUED_LONGER * max(lag[last], LAUNCHED_NS)
+        if lag[last] <= LAUNCHED_NS and queued.mean() > MAJORITY:
+            spent[case.steps.row(int(ops.rank[last]))] += float(np.median(case.waits.exposed_wait[others]))
+    row, most = max(spent.items(), key=lambda item: item[1])
+    most /= max(len(case.steps.numbers), 1)
+    return LateLaunch(row, most) if most >= MIN_LOST_SHARE * case.step_ns else None
+
+
+def waited_for(case: Case) -> F64:
+    """By row and column of Steps for how long most others stand still until that rank comes to their groups, ns."""
+    ops, steps = case.ops, case.steps
+    spent = np.zeros(steps.own.shape)
+    column = {number: i for i, number in enumerate(steps.numbers)}
+    for last, others in _awaited(case):
+        at = column[int(ops.step[last])] if steps.labelled else 0
+        spent[steps.row(int(ops.rank[last])), at] += float(np.median(case.waits.exposed_wait[others]))
+    return spent
+
+
+def _awaited(case: Case) -> Iterator[tuple[int, I64]]:
+    """(the operation that came last, those that came before it) of each collective with all members and launches."""
+    ops, waits = case.ops, case.waits
+    rows = np.flatnonzero((ops.instance >= 0) & case.analysed & ~case.in_message & np.isfinite(ops.at_ready))
+    rows = rows[np.argsort(ops.instance[rows], kind="stable")]
+    for members in np.split(rows, np.flatnonzero(np.diff(ops.instance[rows])) + 1) if len(rows) else []:
+        last = int(waits.last[ops.instance[members[0]]])
+        others = members[members != last]
+        if 0 < len(others) < len(members) and waits.complete[ops.instance[last]]:
+            yield last, others
+
+
+def late_launch_answer(case: Case) -> Answer | None:
+    """The answer that a host launches late and nothing tells its price; None where no host does."""
+    found = late_launch(case)
+    if found is None:
+        return None
+    rank = case.steps.ranks[found.row]
+    candidate = suspect_of(case, found.row, 0.0, 0.0, "cpu_launch", ())
+    reason = (
+        f"no rank works longer than its peers, but the host of rank {rank} launches collectives when the others have "
+        f"had theirs in queues for long: these stand still {ms(found.waited):.1f} ms of {ms(case.step_ns):.1f} ms "
+        "a step until it comes, and how much of that a quicker host would hide is not known"
+    )
+    decide = f"profile the host of rank {rank} beside a peer's, and record a few steps with that rank on another host"
+    candidate = replace(candidate, lost_ms_low=0.0, lost_ms_high=ms(found.waited))
+    return Answer("inconclusive", "unknown", reason, candidates=(candidate,), to_decide=decide)

@@ -1,0 +1,125 @@
+"""A rank that comes to collectives late in its own time, though it works no longer than its peers.
+
+Copies from the host, work on other streams or a host that is late put a collective off without making the step's work
+longer: no own time shows them, and the replay, which keeps them, prices nobody. The others wait all the same.
+"""
+
+from collections import defaultdict
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from tracekit.analysis.slowrank.case import Case
+from tracekit.analysis.slowrank.hypotheses.candidates import significant_rows
+from tracekit.analysis.slowrank.suspects import Answer, suspect_of
+from tracekit.intervals import I64
+from tracekit.step_graph.statistics import median_of_others
+from tracekit.steps.steps import F64
+from tracekit.thresholds.slowrank import MAJORITY, MIN_LOST_SHARE
+from tracekit.units import ms
+
+
+@dataclass(frozen=True)
+class LatePosts:
+    """The rank that posts late (row of Steps), and for how long most others stand still for that, ns a step."""
+
+    row: int
+    waited: float
+
+
+def late_posts(case: Case) -> LatePosts | None:
+    """The rank that comes last in most steps, late in its own time; None where nobody loses much by it.
+
+    What others wait for it counts as far as it did more of its own work before the collective than most of them. The
+    median over steps counts, which chance gives to nobody; a rank that clearly works longer is not meant.
+    """
+    waited = _waits(case)
+    usual = {row: float(np.median(by_step)) for row, by_step in waited.items()}
+    row = max(usual, key=lambda r: (usual[r], -r), default=None)
+    if row is None or usual[row] < MIN_LOST_SHARE * case.step_ns:
+        return None
+    next_ = max((v for r, v in usual.items() if r != row), default=0.0)
+    often = float((waited[row] >= MAJORITY * usual[row]).mean()) > MAJORITY
+    told = (
+        float(np.nanmean(case.met.told[row])) >= MAJORITY * usual[row]
+    )  # communication or tokens explain as much
+    longer = row in significant_rows(case, MIN_LOST_SHARE)
+    return (
+        None if told or longer or not often or next_ > MAJORITY * usual[row] else LatePosts(row, usual[row])
+    )
+
+
+def _waits(case: Case) -> dict[int, F64]:
+    """Row of a rank → ns by step for which most members of its collectives wait because it posts them late.
+
+    A rank that fell behind stays behind, though its peers waited for that already: only what it fell behind since the
+    collective before it on the same channel counts.
+    """
+    steps, ops = case.steps, case.ops
+    order, bounds = _instances(case)
+    row = np.searchsorted(steps.ranks, ops.rank[order])
+    column = np.searchsorted(steps.numbers, ops.step[order]) if steps.labelled else np.zeros_like(row)
+    done = ops.at_start[order] - steps.begin[row, column]
+    behind, stood = np.full(len(order), np.nan), np.full(len(order), np.nan)
+    size = np.diff(bounds)
+    for many in np.unique(size).tolist():
+        at = bounds[:-1][size == many][:, None] + np.arange(many)
+        behind[at] = done[at] - median_of_others(done[at].T, [np.arange(many)]).T
+        stood[at] = median_of_others(
+            case.waits.exposed_wait[order[at]].T.astype(np.float64), [np.arange(many)]
+        ).T
+    spent = np.fmin(_fell_behind(behind, (ops.channel[order], row, column)), stood)
+    found: dict[int, F64] = defaultdict(lambda: np.zeros(len(steps.numbers)))
+    for i in np.flatnonzero((order == case.waits.last[ops.instance[order]]) & (spent > 0)).tolist():
+        found[int(row[i])][column[i]] += spent[i]
+    return found
+
+
+def _fell_behind(behind: F64, places: tuple[I64, I64, I64]) -> F64:
+    """By how much each operation's rank fell behind since its one before at the same place, ns; in order of time.
+
+    `places` are channel, row and column of Steps; what is first at its place began even.
+    """
+    order = np.lexsort(places)
+    same = np.all([np.diff(p[order]) == 0 for p in places], axis=0)
+    grown = behind.copy()
+    grown[order[1:][same]] -= behind[order[:-1][same]]
+    return grown
+
+
+def _instances(case: Case) -> tuple[I64, I64]:
+    """(operations of the collectives within a stage that were seen whole, by instance; where each instance begins)."""
+    ops, waits = case.ops, case.waits
+    rows = np.flatnonzero((ops.instance >= 0) & case.analysed & ~case.in_message)
+    rows = rows[waits.complete[ops.instance[rows]]]
+    rows = rows[np.argsort(ops.instance[rows], kind="stable")]
+    stage = {rank: case.mesh.coords(rank)["pp"] for rank in ops.ranks}
+    mine = np.array([stage[rank] for rank in ops.ranks], np.int64)[np.searchsorted(ops.ranks, ops.rank[rows])]
+    _, place, size = np.unique(ops.instance[rows], return_inverse=True, return_counts=True)
+    first = np.cumsum(size) - size
+    apart = np.bincount(place, mine != mine[first][place], len(size)) > 0 if len(rows) else np.zeros(0, bool)
+    there = np.bincount(place, rows == waits.last[ops.instance[rows]], len(size)) > 0 if len(rows) else apart
+    kept = ~apart & there & (size > 1)
+    return rows[kept[place]], np.append(0, np.cumsum(size[kept]))
+
+
+def with_late_posts(case: Case, answer: Answer) -> Answer:
+    """`answer`, or the open one that names who posts late, where nobody is blamed for that: it is no health."""
+    blameless = answer.verdict == "healthy" or answer.cause == "data_imbalance"
+    found = late_posts(case) if blameless and len(case.steps.numbers) > 1 else None
+    if found is None:
+        return answer
+    rank = case.steps.ranks[found.row]
+    candidate = suspect_of(case, found.row, 0.0, 0.0, "unknown", ())
+    reason = (
+        f"no rank is proven to work longer than its peers, but rank {rank} comes last to collectives in most steps, "
+        f"later in its own work than the others: these stand still {ms(found.waited):.1f} ms of "
+        f"{ms(case.step_ns):.1f} ms a step until it comes; what holds it up runs beside its compute, as copies from "
+        "the host do, or hides in work that is dealt unevenly"
+    )
+    decide = (
+        f"compare copies and launches of rank {rank} with a peer's (tracekit open shows both), and record a few "
+        "steps with that rank on another host"
+    )
+    candidate = replace(candidate, lost_ms_low=0.0, lost_ms_high=ms(found.waited))
+    return Answer("inconclusive", "unknown", reason, candidates=(candidate,), to_decide=decide)

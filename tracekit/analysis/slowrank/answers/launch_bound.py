@@ -1,0 +1,41 @@
+"""Ranks whose devices stand still behind hosts that are as quick as others, in jobs whose hosts set the pace.
+
+Without such a rank another host would be the last to launch, so that its gaps have hardly a price.
+"""
+
+from dataclasses import replace
+
+import numpy as np
+
+from tracekit.analysis.slowrank.case import Case
+from tracekit.analysis.slowrank.hypotheses.candidates import bound_by_hosts, significant_rows
+from tracekit.analysis.slowrank.hypotheses.host_bound import most_saved_ns
+from tracekit.analysis.slowrank.suspects import Answer, explain_rank, suspect_of
+from tracekit.thresholds.slowrank import MIN_LOST_SHARE
+from tracekit.units import ms
+
+
+def launch_bound_answer(case: Case) -> Answer | None:
+    """The open answer that ranks stand still behind hosts which are as quick as others; None where none do.
+
+    It is for jobs of which something else keeps open that they are healthy: the model's miss is what may be lost.
+    """
+    rows = significant_rows(case, MIN_LOST_SHARE)
+    if (
+        not len(rows)
+        or most_saved_ns(case, rows) >= MIN_LOST_SHARE * case.step_ns
+        or not bound_by_hosts(case, rows)
+    ):
+        return None
+    first = int(rows[np.argmax(case.found.mean[rows])])
+    rank, most = case.steps.ranks[first], max(case.residual_ns, case.pinned_residual_ns)
+    cause, evidence = explain_rank(case, first, rows.tolist())
+    candidate = suspect_of(case, first, 0.0, 0.0, cause, evidence)
+    reason = (
+        f"rank {rank} works {ms(float(case.found.mean[first])):.1f} ms of {ms(case.step_ns):.1f} ms a step longer than "
+        "its peers, but hosts set the pace, and those of others need as long to launch a step: without it another one "
+        f"would be the last. The model of the steps misses {ms(most):.1f} ms, and as much may be lost to it"
+    )
+    candidate = replace(candidate, lost_ms_low=0.0, lost_ms_high=ms(most))
+    decide = "record more steps: if it is chance, another host is the last in these"
+    return Answer("inconclusive", "unknown", reason, candidates=(candidate,), to_decide=decide)

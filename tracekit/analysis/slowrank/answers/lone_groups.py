@@ -1,0 +1,116 @@
+"""Groups whose transfers nothing was compared with, because every other one along their axes lacks a trace.
+
+A slow link shows by the transfers of its peers. Where they were not recorded, equal transfers prove no sound link.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from tracekit.analysis.slowrank.case import Case
+from tracekit.analysis.slowrank.gaps.evidence_gaps import whole
+from tracekit.analysis.slowrank.suspects import Answer, suspect_of
+from tracekit.analysis.slowrank.wording import add_traces, ranks_in_words
+from tracekit.matching.channels import Channel
+from tracekit.thresholds.slowrank import LINK_RATIO_OF_TWO, MIN_LOST_SHARE, RANKS_LISTED
+from tracekit.units import ms
+
+
+@dataclass(frozen=True)
+class LoneGroup:
+    """The only recorded group along `axes`: its channel, ns a step spent in transfers, and the ranks of a peer."""
+
+    channel: int
+    ranks: tuple[int, ...]
+    axes: tuple[str, ...]
+    spent: float
+    peers: tuple[int, ...]
+
+
+def lone_group(case: Case) -> LoneGroup | None:
+    """The group in whose transfers the most could be lost to a slow link unseen; None where that is too little.
+
+    The least slowness is taken that two groups would show. Groups that have no peers in the job are not meant: there
+    is nothing that could be recorded.
+    """
+    found = [_lone(case, channel, axes) for channel, axes in _alone(case)]
+    return _dearest(case, [f for f in found if f is not None])
+
+
+def sole_group_note(case: Case) -> str | None:
+    """What the transfers of groups that have no peers in the job leave unseen; None where they are short."""
+    most = _dearest(case, sole_groups(case))
+    if most is None:
+        return None
+    return (
+        f"transfers of the only group along {'_'.join(most.axes)} take {ms(most.spent):.1f} ms of "
+        f"{ms(case.step_ns):.1f} ms a step and have no peers in this job: a slow link in it would not show"
+    )
+
+
+def sole_groups(case: Case) -> list[LoneGroup]:
+    """The groups that have no peers in the job."""
+    return [
+        LoneGroup(channel.number, channel.members, axes, _spent(case, channel), ())
+        for channel, axes in _alone(case)
+        if _lone(case, channel, axes) is None
+    ]
+
+
+def _alone(case: Case) -> list[tuple[Channel, tuple[str, ...]]]:
+    """The channels of collectives that are the only ones along their axes, with these."""
+    groups: dict[tuple[str, ...], set[int]] = {}
+    seen = np.unique(case.ops.channel[case.analysed & whole(case)])
+    for channel in (case.ops.channels[c] for c in seen.tolist() if c >= 0):
+        if not channel.p2p and (axes := case.axes_of(channel)):
+            groups.setdefault(axes, set()).add(channel.number)
+    return [(case.ops.channels[min(c)], axes) for axes, c in sorted(groups.items()) if len(c) == 1]
+
+
+def _dearest(case: Case, found: Sequence[LoneGroup]) -> LoneGroup | None:
+    """The group that spends most in transfers; None where the least slowness that shows would cost too little."""
+    most = max(found, key=lambda f: f.spent, default=None)
+    if most is None or most.spent * (1 - 1 / LINK_RATIO_OF_TWO) < MIN_LOST_SHARE * case.step_ns:
+        return None
+    return most
+
+
+def _lone(case: Case, channel: Channel, axes: tuple[str, ...]) -> LoneGroup | None:
+    """The group of a channel; None where the job has no other one along its axes."""
+    members, recorded = set(channel.members), set(case.steps.ranks)
+    others = (r for r in sorted(case.mesh.coordinates) if r not in members and r not in recorded)
+    peers = next((line for r in others if members.isdisjoint(line := case.mesh.line(r, axes))), None)
+    return (
+        None
+        if peers is None
+        else LoneGroup(channel.number, channel.members, axes, _spent(case, channel), tuple(peers))
+    )
+
+
+def _spent(case: Case, channel: Channel) -> float:
+    """What the rank that spends most of a step in transfers of `channel` does, ns a step."""
+    mine = case.analysed & (case.ops.channel == channel.number)
+    moved = np.where(mine, case.ops.exposed - case.waits.exposed_wait, 0)
+    return float((np.bincount(case.ops.rank, moved) / len(case.steps.numbers)).max())
+
+
+def lone_group_answer(case: Case) -> Answer | None:
+    """The answer that a slow link would not show; None where it would."""
+    found = lone_group(case)
+    if found is None:
+        return None
+    axes = "_".join(found.axes)
+    reason = (
+        f"the transfers of {ranks_in_words(found.ranks)} along {axes} take {ms(found.spent):.1f} ms of "
+        f"{ms(case.step_ns):.1f} ms a step, and no other group along {axes} was recorded whole to compare them with: a "
+        "slow link would not show"
+    )
+    lacking = [r for r in found.peers if r not in case.steps.ranks]
+    rows = [case.steps.row(r) for r in found.ranks]
+    suspects = (
+        suspect_of(case, row, found.spent, 0.0, "network", (), every=True) for row in rows[:RANKS_LISTED]
+    )
+    candidates = tuple(replace(s, lost_ms_low=0.0, lost_ms_high=ms(found.spent)) for s in suspects)
+    decide = add_traces(lacking)
+    return Answer("inconclusive", "unknown", reason, candidates=candidates, to_decide=decide)

@@ -1,0 +1,170 @@
+"""Hosts that stall in turn, or data loaders that are late on all ranks at once: no rank is slow, and no job healthy.
+
+Garbage collection out of phase, logging, or any pause that strikes now this process and now that one makes every step
+wait for another rank: each stall is significant by itself, but no rank has more of them than chance deals it. Loaders
+that run dry every few batches make all ranks late in the same steps: no rank exceeds its peers. What counts is the
+step without all these stalls.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from tracekit.analysis.slowrank.case import Case
+from tracekit.analysis.slowrank.hypotheses.gap_cure import Cuts, without_gaps
+from tracekit.analysis.slowrank.hypotheses.host_bound import unstalled_saves_ns
+from tracekit.analysis.slowrank.hypotheses.suspect_work import features_of
+from tracekit.analysis.slowrank.suspects import Answer
+from tracekit.analysis.slowrank.wording import listed
+from tracekit.findings import Cause
+from tracekit.step_graph.replay import StepModel
+from tracekit.step_graph.statistics import median_of_others, spread
+from tracekit.steps.compute_time import compute_in_steps, inside_each, windows_of
+from tracekit.steps.steps import F64
+from tracekit.thresholds.slowrank import MAJORITY, MIN_LOST_SHARE, Z_LIMIT
+from tracekit.thresholds.stalls import (
+    CHANCE_OF_ONE_RANK,
+    EXPLAINED,
+    FEWEST_STALLS,
+    RANKS_AT_ONCE,
+    RANKS_EXPLAINED,
+    STALL_SHARE,
+    STEPS_STRUCK,
+)
+from tracekit.timing.device_gaps import gaps_of
+from tracekit.units import ms
+
+
+@dataclass(frozen=True)
+class MovingStalls:
+    """Stalls of several ranks: `over` is their length beyond usual gaps (ranks × steps, ns), 0 where none is.
+
+    `gain` is what the mean step would save without all of them, ns. `together`: all ranks stall in the same steps.
+    """
+
+    over: F64
+    gain: float
+    together: bool = False
+
+    @property
+    def rows(self) -> list[int]:
+        """The rows of Steps that stall, the one that stalls longest first."""
+        total = self.over.sum(axis=1)
+        return sorted(np.flatnonzero(total > 0).tolist(), key=lambda row: (-total[row], row))
+
+    def explains(self, case: Case, rows: Sequence[int]) -> bool:
+        """Whether stalls are most of what each of `rows` works beyond its peers: without them it is as quick."""
+        return all(self.over[row].mean() >= EXPLAINED * case.found.mean[row] for row in rows)
+
+
+def moving_stalls(case: Case) -> MovingStalls | None:
+    """Return stalls that strike most steps, on ranks that chance may draw, and cost 2 % of the step; else None.
+
+    Else those of late loaders that strike all ranks of some steps together.
+    """
+    if not isinstance(case.model, StepModel) or len(case.steps.numbers) < 2:
+        return None
+    gaps = case.steps.own - compute_in_steps(case.ops, case.steps)
+    over = _outliers(gaps - median_of_others(gaps, case.stages), case.step_ns)
+    if _in_turn(over):
+        return _priced(case, MovingStalls(over, 0.0))
+    usual = np.full(gaps.shape, np.nan)
+    for rows in case.stages:
+        usual[rows] = np.nanmedian(gaps[rows]) if np.isfinite(gaps[rows]).any() else np.nan
+    found = MovingStalls(_outliers(gaps - usual, case.step_ns), 0.0, together=True)
+    return _priced(case, found) if _at_once(found.over) and _cause(case, found) == "dataloader" else None
+
+
+def _priced(case: Case, found: MovingStalls) -> MovingStalls | None:
+    """`found` with its price; None where that is below 2 % of the step, or the model's error."""
+    over, model = found.over, case.model
+    most = float(over.max(axis=0).sum()) / len(
+        case.steps.numbers
+    )  # no cure saves more than the longest of each step
+    if most < MIN_LOST_SHARE * case.step_ns or not isinstance(model, StepModel):
+        return None
+    cuts: Cuts = {}
+    for row in np.flatnonzero(over.any(axis=1)).tolist():
+        cuts |= without_gaps(case, model, [row], over[row])
+    gain = min(model.recorded_ns - model.rescaled_ns(cuts), unstalled_saves_ns(case))
+    least = max(MIN_LOST_SHARE * case.step_ns, case.residual_ns)
+    return replace(found, gain=gain) if gain >= least else None
+
+
+def _outliers(over: F64, step_ns: float) -> F64:
+    """What of `over` (ranks × steps, ns) is a stall, 0 elsewhere.
+
+    A stall exceeds the spread of all ranks and steps by Z_LIMIT times, and lasts a fair share of the step.
+    """
+    least = max(Z_LIMIT * spread(over), STALL_SHARE * step_ns)
+    return np.asarray(np.where(np.nan_to_num(over) > least, over, 0.0), np.float64)
+
+
+def _at_once(over: F64) -> bool:
+    """Whether most ranks stall in the same steps, in enough of these to recur."""
+    return int(((over > 0).mean(axis=0) >= RANKS_AT_ONCE).sum()) >= FEWEST_STALLS
+
+
+def _in_turn(over: F64) -> bool:
+    """Whether stalls strike most steps and several ranks, and are dealt to the ranks as chance deals.
+
+    n stalls that strike R ranks at random give counts with the dispersion of a multinomial (chi-square, R − 1 degrees),
+    and one rank has k or more with a probability of at most R times the binomial tail of n, 1/R from k on. Ranks that
+    load for others, or that are slow, stall in every step, and their peers in none.
+    """
+    struck = over > 0
+    by_rank, count, ranks = struck.sum(axis=1), int(struck.sum()), len(over)
+    often = float(struck.any(axis=0).mean()) if struck.size else 0.0
+    if count < FEWEST_STALLS or int((by_rank > 0).sum()) < 2 or often < STEPS_STRUCK:
+        return False
+    from scipy.special import bdtrc, chdtrc  # only jobs with stalls pay a third of a second for the import
+
+    most = ranks * float(bdtrc(int(by_rank.max()) - 1, count, 1.0 / ranks))
+    expected = count / ranks
+    dispersion = float(chdtrc(ranks - 1, float(np.square(by_rank - expected).sum()) / expected))
+    return min(most, dispersion) >= CHANCE_OF_ONE_RANK
+
+
+def moving_stalls_answer(case: Case, found: MovingStalls) -> Answer:
+    """The answer that hosts stall, with the price of all stalls, and the ranks that stall longest or the steps."""
+    cause = _cause(case, found)
+    if found.together:
+        late = [case.steps.numbers[c] for c in np.flatnonzero((found.over > 0).any(axis=0)).tolist()]
+        reason = (
+            f"the data loaders of all ranks are late in step {listed(late)}: {ms(found.gain):.1f} ms of "
+            f"{ms(case.step_ns):.1f} ms a step; every rank waits for its own batch, so that no single rank is slow"
+        )
+        return Answer("imbalance", cause, reason, gain=found.gain)
+    rows = found.rows
+    first = [case.steps.ranks[row] for row in rows[:RANKS_EXPLAINED]]
+    others = f" and {len(rows) - len(first)} more" if len(rows) > len(first) else ""
+    struck = int((found.over > 0).any(axis=0).sum())
+    reason = (
+        f"the hosts of rank {listed(first)}{others} stall in turn, in {struck} of {len(case.steps.numbers)} steps, and "
+        f"the other ranks wait: {ms(found.gain):.1f} ms of {ms(case.step_ns):.1f} ms a step; the stalls move from rank "
+        "to rank, so that no single rank is slow"
+    )
+    return Answer("imbalance", cause, reason, gain=found.gain)
+
+
+def _cause(case: Case, found: MovingStalls) -> Cause:
+    """The cause of the longest stalls: the loader, else the host if devices wait for launches; else `unknown`."""
+    rows = found.rows[:RANKS_EXPLAINED]
+    stalled, steps = found.over[rows], len(case.steps.numbers)
+    loader = [0.0 if (mine := features_of(case, row)) is None else mine.loader * steps for row in rows]
+    if np.minimum(loader, stalled.sum(axis=1)).sum() >= MAJORITY * stalled.sum():
+        return "dataloader"
+    host = np.array([_host_gaps(case, row) for row in rows])
+    return "host_stall" if np.minimum(host, stalled).sum() >= EXPLAINED * stalled.sum() else "unknown"
+
+
+def _host_gaps(case: Case, row: int) -> F64:
+    """Time of each step in which the device of the rank in `row` waits for a launch, or its CPU runs nothing, ns."""
+    columns = list(range(len(case.steps.numbers)))
+    rank, known = case.steps.ranks[row], np.isfinite(case.steps.own[row])
+    found = np.zeros(len(columns))
+    chosen = [c for c in columns if known[c]]
+    windows = windows_of(case.ops, case.steps, rank, chosen)
+    found[chosen] = inside_each(gaps_of(case.run, case.ops, rank).host, windows)
+    return found

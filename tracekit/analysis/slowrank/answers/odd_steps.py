@@ -1,0 +1,82 @@
+"""A step in which the program does something more, as a checkpoint or an evaluation: it is left out of the comparison.
+
+Who is late for that is not who is late for a step, and its time would be priced into each rank and into the data.
+"""
+
+from collections import Counter
+from dataclasses import replace
+
+import numpy as np
+
+from tracekit.analysis.slowrank.case import Case, build
+from tracekit.analysis.slowrank.wording import listed
+from tracekit.findings import Quality
+from tracekit.intervals import I64
+from tracekit.step_graph.replay import StepModel
+from tracekit.thresholds.slowrank import FEWEST_USUAL_STEPS, MAJORITY, ODD_STEP
+
+
+def without_odd_steps(case: Case) -> Case:
+    """`case` of the steps that do the same; unchanged where all do, or where too few would be left."""
+    odd = odd_steps(case)
+    kept = [n for n in case.steps.numbers if n not in odd]
+    if not odd or len(kept) < max(FEWEST_USUAL_STEPS, MAJORITY * len(case.steps.numbers)):
+        return case
+    told = (
+        f"left out, for operations that no usual step has made them long, as a checkpoint does: {listed(odd)}"
+    )
+    run = replace(case.run, quality=(*case.run.quality, Quality("odd_steps", None, len(odd), told)))
+    return build(run, case.ops, case.mesh, [(n, n + 1) for n in kept])
+
+
+def odd_steps(case: Case) -> tuple[int, ...]:
+    """The numbers of the steps that are long because they hold operations that the usual ones do not."""
+    if not (case.steps.labelled and case.cut is None and isinstance(case.model, StepModel)):
+        return ()
+    votes = Counter(column for row in range(len(case.steps.ranks)) for column in _odd_columns(case, row))
+    most = MAJORITY * len(case.steps.ranks)
+    return tuple(case.steps.numbers[c] for c, often in sorted(votes.items()) if often > most)
+
+
+def _odd_columns(case: Case, row: int) -> list[int]:
+    """The columns of the rank's steps that something more than in its usual ones made long."""
+    rank = case.steps.ranks[row]
+    source, labels = case.ops.per_rank[rank], case.ops.step[case.ops.of(rank)]
+    kinds, ends = {}, {}
+    for column in np.flatnonzero(np.isfinite(case.steps.wall[row])).tolist():
+        rows = np.flatnonzero(labels == case.steps.numbers[column])
+        rows = rows[np.lexsort((rows, source.issued[rows]))]
+        kinds[column] = tuple((source.op[i], int(source.group[i])) for i in rows.tolist())
+        ends[column] = source.end[rows]
+    usual, often = Counter(kinds.values()).most_common(1)[0] if kinds else ((), 0)
+    if often < FEWEST_USUAL_STEPS:
+        return []
+    wall = case.steps.wall[row]
+    typical = float(np.median([wall[c] for c, k in kinds.items() if k == usual]))
+    found = []
+    for column, mine in kinds.items():
+        longer = float(wall[column]) - typical
+        more = _inserted(mine, usual)
+        if more is None or longer < ODD_STEP * typical:
+            continue
+        if _lasted(ends[column], *more, float(wall[column])) >= MAJORITY * longer:
+            found.append(column)
+    return found
+
+
+def _inserted(mine: tuple[object, ...], usual: tuple[object, ...]) -> tuple[int, int] | None:
+    """(first, behind the last) of what `mine` has in one place more than `usual`; None where it differs otherwise."""
+    more = len(mine) - len(usual)
+    if more <= 0:
+        return None
+    alike = next((i for i, (a, b) in enumerate(zip(mine, usual, strict=False)) if a != b), len(usual))
+    return (alike, alike + more) if mine[alike + more :] == usual[alike:] else None
+
+
+def _lasted(end: I64, first: int, behind: int, wall: float) -> float:
+    """For how long a step of length `wall` (ns) ran operations `first` to `behind`, and what came before each of them.
+
+    `end` is when each of its operations ended.
+    """
+    before = float(end[:first].max()) if first else float(end.max()) - wall
+    return float(end[first:behind].max()) - before

@@ -1,0 +1,99 @@
+"""A host that launches more slowly than its peers': it is named with its price, though its device works no longer.
+
+Its device computes beside what comes late, so that its own time is its peers'. What the others wait for is told by the
+step model, in which the rank issues its operations when a peer does; that its host is the reason, by its launches.
+"""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from tracekit.analysis.slowrank.answers.late_launch import waited_for
+from tracekit.analysis.slowrank.case import Case
+from tracekit.analysis.slowrank.descent import descend
+from tracekit.analysis.slowrank.gaps.evidence_gaps import coverage
+from tracekit.analysis.slowrank.hypotheses.host_bound import most_saved_ns
+from tracekit.analysis.slowrank.hypotheses.launched_alike import saved_as_peers
+from tracekit.analysis.slowrank.hypotheses.same_places import places_of
+from tracekit.analysis.slowrank.hypotheses.suspect_work import pace_beside
+from tracekit.analysis.slowrank.suspects import Answer, explain_rank, suspect_of
+from tracekit.causes import CAUSES
+from tracekit.findings import Evidence
+from tracekit.step_graph.replay import StepModel
+from tracekit.thresholds.launches import HOST_PACE, LAUNCH_CANDIDATES
+from tracekit.thresholds.slowrank import MIN_LOST_SHARE, RECURRING_SHARE, STAGE_TELLING_PEERS
+from tracekit.thresholds.tables import ENOUGH_STEPS
+from tracekit.units import NS_PER_US, ms
+
+
+@dataclass(frozen=True)
+class SlowLaunch:
+    """The rank whose host is slow (row of Steps), and what a step saves if it issues as its peers do; ns."""
+
+    row: int
+    low: float
+    gain: float
+    high: float
+    pace: tuple[float, float]  # between two launches: its own host's, its peers'
+
+
+def slow_launch(case: Case) -> SlowLaunch | None:
+    """The rank that costs the threshold or more because its host launches too slowly; None where none is proven.
+
+    The others wait for it in every step, its host needs longer between launches than its peers', and the step would be
+    shorter if it issued as any of these does, by more than the model misses the recording.
+    """
+    if not isinstance(case.model, StepModel) or len(case.steps.numbers) < ENOUGH_STEPS:
+        return None
+    if coverage(case).matched != 1:
+        return None
+    waited = waited_for(case)
+    least = max(MIN_LOST_SHARE * case.step_ns, case.residual_ns)
+    for row in np.argsort(-waited.mean(axis=1), kind="stable")[:LAUNCH_CANDIDATES].tolist():
+        recurs = waited[row].min() >= RECURRING_SHARE * waited[row].mean() > 0
+        pace = pace_beside(case, row) if recurs else None
+        if pace is None or pace[0] <= HOST_PACE * pace[1]:
+            continue
+        saved = saved_as_peers(case, places_of(case), row)
+        saved = np.minimum(saved, most_saved_ns(case, np.array([row])))
+        if len(saved) >= STAGE_TELLING_PEERS and saved.min() >= least:
+            return SlowLaunch(row, float(saved.min()), float(np.median(saved)), float(saved.max()), pace)
+    return None
+
+
+def slow_launch_answer(case: Case) -> Answer | None:
+    """The answer that names the rank whose host launches too slowly; None where none is proven."""
+    found = slow_launch(case)
+    return None if found is None else _answer(case, found)
+
+
+def launched_late(case: Case, answer: Answer) -> Answer:
+    """`answer`, or if it names one rank for its gaps, the dearer one that its host launches too slowly.
+
+    The gaps in its own time are part of what a slow host costs; the rest is what others wait for on other streams.
+    """
+    if [s.cause in _GAPS for s in answer.suspects] != [True]:
+        return answer
+    found = slow_launch(case)
+    if found is None or case.steps.ranks[found.row] != answer.suspects[0].rank or found.gain <= answer.gain:
+        return answer
+    return _answer(case, found)
+
+
+_GAPS = ("cpu_launch", "host_stall")
+
+
+def _answer(case: Case, found: SlowLaunch) -> Answer:
+    """The answer that names the rank of `found`."""
+    rank = case.steps.ranks[found.row]
+    (row,) = CAUSES["cpu_launch"].signs[-1].rows
+    _, evidence = explain_rank(case, found.row, (found.row,))
+    mine, theirs = (pace / NS_PER_US for pace in found.pace)
+    shown = (*evidence, Evidence(row.what, mine, theirs, "µs"))
+    suspect = suspect_of(case, found.row, found.gain, np.inf, "cpu_launch", shown, every=True)
+    suspect = replace(suspect, lost_ms_low=ms(found.low), lost_ms_high=ms(found.high))
+    reason = (
+        f"the host of rank {rank} launches more slowly than its peers', and the others wait for what comes late: "
+        f"launching as they do would save {ms(found.gain):.1f} ms of {ms(case.step_ns):.1f} ms a step"
+    )
+    return Answer("slow_rank", "cpu_launch", reason, (suspect,), descend(case, rank), found.gain)

@@ -1,0 +1,211 @@
+"""Answers about long pipeline stages: that they are to blame, that this is open, or that they are not."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from tracekit.analysis.slowrank.answers.open_answers import why_open
+from tracekit.analysis.slowrank.case import Case
+from tracekit.analysis.slowrank.descent import descend
+from tracekit.analysis.slowrank.gaps.evidence_gaps import what_would_decide
+from tracekit.analysis.slowrank.hypotheses.candidates import Hypothesis, price, significant_rows
+from tracekit.analysis.slowrank.hypotheses.long_stage import LongStage
+from tracekit.analysis.slowrank.hypotheses.node_or_stage import node_of, runs_more
+from tracekit.analysis.slowrank.suspects import Answer, explain_rank, suspect_of
+from tracekit.analysis.slowrank.wording import add_traces, listed, ranks_in_words
+from tracekit.causes import CAUSES
+from tracekit.findings import Cause, Evidence, Suspect
+from tracekit.steps.compute_time import compute_in_steps
+from tracekit.thresholds.slowrank import MIN_LOST_SHARE, RANKS_LISTED, STAGE_TELLING_PEERS
+from tracekit.units import ms
+
+
+def beside(case: Case, answer: Answer, found: LongStage | None) -> Answer:
+    """`answer`, and what a long stage costs besides, where it names somebody else."""
+    if found is None or not answer.suspects:
+        return answer
+    told = f"besides, {stages_in_words(case, found)} {_has(case, found)} more work than the others"
+    return replace(answer, reason=f"{answer.reason}; {told}, which costs {ms(found.gain):.1f} ms a step")
+
+
+def long_stage_answer(case: Case, found: LongStage, besides: str) -> Answer:
+    """Pipeline stages have more work than the others, or their node is slow; `besides` ends the reason."""
+    ranks = [case.steps.ranks[r] for r in found.rows]
+    stages = _stages(case, found)
+    spent = compute_in_steps(case.ops, case.steps) if found.by_compute else case.steps.own
+    own = {i: spent[g] for i, g in enumerate(case.stages)}
+    levels = {i: float(np.nanmean(times)) for i, times in own.items() if np.isfinite(times).any()}
+    mine = float(np.mean([levels[i] for i in stages]))
+    others = float(np.median([v for i, v in levels.items() if i not in stages]))
+    long = f"{stages_in_words(case, found)} {_has(case, found)} more work than the others"
+    of = " of compute" if found.by_compute else ""
+    than = f"{ms(mine):.1f} ms{of} against {ms(others):.1f} ms a step"
+    node = node_of(case, found.rows)
+    if node and len(stages) > 1 and not runs_more(case, found.rows):
+        told = f"all ranks of {node} take longer ({than}), which are all ranks of several stages: the node is slow, or"
+        return _slow_node_answer(case, found, f"{told} {long}, in kernels as many as theirs{besides}")
+    (row,) = CAUSES["stage_imbalance"].signs[0].rows
+    named = listed(stages)
+    what = f"compute of stage {named} a step" if found.by_compute else row.what.format(stage=named)
+    evidence = (Evidence(what, ms(mine), ms(others), "ms"),)
+    suspects = tuple(
+        _bounded(suspect_of(case, row, found.gain, found.z, "stage_imbalance", evidence), found)
+        for row in found.rows
+    )
+    shared = f"; or {node} is slow, whose ranks these all are" if node else ""
+    reason = f"{long} ({than}); {_beside_each_other(case, ranks)}{shared}{besides}"
+    path = descend(case, suspects[0].rank)
+    return Answer("imbalance", "stage_imbalance", reason, suspects, path, found.gain)
+
+
+def _slow_node_answer(case: Case, found: LongStage, reason: str) -> Answer:
+    """All ranks of a node take longer than those of other stages."""
+    suspects = []
+    for row in found.rows:
+        cause, evidence = explain_rank(case, row, found.rows, other_stages=True)
+        suspects.append(
+            _bounded(suspect_of(case, row, found.gain, found.z, cause, evidence, every=True), found)
+        )
+    path = descend(case, suspects[0].rank)
+    return Answer("slow_rank", suspects[0].cause, reason, tuple(suspects), path, found.gain)
+
+
+def _bounded(suspect: Suspect, stage: LongStage) -> Suspect:
+    """The suspect with the least and the most that its stage may cost."""
+    low, high = ms(min(stage.low, stage.gain)), ms(stage.high)
+    return replace(suspect, lost_ms_low=low, lost_ms_high=high)
+
+
+def _beside_each_other(case: Case, ranks: Sequence[int]) -> str:
+    """What the ranks of a long stage tell of each other: too few of them cannot tell its work from their speed."""
+    slow = sorted({case.steps.ranks[row] for row in significant_rows(case, MIN_LOST_SHARE)} & set(ranks))
+    if slow:
+        return f"rank {listed(slow)} of it works longer than its peers besides"
+    each = max(Counter(case.mesh.coords(rank)["pp"] for rank in ranks).values())
+    if each >= STAGE_TELLING_PEERS:
+        return "no rank of it is slower than its peers"
+    if each < len(ranks):
+        few = "only two do" if each > 1 else "nobody else does"
+        return f"or {ranks_in_words(sorted(ranks))} are all slow: {few} the same work, so the traces cannot tell which"
+    if each > 1:
+        both = " and ".join(str(r) for r in sorted(ranks))
+        return f"or its ranks {both} are both slow: two that do the same work cannot tell which"
+    return f"or its rank {ranks[0]} is slow: nobody else does the same work, so the traces cannot tell which"
+
+
+def elsewhere(case: Case, stage: LongStage, slow: Hypothesis | None) -> str:
+    """Who works longer than its peers in other stages, and how little that costs; empty where nobody does.
+
+    slow: the ranks that cost something, each in several steps.
+    """
+    rows = [r for r in significant_rows(case, MIN_LOST_SHARE).tolist() if r not in stage.rows]
+    if not rows:
+        return ""
+    longer = ms(float(case.found.mean[rows].max()))
+    cost = f"{ms(price(case, slow)):.1f} ms" if slow is not None else "nothing"
+    named = listed([case.steps.ranks[row] for row in rows])
+    return (
+        f"; rank {named} works {longer:.1f} ms a step longer than its peers, which costs {cost} beside that"
+    )
+
+
+def loader_answer(case: Case, found: LongStage) -> Answer:
+    """A stage is long because its ranks wait for data: the loaders are at fault, not the partition."""
+    suspects = []
+    for row in found.loaders:
+        _, evidence = explain_rank(case, row, found.rows, other_stages=True)
+        suspects.append(suspect_of(case, row, found.gain, found.z, "dataloader", evidence))
+    named = ", ".join(str(s.rank) for s in suspects[:RANKS_LISTED])
+    reason = (
+        f"rank {named} waits for its data loader, and the others wait for it: {ms(found.gain):.1f} ms a step"
+    )
+    path = descend(case, suspects[0].rank)
+    return Answer("slow_rank", "dataloader", reason, tuple(suspects), path, found.gain)
+
+
+def open_stage_answer(case: Case, stage: LongStage) -> Answer:
+    """A stage works longer than the others, and too much is unmatched to tell whether they wait for it."""
+    reason = (
+        f"{stages_in_words(case, stage)} {_works(case, stage)} {ms(stage.over):.1f} ms of {ms(case.step_ns):.1f} ms "
+        f"a step longer than the others; they lose between {ms(stage.low):.1f} and {ms(stage.high):.1f} ms by it, "
+        f"because {why_open(case)}"
+    )
+    candidates = of_stage(case, stage, "stage_imbalance")
+    return Answer("inconclusive", "unknown", reason, candidates=candidates, to_decide=what_would_decide(case))
+
+
+def lonely_stage_answer(case: Case, stage: LongStage, unseen: Sequence[int]) -> Answer:
+    """One rank of a stage was read, and works longer than the other stages: its peers left no trace to compare with."""
+    rank = case.steps.ranks[stage.rows[0]]
+    reason = (
+        f"rank {rank} works {ms(stage.over):.1f} ms of {ms(case.step_ns):.1f} ms a step longer than the ranks of the "
+        f"other stages, and of its own stage {stage_of(case, stage)} no other rank was read: nothing tells a slow rank "
+        "from a long stage"
+    )
+    candidates = of_stage(case, stage, "stage_imbalance")
+    to_decide = add_traces(unseen)
+    return Answer("inconclusive", "unknown", reason, candidates=candidates, to_decide=to_decide)
+
+
+def idle_stage_answer(case: Case, stage: LongStage) -> Answer:
+    """The devices of a stage stand still between kernels more than the others': nobody's fault if hosts are alike."""
+    still = (
+        f"the devices of {stages_in_words(case, stage)} stand still {ms(stage.over):.1f} ms of "
+        f"{ms(case.step_ns):.1f} ms a step more than the others' until their hosts launch"
+    )
+    if stage.by_design:
+        reason = f"{still}: the processes of all its ranks pause alike, on every node, as if they loaded data"
+        return Answer("healthy", None, reason)
+    if stage.paused:
+        # the stage is priced as if all its work were less; a pause that is gone in its place may save all of itself
+        few = replace(stage, rows=stage.paused, high=max(stage.high, stage.over))
+        named = listed([case.steps.ranks[row] for row in stage.paused])
+        return Answer(
+            "inconclusive", "unknown", f"{still}, for the process of rank {named} pauses",
+            candidates=of_stage(case, few, "host_stall"),
+            to_decide="record its peers in the other replicas, and look at what that process does besides training",
+        )  # fmt: skip
+    if stage.hosts_alike:
+        reason = (
+            f"no rank, stage or link works {MIN_LOST_SHARE:.0%} of the step longer than its peers; {still}: the hosts "
+            "of other stages are no quicker, but run ahead while they wait"
+        )
+        return Answer("healthy", None, reason)
+    reason = f"{still}, and its hosts are slower than theirs or were not recorded"
+    return Answer(
+        "inconclusive", "unknown", reason, candidates=of_stage(case, stage, "cpu_launch"),
+        to_decide="record the host as well (ProfilerActivity.CPU), and profile the hosts of that stage",
+    )  # fmt: skip
+
+
+def of_stage(case: Case, stage: LongStage, cause: Cause) -> tuple[Suspect, ...]:
+    """The ranks of a stage as candidates, each with the interval of what the stage costs."""
+    low, high = ms(stage.low), ms(stage.high)
+    found = [suspect_of(case, row, stage.gain, stage.z, cause, ()) for row in stage.rows]
+    return tuple(replace(s, lost_ms_low=low, lost_ms_high=high) for s in found)
+
+
+def stages_in_words(case: Case, found: LongStage) -> str:
+    """`pipeline stage 1`, or `pipeline stages 0, 1`."""
+    stages = _stages(case, found)
+    return f"pipeline stage{'' if len(stages) == 1 else 's'} {listed(stages)}"
+
+
+def stage_of(case: Case, found: LongStage) -> int:
+    """The index of the longest stage."""
+    return case.mesh.coords(case.steps.ranks[found.rows[0]])["pp"]
+
+
+def _stages(case: Case, found: LongStage) -> list[int]:
+    """The indices of the stages."""
+    return sorted({case.mesh.coords(case.steps.ranks[row])["pp"] for row in found.rows})
+
+
+def _has(case: Case, found: LongStage) -> str:
+    return "has" if len(_stages(case, found)) == 1 else "have"
+
+
+def _works(case: Case, found: LongStage) -> str:
+    return "works" if len(_stages(case, found)) == 1 else "work"

@@ -1,0 +1,134 @@
+"""Kernels that follow no data tell a slow rank from uneven work: on a slow device they are longer in every step.
+
+Where data is dealt unevenly, the longest rank changes, and hides one that is slow besides. Most kernels follow the
+data, but some do not, as those of the optimizer: on all other ranks they take equally long. What is longer there is no
+data. And a rank that is long in every step while these take as long on it as on its peers has more tokens for its
+experts, and no slow device.
+"""
+
+from dataclasses import replace
+
+import numpy as np
+
+from tracekit.analysis.slowrank.case import Case
+from tracekit.analysis.slowrank.hypotheses.candidates import saved_ns
+from tracekit.analysis.slowrank.suspects import Answer, explain_rank, suspect_of
+from tracekit.intervals import I64
+from tracekit.steps.longer_kernels import by_step
+from tracekit.steps.step_kernels import StepKernels, kernels_in_steps
+from tracekit.steps.steps import F64
+from tracekit.thresholds.slowrank import (
+    FEWEST_USUAL_STEPS,
+    MIN_LOST_SHARE,
+    RANKS_SAMPLED,
+    STEADY_KERNELS,
+    STEADY_LEVEL,
+    STEADY_PEERS,
+    STEADY_TIMES,
+)
+from tracekit.thresholds.unlike import EXPERTS_ONLY
+from tracekit.units import ms
+
+
+def with_hidden_rank(case: Case, answer: Answer) -> Answer:
+    """`answer`, or if it blames the data alone, the open one that names a rank which is slow besides.
+
+    Its price is that of the common factor by which its steady kernels are longer, applied to all that it computes.
+    """
+    if answer.verdict != "imbalance" or answer.suspects:
+        return answer
+    for rows in (stage for stage in case.stages if STEADY_PEERS <= len(stage) <= RANKS_SAMPLED):
+        found = _longer(case, rows)
+        if found is None:
+            continue
+        row, factor = found
+        cured = case.steps.own.copy()
+        cured[row] /= factor
+        lost = saved_ns(case, np.array([row]), cured)
+        if lost >= MIN_LOST_SHARE * case.step_ns:
+            return _answer(case, row, factor, lost, answer.gain)
+    return answer
+
+
+def _answer(case: Case, row: int, factor: float, lost: float, uneven: float) -> Answer:
+    """The rank in `row` may cost `lost` ns a step beside an imbalance that costs `uneven`."""
+    cause, evidence = explain_rank(case, row, (row,))
+    candidate = replace(
+        suspect_of(case, row, lost, 0.0, cause, evidence, every=True), lost_ms_low=0.0, lost_ms_high=ms(lost)
+    )
+    reason = (
+        f"work is dealt unevenly, which costs {ms(uneven):.1f} ms of {ms(case.step_ns):.1f} ms a step, but rank "
+        f"{candidate.rank} seems slow besides: kernels that take equally long on its peers take {factor - 1:.0%} "
+        f"longer on it in every step, which costs up to {ms(lost):.1f} ms"
+    )
+    decide = (
+        "swap this rank's host with another's, and see whether these kernels stay long on the same device"
+    )
+    return Answer("inconclusive", "unknown", reason, candidates=(candidate,), to_decide=decide)
+
+
+def dealt_to_experts(case: Case, answer: Answer) -> bool:
+    """Whether the suspects are long for their experts' tokens, as far as kernels show.
+
+    The job exchanges tokens, other ranks are as far from the usual, and what follows no data is not longer on them.
+    """
+    if (
+        answer.cause != "gpu_compute"
+        or answer.verdict != "slow_rank"
+        or not case.ops.among(("all_to_all",)).any()
+    ):
+        return False
+    row = {rank: i for i, rank in enumerate(case.steps.ranks)}
+    blamed = [row[s.rank] for s in answer.suspects]
+    for rows in (stage for stage in case.stages if set(blamed) <= set(stage.tolist())):
+        over = _steady_excess(case, rows) if STEADY_PEERS <= len(rows) <= RANKS_SAMPLED else None
+        off = np.abs(np.nan_to_num(case.found.mean[rows]))
+        mine = np.isin(rows, blamed)
+        if over is None or mine.all() or off[~mine].max() < off[mine].max():
+            return False
+        longer = case.found.mean[rows][mine] / np.nanmean(case.steps.own[rows][mine], axis=1)
+        return bool((over[mine].mean(axis=1) < EXPERTS_ONLY * longer).all())
+    return False
+
+
+def _longer(case: Case, rows: I64) -> tuple[int, float] | None:
+    """(the row whose steady kernels are longer in every step, by which factor); None where no single one's are."""
+    over = _steady_excess(case, rows)
+    if over is None:
+        return None
+    worst = int(np.argmax(over.min(axis=1)))
+    others = np.abs(np.delete(over, worst, axis=0)).max()
+    if over[worst].min() < max(STEADY_TIMES * others, STEADY_LEVEL):
+        return None
+    return int(rows[worst]), 1.0 + float(over[worst].mean())
+
+
+def _steady_excess(case: Case, rows: I64) -> F64 | None:
+    """By which share the steady kernels of each rank are longer in each step; None where too few are steady."""
+    if not np.isfinite(case.steps.own[rows]).all() or len(case.steps.numbers) < FEWEST_USUAL_STEPS:
+        return None
+    if not all(case.ops.per_rank[case.steps.ranks[r]].on_gpu for r in rows.tolist()):
+        return None
+    kernels = [kernels_in_steps(case.run, case.ops, case.steps, r) for r in rows.tolist()]
+    took = _places(kernels, len(case.steps.numbers))
+    usual = np.median(took, axis=0)
+    steady = (
+        np.median(np.abs(took / np.maximum(usual, 1.0) - 1.0), axis=0).max(axis=0, initial=0.0) < STEADY_LEVEL
+    )
+    if int(steady.sum()) < STEADY_KERNELS:
+        return None
+    found: F64 = took[:, :, steady].sum(axis=2) / np.maximum(usual[:, steady].sum(axis=1), 1.0) - 1.0
+    return found
+
+
+def _places(kernels: list[StepKernels], steps: int) -> F64:
+    """How long each kernel took, ranks × steps × places: the k-th one of a name that all run equally often."""
+    found = [np.zeros((len(kernels), steps, 0))]
+    for name in sorted(set(kernels[0].name.tolist())):
+        lasted = [by_step(k, name) for k in kernels]
+        if (
+            all(len(one) == steps for one in lasted)
+            and len({len(v) for one in lasted for v in one.values()}) == 1
+        ):
+            found.append(np.array([[one[c][:, 0] for c in sorted(one)] for one in lasted]))
+    return np.concatenate(found, axis=2)

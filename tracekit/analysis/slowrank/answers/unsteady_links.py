@@ -1,0 +1,188 @@
+"""Links that are slow at times: a few transfers of a group take much longer than the same calls of it do otherwise.
+
+That needs no other group to compare with: a card that drops packets, or a network that others use, delays some calls
+and leaves the rest as they were. Which member it is the group's own calls do not tell, so nobody is accused.
+"""
+
+from collections import defaultdict
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from tracekit.analysis.slowrank.case import Case
+from tracekit.analysis.slowrank.expected.dealt_transfers import message_of
+from tracekit.analysis.slowrank.hypotheses.link_cure import prices
+from tracekit.analysis.slowrank.suspects import Answer, suspect_of
+from tracekit.analysis.slowrank.wording import listed
+from tracekit.findings import Suspect
+from tracekit.intervals import I64
+from tracekit.matching.channels import Channel
+from tracekit.matching.message_order import UNKNOWN_SIZE
+from tracekit.rank_events.operation_names import ROOTED
+from tracekit.steps.steps import F64
+from tracekit.thresholds.slowrank import LINK_RATIO_OF_TWO, LINK_REPEATS, MAJORITY, MIN_LOST_SHARE
+from tracekit.thresholds.unlike import MEMBERS_TO_LOOK_AT, UNSTEADY_CALLS
+from tracekit.units import ms
+
+
+@dataclass(frozen=True)
+class UnsteadyLink:
+    """Ranks whose transfers are irregular, and what that costs; ns."""
+
+    ranks: tuple[int, ...]
+    axes: tuple[str, ...]
+    message: bool  # whether it is two ranks that send each other messages
+    calls: tuple[int, int]  # how many were late, of how many that were compared
+    steps: tuple[int, ...]  # those that hold late calls
+    summed: float  # by how much these were late, over all steps
+    gain: float  # what the step would save if no transfer were late, ns a step
+    others: int  # other groups along these axes
+    as_late: int  # how many of these are late in the same steps
+
+
+def unsteady_link(case: Case) -> UnsteadyLink | None:
+    """The members of the group whose transfers are late at times; None where that costs too little or was one call.
+
+    The first step of a capture alone tells nothing.
+    """
+    late, compared = _late(case)
+    rows = case.waits.first_row
+    step = case.ops.step[rows]
+    lateness: dict[tuple[int, ...], float] = defaultdict(float)
+    where = _members(case)
+    for number in np.flatnonzero(late > 0).tolist():
+        lateness[where[number]] += float(late[number])
+    if not lateness or (gain := _gain(case, late)) < MIN_LOST_SHARE * case.step_ns:
+        return None
+    worst = max(lateness, key=lambda members: lateness[members])
+    mine = np.array([members == worst for members in where])
+    struck = np.flatnonzero(mine & (late > 0))
+    steps = tuple(np.unique(step[struck]).tolist())
+    if _warming(case, steps) or (len(steps) == 1 and len(struck) < UNSTEADY_CALLS):
+        return None
+    channel = case.ops.channels[int(case.ops.channel[rows[struck[0]]])]
+    others = _sisters(case, channel, where)
+    beside = np.where(np.isin(step, steps), late, 0.0)
+    as_late = [o for o in others if _of(beside, where, o) > MAJORITY * lateness[worst]]
+    return UnsteadyLink(
+        worst, case.axes_of(channel), channel.p2p, (len(struck), int((mine & compared).sum())), steps,
+        lateness[worst], gain, len(others), len(as_late),
+    )  # fmt: skip
+
+
+def _warming(case: Case, steps: tuple[int, ...]) -> bool:
+    """Whether `steps` are no others than first ones of captures, in which connections and caches warm up."""
+    known = case.steps.numbers
+    first = {n for n in known if n - 1 not in known}
+    return len(known) == 1 or (set(steps) <= first and (len(steps) == 1 or len(first) < len(known)))
+
+
+def _gain(case: Case, late: F64) -> float:
+    """What the step would save if no transfer were `late` (by instance, ns) while compute stood still; ns a step."""
+    gain, _, _ = prices(case, late)
+    return gain
+
+
+def _members(case: Case) -> list[tuple[int, ...]]:
+    """By instance the members of its group, sorted: both directions between two ranks are one link."""
+    of = [tuple(sorted(channel.members)) for channel in case.ops.channels]
+    return [of[c] for c in case.ops.channel[case.waits.first_row].tolist()]
+
+
+def _of(late: F64, where: list[tuple[int, ...]], members: tuple[int, ...]) -> float:
+    """The sum of what is `late` in the group of `members`, ns."""
+    return float(sum(late[i] for i, at in enumerate(where) if at == members))
+
+
+def _sisters(case: Case, channel: Channel, where: list[tuple[int, ...]]) -> list[tuple[int, ...]]:
+    """The other groups whose members stand to each other as those of `channel` do, that were compared."""
+    shape = case.shape_of(channel)
+    alike = {tuple(sorted(c.members)) for c in case.ops.channels if shape and case.shape_of(c) == shape}
+    return sorted((alike & set(where)) - {tuple(sorted(channel.members))})
+
+
+def _late(case: Case) -> tuple[F64, npt.NDArray[np.bool_]]:
+    """(ns by which each transfer is longer than usual for its call, whether it was compared), by instance."""
+    ops, waits, rows = case.ops, case.waits, case.waits.first_row
+    message, scale = message_of(case)
+    late, compared = np.zeros(len(rows)), np.zeros(len(rows), bool)
+    calls: dict[tuple[int, str], list[int]] = defaultdict(list)
+    for number in np.flatnonzero(waits.complete & case.analysed[rows]).tolist():
+        on_gpu = ops.per_rank[int(ops.rank[rows[number]])].on_gpu
+        if on_gpu and str(ops.op[rows[number]]) not in ROOTED:
+            calls[int(ops.channel[rows[number]]), message[number]].append(number)
+    for numbers in map(np.array, calls.values()):
+        lasted = waits.transfer[numbers] / scale[numbers]
+        usual = _usual(case, numbers, lasted)
+        over = np.where(lasted > LINK_RATIO_OF_TWO * usual, (lasted - usual) * scale[numbers], 0.0)
+        late[numbers], compared[numbers] = over, np.isfinite(usual)
+    return late, compared
+
+
+def _usual(case: Case, numbers: I64, lasted: F64) -> F64:
+    """What each call of one message usually takes, ns (as `lasted`): the group's median, or that of its place.
+
+    The longer one counts: what runs beside a call makes it longer at its place of every step. Calls of unknown size are
+    compared with those at their place only; infinite where steps do not repeat them.
+    """
+    ops, rows = case.ops, case.waits.first_row[numbers]
+    unknown = str(ops.token[rows[0]]).endswith(UNKNOWN_SIZE)
+    usual = np.full(len(numbers), 0.0 if unknown else float(np.median(lasted)))
+    steps = [np.flatnonzero(ops.step[rows] == n) for n in np.unique(ops.step[rows])]
+    alike = len({len(step) for step in steps}) == 1
+    if not alike or len(steps) == 1:
+        return np.full(len(numbers), np.inf) if unknown else usual
+    if unknown and len(steps) < LINK_REPEATS:
+        return np.full(len(numbers), np.inf)
+    by_place = np.quantile(lasted[np.array(steps)], 0.5, axis=0, method="lower")
+    for step in steps:
+        usual[step] = np.maximum(usual[step], by_place)
+    return usual
+
+
+def with_unsteady_link(case: Case, answer: Answer) -> Answer:
+    """`answer`, or the open one that tells of transfers which are late at times, where these cost more than it tells.
+
+    Only health and an imbalance give way: who is blamed for what others wait for stays so.
+    """
+    blameless = answer.verdict in {"healthy", "imbalance"}
+    found = unsteady_link(case) if blameless else None
+    if found is None or found.gain <= answer.gain:
+        return answer
+    axes = "_".join(found.axes) or "no axis"
+    transfers = "messages between rank" if found.message else "transfers of rank"
+    late, compared = found.calls
+    reason = (
+        f"{transfers} {listed(found.ranks)} along {axes} are irregular: {late} of {compared} take much longer than "
+        f"the same calls usually do, {ms(found.summed):.1f} ms in all in step {listed(found.steps)}, though every "
+        f"member was there; such calls cost {ms(found.gain):.1f} ms of {ms(case.step_ns):.1f} ms a step, and "
+        f"{_which(found, axes)}"
+    )
+    return Answer("inconclusive", "unknown", reason, candidates=_candidates(case, found), to_decide=_DECIDE)
+
+
+_DECIDE: Final = (
+    "record more steps, and read the counters of dropped and resent packets of these ranks' network cards before and "
+    "after them: a card whose counters rise is slow at times"
+)
+
+
+def _which(found: UnsteadyLink, axes: str) -> str:
+    """What other groups along the same axes tell of an irregular one."""
+    if not found.others:
+        return f"no other group along {axes} tells which of the links it is"
+    if found.as_late:
+        return f"{found.as_late} of {found.others} other groups along {axes} are as late in these steps"
+    return f"none of {found.others} other groups along {axes} is as late in these steps"
+
+
+def _candidates(case: Case, found: UnsteadyLink) -> tuple[Suspect, ...]:
+    """The members as candidates where other groups tell that it is theirs, and they are few enough to look at."""
+    if not found.others or found.as_late or len(found.ranks) > MEMBERS_TO_LOOK_AT:
+        return ()
+    high = ms(found.gain)
+    rows = [case.steps.row(rank) for rank in found.ranks if rank in case.steps.ranks]
+    made = (suspect_of(case, row, found.gain, 0.0, "network", (), every=True) for row in rows)
+    return tuple(replace(s, lost_ms_low=0.0, lost_ms_high=high, steps=found.steps) for s in made)

@@ -1,0 +1,162 @@
+"""Which ranks work longer than their peers, and whether that is more than chance.
+
+Peers of a rank are the ranks that do the same work: same pipeline stage, any data, context or tensor index.
+"""
+
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+
+from tracekit.analysis.slowrank.expected.throttled import throttled
+from tracekit.intervals import I64
+from tracekit.step_graph.statistics import Excess, errors_of_chance, excess, median_of_others
+from tracekit.steps.steps import F64
+from tracekit.thresholds.slowrank import (
+    CANDIDATE_SHARE,
+    LEAST_CHANCE,
+    MIN_LOST_SHARE,
+    NOISE_FLOOR,
+    ONE_STEP_P,
+    RECURRING_SHARE,
+)
+from tracekit.timing.measured import Measured, Rows
+
+
+def typical(own: F64, groups: Rows) -> F64:
+    """Own time of each rank and step if the rank worked like the median of its peers; its own where it has none.
+
+    `own` and the result are ranks × steps, ns; `groups` are the rows of ranks that do the same work.
+    """
+    peers = median_of_others(own, groups)
+    return np.where(np.isfinite(peers), peers, own)
+
+
+def rank_excess(run: Measured, own: F64) -> Excess:
+    """Own-time excess of every rank over its peers; its significance over steps, or over collectives of one step.
+
+    `own` are own times (ranks × steps, ns), less what not all ranks met alike. An excess that one operation or one step
+    alone explains is an accident and not a slow rank, unless the device was slow throughout that step: its z is 0.
+    """
+    steps = run.steps
+    found = excess(own, run.stages, NOISE_FLOOR * float(np.nanmedian(steps.wall)))
+    many = len(steps.numbers)
+    if many > 1:
+        rest = (found.mean * many - _longest_single(run)) / (many - 1)
+        lasting = (rest > CANDIDATE_SHARE * run.step_ns) & recurs(found.value, run.step_ns)
+        lasting |= struck_twice(found, run.step_ns)
+        once = throttled(run, found, lasting)
+        lasting[list(once)] = True
+        return replace(found, z=np.where(lasting, found.z, np.minimum(found.z, 0.0)), throughout=once)
+    longest = _longest_waits(run)
+    often = [_z_of_coming_last(run, rank, longest) for rank in steps.ranks]
+    z = np.where(found.mean > 0, often, 0.0)
+    limit = errors_of_chance(ONE_STEP_P / max(len(steps.ranks), 1))
+    once = throttled(run, found, z > limit)
+    z[list(once)] = found.z[list(once)]
+    return replace(found, z=z, limit=limit, throughout=once)
+
+
+def recurs(value: F64, step_ns: float) -> npt.NDArray[np.bool_]:
+    """Whether the excess of each row of `value` (rows × steps, ns) is there without its longest step as well.
+
+    What is left must be worth a verdict of its own, or a fair share of the whole: peers differ a little in every step.
+    """
+    rest = without_longest(value)
+    known = np.isfinite(value)
+    mean = np.where(known, value, 0.0).sum(axis=1) / np.maximum(known.sum(axis=1), 1)
+    fair = (rest > CANDIDATE_SHARE * step_ns) & (rest > RECURRING_SHARE * mean)
+    return np.asarray(fair | (rest > MIN_LOST_SHARE * step_ns), bool)
+
+
+def struck_twice(found: Excess, step_ns: float) -> npt.NDArray[np.bool_]:
+    """Return whether two steps of each row would be worth a verdict each, though the row gains in others what it lost.
+
+    Who comes late waits for nobody afterwards, and its kernels run beside less communication than its peers'.
+    """
+    known = np.where(np.isfinite(found.value), found.value, -np.inf)
+    second = np.sort(known, axis=1)[:, -2]
+    enough = np.nan_to_num(found.mean, nan=0.0) > CANDIDATE_SHARE * step_ns
+    return np.asarray(enough & (second > MIN_LOST_SHARE * step_ns), bool)
+
+
+def without_longest(value: F64) -> F64:
+    """Mean of each row of `value` without its largest entry, ns; 0 where it has no other entry. NaN is left out."""
+    known = np.isfinite(value)
+    rest = np.where(known, value, 0.0).sum(axis=1) - np.where(known, value, -np.inf).max(
+        axis=1, initial=-np.inf
+    )
+    count = known.sum(axis=1) - 1
+    return np.asarray(np.where(count > 0, rest / np.maximum(count, 1), 0.0), np.float64)
+
+
+def _longest_single(run: Measured) -> F64:
+    """Per rank the largest excess over its peers before a single operation, ns; a late entry counts as one."""
+    parts = segments(run)
+    if not parts.shape[1] or not np.isfinite(parts).any():
+        return np.zeros(len(run.steps.ranks))
+    over = parts - median_of_others(parts, run.stages)
+    longest = np.max(np.where(np.isfinite(over), over, -np.inf), axis=1)
+    return np.where(np.isfinite(longest), longest, 0.0)
+
+
+def _longest_waits(run: Measured) -> I64:
+    """By instance the longest wait of a member, ns."""
+    longest = np.zeros(len(run.waits.members), np.int64)
+    matched = run.ops.instance >= 0
+    np.maximum.at(longest, run.ops.instance[matched], run.waits.wait[matched])
+    return longest
+
+
+def _z_of_coming_last(run: Measured, rank: int, longest: I64) -> float:
+    """Standard errors by which the rank came last more often than by chance.
+
+    Each collective is one trial, won with probability 1/members. Collectives in which nobody waited long enough for
+    the order to mean anything are left out: `longest` is the longest wait of each.
+    """
+    ops, waits, mine = run.ops, run.waits, run.ops.of(rank)
+    inside = ops.instance[mine] >= 0
+    if run.steps.labelled:
+        inside &= ops.step[mine] == run.steps.numbers[0]
+    trials = np.unique(ops.instance[mine][inside])
+    p2p = np.array([c.p2p for c in ops.channels], bool)
+    trials = trials[~p2p[ops.channel[waits.first_row[trials]]]]
+    trials = trials[longest[trials] > 0]
+    if not len(trials):
+        return 0.0
+    last = int((ops.rank[waits.last[trials]] == rank).sum())
+    chance = float(np.mean(1.0 / waits.members[trials]))
+    from scipy.stats import binom  # takes half a second to import, which few inputs need
+
+    odds = float(binom.sf(last - 1, len(trials), chance))
+    return max(errors_of_chance(max(odds, LEAST_CHANCE)), 0.0)
+
+
+def segments(run: Measured) -> F64:
+    """Own time before each operation of the analysed steps, ns; rows as in `run.steps`, one column an operation.
+
+    Column k is the work between the posts of the rank's operations k−1 and k, or since the begin of its step where
+    steps before it were not analysed. Ranks of a stage that runs fewer operations end in NaN; a rank that has not as
+    many as its peers is NaN throughout.
+    """
+    ops, steps = run.ops, run.steps
+    parts = []
+    after_a_gap = np.flatnonzero(np.diff(steps.numbers) > 1) + 1
+    for i, rank in enumerate(steps.ranks):
+        where = ops.of(rank)
+        posts = ops.at_start[where][run.analysed[where]].astype(np.float64)
+        late = len(steps.numbers) == 1 and np.isfinite(steps.begin[i, 0])
+        part = np.diff(posts, prepend=steps.begin[i, 0] if late else posts[:1])
+        labels = ops.step[where][run.analysed[where]]
+        for column in after_a_gap.tolist():
+            if np.isfinite(steps.begin[i, column]):
+                first = int(np.argmax(labels == steps.numbers[column]))
+                part[first] = max(posts[first] - steps.begin[i, column], 0.0)
+        parts.append(part)
+    result = np.full((len(parts), max((len(p) for p in parts), default=0)), np.nan)
+    for rows in run.stages:
+        usual = int(np.median([len(parts[r]) for r in rows])) if len(rows) else 0
+        for row in rows:
+            if len(parts[row]) == usual:
+                result[row, :usual] = parts[row]
+    return result

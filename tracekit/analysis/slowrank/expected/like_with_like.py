@@ -1,0 +1,164 @@
+"""What of a rank's own time is none of its doing, so that ranks are compared as if all had met the same.
+
+A rank works longer than its peers because it is slow, because the data dealt it more tokens, or because communication
+that others do not have shares its device. The last two are told by what was recorded beside the work.
+"""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from tracekit.analysis.slowrank.expected.contention import spun_longer
+from tracekit.analysis.slowrank.expected.excess import rank_excess, recurs
+from tracekit.analysis.slowrank.expected.role_gaps import costs_much, noise_of, role_gaps
+from tracekit.analysis.slowrank.expected.sampling import sampled
+from tracekit.intervals import I64
+from tracekit.step_graph.statistics import Excess, excess, median_of_others, spread
+from tracekit.steps.compute_contention import stretched
+from tracekit.steps.compute_time import compute_in_steps
+from tracekit.steps.dealt_tokens import Dealt, dealt_tokens
+from tracekit.steps.steps import F64
+from tracekit.thresholds.peers import HIDDEN_BY_GAPS
+from tracekit.thresholds.slowrank import CANDIDATE_SHARE, NOISE_FLOOR, Z_LIMIT
+from tracekit.timing.measured import Measured
+
+
+@dataclass(frozen=True)
+class Circumstances:
+    """Own time beyond the peers' that is nobody's fault; ranks × steps as in `Steps`, ns."""
+
+    tokens: Dealt  # all-to-alls brought more or fewer tokens
+    beside: F64  # kernels shared the device with more communication than the peers', or with less (below 0)
+    role: F64  # gaps that the rank's role makes
+    chance: F64  # gaps that differ by chance, of ranks whose compute tells that they are slow
+    of_role: I64  # rows of ranks with such a role
+    spun: F64  # kernels are longer beside communication, all in all; NaN where nothing tells
+    computing: Excess | None = None  # compute beyond the peers', where `chance` was taken off
+    by_compute: tuple[int, ...] = ()  # the rows of which this is so
+
+    @property
+    def gaps(self) -> F64:
+        """Gaps that are no fault of the rank that has them."""
+        return self.role + self.chance
+
+    @property
+    def told(self) -> F64:
+        """All that the recording explains."""
+        return self.tokens.beyond + self.beside + self.gaps
+
+
+def circumstances(run: Measured, *, of_table: bool) -> Circumstances:
+    """What each rank met; an operation table tells neither tokens nor what ran beside what."""
+    none = np.zeros(run.steps.own.shape)
+    nobody = np.zeros(0, np.int64)
+    if of_table:
+        return Circumstances(Dealt(none, none, 0.0), none, none, none, nobody, none * np.nan)
+    tokens = dealt_tokens(run.ops, run.steps, run.stages)
+    plain = Circumstances(tokens, none, none, none, nobody, spun_longer(run))
+    computed = _computed(run)
+    if computed is None:
+        longer = _significant(run, alike_excess(run, plain))
+        return replace(plain, beside=_beside(run, plain, np.flatnonzero(longer).tolist()))
+    rows, role = role_gaps(run, computed)
+    found = _of_parts(run, replace(plain, role=role, of_role=rows), computed)
+    if costs_much(run, rows, role) and not _significant(run, alike_excess(run, found)).any():
+        return _of_parts(run, plain, computed)  # nobody else is slow: then it is those who load
+    return found
+
+
+def _of_parts(run: Measured, met: Circumstances, computed: F64) -> Circumstances:
+    """`met` with what ran beside kernels, and with gaps that differ by chance; `computed` is compute by step, ns."""
+    suspected = _significant(run, alike_excess(run, met)) | _computes_longer(run, met, computed)[1]
+    found = replace(met, beside=_beside(run, met, np.flatnonzero(suspected).tolist()))
+    computing, apart = _computes_longer(run, found, computed)
+    return _of_compute(run, found, computing, np.flatnonzero(apart))
+
+
+def alike_excess(run: Measured, met: Circumstances) -> Excess:
+    """Excess of every rank over its peers if all had met the same.
+
+    Ranks of a role differ by what they load as well: the noise of these is their own. Ranks whose compute tells that
+    they are slow are told by it alone.
+    """
+    found = rank_excess(run, run.steps.own - met.told)
+    z, mean, value = found.z.copy(), found.mean.copy(), found.value.copy()
+    if len(met.of_role):
+        z[met.of_role] *= found.sigma / max(found.sigma, noise_of(value[met.of_role]))
+    rows = list(met.by_compute)
+    if met.computing is not None and rows:
+        z[rows], mean[rows], value[rows] = (
+            met.computing.z[rows],
+            met.computing.mean[rows],
+            met.computing.value[rows],
+        )
+    return replace(found, z=z, mean=mean, value=value)
+
+
+def _significant(run: Measured, found: Excess) -> npt.NDArray[np.bool_]:
+    """Which rows are longer than their peers by more than chance and by enough to be looked at."""
+    enough = np.nan_to_num(found.mean, nan=0.0) > CANDIDATE_SHARE * run.step_ns
+    return np.asarray((np.nan_to_num(found.z, nan=0.0) > found.limit) & enough, bool)
+
+
+def _computed(run: Measured) -> F64 | None:
+    """Compute of each rank in each step, ns; None where a rank's trace does not tell it from what its host does."""
+    if not all(r.on_gpu for r in run.ops.per_rank.values()):
+        return None
+    return compute_in_steps(run.ops, run.steps)
+
+
+def _computes_longer(
+    run: Measured, met: Circumstances, computed: F64
+) -> tuple[Excess, npt.NDArray[np.bool_]]:
+    """Compute of each rank beyond its peers', and which rows are slow by that alone, their gaps differing by chance.
+
+    Gaps that are shorter than the peers' by more than that are no chance: the host of a slow device runs ahead of it,
+    and the device makes up for its kernels where others stand still. Nor are gaps that are longer in every step.
+    """
+    floor = NOISE_FLOOR * float(np.nanmedian(run.steps.wall))
+    found = excess(computed - met.tokens.beyond - met.beside, run.stages, floor)
+    many = len(run.steps.numbers)
+    if many < 2:
+        return found, np.zeros(len(run.steps.ranks), bool)
+    still = excess(run.steps.own - computed - met.role, run.stages, floor)
+    own_noise = np.nanstd(np.where(np.isfinite(still.value), still.value, 0.0), axis=1, ddof=1)
+    error = np.maximum(np.maximum(still.sigma, own_noise) / np.sqrt(many), spread(still.mean))
+    beyond = np.nan_to_num(still.mean)
+    chance = (beyond > -HIDDEN_BY_GAPS * error) & (beyond < Z_LIMIT * error)
+    apart = _significant(run, replace(found, limit=Z_LIMIT)) & recurs(found.value, run.step_ns)
+    return found, np.asarray(apart & chance, bool)
+
+
+def _of_compute(run: Measured, met: Circumstances, computing: Excess, rows: I64) -> Circumstances:
+    """`met`, in which gaps of `rows` count as chance: what is left of their own time beyond the peers' is compute."""
+    if not len(rows):
+        return met
+    own = run.steps.own - met.told
+    beyond = own - median_of_others(own, run.stages)
+    chance = np.zeros(own.shape)
+    chance[rows] = np.nan_to_num(beyond[rows] - computing.value[rows])
+    return replace(met, chance=chance, computing=computing, by_compute=tuple(rows.tolist()))
+
+
+def _beside(run: Measured, met: Circumstances, rows: list[int]) -> F64:
+    """Own time for which communication makes kernels longer than it does the peers', ranks × steps.
+
+    Of stages in which some wait less than others it is told of all ranks, else of `rows`.
+    """
+    found = np.zeros(run.steps.own.shape)
+    for stage in run.stages:
+        if np.isfinite(met.spun[stage]).any():
+            found[stage] = np.nan_to_num(met.spun[stage] - np.nanmedian(met.spun[stage], axis=0))
+            continue
+        mine = [row for row in rows if row in stage]
+        others = [
+            row for row in stage.tolist() if row not in mine and run.ops.per_rank[run.steps.ranks[row]].on_gpu
+        ]
+        others = sampled(others)
+        if not mine or not others:
+            continue
+        longer = stretched(run.run, run.ops, run.steps, [*mine, *others])
+        usual = np.median(longer[len(mine) :], axis=0)
+        found[mine] = np.maximum(longer[: len(mine)] - usual, 0.0)
+    return found

@@ -1,0 +1,102 @@
+"""On which nodes ranks run: a link between nodes is slower by design than one inside a node."""
+
+from collections import Counter, defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from typing import Final
+
+import numpy as np
+
+from tracekit.matching.channels import Channel
+from tracekit.timing.measured import Measured
+
+LONE_LINK: Final = "it alone connects two nodes along its axis, and a link inside a node is quicker by design"
+UNPLACED: Final = (
+    "all links between these stages do, and no trace tells on which nodes the ranks run: these may be the only ones "
+    "between nodes"
+)
+
+NAME_NODES: Final = (
+    "record with torch.profiler.tensorboard_trace_handler, which writes the host into the names of its files"
+)
+
+Reach = tuple[int, ...] | None
+"""How many members of a channel run on each of its nodes, most first; None where nothing tells the nodes."""
+
+
+def nodes_of(run: Measured) -> Mapping[int, str | int]:
+    """The node of each rank, as far as anything tells it: the hosts that files name, else the numbers of devices."""
+    hosts = {r.rank: r.host for r in run.run.ranks if r.host}
+    shared = len(set(hosts.values())) < len(hosts) == len(run.ops.ranks)  # else containers, each with a name
+    if shared and len(set(hosts.values())) > 1:
+        return hosts
+    return _by_device(
+        {rank: run.ops.per_rank[rank].device for rank in run.ops.ranks}, run.mesh.coordinates
+    ) or (hosts if shared else {})
+
+
+def _by_device(device: Mapping[int, int], ranks: Mapping[int, object]) -> dict[int, str | int]:
+    """The node of all `ranks` where devices are numbered as launchers do, rank after rank on each node; else none."""
+    each = 1 + max(device.values(), default=-1)
+    if each < 2 or any(rank % each != number for rank, number in device.items()):
+        return {}
+    return {rank: rank // each for rank in ranks}
+
+
+def reach(channel: Channel, nodes: Mapping[int, str | int]) -> Reach:
+    """How many members of `channel` run on each of its nodes."""
+    where = [nodes.get(member) for member in channel.members]
+    return None if None in where else tuple(sorted(Counter(where).values(), reverse=True))
+
+
+def lone_links(run: Measured, nodes: Mapping[int, str | int]) -> set[int]:
+    """The channels between two ranks on different nodes whose link is the only such one along its axes."""
+    links: dict[tuple[object, ...], dict[frozenset[int], list[int]]] = defaultdict(lambda: defaultdict(list))
+    for number in np.unique(run.ops.channel[run.ops.channel >= 0]).tolist():
+        channel = run.ops.channels[number]
+        if channel.p2p and reach(channel, nodes) == (1, 1):
+            links[run.axes_of(channel)][frozenset(channel.members)].append(number)
+    alone = (next(iter(found.values())) for found in links.values() if len(found) == 1)
+    return {number for numbers in alone for number in numbers}
+
+
+def on_slow_node(
+    run: Measured, slow: Collection[int], tested: Collection[int], nodes: Mapping[int, str | int]
+) -> tuple[int, ...]:
+    """The ranks at the `slow` channels on the one node whose links to others are all slow, of those `tested`.
+
+    Empty where no node or several are so, where fewer than two of its links were tested, or where a rank is in all slow
+    channels: it may have a card of its own.
+    """
+    links: dict[str | int, dict[int, bool]] = defaultdict(dict)
+    for number in sorted(tested):
+        where = {nodes[m] for m in run.ops.channels[number].members if m in nodes}
+        for node in where if len(where) > 1 else ():
+            links[node][number] = number in slow
+    members = [set(run.ops.channels[number].members) for number in sorted(slow)]
+    cut_off = [n for n, found in links.items() if all(found.values()) and len(found) >= _LINKS_OF_NODE]
+    if len(cut_off) != 1 or set.intersection(*members):
+        return ()
+    return tuple(sorted(r for r in set.union(*members) if nodes.get(r) == cut_off[0]))
+
+
+_LINKS_OF_NODE: Final = 2
+"""Links of a node to others that must be slow: one alone has two ends."""
+
+
+def whole_boundaries(run: Measured, slow: Sequence[int], compared: Sequence[Channel]) -> bool:
+    """Whether all links between pipeline stages that the channels `slow` connect are slow, of those `compared`.
+
+    The network between these stages may be another one: a node ends there. Collectives tell nothing of it.
+    """
+    if not all(run.ops.channels[c].p2p for c in slow):
+        return False
+    ends = {_stages(run, run.ops.channels[c]) for c in slow}
+    pairs = {frozenset(run.ops.channels[c].members) for c in slow}
+    return all(frozenset(c.members) in pairs for c in compared if c.p2p and _stages(run, c) in ends)
+
+
+def _stages(run: Measured, channel: Channel) -> frozenset[int]:
+    """The pipeline stages that a channel between two ranks connects; none where their places are unknown."""
+    index = run.mesh.order.index("pp")
+    at = [run.mesh.coordinates.get(member) for member in channel.members]
+    return frozenset(c[index] for c in at if c is not None)

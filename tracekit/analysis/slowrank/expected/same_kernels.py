@@ -1,0 +1,141 @@
+"""How far each kernel of ranks that do the same work is from its usual length, by rank, step and place."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from tracekit.intervals import I64
+from tracekit.steps.step_kernels import StepKernels
+from tracekit.steps.steps import F64
+from tracekit.thresholds.dealt import SAME_LENGTH
+from tracekit.thresholds.slowrank import MAJORITY
+from tracekit.thresholds.tables import LIKE_SHARE
+
+
+@dataclass(frozen=True)
+class SameKernels:
+    """The kernels of one kind that ranks of a stage run equally often in every step."""
+
+    rows: tuple[int, ...]  # of Steps
+    index: I64  # ranks × steps × places: which kernel of its rank
+    lasted: F64  # the same shape, ns
+    alone: npt.NDArray[np.bool_]  # places at which all ranks share the device alike with communication
+
+    def at(self, places: I64) -> "SameKernels":
+        """Those at some places alone."""
+        return SameKernels(self.rows, self.index[:, :, places], self.lasted[:, :, places], self.alone[places])
+
+    @property
+    def undisturbed(self) -> "SameKernels | None":
+        """Those at places where communication beside some ranks' kernels alone makes none longer; None without any."""
+        return self.at(np.flatnonzero(self.alone)) if self.alone.any() else None
+
+    @property
+    def usual(self) -> F64:
+        """The mean length at each place over ranks and steps, ns."""
+        return np.asarray(np.maximum(self.lasted.mean(axis=(0, 1)), 1.0), np.float64)
+
+    @cached_property
+    def share(self) -> F64:
+        """By which share each kernel is longer than usual at its place: ranks × steps × places."""
+        return np.asarray(self.lasted / self.usual - 1.0, np.float64)
+
+    @cached_property
+    def lasting(self) -> F64:
+        """By which share all kernels of a rank are longer in all steps, which is the device's doing: by rank."""
+        return np.asarray(self.share.mean(axis=(1, 2)), np.float64)
+
+    @cached_property
+    def off(self) -> F64:
+        """`share` without what a rank has in all steps, and without what a step has on all ranks."""
+        share = self.share - self.lasting[:, None, None]
+        return np.asarray(share - share.mean(axis=(0, 2), keepdims=True), np.float64)
+
+    def typical(self) -> F64:
+        """The usual length of each place, drawn to that of places as long as it as far as chance sets them apart; ns.
+
+        Few ranks and steps were recorded, so a mean of one place is off by itself. After James and Stein.
+        """
+        usual = self.usual
+        drawn = usual.copy()
+        chance = np.square(self.off).mean(axis=(0, 1)) / (self.lasted.shape[0] * self.lasted.shape[1])
+        for places in _as_long(usual):
+            level = float(usual[places].mean())
+            drawn[places] = level + (usual[places] - level) * beyond_chance(
+                usual[places] / level - 1.0, float(chance[places].mean())
+            )
+        return drawn
+
+    def lasting_by_chance(self) -> F64:
+        """What of `lasting` chance explains, because few steps were recorded; by rank."""
+        by_step = self.off.mean(axis=2)
+        chance = float(np.square(by_step).mean()) / max(by_step.shape[1] - 1, 1)
+        return np.asarray(self.lasting * (1.0 - beyond_chance(self.lasting, chance)), np.float64)
+
+    @cached_property
+    def off_in_step(self) -> F64:
+        """`off` of all kernels of a step together, as their only place."""
+        sums = self.lasted.sum(axis=2, keepdims=True)
+        return SameKernels(self.rows, self.index[:, :, :1], sums, np.ones(1, bool)).off
+
+    @cached_property
+    def off_within(self) -> F64:
+        """The same without what is common to the step of a rank: no slow device makes some places longer."""
+        return np.asarray(self.off - self.off.mean(axis=2, keepdims=True), np.float64)
+
+
+Kind = tuple[str, int]
+"""The name of a kernel, and which of its lengths: forward and backward run some kernels of one name."""
+
+
+def same_kernels(kernels: Sequence[StepKernels], rows: Sequence[int], steps: int) -> dict[Kind, SameKernels]:
+    """Kernels of ranks in `rows` that run them equally often in each of `steps` steps, by kind."""
+    found: dict[Kind, SameKernels] = {}
+    for name in sorted(set(kernels[0].name.tolist())):
+        index = _places(kernels, name, steps)
+        if index is None:
+            continue
+        lasted = np.stack([k.lasted[at] for k, at in zip(kernels, index, strict=True)])
+        shared = np.stack([k.shared[at] for k, at in zip(kernels, index, strict=True)])
+        shared /= np.maximum(lasted, 1.0)
+        every = SameKernels(tuple(rows), index, lasted, np.ptp(shared, axis=(0, 1)) <= LIKE_SHARE)
+        found |= {(name, n): every.at(places) for n, places in enumerate(_as_long(every.usual))}
+    return found
+
+
+def _places(kernels: Sequence[StepKernels], name: str, steps: int) -> I64 | None:
+    """Which kernels of each rank have a name, ranks × steps × places; None where ranks or steps run other numbers.
+
+    Windows may cut the first step: then its places are the last ones of the others.
+    """
+    at = [np.flatnonzero(k.name == name) for k in kernels]
+    count = np.stack([np.bincount(k.column[w], minlength=steps) for k, w in zip(kernels, at, strict=True)])
+    few = int(count.min())
+    alike = not np.ptp(count, axis=0).any() and len(np.unique(count[0, 1:])) < 2 and few == count[0, 0]
+    if not alike or few < MAJORITY * count.max() or few == 0:
+        return None
+    ends = np.cumsum(count, axis=1)
+    return np.stack([w[e[:, None] - few + np.arange(few)] for w, e in zip(at, ends, strict=True)])
+
+
+def _as_long(usual: F64) -> list[I64]:
+    """Places in groups that are about as long, the shortest first, each in order; `usual` are their lengths, ns."""
+    order = np.argsort(usual, kind="stable")
+    ascending = usual[order]
+    cuts = np.flatnonzero(ascending[1:] > (1.0 + SAME_LENGTH) * ascending[:-1]) + 1
+    return [np.sort(places) for places in np.split(order, cuts)]
+
+
+def beyond_chance(deviations: F64, chance: float) -> float:
+    """The share of `deviations` that is left where chance alone gives the variance `chance`: 0 to 1."""
+    found = float(np.square(deviations).mean())
+    return max(0.0, 1.0 - chance / found) if found > 0 else 0.0
+
+
+def most_usual(shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
+    """The shape that most arrays have."""
+    return Counter(shapes).most_common(1)[0][0]

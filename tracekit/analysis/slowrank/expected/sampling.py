@@ -1,0 +1,14 @@
+"""A few of many ranks: reading the events of one takes time, and a median needs few."""
+
+from collections.abc import Sequence
+from typing import TypeVar
+
+from tracekit.intervals import I64
+from tracekit.thresholds.slowrank import PEERS_SAMPLED
+
+_Rows = TypeVar("_Rows", Sequence[int], list[int], I64)
+
+
+def sampled(rows: _Rows) -> _Rows:
+    """Return at most PEERS_SAMPLED of `rows`, evenly spread over them."""
+    return rows[:: max(1, len(rows) // PEERS_SAMPLED)][:PEERS_SAMPLED]

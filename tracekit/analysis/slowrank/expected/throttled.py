@@ -1,0 +1,89 @@
+"""Devices that were slow throughout one step: that is no accident in one operation, though it has not recurred.
+
+Where few steps were recorded, an intermittent fault may show in one of them only, and one step may be all there is. It
+lengthens nearly all kernels of that step by a common factor. A profiler that starts, a checkpoint or a pause keeps the
+device waiting, an accident lengthens one kernel, and uneven data lengthens what follows the data.
+"""
+
+from collections.abc import Collection
+from functools import cache
+
+import numpy as np
+import numpy.typing as npt
+
+from tracekit.analysis.slowrank.expected.sampling import sampled
+from tracekit.step_graph.statistics import Excess
+from tracekit.steps.longer_kernels import LongerKernels, longer_kernels
+from tracekit.steps.step_kernels import kernels_in_steps
+from tracekit.thresholds.slowrank import (
+    CANDIDATE_SHARE,
+    MAJORITY,
+    OTHER_STEPS,
+    RANKS_SAMPLED,
+    THROTTLED_KERNELS,
+    THROTTLED_SHARE,
+)
+from tracekit.timing.measured import Measured
+
+
+def throttled(run: Measured, found: Excess, recurring: npt.NDArray[np.bool_]) -> frozenset[int]:
+    """Rows whose devices were slow throughout their longest step, where too few others tell that it was an accident.
+
+    `found` is the excess with the significance of its mean, `recurring` the rows whose excess is in several steps. At
+    most RANKS_SAMPLED rows are read, those with the largest excess.
+    """
+    others = np.isfinite(found.value).sum(axis=1) - 1
+    enough = np.nan_to_num(found.mean, nan=0.0) > CANDIDATE_SHARE * run.step_ns
+    once = enough & (np.nan_to_num(found.z, nan=0.0) > found.limit) & ~recurring
+    rows = np.flatnonzero(once & (others < OTHER_STEPS))
+    return _throughout(run, found, rows)
+
+
+def slow_throughout(run: Measured, found: Excess, row: int) -> bool:
+    """Whether the device of the rank in `row` was slow throughout its longest step, however many others there are."""
+    long = np.flatnonzero(np.nan_to_num(found.mean, nan=0.0) > CANDIDATE_SHARE * run.step_ns)
+    return row in _throughout(run, found, long)
+
+
+def _throughout(run: Measured, found: Excess, rows: npt.NDArray[np.int64]) -> frozenset[int]:
+    """Those of `rows` whose devices were slow throughout their longest step."""
+    worst = rows[np.argsort(-found.mean[rows], kind="stable")][:RANKS_SAMPLED].tolist()
+    slow = [row for row in worst if run.ops.per_rank[run.steps.ranks[row]].on_gpu]
+    kernels = cache(lambda row: kernels_in_steps(run.run, run.ops, run.steps, row))
+    columns = {row: int(np.nanargmax(found.value[row])) for row in slow}
+    return frozenset(
+        row
+        for row, column in columns.items()
+        if not _shared(run, row, {r for r, c in columns.items() if c == column})
+        and fills_step(
+            longer_kernels(kernels(row), [kernels(r) for r in _peers(run, row, column, columns)], column),
+            float(found.value[row, column]),
+        )
+    )
+
+
+def _peers(run: Measured, row: int, column: int, suspects: Collection[int]) -> list[int]:
+    """Some unsuspected rows that do the same work as `row` and have the step in `column` whole."""
+    stage = next(g for g in run.stages if row in g)
+    pool = [r for r in stage.tolist() if r not in suspects and np.isfinite(run.steps.own[r, column])]
+    return sampled(pool)
+
+
+def fills_step(longer: LongerKernels, excess: float) -> bool:
+    """Whether the kernels carry the `excess` (ns) of their step, and nearly all of them are longer."""
+    carried = longer.ns >= MAJORITY * excess
+    return carried and longer.share >= THROTTLED_SHARE and longer.count >= THROTTLED_KERNELS
+
+
+def _shared(run: Measured, row: int, suspects: set[int]) -> bool:
+    """Whether all recorded ranks that work on the same data in the stage of `row`, several, are among `suspects`.
+
+    A batch that is longer in one step lengthens the kernels of all ranks that it is dealt to.
+    """
+    here = run.mesh.coords(run.steps.ranks[row])
+    same = {
+        r
+        for r in next(g for g in run.stages if row in g).tolist()
+        if run.mesh.coords(run.steps.ranks[r])["dp"] == here["dp"]
+    }
+    return len(same) > 1 and same <= suspects

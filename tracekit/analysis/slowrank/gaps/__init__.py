@@ -1,0 +1,1 @@
+"""What the evidence leaves open, and how much time it could hide."""

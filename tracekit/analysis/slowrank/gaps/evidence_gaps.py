@@ -1,0 +1,276 @@
+"""What the evidence leaves open: unmatched waits, and the most that curing a rank could save in spite of them.
+
+An operation that was matched with nobody may be a transfer or a wait. The step model keeps its recorded length, so a
+price from that model is a lower bound. Here every such operation may shrink to the shortest one of its message.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from tracekit.analysis.slowrank.case import Case
+from tracekit.analysis.slowrank.expected.struck_steps import struck_ns
+from tracekit.analysis.slowrank.gaps.usually_slow import usually_slow_ns
+from tracekit.analysis.slowrank.hypotheses.candidates import Hypothesis, bounded, cured_ns, significant_rows
+from tracekit.analysis.slowrank.price_uncertainty import NOT_EXACT, may_cost_ns
+from tracekit.analysis.slowrank.wording import add_traces
+from tracekit.findings import Coverage
+from tracekit.rank_events.operation_names import MESSAGES
+from tracekit.rank_events.step_marks import NO_STEP
+from tracekit.step_graph.table_model import TableModel
+from tracekit.steps.compute_time import compute_in_steps
+from tracekit.thresholds.slowrank import (
+    CANDIDATE_SHARE,
+    EXPLAINED_ERRORS,
+    LEAST_MATCHED,
+    MAJORITY,
+    MIN_LOST_SHARE,
+)
+
+
+@dataclass(frozen=True)
+class Undecided:
+    """Ranks (rows of Steps, worst first) whose price the evidence leaves open; ns a step."""
+
+    rows: tuple[int, ...]
+    low: tuple[float, ...]  # what each costs if every unmatched operation keeps its recorded length
+    high: tuple[float, ...]  # what each costs if every unmatched operation shrinks to its transfer
+    why: str = ""  # why a price below the threshold decides nothing, if it is one
+    decide: str = ""  # what would
+
+
+def coverage(case: Case) -> Coverage:
+    """The share of exposed communication time, over the analysed steps, that was matched with all members."""
+    exposed = np.where(case.analysed, case.ops.exposed, 0).astype(np.float64)
+    matched = whole(case)
+    shares = {
+        str(name): _share(exposed[case.axis == name], matched[case.axis == name])
+        for name in sorted(set(case.axis.tolist()))
+    }
+    return Coverage(_share(exposed, matched), {n: s for n, s in shares.items() if s is not None})
+
+
+def unread(case: Case) -> bool:
+    """Whether so little of the communication was matched that nothing can be said of it, healthy or not."""
+    exposed = float(np.where(case.analysed, case.ops.exposed, 0).sum())
+    spent = case.step_ns * case.steps.wall.size
+    matched = coverage(case).matched
+    return matched is not None and matched < LEAST_MATCHED and exposed > MIN_LOST_SHARE * spent
+
+
+def compared_little(case: Case) -> bool:
+    """Whether one step was compared and most operations lie outside it, in parts of steps that windows cut.
+
+    A fault that comes and goes may lie there. What the user left out by choice of steps does not count.
+    """
+    steps = case.steps
+    if not steps.labelled or len(steps.numbers) > 1:
+        return False
+    cut = (case.ops.step == NO_STEP) | np.isin(case.ops.step, steps.partial)
+    return bool(cut.sum() > case.analysed.sum())
+
+
+def unmeasured(case: Case) -> tuple[int, ...]:
+    """The ranks that recorded none of the compared steps whole: of them nothing is known, health neither."""
+    nothing = np.flatnonzero(np.isnan(case.steps.own).all(axis=1))
+    return tuple(case.steps.ranks[row] for row in nothing.tolist())
+
+
+def whole(case: Case) -> npt.NDArray[np.bool_]:
+    """Whether each operation was matched with all members of its group."""
+    if not len(case.waits.complete):
+        return np.zeros(len(case.ops.start), bool)
+    return np.asarray((case.ops.instance >= 0) & case.waits.complete[np.maximum(case.ops.instance, 0)], bool)
+
+
+def _share(exposed: npt.NDArray[np.float64], matched: npt.NDArray[np.bool_]) -> float | None:
+    """The matched share of `exposed`; None where nothing was exposed."""
+    total = float(exposed.sum())
+    return round(float(exposed[matched].sum()) / total, 4) if total > 0 else None
+
+
+def most_ns(case: Case, rows: npt.NDArray[np.int64]) -> float:
+    """The most that a step could save if `rows` worked like their peers, ns; never more than excess and hosts allow.
+
+    The model's own error counts in: an effect that it may have missed is no proof that there is none.
+    """
+    saved = case.model.recorded_ns - cured_ns(case, case.free_model, rows) + case.residual_ns
+    excess = float(np.nansum(np.maximum(case.found.mean[rows], 0.0)))
+    return bounded(case, rows, min(max(saved, 0.0), excess))
+
+
+def least_ns(case: Case, rows: npt.NDArray[np.int64]) -> float:
+    """The least that a step saves if `rows` work like their peers, ns.
+
+    It is what is saved if unmatched operations keep their length, or what the model of the step saves beyond its error:
+    a wait for somebody unknown that the model gives without him has none to wait for; or what other steps show, in
+    which these ranks are quick.
+    """
+    explained = case.model.recorded_ns - cured_ns(case, case.model, rows) - explained_from(case)
+    return max(_pinned_ns(case, rows), explained, _by_steps_ns(case, rows), 0.0)
+
+
+def explained_from(case: Case) -> float:
+    """The saving from which the step model explains the recording by it, ns: what it misses may be another's doing."""
+    return EXPLAINED_ERRORS * case.residual_ns
+
+
+def _pinned_ns(case: Case, rows: npt.NDArray[np.int64]) -> float:
+    """What a step saves if `rows` work like their peers and unmatched operations keep their length, ns."""
+    return case.pinned_model.recorded_ns - cured_ns(case, case.pinned_model, rows)
+
+
+def _by_steps_ns(case: Case, rows: npt.NDArray[np.int64]) -> float:
+    """What slowness of `rows` costs by the steps in which they are quick, ns; 0 where all is matched."""
+    return 0.0 if coverage(case).matched == 1 else struck_ns(case, case.found, rows)
+
+
+def told_by_steps(case: Case, found: Hypothesis | None) -> Hypothesis | None:
+    """`found`, or the rank with the largest excess as other steps price it, if that is more and not all was matched.
+
+    What happened in one step alone is an accident, unless the device was slow throughout it.
+    """
+    rows = significant_rows(case, CANDIDATE_SHARE)
+    if not len(rows):
+        return found
+    row = int(rows[np.argmax(case.found.mean[rows])])
+    value = np.nan_to_num(case.found.value[row])
+    if row not in case.found.throughout and (value >= MAJORITY * value.max()).sum() == 1:
+        return found
+    least = _by_steps_ns(case, np.array([row]))
+    if least <= (found.gain if found else 0.0):
+        return found
+    return Hypothesis((row,), (least,), least, (float(case.found.z[row]),))
+
+
+def proven_pinned(case: Case, rows: npt.NDArray[np.int64]) -> bool:
+    """Whether the least that `rows` may cost is above the threshold, and above the error of the model that gives it.
+
+    Where much is unmatched, the model that keeps recorded lengths follows the recording closer than any other.
+    """
+    return max(_pinned_ns(case, rows), _by_steps_ns(case, rows)) >= max(
+        MIN_LOST_SHARE * case.step_ns, case.pinned_residual_ns
+    )
+
+
+def undecided(case: Case) -> Undecided | None:
+    """Ranks with a significant excess that may cost more than the threshold; None where no such rank is left open."""
+    return _left_open(case, significant_rows(case, MIN_LOST_SHARE))
+
+
+def nearly_costly(case: Case) -> Undecided | None:
+    """Ranks with a significant excess whose price is below the threshold by less than what is in doubt; else None."""
+    rows = significant_rows(case, MIN_LOST_SHARE)
+    if not len(rows):
+        return None
+    price = most_ns(case, rows)  # together: ranks that are late at once cost nothing alone
+    doubts = (
+        (0.0, NOT_EXACT, _ELSEWHERE),
+        (_spun_elsewhere_ns(case, rows), _SPUN, _ELSEWHERE),
+        (usually_slow_ns(case), _TOO_SMALL, _GROUPS),
+    )
+    more, why, decide = max(doubts, key=lambda d: d[0])
+    if _may_cost_ns(price, more, float(case.found.mean[rows].sum())) < MIN_LOST_SHARE * case.step_ns:
+        return None
+    found = bounds_of(case, rows)
+    high = tuple(_may_cost_ns(price, more, float(case.found.mean[r])) for r in found.rows)
+    return replace(found, high=high, why=why, decide=decide)
+
+
+_ELSEWHERE: Final = "record a few steps with these ranks on other hosts, and compare the step times"
+_SPUN: Final = (
+    "communication makes kernels of other stages longer, and nothing tells how much of it waits for this rank"
+)
+_TOO_SMALL: Final = (
+    "transfers of most groups last far longer than those of the quickest one, as if their members waited for somebody "
+    "who is not taken for one"
+)
+
+
+def _may_cost_ns(price: float, more: float, longer: float) -> float:
+    """`may_cost_ns`, and `more` ns a step."""
+    return min(may_cost_ns(price, longer) + more, longer)
+
+
+def _spun_elsewhere_ns(case: Case, rows: npt.NDArray[np.int64]) -> float:
+    """What communication beside it adds at most to the compute of a rank in other stages than `rows`, ns a step.
+
+    It counts against the ranks of its stage to which it adds least. If it waits for `rows`, through messages, a cure
+    gives some of it back, and nothing tells how much.
+    """
+    others = [stage for stage in case.stages if len(stage) and not len(np.intersect1d(stage, rows))]
+    added = [np.nan_to_num(np.nanmean(case.met.beside[stage], axis=1)) for stage in others]
+    return max((float(np.ptp(ranks)) for ranks in added), default=0.0)
+
+
+def tokens_may_explain(case: Case, row: int) -> bool:
+    """Whether all-to-alls of unknown size may explain most of what the rank in `row` works beyond its peers.
+
+    More tokens make kernels longer; they do not keep the device waiting for its host.
+    """
+    most = MAJORITY * float(np.nan_to_num(case.found.mean[row]))
+    if float(np.nanmean(case.met.tokens.untold[row])) <= most:
+        return False
+    stage = next(rows for rows in case.stages if row in rows)
+    computing = np.nanmean(compute_in_steps(case.ops, case.steps)[stage], axis=1)
+    mine = stage == row
+    return float(computing[mine][0] - np.nanmedian(computing[~mine])) > most
+
+
+def in_the_only_step(case: Case) -> Undecided | None:
+    """Ranks that may cost more than the threshold in the only step that they recorded whole; None where there are none.
+
+    One step cannot tell a slow rank from an accident, and so proves neither.
+    """
+    longer = np.nan_to_num(case.found.mean, nan=0.0) > MIN_LOST_SHARE * case.step_ns
+    return _left_open(case, np.flatnonzero(longer & (np.isfinite(case.found.value).sum(axis=1) == 1)))
+
+
+def _left_open(case: Case, rows: npt.NDArray[np.int64]) -> Undecided | None:
+    """`rows` with what each may cost, worst first; None where all of them together stay below the threshold."""
+    if not len(rows) or most_ns(case, rows) < MIN_LOST_SHARE * case.step_ns:
+        return None
+    return bounds_of(case, rows)
+
+
+def bounds_of(case: Case, rows: npt.NDArray[np.int64]) -> Undecided:
+    """`rows` with what each may cost if it alone worked like its peers, worst first."""
+    kept = rows[np.argsort(-case.found.mean[rows], kind="stable")]
+    low = [least_ns(case, np.array([r])) for r in kept]
+    high = [max(most_ns(case, np.array([r])), at_least) for r, at_least in zip(kept, low, strict=True)]
+    return Undecided(tuple(int(r) for r in kept), tuple(low), tuple(high))
+
+
+def what_would_decide(case: Case) -> str:
+    """A sentence that says what to record or to add, for the largest kind of operation that was not matched."""
+    ops = case.ops
+    open_ = case.analysed & ~whole(case)
+    message = ops.among(_PEERLESS)
+    spent = {
+        _ADD: float(ops.exposed[open_ & (ops.channel >= 0)].sum()) if case.missing else 0.0,
+        _PEERS: float(ops.exposed[open_ & (ops.channel < 0) & message].sum()),
+        _GROUPS: float(ops.exposed[open_ & (ops.channel < 0) & ~message].sum()),
+    }
+    worst = max(spent, key=lambda k: spent[k])
+    if isinstance(case.model, TableModel) and worst != _ADD:
+        return _ROWS if spent[worst] > 0 else _STEPS
+    if spent[worst] <= 0:
+        return _LAUNCHES if not np.isfinite(ops.at_ready).all() else _STEPS
+    return worst.format(missing=add_traces(case.missing))
+
+
+_PEERLESS = (*MESSAGES, "send_recv")
+_ADD = "{missing}"
+_PEERS = (
+    "record sends and receives with their peers: torch 2.5 or newer, with ProfilerActivity.CPU and "
+    "record_shapes=True"
+)
+_GROUPS = "start the profiler after the process groups exist, so that every operation names its members; or give --mesh"
+_LAUNCHES = (
+    "record the host as well (ProfilerActivity.CPU): launches tell from when a queued collective could "
+    "have started"
+)
+_STEPS = "record more steps"
+_ROWS = "write all rows of each step: both ends of every message, and every member of a collective"

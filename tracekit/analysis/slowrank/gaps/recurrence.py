@@ -1,0 +1,151 @@
+"""Whether slowness recurs: what one step alone shows is an accident, and no slow rank or long stage.
+
+A profiler that starts on one rank, a checkpoint, or a pause of one host makes one step long. A fault shows in every
+step, an intermittent one in some; a device that was slow throughout its one step is told in `throttled`.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from tracekit.analysis.slowrank.case import Case
+from tracekit.analysis.slowrank.expected.excess import recurs
+from tracekit.analysis.slowrank.expected.throttled import slow_throughout
+from tracekit.analysis.slowrank.gaps.evidence_gaps import coverage, most_ns
+from tracekit.analysis.slowrank.hypotheses.candidates import saved_ns, typical_without
+from tracekit.analysis.slowrank.hypotheses.suspect_work import late_loaders, stalled_often
+from tracekit.step_graph.statistics import median_of_others
+from tracekit.steps.compute_time import compute_in_steps
+from tracekit.steps.longer_kernels import longest_beyond
+from tracekit.steps.step_kernels import kernels_in_steps
+from tracekit.thresholds.slowrank import (
+    CANDIDATE_SHARE,
+    MAJORITY,
+    MIN_LOST_SHARE,
+    OTHER_STEPS,
+    OTHER_STEPS_OF_DEVICE,
+    OTHER_STEPS_OF_FIRST,
+    RECURRING_SHARE,
+)
+from tracekit.thresholds.unlike import ACCIDENT_STEPS
+from tracekit.units import ms
+
+
+@dataclass(frozen=True)
+class OneStep:
+    """A rank that was slow in one step alone: its row of Steps, the step's column, its price in ns a step."""
+
+    row: int
+    column: int
+    excess: float  # beyond its peers, ns a step
+    gain: float  # of a step that windows cut the most that it may cost
+
+
+def in_one_step(case: Case) -> OneStep | None:
+    """The rank whose excess in one step alone costs most; None where none costs enough to matter, or all recur."""
+    if len(case.steps.numbers) < 2:
+        return None
+    best: OneStep | None = None
+    recurring = recurs(case.found.value, case.step_ns)
+    mean = np.nan_to_num(case.found.mean, nan=0.0)
+    for row in np.flatnonzero(mean > CANDIDATE_SHARE * case.step_ns).tolist():
+        rows, column = np.array([row]), int(np.nanargmax(case.found.value[row]))
+        part = _unrecorded(case, column)
+        if row in case.found.throughout and part <= 1:
+            continue
+        if coverage(case).matched != 1 and recurring[row]:  # no replay tells what its other steps cost
+            continue
+        gain = saved_ns(case, rows, typical_without(case, rows))
+        if coverage(case).matched != 1:  # others may wait for it where nothing tells with whom
+            gain = max(gain, most_ns(case, rows))
+        most = part * float(mean[row]) if part > 1 else gain  # others wait for it behind the cut
+        longer = part * mean[row] > MIN_LOST_SHARE * case.step_ns
+        if not longer or most < MIN_LOST_SHARE * case.step_ns or costs_in_others(case, rows, gain):
+            continue
+        if best is None or most > best.gain:
+            best = OneStep(row, column, float(mean[row]), most)
+    return best
+
+
+def _unrecorded(case: Case, column: int) -> float:
+    """How many times as long as recorded the step in `column` may have been: one that windows cut is shorter."""
+    wall = np.nanmedian(case.steps.wall, axis=0)
+    return max(float(np.median(wall) / wall[column]), 1.0) if wall[column] > 0 else 1.0
+
+
+def costs_in_others(case: Case, rows: npt.NDArray[np.int64], gain: float) -> bool:
+    """Whether slowness of `rows` that costs `gain` (ns a step) still costs something without their longest step.
+
+    What is left must be worth a verdict of its own, or a fair share of the whole. A single step has no others. Behind a
+    step that windows cut the others wait unseen: there the work itself tells that slowness recurs.
+    """
+    many = len(case.steps.numbers)
+    if many < 2:
+        return True
+    cured = typical_without(case, rows)
+    longest = int(np.argmax(np.nan_to_num(case.found.value[rows]).sum(axis=0)))
+    if _recurs_in_cut(case, rows, longest):
+        return True
+    cured[rows, longest] = case.steps.own[rows, longest]
+    rest = saved_ns(case, rows, cured)
+    return rest > RECURRING_SHARE * gain or rest * many / (many - 1) > MIN_LOST_SHARE * case.step_ns
+
+
+def _recurs_in_cut(case: Case, rows: npt.NDArray[np.int64], longest: int) -> bool:
+    """Whether `rows` exceed their peers in a cut step as well, by most of the share of work as in their longest one."""
+    if case.cut not in case.steps.numbers or case.steps.numbers[longest] == case.cut:
+        return False
+    share = np.nan_to_num(case.found.value[rows]).sum(axis=0) / np.nanmedian(case.steps.own, axis=0)
+    return bool(share[case.steps.numbers.index(case.cut)] >= MAJORITY * share[longest] > 0)
+
+
+def others_prove_health(case: Case, found: OneStep) -> bool:
+    """Whether enough other steps were recorded in which the rank was as quick as its peers.
+
+    A profiler that starts makes the first step long, but its kernels no longer. A device that was slow throughout a
+    step had no accident in an operation, nor had a process that paused in it, and a data loader that stalls does so
+    whenever its queue runs dry: many steps must be quick before that counts as a whim. What takes as long as several
+    steps, as a compiler does, is no whim.
+    """
+    known = np.flatnonzero(np.isfinite(case.found.value[found.row]))
+    few = len(known) - 1 < OTHER_STEPS_OF_DEVICE
+    if few and (slow_throughout(case, case.found, found.row) or late_loaders(case, (found.row,))):
+        return False
+    started = found.column == known[0] and not _computes_longer(case, found)
+    longer = float(case.found.value[found.row, found.column])
+    if few and not started and _no_accident_in_one(case, found, longer):
+        return False
+    if not started and longer > ACCIDENT_STEPS * np.nanmedian(case.steps.wall):
+        return False
+    return len(known) - 1 >= (OTHER_STEPS_OF_FIRST if started else OTHER_STEPS)
+
+
+def _no_accident_in_one(case: Case, found: OneStep, longer: float) -> bool:
+    """Whether more than one lengthened kernel makes the step `longer` (ns): the process paused, or much was slow.
+
+    Without that kernel the step must cost nothing. Threads of a CPU may be held up within any operation; there a host
+    that stalls several times had no accident in one.
+    """
+    if not case.ops.per_rank[case.steps.ranks[found.row]].on_gpu:
+        return stalled_often(case, found.row, longer)
+    steps = int(np.isfinite(case.found.value[found.row]).sum())
+    kernels = kernels_in_steps(case.run, case.ops, case.steps, found.row)
+    return longer - longest_beyond(kernels, found.column) >= MIN_LOST_SHARE * case.step_ns * steps
+
+
+def _computes_longer(case: Case, found: OneStep) -> bool:
+    """Whether most of the excess of the one step is compute; false where a trace of a CPU does not tell."""
+    if not case.ops.per_rank[case.steps.ranks[found.row]].on_gpu:
+        return False
+    computed = compute_in_steps(case.ops, case.steps)
+    over = (computed - median_of_others(computed, case.stages))[found.row, found.column]
+    return bool(over >= MAJORITY * case.found.value[found.row, found.column])
+
+
+def told(case: Case, found: OneStep) -> str:
+    """The sentence that tells of the accident; times in ms."""
+    number = case.steps.numbers[found.column]
+    longer = ms(float(case.found.value[found.row, found.column]))
+    rank = case.steps.ranks[found.row]
+    return f"rank {rank} works {longer:.1f} ms longer than its peers in step {number} alone"

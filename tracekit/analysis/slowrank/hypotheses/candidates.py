@@ -1,0 +1,176 @@
+"""Slow ranks: explanations of a slow step, each with the time that the step would save without it.
+
+An explanation is raised only where its statistic is significant. The step model then prices it, so that ranks with
+slack cost nothing and are not named.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from tracekit.analysis.slowrank.case import Case
+from tracekit.analysis.slowrank.expected.contention import relieved
+from tracekit.analysis.slowrank.expected.excess import typical
+from tracekit.analysis.slowrank.hypotheses.host_bound import most_saved_ns
+from tracekit.analysis.slowrank.hypotheses.usual_work import usual_of
+from tracekit.step_graph.replay import StepModel
+from tracekit.step_graph.table_model import TableModel
+from tracekit.steps.steps import F64
+from tracekit.thresholds.slowrank import (
+    ALSO_SUSPECT,
+    CANDIDATE_SHARE,
+    MAJORITY,
+    NODE_APART,
+    NODE_EQUALITY,
+    SUSPECT_SHARE,
+)
+from tracekit.timing.measured import Rows
+
+
+@dataclass(frozen=True)
+class Hypothesis:
+    """Suspects (rows of Steps, worst first), what each costs, and what all of them cost together; ns a step."""
+
+    rows: tuple[int, ...]
+    lost: tuple[float, ...]
+    gain: float
+    z: tuple[float, ...]
+
+
+def price(case: Case, found: Hypothesis) -> float:
+    """What ranks must cost to be called slow, ns a step: the dearest alone, or all of them if they are slow as one.
+
+    Several that cost little each are no culprit, unless they stand apart from all their peers by the same, as the
+    ranks of a slow node do: each alone costs next to nothing, because the others are as late.
+    """
+    return found.gain if _as_one(case, np.array(found.rows)) else found.lost[0]
+
+
+def _as_one(case: Case, rows: npt.NDArray[np.int64]) -> bool:
+    """Whether all of `rows` exceed their peers alike, are few beside these, and stand far apart from them."""
+    excess = np.nan_to_num(case.found.mean)
+    least = float(excess[rows].min())
+    if len(rows) < 2 or least < NODE_EQUALITY * float(excess[rows].max()):
+        return False
+    for stage in case.stages:
+        others = np.setdiff1d(stage, rows)
+        few = len(stage) - len(others) <= MAJORITY * len(stage)
+        if len(others) < len(stage) and not (
+            few and least > NODE_APART * float(np.abs(excess[others]).max())
+        ):
+            return False
+    return True
+
+
+def slow_ranks(case: Case) -> Hypothesis | None:
+    """Ranks that work significantly longer than their peers and that the step waits for; None where there is none."""
+    rows = significant_rows(case, CANDIDATE_SHARE)
+    return those_that_cost(case, rows) if len(rows) else None
+
+
+def significant_rows(case: Case, share: float) -> npt.NDArray[np.int64]:
+    """Rows whose excess over their peers is significant and more than `share` of the step."""
+    found = case.found
+    enough = np.nan_to_num(found.mean, nan=0.0) > share * case.step_ns
+    return np.flatnonzero((np.nan_to_num(found.z, nan=0.0) > found.limit) & enough)
+
+
+def typical_without(case: Case, rows: npt.NDArray[np.int64]) -> F64:
+    """Own times (ranks × steps, ns) in which `rows` take no longer than the median of their unsuspected peers.
+
+    Kernels of the others are no longer beside communication that waits for `rows`.
+    """
+    told = case.met.told
+    own = np.fmin(case.steps.own, _typical_without(case.steps.own - told, case.stages, rows) + told)
+    return np.maximum(relieved(case.met.spun, own, case.stages, _in_line(case, rows)), 0.0)
+
+
+def _in_line(case: Case, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """`rows`, and in stages without any of them the ranks that are late with them: those of their pipelines."""
+    mates = {row for r in rows.tolist() for row in case.line_of(r)}
+    away = [np.intersect1d(stage, sorted(mates)) for stage in case.stages if not np.isin(rows, stage).any()]
+    return np.unique(np.concatenate([rows, *away])).astype(np.int64)
+
+
+def cured_ns(case: Case, model: StepModel | TableModel, rows: npt.NDArray[np.int64]) -> float:
+    """What a step takes in `model` if `rows` work like their peers, each cut where it takes longer than they, ns.
+
+    It is not shorter than the hosts of others allow.
+    """
+    cured = model.step_ns(typical_without(case, rows), usual=usual_of(case, rows))
+    return model.recorded_ns - bounded(case, rows, model.recorded_ns - cured)
+
+
+def saved_ns(case: Case, rows: npt.NDArray[np.int64], own: F64) -> float:
+    """What a step would save if own times were `own` (ranks × steps, ns), those of `rows` cut as their peers' are."""
+    return bounded(case, rows, case.model.recorded_ns - case.model.step_ns(own, usual=usual_of(case, rows)))
+
+
+def bounded(case: Case, rows: npt.NDArray[np.int64], saved: float) -> float:
+    """What a step saves without slowness of `rows`, ns: `saved`, or less where the hosts of others need the rest.
+
+    Hosts are not asked about savings that decide nothing.
+    """
+    return saved if saved < CANDIDATE_SHARE * case.step_ns else min(saved, most_saved_ns(case, rows))
+
+
+def bound_by_hosts(case: Case, rows: npt.NDArray[np.int64]) -> bool:
+    """Whether the hosts of others leave less to save than the replay of devices does without slowness of `rows`."""
+    cured = case.model.step_ns(typical_without(case, rows), usual=usual_of(case, rows))
+    saved = case.model.recorded_ns - cured
+    return bounded(case, rows, saved) < saved
+
+
+def _typical_without(own: F64, groups: Rows, rows: npt.NDArray[np.int64]) -> F64:
+    """`typical_without` of any own times, with the ranks that do the same work in `groups`."""
+    target = own.copy()
+    for group in groups:
+        mine = np.intersect1d(group, rows)
+        others = np.setdiff1d(group, rows)
+        if len(mine) and len(others):
+            target[mine] = np.fmin(target[mine], _median(own[others])[None, :])
+        elif len(mine):
+            target[mine] = np.fmin(target[mine], typical(own, groups)[mine])
+    return target
+
+
+def _median(own: F64) -> F64:
+    """Median over ranks, per step; NaN for a step that none of them has whole."""
+    known = np.isfinite(own).any(axis=0)
+    result = np.full(own.shape[1], np.nan)
+    result[known] = np.nanmedian(own[:, known], axis=0)
+    return result
+
+
+def those_that_cost(case: Case, rows: npt.NDArray[np.int64]) -> Hypothesis | None:
+    """The ranks among `rows` without which the step would be shorter even if the others were cured.
+
+    Each round cures all that are left and then takes back one cure after the other. Ranks whose cure saves little
+    beside the dearest one's are dropped, until all that are left are needed.
+    """
+    own, model = case.steps.own, case.model
+    target = typical_without(case, rows)
+    usual = usual_of(case, rows)
+    kept = rows[np.argsort(-case.found.mean[rows], kind="stable")]
+    while True:
+        cured = relieved(case.met.spun, own, case.stages, _in_line(case, kept))
+        cured[kept] = target[kept]
+        gain = model.recorded_ns - model.step_ns(cured, usual=usual)
+        if gain <= 0:
+            return None
+        lost = []
+        for row in kept:
+            but_one = own.copy()
+            but_one[np.setdiff1d(kept, row)] = target[np.setdiff1d(kept, row)]
+            lost.append(model.step_ns(but_one, usual=usual) - (model.recorded_ns - gain))
+        least = min(SUSPECT_SHARE * max(lost), ALSO_SUSPECT * case.step_ns)
+        needed = np.array([v >= least and v > 0 for v in lost])
+        if needed.all() or not needed.any():
+            bound = bounded(case, kept, gain) / gain
+            order = sorted(range(len(kept)), key=lambda i: (-lost[i], int(kept[i])))
+            return Hypothesis(
+                tuple(int(kept[i]) for i in order), tuple(bound * lost[i] for i in order), bound * gain,
+                tuple(float(case.found.z[kept[i]]) for i in order),
+            )  # fmt: skip
+        kept = kept[needed]

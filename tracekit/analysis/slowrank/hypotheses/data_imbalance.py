@@ -1,0 +1,133 @@
+"""Work that the data deals unevenly: the longest rank changes from step to step, and nobody is to blame."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from tracekit.analysis.slowrank.case import Case
+from tracekit.analysis.slowrank.expected.excess import segments
+from tracekit.analysis.slowrank.hypotheses.dealt_price import dealt_ns
+from tracekit.analysis.slowrank.hypotheses.host_bound import levelling_saves_ns
+from tracekit.analysis.slowrank.hypotheses.uneven_micro_batches import lasting_ns, uneven_batches_ns
+from tracekit.step_graph.statistics import MAD_TO_SIGMA
+from tracekit.step_graph.table_model import TableModel
+from tracekit.steps.features import read_features
+from tracekit.steps.steps import F64
+from tracekit.thresholds.slowrank import (
+    ATTENTION_NAMED,
+    ATTENTION_VARIATION,
+    DATA_VARIATION,
+    LEVELLING_GAIN,
+    MIN_LOST_SHARE,
+    RANKS_SAMPLED,
+    UNEVEN_BLOCKS,
+    UNEVEN_RATIO,
+)
+from tracekit.timing.measured import Measured
+
+
+def uneven_data(case: Case) -> float:
+    """Time that an imbalance which follows the data costs, ns a step; 0 where there is none.
+
+    The cost is what a step would save if all that follows the data took its usual time. Where no kernels show what
+    does, it is that of every rank working like the median of its peers in each part of the step; of an operation table,
+    that of micro-batches that are not alike.
+    """
+    if isinstance(case.model, TableModel):
+        dealt = uneven_batches_ns(case, case.model)
+        return dealt if dealt >= MIN_LOST_SHARE * case.step_ns else 0.0
+    dealt = dealt_ns(case)
+    if dealt >= MIN_LOST_SHARE * case.step_ns:
+        return dealt
+    gain = case.model.recorded_ns - case.model.levelled_ns(case.stages)
+    gain = min(gain, levelling_saves_ns(case)) if gain >= MIN_LOST_SHARE * case.step_ns else gain
+    return gain if gain >= MIN_LOST_SHARE * case.step_ns and _follows_data(case) else 0.0
+
+
+def data_explains(case: Case, uneven: float, rows: Sequence[int], gain: float) -> bool:
+    """Whether an imbalance that costs `uneven` explains why `rows`, which cost `gain` (ns a step), work longer.
+
+    An operation table tells what they would cost if all micro-batches were alike.
+    """
+    if isinstance(case.model, TableModel):
+        return 0 < uneven >= lasting_ns(case, case.model, rows)
+    return uneven > LEVELLING_GAIN * gain
+
+
+def uneven_tokens(case: Case) -> float:
+    """Time that tokens dealt unevenly to experts cost, ns a step; 0 where work does not follow recorded sizes.
+
+    The cost is that of `uneven_data`, and at most what the rank with most tokens works beyond the median.
+    """
+    least, most = MIN_LOST_SHARE * case.step_ns, case.met.tokens.lost_ns
+    if most < least:
+        return 0.0
+    gain = min(case.model.recorded_ns - case.model.levelled_ns(case.stages), most)
+    return gain if gain >= least else 0.0
+
+
+def _follows_data(case: Case) -> bool:
+    """Whether the data deals work unevenly: attention varies between peers more than the rest of compute does.
+
+    Where a GPU trace does not name attention, work that is dealt unevenly throughout (not kernel by kernel) suffices.
+    On a CPU it does not, because the scheduler of the host deals time unevenly as well.
+    """
+    stage = max(case.stages, key=len)
+    rows = [int(r) for r in stage[:: max(1, len(stage) // RANKS_SAMPLED)]][:RANKS_SAMPLED]
+    read = [
+        f
+        for r in rows
+        if (f := read_features(case.run, case.ops, case.steps, case.steps.ranks[r])) is not None
+    ]
+    if not read:
+        return False
+    most = max(len(f.busy_by_step) for f in read)
+    read = [f for f in read if len(f.busy_by_step) == most]  # ranks that have all steps whole
+    if len(read) < 2:
+        return False
+    attention = np.array([f.attention_by_step for f in read])
+    rest = np.array([f.busy_by_step for f in read]) - attention
+    if attention.mean() < ATTENTION_NAMED * rest.mean():
+        uneven = dispersion(case)
+        return read[0].on_gpu and uneven.ratio > UNEVEN_RATIO and uneven.spread_share > DATA_VARIATION
+    return _variation(attention) > max(ATTENTION_VARIATION * _variation(rest), DATA_VARIATION)
+
+
+def _variation(values: F64) -> float:
+    """Spread between ranks over their median, of the median step; `values` are ranks × steps.
+
+    A single rank that stands apart does not change it.
+    """
+    middle = np.median(values, axis=0)
+    off = MAD_TO_SIGMA * np.median(np.abs(values - middle), axis=0) / np.maximum(middle, 1.0)
+    return float(np.sort(off)[(len(off) - 1) // 2])
+
+
+@dataclass(frozen=True)
+class Dispersion:
+    """How unevenly work is dealt between peers: `ratio` is 1 where delays are independent of each other."""
+
+    ratio: float
+    spread_share: float  # standard deviation of a peer's own time in a step over its mean
+
+
+def dispersion(run: Measured) -> Dispersion:
+    """Overdispersion of own time between peers: variance of blocks over the sum of their operations' variances."""
+    parts = segments(run)
+    whole, single, level = 0.0, 0.0, 0.0
+    for rows in (stage for stage in run.stages if len(stage) >= 2):
+        values = parts[rows][:, np.isfinite(parts[rows]).any(axis=0)]
+        values = values[np.isfinite(values).all(axis=1)]
+        if len(values) < 2 or values.shape[1] < 2 * UNEVEN_BLOCKS:
+            continue
+        cuts = np.linspace(0, values.shape[1], UNEVEN_BLOCKS * len(run.steps.numbers) + 1).astype(int)
+        cuts = np.unique(cuts)
+        deviation = values - values.mean(axis=0)
+        # a persistent difference is a slow rank and no imbalance
+        deviation -= deviation.mean(axis=1, keepdims=True)
+        sums = np.add.reduceat(deviation, cuts[:-1], axis=1)
+        whole += float(np.square(sums).sum())
+        single += float(np.square(deviation).sum())
+        level += float(values.sum() / len(values)) ** 2 / len(sums[0]) * len(values)
+    return Dispersion(whole / single if single > 0 else 1.0, float(np.sqrt(whole / level)) if level else 0.0)

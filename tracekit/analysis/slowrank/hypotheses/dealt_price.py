@@ -1,0 +1,124 @@
+"""What it costs that the data deal work unevenly: the step if every micro-batch were typical, chance left as it is."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from tracekit.analysis.slowrank.case import Case
+from tracekit.analysis.slowrank.expected.same_kernels import SameKernels
+from tracekit.analysis.slowrank.hypotheses.dealt_work import Followers, Read, followers, read_kernels
+from tracekit.step_graph.rank_timeline import RankTimeline
+from tracekit.step_graph.replay import StepModel
+from tracekit.steps.step_kernels import StepKernels
+from tracekit.steps.steps import F64
+from tracekit.thresholds.dealt import LEAST_LENGTH, WHIM
+from tracekit.thresholds.slowrank import MIN_LOST_SHARE
+
+
+@dataclass(frozen=True)
+class Dealt:
+    """What work that follows the data costs by being dealt unevenly, ns a step."""
+
+    low: float  # every operation that was not matched keeps its length
+    high: float  # waits for unmatched operations may vanish; at most what data make a rank's kernels longer
+
+
+def dealt_ns(case: Case) -> float:
+    """Time that work which follows the data costs by being dealt unevenly, ns a step; 0 where none follows the data.
+
+    What is common to those who work on the same data is taken off the kernels, so that each is as far from its usual
+    length as chance puts it: noise makes somebody the longest in any job.
+    """
+    return dealt_bounds(case).low
+
+
+def dealt_bounds(case: Case) -> Dealt:
+    """The same with the most that it may cost, where waits were not matched."""
+    known = case.__dict__.get(_KNOWN)
+    if not isinstance(known, Dealt):
+        known = case.__dict__[_KNOWN] = _priced(case)
+    return known
+
+
+_KNOWN: Final = "dealt_bounds"
+"""Where a case keeps the answer, which several verdicts ask for."""
+
+
+def _priced(case: Case) -> Dealt:
+    model = case.model
+    waited = float(np.where(case.analysed, case.ops.exposed, 0).sum()) / max(case.steps.wall.size, 1)
+    if not isinstance(model, StepModel) or waited < MIN_LOST_SHARE * case.step_ns:
+        return Dealt(0.0, 0.0)
+    read = read_kernels(case)
+    found = followers(case, read) if read is not None else None
+    if read is None or found is None:
+        return Dealt(0.0, 0.0)
+    if len(read.by_row) < len(case.steps.ranks):  # others would still be the longest
+        levelled = max(model.recorded_ns - model.levelled_ns(case.stages), 0.0)
+        return Dealt(levelled, levelled)
+    factor = {row: _factors(read, found, row) for row in read.by_row}
+    low = max(model.recorded_ns - model.rescaled_ns(_all_cuts(case, model, read, factor)), 0.0)
+    free = case.free_model
+    if not isinstance(free, StepModel):
+        return Dealt(low, low)
+    most = model.recorded_ns - free.rescaled_ns(_all_cuts(case, free, read, factor))
+    return Dealt(low, max(low, min(most, _longest_taken_off(case, read, factor))))
+
+
+def _all_cuts(
+    case: Case, model: StepModel, read: Read, factor: Mapping[int, F64]
+) -> dict[tuple[int, int], tuple[F64, F64]]:
+    """The cuts of own time with the factors of all ranks in `model`, as `rescaled_ns` takes them."""
+    return {
+        (n, line.row): _cuts(case, line.row, read.by_row[line.row], factor[line.row], line, columns)
+        for n, (columns, lines) in enumerate(model.runs)
+        for line in lines
+        if line.row in factor
+    }
+
+
+def _longest_taken_off(case: Case, read: Read, factor: Mapping[int, F64]) -> float:
+    """By how much the data lengthen kernels on the rank on which that is most, mean over the steps, ns."""
+    many = len(case.steps.numbers)
+    taken = [
+        np.bincount(kernels.column, kernels.lasted * np.maximum(1.0 - factor[row], 0.0), minlength=many)
+        for row, kernels in read.by_row.items()
+    ]
+    return float(np.max(taken, axis=0).mean())
+
+
+def _factors(read: Read, found: Followers, row: int) -> F64:
+    """By which factor each kernel of the rank in `row` would be longer without what the data did to it."""
+    kernels = read.by_row[row]
+    factor = np.ones(len(kernels.lasted))
+    for kind, share in found.share.items():
+        for same in (s for s in read.of(kind) if row in s.rows):
+            i = same.rows.index(row)
+            factor[same.index[i]] = _without_data(same, i, share, by_step=found.by_step)
+    return np.where(kernels.counts, factor, 1.0)
+
+
+def _without_data(same: SameKernels, i: int, share: float, *, by_step: bool) -> F64:
+    """The factor for the `i`-th rank's kernels, steps × places: what the data make is `share` of the variance."""
+    took = 1.0 + same.share[i]
+    off = np.broadcast_to(same.off_in_step[i], took.shape) if by_step else same.off[i]
+    data = np.where(np.abs(off) > WHIM, 0.0, off) * (1.0 - np.sqrt(1.0 - min(share, 1.0)))
+    wanted = (took - data - same.lasting_by_chance()[i]) * (1.0 if by_step else same.typical() / same.usual)
+    return np.asarray(np.maximum(wanted, 0.0) / np.maximum(took, LEAST_LENGTH), np.float64)
+
+
+def _cuts(
+    case: Case, row: int, kernels: StepKernels, factor: F64, line: RankTimeline, columns: tuple[int, ...]
+) -> tuple[F64, F64]:
+    """(readings of own time that cut the steps in `columns` of one rank at its kernels, the factor of each part)."""
+    mine = np.isin(kernels.column, columns)
+    start, lasted = kernels.start[mine], kernels.lasted[mine].astype(np.int64)
+    progress = case.ops.progress[case.steps.ranks[row]]
+    ends = np.stack([progress.at(start), progress.at(start + lasted)], axis=1).ravel().astype(np.float64)
+    begin, end = line.knots[0], line.knots[-1]
+    cuts = np.concatenate([[begin], np.clip(ends, begin, end), [end]])
+    ratio = np.ones(len(cuts) - 1)
+    ratio[1::2] = factor[mine]
+    return np.maximum.accumulate(cuts), ratio

@@ -1,0 +1,187 @@
+"""Which kernels follow the data: they are longer and shorter together on all that work on the same data.
+
+The ranks of one replica get the same documents, so the same kernels of all its stages, tensor and context ranks are
+longer in the same micro-batches; chance lengthens each kernel for itself, and a slow device all kernels of a step of
+one rank. Where nobody else works on a rank's data, its own kernels tell: those of different names follow the same
+documents.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+import numpy as np
+
+from tracekit.analysis.slowrank.case import Case
+from tracekit.analysis.slowrank.expected.same_kernels import Kind, SameKernels, most_usual, same_kernels
+from tracekit.steps.step_kernels import StepKernels, kernels_in_steps
+from tracekit.steps.steps import F64
+from tracekit.thresholds.dealt import DEALT_ENTRIES, DEALT_SHARE, DEALT_Z, RANKS_READ, UNTOUCHED
+
+
+@dataclass(frozen=True)
+class Read:
+    """The kernels of some ranks, whole replicas where possible: by row of Steps, and by stage and name."""
+
+    by_row: dict[int, StepKernels]
+    stages: tuple[dict[Kind, SameKernels], ...]
+
+    def of(self, kind: Kind) -> list[SameKernels]:
+        """Those of a kind, of each stage that runs it equally often in every step."""
+        return [stage[kind] for stage in self.stages if kind in stage]
+
+    @property
+    def undisturbed(self) -> "Read":
+        """The same without places where communication runs beside the kernels of some ranks alone: these are longer."""
+        kept = [{kind: k.undisturbed for kind, k in stage.items()} for stage in self.stages]
+        return Read(self.by_row, tuple({n: k for n, k in stage.items() if k is not None} for stage in kept))
+
+
+@dataclass(frozen=True)
+class Followers:
+    """Kernels that follow the data, with the share of their variance that the data make."""
+
+    share: dict[Kind, float]
+    by_step: bool  # only whole steps show it, not the places within a step
+
+
+def read_kernels(case: Case) -> Read | None:
+    """The kernels of ranks that have every step whole on a GPU; None where no stage has two such ranks."""
+    rows = [
+        row
+        for row, rank in enumerate(case.steps.ranks)
+        if np.isfinite(case.steps.own[row]).all() and case.ops.per_rank[rank].on_gpu
+    ]
+    if len(rows) > RANKS_READ:
+        rows = _some_replicas(case, rows)
+    chosen = [[r for r in stage.tolist() if r in set(rows)] for stage in case.stages]
+    if max(map(len, chosen), default=0) < 2:
+        return None
+    by_row = {row: kernels_in_steps(case.run, case.ops, case.steps, row) for row in rows}
+    many = len(case.steps.numbers)
+    stages = tuple(same_kernels([by_row[r] for r in mine], mine, many) for mine in chosen if len(mine) > 1)
+    return Read(by_row, stages)
+
+
+def _some_replicas(case: Case, rows: list[int]) -> list[int]:
+    """Those of `rows` that belong to the first replicas, at most RANKS_READ of them, or the first rows alone."""
+    replicas: dict[int, list[int]] = defaultdict(list)
+    for row in rows:
+        replicas[_replica(case, row)].append(row)
+    kept: list[int] = []
+    for mine in replicas.values():
+        if len(kept) + len(mine) <= RANKS_READ:
+            kept += mine
+    return sorted(kept) if len(kept) > len(rows) / len(replicas) else rows[:RANKS_READ]
+
+
+def _replica(case: Case, row: int) -> int:
+    """Which replica the rank in `row` of Steps is part of: its ranks work on the same data."""
+    return case.mesh.coords(case.steps.ranks[row])["dp"]
+
+
+def followers(case: Case, read: Read) -> Followers | None:
+    """The kernels that follow the data; None where none do.
+
+    Within a step no slow device explains what is common. Of whole steps it may, so that then some kernels must take
+    as long as ever.
+    """
+    clear = read.undisturbed
+    for off, by_step in ((_within, False), (_in_step, True)):
+        share = _of_mates(case, clear, off) or _of_names(clear, off)
+        if share and (not by_step or _others_untouched(clear, share)):
+            return Followers(_disturbed(read, clear, share) | share, by_step)
+    return None
+
+
+def _disturbed(read: Read, clear: Read, known: dict[Kind, float]) -> dict[Kind, float]:
+    """Kinds with the share of variance that they have in common with those `known` to follow the data, by step.
+
+    So are kernels found that follow them beside communication, whose own places tell nothing.
+    """
+    share: dict[Kind, float] = {}
+    for every, stage in zip(read.stages, clear.stages, strict=True):
+        told = [stage[kind].off_in_step for kind in known if kind in stage]
+        for kind, kernels in every.items() if told else ():
+            both = np.stack([kernels.off_in_step, np.mean(told, axis=0)], axis=1)
+            common = _in_common(list(both), tests=len(every))
+            if common is not None:
+                share[kind] = max(share.get(kind, 0.0), common)
+    return share
+
+
+def _within(kernels: SameKernels) -> F64:
+    return kernels.off_within
+
+
+def _in_step(kernels: SameKernels) -> F64:
+    return kernels.off_in_step
+
+
+def _of_mates(case: Case, read: Read, off: Callable[[SameKernels], F64]) -> dict[Kind, float]:
+    """Name → share of its variance that the ranks of a replica have in common, where that is no chance."""
+    share: dict[Kind, float] = {}
+    for name in _names(read):
+        stages = read.of(name)
+        shape = most_usual([s.lasted.shape[1:] for s in stages])
+        replicas: dict[int, list[F64]] = defaultdict(list)
+        for kernels in (s for s in stages if s.lasted.shape[1:] == shape):
+            for row, values in zip(kernels.rows, off(kernels), strict=True):
+                replicas[_replica(case, row)].append(values)
+        common = _in_common([np.stack(v) for v in replicas.values() if len(v) > 1])
+        if common is not None:
+            share[name] = common
+    return share
+
+
+def _of_names(read: Read, off: Callable[[SameKernels], F64]) -> dict[Kind, float]:
+    """Name → the largest share of its variance that another name has in common on the same ranks."""
+    share: dict[Kind, float] = {}
+    for stage in read.stages:
+        for one, other in combinations(sorted(stage), 2):
+            a, b = off(stage[one]), off(stage[other])
+            if a.shape != b.shape:
+                continue
+            common = _in_common(list(np.stack([a, b], axis=1)), tests=len(stage) ** 2)
+            if common is not None:
+                share |= {name: max(share.get(name, 0.0), common) for name in (one, other)}
+    return share
+
+
+def _in_common(groups: Sequence[F64], tests: int = 1) -> float | None:
+    """The share of the variance of values that the members of groups have in common; None where chance explains it.
+
+    Each group is members × steps × places, as deviations. It is the intraclass correlation, by Fisher's transformation.
+    """
+    if not groups:
+        return None
+    whole = sum(float(np.square(g).sum()) for g in groups)
+    pairs = sum(
+        float((np.square(g.sum(axis=0)) - np.square(g).sum(axis=0)).sum()) / (len(g) - 1) for g in groups
+    )
+    entries = sum(g[0].size for g in groups) - len(groups) - groups[0].shape[1]
+    if whole <= 0 or entries < DEALT_ENTRIES:
+        return None
+    common = pairs / whole
+    clear = np.arctanh(np.clip(common, -_ALL, _ALL)) * np.sqrt(entries - 3) - np.sqrt(2 * np.log(tests))
+    return common if common >= DEALT_SHARE and clear >= DEALT_Z else None
+
+
+_ALL = 0.999999
+"""A share of one, of which the transformation would be infinite."""
+
+
+def _names(read: Read) -> Iterator[Kind]:
+    """Names of kernels that at least one stage runs equally often."""
+    yield from sorted({name for stage in read.stages for name in stage})
+
+
+def _others_untouched(read: Read, share: dict[Kind, float]) -> bool:
+    """Whether some kernels hardly vary while those that follow the data do."""
+    varies = {
+        name: float(np.sqrt(np.mean([np.square(s.off_in_step).mean() for s in read.of(name)])))
+        for name in _names(read)
+    }
+    least = min(varies[name] for name in share)
+    return any(varies[name] <= UNTOUCHED * least for name in varies if name not in share)

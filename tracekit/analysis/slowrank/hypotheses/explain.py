@@ -1,0 +1,74 @@
+"""Why a suspect works longer than its peers, where the evidence is plain; else `unknown`.
+
+The signs of `tracekit.causes` are looked for in their order, and the first one that holds decides.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import get_args
+
+import numpy as np
+import numpy.typing as npt
+
+from tracekit.causes import ALWAYS, SIGNS, Comparison, Quantity, Row
+from tracekit.findings import Cause, Evidence
+from tracekit.steps.features import Features
+from tracekit.thresholds.slowrank import PAUSES_A_STEP
+from tracekit.units import ms
+
+
+def explain(
+    suspect: Features, peers: Sequence[Features], no_fault: float = 0.0, spared: float = 0.0
+) -> tuple[Cause, tuple[Evidence, ...]]:
+    """(cause of one rank's excess over its peers, the quantities that show it in ms a step).
+
+    no_fault: the part of its gaps beyond the peers' that its role or chance makes, ns a step. spared: by how much
+    longer its kernels would be beside communication that waits for others, as its peers' are.
+    """
+    if not peers:
+        return "unknown", (Evidence("own time a step", ms(suspect.own), None, "ms"),)
+    rank = replace(_beside(suspect, peers), no_fault=no_fault, spared=spared)
+    evidence = _evidence(rank, ALWAYS)
+    if rank.over("own") <= 0:
+        return "unknown", evidence
+    for cause, sign in SIGNS:
+        if callable(sign.decides) and sign.decides(rank):
+            return cause.name, evidence + _evidence(rank, sign.rows)
+    return "unknown", evidence
+
+
+def _evidence(rank: Comparison, rows: Sequence[Row]) -> tuple[Evidence, ...]:
+    device = "GPU" if rank.on_gpu else "CPU"
+    return tuple(
+        Evidence(row.what.format(device=device), ms(rank.mine[q]), ms(rank.peers[q]), "ms")
+        for row in rows
+        if (q := row.quantity) is not None
+        and (row.least_share is None or rank.over(q) > row.least_share * rank.over("own"))
+    )
+
+
+def _beside(suspect: Features, peers: Sequence[Features]) -> Comparison:
+    """`suspect` beside the medians of `peers`.
+
+    Long gaps are compared one by one, longest with longest: a busy machine gives every rank a few of them.
+    """
+    steps = suspect.gaps.sum() / suspect.gap if suspect.gap else 1.0
+    few = suspect.gaps[: max(1, round(PAUSES_A_STEP * steps))]
+    usual = _usual_gaps(peers, len(few))
+    mine: dict[Quantity, float] = {"longest_gap": float(suspect.gaps[0]) if len(suspect.gaps) else 0.0}
+    theirs: dict[Quantity, float] = {"longest_gap": float(usual[0]) if len(usual) else 0.0}
+    for quantity in get_args(Quantity):
+        if quantity != "longest_gap":
+            mine[quantity] = getattr(suspect, quantity)
+            theirs[quantity] = float(np.median([getattr(p, quantity) for p in peers]))
+    gaps = (suspect.gap - theirs["gap"]) * steps
+    return Comparison(suspect.on_gpu, mine, theirs, gaps, float(np.maximum(few - usual, 0).sum()))
+
+
+def _usual_gaps(peers: Sequence[Features], count: int) -> npt.NDArray[np.float64]:
+    """Median over the peers of their longest gap, of their second longest, and so on up to `count`; ns."""
+    longest = np.zeros((len(peers), count))
+    for row, peer in zip(longest, peers, strict=True):
+        own = peer.gaps[:count]
+        row[: len(own)] = own
+    return np.median(longest, axis=0)

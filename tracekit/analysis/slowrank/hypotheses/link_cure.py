@@ -1,0 +1,115 @@
+"""What a step saves if slow transfers take no longer than those of their peers.
+
+A late message holds up more than its receiver: its sender, whose buffer it drains slowly, and the other messages of
+the two kernels that carry it.
+"""
+
+from collections.abc import Iterable
+
+import numpy as np
+import numpy.typing as npt
+
+from tracekit.analysis.slowrank.case import Case
+from tracekit.step_graph.replay import StepModel
+from tracekit.step_graph.table_model import TableModel
+from tracekit.steps.steps import F64
+from tracekit.thresholds.slowrank import CONTENTION, SUSPECT_SHARE
+
+
+def prices(case: Case, late: F64) -> tuple[float, float, float]:
+    """(gain, low, high) of transfers without what they are `late` (by instance, ns), as `SlowLink` has them; ns a step.
+
+    Compute beside an operation that waits for a late transfer takes longer, which only `high` counts. No rank can save
+    more than it spends in late transfers.
+    """
+    own, model = case.steps.own, case.model
+    transfer = np.maximum(case.waits.transfer - _with_mates(case, late), 0.0)
+    pinned, free = case.pinned_model, case.free_model
+    if not (isinstance(model, StepModel) and isinstance(pinned, StepModel) and isinstance(free, StepModel)):
+        gain = model.recorded_ns - model.step_ns(own, transfer)
+        return gain, gain, gain
+    gain, low, high = (
+        model.recorded_ns
+        - _cured(case, m, late).step_ns(own, np.minimum(m.transfer[: len(transfer)], transfer))
+        for m in (model, pinned, free)
+    )
+    low += pinned.recorded_ns - model.recorded_ns
+    hidden = (case.waits.wait - case.waits.exposed_wait).astype(np.float64)
+    waited = np.where(case.ops.instance >= 0, late[case.ops.instance], 0.0)
+    high += case.residual_ns + CONTENTION * _most_on_a_rank(case, hidden)
+    return gain, max(low, 0.0), max(gain, min(high, _most_on_a_rank(case, waited)))
+
+
+def dear_channels(case: Case, slow: Iterable[int], late: F64) -> set[int]:
+    """The `slow` channels that cost most by what their instances are `late` (ns), of the axes of the dearest one.
+
+    Only an operation table tells what one channel costs alone; else all of them are returned. Messages of stages differ
+    by design, as those with an embedding do, so what costs little beside the dearest channel is no part of its fault.
+    """
+    if not isinstance(case.model, TableModel):
+        return set(slow)
+    channel = case.ops.channel[case.waits.first_row]
+    alone = {c: prices(case, np.where(channel == c, late, 0.0))[0] for c in slow}
+    dearest = max(alone, key=lambda c: (alone[c], -c))
+    shape = case.shape_of(case.ops.channels[dearest])
+    same = {c for c in alone if case.shape_of(case.ops.channels[c]) == shape}
+    return {c for c in same if alone[c] >= SUSPECT_SHARE * alone[dearest]}
+
+
+def _most_on_a_rank(case: Case, spent: F64) -> float:
+    """The largest sum over the operations of one rank of what they `spent` (by operation), ns a step."""
+    counts = (case.ops.instance >= 0) & case.analysed
+    by_rank = [float(spent[mine][counts[mine]].sum()) for mine in map(case.ops.of, case.ops.ranks)]
+    return max(by_rank, default=0.0) / len(case.steps.numbers)
+
+
+def _of_kernel(case: Case, late: F64) -> F64:
+    """Per operation the most by which a message of its kernel is late, ns."""
+    ops = case.ops
+    rows = np.flatnonzero(ops.instance >= 0)
+    most = np.zeros(int(ops.kernel.max(initial=-1)) + 1)
+    np.maximum.at(most, ops.kernel[rows], late[ops.instance[rows]])
+    return np.asarray(most[ops.kernel], np.float64)
+
+
+def _with_mates(case: Case, late: F64) -> F64:
+    """`late`, and what the other messages in kernels of late ones are held up by them (by instance, ns).
+
+    None of these becomes shorter than the usual one of its message.
+    """
+    ops, waits = case.ops, case.waits
+    rows = np.flatnonzero((ops.instance >= 0) & (ops.op == "recv"))
+    held = _of_kernel(case, late)[rows]
+    mates = rows[(held > 0) & (late[ops.instance[rows]] == 0)]
+    result = late.copy()
+    for token in _tokens(ops.token[mates]):
+        alike = ops.instance[rows[(held == 0) & (ops.token[rows] == token)]]
+        mine = mates[ops.token[mates] == token]
+        if len(alike):
+            over = waits.transfer[ops.instance[mine]] - float(np.median(waits.transfer[alike]))
+            result[ops.instance[mine]] = np.minimum(_of_kernel(case, late)[mine], over).clip(0.0)
+    return result
+
+
+def _cured(case: Case, model: StepModel, late: F64) -> StepModel:
+    """`model` in which buffered sends end earlier by what a message of their kernel is `late` (by instance, ns).
+
+    No send becomes shorter than the usual one of its message in kernels that are in time.
+    """
+    ops, fixed = case.ops, model.fixed.copy()
+    own = fixed[: len(ops.op)]  # behind these come operations of ranks without a trace
+    rows = np.flatnonzero((ops.op == "send") & (ops.instance >= 0) & (own >= 0))
+    by = _of_kernel(case, late)[rows]
+    for token in _tokens(ops.token[rows[by > 0]]):
+        alike = ops.token[rows] == token
+        sound = fixed[rows[alike & (by == 0)]]
+        if len(sound):
+            mine = rows[alike & (by > 0)]
+            least = np.minimum(fixed[mine], float(np.median(sound)))
+            fixed[mine] = np.maximum(fixed[mine] - by[alike & (by > 0)], least)
+    return model.retimed(fixed=fixed)
+
+
+def _tokens(found: npt.NDArray[np.object_]) -> list[str]:
+    """The different tokens among those that were `found`, sorted."""
+    return sorted(set(found.astype(str).tolist()))

@@ -1,0 +1,113 @@
+"""A rank that is alone on its stage: what of its longer work is a fault of its device or of its host.
+
+Nobody else does the same work, so that a longer stage may be one by design. But stages run the same layers: a device
+that needs longer for nearly every kind of kernel that all stages run is slow, and a host that launches far more slowly
+than theirs, or stands still again and again, is late. More layers, or a loss, lengthen none of these kernels.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from tracekit.analysis.slowrank.case import Case
+from tracekit.analysis.slowrank.hypotheses.gap_cure import without_gaps
+from tracekit.analysis.slowrank.hypotheses.long_stage import LongStage
+from tracekit.analysis.slowrank.hypotheses.suspect_work import features_of, pace_among
+from tracekit.findings import Cause
+from tracekit.step_graph.replay import StepModel
+from tracekit.steps.compute_time import compute_in_steps
+from tracekit.steps.step_kernels import StepKernels, kernels_in_steps
+from tracekit.steps.weighted_median import weighted_median
+from tracekit.thresholds.launches import HOST_PACE
+from tracekit.thresholds.slowrank import MAJORITY, STAGE_TELLING_PEERS, STEP_SHARE, THROTTLED_SHARE
+from tracekit.thresholds.tables import LIKE_SHARE, LONGER_PART
+
+_CLEARLY: Final = 2.5
+"""How much further from the others' a device's pace must be than theirs are from each other."""
+
+
+@dataclass(frozen=True)
+class LoneFault:
+    """A rank (row of Steps) whose device or host is slow: the cause, what that costs (ns a step), how it shows."""
+
+    row: int
+    cause: Cause
+    gain: float
+    told: str
+
+
+def lone_fault(case: Case, stage: LongStage) -> LoneFault | None:
+    """The dearest fault of a rank that `stage` holds alone; None where stages hold several ranks, or none shows."""
+    model = case.model
+    alone = all(len(rows) == 1 for rows in case.stages) and len(case.mesh.coordinates) == len(case.stages)
+    on_gpu = all(r.on_gpu for r in case.ops.per_rank.values())
+    if not alone or not on_gpu or not isinstance(model, StepModel):
+        return None
+    others = [r for r in range(len(case.steps.ranks)) if r not in stage.rows]
+    if len(others) < STAGE_TELLING_PEERS - 1:
+        return None
+    found = [
+        f
+        for row in stage.rows
+        for f in (_device(case, model, row, others), _host(case, model, row, others))
+        if f
+    ]
+    return max(found, key=lambda f: f.gain, default=None)
+
+
+def _device(case: Case, model: StepModel, row: int, others: Sequence[int]) -> LoneFault | None:
+    """The fault of the device of the rank in `row`: nearly all kinds of kernels of all stages take longer on it."""
+    kernels = {r: _by_name(kernels_in_steps(case.run, case.ops, case.steps, r)) for r in (row, *others)}
+    common = sorted(set.intersection(*(set(k) for k in kernels.values())))
+    if not common:
+        return None
+    lasts = {r: np.array([k[name][0] for name in common]) for r, k in kernels.items()}
+    weight = np.array([kernels[row][name][1] for name in common])
+    usual = np.median([lasts[r] for r in others], axis=0)
+    pace = {r: weighted_median(lasts[r] / usual, weight, 1.0) for r in lasts}
+    slow = pace[row] - 1.0
+    longer = weight[lasts[row] / usual - 1.0 >= LONGER_PART * slow].sum() >= THROTTLED_SHARE * weight.sum()
+    if slow <= _CLEARLY * max(abs(pace[r] - 1.0) for r in others) or not longer:
+        return None
+    cured = case.steps.own.copy()
+    cured[row] -= compute_in_steps(case.ops, case.steps)[row] * (1.0 - 1.0 / pace[row])
+    told = f"nearly all kinds of kernels that every stage runs take {pace[row]:.2f} times as long"
+    return LoneFault(row, "gpu_compute", model.recorded_ns - model.step_ns(cured), told)
+
+
+def _by_name(kernels: StepKernels) -> dict[str, tuple[float, float]]:
+    """Name → (median length of its kernels that share the device with no communication, length of all); ns."""
+    free = kernels.shared <= LIKE_SHARE * kernels.lasted
+    found = {}
+    for name in sorted(set(kernels.name[free].tolist())):
+        lasted = kernels.lasted[free & (kernels.name == name)]
+        found[name] = float(np.median(lasted)), float(lasted.sum())
+    return found
+
+
+def _host(case: Case, model: StepModel, row: int, others: Sequence[int]) -> LoneFault | None:
+    """The fault of the host of the rank in `row`: its device stands still longer, in several steps, and it is slow."""
+    gaps = case.steps.own - compute_in_steps(case.ops, case.steps)
+    over = np.nan_to_num(np.clip(gaps[row] - np.median(gaps[list(others)], axis=0), 0.0, None))
+    recurs = (over >= STEP_SHARE * over.max()).sum() > 1 if over.max() > 0 else False
+    pace = pace_among(case, (row,), others)
+    if not recurs or pace is None:
+        return None
+    cuts = without_gaps(case, model, [row], over)
+    gain = model.recorded_ns - model.rescaled_ns(cuts)
+    if pace[0] > HOST_PACE * pace[1]:
+        told = f"its host needs {pace[0] / pace[1]:.1f} times as long between two launches"
+        return LoneFault(row, "cpu_launch", gain, told)
+    return LoneFault(row, "host_stall", gain, "its process pauses") if _pauses(case, row, others) else None
+
+
+def _pauses(case: Case, row: int, others: Sequence[int]) -> bool:
+    """Whether most of what a device stands still beyond the others' lies in gaps longer than any of theirs."""
+    mine, theirs = features_of(case, row), [features_of(case, r) for r in others]
+    if mine is None or any(f is None for f in theirs):
+        return False
+    longest = max((float(f.gaps.max(initial=0)) for f in theirs if f is not None), default=0.0)
+    usual = float(np.median([f.gap for f in theirs if f is not None])) * len(case.steps.numbers)
+    return float(mine.gaps[mine.gaps > longest].sum()) >= MAJORITY * (float(mine.gaps.sum()) - usual)

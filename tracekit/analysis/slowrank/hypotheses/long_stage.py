@@ -1,0 +1,274 @@
+"""A pipeline stage whose ranks all work longer than the other stages, and between what bounds it costs.
+
+Two that are long alike, as those of a slow node are, cost nothing one by one: the others wait for the other one, so
+that they are priced together.
+
+Work is compute. A stage that stands still more than the others between kernels has hosts that launch late: nothing lets
+those of the first stage run ahead at the begin of a step, while the others' do so as they wait for it.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from tracekit.analysis.slowrank.case import Case
+from tracekit.analysis.slowrank.expected.excess import recurs
+from tracekit.analysis.slowrank.expected.nodes import nodes_of
+from tracekit.analysis.slowrank.hypotheses.gap_cure import Cuts, without_gaps
+from tracekit.analysis.slowrank.hypotheses.host_bound import most_saved_ns
+from tracekit.analysis.slowrank.hypotheses.suspect_work import late_loaders, launches_alike, paused_hosts
+from tracekit.intervals import I64
+from tracekit.rank_events.launch_pace import launch_pace
+from tracekit.step_graph.replay import StepModel
+from tracekit.step_graph.statistics import confidence, excess, median_of_others
+from tracekit.step_graph.table_model import TableModel
+from tracekit.steps.compute_time import compute_in_steps
+from tracekit.steps.steps import F64
+from tracekit.thresholds.slowrank import (
+    FAINT_CONFIDENCE,
+    MAJORITY,
+    MIN_LOST_SHARE,
+    NODE_EQUALITY,
+    NODE_RANKS,
+    NOISE_FLOOR,
+    STAGE_GAIN,
+    STAGE_MIN_PEERS,
+    Z_LIMIT,
+)
+
+
+@dataclass(frozen=True)
+class LongStage:
+    """The ranks of a long stage, or of several (rows of Steps, longest first), and what they cost; ns a step."""
+
+    rows: tuple[int, ...]
+    z: float
+    over: float  # work beyond the other stages
+    gain: float  # what the step would save if the stage worked like the others
+    low: float  # the same if all that is not matched keeps its recorded length
+    high: float  # the same if all that is not matched shrinks to its transfer, and the model's error counts
+    loaders: tuple[int, ...] = ()  # those of `rows` that wait for their data loaders
+    idle: bool = False  # it computes no longer: its devices stand still between kernels
+    hosts_alike: bool = False  # its hosts launch as fast as the others'
+    paused: tuple[int, ...] = ()  # those of `rows` whose processes pause, if it is idle
+    by_design: bool = False  # all of them do, on several nodes
+    by_compute: bool = False  # only its compute is longer: other stages stand still for their hosts as long
+
+
+@dataclass(frozen=True)
+class _Longer:
+    """One stage: its rows of Steps, its time beyond the other stages by step (ns), and its standard errors."""
+
+    rows: I64
+    over: F64
+    z: float
+
+
+def long_stage(case: Case) -> LongStage | None:
+    """The stages that work significantly longer than the others, most often one; None where none does, or for free.
+
+    Only compute makes several long together: that the first and the last stage load data is how jobs are written.
+    """
+    least = MIN_LOST_SHARE * case.step_ns
+    found = _longest(case, case.steps.own)
+    alone = _price(case, found[:1]) if found else None
+    if alone is None or (alone.high < least and len(found) == 1):
+        return _computing_longer(case, least)
+    loaders = late_loaders(case, alone.rows) if alone.high >= least else ()
+    computed = _compute(case)
+    if loaders and _loading_costs(case, found[0], loaders, least):
+        return replace(_without_gaps(case, found[0], alone), loaders=loaders)
+    if computed is None:
+        return alone if alone.high >= least else None
+    work = _priced(case, _of_work(case, found, computed))
+    if work.high >= least or alone.high < least:
+        return work if work.high >= least else None
+    others = _longest(case, computed)
+    work = _priced(case, others) if others else work
+    return work if work.high >= least else _idle(case, alone)
+
+
+def _computing_longer(case: Case, least: float) -> LongStage | None:
+    """The stage that computes longer, though others stand still for their hosts as long; None where that costs little.
+
+    Hosts must leave the saving: without its work the stage may stand still as the others do.
+    """
+    computed = _compute(case)
+    found = _longest(case, computed) if computed is not None else []
+    work = _priced(case, found) if found else None
+    gain = 0.0 if work is None else min(work.gain, most_saved_ns(case, np.array(work.rows)))
+    if work is None or gain < least:
+        return None
+    return replace(work, gain=gain, low=min(work.low, gain), by_compute=True)
+
+
+def _of_work(case: Case, found: Sequence[_Longer], computed: F64) -> list[_Longer]:
+    """The stages of `found`, longer only as far as they compute longer."""
+    levels = _levels(case, computed)
+    beyond = levels - median_of_others(levels, [np.arange(len(levels))])
+    return [
+        replace(one, over=np.clip(np.minimum(one.over, beyond[_place(case, one.rows)]), 0.0, None))
+        for one in found
+    ]
+
+
+def faint_stage(case: Case) -> LongStage | None:
+    """The stage whose longer work costs, and is hardly chance, but no proof either; None where there is none."""
+    found = _longest(case, case.steps.own, proven=False)
+    if not found or found[0].z > Z_LIMIT:
+        return None
+    stage = _price(case, found[:1])
+    return stage if stage.gain >= MIN_LOST_SHARE * case.step_ns else None
+
+
+def _idle(case: Case, stage: LongStage) -> LongStage:
+    """The stage as one whose devices stand still, with whether its hosts launch as fast as those of other stages."""
+    others = np.setdiff1d(np.arange(len(case.steps.ranks)), stage.rows)
+    alike = launches_alike(case, stage.rows, others.tolist())
+    paused = paused_hosts(case, stage.rows) if launch_pace(case.run, case.steps.ranks[stage.rows[0]]) else ()
+    design = set(paused) == set(stage.rows) and _on_several_nodes(case, stage.rows)
+    return replace(stage, idle=True, hosts_alike=alike, paused=paused, by_design=design)
+
+
+def _on_several_nodes(case: Case, rows: Sequence[int]) -> bool:
+    """Whether ranks surely run on several nodes: as their traces tell, or because there are more than a node holds."""
+    nodes = nodes_of(case)
+    return len({nodes.get(case.steps.ranks[row]) for row in rows}) > 1 if nodes else len(rows) > NODE_RANKS
+
+
+def _longest(case: Case, spent: F64, *, proven: bool = True) -> list[_Longer]:
+    """The longest stage, and those that are long alike behind it; none if it is so by chance.
+
+    spent: time of each rank in each step, ns. It need not be `proven` that it is no chance, but likely.
+    """
+    groups = _seen(case)
+    if len(groups) < STAGE_MIN_PEERS:
+        return []
+    found = excess(_levels(case, spent), [np.arange(len(groups))], NOISE_FLOOR * case.step_ns)
+    if not np.isfinite(found.mean).any():
+        return []
+    surely = [
+        z > Z_LIMIT if proven else confidence(z, len(groups)) > FAINT_CONFIDENCE for z in found.z.tolist()
+    ]
+    once = len(case.steps.numbers) == 1
+    again = np.ones(len(groups), bool) if once else recurs(found.value, case.step_ns)
+    order = np.argsort(-np.nan_to_num(found.mean, nan=-np.inf), kind="stable").tolist()
+    least = NODE_EQUALITY * float(found.mean[order[0]])
+    long = [i for i in order if surely[i] and again[i] and found.mean[i] >= least]
+    if order[0] not in long:
+        return []
+    few = len(long) <= MAJORITY * len(groups)
+    return [_Longer(groups[i], found.value[i], float(found.z[i])) for i in (long if few else order[:1])]
+
+
+def _place(case: Case, rows: I64) -> int:
+    """The place of the stage of `rows` among those that were recorded."""
+    return next(i for i, group in enumerate(_seen(case)) if group[0] == rows[0])
+
+
+def _seen(case: Case) -> list[npt.NDArray[np.int64]]:
+    """Rows of Steps of each stage that was recorded."""
+    return [g for g in case.stages if len(g)]
+
+
+def _levels(case: Case, spent: F64) -> F64:
+    """Lower median over the ranks of each recorded stage, by step, ns: if one of two is slow, the stage is not long.
+
+    Where ranks are missing, those count that have their counterparts in all recorded stages: context and data parallel
+    ranks differ by what they were dealt.
+    """
+    levels = []
+    for group in _alike(case):
+        ordered = np.sort(spent[group], axis=0)  # NaN last
+        known = np.maximum(np.isfinite(ordered).sum(axis=0), 1)
+        levels.append(ordered[(known - 1) // 2, np.arange(spent.shape[1])])
+    return np.array(levels)
+
+
+def _alike(case: Case) -> list[npt.NDArray[np.int64]]:
+    """The rows of each recorded stage with a counterpart in every other one; all of them where there are none."""
+    groups = _seen(case)
+    lines = [np.array([case.mesh.line(case.steps.ranks[row], ("pp",)) for row in g]) for g in groups]
+    common = set.intersection(*({tuple(line) for line in found.tolist()} for found in lines))
+    if not common:
+        return groups
+    return [
+        g[[tuple(line) in common for line in found.tolist()]] for g, found in zip(groups, lines, strict=True)
+    ]
+
+
+def _compute(case: Case) -> F64 | None:
+    """Compute of each rank in each step, ns; None where the trace does not tell it from what a rank does besides."""
+    on_gpu = all(r.on_gpu for r in case.ops.per_rank.values())
+    if isinstance(case.model, TableModel) or not on_gpu:
+        return None
+    computed = compute_in_steps(case.ops, case.steps)
+    return computed if np.nansum(computed) > 0 else None
+
+
+def _priced(case: Case, found: Sequence[_Longer]) -> LongStage:
+    """The longest stage of `found`, or all of them where only together they cost what they work longer."""
+    alone = _price(case, found[:1])
+    together = _price(case, found) if len(found) > 1 else alone
+    return together if together.gain > STAGE_GAIN * alone.gain else alone
+
+
+def _price(case: Case, found: Sequence[_Longer]) -> LongStage:
+    """The stages of `found` with the price of their work beyond that of the others."""
+    own = case.steps.own
+    levels = _levels(case, own)
+    cured = own.copy()
+    for one in found:
+        level = levels[_place(case, one.rows)]
+        cured[one.rows] = cured[one.rows] * ((level - one.over) / level)[None, :]
+    spent = np.nan_to_num(np.nansum(own, axis=1))
+    order = sorted(np.concatenate([one.rows for one in found]).tolist(), key=lambda r: (-float(spent[r]), r))
+    longer = max(float(np.nanmean(found[0].over)), 0.0)
+    most = max(sum(float(np.nanmean(one.over)) for one in found), 0.0)
+    if isinstance(case.model, TableModel):
+        gain = low = case.model.typical_saves_ns(order)
+        high = gain + case.residual_ns
+    else:
+        gain = max(case.model.recorded_ns - case.model.step_ns(cured), 0.0)
+        low = _saved(case.pinned_model, case.pinned_model, cured)
+        high = _saved(case.model, case.free_model, cured) + case.residual_ns
+    high = min(max(high, gain), max(most, gain))
+    return LongStage(tuple(order), found[0].z, longer, gain, max(low, 0.0), high)
+
+
+def _without_gaps(case: Case, stage: _Longer, priced: LongStage) -> LongStage:
+    """`priced`, with prices of a cure that shortens only the longest gaps of the `stage`, if its model tells."""
+    if not isinstance(case.model, StepModel):
+        return priced
+    cuts = without_gaps(case, case.model, stage.rows.tolist(), stage.over)
+    gain, low, high = (
+        model.recorded_ns - model.rescaled_ns(cuts)
+        for model in (case.model, case.pinned_model, case.free_model)
+        if isinstance(model, StepModel)
+    )
+    if gain < priced.gain:
+        return priced
+    return replace(priced, gain=gain, low=max(low, priced.low), high=max(gain, min(high, priced.over)))
+
+
+def _loading_costs(case: Case, stage: _Longer, loaders: Sequence[int], least: float) -> bool:
+    """Whether the step saves `least` ns if the `loaders` of a stage alone stand still as little as other stages do.
+
+    Others of the stage may stand still as long. True where the model of a table tells no gaps.
+    """
+    model = case.model
+    if not isinstance(model, StepModel):
+        return True
+    usual = _levels(case, case.steps.own)[_place(case, stage.rows)] - stage.over
+    cuts: Cuts = {}
+    for row in loaders:
+        over = np.nan_to_num(np.clip(case.steps.own[row] - usual, 0.0, None))
+        cuts |= without_gaps(case, model, [row], over)
+    return model.recorded_ns - model.rescaled_ns(cuts) >= least
+
+
+def _saved(recorded: StepModel | TableModel, model: StepModel | TableModel, cured: F64) -> float:
+    """What the step saves with the `cured` own times, ns."""
+    return recorded.recorded_ns - model.step_ns(cured)

@@ -1,0 +1,293 @@
+"""Slow links: transfers that take longer than their peers' though everybody arrived in time.
+
+The transfer of an operation begins when its last member has come. Groups along one axis that carry the same message
+are peers. The ranks at the slow link are in slow groups on every axis that can tell.
+"""
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+
+import numpy as np
+
+from tracekit.analysis.slowrank.case import Case
+from tracekit.analysis.slowrank.expected.dealt_transfers import message_of
+from tracekit.analysis.slowrank.expected.nodes import (
+    LONE_LINK,
+    UNPLACED,
+    lone_links,
+    nodes_of,
+    on_slow_node,
+    reach,
+    whole_boundaries,
+)
+from tracekit.analysis.slowrank.hypotheses.inferred_members import is_sure
+from tracekit.analysis.slowrank.hypotheses.link_cure import dear_channels, prices
+from tracekit.analysis.slowrank.hypotheses.link_peers import beside, crowded, short_pipeline
+from tracekit.analysis.slowrank.price_uncertainty import may_cost_ns
+from tracekit.intervals import I64
+from tracekit.matching.message_order import UNKNOWN_SIZE
+from tracekit.step_graph.statistics import MAD_TO_SIGMA, level_of, spread_of_others
+from tracekit.steps.steps import F64
+from tracekit.thresholds.slowrank import (
+    CLOCK_DOUBT,
+    LINK_NOISE_SHARE,
+    LINK_RATIO,
+    LINK_RATIO_OF_TWO,
+    LINK_REPEATS,
+    MIN_LOST_SHARE,
+    NETWORKS_RATIO,
+    TIME_SLICE_NS,
+    Z_LIMIT,
+)
+
+
+@dataclass(frozen=True)
+class SlowLink:
+    """The ranks at a slow link, which no collective can tell apart, and the cost of its transfers; ns."""
+
+    ranks: tuple[int, ...]
+    gain: float  # what the step would save with its peers' transfers
+    low: float  # the same if all that is not matched keeps its recorded length
+    high: float  # the same if all that is not matched shrinks to its transfer, and the model's error counts
+    channels: tuple[int, ...]
+    ratio: float  # slow transfer over that of its peers
+    slow_ns: float  # median transfer on the slow channels
+    peers_ns: float
+    z: float
+    late: float = (
+        0.0  # by how much its messages came later than their peers', on the slowest channel, ns a step
+    )
+    guessed: bool = (
+        False  # only messages show it whose ends were inferred, and only on clocks that they align
+    )
+    layout: str = ""  # why nodes may be what makes it slower than its peers; empty where they are not
+
+
+@dataclass(frozen=True)
+class _Slowness:
+    """The transfer of one message on a slow channel beside its peers'; ns."""
+
+    here: float
+    peers: float
+    z: float
+
+
+def slow_link(case: Case) -> SlowLink | None:
+    """The slow links, and what the step would save without them; None where none is significant or all are cheap.
+
+    Channels along the same mesh axes that carry the same message are compared with each other, those between nodes and
+    those inside one apart. The only link between nodes has no peer: it is compared with the others, and proves nothing.
+    """
+    nodes = nodes_of(case)
+    found = _slowest(case, nodes)
+    if not nodes and found is not None and _whole_boundaries(case, found):
+        return replace(found, layout=UNPLACED)
+    if nodes and found is None:
+        lone = lone_links(case, nodes)
+        found = _slowest(case, {}, lone) if lone else None
+        return found and replace(found, layout=LONE_LINK)
+    return found
+
+
+def _whole_boundaries(case: Case, found: SlowLink) -> bool:
+    """Whether all links between the stages that the slow ones connect are slow: nodes may end there."""
+    ops, rows = case.ops, case.waits.first_row
+    usable = np.flatnonzero(case.waits.complete & case.waits.timed & case.analysed[rows])
+    compared = [ops.channels[c] for c in np.unique(ops.channel[rows[usable]]).tolist()]
+    return found.ratio < NETWORKS_RATIO and whole_boundaries(case, found.channels, compared)
+
+
+def _slowest(
+    case: Case, nodes: Mapping[int, str | int], only: Collection[int] | None = None
+) -> SlowLink | None:
+    """`slow_link` among channels of one reach over `nodes`, or of any where that is empty; of channels `only`."""
+    slow, tested, late, sure = _slow_channels(case, nodes, only)
+    if not slow:
+        return None
+    dear = dear_channels(case, slow, late)
+    slow = {c: several for c, several in slow.items() if c in dear}
+    late = np.where(np.isin(case.ops.channel[case.waits.first_row], list(dear)), late, 0.0)
+    gain, low, high = prices(case, late)
+    longest = _longest(case, slow, late)
+    if max(high, may_cost_ns(high, longest)) < MIN_LOST_SHARE * case.step_ns:
+        return None
+    most = max(max(slow.values(), key=lambda v: max(s.z for s in v)), key=lambda s: s.here - s.peers)
+    ratio = most.here / max(most.peers, 1.0)
+    ranks = on_slow_node(case, set(slow), set(tested), nodes) or _at_the_link(case, set(slow), set(tested))
+    return SlowLink(
+        ranks, gain, low, high, tuple(sorted(slow)), ratio, most.here, most.peers, most.z, longest, not sure
+    )
+
+
+def _slow_channels(
+    case: Case, nodes: Mapping[int, str | int], only: Collection[int] | None
+) -> tuple[dict[int, list[_Slowness]], dict[int, list[int]], F64, bool]:
+    """(slow channels, instances compared by channel, ns by which each instance is late, whether the ends are sure)."""
+    ops = case.ops
+    message, scale = message_of(case)
+    brief = _briefest(case) / scale
+    delivery = case.waits.delivery.astype(np.float64)
+    late, scheduled, sure = np.zeros(len(delivery)), _thread_doubt(case), False
+    slow: dict[int, list[_Slowness]] = defaultdict(list)
+    tested: dict[int, list[int]] = defaultdict(list)
+    for channels in comparable(case, message, nodes):
+        for c, numbers in channels.items():
+            tested[c] += numbers
+        told = _compare(case, channels, brief, nodes)  # without any clock
+        for c, found in _compare(case, channels, delivery / scale, nodes).items():
+            if only is not None and c not in only:
+                continue
+            doubt = _doubt(case, ops.channels[c].members) if ops.channels[c].p2p and c not in told else 0.0
+            if found.here - found.peers <= max(doubt, scheduled):
+                continue
+            slow[c].append(found)
+            sure |= is_sure(case, c, channels[c], clockless=c in told)
+            token = str(ops.token[case.waits.first_row[channels[c][0]]])
+            usual = found.peers * scale[channels[c]]
+            if token.endswith(UNKNOWN_SIZE) and not ops.channels[c].p2p:  # large ones and small ones
+                usual = delivery[channels[c]] * found.peers / found.here
+            late[channels[c]] = np.maximum(delivery[channels[c]] - usual, 0.0)
+            untimed = _untimed(case, c, token)
+            late[untimed] = (np.minimum(delivery[untimed], found.here) - found.peers).clip(0.0)
+    for c, several in slow.items():
+        rest = _not_compared(case, c, tested[c])
+        late[rest] = np.maximum(late[rest], delivery[rest] * (1 - max(f.peers / f.here for f in several)))
+    return slow, tested, late, sure
+
+
+def _longest(case: Case, slow: Iterable[int], late: F64) -> float:
+    """By how much messages of one of the `slow` channels are `late` (ns, one an instance) in all, ns a step."""
+    channel = case.ops.channel[case.waits.first_row]
+    return max(float(late[channel == c].sum()) for c in slow) / len(case.steps.numbers)
+
+
+def _untimed(case: Case, channel: int, token: str) -> I64:
+    """Instances of `token` on a slow channel whose time is only bounded: they took no less than the others there."""
+    rows = case.waits.first_row
+    bounded = case.waits.complete & ~case.waits.timed & case.analysed[rows]
+    return np.flatnonzero(bounded & (case.ops.channel[rows] == channel) & (case.ops.token[rows] == token))
+
+
+def _not_compared(case: Case, channel: int, compared: list[int]) -> I64:
+    """Instances of a slow channel that carry what no other channel does, as tokens dealt to experts: slow as well.
+
+    A sound link would take the same share of the time as for what was compared.
+    """
+    rows = case.waits.first_row
+    usable = case.waits.complete & case.waits.timed & case.analysed[rows]
+    return np.setdiff1d(np.flatnonzero(usable & (case.ops.channel[rows] == channel)), compared)
+
+
+def comparable(case: Case, message: list[str], nodes: Mapping[int, str | int]) -> list[dict[int, list[int]]]:
+    """Return channel → instances of one `message` (by instance), for each set of channels that can be compared.
+
+    `nodes` are those of the ranks; where they are unknown, channels of any reach are compared.
+    """
+    ops, rows = case.ops, case.waits.first_row
+    families: dict[tuple[object, ...], dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
+    usable = np.flatnonzero(case.waits.complete & case.waits.timed & case.analysed[rows])
+    channels, which = np.unique(ops.channel[rows[usable]], return_inverse=True)
+    found = [ops.channels[c] for c in channels.tolist()]
+    alike = [(case.shape_of(c), reach(c, nodes), c.p2p) for c in found]
+    for number, at in zip(usable.tolist(), which.tolist(), strict=True):
+        if alike[at][0]:
+            families[*alike[at], message[number]][found[at].number].append(number)
+    return [channels for channels in families.values() if len(channels) > 1]
+
+
+def _briefest(case: Case) -> F64:
+    """By instance the duration of its briefest operation, ns: whoever came last to a message waited for nobody."""
+    ops = case.ops
+    brief = np.full(len(case.waits.first_row), np.inf)
+    rows = np.flatnonzero(ops.instance >= 0)
+    np.minimum.at(brief, ops.instance[rows], (ops.end - ops.start)[rows].astype(np.float64))
+    return brief
+
+
+def _compare(
+    case: Case,
+    channels: dict[int, list[int]],
+    spent: F64,
+    nodes: Mapping[int, str | int] = MappingProxyType({}),
+) -> dict[int, _Slowness]:
+    """The channels that spend longer than the median of the others; `channels` holds their instances, `spent` is ns.
+
+    In a short pipeline the others are links of other ranks, or `nodes`, and those found to be sound.
+    """
+    places = {c: _by_place(case, n) for c, n in channels.items()}
+    level = _both_ways(
+        case, {c: float(np.mean([np.median(spent[p]) for p in found])) for c, found in places.items()}
+    )
+    slow: dict[int, _Slowness] = {}
+    usual = dict(zip(level, zip(*spread_of_others(list(level.values())), strict=True), strict=True))
+    ends = short_pipeline([case.ops.channels[c] for c in channels], nodes)
+    for channel in sorted(channels, key=lambda c: not beside(ends, c, ())):  # those that touch all come last
+        others = beside(ends, channel, slow) if crowded(ends, channel) else []
+        peers, between = level_of([level[c] for c in others]) if others else usual[channel]
+        ratio = LINK_RATIO if len(others or channels) > 2 else LINK_RATIO_OF_TWO
+        apart = np.concatenate([np.abs(spent[p] - np.median(spent[p])) for p in places[channel]])
+        noise = MAD_TO_SIGMA * float(np.median(apart)) / np.sqrt(len(channels[channel]))
+        scale = max(float(np.hypot(noise, between)), LINK_NOISE_SHARE * peers, 1.0)
+        z = (level[channel] - peers) / scale
+        if level[channel] > ratio * peers and z > Z_LIMIT:
+            slow[channel] = _Slowness(level[channel], peers, z)
+    return slow
+
+
+def _by_place(case: Case, numbers: list[int]) -> list[I64]:
+    """A channel's instances; those that may differ are split by their place in the step, if enough steps repeat them.
+
+    In a pipeline every second message of a slow link may be asked for late enough to hide it, and operations whose
+    size is unknown carry now more, now less: that is not noise.
+    """
+    chosen, ops = np.array(numbers), case.ops
+    rows = case.waits.first_row[chosen]
+    if not ops.channels[int(ops.channel[rows[0]])].p2p and not str(ops.token[rows[0]]).endswith(UNKNOWN_SIZE):
+        return [chosen]
+    steps = [chosen[ops.step[rows] == step] for step in np.unique(ops.step[rows])]
+    places = min(len(step) for step in steps)
+    if len(steps) < LINK_REPEATS or places == 1:
+        return [chosen]
+    return [np.array([step[place] for step in steps]) for place in range(places)]
+
+
+def _doubt(case: Case, members: tuple[int, ...]) -> float:
+    """The difference of transfers between two ranks that their clocks alone may cause, ns."""
+    return CLOCK_DOUBT * sum(case.clocks.doubt.get(r, 0.0) for r in members)
+
+
+def _thread_doubt(case: Case) -> float:
+    """The difference of transfers that the scheduler of a host may cause where threads carry them out, ns."""
+    ranks = case.ops.per_rank.values()
+    return (
+        TIME_SLICE_NS
+        if any(r.stream is not None and not r.on_gpu and (r.stream >= 0).any() for r in ranks)
+        else 0.0
+    )
+
+
+def _both_ways(case: Case, level: dict[int, float]) -> dict[int, float]:
+    """Mean transfer of both directions between two ranks, by channel; an error of their clocks cancels in it. ns."""
+    known = case.ops.channels
+    number = {known[c].members: c for c in level if known[c].p2p}
+    back = {c: number.get(known[c].members[::-1], c) if known[c].p2p else c for c in level}
+    return {c: (value + level[back[c]]) / 2 for c, value in level.items()}
+
+
+def _at_the_link(case: Case, slow: set[int], tested: set[int]) -> tuple[int, ...]:
+    """The ranks in most slow channels; if some of them are in no sound channel, those alone.
+
+    The evidence cannot tell them apart.
+    """
+    bad = {r: 0 for c in slow for r in case.ops.channels[c].members}
+    sound = dict.fromkeys(bad, 0)
+    for c in tested:
+        for r in case.ops.channels[c].members:
+            if r in bad:
+                (bad if c in slow else sound)[r] += 1
+    most = max(bad.values())
+    worst = [r for r, n in bad.items() if n == most]
+    clear = [r for r in worst if not sound[r]] if most > 1 else []
+    return tuple(sorted(clear or worst))

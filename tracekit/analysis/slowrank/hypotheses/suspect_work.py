@@ -1,0 +1,213 @@
+"""How suspects spend their time beside their peers: questions whose answers decide between verdicts."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from tracekit.analysis.slowrank.case import Case
+from tracekit.analysis.slowrank.expected.sampling import sampled
+from tracekit.analysis.slowrank.hypotheses.explain import explain
+from tracekit.intervals import Intervals
+from tracekit.rank_events.launch_pace import FREE, MOSTLY, launch_pace
+from tracekit.steps.features import Features, read_features
+from tracekit.steps.host_need import on_host
+from tracekit.steps.steps import F64
+from tracekit.thresholds.launches import HOST_PACE
+from tracekit.thresholds.slowrank import (
+    ATTENTION_ALONE,
+    DOCUMENTS_REACH,
+    MAJORITY,
+    MATES_ALIKE,
+    MATES_ENTRIES,
+    MATES_SHARE,
+    PEERS_SAMPLED,
+    PRODUCTS_STEADY,
+    ROLE_EQUALITY,
+    ROLE_RANKS,
+    STEP_SHARE,
+)
+from tracekit.thresholds.tables import ENOUGH_STEPS
+from tracekit.thresholds.unlike import STALL_SHARE, STALL_TIMES, STALLS
+
+
+def features_of(case: Case, row: int) -> Features | None:
+    """Features of the rank in `row` of Steps; None where it has no step whole."""
+    return read_features(case.run, case.ops, case.steps, case.steps.ranks[row])
+
+
+def peers_of(case: Case, row: int, suspects: Sequence[int], *, other_stages: bool = False) -> list[Features]:
+    """Features of some unsuspected ranks of the stage of `row`, or of any stage; at most PEERS_SAMPLED."""
+    stage = next(g for g in case.stages if row in g)
+    pool = np.arange(len(case.steps.ranks)) if other_stages else stage
+    rows = [int(r) for r in pool if r not in suspects and np.isfinite(case.steps.own[r]).any()]
+    return [f for r in sampled(rows) if (f := features_of(case, r)) is not None]
+
+
+def only_attention(case: Case, rows: Sequence[int]) -> bool:
+    """Whether the excess of the worst suspect, `rows[0]`, is attention alone; a slow device slows products as well.
+
+    What tokens and communication explain of its time is no part of the excess: few tokens may hide it.
+    """
+    mine, peers = features_of(case, rows[0]), peers_of(case, rows[0], rows)
+    if mine is None or not peers:
+        return False
+    excess = mine.own - float(np.median([p.own for p in peers])) - float(np.nanmean(case.met.told[rows[0]]))
+    attention = mine.attention - float(np.median([p.attention for p in peers]))
+    products = mine.matmul - float(np.median([p.matmul for p in peers]))
+    usual = float(np.median([p.attention for p in peers]))
+    share = attention / max(usual, 1.0)
+    products_share = products / max(float(np.median([p.matmul for p in peers])), 1.0)
+    return excess > 0 and attention >= ATTENTION_ALONE * excess and products_share < PRODUCTS_STEADY * share
+
+
+def dealt_to_its_replica(case: Case, row: int) -> bool:
+    """Whether the documents that its replica was dealt explain why a rank works longer.
+
+    The same documents pass through all stages, so these work longer in the same steps, and shorter in others; or those
+    of the other replicas rise and fall together as well. A slow device has no faster step, and makes no other stage
+    longer.
+    """
+    rank = case.steps.ranks[row]
+    line = set(case.mesh.line(rank, ("pp",))) - {rank}
+    mates = [i for i, r in enumerate(case.steps.ranks) if r in line]
+    values = case.found.value[[row, *mates]]
+    values = values[:, np.isfinite(values).all(axis=0)]
+    if not mates or values.shape[1] < ENOUGH_STEPS:
+        return False
+    mine, theirs = values[0], values[1:] * np.sign(values[0])
+    if not (theirs >= MATES_SHARE * np.abs(mine)).all():
+        return False
+    return bool(mine.min() < -MATES_SHARE * np.abs(mine).mean()) or _documents_show(case, row)
+
+
+def _documents_show(case: Case, row: int) -> bool:
+    """Whether the stages of each replica work longer, and shorter, in the same steps; also without that of `row`.
+
+    By how much a rank is longer or shorter in every step is no document's doing, and left out; so is a step that
+    windows cut, in which all stages of a replica lack the same. `row` may be longer by little more than documents
+    make the other replicas change.
+    """
+    rank = case.steps.ranks[row]
+    mine = case.mesh.line(rank, ("pp",))
+    whole = np.array([number != case.cut for number in case.steps.numbers])
+    turns: dict[tuple[int, ...], list[F64]] = defaultdict(list)
+    for stage in case.stages:
+        lines = [case.mesh.line(case.steps.ranks[r], ("pp",)) for r in stage.tolist()]
+        own, others = case.steps.own[stage][:, whole], [line != mine for line in lines]
+        beyond = own - np.median(own[others], axis=0) if any(others) else np.full(own.shape, np.nan)
+        for line, values in zip(lines, beyond - beyond.mean(axis=1, keepdims=True), strict=True):
+            turns[line].append(values)
+    everybody = _alike(list(turns.values()))
+    rest = [found for line, found in turns.items() if line != mine]
+    most = max(
+        (float(np.abs(np.nan_to_num(v)).max(initial=0.0)) for found in rest for v in found), default=0.0
+    )
+    if float(np.nanmean(case.found.value[row])) > DOCUMENTS_REACH * most:
+        return False
+    return everybody >= MATES_ALIKE and _alike(rest) >= MAJORITY
+
+
+def _alike(turns: Sequence[Sequence[F64]]) -> float:
+    """Correlation of how the first and any other stage of a replica change; 0 where too few were measured."""
+    pairs = [(found[0], later) for found in turns for later in found[1:]]
+    first = np.concatenate([x for x, _ in pairs] or [np.zeros(0)])
+    later = np.concatenate([y for _, y in pairs] or [np.zeros(0)])
+    known = np.isfinite(first) & np.isfinite(later)
+    if int(known.sum()) < MATES_ENTRIES or not first[known].any() or not later[known].any():
+        return 0.0
+    return float(np.corrcoef(first[known], later[known])[0, 1])
+
+
+def late_loaders(case: Case, rows: Sequence[int]) -> tuple[int, ...]:
+    """The ranks among `rows` whose data loading explains most of their excess over other stages."""
+    peers = peers_of(case, rows[0], rows, other_stages=True)
+    if not peers:
+        return ()
+    own, loader = (float(np.median([getattr(p, name) for p in peers])) for name in ("own", "loader"))
+    late = []
+    for row in rows:
+        mine = features_of(case, row)
+        if mine is not None and mine.own > own and mine.loader - loader >= MAJORITY * (mine.own - own):
+            late.append(row)
+    return tuple(late)
+
+
+def paused_hosts(case: Case, rows: Sequence[int]) -> tuple[int, ...]:
+    """The ranks among `rows` whose excess over other stages is that their processes pause."""
+    peers = peers_of(case, rows[0], rows, other_stages=True)
+    found = [(row, features_of(case, row)) for row in rows] if peers else []
+    return tuple(row for row, mine in found if mine is not None and explain(mine, peers)[0] == "host_stall")
+
+
+def stalled_often(case: Case, row: int, excess: float) -> bool:
+    """Whether most of `excess` (ns in all) of the rank in `row` is several gaps, each longer than any of its peers.
+
+    One gap is an accident of one operation; several are a host that stalls again and again, though in one step alone.
+    """
+    mine, peers = features_of(case, row), peers_of(case, row, (row,))
+    if mine is None or not peers:
+        return False
+    usual = STALL_TIMES * float(np.median([p.gaps.max(initial=0) for p in peers]))
+    long = mine.gaps[mine.gaps > max(usual, STALL_SHARE * excess)]
+    return len(long) >= STALLS and float(long.sum()) >= MAJORITY * excess
+
+
+def launches_alike(case: Case, rows: Sequence[int], others: Sequence[int]) -> bool:
+    """Whether the hosts of `rows` launch as fast as those of `others`, of some of each; False where nothing tells.
+
+    Those that are held up at nearly every launch show no pace of their own. If they are quicker all the same most of
+    the time, hosts of `rows` are slow.
+    """
+    paces = [pace_among(case, rows, others, percentile) for percentile in (FREE, MOSTLY)]
+    return all(p is not None and p[0] <= HOST_PACE * p[1] for p in paces)
+
+
+def pace_beside(case: Case, row: int) -> tuple[float, float] | None:
+    """Ns between two launches of the host of `row`, and of some of its stage's others; None where nothing tells."""
+    return pace_among(case, (row,), np.setdiff1d(next(g for g in case.stages if row in g), row).tolist())
+
+
+def pace_among(
+    case: Case, rows: Sequence[int], others: Sequence[int], percentile: float = FREE
+) -> tuple[float, float] | None:
+    """Return median ns between two launches of the hosts of `rows`, and of `others`; None if nothing tells one.
+
+    That of one host is a `percentile` of its launches.
+    Of `rows` the steps in which they are slow count: in others a host that is slow at times launches as fast as any.
+    Those that wait for them are held up in these steps, and show their pace elsewhere.
+    """
+    value = np.nan_to_num(case.found.value[list(rows)]).max(axis=0)
+    slow = value >= STEP_SHARE * max(float(value.max()), 0.0)
+    ranks = case.steps.ranks
+    mine = [launch_pace(case.run, ranks[r], _spans(case, r, slow), percentile) for r in rows[:PEERS_SAMPLED]]
+    theirs = [launch_pace(case.run, ranks[r], None, percentile) for r in others[:PEERS_SAMPLED]]
+    known = [p for p in mine if p is not None], [p for p in theirs if p is not None]
+    return (float(np.median(known[0])), float(np.median(known[1]))) if all(known) else None
+
+
+def _spans(case: Case, row: int, slow: npt.NDArray[np.bool_]) -> Intervals | None:
+    """The `slow` steps on the host of the rank in `row`; None where nothing tells when it began them."""
+    begins, ends = on_host(case.ops, case.steps, case.steps.ranks[row])
+    known = slow & (ends > begins)
+    return (begins[known], ends[known]) if known.any() else None
+
+
+def by_role(case: Case, rows: Sequence[int]) -> bool:
+    """Whether `rows` are all ranks of tensor index 0 in their stages, several a stage, with similar excesses.
+
+    If one rank of a tensor group loads and broadcasts the data, or logs, in every replica, the job was written so. A
+    slow host or device does not pick the same index everywhere.
+    """
+    chosen = {case.steps.ranks[r] for r in rows}
+    stages = {case.mesh.coords(r)["pp"] for r in chosen}
+    excess = case.found.mean[list(rows)]
+    if case.mesh.sizes["tp"] < 2 or not float(np.min(excess)) >= ROLE_EQUALITY * float(np.max(excess)):
+        return False
+    inside = [r for r in case.steps.ranks if case.mesh.coords(r)["pp"] in stages]
+    for axes in (("tp",), ("tp", "cp")):
+        told = [r for r in inside if all(case.mesh.coords(r)[a] == 0 for a in axes)]
+        if chosen == set(told) and len(told) >= ROLE_RANKS * len(stages):
+            return True
+    return False

@@ -1,0 +1,1 @@
+"""Ranks without a trace: what the others may be waiting for."""

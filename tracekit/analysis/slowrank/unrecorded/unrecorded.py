@@ -1,0 +1,278 @@
+"""Ranks without a trace: the others may be waiting for one of them.
+
+An operation with an unseen member is compared with complete operations of its kind, else with the same operation in the
+other data-parallel replicas. Where there is neither, nothing tells waiting from transfer.
+"""
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from tracekit.analysis.slowrank.case import Case
+from tracekit.analysis.slowrank.unrecorded.quickest import beyond_likes, beyond_quickest
+from tracekit.analysis.slowrank.wording import listed
+from tracekit.matching.channels import Channel
+from tracekit.rank_events.operation_names import MESSAGES
+from tracekit.steps.steps import F64
+from tracekit.thresholds.slowrank import (
+    MIN_LOST_SHARE,
+    ROUND_TRIP,
+    SLOWEST_BYTES_PER_NS,
+    SLOWEST_START_NS,
+    SUSPECT_SHARE,
+)
+from tracekit.timing.buffered_sends import bytes_of
+from tracekit.units import ms
+
+Kind = tuple[str, tuple[object, ...], tuple[int, ...]]
+"""Operations that replicas can compare: message, shape of the channel, pipeline stages of its members."""
+
+
+@dataclass(frozen=True)
+class Unseen:
+    """What ranks without a trace may cost, ns a step on the rank most hit.
+
+    known: operations with unseen members last longer by this than others of their kind. undecided: spent in such
+    operations that nothing can be compared with. ranks: unseen members behind `known`, worst first; where that is
+    nothing, those behind `undecided`. awaited: of `undecided`, beyond what the slowest network would need, or beyond
+    the quickest transfer of the same message: one that takes longer may wait.
+    """
+
+    known: float
+    undecided: float
+    ranks: tuple[int, ...]
+    awaited: float = 0.0
+
+
+@dataclass(frozen=True)
+class _Partial:
+    """One operation with an unseen member: its place among Operations, and the exposed time it lasted at least, ns."""
+
+    row: int
+    spent: float
+
+
+def waited_for_missing(case: Case) -> Unseen:
+    """Return what the recorded ranks wait for those without a trace.
+
+    Too long is beyond the transfer and the wait that the other members would have if one member of a complete
+    operation were left out, because members wait for each other in every job.
+    """
+    missing = frozenset(case.missing)
+    partial = _partial(case, missing)
+    open_ends = _to_somebody(case) if missing else {}
+    if not partial and not open_ends:
+        return Unseen(0.0, 0.0, ())
+    usual = _usual(case)
+    over: dict[int, float] = {}
+    undecided: dict[int, float] = {}
+    longer: dict[int, float] = {}
+    kinds: dict[Kind, list[_Partial]] = defaultdict(list)
+    for p in partial:
+        kinds[_kind(case, p.row)].append(p)
+    for kind, group in kinds.items():
+        compared = _beside_complete(group, usual.get(kind))
+        if compared is None:
+            compared = _beside_replicas(case, kind, group)
+            undecided.update({} if compared is None else _in_every_replica(group))
+        compared = compared or _beside_complete(group, usual.get(_any_stage(kind)))
+        over.update(compared or {})
+        undecided.update({p.row: p.spent for p in group} if compared is None else {})
+        longer.update(beyond_quickest(case, [p.row for p in group]) if compared is None else {})
+    shortest = {row: float(case.waits.transfer[case.ops.instance[row]]) for row in longer}
+    awaited = max(beyond_network(case, undecided), _worst(case, longer), beyond_others(case, shortest))
+    known, named = _worst(case, over), _behind(case, over, missing)
+    if not named:  # one rank waits longer, but nobody makes all of its groups wait
+        known, named = 0.0, _behind(case, undecided, missing)
+    undecided.update(open_ends)
+    named = named or (tuple(sorted(missing)) if open_ends else ())
+    return Unseen(known, _worst(case, undecided), named, awaited)
+
+
+def reason_of(case: Case, unseen: Unseen) -> str:
+    """Return the sentence that tells what the recorded ranks wait, or may wait, and for whom."""
+    found = unseen.known >= MIN_LOST_SHARE * case.step_ns
+    spent = ms(unseen.known if found else unseen.undecided)
+    doubt = "" if found else ", and no recorded operation tells whether they wait there"
+    return (
+        f"the ranks read {'wait' if found else 'spend'} {spent:.1f} ms of {ms(case.step_ns):.1f} ms a step in groups "
+        f"whose rank {listed(unseen.ranks)} has no trace{doubt}; add its trace"
+    )
+
+
+def partial_rows(case: Case, missing: frozenset[int]) -> list[int]:
+    """Return the rows of the analysed operations that have a member among the `missing` ranks."""
+    ops = case.ops
+    absent = np.array([bool(missing & set(c.members)) for c in ops.channels] or [False])
+    found = np.flatnonzero((ops.channel >= 0) & absent[np.maximum(ops.channel, 0)] & case.analysed)
+    return [int(row) for row in found]
+
+
+def beyond_network(case: Case, spent: Mapping[int, float]) -> float:
+    """Return the most that a rank spends (by operation, ns) beyond what the slowest network would need, ns a step."""
+    return _worst(case, _beyond_network(case, spent))
+
+
+def beyond_others(case: Case, lasted: Mapping[int, float]) -> float:
+    """Return the most that a rank spends beyond what other operations of the group would need, as `beyond_likes`."""
+    return _worst(case, beyond_likes(case, lasted))
+
+
+def _partial(case: Case, missing: frozenset[int]) -> list[_Partial]:
+    """The analysed operations that have a member without a trace."""
+    ops, waits = case.ops, case.waits
+    found = []
+    for i in partial_rows(case, missing):
+        alone = ops.channels[int(ops.channel[i])].p2p or ops.instance[i] < 0
+        least = ops.end[i] - ops.start[i] if alone else waits.transfer[ops.instance[i]]
+        found.append(_Partial(i, float(min(least, ops.exposed[i]))))
+    return found
+
+
+def _beside_complete(group: list[_Partial], should: float | None) -> dict[int, float] | None:
+    """By operation the time beyond what complete ones of its kind make their members wait, ns; None without any."""
+    return None if should is None else {p.row: p.spent - should for p in group}
+
+
+def _any_stage(kind: Kind) -> Kind:
+    return kind[0], kind[1], ()
+
+
+def _kind(case: Case, row: int) -> Kind:
+    channel = case.ops.channels[int(case.ops.channel[row])]
+    token = case.ops.op if channel.p2p else case.ops.token
+    stages = (
+        _ends(case, channel) if channel.p2p else tuple(sorted({_stage(case, r) for r in channel.members}))
+    )
+    return str(token[row]), case.shape_of(channel), stages
+
+
+def _beside_replicas(case: Case, kind: Kind, group: list[_Partial]) -> dict[int, float] | None:
+    """By operation the time beyond the lower median of the replicas, ns; None where replicas cannot tell.
+
+    The lower median is right while fewer than half of the replicas, or one of two, wait for somebody unseen. A stage
+    that nobody recorded may be too long in every replica.
+    """
+    ops = case.ops
+    spent: dict[int, dict[int, float]] = defaultdict(lambda: defaultdict(float))
+    count: dict[int, int] = defaultdict(int)
+    for p in group:
+        rank = int(ops.rank[p.row])
+        spent[case.mesh.coords(rank)["dp"]][rank] += p.spent
+        count[rank] += 1
+    seen = {_stage(case, r) for r in ops.ranks}
+    if _crosses_replicas(kind) or len(spent) < 2 or not seen.issuperset(kind[2]):
+        return None
+    levels = sorted(float(np.mean(list(by_rank.values()))) for by_rank in spent.values())
+    usual = levels[(len(levels) - 1) // 2]
+    return {p.row: p.spent - usual / count[int(ops.rank[p.row])] for p in group}
+
+
+def _in_every_replica(group: list[_Partial]) -> dict[int, float]:
+    """By operation the time beyond the quickest one of its kind, ns: ranks of all replicas may wait for unseen ones."""
+    least = min(p.spent for p in group)
+    return {p.row: p.spent - least for p in group}
+
+
+def _beyond_network(case: Case, spent: Mapping[int, float]) -> dict[int, float]:
+    """By collective of a device the time of `spent` beyond its transfer on the slowest network, ns.
+
+    The last recorded member may still have waited for an unseen one; the network bounds only a transfer of known size.
+    """
+    ops = case.ops
+    beyond = {}
+    for row, lasted in spent.items():
+        if not ops.per_rank[int(ops.rank[row])].on_gpu or ops.channels[int(ops.channel[row])].p2p:
+            continue
+        beyond[row] = max(lasted - slowest_ns(str(ops.token[row])), 0.0)
+    return beyond
+
+
+def slowest_ns(token: str) -> float:
+    """Return the longest that any network takes for a collective of `token`; of one without a size, to begin. ns."""
+    return SLOWEST_START_NS + ROUND_TRIP * max(bytes_of(token), 0) / SLOWEST_BYTES_PER_NS
+
+
+def _crosses_replicas(kind: Kind) -> bool:
+    """Whether the members of a channel stand in several data-parallel replicas."""
+    return "dp" in {axis[0] if isinstance(axis, tuple) else axis for axis in kind[1]}
+
+
+def _to_somebody(case: Case) -> dict[int, float]:
+    """By operation the exposed time of those with whom nothing tells, ns: it may be with a rank without a trace.
+
+    They are messages without a peer, and collectives without a group.
+    """
+    ops = case.ops
+    rows = np.flatnonzero((ops.channel < 0) & case.analysed & (ops.op != "other"))
+    return {int(row): float(ops.exposed[row]) for row in rows}
+
+
+def _worst(case: Case, over: Mapping[int, float]) -> float:
+    """The largest sum of `over` (by operation) on one rank, ns a step; 0 where no sum is positive."""
+    lost: dict[int, float] = defaultdict(float)
+    for row, value in over.items():
+        lost[int(case.ops.rank[row])] += value
+    return max(0.0, *lost.values(), 0.0) / len(case.steps.numbers)
+
+
+def _behind(case: Case, over: Mapping[int, float], missing: frozenset[int]) -> tuple[int, ...]:
+    """Ranks without a trace by the time that others spend in operations with them, the longest first.
+
+    Nothing tells apart those of the group in which others spend most: if one of them is named, all are.
+    """
+    blame: dict[int, float] = defaultdict(float)
+    groups: dict[tuple[int, ...], float] = defaultdict(float)
+    for row, value in over.items():
+        members = case.ops.channels[int(case.ops.channel[row])].members
+        groups[members] += value
+        for rank in missing.intersection(members):
+            blame[rank] += value
+    worst = max(blame.values(), default=0.0)
+    kept = {r for r, v in blame.items() if v > 0 and v >= SUSPECT_SHARE * worst}
+    first = max(groups, key=lambda g: (groups[g], g), default=())
+    if kept.intersection(first):
+        kept |= missing.intersection(first)
+    return tuple(sorted(kept, key=lambda r: (-blame[r], r)))
+
+
+def _stage(case: Case, rank: int) -> int:
+    return case.mesh.coords(rank)["pp"]
+
+
+def _ends(case: Case, channel: Channel) -> tuple[int, int]:
+    """Pipeline stages of the source and the destination of a channel between two ranks."""
+    source, destination = channel.members
+    return _stage(case, source), _stage(case, destination)
+
+
+def _usual(case: Case) -> dict[Kind, float]:
+    """Mean time that complete operations make their members wait, by kind, and by kind at any stage; ns.
+
+    A message counts with its pipeline bubble. A collective counts with the quickest member if one were unseen.
+    """
+    ops, waits = case.ops, case.waits
+    spent: dict[Kind, list[float]] = defaultdict(list)
+    for i in np.flatnonzero((ops.instance >= 0) & ops.among(MESSAGES)).tolist():
+        spent[_kind(case, i)].append(float(min(ops.exposed[i], ops.end[i] - ops.start[i])))
+    least = _least(case)
+    for number in np.flatnonzero(waits.complete & np.isfinite(least)).tolist():
+        row = int(waits.first_row[number])
+        if str(ops.op[row]) not in MESSAGES:
+            kind = _kind(case, row)
+            spent[kind].append(float(least[number]))
+            spent[_any_stage(kind)].append(float(least[number]))
+    return {k: float(np.mean(v)) for k, v in spent.items()}
+
+
+def _least(case: Case) -> F64:
+    """By instance the duration of the quickest member if one member of it were unseen, ns; infinite of one member."""
+    ops, waits = case.ops, case.waits
+    duration = (ops.end - ops.start).astype(np.float64)
+    second = np.full(len(waits.members), np.inf)
+    rows = np.flatnonzero(ops.instance >= 0)
+    rows = rows[waits.last[ops.instance[rows]] != rows]
+    np.minimum.at(second, ops.instance[rows], duration[rows])
+    return np.asarray(waits.transfer + (second - waits.transfer) / np.maximum(waits.members, 1), np.float64)

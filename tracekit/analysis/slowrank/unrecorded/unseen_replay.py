@@ -1,0 +1,72 @@
+"""What recorded ranks wait beyond a replay in which ranks without a trace work as typical peers do.
+
+Where that replay follows the recording closer than one of the recorded ranks alone, and leaves nobody waiting for long,
+the recorded ranks explain what was recorded, and need no slow unseen one.
+"""
+
+from collections import defaultdict
+from dataclasses import replace
+
+import numpy as np
+
+from tracekit.analysis.slowrank.case import Case
+from tracekit.analysis.slowrank.unrecorded.unrecorded import (
+    Unseen,
+    beyond_network,
+    beyond_others,
+    partial_rows,
+    waited_for_missing,
+)
+from tracekit.step_graph.replay import StepModel
+from tracekit.step_graph.unseen_ranks import with_unseen
+from tracekit.thresholds.slowrank import MIN_LOST_SHARE, UNSEEN_ERROR
+
+
+def with_typical_unseen(case: Case) -> Case | None:
+    """`case` whose model holds unseen ranks as well; None where they do not matter, or it misses what was recorded."""
+    least = MIN_LOST_SHARE * case.step_ns
+    unseen = waited_for_missing(case)
+    if not isinstance(case.model, StepModel) or max(unseen.known, unseen.undecided) < least:
+        return None
+    model = with_unseen(case, case.model, case.found)
+    if model is None:
+        return None
+    found = replace(case, model=model, seen=case.model)
+    allowed = max(case.residual_ns, UNSEEN_ERROR * case.step_ns)
+    return found if found.residual_ns < allowed and _left(found) < least else None
+
+
+def waited_for_unseen(case: Case) -> Unseen:
+    """What the recorded ranks wait for those without a trace: what a replay with typical ones leaves, where it holds.
+
+    What nothing can be compared with stays undecided all the same: a replay that holds names, and proves no health.
+    """
+    unseen = waited_for_missing(case)
+    if case.seen is None:
+        return unseen
+    left = _left(case)
+    transfers = _transfers(case)
+    awaited = max(left, beyond_network(case, transfers), beyond_others(case, transfers))
+    return replace(unseen, known=min(unseen.known, left), awaited=min(unseen.awaited, awaited))
+
+
+def _transfers(case: Case) -> dict[int, float]:
+    """By operation with an unseen member the transfer that the model gives it, ns: it may be a wait for that one."""
+    model, missing = case.model, frozenset(case.missing)
+    if not isinstance(model, StepModel):
+        return {}
+    return {row: float(model.transfer[model.instance[row]]) for row in partial_rows(case, missing)}
+
+
+def _left(case: Case) -> float:
+    """The most that a rank stood still on one axis beyond what the model of `case` gives, ns a step."""
+    if not isinstance(case.model, StepModel):
+        return 0.0
+    ops = case.ops
+    over = np.where(case.analysed, ops.exposed, 0).astype(np.float64)
+    event, stood = case.model.replay()
+    np.subtract.at(over, event[event < len(over)], stood[event < len(over)])
+    left: dict[tuple[int, str], float] = defaultdict(float)
+    for row in np.flatnonzero(over).tolist():
+        left[int(ops.rank[row]), str(case.axis[row])] += float(over[row])
+    return max(left.values(), default=0.0) / len(case.steps.numbers)

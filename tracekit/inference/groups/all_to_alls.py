@@ -1,0 +1,85 @@
+"""All-to-alls whose kernels have the name of a message's, and no argument that tells more.
+
+NCCL carries an all-to-all out by sends and receives, in a kernel of that name. What leaves together on three ranks or
+more that came one after the other is no message between two.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+
+from tracekit.inference.groups.common_ends import Members, Together, choose
+from tracekit.inference.groups.inferred_groups import named
+from tracekit.inference.groups.places_apart import ways_by_place
+from tracekit.inference.groups.possible_ways import allowed_ways
+from tracekit.inference.groups.stream_sequences import NO_GROUP, StreamClass, stream_classes
+from tracekit.inference.groups.usual_numbering import Way, by_parts, members_of
+from tracekit.mesh import Mesh
+from tracekit.rank_events.operation_names import MESSAGES
+from tracekit.rank_events.operations import RankOps
+from tracekit.store import Run
+from tracekit.thresholds.tables import LEAST_IN_ALL_TO_ALL
+
+ALL_TO_ALL = "all_to_all"
+PIPELINE = "pp"
+
+
+def silent_messages(rank: RankOps) -> npt.NDArray[np.bool_]:
+    """Return whether each operation may be a message and names neither direction nor peer nor group."""
+    if rank.stream is None or not rank.op:
+        return np.zeros(len(rank.op), bool)
+    silent = (np.array(rank.op, str) == "send_recv") & (rank.src == NO_GROUP) & (rank.dst == NO_GROUP)
+    silent &= (rank.group == NO_GROUP) & (rank.stream != NO_GROUP)
+    return silent if rank.way is None else np.asarray(silent & (rank.way == 0), bool)
+
+
+def with_all_to_alls(run: Run, ranks: list[RankOps], mesh: Mesh) -> tuple[Run, list[RankOps]]:
+    """Return `run` and `ranks` with the all-to-alls among silent messages, in their groups."""
+    recorded = {r.rank for r in ranks}
+    classes = stream_classes(ranks, by_place=True, rows=silent_messages)
+    found: dict[tuple[int, int], Members] = {}
+    for streams, ways in allowed_ways(run, mesh, classes, recorded):
+        alike = _dealt(streams, ways, recorded)
+        found |= members_of([(streams, alike)], recorded) if alike else {}
+    if mesh.sizes[PIPELINE] > 1:
+        mute = {r.rank for r in ranks if not _exchanges(r, found)}
+        found = {key: group for key, group in found.items() if not mute & set(group)}
+    if not found:
+        return run, ranks
+    return named(run, [_renamed(r, found) for r in ranks], found)
+
+
+def _exchanges(rank: RankOps, found: Mapping[tuple[int, int], Members]) -> bool:
+    """Whether a rank of a pipeline has messages beside the all-to-alls that were `found`, as every stage does.
+
+    Messages of tensor ranks, which are in step, leave together as well.
+    """
+    silent, stream = silent_messages(rank), rank.stream
+    if stream is not None:
+        silent &= ~np.isin(stream, [s for r, s in found if r == rank.rank])
+    return bool(silent.any() or np.isin(np.array(rank.op, str), MESSAGES).any())
+
+
+def _dealt(streams: StreamClass, ways: Sequence[Way], recorded: set[int]) -> list[Way]:
+    """The ways that may be those of a class that leaves together in groups of several that waited, at no place else."""
+    alike = by_parts(streams, ways, recorded)
+    parts, together = list(alike), Together(streams)
+    way = choose(together, parts)
+    if way is None or not set(ways_by_place(streams, parts).values()) <= {way}:
+        return []
+    several = min(len(group) for group in parts[way]) >= LEAST_IN_ALL_TO_ALL
+    return alike[parts[way]] if several and together.proven(parts[way]) else []
+
+
+def _renamed(rank: RankOps, found: dict[tuple[int, int], Members]) -> RankOps:
+    """`rank` with the silent messages of the streams in `found` as all-to-alls."""
+    silent = silent_messages(rank)
+    if rank.stream is not None:
+        silent &= np.isin(rank.stream, [s for r, s in found if r == rank.rank])
+    op, token = list(rank.op), list(rank.token)
+    for row in np.flatnonzero(silent).tolist():
+        op[row] = ALL_TO_ALL
+        token[row] = f"{ALL_TO_ALL}/{token[row].partition('/')[2]}"
+    return replace(rank, op=tuple(op), token=tuple(token))

@@ -1,0 +1,226 @@
+"""Groups of streams that carry several: each place of the step is named by the ranks that leave together there."""
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+import numpy as np
+import numpy.typing as npt
+
+from tracekit.inference.groups.common_ends import Members
+from tracekit.inference.groups.inferred_groups import named, without_inferred
+from tracekit.inference.groups.places_apart import (
+    carries_others,
+    leave_apart,
+    stand_still_as_one,
+    ways_by_place,
+)
+from tracekit.inference.groups.possible_ways import allowed_ways
+from tracekit.inference.groups.stream_sequences import (
+    NO_GROUP,
+    StreamClass,
+    places_on,
+    stream_classes,
+    unnamed_rows,
+)
+from tracekit.inference.groups.usual_numbering import Way, by_parts, members_of
+from tracekit.intervals import I64
+from tracekit.matching.clock import Clocks
+from tracekit.mesh import Mesh
+from tracekit.rank_events.operations import RankOps
+from tracekit.store import Run
+
+
+def with_groups_of_places(
+    run: Run, ranks: list[RankOps], mesh: Mesh, clocks: Clocks | None = None
+) -> tuple[Run, list[RankOps]]:
+    """Return `run` and `ranks` with groups for the streams that carry several; all others stay as they are.
+
+    With `clocks`, groups that were inferred before are told anew, and forgotten where their members leave apart. Then
+    each kind is compared by itself as well, over ranks whose streams carry other groups besides: all stages of a
+    pipeline reduce norms in one group, each on the stream of its own.
+    """
+    bare = [without_inferred(r) for r in ranks]
+    recorded = {r.rank for r in ranks}
+    numbered = _Numbered({r.rank: r for r in bare}, recorded, {g.group: g.ranks for g in run.groups})
+    kinds = sorted(
+        {k for r in bare for k, open_ in zip(r.op, unnamed_rows(r).tolist(), strict=True) if open_}
+    )
+    for kind in (None, *(kinds if clocks is not None else ())):
+        classes = stream_classes(bare, clocks, by_place=True, rows=partial(_of_kind, kind=kind))
+        for streams, ways in allowed_ways(run, mesh, classes, recorded):
+            numbered.add(streams, ways, kind)
+    run, told = named(run, numbered.ranks(), numbered.found)
+    parted = _parted(run, ranks, numbered, kinds) if clocks is not None else {}
+    return run, [_joined(old, new, parted.get(old.rank)) for old, new in zip(ranks, told, strict=True)]
+
+
+def _of_kind(rank: RankOps, *, kind: str | None) -> npt.NDArray[np.bool_]:
+    """Whether each operation names no group and is of a kind, or of any."""
+    unnamed = unnamed_rows(rank)
+    return unnamed if kind is None else np.asarray(unnamed & (np.array(rank.op, str) == kind), bool)
+
+
+Hint = dict[int, Members]
+"""Rank → members of the group that arguments told of an operation."""
+
+
+def fitting(ways: Sequence[Way], hint: Hint) -> list[Way]:
+    """Return those of `ways` that have the groups of a hint."""
+    return [w for w in ways if set(hint.values()).issubset(w.groups)]
+
+
+@dataclass
+class _Numbered:
+    """Streams with a number of their own for the places of each of their groups."""
+
+    bare: dict[int, RankOps]
+    recorded: set[int]
+    members: dict[int, Members]  # of each group, by number
+    found: dict[tuple[int, int], Members] = field(default_factory=dict)  # (rank, number) → members
+    seen: list[tuple[StreamClass, str | None]] = field(default_factory=list)  # and the kind that they are of
+    rows: dict[tuple[int, int], I64] = field(default_factory=dict)  # (rank, number) → its operations
+    excluded: list[tuple[int, I64, set[Members]]] = field(default_factory=list)
+    """Rank, operations, and the groups of which their ends show that one is theirs, but not which."""
+    free: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        used = (r.stream for r in self.bare.values() if r.stream is not None)
+        self.free = 1 + max((int(s.max(initial=0)) for s in used), default=0)
+
+    def add(self, streams: StreamClass, ways: Sequence[Way], kind: str | None) -> None:
+        """Number the places of a class by their ways, if it carries several or one `kind` only."""
+        alike = by_parts(streams, ways, self.recorded)
+        parts = list(alike)
+        hints = self._hints(streams, kind)
+        barred = {p: [n for n, k in enumerate(parts) if not fitting(alike[k], h)] for p, h in hints.items()}
+        found = ways_by_place(streams, parts, barred)
+        for place, hint in hints.items():
+            left = [n for n, key in enumerate(parts) if fitting(alike[key], hint)]
+            if len(left) == 1:
+                found[place] = left[0]
+        places = defaultdict(list)
+        for place, way in found.items():
+            places[way, tuple(sorted(hints.get(place, {}).items()))].append(place)
+        self.seen.append((streams, kind))
+        several = len(places) > 1 or any(carries_others(streams, parts[way], found) for way, _ in places)
+        if kind is None and not several and not self._beside_named(streams):
+            return
+        for (way, told), mine in sorted(places.items()):
+            self._number(streams, fitting(alike[parts[way]], dict(told)), mine, kind)
+
+    def _beside_named(self, streams: StreamClass) -> bool:
+        """Whether a stream of the class carries operations that name their group, as well."""
+        mine = ((self.bare[rank], stream) for rank, stream in streams.streams.items())
+        return any((ops.group[ops.stream == stream] != NO_GROUP).any() for ops, stream in mine)
+
+    def _hints(self, streams: StreamClass, kind: str | None) -> dict[int, Hint]:
+        """Place → rank → members of the group that arguments told there, where they told one."""
+        hints: dict[int, Hint] = defaultdict(dict)
+        for rank, stream in streams.streams.items():
+            ops = self.bare[rank]
+            if ops.hint is None or (ops.hint == NO_GROUP).all():
+                continue
+            at = places_on(ops, stream, streams.usual, _of_kind(ops, kind=kind))
+            for place in np.unique(at[(ops.hint != NO_GROUP) & (at != NO_GROUP)]).tolist():
+                told = np.unique(ops.hint[at == place])
+                told = told[told != NO_GROUP]
+                if len(told) == 1:
+                    hints[place][rank] = self.members[int(told[0])]
+        return hints
+
+    def _number(self, streams: StreamClass, ways: list[Way], places: list[int], kind: str | None) -> None:
+        """Number the operations of a class at `places`; those of kinds that run nowhere else in all steps."""
+        new = replace(streams, streams=dict.fromkeys(streams.streams, self.free))
+        found = members_of([(new, ways)], self.recorded)
+        kinds = {k for i, k in enumerate(streams.usual) if i in places}
+        kinds -= {k for i, k in enumerate(streams.usual) if i not in places}
+        for rank, stream in streams.streams.items():
+            ops = self.bare[rank]
+            chosen = _of_kind(ops, kind=kind)
+            mine = chosen & (ops.stream == stream) & np.isin(np.array(ops.op, str), sorted(kinds))
+            mine |= np.isin(places_on(ops, stream, streams.usual, chosen), places)
+            rows = np.flatnonzero(mine)
+            if found:
+                self.rows[rank, self.free] = rows
+            else:
+                self.excluded.append((rank, rows, {g for way in ways for g in way.groups}))
+        self.found |= found
+        self.free += 1
+
+    def open_places(self, streams: StreamClass, kind: str | None) -> Iterator[tuple[int, dict[int, I64]]]:
+        """Yield each place of a class at which no operation was told anew, and the operations there by rank."""
+        told = {rank: np.zeros(len(ops.op), bool) for rank, ops in self.bare.items()}
+        for (rank, _), rows in self.rows.items():
+            told[rank][rows] = True
+        bare = {rank: self.bare[rank] for rank in streams.streams}
+        at = {
+            r: places_on(o, streams.streams[r], streams.usual, _of_kind(o, kind=kind))
+            for r, o in bare.items()
+        }
+        for place in range(len(streams.usual)):
+            here = {rank: np.flatnonzero(places == place) for rank, places in at.items()}
+            if not any(told[rank][mine].any() for rank, mine in here.items()):
+                yield place, here
+
+    def ranks(self) -> list[RankOps]:
+        """The operations with these numbers as their streams."""
+        stream = {rank: ops.stream.copy() for rank, ops in self.bare.items() if ops.stream is not None}
+        for (rank, number), rows in self.rows.items():
+            stream[rank][rows] = number
+        return [replace(ops, stream=stream.get(rank)) for rank, ops in self.bare.items()]
+
+
+def _parted(
+    run: Run, ranks: list[RankOps], numbered: _Numbered, kinds: Sequence[str]
+) -> dict[int, npt.NDArray[np.bool_]]:
+    """Rank → whether each operation loses the group that was inferred before: the evidence now speaks against it.
+
+    Its members leave apart on the common clock, or those of another group together; or, whatever the clocks, they stand
+    still as one while those of other groups do not.
+    """
+    ops = {r.rank: r for r in ranks}
+    members = {g.group: g.ranks for g in run.groups}
+    lost = {r.rank: np.zeros(len(r.op), bool) for r in ranks}
+    for streams, kind in numbered.seen:
+        for place, rows in numbered.open_places(streams, kind):
+            if leave_apart(streams, place, _division(ops, rows, members)):
+                _mark(lost, rows)
+    for kind in kinds:
+        for streams in stream_classes(
+            list(numbered.bare.values()), by_place=True, rows=partial(_of_kind, kind=kind)
+        ):
+            for place, rows in numbered.open_places(streams, kind):
+                if stand_still_as_one(streams, place, _division(ops, rows, members)):
+                    _mark(lost, rows)
+    for rank, mine, possible in numbered.excluded:
+        wrong = [row for row in mine.tolist() if members.get(int(ops[rank].group[row])) not in possible]
+        lost[rank][wrong] = True
+    return lost
+
+
+def _mark(lost: dict[int, npt.NDArray[np.bool_]], rows: Mapping[int, I64]) -> None:
+    """Marks the rows of each rank."""
+    for rank, mine in rows.items():
+        lost[rank][mine] = True
+
+
+def _division(
+    ops: Mapping[int, RankOps], rows: Mapping[int, I64], members: Mapping[int, Members]
+) -> list[Members]:
+    """The groups that the operations `rows` of each rank have."""
+    groups = {int(g) for rank, mine in rows.items() for g in np.unique(ops[rank].group[mine])}
+    return sorted(members[g] for g in groups - {NO_GROUP})
+
+
+def _joined(old: RankOps, new: RankOps, lost: npt.NDArray[np.bool_] | None) -> RankOps:
+    """`old` with the groups of `new`; its own stay where `new` has none, but not at the rows `lost`."""
+    group = old.group.copy()
+    if lost is not None:
+        group[lost] = NO_GROUP
+    told = new.group != NO_GROUP
+    group[told] = new.group[told]
+    before = np.zeros(len(group), bool) if old.inferred is None else old.inferred
+    learnt = before if new.inferred is None else before | new.inferred
+    return replace(old, group=group, op=new.op, inferred=learnt & (group != NO_GROUP))

@@ -1,0 +1,264 @@
+"""Which ranks were recorded with the others, by the ends of the collectives that they share.
+
+Members of a collective leave it together, so the ends on two ranks differ by their clocks alone: by a constant and a
+slow drift. Two recordings of different jobs, or of different times of one job, agree in no such line, whatever their
+clocks say; they are told apart without trusting any clock, and never compared.
+"""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from itertools import combinations
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from tracekit.disjoint_sets import DisjointSets
+from tracekit.errors import InputError, UsageError
+from tracekit.intervals import I64
+from tracekit.matching.clock import F64, common_collectives, line_through
+from tracekit.matching.match import Mask, Operations
+from tracekit.rank_events.operation_names import ROOTED
+from tracekit.rank_events.operations import RankOps
+from tracekit.thresholds.recordings import (
+    ENDS_DRIFT,
+    ENDS_ELSEWHEN_NS,
+    ENDS_LEAST,
+    ENDS_MATCHED,
+    ENDS_MISFIT,
+    ENDS_MOST_RANKS,
+    ENDS_MOSTLY,
+    ENDS_NEARLY_ALL,
+    ENDS_ODD_NS,
+    ENDS_PAIRS,
+    ENDS_SHIFTS,
+    ENDS_TAIL,
+    ENDS_TOGETHER,
+    ENDS_WIDTH_NS,
+)
+from tracekit.thresholds.slowrank import RANKS_LISTED
+from tracekit.thresholds.tables import CLOCK_FIT_FROM, MAX_CLOCK_RATE, TAIL_NS
+
+
+def named_by_traces(ranks: Sequence[RankOps]) -> dict[int, Mask]:
+    """Rank → which of its operations have a group before anything is inferred from streams, or had one told of them."""
+    return {r.rank: (r.group >= 0) | (False if r.hint is None else r.hint >= 0) for r in ranks}
+
+
+def strangers(
+    ops: Operations, named: Mapping[int, Mask], job: int | None = None, *, chosen: bool = False
+) -> tuple[int, ...]:
+    """Ranks that were not recorded with those of `job`, sorted; () where all were recorded together.
+
+    `named` is what `named_by_traces` gives: where a group was inferred, ends that do not meet show a wrong one.
+    Recordings are numbered from 1, the one of most ranks first; without a number that is the one that is answered.
+    Where a number has `chosen` among jobs already, none can choose among recordings of one.
+    Raises InputError where it does not hold most ranks, UsageError where there is no such recording.
+    """
+    recordings = _recordings(ops, named)
+    why = "collectives that they share do not end together"
+    if not recordings:
+        recordings, why = _elsewhen(ops), "they share no operation and no time"
+    if job is not None and job > len(recordings):
+        held = "one job" if len(recordings) == 1 else f"{len(recordings)} jobs"
+        raise UsageError(f"--job {job}: the input holds {held}; {_numbered(recordings)}")
+    others = [ranks for number, ranks in enumerate(recordings, 1) if number != (job or 1)]
+    if job is None and others and len(recordings[0]) <= sum(map(len, others)):
+        number = "" if chosen else "choose one with --job 1, or "
+        raise InputError(
+            f"the ranks were not recorded together: {why} "
+            f"({_numbered(recordings)}); {number}give the files of one job, recorded at one time"
+        )
+    return tuple(sorted(r for ranks in others for r in ranks))
+
+
+def _numbered(recordings: Sequence[Sequence[int]]) -> str:
+    if len(recordings) == 1:
+        return "leave --job out"
+    shown = recordings[:RANKS_LISTED]
+    return "; ".join(f"{number}: {_shown(ranks)}" for number, ranks in enumerate(shown, 1))
+
+
+def _recordings(ops: Operations, named: Mapping[int, Mask], *, exact: bool = True) -> list[list[int]]:
+    """Ranks by recording, the one of most ranks first, without ranks that nothing sets apart; often none.
+
+    `exact` ends set few ranks apart: where they split a job in halves, something else does.
+    """
+    apart, together, room = _judged(ops, named)
+    if room is not None and not exact:
+        apart, together, room = [p for p in apart if p not in room.odd], [*together, *room.odd], None
+    if not apart:
+        return []
+    linked = DisjointSets(ops.ranks)
+    for a, b in together:
+        linked.join(a, b)
+    if room is not None:
+        _join_across(ops, linked, {r for pair in apart for r in pair}, room._replace(ends=TAIL_NS))
+    split = {r for pair in apart if linked.find(pair[0]) != linked.find(pair[1]) for r in pair}
+    recordings: dict[int, list[int]] = defaultdict(list)
+    for rank in ops.ranks:
+        recordings[linked.find(rank)].append(rank)
+    told = [recordings[root] for root in {linked.find(r) for r in split}]
+    found = sorted(told, key=lambda ranks: (-len(ranks), ranks))
+    if room is not None and found and len(found[0]) < ENDS_MOST_RANKS * len(ops.ranks):
+        return _recordings(ops, named, exact=False)
+    return found
+
+
+def _join_across(ops: Operations, linked: DisjointSets, odd: set[int], room: "_Room") -> None:
+    """Joins recordings that only `odd` ranks set apart: of a group's members just neighbours were compared."""
+    for a, b in combinations(sorted({linked.find(r) for r in ops.ranks} | odd), 2):
+        if linked.find(a) == linked.find(b):
+            continue
+        rows = [np.flatnonzero((ops.rank == r) & (ops.instance >= 0) & ~ops.among(ROOTED)) for r in (a, b)]
+        _, i, j = np.intersect1d(ops.instance[rows[0]], ops.instance[rows[1]], return_indices=True)
+        ends = np.stack([ops.end[rows[0][i]], ops.end[rows[1][j]]], axis=1)
+        if len(ends) >= 2 * ENDS_LEAST and not _misfit(ends[np.argsort(ends[:, 0], kind="stable")], room):
+            linked.join(a, b)
+
+
+def _elsewhen(ops: Operations) -> list[list[int]]:
+    """Ranks by recording where some share no operation with the others and were recorded long before or after them."""
+    linked = DisjointSets(ops.ranks)
+    rows = np.flatnonzero(ops.instance >= 0)
+    met = np.stack([ops.rank[rows], ops.rank[_first_rows(ops.instance[rows], rows)]], axis=1)
+    for rank, first in np.unique(met, axis=0).tolist():
+        linked.join(rank, first)
+    parts: dict[int, list[int]] = defaultdict(list)
+    for rank in ops.ranks:
+        parts[linked.find(rank)].append(rank)
+    spans = sorted((*_span(ops, ranks), ranks) for ranks in parts.values())
+    found: list[list[int]] = []
+    until = 0
+    for begin, end, ranks in spans:
+        if not found or begin - until > ENDS_ELSEWHEN_NS:
+            found.append([])
+        found[-1].extend(ranks)
+        until = max(until, end)
+    return sorted((sorted(ranks) for ranks in found), key=lambda ranks: (-len(ranks), ranks))
+
+
+def _first_rows(instance: I64, rows: I64) -> I64:
+    """The first of `rows` that is of the same instance, for each of them."""
+    _, first, place = np.unique(instance, return_index=True, return_inverse=True)
+    return np.asarray(rows[first][place.reshape(-1)], np.int64)
+
+
+def _span(ops: Operations, ranks: Sequence[int]) -> tuple[int, int]:
+    """Begin and end of the operations of some ranks, by their own clocks, ns."""
+    mine = [ops.of(r) for r in ranks if len(ops.start[ops.of(r)])]
+    if not mine:
+        return 0, 0
+    return min(int(ops.start[m].min()) for m in mine), max(int(ops.end[m].max()) for m in mine)
+
+
+def _judged(
+    ops: Operations, named: Mapping[int, Mask]
+) -> tuple[list[tuple[int, int]], list[tuple[int, int]], "_Room | None"]:
+    """Pairs of ranks whose common ends fit no line, pairs whose ends fit one or are too few, and what devices need.
+
+    Where the ends of most pairs agree to microseconds, as on devices, those of the others must as well: two runs of one
+    job have steps so alike that each rank would pass for one of the other run.
+    Only collectives whose group the traces name count: elsewhere the matching itself is a guess.
+    """
+    apart: list[tuple[int, int]] = []
+    together: list[tuple[int, int]] = []
+    both = common_collectives(ops)
+    grouped = np.array([c.group >= 0 and not c.p2p for c in ops.channels] or [False])
+    told = np.concatenate([named[r] for r in ops.ranks]) if ops.ranks else np.zeros(0, bool)
+    both = both[grouped[ops.channel[both[:, 0]]] & told[both].all(axis=1)]
+    pairs, place = np.unique(ops.rank[both], axis=0, return_inverse=True)
+    order = np.argsort(place.reshape(-1), kind="stable")
+    bounds = np.searchsorted(place.reshape(-1)[order], np.arange(len(pairs) + 1))
+    lasted = ops.end - ops.start
+    loose: list[tuple[int, int]] = []
+    exact = 0
+    for number, (a, b) in enumerate(pairs.tolist()):
+        mine = both[order[bounds[number] : bounds[number + 1]]]
+        ends, on_gpu = ops.end[mine], ops.per_rank[a].on_gpu and ops.per_rank[b].on_gpu
+        if _misfit(ends, _Room.of(float(np.median(lasted[mine].min(axis=1))))):
+            apart.append((a, b))
+        elif on_gpu and _misfit(ends, _TIGHT):
+            loose.append((a, b))
+        else:
+            together.append((a, b))
+            exact += on_gpu and len(ends) >= 2 * ENDS_LEAST
+    most = exact >= max(ENDS_MOSTLY * len(pairs), len(loose) + 1, ENDS_PAIRS)
+    return (
+        (apart + loose, together, _TIGHT._replace(odd=tuple(loose)))
+        if most
+        else (apart, together + loose, None)
+    )
+
+
+class _Room(NamedTuple):
+    """By how much ends of one collective may differ: in any case, ns, and of the usual time between two ends.
+
+    meet: share of ends that meet under one difference of clocks, if two ranks ran together. odd: pairs of ranks that
+    nothing but this room sets apart.
+    """
+
+    ends: float
+    width: float
+    share: float
+    meet: float
+    odd: tuple[tuple[int, int], ...] = ()
+
+    @classmethod
+    def of(cls, shortest: float) -> "_Room":
+        """The room of members that may leave one after the other, but hardly by more than the operation takes."""
+        return cls(ENDS_TAIL * shortest, shortest, ENDS_MISFIT, ENDS_TOGETHER)
+
+
+_TIGHT: Final = _Room(ENDS_ODD_NS, ENDS_ODD_NS, 0.0, ENDS_NEARLY_ALL)
+"""What devices need that leave together to microseconds, as most pairs of ranks of a job do."""
+
+
+def _misfit(ends: I64, room: _Room) -> bool:
+    """Whether the ends on two ranks, shape (operations, 2), fit no line that two clocks could draw; ns.
+
+    Operations that were numbered differently, because a window began elsewhere, fit after a shift: they are no proof.
+    """
+    if len(ends) < ENDS_LEAST:
+        return False
+    mine, theirs = (ends - ends[0]).astype(np.float64).T
+    most = min(len(ends) - ENDS_LEAST, ENDS_SHIFTS, round(2 * (1 - room.meet) * len(ends)))
+    shifted = any(
+        _fits(mine[max(-s, 0) : len(mine) - max(s, 0)], theirs[max(s, 0) : len(theirs) + min(s, 0)], room)
+        for s in sorted(range(-most, most + 1), key=abs)
+    )
+    return not shifted and _coincide(mine, theirs, room) < room.meet
+
+
+def _coincide(mine: F64, theirs: F64, room: _Room) -> float:
+    """The largest share of ends that meet an end of the other rank under one difference of the clocks.
+
+    Operations that were paired wrongly, because some of one rank are lost, still meet their own ends. At most
+    ENDS_MATCHED ends of each rank are compared.
+    """
+    mine, theirs = mine[:ENDS_MATCHED], theirs[:ENDS_MATCHED]
+    difference = np.sort((theirs[:, None] - mine[None, :]).ravel())
+    between = float(np.median(np.diff(np.sort(mine))))
+    width = max(ENDS_WIDTH_NS, min(room.width, ENDS_MISFIT * between))
+    reach = np.searchsorted(difference, difference + width, side="right") - np.arange(len(difference))
+    return float(reach.max()) / len(mine)
+
+
+def _fits(mine: F64, theirs: F64, room: _Room) -> bool:
+    """Whether the ends, shape (operations,), differ by a constant and a drift that clocks may have; ns.
+
+    A few ends give no rate for certain, but may lie on the line of one that crystals have.
+    """
+    lines = [(line_through(theirs - mine, theirs), ENDS_DRIFT)]
+    if len(mine) < CLOCK_FIT_FROM:
+        lines.append((line_through(theirs - mine, theirs, ENDS_LEAST), MAX_CLOCK_RATE))
+    apart = float(np.median(np.diff(np.sort(theirs))))
+    most = max(room.share * apart, room.ends)
+    return any(
+        abs(rate) <= fastest and float(np.median(np.abs(theirs - mine - shift - rate * theirs))) <= most
+        for (shift, rate), fastest in lines
+    )
+
+
+def _shown(ranks: Sequence[int]) -> str:
+    more = f" and {len(ranks) - RANKS_LISTED} more" if len(ranks) > RANKS_LISTED else ""
+    return "ranks " + ", ".join(map(str, ranks[:RANKS_LISTED])) + more

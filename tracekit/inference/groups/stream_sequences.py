@@ -1,0 +1,215 @@
+"""Collectives without a named group, by the stream that they ran on: a stream of its own is a communicator.
+
+The legacy NCCL backend gives every communicator a stream, so the collectives of one stream are those of one group.
+Ranks whose streams run the same kinds in every step may be members of one group; together they are a class.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from tracekit.intervals import I64
+from tracekit.matching.clock import Clocks
+from tracekit.rank_events.operation_names import COLLECTIVE, OTHER, UNDIRECTED
+from tracekit.rank_events.operations import RankOps
+from tracekit.thresholds.tables import (
+    ENDS_COMPARED,
+    LEAST_ALIGNED_ENDS,
+    LEAST_ENDS,
+    NEARLY_ALL_RANKS,
+    PLACES_COMPARED,
+)
+
+F64 = npt.NDArray[np.float64]
+Mask = npt.NDArray[np.bool_]
+Kinds = tuple[str, ...]
+NO_GROUP = -1
+"""Group of an operation whose members the trace does not name, and stream where it names none."""
+UNTOLD_KINDS = frozenset({OTHER, COLLECTIVE})
+"""Kinds of a kernel whose name tells none, as RCCL's, and of one inferred to be a collective: maybe messages."""
+
+
+@dataclass(frozen=True)
+class StreamClass:
+    """Streams of different ranks that run the same collectives; `kept` are those that all compared steps are whole on.
+
+    Times are ns since the rank's first compared end, unless they are `aligned`; rows as `kept`, columns are operations.
+    """
+
+    streams: dict[int, int]  # rank → its stream
+    kept: tuple[int, ...]  # ranks, sorted
+    starts: F64
+    ends: F64
+    size: int  # members of the group as the trace counts them, −1 where it does not
+    aligned: bool = False  # times are on one clock, counted from an arbitrary zero
+    kinds: Kinds = ()  # of the operations, by column
+    places: tuple[int, ...] = ()  # in the step's sequence, by column
+    usual: Kinds = ()  # what each step runs
+    doubt: float = 0.0  # by how much aligned times of two ranks may differ because of their clocks, ns
+    drifts: bool = False  # whether nothing tells how fast the clocks of some ranks run
+
+
+def unnamed_rows(rank: RankOps) -> npt.NDArray[np.bool_]:
+    """Whether each operation is a collective on a known stream whose group is not named."""
+    message = np.isin(np.array(rank.op, str), UNDIRECTED) if rank.op else np.zeros(0, bool)
+    if rank.stream is None:
+        return np.zeros(len(rank.op), bool)
+    return np.asarray(~message & (rank.group == NO_GROUP) & (rank.stream != NO_GROUP), bool)
+
+
+def stream_classes(
+    ranks: Sequence[RankOps],
+    clocks: Clocks | None = None,
+    *,
+    by_place: bool = False,
+    rows: Callable[[RankOps], Mask] | None = None,
+) -> list[StreamClass]:
+    """The classes of streams whose collectives name no group; streams that run too little to be compared are left out.
+
+    Streams of one rank that run the same are told apart by their order, which is that of the groups' creation. With
+    `clocks`, fewer collectives suffice, and only ranks with a common clock are compared; then streams that carry named
+    groups as well are left out no more: if what is unnamed on them is not one group's, it does not end together. Nor
+    are they `by_place`, where each place of the step is compared, and no column is left out. `rows` chooses other
+    operations than those.
+    """
+    mixed, chosen = by_place or clocks is not None, rows or unnamed_rows
+    streams = {r.rank: _streams(r, chosen(r), mixed=mixed) for r in ranks}
+    classes: dict[tuple[Kinds, int, int], dict[int, _Stream]] = defaultdict(dict)
+    for rank, found in streams.items():
+        seen: Counter[tuple[Kinds, int]] = Counter()
+        for stream in _sized(found, streams.values()):
+            key = stream.usual, stream.size
+            classes[*key, seen[key]][rank] = stream
+            seen[key] += 1
+    columns = PLACES_COMPARED if by_place else ENDS_COMPARED
+    every = [_class(members, clocks, columns) for _, members in sorted(classes.items()) if len(members) > 1]
+    return [c for c in every if c is not None]
+
+
+def places_on(rank: RankOps, stream: int, usual: Kinds, chosen: Mask) -> I64:
+    """Return the place of each operation in the sequence `usual` of its step on `stream`; -1 of any other operation.
+
+    The sequence is that of the `chosen` operations. Steps that run another one have no places.
+    """
+    place = np.full(len(rank.op), NO_GROUP, np.int64)
+    for mine in (s for s in _streams(rank, chosen, mixed=True) if s.stream == stream):
+        for rows in mine.rows.values():
+            if _kinds(rank, rows) == usual:
+                place[rows] = np.arange(len(rows))
+    return place
+
+
+def _sized(mine: Sequence["_Stream"], every: Iterable[Sequence["_Stream"]]) -> list["_Stream"]:
+    """The streams `mine` of one rank; where one lost all arguments that tell its size, others' tell the only one left.
+
+    `every` are the streams of each rank.
+    """
+    lost = {s.usual for s in mine if s.size == NO_GROUP}
+    known = [Counter((s.usual, s.size) for s in found if s.usual in lost) for found in every]
+    told = {}
+    for usual in lost:
+        sizes = [{key: n for key, n in found.items() if key[0] == usual} for found in known]
+        whole = [found for found in sizes if found and (usual, NO_GROUP) not in found]
+        if not whole or any(found != whole[0] for found in whole):
+            continue
+        here = Counter((s.usual, s.size) for s in mine if s.usual == usual)
+        left = Counter(whole[0]) - here
+        if len(left) == 1 and left.total() == here[usual, NO_GROUP]:
+            told[usual] = next(iter(left))[1]
+    return [replace(s, size=told.get(s.usual, s.size)) if s.size == NO_GROUP else s for s in mine]
+
+
+def streams_of_all(
+    ranks: Sequence[RankOps], world: tuple[int, ...]
+) -> dict[tuple[int, int], tuple[int, ...]]:
+    """Return (rank, stream) → `world` for streams whose collectives count as many members as the world has."""
+    return {
+        (s.rank.rank, s.stream): world
+        for rank in ranks
+        for s in _streams(rank, unnamed_rows(rank))
+        if s.size == len(world)
+    }
+
+
+@dataclass(frozen=True)
+class _Stream:
+    """The unnamed collectives of one stream of one rank, by step."""
+
+    rank: RankOps
+    stream: int
+    size: int
+    rows: dict[int, I64]
+    usual: Kinds  # the kinds of most of its steps
+
+    def whole(self, step: int) -> bool:
+        """Whether the stream runs in `step` what it runs in most."""
+        return step in self.rows and _kinds(self.rank, self.rows[step]) == self.usual
+
+
+def _kinds(rank: RankOps, rows: I64) -> Kinds:
+    return tuple(rank.op[row] for row in rows.tolist())
+
+
+def _streams(rank: RankOps, chosen: Mask, *, mixed: bool = False) -> list[_Stream]:
+    """The streams of `rank` that run `chosen` operations, by number; those with named ones too only if `mixed`."""
+    rows = np.flatnonzero(chosen)
+    if not len(rows) or rank.stream is None:
+        return []
+    found = []
+    for stream in np.unique(rank.stream[rows]).tolist():
+        mine = rows[rank.stream[rows] == stream]
+        if not mixed and (rank.group[rank.stream == stream] != NO_GROUP).any():
+            continue  # what is unnamed on it need not be one group's
+        steps = {int(s): mine[rank.step[mine] == s] for s in np.unique(rank.step[mine])}
+        inside = {s: r for s, r in steps.items() if s != NO_GROUP} or steps
+        usual = Counter(_kinds(rank, r) for r in inside.values()).most_common(1)[0][0]
+        sizes = np.unique(rank.told_size[mine]) if rank.told_size is not None else np.zeros(0)
+        sizes = sizes[sizes != NO_GROUP]
+        found.append(_Stream(rank, stream, int(sizes[0]) if len(sizes) == 1 else NO_GROUP, inside, usual))
+    return found
+
+
+def _class(members: dict[int, _Stream], clocks: Clocks | None, columns: int) -> StreamClass | None:
+    """The class of `members` (rank → stream) over the steps that nearly all have whole; None if too few ends are left.
+
+    Ranks that lack one of these steps, or a common clock, belong to the class, but are not compared.
+    """
+    counts = Counter(s for stream in members.values() for s in stream.rows if stream.whole(s))
+    most = max(counts.values(), default=0)
+    steps = sorted(s for s, count in counts.items() if count >= NEARLY_ALL_RANKS * most)
+    kept = sorted(r for r, stream in members.items() if all(stream.whole(s) for s in steps))
+    if clocks is not None:
+        home, _ = Counter(clocks.island[r] for r in kept).most_common(1)[0] if kept else (0, 0)
+        kept = [r for r in kept if clocks.island[r] == home]
+    width = len(next(iter(members.values())).usual) * len(steps)
+    if width < (LEAST_ENDS if clocks is None else LEAST_ALIGNED_ENDS) or len(kept) <= 1:
+        return None
+    picked = np.unique(np.linspace(0, width - 1, min(width, columns)).astype(int))
+    starts, ends = np.zeros((len(kept), len(picked))), np.zeros((len(kept), len(picked)))
+    for row, rank in enumerate(kept):
+        stream = members[rank]
+        places = np.concatenate([stream.rows[s] for s in steps])[picked]
+        begin, end = stream.rank.start[places], stream.rank.end[places]
+        if clocks is None:
+            starts[row], ends[row] = begin - end[0], end - end[0]
+        else:
+            starts[row], ends[row] = clocks.align(rank, begin), clocks.align(rank, end)
+    size = next(iter(members.values())).size
+    streams = {r: s.stream for r, s in members.items()}
+    usual = next(iter(members.values())).usual
+    at = tuple(column % len(usual) for column in picked.tolist())
+    kinds = tuple(usual[place] for place in at)
+    return StreamClass(
+        streams, tuple(kept), starts, ends, size, clocks is not None, kinds, at, usual, *_doubt(kept, clocks)
+    )
+
+
+def _doubt(ranks: Sequence[int], clocks: Clocks | None) -> tuple[float, bool]:
+    """(by how much times of `ranks` on the common clock may differ because of it, ns; whether they may drift)."""
+    if clocks is None:
+        return 0.0, False
+    drifts = len({clocks.exact.get(rank, rank) for rank in ranks}) > 1
+    return max((clocks.doubt.get(rank, 0.0) for rank in ranks), default=0.0), drifts

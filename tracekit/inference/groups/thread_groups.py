@@ -1,0 +1,157 @@
+"""Which process group the threads of Gloo work for, whose spans name none.
+
+Each process group has threads of its own, two as torch makes them, which take its collectives from one queue. They are
+created with the group, so their numbers rise in the order of creation of the groups, which the files name. Nobody
+leaves a collective before all members began it: that holds for some offset of any two clocks, or two ranks are no
+members of one group.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import combinations, islice, permutations
+
+import numpy as np
+
+from tracekit.intervals import I64
+from tracekit.rank_events.operation_names import ROOTED
+from tracekit.rank_events.operations import RankOps
+from tracekit.rank_events.step_marks import NO_STEP
+from tracekit.store import Group
+from tracekit.thresholds.tables import DRIFT_NS, MOST_CHOICES, NEARLY_ALL_RANKS, PEERS_COMPARED, QUEUE_THREADS
+
+Members = tuple[int, ...]
+Threads = tuple[int, ...]
+Choice = Mapping[Threads, Members]
+"""The group of each queue of a rank."""
+Queue = Mapping[int, tuple[tuple[str, ...], I64]]
+"""Step → kinds and rows of its collectives."""
+
+
+def groups_of_threads(ranks: Sequence[RankOps], groups: Sequence[Group]) -> dict[tuple[int, int], Members]:
+    """Return (rank, thread) → members of its group; without the threads that may still serve several.
+
+    Threads are the `stream` of operations on a CPU trace. Of choices that contradict nothing, those with the fewest
+    queues count.
+    """
+    choices = {r.rank: _choices(r, groups) for r in ranks if not r.on_gpu}
+    search = _Search({r.rank: r for r in ranks}, {r: found for r, found in choices.items() if found})
+    search.narrow()
+    search.left = {
+        r: [c for c in found if len(c) == min(map(len, found))] for r, found in search.left.items()
+    }
+    search.narrow()
+    told: dict[tuple[int, int], set[Members]] = defaultdict(set)
+    for rank, found in search.left.items():
+        for choice in found:
+            for threads, members in choice.items():
+                for thread in threads:
+                    told[rank, thread].add(members)
+    return {key: groups.pop() for key, groups in told.items() if len(groups) == 1}
+
+
+def _choices(ops: RankOps, groups: Sequence[Group]) -> list[Choice]:
+    """Return the ways to divide the threads of a rank into queues and to give these to its groups.
+
+    Where names of groups tell no order of creation, any order is possible. Ways with few queues come first.
+    """
+    if ops.stream is None:
+        return []
+    threads = np.unique(ops.stream[(ops.stream >= 0) & (ops.group < 0)]).tolist()
+    named = [(name, g.ranks) for g in groups if ops.rank in g.ranks for name in g.names or ("",)]
+    told = all(name.isdecimal() for name, _ in named)
+    members = [ranks for _, ranks in sorted(named, key=lambda n: (len(n[0]), n))]
+    found: list[Choice] = []
+    for count in range(-(-len(threads) // QUEUE_THREADS), min(len(threads), len(members)) + 1):
+        ways = (
+            dict(zip(queues, chosen, strict=True))
+            for queues in _divided(tuple(threads), count)
+            for chosen in (combinations(members, count) if told else permutations(members, count))
+        )
+        more = list(islice(ways, MOST_CHOICES + 1))
+        if len(found) + len(more) > MOST_CHOICES:
+            break
+        found += more
+    return found
+
+
+def _divided(threads: Threads, count: int) -> Iterator[tuple[Threads, ...]]:
+    """Yield each way to divide `threads` into `count` queues of neighbours, each served by QUEUE_THREADS at most."""
+    if not count:
+        if not threads:
+            yield ()
+        return
+    for size in range(min(QUEUE_THREADS, len(threads)), 0, -1):
+        for rest in _divided(threads[size:], count - 1):
+            yield (threads[:size], *rest)
+
+
+@dataclass
+class _Search:
+    """The choices of each rank that contradict no choice of any other."""
+
+    ops: Mapping[int, RankOps]
+    left: dict[int, list[Choice]]
+    queues: dict[tuple[int, Threads], Queue] = field(default_factory=dict)
+    fits: dict[tuple[int, Threads, int, Threads], bool] = field(default_factory=dict)
+
+    def narrow(self) -> None:
+        """Drop choices until each one that is left agrees with some choice of every member of its groups."""
+        before = -1
+        while before != (before := sum(map(len, self.left.values()))):
+            for rank in sorted(self.left):
+                self.left[rank] = [c for c in self.left[rank] if self._holds(rank, c)]
+
+    def _holds(self, rank: int, choice: Choice) -> bool:
+        return all(
+            any(self._fit(rank, threads, other, t) for t in self._queues_of(other, members))
+            for threads, members in choice.items()
+            for other in self._compared(rank, members)
+        )
+
+    def _compared(self, rank: int, members: Members) -> list[int]:
+        """The members that a rank is compared with: the next ones of its group, so that each is compared with some."""
+        others = [m for m in members if m in self.left and m != rank]
+        later = [m for m in others if m > rank]
+        return [*later, *others][: min(PEERS_COMPARED, len(others))]
+
+    def _queues_of(self, rank: int, members: Members) -> set[Threads]:
+        """The threads that may serve the queue of a group on a rank."""
+        return {
+            threads for choice in self.left[rank] for threads, group in choice.items() if group == members
+        }
+
+    def _fit(self, rank: int, threads: Threads, other: int, those: Threads) -> bool:
+        key = (rank, threads, other, those)
+        if key not in self.fits:
+            mine, theirs = self._queue(rank, threads), self._queue(other, those)
+            self.fits[key] = _may_be_one(self.ops[rank], mine, self.ops[other], theirs)
+        return self.fits[key]
+
+    def _queue(self, rank: int, threads: Threads) -> Queue:
+        if (rank, threads) not in self.queues:
+            self.queues[rank, threads] = _queue(self.ops[rank], threads)
+        return self.queues[rank, threads]
+
+
+def _queue(ops: RankOps, threads: Threads) -> Queue:
+    stream = np.full(len(ops.op), -1) if ops.stream is None else ops.stream
+    rows = np.flatnonzero(np.isin(stream, threads) & (ops.step != NO_STEP))
+    by_step = {int(s): rows[ops.step[rows] == s] for s in np.unique(ops.step[rows])}
+    return {s: (tuple(ops.op[row] for row in r.tolist()), r) for s, r in by_step.items()}
+
+
+def _may_be_one(one: RankOps, mine: Queue, other: RankOps, theirs: Queue) -> bool:
+    """Whether two ranks run the same collectives on two queues, and left none before both had begun it."""
+    common = sorted(mine.keys() & theirs.keys())
+    alike = [s for s in common if mine[s][0] == theirs[s][0]]
+    if len(alike) < NEARLY_ALL_RANKS * len(common):
+        return False
+    waits = np.array([kind not in ROOTED for s in alike for kind in mine[s][0]], bool)
+    if not waits.any():
+        return True
+    here = np.concatenate([mine[s][1] for s in alike])[waits]
+    there = np.concatenate([theirs[s][1] for s in alike])[waits]
+    ahead = int((other.start[there] - one.end[here]).max())
+    behind = int((one.start[here] - other.end[there]).max())
+    return ahead + behind <= DRIFT_NS

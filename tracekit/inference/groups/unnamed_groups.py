@@ -1,0 +1,248 @@
+"""Groups of collectives that name none: by the stream they ran on, the mesh, and the ranks that leave together.
+
+Up to torch 2.3 no operation names its group. Where the mesh is known, its lines, planes and blocks are the groups that
+a stream can belong to; else the groups are those whose members leave together, or, where ranks are missing, what a mesh
+of the usual numbering leaves of them. What stays open keeps no group, and so no wait of it is known.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from tracekit.errors import MeshError, MeshUnknownError
+from tracekit.inference.groups.all_to_alls import silent_messages, with_all_to_alls
+from tracekit.inference.groups.common_ends import Members, Together, clusters
+from tracekit.inference.groups.groups_by_place import with_groups_of_places
+from tracekit.inference.groups.inferred_groups import named
+from tracekit.inference.groups.possible_ways import (
+    allowed_ways,
+    is_listed,
+    listed_groups,
+    several_listed,
+    ways_of,
+)
+from tracekit.inference.groups.stream_sequences import (
+    UNTOLD_KINDS,
+    StreamClass,
+    stream_classes,
+    streams_of_all,
+    unnamed_rows,
+)
+from tracekit.inference.groups.streams_apart import streams_apart
+from tracekit.inference.groups.thread_groups import groups_of_threads
+from tracekit.inference.groups.usual_numbering import Way, members_of, shown, usual_groups
+from tracekit.inference.joined import joined
+from tracekit.inference.mesh.group_contradictions import contradiction
+from tracekit.inference.mesh.mesh_choice import choose as choose_mesh
+from tracekit.inference.mesh.mesh_choice import group_uses, remedy, world_of
+from tracekit.inference.mesh.unknown_mesh import is_unknown
+from tracekit.matching.clock import align
+from tracekit.matching.match import Operations, match, rematch
+from tracekit.mesh import Mesh, infer
+from tracekit.rank_events.operations import RankOps
+from tracekit.store import Group, Run
+from tracekit.thresholds.recordings import ENDS_WIDTH_NS, ROUNDS_OF_CLOCKS
+from tracekit.thresholds.tables import TAIL_NS
+
+
+def with_groups_of_streams(
+    run: Run, ranks: list[RankOps], sizes: dict[str, int] | None, order: Sequence[str] | None
+) -> tuple[Run, list[RankOps]]:
+    """`run` and its operations with the groups that streams tell; unchanged where every collective names its group.
+
+    `sizes` and `order` are the user's mesh. Raises UsageError where they contradict the input, MeshUnknownError where
+    neither groups nor common ends tell a mesh.
+    """
+    if len(ranks) < len(("one", "other")) or is_unknown(run):
+        return run, ranks
+    if any(unnamed_rows(r).any() for r in ranks):
+        run, told = _by_streams(run, streams_apart(ranks), sizes, order)
+        ranks = [replace(new, stream=old.stream) for new, old in zip(told, ranks, strict=True)]
+    silent = any(silent_messages(r).any() for r in ranks)
+    mesh = _mesh(run, ranks, sizes, order) if silent else None
+    return (run, ranks) if mesh is None else with_all_to_alls(run, ranks, mesh)
+
+
+def _by_streams(
+    run: Run, ranks: list[RankOps], sizes: dict[str, int] | None, order: Sequence[str] | None
+) -> tuple[Run, list[RankOps]]:
+    """What `with_groups_of_streams` returns, where each stream carries one group."""
+    run, ranks = named(
+        run, ranks, streams_of_all(ranks, _world(run, ranks)) | _only_worlds(run, ranks), sure=True
+    )
+    run, ranks = named(run, ranks, groups_of_threads(ranks, run.groups))
+    if not any(unnamed_rows(r).any() for r in ranks):
+        return run, ranks
+    if not any(len(g.ranks) > 1 for g in run.groups):
+        told = _told(run, ranks, order) if sizes is None else {}
+        if told is None and _one_stream_each(ranks) and not _leaves_apart(ranks, _world(run, ranks)):
+            told = _everybodys(run, ranks)
+        if told is None and not _is_pipeline(*named(run, ranks, {(-1, -1): _world(run, ranks)}), order):
+            raise MeshUnknownError(
+                "the traces name no process groups, and the ends of collectives do not tell which ranks belong "
+                f"together; {remedy(run, _world(run, ranks))}"
+            )
+        # with a group in the run, an operation without one is unknown, and not everybody's
+        run, ranks = named(run, ranks, told or {(-1, -1): _world(run, ranks)})
+    mesh = _mesh(run, ranks, sizes, order)
+    if mesh is None:
+        return run, ranks
+    run, ranks = named(run, ranks, groups_of_threads(ranks, _possible(mesh)))
+    run, ranks = with_groups_of_places(run, ranks, mesh)
+    return named(run, ranks, _by_mesh(run, stream_classes(ranks), mesh, {r.rank for r in ranks}))
+
+
+def _only_worlds(run: Run, ranks: list[RankOps]) -> dict[tuple[int, int], Members]:
+    """(rank, stream) → everybody, where no file names another group of several ranks; empty where the ends contradict.
+
+    From torch 2.3 a file lists the groups of its rank, so that what names none, as in a CUDA graph, is in one of these,
+    unless operations count fewer members.
+    """
+    world = _world(run, ranks)
+    counted = {n for r in ranks if r.told_size is not None for n in r.told_size[unnamed_rows(r)].tolist()}
+    if any(found != {world} for found in listed_groups(run).values()) or not counted <= {-1, len(world)}:
+        return {}
+    return {} if _leaves_apart(ranks, world) else _everybodys(run, ranks)
+
+
+def _everybodys(run: Run, ranks: list[RankOps]) -> dict[tuple[int, int], Members]:
+    """(rank, stream) → everybody, for all streams with collectives that name no group."""
+    world = _world(run, ranks)
+    open_ = ((r.rank, r.stream[unnamed_rows(r)]) for r in ranks if r.stream is not None)
+    return {(rank, s): world for rank, streams in open_ for s in np.unique(streams).tolist()}
+
+
+def _leaves_apart(ranks: list[RankOps], world: Members) -> bool:
+    """Whether ends show that the collectives of streams are not everybody's."""
+    apart = [Together(c).apart([world]) for c in stream_classes(ranks)]
+    return any(a is not None and a > ENDS_WIDTH_NS for a in apart)
+
+
+def _one_stream_each(ranks: list[RankOps]) -> bool:
+    """Whether each rank communicates on one stream alone, in the same collectives, over a step or more.
+
+    Before torch 2.3, where files list no groups, each communicator has a stream of its own. Ranks that have one alone
+    form one group, or they would be several jobs. Windows of less than a step may hold one of several groups only, and
+    messages may join ranks in other ways.
+    """
+    kinds = {frozenset(r.op) for r in ranks}
+    if len(kinds) > 1 or kinds & {frozenset()} or any(kinds_of & UNTOLD_KINDS for kinds_of in kinds):
+        return False
+    return all(
+        len(r.steps) >= len(("begun", "ended"))
+        and bool(unnamed_rows(r).all())
+        and len(np.unique(r.stream if r.stream is not None else [])) == 1
+        for r in ranks
+    )
+
+
+def _told(
+    run: Run, ranks: list[RankOps], order: Sequence[str] | None
+) -> dict[tuple[int, int], Members] | None:
+    """(rank, stream) → members of its group, by common ends; None where they tell no mesh.
+
+    Where all ranks were recorded they may be numbered in any way; else they count up along the axes.
+    """
+    classes, world = stream_classes(ranks), _world(run, ranks)
+    for told in (_by_ends(classes) if len(ranks) == len(world) else {}, _by_numbers(classes, world, ranks)):
+        if told and _is_mesh(*named(run, ranks, told), order):
+            return told
+    return None
+
+
+def _is_pipeline(run: Run, ranks: list[RankOps], order: Sequence[str] | None) -> bool:
+    """Whether messages show that all ranks of `run` are one pipeline, where no ends show any group."""
+    return joined(run, match(ranks, run.groups), None, order)[1].mesh.sizes["pp"] > 1
+
+
+def _by_numbers(
+    classes: list[StreamClass], world: Members, ranks: list[RankOps]
+) -> dict[tuple[int, int], Members]:
+    return usual_groups(classes, len(world), [r.rank for r in ranks])
+
+
+def _is_mesh(run: Run, ranks: list[RankOps], order: Sequence[str] | None) -> bool:
+    """Whether all groups of `run` lie along the axes of one mesh, whatever their names."""
+    ops = match(ranks, run.groups)
+    uses = [replace(u, told=True) for u in group_uses(run, ops)]
+    try:
+        return contradiction(infer(uses, world_of(run, ops), order).mesh, uses, inferred=True) is None
+    except MeshError:
+        return False
+
+
+def _mesh(
+    run: Run, ranks: list[RankOps], sizes: dict[str, int] | None, order: Sequence[str] | None
+) -> Mesh | None:
+    """The mesh as far as it is known before every group is; None where nothing tells it."""
+    try:
+        return choose_mesh(run, match(ranks, run.groups), sizes, order).mesh
+    except MeshError:
+        return None
+
+
+def _world(run: Run, ranks: list[RankOps]) -> Members:
+    return tuple(range(max(run.world_size or 0, max(r.rank for r in ranks) + 1)))
+
+
+def _by_ends(classes: list[StreamClass]) -> dict[tuple[int, int], Members]:
+    """(rank, stream) → members of its group, by common ends alone."""
+    found: dict[tuple[int, int], Members] = {}
+    for streams in classes:
+        for group in clusters(Together(streams)):
+            if streams.size in {-1, len(group)}:
+                found |= {(rank, streams.streams[rank]): group for rank in group}
+    return found
+
+
+def _possible(mesh: Mesh) -> list[Group]:
+    """The groups of all ways in which `mesh` can be divided; nothing tells in which order they were created."""
+    members = [group for way in ways_of(mesh) if not way.part for group in way.groups]
+    return [Group(n, ranks, (), ()) for n, ranks in enumerate(members)]
+
+
+def _by_mesh(
+    run: Run, classes: list[StreamClass], mesh: Mesh, recorded: set[int]
+) -> dict[tuple[int, int], Members]:
+    """(rank, stream) → members of its group, which is one of those that `mesh` allows and the files of its ranks list.
+
+    What ends with no listed group stays open: there the clocks are wrong.
+    """
+    listed = several_listed(run, mesh)
+    told = shown(classes, list(ways_of(mesh)), recorded, in_step=True)
+    found = [(streams, [way for way in ways if is_listed(way, listed, streams)]) for streams, ways in told]
+    open_ = [c for c in classes if not any(c is streams for streams, _ in told)]
+    for streams, ways in allowed_ways(run, mesh, open_, recorded):
+        if listed.keys() >= streams.streams.keys():
+            found += [(c, w) for c, w in shown([streams], ways, recorded) if _leave_together(c, w)]
+    return members_of([(streams, allowed) for streams, allowed in found if allowed], recorded)
+
+
+def _leave_together(streams: StreamClass, ways: Sequence[Way]) -> bool:
+    """Whether the groups of `ways` leave within the tail of a transfer."""
+    ends = [Together(streams).apart(way.groups) for way in ways]
+    return all(e is not None and e <= TAIL_NS for e in ends)
+
+
+def with_rare_groups(run: Run, ops: Operations, mesh: Mesh) -> tuple[Run, Operations]:
+    """`run` and `ops` with the groups of collectives that are too rare to tell without a common clock.
+
+    They are often those that matter most: once a step everybody waits in one. The clocks follow from what was matched.
+    Where a stream carries several groups, what was inferred without the clocks is told anew, place by place.
+    """
+    ranks = list(ops.per_rank.values())
+    if is_unknown(run) or len(ranks) < len(("one", "other")) or not any(_open(r) for r in ranks):
+        return run, ops
+    for _ in range(ROUNDS_OF_CLOCKS):
+        run, told = with_groups_of_places(run, ranks, mesh, align(ops))
+        run, told = named(run, told, _by_mesh(run, stream_classes(told, align(ops)), mesh, set(ops.ranks)))
+        if all((a.group == b.group).all() for a, b in zip(ranks, told, strict=True)):
+            break
+        ranks, ops = told, rematch(ops, told, run.groups)
+    return run, ops
+
+
+def _open(rank: RankOps) -> bool:
+    """Whether a collective of the rank names no group, or has one that was inferred."""
+    return bool(unnamed_rows(rank).any() or (rank.inferred is not None and rank.inferred.any()))

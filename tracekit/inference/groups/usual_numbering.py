@@ -1,0 +1,158 @@
+"""Groups of collectives that name none, where ranks count up along the axes of a mesh, as launchers number them.
+
+Where some ranks left no trace, common ends show parts of groups only. But a mesh whose ranks count up along its axes
+has few ways to divide them, and the parts that were recorded tell which.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import combinations, pairwise
+
+import numpy as np
+
+from tracekit.inference.groups.common_ends import Members, Together, choose, choose_in_step
+from tracekit.inference.groups.stream_sequences import StreamClass
+from tracekit.thresholds.tables import CLEARLY_APART, LEAST_TAIL_NS, MOST_AXES, MOST_CLUSTERED, MOST_WAYS
+
+Cuts = tuple[int, ...]
+"""Distances in ranks at which one axis ends and the next begins."""
+
+
+@dataclass(frozen=True)
+class Way:
+    """A division of all ranks into groups: in the usual numbering, along one axis or two that others separate."""
+
+    groups: tuple[Members, ...]
+    cuts: Cuts = ()
+    part: bool = False  # of an axis: shards, replicas, the ends of a line
+
+
+Shown = list[tuple[StreamClass, list[Way]]]
+"""Classes with the ways that may be theirs."""
+
+
+def usual_groups(
+    classes: Sequence[StreamClass], world: int, recorded: Iterable[int]
+) -> dict[tuple[int, int], Members]:
+    """Return the members of each (rank, stream)'s group, unrecorded ones too; empty where no one mesh explains all.
+
+    world: ranks of the job. recorded: ranks with a trace. The mesh has the fewest axes that explain all classes whose
+    common ends show a division; streams of which nothing is shown are left out.
+    """
+    known = set(recorded)
+    found = shown(classes, usual_ways(world), known)
+    chain = set(_mesh([allowed for _, allowed in found], world) or ())
+    fitting = [(streams, [w for w in allowed if chain.issuperset(w.cuts)]) for streams, allowed in found]
+    return members_of([(streams, allowed) for streams, allowed in fitting if chain and allowed], known)
+
+
+def usual_ways(world: int) -> list[Way]:
+    """Return every way in which a mesh of `world` ranks can be divided; none where there are too many to try."""
+    if world > MOST_CLUSTERED:
+        return []
+    steps = [d for d in range(1, world + 1) if world % d == 0]
+    found = [c for c in combinations(steps, 2) if c[1] % c[0] == 0]
+    holed = [c for c in combinations(steps, 4) if all(b % a == 0 for a, b in pairwise(c))]
+    if len(found) + len(holed) > MOST_WAYS:
+        return []
+    ranks = np.arange(world)
+    made = []
+    for cuts in [*found, *holed]:
+        inner, outer = cuts[0], cuts[-1]
+        block = ranks % inner + inner * (ranks // outer)
+        if len(cuts) > len(("inner", "outer")):
+            block = block * world + ranks // cuts[1] % (cuts[2] // cuts[1])
+        groups: dict[int, list[int]] = defaultdict(list)
+        for rank, number in enumerate(block.tolist()):
+            groups[number].append(rank)
+        made.append(Way(tuple(tuple(g) for g in groups.values()), cuts))
+    return made
+
+
+def _parts(way: Way, ranks: set[int]) -> tuple[Members, ...]:
+    """What is left of each group if only `ranks` are known."""
+    kept = (tuple(r for r in group if r in ranks) for group in way.groups)
+    return tuple(sorted(k for k in kept if k))
+
+
+def by_parts(
+    streams: StreamClass, ways: Sequence[Way], recorded: set[int]
+) -> dict[tuple[Members, ...], list[Way]]:
+    """Return the ways that may be those of the class, by what of them was recorded."""
+    alike: dict[tuple[Members, ...], list[Way]] = defaultdict(list)
+    for way in ways:
+        if fits(way.groups, streams, recorded):
+            alike[_parts(way, set(streams.kept))].append(way)
+    return alike
+
+
+def shown(
+    classes: Sequence[StreamClass], ways: Sequence[Way], recorded: set[int], *, in_step: bool = False
+) -> Shown:
+    """Return the classes of which something tells how they divide the ranks, each with the `ways` that are left.
+
+    Common ends tell it; where ranks may be `in_step`, because the `ways` are those of their mesh, they need not tell
+    ways apart that differ by such ranks alone. Where no two ranks of a class leave together, while they do elsewhere,
+    one rank of each of its groups was recorded; so it is where one way alone has groups of the told size.
+    """
+    fitting = [(streams, by_parts(streams, ways, recorded)) for streams in classes]
+    found: Shown = []
+    usual = 0.0
+    for streams, alike in fitting:
+        together, parts = Together(streams), list(alike)
+        chosen = choose(together, parts)
+        if chosen is None and in_step:
+            chosen = choose_in_step(together, parts)
+        if chosen is not None:
+            found.append((streams, alike[parts[chosen]]))
+            usual = max(usual, together.apart(parts[chosen]) or 0.0, LEAST_TAIL_NS)
+    for streams, alike in fitting:
+        if any(streams is s for s, _ in found):
+            continue
+        lonely = [w for parts, some in alike.items() if all(len(p) == 1 for p in parts) for w in some]
+        apart = 0.0 < CLEARLY_APART * usual <= Together(streams).closest()
+        sized = streams.size > 0 and len(lonely) == sum(len(some) for some in alike.values()) == 1
+        if lonely and (apart or sized):
+            found.append((streams, lonely))
+    return found
+
+
+def members_of(found: Shown, recorded: set[int]) -> dict[tuple[int, int], Members]:
+    """Return the members of each (rank, stream)'s group: those of the finest way that is left of each class.
+
+    Parts of an axis count only where no whole axis fits: a member that was not recorded would be taken for none. A
+    class whose ways disagree about `recorded` ranks stays open: they were on clocks that nothing compares.
+    """
+    members: dict[tuple[int, int], Members] = {}
+    for streams, allowed in found:
+        if len({_parts(w, recorded.intersection(streams.streams)) for w in allowed}) > 1:
+            continue
+        finest = min(allowed, key=lambda w: (w.part, max(len(g) for g in w.groups), w.groups))
+        home = {rank: group for group in finest.groups for rank in group}
+        members |= {(rank, stream): home[rank] for rank, stream in streams.streams.items()}
+    return members
+
+
+def fits(way: Sequence[Members], streams: StreamClass, recorded: set[int]) -> bool:
+    """Return whether groups of `way` may be those of the class: of the told size, with no recorded member outside."""
+    mine = set(streams.streams)
+    shared = [g for g in way if mine.intersection(g)]
+    sized = all(streams.size in {-1, len(g)} for g in shared)
+    members = {r for g in shared for r in g}
+    return sized and mine <= members and members & recorded <= mine
+
+
+def _mesh(allowed: Sequence[Sequence[Way]], world: int) -> Cuts | None:
+    """Where the axes of the one mesh with the fewest axes end that has a way for each class; None if there is none."""
+    if not allowed:
+        return None
+    steps = [d for d in range(2, world) if world % d == 0]
+    for count in range(MOST_AXES):
+        chains = [
+            (1, *c, world) for c in combinations(steps, count) if all(b % a == 0 for a, b in pairwise(c))
+        ]
+        fitting = [c for c in chains if all(any(set(w.cuts) <= set(c) for w in some) for some in allowed)]
+        if fitting:
+            return fitting[0] if len(fitting) == 1 else None
+    return None

@@ -1,0 +1,147 @@
+"""The operations of all ranks joined across them, and the mesh; messages without a peer find theirs by both.
+
+Which ranks may exchange messages follows from the mesh, and the mesh may follow from the messages.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from tracekit.disjoint_sets import DisjointSets
+from tracekit.errors import MeshError
+from tracekit.inference.mesh.mesh_choice import MeshChoice, choose, group_uses, world_of
+from tracekit.inference.mesh.one_pipeline import is_one_pipeline
+from tracekit.inference.mesh.unknown_mesh import is_unknown
+from tracekit.inference.peers.line_order import with_line_order
+from tracekit.inference.peers.message_gaps import filled
+from tracekit.inference.peers.neighbours import linked
+from tracekit.inference.peers.one_sided_peers import agreeing, half_known, set_aside, taken_back
+from tracekit.inference.peers.only_neighbour import with_only_neighbours
+from tracekit.inference.peers.open_messages import any_open, open_kernels, with_links
+from tracekit.inference.peers.peers_by_group_rank import with_told_places
+from tracekit.inference.peers.pipeline_order import with_pipeline_order
+from tracekit.matching.clock import align
+from tracekit.matching.match import Operations, rematch
+from tracekit.mesh import Mesh, infer
+from tracekit.store import Run
+from tracekit.thresholds.slowrank import AXIS_RIVAL, CLOCK_DOUBTS
+from tracekit.thresholds.tables import COMMON_END_NS
+
+PIPELINE = "pp"
+
+
+def joined(
+    run: Run, ops: Operations, sizes: dict[str, int] | None, order: Sequence[str] | None
+) -> tuple[Operations, MeshChoice]:
+    """`ops` with the messages that found their peers, and the mesh; `sizes` and `order` are the user's.
+
+    Raises UsageError where they contradict the input, MeshError where nothing determines the mesh.
+    """
+    if not (ops.op == "send_recv").any():
+        return ops, choose(run, ops, sizes, order)
+    tried = [
+        _linked(run, ops, mesh, axis, sure=sure) for mesh, axis, sure in _candidates(run, ops, sizes, order)
+    ]
+    tried.sort(key=lambda t: -t.links)
+    alone = len(tried) == 1 or (tried and tried[1].links <= AXIS_RIVAL * tried[0].links)
+    if not alone or not (tried[0].links or tried[0].sure):
+        return ops, choose(run, ops, sizes, order)
+    best = tried[0]
+    whole = any(len(line) == len(world_of(run, ops)) for line in best.lines)
+    if not best.sure and (not _connected(best) or (whole and not is_one_pipeline(best.ops))):
+        return ops, choose(run, ops, sizes, order)  # nothing but these links told of a pipeline
+    return best.ops, choose(run, best.ops, sizes, order, best.lines if best.links else ())
+
+
+class _Linked(NamedTuple):
+    """Operations whose open messages were linked along the lines of one axis, and how many were."""
+
+    ops: Operations
+    lines: set[tuple[int, ...]]
+    links: int
+    sure: bool  # that the axis is a pipeline
+
+
+def _connected(found: _Linked) -> bool:
+    """Whether messages connect all ranks of each line recorded whole: experts exchange tokens within parts of one."""
+    sets = DisjointSets(found.ops.ranks)
+    for channel in found.ops.channels:
+        if channel.p2p and set(channel.members) <= set(found.ops.ranks):
+            sets.join(*channel.members)
+    whole = [line for line in found.lines if set(line) <= set(found.ops.ranks)]
+    return all(len({sets.find(rank) for rank in line}) == 1 for line in whole)
+
+
+def _linked(run: Run, ops: Operations, mesh: Mesh, axis: str, *, sure: bool) -> _Linked:
+    """`ops` with the links that are found along `axis`.
+
+    What was linked aligns clocks that share no collective, by which more may be linked.
+    """
+    lines = {mesh.line(r, [axis]) for r in mesh.coordinates}
+    pairs = [pair for line in lines for pair in _neighbours(mesh, axis, line)]
+    ops = rematch(ops, list(ops.per_rank.values()), run.groups)
+    count = 0
+    if sure:
+        ops, count = _by_order(
+            run, ops, [tuple(sorted(s, key=lambda r: mesh.coords(r)[axis])) for s in lines]
+        )
+    told_by_one = half_known(ops)
+    if told_by_one:
+        ops = rematch(ops, set_aside(ops.per_rank.values(), told_by_one), run.groups)
+    for _ in range(mesh.sizes[axis]):
+        clocks = align(ops)
+        doubt = CLOCK_DOUBTS * clocks.residual_ns
+        links = linked(open_kernels(ops, clocks), pairs, doubt, sure=sure)
+        links = agreeing(links, ops, told_by_one)
+        if not links:
+            break
+        count += len(links)
+        ops = rematch(ops, with_links(ops, links), run.groups)
+    if told_by_one:
+        ops = rematch(ops, taken_back(ops.per_rank.values(), told_by_one), run.groups)
+    if count:
+        clocks = align(ops)
+        doubt = CLOCK_DOUBTS * clocks.residual_ns
+        ops = rematch(ops, filled(ops, clocks, COMMON_END_NS + doubt), run.groups)
+    return _Linked(ops, lines, count, sure)
+
+
+def _by_order(run: Run, ops: Operations, stages: Sequence[tuple[int, ...]]) -> tuple[Operations, int]:
+    """`ops` with the peers that places and orders tell along the pipelines `stages`, and how many were told."""
+    count = 0
+    for learn in (with_told_places, with_only_neighbours, with_pipeline_order, with_line_order):
+        told, more = learn(ops, align(ops), stages)
+        ops = rematch(ops, told, run.groups) if more else ops
+        count += more
+    return ops, count
+
+
+def _candidates(
+    run: Run, ops: Operations, sizes: dict[str, int] | None, order: Sequence[str] | None
+) -> list[tuple[Mesh, str, bool]]:
+    """(mesh, axis, whether it is surely a pipeline) along which messages may go, of which one is right.
+
+    Where the mesh has no pipeline, one of its axes may be one whose messages are open in steps.
+    """
+    try:
+        mesh = None if is_unknown(run) else choose(run, ops, sizes, order).mesh
+    except MeshError:
+        mesh = _of_groups(run, ops, order)
+    if mesh is None or (sizes is not None and mesh.sizes[PIPELINE] == 1):
+        return []
+    if mesh.sizes[PIPELINE] > 1:
+        return [(mesh, PIPELINE, True)]
+    return [(mesh, axis, False) for axis in mesh.order if mesh.sizes[axis] > 1] if any_open(ops) else []
+
+
+def _of_groups(run: Run, ops: Operations, order: Sequence[str] | None) -> Mesh | None:
+    """The mesh that the groups alone tell, whose axes may have wrong names; None where they tell none."""
+    try:
+        return infer(group_uses(run, ops), world_of(run, ops), order).mesh
+    except MeshError:
+        return None
+
+
+def _neighbours(mesh: Mesh, axis: str, line: tuple[int, ...]) -> list[tuple[int, int]]:
+    """Neighbours on a line along an axis, whose last rank may talk to the first: stages are interleaved."""
+    stages = sorted(line, key=lambda r: mesh.coords(r)[axis])
+    return [(a, b) for a, b in zip(stages, [*stages[1:], stages[0]], strict=True) if a != b]

@@ -1,0 +1,294 @@
+"""The mesh that an analysis works on: the user's, else the process groups', else a manifest's, else one flat group."""
+
+from collections import Counter, defaultdict
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+import numpy as np
+
+from tracekit.axes import AXES
+from tracekit.errors import MeshError, MeshUnknownError, TracekitError, UsageError
+from tracekit.findings import MeshFinding, MeshSource, Quality
+from tracekit.inference.mesh.group_contradictions import CHAIN, contradiction, shown
+from tracekit.inference.mesh.message_chains import carriers, holding
+from tracekit.inference.mesh.message_rings import rings
+from tracekit.inference.mesh.one_pipeline import is_one_pipeline, pipeline_of
+from tracekit.inference.mesh.rank_programs import programs
+from tracekit.inference.mesh.unknown_mesh import is_unknown
+from tracekit.matching.channels import WORLD
+from tracekit.matching.match import Operations
+from tracekit.mesh import GroupUse, Inference, Mesh, from_sizes, infer
+from tracekit.mesh.given import misnamed, reordered, said, written
+from tracekit.mesh.group_descriptions import hinted_dims
+from tracekit.mesh.parse import mesh_remedy
+from tracekit.rank_events.operation_names import MESSAGES
+from tracekit.store import InferredGroup, Run
+
+
+@dataclass(frozen=True)
+class MeshChoice:
+    """The mesh, where it came from, and what was assumed."""
+
+    mesh: Mesh
+    source: MeshSource
+    notes: tuple[str, ...] = ()
+    quality: tuple[Quality, ...] = ()
+
+    @property
+    def finding(self) -> MeshFinding:
+        """The mesh as findings show it."""
+        return MeshFinding(self.mesh.order, dict(self.mesh.sizes), self.source)
+
+
+def world_of(run: Run, ops: Operations) -> tuple[int, ...]:
+    """All ranks of the job: as many as the files claim, and at least as many as groups and files name."""
+    seen = {*ops.ranks, *(r for g in run.groups for r in g.ranks)}
+    size = max(run.world_size or 0, max(seen, default=-1) + 1)
+    return tuple(range(size))
+
+
+def choose(
+    run: Run,
+    ops: Operations,
+    sizes: dict[str, int] | None,
+    order: Sequence[str] | None,
+    lines: Collection[tuple[int, ...]] = (),
+) -> MeshChoice:
+    """The mesh of `run`; `sizes` and `order` (inner to outer) are the user's; `lines` as in `group_uses`.
+
+    Raises UsageError where they contradict the input, MeshUnknownError where nothing determines the mesh,
+    MeshError where groups that the files name contradict each other.
+    """
+    world = world_of(run, ops)
+    uses = group_uses(run, ops, lines)
+    if sizes is not None:
+        return MeshChoice(_flagged(sizes, order, world, uses, len(ops.ranks)), "flag")
+    if is_unknown(run):
+        return MeshChoice(infer([], world).mesh, "flat_world")
+    hinted = _hinted(run, world)
+    if not [u for u in uses if len(u.ranks) > 1]:
+        if hinted is not None:
+            _check_order(hinted, order, f"the run's manifest says --mesh {written(hinted)}")
+            return MeshChoice(hinted, "manifest")
+        return _flat(ops, world, remedy(run, world))
+    try:
+        found = _inferred(uses, world, order, programs(ops))
+    except MeshError as error:
+        if hinted is not None and contradiction(hinted, uses) is None:
+            return MeshChoice(hinted, "manifest")
+        raise type(error)(f"{error}; {remedy(run, world)}") from None
+    if hinted is not None and found.mesh.sizes != hinted.sizes and contradiction(hinted, uses) is None:
+        return MeshChoice(hinted, "manifest", ("the manifest names the axes; the groups agree with it",))
+    _check_order(found.mesh, order, said(uses, world) or f"the groups say --mesh {written(found.mesh)}")
+    if found.flat:
+        _check_messages(run, ops, world)
+        return _undivided(world, found.notes, named=_named(run), piped=is_one_pipeline(ops))
+    return MeshChoice(found.mesh, "process_groups", found.notes)
+
+
+def remedy(run: Run, world: Sequence[int]) -> str:
+    """What to do where the mesh of `world` is unknown."""
+    return mesh_remedy(len(world), known=run.world_size is not None)
+
+
+def _inferred(
+    uses: Sequence[GroupUse],
+    world: tuple[int, ...],
+    order: Sequence[str] | None,
+    programs: dict[int, tuple[tuple[str, int], ...]] | None,
+) -> Inference:
+    """The mesh that groups tell; where those that no file names fit no mesh with the others, they are set aside.
+
+    Raises MeshError where the groups that the files name contradict each other, or any mesh.
+    """
+    named = [u for u in uses if u.told]
+    try:
+        found = infer(uses, world, order, programs)
+        wrong = contradiction(found.mesh, uses, inferred=True)
+    except MeshError:
+        if not 0 < len(named) < len(uses):
+            raise
+        wrong = named[0]
+    if wrong is not None and 0 < len(named) < len(uses):
+        found = infer(named, world, order, programs)
+        wrong = contradiction(found.mesh, named, inferred=True)
+    if wrong is not None:
+        raise MeshError(f"process group {shown(wrong)} fits no mesh with the other groups")
+    return found
+
+
+def group_uses(run: Run, ops: Operations, lines: Collection[tuple[int, ...]] = ()) -> list[GroupUse]:
+    """Process groups with the calls that the traces show; messages that no group of their own carries form one.
+
+    `lines` are the pipelines along which the ends of messages were inferred.
+    """
+    calls: dict[int, Counter[int]] = defaultdict(Counter)
+    kinds: dict[int, set[str]] = defaultdict(set)
+    exposed: dict[int, list[bool]] = defaultdict(list)
+    changes: dict[int, list[bool]] = defaultdict(list)
+    pairs: Counter[tuple[int, int]] = Counter()
+    for rank, source in ops.per_rank.items():
+        shown = (ops.exposed[ops.of(rank)] > 0).tolist()
+        rows = zip(
+            source.op, source.group.tolist(), source.src.tolist(), source.dst.tolist(), shown, strict=True
+        )
+        before: dict[int, str] = {}
+        for op, group, src, dst, waited in rows:
+            if op in MESSAGES or (src >= 0 and dst >= 0):
+                pairs[min(src, dst), max(src, dst)] += 1
+            elif group != WORLD:
+                calls[group][rank] += 1
+                kinds[group].add(op)
+                exposed[group].append(waited)
+                changes[group].append(before.get(group, op) != op)
+                before[group] = op
+    whole = len(world_of(run, ops))
+    pipelines = [g.ranks for g in run.groups if hinted_dims(g.descs) == {"pp"}]
+    p2p = carriers([g.ranks for g in run.groups], pairs, {*lines, *holding(pipelines, pairs)})
+    round_ = rings(ops, p2p)
+    uses = [
+        GroupUse(
+            g.ranks, g.descs, max(calls[g.group].values(), default=0), p2p.get(g.ranks, 0),
+            frozenset(kinds[g.group]), _share(exposed[g.group]), _share(changes[g.group]),
+            told=not isinstance(g, InferredGroup), ring=g.ranks in round_,
+        )
+        for g in run.groups
+    ]  # fmt: skip
+    groups = {u.ranks for u in uses}
+    chains = [replace(_chain(c, n, lines, ops), ring=c in round_) for c, n in p2p.items() if c not in groups]
+    return uses + [u for u in chains if len(u.ranks) < whole or not uses]
+
+
+def _chain(
+    ranks: tuple[int, ...], count: int, lines: Collection[tuple[int, ...]], ops: Operations
+) -> GroupUse:
+    """The use of a chain of `count` messages, which may go on behind a rank that was not recorded."""
+    told = ranks not in lines
+    partial = told and not set(ranks).issubset(ops.ranks)
+    return GroupUse(ranks, (), 0, count, CHAIN, told=told, partial=partial)
+
+
+def _share(flags: list[bool]) -> float:
+    return sum(flags) / len(flags) if flags else 0.0
+
+
+def _flagged(
+    sizes: dict[str, int],
+    order: Sequence[str] | None,
+    world: tuple[int, ...],
+    uses: Sequence[GroupUse],
+    read: int,
+) -> Mesh:
+    sizes = {**sizes, **{axis: 1 for axis in AXES if axis not in sizes}}  # as `parse_mesh` fills them in
+    product = int(np.prod(list(sizes.values())))
+    if product != len(world):
+        told = ",".join(f"{d}={n}" for d, n in sizes.items())
+        raise UsageError(
+            f"--mesh {told} has {product} ranks, but the job has {len(world)} ranks, of which {read} were read; give "
+            f"the sizes of the whole job, whose product is {len(world)}{_says(uses, world)}"
+        )
+    mesh = from_sizes(sizes, order or tuple(sizes))
+    wrong = contradiction(mesh, uses)
+    if wrong is not None:
+        raise UsageError(
+            f"--mesh contradicts the traces: process group {shown(wrong)} lies along none of its axes; "
+            f"mend the sizes or the order (inner to outer as written, or --order){_says(uses, world)}"
+        )
+    if named := misnamed(mesh, uses):
+        raise UsageError(
+            f"--mesh contradicts the traces: process group {shown(named[0])} does not lie along its axis {named[1]}; "
+            f"mend the sizes or the order (inner to outer as written, or --order){_says(uses, world)}"
+        )
+    return mesh
+
+
+def _says(uses: Sequence[GroupUse], world: tuple[int, ...]) -> str:
+    told = said(uses, world)
+    return f"; {told}" if told else ""
+
+
+def _check_order(mesh: Mesh, order: Sequence[str] | None, told: str) -> None:
+    """Raise UsageError where the user's order numbers the ranks otherwise than the mesh that was found."""
+    if reordered(mesh, order):
+        raise UsageError(
+            f"--order {','.join(order or ())} contradicts the traces: {told} (inner to outer); give that order, or "
+            "leave --order out"
+        )
+
+
+def _hinted(run: Run, world: tuple[int, ...]) -> Mesh | None:
+    if not run.mesh_hint:
+        return None
+    sizes = {str(d): int(n) for d, n in run.mesh_hint.get("sizes", {}).items()}
+    order = [str(d) for d in run.mesh_hint.get("order", []) if d in AXES]
+    if not set(sizes) <= set(AXES) or int(np.prod(list(sizes.values()) or [0])) != len(world):
+        return None
+    full = {**sizes, **{d: 1 for d in AXES if d not in sizes}}
+    return from_sizes(full, [*order, *(d for d in AXES if d not in order)])
+
+
+def _flat(ops: Operations, world: tuple[int, ...], remedy: str) -> MeshChoice:
+    """One data-parallel group of all ranks, or one pipeline.
+
+    Raises MeshUnknownError with the `remedy` unless all are there and call the same operations.
+    """
+    missing = sorted(set(world) - set(ops.ranks))
+    if missing:
+        raise MeshUnknownError(
+            f"the traces name no process groups and rank {missing[0]} is missing, so the mesh is unknown; {remedy}"
+        )
+    sequences = [ops.per_rank[r].op for r in ops.ranks]
+    if len(world) > 1 and not any(sequences):
+        raise no_communication(ops, MeshError)
+    piped = is_one_pipeline(ops)
+    for rank, sequence in zip(ops.ranks, sequences, strict=True) if not piped else ():
+        if Counter(sequence) != Counter(sequences[0]):
+            raise MeshUnknownError(
+                f"the traces name no process groups, and ranks {ops.ranks[0]} and {rank} call different collectives, "
+                f"so the mesh is unknown; {remedy}"
+            )
+    return _undivided(world, (), named=False, piped=piped)
+
+
+_Refusal = TypeVar("_Refusal", bound=TracekitError)
+
+
+def no_communication(ops: Operations, fails: type[_Refusal]) -> _Refusal:
+    """Return the error of traces without communication: what they lack, and how it is recorded."""
+    if not any(rank.on_gpu for rank in ops.per_rank.values()):
+        return fails(
+            "the traces hold events of the CPU only, and no communication operation, so ranks cannot be compared; give "
+            "the profiler activities=[CPU, CUDA], and record whole training steps"
+        )
+    return fails(
+        "no communication operation in any trace, so ranks cannot be compared; record whole training steps, because "
+        "evaluation, data loading and the time before the first step hold none (breakdown and diff need none)"
+    )
+
+
+def _named(run: Run) -> bool:
+    """Whether a file names a process group."""
+    return any(g.names or g.descs for g in run.groups)
+
+
+def _check_messages(run: Run, ops: Operations, world: tuple[int, ...]) -> None:
+    """Raise MeshUnknownError where messages may lie along an axis of which neither names nor other ranks tell."""
+    if not _named(run) and len(ops.ranks) < len(world) and (ops.op == "send_recv").any():
+        raise MeshUnknownError(
+            "messages name no peer, no process group is named and ranks are missing, so the mesh is unknown; "
+            f"{remedy(run, world)}"
+        )
+
+
+def _undivided(world: tuple[int, ...], notes: tuple[str, ...], *, named: bool, piped: bool) -> MeshChoice:
+    """The mesh of a world that no group divides: one pipeline, or one data-parallel group."""
+    taken = "messages connect the ranks and next to nothing is reduced: the world is taken as one pipeline"
+    mesh = pipeline_of(len(world)) if piped else infer([], world).mesh
+    if named:
+        return MeshChoice(mesh, "process_groups", (taken,) if piped else notes)
+    told = taken if piped else "the world is taken as one data-parallel group"
+    row = Quality("flat_world", None, len(world), f"no process groups in the traces: {told}")
+    if len(world) == 1:
+        return MeshChoice(mesh, "flat_world")
+    return MeshChoice(mesh, "flat_world", () if piped else notes, (row,))

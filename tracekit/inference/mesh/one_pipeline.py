@@ -1,0 +1,59 @@
+"""Whether a whole job is one pipeline, where no process group divides its ranks.
+
+Ranks that share a model or its data reduce or gather gradients, parameters or activations among each other; stages of
+one pipeline send each other messages, and reduce little more than a norm. What some of them alone reduce tells nothing:
+an embedding that the first stage shares with the last one is reduced between these two.
+"""
+
+from collections import Counter
+
+import numpy as np
+import numpy.typing as npt
+
+from tracekit.axes import AXES
+from tracekit.disjoint_sets import DisjointSets
+from tracekit.matching.match import Operations
+from tracekit.mesh import Mesh, from_sizes
+from tracekit.rank_events.operation_names import UNDIRECTED
+from tracekit.thresholds.slowrank import CALLS_OF_PIPELINE, REDUCED_BY_PIPELINE, SIZES_TOLD
+
+
+def pipeline_of(world: int) -> Mesh:
+    """Return the mesh of one pipeline of `world` ranks."""
+    return from_sizes(dict.fromkeys(AXES, 1) | {"pp": world}, AXES)
+
+
+def is_one_pipeline(ops: Operations) -> bool:
+    """Return whether messages whose ends are known connect all recorded ranks, while collectives move next to nothing.
+
+    Where sizes are not recorded, few collectives beside many messages count, if not all ranks run the same operations:
+    the ends of a pipeline talk to one neighbour only.
+    """
+    linked = DisjointSets(ops.ranks)
+    moved, called = {True: 0, False: 0}, {True: 0, False: 0}
+    told = total = 0
+    programs = set()
+    everybody = _of_everybody(ops)
+    for rank, source in ops.per_rank.items():
+        message = np.isin(np.array(source.op, str), UNDIRECTED)
+        for src, dst in set(zip(source.src[message].tolist(), source.dst[message].tolist(), strict=True)):
+            if {src, dst} <= set(ops.ranks):
+                linked.join(src, dst)
+        for kind in (True, False):
+            sizes = source.nelems[message if kind else ~message & everybody[ops.of(rank)]]
+            moved[kind] += int(sizes[sizes > 0].sum())
+            called[kind] += len(sizes)
+            told += int((sizes >= 0).sum())
+            total += len(sizes)
+        programs.add(tuple(sorted(Counter(source.op).items())))
+    if not called[True] or len({linked.find(r) for r in ops.ranks}) > 1:
+        return False
+    if told >= SIZES_TOLD * total:
+        return moved[False] <= REDUCED_BY_PIPELINE * moved[True]
+    return len(programs) > 1 and CALLS_OF_PIPELINE * called[False] <= called[True]
+
+
+def _of_everybody(ops: Operations) -> npt.NDArray[np.bool_]:
+    """Whether no group with fewer than all recorded ranks is known to carry each operation."""
+    few = [not set(ops.ranks).issubset(c.members) for c in ops.channels]
+    return ~np.array([*few, False])[ops.channel]

@@ -1,0 +1,35 @@
+"""The program of each rank: equal for ranks of one pipeline stage, which tells the pipeline where no message does."""
+
+from collections import Counter, defaultdict
+from typing import Final
+
+from tracekit.inference.peers.open_messages import any_open
+from tracekit.matching.match import Operations
+from tracekit.rank_events.operation_names import UNDIRECTED
+from tracekit.rank_events.step_marks import NO_STEP
+
+_MESSAGE: Final = "message"
+"""Kind of a kernel that carries messages, however many: some tell their direction, and others lost it."""
+
+
+def programs(ops: Operations) -> dict[int, tuple[tuple[str, int], ...]] | None:
+    """What each rank runs in most steps, where messages have no known peer; None where there are none of these.
+
+    Where steps are marked, ranks without one are left out: what is outside steps was cut off somewhere.
+    """
+    if not any_open(ops):
+        return None
+    found, marked = {}, (ops.step != NO_STEP).any()
+    for rank, source in ops.per_rank.items():
+        steps: dict[int, Counter[str]] = defaultdict(Counter)
+        before = -1
+        for step, op, kernel in zip(source.step.tolist(), source.op, source.kernel.tolist(), strict=True):
+            kind = _MESSAGE if op in UNDIRECTED else op
+            if (step != NO_STEP or not marked) and (kernel != before or kind != _MESSAGE):
+                steps[step][kind] += 1
+            before = kernel
+        if not steps:
+            continue
+        usual = Counter(tuple(sorted(kinds.items())) for kinds in steps.values())
+        found[rank] = max(usual, key=lambda kinds: (usual[kinds], kinds), default=())
+    return found

@@ -1,0 +1,60 @@
+"""Messages that tell their direction and no peer: what is known of each, and a peer that was found written back."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from tracekit.intervals import I64
+from tracekit.matching.clock import Clocks
+from tracekit.rank_events.operation_names import RECEIVES, SENDS
+from tracekit.rank_events.operations import RankOps
+
+_KINDS: Final = {SENDS: "send", RECEIVES: "recv"}
+
+
+class Directed(NamedTuple):
+    """One rank's messages that name a direction and no peer, in order of issue; times in ns on its island's clock."""
+
+    rows: I64
+    way: I64
+    step: I64
+    nelems: I64
+    start: I64
+    end: I64
+    kernel: I64
+
+    def at(self, step: int, way: int) -> I64:
+        """The places of those of a step that go one way."""
+        return np.flatnonzero((self.step == step) & (self.way == way))
+
+
+def directed_messages(source: RankOps, clocks: Clocks) -> Directed:
+    """The messages of a rank that name a direction and no peer."""
+    rows = without_peer(source)
+    rows = rows[np.argsort(source.issued[rows], kind="stable")]
+    start, end = (clocks.align(source.rank, t[rows]) for t in (source.start, source.end))
+    step = source.step[rows].astype(np.int64)
+    return Directed(rows, ways(source)[rows], step, source.nelems[rows], start, end, source.kernel[rows])
+
+
+def without_peer(source: RankOps) -> I64:
+    """Rows of the operations of a rank that name a direction and no peer."""
+    open_ = np.array([op == "send_recv" for op in source.op], bool) & (source.src < 0)
+    return np.flatnonzero(open_ & (ways(source) != 0))
+
+
+def ways(source: RankOps) -> I64:
+    """The direction of each operation of a rank: SENDS, RECEIVES, or 0 where nothing tells."""
+    return np.zeros(len(source.op), np.int64) if source.way is None else source.way
+
+
+def with_peers(source: RankOps, rows: Sequence[int], peers: Sequence[int]) -> RankOps:
+    """`source` whose messages in `rows` go to or come from `peers`, by their direction."""
+    op, src, dst = list(source.op), source.src.copy(), source.dst.copy()
+    way = ways(source)
+    for row, peer in zip(rows, peers, strict=True):
+        op[row] = _KINDS[int(way[row])]
+        src[row], dst[row] = (source.rank, peer) if way[row] == SENDS else (peer, source.rank)
+    return replace(source, op=tuple(op), src=src, dst=dst)

@@ -1,0 +1,208 @@
+"""Peers of messages in a pipeline of three stages or more that tell little, not even their direction.
+
+Without the host, and in batches up to torch 2.3, a kernel alone shows that a stage exchanged something; later batches
+lose their records, or tell no peer. Pipelines run few schedules (tables.known_schedules): one that gives as many
+kernels as every stage runs, contradicts nothing that is told, and whose messages fit when these began and ended, is
+theirs. Stages run the same in every step and replica, so a kernel is judged at its place of the step, over all of them
+(tables.message_fits).
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from tracekit.inference.peers.clock_difference import clock_differences
+from tracekit.inference.peers.known_schedules import Kernel, schedules
+from tracekit.inference.peers.line_kernels import Learnt, LineKernels, Says, line_kernels, with_learnt
+from tracekit.inference.peers.message_fits import Times, misfits
+from tracekit.inference.peers.open_messages import OpenKernels
+from tracekit.inference.peers.stage_labels import F64
+from tracekit.intervals import I64
+from tracekit.matching.clock import Clocks
+from tracekit.matching.match import Operations
+from tracekit.rank_events.operations import RankOps
+from tracekit.rank_events.step_marks import NO_STEP
+from tracekit.thresholds.schedules import DEALT_MARGIN, DEALT_MISFITS, MOST_DEALT_MESSAGES, MOST_DEALT_STEPS
+from tracekit.thresholds.tables import COMMON_END_NS
+
+_FEWEST: Final = 3
+"""Stages of which one has two neighbours."""
+
+
+class _Line(NamedTuple):
+    """The ranks of a line in the order of their stages, their kernels, and those of their usual steps by place."""
+
+    ranks: tuple[int, ...]
+    kernels: tuple[LineKernels, ...]
+    steps: tuple[dict[int, I64], ...]  # by stage: step → places in the rank's kernels
+
+
+class _Pair(NamedTuple):
+    """A message: which stage sends it with which of its kernels, and which one receives it with which."""
+
+    sender: int
+    sends: int
+    receiver: int
+    receives: int
+
+
+class _Exchange(NamedTuple):
+    """The kernels of two stages in the steps that both recorded, on one clock."""
+
+    mine: Times
+    theirs: Times
+
+
+def with_line_order(
+    ops: Operations, clocks: Clocks, lines: Sequence[tuple[int, ...]]
+) -> tuple[list[RankOps], int]:
+    """(operations of all ranks with the peers that a schedule tells of kernels along `lines`, how many were told).
+
+    `lines` hold ranks in the order of their stages. Those that run the same are judged together.
+    """
+    alike: dict[tuple[int, ...], list[_Line]] = defaultdict(list)
+    for ranks in sorted(lines):
+        line = _line(ops, clocks, ranks) if len(ranks) >= _FEWEST else None
+        counts = tuple(len(next(iter(steps.values()), ())) for steps in line.steps) if line else ()
+        if line and min(counts) > 0 and max(counts) <= MOST_DEALT_MESSAGES:
+            alike[counts].append(line)
+    learnt: dict[int, list[Learnt]] = defaultdict(list)
+    known = (r.message for r in ops.per_rank.values() if r.message is not None)
+    number = 1 + max((int(m.max(initial=-1)) for m in known), default=-1)
+    for counts, members in alike.items():
+        for pair in _scheduled(counts, members):
+            for line in members:
+                number = _learn(learnt, line, pair, number)
+    count = sum(map(len, learnt.values()))
+    return [with_learnt(ops.per_rank[r], learnt.get(r, [])) for r in ops.ranks], count
+
+
+def _line(ops: Operations, clocks: Clocks, ranks: tuple[int, ...]) -> _Line | None:
+    """What the ranks of a pipeline run; None where one recorded no message, or all messages name their peers."""
+    if not all(r in ops.per_rank for r in ranks):
+        return None
+    kernels = [k for r in ranks if (k := line_kernels(ops.per_rank[r], clocks, ranks)) is not None]
+    if len(kernels) < len(ranks) or not any(k.silent for k in kernels):
+        return None
+    return _Line(ranks, tuple(kernels), tuple(_usual_steps(k.times) for k in kernels))
+
+
+def _usual_steps(kernels: OpenKernels) -> dict[int, I64]:
+    """Step → its kernels in order of start, of the steps that hold as many as most do."""
+    order = np.argsort(kernels.start, kind="stable")
+    steps = {n: order[kernels.step[order] == n] for n in np.unique(kernels.step).tolist() if n != NO_STEP}
+    usual = Counter(len(mine) for mine in steps.values()).most_common(1)
+    return {n: mine for n, mine in steps.items() if len(mine) == usual[0][0]}
+
+
+def _scheduled(counts: tuple[int, ...], lines: Sequence[_Line]) -> list[_Pair]:
+    """The messages of the one schedule that fits; none where no schedule does, or two do with other messages."""
+    said = [_said(lines, stage, count) for stage, count in enumerate(counts)]
+    exchanges: dict[tuple[int, int], _Exchange | None] = {}
+    tried: list[tuple[float, list[_Pair]]] = []
+    for stages in schedules(counts):
+        pairs = _pairs(stages) if _contradicts_nothing(stages, said) else None
+        for a, b in {(p.sender, p.receiver) for p in pairs or ()} - set(exchanges):
+            exchanges[a, b] = _exchange(lines, (a, b))
+        if pairs and not any(pairs == other for _, other in tried):
+            tried.append((_cost(stages, pairs, exchanges), pairs))
+    tried.sort(key=lambda t: t[0])
+    if not tried or tried[0][0] > DEALT_MISFITS * len(tried[0][1]):
+        return []
+    rival = tried[1][0] if len(tried) > 1 else np.inf
+    return tried[0][1] if rival - tried[0][0] >= DEALT_MARGIN else []
+
+
+def _said(lines: Sequence[_Line], stage: int, count: int) -> list[set[Says]]:
+    """What kernels tell at each place of a stage's step, over all lines and usual steps."""
+    found: list[set[Says]] = [set() for _ in range(count)]
+    for line in lines:
+        for places in line.steps[stage].values():
+            for place, kernel in enumerate(places.tolist()):
+                found[place].add(line.kernels[stage].says[kernel])
+    return found
+
+
+def _contradicts_nothing(stages: Sequence[Sequence[Kernel]], said: Sequence[Sequence[set[Says]]]) -> bool:
+    """Whether every kernel of a schedule may be what was told at its place."""
+    return all(
+        says.may_be(kernel)
+        for kernels, places in zip(stages, said, strict=True)
+        for kernel, told in zip(kernels, places, strict=True)
+        for says in told
+    )
+
+
+def _pairs(stages: Sequence[Sequence[Kernel]]) -> list[_Pair] | None:
+    """The messages of a schedule; None where a stage sends other numbers than the other one receives."""
+    ends: dict[tuple[int, int], tuple[list[int], list[int]]] = defaultdict(lambda: ([], []))
+    for stage, kernels in enumerate(stages):
+        for place, kernel in enumerate(kernels):
+            for peer, sent in kernel:
+                ends[(stage, peer) if sent else (peer, stage)][not sent].append(place)
+    if any(len(sends) != len(receives) for sends, receives in ends.values()):
+        return None
+    return [
+        _Pair(a, i, b, j)
+        for (a, b), (sends, receives) in sorted(ends.items())
+        for i, j in zip(sends, receives, strict=True)
+    ]
+
+
+def _exchange(lines: Sequence[_Line], stages: tuple[int, int]) -> _Exchange | None:
+    """The kernels of two `stages` in the steps that both recorded; None where no clock is common to them."""
+    sides = [[line.kernels[stage].times for line in lines] for stage in stages]
+    every = {k.rank: k for side in sides for k in side}
+    pairs = [(a.rank, b.rank) for a, b in zip(*sides, strict=True)]
+    shifts = clock_differences(every, pairs, COMMON_END_NS)
+    parts: tuple[list[tuple[I64, I64, I64]], list[tuple[I64, I64, I64]]] = ([], [])
+    for line, (a, b) in zip(lines, pairs, strict=True):
+        steps = [line.steps[stage] for stage in stages]
+        shared = sorted(set(steps[0]) & set(steps[1]))
+        if (a, b) not in shifts or not shared or len(parts[0]) >= MOST_DEALT_STEPS:
+            continue
+        for mine, side, at in zip(parts, (every[a], every[b].moved(shifts[a, b])), steps, strict=True):
+            least = np.min([(side.end - side.start)[at[n]] for n in shared], axis=0)
+            mine += [(side.start[at[n]], side.end[at[n]], least) for n in shared]
+    return _Exchange(*(_times(mine) for mine in parts)) if parts[0] else None
+
+
+def _times(steps: Sequence[tuple[I64, I64, I64]]) -> Times:
+    start, end, least = np.array(steps, np.int64).transpose(1, 0, 2)
+    return Times(start, end, least, np.ones(start.shape[1], bool))
+
+
+def _cost(
+    stages: Sequence[Sequence[Kernel]],
+    pairs: Sequence[_Pair],
+    exchanges: Mapping[tuple[int, int], _Exchange | None],
+) -> float:
+    """Over messages the sum of the share of steps in which their kernels cannot carry them; infinite without clocks."""
+    alone = [np.array([len(kernel) == 1 for kernel in kernels], bool) for kernels in stages]
+    tables: dict[tuple[int, int], F64] = {}
+    for a, b in {(p.sender, p.receiver) for p in pairs}:
+        exchange = exchanges[a, b]
+        if exchange is None:
+            return float("inf")
+        mine, theirs = exchange.mine._replace(alone=alone[a]), exchange.theirs._replace(alone=alone[b])
+        tables[a, b] = misfits(mine, theirs)
+    return float(sum(tables[p.sender, p.receiver][p.sends, p.receives] for p in pairs))
+
+
+def _learn(learnt: dict[int, list[Learnt]], line: _Line, pair: _Pair, number: int) -> int:
+    """The next free number of a message, behind those of `pair` in all steps that both ranks recorded.
+
+    Where both ends name their peer there is nothing to learn.
+    """
+    a, b = line.ranks[pair.sender], line.ranks[pair.receiver]
+    one, two = line.kernels[pair.sender], line.kernels[pair.receiver]
+    sends, receives = line.steps[pair.sender], line.steps[pair.receiver]
+    for step in sorted(set(sends) & set(receives)):
+        i, j = int(sends[step][pair.sends]), int(receives[step][pair.receives])
+        if one.says[i].ways or two.says[j].ways:
+            learnt[a].append(Learnt(int(one.times.kernel[i]), "send", a, b, number))
+            learnt[b].append(Learnt(int(two.times.kernel[j]), "recv", a, b, number))
+            number += 1
+    return number

@@ -1,0 +1,170 @@
+"""Repairs operations whose kernels lost their arguments, by the others on their stream and by other steps.
+
+Up to about torch 2.12 arguments go missing at random. Where the host was not recorded, the stream tells the group if
+all its other collectives are of one group, and the same place in other steps tells group and kind if those agree. A
+message whose direction is known has the peer of all others of its stream and direction, if they have one.
+"""
+
+from collections import Counter
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+
+from tracekit.inference.peers.lost_batches import with_lost_batches
+from tracekit.inference.peers.step_places import places
+from tracekit.intervals import I64
+from tracekit.rank_events.operation_names import MESSAGES, OTHER, UNDIRECTED
+from tracekit.rank_events.operations import RankOps
+from tracekit.rank_events.step_marks import I32, NO_STEP
+from tracekit.thresholds.tables import TOLD_SHARE
+
+UNKNOWN = -1
+
+
+def repaired(rank: RankOps, *, final: bool = True) -> RankOps:
+    """`rank` with groups, kinds and sequence numbers filled in, as far as anything tells them.
+
+    Unless it is `final`, steps may still be found in a recording without marks, and tell more.
+    """
+    rank = with_lost_batches(rank)
+    told = rank.group
+    rank = with_lost_calls(with_lost_peers(rank))
+    message = np.isin(np.array(rank.op, str), UNDIRECTED) if rank.op else np.zeros(0, bool)
+    open_ = (~message & (rank.group == UNKNOWN)).any() or (rank.group != told).any()
+    if rank.stream is None or not open_:
+        return rank
+    group, op, token = rank.group.copy(), list(rank.op), list(rank.token)
+    hint = np.full(len(group), UNKNOWN, group.dtype) if rank.hint is None else rank.hint.copy()
+    streams = np.unique(rank.stream[~message & (rank.stream != UNKNOWN) & (rank.group != UNKNOWN)])
+    for stream in streams.tolist():
+        rows = np.flatnonzero((rank.stream == stream) & ~message)
+        at = places(rank.step, rows)
+        _fill_kinds(op, token, at)
+        _fill_groups(group, op, rows, at)
+        if final or (rank.step != NO_STEP).any():
+            _withdraw_open_steps(group, hint, rank, rows)
+    seq = rank.seq.copy()
+    for number in np.unique(group[group != told]).tolist():
+        _fill_sequence(seq, np.flatnonzero((group == number) & ~message))
+    return replace(rank, group=group, op=tuple(op), token=tuple(token), seq=seq, hint=hint)
+
+
+def with_lost_peers(rank: RankOps) -> RankOps:
+    """`rank` with the peers of messages whose kernels lost their arguments, where their direction is known.
+
+    All other messages of that stream and direction must be like each other, and more than those that tell nothing.
+    """
+    if rank.stream is None or rank.way is None:
+        return rank
+    ops = np.array(rank.op, str)
+    silent = (ops == "send_recv") & (rank.src == UNKNOWN) & (rank.way != 0) & _lone(rank)
+    source = np.arange(len(ops))
+    for stream, way in sorted({*zip(rank.stream[silent].tolist(), rank.way[silent].tolist(), strict=True)}):
+        here = (rank.stream == stream) & (rank.way == way)
+        rows = np.flatnonzero(here & silent)
+        told = np.flatnonzero(here & np.isin(ops, MESSAGES))
+        if stream != UNKNOWN and len(told) > len(rows) and _alike(rank, told):
+            source[rows] = told[0]
+    return _taken_over(rank, source)
+
+
+def with_lost_calls(rank: RankOps) -> RankOps:
+    """`rank` with what an operation says of itself in other steps, where it says nothing in one of them.
+
+    On a device these are messages; on a host's trace, which has no streams, all operations.
+    """
+    if rank.stream is None or rank.way is None:
+        return rank
+    ops, way = np.array(rank.op, str), rank.way
+    silent = (ops == "send_recv") & (rank.src == UNKNOWN)
+    if not rank.on_gpu:
+        silent |= (ops == OTHER) & (rank.group == UNKNOWN)
+    source = np.arange(len(ops))
+    lanes = np.unique(rank.stream[silent & ((rank.stream != UNKNOWN) | (not rank.on_gpu))])
+    for lane in lanes.tolist():
+        for place in places(rank.step, np.flatnonzero(rank.stream == lane)):
+            lost, told = place[silent[place]], place[~silent[place]]
+            if len(told) and _alike(rank, told):
+                source[lost[(way[lost] == 0) | (way[lost] == way[told[0]])]] = told[0]
+    return _taken_over(rank, source)
+
+
+def _alike(rank: RankOps, rows: I64) -> bool:
+    """Whether the operations `rows` say the same of themselves, but for their sequence number."""
+    said = {(rank.op[r], rank.token[r]) for r in rows.tolist()}
+    numbers = (rank.src, rank.dst, rank.group, rank.nelems)
+    return len(said) == 1 and all((n[rows] == n[rows[0]]).all() for n in numbers)
+
+
+def _taken_over(rank: RankOps, source: I64) -> RankOps:
+    """`rank` in which each operation says of itself what the one at its entry of `source` says."""
+    if (source == np.arange(len(source))).all():
+        return rank
+    op, token = tuple(rank.op[i] for i in source), tuple(rank.token[i] for i in source)
+    way = None if rank.way is None else rank.way[source]
+    src, dst, group = rank.src[source], rank.dst[source], rank.group[source]
+    return replace(
+        rank, op=op, token=token, src=src, dst=dst, group=group, nelems=rank.nelems[source], way=way
+    )
+
+
+def _lone(rank: RankOps) -> npt.NDArray[np.bool_]:
+    """Whether each operation has a kernel of its own."""
+    return np.asarray(np.bincount(rank.kernel, minlength=1)[rank.kernel] == 1, bool)
+
+
+def _fill_kinds(op: list[str], token: list[str], places: list[I64]) -> None:
+    """Takes over kinds that no name tells from the same place of other steps, where these agree."""
+    for place in places:
+        told = {op[row] for row in place.tolist() if op[row] != OTHER}
+        if len(told) == 1:
+            like = next(row for row in place.tolist() if op[row] != OTHER)
+            for row in place.tolist():
+                if op[row] == OTHER:
+                    op[row], token[row] = op[like], token[like]
+
+
+def _fill_groups(group: I32, op: list[str], rows: I64, places: list[I64]) -> None:
+    """Takes over the group of the same place of other steps, else the only one that most of a kind on the stream tell.
+
+    Where few tell it, the others did not lose their arguments: they are of a CUDA graph, and of any group.
+    """
+    for place in places:
+        here = np.unique(group[place][group[place] != UNKNOWN])
+        if len(here) == 1:
+            group[place] = here[0]
+    told = rows[group[rows] != UNKNOWN]
+    kinds, every = Counter(op[row] for row in told.tolist()), Counter(op[row] for row in rows.tolist())
+    most = {kind for kind, count in kinds.items() if count >= TOLD_SHARE * every[kind]}
+    if len(np.unique(group[told])) == 1:
+        group[[row for row in rows.tolist() if op[row] in most]] = group[told[0]]
+
+
+def _withdraw_open_steps(group: I32, hint: I32, rank: RankOps, rows: I64) -> None:
+    """Turns groups into hints: of uncounted operations that share stream and step with one whose group stays unknown.
+
+    Those without a sequence number are matched by order, and an operation that is missing shifts all behind it. What
+    was inferred from the ends of whole steps has the same order on all ranks.
+    """
+    open_ = np.unique(rank.step[rows][group[rows] == UNKNOWN])
+    shifted = rows[np.isin(rank.step[rows], open_) & (rank.seq[rows] == UNKNOWN)]
+    if rank.inferred is not None:
+        shifted = shifted[~rank.inferred[shifted]]
+    hint[shifted] = group[shifted]
+    group[shifted] = UNKNOWN
+
+
+def _fill_sequence(seq: I64, rows: I64) -> None:
+    """Counts on through missing numbers, where exactly as many are missing as the ones around them leave room for."""
+    known = np.flatnonzero(seq[rows] != UNKNOWN)
+    if not len(known):
+        return
+    numbers = seq[rows]
+    exact = np.diff(numbers[known]) == np.diff(known)
+    for here, there in zip(known[:-1][exact].tolist(), known[1:][exact].tolist(), strict=True):
+        numbers[here:there] = numbers[here] + np.arange(there - here)
+    if exact.all():
+        numbers[: known[0]] = numbers[known[0]] - np.arange(known[0], 0, -1)
+        numbers[known[-1] :] = numbers[known[-1]] + np.arange(len(rows) - known[-1])
+    seq[rows] = numbers

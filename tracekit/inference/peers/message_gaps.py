@@ -1,0 +1,157 @@
+"""Messages between linked ones: a kernel that both sends and receives may end with neither of its counterparts.
+
+Messages from one rank's stream to another's stay in order: those behind or before a linked message are counterparts of
+those behind or before its other end. A stream that serves several ranks does so in the same order in every step.
+"""
+
+from collections import defaultdict
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Final
+
+import numpy as np
+
+from tracekit.inference.peers.open_messages import told
+from tracekit.inference.peers.step_places import places
+from tracekit.intervals import I64
+from tracekit.matching.clock import Clocks
+from tracekit.matching.match import Operations
+from tracekit.rank_events.operation_names import MESSAGES, RECEIVES, SENDS, UNDIRECTED
+from tracekit.rank_events.operations import RankOps
+from tracekit.rank_events.step_marks import I32, NO_STEP
+
+Lane = tuple[int, int, int]
+"""A rank, the rank that it exchanges messages with, and a direction: SENDS or RECEIVES."""
+_OPEN: Final = -1
+
+
+@dataclass(frozen=True)
+class _Messages:
+    """The messages on one lane in order: rows of the rank's operations, and the number of each, −1 where it is open."""
+
+    rows: list[int]
+    numbers: list[int]
+    streams: set[int]
+
+
+def filled(ops: Operations, clocks: Clocks, tolerance_ns: float) -> list[RankOps]:
+    """The operations of all ranks, with the open messages that stand between linked ones linked in their order.
+
+    No message is received before it was sent, up to `tolerance_ns` on the common clock; such lanes stay as they are.
+    """
+    lanes: dict[Lane, _Messages] = {}
+    strays: dict[tuple[int, int, int], list[int]] = {}  # by rank, stream and direction
+    for rank in ops.ranks:
+        _sort(ops.per_rank[rank], lanes, strays)
+    _of_the_only_other(lanes, strays)
+    number = 1 + max((n for m in lanes.values() for n in m.numbers), default=_OPEN)
+    learnt: dict[int, dict[int, tuple[str, int, int, int]]] = defaultdict(dict)
+    for (one, two, way), sends in sorted(lanes.items()):
+        receives = lanes.get((two, one, RECEIVES))
+        if way != SENDS or receives is None or len(sends.streams) > 1 or len(receives.streams) > 1:
+            continue
+        pairs = _between(sends, receives)
+        if not all(_follows(ops, clocks, (one, i), (two, j), tolerance_ns) for i, j in pairs):
+            continue
+        for i, j in pairs:
+            learnt[one][i] = ("send", one, two, number)
+            learnt[two][j] = ("recv", one, two, number)
+            number += 1
+    return [told(ops.per_rank[rank], learnt.get(rank, {})) for rank in ops.ranks]
+
+
+def _sort(rank: RankOps, lanes: dict[Lane, _Messages], strays: dict[tuple[int, int, int], list[int]]) -> None:
+    """Puts the messages of a rank whose direction is known on `lanes`, or among `strays` without a known peer."""
+    if rank.message is None or rank.stream is None or rank.way is None:
+        return
+    kinds = np.array(rank.op, str)
+    ways = np.where(kinds == "send", SENDS, np.where(kinds == "recv", RECEIVES, rank.way))
+    rows = np.flatnonzero(np.isin(kinds, UNDIRECTED) & (ways != 0))
+    linked = np.isin(kinds, MESSAGES) & (rank.message != _OPEN)
+    peer = np.where(linked, np.where(ways == SENDS, rank.dst, rank.src), _OPEN)
+    for stream in np.unique(rank.stream[rows]).tolist():
+        _fill_peers(peer, ways, rank.step, rows[rank.stream[rows] == stream])
+    for row in rows.tolist():
+        other, way, stream = int(peer[row]), int(ways[row]), int(rank.stream[row])
+        if other == _OPEN:
+            strays.setdefault((rank.rank, stream, way), []).append(row)
+            continue
+        lane = lanes.setdefault((rank.rank, other, way), _Messages([], [], set()))
+        lane.rows.append(row)
+        lane.numbers.append(int(rank.message[row]) if linked[row] else _OPEN)
+        lane.streams.add(stream)
+
+
+def _of_the_only_other(lanes: dict[Lane, _Messages], strays: dict[tuple[int, int, int], list[int]]) -> None:
+    """Puts strays on the lane to the one rank that has more messages with theirs, of those that their stream serves."""
+    for (rank, stream, way), rows in sorted(strays.items()):
+        served = [
+            other
+            for (mine, other, direction), m in lanes.items()
+            if (mine, direction) == (rank, way) and m.streams == {stream}
+        ]
+        lacks = [o for o in served if _count(lanes, (o, rank, -way)) > _count(lanes, (rank, o, way))]
+        if len(lacks) == 1:
+            lane = lanes[rank, lacks[0], way]
+            both = sorted([*zip(lane.rows, lane.numbers, strict=True), *((row, _OPEN) for row in rows)])
+            lane.rows[:], lane.numbers[:] = [r for r, _ in both], [n for _, n in both]
+
+
+def _count(lanes: dict[Lane, _Messages], lane: Lane) -> int:
+    """The messages on a lane."""
+    return len(lanes[lane].rows) if lane in lanes else 0
+
+
+def _fill_peers(peer: I64, ways: I64, step: I32, rows: I64) -> None:
+    """Takes over the peer of open messages among `rows`, those of one stream: of its direction's only one, or by place.
+
+    At the same place of other steps messages go to the same rank.
+    """
+    for place in places(step, rows):
+        here = np.unique(peer[place][peer[place] != _OPEN])
+        if len(here) == 1 and len(np.unique(ways[place])) == 1:
+            peer[place] = here[0]
+    for way in (SENDS, RECEIVES):
+        mine = rows[ways[rows] == way]
+        known = np.unique(peer[mine][peer[mine] != _OPEN])
+        if len(known) == 1:
+            peer[mine] = known[0]
+
+
+def _between(sends: _Messages, receives: _Messages) -> list[tuple[int, int]]:
+    """(row of the sender, row of the receiver) of open messages that stand in order between linked ones.
+
+    Between two linked messages there must be equally many on either side; before the first and behind the last one,
+    those next to it count.
+    """
+    place = {n: i for i, n in enumerate(receives.numbers) if n != _OPEN}
+    anchors = [(i, place[n]) for i, n in enumerate(sends.numbers) if n in place]
+    if not anchors or [j for _, j in anchors] != sorted(j for _, j in anchors):
+        return []
+    pairs = []
+    first, last = anchors[0], anchors[-1]
+    before = min(first)
+    pairs += [(first[0] - k, first[1] - k) for k in range(1, before + 1)]
+    behind = min(len(sends.rows) - last[0], len(receives.rows) - last[1])
+    pairs += [(last[0] + k, last[1] + k) for k in range(1, behind)]
+    for (i, j), (u, v) in pairwise(anchors):
+        if u - i == v - j:
+            pairs += [(i + k, j + k) for k in range(1, u - i)]
+    return [
+        (sends.rows[i], receives.rows[j])
+        for i, j in pairs
+        if sends.numbers[i] == _OPEN and receives.numbers[j] == _OPEN
+    ]
+
+
+def _follows(
+    ops: Operations, clocks: Clocks, send: tuple[int, int], receive: tuple[int, int], tolerance: float
+) -> bool:
+    """Whether the message is not received before it was sent, nor in another step; ends are (rank, row)."""
+    (one, i), (two, j) = send, receive
+    steps = {int(ops.per_rank[one].step[i]), int(ops.per_rank[two].step[j])} - {NO_STEP}
+    if len(steps) > 1:
+        return False
+    began = clocks.align(one, ops.per_rank[one].start[i : i + 1])[0]
+    came = clocks.align(two, ops.per_rank[two].end[j : j + 1])[0]
+    return bool(came >= began - tolerance)

@@ -1,0 +1,182 @@
+"""Kernels whose messages name no peer: what is known of each, and what was learnt of them written back.
+
+torch 2.1 records a message's kernel alone, later versions lose its arguments or never had its peer.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from tracekit.intervals import I64
+from tracekit.matching.clock import Clocks
+from tracekit.matching.match import Operations
+from tracekit.rank_events.operation_names import RECEIVES, SENDS, UNDIRECTED
+from tracekit.rank_events.operations import RankOps
+from tracekit.rank_events.step_marks import NO_STEP
+
+Mask = npt.NDArray[np.bool_]
+
+OPEN: Final = "send_recv"
+"""The kind of a kernel that may carry messages, as long as none is told."""
+
+BOTH = 2
+"""Direction of a kernel that sends and receives; SENDS, RECEIVES and 0 (unknown) are the others."""
+
+
+@dataclass(frozen=True)
+class OpenKernels:
+    """One rank's kernels whose messages name no peer, in order of end; one entry a kernel, times in ns."""
+
+    rank: int
+    island: int
+    exact: int  # the island of clocks whose rates are known as well
+    kernel: I64  # number of the kernel on its rank
+    start: I64  # on the clock of the rank's island
+    end: I64
+    step: I64
+    lane: I64  # number of its stream and direction on its rank: what may share one peer
+    way: I64  # SENDS, RECEIVES, BOTH or 0
+    nelems: I64  # of its one message, -1 where unknown or several
+
+    def moved(self, shift: I64) -> "OpenKernels":
+        """The same kernels by a clock that is ahead by `shift` (ns, one entry a kernel)."""
+        return replace(self, start=self.start + shift, end=self.end + shift)
+
+
+@dataclass(frozen=True)
+class Link:
+    """Two kernels that were found to carry the same message, or to exchange some."""
+
+    ranks: tuple[int, int]
+    kernels: tuple[int, int]  # numbers on their ranks
+    way: int  # SENDS: the first sends to the second; RECEIVES: the other way; BOTH or 0: an exchange
+
+
+def any_open(ops: Operations) -> bool:
+    """Whether any message of a step names no peer; where no steps are known, any message.
+
+    What the device still ran for the host of before the window has no record. Where the messages of that stream name
+    their peers in all steps, it leaves nothing open that a step rests on.
+    """
+    return any(bool((open_rows(r) & ~_left_over(r)).any()) for r in ops.per_rank.values())
+
+
+def open_rows(source: RankOps) -> Mask:
+    """Whether each operation of a rank may be a message and names no peer."""
+    return np.array([op == OPEN for op in source.op], bool) & (source.src < 0)
+
+
+def _left_over(source: RankOps) -> Mask:
+    """Whether each operation lies outside all steps, on a stream whose messages name their peers in every step."""
+    if source.stream is None:
+        return np.zeros(len(source.op), bool)
+    stepped, open_ = source.step != NO_STEP, open_rows(source)
+    message = np.array([op in UNDIRECTED for op in source.op], bool)
+    told = np.setdiff1d(source.stream[message & stepped & ~open_], source.stream[open_ & stepped])
+    return np.asarray(~stepped & (source.stream >= 0) & np.isin(source.stream, told), bool)
+
+
+def open_kernels(ops: Operations, clocks: Clocks) -> dict[int, OpenKernels]:
+    """The open kernels of each rank that has some."""
+    found = {}
+    for rank in ops.ranks:
+        source = ops.per_rank[rank]
+        unknown = open_rows(source)
+        if unknown.any():
+            kernels = _kernels(source, unknown)
+            if len(kernels):
+                found[rank] = _of_rank(source, clocks, kernels)
+    return found
+
+
+def _kernels(source: RankOps, unknown: Mask) -> I64:
+    """Numbers of the kernels all of whose operations are `unknown`."""
+    numbers, place = np.unique(source.kernel, return_inverse=True)
+    known = np.zeros(len(numbers), bool)
+    known[place[~unknown]] = True
+    return np.asarray(numbers[~known], np.int64)
+
+
+def _of_rank(source: RankOps, clocks: Clocks, kernels: I64) -> OpenKernels:
+    """What is known of `kernels`."""
+    rows = np.flatnonzero(np.isin(source.kernel, kernels))
+    place = np.searchsorted(kernels, source.kernel[rows])
+    first = rows[np.unique(place, return_index=True)[1]]
+    told = np.zeros(len(source.op), np.int64) if source.way is None else source.way
+    sends = np.bincount(place, told[rows] == SENDS, len(kernels)) > 0
+    receives = np.bincount(place, told[rows] == RECEIVES, len(kernels)) > 0
+    way = np.where(sends & receives, BOTH, np.where(sends, SENDS, np.where(receives, RECEIVES, 0)))
+    alone = np.bincount(place, minlength=len(kernels)) == 1
+    stream = np.full(len(first), -1) if source.stream is None else source.stream[first]
+    lane = np.unique(np.stack([stream, way]), axis=1, return_inverse=True)[1].reshape(-1)
+    rank = source.rank
+    end = clocks.align(rank, source.end[first])
+    order = np.lexsort((kernels, end))
+    return OpenKernels(
+        rank, clocks.island[rank], clocks.exact.get(rank, clocks.island[rank]),
+        kernels[order], clocks.align(rank, source.start[first])[order], end[order],
+        source.step[first][order].astype(np.int64), lane[order].astype(np.int64), way[order].astype(np.int64),
+        np.where(alone, source.nelems[first], -1)[order],
+    )  # fmt: skip
+
+
+def with_links(ops: Operations, links: Iterable[Link]) -> list[RankOps]:
+    """The operations of all ranks, those of linked kernels with the ends that the links tell.
+
+    An exchange keeps the kind `send_recv` and names its two ranks in order. A kernel of several messages is told only
+    where those of the other kernel are their counterparts.
+    """
+    learnt: dict[int, dict[int, tuple[str, int, int, int]]] = {rank: {} for rank in ops.ranks}
+    rows_of = {rank: _rows_by_kernel(ops.per_rank[rank]) for rank in ops.ranks}
+    known = (r.message for r in ops.per_rank.values() if r.message is not None)
+    number = max((int(m.max(initial=-1)) for m in known), default=-1) + 1
+    for link in links:
+        (a, b), (i, j) = link.ranks, link.kernels
+        mine, theirs = rows_of[a][i], rows_of[b][j]
+        for row, other, op in _counterparts(ops.per_rank[a], mine, ops.per_rank[b], theirs, link.way):
+            src, dst = {"send": (a, b), "recv": (b, a)}.get(op, (min(a, b), max(a, b)))
+            learnt[a][row] = (op, src, dst, number)
+            learnt[b][other] = (_OTHER_END.get(op, op), src, dst, number)
+            number += 1
+    return [told(ops.per_rank[rank], learnt[rank]) for rank in ops.ranks]
+
+
+_OTHER_END = {"send": "recv", "recv": "send"}
+
+
+def _rows_by_kernel(source: RankOps) -> dict[int, list[int]]:
+    rows: dict[int, list[int]] = {}
+    for row, kernel in enumerate(source.kernel.tolist()):
+        rows.setdefault(kernel, []).append(row)
+    return rows
+
+
+def _counterparts(
+    one: RankOps, mine: list[int], two: RankOps, theirs: list[int], way: int
+) -> list[tuple[int, int, str]]:
+    """(row of the first rank, row of the second, what the first does) of each message; none where they disagree."""
+    if len(mine) == 1 and len(theirs) == 1:
+        return [(mine[0], theirs[0], {SENDS: "send", RECEIVES: "recv"}.get(way, "send_recv"))]
+    found = []
+    for op, here, there in (("send", SENDS, RECEIVES), ("recv", RECEIVES, SENDS)):
+        a = [row for row in mine if one.way is not None and one.way[row] == here]
+        b = [row for row in theirs if two.way is not None and two.way[row] == there]
+        if len(a) != len(b):
+            return []
+        found += [(x, y, op) for x, y in zip(a, b, strict=True)]
+    return found if len(found) == len(mine) == len(theirs) else []
+
+
+def told(source: RankOps, learnt: Mapping[int, tuple[str, int, int, int]]) -> RankOps:
+    """`source` with kind, source, destination and number of the message for each row of `learnt`."""
+    if not learnt:
+        return source
+    op = list(source.op)
+    src, dst = source.src.copy(), source.dst.copy()
+    message = np.full(len(op), -1, np.int64) if source.message is None else source.message.copy()
+    for row, (kind, begin, end, number) in learnt.items():
+        op[row], src[row], dst[row], message[row] = kind, begin, end, number
+    return replace(source, op=tuple(op), src=src, dst=dst, message=message)

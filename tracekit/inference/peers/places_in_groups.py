@@ -1,0 +1,104 @@
+"""Peers of messages whose titles count within a group that nothing names, by the groups that the files list.
+
+Up to torch 2.3 no message names its group, and its title `nccl:send 0->1` tells the places of both ranks in it. Several
+groups of a rank may be as large and have it at that place; the peer's own titles tell which one both mean.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+
+from tracekit.inference.peers.directed_messages import ways, with_peers, without_peer
+from tracekit.rank_events.operation_names import MESSAGES
+from tracekit.rank_events.operations import RankOps
+from tracekit.store import Group
+
+
+class _Said(NamedTuple):
+    """What titles of a rank say of messages that go one way: both places, and how many members the group has."""
+
+    own: int
+    peer: int
+    way: int
+    size: int  # -1 unknown
+
+
+def with_places_in_groups(ranks: Sequence[RankOps], groups: Iterable[Group]) -> list[RankOps]:
+    """`ranks` with the peers of messages whose places fit one of the `groups` alone, as both ends tell them.
+
+    A rank without a trace contradicts nothing.
+    """
+    rows = {rank.rank: _rows(rank) for rank in ranks}
+    known = {rank.rank: _known(rank) for rank in ranks}
+    mine: dict[int, list[Group]] = defaultdict(list)
+    for group in groups if any(rows.values()) else ():
+        for member in group.ranks:
+            mine[member].append(group)
+    found = []
+    for rank in ranks:
+        told = rank
+        for said, at in rows[rank.rank].items():
+            fits = [g for g in mine[rank.rank] if _fits(rank.rank, said, g, rows, known)]
+            if len(fits) == 1:
+                told = _in_group(told, at, fits[0], said.peer)
+        found.append(told)
+    return found
+
+
+def _in_group(rank: RankOps, rows: list[int], group: Group, peer: int) -> RankOps:
+    """`rank` whose messages in `rows` are exchanged with the member at the place `peer` of `group`.
+
+    They say so as those do whose titles fit one group alone.
+    """
+    told = with_peers(rank, rows, [group.ranks[peer]] * len(rows))
+    number = told.group.copy()
+    number[rows] = group.group
+    token = list(told.token)
+    for row in rows:
+        token[row] = f"p2p/{token[row].partition('/')[2]}"
+    return replace(told, group=number, token=tuple(token))
+
+
+def _rows(rank: RankOps) -> dict[_Said, list[int]]:
+    """The messages of a rank without a peer, by what their titles say."""
+    found: dict[_Said, list[int]] = defaultdict(list)
+    if rank.place is None or rank.own is None:
+        return found
+    size = np.full(len(rank.op), -1) if rank.told_size is None else rank.told_size
+    way = ways(rank)
+    for row in without_peer(rank).tolist():
+        said = _Said(int(rank.own[row]), int(rank.place[row]), int(way[row]), int(size[row]))
+        if min(said.own, said.peer) >= 0:
+            found[said].append(row)
+    return found
+
+
+def _known(rank: RankOps) -> set[tuple[int, int]]:
+    """(peer, direction) of the messages of a rank that name their peer."""
+    told = np.flatnonzero(np.isin(np.array(rank.op, str), MESSAGES) & (rank.src >= 0) & (rank.dst >= 0))
+    way = ways(rank)
+    peer = np.where(rank.src == rank.rank, rank.dst, rank.src)
+    return set(zip(peer[told].tolist(), way[told].tolist(), strict=True))
+
+
+def _fits(
+    rank: int,
+    said: _Said,
+    group: Group,
+    rows: Mapping[int, Mapping[_Said, list[int]]],
+    known: Mapping[int, set[tuple[int, int]]],
+) -> bool:
+    """Whether a group may be the one that a title means: its members stand so, and the peer tells of such messages."""
+    members = group.ranks
+    if said.size not in {-1, len(members)} or max(said.own, said.peer) >= len(members):
+        return False
+    peer = members[said.peer]
+    if members[said.own] != rank or peer == rank:
+        return False
+    if peer not in rows:
+        return True
+    answers = {(s.own, s.peer, s.way) for s in rows[peer] if s.size in {-1, len(members)}}
+    return (said.peer, said.own, -said.way) in answers or (rank, -said.way) in known[peer]

@@ -1,0 +1,139 @@
+"""Which messages of a pipeline's stage go to the stage before it and which to the one behind, by what each would cost.
+
+An activation is received before it is sent on, its gradient comes back after that, and is sent on later still. Of all
+ways to deal a stage's messages to its two neighbours that keep this order, the one whose messages fit best is looked
+for, and how much worse each message would fit with the other neighbour.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from tracekit.intervals import I64
+
+F64 = npt.NDArray[np.float64]
+Mask = npt.NDArray[np.bool_]
+
+
+class Beside(NamedTuple):
+    """A neighbour: what each of its messages (rows) costs if it is one of the stage's (columns); None where unknown."""
+
+    received: F64 | None  # those that it sends to the stage, by the stage's receives
+    sent: F64 | None  # those that it receives from the stage, by the stage's sends
+
+
+class Dealt(NamedTuple):
+    """The cheapest way to deal a stage's messages, and by how much others cost more."""
+
+    before: Mask  # whether each goes to, or comes from, the stage before
+    cost: float
+    margin_sent: float  # of ways that deal some message otherwise that is sent
+    margin_received: float  # that is received
+
+
+class _Batch(NamedTuple):
+    """Messages of one kernel and direction: nobody can tell them apart, so those of the stage before stand first."""
+
+    send: bool
+    many: int
+    sent: int  # messages that were sent before it
+    received: int
+    back: float  # what each costs at the stage before, less what it costs at the one behind
+
+
+def dealt(sends: Mask, kernel: I64, before: Beside, behind: Beside, back: F64) -> Dealt | None:
+    """The cheapest way to deal messages, of which `sends` are sent, to the stages `before` and `behind`.
+
+    Messages stand in the order of their kernels, those that one kernel sends before those that it receives. What a
+    neighbour exchanges that is unknown costs nothing and may be any number. `back` is what it costs by itself to deal
+    each message to the stage before, less what it costs to deal it to the one behind. None where no way fits.
+    """
+    batches = _batches(sends, kernel, back)
+    states = (int((~sends).sum()) + 1, int(sends.sum()) + 1)
+    moves = [_moves(batch, states, before, behind) for batch in batches]
+    ahead = [np.full(states, np.inf)]
+    ahead[0][0, 0] = 0.0
+    for batch, costs in zip(batches, moves, strict=True):
+        ahead.append(np.min([_moved(ahead[-1] + c, batch, n) for n, c in enumerate(costs)], axis=0))
+    rest = _last(states, before, behind)
+    cost = float((ahead[-1] + rest).min())
+    if not np.isfinite(cost):
+        return None
+    choice: list[npt.NDArray[np.bool_]] = []
+    margins = [np.inf, np.inf]
+    for at in range(len(batches) - 1, -1, -1):
+        batch = batches[at]
+        ways = [c + _moved(rest, batch, -n) for n, c in enumerate(moves[at])]
+        prices = [float((ahead[at] + way).min()) for way in ways]
+        best = int(np.argmin(prices))
+        others = min((p for n, p in enumerate(prices) if n != best), default=np.inf)
+        margins[batch.send] = min(margins[batch.send], others - cost)
+        choice.append(np.arange(batch.many) < best)
+        rest = np.min(ways, axis=0)
+    return Dealt(np.concatenate(choice[::-1]), cost, margins[1], margins[0])
+
+
+def _batches(sends: Mask, kernel: I64, back: F64) -> list[_Batch]:
+    """The messages by kernel and direction, in order."""
+    begins = np.flatnonzero(np.append(True, (np.diff(kernel) != 0) | (sends[1:] != sends[:-1])))
+    found = []
+    for begin, end in zip(begins.tolist(), [*begins[1:].tolist(), len(sends)], strict=True):
+        sent = int(sends[:begin].sum())
+        found.append(
+            _Batch(bool(sends[begin]), end - begin, sent, begin - sent, float(back[begin:end].mean()))
+        )
+    return found
+
+
+def _moves(batch: _Batch, states: tuple[int, int], before: Beside, behind: Beside) -> list[F64]:
+    """What it costs to deal none, one, … or all messages of a batch to the stage before.
+
+    By the number of receives (rows) and sends (columns) that this one has so far; infinite where the order forbids it.
+    """
+    x, y = np.broadcast_arrays(*np.ogrid[: states[0], : states[1]])
+    found = []
+    for many in range(batch.many + 1):
+        total = np.full(states, many * max(batch.back, 0.0) + (batch.many - many) * max(-batch.back, 0.0))
+        for k in range(batch.many):
+            back, number = k < many, k if k < many else k - many
+            if batch.send:
+                place = number + (y if back else batch.sent - y)
+                in_turn = place < (batch.received - x if back else x)
+                total = total + _of((before if back else behind).sent, batch.sent + k, place)
+            else:
+                place = number + (x if back else batch.received - x)
+                in_turn = (place >= 0) if back else place < batch.sent - y
+                total = total + _of((before if back else behind).received, batch.received + k, place)
+            total = np.where(in_turn, total, np.inf)
+        found.append(total)
+    return found
+
+
+def _of(table: F64 | None, column: int, number: I64) -> F64:
+    """Entries `number` of a column of costs, infinite outside; zero without a table."""
+    if table is None:
+        return np.where(number >= 0, 0.0, np.inf)
+    known = np.append(table[:, column], np.inf)
+    return np.asarray(known[np.where((number >= 0) & (number < len(table)), number, len(table))], np.float64)
+
+
+def _moved(table: F64, batch: _Batch, by: int) -> F64:
+    """`table` moved by some places along the number of sends or receives, infinite where nothing comes from."""
+    moved = np.full(table.shape, np.inf)
+    axis = 1 if batch.send else 0
+    end = table.shape[axis] - abs(by)
+    source, target = [slice(None), slice(None)], [slice(None), slice(None)]
+    source[axis], target[axis] = slice(max(-by, 0), max(-by, 0) + end), slice(max(by, 0), max(by, 0) + end)
+    moved[tuple(target)] = table[tuple(source)]
+    return moved
+
+
+def _last(states: tuple[int, int], before: Beside, behind: Beside) -> F64:
+    """Zero for the numbers of receives and sends of the stage before with which all known messages are dealt."""
+    x, y = np.ogrid[: states[0], : states[1]]
+    fits = np.ones(states, bool)
+    for side, number, rest in ((before, x, y), (behind, states[0] - 1 - x, states[1] - 1 - y)):
+        fits &= True if side.received is None else number == len(side.received)
+        fits &= True if side.sent is None else rest == len(side.sent)
+    return np.where(fits, 0.0, np.inf)

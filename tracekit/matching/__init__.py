@@ -1,0 +1,1 @@
+"""Operations of different ranks that are one communication, and the clocks that their common ends align."""

@@ -1,0 +1,119 @@
+"""Which operations may match each other: those of one process group, or the messages of one rank to another."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from tracekit.intervals import I64
+from tracekit.rank_events.operation_names import MESSAGES, UNDIRECTED
+from tracekit.rank_events.operations import RankOps
+from tracekit.store import Group
+
+WORLD: Final = -1
+"""Group of an operation whose members the trace does not name."""
+NO_SEQ: Final = -1
+"""Sequence number of an operation that the trace does not count, or counts differently on each member."""
+
+
+@dataclass(frozen=True)
+class Channel:
+    """Operations that match each other in order: those of one group, or the sends of one rank to another."""
+
+    number: int
+    members: tuple[int, ...]  # ranks of the group, or (source, destination)
+    p2p: bool
+    group: int  # index into Run.groups, WORLD where unknown
+    inferred: bool = False  # nothing told the ends of its messages, but when they ended
+
+
+def channels_of(
+    ranks: Sequence[RankOps], groups: Sequence[Group], *, pipelined: bool = False
+) -> tuple[I64, tuple[Channel, ...]]:
+    """The channel of every operation (-1: none), and all channels.
+
+    Messages have a channel for each (group, source, destination), those whose ends were inferred channels of their
+    own; a message that does not name its group is of the one that others between its ends name.
+    Collectives have one for each group. Where no group is known, the whole world counts as one, and a kernel that may
+    be a message or an all-to-all as its collective, unless the job is known to be `pipelined`.
+    """
+    numbers: dict[tuple[object, ...], Channel] = {}
+    known: dict[_Row, int] = {}
+    groups_told = _GroupsTold(
+        {g.group: g.ranks for g in groups},
+        tuple(r.rank for r in ranks),
+        _carriers(ranks),
+        anonymous=not any(len(g.ranks) > 1 for g in groups),
+        pipelined=pipelined,
+    )
+    result: list[int] = []
+    for r in ranks:
+        inferred = (r.message >= 0).tolist() if r.message is not None else [False] * len(r.op)
+        for row in zip(r.op, r.group.tolist(), r.src.tolist(), r.dst.tolist(), inferred, strict=True):
+            if row not in known:
+                known[row] = groups_told.channel(row, numbers)
+            result.append(known[row])
+    return np.asarray(result, np.int64), tuple(numbers.values())
+
+
+_Row = tuple[str, int, int, int, bool]
+"""(operation, group, source, destination, whether its ends were inferred)"""
+
+
+@dataclass(frozen=True)
+class _GroupsTold:
+    """What is known of groups before operations get their channels; as in `channels_of`."""
+
+    members: Mapping[int, tuple[int, ...]]
+    everyone: tuple[int, ...]
+    carriers: Mapping[tuple[int, int], int]
+    anonymous: bool
+    pipelined: bool
+
+    def channel(self, row: _Row, numbers: dict[tuple[object, ...], Channel]) -> int:
+        """The number of an operation's channel, which is added to `numbers` where it is new; -1 for none."""
+        op, group, src, dst, guessed = row
+        key: tuple[object, ...]
+        who: tuple[int, ...]
+        p2p = op in MESSAGES or guessed
+        if p2p:
+            carrier = group if group != WORLD else self.carriers.get((src, dst), WORLD)
+            carrier = WORLD if guessed else carrier
+            key, who = ("p2p", src, dst, carrier, op in MESSAGES, guessed), (src, dst)
+        else:
+            key, who = ("group", group), self.members.get(group, self.everyone)
+        coalesced = op == "other" or (
+            op == "send_recv" and (self.pipelined or group != WORLD) and not guessed
+        )
+        if coalesced or len(who) < 2 or (group == WORLD and not self.anonymous and not p2p):
+            return -1  # alone, or its members are unknown: the list was cut
+        return numbers.setdefault(key, Channel(len(numbers), who, p2p, group, guessed)).number
+
+
+def _carriers(ranks: Sequence[RankOps]) -> dict[tuple[int, int], int]:
+    """(source, destination) → the one group that messages between them name; WORLD where they name several."""
+    found: dict[tuple[int, int], int] = {}
+    for r in ranks:
+        for op, group, src, dst in zip(r.op, r.group.tolist(), r.src.tolist(), r.dst.tolist(), strict=True):
+            if op in MESSAGES and group != WORLD and found.setdefault((src, dst), group) != group:
+                found[src, dst] = WORLD
+    return found
+
+
+def groups_with_one_counter(ranks: Sequence[RankOps]) -> list[int]:
+    """Groups whose `Seq` counts messages and collectives together, and so differs between members.
+
+    The backend of torch 2.15 does that. Elsewhere each kind has a counter of its own, and calls of both kinds in turn
+    show numbers that fall.
+    """
+    found = []
+    for r in ranks:
+        message = np.isin(np.array(r.op, str), UNDIRECTED)
+        for group in np.unique(r.group[message & (r.group != WORLD) & (r.seq != NO_SEQ)]):
+            rows = np.flatnonzero((r.group == group) & (r.seq != NO_SEQ))
+            rows = rows[np.argsort(r.issued[rows], kind="stable")]
+            turn = np.flatnonzero(np.diff(message[rows].astype(np.int8)))
+            if len(turn) and (r.seq[rows][turn + 1] > r.seq[rows][turn]).all():
+                found.append(int(group))
+    return found

@@ -1,0 +1,269 @@
+"""Offsets and drifts between the clocks of ranks, from the common ends of collectives, and how far to trust them.
+
+Durations alone tell who waited in a collective. Waits of messages need a common clock, and so does any view of
+several ranks on one time line.
+"""
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from tracekit.disjoint_sets import DisjointSets
+from tracekit.intervals import I64
+from tracekit.matching.match import Operations
+from tracekit.matching.messages import message_ends
+from tracekit.rank_events.operation_names import ROOTED
+from tracekit.rank_events.step_marks import NO_STEP
+from tracekit.thresholds.tables import (
+    CLOCK_FIT_FROM,
+    CLOCK_FIT_POINTS,
+    CLOCK_LINE_FROM,
+    CLOCK_LINE_SHARE,
+    COMMON_END_NS,
+    MAX_CLOCK_RATE,
+    QUICKER_LINKS_PERCENTILE,
+    WAITED_ENDS_LEAST,
+    WAITED_ENDS_SPREADS,
+    WIDE_TRIP,
+)
+
+F64 = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Clocks:
+    """The common time of a rank's time t is u − offset[r] − rate[r] · u with u = t − origin[r]; ns.
+
+    Every rank counts from an origin of its own, so that clocks which differ by decades lose no digit. Ranks in one
+    `island` are linked, by collectives or by messages both ways; between islands nothing is known.
+    """
+
+    offset: dict[int, float]
+    rate: dict[int, float]
+    island: dict[int, int]
+    origin: dict[int, int]
+    residual_ns: float  # median absolute difference of common ends after alignment
+    doubt: dict[int, float] = field(
+        default_factory=dict
+    )  # ns by which a rank that only messages link may be off
+    exact: dict[int, int] = field(default_factory=dict)
+    """The island of each rank if only as many collectives link two as tell how fast the clock of one runs."""
+
+    def align(self, rank: int, times: I64) -> I64:
+        """Times of `rank` (ns) on the common clock of its island, counted from an arbitrary zero.
+
+        Raises KeyError for an unknown rank.
+        """
+        since = times - self.origin[rank]
+        correction = self.offset[rank] + self.rate[rank] * since.astype(np.float64)
+        return np.asarray(since - np.rint(correction).astype(np.int64), np.int64)
+
+
+def aligned(ops: Operations, clocks: Clocks, times: I64) -> I64:
+    """`times` (ns, one an operation of `ops`), each on the common clock of its rank's island."""
+    result = np.zeros(len(ops.start), np.int64)
+    for rank in ops.ranks:
+        where = ops.of(rank)
+        result[where] = clocks.align(rank, times[where])
+    return result
+
+
+def align(ops: Operations) -> Clocks:
+    """The clocks of all ranks, fitted along a tree of the pairs of ranks that share most collectives."""
+    origin = {r: int(ops.start[ops.first[r]]) if len(ops.per_rank[r].start) else 0 for r in ops.ranks}
+    pairs = common_ends(ops, origin)
+    edges = sorted(pairs, key=lambda e: (-len(pairs[e]), e))
+    neighbours: dict[int, list[tuple[int, float, float, float]]] = defaultdict(list)
+    linked, exact = DisjointSets(ops.ranks), DisjointSets(ops.ranks)
+    for a, b in edges:
+        mine, theirs = pairs[a, b].astype(np.float64).T
+        few = len(mine) < CLOCK_FIT_FROM
+        if not few or (exact.find(a) != exact.find(b) and _on_a_line(theirs - mine, theirs)):
+            exact.join(a, b)
+            few = False
+        if linked.join(a, b):
+            shift, rate = line_through(theirs - mine, theirs, CLOCK_FIT_FROM if few else 0)
+            lead = float(np.median(mine - theirs))
+            neighbours[a].append((b, shift, rate, lead))
+            neighbours[b].append((a, *_inverse(shift, rate, lead)))
+    offset, rates, island = _walk(ops.ranks, neighbours)
+    clocks = Clocks(offset, rates, island, origin, 0.0)
+    _join_islands(ops, clocks)
+    errors = [_errors(clocks, a, b, pairs[a, b].astype(np.float64).T) for a, b in edges]
+    residual = float(np.median(np.concatenate(errors))) if errors else 0.0
+    return Clocks(
+        offset, rates, island, origin, residual, clocks.doubt, {r: exact.find(r) for r in ops.ranks}
+    )
+
+
+def _inverse(shift: float, rate: float, lead: float) -> tuple[float, float, float]:
+    """The same line seen from the other rank, whose clock is ahead by `lead`."""
+    return -shift + rate * lead, -rate, -lead
+
+
+def _errors(clocks: Clocks, a: int, b: int, ends: F64) -> F64:
+    """Absolute differences of common ends on the common clock, ns; `ends` has a row for `a` and a row for `b`."""
+    return np.asarray(
+        np.abs(
+            (ends[1] - clocks.offset[b] - clocks.rate[b] * ends[1])
+            - (ends[0] - clocks.offset[a] - clocks.rate[a] * ends[0])
+        )
+    )
+
+
+def _join_islands(ops: Operations, clocks: Clocks) -> None:
+    """Links islands (often pipeline stages) by messages both ways; changes `clocks`.
+
+    A message cannot arrive before it was sent. The least (arrival − sending) of the two directions therefore brackets
+    the difference of the clocks, and if the quickest transfers are equal the difference lies in the middle, as in the
+    network time protocol. Each pair of ranks gives one estimate, and the median of the pairs counts: one message that
+    is paired with the wrong one is enough to mislead a pair. Pairs whose messages always waited, one way or both, leave
+    wide brackets and do not count beside narrow ones.
+    """
+    ends = message_ends(ops)
+    while True:
+        delays = _message_delays(ops, clocks, *ends)
+        linked: dict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)
+        for a, b in sorted(delays):
+            if (b, a) in delays:
+                linked[clocks.island[a], clocks.island[b]].append((a, b))
+        if not linked:
+            return
+        weight = {e: sum(min(len(delays[a, b]), len(delays[b, a])) for a, b in p) for e, p in linked.items()}
+        home, other = max(linked, key=lambda e: (weight[e], -e[0], -e[1]))
+        bounds = np.array([(min(delays[p]), min(delays[p[::-1]])) for p in linked[home, other]])
+        possible = bounds[bounds.sum(axis=1) >= -COMMON_END_NS]
+        bounds = possible if len(possible) else bounds
+        trips = bounds.sum(axis=1)
+        trip = max(float(np.percentile(trips, QUICKER_LINKS_PERCENTILE)), 0.0)
+        narrow = bounds[trips <= WIDE_TRIP * trip + COMMON_END_NS]
+        # how far the other island's clock is ahead, within half the round trip
+        gap = float(np.median(narrow[:, 0] - narrow[:, 1])) / 2
+        for rank in [r for r, i in clocks.island.items() if i == other]:
+            clocks.offset[rank] += gap
+            clocks.doubt[rank] = clocks.doubt.get(rank, 0.0) + trip / 2
+            clocks.island[rank] = home
+
+
+def _message_delays(
+    ops: Operations, clocks: Clocks, sends: I64, receives: I64
+) -> dict[tuple[int, int], list[float]]:
+    """(sender, receiver) → arrival minus sending of each message between islands, each on its own clock; ns.
+
+    Messages outside whole steps count only for pairs that have no other: at the rim of a recording they are easily
+    paired with the wrong one.
+    """
+    start, end = aligned(ops, clocks, ops.start), aligned(ops, clocks, ops.end)
+    whole = (ops.step[receives] > NO_STEP) & (ops.step[receives] == ops.step[sends])
+    delays: dict[tuple[int, int], list[float]] = defaultdict(list)
+    rim: dict[tuple[int, int], list[float]] = defaultdict(list)
+    for receive, send, sure in zip(receives.tolist(), sends.tolist(), whole.tolist(), strict=True):
+        a, b = int(ops.rank[send]), int(ops.rank[receive])
+        if clocks.island[a] != clocks.island[b]:
+            (delays if sure else rim)[a, b].append(float(end[receive] - start[send]))
+    for pair, found in rim.items():
+        delays.setdefault(pair, found)
+    return delays
+
+
+def common_ends(ops: Operations, origin: dict[int, int]) -> dict[tuple[int, int], I64]:
+    """(rank, rank) → the ends of each collective that both took part in, (collectives, 2), ns from their origins."""
+    both = common_collectives(ops)
+    ranks = ops.rank[both]
+    both = both[np.lexsort((ranks[:, 1], ranks[:, 0]))]  # it keeps the order within a pair
+    found, first = np.unique(ops.rank[both], axis=0, return_index=True)
+    pairs: dict[tuple[int, int], I64] = {}
+    for (one, two), mine in zip(found.tolist(), np.split(both, first[1:])[: len(found)], strict=True):
+        ends = ops.end[mine] - np.array([origin[one], origin[two]])
+        pairs[one, two] = ends[_agreeing(ends, ops.end[mine] - ops.start[mine])]
+    return pairs
+
+
+def _agreeing(ends: I64, took: I64) -> npt.NDArray[np.bool_]:
+    """Whether each common end of two ranks agrees with those of collectives in which one waited for the other.
+
+    Only those show that both left together. Others, on a stream whose group was guessed, may run in lockstep, apart.
+    `ends` and `took` (durations, ns) have a row for each collective and a column for each rank.
+    """
+    waited = np.abs(took[:, 0] - took[:, 1]) > COMMON_END_NS
+    if int(waited.sum()) < WAITED_ENDS_LEAST or waited.all():
+        return np.ones(len(ends), bool)
+    shift = ends[:, 1] - ends[:, 0]
+    low, middle, high = np.percentile(shift[waited], [10, 50, 90])
+    others = ~waited & (np.abs(shift - middle) > COMMON_END_NS + WAITED_ENDS_SPREADS * (high - low))
+    return np.asarray(~others, bool)
+
+
+def common_collectives(ops: Operations) -> I64:
+    """Operations of neighbouring members of the same collective, shape (pairs, 2), the lower rank first.
+
+    Exchanges whose kernels were found to end together count as well.
+    """
+    p2p = np.array([c.p2p for c in ops.channels] or [False])
+    counts = ~p2p[np.maximum(ops.channel, 0)] | ops.among(("send_recv",))
+    rows = np.flatnonzero((ops.instance >= 0) & counts & ~ops.among(ROOTED))
+    rows = rows[np.lexsort((ops.rank[rows], ops.instance[rows]))]
+    together = ops.instance[rows[:-1]] == ops.instance[rows[1:]]
+    return np.stack([rows[:-1][together], rows[1:][together]], axis=1)
+
+
+def line_through(shift: F64, when: F64, least: int = CLOCK_FIT_FROM) -> tuple[float, float]:
+    """Robust line through the differences of ends `shift` at the times `when`, ns: (offset at zero, rate).
+
+    Fewer than the `least` differences give no rate.
+    """
+    middle = float(np.median(shift))
+    if len(shift) < least or float(np.ptp(when)) <= 0:
+        return middle, 0.0
+    pick = np.unique(np.linspace(0, len(shift) - 1, min(len(shift), CLOCK_FIT_POINTS)).astype(int))
+    return _line(shift[pick] - middle, when[pick], middle)
+
+
+def _on_a_line(shift: F64, when: F64) -> bool:
+    """Whether a few differences of ends lie on the line of a drift that clocks may have, and on no constant; ns."""
+    if len(shift) < CLOCK_LINE_FROM:
+        return False
+    begin, rate = line_through(shift, when, CLOCK_LINE_FROM)
+    missed = float(np.abs(shift - begin - rate * when).max())
+    spread = float(np.abs(shift - np.median(shift)).max())
+    return abs(rate) <= MAX_CLOCK_RATE and missed <= CLOCK_LINE_SHARE * spread
+
+
+def _line(shift: F64, when: F64, middle: float) -> tuple[float, float]:
+    """Theil and Sen's line, whose slope is the median over all pairs: (offset at zero plus `middle`, rate).
+
+    scipy's `theilslopes` gives the same line, but warns about its confidence interval where many points are equal.
+    """
+    run, rise = when[:, None] - when, shift[:, None] - shift
+    apart = run > 0
+    if not apart.any():
+        return middle, 0.0
+    rate = float(np.median(rise[apart] / run[apart]))
+    return middle + float(np.median(shift) - rate * np.median(when)), rate
+
+
+def _walk(
+    ranks: tuple[int, ...], neighbours: dict[int, list[tuple[int, float, float, float]]]
+) -> tuple[dict[int, float], dict[int, float], dict[int, int]]:
+    """Offset, rate and island of each rank; an island takes the clock of its first rank."""
+    offset: dict[int, float] = {}
+    rate: dict[int, float] = {}
+    island: dict[int, int] = {}
+    for root in ranks:
+        if root in offset:
+            continue
+        offset[root], rate[root], island[root] = 0.0, 0.0, root
+        todo = [root]
+        while todo:
+            here = todo.pop()
+            for there, shift, drift, lead in neighbours[here]:
+                if (
+                    there not in offset
+                ):  # u_here = u_there + lead, and u_there − u_here = shift + drift · u_there
+                    offset[there] = offset[here] + shift + rate[here] * lead
+                    rate[there] = rate[here] + drift
+                    island[there] = root
+                    todo.append(there)
+    return offset, rate, island

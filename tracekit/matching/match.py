@@ -1,0 +1,199 @@
+"""Which operations of different ranks are one communication: an instance.
+
+Collectives match by group and `Seq` where all members carry it, else by ordinal, in order of issue, within the profiler
+step, else by ordinal after aligning ragged capture windows. Point-to-point operations match by source, destination and
+order, those whose ends were inferred (tables.neighbours) by the number that the inference gave both ends.
+"""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tracekit.intervals import I64
+from tracekit.matching.channels import NO_SEQ, Channel, channels_of, groups_with_one_counter
+from tracekit.matching.instance_keys import instance_keys
+from tracekit.matching.issue_order import by_issue
+from tracekit.matching.message_order import UNKNOWN_SIZE, by_size
+from tracekit.rank_events.coded_words import Codes, numbered
+from tracekit.rank_events.operations import RankOps
+from tracekit.rank_events.own_time import Progress, own_progress
+from tracekit.store import Group
+
+Mask = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Operations:
+    """All communication operations of a run, rank by rank in order of start; one array entry an operation."""
+
+    ranks: tuple[int, ...]
+    per_rank: Mapping[int, RankOps]
+    progress: Mapping[int, Progress]
+    first: Mapping[int, int]  # rank → index of its first operation here
+    rank: npt.NDArray[np.int32]
+    start: I64
+    end: I64
+    step: npt.NDArray[np.int32]
+    at_start: I64
+    at_end: I64
+    at_ready: npt.NDArray[np.float64]  # own time from which it could start; NaN where the trace does not tell
+    exposed: I64  # ns for which compute stood still for it
+    instance: I64  # -1: matched with nobody
+    channel: I64  # -1: none
+    op: npt.NDArray[np.object_]
+    token: npt.NDArray[np.object_]
+    kernel: I64  # number of the kernel over all ranks: messages of one batch share theirs
+    channels: tuple[Channel, ...]
+    unmatched: int  # operations of known channels that no other rank has
+    mismatched: int  # operations dropped because the members disagree about what they are
+
+    @cached_property
+    def kinds(self) -> tuple[list[str], Codes]:
+        """The different `op`, sorted, and the number of each operation's."""
+        return numbered(self.op)
+
+    @cached_property
+    def messages(self) -> tuple[list[str], Codes]:
+        """The different `token`, sorted, and the number of each operation's."""
+        return numbered(self.token)
+
+    def among(self, wanted: Collection[str]) -> Mask:
+        """Whether each operation is one of the `wanted`."""
+        words, code = self.kinds
+        return np.array([word in wanted for word in words], bool)[code]
+
+    def by_rank(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """For each operation the entry of its rank in `values`, which has one for each of `ranks`."""
+        return np.repeat(values, [len(self.per_rank[r].start) for r in self.ranks])
+
+    def of(self, rank: int) -> slice:
+        """The entries that hold the operations of `rank`; KeyError where the run has no such rank."""
+        begin = self.first[rank]
+        return slice(begin, begin + len(self.per_rank[rank].start))
+
+
+def match(ranks: Sequence[RankOps], groups: Sequence[Group]) -> Operations:
+    """The operations of all ranks, joined into instances; `groups` are the process groups of the run."""
+    ordered = sorted(ranks, key=lambda r: r.rank)
+    return _joined(ordered, groups, {r.rank: own_progress(r) for r in ordered}, pipelined=False)
+
+
+def rematch(ops: Operations, ranks: Sequence[RankOps], groups: Sequence[Group]) -> Operations:
+    """`ops` joined anew, after something was learnt of the operations of `ranks`; their times are those of `ops`.
+
+    A rank may have learnt that a kernel carries several messages. The job is known to be a pipeline, so that no kernel
+    which may carry a message counts as a collective.
+    """
+    ordered = sorted(ranks, key=lambda r: r.rank)
+    known = {r.rank: ops.progress[r.rank] for r in ordered if len(r.start) == len(ops.per_rank[r.rank].start)}
+    progress = {r.rank: known.get(r.rank) or own_progress(r) for r in ordered}
+    return _joined(ordered, groups, progress, pipelined=True)
+
+
+def _joined(
+    ordered: Sequence[RankOps], groups: Sequence[Group], progress: Mapping[int, Progress], *, pipelined: bool
+) -> Operations:
+    """The operations of `ordered` ranks, joined into instances."""
+    counts = [len(r.start) for r in ordered]
+    first = dict(
+        zip((r.rank for r in ordered), np.concatenate([[0], np.cumsum(counts)]).tolist(), strict=False)
+    )
+    rank = np.repeat(np.array([r.rank for r in ordered], np.int32), counts)
+    start, end = _cat(r.start for r in ordered), _cat(r.end for r in ordered)
+    op = np.array([o for r in ordered for o in r.op], dtype=object)
+    token = np.array([t for r in ordered for t in r.token], dtype=object)
+    step, seq = _cat(r.step for r in ordered).astype(np.int32), _cat(r.seq for r in ordered)
+    channel, channels = channels_of(ordered, groups, pipelined=pipelined)
+    seq[np.isin(_cat(r.group for r in ordered), groups_with_one_counter(ordered))] = NO_SEQ
+    issued = _cat(r.issued for r in ordered)
+    message = _cat(np.full(len(r.start), -1) if r.message is None else r.message for r in ordered)
+    stream = _cat(np.full(len(r.start), -1) if r.stream is None else r.stream for r in ordered)
+    instance, mismatched = _instances(channel, channels, rank, step, seq, end, token, issued, stream, message)
+    lonely = (channel >= 0) & (instance < 0)
+    return Operations(
+        tuple(r.rank for r in ordered), {r.rank: r for r in ordered}, progress, first, rank, start, end, step,
+        _cat(progress[r.rank].at_start for r in ordered), _cat(progress[r.rank].at_end for r in ordered),
+        np.concatenate([np.zeros(0), *(progress[r.rank].at_ready for r in ordered)]),
+        _cat(progress[r.rank].exposed_ns for r in ordered), instance, channel, op, token,
+        _kernels(ordered), channels,
+        int(lonely.sum()) - mismatched, mismatched,
+    )  # fmt: skip
+
+
+def _cat(parts: Iterable[npt.NDArray[Any]]) -> I64:
+    arrays = list(parts)
+    return np.asarray(np.concatenate(arrays) if arrays else np.zeros(0, np.int64), np.int64)
+
+
+def _kernels(ranks: Sequence[RankOps]) -> I64:
+    """The number of each operation's kernel, counted over all ranks."""
+    counts = [int(r.kernel.max(initial=-1)) + 1 for r in ranks]
+    begins = np.concatenate([[0], np.cumsum(counts)])
+    return _cat(r.kernel + begin for r, begin in zip(ranks, begins.tolist(), strict=False))
+
+
+def _instances(
+    channel: I64, channels: Sequence[Channel], rank: npt.NDArray[np.int32], step: npt.NDArray[np.int32],
+    seq: I64, end: I64, token: npt.NDArray[np.object_], issued: I64,
+    stream: I64, message: I64,
+) -> tuple[I64, int]:  # fmt: skip
+    """(instance of every operation, how many operations were dropped because members disagree about the kind).
+
+    Instances are numbered by channel, then in order within the channel; -1 is an operation without a partner.
+    """
+    instance = np.full(len(channel), -1, np.int64)
+    following, mismatched = 0, 0
+    order = np.argsort(channel, kind="stable")
+    bounds = np.searchsorted(channel[order], np.arange(len(channels) + 1))
+    for c, known in enumerate(channels):
+        rows = order[bounds[c] : bounds[c + 1]]
+        sides = _split(rows, rank[rows], known.members)
+        if known.p2p:  # messages match in the order in which hosts issued them, on whatever stream they ran
+            sides = [s[np.argsort(issued[s], kind="stable")] for s in sides]
+        else:
+            sides = [by_issue(s, issued, stream) for s in sides]
+        present = [s for s in sides if len(s)]
+        if len(present) < 2:
+            continue
+        if known.inferred:
+            keys = [message[s] for s in present]
+        else:
+            keys = instance_keys(present, known.p2p, step, seq, end, token)
+            keys = by_size(present, keys, step, token, end) if known.p2p else keys
+        joined, all_rows = np.concatenate(keys), np.concatenate(present)
+        unique, place, counts = np.unique(joined, return_inverse=True, return_counts=True)
+        agreed = _agreement(place, len(unique), token[all_rows], whole=known.p2p)
+        mismatched += int((counts[place] >= 2)[~agreed[place]].sum())
+        good = (counts >= 2) & agreed
+        number = np.full(len(unique), -1, np.int64)
+        number[good] = following + np.arange(int(good.sum()))
+        following += int(good.sum())
+        instance[all_rows] = number[place]
+    return instance, mismatched
+
+
+def _split(rows: I64, rank: npt.NDArray[np.int32], members: Sequence[int]) -> list[I64]:
+    """The `rows` of each member; `rank` gives that of each row, and ascends."""
+    first, last = np.searchsorted(rank, members), np.searchsorted(rank, members, side="right")
+    return [rows[a:b] for a, b in zip(first.tolist(), last.tolist(), strict=True)]
+
+
+def _agreement(place: I64, count: int, tokens: npt.NDArray[np.object_], *, whole: bool) -> Mask:
+    """Whether all operations of each of `count` instances are of one kind.
+
+    `place` is the instance of each operation. Element counts may differ: all_to_all, uneven shards. Those of messages
+    (`whole`) must agree where they are known.
+    """
+    told = [str(t) for t in tokens]
+    if not whole or any(t.endswith(UNKNOWN_SIZE) for t in told):
+        told = [t.split("/", 1)[0] for t in told]
+    kinds = {t: i for i, t in enumerate(sorted(set(told)))}
+    code = np.array([kinds[t] for t in told], np.int64)
+    low, high = np.full(count, np.iinfo(np.int64).max), np.full(count, -1)
+    np.minimum.at(low, place, code)
+    np.maximum.at(high, place, code)
+    return np.asarray(low == high, bool)

@@ -1,0 +1,73 @@
+"""Messages of one channel whose order was disturbed: those of equal size and dtype match in order.
+
+The k-th send is the k-th receive, but a recording that lost some in the middle shifts the rest. Sizes show it, and the
+best common sub-sequence of sizes mends it.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from tracekit.intervals import I64
+from tracekit.rank_events.step_marks import I32
+from tracekit.thresholds.tables import MAX_MESSAGES_ALIGNED, TIE_NS
+
+Tokens = npt.NDArray[np.object_]
+UNKNOWN_SIZE = "/-1"
+"""End of the token of a message whose size the trace does not tell."""
+
+
+def by_size(sides: Sequence[I64], keys: list[I64], step: I32, token: Tokens, end: I64) -> list[I64]:
+    """`keys` of both `sides` of a channel, mended in each step in which messages of equal keys differ in size.
+
+    `sides` are rows in order of issue; `step`, `token` and `end` (ns) are by row. Messages whose size is unknown, and
+    steps with more messages than can be compared all with all, keep their keys.
+    """
+    mine, theirs = sides
+    if any(str(t).endswith(UNKNOWN_SIZE) for t in {*token[mine].tolist(), *token[theirs].tolist()}):
+        return keys
+    _, i, j = np.intersect1d(keys[0], keys[1], assume_unique=True, return_indices=True)
+    differ = token[mine[i]] != token[theirs[j]]
+    if not differ.any():
+        return keys
+    lead = float(np.median((end[mine[i]] - end[theirs[j]])[~differ])) if not differ.all() else 0.0
+    mended = [k.copy() for k in keys]
+    fresh = int(max(k.max() for k in keys)) + 1
+    for number in np.unique(step[mine[i[differ]]]).tolist():
+        places = [np.flatnonzero(step[s] == number) for s in sides]
+        if max(len(p) for p in places) > MAX_MESSAGES_ALIGNED:
+            continue
+        rows = [s[p] for s, p in zip(sides, places, strict=True)]
+        late = np.abs((end[rows[0]][:, None] - end[rows[1]][None, :]) - lead)
+        pairs = _common(token[rows[0]][:, None] == token[rows[1]][None, :], TIE_NS / (TIE_NS + late))
+        for k, p in zip(mended, places, strict=True):
+            k[p] = fresh + np.arange(len(p))
+            fresh += len(p)
+        mended[1][places[1][pairs[1]]] = mended[0][places[0][pairs[0]]]
+    return mended
+
+
+def _common(equal: npt.NDArray[np.bool_], close: npt.NDArray[np.float64]) -> tuple[I64, I64]:
+    """Rows and columns of the longest common sub-sequence of two lists whose entries are `equal` or not.
+
+    Of several as long the one whose entries are `close` (0 to 1) counts.
+    """
+    rows, columns = equal.shape
+    worth = np.where(equal, 1.0 + close / (2.0 * max(min(rows, columns), 1)), 0.0)
+    best = np.zeros((rows + 1, columns + 1))
+    for i in range(rows):
+        taken = np.maximum(best[i, 1:], best[i, :-1] + worth[i])
+        best[i + 1, 1:] = np.maximum.accumulate(taken)
+    i, j = rows, columns
+    found: list[tuple[int, int]] = []
+    while i and j:
+        if best[i, j] == best[i - 1, j]:
+            i -= 1
+        elif best[i, j] == best[i, j - 1]:
+            j -= 1
+        else:
+            i, j = i - 1, j - 1
+            found.append((i, j))
+    table = np.array(found[::-1], np.int64).reshape(-1, 2)
+    return table[:, 0], table[:, 1]

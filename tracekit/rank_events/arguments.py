@@ -1,0 +1,121 @@
+"""What communication operations carry: kind, group, peers, sequence number and size, wherever the trace has them.
+
+Some arguments stand only on the host-side record of a kernel, some only in other ranks' files.
+"""
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tracekit.intervals import I64
+from tracekit.rank_events.collective_titles import CollectiveTitles
+from tracekit.rank_events.event_columns import Values, ints, strings
+from tracekit.rank_events.host_events import Host
+from tracekit.rank_events.kernel_records import Joined
+from tracekit.rank_events.operation_names import MESSAGES, OTHER, RECEIVES, SENDS, UNDIRECTED, canonical_op
+from tracekit.rank_events.recorded_peers import Peers
+from tracekit.rank_events.step_marks import I32
+from tracekit.store import Group
+
+_UNTOLD: Final = ("send_recv", "other")
+"""What the names of kernels say that may be any collective: NCCL's all-to-all, and everything of RCCL."""
+
+
+_BATCH: Final = "batch_op_issue"
+"""A batch of messages of torch 2.15's backend: its input is what it sends, its output what it receives."""
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """What the operations of one rank carry; one entry an operation."""
+
+    op: tuple[str, ...]  # canonical names
+    token: tuple[str, ...]  # op, dtype and element count: equal for one collective on all ranks
+    group: I32  # index into Run.groups; -1 unknown
+    src: I32  # global rank of the sender of a message, -1 else
+    dst: I32
+    seq: I64  # -1 unknown
+    nelems: I64  # the larger of input and output; -1 unknown
+    size: I32  # ranks in the group, as the trace counts them; -1 unknown
+    way: I64  # direction of a message: SENDS, RECEIVES, 0 unknown
+    taken: I64  # elements that the rank received; -1 unknown
+    place: I64  # of a message's peer in a group that is not named; -1 unknown
+    own: I64  # the rank's own place in that group; -1 unknown
+
+
+def read_arguments(
+    rank: int,
+    events: pa.Table,
+    cat: Values,
+    host: Host,
+    rows: I64,
+    joined: Joined,
+    groups: Sequence[Group],
+) -> Arguments:
+    """Arguments of the operations `joined` to the events `rows`; both are of `rank`."""
+    taken = events.select(["collective", "dtype", "in_nelems", "out_nelems", "group", "group_size", "seq"])
+    taken = taken.take(pa.array(joined.args))
+    names = strings(events.column("name").take(pa.array(rows[joined.kernel])))
+    collectives = strings(taken.column("collective"))
+    kinds = _kinds(collectives, names)
+    given, received = ints(taken, "in_nelems", -1), ints(taken, "out_nelems", -1)
+    nelems = np.maximum(given, received)
+    group = ints(taken, "group", -1)
+    src, dst, way = np.full(len(kinds), -1), np.full(len(kinds), -1), np.zeros(len(kinds), np.int64)
+    place, own = np.full(len(kinds), -1), np.full(len(kinds), -1)
+    titles = CollectiveTitles(events, cat, host, rows)
+    for entry in [i for i, op in enumerate(kinds) if op in _UNTOLD and not collectives[i]]:
+        kinds[entry] = titles.of(joined, entry) or kinds[entry]
+    peers = Peers(rank, events, cat, host, rows, groups)
+    for entry in [i for i, op in enumerate(kinds) if op == OTHER and not collectives[i]]:
+        kinds[entry] = peers.called(joined, entry) or OTHER
+    for entry in [i for i, op in enumerate(kinds) if op in UNDIRECTED]:
+        ends = peers.of(joined, entry, kinds[entry])
+        kinds[entry], src[entry], dst[entry], group[entry], way[entry], place[entry], own[entry] = ends
+    batched = np.array([c == _BATCH for c in collectives], bool) & (way == 0)
+    way[batched & (given > 0) & (received == 0)] = SENDS
+    way[batched & (given == 0) & (received > 0)] = RECEIVES
+    told = zip(kinds, strings(taken.column("dtype")), nelems.tolist(), strict=True)
+    token = tuple(sys.intern(f"{'p2p' if o in MESSAGES else o}/{d or ''}/{n}") for o, d, n in told)
+    return Arguments(
+        tuple(kinds), token, group.astype(np.int32), src.astype(np.int32), dst.astype(np.int32),
+        ints(taken, "seq", -1), nelems, ints(taken, "group_size", -1).astype(np.int32), way,
+        received, place, own,
+    )  # fmt: skip
+
+
+def _kinds(collectives: Sequence[str | None], names: Sequence[str | None]) -> list[str]:
+    """The kind of each operation by its argument, else by the name of its kernel."""
+    texts = [c or n or "" for c, n in zip(collectives, names, strict=True)]
+    known = {text: canonical_op(text) for text in set(texts)}
+    return [known[text] for text in texts]
+
+
+def resolve_groups(events: pa.Table, groups: Sequence[Group]) -> pa.Table:
+    """`events` with the groups filled in whose member list was cut: by size and name, where one of `groups` fits.
+
+    A file that lost its tail also lost the table that completes its lists; the files of the other members have it.
+    """
+    index = events.column_names.index("group")
+    lacking = pc.and_(pc.is_null(events.column(index)), pc.is_valid(events.column("group_size")))
+    rows = np.flatnonzero(np.asarray(lacking.to_numpy(zero_copy_only=False), bool))
+    if not len(rows) or not groups:
+        return events
+    group = ints(events, "group", -1)
+    keys = events.select(["group_size", "pg_name", "pg_desc"]).take(pa.array(rows)).to_pylist()
+    known: dict[tuple[object, ...], int] = {}
+    for row, key in zip(rows, keys, strict=True):
+        size, name, desc = key["group_size"], key["pg_name"], key["pg_desc"]
+        if (size, name, desc) not in known:
+            fits = [g for g in groups if len(g.ranks) == size]
+            named = [g for g in fits if name in g.names and (not desc or desc in g.descs)]
+            chosen = named if len(named) == 1 else fits
+            known[size, name, desc] = chosen[0].group if len(chosen) == 1 else -1
+        group[row] = known[size, name, desc]
+    values = pa.array(group.astype(np.int32), mask=group < 0)
+    return events.set_column(index, events.schema.field(index), values)

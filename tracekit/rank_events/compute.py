@@ -1,0 +1,79 @@
+"""Which events communicate and which compute, and when the rank computed.
+
+On a GPU trace both are kernels. On a CPU trace communication is an annotated host span and compute an operator.
+"""
+
+import re
+
+import numpy as np
+import pyarrow as pa
+
+from tracekit.intervals import I64, Intervals, empty, subtract, union
+from tracekit.rank_events.event_columns import Mask, Values, present, truth
+from tracekit.rank_events.host_events import Host
+from tracekit.thresholds.tables import RESULT_COPY_SHARE
+
+COMM_KERNEL = re.compile(
+    r"nccl|rccl|cross_device_reduce|multimem_|one_shot_all_reduce|two_shot_all_reduce|all_?reduce_fusion|trtllm_all_?reduce"
+    r"|deep_ep::(?!layout)|userbuffers|symmetric_memory::|nvshmem|mscclpp",
+    re.IGNORECASE,
+)
+_RECORD = re.compile(r"^record_param_comms$")
+_GLOO = re.compile(r"^gloo:")
+_NOT_COMPUTE = re.compile(r"^(c10d::|_c10d_functional|record_param_comms|gloo:|nccl:)")
+_COMPUTE_CATS = ("kernel", "gpu_memcpy", "gpu_memset")
+
+
+def communicates(events: pa.Table, kernel: Mask, *, on_gpu: bool) -> Mask:
+    """Whether each event is communication: kernels on a GPU trace, annotated spans (else Gloo's own) on a CPU trace.
+
+    Where spans are annotated, one that lost its arguments is communication still.
+    """
+    annotated = present(events, "collective")
+    if on_gpu:
+        return kernel & (annotated | truth(events, "name", COMM_KERNEL))
+    if annotated.any():
+        return annotated | truth(events, "name", _RECORD)
+    return truth(events, "name", _GLOO)
+
+
+def compute_intervals(
+    events: pa.Table, cat: Values, comm: Mask, host: Host, start: I64, end: I64, *, on_gpu: bool
+) -> Intervals:
+    """When the rank computed, ns: device work on a GPU trace, operators on a CPU trace.
+
+    Calls of collectives and waits for them are no compute, also where an operator made them: one on a DTensor waits
+    inside for the tensor that an earlier collective gave.
+    """
+    if on_gpu:
+        rows = np.isin(cat, _COMPUTE_CATS) & ~comm
+        return union(start[rows], end[rows])
+    called = (cat == "cpu_op") & truth(events, "name", _NOT_COMPUTE)
+    work = np.flatnonzero((cat == "cpu_op") & ~comm & ~called)
+    work = work[_is_compute(start[work], end[work], start[comm], end[comm])]
+    parts = []
+    for thread in np.unique(host.tid[work]).tolist():
+        mine, waits = work[host.tid[work] == thread], called & (host.tid == thread)
+        parts.append(subtract(union(start[mine], end[mine]), union(start[waits], end[waits])))
+    return union(*(np.concatenate(side) for side in zip(*parts, strict=True))) if parts else empty()
+
+
+def _is_compute(start: I64, end: I64, comm_start: I64, comm_end: I64) -> Mask:
+    """Whether each operator is compute.
+
+    An operator that contains a whole communication span is left out: the wait inside is no compute. So is a short
+    operator at the end of a span, which copies the result (Gloo's reduce-scatter takes its slice on the calling
+    thread after the wait); it would make the whole wait look hidden behind compute.
+    """
+    if not len(comm_start):
+        return np.ones(len(start), bool)
+    order = np.argsort(comm_start, kind="stable")
+    begin, finish = comm_start[order], comm_end[order]
+    soonest = np.minimum.accumulate(finish[::-1])[::-1]  # earliest end among spans that start later
+    place = np.searchsorted(begin, start, side="left")
+    wrapper = (place < len(begin)) & (soonest[np.minimum(place, len(begin) - 1)] <= end)
+    before = np.maximum(np.searchsorted(begin, start, side="right") - 1, 0)
+    longest = RESULT_COPY_SHARE * (finish[before] - begin[before])
+    inside = (begin[before] <= start) & (finish[before] >= end)
+    copy = inside & (end - start <= longest) & (finish[before] - end <= longest)
+    return np.asarray(~(wrapper | copy), bool)

@@ -1,0 +1,69 @@
+"""Columns of an event table as numpy arrays and lists."""
+
+import re
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tracekit.intervals import I64
+
+Mask = npt.NDArray[np.bool_]
+Values = npt.NDArray[np.object_]
+
+
+def ints(events: pa.Table, column: str, null: int) -> I64:
+    """The integers of a column, one entry a row; `null` stands for missing values."""
+    values = events.column(column)
+    if values.null_count:
+        values = pc.fill_null(values, null)
+    return np.asarray(values.to_numpy(), np.int64)
+
+
+def strings(column: pa.ChunkedArray) -> list[str | None]:
+    """The texts of a column, one entry a row; None for missing values."""
+    texts, places = _encoded(column)
+    found: list[str | None] = np.array([*texts, None], np.object_)[places].tolist()
+    return found
+
+
+def present(events: pa.Table, column: str) -> Mask:
+    """Whether each row has a value in a column."""
+    return np.asarray(pc.is_valid(events.column(column)).to_numpy(zero_copy_only=False), bool)
+
+
+def matches(events: pa.Table, column: str, of: Callable[[str | None], object]) -> Values:
+    """`of(value)` for each row of a dictionary column; `of` is called once for each distinct value, and with None."""
+    texts, places = _encoded(events.column(column))
+    table = np.empty(len(texts) + 1, np.object_)
+    for place, value in enumerate([*texts, None]):
+        table[place] = of(value)
+    result: Values = table[places]
+    return result
+
+
+def filled(values: Values) -> Mask:
+    """Whether each entry of `matches` is something: None stands for nothing."""
+    return np.asarray([v is not None for v in values.tolist()], bool)
+
+
+def truth(events: pa.Table, column: str, pattern: re.Pattern[str]) -> Mask:
+    """Whether each row of a dictionary column matches `pattern`."""
+    texts, places = _encoded(events.column(column))
+    found = np.array([bool(text and pattern.search(text)) for text in texts] + [False], bool)
+    result: Mask = found[places]
+    return result
+
+
+def _encoded(column: pa.ChunkedArray) -> tuple[list[str | None], I64]:
+    """Distinct texts of a column, and the place of each row among them, that of null behind the last."""
+    values = column.combine_chunks()
+    if not pa.types.is_dictionary(values.type):
+        values = values.dictionary_encode()
+    if isinstance(values, pa.ChunkedArray):
+        values = values.unify_dictionaries().combine_chunks()
+    texts: list[str | None] = values.dictionary.to_pylist()
+    places = pc.fill_null(values.indices, len(texts))
+    return texts, np.asarray(places.to_numpy(zero_copy_only=False), np.int64)

@@ -1,0 +1,68 @@
+"""Which events of a thread lie inside which other ones."""
+
+from bisect import bisect_left, bisect_right
+from collections import defaultdict
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from tracekit.intervals import I64
+from tracekit.rank_events.event_columns import ints
+from tracekit.thresholds.tables import MAX_NESTED_RECORDS
+
+Thread = tuple[int, int]
+"""(pid, tid) of an event; -1 where the file holds no integer."""
+
+
+@dataclass(frozen=True)
+class Host:
+    """Where and when events happened; one entry an event, times in ns."""
+
+    pid: I64
+    tid: I64
+    start: I64
+    end: I64
+
+    def thread(self, row: int) -> Thread:
+        """The thread of an event."""
+        return int(self.pid[row]), int(self.tid[row])
+
+    def encloses(self, outer: int, inner: int) -> bool:
+        """Whether one event begins inside another one, on the same thread."""
+        inside = self.start[outer] <= self.start[inner] <= self.end[outer]
+        return bool(inside) and self.thread(outer) == self.thread(inner)
+
+
+def host_of(events: pa.Table) -> Host:
+    """Where and when the events of a table (schema.EVENTS) happened."""
+    start = ints(events, "ts", 0)
+    return Host(ints(events, "pid", -1), ints(events, "tid", -1), start, start + ints(events, "dur", 0))
+
+
+class Enclosing:
+    """Some of the events by thread, in order of start, to be asked which of them encloses another one."""
+
+    def __init__(self, host: Host, rows: I64) -> None:
+        self.host = host
+        self._rows: dict[Thread, list[int]] = defaultdict(list)
+        for row in rows[np.argsort(host.start[rows], kind="stable")].tolist():
+            self._rows[host.thread(row)].append(row)
+        self._starts = {t: [int(host.start[r]) for r in found] for t, found in self._rows.items()}
+
+    def around(self, row: int) -> int:
+        """The innermost one that encloses the begin of event `row`, on its thread; -1 if none does."""
+        thread, moment = self.host.thread(row), int(self.host.start[row])
+        found = self._rows.get(thread, [])
+        place = bisect_right(self._starts.get(thread, []), moment)
+        for outer in reversed(found[max(place - MAX_NESTED_RECORDS, 0) : place]):
+            if self.host.end[outer] >= moment:
+                return outer
+        return -1
+
+    def within(self, row: int) -> int:
+        """The first one that begins inside event `row`, on its thread; -1 if none does."""
+        thread = self.host.thread(row)
+        place = bisect_left(self._starts.get(thread, []), int(self.host.start[row]))
+        found = self._rows.get(thread, [])[place : place + 1]
+        return found[0] if found and self.host.start[found[0]] <= self.host.end[row] else -1

@@ -1,0 +1,125 @@
+"""What a rank's device ran, in order: the kernels of its busiest stream, by which steps without marks are told.
+
+A stream runs in order of launch, so the order of its kernels is the program's, whatever the timing was.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from tracekit.intervals import I64
+from tracekit.rank_events.compute import COMM_KERNEL
+from tracekit.rank_events.event_columns import Mask, Values, filled, matches
+from tracekit.rank_events.operation_names import canonical_op
+
+_OPTIMIZER: Final = re.compile(r"adam|adafactor|sgd|optimi[sz]er", re.IGNORECASE)
+"""Names of kernels that only an optimizer runs."""
+_OPTIMIZER_SPAN: Final = re.compile(r"^Optimizer\.step#")
+"""The span that torch puts around the step of every optimizer, where the host is recorded."""
+
+
+@dataclass(frozen=True)
+class KernelOrder:
+    """Kernels of one stream in order, one entry a kernel, without those that were launched before their window.
+
+    Times in ns. On a recording without kernels these are its communication operations.
+    """
+
+    names: tuple[str, ...]  # distinct ones
+    name: I64  # index in `names`
+    window: I64  # number of the capture, ascending
+    issued: I64  # when the host launched it, where known, else its start
+    pause: I64  # from the end of all earlier work to `issued`; negative where the host ran ahead
+    optimizer: npt.NDArray[np.bool_]  # whether an optimizer ran it
+    of_kernels: bool = True  # whether these are kernels, and not communication operations
+    communicates: Mask | None = None  # which of them communicate; none where None
+
+    @property
+    def windows(self) -> int:
+        """How many captures there are."""
+        return int(self.window.max(initial=-1)) + 1
+
+    @property
+    def talks(self) -> Mask:
+        """Which of them communicate."""
+        return np.zeros(len(self.name), bool) if self.communicates is None else self.communicates
+
+    def computing(self) -> "KernelOrder":
+        """The order without the kernels that communicate."""
+        keep = ~self.talks
+        return KernelOrder(
+            self.names, self.name[keep], self.window[keep], self.issued[keep], self.pause[keep],
+            self.optimizer[keep], self.of_kernels,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Launched:
+    """Kernels of a rank, one entry a kernel: event rows, the streams, and when the host issued them, ns."""
+
+    rows: I64
+    stream: I64
+    issued: I64
+
+
+def window_of(times: I64, begins: Sequence[int]) -> I64:
+    """The number of the recording window in which each of `times` lies; `begins` are sorted, ns."""
+    return np.maximum(np.searchsorted(np.array(begins), times, side="right") - 1, 0)
+
+
+def kernel_order(
+    events: pa.Table, cat: Values, comm: Mask, kernels: Launched, start: I64, end: I64, begins: Sequence[int]
+) -> KernelOrder | None:
+    """The order of the stream with the most compute kernels; None where no kernel computes.
+
+    `comm`, `start` and `end` are per event, `begins` are those of the windows.
+    """
+    computes = ~comm[kernels.rows]
+    if not computes.any():
+        return None
+    streams, counts = np.unique(kernels.stream[computes], return_counts=True)
+    mine = np.flatnonzero(kernels.stream == streams[np.argmax(counts)])
+    window = window_of(start[kernels.rows[mine]], begins)
+    mine = mine[kernels.issued[mine] >= np.array(begins)[window]]
+    mine = mine[np.argsort(start[kernels.rows[mine]], kind="stable")]
+    rows, issued = kernels.rows[mine], kernels.issued[mine]
+    names: dict[str, int] = {}
+    told = matches(events, "name", lambda v: names.setdefault(_kind(v or ""), len(names)))
+    pause = issued - _worked_until(start[rows], end[rows], start[comm], end[comm])
+    optimizer = matches(events, "name", lambda v: bool(v and _OPTIMIZER.search(v)))[rows].astype(bool)
+    spans = np.flatnonzero(
+        filled(matches(events, "name", lambda v: True if v and _OPTIMIZER_SPAN.match(v) else None))
+        & (cat != "gpu_user_annotation")
+    )
+    return KernelOrder(
+        tuple(names), told[rows].astype(np.int64), window_of(start[rows], begins), issued, pause,
+        optimizer | _inside(issued, start[spans], end[spans]), communicates=comm[rows],
+    )  # fmt: skip
+
+
+def _kind(name: str) -> str:
+    """The name of a kernel; of communication only what it does, because the protocol follows the size."""
+    return canonical_op(name) if COMM_KERNEL.search(name) else name
+
+
+def _worked_until(start: I64, end: I64, comm_start: I64, comm_end: I64) -> I64:
+    """Until when earlier kernels and earlier communication ran, for each kernel, ns; its own start for the first."""
+    order = np.argsort(comm_start, kind="stable")
+    ended = np.maximum.accumulate(comm_end[order]) if len(order) else comm_end
+    before = np.searchsorted(comm_start[order], start, side="left")
+    earlier = np.where(before > 0, ended[np.maximum(before, 1) - 1], start[:1]) if len(order) else start
+    own = np.concatenate([start[:1], np.maximum.accumulate(end)[:-1]])
+    return np.asarray(np.maximum(own, np.minimum(earlier, start)), np.int64)
+
+
+def _inside(times: I64, begin: I64, finish: I64) -> npt.NDArray[np.bool_]:
+    """Whether each of `times` lies in a span, given by `begin` (sorted) and `finish`."""
+    if not len(begin):
+        return np.zeros(len(times), bool)
+    last = np.searchsorted(begin, times, side="right") - 1
+    return np.asarray((last >= 0) & (times < np.maximum.accumulate(finish)[np.maximum(last, 0)]), bool)

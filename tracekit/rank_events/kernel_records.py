@@ -1,0 +1,193 @@
+"""Which host-side records each communication kernel carries out: its operations.
+
+A kernel names its record by its arguments' `External id`, else by its launch, which lies inside the record. A batch
+(`batch_isend_irecv`) has one kernel for many messages, which names none of them: its members are the messages that the
+launching thread recorded since the batch before it, and that have no kernel of their own.
+"""
+
+from bisect import bisect_left, bisect_right
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from tracekit.intervals import I64
+from tracekit.rank_events.correlation_ids import latest
+from tracekit.rank_events.event_columns import Mask, Values, filled, ints, matches, present
+from tracekit.rank_events.host_events import Enclosing, Host, Thread
+from tracekit.rank_events.operation_names import CALL_OPS, MESSAGES, canonical_op
+from tracekit.rank_events.step_marks import launch_rows
+from tracekit.thresholds.tables import MAX_BATCH_MEMBERS
+
+RECORD: Final = "record_param_comms"
+"""Name of the host-side records; up to torch 2.3 nothing else names the operation there."""
+
+COALESCED: Final = "nccl:coalesced"
+"""Title of a batch on the host; up to torch 2.8 only its begin can be trusted, because nothing ended it."""
+
+
+@dataclass(frozen=True)
+class Joined:
+    """Operations of communication kernels; one entry an operation, those of one kernel behind each other."""
+
+    kernel: I64  # the kernel, as a position in the rows asked for
+    args: I64  # event row with the arguments
+    host: I64  # event row of the host-side record, -1 where there is none
+    launch: I64  # event row of the launch, -1 where there is none
+    last: (
+        I64  # the kernel that ends the operation, as a position in the rows asked for: big batches are split
+    )
+
+
+def alone(rows: I64) -> Joined:
+    """Every event of `rows` as an operation with its own arguments: on a host's trace each is its own record."""
+    none = np.full(len(rows), -1, np.int64)
+    place = np.arange(len(rows))
+    return Joined(place, rows, rows, none, place)
+
+
+def join(events: pa.Table, cat: Values, host: Host, rows: I64, begins: Sequence[int]) -> Joined:
+    """The operations of the kernels `rows`, in order of kernels; `cat` is per event, `begins` of windows in ns."""
+    own = present(events, "collective")[rows]
+    op = matches(events, "collective", lambda v: canonical_op(v) if v and v != "wait" else None)
+    records = np.flatnonzero(filled(op) & ~np.isin(cat, ["kernel", "gpu_user_annotation"]))
+    launch = launch_rows(events, cat, rows, begins)
+    record = _by_external_id(events, rows, records, launch, host)
+    calls = Enclosing(host, records)
+    for k in np.flatnonzero((record < 0) & (launch >= 0)):
+        record[k] = calls.around(int(launch[k]))
+    name = matches(events, "name", lambda v: canonical_op(v or ""))
+    told = np.where(own, op[rows], np.where(record >= 0, op[record], name[rows]))
+    taken = record[(told != "send_recv") & (record >= 0)]
+    told_by_host = records[np.isin(op[records].astype(str), MESSAGES)]
+    called = _called(events, cat, host, records, launch[own & (launch >= 0)])
+    messages = np.concatenate([np.setdiff1d(told_by_host, taken), called])
+    titles = np.flatnonzero(
+        matches(events, "name", lambda v: v == COALESCED) & (cat != "gpu_user_annotation")
+    )
+    bare = (told == "other") & (record < 0)  # RCCL's kernels have one name, whatever they do
+    kernels = np.flatnonzero(((told == "send_recv") | bare) & (launch >= 0))
+    batches = _batches(kernels, launch, messages, titles, host)
+    return _expanded(rows, own, record, launch, _on_one_stream(batches, ints(events, "stream", -1)[rows]))
+
+
+def _called(events: pa.Table, cat: Values, host: Host, records: I64, telling: I64) -> I64:
+    """Messages that only a call (`c10d::send`) names: the nameless record inside it (torch 2.2), else the call.
+
+    A call around one of the `telling` launches is known by the kernel that it launched.
+    """
+    name = matches(events, "name", lambda v: v if v in CALL_OPS or v == RECORD else None)
+    on_host = ~np.isin(cat, ["kernel", "gpu_user_annotation"])
+    calls = np.flatnonzero(np.isin(name.astype(str), list(CALL_OPS)) & on_host)
+    nameless = np.setdiff1d(np.flatnonzero((name == RECORD) & on_host), records)
+    named, inside = Enclosing(host, np.concatenate([records, telling])), Enclosing(host, nameless)
+    found = [(c, inside.within(c)) for c in calls.tolist() if named.within(c) < 0]
+    return np.array([record if record >= 0 else call for call, record in found], np.int64)
+
+
+def _by_external_id(events: pa.Table, rows: I64, records: I64, launch: I64, host: Host) -> I64:
+    """For each kernel the record with its `External id`, -1 where there is none.
+
+    Up to torch 2.5 a kernel without a record carries its correlation there, which may be the id of any other event:
+    such an id counts only if the launch lies inside the record.
+    """
+    external, correlation = ints(events, "external_id", -1), ints(events, "correlation", -1)
+    hosts = records[external[records] >= 0]
+    wanted = external[rows]
+    place = latest(external[hosts], host.start[hosts], wanted, host.start[rows])
+    named = (place >= 0) & (wanted >= 0)
+    found = np.where(named, np.append(hosts, -1)[place], -1)
+    for k in np.flatnonzero(named & (wanted == correlation[rows]) & (launch >= 0)):
+        if not host.encloses(int(found[k]), int(launch[k])):
+            found[k] = -1
+    return found
+
+
+@dataclass
+class _Batch:
+    """Kernels of one batch, in order of launch, and the records of its messages, in order of issue."""
+
+    kernels: list[int]
+    members: list[int]
+
+
+def _batches(kernels: I64, launch: I64, messages: I64, titles: I64, host: Host) -> list[_Batch]:
+    """The batches that launched `kernels`; those without a known member are left out."""
+    launched: dict[Thread, list[tuple[int, int]]] = defaultdict(list)
+    for k in kernels.tolist():
+        launched[host.thread(int(launch[k]))].append((int(host.start[launch[k]]), k))
+    recorded: dict[Thread, list[tuple[int, int]]] = defaultdict(list)
+    for row in messages.tolist():
+        recorded[host.thread(row)].append((int(host.start[row]), row))
+    titled: dict[Thread, list[int]] = defaultdict(list)
+    for row in titles.tolist():
+        titled[host.thread(row)].append(int(host.start[row]))
+    found: list[_Batch] = []
+    for thread, calls in launched.items():
+        found += _of_thread(sorted(calls), sorted(recorded[thread]), sorted(titled[thread]))
+    return found
+
+
+def _on_one_stream(batches: list[_Batch], stream: I64) -> list[_Batch]:
+    """The batches without kernels of another `stream` (by kernel) than their first: all-to-alls look like theirs."""
+    return [
+        _Batch([k for k in batch.kernels if stream[k] == stream[batch.kernels[0]]], batch.members)
+        for batch in batches
+    ]
+
+
+def _of_thread(
+    launched: list[tuple[int, int]], recorded: list[tuple[int, int]], titled: list[int]
+) -> list[_Batch]:
+    """The batches of one thread from (launch, kernel), (begin, record of a message) and begins of titles; sorted, ns.
+
+    Without any title in the trace, a batch is what was recorded since the launch before it.
+    """
+    found: list[_Batch] = []
+    since, opened = 0, -1  # the first record of the next batch, the title of the last one
+    for moment, kernel in launched:
+        title = bisect_right(titled, moment) - 1
+        if titled and title < 0:
+            continue
+        upto = bisect_right(recorded, (moment, -1))
+        fresh = recorded[max(since, _after_title(recorded, titled, title, upto)) : upto]
+        since = upto
+        if fresh:
+            known = len(fresh) <= MAX_BATCH_MEMBERS
+            opened = title if known else -1
+            found += [_Batch([kernel], [r for _, r in fresh])] if known else []
+        elif title >= 0 and title == opened:
+            found[-1].kernels.append(kernel)
+    return found
+
+
+def _after_title(recorded: list[tuple[int, int]], titled: list[int], title: int, upto: int) -> int:
+    """The first record that may belong to the batch `title`: inside it if any is, else behind the title before it."""
+    if title < 0:
+        return 0
+    inside = bisect_left(recorded, (titled[title], -1))
+    if inside < upto:
+        return inside
+    return bisect_left(recorded, (titled[title - 1], -1)) if title else 0
+
+
+def _expanded(rows: I64, own: Mask, records: I64, launch: I64, batches: list[_Batch]) -> Joined:
+    """One entry an operation: the members of each batch at its first kernel, every other kernel by itself."""
+    members: dict[int, _Batch] = {batch.kernels[0]: batch for batch in batches}
+    merged = {k for batch in batches for k in batch.kernels[1:]}
+    entries: list[tuple[int, int, int, int]] = []
+    for k, row in enumerate(rows.tolist()):
+        if k in merged:
+            continue
+        record = int(records[k])
+        if k in members:
+            last = members[k].kernels[-1]
+            entries += [(k, member, member, last) for member in members[k].members]
+        else:
+            entries.append((k, row if own[k] or record < 0 else record, record, k))
+    table = np.array(entries, np.int64).reshape(-1, 4)
+    kernel = table[:, 0].copy()  # it is kept; a view would keep the whole table
+    return Joined(kernel, table[:, 1], table[:, 2], launch[kernel], table[:, 3])

@@ -1,0 +1,64 @@
+"""How long a host kept its device from going on while communication was outstanding: that is no wait for others.
+
+A device that stands still in a collective seems to wait for it, although nothing else was launched: the host still
+loads its data, or launches too slowly. Had the collective ended at once, the device would have stood still all the
+same. A host that stands in a synchronising call meanwhile waits for the device, and so for the collective.
+"""
+
+import re
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from tracekit.intervals import I64, Intervals, covered_until, gap_start, union
+from tracekit.rank_events.event_columns import Mask, Values, truth
+from tracekit.rank_events.host_events import Host
+from tracekit.rank_events.step_marks import launch_rows
+from tracekit.rank_events.stream_waits import HOST_WAIT, resumed_behind
+from tracekit.thresholds.tables import POLLS_THAT_WAIT
+
+_BLOCKS: Final = re.compile(rf"{HOST_WAIT.pattern}|Free$")
+"""Calls in which the host may stand until its device has done what was launched."""
+_POLLS: Final = re.compile(r"(Event|Stream)Query")
+_CALLS: Final = ("cuda_runtime", "cuda_driver")
+
+
+def host_held(
+    events: pa.Table, cat: Values, host: Host, comm: Mask, rows: I64, busy: Intervals, begins: Sequence[int]
+) -> I64:
+    """For how long the host alone held up what ran behind each communication kernel of `rows`, ns.
+
+    It is counted from when the device stood still for that kernel, until the compute behind it was launched, but for
+    the time in which a launching thread stood in a call that waits for the device. 0 where no launch is recorded.
+    `comm` says which events communicate, `busy` are the intervals of compute, `begins` those of the windows.
+    """
+    held = np.zeros(len(rows), np.int64)
+    compute = np.flatnonzero((cat == "kernel") & ~comm)
+    if not len(compute):
+        return held
+    resumed, known = resumed_behind(compute, host.start, host.end[rows])
+    launch = launch_rows(events, cat, resumed, begins)
+    since = np.minimum(np.maximum(gap_start(busy, host.end[rows]), host.start[rows]), host.end[rows])
+    until = np.minimum(host.start[launch], host.end[rows])
+    late = np.flatnonzero(known & (launch >= 0) & (until > since))
+    stood, asked = _waits(events, cat, host, launch_rows(events, cat, compute, begins))
+    waited = covered_until(stood, until[late]) - covered_until(stood, since[late])
+    polled = np.searchsorted(asked, until[late]) - np.searchsorted(asked, since[late])
+    held[late] = np.where(polled >= POLLS_THAT_WAIT, 0, until[late] - since[late] - waited)
+    return held
+
+
+def _waits(events: pa.Table, cat: Values, host: Host, launches: I64) -> tuple[Intervals, I64]:
+    """(when a thread that launches compute stood in a call that waits for the device, when one asked for events); ns.
+
+    One thread may wait for what another one launches behind that: of forward and backward, each has its own.
+    """
+    calls = np.isin(cat, _CALLS)
+    threads = np.unique(np.stack([host.pid, host.tid])[:, launches[launches >= 0]], axis=1).T.tolist()
+    mine = np.zeros(len(cat), bool)
+    for pid, tid in threads:
+        mine |= calls & (host.pid == pid) & (host.tid == tid)
+    blocks, polls = (np.flatnonzero(mine & truth(events, "name", p)) for p in (_BLOCKS, _POLLS))
+    return union(host.start[blocks], host.end[blocks]), np.sort(host.start[polls])

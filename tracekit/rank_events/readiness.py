@@ -1,0 +1,56 @@
+"""From when each communication kernel could have started: once it was launched and its inputs were computed.
+
+A collective that queues behind another one of its group starts when that one ends, so its recorded start says when the
+group was free and not when the rank was ready. The host's launches tell the latter: a communication kernel waits for
+the compute that was launched before it.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from tracekit.intervals import I64
+from tracekit.rank_events.event_columns import Mask, Values, ints
+from tracekit.rank_events.step_marks import launch_rows
+
+UNKNOWN = -1
+"""The trace does not tell when the kernel was launched."""
+
+
+def ready_times(
+    events: pa.Table, cat: Values, comm: Mask, rows: I64, launch: I64, start: I64, end: I64,
+    begins: Sequence[int] = (),
+) -> I64:  # fmt: skip
+    """Wall time from which each communication kernel of `rows` could have started, ns; UNKNOWN without its launch.
+
+    It is the later one of its `launch` and of the end of the last kernel on the busiest compute stream that was
+    launched before it, and never after its recorded start. `start` and `end` are per event, `launch` per row, `begins`
+    those of the windows.
+    """
+    known = launch < start[rows]
+    compute = np.flatnonzero((cat == "kernel") & ~comm)
+    if not len(compute) or not known.any():
+        return np.where(known, launch, UNKNOWN)
+    stream = ints(events, "stream", -1)
+    streams, kernels = np.unique(stream[compute], return_counts=True)
+    main = compute[stream[compute] == streams[np.argmax(kernels)]]
+    main = main[np.argsort(start[main], kind="stable")]
+    launched = _launched(start, launch_rows(events, cat, main, begins), start[main])
+    before = np.searchsorted(launched, launch, side="left")
+    ended = np.searchsorted(np.maximum.accumulate(end[main]), start[rows], side="right")
+    last = np.minimum(before, ended) - 1
+    computed = np.where(last >= 0, end[main][np.maximum(last, 0)], launch)
+    return np.where(known, np.minimum(np.maximum(computed, launch), start[rows]), UNKNOWN)
+
+
+def _launched(start: I64, launch: I64, begin: I64) -> I64:
+    """When the host launched each kernel of one stream at the latest, ns, never earlier than the kernel before it.
+
+    `launch` is the event row of its launch, −1 where the trace does not tell it, `begin` the start of the kernel. A
+    stream runs in order of launch, so a kernel without a launch was launched before the next one that has one: where
+    the host runs ahead, long before it began.
+    """
+    latest = np.where(launch >= 0, start[launch], np.iinfo(np.int64).max)
+    following = np.minimum.accumulate(latest[::-1])[::-1]
+    return np.maximum.accumulate(np.where(launch >= 0, latest, np.minimum(following, begin)))

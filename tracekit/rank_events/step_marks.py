@@ -1,0 +1,115 @@
+"""The profiler's step marks: which step each operation belongs to.
+
+An operation belongs to the step in which the host launched it, so that a device that runs behind its host does not
+smear steps.
+"""
+
+import re
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from tracekit.intervals import I64
+from tracekit.rank_events.correlation_ids import latest
+from tracekit.rank_events.event_columns import Values, filled, ints, matches
+from tracekit.thresholds.ingest import MAX_STEP
+from tracekit.thresholds.tables import LATE_LAUNCH_NS, MOST_BEHIND_MARKS
+
+I32 = npt.NDArray[np.int32]
+NO_STEP: Final = -1
+"""Step of an operation outside every marked step."""
+
+_STEP = re.compile(r"^ProfilerStep#(\d{1,10})$")
+
+
+def step_number(name: str | None) -> int | None:
+    """The number of the step that an event of that name marks; None where it marks none."""
+    return int(m.group(1)) if name and (m := _STEP.match(name)) else None
+
+
+def step_spans(events: pa.Table, cat: Values, start: I64, end: I64) -> dict[int, tuple[int, int]]:
+    """Host time (begin, end) of each marked step, ns, by number; `cat`, `start` and `end` are per event."""
+    number = matches(events, "name", step_number)
+    spans: dict[int, tuple[int, int]] = {}
+    for row in np.flatnonzero(filled(number) & (cat != "gpu_user_annotation")):
+        step = int(number[row])
+        if step < MAX_STEP:
+            old = spans.get(step, (int(start[row]), int(end[row])))
+            spans[step] = min(old[0], int(start[row])), max(old[1], int(end[row]))
+    return dict(sorted(spans.items()))
+
+
+def run_ahead(steps: dict[int, tuple[int, int]], cat: Values, rows: I64, start: I64) -> bool:
+    """Whether the host had ended all `steps` before most of the operations `rows` began, and no launch tells theirs.
+
+    Such marks say when the host was in a step, not when the device was. `cat` and `start` (ns) are per event.
+    """
+    if not steps or not len(rows) or np.isin(cat, ["cuda_runtime", "cuda_driver"]).any():
+        return False
+    last = max(end for _, end in steps.values())
+    return float((start[rows] > last).mean()) > MOST_BEHIND_MARKS
+
+
+def label(times: I64, steps: dict[int, tuple[int, int]]) -> I32:
+    """The step of each time (ns); NO_STEP before the first and after the last.
+
+    Time between two steps belongs to the earlier one, but to none if steps between them were not recorded.
+    """
+    if not steps:
+        return np.full(len(times), NO_STEP, np.int32)
+    numbers = sorted(steps, key=lambda s: steps[s][0])
+    index = np.searchsorted([steps[s][0] for s in numbers], times, side="right") - 1
+    upto = np.array([steps[n][1] for n in numbers])
+    followed = np.flatnonzero(np.diff(numbers) == 1)
+    upto[followed] = np.iinfo(np.int64).max
+    inside = (index >= 0) & (times <= upto[np.maximum(index, 0)])
+    return np.where(inside, np.asarray(numbers)[np.maximum(index, 0)], NO_STEP).astype(np.int32)
+
+
+def launch_rows(events: pa.Table, cat: Values, rows: I64, begins: Sequence[int] = ()) -> I64:
+    """For each kernel of `rows` the event row of its launch on the host; -1 where the trace does not tell.
+
+    Of several launches with the kernel's correlation, as windows of two processes have, it is the last one before it.
+    One of another window, or of long after the kernel, is that of another kernel. `begins` of windows are sorted, ns.
+    """
+    correlation, start = ints(events, "correlation", -1), ints(events, "ts", 0)
+    hosts = np.flatnonzero(np.isin(cat, ["cuda_runtime", "cuda_driver"]) & (correlation >= 0))
+    found = latest(correlation[hosts], start[hosts], correlation[rows], start[rows])
+    launch = np.where(found >= 0, np.append(hosts, -1)[found], -1)
+    window = np.searchsorted(np.array(begins[1:], np.int64), start, side="right")
+    own = (start[launch] <= start[rows] + LATE_LAUNCH_NS) & (window[launch] == window[rows])
+    return np.where((launch >= 0) & own, launch, -1)
+
+
+def captures(steps: dict[int, tuple[int, int]], start: I64, windows: Sequence[int] = ()) -> list[int]:
+    """When each recording window began on the host, ns: the first with the first event, others with a step after a gap.
+
+    `steps` are the host spans of marked steps by number, `start` is per event. Without marks the windows are those of
+    the files: `windows`, their begins.
+    """
+    first = int(start.min()) if len(start) else 0
+    others = [steps[n][0] for n in sorted(steps) if n - 1 not in steps and n > min(steps)]
+    return [first, *(others if steps else sorted(w for w in windows if w > first))]
+
+
+def issue_times(launch: I64, stream: I64, begin: I64, start: I64, windows: Sequence[int]) -> I64:
+    """When the host issued each operation, ns: its launch, where known, else its begin.
+
+    Where the host runs ahead, the device still works off what was launched before a window began. A stream runs in
+    order of launch, so a kernel without a launch ahead of the first one that was launched in the window is of that
+    kind: it counts as issued just before the window, and so belongs to no marked step. launch: event rows, −1 where
+    unknown; stream, begin: per operation, in order of begin; start: per event; windows: as `captures` gives them.
+    """
+    known = launch >= 0
+    issued = np.where(known, start[launch], begin)
+    order = np.argsort(stream, kind="stable")
+    for mine in np.split(order, np.flatnonzero(np.diff(stream[order])) + 1):
+        for window in windows:
+            inside = np.flatnonzero(known[mine] & (issued[mine] >= window))
+            ahead = mine[: int(inside[0])] if len(inside) else mine[:0]
+            early = ahead[~known[ahead] & (begin[ahead] >= window)]
+            issued[early] = window - len(early) + np.arange(len(early))
+    return np.asarray(issued, np.int64)

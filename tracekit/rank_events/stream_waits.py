@@ -1,0 +1,152 @@
+"""What compute waited for, as far as the device's own record of waits (`cuda_sync` events) proves it.
+
+They are written with `enable_cuda_sync_events` only, and name the other stream up to CUDA 12.8 only. A recording with
+one wait that names no stream proves nothing. A kernel waits for communication through a wait of its stream, or because
+its host stood in a synchronising call; it also waits for what is ahead of it on its own stream.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from tracekit.intervals import I64
+from tracekit.rank_events.correlation_ids import latest
+from tracekit.rank_events.event_columns import Mask, Values, ints, truth
+from tracekit.rank_events.step_marks import launch_rows
+
+I8 = npt.NDArray[np.int8]
+WAITED: Final = 1
+"""Compute that resumed after the operation had a wait for it on its stream."""
+UNTOLD: Final = 0
+FREE: Final = -1
+"""What resumed after the operation had no wait for it."""
+_STREAM_WAIT = re.compile(r"^Stream Wait Event$")
+HOST_WAIT: Final = re.compile(r"Synchronize|Memcpy")
+"""Calls in which the host may stand until its device has done what was launched."""
+_GRAPH = re.compile(r"GraphLaunch")
+
+
+@dataclass(frozen=True)
+class _Waits:
+    """Waits of streams, in order of issue; times in ns."""
+
+    stream: I64  # that waits
+    other: I64  # that is waited for
+    issued: I64
+    upto: I64  # launches on the other stream until then are waited for
+
+
+def waited_for(events: pa.Table, cat: Values, comm: Mask, rows: I64, end: I64, begins: Sequence[int]) -> I8:
+    """WAITED, FREE or UNTOLD for each communication kernel of `rows`.
+
+    end: per event, ns; comm: which events communicate; begins: of windows, ns. What resumes is the first kernel of
+    computing that starts when the operation has ended.
+    """
+    found = np.zeros(len(rows), np.int8)
+    waits = _waits_of(events, cat)
+    compute = np.flatnonzero((cat == "kernel") & ~comm)
+    if waits is None or not len(compute):
+        return found
+    start, stream = ints(events, "ts", 0), ints(events, "stream", -1)
+    resumed, known = resumed_behind(compute, start, end[rows])
+    graph = truth(events, "name", _GRAPH)
+    mine, its = launch_rows(events, cat, rows, begins), launch_rows(events, cat, resumed, begins)
+    asked = known & (mine >= 0) & (its >= 0) & ~graph[mine] & ~graph[its]
+    asked &= (stream[rows] != stream[resumed]) & (stream[rows] >= 0) & (stream[resumed] >= 0)
+    direct = _covered(waits, stream[resumed], stream[rows], start[its], start[mine])
+    through = _through(waits, stream[resumed], start[its], start[mine])
+    found[asked & direct] = WAITED
+    found[asked & ~direct & ~through & ~_host_stood(events, cat, end[rows])] = FREE
+    return found
+
+
+def resumed_behind(compute: I64, start: I64, ends: I64) -> tuple[I64, Mask]:
+    """(the first of the kernels `compute` that starts at or behind each of `ends`, whether there is one).
+
+    `compute` are event rows, at least one; `start` is per event, `ends` are ns.
+    """
+    compute = compute[np.argsort(start[compute], kind="stable")]
+    place = np.searchsorted(start[compute], ends)
+    return compute[np.minimum(place, len(compute) - 1)], np.asarray(place < len(compute), bool)
+
+
+def _waits_of(events: pa.Table, cat: Values) -> _Waits | None:
+    """The waits of a recording; None where it has none, or one of them does not say what it waits for."""
+    rows = np.flatnonzero((cat == "cuda_sync") & truth(events, "name", _STREAM_WAIT))
+    stream, other = ints(events, "stream", -1)[rows], ints(events, "wait_stream", -1)[rows]
+    if not len(rows) or (stream < 0).any() or (other < 0).any():
+        return None
+    calls = np.flatnonzero(cat == "cuda_runtime")
+    start, correlation = ints(events, "ts", 0), ints(events, "correlation", -1)
+    calls = calls[correlation[calls] >= 0]
+
+    def moment(keys: I64) -> I64:
+        """When the host made the calls with these correlations; its wait itself where that is not recorded."""
+        found = latest(correlation[calls], start[calls], keys, np.full(len(rows), np.iinfo(np.int64).max))
+        return np.where(found >= 0, np.append(start[calls], 0)[found], start[rows])
+
+    issued = moment(correlation[rows])
+    upto = np.minimum(moment(ints(events, "wait_record", -1)[rows]), issued)
+    order = np.argsort(issued, kind="stable")
+    return _Waits(stream[order], other[order], issued[order], upto[order])
+
+
+def _covered(waits: _Waits, stream: I64, other: I64, before: I64, since: I64) -> Mask:
+    """Whether `stream` issued a wait for `other` until `before` that covers what was launched there at `since`; ns."""
+    _, number = np.unique(
+        np.stack([np.append(waits.stream, stream), np.append(waits.other, other)]),
+        axis=1,
+        return_inverse=True,
+    )
+    number, count = number.ravel(), len(waits.stream)
+    return _latest_reaches(number[:count], waits.issued, waits.upto, number[count:], before, since)
+
+
+def _through(waits: _Waits, stream: I64, before: I64, since: I64) -> Mask:
+    """Whether `stream` waited in that time for a stream that itself waits for a third one: for what nobody knows."""
+    known = np.unique(np.concatenate([waits.stream, waits.other]))
+    mine, other = np.searchsorted(known, waits.stream), np.searchsorted(known, waits.other)
+    pairs = np.unique(mine * len(known) + other)
+    asks = np.bincount(pairs // len(known), minlength=len(known))  # by stream: for how many others it waits
+    chained = asks[other] > np.isin(other * len(known) + mine, pairs)
+    _, number = np.unique(np.append(waits.stream, stream), return_inverse=True)
+    key, issued = number[: len(waits.stream)][chained], waits.issued[chained]
+    return _latest_reaches(key, issued, issued, number[len(waits.stream) :], before, since)
+
+
+def _latest_reaches(key: I64, issued: I64, upto: I64, asked: I64, before: I64, since: I64) -> Mask:
+    """Whether of the waits with the key `asked` that were issued until `before` one reaches `since`.
+
+    key, issued, upto: per wait, in order of issue; asked, before, since: per question.
+    """
+    if not len(key):
+        return np.zeros(len(asked), bool)
+    times = np.unique(np.concatenate([issued, upto, before, since]))
+    width = len(times)
+    order = np.argsort(key, kind="stable")
+    at = key[order] * width + np.searchsorted(times, issued[order])
+    reach = np.maximum.accumulate(key[order] * width + np.searchsorted(times, upto[order]))
+    last = np.searchsorted(at, asked * width + np.searchsorted(times, before), side="right") - 1
+    return np.asarray(
+        (last >= 0)
+        & (at[np.maximum(last, 0)] >= asked * width)
+        & (reach[np.maximum(last, 0)] >= asked * width + np.searchsorted(times, since)),
+        bool,
+    )
+
+
+def _host_stood(events: pa.Table, cat: Values, moments: I64) -> Mask:
+    """Whether the host stood in a call that waits for the device at each of `moments`, ns."""
+    rows = np.flatnonzero(np.isin(cat, ["cuda_runtime", "cuda_driver"]) & truth(events, "name", HOST_WAIT))
+    if not len(rows):
+        return np.zeros(len(moments), bool)
+    begin = ints(events, "ts", 0)[rows]
+    order = np.argsort(begin, kind="stable")
+    until = np.maximum.accumulate((begin + ints(events, "dur", 0)[rows])[order])
+    before = np.searchsorted(begin[order], moments, side="right") - 1
+    return np.asarray((before >= 0) & (until[np.maximum(before, 0)] >= moments), bool)

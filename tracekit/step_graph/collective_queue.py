@@ -1,0 +1,202 @@
+"""When operations could have started: one after the other on each stream, and some before their recorded start.
+
+Behind a late rank its peers' next collectives queue, and then seem to be posted when the late rank came; so do messages
+behind the one before them.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from tracekit.intervals import I64
+from tracekit.matching.match import Operations
+from tracekit.rank_events.operations import RankOps
+from tracekit.steps.steps import F64
+from tracekit.thresholds.replay import ANSWERED_NS
+from tracekit.thresholds.slowrank import NO_WORK_NS, QUEUED_NS
+from tracekit.timing.buffered_sends import members_of_kernel
+from tracekit.timing.measured import Measured
+
+
+@dataclass(frozen=True)
+class CollectiveQueue:
+    """What the order of the operations on a stream tells of when each could have started."""
+
+    ready: F64  # per operation: own time from which it could start, ns; before its recorded start where it queued
+    wall: F64  # per operation: the same on the rank's clock where the trace tells it, else the recorded start; ns
+    before: I64  # per instance: the one before it in its group, -1 where there is none
+    caused: I64  # pairs of instances (two rows): the first starts no sooner than the second, of another group, ends
+
+
+def queue_of(run: Measured, *, free: bool = False) -> CollectiveQueue:
+    """The queues of all groups; with `free`, a moment that is only guessed becomes the earliest one possible.
+
+    An operation that starts when the one before it on its channel ends stood in the queue. The host's launches tell
+    from when it could start (tables.readiness). Where the trace has none, a collective was ready as far into the rank's
+    own work as into the work of the member that came last to it, which nothing held up.
+    """
+    ops, waits = run.ops, run.waits
+    this, behind = _pairs(run)
+    before = np.full(len(waits.first_row), -1, np.int64)
+    np.maximum.at(before, ops.instance[this], ops.instance[behind])
+    ready = ops.at_start.astype(np.float64)
+    stood = ops.start[this] - ops.end[behind] <= QUEUED_NS
+    told = stood & np.isfinite(ops.at_ready[this])
+    ready[this[told]] = np.minimum(ops.at_ready[this[told]], ready[this[told]])
+    _in_order(ready, this[told], behind[told])
+    wall, launched = ops.start.astype(np.float64), _per_rank(run, lambda r: r.ready)
+    wall[this[told]] = np.minimum(launched[this[told]], wall[this[told]])
+    _in_order(wall, this[told], behind[told])
+    answers, caused = _caused(run, launched, this[stood])
+    ready[answers] = np.minimum(ops.at_ready[answers], ready[answers])
+    wall[answers] = np.minimum(launched[answers], wall[answers])
+    guessed = stood & ~told & ~run.in_message[this]
+    this, behind = this[guessed], behind[guessed]
+    if free:
+        ready[this] = _since_the_first(ops.at_start, this, behind)
+        return CollectiveQueue(ready, wall, before, caused)
+    ready[this] = _evenly(ops.at_start, this, behind)
+    late = this[waits.wait[behind] > QUEUED_NS]
+    begin, own = _own(run, late)
+    moment = begin + own * _share_of_last(run, ready)[ops.instance[late]]
+    ready[late] = np.fmin(moment, ops.at_start[late])
+    _in_order(ready, this, behind)
+    return CollectiveQueue(ready, wall, before, caused)
+
+
+def _caused(run: Measured, launched: I64, stood: I64) -> tuple[I64, I64]:
+    """(operations that start when one of another group ends, the pairs of instances that this makes).
+
+    The all-reduce of replicas follows the reduce-scatter of shards, by an event between two streams or as the next on
+    one stream, and the next reduce-scatter follows it: each was `launched` long before (by operation, ns; −1 unknown),
+    did not queue in its own group (`stood`), and begins when the other one has ended. Each member waits for the
+    instance of its own shard, and the all-reduce for all of these.
+    """
+    ops, stream = run.ops, _per_rank(run, lambda r: r.stream)
+    mine = (ops.instance >= 0) & ~run.in_message & (members_of_kernel(ops) == 1)
+    free = mine & np.isfinite(ops.at_ready) & (launched >= 0)
+    free[stood] = False
+    found = [np.zeros((2, 0), np.int64)]
+    for rank in ops.ranks:
+        where = ops.of(rank)
+        rows, asks = (np.flatnonzero(mask[where]) + where.start for mask in (mine, free))
+        rows = rows[np.argsort(ops.end[rows], kind="stable")]
+        found.append(_ended_before(ops, rows, asks, ANSWERED_NS))
+        found += [
+            _ended_before(ops, rows[stream[rows] == one], asks[stream[asks] == one], QUEUED_NS)
+            for one in np.unique(stream[asks[stream[asks] >= 0]]).tolist()
+        ]
+    late, asked = np.concatenate(found, axis=1)
+    waited = (launched[late] < ops.end[asked] - QUEUED_NS) & (ops.channel[late] != ops.channel[asked])
+    late, asked = late[waited], asked[waited]
+    return np.unique(late), np.unique(ops.instance[[late, asked]], axis=1)
+
+
+def _ended_before(ops: Operations, rows: I64, asks: I64, within: int) -> I64:
+    """Pairs (two rows) of an operation of `asks` and the last of `rows`, in order of end, that ended just before it.
+
+    The end lies up to `within` (ns) before the begin, or ANSWERED_NS behind it.
+    """
+    if not len(rows) or not len(asks):
+        return np.zeros((2, 0), np.int64)
+    place = np.searchsorted(ops.end[rows], ops.start[asks] + ANSWERED_NS, side="right") - 1
+    asked = rows[np.maximum(place, 0)]
+    near = (place >= 0) & (ops.start[asks] - ops.end[asked] <= within) & (asked != asks)
+    return np.stack([asks, asked])[:, near]
+
+
+def _evenly(at_start: I64, this: I64, behind: I64) -> F64:
+    """Own time at which each queued operation `this` was ready if its queue grew evenly, ns; no later than it began.
+
+    A queue begins with an operation that stood in none. Where transfers last longer than the work between them, all
+    members queue, and nobody shows when; but the last one was ready when the work for it was done.
+    """
+    head = np.flatnonzero(np.append(True, behind[1:] != this[:-1]))[: len(this)]
+    size = np.diff(np.append(head, len(this)))
+    place = np.arange(len(this)) - np.repeat(head, size) + 1
+    first = at_start[behind[head]].astype(np.float64)
+    last = at_start[this[head + size - 1]].astype(np.float64)
+    grown = np.repeat(first, size) + np.repeat((last - first) / size, size) * place
+    return np.asarray(np.minimum(grown, at_start[this]), np.float64)
+
+
+def _pairs(run: Measured) -> tuple[I64, I64]:
+    """Matched operations, and for each the one before it in its queue, which had ended when it began.
+
+    A communicator runs its operations in order, on whichever stream they are: from torch 2.8 on a collective runs on
+    its caller's. But two communicators may have the same members: where operations of one channel run beside each other
+    on two streams, neither queues behind the other.
+    """
+    ops = run.ops
+    rows = np.flatnonzero((ops.instance >= 0) & (members_of_kernel(ops) == 1))
+    queue = _queues(run, rows)
+    order = np.lexsort((ops.start[rows], queue))
+    rows, queue = rows[order], queue[order]
+    this, behind = rows[1:], rows[:-1]
+    same = (queue[1:] == queue[:-1]) & (ops.start[this] + QUEUED_NS >= ops.end[behind])
+    return this[same], behind[same]
+
+
+def _queues(run: Measured, rows: I64) -> I64:
+    """A number for each of the operations `rows`: equal where they stand in one queue of their rank and channel."""
+    ops, stream = run.ops, _per_rank(run, lambda r: r.stream)[rows]
+    lane = np.unique(np.stack([ops.rank[rows], ops.channel[rows]]), axis=1, return_inverse=True)[1].reshape(
+        -1
+    )
+    queue = np.unique(np.stack([lane, stream]), axis=1, return_inverse=True)[1].reshape(-1)
+    order = np.lexsort((ops.start[rows], lane))
+    one, other = order[:-1], order[1:]
+    crossing = (lane[one] == lane[other]) & (stream[one] != stream[other])
+    beside = crossing & (ops.start[rows[other]] + QUEUED_NS < ops.end[rows[one]])
+    apart = np.isin(lane, lane[one[beside]])
+    return np.asarray(np.where(apart, queue, -1 - lane), np.int64)
+
+
+def _in_order(ready: F64, this: I64, behind: I64) -> None:
+    """Lets no operation of `this` be ready before the one `behind` it on its stream was; pairs in order of start."""
+    for i, j in zip(this.tolist(), behind.tolist(), strict=True):
+        ready[i] = max(ready[i], ready[j])
+
+
+def _per_rank(run: Measured, of: Callable[[RankOps], I64 | None]) -> I64:
+    """What `of` tells of each operation, over all ranks; −1 where the trace does not tell."""
+    told = ((run.ops.per_rank[r], of(run.ops.per_rank[r])) for r in run.ops.ranks)
+    parts = [np.full(len(r.start), -1, np.int64) if values is None else values for r, values in told]
+    return np.concatenate([np.zeros(0, np.int64), *parts])
+
+
+def _since_the_first(at_start: I64, this: I64, behind: I64) -> F64:
+    """Per queued operation `this` the own time at which the first of its queue began, ns; `behind` is before it."""
+    earliest = at_start.astype(np.float64)
+    for i, j in zip(this.tolist(), behind.tolist(), strict=True):
+        earliest[i] = min(earliest[i], earliest[j])
+    return np.asarray(earliest[this], np.float64)
+
+
+def _own(run: Measured, rows: I64) -> tuple[F64, F64]:
+    """(own-time reading at the begin of each operation's step, own time of the step), ns; NaN outside."""
+    ops, steps = run.ops, run.steps
+    row = {rank: i for i, rank in enumerate(steps.ranks)}
+    column = {number: i for i, number in enumerate(steps.numbers)}
+    begin, own = np.full(len(rows), np.nan), np.full(len(rows), np.nan)
+    for i, (rank, step) in enumerate(zip(ops.rank[rows].tolist(), ops.step[rows].tolist(), strict=True)):
+        if rank in row and (step in column or not steps.labelled):
+            at = row[rank], column.get(step, 0)
+            begin[i], own[i] = steps.begin[at], steps.own[at]
+    return begin, own
+
+
+def _share_of_last(run: Measured, ready: F64) -> F64:
+    """Per instance the share (0 to 1) of its own work of the step that the member which came last had done.
+
+    Of several that came together the least counts: a member that queued as well shows no earlier moment.
+    """
+    ops, waits = run.ops, run.waits
+    rows = np.flatnonzero((ops.instance >= 0) & (waits.wait <= NO_WORK_NS))
+    begin, own = _own(run, rows)
+    share = (ready[rows] - begin) / np.where(own > 0, own, np.nan)
+    least = np.full(len(waits.first_row), np.inf)
+    known = np.isfinite(share)
+    np.minimum.at(least, ops.instance[rows][known], share[known])
+    return np.asarray(np.where(np.isfinite(least), least, np.nan), np.float64)

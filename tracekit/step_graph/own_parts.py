@@ -1,0 +1,124 @@
+"""A rank's own time in parts between its operations, and how much shorter each becomes when the rank works as usual.
+
+A pause that is cured in its place lets the others go on there; one that is spread over the step would not.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from tracekit.intervals import I64
+from tracekit.matching.issue_order import issued_upto
+from tracekit.matching.match import Operations
+from tracekit.steps.steps import F64
+from tracekit.thresholds.slowrank import NO_WORK_NS, STOOD_STILL
+
+
+@dataclass(frozen=True)
+class Parts:
+    """The steps of a run cut at some of a rank's operations; own-time readings, ns."""
+
+    cuts: F64  # begins of all parts, and the end of the last
+    starts: I64  # where each step begins in `cuts`
+    order: tuple[str, ...]  # the operations at which steps are cut
+
+    def alike(self, other: "Parts") -> bool:
+        """Whether both ranks run these operations in the same order in each step, so that parts can be compared."""
+        return np.array_equal(self.starts, other.starts) and self.order == other.order
+
+    def trimmed(self, usual: F64, ratio: F64) -> F64:
+        """The factor for each part by which its step is stretched by `ratio`, one entry a step.
+
+        A shorter step first loses what its parts take beyond `usual`, in proportion; the rest is taken from all parts
+        alike.
+        """
+        width = np.diff(self.cuts)
+        step = np.repeat(np.arange(len(self.starts)), np.diff(np.append(self.starts, len(width))))
+        whole = np.bincount(step, width, len(self.starts))
+        over = np.maximum(width - usual, 0.0)
+        beyond = np.bincount(step, over, len(self.starts))
+        less = np.maximum(whole * (1.0 - ratio), 0.0)
+        share = np.minimum(less / np.where(beyond > 0, beyond, 1.0), 1.0)
+        left = whole - share * beyond
+        rest = whole * ratio / np.where(left > 0, left, 1.0)
+        shorter = (width - share[step] * over) * rest[step] / np.where(width > 0, width, 1.0)
+        return np.asarray(np.where((width > 0) & (left > 0)[step], shorter, ratio[step]), np.float64)
+
+
+def parts_of(
+    ops: Operations, rows: I64, numbers: Sequence[int], labels: I64, knots: F64, ready: F64
+) -> tuple[Parts, ...]:
+    """The parts of the steps `numbers` of one rank, the finest first; knots are the steps' own-time readings, ns.
+
+    Steps are cut at the operations of the busiest channel and at all messages, else at the former alone. Across other
+    channels the order differs from rank to rank where one of them runs behind compute; those for which the rank stood
+    still throughout do not, and cut the finest parts. The messages of a pipeline follow its schedule, which ranks of
+    one stage share. `rows` are the rank's operations, `labels` their steps, and `ready` the own time from which each
+    operation of the run could start: behind a late rank its peers' operations queue, and start later in their work.
+    """
+    turn = _turn(ops, rows)
+    rows, labels = rows[turn], labels[turn]
+    messages = np.array([c.p2p for c in ops.channels] or [False])
+    channel = ops.channel[rows]
+    channel = np.where(messages[np.maximum(channel, 0)] & (channel >= 0), len(messages), channel)
+    known = channel[channel >= 0]
+    busiest = channel == np.argmax(np.bincount(known)) if len(known) else np.ones(len(rows), bool)
+    sent = busiest | (channel == len(messages))
+    still = sent | ((channel >= 0) & (ops.exposed[rows] >= STOOD_STILL * (ops.end - ops.start)[rows]))
+    masks = [still, sent, busiest]
+    return tuple(
+        _parts(ops, [rows[mask & (labels == n)] for n in numbers], knots, ready)
+        for mask, coarser in zip(masks, [*masks[1:], None], strict=True)
+        if coarser is None or (mask != coarser).any()
+    )
+
+
+def _parts(ops: Operations, steps: Sequence[I64], knots: F64, ready: F64) -> Parts:
+    order = tuple(word for found in steps for word in _words(ops, found))
+    starts = np.cumsum([0, *(len(found) + 1 for found in steps[:-1])])
+    return Parts(cut(knots, [ready[found] for found in steps]), starts, order)
+
+
+def _words(ops: Operations, rows: I64) -> list[str]:
+    """What peers must run alike: the kind of each operation, and of how many ranks its group is.
+
+    Which way a message goes does not count: of batches it may be known on one rank and not on its peer.
+    """
+    told = [(c.p2p, len(c.members)) for c in ops.channels] + [
+        (False, 0)
+    ]  # the last is of what has no channel
+    every = ((ops.op[row], *told[ops.channel[row]]) for row in rows.tolist())
+    return [f"{'message' if p2p else op} of {members}" for op, p2p, members in every]
+
+
+def _turn(ops: Operations, rows: I64) -> I64:
+    """The places of one rank's `rows` (in order of start) in the order in which its program issues them.
+
+    Operations on two streams that wait for the same kernel start within nanoseconds, either of them first. Launches
+    tell their order. Without any, or in a graph, which has one for all, those that start together count by their kind.
+    """
+    if not len(rows):
+        return rows
+    mine = ops.per_rank[int(ops.rank[rows[0]])]
+    place = rows - ops.first[mine.rank]
+    stream = np.full(len(rows), -1) if mine.stream is None else mine.stream[place]
+    issued = issued_upto(mine.issued[place], stream)
+    turn = np.argsort(issued, kind="stable")
+    told = (issued < ops.start[rows])[turn]
+    in_turn = (np.diff(issued[turn]) > 0) & (told[1:] | told[:-1])
+    together = ~in_turn & (np.diff(ops.at_start[rows[turn]]) <= NO_WORK_NS)
+    tied = np.flatnonzero(np.append(together, False) | np.append(False, together))
+    kind = np.zeros(len(rows), np.int64)
+    kind[tied] = np.unique(_words(ops, rows[turn[tied]]), return_inverse=True)[1]
+    return np.asarray(turn[np.lexsort((kind, np.append(0, np.cumsum(~together))))], np.int64)
+
+
+def cut(knots: F64, cuts: Sequence[npt.NDArray[np.int64] | F64]) -> F64:
+    """`knots` with every step cut at its `cuts` as well; ns."""
+    parts = [
+        np.concatenate([[begin], np.clip(inside.astype(np.float64), begin, end)])
+        for begin, end, inside in zip(knots[:-1], knots[1:], cuts, strict=True)
+    ]
+    return np.maximum.accumulate(np.concatenate([*parts, knots[-1:]]))

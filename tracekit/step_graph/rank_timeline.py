@@ -1,0 +1,173 @@
+"""What each rank posts and needs in the recorded steps, in order, on the axis of its own time."""
+
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from tracekit.intervals import I64
+from tracekit.matching.match import Operations
+from tracekit.rank_events.stream_waits import WAITED
+from tracekit.step_graph.collective_queue import CollectiveQueue
+from tracekit.step_graph.own_parts import Parts, cut, parts_of
+from tracekit.steps.steps import F64
+from tracekit.thresholds.slowrank import ANSWER_NS, NO_WORK_NS, STEP_PARTS
+from tracekit.timing.measured import Measured
+
+NEED: Final = 0
+"""The rank goes on when an operation ends. At one moment ends go before begins, because streams run back to back."""
+POST: Final = 1
+"""The rank begins an operation."""
+
+
+@dataclass(frozen=True)
+class RankTimeline:
+    """One rank in one run of steps: events in the order in which they happened; own time in ns."""
+
+    row: int  # of the rank in Steps
+    kinds: npt.NDArray[np.int8]  # POST or NEED
+    readings: npt.NDArray[np.float64]  # own time of each event
+    events: npt.NDArray[np.int32]  # operation of each event
+    knots: F64  # own-time readings at the begins of the run's steps, and the end of the last
+    blocks: F64  # the same, each step cut into STEP_PARTS parts with equally many operations
+    parts: tuple[
+        Parts, ...
+    ]  # the same, cut at operations that its peers run in the same order; the finest first
+    start: float  # aligned wall time at the begin of the run
+
+    def alike(self, other: Parts) -> Parts | None:
+        """Its parts that are cut at the same operations as those of `other`, None where it has none."""
+        return next((p for p in self.parts if p.alike(other)), None)
+
+
+def runs_of(run: Measured) -> list[tuple[int, ...]]:
+    """Columns of analysed steps, in groups that follow each other without a gap."""
+    steps = run.steps
+    if not steps.labelled:
+        return [tuple(range(len(steps.numbers)))] if steps.numbers else []
+    every = sorted({int(n) for n in np.unique(run.ops.step)})
+    whole = np.isfinite(steps.own)
+    runs: list[list[int]] = []
+    for column, number in enumerate(steps.numbers):
+        before = steps.numbers[column - 1] if column else number
+        follows = number == before + 1 and every.index(number) == every.index(before) + 1
+        if column and follows and (whole[:, column] == whole[:, column - 1]).all():
+            runs[-1].append(column)
+        else:
+            runs.append([column])
+    return [tuple(r) for r in runs]
+
+
+def timeline_of(
+    run: Measured,
+    queue: CollectiveQueue,
+    rank: int,
+    columns: tuple[int, ...],
+    like: RankTimeline | None = None,
+) -> RankTimeline | None:
+    """The timeline of `rank` over the steps in `columns`; None where one of them is not known whole.
+
+    A timeline `like` it, of the same rank and steps in another queue, lends its parts, and events that are the same.
+    """
+    ops, steps = run.ops, run.steps
+    row = steps.row(rank)
+    if not np.isfinite(steps.own[row, list(columns)]).all():
+        return None
+    where = ops.of(rank)
+    labels = ops.step[where] if steps.labelled else np.zeros(where.stop - where.start, np.int32)
+    rows = np.flatnonzero(np.isin(labels, [steps.numbers[c] for c in columns])) + where.start
+    kind, reading, event = _events(ops, queue, rows)
+    if like is not None:
+        return _with_events(like, kind, reading, event)
+    begins = steps.begin[row, list(columns)]
+    knots = np.append(begins, begins[-1] + steps.own[row, columns[-1]])
+    knots = np.maximum.accumulate(knots)
+    numbers, mine = [steps.numbers[c] for c in columns], labels[rows - where.start]
+    every = [ops.at_start[rows[mine == n]] for n in numbers]
+    blocks = [p[np.linspace(0, len(p), STEP_PARTS, endpoint=False).astype(int)[1:]] for p in every]
+    return RankTimeline(
+        row,
+        kind.astype(np.int8),
+        reading,
+        event.astype(np.int32),
+        knots,
+        blocks=cut(knots, blocks),
+        parts=parts_of(ops, rows, numbers, mine, knots, queue.ready),
+        start=_begin_wall(run, rank, rows, knots[0]),
+    )
+
+
+def _with_events(like: RankTimeline, kind: I64, reading: F64, event: I64) -> RankTimeline:
+    """`like` with other events; `like` itself where they are the same."""
+    if np.array_equal(kind, like.kinds) and np.array_equal(event, like.events):
+        return like if np.array_equal(reading, like.readings) else replace(like, readings=reading)
+    return replace(like, kinds=kind.astype(np.int8), readings=reading, events=event.astype(np.int32))
+
+
+def _events(ops: Operations, queue: CollectiveQueue, rows: I64) -> tuple[I64, F64, I64]:
+    """(kind, own-time reading in ns, operation) of each event of one rank's operations `rows`, in order."""
+    needed = rows[(ops.exposed[rows] > 0) | _host_late(ops, rows)]
+    event = np.concatenate([rows, needed])
+    kind = np.concatenate([np.full(len(rows), POST), np.full(len(needed), NEED)])
+    wall = np.concatenate([ops.start[rows], ops.end[needed]]).astype(np.float64)
+    reading = np.concatenate([ops.at_start[rows], ops.at_end[needed]]).astype(np.float64)
+    recorded = np.lexsort((kind, wall))
+    moved = np.flatnonzero(queue.ready[rows] < reading[: len(rows)])
+    wall[moved] = np.interp(queue.ready[rows][moved], reading[recorded], wall[recorded])
+    reading[moved] = queue.ready[rows][moved]
+    wall[: len(rows)] = np.minimum(wall[: len(rows)], queue.wall[rows])
+    order = np.lexsort((kind, wall))
+    event, kind, reading = event[order], kind[order], reading[order]
+    posted = ops.start[event].astype(np.float64)
+    kept = _really_needed(kind, reading, wall[order], posted, ops.kernel[event]) | _proven(ops, event)
+    return kind[kept], reading[kept], event[kept]
+
+
+def _host_late(ops: Operations, rows: I64) -> npt.NDArray[np.bool_]:
+    """Whether the host alone held up what ran behind each of one rank's `rows`: a quicker host would wait for them."""
+    rank = int(ops.rank[rows[0]]) if len(rows) else None
+    held = None if rank is None else ops.per_rank[rank].held
+    if rank is None or held is None:
+        return np.zeros(len(rows), bool)
+    return np.asarray(held[rows - ops.first[rank]] > 0, bool)
+
+
+def _proven(ops: Operations, event: I64) -> npt.NDArray[np.bool_]:
+    """Whether the trace proves that compute waited for the operation of each event of one rank."""
+    rank = int(ops.rank[event[0]]) if len(event) else None
+    told = None if rank is None else ops.per_rank[rank].waited
+    if rank is None or told is None:
+        return np.zeros(len(event), bool)
+    return np.asarray(told[event - ops.first[rank]] == WAITED, bool)
+
+
+def _really_needed(kind: I64, reading: F64, wall: F64, posted: F64, kernel: I64) -> npt.NDArray[np.bool_]:
+    """Whether each event counts: not the end of an operation while the rank stood still for another one.
+
+    An operation held nobody up if it ended while another one was outstanding, no work was done until that one ended,
+    and nothing was posted in answer before that. As a need it would hold the rank up wherever the other one comes
+    sooner. `posted` is when the operation of each event was posted; all times ns, events in order. The messages of one
+    `kernel` hold the rank up together.
+    """
+    kept = np.ones(len(kind), bool)
+    following, answer = -1, np.inf  # the next need that counts; the next post
+    for i in range(len(kind) - 1, -1, -1):
+        if kind[i] == POST:
+            answer = wall[i]
+            continue
+        idle = following >= 0 and reading[following] - reading[i] <= NO_WORK_NS
+        together = following >= 0 and kernel[following] == kernel[i]
+        answered = answer - wall[i] <= ANSWER_NS and (following < 0 or answer <= wall[following])
+        if idle and not together and posted[following] <= wall[i] and not answered:
+            kept[i] = False
+        else:
+            following = i
+    return kept
+
+
+def _begin_wall(run: Measured, rank: int, rows: I64, reading: float) -> float:
+    """Aligned wall time (ns) at which the rank's own time read `reading`, just before its first operation `rows[0]`."""
+    first = int(rows[0])
+    lead = max(float(run.ops.at_start[first]) - reading, 0.0)
+    return float(run.clocks.align(rank, run.ops.start[first : first + 1])[0]) - lead

@@ -1,0 +1,255 @@
+"""What the step would take if ranks worked otherwise, or if transfers took otherwise.
+
+Every rank is a sequence of posts and needs on the axis of its own time; an operation completes when its last member
+has posted it, plus its transfer. Running that model with rescaled own times gives the step without a rank's slowness,
+so that a delay hidden by slack, or by another rank that is just as late, costs nothing. After the what-if analysis of
+Lin et al., "Understanding Stragglers in Large Model Training Using What-if Analysis" (OSDI'25), on matched traces.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from tracekit.intervals import I64
+from tracekit.step_graph.rank_timeline import RankTimeline
+from tracekit.step_graph.replay_in_turn import InTurn, causes_of
+from tracekit.step_graph.replay_levels import Levels, levels_of
+from tracekit.step_graph.waiting_parts import WaitingParts, cut_there
+from tracekit.steps.steps import F64
+from tracekit.thresholds.replay import DRIFT_SHARE, MOST_REPEATS
+from tracekit.thresholds.slowrank import MAJORITY
+
+PeersWork = dict[tuple[int, int], tuple[int, F64]]
+"""(run of steps, row) → which of its parts are compared, and the own time of its peers in each of these, ns."""
+
+Usual = Mapping[tuple[int, int], tuple[int, F64] | WaitingParts]
+"""The same, or the parts from which what the row loses is taken."""
+
+
+StepRun = tuple[tuple[int, ...], tuple[RankTimeline, ...]]
+"""(columns of Steps, timelines)"""
+
+
+@dataclass(frozen=True)
+class StepModel:
+    """The recorded steps as a model that can be run with any own times and transfers; all times ns."""
+
+    own: F64  # recorded own times, ranks × steps
+    runs: tuple[StepRun, ...]
+    instance: I64  # of each operation, -1 where it is matched with nobody
+    fixed: F64  # duration of an operation that completes by itself, -1 where it is matched
+    transfer: F64  # per instance; those of unknown groups stand behind the matched ones
+    before: I64  # per instance: the one before it on its channel, -1 where it starts when posted
+    later: F64  # by how much each operation ends after the one of the member that came last
+    caused: I64  # pairs of instances (two rows): the first starts no sooner than the second, of another channel, ends
+
+    @cached_property
+    def recorded_ns(self) -> float:
+        """Mean step time with the recorded own times and transfers, once ranks no longer drift apart, ns."""
+        return self.step_ns(self.own)
+
+    @cached_property
+    def replayed_ns(self) -> float:
+        """The same from where each rank began the recording, ns: what was recorded, if the model holds."""
+        total, count = 0.0, 0
+        for n, (columns, timelines) in enumerate(self.runs):
+            gaps = [_rescale(line, line.knots, np.ones(len(columns))) for line in timelines]
+            ends = self._run(n, gaps, self.transfer, self._begins(n))[0]
+            total += float(np.median(ends) - np.median(self._begins(n)))
+            count += len(columns)
+        return total / max(count, 1)
+
+    def step_ns(self, target: F64, transfer: F64 | None = None, usual: Usual | None = None) -> float:
+        """Mean step time if own times were `target` (ranks × steps, ns) and transfers `transfer` (by instance, ns).
+
+        Instances behind those of `transfer` keep their own. A rank in `usual` becomes shorter where it is longer than
+        usual, or in the parts told there, any other rank in all parts alike.
+        """
+        total, count = 0.0, 0
+        lasts = self.transfer
+        if transfer is not None:
+            lasts = np.concatenate([transfer, lasts[len(transfer) :]])
+        for n, (columns, timelines) in enumerate(self.runs):
+            chosen = list(columns)
+            gaps = []
+            for line in timelines:
+                ratio = _ratio(self.own[line.row, chosen], target[line.row, chosen])
+                told = (usual or {}).get((n, line.row))
+                if told is None:
+                    gaps.append(_rescale(line, line.knots, ratio))
+                elif isinstance(told, WaitingParts):
+                    gaps.append(_rescale(line, *cut_there(told, line.knots, ratio)))
+                else:
+                    parts = line.parts[told[0]]
+                    gaps.append(_rescale(line, parts.cuts, parts.trimmed(told[1], ratio)))
+            total += self._span(n, gaps, lasts)
+            count += len(columns)
+        return total / max(count, 1)
+
+    def replay(self) -> tuple[I64, F64]:
+        """(needed operations, for how long each holds its rank up) in the model with nothing changed; ns."""
+        operations, held = [np.empty(0, np.int64)], [np.empty(0)]
+        for n, (columns, timelines) in enumerate(self.runs):
+            gaps = [_rescale(line, line.knots, np.ones(len(columns))) for line in timelines]
+            _, needed, stood = self._run(n, gaps, self.transfer, self._begins(n))
+            operations, held = [*operations, needed], [*held, stood]
+        return np.concatenate(operations), np.concatenate(held)
+
+    def retimed(self, *, fixed: F64 | None = None, transfer: F64 | None = None) -> "StepModel":
+        """The model with other durations or transfers; it waits for the same, so that it shares the order of replay."""
+        made = replace(
+            self,
+            fixed=self.fixed if fixed is None else fixed,
+            transfer=self.transfer if transfer is None else transfer,
+        )
+        return made.in_order_of(self)
+
+    def in_order_of(self, other: "StepModel") -> "StepModel":
+        """The model itself, with the order of replay of `other` where both wait for the same."""
+        alike = (
+            len(self.runs) == len(other.runs)
+            and all(map(_same_events, self.runs, other.runs))
+            and np.array_equal(self.instance, other.instance)
+            and np.array_equal(self.before, other.before)
+            and np.array_equal(self.later, other.later)
+            and np.array_equal(self.caused, other.caused)
+            and np.array_equal(self.fixed >= 0, other.fixed >= 0)
+        )
+        if alike:
+            self.__dict__["levels"] = other.levels
+        return self
+
+    def usual(self, peers: Mapping[int, npt.NDArray[np.int64]]) -> PeersWork:
+        """Median work before each operation over the `peers` of each row; only peers with the same operations count.
+
+        The finest parts count that most peers have, else the coarsest. A row without such a peer is left out.
+        """
+        found: PeersWork = {}
+        for n, (_, timelines) in enumerate(self.runs):
+            by_row = {line.row: line for line in timelines}
+            for row, others in peers.items():
+                if row not in by_row:
+                    continue
+                mates = [by_row[o] for o in others if o in by_row and o != row]
+                for which, mine in enumerate(by_row[row].parts):
+                    same = [p for m in mates if (p := m.alike(mine)) is not None]
+                    last = mine is by_row[row].parts[-1]
+                    if len(same) > (0 if last else MAJORITY * len(mates)):
+                        found[n, row] = which, np.median([np.diff(p.cuts) for p in same], axis=0)
+                        break
+        return found
+
+    def levelled_ns(self, groups: Sequence[npt.NDArray[np.int64]]) -> float:
+        """Mean step time if all rows of each group took their median own time in each part of each step, ns."""
+        total, count = 0.0, 0
+        for n, (columns, timelines) in enumerate(self.runs):
+            widths = {line.row: np.diff(line.blocks) for line in timelines}
+            usual = dict(widths)
+            for group in reversed(groups):
+                rows = [row for row in group.tolist() if row in widths]
+                if rows:
+                    usual |= dict.fromkeys(rows, np.median([widths[row] for row in rows], axis=0))
+            gaps = [
+                _rescale(line, line.blocks, _ratio(widths[line.row], usual[line.row])) for line in timelines
+            ]
+            total += self._span(n, gaps, self.transfer)
+            count += len(columns)
+        return total / max(count, 1)
+
+    def rescaled_ns(self, cuts: Mapping[tuple[int, int], tuple[F64, F64]]) -> float:
+        """Mean step time if parts of ranks took otherwise, ns.
+
+        `cuts` is by (run of steps, row of Steps): readings of own time between which the rank's parts lie, from the
+        begin of the run to its end, and the factor of each part. Other ranks keep their own time.
+        """
+        total, count = 0.0, 0
+        for n, (columns, timelines) in enumerate(self.runs):
+            gaps = [
+                _rescale(line, *cuts.get((n, line.row), (line.knots, np.ones(len(columns)))))
+                for line in timelines
+            ]
+            total += self._span(n, gaps, self.transfer)
+            count += len(columns)
+        return total / max(count, 1)
+
+    def _span(self, n: int, gaps: Sequence[F64], transfer: F64) -> float:
+        """How long run `n` takes, ns: where nothing ends steps together, once ranks no longer drift apart.
+
+        Stages begin the recorded steps as far apart as their slowness put them, and the first step of a recording is
+        shorter for those that wait. Any run in which ranks drift is repeated from where each rank ended, until all take
+        equally long. Ranks that no wait joins never do.
+        """
+        begins = self._begins(n)
+        spans: list[float] = []
+        while len(spans) < MOST_REPEATS:
+            ends, _, _ = self._run(n, gaps, transfer, begins)
+            spans.append(float(np.median(ends)) - float(np.median(begins)))
+            if np.ptp(ends - begins) <= DRIFT_SHARE * spans[-1]:
+                return spans[-1]
+            begins = ends
+        return spans[0]
+
+    def _begins(self, n: int) -> F64:
+        """When each rank of run `n` begins, ns."""
+        return np.array([line.start for line in self.runs[n][1]])
+
+    @cached_property
+    def levels(self) -> tuple[Levels | None, ...]:
+        """Of each run; None where it can be replayed in turn only."""
+        told = self.instance, self.fixed, self.before, self.later, self.caused
+        return tuple(levels_of(lines, *told) for _, lines in self.runs)
+
+    def _run(self, n: int, gaps: Sequence[F64], transfer: F64, begins: F64) -> tuple[F64, I64, F64]:
+        """(when each rank of run `n` ends; needed operations, and for how long each held its rank up); ns.
+
+        `gaps` is by timeline own time before each of its events, the tail last; `transfer` is by instance; `begins` is
+        when each rank begins.
+        """
+        levels = self.levels[n]
+        if levels is None:
+            done = InTurn(
+                self.runs[n][1], begins.tolist(), [g.tolist() for g in gaps], transfer.tolist(),
+                self.instance.tolist(), self.fixed.tolist(), self.before.tolist(), self.later.tolist(),
+                causes_of(self.caused),
+            )  # fmt: skip
+            ends = np.array(done.ends())
+            return ends, np.array(list(done.stood), np.int64), np.array(list(done.stood.values()))
+        every = np.concatenate([*(g[:-1] for g in gaps), [0.0]])
+        lasts = np.concatenate([transfer, self.fixed, [0.0]])
+        wall = levels.walls(begins, every, lasts)
+        ends = wall[levels.final] + np.array([g[-1] for g in gaps])
+        return ends, levels.operations.astype(np.int64), levels.stood_ns(wall, every, lasts)
+
+
+def _same_events(one: StepRun, other: StepRun) -> bool:
+    """Whether two runs of steps have the same begins, and the same events in the same order."""
+    return (
+        one[0] == other[0]
+        and len(one[1]) == len(other[1])
+        and all(
+            a is b
+            or (
+                a.start == b.start
+                and a.row == b.row
+                and np.array_equal(a.kinds, b.kinds)
+                and np.array_equal(a.events, b.events)
+            )
+            for a, b in zip(one[1], other[1], strict=True)
+        )
+    )
+
+
+def _ratio(own: F64, target: F64) -> F64:
+    """The factor by which each part of a rank's own time becomes `target`; 1 where either is unknown."""
+    known = np.isfinite(own) & (own > 0) & np.isfinite(target)
+    return np.asarray(np.where(known, target / np.where(known, own, 1.0), 1.0), np.float64)
+
+
+def _rescale(line: RankTimeline, knots: F64, ratio: F64) -> F64:
+    """Own time before each event, with each part between `knots` stretched by `ratio`; the tail comes last. ns."""
+    mapped = knots[0] + np.concatenate([[0.0], np.cumsum(np.diff(knots) * ratio)])
+    points = np.concatenate([[knots[0]], np.clip(line.readings, knots[0], knots[-1]), [knots[-1]]])
+    return np.asarray(np.maximum(np.diff(np.interp(points, knots, mapped)), 0.0), np.float64)

@@ -1,0 +1,133 @@
+"""The events of a step model as arrays: which one waits for which, and how deep in the replay each of them lies."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from tracekit.intervals import I64
+from tracekit.step_graph.rank_timeline import NEED, POST, RankTimeline
+from tracekit.steps.steps import F64
+
+ARRIVE: Final = 2
+"""A rank comes to a need that nobody posts: an event of its own, for which that need then waits."""
+
+
+@dataclass(frozen=True)
+class Events:
+    """The events of a run, rank after rank, each rank's in order."""
+
+    first: I64  # by rank: its first event; behind the last rank the number of all events
+    line: I64  # the rank of each event, by its place among the timelines
+    kind: I64  # POST, NEED or ARRIVE
+    event: I64  # its operation
+    alone: npt.NDArray[np.bool_]  # whether that one completes by itself
+    gap: I64  # its gap among the gaps of all ranks
+    posts: I64  # the instance that it posts, -1 for none
+    awaits: I64  # the instance that it needs, -1 for none
+    after: I64  # the event of its own rank that it needs instead, -1 for none
+    lasts: I64  # of needs: how long that lasts, as `Levels.lasts`
+    expected: I64  # by instance: how often it is posted
+
+
+def events_of(timelines: Sequence[RankTimeline], instance: I64, fixed: F64, before: I64) -> Events | None:
+    """The events, with one more before each need of what nobody posted; None where a rank needs another one's own."""
+    sizes = [len(line.kinds) for line in timelines]
+    line = np.repeat(np.arange(len(sizes)), sizes)
+    kind = np.concatenate([np.asarray(t.kinds, np.int64) for t in timelines])
+    event = np.concatenate([np.asarray(t.events, np.int64) for t in timelines])
+    number, alone, at = instance[event], fixed[event] >= 0, np.arange(len(kind))
+    posts = np.where((kind == POST) & (number >= 0), number, -1)
+    expected = np.bincount(posts[posts >= 0], minlength=len(before))
+    posted = np.full(len(fixed), -1)
+    posted[event[(kind == POST) & alone]] = at[(kind == POST) & alone]
+    mine = np.where((kind == NEED) & alone, posted[event], -1)
+    if (line[mine[mine >= 0]] != line[mine >= 0]).any():
+        return None
+    mine = np.where(mine < at, mine, -1)
+    matched = (kind == NEED) & ~alone & (number >= 0)
+    awaits = np.where(matched, number, -1)
+    awaits[matched] = np.where(expected[number[matched]] > 0, number[matched], -1)
+    bare = (kind == NEED) & (mine < 0) & (awaits < 0)
+    place = np.cumsum(1 + bare) - 1
+    old = np.repeat(at, 1 + bare)
+    extra = np.arange(len(old)) < place[old]
+    after = np.where(mine >= 0, place[mine], -1)
+    after[bare] = place[bare] - 1
+    after = np.where(extra, -1, after[old])
+    transfer = np.where(number < 0, len(before) - 1, number)  # what no list has counts as its last
+    own = np.where(mine >= 0, len(before) + event, len(before) + len(fixed))
+    return Events(
+        first=np.append(0, place + 1)[np.append(0, np.cumsum(sizes, dtype=np.int64))],
+        line=line[old],
+        kind=np.where(extra, ARRIVE, kind[old]),
+        event=event[old],
+        alone=alone[old],
+        gap=np.where(bare[old] & ~extra, len(kind), old),
+        posts=posts[old],
+        awaits=np.where(extra, -1, awaits[old]),
+        after=after,
+        lasts=np.where(alone, own, transfer)[old],
+        expected=expected,
+    )
+
+
+def order_is_told(events: Events, before: I64) -> bool:
+    """Whether all ranks that post an instance post the one behind it on its channel later: so it begins first.
+
+    `before` names for each instance the one before it, -1 for none.
+    """
+    rows = np.flatnonzero(events.posts >= 0)
+    rows = rows[np.argsort(events.posts[rows], kind="stable")]
+    numbers = np.flatnonzero((events.expected > 0) & (before >= 0))
+    numbers = numbers[events.expected[before[numbers]] > 0]
+    if not len(numbers):
+        return True
+    count = events.expected[before[numbers]]
+    first = (np.cumsum(events.expected) - events.expected)[before[numbers]]
+    one = np.repeat(first - np.cumsum(count) + count, count) + np.arange(int(count.sum()))
+    ranks = len(events.first)
+    key = events.posts[rows] * ranks + events.line[rows]
+    asked = np.repeat(numbers, count) * ranks + events.line[rows[one]]
+    last = (
+        np.searchsorted(key, asked, side="right") - 1
+    )  # the last post of the later instance by the same rank
+    return bool(((key[last] == asked) & (rows[last] > rows[one])).all())
+
+
+def depths_of(events: Events, before: I64, caused: I64) -> tuple[I64, I64] | None:
+    """(level of each event, level at which each instance starts, -1 for none); None where ranks wait for each other.
+
+    `caused` holds pairs of instances (two rows): the second, on another channel, starts before the first, and then so
+    must the one `before` that on its own channel, which may wait as well.
+    """
+    begun = np.append(np.zeros(len(events.expected), bool), True)  # what awaits nothing may go on
+    left, here, end = events.expected.copy(), events.first[:-1].copy(), events.first[1:]
+    pairs = _started_before(events, before, caused) if caused.size else np.zeros((2, 0), np.int64)
+    np.add.at(left, pairs[1], 1)
+    depth, started = np.zeros(len(events.kind), np.int64), np.full(len(left), -1)
+    active, level, fresh = np.flatnonzero(here < end), 0, np.zeros(0, np.int64)
+    while len(active) or len(fresh):
+        behind = pairs[1][np.isin(pairs[0], fresh)] if pairs.size else fresh[:0]
+        moved = active[begun[events.awaits[here[active]]]]
+        if not len(moved) and not len(behind):
+            return (depth, started) if not len(active) else None
+        depth[here[moved]] = level
+        posts = events.posts[here[moved]]
+        posts = np.concatenate([posts[posts >= 0], behind])
+        np.subtract.at(left, posts, 1)
+        fresh = np.unique(posts[left[posts] == 0])
+        begun[fresh], started[fresh] = True, level
+        here[moved] += 1
+        active = active[here[active] < end[active]]
+        level += 1
+    return depth, started
+
+
+def _started_before(events: Events, before: I64, caused: I64) -> I64:
+    """Pairs of instances (two rows): the first starts before the second. Arguments as in `depths_of`."""
+    queued = np.flatnonzero(before >= 0)
+    found = np.concatenate([np.stack([before[queued], queued]), caused[::-1]], axis=1)
+    return np.asarray(found[:, (events.expected[found] > 0).all(axis=0)], np.int64)

@@ -1,0 +1,138 @@
+"""The replay of a step model rank after rank, where the order of events depends on times and has no levels.
+
+Each rank goes on until it needs an operation that another one has not posted; the last post lets it go on.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from tracekit.intervals import I64
+from tracekit.step_graph.rank_timeline import POST, RankTimeline
+
+
+@dataclass
+class InTurn:
+    """One pass through one run of steps, in turn: how far each rank has come, what has been posted; times ns."""
+
+    timelines: Sequence[RankTimeline]
+    clock: list[float]  # by timeline: wall time it has reached
+    gaps: Sequence[list[float]]  # by timeline: own time before each of its events; the tail comes last
+    transfer: list[float]  # by instance
+    instance: list[int]  # this and the following as in StepModel
+    fixed: list[float]
+    before: list[int]
+    later: list[float]
+    causes: dict[int, list[int]]  # by instance: those of other channels for whose end it waits as well
+    kinds: list[list[int]] = field(init=False)  # by timeline: of each of its events
+    events: list[list[int]] = field(init=False)  # by timeline: their operations
+    place: list[int] = field(init=False)  # by timeline: its next event
+    expected: dict[int, int] = field(init=False)  # by instance: posts until it starts
+    posted: dict[int, int] = field(default_factory=dict)  # by instance: posts so far
+    latest: dict[int, float] = field(default_factory=dict)  # by instance: when it could start
+    alone: dict[int, float] = field(default_factory=dict)  # by unmatched operation: when it ends
+    started: set[int] = field(default_factory=set)  # instances
+    held: set[int] = field(default_factory=set)  # instances that are posted, and wait for another one
+    waiting: dict[int, list[int]] = field(default_factory=dict)  # by instance: timelines that need it
+    ready: list[int] = field(init=False)  # timelines that can go on
+    following: dict[int, list[int]] = field(
+        default_factory=dict
+    )  # by instance: posted ones that wait for its end
+    stood: dict[int, float] = field(
+        default_factory=dict
+    )  # by operation: for how long its rank stood still for it
+
+    def __post_init__(self) -> None:
+        """Put every rank before its first event."""
+        self.place = [0] * len(self.timelines)
+        self.ready = list(range(len(self.timelines)))
+        self.kinds = [line.kinds.tolist() for line in self.timelines]
+        self.events = [line.events.tolist() for line in self.timelines]
+        self.expected = {}
+        for kinds, events in zip(self.kinds, self.events, strict=True):
+            for kind, event in zip(kinds, events, strict=True):
+                number = self.instance[event]
+                if kind == POST and number >= 0:
+                    self.expected[number] = self.expected.get(number, 0) + 1
+
+    def ends(self) -> list[float]:
+        """Wall time at which each rank ends. To be called once."""
+        while True:
+            while self.ready:
+                self._advance(self.ready.pop())
+            stuck = [n for n, kinds in enumerate(self.kinds) if self.place[n] < len(kinds)]
+            if not stuck:
+                return [c + g[-1] for c, g in zip(self.clock, self.gaps, strict=True)]
+            n = min(stuck, key=lambda i: self.clock[i])  # contradictory matching: let the earliest go on
+            self.posted[self.instance[self.events[n][self.place[n]]]] = _ENOUGH_POSTS
+            self.ready.append(n)
+
+    def _advance(self, n: int) -> None:
+        """Moves rank `n` on until it ends or needs an operation that another rank has not posted."""
+        kinds, events, gaps = self.kinds[n], self.events[n], self.gaps[n]
+        fixed, instance = self.fixed, self.instance
+        now, i = self.clock[n], self.place[n]
+        while i < len(kinds):
+            event = events[i]
+            number = instance[event]
+            now += gaps[i]
+            if kinds[i] == POST:
+                if fixed[event] >= 0:
+                    self.alone[event] = now + fixed[event]
+                if number >= 0:
+                    self._post(number, now)
+            elif fixed[event] >= 0:
+                now = self._stand(event, now, self.alone.get(event, now))
+            elif self.posted.get(number, 0) >= self.expected.get(number, 0):
+                now = self._stand(event, now, self._end(number, event, now))
+            else:
+                self.waiting.setdefault(number, []).append(n)
+                gaps[i] = 0.0  # spent on the way to this need
+                break
+            i += 1
+        self.clock[n], self.place[n] = now, i
+
+    def _end(self, number: int, event: int, now: float) -> float:
+        """When a member's operation ends."""
+        return self.latest.get(number, now) + self.transfer[number] + self.later[event]
+
+    def _stand(self, event: int, now: float, until: float) -> float:
+        """When a rank that needs the operation `event` at `now` goes on: at `until`, or at once."""
+        self.stood[event] = max(until - now, 0.0)
+        return max(now, until)
+
+    def _post(self, number: int, now: float) -> None:
+        """Counts one post of an instance at `now`; after the last post the ranks that need it go on."""
+        self.latest[number] = max(self.latest.get(number, now), now)
+        self.posted[number] = self.posted.get(number, 0) + 1
+        if self.posted[number] == self.expected.get(number, 0):
+            self._start(number)
+
+    def _start(self, number: int) -> None:
+        """Starts an instance that all members have posted, unless it waits for one that has not started."""
+        earlier, others = self.before[number], self.causes.get(number, [])
+        late = [one for one in others if self.expected.get(one, 0) > 0 and one not in self.started]
+        if late or earlier in self.held:
+            self.held.add(number)
+            self.posted[number] -= 1  # as if its last member had not come
+            self.following.setdefault(late[0] if late else earlier, []).append(number)
+            return
+        for one in (earlier, *others):
+            if 0 < self.expected.get(one, 0) <= self.posted.get(one, 0):
+                self.latest[number] = max(self.latest[number], self.latest[one] + self.transfer[one])
+        self.started.add(number)
+        self.held.discard(number)
+        self.ready.extend(self.waiting.pop(number, ()))
+        for behind in self.following.pop(number, ()):
+            self.posted[behind] += 1
+            self._start(behind)
+
+
+def causes_of(caused: I64) -> dict[int, list[int]]:
+    """The second instances of the pairs `caused` (two rows) by their first."""
+    found: dict[int, list[int]] = {}
+    for number, cause in caused.T.tolist():
+        found.setdefault(number, []).append(cause)
+    return found
+
+
+_ENOUGH_POSTS = 1 << 40  # more than any instance has members

@@ -1,0 +1,179 @@
+"""The replay of a step model by topological levels: at each level all ranks that can go on take one event, as arrays.
+
+Which event waits for which does not depend on times, so the levels are found once and serve every hypothesis. Where
+they do depend on times (matches that contradict each other, or a queue whose order the ranks do not share) there are
+none, and the ranks are replayed one after the other.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from tracekit.intervals import I64
+from tracekit.step_graph.rank_timeline import NEED, RankTimeline
+from tracekit.step_graph.replay_events import Events, depths_of, events_of, order_is_told
+from tracekit.steps.steps import F64
+
+I32 = npt.NDArray[np.int32]
+
+
+@dataclass(frozen=True)
+class Levels:
+    """Places of one run: begins of ranks, then level by level events (posts, then needs) and instances that start.
+
+    What is kept by event or by need is in order of places.
+    """
+
+    bounds: list[
+        tuple[int, ...]
+    ]  # by level: first event, first need, first instance, end; the same of `posts`
+    earlier: I32  # by event: the place of the one before it on its rank
+    gap: I32  # by event: its gap among the gaps of all ranks, the last of which is 0
+    needs: I32  # by need: its number among the events
+    awaited: I32  # by need: the place of what it waits for
+    lasts: (
+        I32  # by need: how long that lasts, among the transfers of instances and the durations of operations
+    )
+    later: F64  # by need: by how much it ends later, ns
+    posts: I32  # by instance, its posts: their places
+    first_post: I32  # by instance: its first post in `posts`
+    queued: I32  # by instance: the place of the one before it on its channel, -1 (the last place) for none
+    queued_lasts: I32  # by instance: that one's transfer
+    causes: (
+        I32  # by instance, those of other channels that it waits for: their places, -1 where there is none
+    )
+    causes_lasts: I32  # by cause: its transfer
+    first_cause: I32  # by instance: its first cause in `causes`, and the number of all behind the last
+    told: I32  # the needs in order of ranks
+    operations: I32  # of these
+    final: I32  # by rank: the place at which it ends
+
+    def walls(self, begins: F64, gaps: F64, lasts: F64) -> F64:
+        """When each place is reached if ranks begin at `begins`, ns.
+
+        `gaps`: own time before each event; `lasts`: transfers, then durations.
+        """
+        wall = np.empty(self.bounds[-1][3] + 1)
+        wall[: len(begins)] = begins
+        wall[-1] = -np.inf  # the place of what nobody waits for
+        gap, wait = gaps[self.gap], lasts[self.lasts]
+        queue, cause = lasts[self.queued_lasts], lasts[self.causes_lasts]
+        events, needs, instances = 0, 0, 0
+        for first, need, instance, end, post, last in self.bounds:
+            now = wall[self.earlier[events : events + instance - first]]
+            now += gap[events : events + instance - first]
+            events += instance - first
+            if count := instance - need:
+                until = wall[self.awaited[needs : needs + count]]
+                until += wait[needs : needs + count]
+                until += self.later[needs : needs + count]
+                np.maximum(now[need - first :], until, out=now[need - first :])
+                needs += count
+            wall[first:instance] = now
+            if count := end - instance:
+                mine = slice(instances, instances + count)
+                latest = np.maximum.reduceat(wall[self.posts[post:last]], self.first_post[mine] - post)
+                np.maximum(latest, wall[self.queued[mine]] + queue[mine], out=latest)
+                of, upto = self.first_cause[instances], self.first_cause[instances + count]
+                until = wall[self.causes[of:upto]] + cause[of:upto]
+                until = np.maximum.reduceat(until, self.first_cause[mine] - of)
+                np.maximum(latest, until, out=wall[instance:end])
+                instances += count
+        return wall
+
+    def stood_ns(self, wall: F64, gaps: F64, lasts: F64) -> F64:
+        """For how long each of `operations` held its rank up, ns; `wall` is what `walls` gave."""
+        arrived = wall[self.earlier[self.needs]] + gaps[self.gap[self.needs]]
+        until = wall[self.awaited] + lasts[self.lasts] + self.later
+        return np.maximum(until - arrived, 0.0)[self.told]
+
+
+def levels_of(
+    timelines: Sequence[RankTimeline], instance: I64, fixed: F64, before: I64, later: F64, caused: I64
+) -> Levels | None:
+    """The levels of one run; arguments as in StepModel. None where the order of events depends on times."""
+    if not any(len(line.kinds) for line in timelines):
+        return None  # nothing to lay out
+    events = events_of(timelines, instance, fixed, before)
+    if events is None or not order_is_told(events, before):
+        return None
+    depths = depths_of(events, before, caused)
+    return None if depths is None else _laid_out(timelines, events, before, later, caused, *depths)
+
+
+def _laid_out(
+    timelines: Sequence[RankTimeline], events: Events, before: I64, later: F64, caused: I64, depth: I64,
+    started: I64,
+) -> Levels:  # fmt: skip
+    """Every event and instance at its place, by level; `depth` is the level of each event, `started` of instances."""
+    ranks, count = len(timelines), len(events.kind)
+    numbers = np.flatnonzero(started >= 0)
+    key = np.concatenate([3 * depth + (events.kind == NEED), 3 * started[numbers] + 2])
+    order = np.argsort(key, kind="stable")
+    place = np.empty(len(order), np.int64)
+    place[order] = ranks + np.arange(len(order))
+    at = np.full(len(before) + 1, -1)
+    at[numbers] = place[count:]
+    of_events, of_instances = order[order < count], numbers[order[order >= count] - count]
+    first, stop = events.first[:-1], events.first[1:]
+    earlier, some = np.concatenate([[0], place[: count - 1]]), np.flatnonzero(first < stop)
+    earlier[first[some]] = some
+    rows, first_post = _posts(events, of_instances)
+    needs = np.flatnonzero(events.kind[of_events] == NEED)
+    mine = of_events[needs]
+    causes, first_cause = _causes(caused, of_instances, len(before))
+    return Levels(
+        bounds=_bounds(key[order], ranks, np.append(first_post, len(rows))),
+        earlier=_small(earlier[of_events]),
+        gap=_small(events.gap[of_events]),
+        needs=_small(needs),
+        awaited=_small(np.where(events.after >= 0, place[events.after], at[events.awaits])[mine]),
+        lasts=_small(events.lasts[mine]),
+        later=np.where(events.alone, 0.0, later[events.event])[mine],
+        posts=_small(place[rows]),
+        first_post=_small(first_post),
+        queued=_small(np.where(before >= 0, at[before], -1)[of_instances]),
+        queued_lasts=_small(before[of_instances]),
+        causes=_small(np.where(causes >= 0, at[causes], -1)),
+        causes_lasts=_small(causes),
+        first_cause=_small(first_cause),
+        told=_small(np.argsort(mine)),
+        operations=_small(events.event[np.sort(mine)]),
+        final=_small(np.where(first < stop, place[stop - 1], np.arange(ranks))),
+    )
+
+
+def _small(numbers: I64) -> I32:
+    """Places and numbers, which memory bounds far below 2^31, in half the memory."""
+    return numbers.astype(np.int32)
+
+
+def _posts(events: Events, numbers: I64) -> tuple[I64, I64]:
+    """(all posts, those of each instance together in the order of `numbers`; the first of each instance in these)."""
+    turn = np.empty(len(events.expected), np.int64)
+    turn[numbers] = np.arange(len(numbers))
+    rows = np.flatnonzero(events.posts >= 0)
+    count = events.expected[numbers]
+    return rows[np.argsort(turn[events.posts[rows]], kind="stable")], np.cumsum(count) - count
+
+
+def _causes(caused: I64, numbers: I64, count: int) -> tuple[I64, I64]:
+    """(causes of each of the instances `numbers`, -1 for one that has none; where those of each begin, and the end)."""
+    turn = np.full(count, -1)
+    turn[numbers] = np.arange(len(numbers))
+    known = caused[:, turn[caused[0]] >= 0]
+    without = np.flatnonzero(np.bincount(turn[known[0]], minlength=len(numbers)) == 0)
+    of = np.concatenate([turn[known[0]], without])
+    cause = np.concatenate([known[1], np.full(len(without), -1)])[np.argsort(of, kind="stable")]
+    return cause, np.append(0, np.cumsum(np.bincount(of, minlength=len(numbers))))
+
+
+def _bounds(key: I64, ranks: int, first_post: I64) -> list[tuple[int, ...]]:
+    """`Levels.bounds`; `key` is three times the level of each place, and which of its three sorts it is, ascending."""
+    edges = np.searchsorted(key, np.arange(int(key[-1]) // 3 * 3 + 4))
+    starting = np.append(0, np.cumsum(edges[3::3] - edges[2::3]))
+    post = first_post[starting]
+    places = [(ranks + edges[i:][::3][: len(post) - 1]).tolist() for i in range(4)]
+    return list(zip(*places, post[:-1].tolist(), post[1:].tolist(), strict=True))

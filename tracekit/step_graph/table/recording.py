@@ -1,0 +1,110 @@
+"""The operations of a run as one template for all steps, and their recorded times as arrays of operations × steps.
+
+Every step of an operation table runs the same operations, so what depends on what is found once.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from tracekit.rank_events.event_columns import ints, matches
+from tracekit.rank_events.step_marks import NO_STEP, label, step_spans
+from tracekit.store import Run
+
+F64 = npt.NDArray[np.float64]
+I64 = npt.NDArray[np.int64]
+FORMAT = "operation_table"
+"""The format whose rows name every operation of a step."""
+NORM = "optimizer-clip-main-grad"
+"""The operation that sums the gradient norm over all ranks of the job."""
+
+
+def communicates(name: str) -> bool:
+    """Whether operations of that name communicate, also one that meets nobody at an end of the pipeline."""
+    return name == NORM or name.rpartition("-")[2] in ("send", "recv")
+
+
+@dataclass(frozen=True)
+class Operation:
+    """One operation of every step: the `ordinal`-th of its `name` on `rank`.
+
+    meeting: equal for the operations that meet in one collective or message; None for what meets nobody. micro_batch:
+    -1 where none is told. serves: equal for a computation and the communication that it needs or that follows it, -1
+    where the table does not tell.
+    """
+
+    rank: int
+    name: str
+    ordinal: int
+    meeting: tuple[int, int] | None
+    micro_batch: int = -1
+    serves: int = -1
+
+
+@dataclass(frozen=True)
+class Recording:
+    """What the steps have in common, and the times in which they differ.
+
+    steps: numbers of the steps that run every operation. left_out: steps that do not. start, end: ns, operations ×
+    steps, `start` counted from the first start of the step on any rank. seq: of the same shape, the number of the
+    meeting in its group; -1 where there is none.
+    """
+
+    operations: tuple[Operation, ...]
+    steps: tuple[int, ...]
+    left_out: tuple[int, ...]
+    start: F64
+    end: F64
+    seq: I64
+
+
+Times = dict[tuple[int, str, int], tuple[int, int, tuple[int, int] | None, int, int]]
+"""(rank, name, ordinal) → start, end, meeting, micro-batch, served computation (-1: none); of one step."""
+
+
+def recording_of(run: Run, wanted: Iterable[int] | None = None) -> Recording | None:
+    """Return the operations of a run that holds an operation table; None for any other run, or one without steps.
+
+    wanted: the steps to read, all where it is None. A step counts where it runs exactly the operations that most do.
+    Raises InputError where the events of a rank cannot be read.
+    """
+    if any(record.format != FORMAT for record in run.ranks):
+        return None
+    by_step: dict[int, Times] = defaultdict(dict)
+    for record in run.ranks:
+        _read_rank(run, record.rank, by_step)
+    chosen = {n: by_step[n] for n in sorted(by_step if wanted is None else by_step.keys() & set(wanted))}
+    if not chosen:
+        return None
+    usual = Counter(frozenset(times) for times in chosen.values()).most_common(1)[0][0]
+    steps = tuple(n for n, times in chosen.items() if times.keys() == usual)
+    template = by_step[steps[0]]
+    keys = sorted(template, key=lambda k: (k[0], template[k][0], template[k][1], k[1], k[2]))
+    operations = tuple(Operation(*key, *template[key][2:]) for key in keys)
+    times = np.array([[by_step[n][key][:2] for n in steps] for key in keys], np.float64)
+    met = [[by_step[n][key][2] for n in steps] for key in keys]
+    seq = np.array([[m[1] if m else -1 for m in row] for row in met], np.int64)
+    times -= times[:, :, 0].min(axis=0)[None, :, None]
+    left_out = tuple(n for n in chosen if n not in steps)
+    return Recording(operations, steps, left_out, times[:, :, 0], times[:, :, 1], seq)
+
+
+def _read_rank(run: Run, rank: int, by_step: dict[int, Times]) -> None:
+    """Add the operations of `rank` to the steps that they belong to."""
+    columns = ["ts", "dur", "cat", "name", "collective", "group", "seq", "micro_batch", "correlation"]
+    events = run.events(rank, columns)
+    start = ints(events, "ts", 0)
+    spans = step_spans(events, matches(events, "cat", lambda c: c), start, start + ints(events, "dur", 0))
+    count: Counter[tuple[int, str]] = Counter()
+    for row, number in zip(events.to_pylist(), label(start, spans).tolist(), strict=True):
+        if row["cat"] != "kernel" or number == NO_STEP:
+            continue
+        ordinal = count[number, row["name"]]
+        count[number, row["name"]] += 1
+        known = row["collective"] is not None and row["group"] is not None and row["seq"] is not None
+        meeting = (int(row["group"]), int(row["seq"])) if known else None
+        told = (-1 if row[c] is None else int(row[c]) for c in ("micro_batch", "correlation"))
+        by_step[number][rank, row["name"], ordinal] = (row["ts"], row["ts"] + row["dur"], meeting, *told)

@@ -1,0 +1,211 @@
+"""The step of an operation table: priced by the dependencies between its operations, which such a table holds whole.
+
+The table tells what ran and not what a rank did between, so own time is its recorded work; gaps are nobody's.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from tracekit.step_graph.replay import PeersWork, Usual
+from tracekit.step_graph.table.recording import Recording, recording_of
+from tracekit.step_graph.table.timeline import Timeline, timeline_of
+from tracekit.steps.steps import F64, Steps
+from tracekit.timing.measured import Measured
+from tracekit.timing.waits import Waits
+
+I64 = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class TableModel:
+    """Recorded steps as a timeline that can be run with any own times; prices as `StepModel` gives them, ns.
+
+    own: recorded work, ranks × steps. row: by operation its rank's row. typical: ideal work, operations × steps; what
+    met ranks without rows keeps its recorded time, in which it may have waited for them. instance: of each operation
+    in each step, -1 where it met nobody. transfer: recorded, by instance.
+    """
+
+    timeline: Timeline
+    own: F64
+    row: I64
+    typical: F64
+    instance: I64
+    transfer: F64
+
+    @cached_property
+    def recorded_ns(self) -> float:
+        """Mean step time of the timeline with the recorded work, ns."""
+        return float(self.timeline.step_ns(self.timeline.work).mean())
+
+    @cached_property
+    def replayed_ns(self) -> float:
+        """The same with the recorded gaps before operations as well: what the table shows, ns."""
+        return self._with_gaps(self.timeline.late)
+
+    @cached_property
+    def ideal_ns(self) -> float:
+        """Mean step time if every operation were typical of its type on all ranks and steps, ns."""
+        return float(self.timeline.step_ns(self.typical).mean())
+
+    @property
+    def lost_ns(self) -> float:
+        """What all factors cost together, ns a step: recorded beyond ideal, never negative."""
+        return max(self.recorded_ns - self.ideal_ns, 0.0)
+
+    def typical_saves_ns(self, rows: Sequence[int]) -> float:
+        """Return what the step would save if all work of `rows` were typical, ns.
+
+        It is at most what typical work of all saves. Divided by `lost_ns` it is the share of these rows, M_S of a stage
+        (Lin et al., OSDI'25, section 5.2).
+        """
+        mine = np.isin(self.row, np.asarray(rows, np.int64))
+        saved = self.recorded_ns - float(
+            self.timeline.step_ns(np.where(mine[:, None], self.typical, self.timeline.work)).mean()
+        )
+        return min(max(saved, 0.0), self.lost_ns)
+
+    @cached_property
+    def idle(self) -> F64:
+        """How long each rank's operations could have started but did not, ranks × steps, ns."""
+        found = np.zeros(self.own.shape)
+        np.add.at(found, self.row, self.timeline.late)
+        return found
+
+    def step_ns(self, target: F64, transfer: F64 | None = None, usual: Usual | None = None) -> float:
+        """Mean step time if own times were `target` (ranks × steps, ns) and transfers `transfer` (by instance, ns).
+
+        A rank that works less than recorded in a step takes there the work that is `usual` of its peers in that step,
+        and the ideal work where it has no peers; `target` tells which.
+        """
+        work = self.timeline.work.copy()
+        cured = target < self.own
+        for row in np.flatnonzero(cured.any(axis=1)).tolist():
+            mine = np.flatnonzero(self.row == row)
+            told = (usual or {}).get((0, row))
+            usually = self.typical[mine] if told is None else told[1]
+            work[mine] = np.where(cured[row], usually, work[mine])
+        if transfer is not None:
+            late = np.append(np.maximum(self.transfer - transfer, 0.0), 0.0)  # instance -1 takes the last
+            work = np.maximum(work - late[self.instance], 0.0)
+        return float(self.timeline.step_ns(work).mean())
+
+    def usual(self, peers: Mapping[int, I64]) -> PeersWork:
+        """The work of the operations of each row as its `peers` do them, step by step, under the key (0, row), ns.
+
+        Compute takes the median of the same computation on the peers, communication keeps its time. A row is left out
+        where no peer runs the same operations.
+        """
+        found = {}
+        for row, others in peers.items():
+            mine = np.flatnonzero(self.row == row)
+            what = self._what(mine)
+            mates = [
+                self._what(np.flatnonzero(self.row == other)) for other in others.tolist() if other != row
+            ]
+            alike = [[there[name] for name in what] for there in mates if there.keys() == what.keys()]
+            if alike:
+                level = np.median([self.timeline.work[rows] for rows in alike], axis=0)
+                computed = ~self.timeline.communication[mine]
+                found[0, row] = 0, np.where(computed[:, None], level, self.timeline.work[mine])
+        return found
+
+    def levelled_ns(self, groups: Sequence[I64]) -> float:
+        """Mean step time if each operation took its median over the rows of a group, step by step, ns."""
+        operations = self.timeline.recording.operations
+        work = self.timeline.work.copy()
+        alike: dict[tuple[int, str, int], list[int]] = {}
+        group = {int(row): n for n, rows in enumerate(groups) for row in rows}
+        for i in np.flatnonzero(~self.timeline.communication).tolist():
+            key = (group.get(int(self.row[i]), -1), operations[i].name, operations[i].ordinal)
+            alike.setdefault(key, []).append(i)
+        for rows in alike.values():
+            work[rows] = np.median(work[rows], axis=0)
+        return float(self.timeline.step_ns(work).mean())
+
+    def gaps_ns(self, groups: Sequence[I64]) -> float:
+        """What a step would save if no rank lay idle longer than the median of its group, step by step, ns."""
+        late, idle = self.timeline.late, self.idle
+        share = np.ones(idle.shape)
+        for rows in groups:
+            if len(rows):
+                share[rows] = np.minimum(np.median(idle[rows], axis=0) / np.maximum(idle[rows], 1.0), 1.0)
+        return self.replayed_ns - self._with_gaps(late * share[self.row])
+
+    def _with_gaps(self, late: F64) -> float:
+        return float(self.timeline.step_ns(self.timeline.work, late).mean())
+
+    def _what(self, rows: I64) -> dict[tuple[str, int], int]:
+        """The operations in `rows` by what they are."""
+        operations = self.timeline.recording.operations
+        return {(operations[i].name, operations[i].ordinal): i for i in rows.tolist()}
+
+
+def tabulated(run: Measured) -> tuple[Measured, TableModel] | None:
+    """Return the run with the work of its operation table as own times, and the model of its steps.
+
+    A step lasts from the first start to the last end of its operations on any rank, on all ranks alike.
+    None where the run is no operation table, or its dependencies are not known.
+    """
+    recording = recording_of(run.run, run.steps.numbers)
+    timeline = timeline_of(recording) if recording is not None else None
+    if recording is None or timeline is None:
+        return None
+    row = np.array([run.steps.row(o.rank) for o in recording.operations], np.int64)
+    own = np.zeros((len(run.steps.ranks), len(recording.steps)))
+    compute = ~timeline.communication
+    np.add.at(own, row[compute], timeline.work[compute])
+    steps = _only(run.steps, recording.steps)
+    wall = np.where(np.isfinite(steps.wall), recording.end.max(axis=0), np.nan)
+    typical = np.where(met_absent_ranks(run, timeline)[:, None], timeline.work, timeline.ideal)
+    instance = _instances(run, recording)
+    waits = _transferred(run.waits, instance, timeline.work)
+    model = TableModel(timeline, own, row, typical, instance, waits.transfer.astype(np.float64))
+    return replace(run, steps=replace(steps, own=own, wall=wall), waits=waits), model
+
+
+def _transferred(waits: Waits, instance: I64, work: F64) -> Waits:
+    """`waits` in which what meets took as long as the longest work of its operations: a table tells all transfers."""
+    met = instance >= 0
+    transfer = waits.transfer.copy()
+    transfer[instance[met]] = 0
+    np.maximum.at(transfer, instance[met], np.rint(work[met]).astype(np.int64))
+    timed = waits.timed.copy()
+    timed[instance[met]] = True
+    return replace(waits, transfer=transfer, delivery=transfer.copy(), timed=timed)
+
+
+def _instances(run: Measured, recording: Recording) -> I64:
+    """The instance of each operation in each step, operations × steps; -1 where it met nobody."""
+    known: dict[int, dict[tuple[int, int], int]] = {}
+    for rank in run.ops.ranks:
+        source, number = run.ops.per_rank[rank], run.ops.instance[run.ops.of(rank)].tolist()
+        known[rank] = dict(
+            zip(zip(source.group.tolist(), source.seq.tolist(), strict=True), number, strict=True)
+        )
+    found = np.full(recording.seq.shape, -1, np.int64)
+    for i, operation in enumerate(recording.operations):
+        if operation.meeting is not None:
+            told, group = known[operation.rank], operation.meeting[0]
+            found[i] = [told.get((group, s), -1) for s in recording.seq[i].tolist()]
+    return found
+
+
+def met_absent_ranks(run: Measured, timeline: Timeline) -> npt.NDArray[np.bool_]:
+    """Whether each operation is communication of a group with a member that was not recorded."""
+    absent = {g.group for g in run.run.groups if not set(g.ranks) <= set(run.ops.ranks)}
+    meets = [o.meeting[0] in absent if o.meeting else bool(absent) for o in timeline.recording.operations]
+    return np.asarray(timeline.communication & np.array(meets), bool)
+
+
+def _only(steps: Steps, numbers: Sequence[int]) -> Steps:
+    """`steps` without those that are not among `numbers`."""
+    kept = [steps.numbers.index(n) for n in numbers]
+    left = tuple(n for n in steps.numbers if n not in numbers)
+    return replace(
+        steps, numbers=tuple(numbers), own=steps.own[:, kept], wall=steps.wall[:, kept],
+        begin=steps.begin[:, kept], partial=(*steps.partial, *left),
+    )  # fmt: skip

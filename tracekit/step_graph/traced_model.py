@@ -1,0 +1,99 @@
+"""The step model of traces: what each rank posts and needs, how long transfers take, and who leaves them later."""
+
+import numpy as np
+
+from tracekit.matching.clock import aligned
+from tracekit.step_graph.collective_queue import CollectiveQueue, queue_of
+from tracekit.step_graph.rank_timeline import runs_of, timeline_of
+from tracekit.step_graph.replay import StepModel, StepRun
+from tracekit.step_graph.stage_mates import with_mates
+from tracekit.steps.steps import F64
+from tracekit.timing.measured import Measured
+
+
+def model_of(
+    run: Measured, *, free: bool = False, joined: bool = False, like: StepModel | None = None
+) -> StepModel:
+    """The model of every run of consecutive analysed steps. Eager sends complete by themselves.
+
+    If `joined`, collectives of unknown groups wait for those at the same place of the other ranks of their stage.
+
+    With `free`, waits that are not matched with all members shrink to the shortest operation of the same message, as
+    do sends of which nothing proves that they waited for their receiver, and collectives that stood in a queue could
+    have started with the one before them.
+
+    A model `like` this one lends what does not differ: the parts of its timelines, and their order.
+    """
+    ops, waits = run.ops, run.waits
+    usual = _shortest(run) if free else _usual_transfer(run)
+    duration = (ops.end - ops.start).astype(np.float64)
+    fixed = np.where(ops.instance < 0, np.minimum(duration - waits.held, usual), -1.0)
+    transfer = waits.transfer.astype(np.float64)
+    transfer[~waits.complete] = np.minimum(transfer, usual[waits.first_row])[~waits.complete]
+    alone = (ops.op == "send") & (run.buffered.eager | (run.buffered.unsure & free))
+    lasts = np.where(run.buffered.unsure, np.minimum(duration, usual), duration)
+    fixed[alone] = (lasts - waits.held)[alone].clip(0.0)
+    queue = queue_of(run, free=free)
+    instance, fixed, transfer = (
+        with_mates(run, fixed, transfer) if joined else (ops.instance, fixed, transfer)
+    )
+    more = np.full(len(transfer) - len(queue.before), -1)
+    before = np.append(queue.before, more)
+    runs = _runs(run, queue, like)
+    later = _ends_later(run) if like is None else like.later
+    made = StepModel(run.steps.own, runs, instance, fixed, transfer, before, later, queue.caused)
+    return made if like is None else made.in_order_of(like)
+
+
+def _runs(run: Measured, queue: CollectiveQueue, like: StepModel | None) -> tuple[StepRun, ...]:
+    """The timelines of every run of consecutive analysed steps; a model `like` the one to be made lends its parts."""
+    lent = {} if like is None else {(c, line.row): line for c, lines in like.runs for line in lines}
+    runs = []
+    for columns in runs_of(run):
+        timelines = [
+            timeline_of(run, queue, rank, columns, lent.get((columns, run.steps.row(rank))))
+            for rank in run.ops.ranks
+        ]
+        kept = tuple(line for line in timelines if line is not None)
+        if kept:
+            runs.append((columns, kept))
+    return tuple(runs)
+
+
+def _ends_later(run: Measured) -> F64:
+    """Per operation by how much it ends after that of the member that came last, ns; 0 on a device.
+
+    Members of a collective leave it together where devices carry it out. Threads of hosts leave when they get to run.
+    """
+    ops = run.ops
+    later = np.zeros(len(ops.start))
+    on_host = np.repeat(
+        [not ops.per_rank[r].on_gpu for r in ops.ranks], [len(ops.per_rank[r].start) for r in ops.ranks]
+    )
+    p2p = np.array([*(c.p2p for c in ops.channels), True], bool)[ops.channel]
+    rows = np.flatnonzero(on_host & ~p2p & (ops.instance >= 0))
+    ends = aligned(ops, run.clocks, ops.end).astype(np.float64)
+    later[rows] = ends[rows] - ends[run.waits.last[ops.instance[rows]]]
+    return later
+
+
+def _shortest(run: Measured) -> F64:
+    """Per operation the duration of the shortest operation of the same message on any rank, ns."""
+    ops = run.ops
+    _, message = ops.messages
+    least = np.full(int(message.max(initial=-1)) + 1, np.inf)
+    np.minimum.at(least, message, (ops.end - ops.start).astype(np.float64))
+    return np.asarray(least[message], np.float64)
+
+
+def _usual_transfer(run: Measured) -> F64:
+    """Per operation the median transfer of complete instances of the same message, ns; infinite where there is none.
+
+    An operation that waited for a rank without a trace must not keep its recorded length when another rank is cured.
+    """
+    ops, waits = run.ops, run.waits
+    words, every = ops.messages
+    token, level = every[waits.first_row], np.full(len(words), np.inf)
+    for number in np.unique(token[waits.complete]).tolist():
+        level[number] = float(np.median(waits.transfer[waits.complete & (token == number)]))
+    return np.asarray(level[every], np.float64)

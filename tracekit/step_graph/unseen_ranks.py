@@ -1,0 +1,220 @@
+"""Ranks without a trace, replayed as typical peers: what the recorded ranks then wait needs no slow unseen one.
+
+An unseen rank runs the program of a recorded one of its stage, in groups that lie to it as that one's groups lie to
+that one. Where the step model with such ranks gives the recorded waits, nothing says that an unseen rank is slow; where
+the recorded ranks wait longer than it gives, they wait for somebody unseen.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Hashable, Iterator, Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from tracekit.intervals import I64
+from tracekit.matching.channels import Channel
+from tracekit.matching.match import Mask, Operations
+from tracekit.rank_events.coded_words import numbered
+from tracekit.rank_events.operation_names import MESSAGES
+from tracekit.step_graph.rank_timeline import RankTimeline
+from tracekit.step_graph.replay import StepModel
+from tracekit.step_graph.statistics import Excess
+from tracekit.thresholds.slowrank import MAJORITY, UNSEEN_REPLAYED
+from tracekit.timing.measured import Measured
+
+Place = tuple[Hashable, str, int, int]
+"""A channel, a kind, the step, and the number of the operation among one member's of that kind in that step."""
+
+
+def with_unseen(run: Measured, model: StepModel, found: Excess) -> StepModel | None:
+    """`model` of `run` in which ranks without a trace work as typical peers do; `found` tells who is typical.
+
+    None where nobody is unseen, where most ranks are, or where a stage was not recorded at all.
+    """
+    missing = [r for r in run.missing if r in run.mesh.coordinates]
+    if not missing or len(missing) < len(run.missing) or len(missing) > UNSEEN_REPLAYED * len(run.ops.ranks):
+        return None
+    known = {r: row for r in missing if (row := _like(run, found, r)) is not None}
+    if len(known) < len(missing):
+        return None
+    draft = _Draft(run, model)
+    lines: list[tuple[tuple[int, ...], tuple[RankTimeline, ...]]] = []
+    for columns, timelines in model.runs:
+        by_row = {line.row: line for line in timelines}
+        added = [
+            replace(by_row[row], events=draft.copied(by_row[row].events, run.steps.ranks[row], rank))
+            for rank, row in known.items()
+            if row in by_row
+        ]
+        lines.append((columns, (*timelines, *added)))
+    return draft.model(tuple(lines))
+
+
+def _like(run: Measured, found: Excess, rank: int) -> int | None:
+    """The row of the rank that `rank` is taken to work like: of its stage, alike in place, nobody who stands out."""
+    mesh, steps = run.mesh, run.steps
+    mine = mesh.coords(rank)
+    whole = np.isfinite(steps.own).all(axis=1) & ~(np.nan_to_num(found.z) > found.limit)
+    far = {
+        row: sum(where[d] != mine[d] for d in mesh.order)
+        for row in np.flatnonzero(whole).tolist()
+        if (where := mesh.coords(steps.ranks[row]))["pp"] == mine["pp"]
+    }
+    return min(far, key=lambda row: (far[row], abs(float(found.mean[row])), row), default=None)
+
+
+@dataclass
+class _Draft:
+    """A step model while operations of unseen ranks are added to it."""
+
+    run: Measured
+    base: StepModel
+
+    def __post_init__(self) -> None:
+        """Give a number to each operation that an unseen rank takes part in, and a transfer without waiting for it."""
+        run, base = self.run, self.base
+        self.instance, self.fixed, self.later = (
+            base.instance.tolist(),
+            base.fixed.tolist(),
+            base.later.tolist(),
+        )
+        self.transfer = base.transfer.tolist()
+        self.made: dict[tuple[int, int], int] = {}
+        self.number: dict[Place, int] = {}
+        seen = set(run.ops.ranks)
+        self.named = _named(run.ops.channels)
+        self.rank_at = {place: rank for rank, place in run.mesh.coordinates.items()}
+        self.moved: dict[tuple[int, int, int], Hashable] = {}
+        self.partial = [not seen.issuperset(c.members) for c in run.ops.channels]
+        self.place = _places(run)
+        self.eager = _eager(run)
+        least = _least(run)
+        for row in self._rows():
+            at = self._at(row, self.named[int(run.ops.channel[row])])
+            known = self.instance[row] if self.instance[row] >= 0 else self.number.get(at, len(self.transfer))
+            number = self.number.setdefault(at, known)
+            usual = least[_kind(run, row)]
+            if number == len(self.transfer):
+                self.transfer.append(usual)
+            self.transfer[number] = min(self.transfer[number], usual)
+            if self.instance[row] < 0:
+                self.instance[row] = number
+                self.fixed[row] = self.fixed[row] if self.eager[row] else -1.0
+
+    def _rows(self) -> Iterator[int]:
+        """Recorded operations that an unseen rank takes part in, those that were matched first."""
+        ops = self.run.ops
+        mine = (ops.channel >= 0) & np.array([*self.partial, False], bool)[ops.channel] & self.run.analysed
+        yield from np.flatnonzero(mine & (ops.instance >= 0)).tolist()
+        yield from np.flatnonzero(mine & (ops.instance < 0)).tolist()
+
+    def _at(self, row: int, channel: Hashable) -> Place:
+        ops = self.run.ops
+        return channel, _sort_of(ops, row), int(ops.step[row]), int(self.place[row])
+
+    def copied(self, events: npt.NDArray[np.int32], like: int, rank: int) -> npt.NDArray[np.int32]:
+        """The operations of `rank`, for those of `like` in `events`."""
+        return np.array([self._copy(row, like, rank) for row in events.tolist()], np.int32)
+
+    def _copy(self, row: int, like: int, rank: int) -> int:
+        """The operation of `rank` that stands for the operation `row` of `like`."""
+        if (rank, row) in self.made:
+            return self.made[rank, row]
+        ops, number = self.run.ops, self.instance[row]  # without a channel, that of its stage
+        if ops.channel[row] >= 0:
+            at = self._at(row, self._moved(int(ops.channel[row]), like, rank))
+            number = self.number.get(at, len(self.transfer))
+            self.number[at] = number
+            if number == len(self.transfer):
+                self.transfer.append(self.transfer[self.instance[row]] if self.instance[row] >= 0 else 0.0)
+        self.made[rank, row] = len(self.instance)
+        alone = number < 0 or self.eager[row]
+        self.instance.append(number)
+        self.fixed.append(float(self.base.fixed[row]) if alone else -1.0)
+        self.later.append(float(self.base.later[row]))
+        return self.made[rank, row]
+
+    def _moved(self, channel: int, like: int, rank: int) -> Hashable:
+        """The channel that lies to `rank` as `channel` lies to `like`; members outside the mesh stay."""
+        if (channel, like, rank) not in self.moved:
+            mesh, (members, p2p, copy) = self.run.mesh, self.named[channel]
+            sizes = [mesh.sizes[d] for d in mesh.order]
+            by = [b - a for a, b in zip(mesh.coordinates[like], mesh.coordinates[rank], strict=True)]
+            found = []
+            for member in members:
+                where = mesh.coordinates.get(member)
+                at = where and tuple((c + d) % s for c, d, s in zip(where, by, sizes, strict=True))
+                found.append(self.rank_at.get(at, member) if at else member)
+            self.moved[channel, like, rank] = (tuple(found) if p2p else tuple(sorted(found))), p2p, copy
+        return self.moved[channel, like, rank]
+
+    def model(self, runs: tuple[tuple[tuple[int, ...], tuple[RankTimeline, ...]], ...]) -> StepModel:
+        """The model with the operations that were added."""
+        more = np.full(len(self.transfer) - len(self.base.before), -1)
+        return replace(
+            self.base, runs=runs, instance=np.array(self.instance, np.int64), fixed=np.array(self.fixed, np.float64),
+            transfer=np.array(self.transfer, np.float64), before=np.append(self.base.before, more),
+            later=np.array(self.later, np.float64), caused=self.base.caused,
+        )  # fmt: skip
+
+
+def _named(channels: tuple[Channel, ...]) -> list[tuple[tuple[int, ...], bool, int]]:
+    """By channel (members, whether it is between two ranks, its number among those of the same members)."""
+    seen: Counter[tuple[tuple[int, ...], bool]] = Counter()
+    found = []
+    for channel in channels:
+        key = channel.members if channel.p2p else tuple(sorted(channel.members)), channel.p2p
+        found.append((*key, seen[key]))
+        seen[key] += 1
+    return found
+
+
+def _places(run: Measured) -> I64:
+    """By operation its number among its rank's of its kind on its channel in its step."""
+    ops = run.ops
+    _, sort = np.unique([_sort_of(ops, row) for row in range(len(ops.op))], return_inverse=True)
+    key = np.stack([ops.rank, ops.channel, sort, ops.step], axis=1).astype(np.int64)
+    order = np.lexsort((np.arange(len(key)), ops.step, sort, ops.channel, ops.rank))
+    fresh = np.ones(len(order), bool)
+    fresh[1:] = (np.diff(key[order], axis=0) != 0).any(axis=1)
+    place = np.empty(len(order), np.int64)
+    at = np.arange(len(order))
+    place[order] = at - np.maximum.accumulate(np.where(fresh, at, 0))
+    return place
+
+
+def _eager(run: Measured) -> Mask:
+    """By operation whether it is a send to a buffer; one to an unseen rank is taken for one if most of its like are."""
+    ops = run.ops
+    sends = ops.op == "send"
+    eager = run.buffered.eager & sends
+    for token in numbered(ops.token[sends])[0]:
+        alike = sends & (ops.token == token)
+        seen = eager[alike & (ops.instance >= 0)]
+        eager[alike & (ops.instance < 0)] = bool(len(seen)) and float(seen.mean()) > MAJORITY
+    return np.asarray(eager, bool)
+
+
+def _sort_of(ops: Operations, row: int) -> str:
+    """What kind an operation is, the same for both ends of a message."""
+    return "message" if ops.op[row] in MESSAGES else str(ops.op[row])
+
+
+def _kind(run: Measured, row: int) -> tuple[str, bool, tuple[object, ...]]:
+    channel = run.ops.channels[int(run.ops.channel[row])]
+    return str(run.ops.token[row]), channel.p2p, run.shape_of(channel)
+
+
+def _least(run: Measured) -> Mapping[tuple[str, bool, tuple[object, ...]], float]:
+    """By kind of operation the transfer of complete ones (median), else of the shortest one, ns."""
+    ops, waits = run.ops, run.waits
+    whole: dict[tuple[str, bool, tuple[object, ...]], list[float]] = defaultdict(list)
+    shortest: dict[tuple[str, bool, tuple[object, ...]], float] = {}
+    for row in np.flatnonzero((ops.channel >= 0) & run.analysed).tolist():
+        kind, number = _kind(run, row), int(ops.instance[row])
+        lasted = float(ops.end[row] - ops.start[row])
+        shortest[kind] = min(shortest.get(kind, lasted), lasted)
+        if number >= 0 and waits.complete[number]:
+            whole[kind].append(float(waits.transfer[number]))
+    return {k: float(np.median(whole[k])) if k in whole else v for k, v in shortest.items()}

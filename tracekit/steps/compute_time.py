@@ -1,0 +1,33 @@
+"""How much of its own time each rank computes in each step; the rest of it are gaps, in which its host decides."""
+
+import numpy as np
+
+from tracekit.intervals import I64, Intervals, covered_until, subtract
+from tracekit.matching.match import Operations
+from tracekit.steps.steps import F64, Steps
+
+
+def compute_in_steps(ops: Operations, steps: Steps) -> F64:
+    """Own time in which each rank computes, ranks × steps as `steps` has them, ns; NaN where the step is unknown."""
+    result = np.full(steps.own.shape, np.nan)
+    for row, rank in enumerate(steps.ranks):
+        columns = [c for c in range(len(steps.numbers)) if np.isfinite(steps.own[row, c])]
+        if columns:
+            computing = subtract(ops.per_rank[rank].busy, ops.progress[rank].exposed)
+            result[row, columns] = inside_each(computing, windows_of(ops, steps, rank, columns))
+    return result
+
+
+def windows_of(ops: Operations, steps: Steps, rank: int, columns: list[int]) -> tuple[I64, I64]:
+    """Wall time (begins, ends) of the steps in `columns` on the rank, ns."""
+    where = ops.of(rank)
+    labels = ops.step[where] if steps.labelled else np.zeros(where.stop - where.start, np.int32)
+    ends = np.array([int(ops.end[where][labels == steps.numbers[c]].max()) for c in columns], np.int64)
+    begins = ends - steps.wall[steps.row(rank), columns].astype(np.int64)
+    return np.maximum(begins, ops.per_rank[rank].window[0]), ends  # nothing was recorded before the window
+
+
+def inside_each(intervals: Intervals, windows: Intervals) -> tuple[float, ...]:
+    """How much of the disjoint `intervals` lies in each of the `windows`, ns."""
+    inside = covered_until(intervals, windows[1]) - covered_until(intervals, windows[0])
+    return tuple(float(v) for v in inside)

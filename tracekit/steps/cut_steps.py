@@ -1,0 +1,117 @@
+"""The last step of windows that do not end together: it counts as far as all ranks recorded it.
+
+Where few steps are whole, the one that the ends of the windows cut is evidence as well: a rank that is slow in it is
+slow, and that it recurs there tells a fault from an accident.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from tracekit.intervals import I64
+from tracekit.matching.match import Operations
+from tracekit.rank_events.step_marks import I32, NO_STEP
+from tracekit.steps.steps import whole_steps
+from tracekit.thresholds.tables import ENOUGH_STEPS, MOST_RANKS, WHOLE_STEP_SHARE
+
+
+def with_cut_step(ops: Operations, alike: Sequence[Sequence[int]]) -> tuple[Operations, int | None]:
+    """(`ops` in which a step that windows cut ends for all ranks at the same operations, the number of that step).
+
+    `alike` are ranks that run the same, in groups; they are cut at the same place. What lies behind belongs to no step.
+    Unchanged, with None, where enough steps are whole, or no cut step has half of its operations on every rank.
+    """
+    if not (ops.step != NO_STEP).any():
+        return ops, None
+    numbers, whole = whole_steps(ops, ops.step)
+    share = whole.mean(axis=0)
+    if int((share == 1.0).sum()) >= ENOUGH_STEPS:
+        return ops, None
+    for column in np.flatnonzero(share < 1.0).tolist():
+        if (share[column + 1 :] < MOST_RANKS).all():
+            least = WHOLE_STEP_SHARE * _usual(ops, numbers)
+            kept = _common_begin(ops, numbers[column], alike)
+            if kept is not None and (np.array([len(kept[r]) for r in ops.ranks]) >= least).all():
+                return _cut(ops, numbers[column], kept), numbers[column]
+    return ops, None
+
+
+def _usual(ops: Operations, numbers: Sequence[int]) -> I64:
+    """How many operations the fullest step of each rank has."""
+    counts = [[int((ops.step[ops.of(r)] == n).sum()) for n in numbers] for r in ops.ranks]
+    return np.asarray(np.array(counts, np.int64).max(axis=1), np.int64)
+
+
+@dataclass
+class _Begin:
+    """How much of a step each rank keeps: its first `length` operations in order of issue."""
+
+    order: dict[int, I64]  # rank → operations of the step, in order of issue
+    length: dict[int, int]
+
+
+def _common_begin(ops: Operations, number: int, alike: Sequence[Sequence[int]]) -> dict[int, I64] | None:
+    """Rank → the operations of step `number` before the first that not all its members recorded.
+
+    What is behind it is not kept either, nor what others did together with that, nor the same of ranks that run alike.
+    None where those do not run the same there.
+    """
+    begin, place = _in_order(ops, number)
+    mates = {r: [m for m in group if m in begin.order] for group in alike for r in group}
+    rows = np.concatenate(list(begin.order.values()))
+    rows = rows[ops.instance[rows] >= 0]
+    rows = rows[np.argsort(ops.instance[rows], kind="stable")]
+    known, first = np.unique(ops.instance[rows], return_index=True)
+    members = dict(zip(known.tolist(), np.split(rows, first[1:]), strict=bool(len(rows))))
+    waiting = [(int(ops.rank[row]), int(place[row])) for row in _broken(ops, begin, members)]
+    while waiting:
+        rank, length = waiting.pop()
+        if length >= begin.length[rank]:
+            continue
+        dropped = begin.order[rank][length : begin.length[rank]]
+        begin.length[rank] = length
+        waiting += [(mate, length) for mate in mates.get(rank, ())]
+        for instance in np.unique(ops.instance[dropped]).tolist():
+            waiting += [(int(ops.rank[row]), int(place[row])) for row in members.pop(instance, ())]
+    for group in alike:
+        begun = [r for r in group if r in begin.order]
+        if len({tuple(ops.op[begin.order[r][: begin.length[r]]]) for r in begun}) > 1:
+            return None
+    return {r: rows[: begin.length[r]] for r, rows in begin.order.items()}
+
+
+def _in_order(ops: Operations, number: int) -> tuple[_Begin, I64]:
+    """The operations of step `number` in order of issue, and where each operation's kernel begins in that order."""
+    order: dict[int, I64] = {}
+    place = np.zeros(len(ops.start), np.int64)
+    for rank in ops.ranks:
+        where = ops.of(rank)
+        rows = np.flatnonzero(ops.step[where] == number)
+        rows = where.start + rows[np.lexsort((rows, ops.per_rank[rank].issued[rows]))]
+        begins = np.append(True, np.diff(ops.kernel[rows]) != 0)[: len(rows)]
+        place[rows] = np.maximum.accumulate(np.where(begins, np.arange(len(rows)), 0))
+        order[rank] = rows
+    return _Begin(order, {r: len(rows) for r, rows in order.items()}), place
+
+
+def _broken(ops: Operations, begin: _Begin, members: dict[int, I64]) -> list[int]:
+    """The operations of the step that some recorded member lacks; those of unknown groups are not known to be."""
+    recorded = set(ops.ranks)
+    expected = [len(recorded.intersection(c.members)) for c in ops.channels]
+    return [
+        row
+        for rows in begin.order.values()
+        for row in rows.tolist()
+        if ops.channel[row] >= 0
+        and expected[ops.channel[row]] > len(members.get(int(ops.instance[row]), (row,)))
+    ]
+
+
+def _cut(ops: Operations, number: int, kept: dict[int, I64]) -> Operations:
+    """`ops` in which step `number` holds what is `kept` of it, and what is behind it belongs to no step."""
+    step: I32 = np.where(ops.step >= number, NO_STEP, ops.step).astype(np.int32)
+    for rows in kept.values():
+        step[rows] = number
+    mine = {r: replace(o, step=step[ops.of(r)]) for r, o in ops.per_rank.items()}
+    return replace(ops, step=step, per_rank=mine)

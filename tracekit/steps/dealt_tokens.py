@@ -1,0 +1,150 @@
+"""How much of each rank's work follows the tokens that all-to-alls dealt to its experts.
+
+The router sends tokens where the data wants them, so the work between one all-to-all and the next follows the number of
+elements that the rank received. That is nobody's fault, however often the same expert is liked. Where the sizes were
+not recorded, uneven work behind every second all-to-all looks like it.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from tracekit.matching.match import Operations
+from tracekit.steps.steps import F64, Steps
+from tracekit.steps.weighted_median import weighted_median
+from tracekit.thresholds.tables import EVEN_SIZES, MOST_DEALT
+
+_TURNS = 2  # an all-to-all deals tokens to experts, the next one brings them back
+
+
+@dataclass(frozen=True)
+class Dealt:
+    """Work that follows tokens; ranks × steps as in `Steps`, ns."""
+
+    beyond: (
+        F64  # own time beyond the peers' that the number of tokens explains; negative where a rank got few
+    )
+    untold: F64  # own time beyond the peers' that unrecorded sizes may explain
+    lost_ns: (
+        float  # a step: how much longer the rank with most tokens works than the median, over all all-to-alls
+    )
+
+
+def dealt_tokens(ops: Operations, steps: Steps, stages: Sequence[npt.NDArray[np.int64]]) -> Dealt:
+    """The work of each rank that follows its tokens; `stages` are the rows of ranks that do the same work."""
+    beyond, untold, lost = np.zeros(steps.own.shape), np.zeros(steps.own.shape), 0.0
+    kind = _dealing(ops)
+    if kind is None:
+        return Dealt(beyond, untold, lost)
+    for rows in (stage for stage in stages if len(stage) > 1):
+        work, tokens = _parts(ops, steps, rows, kind)
+        if not work.shape[-1]:
+            continue
+        follows = _following(work, tokens)
+        beyond[rows] = np.nansum(follows, axis=-1)
+        untold[rows] = _untold(work, tokens)
+        middle = _median(follows, axis=0)
+        most = np.where(np.isfinite(follows), follows, -np.inf).max(axis=0)
+        spread = np.where(np.isfinite(most), most - middle, 0.0)
+        lost = max(lost, float(spread.sum(axis=-1).mean()))
+    return Dealt(beyond, untold, lost)
+
+
+def _dealing(ops: Operations) -> str | None:
+    """The kind of the operations that may deal tokens: collectives of any kind where the trace tells that of few."""
+    kinds = Counter(ops.op.tolist())
+    if "all_to_all" in kinds:
+        return "all_to_all"
+    return "collective" if 2 * kinds["collective"] > len(ops.op) else None
+
+
+def _parts(ops: Operations, steps: Steps, rows: npt.NDArray[np.int64], kind: str) -> tuple[F64, F64]:
+    """(own time from the end of each all-to-all to the next one, elements that it brought), rows × steps × places.
+
+    Places count from the end of a step, because kernels of the step before may stand at the begin of the first one.
+    NaN where a rank has fewer, and where the elements are unknown.
+    """
+    found = {}
+    for i, row in enumerate(rows.tolist()):
+        where, source = ops.of(steps.ranks[row]), ops.per_rank[steps.ranks[row]]
+        labels = ops.step[where] if steps.labelled else np.zeros(where.stop - where.start, np.int32)
+        dealing = ops.op[where] == kind
+        begin, end = ops.at_start[where], ops.at_end[where]
+        for column, number in enumerate(steps.numbers):
+            calls = np.flatnonzero(dealing & (labels == number))
+            if len(calls) > 1 and np.isfinite(steps.own[row, column]):
+                sizes = np.full(len(calls), -1) if source.taken is None else source.taken[calls]
+                spent = (begin[calls[1:]] - end[calls[:-1]]).astype(np.float64)
+                found[i, column] = (spent, np.where(sizes < 0, np.nan, sizes)[:-1])
+    usual = int(np.median([len(spent) for spent, _ in found.values()])) if found else 0
+    shape = (len(rows), len(steps.numbers), usual)
+    work, tokens = np.full(shape, np.nan), np.full(shape, np.nan)
+    for place, (spent, sizes) in found.items():
+        many = min(len(spent), usual)
+        if many:
+            work[place][-many:], tokens[place][-many:] = np.maximum(spent[-many:], 0.0), sizes[-many:]
+    return work, tokens
+
+
+def _following(work: F64, tokens: F64) -> F64:
+    """Work beyond the median of its place that the number of tokens explains; NaN where that is unknown.
+
+    Work grows with tokens by at most as much as if all of it were spent on them.
+    """
+    known = np.isfinite(work) & np.isfinite(tokens)
+    level, count = (_median(np.where(known, v, np.nan), axis=(0, 1)) for v in (work, tokens))
+    result = np.where(known, 0.0, np.nan)
+    for place in range(work.shape[-1]):
+        told = np.flatnonzero(known[..., place].ravel())
+        told = told[:: len(told) // MOST_DEALT + 1]
+        x, y = tokens[..., place].ravel()[told], work[..., place].ravel()[told]
+        slope = _slope(x, y, EVEN_SIZES * count[place])
+        rate = min(max(slope, 0.0), level[place] / max(count[place], 1.0))
+        result[..., place] = rate * (tokens[..., place] - count[place])
+    return result
+
+
+def _slope(x: F64, y: F64, least: float) -> float:
+    """By how much `y` grows with `x`: the median over all pairs, weighted by how far apart they are (Theil and Sen).
+
+    0 without a pair that is further apart than `least`. One slow rank spoils its own pairs only.
+    """
+    one, other = np.triu_indices(len(x), 1)
+    apart = x[other] - x[one]
+    told = np.abs(apart) > least
+    if not told.any():
+        return 0.0
+    return weighted_median((y[other] - y[one])[told] / apart[told], np.abs(apart[told]), 0.0)
+
+
+def _untold(work: F64, tokens: F64) -> F64:
+    """Own time beyond the peers' that tokens of unknown number may explain, rows × steps.
+
+    A slow rank is slow behind every all-to-all; tokens make the work behind every second one longer. Only those whose
+    sizes were not recorded leave anything open.
+    """
+    if np.isfinite(tokens).all() or work.shape[-1] < _TURNS:
+        return np.zeros(work.shape[:2])
+    level, known = _median(work, axis=0), np.isfinite(work)
+    everywhere, unsized = _turns(work, level, known), _turns(work, level, known & ~np.isfinite(tokens))
+    share = np.minimum(
+        *[np.maximum(spent / np.maximum(usual, 1.0) - 1.0, 0.0) for spent, usual in everywhere]
+    )
+    return np.asarray(
+        sum(np.maximum(spent - (1.0 + share) * usual, 0.0) for spent, usual in unsized), np.float64
+    )
+
+
+def _turns(work: F64, level: F64, at: npt.NDArray[np.bool_]) -> list[tuple[F64, F64]]:
+    """(work, that of the peers) behind the first and behind the second of each pair of all-to-alls, `at` places."""
+    spent, usual = np.where(at, work, 0.0), at * level
+    return [(spent[..., n::_TURNS].sum(axis=-1), usual[..., n::_TURNS].sum(axis=-1)) for n in range(_TURNS)]
+
+
+def _median(values: F64, axis: int | tuple[int, ...]) -> F64:
+    """Median of the known values along `axis`; 0 where there are none."""
+    known = np.isfinite(values).any(axis=axis)
+    return np.asarray(np.nanmedian(np.where(known, values, 0.0), axis=axis), np.float64)

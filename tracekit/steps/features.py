@@ -1,0 +1,100 @@
+"""How a rank spent its own time: compute by kind of kernel, gaps, data loading, garbage collection, allocation.
+
+Features are read for the suspects and some of their peers only, because they need every event of the rank.
+"""
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from tracekit.intervals import I64, Intervals, subtract, union
+from tracekit.matching.match import Operations
+from tracekit.rank_events.event_columns import matches, truth
+from tracekit.steps.compute_time import inside_each, windows_of
+from tracekit.steps.steps import Steps
+from tracekit.store import Run
+
+LOADER = re.compile(r"dataloader|data_load|next_batch|get_batch", re.IGNORECASE)
+"""Spans of a host that waits for its next batch."""
+
+_COLLECTOR = re.compile(r"^(python )?gc\b|garbage", re.IGNORECASE)
+_ALLOCATOR = re.compile(r"^(cuda|hip)(Malloc|Free|HostAlloc|MallocAsync|FreeAsync)", re.IGNORECASE)
+ATTENTION = re.compile(r"attention|attn|sdpa|flash|fmha|softmax", re.IGNORECASE)
+MATMUL = re.compile(
+    rf"^(?!.*(?:{ATTENTION.pattern})).*(?:gemm|cutlass|cublas|nvjet|::mm\b|addmm|bmm|matmul|linear|xmma|wgmma)",
+    re.IGNORECASE | re.DOTALL,
+)
+"""Products, but not attention: its kernels name the types of the library that products are made of."""
+
+
+@dataclass(frozen=True)
+class Features:
+    """Mean ns a step over the analysed steps, of one rank."""
+
+    rank: int
+    on_gpu: bool
+    own: float
+    busy: float  # compute
+    gap: float  # own time in which nothing computed
+    gaps: I64  # lengths of single such gaps, all steps, longest first
+    attention: float
+    matmul: float
+    loader: float  # on a GPU only while the device stood still, as the two below
+    collector: float
+    allocator: float
+    launches: float  # kernels (or operators) a step
+    busy_by_step: tuple[float, ...]
+    attention_by_step: tuple[float, ...]
+
+
+def read_features(run: Run, ops: Operations, steps: Steps, rank: int) -> Features | None:
+    """Features of `rank` over the analysed steps; None where it has none of them whole.
+
+    Raises ValueError for a rank that `steps` lacks, InputError where its events cannot be read.
+    """
+    row = steps.row(rank)
+    columns = [c for c in range(len(steps.numbers)) if np.isfinite(steps.own[row, c])]
+    each = windows_of(ops, steps, rank, columns)
+    windows = union(*each)
+    if not len(windows[0]):
+        return None
+    events = run.events(rank, ["ts", "dur", "cat", "name"])
+    source = ops.per_rank[rank]
+    start = np.asarray(events.column("ts").to_numpy(), np.int64)
+    end = start + np.asarray(events.column("dur").to_numpy(), np.int64)
+    cat = matches(events, "cat", lambda v: v)
+    exposed = ops.progress[rank].exposed
+    idle = subtract(subtract(windows, exposed), source.busy)
+    computing = np.isin(cat, ["kernel", "gpu_memcpy", "gpu_memset"]) if source.on_gpu else cat == "cpu_op"
+    host = ~np.isin(cat, ["kernel", "gpu_memcpy", "gpu_memset", "gpu_user_annotation"])
+    n = float(len(columns))
+
+    def named(pattern: re.Pattern[str], where: npt.NDArray[np.bool_]) -> Intervals:
+        rows = where & truth(events, "name", pattern)
+        return union(start[rows], end[rows])
+
+    def spent(pattern: re.Pattern[str], where: npt.NDArray[np.bool_], when: Intervals = windows) -> float:
+        return _within(named(pattern, where), when) / n
+
+    still = (
+        idle if source.on_gpu else windows
+    )  # elsewhen a span of the host, maybe of another thread, cost nothing
+    gaps = np.sort(idle[1] - idle[0])[::-1]
+    return Features(
+        rank, source.on_gpu, float(np.mean(steps.own[row, columns])),
+        _within(subtract(source.busy, exposed), windows) / n, float(gaps.sum()) / n, gaps,
+        spent(ATTENTION, computing), spent(MATMUL, computing), spent(LOADER, host, still),
+        spent(_COLLECTOR, host, still), spent(_ALLOCATOR, host, still), _begun(start[computing], windows) / n,
+        inside_each(subtract(source.busy, exposed), each), inside_each(named(ATTENTION, computing), each),
+    )  # fmt: skip
+
+
+def _begun(start: I64, windows: Intervals) -> int:
+    """How many of the moments `start` lie between the first and the last of the `windows`."""
+    return int(((start >= windows[0][0]) & (start < windows[1][-1])).sum())
+
+
+def _within(intervals: Intervals, windows: Intervals) -> float:
+    return sum(inside_each(intervals, windows))

@@ -1,0 +1,110 @@
+"""How long a host needs to launch a step, whatever its device does: no step of its rank can be shorter."""
+
+import re
+
+import numpy as np
+import pyarrow as pa
+
+from tracekit.intervals import I64, Intervals, subtract, union
+from tracekit.matching.match import Operations
+from tracekit.rank_events.event_columns import Mask, Values, ints, matches, truth
+from tracekit.rank_events.launch_pace import LAUNCH
+from tracekit.rank_events.stream_waits import HOST_WAIT
+from tracekit.steps.compute_time import inside_each
+from tracekit.steps.features import LOADER
+from tracekit.steps.steps import F64, Steps
+from tracekit.store import Run
+from tracekit.thresholds.launches import HOST_SILENT_NS, LAUNCHED_NS, OPERATOR_NS, QUEUE_ROOM
+
+_WAITS = re.compile(rf"{HOST_WAIT.pattern}|Query")
+"""Calls in which a host may stand until its device, or another host, has done something."""
+
+_FOR_OTHERS = re.compile(r"^(gloo|mpi|ucc)\b|barrier", re.IGNORECASE)
+"""Operators in which a host may stand until another host comes."""
+
+_TALKS = re.compile(r"^(record_param_comms$|c10d::|nccl:)")
+"""Operators in which a host may stand until there is room for what it sends."""
+
+
+def host_need(run: Run, ops: Operations, steps: Steps, rank: int) -> F64:
+    """For how long the host of `rank` works in each of `steps`, ns; NaN where its launches were not recorded.
+
+    A host works in operators, in brief calls and in loading data, and between these unless nothing is recorded for
+    long: there, in calls that wait, and in what a full queue makes long, it may wait for somebody. So it may
+    need more than that, and never less.
+    """
+    need = np.full(len(steps.numbers), np.nan)
+    begins, ends = on_host(ops, steps, rank)
+    known = np.flatnonzero(np.isfinite(steps.own[steps.row(rank)]) & (ends > begins))
+    if not len(known):
+        return need
+    working, launched = _working(run.events(rank, ["ts", "dur", "cat", "name", "correlation", "pid", "tid"]))
+    inside = begins[known], ends[known]
+    recorded = np.searchsorted(launched, inside[1]) > np.searchsorted(launched, inside[0])
+    need[known] = np.where(recorded, inside_each(working, inside), np.nan)
+    return need
+
+
+def _working(events: pa.Table) -> tuple[Intervals, I64]:
+    """(when a host works, when it launches kernels, sorted); ns."""
+    start = ints(events, "ts", 0)
+    end = start + ints(events, "dur", 0)
+    cat = matches(events, "cat", lambda c: c)
+    call = np.isin(cat, ["cuda_runtime", "cuda_driver"])
+    waits = call & (
+        truth(events, "name", _WAITS) | ((end - start > LAUNCHED_NS) & ~_has_room(events, cat, call))
+    )
+    talks = (cat == "cpu_op") & truth(events, "name", _TALKS) & (end - start > HOST_SILENT_NS)
+    operator = (cat == "cpu_op") & ~truth(events, "name", _FOR_OTHERS) & (end - start <= OPERATOR_NS)
+    waits |= talks
+    loads = np.isin(cat, ["user_annotation", "python_function"]) & truth(events, "name", LOADER)
+    busy = (call & ~waits) | (operator & ~talks) | loads
+    stands = union(start[waits], end[waits])
+    mine = _of_launching_threads(events, call & truth(events, "name", LAUNCH))
+    busy, seen = busy & mine, (busy | waits) & mine
+    spans = union(start[seen], end[seen])
+    brief = spans[0][1:] - spans[1][:-1] <= HOST_SILENT_NS
+    linked = union(
+        np.concatenate([start[busy], spans[1][:-1][brief]]), np.concatenate([end[busy], spans[0][1:][brief]])
+    )
+    return subtract(linked, stands), np.sort(start[call & truth(events, "name", LAUNCH)])
+
+
+def _of_launching_threads(events: pa.Table, launches: Mask) -> Mask:
+    """Whether each event is of a thread that `launches` kernels: others, as those that pin memory, work beside it."""
+    threads = np.stack([ints(events, "pid", -1), ints(events, "tid", -1)])
+    number = np.unique(threads, axis=1, return_inverse=True)[1].reshape(-1)
+    return np.asarray(np.isin(number, np.unique(number[launches])), bool)
+
+
+def _has_room(events: pa.Table, cat: Values, call: Mask) -> Mask:
+    """Whether each `call` is a launch while so few kernels wait for the device that its queue cannot be full."""
+    start, number = ints(events, "ts", 0), ints(events, "correlation", -1)
+    launches = call & (number >= 0) & truth(events, "name", LAUNCH)
+    ran = np.isin(cat, ["kernel", "gpu_memcpy", "gpu_memset"]) & np.isin(number, number[launches])
+    begun = np.searchsorted(np.sort(start[ran]), start, side="right")
+    queued = np.searchsorted(np.sort(start[launches]), start, side="right") - begun
+    return np.asarray(launches & (queued < QUEUE_ROOM), bool)
+
+
+def on_host(ops: Operations, steps: Steps, rank: int) -> tuple[I64, I64]:
+    """Return (begin, end) of each of `steps` on the host of `rank`, ns; by marks, else by launches; (0, 0) if unknown.
+
+    A step ends where the next one begins; if that was not recorded, with the mark or with its own last launch.
+    """
+    source, where = ops.per_rank[rank], ops.of(rank)
+    labels = ops.step[where] if steps.labelled else np.zeros(where.stop - where.start, np.int32)
+    begins, ends = np.zeros((2, len(steps.numbers)), np.int64)
+    for column, number in enumerate(steps.numbers):
+        spans = [source.steps.get(n) for n in (number, number + 1)]
+        if spans[0] is None:
+            spans = [_launched(source.issued[labels == n]) for n in (number, number + 1)]
+        mine, after = spans
+        if mine is not None:
+            begins[column], ends[column] = mine[0], mine[1] if after is None else after[0]
+    return begins, ends
+
+
+def _launched(issued: I64) -> tuple[int, int] | None:
+    """From the first to the last of some launches, ns; None without any."""
+    return (int(issued.min()), int(issued.max())) if len(issued) else None

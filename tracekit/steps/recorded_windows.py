@@ -1,0 +1,213 @@
+"""The windows of a run as runs of their own, each with the ranks that recorded it, and when it was; and the last ones.
+
+Ranks may lack windows, and their clocks may differ by anything. Windows are the same ones where they begin with the
+same marked step; without marks, where they begin at the same times, once the clocks are shifted. Where several shifts
+fit, as of windows at equal distances, it is the one of equal clocks, else the one that fits best.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Final
+
+import numpy as np
+
+from tracekit.arrays import to_numpy
+from tracekit.findings import Quality
+from tracekit.intervals import I64
+from tracekit.rank_events.event_columns import filled, matches
+from tracekit.rank_events.step_marks import step_number
+from tracekit.store import Run
+from tracekit.thresholds.ingest import FILES_NAMED, LEAST_STEPS
+from tracekit.thresholds.trend import SAME_WINDOW
+
+_FOREVER: Final = np.iinfo(np.int64).max
+
+
+@dataclass(frozen=True)
+class Window:
+    """What was recorded in one window, when it began (ns since the first one did), and its name where paths tell it."""
+
+    run: Run
+    at_ns: int
+    name: str = ""
+
+
+def windows_of(run: Run) -> tuple[Window, ...]:
+    """The windows of `run` in order of time; none where every rank recorded but one. InputError on a bad file."""
+    if not any(r.windows for r in run.ranks):
+        return ()
+    begins = {r.rank: r.windows or _only(run, r.rank) for r in run.ranks}
+    begins = {rank: found for rank, found in begins.items() if found}
+    first = {rank: _first_steps(run, rank, mine) for rank, mine in begins.items()}
+    names = {r.rank: r.window_names for r in run.ranks if r.rank in begins}
+    times, numbers = by_names(begins, names) or by_steps(begins, first) or common(begins)
+    spans: list[dict[int, tuple[int, int]]] = [{} for _ in times]
+    for rank, mine in numbers.items():
+        ends = [*begins[rank][1:], _FOREVER]
+        for number, span in zip(mine, zip(begins[rank], ends, strict=True), strict=True):
+            spans[number][rank] = span
+    told = {
+        number: name
+        for rank, mine in numbers.items()
+        for number, name in zip(mine, names[rank], strict=False)
+    }
+    return tuple(
+        Window(run.between(s), at - times[0], told.get(n, ""))
+        for n, (at, s) in enumerate(zip(times, spans, strict=True))
+    )
+
+
+def last_windows(run: Run, steps: Sequence[tuple[int | None, int | None]] | None) -> Run:
+    """Return the part of `run` that answers for today: its last window, where the paths of its files name them.
+
+    Earlier ones are added until three marked steps are there, if steps go on from window to window. The whole run is
+    returned where windows have no names (they are read as one), or `steps` choose among steps that go on. A quality
+    row says what was taken and what else lies there. Raises InputError on a bad file.
+    """
+    if not any(r.window_names for r in run.ranks):
+        return run
+    goes_on = _steps_go_on(run)
+    if steps and goes_on:
+        return run
+    windows = windows_of(run)
+    taken, marked = [windows[-1]], _marked(windows[-1].run)
+    while goes_on and len(marked) < LEAST_STEPS and len(taken) < len(windows):
+        taken.insert(0, windows[-len(taken) - 1])
+        marked |= _marked(taken[0].run)
+    if len(taken) == len(windows):
+        return run
+    ranks = {rank for w in taken for rank in w.run.spans or {}}
+    spans = {
+        rank: (min(w.run.spans[rank][0] for w in taken if w.run.spans and rank in w.run.spans), _FOREVER)
+        for rank in ranks
+    }
+    return replace(run.between(spans), quality=(*run.quality, _told(taken, windows, goes_on=goes_on)))
+
+
+def _told(taken: Sequence[Window], windows: Sequence[Window], *, goes_on: bool) -> Quality:
+    """The row that says which windows were taken, and how to ask for the others."""
+    others = [w.name for w in windows[: -len(taken)]]
+    few = ", ".join(others[-FILES_NAMED:]) + (
+        f" and {len(others) - FILES_NAMED} more" if len(others) > FILES_NAMED else ""
+    )
+    names = ", ".join(w.name for w in taken)
+    by_step = ", or --steps" if goes_on else ""
+    detail = f"{names} is looked at; {few} of the same job lie there as well: name a folder or file of them{by_step}; "
+    return Quality("last_window", None, len(others), f"{detail}trend follows all")
+
+
+def _marked(run: Run) -> set[int]:
+    """The steps that the first rank of a run marked."""
+    events = run.events(run.ranks[0].rank, ["name"])
+    return {int(n) for n in matches(events, "name", step_number) if n is not None}
+
+
+def _steps_go_on(run: Run) -> bool:
+    """Whether every rank marked the steps of its windows, each window behind those of the one before."""
+    begins = {r.rank: r.windows or _only(run, r.rank) for r in run.ranks}
+    return all(_first_steps(run, rank, mine) is not None for rank, mine in begins.items() if mine)
+
+
+def by_names(
+    begins: Mapping[int, Sequence[int]], names: Mapping[int, Sequence[str]]
+) -> tuple[list[int], dict[int, list[int]]] | None:
+    """As `common`, of windows that have `names`; None where a rank does not tell them, or in another order."""
+    if not all(len(names[rank]) == len(mine) for rank, mine in begins.items()):
+        return None
+    order = sorted(begins, key=lambda r: (-len(begins[r]), r))
+    every = list(names[order[0]])
+    place = {name: n for n, name in enumerate(every)}
+    if not all(name in place for mine in names.values() for name in mine):
+        return None
+    numbers = {rank: [place[name] for name in names[rank]] for rank in begins}
+    if any(a >= b for mine in numbers.values() for a, b in pairwise(mine)):
+        return None
+    return list(begins[order[0]]), numbers
+
+
+def _only(run: Run, rank: int) -> tuple[int, ...]:
+    """When the one window of a rank began; nothing where it is empty."""
+    found = to_numpy(run.events(rank, ["ts"]).column("ts"))
+    return (int(found.min()),) if len(found) else ()
+
+
+def _first_steps(run: Run, rank: int, begins: Sequence[int]) -> list[int] | None:
+    """The first step that is marked in each window of a rank; None where they are not marked, or do not ascend."""
+    events = run.events(rank, ["ts", "name"])
+    number = matches(events, "name", step_number)
+    rows = np.flatnonzero(filled(number))
+    steps = np.array([int(number[r]) for r in rows], np.int64)
+    window = (
+        np.searchsorted(np.array(begins, np.int64), to_numpy(events.column("ts"))[rows], side="right") - 1
+    )
+    found = [steps[window == n] for n in range(len(begins))]
+    if not all(len(mine) for mine in found):
+        return None
+    apart = all(one.max() < two.min() for one, two in pairwise(found))
+    return [int(mine.min()) for mine in found] if apart else None
+
+
+def by_steps(
+    begins: Mapping[int, Sequence[int]], first: Mapping[int, list[int] | None]
+) -> tuple[list[int], dict[int, list[int]]] | None:
+    """As `common`, of windows that begin with the steps `first`; None where a rank does not tell them.
+
+    A window that the rank with most of them lacks began as long after that rank's window before as on a rank that has
+    both.
+    """
+    told = {rank: steps for rank, steps in first.items() if steps is not None}
+    if len(told) < len(first):
+        return None
+    every = sorted({step for steps in told.values() for step in steps})
+    order = sorted(told, key=lambda r: (-len(told[r]), r))
+    times = dict(zip(told[order[0]], begins[order[0]], strict=True))
+    for rank in order[1:]:
+        mine = dict(zip(told[rank], begins[rank], strict=True))
+        both = sorted(times.keys() & mine.keys())
+        for step in [s for s in mine if s not in times]:
+            near = min(both, key=lambda b: abs(b - step), default=None)
+            times[step] = mine[step] + (times[near] - mine[near] if near is not None else 0)
+    place = {step: n for n, step in enumerate(every)}
+    return [times[step] for step in every], {rank: [place[s] for s in steps] for rank, steps in told.items()}
+
+
+def common(begins: Mapping[int, Sequence[int]]) -> tuple[list[int], dict[int, list[int]]]:
+    """(when each common window began, rank → the number of the common window that each of its own is).
+
+    Times are those of the clock of the rank with most windows. begins: ns on each rank's own clock, ascending.
+    """
+    order = sorted(begins, key=lambda r: (-len(begins[r]), r))
+    times = np.array(begins[order[0]], np.int64)
+    shifted = {}
+    for rank in order:
+        mine = np.array(begins[rank], np.int64)
+        shifted[rank] = mine + _shift(times, mine)
+        new = shifted[rank][_nearest(times, shifted[rank])[1] > _tolerance(times)]
+        times = np.sort(np.concatenate([times, new]))
+    return times.tolist(), {rank: _nearest(times, at)[0].tolist() for rank, at in shifted.items()}
+
+
+def _tolerance(times: I64) -> float:
+    """How far apart two begins of one window may lie, ns; anything where there is but one window."""
+    return SAME_WINDOW * float(np.diff(times).min()) if len(times) > 1 else float(_FOREVER)
+
+
+def _shift(times: I64, mine: I64) -> int:
+    """What to add to the begins `mine` so that most of them are among `times`, ns."""
+    anchors = {0, len(mine) // 2, len(mine) - 1}
+    shifts = np.unique(np.concatenate([times - mine[a] for a in anchors]))
+    hits = [int((_nearest(times, mine + s)[1] <= _tolerance(times)).sum()) for s in shifts.tolist()]
+    best = [s for s, n in zip(shifts.tolist(), hits, strict=True) if n == max(hits)]
+    least = min(best, key=lambda s: (abs(s), s))
+    if abs(least) <= _tolerance(times):
+        return int(least)
+    return int(min(best, key=lambda s: (int(_nearest(times, mine + s)[1].sum()), abs(s), s)))
+
+
+def _nearest(times: I64, mine: I64) -> tuple[I64, I64]:
+    """(the place of the nearest of `times`, how far it is) of each of `mine`."""
+    after = np.clip(np.searchsorted(times, mine), 0, len(times) - 1)
+    before = np.maximum(after - 1, 0)
+    place = np.where(np.abs(times[before] - mine) <= np.abs(times[after] - mine), before, after)
+    return place, np.abs(times[place] - mine)

@@ -1,0 +1,116 @@
+"""What repeats in a sequence: its shortest period, and the place of each entry in the repeating pattern.
+
+A pattern has no first entry: it is kept in its least rotation, so that sequences of the same work have equal patterns
+wherever their recordings begin.
+"""
+
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from tracekit.intervals import I64
+from tracekit.thresholds.tables import REPEATING_SHARE, WHOLE_REPEATS
+
+Pattern = tuple[int, ...]
+OUTSIDE: Final = -1
+"""Place of an entry that does not follow the pattern."""
+
+
+@dataclass(frozen=True)
+class Repeating:
+    """A pattern in its least rotation, and each entry's place in it; OUTSIDE at the rims of a recording."""
+
+    pattern: Pattern
+    place: I64
+
+    def after(self, index: int) -> int:
+        """The place that follows that of entry `index`."""
+        return (int(self.place[index]) + 1) % len(self.pattern)
+
+
+def repeating(kinds: I64, window: I64, known: Iterable[Pattern] = ()) -> Repeating | None:
+    """The places of `kinds` in what they repeat, or else in one of the `known` patterns; None where none fits.
+
+    `window` numbers the capture of each entry, ascending. Windows that hold whole repetitions repeat across their
+    borders; else the fullest one shows the pattern. The pattern counts that places the most.
+    """
+    if not len(kinds) or kinds.max() > sys.maxunicode:
+        return None
+    fullest = kinds[window == np.bincount(window).argmax()]
+    candidates = set(known)
+    for part in (kinds, fullest)[: len(np.unique(window))]:
+        length, _ = period(part.tolist())
+        candidates |= {least_rotation(part[-length:].tolist())} if length else set()
+    found = [Repeating(c, _places(kinds, window, c)) for c in sorted(candidates, key=lambda c: (len(c), c))]
+    best = max(found, key=lambda f: int((f.place != OUTSIDE).sum()), default=None)
+    return best if best and (best.place != OUTSIDE).mean() >= REPEATING_SHARE else None
+
+
+def period(kinds: Sequence[int]) -> tuple[int, int]:
+    """(length of the repetition, how many of the last `kinds` repeat with it); (0, 0) where too few do.
+
+    What comes before the repetition, as the first step of a program often does, may differ. Knuth, Morris and Pratt's
+    failure function of the reversed sequence gives the shortest period of every suffix.
+    """
+    backward = list(reversed(kinds))
+    border = [0] * len(backward)
+    best = (0, 0)
+    for i in range(1, len(backward)):
+        k = border[i - 1]
+        while k and backward[i] != backward[k]:
+            k = border[k - 1]
+        border[i] = k + (backward[i] == backward[k])
+        if i + 1 >= WHOLE_REPEATS * (i + 1 - border[i]):
+            best = (i + 1 - border[i], i + 1)
+    return best if best[1] >= REPEATING_SHARE * len(backward) else (0, 0)
+
+
+def least_rotation(kinds: Sequence[int]) -> Pattern:
+    """The rotation of `kinds` that comes first in order (Booth's algorithm, in the form with two pointers)."""
+    one, two, same, size = 0, 1, 0, len(kinds)
+    while one < size and two < size and same < size:
+        a, b = kinds[(one + same) % size], kinds[(two + same) % size]
+        if a == b:
+            same += 1
+            continue
+        if a > b:
+            one += same + 1
+        else:
+            two += same + 1
+        two += one == two
+        same = 0
+    begin = min(one, two)
+    return (*kinds[begin:], *kinds[:begin])
+
+
+def _places(kinds: I64, window: I64, pattern: Pattern) -> I64:
+    """The place of each entry of each window, from its end backwards as far as it follows the pattern."""
+    place = np.full(len(kinds), OUTSIDE, np.int64)
+    once = np.array(pattern, np.int64)
+    twice = _text(pattern) * 2
+    for number in np.unique(window):
+        rows = np.flatnonzero(window == number)
+        last = _only_end(_text(kinds[rows[-len(pattern) :]].tolist()), twice)
+        if last is None:
+            continue
+        backward = (last - np.arange(len(rows))) % len(pattern)
+        differ = np.flatnonzero(once[backward] != kinds[rows[::-1]])
+        covered = int(differ[0]) if len(differ) else len(rows)
+        place[rows[::-1][:covered]] = backward[:covered]
+    return place
+
+
+def _text(kinds: Iterable[int]) -> str:
+    """`kinds` as a text of one letter each, in which Python searches in linear time."""
+    return "".join(map(chr, kinds))
+
+
+def _only_end(tail: str, twice: str) -> int | None:
+    """The place of the last entry of `tail` in a pattern, given `twice` over; None where none or several fit."""
+    length = len(twice) // 2
+    at = twice.find(tail)
+    other = twice.find(tail, at + 1, length + len(tail) - 1)
+    return (at + len(tail) - 1) % length if at >= 0 and other < 0 else None

@@ -1,0 +1,80 @@
+"""Ends of steps as operations, for traces without any communication: of one GPU, or of ranks whose calls are absent.
+
+Elsewhere the last operation of a step ends it. Here the last kernel that the host launched in the step does, or the end
+of its mark where no device was recorded. Such an operation takes no time, meets nobody and has no group.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final
+
+import numpy as np
+
+from tracekit.findings import Quality
+from tracekit.intervals import I64
+from tracekit.rank_events.event_columns import ints, matches
+from tracekit.rank_events.operations import RankOps
+from tracekit.rank_events.step_marks import NO_STEP, issue_times, label, launch_rows
+from tracekit.store import Run
+
+STEP_END: Final = "step_end"
+"""Kind of the operation that stands for the end of a step."""
+_NO_CALLS: Final = "none was recorded: a step lasts until its last kernel, or until its mark ends on the host"
+_COLUMNS: Final = ["ts", "dur", "cat", "name", "pid", "tid", "device", "stream", "correlation", "external_id"]
+
+
+def with_step_ends(run: Run, ranks: Sequence[RankOps]) -> tuple[Run, list[RankOps]]:
+    """Return `run` and `ranks` with the ends of their steps as operations; as they are where one of them communicates.
+
+    A rank without marked steps gets one end, that of all it recorded; one without events gets none. A quality row says
+    that steps end so.
+    """
+    if not ranks or any(len(rank.start) for rank in ranks):
+        return run, list(ranks)
+    row = Quality("no_communication", None, 0, _NO_CALLS)
+    ended = [_ended(rank, *_ends(run, rank)) for rank in ranks]
+    return replace(run, quality=(*run.quality, row)), ended
+
+
+def _ends(run: Run, rank: RankOps) -> tuple[I64, I64]:
+    """(number of each step, its end in ns); one step without a number where none is marked."""
+    if rank.window == (0, 0):
+        return np.zeros(0, np.int64), np.zeros(0, np.int64)
+    if not rank.steps:
+        return np.array([NO_STEP]), np.array([rank.window[1]])
+    numbers = np.array(sorted(rank.steps), np.int64)
+    ends = np.array([rank.steps[n][1] for n in numbers.tolist()], np.int64)
+    if rank.on_gpu:
+        events = run.events(rank.rank, _COLUMNS)
+        cat = matches(events, "cat", lambda c: c)
+        rows = np.flatnonzero(cat == "kernel")
+        start = ints(events, "ts", 0)
+        end = start + ints(events, "dur", 0)
+        launch = launch_rows(events, cat, rows, rank.begins)
+        issued = issue_times(launch, ints(events, "stream", -1)[rows], start[rows], start, rank.begins)
+        step = label(issued, rank.steps)
+        last = np.zeros(len(numbers), np.int64)
+        inside = step != NO_STEP
+        np.maximum.at(last, np.searchsorted(numbers, step[inside]), end[rows][inside])
+        ends = np.maximum.accumulate(np.where(last > 0, last, ends))
+    return numbers, ends
+
+
+def _ended(rank: RankOps, numbers: I64, ends: I64) -> RankOps:
+    """`rank` with operations that end its steps."""
+    count = len(numbers)
+    none64, none32 = np.full(count, -1, np.int64), np.full(count, -1, np.int32)
+    issued = np.array(
+        [
+            rank.steps[n][1] - 1 if n in rank.steps else e
+            for n, e in zip(numbers.tolist(), ends.tolist(), strict=True)
+        ],
+        np.int64,
+    )
+    return replace(
+        rank, start=ends, end=ends, op=(STEP_END,) * count, token=(STEP_END,) * count, group=none32, src=none32,
+        dst=none32, seq=none64, nelems=np.zeros(count, np.int64), step=numbers.astype(np.int32),
+        kernel=np.arange(count), issued=issued, ready=None, stream=none64, way=np.zeros(count, np.int64), message=None,
+        told_size=none32, found=np.zeros(count, bool), taken=none64, place=none64, own=none64, grid=none64,
+        waited=None, hint=None, inferred=None, held=None,
+    )  # fmt: skip

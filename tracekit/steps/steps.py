@@ -1,0 +1,199 @@
+"""Which steps (nearly) every rank recorded whole, and each rank's own and wall time in each of them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from tracekit.matching.match import Operations
+from tracekit.rank_events.step_marks import NO_STEP
+from tracekit.thresholds.tables import (
+    CUT_STEP_SHARE,
+    ENOUGH_STEPS,
+    MOST_RANKS,
+    NEARLY_ALL_RANKS,
+    WHOLE_STEP_SHARE,
+)
+
+F64 = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Steps:
+    """Analysed steps, and per rank and step (rows as `ranks`, columns as `numbers`) times in ns; NaN is unknown."""
+
+    ranks: tuple[int, ...]
+    numbers: tuple[int, ...]
+    own: F64  # own time: working, not waiting in exposed communication
+    wall: F64  # from the end of the step before to the end of this one
+    begin: F64  # own-time reading at the step's begin, the axis that a what-if rescales
+    partial: tuple[int, ...]  # steps left out because some ranks recorded them in part
+    labelled: bool  # the traces mark steps; else everything is one step, number 0
+
+    def row(self, rank: int) -> int:
+        """Row of `rank`; ValueError where it is none of `ranks`."""
+        if rank not in self._rows:
+            raise ValueError(f"rank {rank} has no steps")
+        return self._rows[rank]
+
+    @cached_property
+    def _rows(self) -> dict[int, int]:
+        return {rank: row for row, rank in enumerate(self.ranks)}
+
+
+def measure(ops: Operations, wanted: Sequence[tuple[int | None, int | None]] | None = None) -> Steps:
+    """Own and wall time of every rank in every step that (nearly) all ranks recorded whole; arrays ranks × steps.
+
+    `wanted` are half-open ranges of step numbers, None for an open end. A step is whole on a rank that has as many
+    operations of each of its channels in it as any other member.
+    """
+    labelled = bool((ops.step != NO_STEP).any())
+    step = ops.step if labelled else np.zeros(len(ops.step), np.int32)
+    numbers, whole = whole_steps(ops, step, wanted)
+    share = whole.mean(axis=0) if len(ops.ranks) else np.zeros(len(numbers))
+    keep = [i for i in range(len(numbers)) if share[i] == 1.0]
+    for least in (
+        NEARLY_ALL_RANKS,
+        MOST_RANKS,
+    ):  # one rank cut short must not cost the others the steps it lacks
+        if len(keep) < ENOUGH_STEPS:
+            keep = [i for i in range(len(numbers)) if share[i] >= least] or keep
+    chosen = [numbers[i] for i in keep]
+    shape = (len(ops.ranks), len(chosen))
+    own, wall, begin = np.full(shape, np.nan), np.full(shape, np.nan), np.full(shape, np.nan)
+    for row, rank in enumerate(ops.ranks):
+        for column, number in enumerate(chosen):
+            if whole[row, keep[column]]:
+                own[row, column], wall[row, column], begin[row, column] = _one(ops, rank, step, number)
+    partial = tuple(n for i, n in enumerate(numbers) if i not in keep)
+    return Steps(ops.ranks, tuple(chosen), own, wall, begin, partial, labelled)
+
+
+def whole_steps(
+    ops: Operations,
+    step: npt.NDArray[np.int32],
+    wanted: Sequence[tuple[int | None, int | None]] | None = None,
+) -> tuple[list[int], npt.NDArray[np.bool_]]:
+    """(the numbers of `step` that are wanted, whether each rank (row) has each of them (column) whole)."""
+    numbers = [int(n) for n in np.unique(step) if n != NO_STEP]
+    if wanted:
+        numbers = [
+            n for n in numbers if any((a is None or n >= a) and (b is None or n < b) for a, b in wanted)
+        ]
+    return numbers, _whole(ops, step, numbers)
+
+
+def _whole(ops: Operations, step: npt.NDArray[np.int32], numbers: Sequence[int]) -> npt.NDArray[np.bool_]:
+    """Whether each rank (row) has each step (column) whole.
+
+    Operations that lost their group may be those that it lacks, if it has as many of all as in its other steps. Where
+    members of a channel disagree about a step, it was cut, and maybe on all of them: then the fullest step tells how
+    many operations it has.
+    """
+    known, lacking = _counted(ops, step, numbers)
+    if not len(numbers):
+        return np.zeros(lacking.shape, bool)
+    every = _operations(ops, step, numbers)
+    full = (every >= np.median(every, axis=1, keepdims=True)) & (len(numbers) > 1)
+    whole = (lacking == 0) | (full & (lacking <= every - known))
+    total = np.where(known.any(axis=1, keepdims=True), known, every)
+    return np.asarray(
+        whole & (total > 0) & (total >= WHOLE_STEP_SHARE * np.median(total, axis=1)[:, None]), bool
+    )
+
+
+def _counted(
+    ops: Operations, step: npt.NDArray[np.int32], numbers: Sequence[int]
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """(matched operations of each rank (row) in each step (column), how many of them it lacks beside its channels)."""
+    ranks, known = np.array(ops.ranks), np.zeros((len(ops.ranks), len(numbers)), np.int64)
+    lacking = known.copy()
+    open_ends = {int(r) for r in np.unique(ops.rank[ops.op == "send_recv"])}
+    # Messages of ranks that have some without a peer may be among those: the two ends may count differently.
+    asked = [c for c in ops.channels if not (c.p2p and open_ends.intersection(c.members))]
+    pairs = [(c.number, found) for c in asked if len(found := _rows(ranks, c.members))]
+    lacking += _messages_cut(ops, step, numbers, open_ends)
+    mine = (ops.channel >= 0) & np.isin(step, numbers)
+    row, column = np.searchsorted(ranks, ops.rank[mine]), np.searchsorted(numbers, step[mine])
+    np.add.at(known, (row, column), 1)
+    if not pairs or not len(numbers):
+        return known, lacking
+    size = [len(rows) for _, rows in pairs]
+    number = np.repeat([number for number, _ in pairs], size)
+    member = np.concatenate([rows for _, rows in pairs])
+    key, own = number * len(ranks) + member, ops.channel[mine] * len(ranks) + row
+    place = np.minimum(np.searchsorted(key, own), len(key) - 1)
+    have = np.zeros((len(key), len(numbers)), np.int64)
+    there = key[place] == own
+    np.add.at(have, (place[there], column[there]), 1)
+    first = np.cumsum([0, *size[:-1]])
+    most = np.maximum.reduceat(have, first)
+    cut = np.minimum.reduceat(have, first) < most
+    due = np.where(cut, most.max(axis=1, keepdims=True), most)
+    np.add.at(lacking, member, np.repeat(due, size, axis=0) - have)
+    return known, lacking
+
+
+def _messages_cut(
+    ops: Operations, step: npt.NDArray[np.int32], numbers: Sequence[int], open_ends: set[int]
+) -> npt.NDArray[np.int64]:
+    """How many operations each rank (row) lacks in each step (column), if some of its messages name no peer.
+
+    No channel tells whether both ends of such messages were recorded. But a step in which all these ranks have clearly
+    fewer operations than in their fullest one was cut.
+    """
+    lacking = np.zeros((len(ops.ranks), len(numbers)), np.int64)
+    rows = [i for i, rank in enumerate(ops.ranks) if rank in open_ends]
+    if not rows or not len(numbers):
+        return lacking
+    have = _operations(ops, step, numbers)[rows]
+    most = have.max(axis=1, keepdims=True)
+    lacking[rows] = np.where((have < CUT_STEP_SHARE * most).all(axis=0), most - have, 0)
+    return lacking
+
+
+def _rows(ranks: npt.NDArray[np.int64], members: Sequence[int]) -> npt.NDArray[np.int64]:
+    """The places among `ranks`, which are sorted, of those `members` that are there, sorted."""
+    place = np.minimum(np.searchsorted(ranks, members), len(ranks) - 1)
+    return np.sort(place[ranks[place] == members])
+
+
+def _operations(
+    ops: Operations, step: npt.NDArray[np.int32], numbers: Sequence[int]
+) -> npt.NDArray[np.int64]:
+    """How many operations each rank (row) has in each step (column), whoever they are matched with."""
+    steps = [step[ops.of(rank)] for rank in ops.ranks]
+    return np.array([[int((s == n).sum()) for n in numbers] for s in steps], np.int64).reshape(len(steps), -1)
+
+
+def _after_a_gap(steps: dict[int, tuple[int, int]], number: int) -> bool:
+    """Whether marked steps (number → span) stand before the step `number`, but not the one just before it."""
+    return number in steps and number - 1 not in steps and min(steps) < number
+
+
+def _one(ops: Operations, rank: int, step: npt.NDArray[np.int32], number: int) -> tuple[float, float, float]:
+    """(own time, wall time, own-time reading at the begin) of one rank's step, ns.
+
+    A step lasts from the last end of the step before it to its own last end; the first one of a second capture, from
+    its begin on the host.
+    """
+    where = ops.of(rank)
+    labels = step[where]
+    rows = np.flatnonzero(labels == number)
+    progress, source = ops.progress[rank], ops.per_rank[rank]
+    last = int(ops.end[where][rows].max())
+    issued = source.issued
+    before = np.flatnonzero((issued < issued[rows].min()) & (labels != number))
+    if len(before):
+        first = min(int(ops.end[where][before].max()), last)
+    elif number in source.steps:
+        first = max(source.steps[number][0], source.window[0])
+    else:
+        first = int(ops.start[where][rows[0]])
+    if _after_a_gap(source.steps, number):
+        first = max(first, source.steps[number][0])
+    first = min(first, int(ops.start[where][rows].min()) if not len(before) else first)
+    reading = progress.at(np.array([first, last], np.int64))
+    return float(reading[1] - reading[0]), float(last - first), float(reading[0])

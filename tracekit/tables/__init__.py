@@ -1,1 +1,0 @@
-"""From events of single ranks to operations that ranks share: steps, collectives, waits."""

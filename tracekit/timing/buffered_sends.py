@@ -1,0 +1,207 @@
+"""Which sends go to a buffer (eager) and so wait for nobody, and which wait for their receiver (rendezvous).
+
+It follows from a message's size, and from times: a send that ended before its receive was posted did not wait for it.
+NCCL buffers up to 16 KiB for each channel in any case, and between 1 and 4 MiB for each channel by transport; a kernel
+has no more channels than its grid. One job may have messages of both kinds, so each size is decided by itself, and each
+pair of ranks where it shows otherwise.
+Other libraries have other sizes, so that only times tell.
+"""
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from tracekit.intervals import I64
+from tracekit.matching.clock import Clocks, aligned
+from tracekit.matching.match import Operations
+from tracekit.matching.messages import found_done, message_ends
+from tracekit.rank_events.coded_words import numbered
+from tracekit.thresholds.tables import (
+    ALWAYS_BUFFERED_BYTES,
+    BUFFER_BYTES_A_CHANNEL,
+    EAGER_SHARE,
+    EAGER_SPREAD,
+    HELD_END_SHARE,
+    HELD_LEAD,
+    HELD_LEAST,
+    LONG_TAIL_PERCENTILE,
+    NEVER_BUFFERED_BYTES,
+    PROVEN_EAGER_SHARE,
+)
+
+Mask = npt.NDArray[np.bool_]
+_BYTES = ((8, r"long|double|int64|float64|uint64"), (2, r"half|bfloat16|float16|int16|short"),
+          (1, r"byte|char|bool|int8|uint8|float8"), (4, r"float|int"))  # fmt: skip
+_WIDTHS = tuple((width, re.compile(pattern, re.IGNORECASE)) for width, pattern in _BYTES)
+
+
+@dataclass(frozen=True)
+class Buffered:
+    """Per operation (as in Operations); false where it is no message that was seen on both ranks."""
+
+    eager: Mask  # the message's send returned without waiting for its receiver
+    unsure: Mask  # nothing proves whether it would have waited
+
+
+@dataclass(frozen=True)
+class _Messages:
+    """Messages seen on both ranks; one entry a message, times in ns."""
+
+    send: I64  # rows
+    receive: I64
+    sent: I64  # durations
+    received: I64
+    alone: Mask  # neither kernel carries another message
+    proven: Mask  # the send ended before its receive was posted, beyond the doubt about clocks
+    lead: npt.NDArray[np.float64]  # time from the send's start to the receive's, less the doubt about clocks
+    together: Mask  # both ended together, on a common clock, and no other message of the send's kernel ended with it
+
+    def of(self, chosen: Mask | I64) -> "_Messages":
+        """The chosen ones, by a mask or their places."""
+        return _Messages(
+            self.send[chosen], self.receive[chosen], self.sent[chosen], self.received[chosen],
+            self.alone[chosen], self.proven[chosen], self.lead[chosen], self.together[chosen],
+        )  # fmt: skip
+
+
+def buffered_sends(ops: Operations, clocks: Clocks) -> Buffered:
+    """Which messages went to a buffer."""
+    eager, unsure = np.zeros(len(ops.start), bool), np.zeros(len(ops.start), bool)
+    messages = _messages(ops, clocks)
+    most = _most_buffered(ops, messages)
+    kinds, token = numbered(ops.token[messages.send])
+    channel = ops.channel[messages.send]
+    on_gpu = any(r.on_gpu for r in ops.per_rank.values())
+    goes, open_ = messages.proven.copy(), np.zeros(len(token), bool)
+    for number, kind in enumerate(kinds):
+        alike = token == number
+        size = bytes_of(kind) if on_gpu else -1
+        if 0 <= size <= ALWAYS_BUFFERED_BYTES:
+            goes[alike] = True
+            continue
+        alike &= most >= size
+        usual = _went(messages.of(alike))
+        untold = _shown(messages.of(alike)) is None
+        rows = np.flatnonzero(alike)
+        rows = rows[np.argsort(channel[rows], kind="stable")]
+        for here in np.split(rows, np.flatnonzero(np.diff(channel[rows])) + 1) if len(rows) else ():
+            told = _shown(messages.of(here))
+            goes[here] |= usual if told is None else told
+            open_[here] = told is None and untold
+    goes |= found_done(ops)[messages.send]
+    for rows in (messages.send, messages.receive):
+        eager[rows], unsure[rows] = goes, open_ & ~goes
+    return Buffered(eager, unsure)
+
+
+def _most_buffered(ops: Operations, messages: _Messages) -> I64:
+    """Bytes that the buffer of each message may hold: by the smaller grid of its kernels, where one tells."""
+    parts = [np.full(len(r.start), -1) if r.grid is None else r.grid for r in ops.per_rank.values()]
+    grid = np.concatenate([np.zeros(0, np.int64), *parts])
+    known = NEVER_BUFFERED_BYTES // BUFFER_BYTES_A_CHANNEL
+    grid = np.where((grid > 0) & (grid < known), grid, known)
+    return np.asarray(
+        np.minimum(grid[messages.send], grid[messages.receive]) * BUFFER_BYTES_A_CHANNEL, np.int64
+    )
+
+
+def bytes_of(token: str) -> int:
+    """The size of a message in bytes from its token (kind, dtype, elements); -1 where it is unknown."""
+    dtype, _, count = token.partition("/")[2].rpartition("/")
+    width = next((width for width, pattern in _WIDTHS if pattern.search(dtype)), 0)
+    return width * int(count) if width and count.isdigit() else -1
+
+
+def members_of_kernel(ops: Operations) -> I64:
+    """For each operation how many its kernel carries."""
+    counts = np.bincount(ops.kernel, minlength=1)
+    return np.asarray(counts[ops.kernel], np.int64)
+
+
+def linked(ops: Operations, clocks: Clocks, sends: I64, receives: I64) -> Mask:
+    """Whether the two ends of each message have a common clock."""
+    at = ops.by_rank(np.array([clocks.island[rank] for rank in ops.ranks], np.int64))
+    return np.asarray(at[sends] == at[receives], bool)
+
+
+def _messages(ops: Operations, clocks: Clocks) -> _Messages:
+    """All messages of `ops` that were seen on both ranks."""
+    send, receive = message_ends(ops)
+    start, end = aligned(ops, clocks, ops.start), aligned(ops, clocks, ops.end)
+    doubt = ops.by_rank(np.array([clocks.doubt.get(rank, 0.0) for rank in ops.ranks], np.float64))
+    sent, received = (ops.end - ops.start)[send], (ops.end - ops.start)[receive]
+    timed = linked(ops, clocks, send, receive)
+    doubt = doubt[send] + doubt[receive] + clocks.residual_ns
+    ahead = (start[receive] - end[send]).astype(np.float64)
+    together = np.abs(end[send] - end[receive]) <= HELD_END_SHARE * sent
+    together &= _ended_alone(ops, send, receive, end)
+    lone = members_of_kernel(ops) == 1
+    return _Messages(
+        send, receive, sent, received, lone[send] & lone[receive],
+        timed & (ahead > doubt), (start[receive] - start[send]) - doubt, timed & together,
+    )  # fmt: skip
+
+
+def _ended_alone(ops: Operations, send: I64, receive: I64, end: I64) -> Mask:
+    """Whether of all messages of each send's kernel one alone has another end that ends when the kernel does.
+
+    `end` is on a common clock, ns. A kernel of which a message was seen on one rank only may have waited for that one.
+    """
+    mine, other = np.concatenate([send, receive]), np.concatenate([receive, send])
+    near = np.abs(end[mine] - end[other]) <= HELD_END_SHARE * (ops.end - ops.start)[mine]
+    count = int(ops.kernel.max(initial=-1)) + 1
+    seen = np.bincount(ops.kernel[mine], minlength=count)
+    ended = np.bincount(ops.kernel[mine], near, count)
+    kernel = ops.kernel[send]
+    return np.asarray((seen[kernel] == members_of_kernel(ops)[send]) & (ended[kernel] == 1), bool)
+
+
+def _went(messages: _Messages) -> bool:
+    """Whether messages of one size went to buffers.
+
+    Times may prove it. Else sends that hardly vary while receives do went to a buffer; where kernels carry several
+    messages, enough sends must have ended before their receive was posted.
+    """
+    told = _shown(messages)
+    if told is not None:
+        return told
+    lone = messages.of(messages.alone)
+    if not len(lone.send):
+        return _proven(messages)
+    longest, usual = np.percentile(lone.sent, LONG_TAIL_PERCENTILE), float(np.median(lone.sent))
+    steady = longest <= EAGER_SPREAD * usual
+    shorter = longest <= EAGER_SHARE * np.percentile(lone.received, LONG_TAIL_PERCENTILE)
+    return bool(steady and shorter)
+
+
+def _shown(messages: _Messages) -> bool | None:
+    """Whether messages went to buffers as far as their times prove it: true, false, or None."""
+    held = _held(messages)
+    if _proven(messages) and int(np.count_nonzero(messages.proven)) >= held:
+        return True
+    return False if held >= HELD_LEAST else None
+
+
+def _proven(messages: _Messages) -> bool:
+    """Whether enough sends ended before their receive was posted."""
+    least = max(HELD_LEAST, PROVEN_EAGER_SHARE * len(messages.send))
+    return int(np.count_nonzero(messages.proven)) >= least
+
+
+def _held(messages: _Messages) -> int:
+    """How many sends waited for their receive: it was posted when the copy was long done, and both ended together.
+
+    A send that finds its receive posted takes as long as the copy, whether it goes to a buffer or not; where none did,
+    the end that came last took as long.
+    """
+    if not len(messages.send):
+        return 0
+    met = messages.lead <= 0
+    lone = met & messages.alone
+    briefest = np.minimum(messages.sent, messages.received)
+    unhindered = messages.sent[lone] if lone.any() else messages.sent[met] if met.any() else briefest
+    copy = float(np.median(unhindered))
+    decisive = messages.lead > HELD_LEAD * copy
+    return int(np.count_nonzero(decisive & messages.together))

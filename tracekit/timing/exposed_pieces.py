@@ -1,0 +1,38 @@
+"""For which operation a rank stood still at each moment: exposed communication, cut so that nothing counts twice."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from tracekit.intervals import I64
+from tracekit.matching.match import Operations
+from tracekit.timing.waits import Waits
+
+
+@dataclass(frozen=True)
+class Pieces:
+    """Disjoint pieces of one rank's exposed communication, in order; times in ns."""
+
+    start: I64
+    end: I64
+    row: I64  # the operation that the rank stood still for, as in Operations
+
+
+def exposed_pieces(ops: Operations, waits: Waits, rank: int) -> Pieces:
+    """The pieces of `rank`; together they are all its exposed communication. KeyError where the run lacks the rank.
+
+    Where several operations held it up at once, the moment belongs to the one that ended last, because compute waited
+    for that one in any case; of messages that ended together, to the one whose peer came last.
+    """
+    where = ops.of(rank)
+    end = ops.progress[rank].resumed
+    since = end - ops.exposed[where]
+    order = np.lexsort((-ops.start[where], waits.wait[where], end))
+    order = order[since[order] < end[order]]
+    later = np.minimum.accumulate(since[order][::-1])[
+        ::-1
+    ]  # earliest begin among this one and those that end later
+    until = np.minimum(end[order], np.append(later[1:], np.iinfo(np.int64).max))
+    kept = np.flatnonzero(since[order] < until)
+    found = order[kept]
+    return Pieces(since[found], until[kept], found + where.start)

@@ -1,0 +1,163 @@
+"""What was measured of one run, before anything is judged: operations, waits, steps, clocks and the mesh."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from tracekit.errors import InputError
+from tracekit.inference.mesh.mesh_choice import no_communication, world_of
+from tracekit.matching.channels import Channel
+from tracekit.matching.clock import Clocks, align
+from tracekit.matching.match import Operations
+from tracekit.mesh import Mesh
+from tracekit.rank_events.step_marks import NO_STEP
+from tracekit.steps.steps import Steps, measure
+from tracekit.store import Run
+from tracekit.timing.buffered_sends import Buffered, buffered_sends
+from tracekit.timing.waits import Waits, measure_waits
+
+
+class NoWholeStepError(InputError):
+    """No step was recorded whole on enough ranks."""
+
+
+StepRange = tuple[int | None, int | None]
+"""A half-open range of step numbers; None is an open end."""
+
+Rows = list[npt.NDArray[np.int64]]
+"""Rows of `Steps`, in groups."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """The measurements of one run; times in ns."""
+
+    run: Run
+    ops: Operations
+    waits: Waits
+    steps: Steps
+    clocks: Clocks
+    mesh: Mesh
+    buffered: Buffered  # which sends return without waiting for their receiver
+
+    @property
+    def step_ns(self) -> float:
+        """Mean step time over ranks and analysed steps, ns."""
+        return float(np.nanmean(self.steps.wall))
+
+    @property
+    def missing(self) -> tuple[int, ...]:
+        """Ranks of the job without a usable trace."""
+        return tuple(sorted(set(world_of(self.run, self.ops)) - set(self.ops.ranks)))
+
+    @cached_property
+    def stages(self) -> Rows:
+        """Rows of `steps` by pipeline stage, in stage order: the ranks that do the same work."""
+        stage = np.array([self.mesh.coords(r)["pp"] for r in self.steps.ranks], np.int64)
+        return [np.flatnonzero(stage == s) for s in range(self.mesh.sizes["pp"])]
+
+    @cached_property
+    def analysed(self) -> npt.NDArray[np.bool_]:
+        """Whether each operation belongs to an analysed step."""
+        if not self.steps.labelled:
+            return np.ones(len(self.ops.step), bool)
+        return np.isin(self.ops.step, self.steps.numbers)
+
+    @cached_property
+    def in_message(self) -> npt.NDArray[np.bool_]:
+        """Whether each operation runs on a channel between two ranks; without a channel it counts as the first's."""
+        p2p = np.array([c.p2p for c in self.ops.channels] or [False])
+        return np.asarray(p2p[np.maximum(self.ops.channel, 0)], bool)
+
+    def axes_of(self, channel: Channel) -> tuple[str, ...]:
+        """The mesh axes along which the members of a channel differ; none where they are no line, plane or block."""
+        if not channel.p2p:
+            return self.mesh.dims_of(channel.members) or ()
+        a, b = (self.mesh.coordinates.get(m) for m in channel.members)
+        return tuple(d for d, x, y in zip(self.mesh.order, a, b, strict=True) if x != y) if a and b else ()
+
+    @cached_property
+    def axis(self) -> npt.NDArray[np.object_]:
+        """By operation the axes of its channel, as `cp_dp`; `other` is no part of the mesh, `unknown` has none."""
+        names = ["_".join(self.axes_of(c)) or "other" for c in self.ops.channels]
+        return np.array([*names, "unknown"], object)[self.ops.channel]  # channel −1 takes the last name
+
+    def shape_of(self, channel: Channel) -> tuple[object, ...]:
+        """The axes of a channel; for part of an axis, as shards and replicas are, the axes with the members' offsets.
+
+        Channels of one shape connect ranks that stand in the same way to each other. Empty where ranks are unknown.
+        """
+        axes = self.axes_of(channel)
+        at = [self.mesh.coordinates.get(m) for m in channel.members]
+        known = [c for c in at if c is not None]
+        if axes or len(known) < len(at):
+            return axes
+        columns = list(zip(*known, strict=True))
+        along = [(d, c) for d, c in zip(self.mesh.order, columns, strict=True) if len(set(c)) > 1]
+        return tuple((d, tuple(i - c[0] for i in c)) for d, c in along)
+
+
+def measure_run(run: Run, ops: Operations, mesh: Mesh, wanted: Sequence[StepRange] | None) -> Measured:
+    """Steps, clocks and waits of `run`; only the `wanted` steps, or all of them.
+
+    Raises InputError where nothing can be compared: no communication, or no step recorded whole.
+    """
+    if not len(ops.start):
+        raise no_communication(ops, InputError)
+    steps = measure(ops, wanted)
+    if not steps.numbers or not (steps.labelled or _one_window(ops)):
+        known = sorted({int(n) for n in np.unique(ops.step) if n >= 0})
+        told = f"steps {known[0]} to {known[-1]} were found" if known else "no step was found"
+        if not steps.labelled:
+            raise NoWholeStepError(
+                "the traces mark no steps, and neither one window nor operations that repeat are common to all ranks; "
+                "call step() of the profiler after every step"
+            )
+        raise NoWholeStepError(
+            f"no step was recorded whole on enough ranks ({told}); record more steps or widen --steps"
+        )
+    clocks = align(ops)
+    buffered = buffered_sends(ops, clocks)
+    waits = measure_waits(ops, clocks, eager=buffered.eager)
+    if len(steps.numbers) == 1:
+        steps = _with_late_start(ops, steps, clocks)
+    return Measured(run, ops, waits, steps, clocks, mesh, buffered)
+
+
+def _one_window(ops: Operations) -> bool:
+    """Whether every rank recorded one window: time between two belongs to no step."""
+    return all(len(o.begins) == 1 for o in ops.per_rank.values())
+
+
+def _with_late_start(ops: Operations, steps: Steps, clocks: Clocks) -> Steps:
+    """A single step with own times that count from one common moment: a rank that entered it late delayed the others.
+
+    Where there are several steps the first begin is left out instead, because profilers start at different times.
+    """
+    starts = [ops.start[ops.of(r)] for r in steps.ranks]
+    labels = [ops.step[ops.of(r)] for r in steps.ranks]
+    aligned = np.full(len(steps.ranks), np.nan)
+    for i, rank in enumerate(steps.ranks):
+        inside = labels[i] == steps.numbers[0] if steps.labelled else labels[i] >= NO_STEP
+        if inside.any() and np.isfinite(steps.own[i, 0]):
+            first = int(np.flatnonzero(inside)[0])
+            lead = float(ops.at_start[ops.of(rank)][first]) - steps.begin[i, 0]
+            aligned[i] = float(clocks.align(rank, starts[i][first : first + 1])[0]) - max(lead, 0.0)
+    earliest = np.nanmin(aligned) if np.isfinite(aligned).any() else 0.0
+    late = (aligned - earliest)[:, None]
+    return replace(steps, own=steps.own + late, wall=steps.wall + late, begin=steps.begin - late)
+
+
+def of_one_rank(run: Run, error: InputError) -> InputError:
+    """Return `error`, behind the sentence that one rank has nobody to be compared with, where only one was read."""
+    if len(run.ranks) > 1:
+        return error
+    if run.world_size == 1:
+        return type(error)(
+            "the job has one process, and no rank to compare it with; ask tracekit breakdown, diff or trend of one GPU"
+        )
+    alone = f"only rank {run.ranks[0].rank} was read, with nobody to compare it with: add the others' traces"
+    return type(error)(f"{alone}; {error}")

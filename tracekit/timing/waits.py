@@ -1,0 +1,143 @@
+"""For every matched operation: who came last, how long the others waited, and how long the transfer took.
+
+Members of a collective leave together, so durations alone tell the order of arrival and no common clock is needed.
+A receive waits for its sender and a rendezvous send for its receiver; their begins are compared on aligned clocks.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from tracekit.intervals import I64
+from tracekit.matching.clock import Clocks, aligned
+from tracekit.matching.match import Operations
+from tracekit.matching.messages import found_done, message_ends
+from tracekit.rank_events.operation_names import ROOTED
+from tracekit.thresholds.slowrank import CLOCK_DOUBTS
+from tracekit.thresholds.tables import BUFFERED_RECEIVE, COMMON_END_NS
+from tracekit.timing.buffered_sends import Mask, linked, members_of_kernel
+
+
+@dataclass(frozen=True)
+class Waits:
+    """Waits by operation (as in Operations), transfers by instance; ns.
+
+    Rooted operations wait for nobody here: a root may leave early, so their durations tell no order.
+    """
+
+    wait: I64  # per operation: until the last member arrived; 0 for the last one and where unmatched
+    held: I64  # per operation: the wait of its kernel; messages of one batch share it
+    exposed_wait: I64  # per operation: the part of it that compute stood still for
+    transfer: I64  # per instance: from the last arrival to the end
+    delivery: (
+        I64  # per instance: the same, but from the send where a message travels before its receive is posted
+    )
+    members: I64  # per instance: how many members were seen
+    complete: npt.NDArray[np.bool_]  # per instance: all members were seen
+    timed: npt.NDArray[np.bool_]  # per instance: `delivery` is measured, not bounded
+    last: I64  # per instance: index of the operation that came last
+    first_row: I64  # per instance: index of its first operation
+
+
+def measure_waits(ops: Operations, clocks: Clocks, *, eager: Mask) -> Waits:
+    """Waits and transfers of all instances; `eager` by operation, as from `buffered_sends`."""
+    rows = np.flatnonzero(ops.instance >= 0)
+    rows = rows[np.argsort(ops.instance[rows], kind="stable")]
+    number = ops.instance[rows]
+    count = int(number.max()) + 1 if len(number) else 0
+    begin = np.searchsorted(number, np.arange(count))
+    duration = (ops.end - ops.start)[rows]
+    transfer = np.minimum.reduceat(duration, begin) if count else np.zeros(0, np.int64)
+    members = np.diff(np.append(begin, len(rows))) if count else np.zeros(0, np.int64)
+    last = np.zeros(count, np.int64)
+    shortest = duration == transfer[number] if count else np.zeros(0, bool)
+    for position in np.flatnonzero(shortest)[::-1]:
+        last[number[position]] = rows[position]
+    wait = np.zeros(len(ops.start), np.int64)
+    wait[rows] = duration - transfer[number]
+    first = rows[begin] if count else np.zeros(0, np.int64)
+    size = np.array([len(ops.channels[int(c)].members) for c in ops.channel[first]], np.int64)
+    timed, delivery, exposed = np.ones(count, bool), transfer.copy(), np.zeros(len(ops.start), np.int64)
+    held = wait.copy()
+    waits = Waits(wait, held, exposed, transfer, delivery, members, members == size, timed, last, first)
+    _measure_messages(ops, clocks, waits, eager=eager)
+    rooted = ops.among(ROOTED)
+    wait[rooted] = held[rooted] = 0
+    exposed[:] = np.minimum(wait, ops.exposed)
+    return waits
+
+
+def _measure_messages(ops: Operations, clocks: Clocks, waits: Waits, *, eager: Mask) -> None:
+    """Overwrites in `waits` what durations alone cannot tell of sends and receives."""
+    send, receive = message_ends(ops)
+    if not len(send):
+        return
+    duration = ops.end - ops.start
+    quickest = _quickest(ops, duration)
+    known = linked(ops, clocks, send, receive)
+    apart = send[~known]
+    waits.timed[ops.instance[apart]] = False
+    apart = apart[eager[apart]]
+    waits.wait[apart] = waits.held[apart] = 0
+    waits.last[ops.instance[apart]] = apart
+    send, receive = send[known], receive[known]
+    instance, taken = ops.instance[send], duration[receive]
+    begin = aligned(ops, clocks, ops.start)
+    lead = begin[send] - begin[receive]  # how much earlier the receive was posted
+    waits.wait[receive] = np.minimum(np.maximum(lead, 0), taken)
+    free = eager[send]
+    waits.wait[send] = np.where(free, 0, np.minimum(np.maximum(-lead, 0), duration[send]))
+    _share_in_batches(ops, waits, np.concatenate([receive, send]))
+    lasted = _transfers(ops, receive, taken - waits.held[receive])
+    waits.transfer[instance] = waits.delivery[instance] = lasted
+    # sent before it was asked for: only a receive that still had to wait tells how long the message took
+    early = free & (lead <= 0)
+    asked = taken > BUFFERED_RECEIVE * quickest[receive]
+    waits.timed[instance[early]] = (asked & ~_batched(ops)[receive])[
+        early
+    ]  # else another message may hold it up
+    waits.delivery[instance[early]] = (taken - lead)[early]
+    finish = aligned(ops, clocks, ops.end)
+    together = np.abs(finish[send] - finish[receive]) <= COMMON_END_NS + CLOCK_DOUBTS * clocks.residual_ns
+    last = together & (waits.held[receive] == np.maximum(lead, 0))  # else another message ended the kernel
+    waits.timed[instance] &= last | ~_batched(ops)[receive]
+    waits.last[instance] = np.where(free | (lead > 0), send, receive)
+
+
+def _quickest(ops: Operations, duration: I64) -> I64:
+    """By operation the shortest `duration` of a receive of its message (ns): a long one takes long without any wait."""
+    _, message = ops.messages
+    shortest = np.full(int(message.max(initial=-1)) + 1, np.iinfo(np.int64).max)
+    received = ops.op == "recv"
+    np.minimum.at(shortest, message[received], duration[received])
+    return np.asarray(shortest[message], np.int64)
+
+
+def _transfers(ops: Operations, receive: I64, lasted: I64) -> I64:
+    """`lasted` (by receive, ns), but no longer than usual where the host looked for the message late."""
+    found = found_done(ops)[receive]
+    if not found.any():
+        return lasted
+    usual = int(np.median(lasted[~found])) if (~found).any() else 0
+    return np.where(found, np.minimum(lasted, usual), lasted)
+
+
+def _batched(ops: Operations) -> npt.NDArray[np.bool_]:
+    """Whether each operation shares its kernel with others."""
+    return np.asarray(members_of_kernel(ops) > 1, bool)
+
+
+def _share_in_batches(ops: Operations, waits: Waits, messages: I64) -> None:
+    """Sets in `waits` how long the kernels of `messages` were held up: until the last peer of any member had come.
+
+    In a batch the member whose peer came last carries the wait, so that sums count it once.
+    """
+    longest = np.zeros(int(ops.kernel.max(initial=-1)) + 1, np.int64)
+    np.maximum.at(longest, ops.kernel[messages], waits.wait[messages])
+    within = np.isin(ops.kernel, ops.kernel[messages])
+    waits.held[within] = longest[ops.kernel[within]]
+    batched = np.flatnonzero(within & _batched(ops))
+    order = batched[np.lexsort((-waits.wait[batched], ops.kernel[batched]))]
+    first = np.concatenate([[True], np.diff(ops.kernel[order]) > 0]) if len(order) else np.zeros(0, bool)
+    waits.wait[order[~first]] = 0
