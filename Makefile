@@ -11,7 +11,7 @@ FUZZ_STAMP := $(VENV)/.installed-fuzz
 DOCS_STAMP := $(VENV)/.installed-docs
 CLUSTER_STAMP := $(VENV)/.installed-cluster
 
-.PHONY: demo test test-1 test-2 test-3 test-all test-cluster wheel-check gpu lint docs fuzz bench bench-localise bench-shapes bench-paired goldens bench-hang-shapes bench-trainers sweep bench-numerics clean
+.PHONY: demo test test-1 test-2 test-3 test-4 test-hta test-all test-cluster wheel-check gpu lint docs fuzz bench bench-localise bench-shapes bench-paired goldens bench-hang-shapes bench-trainers sweep bench-numerics clean
 
 $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed; set PYTHON=/path/to/python3.11" >&2; exit 1; }
@@ -40,21 +40,29 @@ demo: $(STAMP)
 	@$(BIN)/reftrain demo --out demo_run
 	@$(BIN)/tracekit slowrank demo_run
 
-# At least one test of every behaviour; three parts of about one length at once, seven minutes on two cores.
-PART_1 := tests/advice tests/bugs tests/house tests/numerics tests/plan tests/schedule tests/simulate tests/trend
-PART_2 := tests/accuracy tests/demo tests/generator tests/gpu tests/hang tests/property tests/ranks tests/record tests/reftrain tests/slowrank tests/what_if
-PYTEST := $(BIN)/python -m pytest -p no:cacheprovider $(PYTEST_MORE)
+# At least one test of every behaviour; four parts of about one length at once, as tests wait for processes now and then.
+PART_1 := tests/advice tests/numerics tests/tables
+PART_2 := tests/hang tests/record tests/simulate tests/slowrank tests/what_if
+PART_3 := tests/cli tests/hostile tests/property tests/reftrain tests/trend
+PYTEST := $(BIN)/python -m pytest -p no:cacheprovider
 test: $(STAMP)
-	@$(MAKE) --no-print-directory --keep-going --jobs=3 test-1 test-2 test-3
+	@$(MAKE) --no-print-directory --keep-going --jobs=4 test-1 test-2 test-3 test-4
 
 test-1: $(STAMP)
-	@$(PYTEST) $(PART_1)
+	@$(PYTEST) $(PART_1) $(PYTEST_MORE)
 
 test-2: $(STAMP)
-	@$(PYTEST) $(PART_2)
+	@$(PYTEST) $(PART_2) $(PYTEST_MORE)
 
 test-3: $(STAMP)
-	@$(PYTEST) $(addprefix --ignore=,$(PART_1) $(PART_2))
+	@$(PYTEST) $(PART_3) $(PYTEST_MORE)
+
+test-4: $(STAMP)
+	@$(PYTEST) $(addprefix --ignore=,$(PART_1) $(PART_2) $(PART_3)) $(PYTEST_MORE)
+
+# What HolisticTraceAnalysis finds on the same files; the only tests that need it.
+test-hta: $(HTA_STAMP)
+	@$(PYTEST) tests/breakdown/test_hta.py tests/frames/test_hta.py
 
 # Every test, those marked slow as well, and new random examples each time: what a release needs.
 test-all: $(STAMP)

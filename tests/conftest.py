@@ -2,6 +2,7 @@
 
 import gc
 import os
+from collections import Counter
 from functools import cache
 from pathlib import Path
 
@@ -17,6 +18,21 @@ settings.register_profile(
 )  # the same examples each time, however slow the machine
 settings.register_profile("search", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("same")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    """Mark slow what comes after the first n cases of a test that is marked `quick(n)`."""
+    seen = Counter()
+    for item in items:
+        quick = item.get_closest_marker("quick")
+        if quick is None or item.get_closest_marker("slow"):
+            continue
+        name = item.nodeid.partition("[")[0]
+        seen[name] += 1
+        if seen[name] > quick.args[0]:
+            item.add_marker(pytest.mark.slow)
+
 
 gc.disable()  # until all tests are imported: what modules make is there to stay
 

@@ -183,7 +183,7 @@ _ENTRIES = (
             Sign(
                 Order.VERDICT,
                 "its host needs longer between launches, and the step would be shorter if it issued as its peers do",
-                "analysis.slowrank.slow_launch:slow_launch",
+                "analysis.slowrank.answers.slow_launch:slow_launch",
                 (Row("time between two launches of the host"),),
             ),
         ),
@@ -197,7 +197,7 @@ _ENTRIES = (
             Sign(
                 Order.VERDICT,
                 "transfers take longer than their peers' though everybody arrived in time",
-                "analysis.slowrank.slow_link:slow_link",
+                "analysis.slowrank.hypotheses.slow_link:slow_link",
                 (Row("transfer of one message, all members present"),),
             ),
         ),
@@ -210,17 +210,17 @@ _ENTRIES = (
             Sign(
                 Order.VERDICT,
                 "the longest rank changes from step to step, and attention varies more than the other compute",
-                "analysis.slowrank.data_imbalance:uneven_data",
+                "analysis.slowrank.hypotheses.data_imbalance:uneven_data",
             ),
             Sign(
                 Order.VERDICT,
                 "kernels vary together on all that work on the same data",
-                "analysis.slowrank.dealt_price:dealt_ns",
+                "analysis.slowrank.hypotheses.dealt_price:dealt_ns",
             ),
             Sign(
                 Order.VERDICT,
                 "the work behind all-to-alls follows the number of elements that they brought",
-                "analysis.slowrank.data_imbalance:uneven_tokens",
+                "analysis.slowrank.hypotheses.data_imbalance:uneven_tokens",
             ),
         ),
     ),
@@ -232,7 +232,7 @@ _ENTRIES = (
             Sign(
                 Order.VERDICT,
                 "all ranks of one pipeline stage work longer than the other stages",
-                "analysis.slowrank.long_stage:long_stage",
+                "analysis.slowrank.hypotheses.long_stage:long_stage",
                 (Row("own time of stage {stage} a step"),),
             ),
         ),

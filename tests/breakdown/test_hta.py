@@ -19,17 +19,22 @@ spent = analysis.get_temporal_breakdown(visualize=False).to_dict("records")
 beside = analysis.get_comm_comp_overlap(visualize=False).to_dict("records")
 print("\\n" + json.dumps([spent, beside]))
 """
+AHEAD_US = 100
 NEEDS_HTA = pytest.mark.skipif(
     importlib.util.find_spec("hta") is None, reason="needs `make bench`'s extra hta"
 )
 
 
 def events(rows):
-    """The rows as events of Kineto, every kernel launched at the begin of its step."""
+    """The rows as events of Kineto, every kernel launched ahead of its step.
+
+    Communication behind which nothing is launched yet holds nothing up: `breakdown` gives that time to the host, and HTA,
+    which looks at no launch, to communication.
+    """
     kernels = [r for r in rows if r["cat"] == "kernel"]
     marks = [r for r in rows if r["cat"] == "user_annotation"]
     for number, kernel in enumerate(kernels, 1):
-        begin = kernel["ts"] // 1000 // STEP_US * STEP_US
+        begin = max(0, kernel["ts"] // 1000 // STEP_US * STEP_US - AHEAD_US)
         args = {"correlation": number}
         yield {"ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernel", "ts": begin, "dur": 1, "pid": 1, "tid": 1,
                "args": args}  # fmt: skip
@@ -79,8 +84,7 @@ def test_hta_finds_the_same_times(tmp_path):
     assert sorted(found) == [0, 1]
     for theirs, overlap in zip(spent, beside, strict=True):
         ours = found[theirs["rank"]]
-        span = ours.steps * STEP_US * 1000
-        assert ours.parts.step_ns == span == 1000 * theirs["kernel_time(us)"]
+        assert ours.parts.step_ns == 1000 * theirs["kernel_time(us)"]
         assert ours.parts.compute_ns == 1000 * theirs["compute_time(us)"]
         assert ours.communication_ns - ours.hidden_ns == 1000 * theirs["non_compute_time(us)"]
         alone = ours.parts.host_ns + ours.parts.idle_ns

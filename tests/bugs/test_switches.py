@@ -20,6 +20,7 @@ def both(ranks, tables, switch):
 
 
 @pytest.mark.parametrize("sequence_parallel", [True, False])
+@pytest.mark.quick(1)
 def test_fp32_sums_over_two_tensor_ranks_are_equal(ranks, sequence_parallel):
     """A sum of two BF16 numbers, rounded once, is the same in whichever format it is made."""
     before, after = both(
@@ -28,6 +29,7 @@ def test_fp32_sums_over_two_tensor_ranks_are_equal(ranks, sequence_parallel):
     assert not differing(before, after)
 
 
+@pytest.mark.slow
 def test_sums_over_four_tensor_ranks_in_fp32_round_once(ranks):
     before, after = both(ranks, {"mesh": {"tp": 4}}, {"tp_reduce": "fp32"})
     kind, step, _ = differing(before, after)[0]
@@ -35,6 +37,7 @@ def test_sums_over_four_tensor_ranks_in_fp32_round_once(ranks):
     assert largest_change(before, after, "forward") < 0.05
 
 
+@pytest.mark.slow
 def test_a_stacked_loss_changes_the_report_only(ranks):
     before, after = both(
         ranks,

@@ -27,6 +27,7 @@ def test_page_shows_every_kind():
 
 
 @pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.quick(1)
 def test_commands_of_the_page_run(tracekit, repository, command):
     _, *arguments = shlex.split(
         os.path.expandvars(command).replace("/var/lib/node_exporter", str(repository))

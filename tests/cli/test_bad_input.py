@@ -39,6 +39,7 @@ def one_sentence(done, code=3):
 
 @pytest.mark.parametrize("case", BAD)
 @pytest.mark.parametrize("command", ["slowrank", "whatif", "breakdown", "ingest"])
+@pytest.mark.quick(5)
 def test_a_bad_file_alone(tracekit, tmp_path, case, command):
     data, reason = BAD[case]
     path = tmp_path / "rank0.json"
@@ -51,6 +52,7 @@ def test_a_bad_file_alone(tracekit, tmp_path, case, command):
 
 
 @pytest.mark.parametrize("case", BAD)
+@pytest.mark.quick(1)
 def test_a_bad_file_is_named_and_the_rest_answered(tracekit, copy, case):
     folder, truth = copy
     data, reason = BAD[case]
@@ -248,6 +250,7 @@ def terminal(arguments, **environment):
     return seen
 
 
+@pytest.mark.slow
 def test_no_color_holds_on_a_terminal(slow):
     shown = terminal(["slowrank", slow[0]], NO_COLOR="1")
     assert b"SLOW RANK" in shown
@@ -258,13 +261,15 @@ def test_quiet_sends_a_terminal_nothing_but_the_answer(slow):
     assert b"\x1b" not in terminal(["slowrank", slow[0], "--quiet"])
 
 
+@pytest.mark.slow
 def test_lines_fit_the_terminal_and_no_file(slow, tracekit):
     shown = terminal(["slowrank", slow[0], "--quiet"], COLUMNS="80").decode().splitlines()
     assert max(map(len, shown)) <= 80
-    assert " ".join(" ".join(shown).split()) == " ".join(tracekit("slowrank", slow[0]).out.split())
-    assert any(len(line) > 80 for line in tracekit("slowrank", slow[0]).out.splitlines())
+    whole = tracekit("slowrank", slow[0]).out
+    assert " ".join(" ".join(shown).split()) == " ".join(whole.split())
+    assert any(len(line) > 80 for line in whole.splitlines())
     narrow = terminal(["slowrank", slow[0], "--quiet"], COLUMNS="30").decode().splitlines()
-    assert narrow == tracekit("slowrank", slow[0]).out.splitlines()
+    assert narrow == whole.splitlines()
 
 
 def test_a_refusal_lists_the_rejected_files(tracekit, copy, tmp_path):

@@ -38,6 +38,18 @@ def answered(tracekit, repository, tmp_path):
 
 
 @pytest.fixture
+def document(tracekit, repository, tmp_path):
+    """What a command says, as JSON."""
+
+    def ask(*arguments):
+        done = tracekit(*arguments, "--quiet", "--json", tmp_path / "answer.json")
+        assert done.code == 0, done.err
+        return json.loads((tmp_path / "answer.json").read_text())
+
+    return ask
+
+
+@pytest.fixture
 def repository(monkeypatch):
     monkeypatch.chdir(ROOT)
 
@@ -48,12 +60,13 @@ def shown(value, texts):
         assert value in text, (kind, value)
 
 
-def test_commands_tell_one_step(answered):
+@pytest.mark.slow
+def test_commands_tell_one_step(document):
     """slowrank, whatif, breakdown and diff measure the same steps of one run."""
-    slow, _, _ = answered("slowrank", SLOW)
-    priced, _, _ = answered("whatif", SLOW)
-    parts, _, _ = answered("breakdown", SLOW)
-    changed, _, _ = answered("diff", HEALTHY, SLOW)
+    slow = document("slowrank", SLOW)
+    priced = document("whatif", SLOW)
+    parts = document("breakdown", SLOW)
+    changed = document("diff", HEALTHY, SLOW)
     assert slow["steps"] == priced["steps"] == parts["steps"] == changed["after"]["steps"]
     assert slow["mesh"] == priced["mesh"] == parts["mesh"] == changed["after"]["mesh"]
     assert slow["ranks"] == priced["ranks"] == parts["ranks"] == changed["after"]["ranks"]
@@ -62,7 +75,7 @@ def test_commands_tell_one_step(answered):
     assert mean == pytest.approx(priced["step_ms"], rel=1e-4)
     (suspect,) = slow["suspects"]
     assert changed["ranks"][0]["what"] == f"rank {suspect['rank']}"
-    one, _, _ = answered("whatif", SLOW, "--fix", f"rank={suspect['rank']}")
+    one = document("whatif", SLOW, "--fix", f"rank={suspect['rank']}")
     assert one["answers"][0]["lost_ms"] == pytest.approx(suspect["lost_ms_per_step"], rel=0.02)
 
 
@@ -108,6 +121,7 @@ def test_changes_agree(answered):
     assert [r["change_ns"] for r in rows if r["kind"] == "part"] == pytest.approx(changes, abs=1)
 
 
+@pytest.mark.slow
 def test_course_agrees(tmp_path):
     found = library.trend(windows(tmp_path / "run", 12, lambda rank, window: 1 + 0.02 * window * (rank == 2)))
     told, page, text = trend_document(found), trend_html(found), trend_text(found)

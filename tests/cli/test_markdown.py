@@ -50,6 +50,7 @@ def read(markdown):
     ("slowrank", "slow_compute"), ("slowrank", "healthy"), ("whatif", "slow_compute"), ("breakdown", "demo_slow_tp"),
     ("hang", "hang_host_stall"),
 ]))  # fmt: skip
+@pytest.mark.slow
 def test_words_are_those_of_the_text(tracekit, ingested, arguments, tmp_path):
     command, sample = arguments
     source = f"{SAMPLES}/{sample}" if command == "hang" else ingested(sample)

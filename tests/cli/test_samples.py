@@ -12,6 +12,7 @@ RECORDED = sorted(p.parent.name for p in SAMPLES.glob("*/trace"))
 
 
 @pytest.mark.parametrize("name", quick_first(1, sorted(RECORDED, key=lambda n: n != "demo_slow_tp")))
+@pytest.mark.slow
 def test_a_sample_is_ingested_and_answered_alike(name, tracekit, tmp_path):
     told = tracekit("ingest", SAMPLES / name, "--out", tmp_path / "run")
     assert (told.code, told.err) == (0, "")

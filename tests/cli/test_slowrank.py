@@ -33,6 +33,7 @@ def test_a_healthy_job_is_healthy(tracekit, healthy):
         ("slow_link,imbalance", 0),
     ],
 )
+@pytest.mark.quick(2)
 def test_fail_on_a_slow_job(tracekit, slow, kinds, code):
     assert tracekit("slowrank", slow[0], "--fail-on", kinds).code == code
 
@@ -57,6 +58,7 @@ def test_json_on_stdout_is_json_alone(tracekit, slow):
     assert done.err == ""
 
 
+@pytest.mark.slow
 def test_json_to_a_file_leaves_the_text_on_stdout(tracekit, slow, tmp_path):
     target = tmp_path / "answer.json"
     done = tracekit("slowrank", slow[0], "--json", target)
@@ -78,6 +80,7 @@ def test_two_runs_give_the_same_bytes(tracekit, slow):
     assert tracekit("slowrank", slow[0], "--verbose").out == tracekit("slowrank", slow[0], "--verbose").out
 
 
+@pytest.mark.slow
 def test_an_ingested_run_and_raw_files_give_equal_bytes(tracekit, slow, tmp_path):
     ingested = tracekit("ingest", slow[0], "--out", tmp_path / "run")
     assert ingested.code == 0
@@ -229,6 +232,7 @@ def test_a_fault_shows_where_when_asked(monkeypatch, slow, capfd):
         main()
 
 
+@pytest.mark.slow
 def test_the_installed_program_answers_in_plain_text_without_terminal(slow):
     script = [
         sys.executable,

@@ -53,6 +53,7 @@ def test_every_help_survives_every_state_of_the_streams():
     assert judged(ends(HELPS)) == []
 
 
+@pytest.mark.slow
 def test_refusals_keep_their_code_without_stderr():
     found = ends(REFUSED)
     assert {(words[0], code) for words, _, _, code, _ in found} == {
@@ -62,6 +63,7 @@ def test_refusals_keep_their_code_without_stderr():
     }
 
 
+@pytest.mark.slow
 def test_a_file_is_answer_enough_where_stdout_is_closed(tmp_path):
     answer = tmp_path / "answer.json"
     calls = [[*words, "--json", str(answer)] for words in ANSWERS if words[1] in {"schedule", "memory"}]

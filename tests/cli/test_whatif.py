@@ -32,6 +32,7 @@ def test_json_alone_on_stdout_or_in_a_file(tracekit, slow, tmp_path):
 
 
 @pytest.mark.parametrize("fix", ["rank=77", "axis=xp", "op=nothing", "stage=9", "speed=3", "rank=-1", "rank"])
+@pytest.mark.quick(2)
 def test_an_unknown_fix_is_a_usage_error(tracekit, slow, fix):
     done = tracekit("whatif", slow[0], "--fix", fix)
     assert (done.code, done.out) == (2, "")

@@ -166,6 +166,7 @@ def test_quality_rows_name_their_kind(told):
         assert set(row) <= {"kind", "path", "count", "kept_events", "detail"}
 
 
+@pytest.mark.slow
 def test_a_host_is_named_where_the_input_tells(tmp_path):
     options = {"steps": 4, "missing": set(), "truncated": {}, "style": "megatron"}
     case = generate(kind="slow_compute", host_name=True, **CASES["slow_compute"], **options)

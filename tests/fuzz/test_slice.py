@@ -13,6 +13,7 @@ UNNAMED = "nameless"
 
 @pytest.mark.parametrize("seed", quick_first(1, [77, 78, 79, 80, 81]))
 @pytest.mark.parametrize("reader", READERS)
+@pytest.mark.quick(3)
 def test_damaged_files_get_an_answer_or_a_sentence(tmp_path, reader, seed):
     ends = {}
     for number in range(INPUTS.get(reader, MOST)):

@@ -78,6 +78,7 @@ def test_a_planted_fault_costs_what_the_truth_says(kind):
     assert case.truth.verdict != "healthy"
 
 
+@pytest.mark.slow
 def test_slack_costs_nothing():
     for seed in range(6):
         truth = generate(seed, kind="healthy_slack", world=16).truth
@@ -94,6 +95,7 @@ def test_one_seed_gives_the_same_bytes(tmp_path):
     assert texts[0]
 
 
+@pytest.mark.slow
 def test_a_shifted_clock_shifts_times_and_changes_nothing_else(tmp_path):
     plain = {"gz": False, "truncated": {}, "missing": set(), "metadata_last": False}
     case = generate(2, world=8, **plain)

@@ -127,6 +127,7 @@ def loaded(dumps, folder):
 @pytest.mark.parametrize("shape", quick_first(1, ["both", "as they are", "renumbered", "renamed"]))
 @pytest.mark.parametrize("cut", quick_first(1, [5, None]))
 @pytest.mark.parametrize("name", sorted(REAL))
+@pytest.mark.quick(1)
 def test_real_hangs_without_one_to_three_victims(real, name, cut, shape, tmp_path):
     rng = random.Random(len(shape)) if shape in {"renumbered", "both"} else None
     files, culprits = variant(real / name, rng, cut, shape in {"renamed", "both"})
@@ -151,6 +152,7 @@ def test_real_hangs_without_one_to_three_victims(real, name, cut, shape, tmp_pat
 @pytest.mark.realdata
 @pytest.mark.parametrize("cut", [None, 5])
 @pytest.mark.parametrize("name", sorted(REAL))
+@pytest.mark.quick(1)
 def test_real_hangs_with_files_missing_on_disk(real, name, cut, tmp_path):
     files, culprits = variant(real / name, random.Random(11), cut, renamed=True)
     for turn in range(6):
@@ -181,6 +183,7 @@ def test_real_hangs_with_files_missing_on_disk(real, name, cut, tmp_path):
         (7200148, "cut"),
     ],
 )
+@pytest.mark.quick(4)
 def test_a_missing_partners_calls_blame_nobody_innocent(seed, shown):
     found = answer((seed, shown))
     assert found.outcome in {"right", "inconclusive"}, found.told

@@ -88,6 +88,7 @@ def test_a_message_batch_ends_with_its_coalesced_call(judge):
 
 @pytest.mark.parametrize("axis", quick_first(3, ["tpcp", "twin", "tp", "cp", "pp", "dp"]))
 @pytest.mark.parametrize("fault", ["host_stall", "skip", "device_unseen", "wrong_size", "wrong_op"])
+@pytest.mark.quick(4)
 def test_nested_groups_and_two_groups_of_equal_members(judge, fault, axis):
     case = make(3, fault, axis, MESH, nested=True)
     finding = judge(case)
@@ -108,6 +109,7 @@ def test_hosts_may_run_ahead_by_hundreds_of_calls(judge, fault, window):
 
 
 @pytest.mark.parametrize("axis", quick_nth(2, AXES))
+@pytest.mark.quick(1)
 def test_clocks_do_not_change_the_call_named(judge, axis):
     for seed in range(6):
         case = make(seed, "host_stall", axis, MESH)

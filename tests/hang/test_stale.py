@@ -40,6 +40,7 @@ def with_older(case, rank, calls, open_=0):
 
 @pytest.mark.parametrize("axis", ["tp", "cp", "pp", "dp"])
 @pytest.mark.parametrize("calls", quick_first(1, [2, 30, 1, 5, 12]))
+@pytest.mark.quick(1)
 def test_a_culprit_whose_dump_is_older_is_named(judge, axis, calls):
     named = 0
     for seed in range(4):

@@ -64,6 +64,7 @@ def test_polled_times_blame_no_innocent(kind, seed):
     assert finding is None or "placed_calls" in kinds(finding)
 
 
+@pytest.mark.slow
 def test_start_and_end_do_without_a_duration(recorded, tmp_path):
     truth, dumps = recorded
     for dump in dumps.values():
@@ -116,6 +117,7 @@ def test_dumps_without_timing_say_what_to_record(tmp_path):
         load([str(tmp_path / "untimed")])
 
 
+@pytest.mark.slow
 def test_a_rank_without_timing_is_rejected_and_missing(recorded, tmp_path):
     truth, dumps = recorded
     victim = next(r for r in dumps if r not in truth.suspects)
@@ -142,6 +144,7 @@ def test_stuck_and_slow_in_one_tool(recorded, tmp_path):
     assert "tracekit hang" in row.detail
 
 
+@pytest.mark.slow
 def test_the_command_says_what_it_read(recorded, tmp_path):
     truth, dumps = recorded
     folder = write(dumps, tmp_path / "fr")
@@ -151,6 +154,7 @@ def test_the_command_says_what_it_read(recorded, tmp_path):
     assert "flight_recorder_input" in {q["kind"] for q in document["quality"]}
 
 
+@pytest.mark.slow
 def test_groups_of_the_same_members_count_apart(recorded, tmp_path):
     """A second group of the same ranks, whose calls carry the same numbers, does not change the answer."""
     truth, dumps = recorded

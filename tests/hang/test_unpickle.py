@@ -76,6 +76,7 @@ def test_every_door_to_code_is_shut(opcode):
 
 
 @pytest.mark.parametrize("name", quick_nth(3, sorted(BOMBS)))
+@pytest.mark.quick(1)
 def test_bombs_are_refused_and_the_rest_is_read(tmp_path, name):
     bomb, good = tmp_path / "bomb_1", tmp_path / "good_2"
     bomb.write_bytes(BOMBS[name])

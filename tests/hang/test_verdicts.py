@@ -23,6 +23,7 @@ KINDS = {
 @pytest.mark.parametrize("axis", ["tp", "cp", "pp", "dp"])
 @pytest.mark.parametrize("fault", sorted(KINDS))
 @pytest.mark.parametrize("seed", quick_first(1, range(3)))
+@pytest.mark.quick(6)
 def test_right_rank_and_kind(judge, fault, axis, seed):
     case = make(seed, fault, axis, MESH)
     finding = judge(case)

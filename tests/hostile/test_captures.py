@@ -77,6 +77,7 @@ WILD = {
 
 
 @pytest.mark.parametrize(("name", "value"), [(n, v) for n, values in WILD.items() for v in values])
+@pytest.mark.quick(6)
 def test_a_wild_number_refuses_the_plan(tmp_path, name, value):
     one = Reduction(
         label="w", axis="dp", op="all_reduce", phase="reduce", dtype="f", group=(0, 1), operands=(0,)

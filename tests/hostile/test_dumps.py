@@ -73,6 +73,7 @@ def test_a_job_that_counts_far_is_answered(tmp_path):
 
 @pytest.mark.parametrize("value", quick_first(3, HUGE))
 @pytest.mark.parametrize("key", NUMBERS)
+@pytest.mark.quick(9)
 def test_a_wild_number_names_no_innocent(tmp_path, key, value):
     found = case()
     finding = answer(tmp_path / "x", with_entry(found, 12, **{key: value}))
@@ -209,6 +210,7 @@ CONTRADICTIONS = {
 
 @pytest.mark.parametrize("name", CONTRADICTIONS)
 @pytest.mark.parametrize("seed", quick_first(1, [8, 3, 5, 6, 2, 0, 7]))
+@pytest.mark.quick(4)
 def test_a_dump_that_contradicts_itself_flips_nothing(tmp_path, seed, name):
     found = case(seed)
     whole = judged(answer(tmp_path / "whole", found.dumps))

@@ -207,6 +207,7 @@ def test_a_full_disk_is_one_sentence(tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == ["traces"]
 
 
+@pytest.mark.slow
 def test_a_full_stdout_is_one_sentence(tmp_path):
     traces = write(tmp_path / "traces", documents())
     call = "from tracekit_cli.tracekit import main; import sys; sys.argv[0] = 'tracekit'; main()"
@@ -223,6 +224,7 @@ def test_a_full_stdout_is_one_sentence(tmp_path):
 
 
 @pytest.mark.parametrize("name", quick_first(2, ["/proc/a.json", "link.json", "folder", "none/a.json"]))
+@pytest.mark.quick(1)
 def test_an_answer_that_cannot_be_written_is_told_first(tmp_path, name):
     (tmp_path / "link.json").symlink_to(tmp_path / "target")
     (tmp_path / "folder").mkdir()
@@ -242,6 +244,7 @@ def test_a_folder_that_takes_nothing_is_told_first(tmp_path):
     assert not (tmp_path / "ran").exists()
 
 
+@pytest.mark.slow
 def test_a_device_is_written_to_and_not_replaced(tmp_path):
     traces = write(tmp_path / "traces", documents())
     os.mkfifo(tmp_path / "pipe")

@@ -38,6 +38,7 @@ def test_one_file_of_another_job_is_set_apart(tmp_path):
     assert found.verdict != "healthy"
 
 
+@pytest.mark.slow
 def test_a_number_is_not_asked_for_twice(tmp_path):
     """Halves of two recordings in a folder beside another job's: `--job 1` chose the folder already."""
     one, other = documents(), documents(302, "healthy")
@@ -49,6 +50,7 @@ def test_a_number_is_not_asked_for_twice(tmp_path):
         analyse(load([str(tmp_path)], job=1))
 
 
+@pytest.mark.slow
 def test_two_runs_in_two_folders_are_refused(tmp_path):
     monday = write(tmp_path / "monday", documents())
     tuesday = write(tmp_path / "tuesday", [later(t) for t in documents(302, "healthy")])
@@ -68,6 +70,7 @@ def test_a_clock_days_off_is_no_other_job(tmp_path):
 
 
 @pytest.mark.parametrize("kept", quick_first(6, SUBSETS[::15] + [s for i, s in enumerate(SUBSETS) if i % 15]))
+@pytest.mark.quick(1)
 def test_any_ranks_give_the_culprit_or_leave_it_open(tmp_path, kept):
     found = answer(write(tmp_path, [t if str(r) in kept else None for r, t in enumerate(documents())]))
     assert found.verdict in {

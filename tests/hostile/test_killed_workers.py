@@ -38,6 +38,7 @@ def test_one_kill_from_outside_refuses_no_file(tmp_path):
 
 @pytest.mark.parametrize("jobs", [1, 2])
 @pytest.mark.parametrize(("sign", "most"), [(signal.SIGKILL, 3), (signal.SIGSEGV, 2)])
+@pytest.mark.quick(1)
 def test_what_dies_each_time_is_refused(tmp_path, sign, most, jobs):
     """After task 0 in the same worker, then in a fresh one; killed from outside, in one more.
 

@@ -89,6 +89,7 @@ def test_a_trace_that_kills_its_parser_is_rejected(job, tmp_path, capsys, monkey
 
 
 @pytest.mark.parametrize("end", [".gz", ".zst"])
+@pytest.mark.quick(1)
 def test_an_archive_that_kills_its_reader_is_rejected(tmp_path, capsys, monkeypatch, end):
     pack = gzip.compress if end == ".gz" else zstandard.ZstdCompressor().compress
     (tmp_path / "in").mkdir()

@@ -65,6 +65,7 @@ def test_a_flipped_bit_refuses_the_file(run, name):
 
 
 @pytest.mark.parametrize("name", FILES)
+@pytest.mark.quick(1)
 def test_a_cut_file_is_refused(run, name):
     data = (run / name).read_bytes()
     for length in (0, 1, len(data) // 2, len(data) - 2):
@@ -157,6 +158,7 @@ def with_numbers(run, name, value):
 
 
 @pytest.mark.parametrize("name", quick_nth(3, RANGED))
+@pytest.mark.quick(2)
 def test_every_whole_number_of_an_event_has_a_range(run, name):
     least = -(2 ** (EVENTS.field(name).type.bit_width - 1))
     if name == "micro_batch":  # of its 32 bits nothing is too small
@@ -167,6 +169,7 @@ def test_every_whole_number_of_an_event_has_a_range(run, name):
 
 @pytest.mark.parametrize("value", quick_first(1, [2**31 - 1, 2**62 - 1, 2**20 - 1]))
 @pytest.mark.parametrize("name", quick_first(3, RANGED))
+@pytest.mark.quick(1)
 def test_large_numbers_of_events_blame_no_innocent(run, name, value):
     """The largest that a column may hold, or is refused with the file named."""
     with_numbers(run, name, min(value, 2 ** (EVENTS.field(name).type.bit_width - 1) - 1))

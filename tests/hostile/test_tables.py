@@ -30,6 +30,7 @@ def dropped(run):
 
 @pytest.mark.parametrize("value", quick_first(3, HUGE))
 @pytest.mark.parametrize("key", WHOLE)
+@pytest.mark.quick(3)
 def test_a_wild_number_costs_its_row(tmp_path, key, value):
     run = load([write(tmp_path / "x.parquet", with_row(**{key: value}))])
     assert (dropped(run), len(run.ranks), run.world_size) == (1, 6, 6)
@@ -66,6 +67,7 @@ def test_numbers_as_text_and_unsigned_are_read(tmp_path):
 
 @pytest.mark.parametrize("column", [[b"\xff"], [None], [[1]], [True], [{"a": 1}]])
 @pytest.mark.parametrize("key", ["stage", "optype", "start_ts", "seq_id"])
+@pytest.mark.quick(5)
 def test_a_column_of_another_kind_is_refused(tmp_path, key, column):
     listed = list(rows())
     path = write(tmp_path / "x.parquet", listed, **{key: column * len(listed)})

@@ -91,6 +91,7 @@ DAMAGE = {
 
 
 @pytest.mark.parametrize("name", quick_if(lambda name: sorted(DAMAGE).index(name) % 20 == 0, DAMAGE))
+@pytest.mark.quick(1)
 def test_a_wild_value_changes_no_answer(tmp_path, name):
     traces = one_parsed()
     DAMAGE[name](traces[DAMAGED])
@@ -110,6 +111,7 @@ def test_a_file_of_nothing_but_nulls_is_rejected(tmp_path):
 
 
 @pytest.mark.parametrize("window", quick_first(1, [1 << 20, 3000, 400]))
+@pytest.mark.slow
 def test_null_in_front_of_a_block_is_skipped(tmp_path, monkeypatch, window):
     monkeypatch.setattr(event_array, "WINDOW", window)
     monkeypatch.setattr(event_array, "SMALL", 100)

@@ -142,6 +142,7 @@ def test_recordings_are_read_alike(path, compiled):
     )  # words for streams
 
 
+@pytest.mark.slow
 def test_random_forms_are_read_alike(agreed):
     assert agreed(1, 250) > 100
 

@@ -97,6 +97,7 @@ def test_only_files_of_a_run_are_fetched(store, tmp_path):
     ("name", "kept"),
     [("manifest.json", 100), ("events/rank-000001.parquet", 100), ("events/rank-000001.parquet", None)],
 )
+@pytest.mark.quick(1)
 def test_damage_to_a_run_is_told_with_its_url(store, tmp_path, name, kept):
     load([str(SAMPLE)], out=tmp_path / "run")
     store.put(str(tmp_path / "run"), "/far/cut", recursive=True)

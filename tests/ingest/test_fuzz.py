@@ -113,6 +113,7 @@ def plain(name: Any) -> str:
 @given(
     st.sampled_from(TRACES), edits, st.sampled_from([13, 300, 1 << 20]), st.sampled_from([80, 600, 1 << 22])
 )
+@pytest.mark.slow
 def test_damage_yields_a_subset_of_what_is_there(data, steps, size, window):
     data = damaged(data, steps)
     with pytest.MonkeyPatch.context() as patch:

@@ -83,6 +83,7 @@ def row(finding, kind):
 
 
 @pytest.mark.parametrize("layout", WINDOWS)
+@pytest.mark.quick(1)
 def test_the_last_window_is_looked_at(tmp_path, job, layout):
     documents, slow = job
     finding = tracekit.slowrank(load(laid(tmp_path, documents, WINDOWS[layout])))
@@ -116,6 +117,7 @@ def test_every_command_reads_windows(tmp_path, job):
     assert tracekit.trend(kept) == tracekit.trend(run)
 
 
+@pytest.mark.slow
 def test_steps_choose_an_earlier_window(tmp_path, job):
     run = load(laid(tmp_path, job[0], WINDOWS["torchtitan"], steps=10))
     first = min(run.breakdown(steps=[(None, None)]).steps.analysed)
@@ -145,6 +147,7 @@ def test_short_windows_are_taken_together(tmp_path, job):
     )
 
 
+@pytest.mark.slow
 def test_windows_that_count_from_zero_follow_their_names(tmp_path, job):
     documents, slow = job
     folder = laid(tmp_path, documents, WINDOWS["torchtitan"], us=7.0)
@@ -177,6 +180,7 @@ def test_validation_is_no_window_of_training(tmp_path, job):
     ],
     ids=["days", "runs", "one folder", "other processes"],
 )
+@pytest.mark.quick(1)
 def test_two_jobs_are_still_refused(tmp_path, job, name):
     with pytest.raises(InputError, match=r"recordings of 2 jobs, .*choose one with --job 1"):
         load(laid(tmp_path, job[0], name, windows=2))

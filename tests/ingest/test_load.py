@@ -47,6 +47,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("case", BAD)
+@pytest.mark.quick(3)
 def test_a_bad_file_alone_and_among_good_ones(case, tmp_path):
     data, reason = BAD[case]
     path = put(tmp_path / "bad.json", data)

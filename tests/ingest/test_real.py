@@ -22,6 +22,7 @@ ALL += sorted((DATA / "kineto_dlrm8").glob("*.gz")) if DATA.is_dir() else []
 
 
 @pytest.mark.parametrize("path", quick_nth(2, ALL), ids=lambda p: p.name[:24])
+@pytest.mark.quick(1)
 def test_times_are_exact(path):
     run = load([str(path)])
     table = run.events(run.ranks[0].rank, ["ts", "dur", "name"])

@@ -67,6 +67,7 @@ def test_bare_array_and_missing_end():
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.quick(1)
 def test_truncated_anywhere_keeps_what_is_whole(layout):
     listed = [event(i) for i in range(8)]
     data = LAYOUTS[layout](document(listed)).encode()

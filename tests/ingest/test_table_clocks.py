@@ -23,6 +23,7 @@ def told(folder, rows):
 
 @pytest.mark.parametrize("by", [0.004, 0.3, 7.0, -1e6])
 @pytest.mark.parametrize("rows", [replicas([1, 2, 1]), pipeline()])
+@pytest.mark.quick(2)
 def test_a_shifted_clock_changes_no_answer(tmp_path, rows, by):
     verdict, step, suspects, answers = told(tmp_path / "a", rows)
     again = told(tmp_path / "b", shifted(rows, {1: by, 2: -by / 3}))

@@ -72,6 +72,7 @@ def test_the_flag_is_checked_against_the_whole_job(tmp_path):
 
 @needs_data
 @pytest.mark.realdata
+@pytest.mark.slow
 def test_the_published_job_with_one_rank_in_four():
     run = load([str(DATA / "ops" / "trace-AR.parquet")])
     assert run.world_size == 64

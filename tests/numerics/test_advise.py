@@ -61,6 +61,7 @@ def test_sixteen_micro_batches_need_fp32_and_two_do_not(ranks, tmp_path):
     assert many.extra_bytes == sum(b.extra_bytes for b in many.flagged)
 
 
+@pytest.mark.slow
 def test_all_ranks_count(ranks, tmp_path):
     ranks.run(whole_run, 2, configuration(tmp_path / "run", mesh={"tp": 2}))
     found = advise(tmp_path / "run")

@@ -61,6 +61,7 @@ def recorded(folder, bad, steps, monkeypatch):
 
 
 @pytest.mark.parametrize("bad", [0, 3, 11, None])
+@pytest.mark.quick(1)
 def test_the_first_divergent_step_is_found(tmp_path, monkeypatch, bad):
     record, calls = recorded(tmp_path, bad, 12, monkeypatch)
     found = bisect(12, record)

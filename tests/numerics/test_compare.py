@@ -35,6 +35,7 @@ def times(part, value, where=lambda _: True):
 @pytest.mark.parametrize(
     ("tp", "dp", "micro_batches"), [(1, 1, 1), (4, 1, 2), (2, 2, 2), (1, 4, 1), (4, 2, 4)]
 )
+@pytest.mark.quick(2)
 def test_equal_values_are_identical_on_any_mesh(tmp_path, tp, dp, micro_batches):
     finding = judge(tmp_path, Plan(tp=tp, dp=dp, micro_batches=micro_batches), Plan())
     assert finding.verdict == "identical"
@@ -66,6 +67,7 @@ def test_a_run_alone_is_checked_against_its_replay(tmp_path):
 
 
 @pytest.mark.parametrize("level", ["digest", "tensors"])
+@pytest.mark.quick(1)
 def test_a_factor_is_named_with_its_axis(tmp_path, level):
     plan = dataclasses.replace(PAR, level=level, dp=4)
     bug = with_change(plan, times("1/param_grad/layers.0", 4))
@@ -123,6 +125,7 @@ def test_a_doubled_collective_is_named(tmp_path):
     assert finding.explanation == "factor 2, the size of tp"
 
 
+@pytest.mark.slow
 def test_an_extra_collective_that_changes_nothing_is_no_bug(tmp_path):
     harmless = dataclasses.replace(PAR, order=1e-6, repeat=lambda key: "layers.0.mlp.down" in key)
     finding = judge(tmp_path, harmless, Plan(), dataclasses.replace(PAR, order=1e-6))
@@ -180,6 +183,7 @@ def test_swapped_tensors_are_named(tmp_path):
     assert finding.first_divergence.tensor == "layers.0.mlp.hidden"
 
 
+@pytest.mark.slow
 def test_swapped_rows_and_a_shift_need_values(tmp_path):
     def swap(key, coords, given):
         if key == "1/param/layers.1.mlp.weight/-1" and coords["tp"] == 1:

@@ -204,6 +204,7 @@ def test_other_environments_are_incomparable_but_threads_are_not(run, whole_run)
     assert "cpu_capability" in finding.reason
 
 
+@pytest.mark.slow
 def test_exit_codes_and_streams(tmp_path, run):
     other = write(tmp_path / "b", Plan())
     drifted = write(tmp_path / "c", Plan(order=1e-6))

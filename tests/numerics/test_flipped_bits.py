@@ -53,6 +53,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("level", "dtype", "bit"), CASES)
+@pytest.mark.quick(2)
 def test_flipped_bit_is_named(tmp_path, level, dtype, bit):
     found = explained(tmp_path, level, lambda value: turned(value, 21, bit), dtype)
     assert found.text == f"one flipped bit: bit {bit} of element (2, 5), all others are equal"

@@ -78,6 +78,7 @@ BENIGN = [
 
 
 @pytest.mark.parametrize(("name", "tables"), quick_but([b for b in BENIGN if b != BENIGN[6]], BENIGN))
+@pytest.mark.slow
 def test_benign_change_is_rounding(ranks, tmp_path, name, tables):
     finding = compare(changed(ranks, tmp_path / "run", name, tables), None, Options(make_replay=made))
     assert (finding.verdict, finding.proof) == ("rounding", "bound"), finding.reason

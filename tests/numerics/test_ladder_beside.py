@@ -52,6 +52,7 @@ def answered(*arguments):
     return answer.stdout
 
 
+@pytest.mark.slow
 def test_every_form_tells_the_ladder(climbed, tmp_path):
     parallel, baseline, _ = climbed
     forms = [f"--{kind}={tmp_path / kind}" for kind in ("json", "html", "markdown")]
@@ -74,6 +75,7 @@ def test_a_ladder_that_stands_is_shown_unasked(climbed):
     assert len(count) == 1
 
 
+@pytest.mark.slow
 def test_a_ladder_of_other_runs_is_never_shown(climbed, tmp_path):
     parallel, baseline, count = climbed
     climb_and_keep(parallel, baseline, parallel / "ladder")
@@ -84,6 +86,7 @@ def test_a_ladder_of_other_runs_is_never_shown(climbed, tmp_path):
     assert len(count) == 2
 
 
+@pytest.mark.slow
 def test_a_run_recorded_anew_has_no_ladder_yet(climbed):
     parallel, baseline, _ = climbed
     climb_and_keep(parallel, baseline, parallel / "ladder")
@@ -93,6 +96,7 @@ def test_a_run_recorded_anew_has_no_ladder_yet(climbed):
 
 
 @pytest.mark.parametrize("note", ["", "[", "[" * 4000, "7", "{}", '{"runs": ["", ""]}', None])
+@pytest.mark.quick(1)
 def test_damaged_notes_are_no_ladder(climbed, note):
     parallel, baseline, _ = climbed
     climb_and_keep(parallel, baseline, parallel / "ladder")
@@ -158,6 +162,7 @@ def test_a_picture_that_is_cut_says_so(tmp_path):
 
 
 @BROWSER
+@pytest.mark.slow
 def test_browser_shows_ladder_below_comparison(tmp_path):
     """Nothing is asked for or complained of, hostile names stay inert, both answers have a colour, also in the dark."""
     (parallel, baseline), *_ = pairs(tmp_path, drift)

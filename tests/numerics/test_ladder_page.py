@@ -112,6 +112,7 @@ def test_names_of_captures_stay_inert():
     assert page.count(harmless(EVIL)) > 6
 
 
+@pytest.mark.slow
 def test_the_command_writes_the_page(tmp_path):
     flags = [str(part) for pair in pairs(tmp_path, one_percent_in_second) for part in ("--pair", *pair)]
     arguments = ["ladder", *flags, "--html", str(tmp_path / "ladder.html")]

@@ -49,6 +49,7 @@ def test_another_mesh_drifts_and_its_origin_is_named(ranks, tmp_path, baseline, 
     assert broken_invariants(read_columns(open_capture(folder), Names())) == []
 
 
+@pytest.mark.slow
 def test_pipeline_and_recomputation_change_no_bit(ranks, tmp_path, baseline):
     for name, tables in (
         ("pp", {"mesh": {"pp": 2}}),
@@ -99,6 +100,7 @@ def test_planted_bugs_are_called_and_placed(ranks, tmp_path, baseline, fault, ta
         assert said in text
 
 
+@pytest.mark.slow
 def test_a_narrower_reduction_is_a_policy_not_a_bug(ranks, tmp_path, baseline):
     folder = run(ranks, tmp_path / "run", mesh={"dp": 3}, evidence={"capture": "digest", "faults": ["P44"]})
     finding = compare(folder, baseline, Options(replay=replayed(folder)))
@@ -106,6 +108,7 @@ def test_a_narrower_reduction_is_a_policy_not_a_bug(ranks, tmp_path, baseline):
     assert "bfloat16" in finding.explanation
 
 
+@pytest.mark.slow
 def test_order_plans_prove_a_bug_without_a_replay(ranks, tmp_path, baseline):
     """Attention is scaled wrongly in the first layer, before the first sum whose order the mesh changes."""
     folder = run(

@@ -45,6 +45,7 @@ def test_the_recorder_loads_nothing_of_the_replay():
     assert not [name for name in loaded if name.startswith("reftrain.replay")]
 
 
+@pytest.mark.slow
 def test_both_share_tables_of_places_only():
     """Number formats, chunk bounds and first values are derived on either side; documents and schedules are inputs."""
     both = set(loaded_by(CODE)) & set(loaded_by(RECORDER))

@@ -59,6 +59,7 @@ SLOW = [
 
 
 @pytest.mark.parametrize(("name", "policy"), quick_but(SLOW, CASES))
+@pytest.mark.quick(1)
 def test_three_steps_equal_in_every_bit(ranks, name, policy):
     config = matched.configuration((matched.LAYOUTS | matched.MORE)[name], policy)
     real = ranks.run(real_ranks.trained, config.mesh.world_size, config, matched.STEPS)
@@ -66,6 +67,7 @@ def test_three_steps_equal_in_every_bit(ranks, name, policy):
     assert found.equal == found.compared, str(found)
 
 
+@pytest.mark.slow
 def test_the_order_matters(ranks):
     """Without the run's order of sums hardly anything is equal, so that equality above says something."""
     config = matched.configuration(matched.LAYOUTS["tp2·dp3"], "fp32")
@@ -74,6 +76,7 @@ def test_the_order_matters(ranks):
     assert found.equal < found.compared / 2
 
 
+@pytest.mark.slow
 def test_fp64_is_replayed_too(ranks):
     config = matched.configuration(matched.LAYOUTS["tp2·dp3"], "fp64")
     real = ranks.run(real_ranks.trained, config.mesh.world_size, config, 1)

@@ -53,6 +53,7 @@ RUNS = {
         RUNS,
     ),
 )
+@pytest.mark.slow
 def test_every_row_of_a_run_is_in_its_replay(ranks, tmp_path, name):
     run = tmp_path / "run"
     captured(ranks, run, RUNS[name])
@@ -119,6 +120,7 @@ def test_a_second_run_replaces_capture_and_replay(ranks, tmp_path):
     ("variant", "changed"),
     [("rope=bf16", "layers.0.attention.qkv.queries"), ("reduce=bf16", "layers.0.grad")],
 )
+@pytest.mark.quick(1)
 def test_a_hypothesis_changes_what_it_names_first(ranks, tmp_path, variant, changed):
     run = tmp_path / "run"
     captured(ranks, run, {"mesh": {"dp": 2}, "run": {"steps": 1}})

@@ -57,6 +57,7 @@ QUICK = {"zb_h1", "gems"}
 
 
 @pytest.mark.parametrize("name", quick_but([name for name in RUNS if name not in QUICK], RUNS))
+@pytest.mark.quick(1)
 def test_schedule_is_replayed_bit_for_bit(ranks, tmp_path, name):
     run = tmp_path / "run"
     captured(ranks, run, RUNS[name])
@@ -75,6 +76,7 @@ BUGS = [
 
 
 @pytest.mark.parametrize(("bug", "tables", "verdict", "tensor", "axis"), quick_first(1, BUGS))
+@pytest.mark.slow
 def test_bug_of_schedule_is_called(ranks, tmp_path, bug, tables, verdict, tensor, axis):
     folder = tmp_path / "run"
     config = config_of(folder, {**tables, "evidence": {"capture": "tensors"}})

@@ -46,6 +46,7 @@ def resumed(ranks, folder, tables, level="digest"):
 
 
 @pytest.mark.parametrize("name", quick_but([name for name in RUNS if name != "fused, FP32"], RUNS))
+@pytest.mark.slow
 def test_every_row_of_a_resumed_run_is_replayed(ranks, tmp_path, name):
     run = resumed(ranks, tmp_path, RUNS[name])
     other = replayed(run)
@@ -63,6 +64,7 @@ def test_a_resumed_run_is_proved_identical(small):
     assert (found.verdict, found.proof) == ("identical", "matched_order")
 
 
+@pytest.mark.slow
 def test_the_forced_replay_goes_on_too(small, tmp_path):
     replay(small, tmp_path / "forced", "digest", (), (), None, forced=True)
     assert not unequal(small, tmp_path / "forced")

@@ -76,6 +76,7 @@ def proved(folder):
 
 
 @pytest.mark.parametrize("name", CALLS)
+@pytest.mark.quick(1)
 def test_calls_are_replayed_as_they_were_made(name, tmp_path):
     assert proved(train(tmp_path, CALLS[name])).verdict == "identical"
 
@@ -126,6 +127,7 @@ def tensors(folder):
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute:UserWarning")  # the compiler reads it
 @pytest.mark.parametrize("around", [compiled, in_place, by_blocks])
+@pytest.mark.quick(1)
 def test_compiled_models_are_recorded_whole_graphs_and_all(around, tmp_path):
     torch._dynamo.reset()
     torch._dynamo.utils.counters.clear()

@@ -60,6 +60,7 @@ def test_bounds_hold_and_are_near(one):
 @pytest.mark.parametrize(
     "one", JOBS, ids=lambda j: f"{j.schedule}-{j.mesh.pp}-{j.micro_batches}-{j.mesh.zero}"
 )
+@pytest.mark.quick(6)
 def test_the_fullest_rank_is_among_those_looked_at(one):
     model = MemoryModel(one)
     assert model.peak() == max(rank.peak for rank in model.ranks())

@@ -37,6 +37,7 @@ def test_plan_as_text_and_picture(tmp_path):
     assert json.loads(saved.read_text())["hardware"] == "a100"
 
 
+@pytest.mark.slow
 def test_documents_change_the_plan():
     plain = json.loads(call(*PLAN, "--json", "-").stdout)["choices"][0]["step_s"]
     short = json.loads(call(*PLAN, "--json", "-", "--mean-document", "256").stdout)["choices"][0]["step_s"]

@@ -56,6 +56,7 @@ def model():
     return DocumentModel(job_of_row(PREDICTED[1]), load_hardware("h100"), steps=12)
 
 
+@pytest.mark.slow
 def test_waiting_is_predicted_from_the_imbalance_alone(model):
     """ "Scaling Llama 3 Training", section 7.3.2: 1.44 fitted, 7.64 % and 65.75 % predicted within a quarter."""
     effect = model.effect(model.fit_mean(1.44), timed=3)

@@ -67,6 +67,7 @@ SLOW = (
 
 
 @pytest.mark.parametrize("name", quick_but(SLOW, CASES))
+@pytest.mark.quick(1)
 def test_the_peak_is_the_trackers_within_ten_percent(ranks, name):
     config = configure(*CASES[name])
     model = MemoryModel(job_of_run(config)).ranks()

@@ -141,6 +141,7 @@ def test_no_round_is_shorter_than_the_pipeline(pp, micro_batches, k):
 
 
 @pytest.mark.parametrize("gpus", [12, 15])
+@pytest.mark.slow
 def test_odd_numbers_of_devices_are_planned(gpus):
     """Rounds shorter than the pipeline once made the search of a warm-up take minutes."""
     told = []

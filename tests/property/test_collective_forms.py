@@ -43,6 +43,7 @@ def answered(case: Case, form: str, folder, *, flag: bool):
 @pytest.mark.parametrize("flag", [False, True], ids=["told by ends", "mesh given"])
 @pytest.mark.parametrize("form", quick_nth(2, OLD))
 @pytest.mark.parametrize(("shape", "seed", "kind"), quick_first(1, FLAT))
+@pytest.mark.quick(1)
 def test_streams_tell_groups_without_pipeline(tmp_path, shape, seed, kind, form, flag):
     case = job(shape, seed, kind)
     answer = answered(case, form, tmp_path, flag=flag)
@@ -54,6 +55,7 @@ def test_streams_tell_groups_without_pipeline(tmp_path, shape, seed, kind, form,
 @pytest.mark.parametrize("flag", [False, True], ids=["told by ends", "mesh given"])
 @pytest.mark.parametrize("form", quick_nth(2, OLD))
 @pytest.mark.parametrize(("shape", "seed", "kind"), quick_first(1, PIPED))
+@pytest.mark.quick(1)
 def test_a_pipeline_without_peers_blames_nobody_else(tmp_path, shape, seed, kind, form, flag):
     case = job(shape, seed, kind)
     with suppress(MeshError):  # nothing may tell which axis is the pipeline

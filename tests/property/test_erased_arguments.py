@@ -42,6 +42,7 @@ def without(case: Case, what: str, folder):
 
 @pytest.mark.parametrize("what", quick_if(QUICK.__contains__, sorted(set(ERASURES) - set(OPEN))))
 @pytest.mark.parametrize(("shape", "seed", "kind"), [*quick_first(1, FLAT), *quick_first(0, PIPED)])
+@pytest.mark.quick(1)
 def test_what_others_tell_may_be_missing(tmp_path, shape, seed, kind, what):
     recorded = job(shape, seed, kind)
     assert judge(recorded.truth, without(recorded, what, tmp_path)) == "right"

@@ -41,6 +41,7 @@ def answers(request, tmp_path_factory):
     return case.truth, whole, analyse(load([str(folder)]))
 
 
+@pytest.mark.slow
 def test_without_peers_the_culprit_stays_or_it_is_open(answers):
     truth, whole, erased = answers
     assert whole.verdict == "slow_rank"
@@ -78,6 +79,7 @@ def test_common_ends_tell_the_peers_again(answers):
 
 
 @pytest.mark.parametrize("seed", quick_first(1, [301, 302, 305]))
+@pytest.mark.slow
 def test_a_healthy_job_without_peers_blames_nobody(tmp_path, seed):
     generate(seed, kind="healthy").write(tmp_path)
     erase(tmp_path, PEERS)
@@ -86,6 +88,7 @@ def test_a_healthy_job_without_peers_blames_nobody(tmp_path, seed):
     assert not answer.suspects
 
 
+@pytest.mark.slow
 def test_a_model_that_misses_the_steps_proves_nothing(tmp_path, monkeypatch):
     case = generate(301, kind="slow_compute")
     case.write(tmp_path)

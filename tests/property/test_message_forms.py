@@ -37,6 +37,7 @@ def answered(seed: int, kind: str, p2p: str, form: str):
     "form", quick_nth(4, [f for f, form in FORMS.items() if f != "plain" and form.keys is None])
 )
 @pytest.mark.parametrize(("seed", "kind", "p2p"), quick_first(1, CASES))
+@pytest.mark.quick(1)
 def test_a_form_changes_no_answer(seed, kind, p2p, form):
     case = seed, kind, p2p
     plain, told = answered(*case, "plain"), answered(*case, form)

@@ -15,6 +15,7 @@ PRICE = 0.05  # relative: what inferred peers may cost of a price
 
 
 @pytest.mark.parametrize(("seed", "form"), quick_first(2, CASES))
+@pytest.mark.quick(1)
 def test_the_same_culprit_or_an_open_answer(seed, form):
     case = generate(seed, kind="slow_compute", world=8)
     assert case.job.mesh.sizes["pp"] > 1
@@ -29,6 +30,7 @@ def test_the_same_culprit_or_an_open_answer(seed, form):
 @pytest.mark.parametrize(
     ("seed", "form"), quick_first(2, [(600, PEERLESS[0]), (601, PEERLESS[1]), (605, PEERLESS[4])])
 )
+@pytest.mark.quick(1)
 def test_healthy_jobs_blame_nobody(seed, form):
     case = generate(seed, kind="healthy", world=8)
     untold = answer_case(replace(case, capture=replace(case.capture, form=form)))

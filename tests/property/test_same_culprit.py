@@ -50,38 +50,46 @@ def blames_nobody_else(case: Case) -> None:
     assert outcome in ("right", "inconclusive"), f"{outcome}: {finding.reason} (truth {case.truth})"
 
 
+@pytest.mark.quick(1)
 def test_the_plain_recording_is_answered_right(case):
     assert judge(case.truth, answer_case(case)) == "right"
 
 
 @pytest.mark.parametrize("ns", quick_first(1, [37_000_000, -1_000_000_000, 1_000_000_000]))
+@pytest.mark.quick(1)
 def test_shifting_a_clock_changes_nothing(case, ns):
     rank = (case.seed + ns // 1_000_000) % case.job.mesh.world
     assert judge(case.truth, answer_case(shift_clock(case, rank, ns))) == "right"
 
 
+@pytest.mark.quick(1)
 def test_shuffling_rows_changes_nothing(case):
     assert judge(case.truth, answer_case(shuffle_events(case))) == "right"
 
 
+@pytest.mark.quick(1)
 def test_renaming_files_changes_nothing(case):
     assert judge(case.truth, answer_case(rename_files(case))) == "right"
 
 
 @pytest.mark.parametrize("seed", quick_first(1, [1, 2]))
+@pytest.mark.quick(1)
 def test_moving_ranks_within_the_mesh_moves_the_culprit(case, seed):
     assert judge(*_truth_and_answer(permute_axes(case, seed))) == "right"
 
 
+@pytest.mark.quick(1)
 def test_permuted_ranks_name_one_culprit_or_request_mesh(case):
     with suppress(MeshError):  # an honest refusal: without strides the axes may not be told apart
         blames_nobody_else(permute_ranks(case, case.seed))
 
 
+@pytest.mark.quick(1)
 def test_splitting_files_at_a_step_names_nobody_else(case):
     blames_nobody_else(split_steps(case))
 
 
+@pytest.mark.quick(1)
 def test_losing_an_innocent_rank_names_nobody_else(case):
     innocent = max(set(range(case.job.mesh.world)) - case.truth.suspects)
     blames_nobody_else(drop_rank(case, innocent))

@@ -43,6 +43,7 @@ SLOW_RANK = kept(WORLD, {SLOW})
 
 
 @pytest.mark.parametrize("ranks", SLOW_RANK.values(), ids=SLOW_RANK.keys())
+@pytest.mark.quick(3)
 def test_a_table_of_replicas_names_nobody_else(tmp_path, ranks):
     slow = [2 if r == SLOW else 1 for r in range(WORLD)]
     finding = analyse(ingested(tmp_path, [row for row in replicas(slow) if row["rank"] in ranks]))
@@ -56,6 +57,7 @@ def test_a_table_of_replicas_names_nobody_else(tmp_path, ranks):
 @needs_data
 @pytest.mark.realdata
 @pytest.mark.parametrize("what", quick_first(4, sorted(kept(WORLD, LONG_STAGE))))
+@pytest.mark.quick(1)
 def test_a_published_table_names_nobody_else(tmp_path, what):
     ranks = kept(WORLD, LONG_STAGE)[what]
     table = pq.read_table(DATA / "ops" / "trace-ST.parquet")

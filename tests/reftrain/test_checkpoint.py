@@ -56,6 +56,7 @@ def test_any_mesh_loads_it(ranks, written, tmp_path, mesh):
     equal(workers.assemble(results), state)
 
 
+@pytest.mark.slow
 def test_pure_bf16_keeps_its_masters(ranks, tmp_path):
     config = configuration({"dp": 2}, numerics={"policy": "bf16_pure"})
     whole = workers.assemble(ranks.run(workers.continued, 2, config, str(tmp_path), "", 4))

@@ -39,6 +39,7 @@ def test_calls_nest(notes):
         assert stack == []
 
 
+@pytest.mark.slow
 def test_segments_hold_no_communication_and_know_their_work(notes):
     for of_rank in notes:
         inside = False

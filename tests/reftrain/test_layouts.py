@@ -46,6 +46,7 @@ SLOW = (
 
 
 @pytest.mark.parametrize("name", quick_but(SLOW, LAYOUTS))
+@pytest.mark.quick(3)
 def test_layout_equals_one_process(ranks, name):
     distance = measure(ranks, name)
     print(f"{name}: worst gradient {distance.worst} {distance.gradient:.1e}, loss {distance.loss:.1e}")
@@ -65,6 +66,7 @@ def test_receive_buffers_are_reused(ranks):
 
 
 @pytest.mark.parametrize("policy", quick_first(1, ["bf16", "fp32"]))
+@pytest.mark.slow
 def test_sixteen_ranks_repeat_in_every_bit(ranks, policy):
     config = load(
         None, {"mesh": {**FOUR_D, "zero": 2}, "numerics": {"policy": policy}, "model": {"layers": 2}}

@@ -227,6 +227,7 @@ def test_a_damaged_checkpoint_is_one_sentence(run, tmp_path):
     assert done.stderr.endswith("; name another finished checkpoint\n")
 
 
+@pytest.mark.slow
 def test_ranks_that_cannot_meet_say_so_in_one_sentence(run, tmp_path):
     """torch would add fifty lines of a C++ stack."""
     here = {"RANK": "1", "LOCAL_RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "9"}

@@ -74,6 +74,7 @@ def test_buckets_hold_what_the_limit_allows(ranks):
 
 
 @pytest.mark.parametrize("mesh", [{"dp": 3}, {"dp": 2, "cp": 2, "pp": 2}])
+@pytest.mark.quick(1)
 def test_gradients_in_buckets_are_those_of_one_rank(ranks, mesh):
     tables = {"model": MODEL, "data": {"batch_size": 12}, "numerics": {"policy": "fp64"}}
     made = load(None, {**tables, "mesh": {**mesh, "zero": 0, "bucket_mb": 0.01}})

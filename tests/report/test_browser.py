@@ -55,6 +55,7 @@ def test_largest_page_is_interactive_soon(found, page, tmp_path):  # noqa: F811
     assert max(taken.values()) < SOON_S, taken
 
 
+@pytest.mark.slow
 def test_folded_row_opens_and_closes(found, page, tmp_path):  # noqa: F811
     (tmp_path / "page.html").write_text(slowrank_html(*found))
     page.open(tmp_path / "page.html")

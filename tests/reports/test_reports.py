@@ -9,6 +9,7 @@ from tests.reports.page import DOCS, judged
 
 
 @pytest.mark.parametrize("report", quick_if(lambda report: report.quick, REPORTS), ids=lambda r: r.name)
+@pytest.mark.quick(1)
 def test_reports_are_judged_as_the_page_says(report, tmp_path):
     report.make(tmp_path)
     answer = ask(report.command, tmp_path)

@@ -192,6 +192,7 @@ def test_refusals_name_scheme_and_size(name, p, v, m, extra, words):
 
 @pytest.mark.parametrize(("largest", "fewest"), quick_first(1, [(4, 5), (6, 15)]))
 @pytest.mark.parametrize("name", list(SCHEMES))
+@pytest.mark.quick(3)
 def test_every_accepted_size_runs(name, largest, fewest):
     """All of p = 1 to 6 and m = 1 to 3p either run, messages and all, or are refused by name."""
     ran, refused = 0, []

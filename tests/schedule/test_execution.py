@@ -58,6 +58,7 @@ def test_every_scheme_is_executed():
     ("variant", "p"),
     quick_if(QUICK.__contains__, SYNCHRONOUS),
 )
+@pytest.mark.quick(2)
 def test_synchronous_schemes_equal_one_process(ranks, variant, p):
     found = measure(ranks, variant, p, [1, p, 2 * p + 1])
     assert {m for m, d in found.items() if isinstance(d, ScheduleError)} == REFUSED.get((variant, p), set())
@@ -69,6 +70,7 @@ def test_synchronous_schemes_equal_one_process(ranks, variant, p):
 
 @pytest.mark.parametrize("p", quick_first(1, [2, 4]))
 @pytest.mark.parametrize("variant", ASYNCHRONOUS)
+@pytest.mark.quick(1)
 def test_asynchronous_schemes_equal_the_emulation_with_stale_weights(ranks, variant, p):
     """Four steps give the same parameters within 1e-5; the newest weights would give others by 1e-3 and more."""
     found = measure(ranks, variant, p, [1, p, 2 * p + 1])
@@ -90,6 +92,7 @@ def test_asynchronous_schemes_equal_the_emulation_with_stale_weights(ranks, vari
         [(variant, tables) for variant in ("chimera direct", "zb_h1") for tables in OTHER_AXES],
     ),
 )
+@pytest.mark.slow
 def test_with_the_other_axes(ranks, variant, tables):
     if variant == "zb_h1" and "numerics" in tables:
         with pytest.raises(ConfigError, match="zb_h1 splits backwards"):
@@ -109,6 +112,7 @@ def test_with_the_other_axes(ranks, variant, tables):
 @pytest.mark.parametrize(
     "variant", quick_first(3, ["1f1b", "flexible", "zb_h1", "gpipe", "interleaved", "breadth_first", "afab"])
 )
+@pytest.mark.quick(1)
 def test_torchs_runtime_agrees(ranks, tmp_path, variant):
     """torch runs our tables from their CSV with our stages: the same gradients as by our own executor."""
     p, configs = 2, [configuration(variant, 2, m) for m in (2, 4)]

@@ -55,6 +55,7 @@ def test_more_pipelines():
     assert [row.ours for row in rows if row.scheme == f"chimera, {row.stages} pipelines"] == [0] * 4
 
 
+@pytest.mark.slow
 def test_llama_bubbles():
     rows = list(paper.llama_rows())
     for row in rows:

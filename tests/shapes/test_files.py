@@ -20,8 +20,8 @@ from tests.shapes.vote import vote
 
 SEEDS = (33, 1022, 98, 35, 70, 81, 1004, 1030, 2055, 25, 64, 1058, *range(3000, 3018), 3021)
 """Tensor groups, messages, rings, documents, experts, ZeRO-3; torch 2.3 to 2.12; from 3000 on every newer shape."""
-QUICK = (33, 1022, 98, 3003, 3012, 3021)
-"""Those that are always looked at, with CUDA graphs, Triton's launches and userbuffers."""
+QUICK = (33, 1022, 98, 3003, 3012)
+"""Those that are always looked at, with CUDA graphs and Triton's launches."""
 NEWER_SEEDS = range(3000, 3180)
 STEP_MS = {
     33: 13.154411126891029,
@@ -73,6 +73,7 @@ def slack(trace: Trace) -> float:
     return ROUNDED_US if "baseTimeNanoseconds" in trace else 0.0
 
 
+@pytest.mark.slow
 def test_kernels_of_a_stream_follow_each_other(recorded: list[Trace]) -> None:
     for trace in recorded:
         streams = events_of(trace, "kernel", "gpu_memcpy")
@@ -124,6 +125,7 @@ def test_a_seed_gives_the_same_files(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("seed", STEP_MS)
+@pytest.mark.quick(3)
 def test_a_seed_keeps_its_job(seed: int) -> None:
     assert make(drawn_case(seed)).step_us / 1e3 == pytest.approx(STEP_MS[seed], rel=1e-9)
 
@@ -152,6 +154,7 @@ def test_seeds_from_4000_record_some_ranks() -> None:
     assert not any(set(case.culprits) & set(case.recorded) for case in missing)
 
 
+@pytest.mark.slow
 def test_two_captures_are_two_files(tmp_path: Path) -> None:
     made = make(drawn_case(3005))
     save(made, tmp_path / "traces")
@@ -171,6 +174,7 @@ def test_a_graph_has_one_launch(tmp_path: Path) -> None:
     assert len(kernels) == 8 * len({event["args"]["correlation"] for event in kernels})
 
 
+@pytest.mark.slow
 def test_amd_devices_tell_less(tmp_path: Path) -> None:
     trace = traces(3004, tmp_path)[0]
     calls = events_of(trace, "cuda_runtime")

@@ -178,7 +178,9 @@ def test_refused_fault_is_found_in_its_file(command, tmp_path, fault, said):
     [
         (["--schedule", "zigzag"], "--schedule: 'zigzag' is unknown; choose"),
         (["--fault", "slow_compute:rank=8"], "'8' is no rank of a world of 8"),
-        (["--fault", "slow_compute:rank=1,steps=7"], "holds none of the 2 steps"),
+        pytest.param(
+            ["--fault", "slow_compute:rank=1,steps=7"], "holds none of the 2 steps", marks=pytest.mark.slow
+        ),
         (["--fault", "host_stall:rank=1,axis=cp"], "rank 1 makes no communication on cp call"),
         (["--hardware", "abacus"], "is no known machine"),
         (["--ranks", "3-9"], "'3-9' is not within 0-7"),

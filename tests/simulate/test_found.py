@@ -30,6 +30,7 @@ CASES = [
     ("mesh", "faults", "verdict", "cause", "ranks"),
     quick_but([*CASES[:6], *CASES[7:10]], CASES),
 )
+@pytest.mark.quick(1)
 def test_slowrank_finds_what_is_planted(tmp_path, mesh, faults, verdict, cause, ranks):
     setup, config = setup_of(mesh, *faults, steps=4)
     outcome = written(tmp_path, setup, config)
@@ -60,6 +61,7 @@ REPLICAS = [({"tp": 2, "dp": 4}, 5), ({"tp": 2, "pp": 2, "dp": 3}, 7), ({"tp": 2
 
 @pytest.mark.parametrize(("mesh", "rank"), quick_first(1, REPLICAS))
 @pytest.mark.parametrize("zero", quick_but([0], [0, 2]))
+@pytest.mark.slow
 def test_replicas_do_not_hide_the_price(tmp_path, mesh, rank, zero):
     """Gradients' all-reduces queue behind a late rank, which must not bind the step without its lateness."""
     tables = {"model": {"layers": 16}, "data": {"seq_len": 4096}}
@@ -85,6 +87,7 @@ HANGS = [
 
 
 @pytest.mark.parametrize(("fault", "verdict", "kind"), quick_but([*HANGS[1:4], HANGS[6]], HANGS))
+@pytest.mark.quick(2)
 def test_hang_names_the_rank_that_never_came(tmp_path, fault, verdict, kind):
     setup, config = setup_of({"tp": 4, "pp": 2, "dp": 4}, fault, steps=3)
     outcome = written(tmp_path, setup, config)

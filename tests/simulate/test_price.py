@@ -46,6 +46,7 @@ JOBS = [
 
 
 @pytest.mark.parametrize("job", quick_first(1, JOBS))
+@pytest.mark.slow
 def test_price_equals_the_counterfactual(tmp_path, job):
     tp, cp, pp, dp = job.sizes
     setup, config = setup_of(

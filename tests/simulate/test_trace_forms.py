@@ -53,6 +53,7 @@ def rows(folder, rank=SLOW):
 
 
 @pytest.mark.parametrize("form", quick_if(QUICK.__contains__, DEVICE_FORMS))
+@pytest.mark.quick(1)
 def test_rows_hold_what_the_version_writes(folders, form):
     trace, events = rows(folders(form))
     made, host = FORMS[form], [e for e in events if e["name"] == "record_param_comms"]
@@ -99,6 +100,7 @@ def test_the_newest_backend_numbers_all_calls_together(folders):
 
 
 @pytest.mark.parametrize("form", quick_if(QUICK.__contains__, NAMED))
+@pytest.mark.quick(1)
 def test_every_form_that_names_peers_gives_the_rank(folders, form):
     found = analyse(load([str(folders(form))]))
     assert (found.verdict, [s.rank for s in found.suspects]) == ("slow_rank", [SLOW])

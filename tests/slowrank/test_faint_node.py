@@ -17,6 +17,7 @@ def placed(run):
 
 
 @pytest.mark.parametrize(("factor", "verdict"), [(1.015, "inconclusive"), (1.0, "healthy")])
+@pytest.mark.quick(1)
 def test_a_node_that_is_a_little_slower_is_told(tmp_path, factor, verdict):
     run = job(tmp_path, MESH, slow=dict.fromkeys(NODE, factor), steps=3, layers=4, jitter=0.02)
     found = analyse(placed(run))

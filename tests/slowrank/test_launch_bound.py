@@ -33,6 +33,7 @@ def test_who_is_last_by_chance_is_not_named(tmp_path, recorded):
 
 
 @pytest.mark.parametrize("recorded", [True, False])
+@pytest.mark.quick(1)
 def test_a_late_loader_costs_what_hosts_allow(tmp_path, recorded):
     run, slow = host_bound(made(tmp_path, "slow"), recorded=recorded, loading=later(600))
     _, quick = host_bound(made(tmp_path, "quick"), loading=later(0))
@@ -45,6 +46,7 @@ def test_a_late_loader_costs_what_hosts_allow(tmp_path, recorded):
 
 
 @pytest.mark.parametrize("factor", [1.5, 3.0])
+@pytest.mark.quick(1)
 def test_a_slow_host_is_named_beside_quick_ones(tmp_path, factor):
     run, slow = host_bound(made(tmp_path, "slow"), pace=lambda rank: factor if rank == LAST else 1.0)
     _, quick = host_bound(made(tmp_path, "quick"))

@@ -64,6 +64,7 @@ def job(folder, pause, apart, *, launched):
 
 
 @pytest.mark.parametrize(("launched", "apart"), [(False, 0.001), (True, 0.001), (True, 5.0)])
+@pytest.mark.quick(1)
 def test_a_pause_costs_what_the_job_takes_longer(tmp_path, launched, apart):
     mesh = {"tp": 1, "cp": 1, "dp": REPLICAS, "pp": STAGES}
     pausing, quick = (

@@ -21,6 +21,7 @@ def test_one_long_step_does_not_hide_behind_documents(tmp_path, step):
 
 
 @pytest.mark.parametrize("seed", [4, 10, 18])
+@pytest.mark.quick(1)
 def test_ranks_in_turn_are_an_imbalance(tmp_path, seed):
     """The jobs of drawn ones in which one rank causes most: up to a third."""
     generate(seed, kind="doc_imbalance").write(tmp_path)
@@ -51,6 +52,7 @@ def halting(folder, gaps, steps=5, *, kernel=False):
 
 @pytest.mark.parametrize("gaps", [1, 2, 4])
 @pytest.mark.parametrize(("steps", "verdict"), [(5, "inconclusive"), (9, "inconclusive"), (10, "healthy")])
+@pytest.mark.quick(3)
 def test_a_process_that_pauses_had_no_accident(tmp_path, gaps, steps, verdict):
     """It costs 6 % of a step or more as far as five steps tell; of ten it may be a whim."""
     finding = analyse(halting(tmp_path, gaps, steps))

@@ -18,6 +18,7 @@ from tracekit.thresholds.slowrank import OTHER_STEPS_OF_DEVICE
 
 @pytest.mark.parametrize("kind", sorted({*NOBODYS_KINDS} - {"long_step", "long_operation"}))
 @pytest.mark.parametrize("seed", quick_first(1, [1, 2, 4]))
+@pytest.mark.quick(1)
 def test_one_long_step_among_five_is_nobodys_fault(kind, seed):
     found = mark(seed, kind=kind, world=8, steps=5)
     assert found.outcome == "right", found.answer
@@ -25,6 +26,7 @@ def test_one_long_step_among_five_is_nobodys_fault(kind, seed):
 
 @pytest.mark.parametrize("kind", ["long_step", "long_operation"])
 @pytest.mark.parametrize("steps", [5, pytest.param(12, marks=pytest.mark.slow)])
+@pytest.mark.quick(1)
 def test_one_long_step_of_five_is_open(kind, steps):
     """All kernels of a rank are longer in it, or its host pauses: that proves no health, and blames nobody."""
     finding = answer_case(generate(1, kind=kind, world=8, steps=steps))
@@ -37,6 +39,7 @@ def test_a_start_up_needs_two_other_steps():
 
 
 @pytest.mark.parametrize("steps", [2, 3])
+@pytest.mark.slow
 def test_one_long_operation_among_few_steps_leaves_it_open(steps):
     case = generate(3, kind="long_operation", world=8, steps=steps)
     finding = answer_case(case)
@@ -48,6 +51,7 @@ def test_one_long_operation_among_few_steps_leaves_it_open(steps):
 
 
 @pytest.mark.parametrize("seed", quick_first(1, [3, 5]))
+@pytest.mark.slow
 def test_an_intermittent_fault_recurs_and_is_found(seed):
     found = mark(seed, kind="intermittent", world=8, steps=6)
     assert found.outcome == "right", found.answer
@@ -70,6 +74,7 @@ FEW = [(1, 6, "is slow: nobody else"), (2, 2, "are both slow: two that")]
 
 
 @pytest.mark.parametrize(("ranks", "seed", "words"), FEW)
+@pytest.mark.quick(1)
 def test_a_stage_of_few_ranks_says_both(ranks, seed, words):
     mesh = Mesh(("tp", "cp", "pp", "dp"), {"tp": ranks, "cp": 1, "pp": 4, "dp": 1})
     finding = answer_case(generate(seed, kind="long_stage", mesh=mesh, steps=4))

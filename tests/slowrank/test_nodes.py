@@ -61,6 +61,7 @@ def pipeline(folder, replicas, slow=(), factor=5.0, devices=0, repeats=4, steps=
         (1, [(0, 1)], 2, 5, "slow_link"),
     ],
 )
+@pytest.mark.quick(2)
 def test_links_are_compared_with_their_like(tmp_path, replicas, slow, devices, factor, verdict):
     found = analyse(pipeline(tmp_path, replicas, slow, factor, devices))
     assert found.verdict == verdict, found.reason

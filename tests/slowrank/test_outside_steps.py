@@ -38,6 +38,7 @@ def test_a_device_slow_beside_whole_steps_leaves_it_open(tmp_path, number):
 
 @pytest.mark.parametrize("number", [0, 3])
 @pytest.mark.parametrize("extra_us", [0.0, 3000.0])
+@pytest.mark.quick(1)
 def test_parts_without_a_slow_device_are_no_doubt(tmp_path, number, extra_us):
     """One long kernel in what was cut, as of a profiler that starts, is no slow device."""
     run = job(tmp_path, MESH, accident=(5, number, extra_us), steps=4, layers=8)

@@ -153,6 +153,7 @@ def test_a_stage_whose_process_pauses_is_not_healthy(tmp_path):
         (3, 4, "inconclusive"),
     ],
 )
+@pytest.mark.quick(1)
 def test_a_pause_on_all_nodes_is_design(tmp_path, monkeypatch, still, devices, verdict):
     monkeypatch.setattr(long_stages, "launch_pace", lambda *_: 1.0)
     monkeypatch.setattr(long_stages, "paused_hosts", lambda _case, rows: tuple(sorted(rows)[:still]))

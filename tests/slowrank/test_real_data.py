@@ -67,6 +67,7 @@ def published():
 
 
 @pytest.mark.parametrize("kept", [(16, 36), (0, 52), (4, 8, 56)])
+@pytest.mark.quick(1)
 def test_few_ranks_of_the_published_job_blame_nobody(tmp_path, kept):
     table = pq.read_table(DATA / "ops" / "trace-AR.parquet")
     chosen = pc.is_in(table.column("rank"), pa.array(kept))

@@ -24,6 +24,7 @@ def test_one_loading_rank_a_stage_is_design(tmp_path):
 
 
 @pytest.mark.parametrize("mesh", [MESH, grid(tp=4, dp=4)])
+@pytest.mark.quick(1)
 def test_only_the_longest_loader_is_named(tmp_path, mesh):
     ranks = tuple(r for r in mesh.coordinates if mesh.coords(r)["tp"] == 0)
     found = analyse(job(tmp_path, mesh, idle=loading(500, ranks)))

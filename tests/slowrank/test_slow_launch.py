@@ -23,6 +23,7 @@ CALLS = 6  # layers × axes
 
 
 @pytest.mark.parametrize("factor", [1.0, 1.5])
+@pytest.mark.quick(1)
 def test_a_slow_host_is_named_and_priced(tmp_path, factor):
     shape = Sharded(layers=4, unit=80.0, parameters=2 * 10**7, activations=4096 * 1024)
     fault = Fault("slow_host", (Part("host", (RANK,), factor),))

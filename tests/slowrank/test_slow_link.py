@@ -44,6 +44,7 @@ def test_a_slow_rank_makes_no_slow_link(tmp_path):
     assert (finding.verdict, finding.suspects[0].rank) == ("slow_rank", 6)
 
 
+@pytest.mark.slow
 def test_the_dearer_of_slow_link_and_rank_is_answered(tmp_path):
     mesh = grid(tp=4, dp=2)
     for folder, slow, factor, verdict in (("a", 1.8, 4, "slow_rank"), ("b", 1.1, 16, "slow_link")):

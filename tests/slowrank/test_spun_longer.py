@@ -56,6 +56,7 @@ def lasts(folder, pause, **more):
 
 
 @pytest.mark.parametrize(("pause", "work"), [(150, 1.0), (300, 1.0), (20, 1.15)])
+@pytest.mark.quick(1)
 def test_the_price_counts_what_waiting_adds(tmp_path, pause, work):
     folders = [tmp_path / name for name in "ab"]
     for folder in folders:

@@ -30,12 +30,14 @@ def test_one_place_of_all_ranks_shares_a_number(cases):
     assert np.bincount(number[number >= 0]).tolist() == [len(case.ops.ranks)] * (int(number.max()) + 1)
 
 
+@pytest.mark.slow
 def test_unknown_waits_are_told_by_the_stage(cases):
     whole, case = cases
     assert case.residual_ns < JOINED_ERROR * case.step_ns
     assert least_ns(case, np.array([3])) == pytest.approx(least_ns(whole, np.array([3])), rel=0.1)
 
 
+@pytest.mark.slow
 def test_waits_of_some_are_not_the_stages(tmp_path):
     case = prepared(unnamed(job(tmp_path, MESH, link={(0, 2, 4, 6): 12}), "dp"), MESH)
     assert len(case.model.transfer) == len(case.waits.transfer)

@@ -40,6 +40,7 @@ def test_a_slower_rank_of_a_long_stage_is_told(tmp_path):
 
 
 @pytest.mark.parametrize(("extra_us", "first"), [(900, "slow_rank"), (1600, "slow_rank"), (550, "imbalance")])
+@pytest.mark.quick(1)
 def test_a_slow_rank_goes_before_a_long_stage(tmp_path, extra_us, first):
     """A stage is long by design; a rank that takes longer for the same work is a fault, though it costs less."""
     found = analyse(job(tmp_path, STAGES, slow=LONG, accident=(2, None, extra_us), steps=4))

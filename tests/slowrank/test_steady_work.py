@@ -43,6 +43,7 @@ def test_a_slow_rank_does_not_hide_behind_documents(tmp_path):
 
 
 @pytest.mark.parametrize("how", [{}, {"factor": 1.2, "steps": (1,)}, {"factor": 1.2, "lone": 1}])
+@pytest.mark.quick(1)
 def test_uneven_documents_alone_are_an_imbalance(tmp_path, how):
     """Nobody is slow; a rank is in one step alone; one kernel of six is longer."""
     finding = analyse(documents(tmp_path, **how))
@@ -82,6 +83,7 @@ UNEVEN = (0.75, 1.1, 1.22, 0.9, 0.95, 1.05)
         ({"tokens": (1.0, 1.1, 1.22, 0.9, 0.95, 1.05)}, "slow_rank"),
     ],
 )
+@pytest.mark.quick(1)
 def test_experts_with_more_tokens_are_no_slow_ranks(tmp_path, how, verdict):
     """One has more tokens; it is slow besides; no tokens are exchanged; no other rank is as far from the usual."""
     finding = analyse(experts(tmp_path, **how))

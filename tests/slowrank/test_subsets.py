@@ -25,6 +25,7 @@ QUICK = ("one rank in four", "60 % at random", "all but the culprit")
 
 
 @pytest.mark.parametrize("name", quick_if(QUICK.__contains__, KEPT))
+@pytest.mark.quick(1)
 def test_a_subset_names_the_culprit_or_nobody(name):
     kept = KEPT[name]
     finding = analyse(load([str(TRACES / f"rank{r}.json.gz") for r in kept]))

@@ -22,6 +22,7 @@ def test_one_slow_worker_costs_its_excess_over_peers(tmp_path):
 
 @pytest.mark.parametrize("stage", [0, 1, 2])
 @pytest.mark.parametrize("kind", ["scatter", "gather"])
+@pytest.mark.quick(2)
 def test_a_slow_collective_of_any_stage_is_priced(tmp_path, kind, stage):
     """5 ms become 50 ms of the 141 ms that the step takes else."""
     finding = analyse(ingested(tmp_path, stages(**{kind: {stage: 10}})))

@@ -10,6 +10,7 @@ MESH = grid(tp=2, dp=4)
 
 
 @pytest.mark.parametrize("steps", [2, 3])
+@pytest.mark.quick(1)
 def test_a_device_slow_throughout_a_step_is_named(tmp_path, steps):
     found = analyse(job(tmp_path, MESH, slow={5: 1.3}, slow_steps={1}, steps=steps, layers=6))
     assert (found.verdict, found.cause) == ("slow_rank", "gpu_compute")

@@ -8,7 +8,8 @@ from tests.slowrank.jobs import grid, job, prepared
 from tracekit.analysis.slowrank.analyse import analyse
 from tracekit.analysis.slowrank.answers import verdict
 from tracekit.analysis.slowrank.hypotheses.long_stage import LongStage
-from tracekit.analysis.slowrank.unrecorded.unrecorded import Unseen, quickest, unrecorded, waited_for_missing
+from tracekit.analysis.slowrank.unrecorded import quickest, unrecorded
+from tracekit.analysis.slowrank.unrecorded.unrecorded import Unseen, waited_for_missing
 
 MESH = grid(tp=2, dp=4)
 
@@ -49,6 +50,7 @@ def test_one_rank_alone_is_compared_with_nobody(tmp_path):
 
 
 @pytest.mark.parametrize("lost", range(8))
+@pytest.mark.quick(2)
 def test_whoever_is_lost_nobody_else_is_named(tmp_path, lost):
     finding = analyse(job(tmp_path, MESH, slow={3: 1.4}, lost={lost}))
     assert [s.rank for s in finding.suspects] == ([] if lost == 3 else [3])

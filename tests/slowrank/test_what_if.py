@@ -71,6 +71,7 @@ def test_ranks_levelled_part_by_part_are_the_median_rank(tmp_path):
 
 
 @pytest.mark.parametrize(("seed", "kind"), [(303, "slow_compute"), (307, "pauses"), (308, "healthy")])
+@pytest.mark.slow
 def test_simulated_meshes_are_told_again(tmp_path, seed, kind):
     case = generate(seed, kind=kind, world=8, steps=4, missing=set(), truncated={}, dp_mode="overlap")
     case.write(tmp_path)

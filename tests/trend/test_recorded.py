@@ -39,6 +39,7 @@ def program(monkeypatch, capfd):
     return Program(monkeypatch, capfd)
 
 
+@pytest.mark.slow
 def test_appended_windows_tell_who_degrades(program, tmp_path):
     traces, run, page = tmp_path / "traces", tmp_path / "run", tmp_path / "page.html"
     for _ in written(traces, lambda window: 1 + 0.06 * window):
@@ -56,6 +57,7 @@ def test_appended_windows_tell_who_degrades(program, tmp_path):
     assert "rank 1" in told
 
 
+@pytest.mark.slow
 def test_healthy_windows_fail_no_build(program, tmp_path):
     for _ in written(tmp_path / "traces", lambda _window: 1.0):
         pass
@@ -66,6 +68,7 @@ def test_healthy_windows_fail_no_build(program, tmp_path):
     assert max(map(len, table)) <= 110
 
 
+@pytest.mark.slow
 def test_one_short_recording_is_left_open(program, ingested):
     done = program("trend", ingested("healthy"), "--fail-on", "slower", "--quiet")
     assert done.code == 4

@@ -43,6 +43,7 @@ def claimed(values, hours=1.0):
 @pytest.mark.parametrize(
     ("count", "hours"), quick_first(2, [(12, 1.0), (40, 3.0), (8, 1.0), (25, 24.0), (80, 1.0)])
 )
+@pytest.mark.quick(1)
 def test_no_trend_is_claimed_of_noise(count, hours):
     false = sum(claimed(noisy(seed, count, noise=0.03), hours) for seed in range(SEEDS))
     assert false <= 3 * LEVEL * SEEDS

@@ -41,6 +41,7 @@ def test_steady_job_blames_nobody(tmp_path):
     assert (found.verdict, found.slower, found.to_decide) == ("steady", (), None)
 
 
+@pytest.mark.slow
 def test_common_drift_blames_nobody(tmp_path):
     found = tracekit.trend(windows(tmp_path, 12, lambda _rank, window: 1 + 0.01 * window))
     assert (found.verdict, found.step.shape, found.slower) == ("slower", "drift", ())
@@ -52,6 +53,7 @@ def test_change_at_once_is_dated(tmp_path):
     assert found.step.shifts[0].at_ns == pytest.approx(9 * 3600e9, rel=1e-6)
 
 
+@pytest.mark.slow
 def test_slack_hides_no_rank_that_degrades(tmp_path):
     """The step is that of the slow replica; a rank of the other one gets slower within its slack."""
     mesh = grid(dp=4)
@@ -61,6 +63,7 @@ def test_slack_hides_no_rank_that_degrades(tmp_path):
     assert (found.verdict, [r.rank for r in found.slower]) == ("rank_drift", [3])
 
 
+@pytest.mark.slow
 def test_of_two_the_one_that_rises_is_named(tmp_path):
     """Beside one peer only: the peer seems to get quicker, and who gets quicker makes nobody slow."""
     pace = {
@@ -75,6 +78,7 @@ def test_of_two_the_one_that_rises_is_named(tmp_path):
     assert found["better"].slower == ()
 
 
+@pytest.mark.slow
 def test_clocks_and_numbers_of_steps_change_nothing(found, tmp_path):
     clocks = [0.0, 7e12, -3e9, 12.0]
     moved = tracekit.trend(windows(tmp_path, 12, degraded, clocks=clocks, ascending=True))
@@ -86,6 +90,7 @@ def test_clocks_and_numbers_of_steps_change_nothing(found, tmp_path):
     ]
 
 
+@pytest.mark.slow
 def test_swapped_ranks_swap_the_answer(found, tmp_path):
     other = {0: 3, 1: 2, 2: 1, 3: 0}
     turned = tracekit.trend(windows(tmp_path, 12, lambda r, w: degraded(other[r], w)))
@@ -93,6 +98,7 @@ def test_swapped_ranks_swap_the_answer(found, tmp_path):
 
 
 @pytest.mark.parametrize("lost", [[0], [3], [0, 3]])
+@pytest.mark.quick(1)
 def test_dropped_ranks_move_no_blame(worse, found, lost):
     part = tracekit.trend(worse.without(lost, "left out"))
     assert {r.rank for r in part.slower} <= {2}
@@ -105,6 +111,7 @@ def test_without_the_culprit_nobody_is_named(worse):
     assert part.verdict != "steady"
 
 
+@pytest.mark.slow
 def test_windows_that_ranks_lack_are_borne(tmp_path):
     lost = {(0, 3), (1, 0), (3, 7), (3, 8)}
     clocks = [0.0, 5e12, 1e3, -2e11]
@@ -133,6 +140,7 @@ def test_one_window_compares_its_steps(tmp_path):
     assert any("one window was recorded" in note for note in found.notes)
 
 
+@pytest.mark.slow
 def test_windows_without_steps_or_peers_tell_nothing(worse, tmp_path):
     with pytest.raises(InputError):
         tracekit.trend(worse, steps=[(50, 60)])
@@ -170,6 +178,7 @@ def test_windows_at_equal_distances_are_joined_by_steps(tmp_path):
     assert [w.at_ns for w in parts] == pytest.approx([n * 3600e9 for n in range(14)], rel=1e-3)
 
 
+@pytest.mark.slow
 def test_same_run_gives_same_answer(worse, found):
     assert trend_document(tracekit.trend(worse)) == trend_document(found)
 

@@ -31,6 +31,7 @@ def fixes(case):
 
 
 @pytest.mark.parametrize(("kind", "seed", "off"), quick_first(3, CASES))
+@pytest.mark.quick(1)
 def test_a_fix_gives_the_step_without_the_fault(tmp_path, kind, seed, off):
     case = generate(seed=seed, kind=kind)
     case.write(tmp_path)

@@ -105,6 +105,7 @@ def test_a_rank_without_peers_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize("name", quick_first(1, ["demo_slow_tp", "slow_compute"]))
+@pytest.mark.slow
 def test_a_suspect_costs_what_slowrank_says(ingested, name):
     run = load([str(ingested(name))])
     blamed = tracekit.slowrank(run)
@@ -143,6 +144,7 @@ def test_types_of_a_table_have_three_names(tmp_path):
 @needs_data
 @pytest.mark.realdata
 @pytest.mark.parametrize("name", ["ST", "AR"])
+@pytest.mark.quick(1)
 def test_published_shares_are_answered(name):
     folder = DATA / "ops"
     found = asked(tracekit.whatif(load([str(folder / f"trace-{name}.parquet")])))

@@ -61,6 +61,7 @@ def test_several_chunks_a_stage_are_not_guessed(tmp_path):
 @needs_data
 @pytest.mark.realdata
 @pytest.mark.parametrize("name", ["ST", "AR"])
+@pytest.mark.quick(1)
 def test_published_figures_are_reproduced(name):
     folder = DATA / "ops"
     run = load([str(folder / f"trace-{name}.parquet")])

@@ -61,6 +61,7 @@ def test_a_baseline_that_splits_is_seen(runs):
 
 
 @pytest.mark.parametrize("layer", ["frozen", "group", "layer", "routed"])
+@pytest.mark.quick(1)
 def test_layers_without_batch_statistics_stay_healthy(runs, layer):
     found = answered(layer, runs(layer, "ddp"), runs(layer, "one"))
     assert found.verdict in {"drift", "rounding"}, found.reason

@@ -82,6 +82,7 @@ def test_a_factor_of_all_leaves_the_verdict_open(tmp_path, after, more, said):
         (0.5, {"given": True, "share": 1.0}),
     ],
 )
+@pytest.mark.quick(3)
 def test_averages_clipping_and_scales_are_not_doubted(tmp_path, after, more):
     found = trained(tmp_path / "run", after, **more)
     assert found.verdict in {"identical", "rounding"}, found.reason

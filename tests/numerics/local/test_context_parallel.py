@@ -32,6 +32,7 @@ def answered(run, baseline=None, positions="learned"):
 
 @pytest.mark.parametrize("cut", ["even", "uneven", "zigzag"])
 @pytest.mark.parametrize("positions", ["learned", "rotary"])
+@pytest.mark.quick(1)
 def test_placed_pieces_are_the_baselines_sequences(runs, cut, positions):
     run, baseline = (runs(world, cut if world > 1 else "even", positions=positions) for world in (3, 1))
     for found in (answered(run, None, positions), answered(run, baseline, positions)):
@@ -61,6 +62,7 @@ def test_local_positions_of_a_model_are_named(runs, positions, cut):
     assert found.explanation.startswith("its positions are local to each rank")
 
 
+@pytest.mark.slow
 def test_given_local_positions_are_named(runs):
     run = runs(positions="given", local=True)
     found = answered(run, None, "given")

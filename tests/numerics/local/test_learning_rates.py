@@ -137,6 +137,7 @@ def test_a_scheduler_proves_the_stale_group(tmp_path, begin):
 
 @pytest.mark.parametrize("begin", [0, 5])
 @pytest.mark.parametrize("still", [False, True])
+@pytest.mark.quick(1)
 def test_a_scheduler_settles_what_is_meant(tmp_path, begin, still):
     run = trained(tmp_path / "run", begin=begin, still=still)
     found = answered(run, "kept_still" if still else "scheduled")

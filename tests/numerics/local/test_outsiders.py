@@ -49,6 +49,7 @@ def test_reduction_in_bf16_is_a_policy(ranks, tmp_path):
         ),
     ],
 )
+@pytest.mark.slow
 def test_bugs_around_the_update_are_placed(ranks, tmp_path, bug, place, words):
     ranks.run(scaled, 2, tmp_path / "run", bug)
     found = answered(tmp_path / "run", "tagger")
@@ -62,6 +63,7 @@ def test_bugs_around_the_update_are_placed(ranks, tmp_path, bug, place, words):
     ("bug", "verdict"),
     [("", "rounding"), pytest.param("all experts everywhere", "identical", marks=pytest.mark.slow)],
 )
+@pytest.mark.slow
 def test_experts_and_mixed_precision_are_sound(ranks, tmp_path, bug, verdict):
     ranks.run(spread, 2, tmp_path / "run", bug)
     found = answered(tmp_path / "run", "sparse")
@@ -126,6 +128,7 @@ def test_convolutions_and_recurrent_layers_stay_within_bounds(module, shape):
     ("bug", "verdict", "tensor"),
     [("", "undecided", None), ("norm's gradient not summed", "bug", "last.weight.grad")],
 )
+@pytest.mark.quick(1)
 def test_pieces_of_nobody_knows_where_are_no_addends(ranks, tmp_path, bug, verdict, tensor):
     ranks.run(context, 2, tmp_path / "run", bug)
     made = build("tests.numerics.local.strangers:tied")

@@ -47,6 +47,7 @@ def runs(ranks, tmp_path_factory):
         ],
     ),
 )
+@pytest.mark.quick(1)
 def test_other_random_numbers_are_said_first(runs, kind, first):
     found = answered(runs(3, kind), runs(1, kind), kind)
     assert found.verdict in {"drift", "rounding"}
@@ -91,6 +92,7 @@ def test_crops_are_drawn_inputs_not_other_data(runs):
 @pytest.mark.parametrize(
     ("kind", "words"), [("layer", "drop the same elements"), ("function", "draw the same")]
 )
+@pytest.mark.quick(1)
 def test_ranks_that_drop_alike_stand_in_the_verdict(runs, kind, words):
     found = answered(runs(3, kind, alike=True), None, kind)
     assert found.verdict in {"identical", "rounding"}
@@ -143,6 +145,7 @@ def test_recomputation_with_other_numbers_is_a_bug(runs, kind):
         ("generator", "undecided", "its generators of random numbers were not restored (step 2, rank 0)"),
     ],
 )
+@pytest.mark.quick(1)
 def test_resumed_runs_are_counted_from_their_checkpoint(runs, tmp_path_factory, lost, verdict, words):
     saved = tmp_path_factory.getbasetemp() / "saved"
     whole = runs(3, more=(0, 4, str(saved), ""))

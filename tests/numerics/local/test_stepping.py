@@ -37,6 +37,7 @@ SOUND = ["clips by value", "clips, scaled", "skips a step, scaled", "resumed", "
 
 
 @pytest.mark.parametrize("habit", SOUND)
+@pytest.mark.quick(1)
 def test_sound_habits_are_no_bugs(tmp_path, habit):
     found = answered(alone(tmp_path, habit))
     assert found.verdict in {"identical", "rounding"}, found.reason
@@ -59,6 +60,7 @@ def test_a_loss_scale_stands_in_the_first_line(tmp_path):
         ("one layer frozen", "up.weight gets a gradient from the loss, and none reached the optimiser"),
     ],
 )
+@pytest.mark.quick(1)
 def test_what_may_be_meant_is_undecided(tmp_path, habit, said):
     found = answered(alone(tmp_path, habit))
     assert found.verdict == "undecided"
@@ -88,6 +90,7 @@ def test_a_layer_frozen_in_the_model_too_is_meant(tmp_path):
         ),
     ],
 )
+@pytest.mark.quick(1)
 def test_bugs_of_the_update_are_explained(tmp_path, habit, said, function):
     found = answered(alone(tmp_path, habit), function)
     assert found.verdict == "bug", found.reason
@@ -112,6 +115,7 @@ def test_one_ranks_habit_needs_no_model(ranks, tmp_path, habit, said, odd):
 
 
 @pytest.mark.parametrize("function", ["whole", ""])
+@pytest.mark.quick(1)
 def test_a_clip_by_shards_is_named(ranks, tmp_path, function):
     ranks.run(sharded, 3, tmp_path / "run", "own norm", 1)
     found = answered(tmp_path / "run", function)
@@ -130,6 +134,7 @@ BESIDE = [
 
 
 @pytest.mark.parametrize(("habit", "verdict", "said"), quick_first(3, BESIDE))
+@pytest.mark.quick(1)
 def test_records_decide_beside_a_baseline(ranks, tmp_path, habit, verdict, said):
     trained(0, 1, None, tmp_path / "base")
     ranks.run(trained, 3, tmp_path / "run", habit)
@@ -171,6 +176,7 @@ def stepped(out, make, touched=0.0):
 
 
 @pytest.mark.parametrize("make", OPTIMIZERS)
+@pytest.mark.quick(3)
 def test_optimisers_of_torch_are_repeated_exactly(tmp_path, make):
     found = stepped(tmp_path / "run", make)
     assert found.verdict == "undecided"

@@ -221,6 +221,7 @@ def answered(run, function="made"):
     ],
     ids=["mean", "clipped", "scaled", "masked", "empty", "even", "all count", "by sequences"],
 )
+@pytest.mark.quick(2)
 def test_a_sound_mean_is_told_and_not_doubted(tmp_path, divided_by, more):
     found = answered(trained(tmp_path / "run", divided_by, **more))
     assert found.verdict in {"identical", "rounding"}, found.reason
@@ -248,6 +249,7 @@ def test_a_sound_mean_is_told_and_not_doubted(tmp_path, divided_by, more):
     ],
     ids=["means", "clipped means", "divisor", "clipped divisor", "double", "masked"],
 )
+@pytest.mark.quick(2)
 def test_another_divisor_leaves_the_verdict_open(tmp_path, divided_by, more, said):
     found = answered(trained(tmp_path / "run", divided_by, **more))
     assert found.verdict == "undecided"

@@ -61,6 +61,7 @@ def test_one_process_equals_itself_in_every_bit(runs):
         ),
     ],
 )
+@pytest.mark.quick(1)
 def test_healthy_trainers_of_others_are_proved(runs, kind, proof, order):
     found = answered(runs(kind), runs("plain"))
     assert (found.verdict, found.proof) == proof, found.reason
@@ -119,6 +120,7 @@ def test_bugs_are_called_and_placed(runs, bug, tensor, axis, words):
         ("build_with_another_loss", "bug", None),
     ],
 )
+@pytest.mark.quick(1)
 def test_the_loss_function_is_repeated(runs, function, verdict, words):
     found = answered(runs("plain"), function=function)
     assert found.verdict == verdict
@@ -126,6 +128,7 @@ def test_the_loss_function_is_repeated(runs, function, verdict, words):
     assert words is not None or found.first_divergence.tensor == "out.grad"
 
 
+@pytest.mark.slow
 def test_random_numbers_are_drawn_anew(runs):
     found = answered(runs("plain", "dropout left on"), change=drops)
     assert (found.verdict, found.proof) == ("identical", "local"), found.reason
@@ -147,11 +150,13 @@ def some(changes):
 
 
 @pytest.mark.parametrize("change", some(BENIGN))
+@pytest.mark.slow
 def test_the_same_function_computed_otherwise_is_rounding(runs, change):
     assert answered(runs("ddp", change)).verdict == "rounding"
 
 
 @pytest.mark.parametrize("change", some(BUGS))
+@pytest.mark.slow
 def test_changed_functions_are_bugs(runs, change):
     found = answered(runs("ddp", change))
     assert found.verdict == "bug"
