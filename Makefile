@@ -62,7 +62,7 @@ test-4: $(STAMP)
 
 # What HolisticTraceAnalysis finds on the same files; the only tests that need it.
 test-hta: $(HTA_STAMP)
-	@$(PYTEST) tests/breakdown/test_hta.py tests/frames/test_hta.py
+	@$(PYTEST) -m 'slow or not slow' tests/breakdown/test_hta.py tests/frames/test_hta.py
 
 # Every test, those marked slow as well, and new random examples each time: what a release needs.
 test-all: $(STAMP)

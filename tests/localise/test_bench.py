@@ -23,6 +23,7 @@ def test_case_is_answered(seed):
 @pytest.mark.parametrize(
     "seed", quick_first(1, (9970062, 9970003, 9995497, 9970011, 9995206, 9995517, 9997820, 9997678))
 )
+@pytest.mark.slow
 def test_streams_of_several_groups_are_read(seed):
     """A CUDA graph, a recording without its host, all-to-alls that look like messages: nothing names their groups."""
     assert one(seed).result == "right"

@@ -50,6 +50,7 @@ def test_without_peers_the_culprit_stays_or_it_is_open(answers):
     assert named & set(truth.suspects)
 
 
+@pytest.mark.slow
 def test_the_interval_holds_the_price(answers):
     truth, whole, erased = answers
     lost = whole.suspects[0].lost_ms_per_step
