@@ -28,8 +28,8 @@ NEEDS_HTA = pytest.mark.skipif(
 def events(rows):
     """The rows as events of Kineto, every kernel launched ahead of its step.
 
-    Communication behind which nothing is launched yet holds nothing up: `breakdown` gives that time to the host, and HTA,
-    which looks at no launch, to communication.
+    Communication behind which nothing is launched yet holds nothing up: `breakdown` gives that time to the host,
+    and HTA, which looks at no launch, to communication.
     """
     kernels = [r for r in rows if r["cat"] == "kernel"]
     marks = [r for r in rows if r["cat"] == "user_annotation"]
