@@ -15,8 +15,8 @@ import numpy as np
 
 from numerics.columns import Columns, Names, read_columns
 from numerics.comparison.compare import Options, compare
+from numerics.comparison.joins.tensor_table import Status, by_tensor
 from numerics.comparison.preconditions import why_incomparable
-from numerics.comparison.tensor_table import Status, by_tensor
 from numerics.findings import CompareFinding
 from numerics.schema import Level
 from numerics.store import open_capture

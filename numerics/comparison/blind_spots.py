@@ -11,7 +11,7 @@ from typing import Any, Final
 import numpy as np
 
 from numerics.columns import Columns
-from numerics.comparison.mesh_axes import axis_sizes
+from numerics.comparison.joins.mesh_axes import axis_sizes
 
 _AXIS_WORDS: Final = {
     "tp": "tensor parallelism (row and column sums, vocabulary shards, sequence parallelism)",

@@ -16,24 +16,24 @@ import numpy as np
 
 from numerics.columns import Columns, Names, read_columns
 from numerics.comparison.broken import Broken
-from numerics.comparison.explanation import Explanation
+from numerics.comparison.broken_invariants.invariants import broken_invariants
+from numerics.comparison.broken_invariants.not_finite import numbers_lost
+from numerics.comparison.broken_invariants.random_numbers import drawn_alike, random_notes, with_draws
+from numerics.comparison.explanations.explanation import Explanation
+from numerics.comparison.explanations.number_formats import format_of_plan, narrower_format
+from numerics.comparison.explanations.rules import by_collective, by_copies, explain
 from numerics.comparison.first_divergence import Found, first_divergence, first_of
 from numerics.comparison.forced_replay import ForcedReplay, forced_replay
-from numerics.comparison.invariants import broken_invariants
+from numerics.comparison.joins.row_pairs import RowPairs
+from numerics.comparison.joins.row_table import RowTable, by_row
+from numerics.comparison.joins.tensor_table import Status, TensorTable, by_tensor
 from numerics.comparison.matched_replay import MakeReplay, NoReplay, differences_from_declared, find_replay
 from numerics.comparison.next_step import ladder_of, what_decides
-from numerics.comparison.not_finite import numbers_lost
 from numerics.comparison.nothing_in_common import nothing_in_common
-from numerics.comparison.number_formats import format_of_plan, narrower_format
 from numerics.comparison.preconditions import thread_note, why_incomparable
 from numerics.comparison.random_difference import parted_by_chance, perhaps_by_chance
-from numerics.comparison.random_numbers import drawn_alike, random_notes, with_draws
 from numerics.comparison.resumed import counted_from, generators_note, lost_state, resumed_after
-from numerics.comparison.row_pairs import RowPairs
-from numerics.comparison.row_table import RowTable, by_row
-from numerics.comparison.rules import by_collective, by_copies, explain
 from numerics.comparison.summary import finding_of, incomparable, rows_of
-from numerics.comparison.tensor_table import Status, TensorTable, by_tensor
 from numerics.comparison.verdict import Case, Decision, baseline_kinds, computed_in_common, decide
 from numerics.errors import CaptureError
 from numerics.findings import CompareFinding
@@ -151,7 +151,7 @@ def _proved_by_records(case: Case, notes: tuple[str, ...]) -> CompareFinding | N
     """Return the finding that the recorded values of a watched run give; None where it kept none, or they give none."""
     if case.run.capture.source != WATCHED or not case.run.capture.values:
         return None
-    from numerics.comparison.record_answer import answer_by_records
+    from numerics.comparison.proofs.record_answer import answer_by_records
 
     answer = answer_by_records(case)
     return answer and _proved(case, answer[1], _with_alike(answer[0], case.run), notes)
@@ -167,8 +167,8 @@ def _proved_locally(
     case: Case, prove: Callable[[Columns], "LocalProof"], notes: tuple[str, ...]
 ) -> CompareFinding:
     """Decide a case by its local proof, and return the finding; a baseline of other random numbers is proved too."""
-    from numerics.comparison.local_answer import decide_locally
-    from numerics.comparison.other_settings import with_other_settings
+    from numerics.comparison.proofs.local_answer import decide_locally
+    from numerics.comparison.proofs.other_settings import with_other_settings
 
     proof = with_other_settings(case.run, case.baseline, prove(case.run))
     case = replace(case, apart=parted_by_chance(case, proof))
@@ -177,9 +177,9 @@ def _proved_locally(
 
 def _proved(case: Case, proof: "LocalProof", decision: Decision, notes: tuple[str, ...]) -> CompareFinding:
     """Return the finding on a case that was decided by a local proof."""
-    from numerics.comparison.local_answer import first_wrong, local_notes
-    from numerics.comparison.local_explanation import divergence_of, explanation_of
-    from numerics.comparison.local_scope import not_checked
+    from numerics.comparison.proofs.local_answer import first_wrong, local_notes
+    from numerics.comparison.proofs.local_explanation import divergence_of, explanation_of
+    from numerics.comparison.proofs.local_scope import not_checked
 
     finding = finding_of(case, decision, None, (*notes, *local_notes(proof)))
     finding = replace(finding, not_checked=not_checked(case.run, proof))

@@ -10,9 +10,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from numerics.columns import Columns
-from numerics.comparison.dataflow import slots, topological
-from numerics.comparison.mesh_axes import group_axis, input_axis, odd_axis
-from numerics.comparison.row_table import RowTable
+from numerics.comparison.joins.dataflow import slots, topological
+from numerics.comparison.joins.mesh_axes import group_axis, input_axis, odd_axis
+from numerics.comparison.joins.row_table import RowTable
+from numerics.comparison.joins.tensor_table import Status
 from numerics.comparison.suspects import (
     axis_before,
     collective_name,
@@ -21,7 +22,6 @@ from numerics.comparison.suspects import (
     suspect,
     what_was_seen,
 )
-from numerics.comparison.tensor_table import Status
 from numerics.findings import Divergence
 from numerics.keys import Ints
 from numerics.schema import COLLECTIVES

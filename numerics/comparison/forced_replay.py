@@ -14,10 +14,10 @@ from pathlib import Path
 import numpy as np
 
 from numerics.columns import Columns, read_columns
+from numerics.comparison.joins.row_table import RowTable, by_row
+from numerics.comparison.joins.tensor_table import Status
 from numerics.comparison.lone_difference import lone_element, lone_ranks
 from numerics.comparison.matched_replay import MakeReplay
-from numerics.comparison.row_table import RowTable, by_row
-from numerics.comparison.tensor_table import Status
 from numerics.formats import UNIT_ROUNDOFF, most_rewritten, unit_roundoff
 from numerics.keys import Ints
 from numerics.schema import FOLDER

@@ -3,10 +3,10 @@
 import numpy as np
 
 from numerics.columns import Columns
-from numerics.comparison.row_table import RowTable
+from numerics.comparison.joins.row_table import RowTable
 from numerics.formats import unit_roundoff
 from numerics.keys import Ints
-from numerics.local.chance import no_accident
+from numerics.local.draws.chance import no_accident
 from numerics.thresholds.local import LONE_ELEMENT_OF, LONE_ELEMENT_ULP
 
 

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from numerics.columns import Columns
+from numerics.comparison.broken_invariants.random_numbers import generator_moves
 from numerics.comparison.first_divergence import first_of
-from numerics.comparison.random_numbers import generator_moves
+from numerics.comparison.joins.tensor_table import Status, TensorTable
 from numerics.comparison.summary import rows_of
-from numerics.comparison.tensor_table import Status, TensorTable
 from numerics.comparison.verdict import Apart, Case
 from numerics.formats import UNIT_ROUNDOFF, least_roundoff
 from numerics.thresholds.comparison import DRAWN_APART, DRAWN_BEFORE

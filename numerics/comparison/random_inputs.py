@@ -9,9 +9,9 @@ from collections import Counter
 import torch
 
 from numerics.columns import Columns
-from numerics.comparison.random_numbers import generator_moves
-from numerics.local.rank_positions import positions_begin_anew
-from numerics.local.recorded import RecordedRun
+from numerics.comparison.broken_invariants.random_numbers import generator_moves
+from numerics.local.places.rank_positions import positions_begin_anew
+from numerics.local.records.recorded import RecordedRun
 from numerics.schema import TARGET
 from numerics.thresholds.comparison import MAX_ELEMENTS, SAME_EXAMPLE
 from numerics.thresholds.report import NAMES_IN_SENTENCE

@@ -6,13 +6,13 @@ import numpy as np
 
 from numerics.columns import Columns
 from numerics.comparison.blind_spots import blind_spots
-from numerics.comparison.explanation import Explanation
+from numerics.comparison.explanations.explanation import Explanation
 from numerics.comparison.first_divergence import Found, at_row, first_of
-from numerics.comparison.largest_differences import largest_differences
-from numerics.comparison.mesh_axes import plain_axis
-from numerics.comparison.module_map import module_map
+from numerics.comparison.joins.largest_differences import largest_differences
+from numerics.comparison.joins.mesh_axes import plain_axis
+from numerics.comparison.joins.module_map import module_map
+from numerics.comparison.joins.tensor_table import Status, TensorTable
 from numerics.comparison.next_step import what_explains
-from numerics.comparison.tensor_table import Status, TensorTable
 from numerics.comparison.verdict import Case, Decision, growth_sentence
 from numerics.findings import Cell, CompareFinding, Counts, Divergence, TensorDifference
 from numerics.keys import Ints, keys_of

@@ -5,8 +5,8 @@ from typing import Final
 import numpy as np
 
 from numerics.columns import Columns
-from numerics.comparison.mesh_axes import group_axis, plain_axis
-from numerics.comparison.row_table import RowTable
+from numerics.comparison.joins.mesh_axes import group_axis, plain_axis
+from numerics.comparison.joins.row_table import RowTable
 from numerics.keys import Ints
 from numerics.schema import COLLECTIVES
 

@@ -19,10 +19,10 @@ import numpy as np
 
 from numerics.columns import Columns
 from numerics.comparison.broken import Broken
-from numerics.comparison.explanation import Explanation
+from numerics.comparison.explanations.explanation import Explanation
+from numerics.comparison.joins.row_table import RowTable
+from numerics.comparison.joins.tensor_table import Status, TensorTable
 from numerics.comparison.next_step import what_decides, what_tells_rounding
-from numerics.comparison.row_table import RowTable
-from numerics.comparison.tensor_table import Status, TensorTable
 from numerics.comparison.unequal_buffers import unequal_buffers
 from numerics.findings import Proof, Verdict
 from numerics.order.plan_differences import PlanDifference

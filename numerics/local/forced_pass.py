@@ -14,10 +14,10 @@ from typing import Any, Final
 import torch
 from torch import nn
 
-from numerics.local import rules  # noqa: F401 - rules register themselves
-from numerics.local.bounded import known
+from numerics.local.bounds import rules  # noqa: F401 - rules register themselves
+from numerics.local.bounds.bounded import known
 from numerics.local.judgement import Judged, Standing, judge
-from numerics.local.recorded import Reading
+from numerics.local.records.recorded import Reading
 from numerics.local.side_outputs import depends_on, losses_beside, tensors_beside
 from numerics.record.wrapped_models import clean_name, first_tensor
 

@@ -7,8 +7,8 @@ from typing import Final
 import torch
 
 from numerics.formats import most_rewritten
-from numerics.local.bounded import Bounded, unit
-from numerics.local.recorded import Reading, same_bits
+from numerics.local.bounds.bounded import Bounded, unit
+from numerics.local.records.recorded import Reading, same_bits
 from numerics.thresholds.local import (
     LONE_ELEMENT_OF,
     LONE_ELEMENT_ULP,

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from numerics.local.chance import no_accident
+from numerics.local.draws.chance import no_accident
 from numerics.local.judgement import Standing
 from numerics.local.local_check import LocalCheck
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 import torch
 from torch import nn
 
-from numerics.local.learning_rates import Schedule
+from numerics.local.updates.learning_rates import Schedule
 from tracekit.errors import InputError
 
 _LOADED_AS: Final = "tracekit_model_source"

@@ -12,25 +12,25 @@ import torch
 from torch import nn
 
 from numerics.columns import Columns
-from numerics.local.batch_statistics import BatchStatistics
-from numerics.local.collective_sums import check_collectives
 from numerics.local.forced_pass import Check
-from numerics.local.gradient_checks import Reduced, check_added, check_copies, check_gradients
+from numerics.local.gradients.collective_sums import check_collectives
+from numerics.local.gradients.gradient_checks import Reduced, check_added, check_copies, check_gradients
+from numerics.local.gradients.parameter_gradients import Scale, Sum
 from numerics.local.judgement import Standing, moved
-from numerics.local.learning_rates import RateChecks, Schedule, check_rates
 from numerics.local.local_check import Doubt, LocalCheck
 from numerics.local.lone import without_lone_ranks
-from numerics.local.loss_check import Loss, LossChecks, check_loss
-from numerics.local.loss_weights import read_weights, weights_by_place, weights_of_positions
+from numerics.local.losses.loss_check import Loss, LossChecks, check_loss
+from numerics.local.losses.loss_weights import read_weights, weights_by_place, weights_of_positions
 from numerics.local.model_inputs import spread_input
-from numerics.local.parameter_gradients import Scale, Sum
-from numerics.local.place_pass import judged_place
-from numerics.local.rank_positions import local_position_doubts
-from numerics.local.recorded import RecordedRun
+from numerics.local.places.batch_statistics import BatchStatistics
+from numerics.local.places.place_pass import judged_place
+from numerics.local.places.rank_positions import local_position_doubts
+from numerics.local.places.statistics_checks import StatisticsChecks
 from numerics.local.recorded_step import RecordedStep
+from numerics.local.records.recorded import RecordedRun
 from numerics.local.repeated_draws import RepeatedDraws
-from numerics.local.statistics_checks import StatisticsChecks
-from numerics.local.update_checks import check_update
+from numerics.local.updates.learning_rates import RateChecks, Schedule, check_rates
+from numerics.local.updates.update_checks import check_update
 from tracekit.errors import InputError
 
 

@@ -10,18 +10,18 @@ import torch
 from torch import nn
 
 from numerics.columns import Columns
-from numerics.local.bounded import known
-from numerics.local.collective_sums import check_collectives
-from numerics.local.gradient_checks import Reduced, check_copies, check_gradients
+from numerics.local.bounds.bounded import known
+from numerics.local.gradients.collective_sums import check_collectives
+from numerics.local.gradients.gradient_checks import Reduced, check_copies, check_gradients
+from numerics.local.gradients.parameter_gradients import Sum
 from numerics.local.judgement import Standing
-from numerics.local.learning_rates import check_rates
 from numerics.local.local_check import Doubt, LocalCheck
-from numerics.local.optimizer_step import Named
-from numerics.local.parameter_gradients import Sum
 from numerics.local.proof import LocalProof
-from numerics.local.recorded import RecordedRun
 from numerics.local.recorded_step import Place, RecordedStep
-from numerics.local.update_checks import check_update
+from numerics.local.records.recorded import RecordedRun
+from numerics.local.updates.learning_rates import check_rates
+from numerics.local.updates.optimizer_step import Named
+from numerics.local.updates.update_checks import check_update
 from numerics.schema import parse_shape
 
 MODULES: Final = "what the modules compute: --model gave no model"

@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 from numerics.local.forced_pass import ROOT, ROOT_GRADIENT
-from numerics.local.recorded import Reading, RecordedRun, summed
-from numerics.local.shared_parameters import expert_modules, other_names
+from numerics.local.records.recorded import Reading, RecordedRun, summed
+from numerics.local.records.shared_parameters import expert_modules, other_names
 from numerics.record.call_arguments import call_of
 from numerics.schema import AUTOCAST, BUFFER, CALL, RANDOM, TARGET, parse_boxes
 

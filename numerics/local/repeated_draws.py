@@ -9,15 +9,15 @@ from dataclasses import dataclass, field
 from itertools import combinations
 from typing import Final
 
-from numerics.local.chance import agreement, certain
-from numerics.local.dropout_masks import Dropped
-from numerics.local.dropout_parts import alike_parts
+from numerics.local.draws.chance import agreement, certain
+from numerics.local.draws.dropout_masks import Dropped
+from numerics.local.draws.dropout_parts import alike_parts
 from numerics.local.forced_pass import Check
 from numerics.local.judgement import Judged, Standing
 from numerics.local.local_check import Doubt, LocalCheck
-from numerics.local.place_pass import PlacePass
+from numerics.local.places.place_pass import PlacePass
 from numerics.local.recorded_step import Place, RecordedStep
-from numerics.local.restored_steps import Digest
+from numerics.local.records.restored_steps import Digest
 from numerics.local.step_digests import inputs_digest, random_digest, random_states, weights_digest
 from numerics.schema import RANDOM
 from numerics.thresholds.local import CHANCE_SHOWN

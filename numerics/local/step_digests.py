@@ -5,7 +5,7 @@ from hashlib import blake2b
 import torch
 
 from numerics.local.recorded_step import Place, RecordedStep
-from numerics.local.restored_steps import Digest, digests
+from numerics.local.records.restored_steps import Digest, digests
 from numerics.schema import RANDOM
 
 

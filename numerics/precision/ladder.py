@@ -14,8 +14,8 @@ from typing import Final, Literal
 import numpy as np
 
 from numerics.columns import Columns, Names, read_columns
+from numerics.comparison.joins.tensor_table import Status, by_tensor
 from numerics.comparison.preconditions import why_incomparable
-from numerics.comparison.tensor_table import Status, by_tensor
 from numerics.formats import unit_roundoff
 from numerics.order.replayer import make_replay
 from numerics.schema import KINDS

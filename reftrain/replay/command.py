@@ -55,7 +55,7 @@ def replay(
     from reftrain.replay.capture_writer import CaptureWriter
     from reftrain.replay.declared_plan import declared_plan
     from reftrain.replay.engine import Replay
-    from reftrain.replay.forced_passes import force, repeat
+    from reftrain.replay.forcing.forced_passes import force, repeat
     from reftrain.replay.formats import formats_of
     from reftrain.replay.possible_orders import possible_orders
     from reftrain.replay.resumed_state import state_before

@@ -17,11 +17,11 @@ from reftrain.layout.grid import Grid, Seat
 from reftrain.replay.batch import MicroBatch, Reader, Share, shares
 from reftrain.replay.first_values import State, first_state, local_values
 from reftrain.replay.formats import Formats, Orders, Place, StageOrder, formats_of
+from reftrain.replay.forward.stage import backward, leaves, run_stage
 from reftrain.replay.gradients import Accumulator, Reducer, Shards, finish, global_norm, sum_owners
 from reftrain.replay.observer import Moment, Observer
 from reftrain.replay.optimizer import ShardOptimizer, clip_factor, learning_rate
 from reftrain.replay.scalar_sums import rank_total, sum_losses, sum_valid
-from reftrain.replay.stage import backward, leaves, run_stage
 from reftrain.replay.virtual_ranks import Ranks, VirtualRanks
 
 Weights = Mapping[Place, Sequence[Mapping[str, Tensor]]]

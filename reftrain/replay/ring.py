@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from numerics.local.bounded import Bounded, sum_in_any_order
+from numerics.local.bounds.bounded import Bounded, sum_in_any_order
 from reftrain.thresholds import GLOO_SEGMENT_BYTES, GLOO_SEGMENTS_PER_RANK
 
 Combine = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]

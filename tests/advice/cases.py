@@ -16,18 +16,12 @@ import pyarrow.parquet as pq
 from click.testing import CliRunner
 from fsspec.implementations.memory import MemoryFileSystem
 from fsspec.registry import _registry
-from tracekit_cli import (
-    options,
-    output,
-    reftrain_demo,
-    reftrain_plan,
-    reftrain_schedule,
-    reftrain_simulate,
-    run_settings,
-    source,
-    streams,
-    viewer,
-)
+from tracekit_cli import options, output, source, streams, viewer
+from tracekit_cli.reftrain_commands import demo as reftrain_demo
+from tracekit_cli.reftrain_commands import plan as reftrain_plan
+from tracekit_cli.reftrain_commands import run_settings
+from tracekit_cli.reftrain_commands import schedule as reftrain_schedule
+from tracekit_cli.reftrain_commands import simulate as reftrain_simulate
 
 from numerics.order.replayer import _check_target
 from reftrain.job.launcher import prepare_folder

@@ -15,8 +15,8 @@ import pytest
 import torch
 from torch.distributed.checkpoint import FileSystemWriter, save
 from torch.distributed.checkpoint.metadata import Metadata, TensorProperties, TensorStorageMetadata
-from tracekit_cli.reftrain_run import run
-from tracekit_cli.reftrain_simulate import simulate as simulate_command
+from tracekit_cli.reftrain_commands.run import run
+from tracekit_cli.reftrain_commands.simulate import simulate as simulate_command
 
 from numerics.bisection.commands import Commands
 from numerics.bisection.search import bisect

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from tracekit_cli.run_settings import tables_of
+from tracekit_cli.reftrain_commands.run_settings import tables_of
 
 from reftrain.config.checks import check_world
 from reftrain.config.fault_spec import parse_fault

@@ -7,7 +7,7 @@ from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
-from tracekit_cli import slowrank
+from tracekit_cli.tracekit_commands import slowrank
 
 from tests.advice.cases import command, traces
 from tests.advice.register import Call, case

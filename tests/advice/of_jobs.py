@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tracekit_cli import slowrank
+from tracekit_cli.tracekit_commands import slowrank
 
 from numerics import watch
 from reftrain.config.fault_spec import parse_fault

@@ -14,17 +14,17 @@ from types import SimpleNamespace
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
-from tracekit_cli.numerics_capture import capture as capture_command
-from tracekit_cli.numerics_compare import compare as compare_command
-from tracekit_cli.numerics_ladder import ladder as ladder_command
-from tracekit_cli.numerics_replay import replay as replay_command
+from tracekit_cli.numerics_commands.capture import capture as capture_command
+from tracekit_cli.numerics_commands.compare import compare as compare_command
+from tracekit_cli.numerics_commands.ladder import ladder as ladder_command
+from tracekit_cli.numerics_commands.replay import replay as replay_command
 
 from numerics.columns import Names, read_columns
-from numerics.comparison.boxes import covers, is_whole
-from numerics.comparison.row_pairs import RowPairs
+from numerics.comparison.joins.boxes import covers, is_whole
+from numerics.comparison.joins.row_pairs import RowPairs
 from numerics.local.model_source import build_model
 from numerics.local.proof import prove
-from numerics.local.recorded import RecordedRun
+from numerics.local.records.recorded import RecordedRun
 from numerics.order import replayer
 from numerics.order.order_plan import OrderPlan, read_plan, write_plan
 from numerics.order.plan_finding import required_plan
@@ -510,7 +510,7 @@ def _(folder, _patch):
 
 @case("--variant and --steps belong to the matched replay")
 def _(folder, patch):
-    patch.setattr("tracekit_cli.numerics_replay.make_replay", lambda *_, **__: folder)
+    patch.setattr("tracekit_cli.numerics_commands.replay.make_replay", lambda *_, **__: folder)
     folder_ = write(folder / "run", PLAN)
     return command(
         replay_command,

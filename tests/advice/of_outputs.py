@@ -3,8 +3,8 @@
 import fsspec
 from fsspec.implementations.memory import MemoryFileSystem
 from fsspec.registry import _registry
-from tracekit_cli.mesh import mesh as mesh_command
-from tracekit_cli.numerics_compare import compare as compare_command
+from tracekit_cli.numerics_commands.compare import compare as compare_command
+from tracekit_cli.tracekit_commands.mesh import mesh as mesh_command
 
 from tests.advice.cases import command, traces
 from tests.advice.of_numerics import rungs

@@ -8,7 +8,8 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import torch
-from tracekit_cli import reftrain_schedule, reftrain_simulate
+from tracekit_cli.reftrain_commands import schedule as reftrain_schedule
+from tracekit_cli.reftrain_commands import simulate as reftrain_simulate
 
 from numerics.order.order_plan import OrderPlan, read_plan, write_plan
 from reftrain.config.checks import check_world

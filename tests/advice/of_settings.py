@@ -4,7 +4,8 @@ from pathlib import Path
 
 import click
 import pytest
-from tracekit_cli import settings, slowrank, whatif
+from tracekit_cli import settings
+from tracekit_cli.tracekit_commands import slowrank, whatif
 
 from tests.advice.register import Call, case
 

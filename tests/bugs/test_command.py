@@ -4,7 +4,7 @@ import json
 
 import pytest
 from click.testing import CliRunner
-from tracekit_cli.reftrain_faults import faults
+from tracekit_cli.reftrain_commands.faults import faults
 
 from reftrain.config.fault_kinds import FAULT_KINDS
 from reftrain.config.file import load

@@ -5,7 +5,11 @@ import re
 
 import pytest
 from click.testing import CliRunner
-from tracekit_cli import numerics_advise, reftrain_plan, reftrain_run, reftrain_schedule, reftrain_simulate
+from tracekit_cli.numerics_commands import advise as numerics_advise
+from tracekit_cli.reftrain_commands import plan as reftrain_plan
+from tracekit_cli.reftrain_commands import run as reftrain_run
+from tracekit_cli.reftrain_commands import schedule as reftrain_schedule
+from tracekit_cli.reftrain_commands import simulate as reftrain_simulate
 
 from reftrain.errors import ConfigError, ReftrainError
 from tracekit.small_files import read_small

@@ -8,7 +8,8 @@ from urllib.parse import parse_qs, urlsplit
 from urllib.request import Request, urlopen
 
 import pytest
-from tracekit_cli import open_trace, viewer
+from tracekit_cli import viewer
+from tracekit_cli.tracekit_commands import open_trace
 
 from tracekit.errors import InputError
 

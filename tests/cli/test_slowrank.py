@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 import pytest
-from tracekit_cli import slowrank as command
+from tracekit_cli.tracekit_commands import slowrank as command
 
 
 def test_the_answer_names_the_planted_rank_on_stdout(tracekit, slow):

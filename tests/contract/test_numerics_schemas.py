@@ -6,7 +6,7 @@ import json
 import pytest
 from click.testing import CliRunner
 from jsonschema import Draft202012Validator
-from tracekit_cli.numerics_schema import schema
+from tracekit_cli.numerics_commands.schema import schema
 
 from numerics.bisection.search import bisect
 from numerics.order.order_plan import write_plan

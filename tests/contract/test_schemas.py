@@ -7,7 +7,7 @@ import sys
 import pytest
 from click.testing import CliRunner
 from jsonschema import Draft202012Validator
-from tracekit_cli.schema import schema
+from tracekit_cli.tracekit_commands.schema import schema
 
 import tracekit
 from tracekit.report.breakdown_json import breakdown_document

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 from tracekit_cli import reftrain as command
-from tracekit_cli.reftrain_demo import clear
+from tracekit_cli.reftrain_commands.demo import clear
 
 from reftrain.errors import ConfigError
 from reftrain.faults.registry import read_faults

@@ -27,10 +27,10 @@ Try = Callable[[bytes], str]
 
 def of_commands(root: Path) -> dict[str, Try]:
     """Readers that a whole command calls, by target."""
-    from tracekit_cli.numerics_replay import plan
-    from tracekit_cli.reftrain_run import run
-    from tracekit_cli.reftrain_schedule import schedule
-    from tracekit_cli.reftrain_simulate import simulate
+    from tracekit_cli.numerics_commands.replay import plan
+    from tracekit_cli.reftrain_commands.run import run
+    from tracekit_cli.reftrain_commands.schedule import schedule
+    from tracekit_cli.reftrain_commands.simulate import simulate
 
     from tests.fuzz.outcome import outcome
 

@@ -11,12 +11,12 @@ from typing import Any
 
 import msgspec
 import pyarrow.parquet as pq
-from tracekit_cli.numerics_advise import advise
-from tracekit_cli.numerics_compare import compare
-from tracekit_cli.numerics_replay import plan
-from tracekit_cli.reftrain_run import run
-from tracekit_cli.reftrain_schedule import schedule
-from tracekit_cli.reftrain_simulate import simulate
+from tracekit_cli.numerics_commands.advise import advise
+from tracekit_cli.numerics_commands.compare import compare
+from tracekit_cli.numerics_commands.replay import plan
+from tracekit_cli.reftrain_commands.run import run
+from tracekit_cli.reftrain_commands.schedule import schedule
+from tracekit_cli.reftrain_commands.simulate import simulate
 
 from numerics.order.order_plan import read_plan, write_plan
 from reftrain.config.file import load

@@ -16,8 +16,8 @@ from typing import Any
 import click
 import pyarrow as pa
 import pyarrow.parquet as pq
-from tracekit_cli.hang import hang
-from tracekit_cli.slowrank import slowrank
+from tracekit_cli.tracekit_commands.hang import hang
+from tracekit_cli.tracekit_commands.slowrank import slowrank
 
 from tests.fuzz.mutate import damaged, in_document, in_text, put_table, strange
 from tests.fuzz.outcome import KEPT

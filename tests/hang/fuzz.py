@@ -19,8 +19,8 @@ from collections import Counter
 from pathlib import Path
 
 from click.testing import CliRunner
-from tracekit_cli.hang import hang
-from tracekit_cli.slowrank import slowrank
+from tracekit_cli.tracekit_commands.hang import hang
+from tracekit_cli.tracekit_commands.slowrank import slowrank
 
 from tests.hang.simulate import make
 from tracekit.errors import TracekitError

@@ -7,7 +7,7 @@ from typing import get_args
 import fsspec
 import pytest
 from click.testing import CliRunner
-from tracekit_cli.hang import hang
+from tracekit_cli.tracekit_commands.hang import hang
 
 from tests.hang.simulate import make
 from tracekit.errors import InputError, MeshError

@@ -5,7 +5,7 @@ import pickle
 
 import pytest
 from click.testing import CliRunner
-from tracekit_cli.slowrank import slowrank
+from tracekit_cli.tracekit_commands.slowrank import slowrank
 
 from tests.generator import generate
 from tests.hang.simulate import make

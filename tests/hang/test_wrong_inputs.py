@@ -5,7 +5,7 @@ import json
 
 import pytest
 from click.testing import CliRunner
-from tracekit_cli.hang import hang
+from tracekit_cli.tracekit_commands.hang import hang
 
 from tests.hang import simulate
 from tracekit.analysis.hang.analyse import analyse

@@ -15,12 +15,12 @@ import pytest
 import zstandard
 from rich.console import Console
 from tracekit_cli import progress
-from tracekit_cli.hang import hang
-from tracekit_cli.ingest import ingest
-from tracekit_cli.numerics_compare import compare
-from tracekit_cli.numerics_replay import plan
-from tracekit_cli.slowrank import slowrank
-from tracekit_cli.whatif import whatif
+from tracekit_cli.numerics_commands.compare import compare
+from tracekit_cli.numerics_commands.replay import plan
+from tracekit_cli.tracekit_commands.hang import hang
+from tracekit_cli.tracekit_commands.ingest import ingest
+from tracekit_cli.tracekit_commands.slowrank import slowrank
+from tracekit_cli.tracekit_commands.whatif import whatif
 
 from numerics.order.order_plan import OrderPlan, write_plan
 from tests.hang.simulate import make

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from tracekit_cli.reftrain_demo import clear
+from tracekit_cli.reftrain_commands.demo import clear
 
 from numerics.order.replayer import _check_target
 from reftrain.errors import ConfigError

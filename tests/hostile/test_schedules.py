@@ -4,7 +4,7 @@ import re
 import time
 
 import pytest
-from tracekit_cli.reftrain_schedule import schedule
+from tracekit_cli.reftrain_commands.schedule import schedule
 
 from reftrain.schedule.csv_form import to_csv
 from reftrain.schedule.generators import make_schedule

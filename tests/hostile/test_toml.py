@@ -3,8 +3,8 @@
 from importlib import resources
 
 import pytest
-from tracekit_cli.reftrain_run import run
-from tracekit_cli.reftrain_simulate import simulate
+from tracekit_cli.reftrain_commands.run import run
+from tracekit_cli.reftrain_commands.simulate import simulate
 
 from reftrain.config.file import load
 from reftrain.errors import ConfigError

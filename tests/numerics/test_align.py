@@ -4,7 +4,7 @@ import numpy as np
 import torch
 
 from numerics.columns import Names, read_columns
-from numerics.comparison.tensor_table import by_tensor
+from numerics.comparison.joins.tensor_table import by_tensor
 from numerics.record.recorder import Recorder
 from numerics.store import open_capture
 from tests.numerics.synthetic import Plan, write

@@ -7,8 +7,9 @@ import sys
 import pytest
 import torch
 from click.testing import CliRunner
-from tracekit_cli import exit_codes, numerics_bisect
+from tracekit_cli import exit_codes
 from tracekit_cli.numerics import numerics
+from tracekit_cli.numerics_commands import bisect as numerics_bisect
 
 from numerics.bisection.commands import Commands
 from numerics.bisection.search import bisect, probes, rounds_needed

@@ -4,10 +4,10 @@ import pytest
 import torch
 
 from numerics.columns import Names, read_columns
+from numerics.comparison.explanations.rules import explain
 from numerics.comparison.first_divergence import first_divergence
-from numerics.comparison.row_pairs import RowPairs
-from numerics.comparison.row_table import by_row
-from numerics.comparison.rules import explain
+from numerics.comparison.joins.row_pairs import RowPairs
+from numerics.comparison.joins.row_table import by_row
 from numerics.record.recorder import Recorder
 from numerics.store import open_capture
 

@@ -9,14 +9,14 @@ import torch
 
 from numerics.comparison import forced_replay
 from numerics.comparison.compare import Options, compare
+from numerics.comparison.joins.row_table import RowTable
+from numerics.comparison.joins.tensor_table import Status
 from numerics.comparison.lone_difference import lone_ranks
-from numerics.comparison.row_table import RowTable
-from numerics.comparison.tensor_table import Status
-from numerics.local.bounded import known, sum_in_any_order
+from numerics.local.bounds.bounded import known, sum_in_any_order
 from reftrain.config.run import OptimizerConfig
 from reftrain.job.launcher import prepare_folder
-from reftrain.replay import bounded_replay
 from reftrain.replay.command import replay
+from reftrain.replay.forcing import bounded_replay
 from reftrain.replay.ring import ring_sum
 from tests.marks import quick_but, quick_first
 from tests.numerics.replay_runs import config_of, replayed, unequal

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from numerics.columns import Names, read_columns
-from numerics.comparison.invariants import broken_invariants
+from numerics.comparison.broken_invariants.invariants import broken_invariants
 from numerics.record.recorder import Recorder
 from numerics.store import open_capture
 from tests.numerics.synthetic import Plan, write

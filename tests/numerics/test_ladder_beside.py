@@ -141,7 +141,9 @@ def test_a_trainer_that_repeats_nothing_is_told_before_work(tmp_path, monkeypatc
     monkeypatch.setattr(beside, "replayer", none)
     monkeypatch.setattr("numerics.comparison.next_step.replayer", none)
     assert ladder_beside(compared).command.startswith("numerics ladder --pair ")
-    monkeypatch.setattr("tracekit_cli.numerics_compare.compare_runs", lambda *_: pytest.fail("was compared"))
+    monkeypatch.setattr(
+        "tracekit_cli.numerics_commands.compare.compare_runs", lambda *_: pytest.fail("was compared")
+    )
     with pytest.raises(InputError, match="no replayer"):
         answered("--parallel", parallel, "--baseline", baseline, "--ladder")
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from numerics.columns import Names, read_columns
+from numerics.comparison.broken_invariants.invariants import broken_invariants
 from numerics.comparison.compare import compare
-from numerics.comparison.invariants import broken_invariants
 from numerics.record.recorder import Box, Recorder
 from numerics.store import open_capture
 

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from numerics.comparison.number_formats import _that_can_show
+from numerics.comparison.explanations.number_formats import _that_can_show
 
 
 def found(tensor, kind, phase, dtype):

@@ -3,7 +3,7 @@
 import torch
 
 from numerics.columns import Names, read_columns
-from numerics.comparison.other_inputs import other_inputs
+from numerics.comparison.proofs.other_inputs import other_inputs
 from numerics.record.recorder import Box, Recorder
 from numerics.store import open_capture
 

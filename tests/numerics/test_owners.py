@@ -5,8 +5,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from numerics.comparison.local_scope import never_seen_sent, not_checked
-from numerics.comparison.owners import left_to_owners, left_unseen
+from numerics.comparison.broken_invariants.owners import left_to_owners, left_unseen
+from numerics.comparison.proofs.local_scope import never_seen_sent, not_checked
 from numerics.local.proof import LocalProof
 
 OLD, NEW = 1, 2

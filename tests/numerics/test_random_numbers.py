@@ -5,8 +5,8 @@ import torch
 from torch.nn import functional
 
 from numerics.columns import Names, read_columns
-from numerics.comparison.random_numbers import random_notes
-from numerics.local.bounded import carrying, known
+from numerics.comparison.broken_invariants.random_numbers import random_notes
+from numerics.local.bounds.bounded import carrying, known
 from numerics.record.recorder import Recorder
 from numerics.store import open_capture
 

@@ -5,8 +5,8 @@ from html import unescape
 import pytest
 
 from numerics.columns import Names, read_columns
+from numerics.comparison.broken_invariants.invariants import broken_invariants
 from numerics.comparison.compare import Options, compare
-from numerics.comparison.invariants import broken_invariants
 from numerics.report.html import compare_html
 from numerics.report.json import compare_document
 from numerics.report.text import compare_text

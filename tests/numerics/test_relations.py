@@ -8,10 +8,10 @@ import torch
 
 from numerics.columns import Names, read_columns
 from numerics.comparison.blind_spots import blind_spots
-from numerics.comparison.dataflow import _sorted, layer_of
-from numerics.comparison.linear_relations import addends, factor, named_factor, named_logarithm
-from numerics.comparison.missing_addends import grouped, partial_words
-from numerics.comparison.value_distance import ordered, value_distance
+from numerics.comparison.explanations.missing_addends import grouped, partial_words
+from numerics.comparison.joins.dataflow import _sorted, layer_of
+from numerics.comparison.joins.linear_relations import addends, factor, named_factor, named_logarithm
+from numerics.comparison.joins.value_distance import ordered, value_distance
 from numerics.keys import join, keys_of, occurrence
 from numerics.local.array_differences import few_places, moved, places_in_words
 from numerics.store import open_capture

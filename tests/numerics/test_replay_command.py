@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 from click.testing import CliRunner
-from tracekit_cli.numerics_replay import plan, replay
+from tracekit_cli.numerics_commands.replay import plan, replay
 
 from numerics.order.order_plan import read_plan
 from numerics.order.replayer import make_replay, replayer

@@ -7,7 +7,7 @@ import pytest
 from click.testing import CliRunner
 from tracekit_cli.exit_codes import of_error
 from tracekit_cli.reftrain import reftrain
-from tracekit_cli.reftrain_plan import parse_count
+from tracekit_cli.reftrain_commands.plan import parse_count
 
 from reftrain.errors import ConfigError
 

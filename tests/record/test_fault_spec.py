@@ -2,7 +2,7 @@ import json
 
 import pytest
 from click.testing import CliRunner
-from tracekit_cli.reftrain_faults import faults
+from tracekit_cli.reftrain_commands.faults import faults
 
 from reftrain.config.fault_kinds import FAULT_KINDS, HANGS
 from reftrain.config.fault_spec import FIRST_CALL, fields_of, parse_fault

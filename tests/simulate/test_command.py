@@ -6,7 +6,7 @@ import sys
 
 import pytest
 from tracekit_cli.reftrain import main
-from tracekit_cli.reftrain_simulate import parse_ranks
+from tracekit_cli.reftrain_commands.simulate import parse_ranks
 
 from reftrain.errors import ConfigError
 from reftrain.schedule.generators import make_schedule

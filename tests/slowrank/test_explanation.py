@@ -4,7 +4,7 @@ import json
 
 import pytest
 from click.testing import CliRunner
-from tracekit_cli.slowrank import slowrank
+from tracekit_cli.tracekit_commands.slowrank import slowrank
 
 from tests.slowrank.jobs import grid, job
 from tracekit.analysis.slowrank.analyse import analyse, illustrated

@@ -8,7 +8,7 @@ import torch
 from torch.nn import functional
 
 from numerics.comparison.compare import Options, compare
-from numerics.local.batch_statistics import batch_statistics
+from numerics.local.places.batch_statistics import batch_statistics
 from numerics.local.proof import prove
 from tests.numerics.local.batch_trainers import LAYERS, WIDE, Net, build, trained
 
@@ -111,7 +111,7 @@ class Given:
 
 def asked(model, *inputs, targets=(), loss=None):
     given = Given(model, *inputs, targets=targets)
-    with patch("numerics.local.batch_statistics.model_inputs", Given.inputs):
+    with patch("numerics.local.places.batch_statistics.model_inputs", Given.inputs):
         return batch_statistics(given, (0, 0), dict(model.named_parameters()), loss).words
 
 

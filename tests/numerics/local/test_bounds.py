@@ -5,10 +5,10 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from numerics.local import arithmetic_rules, attention_bound, bounded, move_rules
-from numerics.local.bounded import Bounded, carrying, known, unit
+from numerics.local.bounds import arithmetic_rules, attention_bound, bounded, move_rules
+from numerics.local.bounds.bounded import Bounded, carrying, known, unit
 from numerics.local.judgement import Standing, judge, within
-from numerics.local.recorded import Reading
+from numerics.local.records.recorded import Reading
 
 
 def attention(x):

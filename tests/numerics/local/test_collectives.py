@@ -4,11 +4,11 @@ import pytest
 import torch
 
 from numerics.columns import Names, read_columns
-from numerics.local.collective_sums import check_collectives
+from numerics.local.gradients.collective_sums import check_collectives
+from numerics.local.gradients.learned_orders import LearnedOrders
+from numerics.local.gradients.sum_orders import all_orders
 from numerics.local.judgement import Standing
-from numerics.local.learned_orders import LearnedOrders
-from numerics.local.recorded import RecordedRun
-from numerics.local.sum_orders import all_orders
+from numerics.local.records.recorded import RecordedRun
 from numerics.record.recorder import Box, Recorder
 from numerics.store import open_capture
 from reftrain.replay.ring import ring_sum

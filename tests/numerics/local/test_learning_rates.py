@@ -9,9 +9,9 @@ from torch import nn
 
 from numerics import Watcher, watch
 from numerics.comparison.compare import Options, compare
-from numerics.local.learning_rates import unlike_schedules
 from numerics.local.model_source import build
 from numerics.local.proof import prove
+from numerics.local.updates.learning_rates import unlike_schedules
 from numerics.report.json import compare_document
 from numerics.report.text import compare_text
 from tracekit.errors import InputError

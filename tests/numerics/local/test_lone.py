@@ -3,15 +3,15 @@
 import pytest
 import torch
 
-from numerics.local.bounded import known
-from numerics.local.chance import no_accident
+from numerics.local.bounds.bounded import known
+from numerics.local.draws.chance import no_accident
 from numerics.local.forced_pass import Check
+from numerics.local.gradients.learned_orders import LearnedOrders
+from numerics.local.gradients.parameter_gradients import Scale, Sum, judge_gradient
 from numerics.local.judgement import Judged, Standing, judge, lone_element
-from numerics.local.learned_orders import LearnedOrders
 from numerics.local.local_check import LocalCheck
 from numerics.local.lone import without_lone_ranks
-from numerics.local.parameter_gradients import Scale, Sum, judge_gradient
-from numerics.local.recorded import Reading
+from numerics.local.records.recorded import Reading
 
 
 def checks(standings):

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from numerics.comparison.compare import Options, compare
-from numerics.local.bounded import carrying, known
+from numerics.local.bounds.bounded import carrying, known
 from numerics.local.model_source import build
 from numerics.local.proof import prove
 from tests.numerics.local.outsiders import SOURCES, flat, narrowed, scaled, spread

@@ -9,7 +9,7 @@ from torch.nn import functional
 
 from numerics import watch
 from numerics.comparison.compare import Options, compare
-from numerics.local.padding import masked_out, repeated_id, runs_of, sequences_of, several_sequences
+from numerics.local.losses.padding import masked_out, repeated_id, runs_of, sequences_of, several_sequences
 from numerics.local.proof import prove
 from numerics.report.json import compare_document
 

@@ -4,15 +4,15 @@ import pytest
 import torch
 
 from numerics.columns import Names, read_columns
-from numerics.comparison.local_explanation import explanation_of
-from numerics.local.bounded import known
+from numerics.comparison.proofs.local_explanation import explanation_of
+from numerics.local.bounds.bounded import known
 from numerics.local.forced_pass import Check
-from numerics.local.gradient_checks import Reduced, check_gradients
+from numerics.local.gradients.gradient_checks import Reduced, check_gradients
+from numerics.local.gradients.parameter_gradients import Sum, _in_words
 from numerics.local.judgement import Judged, Standing
 from numerics.local.local_check import LocalCheck
-from numerics.local.optimizer_step import other_count, repeat_step
-from numerics.local.parameter_gradients import Sum, _in_words
 from numerics.local.relations import relation
+from numerics.local.updates.optimizer_step import other_count, repeat_step
 from numerics.record.recorder import Recorder
 from numerics.store import open_capture
 

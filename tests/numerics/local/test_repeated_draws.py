@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from numerics import watch
 from numerics.comparison.compare import Options, compare
-from numerics.local.dropout_masks import Dropped, plausible
+from numerics.local.draws.dropout_masks import Dropped, plausible
 from numerics.local.proof import prove
 from numerics.local.repeated_draws import same_elements
 from tests.marks import quick_first

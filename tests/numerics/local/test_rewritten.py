@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from numerics.local.bounded import carrying, known
+from numerics.local.bounds.bounded import carrying, known
 from numerics.local.judgement import Standing, flipped_beyond, within
 
 PICKED = torch.arange(6) * 5

@@ -2,7 +2,7 @@
 
 import torch
 
-from numerics.local.sequence_cuts import SequenceCut, counts_positions
+from numerics.local.records.sequence_cuts import SequenceCut, counts_positions
 
 CUT = SequenceCut(1, 8, {0: torch.tensor([0, 1, 6, 7]), 1: torch.tensor([2, 3, 4, 5])})
 

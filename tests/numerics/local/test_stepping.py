@@ -9,8 +9,8 @@ from torch import nn
 from numerics import watch
 from numerics.comparison.compare import Options, compare
 from numerics.local.model_source import build
-from numerics.local.optimizer_settings import _parsed
 from numerics.local.proof import prove
+from numerics.local.updates.optimizer_settings import _parsed
 from numerics.report.text import compare_text
 from tests.marks import quick_first
 from tests.numerics.local.stepping_trainers import sharded, trained

@@ -8,7 +8,7 @@ import torch
 from numerics.comparison.compare import Options, compare
 from numerics.local.model_source import build
 from numerics.local.proof import prove
-from numerics.local.recorded import summed
+from numerics.local.records.recorded import summed
 from tests.numerics.local import third_strangers
 from tests.numerics.local.strangers_benchmark import MODELS, THIRD_BENIGN, THIRD_BUGS, WORLDS
 from tests.numerics.local.third_strangers import uneven_tokens

@@ -9,9 +9,9 @@ from torch.nn import functional
 
 from numerics import watch
 from numerics.comparison.compare import Options, compare
+from numerics.local.losses.token_weights import masked_positions, weights_of
 from numerics.local.model_source import build
 from numerics.local.proof import prove
-from numerics.local.token_weights import masked_positions, weights_of
 
 CLASSES, LENGTH = 16, 6
 

@@ -1,0 +1,1 @@
+"""The commands of `reftrain`, and what they print."""

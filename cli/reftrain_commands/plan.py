@@ -1,0 +1,160 @@
+"""`reftrain memory`, `plan` and `calibrate`: memory and time of a run before it is run."""
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import click
+
+from reftrain.errors import ConfigError
+from reftrain.thresholds import LONGEST_COUNT, WIDEST
+
+from ..output import A_FILE, JSON, FiniteRange, emit, write_file
+
+SUFFIXES = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+
+
+def parse_count(option: str, text: str) -> int:
+    """Read `8192`, `8K` or `16M` (powers of 1024)."""
+    number, suffix = (text[:-1], text[-1].upper()) if text[-1:].isalpha() else (text, "")
+    if not number.isdigit() or suffix not in SUFFIXES or not int(number) or len(number) > LONGEST_COUNT:
+        raise ConfigError(option, f"{text!r} is no count", "write for example 8192, 8K or 16M")
+    return int(number) * SUFFIXES[suffix]
+
+
+@click.command()
+@click.argument("config", required=False, type=A_FILE)
+@click.option("--preset", help="Model preset: tiny, small, 8b, 70b, 405b.")
+@click.option("--mesh", help="Axes and sizes from inner to outer, e.g. tp=8,cp=1,pp=16,dp=128.")
+@click.option(
+    "--set", "settings", multiple=True, metavar="TABLE.FIELD=VALUE", help="Set any field of run; repeatable."
+)
+@click.option(
+    "--kernels",
+    type=click.Choice(["eager", "fused"]),
+    default="eager",
+    help="What layers keep for backward: as run executes them, or fused as on a cluster.",
+)
+@JSON
+def memory(
+    config: Path | None,
+    preset: str | None,
+    mesh: str | None,
+    settings: Sequence[str],
+    kernels: str,
+    json_to: str | None,
+) -> None:
+    """Show the memory of every pipeline rank of the run that CONFIG.toml and the flags describe.
+
+    At the largest moment of a step, by kind; the kinds add up to the peak.
+    """
+    from dataclasses import replace
+
+    from reftrain.config.file import load
+    from reftrain.cost.job import job_of_run
+    from reftrain.cost.memory import MemoryModel
+    from reftrain.plan.memory_report import document, table
+
+    from .run_settings import tables_of
+
+    job = job_of_run(load(config, tables_of(preset, mesh, settings)))
+    if kernels == "fused":
+        job = replace(job, kernels="fused", attention="flex", optimizer="fused")
+    ranks = MemoryModel(job).ranks()
+    emit(table(ranks, job.kernels), lambda: json.dumps(document(job, ranks)) + "\n", json_to)
+
+
+@click.command()
+@click.option("--preset", required=True, help="Model preset: tiny, small, 8b, 70b, 405b.")
+@click.option("--gpus", type=click.IntRange(1, 1 << 20), required=True, help="Devices.")
+@click.option("--tokens", required=True, help="Tokens of a step, e.g. 16M.")
+@click.option("--seq", required=True, help="Tokens of a sequence, e.g. 8192 or 128K.")
+@click.option("--hardware", default="h100", show_default=True, help="A known machine, or a .toml file.")
+@click.option("--micro-batch", type=click.IntRange(1, WIDEST), default=1, help="Sequences of a micro-batch.")
+@click.option(
+    "--mean-document",
+    type=FiniteRange(1, WIDEST),
+    help="Mean length of documents that do not attend to each other, tokens; else attention is causal.",
+)
+@click.option(
+    "--prefer",
+    type=click.Choice(["simple", "time"]),
+    default="simple",
+    show_default=True,
+    help="Which of a tie is taken: the simplest mesh, or the fastest.",
+)
+@click.option("--quiet", is_flag=True, help="No progress on stderr.")
+@click.option("--svg", type=A_FILE, help="Draw time against memory as SVG.")
+@JSON
+def plan(
+    preset: str,
+    gpus: int,
+    tokens: str,
+    seq: str,
+    hardware: str,
+    micro_batch: int,
+    mean_document: float | None,
+    prefer: str,
+    quiet: bool,
+    svg: Path | None,
+    json_to: str | None,
+) -> None:
+    """Choose mesh and schedule: all meshes by projected time, those left out with their reason."""
+    from reftrain.config.presets import preset_tables
+    from reftrain.config.run import ModelConfig
+    from reftrain.cost.hardware import load_hardware
+    from reftrain.plan import plan_report
+    from reftrain.plan.choose import Planner
+    from reftrain.plan.meshes import Workload
+
+    from ..progress import planning
+
+    model = ModelConfig(**preset_tables(preset)["model"])  # type: ignore[arg-type]
+    length, total = parse_count("--seq", seq), parse_count("--tokens", tokens)
+    if total % length:
+        problem = f"{total} tokens are no whole number of sequences of {length}"
+        raise ConfigError("--tokens", problem, f"give a multiple of {length}")
+    if micro_batch > total // length:
+        problem = f"{micro_batch} sequences are more than the {total // length} of a step"
+        raise ConfigError("--micro-batch", problem, "give fewer, or more --tokens")
+    work = Workload(model, gpus, length, total // length, micro_batch)
+    planner = Planner(work, load_hardware(hardware), _pairs_of(mean_document, length))
+    with planning(quiet=quiet) as progress:
+        made = planner.plan(prefer, progress)
+    if svg:
+        write_file(svg, plan_report.svg(made))
+    emit(plan_report.table(made), lambda: json.dumps(plan_report.document(made)) + "\n", json_to)
+
+
+def _pairs_of(mean_document: float | None, length: int) -> Callable[[int], float] | None:
+    """Return the attending pairs of documents of a mean length by context ranks, None where attention is causal."""
+    from functools import lru_cache
+
+    from reftrain.plan.attention_pairs import slowest_pairs
+
+    if mean_document is None:
+        return None
+    return lru_cache(maxsize=None)(lambda cp: slowest_pairs(mean_document, length, cp))
+
+
+@click.command()
+@click.option(
+    "--ranks", type=click.IntRange(2, 64), default=4, show_default=True, help="Processes that measure."
+)
+@click.option("--out", type=A_FILE, help="Write the hardware file here.")
+@JSON
+def calibrate(ranks: int, out: Path | None, json_to: str | None) -> None:
+    """Measure this machine with real processes: messages, collectives, computation.
+
+    Prints a hardware file for plan --hardware, or writes it to --out.
+    """
+    from reftrain.cost.calibrate import document, fit_link, hardware_toml, measure_links, measure_speed
+
+    samples = measure_links(ranks)
+    fit, speed = fit_link(samples), measure_speed()
+    toml = hardware_toml(ranks, fit, speed)
+    if out:
+        write_file(out, toml)
+        click.echo(f"reftrain: {out} written; use it with plan --hardware {out}", err=True)
+    told = document(ranks, fit, speed, samples, toml)
+    emit("" if out else toml, lambda: json.dumps(told) + "\n", json_to)

@@ -1,0 +1,119 @@
+"""`reftrain run`: trains the reference model and leaves evidence behind."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from reftrain.config.file import load
+from reftrain.config.run import RunConfig
+from reftrain.config.trace_forms import HOST_FORMS
+from reftrain.rank.world import check_environment
+
+from ..output import A_FILE
+from .run_settings import Tables, parse_steps, tables_of
+
+
+def fields_help() -> str:
+    """All fields of the configuration with default and meaning, by table."""
+    config = RunConfig()
+    lines = []
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        if dataclasses.is_dataclass(value):
+            lines.append(f"[{field.name}]  {(type(value).__doc__ or '').splitlines()[0]}")
+            lines += [_field_line(f, getattr(value, f.name)) for f in dataclasses.fields(value)]
+    lines.append("[run]  Everything else.")
+    lines += [_field_line(f, getattr(config, f.name)) for f in dataclasses.fields(config) if f.metadata]
+    return "\n".join(lines)
+
+
+def _field_line(field: "dataclasses.Field[Any]", default: object) -> str:
+    shown = list(default) if isinstance(default, tuple) else default
+    value = str(shown).lower() if isinstance(shown, bool) else repr(shown)
+    return f"  {field.name} = {value}: {field.metadata['meaning']}"
+
+
+class FieldsCommand(click.Command):
+    """A command whose help ends with the fields of the configuration."""
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the fields as they are, one a line."""
+        del ctx
+        formatter.write("\nFields of CONFIG.toml and --set:\n\n" + fields_help() + "\n")
+
+
+@click.command(cls=FieldsCommand)
+@click.argument("config", required=False, type=A_FILE)
+@click.option("--preset", help="Model preset: tiny, small, 8b, 70b, 405b.")
+@click.option("--mesh", help="Axes and sizes from inner to outer, e.g. tp=2,cp=2,pp=2,dp=2.")
+@click.option("--steps", type=int, help="Steps to train.")
+@click.option("--out", help="Folder the run is written to.")
+@click.option("--resume", help="Checkpoint to start from, or auto for the run's own latest.")
+@click.option(
+    "--compute",
+    type=click.Choice(["real", "emulated"]),
+    help="Compute for real, or sleep each segment's time.",
+)
+@click.option(
+    "--fault", "faults", multiple=True, help="Planted fault, e.g. slow_compute:rank=5,factor=1.5; repeatable."
+)
+@click.option("--trace", help="Steps to trace with the profiler, e.g. 3, or 2:4 (end excluded).")
+@click.option(
+    "--trace-form",
+    type=click.Choice(HOST_FORMS),
+    help="Torch version whose arguments the calls in the trace carry, or stock: none; 2.13 if left out.",
+)
+@click.option("--flight-recorder", is_flag=True, help="Keep a flight-recorder dump of each rank in OUT/fr.")
+@click.option(
+    "--capture",
+    type=click.Choice(["digest", "tensors"]),
+    help="Record for numerics compare: fingerprints, or values too.",
+)
+@click.option(
+    "--set", "settings", multiple=True, metavar="TABLE.FIELD=VALUE", help="Set any field; repeatable."
+)
+@click.option("--dry-run", is_flag=True, help="Check configuration, faults and the ranks started, then stop.")
+@click.option("--quiet", is_flag=True, help="No progress on stderr.")
+def run(config: Path | None, *, settings: Sequence[str], dry_run: bool, quiet: bool, **flags: Any) -> None:
+    """Train with CONFIG.toml, flags going before it.
+
+    Forks its ranks on one machine; under torchrun or Slurm it joins the ranks they started.
+    """
+    overrides = _overrides(settings, flags)
+    loaded = load(config, overrides)
+    from reftrain.job.launcher import check_faults, launch
+
+    check_faults(loaded, None if "faults" in overrides["evidence"] else config)
+    if dry_run:
+        click.echo(check_environment(loaded), err=True)
+        return
+    from .progress import Progress, tell_lag
+
+    launch(loaded, lambda rank: [Progress()] if rank == 0 and not quiet else [])
+    if not quiet:
+        tell_lag(Path(loaded.out))
+
+
+def _overrides(settings: Sequence[str], flags: Mapping[str, Any]) -> Tables:
+    """Return settings and flags as tables of the configuration; a flag that is not given leaves its field alone."""
+    tables = tables_of(flags["preset"], flags["mesh"], settings)
+    _put(tables, "run", steps=flags["steps"], out=flags["out"], compute=flags["compute"])
+    _put(tables, "checkpoint", resume=flags["resume"] or None)
+    _put(
+        tables,
+        "evidence",
+        faults=list(flags["faults"]) or None,
+        trace_steps=parse_steps(flags["trace"]) if flags["trace"] else None,
+        trace_form=flags["trace_form"],
+        flight_recorder=flags["flight_recorder"] or None,
+        capture=flags["capture"],
+    )
+    return tables
+
+
+def _put(tables: Tables, table: str, **given: object) -> None:
+    """Add the flags that were given to a table."""
+    tables.setdefault(table, {}).update({name: value for name, value in given.items() if value is not None})

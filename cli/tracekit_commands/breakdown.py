@@ -1,0 +1,40 @@
+"""The command `tracekit breakdown`: validate, analyse, render."""
+
+import click
+
+from tracekit.analysis.breakdown.analyse import analyse
+from tracekit.report.breakdown_json import breakdown_document
+from tracekit.report.breakdown_text import breakdown_text
+from tracekit.report.html.breakdown import breakdown_html
+from tracekit.report.markdown import fenced_markdown
+from tracekit.report.slowrank_json import dumps
+
+from .. import options
+from ..source import Source, source
+
+
+@click.command()
+@options.cut()
+@options.html()
+@options.answer()
+@source()
+def breakdown(source: Source, cut: options.Cut, html_to: str | None, answer: options.Answer) -> int:
+    """Say what each step consists of: compute, exposed communication by axis, bubble, host, idle.
+
+    The parts of a step add up to it; what the traces do not tell is `unknown` or `either`. Then what each axis moved,
+    how fast, and which formula that follows. TRACES are as for `tracekit slowrank`.
+
+    \b
+    tracekit breakdown traces/
+    tracekit breakdown traces/ --steps 3:8 --json -
+    """
+    with source.analysed() as (run, progress):
+        finding = analyse(run, cut.mesh, cut.order, cut.steps, progress)
+    text = breakdown_text(finding, verbose=answer.verbose)
+    answer.emit(
+        text,
+        lambda: dumps(breakdown_document(finding)),
+        lambda: fenced_markdown(text),
+        (lambda: breakdown_html(finding), html_to),
+    )
+    return 0

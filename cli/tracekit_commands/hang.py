@@ -1,0 +1,74 @@
+"""`tracekit hang`: validate, analyse, render."""
+
+import os
+from collections.abc import Callable
+from typing import get_args
+
+import click
+
+from tracekit.analysis.hang.analyse import illustrated
+from tracekit.dumps.load import load_dumps
+from tracekit.errors import TracekitError, with_rejected
+from tracekit.findings.hang import HangVerdict
+from tracekit.ingest import ProgressEvent
+from tracekit.report.hang import hang_document, hang_text
+from tracekit.report.html.hang import hang_html
+from tracekit.report.markdown import indented_markdown
+from tracekit.report.prometheus import hang_metrics
+from tracekit.report.slowrank_json import dumps
+
+from .. import exit_codes, options
+from ..output import about
+from ..progress import reading
+from ..source import Source, source
+
+
+@click.command()
+@options.axes()
+@options.failing(get_args(HangVerdict))
+@options.html()
+@options.prometheus()
+@options.answer()
+@source("DUMPS...", engines=False)
+def hang(
+    source: Source,
+    axes: options.Axes,
+    fail_on: frozenset[str],
+    html_to: str | None,
+    prometheus_to: str | None,
+    answer: options.Answer,
+) -> int:
+    """Say who never came: the ranks that made the others wait, in which call, and if host or device stalled.
+
+    DUMPS: flight-recorder dumps (pickle or JSON, versions 2.0 to 2.10, NCCL or Gloo) under any names,
+    folders, globs or fsspec URLs. Ranks may be missing; files that cannot be used are listed with the
+    reason. Pickles run no code here.
+
+    \b
+    tracekit hang dumps/
+    tracekit hang dumps/ --verbose --json answer.json --fail-on hang,mismatch
+    """
+    jobs = source.jobs or len(os.sched_getaffinity(0))
+    with reading(quiet=source.quiet) as show:
+        found = load_dumps(source.inputs, jobs=jobs, progress=_shown(show), job=source.job)
+    try:
+        with about(source.inputs):
+            finding, picture = illustrated(found, axes.mesh, axes.order)
+    except TracekitError as error:
+        raise with_rejected(error, [(r.path, r.reason) for r in found.rejected]) from error.__cause__
+    text = hang_text(finding, verbose=answer.verbose)
+    answer.emit(
+        text,
+        lambda: dumps(hang_document(finding)),
+        lambda: indented_markdown(text),
+        (lambda: hang_html(finding, picture), html_to),
+        (lambda: hang_metrics(finding), prometheus_to),
+    )
+    return exit_codes.of_verdict(finding.verdict, fail_on)
+
+
+def _shown(show: Callable[[ProgressEvent], None]) -> Callable[[int, int, int, int], None]:
+    def progress(files: int, of: int, done: int, total: int) -> None:
+        show(ProgressEvent(files, of, done, total, ""))
+
+    return progress

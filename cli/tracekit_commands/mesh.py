@@ -1,0 +1,33 @@
+"""The command `tracekit mesh`: validate, analyse, render."""
+
+import click
+
+from tracekit.analysis.places import places
+from tracekit.report.markdown import labelled_markdown
+from tracekit.report.mesh import mesh_document_of, mesh_lines
+from tracekit.report.shared_text import laid_out
+from tracekit.report.slowrank_json import dumps
+
+from .. import options
+from ..source import Source, source
+
+
+@click.command()
+@options.axes()
+@options.answer()
+@source()
+def mesh(source: Source, axes: options.Axes, answer: options.Answer) -> int:
+    """Say which mesh the job runs on, and which process groups tell it.
+
+    A mesh that is given is checked against the groups. TRACES are as for `tracekit slowrank`; steps are not needed.
+
+    \b
+    tracekit mesh traces/
+    tracekit mesh traces/ --mesh tp=8,cp=1,pp=16,dp=128
+    tracekit mesh traces/ --json - | jq .coords
+    """
+    with source.analysed() as (run, progress):
+        finding = places(run, axes.mesh, axes.order, progress)
+    lines = mesh_lines(finding, verbose=answer.verbose)
+    answer.emit(laid_out(lines), lambda: dumps(mesh_document_of(finding)), lambda: labelled_markdown(lines))
+    return 0

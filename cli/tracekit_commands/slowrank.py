@@ -1,0 +1,72 @@
+"""The command `tracekit slowrank`: validate, analyse, render."""
+
+from typing import get_args
+
+import click
+
+from tracekit.analysis.slowrank.analyse import analyse, illustrated
+from tracekit.findings import Verdict
+from tracekit.report.html.slowrank import slowrank_html
+from tracekit.report.markdown import labelled_markdown
+from tracekit.report.perfetto import slowrank_trace
+from tracekit.report.prometheus import slowrank_metrics
+from tracekit.report.shared_text import laid_out
+from tracekit.report.slowrank_json import dumps, slowrank_document
+from tracekit.report.slowrank_text import slowrank_lines
+
+from .. import exit_codes, options
+from ..source import Source, source
+
+
+@click.command()
+@options.cut()
+@click.option(
+    "--explain",
+    is_flag=True,
+    help="Show the working: every hypothesis with its price, every gap of the evidence, the rule that chose.",
+)
+@options.failing(get_args(Verdict))
+@options.html()
+@options.prometheus()
+@options.perfetto()
+@options.answer()
+@source()
+def slowrank(
+    source: Source,
+    cut: options.Cut,
+    explain: bool,
+    fail_on: frozenset[str],
+    html_to: str | None,
+    prometheus_to: str | None,
+    perfetto_to: str | None,
+    answer: options.Answer,
+) -> int:
+    """Say who is slow, where in DP → PP → CP → TP, why, and what it costs; or that nobody is to blame.
+
+    TRACES: Kineto traces (.json, .json.gz, .zst), operation tables (.parquet), folders, globs, fsspec URLs, or a
+    folder that `tracekit ingest` wrote; where there are none, flight-recorder dumps that time their calls.
+
+    \b
+    tracekit slowrank traces/
+    tracekit slowrank traces/ --explain
+    tracekit slowrank traces/ --steps 3:8 --json answer.json --fail-on slow_rank,slow_link
+    tracekit slowrank 'gs://bucket/run7/*.json.gz' --mesh tp=8,cp=1,pp=16,dp=128
+    """
+    page, trace = "", b""
+    with source.analysed() as (run, progress):
+        if html_to is None and perfetto_to is None:
+            finding = analyse(run, cut.mesh, cut.order, cut.steps, progress, explain=explain)
+        else:
+            finding, picture = illustrated(run, cut.mesh, cut.order, cut.steps, progress, explain=explain)
+            page = slowrank_html(finding, picture) if html_to else ""
+            trace = slowrank_trace(finding, picture) if perfetto_to else b""
+    lines = slowrank_lines(finding, verbose=answer.verbose)
+    answer.emit(
+        laid_out(lines),
+        lambda: dumps(slowrank_document(finding)),
+        lambda: labelled_markdown(lines),
+        (lambda: page, html_to),
+        (lambda: slowrank_metrics(finding), prometheus_to),
+        (lambda: trace, perfetto_to),
+    )
+    return exit_codes.of_verdict(finding.verdict, fail_on)

@@ -1,0 +1,50 @@
+"""The command `tracekit whatif`: validate, analyse, render."""
+
+import click
+
+from tracekit.analysis.questions.answer import answer as priced
+from tracekit.report.html.whatif import whatif_html
+from tracekit.report.markdown import labelled_markdown
+from tracekit.report.shared_text import laid_out
+from tracekit.report.slowrank_json import dumps
+from tracekit.report.whatif_json import whatif_document
+from tracekit.report.whatif_text import whatif_lines
+
+from .. import options
+from ..source import Source, source
+
+
+@click.command()
+@click.option(
+    "--fix",
+    multiple=True,
+    metavar="rank=5,stage=3,axis=tp,op=all_gather",
+    help="What is to be typical; repeatable. The standard questions if left out.",
+)
+@options.cut()
+@options.html()
+@options.answer()
+@source()
+def whatif(
+    source: Source, fix: tuple[str, ...], cut: options.Cut, html_to: str | None, answer: options.Answer
+) -> int:
+    """Say what a step would take if a rank, a stage, an axis or an operation type were typical.
+
+    Each fix is priced alone, and all of them together. Without one: everybody, the worst ranks, each axis and each
+    stage. TRACES are as for `tracekit slowrank`.
+
+    \b
+    tracekit whatif traces/
+    tracekit whatif traces/ --fix rank=5
+    tracekit whatif traces/ --fix stage=3,axis=tp --fix op=all_gather --json -
+    """
+    with source.analysed() as (run, progress):
+        finding = priced(run, fix, cut.mesh, cut.order, cut.steps, progress)
+    lines = whatif_lines(finding, verbose=answer.verbose)
+    answer.emit(
+        laid_out(lines),
+        lambda: dumps(whatif_document(finding)),
+        lambda: labelled_markdown(lines),
+        (lambda: whatif_html(finding), html_to),
+    )
+    return 0

@@ -1,0 +1,1 @@
+"""What must hold within one correct run, and where it does not."""

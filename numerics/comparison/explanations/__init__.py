@@ -1,0 +1,1 @@
+"""Rules that relate the wrong tensor to the right one, in one sentence."""

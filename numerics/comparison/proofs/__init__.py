@@ -1,0 +1,1 @@
+"""What a local proof says of a case, and of its baseline."""

@@ -1,0 +1,82 @@
+"""What a decision on a run says of its baseline, where that computes something else or drew other random numbers."""
+
+from dataclasses import replace
+from typing import Final
+
+import numpy as np
+
+from numerics.comparison.joins.tensor_table import Status
+from numerics.comparison.proofs.loss_scale import other_weights
+from numerics.comparison.resumed import generators_apart
+from numerics.comparison.verdict import Case, Decision
+from numerics.local.forced_pass import ROOT
+from numerics.local.proof import LocalProof
+from numerics.thresholds.comparison import OTHER_FORMAT
+
+_COMPUTED: Final = "the run is what the model gives, and the baseline computes something else"
+_SEED: Final = (
+    "seed each data-parallel rank by its number, and restore every rank's generators (torch.get_rng_state, "
+    "torch.cuda.get_rng_state) from the checkpoint"
+)
+
+
+def other_baseline(case: Case, other: str) -> Decision | None:
+    """Leave a case open whose gradients are not the baseline's where already the model's outputs are not."""
+    tensors, number = case.tensors, case.run.names.number
+    if tensors is None or case.apart is not None or case.baseline is None:
+        return None
+    outputs = (tensors.tensor == number(ROOT)) & (tensors.phase == number("forward"))
+    outputs &= (tensors.status == Status.DIFFERENT) & (tensors.step == tensors.step[outputs].min(initial=0))
+    apart = float(np.nan_to_num(tensors.relative[outputs]).max(initial=0.0))
+    if apart <= OTHER_FORMAT:
+        return None
+    return Decision(
+        "undecided",
+        "none",
+        f"{other}, and the model's outputs differ from the baseline's by {apart:.2g} of their size: "
+        + _COMPUTED,
+        f"numerics compare --model FILE.py:FUNCTION --parallel {case.baseline.capture.folder}",
+    )
+
+
+def parted(
+    case: Case, found: Decision, proof: LocalProof, baseline: LocalProof | None, wrong: str
+) -> Decision:
+    """Return a decision on the run alone with how it parts from its baseline by chance, and how that one is proved.
+
+    `baseline` is the baseline's own proof, `wrong` what that finds wrong, in words. A run that does not part so keeps
+    its decision.
+    """
+    apart = case.apart
+    if apart is None or case.baseline is None:
+        return found
+    if wrong:
+        return Decision(
+            "undecided",
+            "none",
+            f"{apart.sentence}; by itself the run is sound, and of the baseline {wrong}",
+            f"numerics compare --model FILE.py:FUNCTION --parallel {case.baseline.capture.folder}",
+        )
+    proved = "each run is proved by itself" if baseline is not None else "the run is proved by itself"
+    alike = other_weights(proof, baseline) == ""
+    counts = (
+        "positions count alike in both losses"
+        if alike
+        else "whether the losses are scaled alike was not seen"
+    )
+    reason = f"{apart.sentence}; {proved}, and {counts}: {found.reason}"
+    unlike = _drawn_unlike(case, proof, baseline)
+    if unlike and found.verdict != "undecided":
+        return Decision(
+            "undecided", "none", f"{apart.sentence}; {unlike}: meant or a bug, no record tells", _SEED
+        )
+    if found.verdict == "undecided" or apart.certain:
+        return replace(found, reason=reason)
+    return Decision("undecided", "none", reason, case.decide)
+
+
+def _drawn_unlike(case: Case, proof: LocalProof, baseline: LocalProof | None) -> str:
+    """Return in words by which rule, other than chance, the runs draw other random numbers; "" where none is seen."""
+    if proof.alike and baseline is not None and not baseline.alike:
+        return f"{proof.alike}, and the baseline's draw apart"
+    return "" if case.baseline is None else generators_apart(case.run, case.baseline, case.goes_on)

@@ -1,0 +1,106 @@
+"""Whether a run's loss weighs as its baseline's: a local proof takes the loss's gradient as it was recorded."""
+
+from dataclasses import dataclass
+from typing import Final
+
+import torch
+
+from numerics.columns import Columns
+from numerics.formats import least_roundoff
+from numerics.local.proof import LocalProof
+from numerics.local.records.recorded import RecordedRun
+from numerics.thresholds.comparison import FACTOR_MARGIN, NO_DIVISOR
+from numerics.thresholds.local import ELEMENT_ROUNDOFFS, LOSS_SCALE, WEIGHT_TOLERANCE
+
+_SCALED: Final = "the loss is scaled or weighted otherwise, or a reduction averages otherwise"
+
+
+@dataclass(frozen=True)
+class _Pair:
+    """A parameter's gradient in the run and in the baseline, float64, and the roundoff of its format."""
+
+    name: str
+    mine: torch.Tensor
+    other: torch.Tensor
+    unit: float
+
+    @property
+    def apart(self) -> float:
+        """The norm of the difference over that of the run's gradient."""
+        return float((self.mine - self.other).norm() / self.mine.norm().clamp_min(NO_DIVISOR))
+
+
+def other_loss(proof: LocalProof, baseline: Columns | None, why: str = "") -> str | None:
+    """Return a sentence where the first step's gradients as a whole are not those of the baseline; None otherwise.
+
+    A factor is named only where every element is that many times the baseline's, within roundings: of any two sets of
+    gradients there is a ratio. `why` explains a factor where the run's records do. For runs that draw the same random
+    numbers; see `other_weights` for others.
+    """
+    if baseline is None or not baseline.capture.values:
+        return None
+    pairs = _pairs(proof, baseline)
+    square = sum(float(one.other.square().sum()) for one in pairs)
+    ratio = sum(float((one.mine * one.other).sum()) for one in pairs) / square if square else 1.0
+    step = proof.first_step
+    exact = _times(pairs, ratio)
+    if exact and not _times(pairs, 1.0):
+        return (
+            f"every element of all gradients of step {step} is {ratio:.6g} times the baseline's, though each follows "
+            f"from the recorded gradient of the loss: {why or _SCALED}"
+        )
+    if abs(ratio - 1) <= LOSS_SCALE:
+        return None
+    worst = max(pairs, key=lambda one: one.apart)
+    return (
+        f"the gradients of step {step} are not the baseline's, and no multiple of them ({worst.name} differs most, by "
+        f"{worst.apart:.2g} of its size), though each follows from the recorded gradient of the loss"
+    )
+
+
+def _pairs(proof: LocalProof, baseline: Columns) -> list[_Pair]:
+    """Return the first step's gradients that both runs recorded."""
+    recorded, found = RecordedRun(baseline), []
+    for name, mine in proof.first_gradients.items():
+        rows = recorded.rows(proof.first_step, "reduce", "param_grad", name)
+        other = recorded.whole(rows, tuple(mine.shape), batch=False)
+        if other:
+            formats = (str(tensor.dtype).removeprefix("torch.") for tensor in (mine, other[0].tensor))
+            unit = max(least_roundoff(one) for one in formats)
+            found.append(_Pair(name, mine.double(), other[0].tensor.double(), unit))
+    return found
+
+
+def _times(pairs: list[_Pair], ratio: float) -> bool:
+    """Return whether every element is the baseline's times a ratio, within the roundings of sums of such sizes."""
+    count = sum(one.mine.numel() for one in pairs)
+    if not count:
+        return False
+    every = (sum(float(one.mine.square().sum()) for one in pairs) / count) ** 0.5
+    for one in pairs:
+        own = float(one.mine.square().mean().sqrt()) if one.mine.numel() else 0.0
+        allowed = ELEMENT_ROUNDOFFS * one.unit * (one.mine.abs() + own + every)
+        if not bool(((one.mine - ratio * one.other).abs() <= allowed).all()):
+            return False
+    return True
+
+
+def other_weights(proof: LocalProof, baseline: LocalProof | None) -> str | None:
+    """Return a sentence where every position counts one multiple of the baseline's; "" where they count alike.
+
+    None where that is not known: how much a position counts is read from a cross entropy's gradient, and does not
+    depend on random numbers.
+    """
+    mine, other = proof.weights, None if baseline is None else baseline.weights
+    if mine is None or other is None or len(mine) != len(other) or not len(mine):
+        return None
+    ratios = mine / other
+    ratio = float(ratios.median())
+    if not bool(((ratios / ratio - 1).abs() <= FACTOR_MARGIN * WEIGHT_TOLERANCE).all()):
+        return None
+    if abs(ratio - 1) <= FACTOR_MARGIN * WEIGHT_TOLERANCE:
+        return ""
+    return (
+        f"each of the {len(mine)} positions that count in step {proof.first_step} does so {ratio:.4g} times as much as "
+        f"in the baseline: {_SCALED}"
+    )

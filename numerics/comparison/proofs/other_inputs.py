@@ -1,0 +1,54 @@
+"""Whether a run was trained on other sequences than its baseline: integers and an order of documents never round."""
+
+from collections import Counter
+
+import torch
+
+from numerics.columns import Columns
+from numerics.local.places.rank_positions import ANEW, positions_begin_anew
+from numerics.local.records.recorded import RecordedRun
+from numerics.thresholds.comparison import MAX_ELEMENTS
+
+
+def other_inputs(run: Columns, baseline: Columns | None) -> str | None:
+    """Return a sentence where a step's integer inputs are not the baseline's; None otherwise, or where it is unknown.
+
+    Sequences are compared as a set: which rank and micro-batch reads which changes no sum but its order.
+    """
+    if baseline is None or not run.capture.values or not baseline.capture.values:
+        return None
+    mine, other = RecordedRun(run), RecordedRun(baseline)
+    for step in sorted(set(mine.steps) & set(other.steps)):
+        for name in [name for name in mine.names(step, "forward", "input") if name.startswith("in.")]:
+            here, there = _sequences(mine, step, name), _sequences(other, step, name)
+            if here is None or there is None or here == there:
+                continue
+            if sum(here.values()) != sum(there.values()):
+                continue  # recorded in other parts
+            if positions_begin_anew(mine, step, name):
+                return f"{name} in step {step} {ANEW}; the baseline's positions count through each sequence"
+            count = sum((here - there).values())
+            return (
+                f"{count} of {sum(here.values())} sequences of {name} in step {step} are not the baseline's: the runs "
+                "were trained on other data, or on another order of documents"
+            )
+    return None
+
+
+def _sequences(recorded: RecordedRun, step: int, name: str) -> Counter[bytes] | None:
+    """Return the sequences of an integer input, put together from the pieces of all ranks; None where unknown.
+
+    A copy counts once. Pieces whose place in the sequence was not recorded leave the sequences unknown.
+    """
+    found: Counter[bytes] = Counter()
+    total = 0
+    for place in recorded.places(step):
+        tensor = recorded.input(step, name, place)
+        if tensor is None or tensor.is_floating_point():
+            return None
+        total += tensor.numel()
+        if total > MAX_ELEMENTS:
+            return None
+        tensor = tensor.to(torch.int64)
+        found.update(part.numpy().tobytes() for part in (tensor if tensor.dim() else tensor[None]))
+    return found or None

@@ -1,0 +1,271 @@
+"""Checks parameters' gradients: what each backward adds, and the sum that the optimiser sees."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+import torch
+
+from numerics.local.bounds.bounded import known, unit
+from numerics.local.forced_pass import Check
+from numerics.local.gradients.learned_orders import LearnedOrders
+from numerics.local.gradients.parameter_gradients import Scale, Sum, in_format, judge_gradient, solve_scale
+from numerics.local.gradients.rank_factors import factors_by_rank, factors_of_shares, judge_copies
+from numerics.local.judgement import Judged, Standing, judge, within
+from numerics.local.local_check import Doubt, LocalCheck
+from numerics.local.recorded_step import Place, RecordedStep
+from numerics.local.relations import relation
+from numerics.thresholds.comparison import LEAST_FITTED
+from numerics.thresholds.local import FUNCTION_ROUNDINGS, NAMES_TRIED, SCALE_TOLERANCE
+
+
+def check_added(
+    state: RecordedStep,
+    place: Place,
+    plain: Mapping[str, torch.Tensor],
+    bounded: Mapping[str, torch.Tensor],
+    sums: dict[str, Sum],
+) -> list[LocalCheck]:
+    """Check what one backward adds to each gradient, and put it into `sums`: as recorded, else as computed.
+
+    `plain` and `bounded` are the gradients computed in the run's format, and with their bounds.
+    """
+    found = []
+    for name, grad in bounded.items():
+        readings = state.added_gradient(place, f"{name}.grad", tuple(grad.shape))
+        total = sums.setdefault(name, Sum())
+        if not readings:
+            total.add(place, plain.get(name), grad)
+            continue
+        judged, recorded = Judged(Standing.BEYOND), None
+        if name in plain:
+            judged, recorded = judge(plain[name], readings)
+        if judged.standing != Standing.EQUAL and not judged.lone:
+            judged, recorded = judge(grad, readings)
+        held = readings[0].tensor if recorded is None else recorded
+        own = next((r.error for r in readings if r.tensor is held), None)
+        total.add(place, held, known(held, own))
+        if judged.standing == Standing.BEYOND and not judged.lone and name in plain:
+            judged = replace(judged, relation=relation(held, plain[name]))
+        judged = replace(judged, pair=None)
+        found.append(
+            LocalCheck(state.step, place, Check(f"{name}.grad", name.rpartition(".")[0], "backward", judged))
+        )
+    return found
+
+
+def check_copies(state: RecordedStep) -> list[LocalCheck]:
+    """Return a check for each parameter whose copies were equal, and were stepped by unequal gradients."""
+    told = "ranks hold equal copies of the weight, and each steps its own by another gradient"
+    return [
+        LocalCheck(
+            state.step,
+            None,
+            Check(f"{name}.grad", name.rpartition(".")[0], "reduce", Judged(Standing.BEYOND, relation=told)),
+            ranks=ranks,
+        )
+        for name, p in state.model.named_parameters()
+        if state.whole_copies(name, tuple(p.shape)) and (ranks := state.parted(name))
+    ]
+
+
+@dataclass
+class Reduced:
+    """What was found of reduced gradients: factors by step, what was not seen, doubts, and what they were in words.
+
+    `norms` are those of all gradients together by step, as the optimiser saw them.
+    """
+
+    scales: dict[int, Scale] = field(default_factory=dict)
+    unseen: set[str] = field(default_factory=set)
+    doubts: list[Doubt] = field(default_factory=list)
+    told: list[str] = field(default_factory=list)
+    norms: dict[int, float] = field(default_factory=dict)
+    learned: LearnedOrders = field(default_factory=LearnedOrders)
+
+
+def check_gradients(state: RecordedStep, sums: Mapping[str, Sum], into: Reduced) -> list[LocalCheck]:
+    """Check the parameters' gradients of a step, as the optimiser saw them."""
+    recorded = {
+        name: grad
+        for name, total in sums.items()
+        if (grad := state.gradient(f"{name}.grad", tuple(total.total.shape))) is not None
+    }
+    if not recorded:
+        skipped = sums and any(state.recorded.names(s, "reduce", "param_grad") for s in state.recorded.steps)
+        into.unseen.add(
+            "gradients of skipped updates: in some steps none reached the optimiser"
+            if skipped
+            else "gradients of parameters: none was recorded, or no module's output has a recorded gradient"
+        )
+        return []
+    into.doubts += [] if into.doubts else _without_gradient(state, sums, recorded)
+    into.norms[state.step] = float(torch.stack([g.double().norm() for g in recorded.values()]).norm())
+    scale = _scale_of(state, sums, recorded)
+    found = _all_judged(state, sums, recorded, scale, into.learned)
+    if any(one.check.judged.standing == Standing.BEYOND for one in found):
+        clipped = _by_value(state, sums, recorded, into)
+        if clipped is not None:
+            return clipped
+        found = _explained(state, sums, recorded, scale, into, found)
+    into.scales[state.step] = scale
+    return found
+
+
+def _scale_of(state: RecordedStep, sums: Mapping[str, Sum], recorded: Mapping[str, torch.Tensor]) -> Scale:
+    """Return the factor from sums to recorded gradients; those of experts follow other ranks' tokens."""
+    places = state.recorded.places(state.step)
+    dp, micro = len({p[0] for p in places}), len({p[1] for p in places})
+    sizes = {"dp": dp, "micro-batches": micro, "dp times micro-batches": dp * micro}
+    common = {n: g for n, g in recorded.items() if not state.of_expert(n)} or recorded
+    return solve_scale(sums, common, {n: s for n, s in sizes.items() if s > 1})
+
+
+def _all_judged(
+    state: RecordedStep,
+    sums: Mapping[str, Sum],
+    recorded: Mapping[str, torch.Tensor],
+    scale: Scale,
+    learned: LearnedOrders,
+) -> list[LocalCheck]:
+    """Return how each gradient stands to the scaled sum of what the backwards added."""
+    found: list[LocalCheck] = []
+    tried = 0
+    for name, grad in recorded.items():
+        judged, ranks = _judged(state, name, grad, sums[name], scale, learned)
+        if judged.standing == Standing.BEYOND and tried < NAMES_TRIED and not (ranks or judged.format):
+            tried += 1
+            judged = replace(judged, relation=_another(grad, name, sums, scale))
+        check = Check(f"{name}.grad", name.rpartition(".")[0], "reduce", judged)
+        found.append(LocalCheck(state.step, None, check, ranks=ranks))
+    return found
+
+
+def _without_gradient(
+    state: RecordedStep, sums: Mapping[str, Sum], recorded: Mapping[str, torch.Tensor]
+) -> list[Doubt]:
+    """Return a doubt where a trainable parameter's gradient never reaches the optimiser, and others' do."""
+    frozen = {name for name, p in state.model.named_parameters() if not p.requires_grad}
+    missing = [n for n in sums if n not in recorded and n not in frozen and bool(sums[n].total.any())]
+    steps = state.recorded.steps if missing else []
+    own = {name for step in steps for name in state.recorded.names(step, "reduce", "param_grad")}
+    lost = [name for name in missing if f"{name}.grad" not in own]
+    if not lost:
+        return []
+    more = f" and {len(lost) - 1} more" if len(lost) > 1 else ""
+    return [
+        Doubt(
+            f"{lost[0]}{more} gets a gradient from the loss, and none reached the optimiser in any step: frozen",
+            "if that is meant, freeze it in the function given by --model as well (`requires_grad_(False)`)",
+        )
+    ]
+
+
+def _by_value(
+    state: RecordedStep, sums: Mapping[str, Sum], recorded: Mapping[str, torch.Tensor], into: Reduced
+) -> list[LocalCheck] | None:
+    """Return the checks of gradients that were clipped by value; None where no one limit explains them all.
+
+    What stands at the limit must have been as large at least, with its sign; the rest is judged as ever.
+    """
+    limit = max(float(grad.abs().max()) for grad in recorded.values() if grad.numel())
+    at = {name: grad.abs() == limit for name, grad in recorded.items()}
+    if sum(int(mask.sum()) for mask in at.values()) < LEAST_FITTED:
+        return None
+    free = {name: total.without(at[name]) for name, total in sums.items() if name in recorded}
+    rest = {name: grad.masked_fill(at[name], 0) for name, grad in recorded.items()}
+    scale = _scale_of(state, free, rest)
+    for name, mask in at.items():
+        right = scale.factor * sums[name].total[mask] * recorded[name][mask].sign()
+        if bool((right < limit * (1 - SCALE_TOLERANCE)).any()) or state.gradient_copies(
+            f"{name}.grad", tuple(mask.shape)
+        ):
+            return None
+    found = _all_judged(state, free, rest, scale, into.learned)
+    if any(one.check.judged.standing == Standing.BEYOND for one in found):
+        return None
+    into.scales[state.step] = scale
+    into.told.append(f"gradients: clipped by value, at {limit:.6g} in step {state.step}")
+    return found
+
+
+def _explained(
+    state: RecordedStep,
+    sums: Mapping[str, Sum],
+    recorded: Mapping[str, torch.Tensor],
+    scale: Scale,
+    into: Reduced,
+    found: list[LocalCheck],
+) -> list[LocalCheck]:
+    """Return the checks with one relation for all that are wrong: factors of ranks, or a step that was not cleared."""
+    wrong = [n for n, one in enumerate(found) if one.check.judged.standing == Standing.BEYOND]
+    if len(wrong) == 1 and len(found) > 1:
+        return found
+    words, ranks = factors_by_rank(state, sums)
+    if not words:
+        words = _not_cleared(state, sums, recorded, into.scales) or factors_of_shares(recorded, sums, scale)
+    if not words:
+        return found
+    made = list(found)
+    for n in wrong:
+        judged = replace(found[n].check.judged, how=words, factors=None, relation="", lone="")
+        made[n] = replace(found[n], check=replace(found[n].check, judged=judged), ranks=ranks)
+    return made
+
+
+def _not_cleared(
+    state: RecordedStep,
+    sums: Mapping[str, Sum],
+    recorded: Mapping[str, torch.Tensor],
+    scales: Mapping[int, Scale],
+) -> str:
+    """Return in words that the gradients of the step before are still in this one's; else ""."""
+    before = [s for s in scales if s < state.step]
+    if not before:
+        return ""
+    last, ranks = max(before), len({place[0] for place in state.recorded.places(state.step)})
+    factor = scales[last].factor
+    for held in (1.0, float(ranks)):
+        fits = True
+        for name, grad in recorded.items():
+            old = state.gradient(f"{name}.grad", tuple(grad.shape), state.step - last)
+            if old is None:
+                return ""
+            due = factor * sums[name].total + held * old.double()
+            size = (
+                unit(grad.dtype)
+                * FUNCTION_ROUNDINGS
+                * (abs(factor) * sums[name].size + held * old.double().abs())
+            )
+            error = size + abs(factor) * torch.stack(list(sums[name].error.values())).sum(0)
+            fits = fits and within(due, error, grad).standing != Standing.BEYOND
+        if fits:
+            return (
+                f"the gradients of step {last} were not cleared: those of step {state.step} are added to them"
+            )
+    return ""
+
+
+def _judged(
+    state: RecordedStep, name: str, grad: torch.Tensor, total: Sum, scale: Scale, learned: LearnedOrders
+) -> tuple[Judged, tuple[int, ...]]:
+    """Return how one reduced gradient stands, and the ranks whose copies are wrong where copies are unequal."""
+    copies = state.gradient_copies(f"{name}.grad", tuple(grad.shape))
+    if copies:
+        return judge_copies(copies, total, scale, learned)
+    judged = judge_gradient(grad, total, scale, learned)
+    narrow = state.narrow_format if judged.standing == Standing.BEYOND else None
+    return (judged if narrow is None else in_format(judged, grad, total, scale, narrow)), ()
+
+
+def _another(grad: torch.Tensor, name: str, sums: Mapping[str, Sum], scale: Scale) -> str:
+    """Return which other parameter's gradient a wrong one is; empty where none or several fit."""
+    if grad.numel() < LEAST_FITTED:
+        return ""
+    fits = [
+        other
+        for other, total in sums.items()
+        if other != name
+        and total.total.shape == grad.shape
+        and judge_gradient(grad, total, scale, LearnedOrders()).standing in {Standing.EQUAL, Standing.WITHIN}
+    ]
+    return f"equals the gradient of {fits[0]}" if len(fits) == 1 else ""

@@ -1,0 +1,1 @@
+"""A capture's tensors, put together from the parts that ranks held."""

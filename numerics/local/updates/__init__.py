@@ -1,0 +1,1 @@
+"""The optimiser's step: repeated from the record, with its settings and learning rates."""

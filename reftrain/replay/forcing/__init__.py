@@ -1,0 +1,1 @@
+"""The forced replay: recorded values replace computed ones before the computation goes on."""

@@ -1,0 +1,1 @@
+"""Llama's forward for all virtual ranks of a stage."""
