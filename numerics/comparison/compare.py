@@ -30,7 +30,7 @@ from numerics.comparison.joins.tensor_table import Status, TensorTable, by_tenso
 from numerics.comparison.matched_replay import MakeReplay, NoReplay, differences_from_declared, find_replay
 from numerics.comparison.next_step import ladder_of, what_decides
 from numerics.comparison.nothing_in_common import nothing_in_common
-from numerics.comparison.preconditions import thread_note, why_incomparable
+from numerics.comparison.preconditions import other_model, thread_note, why_incomparable
 from numerics.comparison.random_difference import parted_by_chance, perhaps_by_chance
 from numerics.comparison.resumed import counted_from, generators_note, lost_state, resumed_after
 from numerics.comparison.summary import finding_of, incomparable, rows_of
@@ -80,30 +80,17 @@ def compare(parallel: Path, baseline: Path | None, options: Options | None = Non
     after = resumed_after(run, base)
     run = run if after is None else counted_from(run, after)
     tensors = by_tensor(run, base)
-    reason = _other_model(run, tensors, base)
+    reason = other_model(run, tensors, base)
     if reason is not None:
         return incomparable(run, base, reason)
-    proved = options is not None and options.prove is not None
-    if not proved and not computed_in_common(run, tensors).any():  # a proof needs none
+    if (options or Options()).prove is None and not computed_in_common(
+        run, tensors
+    ).any():  # a proof needs none
         return nothing_in_common(run, base)
-    note = thread_note(run.capture, base.capture)
     lost = [] if after is None else lost_state(run, base, after)
     goes_on = "" if after is None else generators_note(run, base, after)
-    notes = tuple(text for text in (note, goes_on) if text)
+    notes = tuple(text for text in (thread_note(run.capture, base.capture), goes_on) if text)
     return _compared(run, base, tensors, options or Options(), notes, lost, goes_on)
-
-
-def _other_model(run: Columns, tensors: TensorTable, baseline: Columns) -> str | None:
-    """Return a sentence where the runs are of different models, for they hold a parameter of another shape."""
-    own = run.names.number
-    state = np.isin(tensors.kind, [own(kind) for kind in ("param", "param_grad", "optimizer")])
-    wrong = np.flatnonzero(tensors.shapes_differ & state)
-    if not len(wrong):
-        return None
-    left, right = int(tensors.left[wrong[0]]), int(tensors.right[wrong[0]])
-    mine, other = (c.name("global_shape", row) or "a scalar" for c, row in ((run, left), (baseline, right)))
-    named, folders = run.name("tensor", left), (run.capture.folder, baseline.capture.folder)
-    return f"the runs are of different models: {named} is {mine} in {folders[0]} and {other} in {folders[1]}"
 
 
 def _compared(
@@ -166,13 +153,16 @@ def _with_alike(decision: Decision, run: Columns) -> Decision:
 def _proved_locally(
     case: Case, prove: Callable[[Columns], "LocalProof"], notes: tuple[str, ...]
 ) -> CompareFinding:
-    """Decide a case by its local proof, and return the finding; a baseline of other random numbers is proved too."""
+    """Decide a case by its local proof, and return the finding; a baseline is proved too where the answer needs it."""
     from numerics.comparison.proofs.local_answer import decide_locally
     from numerics.comparison.proofs.other_settings import with_other_settings
 
     proof = with_other_settings(case.run, case.baseline, prove(case.run))
     case = replace(case, apart=parted_by_chance(case, proof))
-    return _proved(case, proof, decide_locally(case, proof, _proof_of_baseline(case, prove)), notes)
+    asked = case.apart is not None or bool(proof.silent)
+    return _proved(
+        case, proof, decide_locally(case, proof, _proof_of_baseline(case, prove) if asked else None), notes
+    )
 
 
 def _proved(case: Case, proof: "LocalProof", decision: Decision, notes: tuple[str, ...]) -> CompareFinding:
@@ -182,7 +172,7 @@ def _proved(case: Case, proof: "LocalProof", decision: Decision, notes: tuple[st
     from numerics.comparison.proofs.local_scope import not_checked
 
     finding = finding_of(case, decision, None, (*notes, *local_notes(proof)))
-    finding = replace(finding, not_checked=not_checked(case.run, proof))
+    finding = replace(finding, not_checked=not_checked(case.run, proof, alone=case.baseline is None))
     wrong = first_wrong(proof)
     if wrong is None or decision.proof == "invariant":
         return finding
@@ -194,8 +184,8 @@ def _proved(case: Case, proof: "LocalProof", decision: Decision, notes: tuple[st
 
 
 def _proof_of_baseline(case: Case, prove: Callable[[Columns], "LocalProof"]) -> "LocalProof | None":
-    """Return the local proof of a baseline that drew other random numbers; None for others, or where there is none."""
-    if case.apart is None or case.baseline is None:
+    """Return the local proof of the baseline; None where there is none."""
+    if case.baseline is None:
         return None
     try:
         return prove(case.baseline)

@@ -7,6 +7,10 @@ are made for these. Model, data, steps, seeds, number formats and the optimiser'
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
+import numpy as np
+
+from numerics.columns import Columns
+from numerics.comparison.joins.tensor_table import TensorTable
 from numerics.schema import REFUSES
 from numerics.store import Capture
 from numerics.thresholds.comparison import THREADED_SUM
@@ -99,3 +103,16 @@ def _flat(name: str, value: Any) -> Iterator[tuple[str, Any]]:
 def _short(value: Any) -> str:
     text = "not said" if value is None else str(value)
     return text if len(text) <= LONGEST_VALUE else text[: LONGEST_VALUE - 3] + "..."
+
+
+def other_model(run: Columns, tensors: TensorTable, baseline: Columns) -> str | None:
+    """Return a sentence where the runs are of different models, for they hold a parameter of another shape."""
+    own = run.names.number
+    state = np.isin(tensors.kind, [own(kind) for kind in ("param", "param_grad", "optimizer")])
+    wrong = np.flatnonzero(tensors.shapes_differ & state)
+    if not len(wrong):
+        return None
+    left, right = int(tensors.left[wrong[0]]), int(tensors.right[wrong[0]])
+    mine, other = (c.name("global_shape", row) or "a scalar" for c, row in ((run, left), (baseline, right)))
+    named, folders = run.name("tensor", left), (run.capture.folder, baseline.capture.folder)
+    return f"the runs are of different models: {named} is {mine} in {folders[0]} and {other} in {folders[1]}"

@@ -11,6 +11,7 @@ import torch
 from numerics.columns import Columns
 from numerics.comparison.broken_invariants.random_numbers import generator_moves
 from numerics.local.places.rank_positions import positions_begin_anew
+from numerics.local.read_sequences import other_sequences
 from numerics.local.records.recorded import RecordedRun
 from numerics.schema import TARGET
 from numerics.thresholds.comparison import MAX_ELEMENTS, SAME_EXAMPLE
@@ -20,8 +21,8 @@ from numerics.thresholds.report import NAMES_IN_SENTENCE
 def drawn_inputs(run: Columns, baseline: Columns, *, draws: bool) -> tuple[str, bool] | None:
     """Return a sentence on the first inputs that differ for the same examples, and whether chance is the certain cause.
 
-    `draws` says that the model's forwards draw random numbers too. None where inputs agree, belong to other
-    examples, or were not kept.
+    `draws` says that the model's forwards draw random numbers too. Runs that have no example in common read other
+    data, or in another order. None where inputs agree, some belong to other examples, or they were not kept.
     """
     mine, other = RecordedRun(run), RecordedRun(baseline)
     for step in sorted(set(mine.steps) & set(other.steps)):
@@ -33,7 +34,8 @@ def drawn_inputs(run: Columns, baseline: Columns, *, draws: bool) -> tuple[str, 
             if same and not positions_begin_anew(mine, step, name):
                 beside = _equal_beside(mine, other, step, name)
                 return _told(f"{name} of step {step} {same}{beside}", [run, baseline], draws=draws)
-    return None
+    others = other_sequences(mine, other)
+    return (others, False) if others else None
 
 
 def _equal_beside(mine: RecordedRun, other: RecordedRun, step: int, name: str) -> str:

@@ -147,7 +147,22 @@ def equal_runs(case: Case, kinds: Kinds) -> Decision:
         )
     if kinds.signed_zero:
         return Decision("signed_zero", "none", "the only differences are signs of zeros")
+    if not _anything_computed(case):
+        return Decision(
+            "undecided",
+            "none",
+            "the runs have nothing in common but first values, which are equal: no output, gradient or update is in "
+            "both records",
+            "capture a step that trains; for forwards without gradients give `watch` no optimizer",
+        )
     return Decision("identical", "none", "every tensor that both runs recorded is equal in bits")
+
+
+def _anything_computed(case: Case) -> bool:
+    """Return whether a tensor that both runs recorded was computed in a step."""
+    return case.tensors is None or bool(
+        (computed_in_common(case.run, case.tensors) & (case.tensors.step >= 0)).any()
+    )
 
 
 def _replayed(case: Case, run: Columns, rows: RowTable) -> Decision:

@@ -5,7 +5,7 @@ gradients are judged and replaced in the same way on the way back.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from dataclasses import replace as dataclass_replace
@@ -68,6 +68,7 @@ class ForcedPass:
         self._activation, self._gradient, self._bounds = activation, gradient, bounds
         self._calls: Counter[str] = Counter()
         self._beside: dict[str, str] = {}
+        self._losses: frozenset[str] = frozenset()
         self._nodes: dict[Any, str] = {}
         self.checks: list[Check] = []
 
@@ -108,8 +109,8 @@ class ForcedPass:
                 found, wanted = judge(
                     grad, self._gradient(f"{tensor}.grad", call, self._calls[tensor], tuple(grad.shape))
                 )
-                if tensor in self._beside and found.standing == Standing.BEYOND:
-                    found = _open(found, self._beside[tensor])
+                if tensor in self._beside:
+                    found = _beside_another(found, self._beside[tensor], self._losses)
                 self.checks.append(Check(f"{tensor}.grad", name, "backward", found))
                 return (
                     grad if wanted is None or wanted.shape != grad.shape else self._as(wanted.to(grad.dtype))
@@ -138,6 +139,7 @@ class ForcedPass:
             return
         beside = tensors_beside(model, output)
         self._beside = depends_on(beside, self._nodes)
+        self._losses = frozenset(name for name, value in beside.items() if value.numel() == 1)
         recorded = self._gradient(ROOT_GRADIENT, 0, 1, tuple(out.shape))
         start = recorded[0].tensor.to(out.dtype) if recorded else torch.ones_like(out.detach())
         if recorded or out.numel() == 1:
@@ -146,13 +148,19 @@ class ForcedPass:
             torch.autograd.backward([out, *others], [self._as(start), *map(torch.zeros_like, others)])
 
 
-def _open(judged: Judged, beside: str) -> Judged:
-    """Return a wrong gradient as an open one: a loss of its own, taken from `beside`, may have added to it."""
+def _beside_another(judged: Judged, beside: str, losses: Collection[str]) -> Judged:
+    """Return the judgement of a gradient to which a loss of its own, taken from `beside`, may have added.
+
+    A wrong one is open. `losses` are single numbers: one of them adds something, unless the gradient is right without.
+    """
+    if judged.standing != Standing.BEYOND:
+        return dataclass_replace(judged, beside=beside if beside in losses else "")
     why = (
         f"{beside}, which the model keeps beside its output, may enter the loss (as an auxiliary loss does): what it "
         "adds to this gradient is in no record"
     )
-    return dataclass_replace(judged, standing=Standing.UNCHECKED, why=why, lone="", relation="", factors=None)
+    unchecked = dataclass_replace(judged, standing=Standing.UNCHECKED, why=why, beside=beside)
+    return dataclass_replace(unchecked, lone="", relation="", factors=None)
 
 
 def replaced(output: Any, old: torch.Tensor, new: torch.Tensor) -> Any:

@@ -41,7 +41,8 @@ class Judged:
     why nothing was checked, `how` in which way the recorded parts were put together, or what would make the recorded
     value right. `format` names a narrower format that it was computed in. `lone` says in words that one element of many
     differs alone, or one rank, `relation` where right values stand in the wrong place or, where `apart`, that ranks
-    drew other random numbers for their copies. `pair` holds the recorded and the computed tensor until that is known.
+    drew other random numbers for their copies. `beside` names a number beside the model's output on which the gradient
+    would depend if it entered the loss. `pair` holds the recorded and the computed tensor until that is known.
     """
 
     standing: Standing
@@ -56,6 +57,7 @@ class Judged:
     lone: str = ""
     relation: str = ""
     apart: bool = False
+    beside: str = ""
     pair: tuple[torch.Tensor, torch.Tensor] | None = field(default=None, compare=False, repr=False)
 
 

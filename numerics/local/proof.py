@@ -26,6 +26,7 @@ from numerics.local.places.batch_statistics import BatchStatistics
 from numerics.local.places.place_pass import judged_place
 from numerics.local.places.rank_positions import local_position_doubts
 from numerics.local.places.statistics_checks import StatisticsChecks
+from numerics.local.read_sequences import repeated_sequences, same_sequences_doubts
 from numerics.local.recorded_step import RecordedStep
 from numerics.local.records.recorded import RecordedRun
 from numerics.local.repeated_draws import RepeatedDraws
@@ -44,11 +45,12 @@ class LocalProof:
     which ranks that share a data-parallel index got unequal pieces, where nobody said which: then neither modules nor
     gradients are checked, for their pieces cannot be told from copies and addends. `doubts` are what is meant or a bug,
     and no record tells which; `told` says in words what was read from the run that the proof did not need. `random`
-    names the outputs that random numbers change directly, and `alike` says in words that data-parallel ranks draw the
-    same ones. `weights` is how much each position of the first step counts in the gradients that the optimiser saw,
-    sorted, float64; None where the loss is not a cross entropy, or where gradients were clipped. `statistics` are what
-    the model computes over the sequences of a batch. `loss_scale` says how many times the gradients of a mean those of
-    the run are, where its records show that. `of_modules` is False where no model was given, and no module was run.
+    names the outputs that random numbers change directly, `alike` says in words that data-parallel ranks draw the same
+    ones, and `repeats` which steps read the sequences of an earlier one again. `weights` is how much each position of
+    the first step counts in the gradients that the optimiser saw, sorted, float64; None where the loss is not a cross
+    entropy, or where gradients were clipped. `statistics` are what the model computes over the sequences of a batch.
+    `loss_scale` says how many times the gradients of a mean those of the run are, where its records show that.
+    `of_modules` is False where no model was given, and no module was run.
     """
 
     checks: tuple[LocalCheck, ...]
@@ -63,6 +65,7 @@ class LocalProof:
     told: tuple[str, ...] = ()
     random: frozenset[str] = frozenset()
     alike: str = ""
+    repeats: str = ""
     weights: torch.Tensor | None = None
     statistics: BatchStatistics = field(default_factory=BatchStatistics)
     loss_scale: str = ""
@@ -72,6 +75,14 @@ class LocalProof:
     def wrong(self) -> list[LocalCheck]:
         """The checks that rounding does not explain, the first first."""
         return [c for c in self.checks if c.check.judged.standing == Standing.BEYOND]
+
+    @property
+    def silent(self) -> list[str]:
+        """The numbers that the model keeps beside its output and that add to no gradient: all are right without."""
+        standings: dict[str, set[Standing]] = {}
+        for judged in (c.check.judged for c in self.checks if c.check.judged.beside):
+            standings.setdefault(judged.beside, set()).add(judged.standing)
+        return sorted(name for name, found in standings.items() if found == {Standing.EQUAL})
 
 
 def prove(
@@ -116,6 +127,11 @@ def prove(
 def _provable_steps(recorded: RecordedRun) -> list[int]:
     """Return the steps of a run, and compute with its threads. InputError where the capture holds no values."""
     run, steps = recorded.run, recorded.steps
+    if not steps and run.capture.values:
+        raise InputError(
+            f"{run.capture.folder}: holds no forward: `numerics.watch` records those that train, and any where it is "
+            "given no optimizer"
+        )
     if not steps or not run.capture.values:
         raise InputError(f"{run.capture.folder}: a local proof needs values; capture with --level tensors")
     torch.set_num_threads(max(int(run.capture.environment.get("threads") or 1), 1))
@@ -141,6 +157,7 @@ def _completed(
         unseen=tuple(sorted({*reduced.unseen, *losses.unseen, *losses.padding.unseen, *rates.unseen})),
         doubts=(
             *local_position_doubts(recorded),
+            *same_sequences_doubts(recorded),
             *losses.weights.doubts,
             *losses.padding.doubts,
             *losses.common.doubts,
@@ -158,6 +175,7 @@ def _completed(
         ),
         random=frozenset(draws.random),
         alike=draws.alike(),
+        repeats=repeated_sequences(recorded),
         weights=losses.positions,
     )
 

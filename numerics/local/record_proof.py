@@ -17,6 +17,7 @@ from numerics.local.gradients.parameter_gradients import Sum
 from numerics.local.judgement import Standing
 from numerics.local.local_check import Doubt, LocalCheck
 from numerics.local.proof import LocalProof
+from numerics.local.read_sequences import same_sequences_doubts
 from numerics.local.recorded_step import Place, RecordedStep
 from numerics.local.records.recorded import RecordedRun
 from numerics.local.updates.learning_rates import check_rates
@@ -55,7 +56,7 @@ def prove_records(run: Columns, progress: Callable[[str], None] | None = None) -
         tuple(sorted({*reduced.unseen, MODULES})),
         reduced.learned.said,
         recorded.steps[0],
-        doubts=(*doubts, *rates.doubts),
+        doubts=(*doubts, *same_sequences_doubts(recorded), *rates.doubts),
         told=(*reduced.told, *(f"learning rates: {text}" for text in rates.told)),
         of_modules=False,
     )

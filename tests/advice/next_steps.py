@@ -14,6 +14,7 @@ from tests.numerics import test_forced_replay as forced
 from tests.numerics.local import batch_trainers as batches
 from tests.numerics.local import context_trainers as contexts
 from tests.numerics.local import random_trainers as random
+from tests.numerics.local import reading_trainers as reads
 from tests.numerics.local import stepping_trainers as stepping
 from tests.numerics.local import test_learning_rates as rates
 from tests.numerics.local import test_padding as padding
@@ -158,7 +159,28 @@ def captured_in_fp32(folder: Path, pool: RankPool) -> tuple[CompareFinding, ...]
     )
 
 
+def read_apart(folder: Path, pool: RankPool) -> tuple[CompareFinding, ...]:
+    """Ranks that all read one rank's sequences, and such as read their own."""
+    for name, readers in (("alike", (0, 0, 0)), ("apart", (0, 1, 2))):
+        pool.run(partial(reads.reading, readers=readers), 3, folder / name)
+    source = "tests.numerics.local.reading_trainers:model_of"
+    return tuple(answered(folder / name, source) for name in ("alike", "apart"))
+
+
+def forwards_watched(folder: Path, _: RankPool) -> tuple[CompareFinding, ...]:
+    """Forwards without gradients, watched with an optimizer and without."""
+    found = []
+    for given in (True, False):
+        runs = [folder / f"{given}{number}" for number in (0, 1)]
+        for run in runs:
+            reads.forwards(run, given)
+        found.append(compare(*runs))
+    return tuple(found)
+
+
 FOLLOWED = {
+    "give each data-parallel rank sequences of its own": read_apart,
+    "for forwards without gradients give `watch` no optimizer": forwards_watched,
     "capture the run in FP32, and compare again": captured_in_fp32,
     "take statistics over all data-parallel ranks": statistics_shared,
     "all-reduce or broadcast what each rank gathered": buffers_shared,

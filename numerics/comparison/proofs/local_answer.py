@@ -6,7 +6,7 @@ from numerics.comparison.proofs.by_design import differs_by_design
 from numerics.comparison.proofs.local_explanation import RIGHT, is_summed, reason_of
 from numerics.comparison.proofs.local_scope import never_seen_sent, not_checked, scope_of
 from numerics.comparison.proofs.loss_scale import other_loss, other_weights
-from numerics.comparison.proofs.other_inputs import other_inputs
+from numerics.comparison.proofs.other_inputs import other_inputs, same_data
 from numerics.comparison.proofs.other_weights import other_formats, other_initial_weights
 from numerics.comparison.unequal_buffers import other_buffers, statistics_declared
 from numerics.comparison.verdict import Case, Decision, baseline_kinds, computed_in_common, equal_runs
@@ -15,6 +15,10 @@ from numerics.local.local_check import LocalCheck
 from numerics.local.proof import LocalProof
 from numerics.schema import LEARNING_RATE, PHASES
 
+_LOST_LOSS = (
+    "the model keeps beside its output (an auxiliary loss, as a rule), adds to gradients of the baseline and to none "
+    "of the run: meant or a bug, no record tells"
+)
 _KINDS = {"module": ("forward", "backward"), "gradient": ("reduce",), "update": ("step",)}
 """What is proved, by the phases of its checks."""
 
@@ -22,7 +26,8 @@ _KINDS = {"module": ("forward", "backward"), "gradient": ("reduce",), "update": 
 def decide_locally(case: Case, proof: LocalProof, baseline: LocalProof | None = None) -> Decision:
     """Return the decision on a comparable case by its local proof.
 
-    `baseline` is the proof of a baseline that drew other random numbers (`case.apart`), where it can be proved.
+    `baseline` is the baseline's own proof, where the answer needs it: of one that drew other random numbers
+    (`case.apart`), or to whose gradients a loss beside the model's output may add.
     """
     wrong = first_wrong(proof)
     if wrong is not None and not broken_before(case, wrong):
@@ -34,7 +39,8 @@ def decide_locally(case: Case, proof: LocalProof, baseline: LocalProof | None = 
         return equal_runs(case, kinds)
     if case.broken:
         return Decision("bug", "invariant", case.broken[0].sentence)
-    other = None if case.apart and case.apart.inputs else other_inputs(case.run, case.baseline)
+    other = same_data(case.run, case.baseline)
+    other = other or (None if case.apart and case.apart.inputs else other_inputs(case.run, case.baseline))
     other = other or other_initial_weights(case)
     if other:
         return Decision("bug", "local", other)
@@ -44,6 +50,9 @@ def decide_locally(case: Case, proof: LocalProof, baseline: LocalProof | None = 
     other = _other_loss(case, proof, baseline)
     if other:
         return other_baseline(case, other) or Decision("bug", "local", other)
+    lost = [] if baseline is None else [one for one in proof.silent if one not in baseline.silent]
+    if lost and case.apart is None:
+        return Decision("undecided", "none", f"{lost[0]}, which {_LOST_LOSS}", case.decide)
     found = _unplaced(proof) if proof.spread else never_seen_sent(case.run) or _sound(case, proof)
     wrong = None if baseline is None else first_wrong(baseline)
     return parted(case, found, proof, baseline, "" if wrong is None else reason_of(wrong))
@@ -139,7 +148,12 @@ def _proved(case: Case, proof: LocalProof, kinds: list[str]) -> Decision:
     """Decide a case in which all that was checked is right, and say what was not."""
     checked = [j for c in proof.checks if (j := c.check.judged).standing != Standing.UNCHECKED]
     every = "every " + (", ".join(kinds[:-1]) + f" and {kinds[-1]}" if len(kinds) > 1 else kinds[0])
-    scope = (f"; {proof.alike}" if proof.alike else "") + scope_of(not_checked(case.run, proof))
+    alone = case.baseline is None
+    silent = [
+        f"{name}, which the model keeps beside its output, adds to no gradient" for name in proof.silent
+    ]
+    said = [text for text in (proof.alike, proof.repeats if alone else "", *silent) if text]
+    scope = "".join(f"; {text}" for text in said) + scope_of(not_checked(case.run, proof, alone=alone))
     equal = sum(j.standing == Standing.EQUAL for j in checked)
     if equal < len(checked):
         use = max(j.use or 0.0 for j in checked)

@@ -20,12 +20,23 @@ _AVERAGE = (
     "recorded (counts of tokens that differ by micro-batch or rank)"
 )
 
+_GIVEN = (
+    "the data: the sequences of each step were taken as recorded, and no baseline says which they ought to be",
+    "what it starts from (weights; optimiser state; random numbers): taken as recorded",
+)
+"""What a proof of a run alone takes as given, for there is no baseline to hold it against."""
+
 _OF_TRAINING = ("gradients of parameters", "learning rates", "the optimiser's step")
 """Starts of what a proof did not see where there was nothing to see: nothing was trained."""
 
 
-def not_checked(run: Columns, proof: LocalProof) -> tuple[str, ...]:
-    """Return what the proof did not see or took as recorded, "what: why"."""
+def not_checked(run: Columns, proof: LocalProof, *, alone: bool = False) -> tuple[str, ...]:
+    """Return what the proof did not see or took as recorded, "what: why"; more of a run `alone`, without baseline."""
+    return (*_not_checked(run, proof), *(_GIVEN if alone and proof.of_modules else ()))
+
+
+def _not_checked(run: Columns, proof: LocalProof) -> tuple[str, ...]:
+    """Return what a proof did not see or took as recorded, whatever it is held against."""
     if not proof.of_modules:
         return proof.unseen
     ends = [c.check.judged.elements == 1 for c in proof.checks if c.check.tensor == ROOT]

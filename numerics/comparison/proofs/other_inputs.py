@@ -6,6 +6,7 @@ import torch
 
 from numerics.columns import Columns
 from numerics.local.places.rank_positions import ANEW, positions_begin_anew
+from numerics.local.read_sequences import same_sequences
 from numerics.local.records.recorded import RecordedRun
 from numerics.thresholds.comparison import MAX_ELEMENTS
 
@@ -33,6 +34,18 @@ def other_inputs(run: Columns, baseline: Columns | None) -> str | None:
                 "were trained on other data, or on another order of documents"
             )
     return None
+
+
+def same_data(run: Columns, baseline: Columns | None) -> str | None:
+    """Return a sentence where data-parallel ranks read the same sequences, and those of the baseline do not."""
+    if baseline is None or not run.capture.values or not baseline.capture.values:
+        return None
+    found = same_sequences(RecordedRun(run))
+    return (
+        f"{found}, and those of the baseline do not"
+        if found and not same_sequences(RecordedRun(baseline))
+        else None
+    )
 
 
 def _sequences(recorded: RecordedRun, step: int, name: str) -> Counter[bytes] | None:

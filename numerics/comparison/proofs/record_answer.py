@@ -13,7 +13,7 @@ import torch
 from numerics.comparison.proofs.local_answer import broken_before, first_wrong
 from numerics.comparison.proofs.local_explanation import reason_of
 from numerics.comparison.proofs.local_scope import scope_of
-from numerics.comparison.proofs.other_inputs import other_inputs
+from numerics.comparison.proofs.other_inputs import other_inputs, same_data
 from numerics.comparison.proofs.other_settings import with_other_settings
 from numerics.comparison.unequal_buffers import unequal_buffers
 from numerics.comparison.verdict import Case, Decision, growth
@@ -44,7 +44,10 @@ def answer_by_records(case: Case) -> tuple[Decision, LocalProof] | None:
     if case.broken or case.beyond_plan:
         return None
     if case.baseline is None:
-        open_yet = f"{_seen(proof)}. What its modules compute is not in them, and there is no baseline"
+        doubts = "".join(f"{doubt.sentence}; " for doubt in proof.doubts)
+        open_yet = (
+            f"{doubts}{_seen(proof)}. What its modules compute is not in them, and there is no baseline"
+        )
         return Decision("undecided", "none", open_yet, case.decide), proof
     return _beside(case, proof)
 
@@ -56,7 +59,8 @@ def _beside(case: Case, proof: LocalProof) -> tuple[Decision, LocalProof] | None
     if baseline is None or beside is None:
         return None
     drawn = case.apart is not None and case.apart.inputs
-    other, theirs = None if drawn else other_inputs(case.run, baseline), first_wrong(beside)
+    other = same_data(case.run, baseline) or (None if drawn else other_inputs(case.run, baseline))
+    theirs = first_wrong(beside)
     if other is not None:
         return Decision("bug", "local", other), proof
     if theirs is not None:

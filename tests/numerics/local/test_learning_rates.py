@@ -107,12 +107,12 @@ def answered(run, function):
 def test_rates_without_a_scheduler_are_not_checked(tmp_path):
     found = answered(trained(tmp_path / "run"), "made")
     assert found.verdict == "identical"
-    assert found.reason.endswith("; not checked: the loss scale, the loss, learning rates")
+    assert "; not checked: the loss scale, the loss, learning rates, the data, " in found.reason
     assert any(text.startswith("learning rates: they were taken") for text in found.not_checked)
     assert compare_document(found)["not_checked"] == list(found.not_checked)
     assert "not checked:\n  - the loss scale: " in compare_text(found)
     assert compare_text(found).startswith(
-        "IDENTICAL but for the loss scale, the loss and learning rates, which no "
+        "IDENTICAL but for the loss scale, the loss, learning rates, the data and what it starts from ("
     )
     told = "learning rates: group 0: 0.01, 0.005, 0.0025; group 1: 0.02, 0.01, 0.005"
     assert told in found.notes

@@ -154,6 +154,7 @@ BROKEN = (
         planted="a rank holds another rank's columns of the second matrix",
         where=r"down",
         reason=r"down",
+        word=r"starts from \(weights",
     ),
     Case(
         "tensor_local_clip",

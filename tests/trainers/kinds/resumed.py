@@ -117,6 +117,7 @@ BROKEN = (
         planted="the optimiser's state is not restored",
         where=r"exp_avg|moment|optimizer|optimiser|state|weight",
         reason=r"exp_avg|moment|optimi[sz]er|state",
+        word=r"optimiser state",
         questions=THREE,
     ),
     Case(

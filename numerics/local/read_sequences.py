@@ -1,0 +1,131 @@
+"""Which sequences a run trains on: the same ones on several data-parallel ranks, or those of an earlier step again."""
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Final
+
+import torch
+
+from numerics.local.local_check import Doubt
+from numerics.local.records.recorded import RecordedRun
+from numerics.thresholds.comparison import MAX_ELEMENTS
+from numerics.thresholds.report import RANKS_IN_SENTENCE, STEPS_IN_SENTENCE
+
+_Read = dict[tuple[int, int], tuple[bytes, ...]]
+"""The sequences of an input, as bytes, by data-parallel index and micro-batch."""
+
+_SETTLED: Final = (
+    "give each data-parallel rank sequences of its own (DistributedSampler, or a generator that is seeded with the "
+    "rank), or compare with a baseline that was given the same ones"
+)
+
+
+def same_sequences(recorded: RecordedRun) -> str:
+    """Return in words which data-parallel ranks are given the very same sequences in every step; "" where none are.
+
+    Inputs of which all sequences of a step are equal, such as positions, tell nothing.
+    """
+    ranks, name = set[int](), ""
+    for place, step in enumerate(recorded.steps):
+        alike = {one: _alike(read) for one, read in _varying(recorded, step).items()}
+        if not alike or not all(alike.values()):
+            return ""
+        found = set.intersection(*alike.values())
+        ranks = found if place == 0 else ranks & found
+        name = name or min(alike)
+    if len(ranks) < 2:
+        return ""
+    listed = _listed(sorted(ranks), RANKS_IN_SENTENCE)
+    return f"data-parallel ranks {listed} read the same sequences of {name} in every step"
+
+
+def same_sequences_doubts(recorded: RecordedRun) -> list[Doubt]:
+    """Return a doubt where data-parallel ranks are given the same sequences: their batch is one rank's."""
+    found = same_sequences(recorded)
+    return [Doubt(f"{found}, so that the batch is one rank's", _SETTLED)] if found else []
+
+
+def repeated_sequences(recorded: RecordedRun) -> str:
+    """Return in words which steps read the sequences of an earlier one again, in the same order; "" where none does."""
+    seen: dict[tuple[object, ...], int] = {}
+    again: list[tuple[int, int]] = []
+    for step in recorded.steps:
+        varying = _varying(recorded, step)
+        if not varying:
+            return ""
+        key = tuple((name, *pair) for name, read in sorted(varying.items()) for pair in sorted(read.items()))
+        if key in seen:
+            again.append((step, seen[key]))
+        seen.setdefault(key, step)
+    if not again:
+        return ""
+    later, earlier = ([pair[side] for pair in again] for side in (0, 1))
+    first = _listed(sorted(set(earlier)), STEPS_IN_SENTENCE)
+    if len(later) == 1:
+        return f"step {later[0]} repeats the sequences of step {first}"
+    return f"steps {_listed(later, STEPS_IN_SENTENCE)} repeat the sequences of step {first}"
+
+
+def other_sequences(mine: RecordedRun, other: RecordedRun) -> str:
+    """Return in words that two runs have no sequence in common; "" where they have some, or none is known.
+
+    Runs of one sampler that differ by a bug share sequences, as a rule: in other steps, on other ranks, or in part.
+    """
+    shared, read = set[str](), dict[str, int]()
+    theirs = [_varying(other, step) for step in other.steps]
+    for step in mine.steps:
+        for name, places in _varying(mine, step).items():
+            own = Counter(row for rows in places.values() for row in rows)
+            known = {row for one in theirs for rows in one.get(name, {}).values() for row in rows}
+            if not known:
+                continue
+            read[name] = read.get(name, 0) + sum(own.values())
+            if known & set(own):
+                shared.add(name)
+    if not read or shared:
+        return ""
+    name = min(read)
+    return (
+        f"the runs trained on other sequences: none of the {read[name]} of {name} in {len(mine.steps)} step"
+        f"{'s' * (len(mine.steps) > 1)} is among the baseline's (another seed, order or set of data)"
+    )
+
+
+def _varying(recorded: RecordedRun, step: int) -> dict[str, _Read]:
+    """Return the integer inputs of a step whose sequences are not all equal; nothing where one is not known whole."""
+    found: dict[str, _Read] = {}
+    for name in [one for one in recorded.names(step, "forward", "input") if one.startswith("in.")]:
+        read: _Read = {}
+        for place in recorded.places(step):
+            whole = recorded.input(step, name, place)
+            if whole is None or not whole.dim() or whole.is_floating_point() or whole.numel() > MAX_ELEMENTS:
+                break
+            read[place] = _rows(whole)
+        else:
+            if len({row for rows in read.values() for row in rows}) > 1:
+                found[name] = read
+    return found
+
+
+def _rows(value: torch.Tensor) -> tuple[bytes, ...]:
+    """Return the sequences of an input; one without a batch is one sequence."""
+    rows = value.to(torch.int64).reshape(len(value) if value.dim() > 1 else 1, -1)
+    return tuple(row.numpy().tobytes() for row in rows)
+
+
+def _alike(read: _Read) -> set[int]:
+    """Return the data-parallel indices that hold what another one does, in all their micro-batches."""
+    by_rank: dict[int, list[tuple[bytes, ...]]] = {}
+    for (rank, _), rows in sorted(read.items()):
+        by_rank.setdefault(rank, []).append(rows)
+    count = Counter(tuple(parts) for parts in by_rank.values())
+    most = max(count.values(), default=0)
+    return {rank for rank, parts in by_rank.items() if most > 1 and count[tuple(parts)] == most}
+
+
+def _listed(numbers: Sequence[int], most: int) -> str:
+    """Return numbers as words, the first of them where there are many."""
+    shown = [str(number) for number in numbers[:most]]
+    if len(numbers) > most:
+        return ", ".join(shown) + ", …"
+    return " and ".join([", ".join(shown[:-1]), shown[-1]]) if len(shown) > 1 else shown[0]

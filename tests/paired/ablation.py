@@ -1,0 +1,280 @@
+"""`python -m tests.paired.ablation`: what each rule of `slowrank` earns, on the jobs that were looked at.
+
+A job is read once. Each rule that says something about it is then switched off, and the job is answered again. The
+table shows for each rule in how many jobs it said something, in how many the answer differs without it, and whether
+that answer is better or worse. A rule that changes nothing anywhere has no case here.
+"""
+
+import argparse
+import json
+import shutil
+import sys
+import tempfile
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from tests.paired.ask import in_short
+from tests.paired.jobs import LOOKED_AT, SUITES, Truth, make
+from tests.paired.judge import WEIGHT, judged, price_error
+from tracekit.analysis.slowrank import analyse as room
+from tracekit.analysis.slowrank.case import build
+from tracekit.ingest import load
+from tracekit.report.slowrank_json import slowrank_document
+from tracekit.steps.recorded_windows import last_windows
+
+PRICED_APART: Final = 0.5  # points by which a price must differ to be worse or better
+ROOM: Final = "tracekit.analysis.slowrank."
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A function of `slowrank`, and what it returns where it has nothing to say.
+
+    That is a value, one of its arguments (their place), or what `like` makes of its result.
+    """
+
+    place: str
+    nothing: Any = None
+    argument: int | None = None
+    like: Callable[[Any], Any] | None = None
+
+    @property
+    def name(self) -> str:
+        """The function's name."""
+        return self.place.partition(":")[2]
+
+    def function(self) -> Callable[..., Any]:
+        """The function itself."""
+        module, name = self.place.split(":")
+        found: Callable[..., Any] = getattr(import_module(ROOM + module), name)
+        return found
+
+    def neutral(self, arguments: tuple[Any, ...], found: Any) -> Any:
+        """What the function returns where it has nothing to say, instead of what it `found`."""
+        if self.like is not None:
+            return self.like(found)
+        return self.nothing if self.argument is None else arguments[self.argument]
+
+    def says(self, arguments: tuple[Any, ...], found: Any) -> bool:
+        """Whether what it `found` differs from nothing."""
+        neutral = self.neutral(arguments, found)
+        if self.like is not None:
+            return not _equal(neutral, found)
+        return found is not neutral and (
+            not isinstance(neutral, bool | float | frozenset) or found != neutral
+        )
+
+
+def _equal(one: Any, other: Any) -> bool:
+    if isinstance(one, tuple):
+        return all(map(_equal, one, other))
+    return bool(np.array_equal(one, other, equal_nan=np.asarray(one).dtype.kind == "f"))
+
+
+RULES: Final = (
+    *(Rule(f"answers.{place}", argument=1) for place in (
+        "dominant_rank:with_most_of_it", "steady_work:with_hidden_rank", "timed_dumps:tempered",
+        "unsteady_links:with_unsteady_link", "late_posts:with_late_posts", "doubted_answer:doubted",
+        "slow_launch:launched_late",
+    )),
+    Rule("analyse:_of_part", argument=1),
+    Rule("answers.odd_steps:without_odd_steps", argument=0),
+    Rule("gaps.evidence_gaps:told_by_steps", argument=1),
+    *(Rule(place) for place in (
+        "unrecorded.unseen_replay:with_typical_unseen", "hypotheses.long_stage:long_stage",
+        "hypotheses.slow_link:slow_link", "answers.verdict:_slow_beside", "answers.verdict:_link_beside",
+        "answers.verdict:_lone_beside", "answers.moving_stalls:moving_stalls", "gaps.evidence_gaps:in_the_only_step",
+        "gaps.evidence_gaps:undecided", "gaps.recurrence:in_one_step", "gaps.evidence_gaps:nearly_costly",
+        "answers.everybody_typical:open_imbalance_answer", "answers.everybody_typical:varied_answer",
+        "answers.faint:faint_answer", "answers.launch_bound:launch_bound_answer",
+        "answers.lone_groups:lone_group_answer", "answers.inferred_steps:unequal_steps_answer",
+        "answers.slow_launch:slow_launch_answer", "answers.late_launch:late_launch_answer",
+        "answers.outside_steps:slow_outside_answer", "gaps.lopsided:lopsided",
+        "answers.sole_groups:sole_group_answer", "answers.no_culprit:_lost_to_nobody",
+        "answers.no_culprit:_beside_communication", "answers.no_culprit:_by_role",
+    )),
+    *(Rule(place, nothing=False) for place in (
+        "gaps.evidence_gaps:proven_pinned", "hypotheses.data_imbalance:data_explains",
+        "gaps.evidence_gaps:tokens_may_explain", "hypotheses.suspect_work:only_attention",
+        "hypotheses.suspect_work:dealt_to_its_replica", "hypotheses.suspect_work:by_role",
+        "hypotheses.usual_pace:may_be_pace", "gaps.evidence_gaps:unmeasured", "gaps.evidence_gaps:compared_little",
+        "gaps.evidence_gaps:unread", "suspects:in_gaps",
+    )),
+    *(Rule(place, nothing=True) for place in ("answers.verdict:_no_accident", "suspects:stands")),
+    *(Rule(place, nothing=0.0) for place in (
+        "hypotheses.data_imbalance:uneven_data", "hypotheses.data_imbalance:uneven_tokens",
+        "gaps.usually_slow:usually_slow_ns", "hypotheses.host_bound:levelling_saves_ns",
+    )),
+    Rule("hypotheses.host_bound:most_saved_ns", nothing=np.inf),
+    Rule("hypotheses.inferred_members:beyond_inferred_group", nothing=False),
+    Rule("hypotheses.node_or_stage:node_of"),
+    Rule("expected.throttled:throttled", nothing=frozenset()),
+    Rule("expected.like_with_like:_of_compute", argument=1),
+    Rule("expected.contention:spun_longer", like=lambda found: np.full_like(found, np.nan)),
+    Rule("expected.like_with_like:_beside", like=np.zeros_like),
+    Rule("expected.role_gaps:role_gaps", like=lambda found: (found[0][:0], np.zeros_like(found[1]))),
+)  # fmt: skip
+SEEDS: Final = {
+    "samples": LOOKED_AT["samples"],
+    "accuracy": (*range(40), *range(5_002, 5_022)),
+    "shapes": (*range(8, 105, 4), *range(1015, 1060, 6), *range(2003, 2084, 6)),
+    "localise": (*range(9997003, 9997123), *range(9910190, 9910200), *range(9940040, 9940050)),
+}
+
+
+@contextmanager
+def instead(rule: Rule, other: Callable[..., Any]) -> Iterator[None]:
+    """Put a function in the place of a rule, wherever it was imported."""
+    original, changed = rule.function(), []
+    for module in [m for name, m in sys.modules.items() if name.startswith("tracekit.")]:
+        for name, value in list(vars(module).items()):
+            if value is original:
+                setattr(module, name, other)
+                changed.append((module, name))
+    try:
+        yield
+    finally:
+        for module, name in changed:
+            setattr(module, name, original)
+
+
+def answered(matched: tuple[Any, ...]) -> dict[str, object]:
+    """The answer to a job whose operations are matched, in short."""
+    run, ops, choice = matched
+    case = build(run, ops, choice.mesh, None)
+    case, answer = room.without_lag_before(*room._judged(room.without_odd_steps(case)), room._judged)
+    answer = room.with_most_of_it(case, room.with_hidden_rank(case, room.tempered(case, answer)))
+    answer = room.with_unsteady_link(case, room.with_late_posts(case, answer))
+    answer = room._of_part(case, room.doubted(case, answer))
+    return in_short(slowrank_document(room._finding(case, choice, answer, explain=False)))
+
+
+def ledger_of(suite: str, seed: int) -> dict[str, Any]:
+    """The answer to one job with all rules, and without each of those that say something about it."""
+    with tempfile.TemporaryDirectory() as keep:
+        truth = make(suite, seed, Path(keep))
+        run = load(str(Path(keep) / truth.key / "traces"), jobs=1)
+        mesh = (
+            {axis: int(size) for axis, size in (part.split("=") for part in truth.mesh.split(","))}
+            if truth.mesh
+            else None
+        )
+        run, ranks = room._read(last_windows(run, None), mesh, None)
+        matched = room._matched(run, ranks, mesh, None)
+        said: set[str] = set()
+        before = _noted(matched, said)
+        rows = {}
+        for rule in RULES:
+            if rule.name in said:
+                with instead(rule, _silenced(rule)):
+                    rows[rule.name] = _tried(matched)
+        shutil.rmtree(keep, ignore_errors=True)
+    changes = {name: _better(truth, before, row) for name, row in rows.items() if row != before}
+    return {"key": truth.key, "word": judged(truth, before), "said": sorted(said), "changes": changes}
+
+
+def _better(truth: Truth, before: dict[str, Any], after: dict[str, Any]) -> int:
+    """1 where an answer is better than the one before by its word, else by its price; -1 where it is worse, 0 equal."""
+    gain = WEIGHT[judged(truth, after)] - WEIGHT[judged(truth, before)]
+    old, new = price_error(truth, before), price_error(truth, after)
+    if gain == 0 and old is not None and new is not None and abs(abs(new) - abs(old)) > PRICED_APART:
+        gain = 1 if abs(new) < abs(old) else -1
+    return max(-1, min(gain, 1))
+
+
+def _silenced(rule: Rule) -> Callable[..., Any]:
+    """The function of a rule that never says anything."""
+    original = rule.function()
+
+    def nothing(*given: Any, **named: Any) -> Any:
+        return rule.neutral(given, original(*given, **named) if rule.like is not None else None)
+
+    return nothing
+
+
+def _tried(matched: tuple[Any, ...]) -> dict[str, object]:
+    try:
+        return answered(matched)
+    except Exception as error:  # noqa: BLE001 - other code relies on the rule: that is an answer as well
+        return {"error": f"{type(error).__name__}: {error}"}
+
+
+def _noted(matched: tuple[Any, ...], said: set[str]) -> dict[str, object]:
+    """The answer with all rules; the names of those that say something are put into `said`."""
+    open_ = []
+    for rule in RULES:
+        original = rule.function()
+
+        def noted(*given: Any, _rule: Rule = rule, _original: Any = original, **named: Any) -> Any:
+            found = _original(*given, **named)
+            if _rule.says(given, found):
+                said.add(_rule.name)
+            return found
+
+        context = instead(rule, noted)
+        context.__enter__()
+        open_.append(context)
+    try:
+        return answered(matched)
+    finally:
+        for context in reversed(open_):
+            context.__exit__(None, None, None)
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    """The ledger as Markdown: a line a rule."""
+    counts: dict[str, dict[str, int]] = defaultdict(lambda: defaultdict(int))
+    for row in rows:
+        for name in row["said"]:
+            counts[name]["said"] += 1
+        for name, gain in row["changes"].items():
+            counts[name]["differ"] += 1
+            counts[name][{-1: "worse", 0: "equal", 1: "better"}[gain]] += 1
+    head = [
+        "| rule | jobs in which it speaks | answers that differ without it | worse | better |",
+        "|---|---|---|---|---|",
+    ]
+    lines = []
+    for rule in sorted(RULES, key=lambda r: (-counts[r.name]["worse"], -counts[r.name]["differ"], r.name)):
+        found = counts[rule.name]
+        lines.append(
+            f"| `{rule.name}` | {found['said']} | {found['differ']} | {found['worse']} | {found['better']} |"
+        )
+    return "\n".join([*head, *lines])
+
+
+def main() -> None:
+    """Prints the ledger of all rules."""
+    parser = argparse.ArgumentParser(prog="python -m tests.paired.ablation", description=__doc__)
+    parser.add_argument("--suite", action="append", choices=sorted(SUITES), default=[])
+    parser.add_argument("--every", type=int, default=1, help="every nth job alone")
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--json", type=Path, help="write a line a job")
+    options = parser.parse_args()
+    todo = [(s, seed) for s in options.suite or sorted(SUITES) for seed in SEEDS[s]][:: options.every]
+    rows, failed = [], 0
+    with ProcessPoolExecutor(options.jobs, max_tasks_per_child=8) as pool:
+        waiting = [pool.submit(ledger_of, *job) for job in todo]
+        for done in as_completed(waiting):
+            try:
+                rows.append(done.result())
+            except Exception as error:  # noqa: BLE001 - a job that cannot be read is counted, and the others go on
+                failed += 1
+                print(type(error).__name__, error, file=sys.stderr)
+            if options.json:
+                options.json.write_text(
+                    "".join(json.dumps(r) + "\n" for r in sorted(rows, key=lambda r: r["key"]))
+                )
+    print(f"{len(rows)} jobs, {failed} that could not be read\n\n{table(rows)}")
+
+
+if __name__ == "__main__":
+    main()
