@@ -71,6 +71,11 @@ def subtract(intervals: Intervals, holes: Intervals) -> Intervals:
     return union(cuts[:-1][inside], cuts[1:][inside])
 
 
+def intersect(intervals: Intervals, others: Intervals) -> Intervals:
+    """The parts of `intervals` inside `others`."""
+    return subtract(intervals, subtract(intervals, others))
+
+
 def _inside(intervals: Intervals, begin: I64, middle: I64) -> npt.NDArray[np.bool_]:
     index = np.searchsorted(intervals[0], begin, side="right") - 1
     return (index >= 0) & (intervals[1][np.maximum(index, 0)] > middle)

@@ -22,4 +22,6 @@ def test_stock_gloo_names_nobody_else(name):
     expected = json.loads((sample / "expected.json").read_text())
     verdict, named = asked(TAKEN["records of calls"](read(sample / "trace"), Random(1)))
     assert verdict in {expected["verdict"], "inconclusive"}
-    assert set(named) <= {s["rank"] for s in expected["suspects"]}
+    assert verdict == "imbalance" or set(named) <= {
+        s["rank"] for s in expected["suspects"]
+    }  # a stage is no culprit

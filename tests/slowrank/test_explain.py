@@ -50,6 +50,14 @@ def test_few_long_gaps_are_pauses_of_the_process():
     assert cause == "host_stall"
 
 
+def test_communication_alone_tells_no_cause():
+    """Without compute in the trace, what lies between two operations may be anything."""
+    peers = [replace(p, busy=0.0, gap=100 * MS) for p in PEERS]
+    for shape in (gaps(*[20] * STEPS, *[0.1] * 400), gaps(*[0.3] * 400)):
+        cause, _ = explain(replace(PEER, own=120 * MS, busy=0.0, gap=120 * MS, gaps=shape), peers)
+        assert cause == "unknown"
+
+
 def test_many_short_gaps_are_a_slow_host():
     cause, _ = cause_of(own=120 * MS, gap=30 * MS, gaps=gaps(*[0.3] * 400))
     assert cause == "cpu_launch"

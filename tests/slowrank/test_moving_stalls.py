@@ -45,6 +45,16 @@ def test_a_rank_that_always_stalls_is_named(tmp_path):
     assert (found.verdict, [s.rank for s in found.suspects]) == ("slow_rank", [3])
 
 
+def test_short_stalls_of_others_hide_no_rank(tmp_path):
+    """A busy machine makes the others stall a little, as often by chance as the one that stalls long in every step."""
+
+    def idle(rank, step):
+        return STALL_US if rank == 3 else STALL_US / 4 if rank in {2 * step % 8, (2 * step + 5) % 8} else 0.0
+
+    found = analyse(job(tmp_path, MESH, steps=6, idle=idle))
+    assert (found.verdict, [s.rank for s in found.suspects]) == ("slow_rank", [3])
+
+
 def test_a_stall_in_few_steps_is_no_imbalance(tmp_path):
     found, _ = answers(tmp_path, {2: (1,), 7: (6,)}, steps=10)
     assert found.verdict in {"healthy", "inconclusive"}

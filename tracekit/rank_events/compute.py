@@ -8,7 +8,7 @@ import re
 import numpy as np
 import pyarrow as pa
 
-from tracekit.intervals import I64, Intervals, empty, subtract, union
+from tracekit.intervals import I64, Intervals, empty, intersect, subtract, union
 from tracekit.rank_events.event_columns import Mask, Values, present, truth
 from tracekit.rank_events.host_events import Host
 from tracekit.thresholds.tables import RESULT_COPY_SHARE
@@ -21,6 +21,10 @@ COMM_KERNEL = re.compile(
 _RECORD = re.compile(r"^record_param_comms$")
 _GLOO = re.compile(r"^gloo:")
 _NOT_COMPUTE = re.compile(r"^(c10d::|_c10d_functional|record_param_comms|gloo:|nccl:)")
+_OPERATOR = re.compile(r"^(?!autograd::|torch::autograd::)\w[\w.]*::|^(cpp|triton|extern_kernels)[_.]")
+"""An operator of the dispatcher, or a kernel of the compiler. Other spans of a CPU trace are nodes of autograd and
+functions written in Python: they run hooks and Python code between the operators, which may pause."""
+
 _COMPUTE_CATS = ("kernel", "gpu_memcpy", "gpu_memset")
 
 
@@ -40,7 +44,7 @@ def communicates(events: pa.Table, kernel: Mask, *, on_gpu: bool) -> Mask:
 def compute_intervals(
     events: pa.Table, cat: Values, comm: Mask, host: Host, start: I64, end: I64, *, on_gpu: bool
 ) -> Intervals:
-    """When the rank computed, ns: device work on a GPU trace, operators on a CPU trace.
+    """When the rank did not wait, ns: device work on a GPU trace, spans of operators and of autograd on a CPU trace.
 
     Calls of collectives and waits for them are no compute, also where an operator made them: one on a DTensor waits
     inside for the tensor that an earlier collective gave.
@@ -56,6 +60,12 @@ def compute_intervals(
         mine, waits = work[host.tid[work] == thread], called & (host.tid == thread)
         parts.append(subtract(union(start[mine], end[mine]), union(start[waits], end[waits])))
     return union(*(np.concatenate(side) for side in zip(*parts, strict=True))) if parts else empty()
+
+
+def operator_intervals(events: pa.Table, cat: Values, host: Host, busy: Intervals) -> Intervals:
+    """The part of `busy` of a CPU trace in which operators ran, ns; the rest is Python within nodes of autograd."""
+    operator = (cat == "cpu_op") & truth(events, "name", _OPERATOR)
+    return intersect(busy, union(host.start[operator], host.end[operator])) if operator.any() else busy
 
 
 def _is_compute(start: I64, end: I64, comm_start: I64, comm_end: I64) -> Mask:

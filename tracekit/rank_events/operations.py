@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from tracekit.intervals import I64, Intervals, empty
 from tracekit.rank_events.arguments import read_arguments, resolve_groups
-from tracekit.rank_events.compute import communicates, compute_intervals
+from tracekit.rank_events.compute import communicates, compute_intervals, operator_intervals
 from tracekit.rank_events.event_columns import Mask, Values, ints, matches, present
 from tracekit.rank_events.gloo_messages import message_times
 from tracekit.rank_events.host_events import Host, host_of
@@ -82,8 +82,14 @@ class RankOps:
     inferred: Mask | None = (
         None  # operations whose group no argument told, but the ends of their stream or place
     )
+    operators: Intervals | None = None  # when operators ran, on a CPU trace; else `busy` tells
     held: I64 | None = None  # ns for which the host alone held up what ran behind it
     device: int = -1  # number of its device on its node; -1 where the trace names none or several
+
+    @property
+    def computed(self) -> Intervals:
+        """When the rank computed, ns; of a CPU trace without the Python that nodes of autograd run."""
+        return self.busy if self.operators is None else self.operators
 
 
 def read_rank(run: Run, rank: int, *, marked: bool = True) -> RankOps:
@@ -124,13 +130,14 @@ def rank_ops(
     issued = issue_times(_launches(joined.launch, marked=marked), stream, start[carriers], start, begins)
     ready = ready_times(events, cat, comm, carriers, issued, start, end, begins) if on_gpu else None
     held = host_held(events, cat, host, comm, carriers, busy, begins) if on_gpu else None
+    operators = None if on_gpu else operator_intervals(events, cat, host, busy)
     lane = np.where(np.isin(args.op, UNDIRECTED), -1, host.tid[rows]) if threaded else stream
     return RankOps(
         rank, on_gpu, start[carriers], end[rows[joined.last]], args.op, args.token, args.group, args.src, args.dst,
         args.seq, args.nelems, label(issued, steps), busy, joined.kernel, issued, steps,
         (int(start.min()), int(end.max())), ready, lane, args.way, told_size=args.size, found=found[carriers],
         begins=tuple(begins), taken=args.taken, opens=opens_of(events, cat, begins), place=args.place, own=args.own,
-        held=held,
+        held=held, operators=operators,
         order=None if steps else _order(events, cat, comm, start, end, begins, marked=marked),
         waited=waited_for(events, cat, comm, carriers, end, begins), device=_device(events, carriers),
         grid=ints(events, "grid", -1)[carriers],

@@ -13,7 +13,7 @@ def compute_in_steps(ops: Operations, steps: Steps) -> F64:
     for row, rank in enumerate(steps.ranks):
         columns = [c for c in range(len(steps.numbers)) if np.isfinite(steps.own[row, c])]
         if columns:
-            computing = subtract(ops.per_rank[rank].busy, ops.progress[rank].exposed)
+            computing = subtract(ops.per_rank[rank].computed, ops.progress[rank].exposed)
             result[row, columns] = inside_each(computing, windows_of(ops, steps, rank, columns))
     return result
 

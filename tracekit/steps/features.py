@@ -66,7 +66,7 @@ def read_features(run: Run, ops: Operations, steps: Steps, rank: int) -> Feature
     end = start + np.asarray(events.column("dur").to_numpy(), np.int64)
     cat = matches(events, "cat", lambda v: v)
     exposed = ops.progress[rank].exposed
-    idle = subtract(subtract(windows, exposed), source.busy)
+    idle = subtract(subtract(windows, exposed), source.computed)
     computing = np.isin(cat, ["kernel", "gpu_memcpy", "gpu_memset"]) if source.on_gpu else cat == "cpu_op"
     host = ~np.isin(cat, ["kernel", "gpu_memcpy", "gpu_memset", "gpu_user_annotation"])
     n = float(len(columns))
@@ -84,10 +84,10 @@ def read_features(run: Run, ops: Operations, steps: Steps, rank: int) -> Feature
     gaps = np.sort(idle[1] - idle[0])[::-1]
     return Features(
         rank, source.on_gpu, float(np.mean(steps.own[row, columns])),
-        _within(subtract(source.busy, exposed), windows) / n, float(gaps.sum()) / n, gaps,
+        _within(subtract(source.computed, exposed), windows) / n, float(gaps.sum()) / n, gaps,
         spent(ATTENTION, computing), spent(MATMUL, computing), spent(LOADER, host, still),
         spent(_COLLECTOR, host, still), spent(_ALLOCATOR, host, still), _begun(start[computing], windows) / n,
-        inside_each(subtract(source.busy, exposed), each), inside_each(named(ATTENTION, computing), each),
+        inside_each(subtract(source.computed, exposed), each), inside_each(named(ATTENTION, computing), each),
     )  # fmt: skip
 
 

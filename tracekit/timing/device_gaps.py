@@ -39,8 +39,8 @@ def gaps_of(run: Run, ops: Operations, rank: int) -> Gaps:
     """The gaps of `rank` within its recording; KeyError where the run has no such rank, InputError on a bad file."""
     source = ops.per_rank[rank]
     window = union(*(np.array([moment], np.int64) for moment in source.window))
-    still = subtract(subtract(window, ops.progress[rank].exposed), source.busy)
-    if not len(source.busy[0]):
+    still = subtract(subtract(window, ops.progress[rank].exposed), source.computed)
+    if not len(source.computed[0]):
         return Gaps(empty(), empty(), still)
     if not source.on_gpu:
         return Gaps(still, empty(), empty())

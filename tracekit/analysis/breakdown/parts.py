@@ -41,7 +41,7 @@ def steps_of(case: Case, rank: int, told: Mask) -> RankSteps:
     wall = steps.wall[row, columns].astype(np.int64)
     gaps = gaps_of(case.run, case.ops, rank)
     exposed = case.ops.progress[rank].exposed
-    compute = _within(subtract(source.busy, exposed), windows)
+    compute = _within(subtract(source.computed, exposed), windows)
     host, idle, unknown = (_within(kind, windows) for kind in (gaps.host, gaps.idle, gaps.unknown))
     unknown += wall - (windows[1] - windows[0])  # what came before the recording
     held = {key: _within(spans, windows) for key, spans in _held_up(case, rank, told).items()}

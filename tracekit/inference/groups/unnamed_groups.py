@@ -71,7 +71,7 @@ def _by_streams(
     run, ranks = named(
         run, ranks, streams_of_all(ranks, _world(run, ranks)) | _only_worlds(run, ranks), sure=True
     )
-    run, ranks = named(run, ranks, groups_of_threads(ranks, run.groups))
+    run, ranks = named(run, ranks, groups_of_threads(ranks, run.groups), sure=True)
     if not any(unnamed_rows(r).any() for r in ranks):
         return run, ranks
     if not any(len(g.ranks) > 1 for g in run.groups):

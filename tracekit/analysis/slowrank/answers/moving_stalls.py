@@ -110,8 +110,9 @@ def _in_turn(over: F64) -> bool:
     """Whether stalls strike most steps and several ranks, and are dealt to the ranks as chance deals.
 
     n stalls that strike R ranks at random give counts with the dispersion of a multinomial (chi-square, R − 1 degrees),
-    and one rank has k or more with a probability of at most R times the binomial tail of n, 1/R from k on. Ranks that
-    load for others, or that are slow, stall in every step, and their peers in none.
+    and one rank has k or more with a probability of at most R times the binomial tail of n, 1/R from k on. So has it
+    the longest stall of each step, for which the others wait, however often a busy machine makes them stall a little.
+    Ranks that load for others, or that are slow, stall in every step, and their peers in none.
     """
     struck = over > 0
     by_rank, count, ranks = struck.sum(axis=1), int(struck.sum()), len(over)
@@ -120,7 +121,11 @@ def _in_turn(over: F64) -> bool:
         return False
     from scipy.special import bdtrc, chdtrc  # only jobs with stalls pay a third of a second for the import
 
-    most = ranks * float(bdtrc(int(by_rank.max()) - 1, count, 1.0 / ranks))
+    longest = np.bincount(over.argmax(axis=0)[struck.any(axis=0)], minlength=ranks)
+    most = min(
+        ranks * float(bdtrc(int(counts.max()) - 1, int(counts.sum()), 1.0 / ranks))
+        for counts in (by_rank, longest)
+    )
     expected = count / ranks
     dispersion = float(chdtrc(ranks - 1, float(np.square(by_rank - expected).sum()) / expected))
     return min(most, dispersion) >= CHANCE_OF_ONE_RANK

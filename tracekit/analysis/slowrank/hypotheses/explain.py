@@ -10,7 +10,7 @@ from typing import get_args
 import numpy as np
 import numpy.typing as npt
 
-from tracekit.causes import ALWAYS, SIGNS, Comparison, Quantity, Row
+from tracekit.causes import ALWAYS, SIGNS, Comparison, Order, Quantity, Row
 from tracekit.findings import Cause, Evidence
 from tracekit.steps.features import Features
 from tracekit.thresholds.slowrank import PAUSES_A_STEP
@@ -31,7 +31,10 @@ def explain(
     evidence = _evidence(rank, ALWAYS)
     if rank.over("own") <= 0:
         return "unknown", evidence
+    computes = rank.mine["busy"] > 0 or rank.peers["busy"] > 0
     for cause, sign in SIGNS:
+        if sign.order == Order.SHAPE_OF_GAPS and not computes:
+            continue  # only communication was recorded: what looks like a gap may be anything
         if callable(sign.decides) and sign.decides(rank):
             return cause.name, evidence + _evidence(rank, sign.rows)
     return "unknown", evidence

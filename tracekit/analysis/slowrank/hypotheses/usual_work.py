@@ -58,6 +58,6 @@ def _compute(case: Case, line: RankTimeline, parts: Parts) -> F64:
     """Compute of a rank in each of its `parts`, ns."""
     rank = case.steps.ranks[line.row]
     progress = case.ops.progress[rank]
-    computing = subtract(case.ops.per_rank[rank].busy, progress.exposed)
+    computing = subtract(case.ops.per_rank[rank].computed, progress.exposed)
     on_own_time = progress.at(computing[0]), progress.at(computing[1])
     return np.diff(covered_until(on_own_time, np.asarray(parts.cuts, np.int64))).astype(np.float64)

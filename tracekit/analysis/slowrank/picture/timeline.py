@@ -55,7 +55,7 @@ def _rows(case: Case, rank: int, window: tuple[I64, I64], zero: int, gap: int) -
     since = ops.end[mine] - ops.exposed[mine]
     went = since + waits.exposed_wait[mine]
     names = np.array(axes_of_channels(case), object).astype(str)[ops.channel[mine]]
-    stretches = {COMPUTE: case.ops.per_rank[rank].busy}
+    stretches = {COMPUTE: case.ops.per_rank[rank].computed}
     for name in sorted(set(names.tolist())):
         of = names == name
         stretches[f"{WAIT} {name}"] = (since[of], went[of])
