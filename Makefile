@@ -1,4 +1,4 @@
-# make demo · make test · make test-all · make test-cluster · make wheel-check · make gpu · make lint · make docs · make bench · make bench-localise · make bench-shapes · make bench-paired · make goldens · make bench-hang-shapes · make bench-trainers · make sweep · make fuzz — each creates .venv itself; nothing else to set up.
+# make demo · make test · make test-all · make test-cluster · make wheel-check · make gpu · make lint · make docs · make bench · make bench-localise · make bench-shapes · make bench-paired · make ablation · make goldens · make bench-hang-shapes · make bench-trainers · make sweep · make fuzz — each creates .venv itself; nothing else to set up.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -11,7 +11,7 @@ FUZZ_STAMP := $(VENV)/.installed-fuzz
 DOCS_STAMP := $(VENV)/.installed-docs
 CLUSTER_STAMP := $(VENV)/.installed-cluster
 
-.PHONY: demo test test-1 test-2 test-3 test-4 test-hta test-all test-cluster wheel-check gpu lint docs fuzz bench bench-localise bench-shapes bench-paired goldens bench-hang-shapes bench-trainers sweep bench-numerics clean
+.PHONY: demo test test-1 test-2 test-3 test-4 test-hta test-all test-cluster wheel-check gpu lint docs fuzz bench bench-localise bench-shapes bench-paired ablation goldens bench-hang-shapes bench-trainers sweep bench-numerics clean
 
 $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed; set PYTHON=/path/to/python3.11" >&2; exit 1; }
@@ -125,6 +125,11 @@ NEW ?= .
 PAIRED ?=
 bench-paired: $(STAMP)
 	@$(BIN)/python -m tests.paired --old $(OLD) --new $(NEW) $(PAIRED)
+
+# What each rule of slowrank earns: answers that differ without it, job by job; ABLATION="--every 3" for fewer jobs.
+ABLATION ?=
+ablation: $(STAMP)
+	@$(BIN)/python -m tests.paired.ablation $(ABLATION)
 
 # The answers to the jobs that were looked at, written anew; a quarter of an hour.
 goldens: $(STAMP)

@@ -261,7 +261,7 @@ def main() -> None:
     options = parser.parse_args()
     todo = [(s, seed) for s in options.suite or sorted(SUITES) for seed in SEEDS[s]][:: options.every]
     rows, failed = [], 0
-    with ProcessPoolExecutor(options.jobs, max_tasks_per_child=8) as pool:
+    with ProcessPoolExecutor(options.jobs) as pool:
         waiting = [pool.submit(ledger_of, *job) for job in todo]
         for done in as_completed(waiting):
             try:
