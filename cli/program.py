@@ -8,9 +8,10 @@ import errno
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from importlib import import_module
 from typing import Any, NoReturn
 
@@ -39,23 +40,23 @@ class Command:
 
     def load(self) -> click.Command:
         """The click command; imports its module."""
-        found: click.Command = getattr(
-            import_module(f"{__package__}.{self.module}"), self.function or self.name
-        )
+        module = import_module(f"{__package__}.{self.module}")
+        found: click.Command = getattr(module, self.function or self.name)
         return found
 
 
 class Program(click.Group):
-    """A group of commands that are imported when they are called."""
+    """A group of commands that are imported when they are called, listed by what they are for."""
 
-    def __init__(self, *, entries: Sequence[Command] = (), **settings: Any) -> None:
+    def __init__(self, *, sections: Mapping[str, Sequence[Command]] | None = None, **settings: Any) -> None:
         super().__init__(**settings)
-        self.entries = {entry.name: entry for entry in entries}
+        self.sections = sections or {}
+        self.entries = {entry.name: entry for entries in self.sections.values() for entry in entries}
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Names of the commands, sorted."""
+        """Names of the commands, in the order of the help."""
         del ctx
-        return sorted(self.entries)
+        return list(self.entries)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """The command of that name, or None; imports its module."""
@@ -70,6 +71,9 @@ class Program(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """The command that the first argument names, which takes from a file of settings what is not given."""
+        near = get_close_matches(args[0], self.entries) if args else []
+        if near and args[0] not in self.entries:
+            ctx.fail(f"No such command '{args[0]}'. Did you mean {' or '.join(near)}?")
         name, command, rest = super().resolve_command(ctx, args)
         if name and command and not {*rest} & {*ctx.help_option_names}:
             ctx.default_map = {name: read_settings(str(self.name), command, name)}
@@ -94,18 +98,29 @@ class Program(click.Group):
             raise
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write one line a command without importing any."""
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, self.entries[name].summary) for name in self.list_commands(ctx)])
+        """Write one line a command, by section, without importing any."""
+        del ctx
+        widest = max(map(len, self.entries), default=0)
+        for title, entries in self.sections.items():
+            with formatter.section(title):
+                formatter.write_dl([(entry.name.ljust(widest), entry.summary) for entry in entries])
 
 
-def program(*entries: Command) -> Callable[[Callable[[], None]], Program]:
-    """Decorate the function whose docstring is the help of a program."""
+def program(
+    folder: str, sections: Mapping[str, Sequence[Command]]
+) -> Callable[[Callable[[], None]], Program]:
+    """Decorate the function whose docstring is the help of a program.
+
+    `sections` are its commands by purpose, whose modules lie in `folder`.
+    """
 
     def decorate(function: Callable[[], None]) -> Program:
         group = click.group(
             cls=Program,
-            entries=entries,
+            sections={
+                title: [replace(entry, module=f"{folder}.{entry.module}") for entry in entries]
+                for title, entries in sections.items()
+            },
             context_settings={"help_option_names": ["-h", "--help"]},
         )
         return group(click.version_option(package_name="tracekit4d")(function))

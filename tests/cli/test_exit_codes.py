@@ -64,7 +64,7 @@ def failing(monkeypatch, capsys):
         monkeypatch.setattr("sys.argv", ["trial", "fail"])
         monkeypatch.setenv("TRACEKIT_DEBUG", "1" if debug else "")
 
-        @program(Command("fail", "nowhere", "Fails."))
+        @program("", {"Fails": [Command("fail", "nowhere", "Fails.")]})
         def trial():
             """Fail."""
 

@@ -28,7 +28,7 @@ HEAVY = {"numpy", "pyarrow", "torch", "scipy", "rich"}
 
 def test_help_lists_the_commands_that_stand(tracekit):
     done = tracekit("--help")
-    listed = set(re.findall(r"^  ([a-z]+)  ", done.out.split("Commands:")[1], re.MULTILINE))
+    listed = set(re.findall(r"^  ([a-z]+)  ", done.out.split("Slow jobs:")[1], re.MULTILINE))
     assert done.code == 0
     assert {"slowrank", "ingest"} <= listed <= ASKED_FOR
     assert listed == set(group.entries)
@@ -47,6 +47,19 @@ def test_an_unknown_command_is_a_usage_error(tracekit, name):
     done = tracekit(name, "traces")
     assert done.code == 2
     assert f"No such command '{name}'" in done.err
+
+
+def test_commands_stand_by_what_they_are_for(tracekit):
+    out = tracekit("--help").out
+    places = [out.index(f"\n  {name} ") for name in ("slowrank", "whatif", "hang", "mesh", "doctor")]
+    assert places == sorted(places)
+    assert [title for title in group.sections if f"\n{title}:\n" in out] == list(group.sections)
+
+
+def test_a_mistyped_command_gets_a_suggestion(tracekit):
+    done = tracekit("slwrank", "traces")
+    assert done.code == 2
+    assert "No such command 'slwrank'. Did you mean slowrank?" in done.err
 
 
 @pytest.mark.parametrize(
