@@ -3,6 +3,9 @@
 import os
 import re
 import shlex
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -48,3 +51,27 @@ def test_metrics_of_the_rules_exist(repository, tracekit):
     named = set(re.findall(r"tracekit_\w+", TEXT))
     assert named
     assert {name for name in named if f"# TYPE {name} gauge" not in known} == set()
+
+
+def test_the_action_fails_on_a_slow_rank(repository):
+    """The action's last step, as a runner carries it out."""
+    action = (ROOT / "action.yml").read_text(encoding="utf-8")
+    command = action.rpartition("run: ")[2].strip()
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    given = {"TRACES": "traces/", "FAIL_ON": "slow_rank", "PAGE": "page.html", "PATH": path}
+    assert (
+        re.findall(r"\$\{\{ inputs\.([a-z-]+) \}\}", command) == []
+    )  # values reach the shell by its environment
+    done = subprocess.run(
+        ["bash", "-c", command], env={**os.environ, **given}, check=False, capture_output=True
+    )
+    assert done.returncode == 1
+    assert "rank 5" in (repository / "summary.md").read_text()
+    assert (repository / "page.html").is_file()
+
+
+def test_the_hook_runs_a_command_that_stands(tracekit, repository):
+    hook = (ROOT / ".pre-commit-hooks.yaml").read_text(encoding="utf-8")
+    entry, arguments = (re.search(rf"{key}: (.*)", hook)[1] for key in ("entry", "args"))
+    assert entry == "tracekit slowrank"
+    assert tracekit("slowrank", *re.split(r",\s*", arguments.strip("[]"))).code == 1
