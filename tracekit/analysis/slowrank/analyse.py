@@ -173,17 +173,14 @@ def _stepped(
         with suppress(NoWholeStepError):
             case, choice = _opened(run, [repaired(r, final=False) for r in again], mesh, order, None)
             return replace(case, run=_with(case.run, f"{told}each repetition counts as one")), choice
-    run = _with(run, f"{told}{_PART}")
-    return _opened(run, ranks, mesh, order, None, common=True)
-
-
-_PART: Final = "what all ranks recorded counts as one step"
+    run = _with(run, f"{told}what all ranks recorded counts as one step")
+    case, choice = _opened(run, ranks, mesh, order, None, common=True)
+    return replace(case, of_part=True), choice
 
 
 def _of_part(case: Case, answer: Answer) -> Answer:
     """`answer`, left open where it rests on a part of a step: that proves neither health nor whom it names."""
-    part = any(q.kind == "no_whole_step" and q.detail.endswith(_PART) for q in case.run.quality)
-    if not part or answer.verdict == "inconclusive":
+    if not case.of_part or answer.verdict == "inconclusive":
         return answer
     reason = f"no step was recorded whole on enough ranks; in the part that all recorded {answer.reason}"
     remedy = "record three whole steps or more on every rank"

@@ -34,6 +34,7 @@ class Case(Measured):
     found: Excess  # own time of each rank beyond its peers, like with like
     seen: StepModel | TableModel | None = None  # of the recorded ranks alone, if `model` has unseen ones
     cut: int | None = None  # the number of a step that counts in part, as far as all ranks recorded it
+    of_part: bool = False  # no step was recorded whole: what all ranks recorded counts as one
 
     @property
     def base_ns(self) -> float:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tracekit.analysis.slowrank.case import Case
-from tracekit.analysis.slowrank.hypotheses.explain import explain
+from tracekit.analysis.slowrank.hypotheses.explain import explained
 from tracekit.analysis.slowrank.hypotheses.host_bound import most_saved_ns
 from tracekit.analysis.slowrank.hypotheses.suspect_work import (
     features_of,
@@ -14,7 +14,7 @@ from tracekit.analysis.slowrank.hypotheses.suspect_work import (
     pace_beside,
     peers_of,
 )
-from tracekit.causes import ALWAYS, LONGEST_GAP, SPARED
+from tracekit.causes import ALWAYS, SPARED, Order
 from tracekit.findings import Cause, Evidence, PathLevel, Suspect, Verdict
 from tracekit.step_graph.statistics import confidence
 from tracekit.thresholds.launches import HOST_PACE
@@ -46,8 +46,10 @@ def explain_rank(
     mine = features_of(case, row)
     peers = peers_of(case, row, suspects, other_stages=other_stages)
     told = _no_fault(case, row), _spared(case, row)
-    cause, evidence = explain(mine, peers, *told) if mine is not None else ("unknown", ())
-    if cause == "host_stall" and evidence[-1].what == LONGEST_GAP and _launches_slowly(case, row):
+    if mine is None:
+        return "unknown", _spared_evidence(case, row)
+    cause, evidence, order = explained(mine, peers, *told)
+    if cause == "host_stall" and order == Order.SHAPE_OF_GAPS and _launches_slowly(case, row):
         cause = "cpu_launch"
     return cause, (*evidence, *_spared_evidence(case, row))
 

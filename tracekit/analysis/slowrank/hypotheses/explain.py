@@ -20,24 +20,31 @@ from tracekit.units import ms
 def explain(
     suspect: Features, peers: Sequence[Features], no_fault: float = 0.0, spared: float = 0.0
 ) -> tuple[Cause, tuple[Evidence, ...]]:
-    """(cause of one rank's excess over its peers, the quantities that show it in ms a step).
+    """(cause of one rank's excess over its peers, the quantities that show it); see `explained`."""
+    return explained(suspect, peers, no_fault, spared)[:2]
+
+
+def explained(
+    suspect: Features, peers: Sequence[Features], no_fault: float = 0.0, spared: float = 0.0
+) -> tuple[Cause, tuple[Evidence, ...], Order | None]:
+    """(cause of one rank's excess over its peers, the quantities that show it in ms a step, by which sign it is told).
 
     no_fault: the part of its gaps beyond the peers' that its role or chance makes, ns a step. spared: by how much
     longer its kernels would be beside communication that waits for others, as its peers' are.
     """
     if not peers:
-        return "unknown", (Evidence("own time a step", ms(suspect.own), None, "ms"),)
+        return "unknown", (Evidence("own time a step", ms(suspect.own), None, "ms"),), None
     rank = replace(_beside(suspect, peers), no_fault=no_fault, spared=spared)
     evidence = _evidence(rank, ALWAYS)
     if rank.over("own") <= 0:
-        return "unknown", evidence
+        return "unknown", evidence, None
     computes = rank.mine["busy"] > 0 or rank.peers["busy"] > 0
     for cause, sign in SIGNS:
         if sign.order == Order.SHAPE_OF_GAPS and not computes:
             continue  # only communication was recorded: what looks like a gap may be anything
         if callable(sign.decides) and sign.decides(rank):
-            return cause.name, evidence + _evidence(rank, sign.rows)
-    return "unknown", evidence
+            return cause.name, evidence + _evidence(rank, sign.rows), sign.order
+    return "unknown", evidence, None
 
 
 def _evidence(rank: Comparison, rows: Sequence[Row]) -> tuple[Evidence, ...]:
