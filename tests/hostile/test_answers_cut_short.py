@@ -26,7 +26,8 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 def works(*_, **__):
     Path(sys.argv[-1] + ".note").write_text("works")
     time.sleep(60)
-import_module("tracekit_cli." + sys.argv[1]).analyse = works
+command = import_module("tracekit_cli.tracekit_commands." + sys.argv[1])
+command.analyse = command.illustrated = works
 sys.argv[0] = "tracekit"
 main()
 """
