@@ -106,6 +106,7 @@ def test_fenced_lines_stand_as_they_are(lines):
     assert fence.content.splitlines() == [f"  {line}" for line in lines]
 
 
+@pytest.mark.slow
 def test_long_answers_are_cut_and_say_so():
     page = labelled_markdown([("TITLE", "a"), *(("rejected", "word " * 10_000) for _ in range(5_000))])
     assert len(page) < MARKDOWN_CHARACTERS + 100

@@ -224,7 +224,7 @@ def test_a_full_stdout_is_one_sentence(tmp_path):
 
 
 @pytest.mark.parametrize("name", quick_first(2, ["/proc/a.json", "link.json", "folder", "none/a.json"]))
-@pytest.mark.quick(1)
+@pytest.mark.slow
 def test_an_answer_that_cannot_be_written_is_told_first(tmp_path, name):
     (tmp_path / "link.json").symlink_to(tmp_path / "target")
     (tmp_path / "folder").mkdir()

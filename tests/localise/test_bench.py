@@ -13,7 +13,7 @@ SEEDS = (1003, 1007, 1018, 1012, 1025, 1031)
 
 
 @pytest.mark.parametrize("seed", quick_first(2, SEEDS))
-@pytest.mark.quick(1)
+@pytest.mark.slow
 def test_case_is_answered(seed):
     outcome = one(seed, world=8)
     assert outcome.result == "right"

@@ -98,6 +98,7 @@ BUGS = [
 
 
 @pytest.mark.parametrize(("name", "tables", "tensor"), quick_first(1, BUGS))
+@pytest.mark.slow
 def test_bug_stays_a_bug(ranks, tmp_path, name, tables, tensor):
     finding = compare(changed(ranks, tmp_path / "run", name, tables), None, Options(make_replay=made))
     assert finding.verdict == "bug", finding.reason

@@ -38,6 +38,7 @@ def baseline(ranks, tmp_path_factory):
     ],
     ids=["tp", "dp", "cp", "ring"],
 )
+@pytest.mark.slow
 def test_another_mesh_drifts_and_its_origin_is_named(ranks, tmp_path, baseline, tables, first):
     folder = run(ranks, tmp_path / "run", **tables)
     finding = compare(folder, baseline, Options(replay=replayed(folder)))

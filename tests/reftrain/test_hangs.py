@@ -62,6 +62,7 @@ def pending(entries):
     return [(e["process_group"][1], e["profiling_name"]) for e in entries if not e["retired"]]
 
 
+@pytest.mark.slow
 def test_a_stalled_rank_is_one_call_behind_there(hang):
     dumps, said = hang(f"host_stall:rank=3,steps={STEP},axis=tp")
     mine, peer = (calls(dumps[rank], "mesh_tp") for rank in (3, 2))

@@ -21,7 +21,7 @@ LINK = replace(SLOW, fault="slow_nvlink", culprits=(2, 3), verdict="healthy", su
 
 
 @pytest.mark.parametrize("seed", quick_first(2, SEEDS))
-@pytest.mark.quick(1)
+@pytest.mark.slow
 def test_case_is_answered(seed: int, tmp_path: Path) -> None:
     outcome = one(seed, tmp_path)
     assert outcome.result == "right", outcome

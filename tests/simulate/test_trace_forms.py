@@ -108,6 +108,7 @@ def test_every_form_that_names_peers_gives_the_rank(folders, form):
 
 
 @pytest.mark.parametrize("form", quick_if(QUICK.__contains__, sorted(set(DEVICE_FORMS) - set(NAMED))))
+@pytest.mark.slow
 def test_poorer_forms_give_the_rank_or_leave_it_open(folders, form):
     found = analyse(load([str(folders(form))]), FULL, ["tp", "cp", "pp", "dp"])
     assert found.verdict in ("slow_rank", "inconclusive")

@@ -23,6 +23,7 @@ def cases(tmp_path):
     return prepared(whole, MESH), prepared(unnamed(part, "dp"), MESH)
 
 
+@pytest.mark.slow
 def test_one_place_of_all_ranks_shares_a_number(cases):
     _, case = cases
     number = mates(case)

@@ -112,6 +112,7 @@ def test_a_pause_of_several_ranks_is_removed_locally(tmp_path):
 @pytest.mark.parametrize(
     ("seed", "kind"), quick_first(1, [(19, "pauses"), (28, "slow_compute"), (37, "launch_bound")])
 )
+@pytest.mark.slow
 def test_the_price_is_the_planted_one(tmp_path, seed, kind):
     """Sends that wait for a late receiver, stages that only messages link, and a host behind its device."""
     case = generate(seed, kind=kind)

@@ -47,6 +47,7 @@ def test_common_drift_blames_nobody(tmp_path):
     assert (found.verdict, found.step.shape, found.slower) == ("slower", "drift", ())
 
 
+@pytest.mark.slow
 def test_change_at_once_is_dated(tmp_path):
     found = tracekit.trend(windows(tmp_path, 16, lambda _rank, window: 1 + 0.1 * (window >= 9)))
     assert (found.verdict, [s.number for s in found.step.shifts], found.slower) == ("slower", [9], ())

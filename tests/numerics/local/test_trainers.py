@@ -61,7 +61,7 @@ def test_one_process_equals_itself_in_every_bit(runs):
         ),
     ],
 )
-@pytest.mark.quick(1)
+@pytest.mark.slow
 def test_healthy_trainers_of_others_are_proved(runs, kind, proof, order):
     found = answered(runs(kind), runs("plain"))
     assert (found.verdict, found.proof) == proof, found.reason
