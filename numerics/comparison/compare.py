@@ -184,7 +184,7 @@ def _proved(case: Case, proof: "LocalProof", decision: Decision, notes: tuple[st
 
 
 def _proof_of_baseline(case: Case, prove: Callable[[Columns], "LocalProof"]) -> "LocalProof | None":
-    """Return the local proof of the baseline; None where there is none."""
+    """Return the local proof of the baseline; None without a baseline, or where it cannot be proved."""
     if case.baseline is None:
         return None
     try:

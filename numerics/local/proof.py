@@ -129,8 +129,8 @@ def _provable_steps(recorded: RecordedRun) -> list[int]:
     run, steps = recorded.run, recorded.steps
     if not steps and run.capture.values:
         raise InputError(
-            f"{run.capture.folder}: holds no forward: `numerics.watch` records those that train, and any where it is "
-            "given no optimizer"
+            f"{run.capture.folder}: no forward was recorded; `numerics.watch` records forwards with gradients, or all "
+            "forwards if it gets no optimizer"
         )
     if not steps or not run.capture.values:
         raise InputError(f"{run.capture.folder}: a local proof needs values; capture with --level tensors")

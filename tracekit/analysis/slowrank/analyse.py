@@ -105,10 +105,16 @@ def _answered(
         case, choice = _stepped(*without_mesh(run, ranks, world, str(error)), mesh, order, steps)
     except InputError as error:
         raise of_one_rank(run, error) from error.__cause__
-    case, answer = without_lag_before(*_judged(case if steps else without_odd_steps(case)), _judged)
+    case, answer = concluded(case if steps else without_odd_steps(case))
+    return case, choice, answer
+
+
+def concluded(case: Case) -> tuple[Case, Answer]:
+    """Return the answer after all passes behind the verdict, and the case that it rests on."""
+    case, answer = without_lag_before(*_judged(case), _judged)
     answer = with_most_of_it(case, with_hidden_rank(case, tempered(case, answer)))
     answer = with_unsteady_link(case, with_late_posts(case, answer))
-    return case, choice, _of_part(case, doubted(case, answer))
+    return case, _of_part(case, doubted(case, answer))
 
 
 def _judged(case: Case) -> tuple[Case, Answer]:
