@@ -25,6 +25,7 @@ from tests.paired.jobs import LOOKED_AT, SUITES, Truth, make
 from tests.paired.judge import WEIGHT, judged, price_error
 from tracekit.analysis.slowrank import analyse as room
 from tracekit.analysis.slowrank.case import build
+from tracekit.analysis.slowrank.conclusion import concluded
 from tracekit.errors import TracekitError
 from tracekit.ingest import load
 from tracekit.report.slowrank_json import slowrank_document
@@ -87,7 +88,7 @@ RULES: Final = (
         "unsteady_links:with_unsteady_link", "late_posts:with_late_posts", "doubted_answer:doubted",
         "slow_launch:launched_late",
     )),
-    Rule("analyse:_of_part", argument=1),
+    Rule("conclusion:_of_part", argument=1),
     Rule("answers.odd_steps:without_odd_steps", argument=0),
     Rule("gaps.evidence_gaps:told_by_steps", argument=1),
     *(Rule(place) for place in (
@@ -152,7 +153,7 @@ def answered(matched: tuple[Any, ...]) -> dict[str, object]:
     """The answer to a job whose operations are matched, in short."""
     run, ops, choice = matched
     case = build(run, ops, choice.mesh, None)
-    case, answer = room.concluded(room.without_odd_steps(case))
+    case, answer = concluded(room.without_odd_steps(case))
     return in_short(slowrank_document(room._finding(case, choice, answer, explain=False)))
 
 

@@ -13,23 +13,15 @@ from typing import Final
 
 import numpy as np
 
-from tracekit.analysis.slowrank.answers.dominant_rank import with_most_of_it
-from tracekit.analysis.slowrank.answers.doubted_answer import doubted
-from tracekit.analysis.slowrank.answers.lag_before import without_lag_before
-from tracekit.analysis.slowrank.answers.late_posts import with_late_posts
 from tracekit.analysis.slowrank.answers.lone_groups import sole_group_note
 from tracekit.analysis.slowrank.answers.odd_steps import without_odd_steps
 from tracekit.analysis.slowrank.answers.role_note import role_in_words
-from tracekit.analysis.slowrank.answers.steady_work import with_hidden_rank
-from tracekit.analysis.slowrank.answers.timed_dumps import tempered
-from tracekit.analysis.slowrank.answers.unsteady_links import with_unsteady_link
-from tracekit.analysis.slowrank.answers.verdict import decide
 from tracekit.analysis.slowrank.case import Case, build
+from tracekit.analysis.slowrank.conclusion import concluded
 from tracekit.analysis.slowrank.explanation import explanation_of
 from tracekit.analysis.slowrank.gaps.evidence_gaps import coverage
 from tracekit.analysis.slowrank.picture.draw import picture_of
 from tracekit.analysis.slowrank.suspects import Answer
-from tracekit.analysis.slowrank.unrecorded.unseen_replay import with_typical_unseen
 from tracekit.analysis.slowrank.wording import listed
 from tracekit.errors import InputError, MeshUnknownError
 from tracekit.findings import Quality, RankCoverage, SlowRankFinding, StepsFinding, WhatIf
@@ -52,6 +44,10 @@ from tracekit.store import Run
 from tracekit.thresholds.slowrank import MOST_GAIN
 from tracekit.timing.measured import NoWholeStepError, StepRange, of_one_rank
 from tracekit.units import NS_PER_US, ms
+
+_REPEATED: Final = Quality(
+    "no_step_marks", None, 0, "the traces mark no steps: each repetition of the operations counts as one"
+)
 
 
 def analyse(
@@ -105,29 +101,8 @@ def _answered(
         case, choice = _stepped(*without_mesh(run, ranks, world, str(error)), mesh, order, steps)
     except InputError as error:
         raise of_one_rank(run, error) from error.__cause__
-    case, answer = concluded(case if steps else without_odd_steps(case))
-    return case, choice, answer
-
-
-def concluded(case: Case) -> tuple[Case, Answer]:
-    """Return the answer after all passes behind the verdict, and the case that it rests on."""
-    case, answer = without_lag_before(*_judged(case), _judged)
-    answer = with_most_of_it(case, with_hidden_rank(case, tempered(case, answer)))
-    answer = with_unsteady_link(case, with_late_posts(case, answer))
-    return case, _of_part(case, doubted(case, answer))
-
-
-def _judged(case: Case) -> tuple[Case, Answer]:
-    """The answer, and the case that it rests on: with unseen ranks where that model is better, or names a rank."""
-    replayed = with_typical_unseen(case)
-    if replayed is not None and replayed.residual_ns < case.residual_ns:
-        return replayed, decide(replayed)
-    answer = decide(case)
-    if replayed is not None and answer.verdict == "inconclusive":
-        again = decide(replayed)
-        if again.verdict == "slow_rank":
-            return replayed, again
-    return case, answer
+    found, answer = concluded(case if steps else without_odd_steps(case))
+    return found, choice, answer
 
 
 def opened(
@@ -180,17 +155,7 @@ def _stepped(
             case, choice = _opened(run, [repaired(r, final=False) for r in again], mesh, order, None)
             return replace(case, run=_with(case.run, f"{told}each repetition counts as one")), choice
     run = _with(run, f"{told}what all ranks recorded counts as one step")
-    case, choice = _opened(run, ranks, mesh, order, None, common=True)
-    return replace(case, of_part=True), choice
-
-
-def _of_part(case: Case, answer: Answer) -> Answer:
-    """`answer`, left open where it rests on a part of a step: that proves neither health nor whom it names."""
-    if not case.of_part or answer.verdict == "inconclusive":
-        return answer
-    reason = f"no step was recorded whole on enough ranks; in the part that all recorded {answer.reason}"
-    remedy = "record three whole steps or more on every rank"
-    return Answer("inconclusive", "unknown", reason, candidates=answer.suspects, to_decide=remedy)
+    return _opened(run, ranks, mesh, order, None, common=True)
 
 
 def _with(run: Run, told: str) -> Run:
@@ -209,7 +174,8 @@ def _opened(
 ) -> tuple[Case, MeshChoice]:
     """The case and the mesh of the operations that were read; of the `common` part only, as one step, if wanted."""
     run, ops, choice = _matched(run, ranks, mesh, order)
-    return build(run, common_part(ops) if common else ops, choice.mesh, steps), choice
+    case = build(run, common_part(ops) if common else ops, choice.mesh, steps)
+    return replace(case, of_part=common), choice
 
 
 def placed(
@@ -236,7 +202,7 @@ def _matched(
     run, ranks = with_groups_of_streams(run, ranks, mesh, order)
     ranks = with_repeating_steps(ranks, run.groups) or ranks
     if not marked and any((r.step != NO_STEP).any() for r in ranks):
-        run = replace(run, quality=(*run.quality, Quality("no_step_marks", None, 0, _EACH)))
+        run = replace(run, quality=(*run.quality, _REPEATED))
     ranks = [repaired(r) for r in ranks]
     ops = match(ranks, run.groups)
     asked = run.groups == named or run.job is not None
@@ -247,9 +213,6 @@ def _matched(
         ops = match([r for r in ranks if r.rank not in others], run.groups)
     ops, choice = joined(run, ops, mesh, order)
     return (*with_rare_groups(run, ops, choice.mesh), choice)
-
-
-_EACH: Final = "the traces mark no steps: each repetition of the operations counts as one"
 
 
 def _finding(case: Case, choice: MeshChoice, answer: Answer, *, explain: bool) -> SlowRankFinding:
