@@ -248,8 +248,8 @@ def _(folder, _patch):
     return lambda: build_model(f"{folder}/model.py:wrong"), lambda: build_model(f"{folder}/model.py:right")
 
 
-def recorded(folder: Path, names: tuple[str, ...], level: str = "tensors") -> object:
-    """The columns of one step of a linear model, with the values of `names` only."""
+def recorded(folder: Path, names: tuple[str, ...], level: str = "tensors", *, forward: bool = True) -> object:
+    """The columns of one step of a linear model, with the values of `names` only, and of its `forward`."""
     torch.manual_seed(0)
     model = torch.nn.Linear(2, 2)
     with Recorder(folder, 0, 1, level=level) as to:  # type: ignore[arg-type]
@@ -258,9 +258,9 @@ def recorded(folder: Path, names: tuple[str, ...], level: str = "tensors") -> ob
                 to.record(name, value.detach(), step=-1, phase="init", kind="param")
         if "inputs" in names:
             to.record("in.input", torch.ones(1, 2), step=0, phase="forward", kind="input", micro_batch=0)
-        to.record(
-            "out", model(torch.ones(1, 2)).detach(), step=0, phase="forward", kind="activation", micro_batch=0
-        )
+        if forward:
+            out = model(torch.ones(1, 2)).detach()
+            to.record("out", out, step=0, phase="forward", kind="activation", micro_batch=0)
     return read_columns(open_capture(folder), Names())
 
 
@@ -274,6 +274,12 @@ def _(folder, _patch):
     return proven(folder / "a", "weights", "inputs", level="digest"), proven(
         folder / "b", "weights", "inputs"
     )
+
+
+@case("{}: no forward was recorded; `numerics.watch` records forwards with gradients")
+def _(folder, _patch):
+    unseen = recorded(folder / "a", ("weights", "inputs"), forward=False)
+    return lambda: prove(unseen, torch.nn.Linear(2, 2), None), proven(folder / "b", "weights", "inputs")  # type: ignore[arg-type]
 
 
 @case("was not recorded before step {}; is this the model")
