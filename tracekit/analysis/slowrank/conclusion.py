@@ -9,7 +9,7 @@ from tracekit.analysis.slowrank.answers.timed_dumps import tempered
 from tracekit.analysis.slowrank.answers.unsteady_links import with_unsteady_link
 from tracekit.analysis.slowrank.answers.verdict import decide
 from tracekit.analysis.slowrank.case import Case
-from tracekit.analysis.slowrank.suspects import Answer
+from tracekit.analysis.slowrank.suspects import Answer, left_open
 from tracekit.analysis.slowrank.unrecorded.unseen_replay import with_typical_unseen
 
 
@@ -40,4 +40,4 @@ def _of_part(case: Case, answer: Answer) -> Answer:
         return answer
     reason = f"no step was recorded whole on enough ranks; in the part that all recorded {answer.reason}"
     remedy = "record three whole steps or more on every rank"
-    return Answer("inconclusive", "unknown", reason, candidates=answer.suspects, to_decide=remedy)
+    return left_open(reason, remedy, answer.suspects)

@@ -36,6 +36,16 @@ class Answer:
     to_decide: str | None = None  # of an inconclusive verdict: what to record or to add
 
 
+def left_open(reason: str, to_decide: str | None = None, candidates: tuple[Suspect, ...] = ()) -> Answer:
+    """Return the answer that the evidence leaves open, with what would decide it and the ranks that may be slow."""
+    return Answer("inconclusive", "unknown", reason, candidates=candidates, to_decide=to_decide)
+
+
+def healthy(reason: str) -> Answer:
+    """Return the answer that the job is healthy."""
+    return Answer("healthy", None, reason)
+
+
 def explain_rank(
     case: Case, row: int, suspects: Sequence[int], *, other_stages: bool = False
 ) -> tuple[Cause, tuple[Evidence, ...]]:

@@ -16,7 +16,7 @@ from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.expected.excess import typical
 from tracekit.analysis.slowrank.gaps.recurrence import in_one_step, others_prove_health
 from tracekit.analysis.slowrank.hypotheses.candidates import saved_ns
-from tracekit.analysis.slowrank.suspects import Answer, explain_rank, suspect_of
+from tracekit.analysis.slowrank.suspects import Answer, explain_rank, left_open, suspect_of
 from tracekit.steps.steps import F64
 from tracekit.thresholds.slowrank import (
     LONGEST_PRICED,
@@ -90,4 +90,4 @@ def _answer(case: Case, row: int, lost: float, uneven: float, over: F64) -> Answ
         "record ten steps or more: the longest documents move to other ranks, and a slow rank stays; look at "
         f"rank {candidate.rank} in step {case.steps.numbers[at]} beside a peer (tracekit open shows both)"
     )
-    return Answer("inconclusive", "unknown", reason, candidates=(candidate,), to_decide=decide)
+    return left_open(reason, decide, (candidate,))

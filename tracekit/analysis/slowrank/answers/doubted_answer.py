@@ -8,7 +8,7 @@ from dataclasses import replace
 from tracekit.analysis.slowrank.answers.open_answers import open_answer
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.gaps.evidence_gaps import undecided
-from tracekit.analysis.slowrank.suspects import Answer
+from tracekit.analysis.slowrank.suspects import Answer, left_open
 from tracekit.findings import Suspect
 from tracekit.inference.mesh.unknown_mesh import KIND
 
@@ -23,12 +23,10 @@ def doubted(case: Case, answer: Answer) -> Answer:
     answer = open_answer(case, open_) if open_ is not None else answer
     found = answer.suspects or answer.candidates
     told = answer.reason if found else "no rank stands out from all others"
-    return Answer(
-        "inconclusive",
-        "unknown",
+    return left_open(
         f"{reason}, and ranks of different stages do different work; {told}",
-        candidates=tuple(_candidate(s) for s in found),
-        to_decide=remedy,
+        remedy,
+        tuple(_candidate(s) for s in found),
     )
 
 

@@ -12,7 +12,7 @@ from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.gaps.evidence_gaps import coverage, what_would_decide
 from tracekit.analysis.slowrank.hypotheses.data_imbalance import dispersion
 from tracekit.analysis.slowrank.hypotheses.dealt_price import dealt_bounds
-from tracekit.analysis.slowrank.suspects import Answer
+from tracekit.analysis.slowrank.suspects import Answer, left_open
 from tracekit.step_graph.rank_timeline import RankTimeline
 from tracekit.step_graph.replay import StepModel
 from tracekit.step_graph.statistics import spread
@@ -36,7 +36,7 @@ def varied_answer(case: Case) -> Answer | None:
         "record ten steps or more, with all ranks that work on the same data: uneven data make these longer together, "
         "and a device that is slow at times is longer alone"
     )
-    return Answer("inconclusive", "unknown", reason, to_decide=decide)
+    return left_open(reason, decide)
 
 
 def open_imbalance_answer(case: Case) -> Answer | None:
@@ -49,7 +49,7 @@ def open_imbalance_answer(case: Case) -> Answer | None:
         f"{ms(dealt.low):.1f} and {ms(dealt.high):.1f} ms of {ms(case.step_ns):.1f} ms a step, because "
         f"{why_open(case)}"
     )
-    return Answer("inconclusive", "unknown", reason, to_decide=what_would_decide(case))
+    return left_open(reason, what_would_decide(case))
 
 
 def varied_ns(case: Case) -> float:

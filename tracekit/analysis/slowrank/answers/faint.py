@@ -13,7 +13,7 @@ from tracekit.analysis.slowrank.answers.stage_answers import (
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.gaps.evidence_gaps import bounds_of, most_ns
 from tracekit.analysis.slowrank.hypotheses.long_stage import faint_stage
-from tracekit.analysis.slowrank.suspects import Answer
+from tracekit.analysis.slowrank.suspects import Answer, left_open
 from tracekit.step_graph.statistics import confidence
 from tracekit.thresholds.slowrank import FAINT_CONFIDENCE, MIN_LOST_SHARE, PROVING_STEPS, Z_LIMIT
 from tracekit.units import ms
@@ -41,7 +41,7 @@ def faint_rank_answer(case: Case) -> Answer | None:
         f"that is hardly chance (z {z[first]:.1f}), and no proof (z {case.found.limit:.1f})"
     )
     decide = f"record {wanted} steps or more on every rank"
-    return Answer("inconclusive", "unknown", reason, candidates=candidates_of(case, found), to_decide=decide)
+    return left_open(reason, decide, candidates_of(case, found))
 
 
 def faint_stage_answer(case: Case) -> Answer | None:
@@ -56,4 +56,4 @@ def faint_stage_answer(case: Case) -> Answer | None:
     )
     decide = f"record {PROVING_STEPS} steps or more on every rank"
     candidates = of_stage(case, stage, "stage_imbalance")
-    return Answer("inconclusive", "unknown", reason, candidates=candidates, to_decide=decide)
+    return left_open(reason, decide, candidates)

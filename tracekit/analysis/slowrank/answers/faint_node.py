@@ -13,7 +13,7 @@ from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.expected.nodes import nodes_of
 from tracekit.analysis.slowrank.gaps.evidence_gaps import bounds_of, most_ns
 from tracekit.analysis.slowrank.price_uncertainty import may_cost_ns
-from tracekit.analysis.slowrank.suspects import Answer
+from tracekit.analysis.slowrank.suspects import Answer, left_open
 from tracekit.analysis.slowrank.wording import ranks_in_words
 from tracekit.intervals import I64
 from tracekit.step_graph.statistics import MAD_TO_SIGMA
@@ -40,7 +40,7 @@ def faint_node_answer(case: Case) -> Answer | None:
         replace(c, lost_ms_low=0.0, lost_ms_high=ms(price))
         for c in candidates_of(case, bounds_of(case, rows))
     ]
-    return Answer("inconclusive", "unknown", reason, candidates=tuple(found), to_decide=decide)
+    return left_open(reason, decide, tuple(found))
 
 
 def faint_node(case: Case) -> I64 | None:

@@ -4,7 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tracekit.analysis.slowrank.case import Case
-from tracekit.analysis.slowrank.suspects import Answer
+from tracekit.analysis.slowrank.suspects import Answer, left_open
 from tracekit.thresholds.slowrank import MIN_LOST_SHARE
 from tracekit.units import ms
 
@@ -27,7 +27,7 @@ def unequal_steps_answer(case: Case) -> Answer | None:
         "together: the own times of these ranks cannot be compared"
     )
     decide = "record again with the steps marked: call the profiler's step() at the end of each"
-    return Answer("inconclusive", "unknown", reason, to_decide=decide)
+    return left_open(reason, decide)
 
 
 def _apart_ns(wall: NDArray[np.float64], own: NDArray[np.float64]) -> float:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from tracekit.analysis.slowrank.case import Case
-from tracekit.analysis.slowrank.suspects import Answer, suspect_of
+from tracekit.analysis.slowrank.suspects import Answer, left_open, suspect_of
 from tracekit.intervals import I64
 from tracekit.steps.steps import F64
 from tracekit.thresholds.launches import LAUNCHED_NS, QUEUED_LONGER
@@ -82,4 +82,4 @@ def late_launch_answer(case: Case) -> Answer | None:
     )
     decide = f"profile the host of rank {rank} beside a peer's, and record a few steps with that rank on another host"
     candidate = replace(candidate, lost_ms_low=0.0, lost_ms_high=ms(found.waited))
-    return Answer("inconclusive", "unknown", reason, candidates=(candidate,), to_decide=decide)
+    return left_open(reason, decide, (candidate,))

@@ -11,7 +11,7 @@ import numpy as np
 
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.hypotheses.candidates import significant_rows
-from tracekit.analysis.slowrank.suspects import Answer, suspect_of
+from tracekit.analysis.slowrank.suspects import Answer, left_open, suspect_of
 from tracekit.intervals import I64
 from tracekit.step_graph.statistics import median_of_others
 from tracekit.steps.steps import F64
@@ -122,4 +122,4 @@ def with_late_posts(case: Case, answer: Answer) -> Answer:
         "steps with that rank on another host"
     )
     candidate = replace(candidate, lost_ms_low=0.0, lost_ms_high=ms(found.waited))
-    return Answer("inconclusive", "unknown", reason, candidates=(candidate,), to_decide=decide)
+    return left_open(reason, decide, (candidate,))

@@ -10,7 +10,7 @@ import numpy as np
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.hypotheses.candidates import bound_by_hosts, significant_rows
 from tracekit.analysis.slowrank.hypotheses.host_bound import most_saved_ns
-from tracekit.analysis.slowrank.suspects import Answer, explain_rank, suspect_of
+from tracekit.analysis.slowrank.suspects import Answer, explain_rank, left_open, suspect_of
 from tracekit.thresholds.slowrank import MIN_LOST_SHARE
 from tracekit.units import ms
 
@@ -38,4 +38,4 @@ def launch_bound_answer(case: Case) -> Answer | None:
     )
     candidate = replace(candidate, lost_ms_low=0.0, lost_ms_high=ms(most))
     decide = "record more steps: if it is chance, another host is the last in these"
-    return Answer("inconclusive", "unknown", reason, candidates=(candidate,), to_decide=decide)
+    return left_open(reason, decide, (candidate,))

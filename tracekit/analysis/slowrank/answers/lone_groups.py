@@ -10,7 +10,7 @@ import numpy as np
 
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.gaps.evidence_gaps import whole
-from tracekit.analysis.slowrank.suspects import Answer, suspect_of
+from tracekit.analysis.slowrank.suspects import Answer, left_open, suspect_of
 from tracekit.analysis.slowrank.wording import add_traces, ranks_in_words
 from tracekit.matching.channels import Channel
 from tracekit.thresholds.slowrank import LINK_RATIO_OF_TWO, MIN_LOST_SHARE, RANKS_LISTED
@@ -113,4 +113,4 @@ def lone_group_answer(case: Case) -> Answer | None:
     )
     candidates = tuple(replace(s, lost_ms_low=0.0, lost_ms_high=ms(found.spent)) for s in suspects)
     decide = add_traces(lacking)
-    return Answer("inconclusive", "unknown", reason, candidates=candidates, to_decide=decide)
+    return left_open(reason, decide, candidates)

@@ -54,7 +54,7 @@ from tracekit.analysis.slowrank.hypotheses.slow_link import SlowLink
 from tracekit.analysis.slowrank.hypotheses.suspect_work import only_attention
 from tracekit.analysis.slowrank.hypotheses.table_shares import everybody_ns, share_in_words
 from tracekit.analysis.slowrank.hypotheses.uneven_micro_batches import unexplained_ns
-from tracekit.analysis.slowrank.suspects import Answer
+from tracekit.analysis.slowrank.suspects import Answer, healthy, left_open
 from tracekit.analysis.slowrank.unrecorded.unrecorded import Unseen
 from tracekit.analysis.slowrank.wording import listed
 from tracekit.step_graph.table_model import TableModel
@@ -125,7 +125,7 @@ def _near_answer(case: Case, found: Undecided) -> Answer:
         f"rank {listed([c.rank for c in candidates])} works {longer:.1f} ms of {ms(case.step_ns):.1f} ms a step longer "
         f"than its peers; the others lose up to {ms(max(found.high)):.1f} ms by it, because {found.why}"
     )
-    return Answer("inconclusive", "unknown", reason, candidates=candidates, to_decide=found.decide)
+    return left_open(reason, found.decide, candidates)
 
 
 def _not_seen(case: Case) -> Answer | None:
@@ -162,7 +162,7 @@ def _lost_to_nobody(case: Case) -> Answer | None:
         f"save {ms(lost):.1f} ms of {ms(case.step_ns):.1f} ms: work varies, and no rank, link or micro-batch tells why"
     )
     decide = "record ten steps or more, and ask tracekit whatif for each type of operation (--fix op=...)"
-    return Answer("inconclusive", "unknown", reason, to_decide=decide)
+    return left_open(reason, decide)
 
 
 def _one_of_several_answer(case: Case) -> Answer:
@@ -172,7 +172,7 @@ def _one_of_several_answer(case: Case) -> Answer:
         f"no rank works longer than its peers in the only step that all ranks recorded whole, but it holds {share:.0%} "
         "of the recorded operations: the others lie in steps that the windows cut, and were not compared"
     )
-    return Answer("inconclusive", "unknown", reason, to_decide=whole_steps(case))
+    return left_open(reason, whole_steps(case))
 
 
 def _unexplained_answer(case: Case) -> Answer:
@@ -182,19 +182,19 @@ def _unexplained_answer(case: Case) -> Answer:
         f"misses them by {ms(case.residual_ns):.1f} ms of {ms(case.step_ns):.1f} ms: as much may be lost to somebody "
         "whose messages or waits could not be matched"
     )
-    return Answer("inconclusive", "unknown", reason, to_decide=what_would_decide(case))
+    return left_open(reason, what_would_decide(case))
 
 
 def _explained(case: Case, once: OneStep | None, stage: LongStage | None) -> Answer | None:
     """Why a rank or a stage that takes longer is nobody's fault; None where there is none."""
     if once is not None:
         accident = f"an accident and no slow rank, for nothing costs {MIN_LOST_SHARE:.0%} in the others"
-        return Answer("healthy", None, f"{told(case, once)}: {accident}")
+        return healthy(f"{told(case, once)}: {accident}")
     if stage is not None:
         return idle_stage_answer(case, stage)
     free = significant_rows(case, MIN_LOST_SHARE)
     if len(free):
-        return Answer("healthy", None, _costs_nothing(case, int(free[np.argmax(case.found.mean[free])])))
+        return healthy(_costs_nothing(case, int(free[np.argmax(case.found.mean[free])])))
     return None
 
 
@@ -202,7 +202,7 @@ def _healthy(case: Case) -> Answer:
     """Nobody works longer than the others by more than chance."""
     explained = _beside_communication(case) or _by_role(case)
     if explained:
-        return Answer("healthy", None, explained)
+        return healthy(explained)
     worst = int(np.nanargmax(np.nan_to_num(case.found.mean, nan=-np.inf)))
     reason = (
         f"no rank, stage or link costs {MIN_LOST_SHARE:.0%} of the step beyond chance (largest excess: rank "
@@ -210,7 +210,7 @@ def _healthy(case: Case) -> Answer:
         f"{ms(case.step_ns):.1f} ms, "
         f"z {float(np.nan_to_num(case.found.z[worst])):.1f})"
     )
-    return Answer("healthy", None, reason)
+    return healthy(reason)
 
 
 def _beside_communication(case: Case) -> str | None:

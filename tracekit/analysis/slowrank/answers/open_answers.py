@@ -20,7 +20,7 @@ from tracekit.analysis.slowrank.gaps.recurrence import OneStep, in_one_step, tol
 from tracekit.analysis.slowrank.hypotheses.slow_link import SlowLink
 from tracekit.analysis.slowrank.hypotheses.usual_pace import may_be_pace
 from tracekit.analysis.slowrank.price_uncertainty import NOT_EXACT, may_cost_ns
-from tracekit.analysis.slowrank.suspects import Answer, explain_rank, stands, suspect_of
+from tracekit.analysis.slowrank.suspects import Answer, explain_rank, left_open, stands, suspect_of
 from tracekit.analysis.slowrank.unrecorded.unrecorded import Unseen, reason_of
 from tracekit.analysis.slowrank.wording import add_traces, ranks_in_words
 from tracekit.findings import Evidence, Suspect
@@ -66,7 +66,7 @@ def unseen_answer(case: Case, unseen: Unseen) -> Answer:
         recorded = (_once_candidate(case, once),)
         candidates = (*recorded, *candidates) if first else (*candidates, *recorded)
         reason += f"; {told(case, once)}"
-    return Answer("inconclusive", "unknown", reason, candidates=candidates, to_decide=to_decide)
+    return left_open(reason, to_decide, candidates)
 
 
 def one_step_answer(case: Case, found: OneStep) -> Answer:
@@ -74,13 +74,7 @@ def one_step_answer(case: Case, found: OneStep) -> Answer:
     candidate = _once_candidate(case, found)
     costs = f"which costs up to {ms(found.gain):.1f} ms a step"
     reason = f"{told(case, found)}, {costs}: one step does not tell a fault from chance"
-    return Answer(
-        "inconclusive",
-        "unknown",
-        reason,
-        candidates=(candidate,),
-        to_decide="record more steps: a fault recurs",
-    )
+    return left_open(reason, "record more steps: a fault recurs", (candidate,))
 
 
 def _once_candidate(case: Case, found: OneStep) -> Suspect:
@@ -98,7 +92,7 @@ def unproven_answer(case: Case, price: float) -> Answer:
     )
     open_ = undecided(case)
     candidates = candidates_of(case, open_) if open_ is not None else ()
-    return Answer("inconclusive", "unknown", reason, candidates=candidates, to_decide=what_would_decide(case))
+    return left_open(reason, what_would_decide(case), candidates)
 
 
 def disagreeing_answer(case: Case, suspects: Sequence[Suspect]) -> Answer:
@@ -107,7 +101,7 @@ def disagreeing_answer(case: Case, suspects: Sequence[Suspect]) -> Answer:
     reason = f"without rank {first.rank} a step would save {first.lost_ms_per_step:.1f} ms of {ms(case.step_ns):.1f} ms"
     reason += f", but {_PACE if may_be_pace(case, first, suspects) else _DISAGREE}"
     candidates = tuple(replace(s, confidence=0.0, lost_ms_low=0.0) for s in suspects)
-    return Answer("inconclusive", "unknown", reason, candidates=candidates, to_decide=what_would_decide(case))
+    return left_open(reason, what_would_decide(case), candidates)
 
 
 _DISAGREE: Final = "its own time beside its peers' does not explain as much: excess, price and cause disagree"
@@ -126,7 +120,7 @@ def open_answer(case: Case, found: Undecided) -> Answer:
         f"rank {first.rank} works {longer:.1f} ms of {ms(case.step_ns):.1f} ms a step longer than its peers; the "
         f"others lose between {ms(found.low[0]):.1f} and {ms(found.high[0]):.1f} ms by it, because {why_open(case)}"
     )
-    return Answer("inconclusive", "unknown", reason, candidates=candidates, to_decide=what_would_decide(case))
+    return left_open(reason, what_would_decide(case), candidates)
 
 
 def open_tokens_answer(case: Case, found: Undecided) -> Answer:
@@ -137,7 +131,7 @@ def open_tokens_answer(case: Case, found: Undecided) -> Answer:
         f"rank {candidates[0].rank} works {longer:.1f} ms of {ms(case.step_ns):.1f} ms a step longer than its peers, "
         "but mostly behind every second all-to-all, as experts do that get many tokens, and no sizes were recorded"
     )
-    return Answer("inconclusive", "unknown", reason, candidates=candidates, to_decide=_SIZES)
+    return left_open(reason, _SIZES, candidates)
 
 
 _SIZES = (
@@ -160,7 +154,7 @@ def open_link_answer(case: Case, link: SlowLink) -> Answer:
     unproven = beside or near or link.guessed or link.layout
     decide = NAME_NODES if link.layout == UNPLACED else _WITHOUT_LINK if unproven else what_would_decide(case)
     candidates = link_suspects(case, replace(link, high=high), ())
-    return Answer("inconclusive", "unknown", reason, candidates=candidates, to_decide=decide)
+    return left_open(reason, decide, candidates)
 
 
 _GUESSED = "nothing tells who takes part in its transfers but when they ended"
@@ -193,9 +187,9 @@ def contradicted_answer(case: Case) -> Answer:
         "ranks were put together that do not belong together"
     )
     if any(rank.on_gpu for rank in case.ops.per_rank.values()):
-        return Answer("inconclusive", "unknown", reason, to_decide=_MARKS)
+        return left_open(reason, _MARKS)
     reason += ", or devices worked unseen: the traces hold no kernel"
-    return Answer("inconclusive", "unknown", reason, to_decide=f"{_KERNELS}; else {_MARKS}")
+    return left_open(reason, f"{_KERNELS}; else {_MARKS}")
 
 
 def _idle_answer(case: Case, model: TableModel) -> Answer:
@@ -208,7 +202,7 @@ def _idle_answer(case: Case, model: TableModel) -> Answer:
         f"idle longest, {ms(float(idle[row])):.1f} ms a step"
     )
     decide = f"look at what the host of rank {case.steps.ranks[row]} does between operations: a table does not hold it"
-    return Answer("inconclusive", "unknown", reason, to_decide=decide)
+    return left_open(reason, decide)
 
 
 _KERNELS = "if the job ran on GPUs, give the profiler activities=[CPU, CUDA], and see that CUPTI can be used"
@@ -228,9 +222,7 @@ def lopsided_answer(case: Case, found: Lopsided) -> Answer:
         f"{ms(case.step_ns):.1f} ms a step longer than they do in {found.kind} operations of which some were not "
         "matched: a slow link or a late rank would show so"
     )
-    return Answer(
-        "inconclusive", "unknown", reason, candidates=(candidate,), to_decide=what_would_decide(case)
-    )
+    return left_open(reason, what_would_decide(case), (candidate,))
 
 
 def why_open(case: Case) -> str:
@@ -253,7 +245,7 @@ def unread_answer(case: Case) -> Answer:
         f"no rank works longer than its peers, but only {matched:.0%} of the exposed communication could be matched "
         "between ranks, so that slow transfers and late ranks would not show"
     )
-    return Answer("inconclusive", "unknown", reason, to_decide=what_would_decide(case))
+    return left_open(reason, what_would_decide(case))
 
 
 def unmeasured_answer(case: Case) -> Answer:
@@ -263,7 +255,7 @@ def unmeasured_answer(case: Case) -> Answer:
         f"no rank works longer than its peers, but {ranks} recorded none of the compared steps whole, so that nothing "
         "is known of how long they work"
     )
-    return Answer("inconclusive", "unknown", reason, to_decide=whole_steps(case))
+    return left_open(reason, whole_steps(case))
 
 
 def only_step_answer(case: Case, found: Undecided) -> Answer:
@@ -275,7 +267,7 @@ def only_step_answer(case: Case, found: Undecided) -> Answer:
         f"rank {candidates[0].rank} works {longer:.1f} ms of {ms(case.step_ns):.1f} ms longer than its peers, but only "
         f"one step {of}was recorded{whole}, and one step cannot tell a slow rank from an accident"
     )
-    return Answer("inconclusive", "unknown", reason, candidates=candidates, to_decide=whole_steps(case))
+    return left_open(reason, whole_steps(case), candidates)
 
 
 def whole_steps(case: Case) -> str:

@@ -12,7 +12,7 @@ import numpy as np
 
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.expected.throttled import fills_step
-from tracekit.analysis.slowrank.suspects import Answer, suspect_of
+from tracekit.analysis.slowrank.suspects import Answer, left_open, suspect_of
 from tracekit.intervals import I64
 from tracekit.matching.match import Mask
 from tracekit.rank_events.operation_names import UNDIRECTED
@@ -61,7 +61,7 @@ def slow_outside_answer(case: Case) -> Answer | None:
         suspect_of(case, found.row, longer, 0.0, "gpu_compute", ()), lost_ms_low=0.0, lost_ms_high=ms(longer)
     )
     decide = "record more whole steps: a fault that comes and goes recurs in some"
-    return Answer("inconclusive", "unknown", reason, candidates=(candidate,), to_decide=decide)
+    return left_open(reason, decide, (candidate,))
 
 
 def slow_outside(case: Case) -> SlowOutside | None:

@@ -8,7 +8,7 @@ import numpy as np
 
 from tracekit.analysis.slowrank.answers.lone_groups import LoneGroup, sole_groups
 from tracekit.analysis.slowrank.case import Case
-from tracekit.analysis.slowrank.suspects import Answer
+from tracekit.analysis.slowrank.suspects import Answer, left_open
 from tracekit.matching.ring import ring_share
 from tracekit.thresholds.unlike import FAST_BUS_GB_S, SOLE_GROUP_SHARE
 from tracekit.timing.buffered_sends import bytes_of
@@ -38,7 +38,7 @@ def sole_group_answer(case: Case) -> Answer | None:
         "measure the links between these hosts with nccl-tests, a pair at a time, or compare with a run that was "
         "quick: tracekit diff BEFORE AFTER"
     )
-    return Answer("inconclusive", "unknown", reason, to_decide=decide)
+    return left_open(reason, decide)
 
 
 def bus_gb_s(case: Case, group: LoneGroup) -> float | None:

@@ -13,7 +13,7 @@ from tracekit.analysis.slowrank.gaps.evidence_gaps import what_would_decide
 from tracekit.analysis.slowrank.hypotheses.candidates import Hypothesis, price, significant_rows
 from tracekit.analysis.slowrank.hypotheses.long_stage import LongStage
 from tracekit.analysis.slowrank.hypotheses.node_or_stage import node_of, runs_more
-from tracekit.analysis.slowrank.suspects import Answer, explain_rank, suspect_of
+from tracekit.analysis.slowrank.suspects import Answer, explain_rank, healthy, left_open, suspect_of
 from tracekit.analysis.slowrank.wording import add_traces, listed, ranks_in_words
 from tracekit.causes import CAUSES
 from tracekit.findings import Cause, Evidence, Suspect
@@ -133,7 +133,7 @@ def open_stage_answer(case: Case, stage: LongStage) -> Answer:
         f"because {why_open(case)}"
     )
     candidates = of_stage(case, stage, "stage_imbalance")
-    return Answer("inconclusive", "unknown", reason, candidates=candidates, to_decide=what_would_decide(case))
+    return left_open(reason, what_would_decide(case), candidates)
 
 
 def lonely_stage_answer(case: Case, stage: LongStage, unseen: Sequence[int]) -> Answer:
@@ -146,7 +146,7 @@ def lonely_stage_answer(case: Case, stage: LongStage, unseen: Sequence[int]) -> 
     )
     candidates = of_stage(case, stage, "stage_imbalance")
     to_decide = add_traces(unseen)
-    return Answer("inconclusive", "unknown", reason, candidates=candidates, to_decide=to_decide)
+    return left_open(reason, to_decide, candidates)
 
 
 def idle_stage_answer(case: Case, stage: LongStage) -> Answer:
@@ -157,27 +157,23 @@ def idle_stage_answer(case: Case, stage: LongStage) -> Answer:
     )
     if stage.by_design:
         reason = f"{still}: the processes of all its ranks pause alike, on every node, as if they loaded data"
-        return Answer("healthy", None, reason)
+        return healthy(reason)
     if stage.paused:
         # the stage is priced as if all its work were less; a pause that is gone in its place may save all of itself
         few = replace(stage, rows=stage.paused, high=max(stage.high, stage.over))
         named = listed([case.steps.ranks[row] for row in stage.paused])
-        return Answer(
-            "inconclusive", "unknown", f"{still}, for the process of rank {named} pauses",
-            candidates=of_stage(case, few, "host_stall"),
-            to_decide="record its peers in the other replicas, and look at what that process does besides training",
-        )  # fmt: skip
+        decide = "record its peers in the other replicas, and look at what that process does besides training"
+        reason = f"{still}, for the process of rank {named} pauses"
+        return left_open(reason, decide, of_stage(case, few, "host_stall"))
     if stage.hosts_alike:
         reason = (
             f"no rank, stage or link works {MIN_LOST_SHARE:.0%} of the step longer than its peers; {still}: the hosts "
             "of other stages are no quicker, but run ahead while they wait"
         )
-        return Answer("healthy", None, reason)
+        return healthy(reason)
     reason = f"{still}, and its hosts are slower than theirs or were not recorded"
-    return Answer(
-        "inconclusive", "unknown", reason, candidates=of_stage(case, stage, "cpu_launch"),
-        to_decide="record the host as well (ProfilerActivity.CPU), and profile the hosts of that stage",
-    )  # fmt: skip
+    decide = "record the host as well (ProfilerActivity.CPU), and profile the hosts of that stage"
+    return left_open(reason, decide, of_stage(case, stage, "cpu_launch"))
 
 
 def of_stage(case: Case, stage: LongStage, cause: Cause) -> tuple[Suspect, ...]:

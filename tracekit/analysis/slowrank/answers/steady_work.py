@@ -12,7 +12,7 @@ import numpy as np
 
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.hypotheses.candidates import saved_ns
-from tracekit.analysis.slowrank.suspects import Answer, explain_rank, suspect_of
+from tracekit.analysis.slowrank.suspects import Answer, explain_rank, left_open, suspect_of
 from tracekit.intervals import I64
 from tracekit.steps.longer_kernels import by_step
 from tracekit.steps.step_kernels import StepKernels, kernels_in_steps
@@ -64,7 +64,7 @@ def _answer(case: Case, row: int, factor: float, lost: float, uneven: float) -> 
     decide = (
         "swap this rank's host with another's, and see whether these kernels stay long on the same device"
     )
-    return Answer("inconclusive", "unknown", reason, candidates=(candidate,), to_decide=decide)
+    return left_open(reason, decide, (candidate,))
 
 
 def dealt_to_experts(case: Case, answer: Answer) -> bool:

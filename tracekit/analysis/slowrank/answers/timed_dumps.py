@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 
 from tracekit.analysis.slowrank.case import Case
-from tracekit.analysis.slowrank.suspects import Answer
+from tracekit.analysis.slowrank.suspects import Answer, left_open
 from tracekit.thresholds.slowrank import DUMP_DOUBT, DUMP_LITTLE
 
 _FORMAT = "flight_recorder"
@@ -40,7 +40,7 @@ def _too_coarse(answer: Answer) -> Answer:
     reason = (
         f"calls could be placed to within the watchdog's poll only, too coarse to tell if {answer.reason}"
     )
-    return Answer("inconclusive", "unknown", reason)
+    return left_open(reason)
 
 
 def _healthy(case: Case, answer: Answer) -> Answer:
@@ -48,7 +48,7 @@ def _healthy(case: Case, answer: Answer) -> Answer:
     if largest < DUMP_DOUBT * case.step_ns:
         return answer
     reason = answer.reason.replace("no rank", "dumps show waiting, but no rank", 1)
-    return Answer("inconclusive", "unknown", f"{reason}; profiler traces of the same job would tell more")
+    return left_open(f"{reason}; profiler traces of the same job would tell more")
 
 
 def _waits_least(case: Case, rank: int) -> bool:

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.expected.dealt_transfers import message_of
 from tracekit.analysis.slowrank.hypotheses.link_cure import prices
-from tracekit.analysis.slowrank.suspects import Answer, suspect_of
+from tracekit.analysis.slowrank.suspects import Answer, left_open, suspect_of
 from tracekit.analysis.slowrank.wording import listed
 from tracekit.findings import Suspect
 from tracekit.intervals import I64
@@ -160,7 +160,7 @@ def with_unsteady_link(case: Case, answer: Answer) -> Answer:
         f"member was there; such calls cost {ms(found.gain):.1f} ms of {ms(case.step_ns):.1f} ms a step, and "
         f"{_which(found, axes)}"
     )
-    return Answer("inconclusive", "unknown", reason, candidates=_candidates(case, found), to_decide=_DECIDE)
+    return left_open(reason, _DECIDE, _candidates(case, found))
 
 
 _DECIDE: Final = (

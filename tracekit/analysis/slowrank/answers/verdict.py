@@ -53,7 +53,15 @@ from tracekit.analysis.slowrank.hypotheses.slow_link import SlowLink, slow_link
 from tracekit.analysis.slowrank.hypotheses.suspect_work import by_role, dealt_to_its_replica, only_attention
 from tracekit.analysis.slowrank.hypotheses.table_shares import everybody_ns, share_in_words
 from tracekit.analysis.slowrank.hypotheses.usual_pace import may_be_pace
-from tracekit.analysis.slowrank.suspects import Answer, explain_rank, in_gaps, stands, suspect_of
+from tracekit.analysis.slowrank.suspects import (
+    Answer,
+    explain_rank,
+    healthy,
+    in_gaps,
+    left_open,
+    stands,
+    suspect_of,
+)
 from tracekit.analysis.slowrank.unrecorded.unseen_replay import waited_for_unseen
 from tracekit.analysis.slowrank.wording import listed
 from tracekit.causes import CAUSES
@@ -74,7 +82,7 @@ def decide(case: Case) -> Answer:
         reason = (
             f"only rank {case.ops.ranks[0]} was read, with nobody to compare it with; add the others' traces"
         )
-        return Answer("inconclusive", "unknown", reason)
+        return left_open(reason)
     slow = slow_ranks(case)
     once = slow is not None and not _no_accident(case, slow)
     ranks = told_by_steps(case, None if once else slow)
@@ -252,7 +260,7 @@ def _rank_answer(case: Case, found: Hypothesis) -> Answer:
     on_host = all(CAUSES[s.cause].on_host for s in suspects)
     if on_host and found.gain < ROLE_SHARE * case.step_ns and by_role(case, found.rows):
         told = "by design, it seems: every rank of tensor index 0 does, on its host, and nobody else"
-        return Answer("healthy", None, f"{reason}; {told}")
+        return healthy(f"{reason}; {told}")
     return Answer("slow_rank", first.cause, reason, tuple(suspects), path, found.gain)
 
 
