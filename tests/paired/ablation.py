@@ -25,7 +25,8 @@ from tests.paired.jobs import LOOKED_AT, SUITES, Truth, make
 from tests.paired.judge import WEIGHT, judged, price_error
 from tracekit.analysis.slowrank import analyse as room
 from tracekit.analysis.slowrank.case import build
-from tracekit.analysis.slowrank.conclusion import concluded
+from tracekit.analysis.slowrank.decision import order
+from tracekit.analysis.slowrank.decision.decide import concluded
 from tracekit.errors import TracekitError
 from tracekit.ingest import load
 from tracekit.report.slowrank_json import slowrank_document
@@ -82,27 +83,23 @@ def _equal(one: Any, other: Any) -> bool:
     return bool(np.array_equal(one, other, equal_nan=np.asarray(one).dtype.kind == "f"))
 
 
+def _place(function: Callable[..., Any]) -> str:
+    """Where a function of the decision stands, as `Rule` names it."""
+    return f"{function.__module__.removeprefix(ROOM)}:{function.__name__}"
+
+
 RULES: Final = (
-    *(Rule(f"answers.{place}", argument=1) for place in (
-        "dominant_rank:with_most_of_it", "steady_work:with_hidden_rank", "timed_dumps:tempered",
-        "unsteady_links:with_unsteady_link", "late_posts:with_late_posts", "doubted_answer:doubted",
-        "slow_launch:launched_late",
-    )),
-    Rule("conclusion:_of_part", argument=1),
+    *(Rule(_place(rule)) for rule in order.RULES[:-1]),
+    *(Rule(_place(challenge), argument=1) for challenge in order.CHALLENGES),
+    Rule("answers.slow_launch:launched_late", argument=1),
     Rule("answers.odd_steps:without_odd_steps", argument=0),
     Rule("gaps.evidence_gaps:told_by_steps", argument=1),
     *(Rule(place) for place in (
         "unrecorded.unseen_replay:with_typical_unseen", "hypotheses.long_stage:long_stage",
-        "hypotheses.slow_link:slow_link", "answers.verdict:_slow_beside", "answers.verdict:_link_beside",
-        "answers.verdict:_lone_beside", "answers.moving_stalls:moving_stalls", "gaps.evidence_gaps:in_the_only_step",
-        "gaps.evidence_gaps:undecided", "gaps.recurrence:in_one_step", "gaps.evidence_gaps:nearly_costly",
-        "answers.everybody_typical:open_imbalance_answer", "answers.everybody_typical:varied_answer",
-        "answers.faint:faint_answer", "answers.launch_bound:launch_bound_answer",
-        "answers.lone_groups:lone_group_answer", "answers.inferred_steps:unequal_steps_answer",
-        "answers.slow_launch:slow_launch_answer", "answers.late_launch:late_launch_answer",
-        "answers.outside_steps:slow_outside_answer", "gaps.lopsided:lopsided",
-        "answers.sole_groups:sole_group_answer", "answers.no_culprit:_lost_to_nobody",
-        "answers.no_culprit:_beside_communication", "answers.no_culprit:_by_role",
+        "hypotheses.slow_link:slow_link", "hypotheses.moving_stalls:moving_stalls",
+        "gaps.evidence_gaps:in_the_only_step", "gaps.evidence_gaps:undecided", "gaps.recurrence:in_one_step",
+        "gaps.evidence_gaps:nearly_costly", "gaps.lopsided:lopsided", "answers.harmless:_beside_communication",
+        "answers.harmless:_by_role",
     )),
     *(Rule(place, nothing=False) for place in (
         "gaps.evidence_gaps:proven_pinned", "hypotheses.data_imbalance:data_explains",
@@ -111,7 +108,7 @@ RULES: Final = (
         "hypotheses.usual_pace:may_be_pace", "gaps.evidence_gaps:unmeasured", "gaps.evidence_gaps:compared_little",
         "gaps.evidence_gaps:unread", "suspects:in_gaps",
     )),
-    *(Rule(place, nothing=True) for place in ("answers.verdict:_no_accident", "suspects:stands")),
+    *(Rule(place, nothing=True) for place in ("suspects:stands",)),
     *(Rule(place, nothing=0.0) for place in (
         "hypotheses.data_imbalance:uneven_data", "hypotheses.data_imbalance:uneven_tokens",
         "gaps.usually_slow:usually_slow_ns", "hypotheses.host_bound:levelling_saves_ns",
@@ -141,12 +138,15 @@ def instead(rule: Rule, other: Callable[..., Any]) -> Iterator[None]:
         for name, value in list(vars(module).items()):
             if value is original:
                 setattr(module, name, other)
-                changed.append((module, name))
+                changed.append((module, name, value))
+            elif isinstance(value, tuple) and any(item is original for item in value):
+                setattr(module, name, tuple(other if item is original else item for item in value))
+                changed.append((module, name, value))
     try:
         yield
     finally:
-        for module, name in changed:
-            setattr(module, name, original)
+        for module, name, value in changed:
+            setattr(module, name, value)
 
 
 def answered(matched: tuple[Any, ...]) -> dict[str, object]:

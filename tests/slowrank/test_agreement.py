@@ -3,7 +3,8 @@
 import pytest
 
 from tests.slowrank.jobs import grid, job, prepared
-from tracekit.analysis.slowrank.answers import verdict
+from tracekit.analysis.slowrank.answers import named_ranks
+from tracekit.analysis.slowrank.decision.decide import decide
 from tracekit.analysis.slowrank.hypotheses import suspect_work
 from tracekit.analysis.slowrank.suspects import agrees, explain_rank
 from tracekit.findings import Evidence, Suspect
@@ -46,9 +47,9 @@ def answer(folder, monkeypatch, slow, disagreeing):
             evidence = tuple(Evidence(e.what, e.peers_median, e.peers_median, e.unit) for e in evidence)
         return cause, evidence
 
-    monkeypatch.setattr(verdict, "explain_rank", told)
+    monkeypatch.setattr(named_ranks, "explain_rank", told)
     mesh = grid(dp=8)
-    return verdict.decide(prepared(job(folder, mesh, slow=slow), mesh))
+    return decide(prepared(job(folder, mesh, slow=slow), mesh))
 
 
 def test_a_price_without_excess_leaves_it_open(tmp_path, monkeypatch):
@@ -73,9 +74,9 @@ def test_a_host_that_launches_as_fast_is_not_slow(tmp_path, monkeypatch, pace, n
     """Where hosts are hardly quicker than devices, one of them is always the last to launch."""
     monkeypatch.setattr(suspect_work, "launch_pace", lambda _, rank, *__: pace if rank == 3 else 120.0)
     shown = tuple(Evidence(w, 2.0, 0.5, "ms") for w in ("own", "busy", "gaps"))
-    monkeypatch.setattr(verdict, "explain_rank", lambda *_: ("cpu_launch", shown))
+    monkeypatch.setattr(named_ranks, "explain_rank", lambda *_: ("cpu_launch", shown))
     mesh = grid(dp=8)
-    found = verdict.decide(prepared(job(tmp_path, mesh, slow={3: 1.5}), mesh))
+    found = decide(prepared(job(tmp_path, mesh, slow={3: 1.5}), mesh))
     assert tuple(s.rank for s in found.suspects) == named
     assert tuple(c.rank for c in found.candidates) == (() if named else (3,))
 

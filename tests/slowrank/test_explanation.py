@@ -31,7 +31,7 @@ def test_a_slow_rank_is_named_by_its_least_price(tmp_path):
     assert first.low_ms <= first.likely_ms <= first.high_ms
     assert first.significance > first.limit
     assert first.likely_ms == pytest.approx(found.suspects[0].lost_ms_per_step, rel=0.01)
-    assert found.reason in working.rule
+    assert f'by the rule "slow ranks are dearest": {found.reason}' in working.rule
 
 
 def test_health_means_that_nothing_reaches_the_threshold(tmp_path):

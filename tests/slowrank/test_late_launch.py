@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from tests.slowrank.jobs import grid, job, prepared
-from tracekit.analysis.slowrank.answers import no_culprit as answers
+from tests.slowrank.known import known
 from tracekit.analysis.slowrank.answers.late_launch import late_launch, late_launch_answer
-from tracekit.analysis.slowrank.answers.no_culprit import nobody
+from tracekit.analysis.slowrank.decision import decide as deciding
+from tracekit.analysis.slowrank.decision.decide import first_of
 from tracekit.analysis.slowrank.unrecorded.unrecorded import Unseen
 
 LAST, SOON_US, LONG_US = 3, 10, 2000
@@ -47,10 +48,12 @@ def test_launches_tell_whose_host_is_late(tmp_path, mine, others, factor, late):
 
 def test_a_late_host_leaves_the_job_open(tmp_path, monkeypatch):
     case = launched(tmp_path, SOON_US, LONG_US)
-    monkeypatch.setattr(
-        answers, "_somebody_may_cost", lambda *_: None
-    )  # its work is no longer than the others'
-    for answer in (late_launch_answer(case), nobody(case, Unseen(0.0, 0.0, ()), None, None)):
+    alike = known(  # its work is no longer than the others'
+        case, dearest="", unseen=Unseen(0.0, 0.0, ()), stage=None, link=None, undecided=None, only_step=None
+    )
+    for rule in ("rank_nearly_costs", "excess_is_faint"):
+        monkeypatch.setattr(deciding, "RULES", tuple(r for r in deciding.RULES if r.__name__ != rule))
+    for answer in (late_launch_answer(case), first_of(alike)):
         assert answer.verdict == "inconclusive"
         assert [(c.rank, c.cause) for c in answer.candidates] == [(LAST, "cpu_launch")]
         assert answer.to_decide.startswith(f"profile the host of rank {LAST}")

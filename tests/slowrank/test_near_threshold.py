@@ -3,13 +3,13 @@
 import pytest
 
 from tests.slowrank.jobs import grid, job, prepared
-from tracekit.analysis.slowrank.answers import verdict as decided
-from tracekit.analysis.slowrank.answers.no_culprit import nobody
+from tests.slowrank.known import known
+from tracekit.analysis.slowrank.decision.decide import first_of
 from tracekit.analysis.slowrank.gaps import evidence_gaps
 from tracekit.analysis.slowrank.hypotheses import slow_link
 from tracekit.analysis.slowrank.unrecorded.unrecorded import Unseen
 
-NOBODY = Unseen(0.0, 0.0, ())
+NONE = Unseen(0.0, 0.0, ())
 
 
 @pytest.mark.parametrize(("share", "verdict"), [(0.015, "inconclusive"), (0.008, "healthy")])
@@ -17,7 +17,7 @@ def test_a_slow_rank_of_doubtful_price_is_open(tmp_path, monkeypatch, share, ver
     mesh = grid(tp=2, dp=4)
     case = prepared(job(tmp_path, mesh, slow={3: 1.1}), mesh)
     monkeypatch.setattr(evidence_gaps, "most_ns", lambda *_: share * case.step_ns)
-    answer = nobody(case, NOBODY, None, None)
+    answer = first_of(known(case, dearest="", unseen=NONE, stage=None, link=None))
     assert answer.verdict == verdict
     if verdict == "inconclusive":
         (candidate,) = answer.candidates
@@ -31,7 +31,7 @@ def test_a_slow_link_of_doubtful_price_is_open(tmp_path, monkeypatch, share, ver
     case = prepared(job(tmp_path, mesh, link={(1, 5): 12}), mesh)
     monkeypatch.setattr(slow_link, "prices", lambda *_: (share * case.step_ns,) * 3)
     link = slow_link.slow_link(case)
-    assert (link and nobody(case, NOBODY, None, link).verdict) == verdict
+    assert (link and first_of(known(case, dearest="", unseen=NONE, stage=None, link=link)).verdict) == verdict
 
 
 def test_nothing_costs_more_than_it_lasts(tmp_path, monkeypatch):
@@ -42,12 +42,11 @@ def test_nothing_costs_more_than_it_lasts(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(("awaited", "verdict"), [(0.03, "inconclusive"), (0.0, "slow_rank")])
-def test_a_rank_is_not_named_before_an_unseen_one(tmp_path, monkeypatch, awaited, verdict):
+def test_a_rank_is_not_named_before_an_unseen_one(tmp_path, awaited, verdict):
     """The others surely wait for somebody unseen, who may come later than the rank that works longest."""
     mesh = grid(tp=2, dp=4)
     case = prepared(job(tmp_path, mesh, slow={3: 1.1}), mesh)
     unseen = Unseen(0.0, 0.2 * case.step_ns, (7,), awaited * case.step_ns)
-    monkeypatch.setattr(decided, "waited_for_unseen", lambda _: unseen)
-    answer = decided.decide(case)
+    answer = first_of(known(case, unseen=unseen))
     assert answer.verdict == verdict
     assert (answer.suspects or answer.candidates)[0].rank == 3

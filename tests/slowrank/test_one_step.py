@@ -7,10 +7,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.slowrank.jobs import grid, job, prepared
+from tests.slowrank.known import known
 from tests.tables.rows import events
 from tracekit.analysis.slowrank.analyse import analyse
-from tracekit.analysis.slowrank.answers.no_culprit import _somebody_may_cost
 from tracekit.analysis.slowrank.answers.open_answers import unseen_answer
+from tracekit.analysis.slowrank.decision.open_questions import rank_may_cost
 from tracekit.analysis.slowrank.gaps.evidence_gaps import Undecided, compared_little
 from tracekit.analysis.slowrank.gaps.recurrence import costs_in_others, in_one_step, others_prove_health
 from tracekit.analysis.slowrank.unrecorded.unrecorded import Unseen
@@ -52,7 +53,9 @@ def test_one_step_of_much_compares_little(tmp_path, outside, little):
 
 
 def test_little_compared_proves_no_health(tmp_path, monkeypatch):
-    monkeypatch.setattr("tracekit.analysis.slowrank.answers.no_culprit.compared_little", lambda _case: True)
+    monkeypatch.setattr(
+        "tracekit.analysis.slowrank.decision.open_questions.compared_little", lambda _case: True
+    )
     found = analyse(job(tmp_path, grid(dp=8), steps=1, layers=4))
     assert (found.verdict, found.candidates) == ("inconclusive", ())
     assert "record three whole steps" in found.to_decide
@@ -130,15 +133,14 @@ def test_one_step_comes_before_ranks_without_a_trace(tmp_path, known, first):
     assert found.reason.endswith("in step 2 alone")
 
 
-def test_an_accident_is_not_open_for_its_rank(tmp_path, monkeypatch):
+def test_an_accident_is_not_open_for_its_rank(tmp_path):
     """Its excess is significant in the other steps as well, but costs nothing there."""
     mesh = grid(dp=8)
     case = prepared(job(tmp_path, mesh, accident=(3, 1, 4000.0)), mesh)
     once = in_one_step(case)
     row = case.steps.row(3)
     open_ = Undecided((row,), (1e6,), (1e6,))
-    monkeypatch.setattr("tracekit.analysis.slowrank.answers.no_culprit.undecided", lambda _case: open_)
     assert once is not None
     assert once.row == row
-    assert _somebody_may_cost(case, None, None, once) is None
-    assert _somebody_may_cost(case, None, None, None) is not None
+    assert rank_may_cost(known(case, undecided=open_, once=once)) is None
+    assert rank_may_cost(known(case, undecided=open_, once=None)) is not None

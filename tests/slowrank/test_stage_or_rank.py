@@ -5,8 +5,10 @@ from dataclasses import replace
 import pytest
 
 from tests.slowrank.jobs import grid, job, prepared
+from tests.slowrank.known import known
 from tracekit.analysis.slowrank.analyse import analyse
-from tracekit.analysis.slowrank.answers import stage_answers, verdict
+from tracekit.analysis.slowrank.answers import stage_answers
+from tracekit.analysis.slowrank.decision import culprits
 from tracekit.analysis.slowrank.gaps.evidence_gaps import Undecided
 from tracekit.analysis.slowrank.hypotheses.long_stage import long_stage
 from tracekit.findings import Coverage
@@ -24,9 +26,9 @@ def case(tmp_path):
 def test_a_rank_that_may_cost_more_leaves_it_open(case, monkeypatch, share, found):
     stage = long_stage(case)
     rival = Undecided((stage.rows[0],), (0.0,), (share * stage.gain,))
-    monkeypatch.setattr(verdict, "undecided", lambda _: rival)
-    monkeypatch.setattr(verdict, "coverage", lambda _: Coverage(0.5, {}))
-    assert verdict._long_stage(case, replace(stage, low=stage.gain), "").verdict == found
+    monkeypatch.setattr(culprits, "coverage", lambda _: Coverage(0.5, {}))
+    evidence = known(case, stage=replace(stage, low=stage.gain), undecided=rival, dearest="stage")
+    assert culprits.long_stage_is_dearest(evidence).verdict == found
 
 
 def test_a_slower_rank_of_a_long_stage_is_told(tmp_path):

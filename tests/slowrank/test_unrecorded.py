@@ -5,8 +5,9 @@ import pytest
 
 from tests.slowrank.events import Timeline, write_run
 from tests.slowrank.jobs import grid, job, prepared
+from tests.slowrank.known import known
 from tracekit.analysis.slowrank.analyse import analyse
-from tracekit.analysis.slowrank.answers import verdict
+from tracekit.analysis.slowrank.decision.decide import first_of
 from tracekit.analysis.slowrank.hypotheses.long_stage import LongStage
 from tracekit.analysis.slowrank.unrecorded import quickest, unrecorded
 from tracekit.analysis.slowrank.unrecorded.unrecorded import Unseen, waited_for_missing
@@ -144,16 +145,14 @@ def test_operations_of_one_group_move_bytes_alike(tmp_path, late, verdict):
 
 
 @pytest.mark.parametrize(("awaited", "said"), [(0.005, "imbalance"), (0.017, "inconclusive")])
-def test_a_stage_needs_more_than_unseen_ranks_hold_up(tmp_path, monkeypatch, awaited, said):
+def test_a_stage_needs_more_than_unseen_ranks_hold_up(tmp_path, awaited, said):
     """A stage costs 2.6 % of the step; unseen ranks may cost 30 %, and hold others up for `awaited` of it at least."""
     mesh = grid(pp=3, dp=2)
     case = prepared(job(tmp_path, mesh, jitter=0), mesh)
     price = 0.026 * case.step_ns
     stage = LongStage((0, 1), 9.0, price, price, price, price)
     unseen = Unseen(0.0, 0.3 * case.step_ns, (4,), awaited * case.step_ns)
-    monkeypatch.setattr(verdict, "long_stage", lambda _: stage)
-    monkeypatch.setattr(verdict, "waited_for_unseen", lambda _: unseen)
-    assert verdict.decide(case).verdict == said
+    assert first_of(known(case, stage=stage, unseen=unseen)).verdict == said
 
 
 def test_all_unseen_ranks_of_a_group_are_named(tmp_path):

@@ -13,11 +13,11 @@ from typing import Final
 
 import numpy as np
 
+from tracekit.analysis.slowrank.answers.harmless import role_in_words
 from tracekit.analysis.slowrank.answers.lone_groups import sole_group_note
 from tracekit.analysis.slowrank.answers.odd_steps import without_odd_steps
-from tracekit.analysis.slowrank.answers.role_note import role_in_words
 from tracekit.analysis.slowrank.case import Case, build
-from tracekit.analysis.slowrank.conclusion import concluded
+from tracekit.analysis.slowrank.decision.decide import concluded
 from tracekit.analysis.slowrank.explanation import explanation_of
 from tracekit.analysis.slowrank.gaps.evidence_gaps import coverage
 from tracekit.analysis.slowrank.picture.draw import picture_of

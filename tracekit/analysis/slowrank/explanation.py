@@ -8,7 +8,6 @@ from typing import Final
 
 import numpy as np
 
-from tracekit.analysis.slowrank.answers.moving_stalls import moving_stalls
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.gaps.evidence_gaps import (
     bounds_of,
@@ -21,6 +20,7 @@ from tracekit.analysis.slowrank.gaps.evidence_gaps import (
 from tracekit.analysis.slowrank.hypotheses.candidates import saved_ns, slow_ranks, typical_without
 from tracekit.analysis.slowrank.hypotheses.data_imbalance import uneven_data, uneven_tokens
 from tracekit.analysis.slowrank.hypotheses.long_stage import long_stage
+from tracekit.analysis.slowrank.hypotheses.moving_stalls import moving_stalls
 from tracekit.analysis.slowrank.hypotheses.slow_link import slow_link
 from tracekit.analysis.slowrank.suspects import Answer
 from tracekit.analysis.slowrank.unrecorded.unseen_replay import waited_for_unseen
@@ -46,7 +46,11 @@ def explanation_of(case: Case, answer: Answer) -> Explanation:
     found = [*_ranks(case, answer), *_others(case, answer)]
     found.sort(key=lambda c: (-c.high_ms, c.kind, c.ranks))
     gaps = sorted(_gaps(case), key=lambda g: (-g.could_hide_ms, g.what))
-    rule = f"{_RULES[answer.verdict]} ({MIN_LOST_SHARE:.0%} of the step, {ms(least):.2f} ms); here: {answer.reason}"
+    decided = ", then ".join(rule.replace("_", " ") for rule in answer.rules)
+    rule = (
+        f"{_RULES[answer.verdict]} ({MIN_LOST_SHARE:.0%} of the step, {ms(least):.2f} ms); decided by the rule "
+        f'"{decided}": {answer.reason}'
+    )
     return Explanation(tuple(found), tuple(gaps), ms(least), rule)
 
 

@@ -34,6 +34,9 @@ class Answer:
     gain: float = 0.0
     candidates: tuple[Suspect, ...] = ()  # of an inconclusive verdict
     to_decide: str | None = None  # of an inconclusive verdict: what to record or to add
+    rules: tuple[
+        str, ...
+    ] = ()  # of the decision: the one that spoke first, and those that spoke against its answer
 
 
 def left_open(reason: str, to_decide: str | None = None, candidates: tuple[Suspect, ...] = ()) -> Answer:

@@ -9,9 +9,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from tracekit.analysis.slowrank.answers.no_culprit import uneven_experts_answer
 from tracekit.analysis.slowrank.answers.open_answers import one_step_answer
 from tracekit.analysis.slowrank.answers.steady_work import dealt_to_experts
+from tracekit.analysis.slowrank.answers.uneven_work import uneven_experts_answer
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.expected.excess import typical
 from tracekit.analysis.slowrank.gaps.recurrence import in_one_step, others_prove_health

@@ -1,8 +1,9 @@
 """An excess that is hardly chance, and no proof either: it leaves the answer open, for it is no sign of health."""
 
+from dataclasses import replace
+
 import numpy as np
 
-from tracekit.analysis.slowrank.answers.faint_node import faint_node_answer
 from tracekit.analysis.slowrank.answers.open_answers import (
     candidates_of,
 )
@@ -11,11 +12,21 @@ from tracekit.analysis.slowrank.answers.stage_answers import (
     stage_of,
 )
 from tracekit.analysis.slowrank.case import Case
+from tracekit.analysis.slowrank.expected.nodes import nodes_of
 from tracekit.analysis.slowrank.gaps.evidence_gaps import bounds_of, most_ns
 from tracekit.analysis.slowrank.hypotheses.long_stage import faint_stage
+from tracekit.analysis.slowrank.price_uncertainty import may_cost_ns
 from tracekit.analysis.slowrank.suspects import Answer, left_open
-from tracekit.step_graph.statistics import confidence
-from tracekit.thresholds.slowrank import FAINT_CONFIDENCE, MIN_LOST_SHARE, PROVING_STEPS, Z_LIMIT
+from tracekit.analysis.slowrank.wording import ranks_in_words
+from tracekit.intervals import I64
+from tracekit.step_graph.statistics import MAD_TO_SIGMA, confidence
+from tracekit.thresholds.slowrank import (
+    FAINT_CONFIDENCE,
+    MIN_LOST_SHARE,
+    PROVING_STEPS,
+    STAGE_TELLING_PEERS,
+    Z_LIMIT,
+)
 from tracekit.units import ms
 
 
@@ -57,3 +68,44 @@ def faint_stage_answer(case: Case) -> Answer | None:
     decide = f"record {PROVING_STEPS} steps or more on every rank"
     candidates = of_stage(case, stage, "stage_imbalance")
     return left_open(reason, decide, candidates)
+
+
+def faint_node_answer(case: Case) -> Answer | None:
+    """Return the answer that names the ranks of a node that work longer together; None where no node may cost 2 %."""
+    rows = faint_node(case)
+    if rows is None:
+        return None
+    excess = float(case.found.mean[rows].sum())
+    price = may_cost_ns(most_ns(case, rows), excess)
+    if price < MIN_LOST_SHARE * case.step_ns:
+        return None
+    ranks = [case.steps.ranks[row] for row in rows.tolist()]
+    reason = (
+        f"{ranks_in_words(ranks)}, all of one node, work {ms(excess / len(rows)):.1f} ms of {ms(case.step_ns):.1f} ms "
+        f"a step longer than their peers, each too little to be named; together they may cost {ms(price):.1f} ms"
+    )
+    decide = "record more steps, and look at what else runs on that node, its clocks and temperatures"
+    found = [
+        replace(c, lost_ms_low=0.0, lost_ms_high=ms(price))
+        for c in candidates_of(case, bounds_of(case, rows))
+    ]
+    return left_open(reason, decide, tuple(found))
+
+
+def faint_node(case: Case) -> I64 | None:
+    """Return the rows of the node whose ranks work longest beyond chance, in each step; None where there is none."""
+    nodes = nodes_of(case)
+    members: dict[str | int, list[int]] = {}
+    for row, rank in enumerate(case.steps.ranks):
+        if rank in nodes and np.isfinite(case.found.mean[row]):
+            members.setdefault(nodes[rank], []).append(row)
+    groups = [np.array(rows, np.int64) for _, rows in sorted(members.items(), key=str) if len(rows) > 1]
+    if len(groups) < STAGE_TELLING_PEERS or len(case.steps.numbers) < 2:
+        return None
+    worst = max(groups, key=lambda rows: float(case.found.mean[rows].mean()))
+    others = np.concatenate([case.found.mean[rows] for rows in groups if rows is not worst])
+    usual = float(np.median(others))
+    noise = MAD_TO_SIGMA * float(np.median(np.abs(others - usual))) / np.sqrt(len(worst))
+    over = float(case.found.mean[worst].mean()) - usual
+    every = np.nanmean(case.found.value[worst], axis=0)
+    return worst if over > Z_LIMIT * noise and (every > 0).all() else None

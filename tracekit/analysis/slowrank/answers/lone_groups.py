@@ -13,7 +13,10 @@ from tracekit.analysis.slowrank.gaps.evidence_gaps import whole
 from tracekit.analysis.slowrank.suspects import Answer, left_open, suspect_of
 from tracekit.analysis.slowrank.wording import add_traces, ranks_in_words
 from tracekit.matching.channels import Channel
+from tracekit.matching.ring import ring_share
 from tracekit.thresholds.slowrank import LINK_RATIO_OF_TWO, MIN_LOST_SHARE, RANKS_LISTED
+from tracekit.thresholds.unlike import FAST_BUS_GB_S, SOLE_GROUP_SHARE
+from tracekit.timing.buffered_sends import bytes_of
 from tracekit.units import ms
 
 
@@ -114,3 +117,43 @@ def lone_group_answer(case: Case) -> Answer | None:
     candidates = tuple(replace(s, lost_ms_low=0.0, lost_ms_high=ms(found.spent)) for s in suspects)
     decide = add_traces(lacking)
     return left_open(reason, decide, candidates)
+
+
+def sole_group_answer(case: Case) -> Answer | None:
+    """The answer that the only group of its axes may hide a slow link; None where that could save little."""
+    dearest, most, speed = None, SOLE_GROUP_SHARE * case.step_ns, None
+    for found in sole_groups(case):
+        bus = bus_gb_s(case, found)
+        saved = found.spent * max(1 - (bus or 0.0) / FAST_BUS_GB_S, 0.0)
+        if saved >= most:
+            dearest, most, speed = found, saved, bus
+    if dearest is None:
+        return None
+    axes = "_".join(dearest.axes)
+    told = (
+        "a bandwidth that the sizes do not tell" if speed is None else f"a bus bandwidth of {speed:.3g} GB/s"
+    )
+    reason = (
+        f"the transfers of the only group along {axes} take {ms(dearest.spent):.1f} ms of {ms(case.step_ns):.1f} ms a "
+        f"step at {told}, and nothing in this job tells whether its links should do more: a slow link and a slow "
+        "network would look alike"
+    )
+    decide = (
+        "measure the links between these hosts with nccl-tests, a pair at a time, or compare with a run that was "
+        "quick: tracekit diff BEFORE AFTER"
+    )
+    return left_open(reason, decide)
+
+
+def bus_gb_s(case: Case, group: LoneGroup) -> float | None:
+    """The bus bandwidth of a group's collectives, GB/s, over those whose size is known; None where none is."""
+    ops, waits = case.ops, case.waits
+    mine = case.analysed & (ops.channel == group.channel) & (ops.instance >= 0)
+    instance, first = np.unique(ops.instance[mine], return_index=True)
+    timed = waits.complete[instance] & waits.timed[instance] & (waits.delivery[instance] > 0)
+    rows = np.flatnonzero(mine)[first[timed]]
+    size = np.array([bytes_of(str(t)) for t in ops.token[rows]], np.float64)
+    share = np.array([ring_share(str(op), len(group.ranks)) for op in ops.op[rows]])
+    known = size > 0
+    taken = float(waits.delivery[instance[timed][known]].sum())
+    return float((size * share)[known].sum()) / taken if taken else None

@@ -7,7 +7,6 @@ from typing import Final
 import numpy as np
 
 from tracekit.analysis.slowrank.case import Case
-from tracekit.analysis.slowrank.expected.nodes import NAME_NODES, UNPLACED
 from tracekit.analysis.slowrank.gaps.evidence_gaps import (
     Undecided,
     coverage,
@@ -17,14 +16,14 @@ from tracekit.analysis.slowrank.gaps.evidence_gaps import (
 )
 from tracekit.analysis.slowrank.gaps.lopsided import Lopsided
 from tracekit.analysis.slowrank.gaps.recurrence import OneStep, in_one_step, told
-from tracekit.analysis.slowrank.hypotheses.slow_link import SlowLink
+from tracekit.analysis.slowrank.hypotheses.uneven_micro_batches import unexplained_ns
 from tracekit.analysis.slowrank.hypotheses.usual_pace import may_be_pace
-from tracekit.analysis.slowrank.price_uncertainty import NOT_EXACT, may_cost_ns
 from tracekit.analysis.slowrank.suspects import Answer, explain_rank, left_open, stands, suspect_of
 from tracekit.analysis.slowrank.unrecorded.unrecorded import Unseen, reason_of
-from tracekit.analysis.slowrank.wording import add_traces, ranks_in_words
-from tracekit.findings import Evidence, Suspect
+from tracekit.analysis.slowrank.wording import add_traces, listed, ranks_in_words
+from tracekit.findings import Suspect
 from tracekit.step_graph.table_model import TableModel
+from tracekit.thresholds.operation_tables import UNEXPLAINED
 from tracekit.thresholds.slowrank import COVERAGE_WHOLE, MIN_LOST_SHARE, RANKS_LISTED
 from tracekit.units import ms
 
@@ -137,44 +136,6 @@ def open_tokens_answer(case: Case, found: Undecided) -> Answer:
 _SIZES = (
     "record the sizes of all-to-alls: torch 2.2 or newer, with ProfilerActivity.CPU and record_shapes=True"
 )
-
-
-def open_link_answer(case: Case, link: SlowLink) -> Answer:
-    """A link is slow, and too much is unmatched to tell whether anybody loses by it."""
-    near = link.high < MIN_LOST_SHARE * case.step_ns
-    high = may_cost_ns(link.high, link.late) if near else link.high
-    reason = (
-        f"transfers of {ranks_in_words(link.ranks)} take {link.ratio:.1f} times as long as their peers'; the others "
-        f"lose between {ms(link.low):.1f} and {ms(high):.1f} ms of {ms(case.step_ns):.1f} ms a step by it, because "
-    )
-    matched = coverage(case).matched
-    beside = matched is not None and matched >= COVERAGE_WHOLE
-    why = NOT_EXACT if near else _BESIDE if beside else why_open(case)
-    reason += link.layout or (_GUESSED if link.guessed else why)
-    unproven = beside or near or link.guessed or link.layout
-    decide = NAME_NODES if link.layout == UNPLACED else _WITHOUT_LINK if unproven else what_would_decide(case)
-    candidates = link_suspects(case, replace(link, high=high), ())
-    return left_open(reason, decide, candidates)
-
-
-_GUESSED = "nothing tells who takes part in its transfers but when they ended"
-_BESIDE = "compute takes longer beside communication that waits for it, and nothing tells by how much"
-_WITHOUT_LINK = (
-    "record a few steps with these ranks on other hosts, or with another cable, and compare the step times"
-)
-
-
-def link_suspects(case: Case, link: SlowLink, evidence: tuple[Evidence, ...]) -> tuple[Suspect, ...]:
-    """The recorded ranks at a slow link, each with what the link may cost."""
-    return tuple(
-        replace(
-            suspect_of(case, case.steps.row(r), link.gain, link.z, "network", evidence, every=True),
-            lost_ms_low=ms(min(link.low, link.gain)),
-            lost_ms_high=ms(link.high),
-        )
-        for r in link.ranks
-        if r in case.steps.ranks
-    )
 
 
 def contradicted_answer(case: Case) -> Answer:
@@ -290,3 +251,49 @@ def candidates_of(case: Case, found: Undecided) -> tuple[Suspect, ...]:
         suspect = suspect_of(case, row, low, float(case.found.z[row]), cause, evidence)
         made.append(replace(suspect, lost_ms_low=ms(low), lost_ms_high=ms(high)))
     return tuple(made)
+
+
+def near_answer(case: Case, found: Undecided) -> Answer:
+    """A rank works longer than its peers, and the price of that is too near the threshold to call it harmless."""
+    candidates = candidates_of(case, found)
+    longer = ms(float(case.found.mean[found.rows[0]]))
+    reason = (
+        f"rank {listed([c.rank for c in candidates])} works {longer:.1f} ms of {ms(case.step_ns):.1f} ms a step longer "
+        f"than its peers; the others lose up to {ms(max(found.high)):.1f} ms by it, because {found.why}"
+    )
+    return left_open(reason, found.decide, candidates)
+
+
+def unexplained_table_answer(case: Case) -> Answer | None:
+    """The answer that an operation table loses time which nothing explains; None where it does not."""
+    if not isinstance(case.model, TableModel):
+        return None
+    lost = unexplained_ns(case, case.model)
+    if lost < UNEXPLAINED * case.model.recorded_ns:
+        return None
+    reason = (
+        f"no rank, stage or link costs {MIN_LOST_SHARE:.0%} of the step, but typical work of every operation would "
+        f"save {ms(lost):.1f} ms of {ms(case.step_ns):.1f} ms: work varies, and no rank, link or micro-batch tells why"
+    )
+    decide = "record ten steps or more, and ask tracekit whatif for each type of operation (--fix op=...)"
+    return left_open(reason, decide)
+
+
+def one_of_several_answer(case: Case) -> Answer:
+    """Nobody works longer than the others in the one step that could be compared, and most was recorded outside it."""
+    share = float(case.analysed.mean())
+    reason = (
+        f"no rank works longer than its peers in the only step that all ranks recorded whole, but it holds {share:.0%} "
+        "of the recorded operations: the others lie in steps that the windows cut, and were not compared"
+    )
+    return left_open(reason, whole_steps(case))
+
+
+def unexplained_answer(case: Case) -> Answer:
+    """Nobody costs as much by the step model, but that misses the recorded steps by more: it rules nobody out."""
+    reason = (
+        f"no rank, stage or link costs {MIN_LOST_SHARE:.0%} of the step by the model of the recorded steps, but that "
+        f"misses them by {ms(case.residual_ns):.1f} ms of {ms(case.step_ns):.1f} ms: as much may be lost to somebody "
+        "whose messages or waits could not be matched"
+    )
+    return left_open(reason, what_would_decide(case))

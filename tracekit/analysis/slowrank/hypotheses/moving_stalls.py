@@ -15,8 +15,6 @@ from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.hypotheses.gap_cure import Cuts, without_gaps
 from tracekit.analysis.slowrank.hypotheses.host_bound import unstalled_saves_ns
 from tracekit.analysis.slowrank.hypotheses.suspect_work import features_of
-from tracekit.analysis.slowrank.suspects import Answer
-from tracekit.analysis.slowrank.wording import listed
 from tracekit.findings import Cause
 from tracekit.step_graph.replay import StepModel
 from tracekit.step_graph.statistics import median_of_others, spread
@@ -33,7 +31,6 @@ from tracekit.thresholds.stalls import (
     STEPS_STRUCK,
 )
 from tracekit.timing.device_gaps import gaps_of
-from tracekit.units import ms
 
 
 @dataclass(frozen=True)
@@ -73,7 +70,7 @@ def moving_stalls(case: Case) -> MovingStalls | None:
     for rows in case.stages:
         usual[rows] = np.nanmedian(gaps[rows]) if np.isfinite(gaps[rows]).any() else np.nan
     found = MovingStalls(_outliers(gaps - usual, case.step_ns), 0.0, together=True)
-    return _priced(case, found) if _at_once(found.over) and _cause(case, found) == "dataloader" else None
+    return _priced(case, found) if _at_once(found.over) and cause_of(case, found) == "dataloader" else None
 
 
 def _priced(case: Case, found: MovingStalls) -> MovingStalls | None:
@@ -131,29 +128,7 @@ def _in_turn(over: F64) -> bool:
     return min(most, dispersion) >= CHANCE_OF_ONE_RANK
 
 
-def moving_stalls_answer(case: Case, found: MovingStalls) -> Answer:
-    """The answer that hosts stall, with the price of all stalls, and the ranks that stall longest or the steps."""
-    cause = _cause(case, found)
-    if found.together:
-        late = [case.steps.numbers[c] for c in np.flatnonzero((found.over > 0).any(axis=0)).tolist()]
-        reason = (
-            f"the data loaders of all ranks are late in step {listed(late)}: {ms(found.gain):.1f} ms of "
-            f"{ms(case.step_ns):.1f} ms a step; every rank waits for its own batch, so that no single rank is slow"
-        )
-        return Answer("imbalance", cause, reason, gain=found.gain)
-    rows = found.rows
-    first = [case.steps.ranks[row] for row in rows[:RANKS_EXPLAINED]]
-    others = f" and {len(rows) - len(first)} more" if len(rows) > len(first) else ""
-    struck = int((found.over > 0).any(axis=0).sum())
-    reason = (
-        f"the hosts of rank {listed(first)}{others} stall in turn, in {struck} of {len(case.steps.numbers)} steps, and "
-        f"the other ranks wait: {ms(found.gain):.1f} ms of {ms(case.step_ns):.1f} ms a step; the stalls move from rank "
-        "to rank, so that no single rank is slow"
-    )
-    return Answer("imbalance", cause, reason, gain=found.gain)
-
-
-def _cause(case: Case, found: MovingStalls) -> Cause:
+def cause_of(case: Case, found: MovingStalls) -> Cause:
     """The cause of the longest stalls: the loader, else the host if devices wait for launches; else `unknown`."""
     rows = found.rows[:RANKS_EXPLAINED]
     stalled, steps = found.over[rows], len(case.steps.numbers)

@@ -1,0 +1,85 @@
+"""Answers that a job is healthy, and why what stands out in it costs nothing."""
+
+import numpy as np
+
+from tracekit.analysis.slowrank.case import Case
+from tracekit.analysis.slowrank.gaps.recurrence import OneStep, told
+from tracekit.analysis.slowrank.hypotheses.candidates import significant_rows
+from tracekit.analysis.slowrank.suspects import Answer, healthy
+from tracekit.analysis.slowrank.wording import ranks_in_words
+from tracekit.thresholds.slowrank import MIN_LOST_SHARE
+from tracekit.units import ms
+
+
+def accident_answer(case: Case, once: OneStep) -> Answer:
+    """A rank was slow in one step alone, and enough other steps tell that this was an accident."""
+    accident = f"an accident and no slow rank, for nothing costs {MIN_LOST_SHARE:.0%} in the others"
+    return healthy(f"{told(case, once)}: {accident}")
+
+
+def slack_answer(case: Case) -> Answer | None:
+    """Ranks work longer than their peers, and no other rank waits for them; None where none works longer."""
+    free = significant_rows(case, MIN_LOST_SHARE)
+    return healthy(_costs_nothing(case, int(free[np.argmax(case.found.mean[free])]))) if len(free) else None
+
+
+def healthy_answer(case: Case) -> Answer:
+    """Nobody works longer than the others by more than chance."""
+    explained = _beside_communication(case) or _by_role(case)
+    if explained:
+        return healthy(explained)
+    worst = int(np.nanargmax(np.nan_to_num(case.found.mean, nan=-np.inf)))
+    reason = (
+        f"no rank, stage or link costs {MIN_LOST_SHARE:.0%} of the step beyond chance (largest excess: rank "
+        f"{case.steps.ranks[worst]}, {ms(max(float(np.nan_to_num(case.found.mean[worst])), 0.0)):.2f} ms of "
+        f"{ms(case.step_ns):.1f} ms, "
+        f"z {float(np.nan_to_num(case.found.z[worst])):.1f})"
+    )
+    return healthy(reason)
+
+
+def _beside_communication(case: Case) -> str | None:
+    """Why a rank that works longer is not slow: communication shares its device; None where none does."""
+    longer = np.nanmean(case.met.beside, axis=1)
+    row = int(np.argmax(longer))
+    if longer[row] < MIN_LOST_SHARE * case.step_ns:
+        return None
+    return (
+        f"rank {case.steps.ranks[row]} works {ms(float(longer[row])):.1f} ms of {ms(case.step_ns):.1f} ms a step "
+        "longer than its peers, but only where communication that they do not have runs beside its kernels: else these "
+        "are as quick as theirs"
+    )
+
+
+def _by_role(case: Case) -> str | None:
+    """Why ranks that stand still longer are not slow: their role makes them; None where it makes nobody."""
+    told = role_in_words(case)
+    return f"{told}, by design, it seems, and none of them longer than the rest" if told else None
+
+
+def role_in_words(case: Case) -> str | None:
+    """Return the sentence that tells how long ranks stand still for their role; None where that is below 2 %."""
+    rows = case.met.of_role
+    longer = np.nanmean(case.met.role, axis=1)
+    if not len(rows) or longer[rows].max() < MIN_LOST_SHARE * case.step_ns:
+        return None
+    return (
+        f"{ranks_in_words([case.steps.ranks[row] for row in rows.tolist()])} stand still "
+        f"{ms(float(np.median(longer[rows]))):.1f} ms of {ms(case.step_ns):.1f} ms a step longer than the others of "
+        "their stages, as ranks do that load data for those: all have tensor index 0"
+    )
+
+
+def _costs_nothing(case: Case, row: int) -> str:
+    """Why a rank that works longer than its peers costs nothing: which rank sets the pace instead."""
+    ops, analysed = case.ops, case.analysed
+    waited = [
+        float(np.where(analysed, case.waits.exposed_wait, 0)[ops.of(r)].sum()) for r in case.steps.ranks
+    ]
+    pace = min((i for i in range(len(waited)) if i != row), key=lambda i: waited[i])
+    longer, least = ms(float(case.found.mean[row])), ms(waited[pace] / len(case.steps.numbers))
+    return (
+        f"rank {case.steps.ranks[row]} works {longer:.1f} ms of {ms(case.step_ns):.1f} ms a step longer than its "
+        f"peers, but nobody loses {MIN_LOST_SHARE:.0%} by it: the step follows rank {case.steps.ranks[pace]}, which "
+        f"waits least ({least:.1f} ms a step)"
+    )

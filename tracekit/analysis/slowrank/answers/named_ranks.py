@@ -1,0 +1,118 @@
+"""Answers that blame ranks: each with its cause and its price, and open ones where the evidence does not carry that."""
+
+from dataclasses import replace
+
+import numpy as np
+
+from tracekit.analysis.slowrank.answers.open_answers import (
+    disagreeing_answer,
+    open_answer,
+    open_tokens_answer,
+)
+from tracekit.analysis.slowrank.answers.uneven_work import uneven_answer
+from tracekit.analysis.slowrank.case import Case
+from tracekit.analysis.slowrank.descent import descend
+from tracekit.analysis.slowrank.gaps.evidence_gaps import (
+    bounds_of,
+    coverage,
+    least_ns,
+    most_ns,
+    tokens_may_explain,
+)
+from tracekit.analysis.slowrank.hypotheses.candidates import Hypothesis, price, those_that_cost
+from tracekit.analysis.slowrank.hypotheses.lone_rank import LoneFault
+from tracekit.analysis.slowrank.hypotheses.long_stage import LongStage
+from tracekit.analysis.slowrank.hypotheses.suspect_work import by_role, dealt_to_its_replica, only_attention
+from tracekit.analysis.slowrank.hypotheses.usual_pace import may_be_pace
+from tracekit.analysis.slowrank.suspects import Answer, explain_rank, healthy, stands, suspect_of
+from tracekit.analysis.slowrank.wording import listed
+from tracekit.causes import CAUSES
+from tracekit.findings import Suspect
+from tracekit.thresholds.slowrank import MIN_LOST_SHARE, ROLE_SHARE
+from tracekit.units import ms
+
+
+def ranks_answer(case: Case, found: Hypothesis) -> Answer:
+    """Slow ranks are to blame, unless all-to-alls of unknown size may explain them, or too little was matched."""
+    kept = [row for row in found.rows if not tokens_may_explain(case, row)]
+    if len(kept) < len(found.rows):
+        rest = those_that_cost(case, np.array(kept)) if kept[:1] == [found.rows[0]] else None
+        if rest is None or price(case, rest) < MIN_LOST_SHARE * case.step_ns:
+            return open_tokens_answer(case, bounds_of(case, np.array(found.rows)))
+        found = rest
+    rows = np.array(found.rows)
+    least = least_ns(case, rows)
+    if coverage(case).matched != 1 and least < MIN_LOST_SHARE * case.step_ns:
+        return open_answer(case, bounds_of(case, rows))
+    if least < found.gain < case.residual_ns:  # only the least is proven
+        found = replace(found, gain=least, lost=tuple(v * least / found.gain for v in found.lost))
+    return _rank_answer(case, found)
+
+
+def lone_answer(case: Case, stage: LongStage, found: LoneFault) -> Answer:
+    """The only rank of a long stage is to blame for a part of what the stage costs."""
+    _, evidence = explain_rank(case, found.row, stage.rows, other_stages=True)
+    suspect = suspect_of(case, found.row, found.gain, stage.z, found.cause, evidence)
+    reason = (
+        f"rank {suspect.rank} is slow beside ranks of other stages: {found.told}; {ms(found.gain):.1f} ms of "
+        f"{ms(case.step_ns):.1f} ms a step"
+    )
+    return Answer("slow_rank", found.cause, reason, (suspect,), descend(case, suspect.rank), found.gain)
+
+
+def _rank_answer(case: Case, found: Hypothesis) -> Answer:
+    """Slow ranks are to blame, unless only their attention is longer: that depends on the documents they were dealt."""
+    if only_attention(case, found.rows) or all(dealt_to_its_replica(case, row) for row in found.rows):
+        return uneven_answer(case, found.gain)
+    suspects = []
+    for row, lost, z in zip(found.rows, found.lost, found.z, strict=True):
+        cause, evidence = explain_rank(case, row, found.rows)
+        suspects.append(suspect_of(case, row, lost, z, cause, evidence))
+    suspects = _with_bounds(case, suspects, found)
+    if not all(_proves(case, s, suspects) for s in suspects):
+        return _without_disagreeing(case, suspects, found)
+    first = suspects[0]
+    others = f" and {len(suspects) - 1} more" if len(suspects) > 1 else ""
+    did = "worked longer than its peers" if len(case.steps.numbers) > 1 else "came later than its peers"
+    reason = (
+        f"rank {first.rank}{others} {did} in step {listed(first.steps)}, and the others waited: "
+        f"{ms(found.gain):.1f} ms of {ms(case.step_ns):.1f} ms a step"
+    )
+    if found.rows[0] in case.found.throughout:
+        only = f"of {len(case.steps.numbers)} recorded it is the only such step, but fills it"
+        reason += f"; {only}: nearly all kernels of the device took longer"
+    path = descend(case, first.rank)
+    on_host = all(CAUSES[s.cause].on_host for s in suspects)
+    if on_host and found.gain < ROLE_SHARE * case.step_ns and by_role(case, found.rows):
+        told = "by design, it seems: every rank of tensor index 0 does, on its host, and nobody else"
+        return healthy(f"{reason}; {told}")
+    return Answer("slow_rank", first.cause, reason, tuple(suspects), path, found.gain)
+
+
+def _proves(case: Case, suspect: Suspect, suspects: list[Suspect]) -> bool:
+    """Whether the suspect's evidence agrees, and tells more than the usual pace of a host."""
+    return stands(case, suspect) and not may_be_pace(case, suspect, suspects)
+
+
+def _without_disagreeing(case: Case, suspects: list[Suspect], found: Hypothesis) -> Answer:
+    """The answer about the suspects whose evidence agrees; open where they alone do not cost enough."""
+    kept = [row for row, s in zip(found.rows, suspects, strict=True) if _proves(case, s, suspects)]
+    rest = those_that_cost(case, np.array(kept)) if kept else None
+    if rest is None or price(case, rest) < MIN_LOST_SHARE * case.step_ns:
+        return disagreeing_answer(case, suspects)
+    return _rank_answer(case, rest)
+
+
+def _with_bounds(case: Case, suspects: list[Suspect], found: Hypothesis) -> list[Suspect]:
+    """The suspects with the least and the most that each may cost, given what could not be matched."""
+    rows = np.array(found.rows)
+    beyond = max(most_ns(case, rows) - found.gain, 0.0)
+    unsure = max(found.gain - least_ns(case, rows), 0.0) if coverage(case).matched != 1 else 0.0
+    return [
+        replace(
+            s,
+            lost_ms_low=ms(max(lost - unsure, 0.0)),
+            lost_ms_high=ms(max(lost, min(lost + beyond, float(case.found.mean[row])))),
+        )
+        for s, row, lost in zip(suspects, found.rows, found.lost, strict=True)
+    ]

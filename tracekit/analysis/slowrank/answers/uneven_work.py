@@ -1,0 +1,67 @@
+"""Answers that no rank is to blame: work is dealt unevenly, or the hosts stall in turn."""
+
+import numpy as np
+
+from tracekit.analysis.slowrank.answers.stage_answers import stages_in_words
+from tracekit.analysis.slowrank.case import Case
+from tracekit.analysis.slowrank.hypotheses.long_stage import LongStage
+from tracekit.analysis.slowrank.hypotheses.moving_stalls import MovingStalls, cause_of
+from tracekit.analysis.slowrank.hypotheses.table_shares import everybody_ns, share_in_words
+from tracekit.analysis.slowrank.suspects import Answer
+from tracekit.analysis.slowrank.wording import listed
+from tracekit.thresholds.stalls import RANKS_EXPLAINED
+from tracekit.units import ms
+
+
+def uneven_answer(case: Case, gain: float, stage: LongStage | None = None) -> Answer:
+    """Work is dealt unevenly, which costs `gain` (ns a step), and nobody is to blame; a long `stage` costs less.
+
+    Of an operation table the price is that of typical work on all ranks, as of any imbalance.
+    """
+    whole = everybody_ns(case, gain)
+    besides = {} if stage is None else {f"typical work on {stages_in_words(case, stage)}": stage.gain}
+    reason = (
+        f"work is dealt unevenly and the longest rank changes: {ms(whole):.1f} ms of {ms(case.step_ns):.1f} ms "
+        f"a step go into waiting, no rank is slow throughout{share_in_words(case, 'even work', gain, besides)}"
+    )
+    return Answer("imbalance", "data_imbalance", reason, gain=whole)
+
+
+def uneven_tokens_answer(case: Case, gain: float) -> Answer:
+    """Experts got uneven numbers of tokens, which costs `gain` (ns a step), and nobody is to blame."""
+    reason = (
+        f"tokens are dealt unevenly to experts: the work behind all-to-alls follows the sizes that ranks received, and "
+        f"{ms(gain):.1f} ms of {ms(case.step_ns):.1f} ms a step go into waiting; no rank is slow for its tokens"
+    )
+    return Answer("imbalance", "data_imbalance", reason, gain=gain)
+
+
+def uneven_experts_answer(case: Case, gain: float) -> Answer:
+    """Experts got uneven numbers of tokens, whose sizes nothing tells, which costs `gain` (ns a step)."""
+    reason = (
+        "tokens are dealt unevenly to experts: ranks differ in every step, but kernels that follow no data take as "
+        f"long on all; {ms(gain):.1f} ms of {ms(case.step_ns):.1f} ms a step go into waiting"
+    )
+    return Answer("imbalance", "data_imbalance", reason, gain=gain)
+
+
+def moving_stalls_answer(case: Case, found: MovingStalls) -> Answer:
+    """The answer that hosts stall, with the price of all stalls, and the ranks that stall longest or the steps."""
+    cause = cause_of(case, found)
+    if found.together:
+        late = [case.steps.numbers[c] for c in np.flatnonzero((found.over > 0).any(axis=0)).tolist()]
+        reason = (
+            f"the data loaders of all ranks are late in step {listed(late)}: {ms(found.gain):.1f} ms of "
+            f"{ms(case.step_ns):.1f} ms a step; every rank waits for its own batch, so that no single rank is slow"
+        )
+        return Answer("imbalance", cause, reason, gain=found.gain)
+    rows = found.rows
+    first = [case.steps.ranks[row] for row in rows[:RANKS_EXPLAINED]]
+    others = f" and {len(rows) - len(first)} more" if len(rows) > len(first) else ""
+    struck = int((found.over > 0).any(axis=0).sum())
+    reason = (
+        f"the hosts of rank {listed(first)}{others} stall in turn, in {struck} of {len(case.steps.numbers)} steps, and "
+        f"the other ranks wait: {ms(found.gain):.1f} ms of {ms(case.step_ns):.1f} ms a step; the stalls move from rank "
+        "to rank, so that no single rank is slow"
+    )
+    return Answer("imbalance", cause, reason, gain=found.gain)

@@ -1,0 +1,163 @@
+"""Rules that blame: a slow link, ranks, a stage or its loaders, or a rank without a trace that may cost more."""
+
+from dataclasses import replace
+
+import numpy as np
+
+from tracekit.analysis.slowrank.answers.named_links import least_proven, link_answer, open_link_answer, shown
+from tracekit.analysis.slowrank.answers.named_ranks import lone_answer, ranks_answer
+from tracekit.analysis.slowrank.answers.open_answers import (
+    only_step_answer,
+    open_answer,
+    unproven_answer,
+    unseen_answer,
+)
+from tracekit.analysis.slowrank.answers.slow_launch import launched_late, slow_launch_answer
+from tracekit.analysis.slowrank.answers.stage_answers import (
+    beside,
+    elsewhere,
+    loader_answer,
+    lonely_stage_answer,
+    long_stage_answer,
+    open_stage_answer,
+)
+from tracekit.analysis.slowrank.answers.uneven_work import moving_stalls_answer, uneven_answer
+from tracekit.analysis.slowrank.case import Case
+from tracekit.analysis.slowrank.decision.evidence import LINK, RANKS, STAGE, Evidence
+from tracekit.analysis.slowrank.gaps.evidence_gaps import coverage, proven_pinned
+from tracekit.analysis.slowrank.hypotheses.candidates import Hypothesis
+from tracekit.analysis.slowrank.hypotheses.data_imbalance import data_explains
+from tracekit.analysis.slowrank.hypotheses.lone_rank import lone_fault
+from tracekit.analysis.slowrank.hypotheses.long_stage import LongStage
+from tracekit.analysis.slowrank.hypotheses.table_shares import everybody_ns, share_in_words
+from tracekit.analysis.slowrank.suspects import Answer, in_gaps, left_open
+from tracekit.thresholds.slowrank import CANDIDATE_SHARE, MAJORITY
+
+
+def one_rank_alone(e: Evidence) -> Answer | None:
+    """Nothing is compared where a single rank was read."""
+    ranks = e.case.ops.ranks
+    if len(ranks) > 1:
+        return None
+    return left_open(f"only rank {ranks[0]} was read, with nobody to compare it with; add the others' traces")
+
+
+def unseen_rank_is_dearer(e: Evidence) -> Answer | None:
+    """The recorded ranks wait for one without a trace, longer than for anything that was recorded."""
+    dearest, unseen = max(e.prices.values()), e.unseen
+    awaited = max(min(e.least, MAJORITY * dearest), CANDIDATE_SHARE * e.case.step_ns)
+    bound = unseen.undecided if unseen.awaited >= awaited else 0.0
+    if max(unseen.known, bound) < max(e.least, dearest):
+        return None
+    return unseen_answer(e.case, unseen)
+
+
+def slow_link_is_dearest(e: Evidence) -> Answer | None:
+    """No rank and no stage costs as much as slow transfers; open where their price is not proven."""
+    link = e.link
+    if e.dearest != LINK or link is None:
+        return None
+    return (
+        link_answer(e.case, least_proven(e.case, link))
+        if shown(e.case, link)
+        else open_link_answer(e.case, link)
+    )
+
+
+def slow_ranks_beside_a_stage(e: Evidence) -> Answer | None:
+    """Ranks are slow within a stage that costs more.
+
+    A stage is long by design, and all its ranks are; a rank that takes longer for its peers' work is a fault, which a
+    design must not hide.
+    """
+    stage, ranks = _costly_stage(e), e.ranks
+    if stage is None or ranks is None or e.prices[RANKS] < e.least or stage.loaders:
+        return None
+    answer = beside(e.case, _slow_ranks(e, ranks), stage)
+    return answer if answer.suspects else None
+
+
+def slow_link_beside_a_stage(e: Evidence) -> Answer | None:
+    """A link is proven to be slow beside a stage that costs more."""
+    stage, link, case = _costly_stage(e), e.link, e.case
+    if stage is None or link is None or stage.loaders or not shown(case, link):
+        return None
+    proven = least_proven(case, link)
+    return beside(case, link_answer(case, proven), stage) if proven.gain >= e.least else None
+
+
+def lone_rank_of_a_stage(e: Evidence) -> Answer | None:
+    """The only rank of a stage has a device or a host that is slow beside other stages' in what all of them run."""
+    stage, case = _costly_stage(e), e.case
+    found = lone_fault(case, stage) if stage is not None else None
+    if stage is None or found is None or found.gain < max(e.least, case.residual_ns):
+        return None
+    rest = replace(stage, gain=stage.gain - found.gain)
+    return beside(case, lone_answer(case, stage, found), rest if rest.gain >= e.least else None)
+
+
+def long_stage_is_dearest(e: Evidence) -> Answer | None:
+    """A stage is long, unless levelling saves more, its loaders are late, or too little was matched or recorded."""
+    stage, case = _costly_stage(e), e.case
+    if stage is None:
+        return None
+    alone, open_ = e.only_step, e.undecided
+    if alone is not None and alone.high[0] > stage.gain:
+        return only_step_answer(case, alone)
+    if open_ is not None and coverage(case).matched != 1 and open_.high[0] > stage.gain:
+        return open_answer(case, open_)  # its waits are unknown: it alone may be what makes the stage long
+    if e.data > stage.gain:
+        return uneven_answer(case, e.data, stage)
+    if not shown(case, stage):
+        return open_stage_answer(case, stage)
+    return _long_stage(e, least_proven(case, stage))
+
+
+def slow_ranks_are_dearest(e: Evidence) -> Answer | None:
+    """No stage and no link costs as much as ranks that work longer than their peers."""
+    if e.dearest != RANKS or e.ranks is None:
+        return None
+    return beside(e.case, _slow_ranks(e, e.ranks), e.stage if e.prices[STAGE] >= e.least else None)
+
+
+def host_launches_slowly(e: Evidence) -> Answer | None:
+    """A host launches more slowly than its peers' and is priced, though its device works no longer."""
+    return slow_launch_answer(e.case)
+
+
+def _costly_stage(e: Evidence) -> LongStage | None:
+    """The stage, if it is dearer than ranks and links."""
+    return e.stage if e.dearest == STAGE else None
+
+
+def _long_stage(e: Evidence, stage: LongStage) -> Answer:
+    """The answer that blames a stage of proven price, or its loaders; open where one rank of it alone was read."""
+    case = e.case
+    if stage.loaders:
+        return loader_answer(case, stage)
+    unseen = _unseen_mates(case, stage)
+    if len(stage.rows) == 1 and unseen:
+        return lonely_stage_answer(case, stage, unseen)
+    besides = "" if e.accident else elsewhere(case, stage, e.slow)
+    shares = share_in_words(case, "typical work on that stage", stage.gain, {"even micro-batches": e.data})
+    answer = long_stage_answer(case, stage, shares + besides)
+    return replace(answer, gain=everybody_ns(case, answer.gain))
+
+
+def _unseen_mates(case: Case, stage: LongStage) -> list[int]:
+    """The ranks of a stage that left no trace."""
+    where, index = case.mesh.coordinates, case.mesh.order.index("pp")
+    mine = where[case.steps.ranks[stage.rows[0]]][index]
+    return [r for r in case.missing if r in where and where[r][index] == mine]
+
+
+def _slow_ranks(e: Evidence, found: Hypothesis) -> Answer:
+    """The answer about slow ranks, unless the model misses more than they cost, or data or stalls explain them."""
+    case, rows = e.case, np.array(found.rows)
+    if found.gain < case.residual_ns and not proven_pinned(case, rows):
+        return unproven_answer(case, found.gain)
+    if data_explains(case, e.data, found.rows, found.gain) and not in_gaps(case, found.rows):
+        return uneven_answer(case, e.data)
+    if e.stalls is not None and e.stalls.explains(case, found.rows):
+        return moving_stalls_answer(case, e.stalls)
+    return launched_late(case, ranks_answer(case, found))

@@ -1,0 +1,99 @@
+"""What the evidence as a whole allows an answer to say: dumps, an unknown mesh, and a part of a step allow less.
+
+Dumps time communication and tell no causes. Where calls could only be placed to within a watchdog's poll, clocks and
+gaps are too coarse for stages and links, and a slow rank is believed only if it also waited least, which durations
+alone tell. A large difference that is not significant is no proof of health. Where nothing tells the mesh, all ranks
+were compared with each other: ranks of different stages do different work, so that each is a candidate only.
+"""
+
+from dataclasses import replace
+
+import numpy as np
+
+from tracekit.analysis.slowrank.answers.open_answers import open_answer
+from tracekit.analysis.slowrank.case import Case
+from tracekit.analysis.slowrank.gaps.evidence_gaps import undecided
+from tracekit.analysis.slowrank.suspects import Answer, left_open
+from tracekit.findings import Suspect
+from tracekit.inference.mesh.unknown_mesh import KIND
+from tracekit.thresholds.slowrank import DUMP_DOUBT, DUMP_LITTLE
+
+_FORMAT = "flight_recorder"
+
+
+def dumps_time_communication(case: Case, answer: Answer) -> Answer:
+    """The answer that dumps allow; the answer to any other input is returned as it is."""
+    if all(r.format != _FORMAT for r in case.run.ranks):
+        return answer
+    placed = any(q.kind == "placed_calls" for q in case.run.quality)
+    if answer.verdict == "healthy":
+        return _healthy_by_dumps(case, answer)
+    if answer.verdict == "slow_rank":
+        if placed and not _waits_least(case, answer.suspects[0].rank):
+            return _too_coarse(answer)
+        own = tuple(
+            replace(
+                s, cause="unknown", evidence=tuple(e for e in s.evidence if e.what.startswith("own time"))
+            )
+            for s in answer.suspects
+        )
+        return replace(answer, cause="unknown", suspects=own)
+    return _too_coarse(answer) if placed and answer.verdict != "inconclusive" else answer
+
+
+def _too_coarse(answer: Answer) -> Answer:
+    reason = (
+        f"calls could be placed to within the watchdog's poll only, too coarse to tell if {answer.reason}"
+    )
+    return left_open(reason)
+
+
+def _healthy_by_dumps(case: Case, answer: Answer) -> Answer:
+    largest = float(np.nanmax(np.nan_to_num(case.found.mean, nan=0.0)))
+    if largest < DUMP_DOUBT * case.step_ns:
+        return answer
+    reason = answer.reason.replace("no rank", "dumps show waiting, but no rank", 1)
+    return left_open(f"{reason}; profiler traces of the same job would tell more")
+
+
+def _waits_least(case: Case, rank: int) -> bool:
+    """Whether the rank waited in collectives for a small share of the time that its peers waited."""
+    wait = np.where(case.in_message, 0, case.waits.wait)
+    spent = {r: float(wait[case.ops.of(r)].sum()) for r in case.steps.ranks}
+    row = case.steps.row(rank)
+    peers = next(g for g in case.stages if row in g)
+    others = [spent[case.steps.ranks[i]] for i in peers.tolist() if i != row]
+    return bool(others) and spent[rank] <= DUMP_LITTLE * float(np.median(others))
+
+
+def mesh_is_unknown(case: Case, answer: Answer) -> Answer:
+    """The answer that an unknown mesh allows: whoever is named is a candidate; any other is returned as it is."""
+    rows = [q.detail for q in case.run.quality if q.kind == KIND]
+    if not rows or len(case.ops.ranks) < 2:  # that a rank is alone is said first
+        return answer
+    reason, _, remedy = rows[0].rpartition("; ")
+    open_ = None if answer.suspects else undecided(case)
+    answer = open_answer(case, open_) if open_ is not None else answer
+    found = answer.suspects or answer.candidates
+    told = answer.reason if found else "no rank stands out from all others"
+    return left_open(
+        f"{reason}, and ranks of different stages do different work; {told}",
+        remedy,
+        tuple(_candidate(s) for s in found),
+    )
+
+
+def _candidate(suspect: Suspect) -> Suspect:
+    """The suspect with the interval from nothing to what it may cost, and without a place in a mesh."""
+    most = suspect.lost_ms_high if suspect.lost_ms_high is not None else suspect.lost_ms_per_step
+    return replace(
+        suspect, lost_ms_low=0.0, lost_ms_high=max(most, suspect.lost_ms_per_step), confidence=0.0, coords={}
+    )
+
+
+def part_of_a_step(case: Case, answer: Answer) -> Answer:
+    """`answer`, left open where it rests on a part of a step: that proves neither health nor a slow rank."""
+    if not case.of_part or answer.verdict == "inconclusive":
+        return answer
+    reason = f"no step was recorded whole on enough ranks; in the part that all recorded {answer.reason}"
+    return left_open(reason, "record three whole steps or more on every rank", answer.suspects)

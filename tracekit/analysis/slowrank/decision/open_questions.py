@@ -1,0 +1,152 @@
+"""Rules that leave the answer open: something may cost as much as the threshold, or too little was seen to say no."""
+
+from tracekit.analysis.slowrank.answers.everybody_typical import open_imbalance_answer, varied_answer
+from tracekit.analysis.slowrank.answers.faint import faint_answer
+from tracekit.analysis.slowrank.answers.inferred_steps import unequal_steps_answer
+from tracekit.analysis.slowrank.answers.late_launch import late_launch_answer
+from tracekit.analysis.slowrank.answers.launch_bound import launch_bound_answer
+from tracekit.analysis.slowrank.answers.lone_groups import lone_group_answer, sole_group_answer
+from tracekit.analysis.slowrank.answers.named_links import open_link_answer
+from tracekit.analysis.slowrank.answers.open_answers import (
+    contradicted_answer,
+    lopsided_answer,
+    near_answer,
+    one_of_several_answer,
+    one_step_answer,
+    only_step_answer,
+    open_answer,
+    unexplained_answer,
+    unexplained_table_answer,
+    unmeasured_answer,
+    unread_answer,
+    unseen_answer,
+)
+from tracekit.analysis.slowrank.answers.outside_steps import slow_outside_answer
+from tracekit.analysis.slowrank.answers.stage_answers import open_stage_answer
+from tracekit.analysis.slowrank.decision.evidence import Evidence
+from tracekit.analysis.slowrank.gaps.evidence_gaps import compared_little, nearly_costly, unmeasured, unread
+from tracekit.analysis.slowrank.gaps.lopsided import lopsided
+from tracekit.analysis.slowrank.hypotheses.candidates import significant_rows
+from tracekit.analysis.slowrank.suspects import Answer
+from tracekit.thresholds.slowrank import MIN_LOST_SHARE
+
+
+def unseen_rank_may_cost(e: Evidence) -> Answer | None:
+    """The recorded ranks may wait for one without a trace."""
+    return unseen_answer(e.case, e.unseen) if e.unseen.undecided >= e.least else None
+
+
+def slow_in_one_step(e: Evidence) -> Answer | None:
+    """A rank was slow in one step, and too few others were recorded to call that an accident."""
+    return one_step_answer(e.case, e.once) if e.once is not None and e.once_in_doubt else None
+
+
+def rank_may_cost(e: Evidence) -> Answer | None:
+    """A rank works longer than its peers, and the interval of its price reaches the threshold."""
+    open_ = e.undecided
+    return open_answer(e.case, open_) if open_ is not None and not e.is_accident(open_) else None
+
+
+def stage_may_cost(e: Evidence) -> Answer | None:
+    """A stage works longer than the others, and the interval of its price reaches the threshold."""
+    return open_stage_answer(e.case, e.stage) if e.stage is not None and not e.stage.idle else None
+
+
+def link_may_cost(e: Evidence) -> Answer | None:
+    """A link is slower than its peers, and the interval of its price reaches the threshold."""
+    return open_link_answer(e.case, e.link) if e.link is not None else None
+
+
+def only_step_may_cost(e: Evidence) -> Answer | None:
+    """A rank works longer in the only step that it recorded whole."""
+    return only_step_answer(e.case, e.only_step) if e.only_step is not None else None
+
+
+def rank_nearly_costs(e: Evidence) -> Answer | None:
+    """The price of a rank is below the threshold by less than what is in doubt."""
+    near = nearly_costly(e.case)
+    return near_answer(e.case, near) if near is not None and not e.is_accident(near) else None
+
+
+def excess_is_faint(e: Evidence) -> Answer | None:
+    """Chance hardly explains the excess of a rank, a stage or a node, and does not exclude it."""
+    return faint_answer(e.case)
+
+
+def replay_contradicts(e: Evidence) -> Answer | None:
+    """No replay of the operations as matched gives the recorded waits."""
+    if e.case.pinned_residual_ns < e.least:
+        return None
+    return launch_bound_answer(e.case) or contradicted_answer(e.case)
+
+
+def rank_is_unmeasured(e: Evidence) -> Answer | None:
+    """A rank recorded none of the compared steps whole."""
+    return unmeasured_answer(e.case) if unmeasured(e.case) else None
+
+
+def little_was_compared(e: Evidence) -> Answer | None:
+    """One step was compared, and most operations lie outside it."""
+    return one_of_several_answer(e.case) if compared_little(e.case) else None
+
+
+def group_has_no_peer(e: Evidence) -> Answer | None:
+    """All groups that a recorded one could be compared with lack a trace."""
+    return lone_group_answer(e.case)
+
+
+def steps_are_unequal(e: Evidence) -> Answer | None:
+    """Steps that no mark shows last longer on one rank than on its peers."""
+    return unequal_steps_answer(e.case)
+
+
+def host_launches_late(e: Evidence) -> Answer | None:
+    """A host launches collectives late, and nothing tells what that costs."""
+    return late_launch_answer(e.case)
+
+
+def slow_outside_steps(e: Evidence) -> Answer | None:
+    """A device was slow in a part of a step that was not compared."""
+    return slow_outside_answer(e.case)
+
+
+def waits_are_lopsided(e: Evidence) -> Answer | None:
+    """A rank waits longer than its peers in operations that were not matched."""
+    apart = lopsided(e.case)
+    return lopsided_answer(e.case, apart) if apart is not None and apart.over >= e.least else None
+
+
+def model_misses(e: Evidence) -> Answer | None:
+    """The model of the step misses the recording by the threshold or more."""
+    if e.case.residual_ns < e.least:
+        return None
+    return launch_bound_answer(e.case) or unexplained_answer(e.case)
+
+
+def communication_is_unmatched(e: Evidence) -> Answer | None:
+    """Hardly any communication was matched between ranks."""
+    return (
+        unread_answer(e.case)
+        if unread(e.case) and not len(significant_rows(e.case, MIN_LOST_SHARE))
+        else None
+    )
+
+
+def sole_group_may_be_slow(e: Evidence) -> Answer | None:
+    """The only group along its axes has no peer in the job, and its bandwidth proves no sound link."""
+    return sole_group_answer(e.case)
+
+
+def table_is_unexplained(e: Evidence) -> Answer | None:
+    """The operations of a table vary, and no rank, link or micro-batch explains why."""
+    return unexplained_table_answer(e.case)
+
+
+def data_may_cost(e: Evidence) -> Answer | None:
+    """The interval of what uneven data costs reaches the threshold."""
+    return open_imbalance_answer(e.case)
+
+
+def work_varies(e: Evidence) -> Answer | None:
+    """Work varies between ranks by more than chance, and nothing that was recorded explains it."""
+    return varied_answer(e.case)
