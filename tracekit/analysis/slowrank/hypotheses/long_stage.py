@@ -16,13 +16,14 @@ import numpy.typing as npt
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.expected.excess import recurs
 from tracekit.analysis.slowrank.expected.nodes import nodes_of
+from tracekit.analysis.slowrank.expected.stage_contention import stage_contention
 from tracekit.analysis.slowrank.hypotheses.gap_cure import Cuts, without_gaps
 from tracekit.analysis.slowrank.hypotheses.host_bound import most_saved_ns
 from tracekit.analysis.slowrank.hypotheses.suspect_work import late_loaders, launches_alike, paused_hosts
 from tracekit.intervals import I64
 from tracekit.rank_events.launch_pace import launch_pace
 from tracekit.step_graph.replay import StepModel
-from tracekit.step_graph.statistics import confidence, excess, median_of_others
+from tracekit.step_graph.statistics import Excess, confidence, excess, median_of_others
 from tracekit.step_graph.table_model import TableModel
 from tracekit.steps.compute_time import compute_in_steps
 from tracekit.steps.steps import F64
@@ -105,13 +106,16 @@ def _computing_longer(case: Case, least: float) -> LongStage | None:
 
 
 def _of_work(case: Case, found: Sequence[_Longer], computed: F64) -> list[_Longer]:
-    """The stages of `found`, longer only as far as they compute longer."""
+    """The stages of `found`, longer only as far as they compute longer, without those that hardly do."""
     levels = _levels(case, computed)
     beyond = levels - median_of_others(levels, [np.arange(len(levels))])
-    return [
+    work = [
         replace(one, over=np.clip(np.minimum(one.over, beyond[_place(case, one.rows)]), 0.0, None))
         for one in found
     ]
+    longer = [float(np.nanmean(one.over)) for one in work]
+    least = NODE_EQUALITY * max(longer)
+    return [one for one, over in zip(work, longer, strict=True) if over >= least]
 
 
 def faint_stage(case: Case) -> LongStage | None:
@@ -147,6 +151,8 @@ def _longest(case: Case, spent: F64, *, proven: bool = True) -> list[_Longer]:
     if len(groups) < STAGE_MIN_PEERS:
         return []
     found = excess(_levels(case, spent), [np.arange(len(groups))], NOISE_FLOOR * case.step_ns)
+    if _any_longer(found) and (added := _contention(case)).any():
+        found = excess(_levels(case, spent) - added, [np.arange(len(groups))], NOISE_FLOOR * case.step_ns)
     if not np.isfinite(found.mean).any():
         return []
     surely = [
@@ -161,6 +167,18 @@ def _longest(case: Case, spent: F64, *, proven: bool = True) -> list[_Longer]:
         return []
     few = len(long) <= MAJORITY * len(groups)
     return [_Longer(groups[i], found.value[i], float(found.z[i])) for i in (long if few else order[:1])]
+
+
+def _any_longer(found: Excess) -> bool:
+    """Whether a stage is longer than the others by what is likely no chance: only then are kernels read."""
+    return any(confidence(z, len(found.z)) > FAINT_CONFIDENCE for z in np.nan_to_num(found.z).tolist())
+
+
+def _contention(case: Case) -> F64:
+    """How much longer communication makes the compute of each recorded stage, stages × steps, ns; 0 where unknown."""
+    if isinstance(case.model, TableModel) or not all(r.on_gpu for r in case.ops.per_rank.values()):
+        return np.zeros((len(_seen(case)), len(case.steps.numbers)))
+    return stage_contention(case, _seen(case))
 
 
 def _place(case: Case, rows: I64) -> int:

@@ -1,0 +1,59 @@
+"""Communication makes kernels of a stage longer: that is no more work, and more work is found beside it."""
+
+import pytest
+
+from tests.slowrank.events import Timeline, write_run
+from tests.slowrank.jobs import grid, prepared
+from tracekit.analysis.slowrank.decision.decide import concluded
+from tracekit.analysis.slowrank.expected.stage_contention import stage_contention
+
+MESH = grid(tp=4, pp=3)
+STEPS, LAYERS, TRANSFER, WORLD = 4, 6, 50.0, 3
+SHARED, LONGER = 1200.0, 300.0
+
+
+def trained(folder, beside, more):
+    """Stage `beside` computes beside a collective in two layers of three; `more` is the factor of stages' work."""
+    stages = [[r for r in sorted(MESH.coordinates) if MESH.coords(r)["pp"] == p] for p in range(3)]
+    lines = [Timeline(rank) for rank in sorted(MESH.coordinates)]
+    for step in range(STEPS):
+        begins = [line.at for line in lines]
+        for layer in range(LAYERS):
+            for line in lines:
+                stage = MESH.coords(line.rank)["pp"]
+                factor = more.get(stage, 1.0) * (1 + 0.002 * ((line.rank * 5 + layer + step) % 3))
+                line.compute(700 * factor, "attention")
+                busy = stage == beside and layer % 3
+                if busy:
+                    line.beside(stage, SHARED, step * LAYERS + layer)
+                line.compute(1500 * factor + (LONGER if busy else 0.0), "mlp")
+            handles = {line.rank: line.post(WORLD) for line in lines}
+            last = max(at for at, *_ in handles.values())
+            for line in lines:
+                line.finish(handles[line.rank], last + TRANSFER)
+        for line, begin in zip(lines, begins, strict=True):
+            line.step(step, begin)
+    groups = {p: tuple(ranks) for p, ranks in enumerate(stages)} | {WORLD: tuple(range(12))}
+    names = {WORLD: "world", **dict.fromkeys(range(3), "side")}
+    return prepared(write_run(folder, lines, groups, names, 12), MESH)
+
+
+def test_the_stretch_of_a_stage_is_measured(tmp_path):
+    case = trained(tmp_path, beside=0, more={})
+    stages = [rows for rows in case.stages if len(rows)]
+    added = stage_contention(case, stages)
+    assert added[0] == pytest.approx(LAYERS * 2 / 3 * LONGER * 1e3, rel=0.05)
+    assert not added[1:].any()
+
+
+@pytest.mark.parametrize("beside", [0, 1])
+def test_a_stage_beside_communication_is_not_long(tmp_path, beside):
+    answer = concluded(trained(tmp_path, beside=beside, more={}))[1]
+    assert (answer.verdict, answer.suspects) == ("healthy", ())
+
+
+def test_more_work_is_found_beside_contention(tmp_path):
+    """Stage 0 is longer by contention, stage 2 by work: without contention the one with more work stands out."""
+    answer = concluded(trained(tmp_path, beside=0, more={2: 1.07}))[1]
+    assert answer.cause == "stage_imbalance"
+    assert {s.coords["pp"] for s in answer.suspects} == {2}

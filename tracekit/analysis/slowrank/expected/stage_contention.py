@@ -1,0 +1,95 @@
+"""How much longer the kernels of a whole stage are because communication shares their devices.
+
+Ranks of one stage are compared with each other, so that what all of them meet alike cancels. Stages are not alike: one
+overlaps its compute with long collectives, another with none, and its kernels are longer by that, for no work of its
+own. A kernel that shares the device is compared with those at its place in the program that do not: on its own stage,
+or on the others at the pace of its own.
+"""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from tracekit.intervals import I64
+from tracekit.steps.step_kernels import StepKernels, kernels_in_steps
+from tracekit.steps.steps import F64
+from tracekit.steps.weighted_median import weighted_median
+from tracekit.thresholds.slowrank import PEERS_SAMPLED
+from tracekit.thresholds.tables import LIKE_SHARE, MOST_STRETCHED
+from tracekit.timing.measured import Measured
+
+_Place = tuple[str, str, str]
+"""The names of a kernel and of the ones before and behind it: kernels of one name may do work of several sizes."""
+
+
+def stage_contention(run: Measured, stages: list[I64]) -> F64:
+    """Return how much longer communication makes the compute of a typical rank of each stage, stages × steps, ns.
+
+    stages: rows of Steps of each. The ranks that are read are those whose own time is nearest to the stage's middle.
+    0 where no kernel at the same place runs without communication.
+    """
+    read = [
+        [kernels_in_steps(run.run, run.ops, run.steps, row) for row in _middle(run, rows)] for rows in stages
+    ]
+    free = [_free(kernels) for kernels in read]
+    found = np.zeros((len(stages), len(run.steps.numbers)))
+    for stage, kernels in enumerate(read):
+        alone = _with_others(free[stage], [f for i, f in enumerate(free) if i != stage])
+        found[stage] = np.median([_stretched(k, alone, found.shape[1]) for k in kernels], axis=0)
+    return found
+
+
+def _middle(run: Measured, rows: I64) -> list[int]:
+    """The few of `rows` whose own time is nearest to their lower median."""
+    own = np.nan_to_num(np.nanmean(run.steps.own[rows], axis=1))
+    middle = float(np.sort(own)[(len(own) - 1) // 2])
+    near: list[int] = rows[np.lexsort((rows, np.abs(own - middle)))][:PEERS_SAMPLED].tolist()
+    return near
+
+
+def _places(kernels: StepKernels) -> list[_Place]:
+    """The place of each kernel."""
+    names = ["", *kernels.name.tolist(), ""]
+    return list(zip(names[1:-1], names[:-2], names[2:], strict=True))
+
+
+def _is_free(kernels: StepKernels) -> list[bool]:
+    """Whether each kernel shares the device with no communication to speak of."""
+    free: list[bool] = (kernels.shared <= LIKE_SHARE * kernels.lasted).tolist()
+    return free
+
+
+def _free(read: list[StepKernels]) -> dict[_Place, float]:
+    """How long kernels of a stage take at each place where they do not share the device, median, ns."""
+    lasted: dict[_Place, list[float]] = {}
+    for kernels in read:
+        rows = zip(_places(kernels), kernels.lasted.tolist(), _is_free(kernels), strict=True)
+        for place, ns, alone in rows:
+            if alone:
+                lasted.setdefault(place, []).append(ns)
+    return {place: float(np.median(ns)) for place, ns in lasted.items()}
+
+
+def _with_others(mine: Mapping[_Place, float], others: list[dict[_Place, float]]) -> dict[_Place, float]:
+    """`mine`, and what `others` take at places where a stage has no such kernel, at the pace of `mine`; ns."""
+    elsewhere: dict[_Place, list[float]] = {}
+    for stage in others:
+        for place, ns in stage.items():
+            elsewhere.setdefault(place, []).append(ns)
+    usual = {place: float(np.median(ns)) for place, ns in elsewhere.items()}
+    common = sorted(place for place in usual.keys() & mine.keys() if usual[place] > 0)
+    if not common:
+        return dict(mine)
+    weight = np.array([usual[place] for place in common])
+    pace = weighted_median(np.array([mine[place] for place in common]) / weight, weight, 1.0)
+    return {place: pace * ns for place, ns in usual.items()} | dict(mine)
+
+
+def _stretched(kernels: StepKernels, alone: Mapping[_Place, float], steps: int) -> F64:
+    """By how much the kernels of a rank that share the device are longer than `alone` at their places, by step, ns."""
+    usual = np.array([alone.get(place, np.inf) for place in _places(kernels)])
+    beside = ~np.array(_is_free(kernels), bool) & np.isfinite(usual) & kernels.counts
+    over = np.clip(kernels.lasted[beside] - usual[beside], 0.0, MOST_STRETCHED * kernels.shared[beside])
+    longer = np.zeros(steps)
+    np.add.at(longer, kernels.column[beside], over)
+    return longer
