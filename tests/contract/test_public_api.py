@@ -40,7 +40,7 @@ FINDINGS = {
     ),
     "Suspect": "rank host coords lost_ms_per_step confidence steps cause evidence lost_ms_low lost_ms_high",
     "Coverage": "matched by_axis",
-    "Evidence": "what value peers_median unit",
+    "Evidence": "what value peers_median unit quantity",
     "PathLevel": "dim index lag_ms",
     "StepsFinding": "analysed median_ms",
     "WhatIf": "step_ms without_suspects_ms slowdown",

@@ -1,5 +1,7 @@
 """A suspect is named only if its excess, its price and its cause agree; else it is a candidate of an open answer."""
 
+from dataclasses import replace
+
 import pytest
 
 from tests.slowrank.jobs import grid, job, prepared
@@ -13,7 +15,7 @@ from tracekit.rank_events.launch_pace import FREE, MOSTLY
 
 def suspect(lost, cause, own, busy, gaps):
     """A suspect that costs `lost` ms a step, with its own time, compute and gaps beyond its peers', ms."""
-    shown = [Evidence(w, 10.0 + v, 10.0, "ms") for w, v in (("own", own), ("busy", busy), ("gaps", gaps))]
+    shown = [Evidence(q, 10.0 + v, 10.0, "ms", q) for q, v in (("own", own), ("busy", busy), ("gap", gaps))]
     return Suspect(11, None, {}, lost, 0.999, (0,), cause, tuple(shown))
 
 
@@ -34,7 +36,7 @@ def test_cause_and_excess_carry_the_price(lost, cause, own, busy, gaps, agreed):
 
 
 def test_nobody_to_compare_with_disagrees_with_nothing():
-    alone = (Evidence("own time a step", 10.0, None, "ms"),)
+    alone = (Evidence("own time a step", 10.0, None, "ms", "own"),)
     assert agrees(Suspect(0, None, {}, 4.0, 0.999, (0,), "unknown", alone))
 
 
@@ -44,7 +46,7 @@ def answer(folder, monkeypatch, slow, disagreeing):
     def told(case, row, suspects, **options):
         cause, evidence = explain_rank(case, row, suspects, **options)
         if case.steps.ranks[row] in disagreeing:
-            evidence = tuple(Evidence(e.what, e.peers_median, e.peers_median, e.unit) for e in evidence)
+            evidence = tuple(replace(e, value=e.peers_median) for e in evidence)
         return cause, evidence
 
     monkeypatch.setattr(named_ranks, "explain_rank", told)
@@ -73,7 +75,7 @@ def test_those_who_agree_are_priced_alone(tmp_path, monkeypatch, factor, named):
 def test_a_host_that_launches_as_fast_is_not_slow(tmp_path, monkeypatch, pace, named):
     """Where hosts are hardly quicker than devices, one of them is always the last to launch."""
     monkeypatch.setattr(suspect_work, "launch_pace", lambda _, rank, *__: pace if rank == 3 else 120.0)
-    shown = tuple(Evidence(w, 2.0, 0.5, "ms") for w in ("own", "busy", "gaps"))
+    shown = tuple(Evidence(q, 2.0, 0.5, "ms", q) for q in ("own", "busy", "gap"))
     monkeypatch.setattr(named_ranks, "explain_rank", lambda *_: ("cpu_launch", shown))
     mesh = grid(dp=8)
     found = decide(prepared(job(tmp_path, mesh, slow={3: 1.5}), mesh))

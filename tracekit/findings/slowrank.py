@@ -46,12 +46,16 @@ class PathLevel:
 
 @dataclass(frozen=True)
 class Evidence:
-    """A measured quantity of the suspect beside the median of its peers."""
+    """A measured quantity of the suspect beside the median of its peers.
+
+    quantity: `own` time, `busy` compute, `gap`s or another that decides a cause; empty where it is shown alone.
+    """
 
     what: str
     value: float
     peers_median: float | None
     unit: str
+    quantity: str = ""
 
 
 @dataclass(frozen=True)

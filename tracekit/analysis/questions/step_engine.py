@@ -119,20 +119,15 @@ class StepEngine:
     def _priced(self, own: F64, fixed: npt.NDArray[np.bool_], usual: Usual | None, *, capped: bool) -> Saved:
         """What own times `own` and typical transfers of `fixed` instances save; less work saves at most itself."""
         likely = self.base_ns - self._step_ns(self.model, own, fixed, usual)
-        free = self.case.free_model
-        if not isinstance(free, StepModel) or coverage(self.case).matched == 1:
+        models = None if coverage(self.case).matched == 1 else self.case.timelines
+        if models is None:
             return Saved(likely, likely, likely)
-        low = self._pinned.recorded_ns - self._step_ns(self._pinned, own, fixed, usual)
-        high = self.base_ns - self._step_ns(free, own, fixed, usual)
+        low = models.pinned.recorded_ns - self._step_ns(models.pinned, own, fixed, usual)
+        high = self.base_ns - self._step_ns(models.free, own, fixed, usual)
         if capped:
             less = np.maximum(self.case.steps.own - own, 0.0)
             high = min(high, float(np.nansum(less)) / max(less.shape[1], 1))
         return Saved(likely, min(low, likely), max(high, likely))
-
-    @cached_property
-    def _pinned(self) -> StepModel:
-        pinned = self.case.pinned_model
-        return pinned if isinstance(pinned, StepModel) else self.model
 
     def _step_ns(
         self, model: StepModel, own: F64, fixed: npt.NDArray[np.bool_], usual: Usual | None

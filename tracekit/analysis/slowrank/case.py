@@ -26,6 +26,15 @@ from tracekit.timing.measured import Measured, StepRange, measure_run
 
 
 @dataclass(frozen=True)
+class Timelines:
+    """Models of one step from its traces, which differ in what waits without a match last."""
+
+    likely: StepModel  # as the groups and schedules that were found make them
+    pinned: StepModel  # as recorded, so that a cure saves least
+    free: StepModel  # as short as their transfers, so that it saves most
+
+
+@dataclass(frozen=True)
 class Case(Measured):
     """Everything a verdict rests on; times in ns."""
 
@@ -37,16 +46,32 @@ class Case(Measured):
     of_part: bool = False  # no step was recorded whole: what all ranks recorded counts as one
 
     @property
+    def table(self) -> TableModel | None:
+        """The model of an operation table; None where the case holds traces."""
+        return self.model if isinstance(self.model, TableModel) else None
+
+    @cached_property
+    def timelines(self) -> Timelines | None:
+        """The models that know what each rank does when; None of an operation table."""
+        found = self.model, self.pinned_model, self.free_model
+        likely, pinned, free = (m if isinstance(m, StepModel) else None for m in found)
+        return Timelines(likely, pinned, free) if likely and pinned and free else None
+
+    @property
+    def timeline(self) -> StepModel | None:
+        """The likeliest of `timelines`; None of an operation table."""
+        return self.model if isinstance(self.model, StepModel) else None
+
+    @property
     def base_ns(self) -> float:
         """The step that a saving of the model is a share of, ns: a table's lasts as long as its operations.
 
         Of traces it is the recorded step, because what is not matched may shorten the model's; where ranks drifted
         apart in the recording, a step of those that no longer do.
         """
-        model = self.model
-        if isinstance(model, TableModel):
-            return model.recorded_ns
-        return self.step_ns + model.recorded_ns - model.replayed_ns
+        if self.table is not None:
+            return self.table.recorded_ns
+        return self.step_ns + self.model.recorded_ns - self.model.replayed_ns
 
     @cached_property
     def waiting_parts(self) -> dict[int, WaitingParts]:

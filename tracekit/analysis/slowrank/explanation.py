@@ -26,7 +26,6 @@ from tracekit.analysis.slowrank.suspects import Answer
 from tracekit.analysis.slowrank.unrecorded.unseen_replay import waited_for_unseen
 from tracekit.analysis.slowrank.wording import add_traces, listed, ranks_in_words
 from tracekit.findings.explanation import Considered, EvidenceGap, Explanation, Outcome
-from tracekit.step_graph.table_model import TableModel
 from tracekit.thresholds.report import RANKS_CONSIDERED
 from tracekit.thresholds.slowrank import MIN_LOST_SHARE
 from tracekit.units import ms
@@ -161,7 +160,7 @@ def _gaps(case: Case) -> Iterator[EvidenceGap]:
         )
         yield EvidenceGap(what, ms(max(shrunk, 0.0)), what_would_decide(case))
     if case.residual_ns > 0:
-        host = "" if isinstance(case.model, TableModel) else ", with the host (ProfilerActivity.CPU)"
+        host = "" if case.table is not None else ", with the host (ProfilerActivity.CPU)"
         what = "the model of the step with nothing changed misses the recording"
         yield EvidenceGap(what, ms(case.residual_ns), f"record more steps{host}")
     unseen = waited_for_unseen(case)

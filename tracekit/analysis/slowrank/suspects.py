@@ -14,7 +14,7 @@ from tracekit.analysis.slowrank.hypotheses.suspect_work import (
     pace_beside,
     peers_of,
 )
-from tracekit.causes import ALWAYS, SPARED, Order
+from tracekit.causes import SPARED, Order
 from tracekit.findings import Cause, Evidence, PathLevel, Suspect, Verdict
 from tracekit.step_graph.statistics import confidence
 from tracekit.thresholds.launches import HOST_PACE
@@ -126,10 +126,15 @@ def agrees(suspect: Suspect, no_fault_ms: float = 0.0, spared_ms: float = 0.0) -
     exceeds theirs by half of the price or more. True where there was nobody to compare it with. `no_fault_ms` a step
     of its gaps count for nothing, and its kernels would be `spared_ms` longer if it waited as its peers do.
     """
-    over = [e.value - e.peers_median for e in suspect.evidence[: len(ALWAYS)] if e.peers_median is not None]
-    if len(over) < len(ALWAYS):
+    rows = [e for e in suspect.evidence if e.quantity and e.peers_median is not None]
+    over = {e.quantity: e.value - (e.peers_median or 0.0) for e in reversed(rows)}
+    if not {"own", "busy", "gap"} <= over.keys():
         return True
-    own, busy, gaps = over[0] - no_fault_ms + spared_ms, over[1] + spared_ms, over[2] - no_fault_ms
+    own, busy, gaps = (
+        over["own"] - no_fault_ms + spared_ms,
+        over["busy"] + spared_ms,
+        over["gap"] - no_fault_ms,
+    )
     part = {"gpu_compute": busy, "unknown": own}.get(suspect.cause, gaps)
     return own > 0 and part >= MAJORITY * suspect.lost_ms_per_step
 

@@ -14,7 +14,6 @@ from tracekit.analysis.slowrank.hypotheses.data_imbalance import dispersion
 from tracekit.analysis.slowrank.hypotheses.dealt_price import dealt_bounds
 from tracekit.analysis.slowrank.suspects import Answer, left_open
 from tracekit.step_graph.rank_timeline import RankTimeline
-from tracekit.step_graph.replay import StepModel
 from tracekit.step_graph.statistics import spread
 from tracekit.steps.steps import F64
 from tracekit.thresholds.slowrank import MIN_LOST_SHARE, UNEVEN_RATIO, Z_LIMIT
@@ -58,8 +57,8 @@ def varied_ns(case: Case) -> float:
     What the model misses is taken off, and so are single parts that stand out: these are accidents. Threads of a CPU
     get unequal shares of it, so that nothing is told there.
     """
-    model = case.model
-    if not isinstance(model, StepModel) or not all(o.on_gpu for o in case.ops.per_rank.values()):
+    model = case.timeline
+    if model is None or not all(o.on_gpu for o in case.ops.per_rank.values()):
         return 0.0
     ratio = dispersion(case).ratio
     if ratio <= UNEVEN_RATIO:

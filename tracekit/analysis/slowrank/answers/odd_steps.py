@@ -12,7 +12,6 @@ from tracekit.analysis.slowrank.case import Case, build
 from tracekit.analysis.slowrank.wording import listed
 from tracekit.findings import Quality
 from tracekit.intervals import I64
-from tracekit.step_graph.replay import StepModel
 from tracekit.thresholds.slowrank import FEWEST_USUAL_STEPS, MAJORITY, ODD_STEP
 
 
@@ -31,7 +30,7 @@ def without_odd_steps(case: Case) -> Case:
 
 def odd_steps(case: Case) -> tuple[int, ...]:
     """The numbers of the steps that are long because they hold operations that the usual ones do not."""
-    if not (case.steps.labelled and case.cut is None and isinstance(case.model, StepModel)):
+    if not (case.steps.labelled and case.cut is None and case.timeline is not None):
         return ()
     votes = Counter(column for row in range(len(case.steps.ranks)) for column in _odd_columns(case, row))
     most = MAJORITY * len(case.steps.ranks)

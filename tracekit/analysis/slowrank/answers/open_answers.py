@@ -140,8 +140,8 @@ _SIZES = (
 
 def contradicted_answer(case: Case) -> Answer:
     """Nobody works longer than the others, but the recorded waits do not follow from the operations as matched."""
-    if isinstance(case.model, TableModel):
-        return _idle_answer(case, case.model)
+    if case.table is not None:
+        return _idle_answer(case, case.table)
     reason = (
         f"no rank works longer than its peers, but a replay of the recorded steps misses what the ranks waited by "
         f"{ms(case.pinned_residual_ns):.1f} ms of {ms(case.step_ns):.1f} ms a step: steps or operations of different "
@@ -189,7 +189,7 @@ def lopsided_answer(case: Case, found: Lopsided) -> Answer:
 def why_open(case: Case) -> str:
     """Why a price is an interval: waits without partners, launches that were not recorded, gaps in a table."""
     matched = coverage(case).matched
-    if isinstance(case.model, TableModel):
+    if case.table is not None:
         return (
             f"the model of the table's operations misses the recorded steps by {ms(case.residual_ns):.1f} ms"
         )
@@ -233,7 +233,7 @@ def only_step_answer(case: Case, found: Undecided) -> Answer:
 
 def whole_steps(case: Case) -> str:
     """What decides where one step alone was compared."""
-    return _STEPS_OF_TABLE if isinstance(case.model, TableModel) else _WHOLE_STEPS
+    return _STEPS_OF_TABLE if case.table is not None else _WHOLE_STEPS
 
 
 _STEPS_OF_TABLE: Final = "write three whole steps or more of every rank into the table"
@@ -266,10 +266,10 @@ def near_answer(case: Case, found: Undecided) -> Answer:
 
 def unexplained_table_answer(case: Case) -> Answer | None:
     """The answer that an operation table loses time which nothing explains; None where it does not."""
-    if not isinstance(case.model, TableModel):
+    if case.table is None:
         return None
-    lost = unexplained_ns(case, case.model)
-    if lost < UNEXPLAINED * case.model.recorded_ns:
+    lost = unexplained_ns(case, case.table)
+    if lost < UNEXPLAINED * case.table.recorded_ns:
         return None
     reason = (
         f"no rank, stage or link costs {MIN_LOST_SHARE:.0%} of the step, but typical work of every operation would "

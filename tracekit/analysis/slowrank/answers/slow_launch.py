@@ -19,7 +19,6 @@ from tracekit.analysis.slowrank.hypotheses.suspect_work import pace_beside
 from tracekit.analysis.slowrank.suspects import Answer, explain_rank, suspect_of
 from tracekit.causes import CAUSES
 from tracekit.findings import Evidence
-from tracekit.step_graph.replay import StepModel
 from tracekit.thresholds.launches import HOST_PACE, LAUNCH_CANDIDATES
 from tracekit.thresholds.slowrank import MIN_LOST_SHARE, RECURRING_SHARE, STAGE_TELLING_PEERS
 from tracekit.thresholds.tables import ENOUGH_STEPS
@@ -43,7 +42,7 @@ def slow_launch(case: Case) -> SlowLaunch | None:
     The others wait for it in every step, its host needs longer between launches than its peers', and the step would be
     shorter if it issued as any of these does, by more than the model misses the recording.
     """
-    if not isinstance(case.model, StepModel) or len(case.steps.numbers) < ENOUGH_STEPS:
+    if case.timeline is None or len(case.steps.numbers) < ENOUGH_STEPS:
         return None
     if coverage(case).matched != 1:
         return None

@@ -32,9 +32,7 @@ def dumps_time_communication(case: Case, answer: Answer) -> Answer:
         if placed and not _waits_least(case, answer.suspects[0].rank):
             return _too_coarse(answer)
         own = tuple(
-            replace(
-                s, cause="unknown", evidence=tuple(e for e in s.evidence if e.what.startswith("own time"))
-            )
+            replace(s, cause="unknown", evidence=tuple(e for e in s.evidence if e.quantity == "own"))
             for s in answer.suspects
         )
         return replace(answer, cause="unknown", suspects=own)
@@ -52,8 +50,9 @@ def _healthy_by_dumps(case: Case, answer: Answer) -> Answer:
     largest = float(np.nanmax(np.nan_to_num(case.found.mean, nan=0.0)))
     if largest < DUMP_DOUBT * case.step_ns:
         return answer
-    reason = answer.reason.replace("no rank", "dumps show waiting, but no rank", 1)
-    return left_open(f"{reason}; profiler traces of the same job would tell more")
+    return left_open(
+        f"dumps show waiting, but {answer.reason}; profiler traces of the same job would tell more"
+    )
 
 
 def _waits_least(case: Case, rank: int) -> bool:

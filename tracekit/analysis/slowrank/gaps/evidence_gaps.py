@@ -19,7 +19,6 @@ from tracekit.analysis.slowrank.wording import add_traces
 from tracekit.findings import Coverage
 from tracekit.rank_events.operation_names import MESSAGES
 from tracekit.rank_events.step_marks import NO_STEP
-from tracekit.step_graph.table_model import TableModel
 from tracekit.steps.compute_time import compute_in_steps
 from tracekit.thresholds.slowrank import (
     CANDIDATE_SHARE,
@@ -254,7 +253,7 @@ def what_would_decide(case: Case) -> str:
         _GROUPS: float(ops.exposed[open_ & (ops.channel < 0) & ~message].sum()),
     }
     worst = max(spent, key=lambda k: spent[k])
-    if isinstance(case.model, TableModel) and worst != _ADD:
+    if case.table is not None and worst != _ADD:
         return _ROWS if spent[worst] > 0 else _STEPS
     if spent[worst] <= 0:
         return _LAUNCHES if not np.isfinite(ops.at_ready).all() else _STEPS

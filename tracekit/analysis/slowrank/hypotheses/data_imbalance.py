@@ -11,7 +11,6 @@ from tracekit.analysis.slowrank.hypotheses.dealt_price import dealt_ns
 from tracekit.analysis.slowrank.hypotheses.host_bound import levelling_saves_ns
 from tracekit.analysis.slowrank.hypotheses.uneven_micro_batches import lasting_ns, uneven_batches_ns
 from tracekit.step_graph.statistics import MAD_TO_SIGMA
-from tracekit.step_graph.table_model import TableModel
 from tracekit.steps.features import read_features
 from tracekit.steps.steps import F64
 from tracekit.thresholds.slowrank import (
@@ -34,8 +33,8 @@ def uneven_data(case: Case) -> float:
     does, it is that of every rank working like the median of its peers in each part of the step; of an operation table,
     that of micro-batches that are not alike.
     """
-    if isinstance(case.model, TableModel):
-        dealt = uneven_batches_ns(case, case.model)
+    if case.table is not None:
+        dealt = uneven_batches_ns(case, case.table)
         return dealt if dealt >= MIN_LOST_SHARE * case.step_ns else 0.0
     dealt = dealt_ns(case)
     if dealt >= MIN_LOST_SHARE * case.step_ns:
@@ -50,8 +49,8 @@ def data_explains(case: Case, uneven: float, rows: Sequence[int], gain: float) -
 
     An operation table tells what they would cost if all micro-batches were alike.
     """
-    if isinstance(case.model, TableModel):
-        return 0 < uneven >= lasting_ns(case, case.model, rows)
+    if case.table is not None:
+        return 0 < uneven >= lasting_ns(case, case.table, rows)
     return uneven > LEVELLING_GAIN * gain
 
 

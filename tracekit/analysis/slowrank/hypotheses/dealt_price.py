@@ -47,10 +47,12 @@ _KNOWN: Final = "dealt_bounds"
 
 
 def _priced(case: Case) -> Dealt:
-    model = case.model
     waited = float(np.where(case.analysed, case.ops.exposed, 0).sum()) / max(case.steps.wall.size, 1)
-    if not isinstance(model, StepModel) or waited < MIN_LOST_SHARE * case.step_ns:
+    little = waited < MIN_LOST_SHARE * case.step_ns
+    models = None if little else case.timelines
+    if models is None:
         return Dealt(0.0, 0.0)
+    model = models.likely
     read = read_kernels(case)
     found = followers(case, read) if read is not None else None
     if read is None or found is None:
@@ -60,10 +62,7 @@ def _priced(case: Case) -> Dealt:
         return Dealt(levelled, levelled)
     factor = {row: _factors(read, found, row) for row in read.by_row}
     low = max(model.recorded_ns - model.rescaled_ns(_all_cuts(case, model, read, factor)), 0.0)
-    free = case.free_model
-    if not isinstance(free, StepModel):
-        return Dealt(low, low)
-    most = model.recorded_ns - free.rescaled_ns(_all_cuts(case, free, read, factor))
+    most = model.recorded_ns - models.free.rescaled_ns(_all_cuts(case, models.free, read, factor))
     return Dealt(low, max(low, min(most, _longest_taken_off(case, read, factor))))
 
 

@@ -33,7 +33,7 @@ def explained(
     longer its kernels would be beside communication that waits for others, as its peers' are.
     """
     if not peers:
-        return "unknown", (Evidence("own time a step", ms(suspect.own), None, "ms"),), None
+        return "unknown", (Evidence("own time a step", ms(suspect.own), None, "ms", "own"),), None
     rank = replace(_beside(suspect, peers), no_fault=no_fault, spared=spared)
     evidence = _evidence(rank, ALWAYS)
     if rank.over("own") <= 0:
@@ -50,7 +50,7 @@ def explained(
 def _evidence(rank: Comparison, rows: Sequence[Row]) -> tuple[Evidence, ...]:
     device = "GPU" if rank.on_gpu else "CPU"
     return tuple(
-        Evidence(row.what.format(device=device), ms(rank.mine[q]), ms(rank.peers[q]), "ms")
+        Evidence(row.what.format(device=device), ms(rank.mine[q]), ms(rank.peers[q]), "ms", q)
         for row in rows
         if (q := row.quantity) is not None
         and (row.least_share is None or rank.over(q) > row.least_share * rank.over("own"))

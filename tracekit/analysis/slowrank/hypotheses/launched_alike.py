@@ -23,14 +23,15 @@ def saved_as_peers(case: Case, places: Places, row: int) -> F64:
 
     The first peers are asked that run the same operations; none further once one of them saves less than is named.
     """
-    if not isinstance(case.model, StepModel):
+    model = case.timeline
+    if model is None:
         return np.zeros(0)
     stage = next(g for g in case.stages if row in g)
     saved: list[float] = []
     for mate in np.roll(stage, -int(np.flatnonzero(stage == row)[0]))[1:].tolist():
-        model = _as_peer(case, case.model, places, (row, mate))
-        if model is not None:
-            saved.append(case.model.recorded_ns - model.recorded_ns)
+        quick = _as_peer(case, model, places, (row, mate))
+        if quick is not None:
+            saved.append(model.recorded_ns - quick.recorded_ns)
         if len(saved) == LAUNCH_PEERS or (saved and saved[-1] < MIN_LOST_SHARE * case.step_ns):
             break
     return np.array(saved)

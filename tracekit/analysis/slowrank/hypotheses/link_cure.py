@@ -11,7 +11,6 @@ import numpy.typing as npt
 
 from tracekit.analysis.slowrank.case import Case
 from tracekit.step_graph.replay import StepModel
-from tracekit.step_graph.table_model import TableModel
 from tracekit.steps.steps import F64
 from tracekit.thresholds.slowrank import CONTENTION, SUSPECT_SHARE
 
@@ -22,18 +21,17 @@ def prices(case: Case, late: F64) -> tuple[float, float, float]:
     Compute beside an operation that waits for a late transfer takes longer, which only `high` counts. No rank can save
     more than it spends in late transfers.
     """
-    own, model = case.steps.own, case.model
+    own, models = case.steps.own, case.timelines
     transfer = np.maximum(case.waits.transfer - _with_mates(case, late), 0.0)
-    pinned, free = case.pinned_model, case.free_model
-    if not (isinstance(model, StepModel) and isinstance(pinned, StepModel) and isinstance(free, StepModel)):
-        gain = model.recorded_ns - model.step_ns(own, transfer)
+    if models is None:
+        gain = case.model.recorded_ns - case.model.step_ns(own, transfer)
         return gain, gain, gain
     gain, low, high = (
-        model.recorded_ns
+        models.likely.recorded_ns
         - _cured(case, m, late).step_ns(own, np.minimum(m.transfer[: len(transfer)], transfer))
-        for m in (model, pinned, free)
+        for m in (models.likely, models.pinned, models.free)
     )
-    low += pinned.recorded_ns - model.recorded_ns
+    low += models.pinned.recorded_ns - models.likely.recorded_ns
     hidden = (case.waits.wait - case.waits.exposed_wait).astype(np.float64)
     waited = np.where(case.ops.instance >= 0, late[case.ops.instance], 0.0)
     high += case.residual_ns + CONTENTION * _most_on_a_rank(case, hidden)
@@ -46,7 +44,7 @@ def dear_channels(case: Case, slow: Iterable[int], late: F64) -> set[int]:
     Only an operation table tells what one channel costs alone; else all of them are returned. Messages of stages differ
     by design, as those with an embedding do, so what costs little beside the dearest channel is no part of its fault.
     """
-    if not isinstance(case.model, TableModel):
+    if case.table is None:
         return set(slow)
     channel = case.ops.channel[case.waits.first_row]
     alone = {c: prices(case, np.where(channel == c, late, 0.0))[0] for c in slow}

@@ -40,10 +40,10 @@ class LoneFault:
 
 def lone_fault(case: Case, stage: LongStage) -> LoneFault | None:
     """The dearest fault of a rank that `stage` holds alone; None where stages hold several ranks, or none shows."""
-    model = case.model
+    model = case.timeline
     alone = all(len(rows) == 1 for rows in case.stages) and len(case.mesh.coordinates) == len(case.stages)
     on_gpu = all(r.on_gpu for r in case.ops.per_rank.values())
-    if not alone or not on_gpu or not isinstance(model, StepModel):
+    if not alone or not on_gpu or model is None:
         return None
     others = [r for r in range(len(case.steps.ranks)) if r not in stage.rows]
     if len(others) < STAGE_TELLING_PEERS - 1:

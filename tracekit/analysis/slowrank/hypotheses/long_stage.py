@@ -176,7 +176,7 @@ def _any_longer(found: Excess) -> bool:
 
 def _contention(case: Case) -> F64:
     """How much longer communication makes the compute of each recorded stage, stages × steps, ns; 0 where unknown."""
-    if isinstance(case.model, TableModel) or not all(r.on_gpu for r in case.ops.per_rank.values()):
+    if case.table is not None or not all(r.on_gpu for r in case.ops.per_rank.values()):
         return np.zeros((len(_seen(case)), len(case.steps.numbers)))
     return stage_contention(case, _seen(case))
 
@@ -220,7 +220,7 @@ def _alike(case: Case) -> list[npt.NDArray[np.int64]]:
 def _compute(case: Case) -> F64 | None:
     """Compute of each rank in each step, ns; None where the trace does not tell it from what a rank does besides."""
     on_gpu = all(r.on_gpu for r in case.ops.per_rank.values())
-    if isinstance(case.model, TableModel) or not on_gpu:
+    if case.table is not None or not on_gpu:
         return None
     computed = compute_in_steps(case.ops, case.steps)
     return computed if np.nansum(computed) > 0 else None
@@ -245,8 +245,8 @@ def _price(case: Case, found: Sequence[_Longer]) -> LongStage:
     order = sorted(np.concatenate([one.rows for one in found]).tolist(), key=lambda r: (-float(spent[r]), r))
     longer = max(float(np.nanmean(found[0].over)), 0.0)
     most = max(sum(float(np.nanmean(one.over)) for one in found), 0.0)
-    if isinstance(case.model, TableModel):
-        gain = low = case.model.typical_saves_ns(order)
+    if case.table is not None:
+        gain = low = case.table.typical_saves_ns(order)
         high = gain + case.residual_ns
     else:
         gain = max(case.model.recorded_ns - case.model.step_ns(cured), 0.0)
@@ -258,13 +258,12 @@ def _price(case: Case, found: Sequence[_Longer]) -> LongStage:
 
 def _without_gaps(case: Case, stage: _Longer, priced: LongStage) -> LongStage:
     """`priced`, with prices of a cure that shortens only the longest gaps of the `stage`, if its model tells."""
-    if not isinstance(case.model, StepModel):
+    models = case.timelines
+    if models is None:
         return priced
-    cuts = without_gaps(case, case.model, stage.rows.tolist(), stage.over)
+    cuts = without_gaps(case, models.likely, stage.rows.tolist(), stage.over)
     gain, low, high = (
-        model.recorded_ns - model.rescaled_ns(cuts)
-        for model in (case.model, case.pinned_model, case.free_model)
-        if isinstance(model, StepModel)
+        model.recorded_ns - model.rescaled_ns(cuts) for model in (models.likely, models.pinned, models.free)
     )
     if gain < priced.gain:
         return priced
@@ -276,8 +275,8 @@ def _loading_costs(case: Case, stage: _Longer, loaders: Sequence[int], least: fl
 
     Others of the stage may stand still as long. True where the model of a table tells no gaps.
     """
-    model = case.model
-    if not isinstance(model, StepModel):
+    model = case.timeline
+    if model is None:
         return True
     usual = _levels(case, case.steps.own)[_place(case, stage.rows)] - stage.over
     cuts: Cuts = {}

@@ -16,7 +16,6 @@ from tracekit.analysis.slowrank.hypotheses.gap_cure import Cuts, without_gaps
 from tracekit.analysis.slowrank.hypotheses.host_bound import unstalled_saves_ns
 from tracekit.analysis.slowrank.hypotheses.suspect_work import features_of
 from tracekit.findings import Cause
-from tracekit.step_graph.replay import StepModel
 from tracekit.step_graph.statistics import median_of_others, spread
 from tracekit.steps.compute_time import compute_in_steps, inside_each, windows_of
 from tracekit.steps.steps import F64
@@ -60,7 +59,7 @@ def moving_stalls(case: Case) -> MovingStalls | None:
 
     Else those of late loaders that strike all ranks of some steps together.
     """
-    if not isinstance(case.model, StepModel) or len(case.steps.numbers) < 2:
+    if case.timeline is None or len(case.steps.numbers) < 2:
         return None
     gaps = case.steps.own - compute_in_steps(case.ops, case.steps)
     over = _outliers(gaps - median_of_others(gaps, case.stages), case.step_ns)
@@ -75,11 +74,11 @@ def moving_stalls(case: Case) -> MovingStalls | None:
 
 def _priced(case: Case, found: MovingStalls) -> MovingStalls | None:
     """`found` with its price; None where that is below 2 % of the step, or the model's error."""
-    over, model = found.over, case.model
+    over, model = found.over, case.timeline
     most = float(over.max(axis=0).sum()) / len(
         case.steps.numbers
     )  # no cure saves more than the longest of each step
-    if most < MIN_LOST_SHARE * case.step_ns or not isinstance(model, StepModel):
+    if most < MIN_LOST_SHARE * case.step_ns or model is None:
         return None
     cuts: Cuts = {}
     for row in np.flatnonzero(over.any(axis=1)).tolist():

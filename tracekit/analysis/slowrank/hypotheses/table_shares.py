@@ -5,14 +5,13 @@ overlap, because ranks wait for whichever is longest, so that shares add up to m
 """
 
 from tracekit.analysis.slowrank.case import Case
-from tracekit.step_graph.table_model import TableModel
 from tracekit.thresholds.slowrank import MIN_LOST_SHARE
 from tracekit.units import ms
 
 
 def everybody_ns(case: Case, gain: float) -> float:
     """Return what typical work on all ranks saves where the model is an operation table's, else `gain`; ns a step."""
-    return max(gain, case.model.lost_ns) if isinstance(case.model, TableModel) else gain
+    return gain if case.table is None else max(gain, case.table.lost_ns)
 
 
 def share_in_words(case: Case, cure: str, gain: float, others: dict[str, float]) -> str:
@@ -20,9 +19,9 @@ def share_in_words(case: Case, cure: str, gain: float, others: dict[str, float])
 
     It is empty where the run is no operation table. Others below the least cost of a finding are left out.
     """
-    if not isinstance(case.model, TableModel) or case.model.lost_ns <= 0:
+    if case.table is None or case.table.lost_ns <= 0:
         return ""
-    whole = case.model.lost_ns
+    whole = case.table.lost_ns
     told = f"; {cure} alone saves {ms(gain):.1f} ms a step, {gain / whole:.0%} of what typical work everywhere saves"
     rest = [
         f"{other} alone {ns / whole:.0%} ({ms(ns):.1f} ms)"

@@ -14,7 +14,6 @@ from tracekit.analysis.slowrank.hypotheses.host_bound import alike, hosts_known,
 from tracekit.analysis.slowrank.hypotheses.suspect_work import features_of, peers_of
 from tracekit.causes import CAUSES
 from tracekit.findings import Suspect
-from tracekit.step_graph.table_model import TableModel
 from tracekit.steps.features import Features
 from tracekit.thresholds.launches import HOST_SILENT_NS
 from tracekit.thresholds.slowrank import MAJORITY
@@ -29,7 +28,7 @@ def may_be_pace(case: Case, suspect: Suspect, suspects: Sequence[Suspect]) -> bo
     """
     row = case.steps.row(suspect.rank)
     asked = CAUSES[suspect.cause].on_host and case.ops.per_rank[suspect.rank].on_gpu
-    if isinstance(case.model, TableModel) or not asked:
+    if case.table is not None or not asked:
         return False
     recorded, loads = hosts_known(case, np.array([row])), suspect.cause == "dataloader"
     if loads or recorded:

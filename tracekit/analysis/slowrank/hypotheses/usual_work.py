@@ -6,7 +6,7 @@ from tracekit.analysis.slowrank.case import Case
 from tracekit.intervals import I64, covered_until, subtract
 from tracekit.step_graph.own_parts import Parts
 from tracekit.step_graph.rank_timeline import RankTimeline
-from tracekit.step_graph.replay import StepModel, Usual
+from tracekit.step_graph.replay import Usual
 from tracekit.step_graph.waiting_parts import WaitingParts
 from tracekit.steps.steps import F64
 
@@ -21,12 +21,13 @@ def usual_of(case: Case, rows: I64) -> Usual:
     peers = _peers(case, rows)
     found = case.model.usual(peers)
     spared: dict[tuple[int, int], WaitingParts] = {}
-    if isinstance(case.model, StepModel):
+    if case.timeline is not None:
+        runs = case.timeline.runs
         others = [(row, parts) for row, parts in case.waiting_parts.items() if row not in peers]
-        spared = {(n, row): parts for n in range(len(case.model.runs)) for row, parts in others}
+        spared = {(n, row): parts for n in range(len(runs)) for row, parts in others}
         for (n, row), (which, _) in found.items():
             if row in case.met.by_compute:
-                lines = {line.row: line for line in case.model.runs[n][1]}
+                lines = {line.row: line for line in runs[n][1]}
                 mates = [lines[o] for o in peers[row].tolist() if o in lines]
                 found[n, row] = which, _quick_compute(case, lines[row], lines[row].parts[which], mates)
     return {**spared, **found}

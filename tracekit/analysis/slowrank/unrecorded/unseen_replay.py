@@ -17,7 +17,6 @@ from tracekit.analysis.slowrank.unrecorded.unrecorded import (
     partial_rows,
     waited_for_missing,
 )
-from tracekit.step_graph.replay import StepModel
 from tracekit.step_graph.unseen_ranks import with_unseen
 from tracekit.thresholds.slowrank import MIN_LOST_SHARE, UNSEEN_ERROR
 
@@ -26,9 +25,9 @@ def with_typical_unseen(case: Case) -> Case | None:
     """`case` whose model holds unseen ranks as well; None where they do not matter, or it misses what was recorded."""
     least = MIN_LOST_SHARE * case.step_ns
     unseen = waited_for_missing(case)
-    if not isinstance(case.model, StepModel) or max(unseen.known, unseen.undecided) < least:
+    if case.timeline is None or max(unseen.known, unseen.undecided) < least:
         return None
-    model = with_unseen(case, case.model, case.found)
+    model = with_unseen(case, case.timeline, case.found)
     if model is None:
         return None
     found = replace(case, model=model, seen=case.model)
@@ -52,19 +51,19 @@ def waited_for_unseen(case: Case) -> Unseen:
 
 def _transfers(case: Case) -> dict[int, float]:
     """By operation with an unseen member the transfer that the model gives it, ns: it may be a wait for that one."""
-    model, missing = case.model, frozenset(case.missing)
-    if not isinstance(model, StepModel):
+    model, missing = case.timeline, frozenset(case.missing)
+    if model is None:
         return {}
     return {row: float(model.transfer[model.instance[row]]) for row in partial_rows(case, missing)}
 
 
 def _left(case: Case) -> float:
     """The most that a rank stood still on one axis beyond what the model of `case` gives, ns a step."""
-    if not isinstance(case.model, StepModel):
+    if case.timeline is None:
         return 0.0
     ops = case.ops
     over = np.where(case.analysed, ops.exposed, 0).astype(np.float64)
-    event, stood = case.model.replay()
+    event, stood = case.timeline.replay()
     np.subtract.at(over, event[event < len(over)], stood[event < len(over)])
     left: dict[tuple[int, str], float] = defaultdict(float)
     for row in np.flatnonzero(over).tolist():
