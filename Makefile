@@ -82,6 +82,7 @@ lint: $(STAMP)
 	@$(BIN)/mypy
 	@$(BIN)/mypy cli
 	@$(BIN)/lint-imports --no-cache
+	@$(BIN)/codespell -D - -D tests/house/words.txt *.md docs launch sample_traces cli numerics reftrain studies tracekit tests
 
 # docs/ as a site in docs_site/, which asks nothing of a network; a link that leads nowhere or an option untold fails.
 docs: $(DOCS_STAMP)
@@ -131,7 +132,7 @@ ABLATION ?=
 ablation: $(STAMP)
 	@$(BIN)/python -m tests.paired.ablation $(ABLATION)
 
-# The answers to the jobs that were looked at, written anew; a quarter of an hour.
+# The answers to the jobs that were looked at, written again; a quarter of an hour.
 goldens: $(STAMP)
 	@$(BIN)/python -m tests.paired --save tests/paired/goldens.jsonl $(PAIRED)
 

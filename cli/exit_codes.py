@@ -56,7 +56,7 @@ def of_verdict(verdict: str, fail_on: Collection[str]) -> int:
 def of_comparison(verdict: str) -> int:
     """Exit code of `numerics compare` and `ladder`.
 
-    1 for what must be mended, 3 for runs that cannot be compared, 4 for undecided.
+    1 for what must be fixed, 3 for runs that cannot be compared, 4 for undecided.
     """
     return {
         "bug": FAILED_ON,

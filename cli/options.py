@@ -35,7 +35,7 @@ def steps(_ctx: click.Context, _param: click.Parameter, text: str | None) -> lis
             begin = int(first) if first else None
             end = (int(last) if last else None) if colon else (begin or 0) + 1
         except ValueError:
-            raise click.BadParameter(f"{part!r} is no range of steps; write 3:8, 5, :4 or 4:") from None
+            raise click.BadParameter(f"{part!r} is not a range of steps; write 3:8, 5, :4 or 4:") from None
         if not part.strip() or (begin is not None and end is not None and end <= begin):
             raise click.BadParameter(f"{part!r} is an empty range of steps; write 3:8 for steps 3 to 7")
         ranges.append((begin, end))
@@ -51,7 +51,9 @@ def fail_on(
         kinds = frozenset(k.strip() for k in (text or "").split(",") if k.strip())
         unknown = sorted(kinds - {*verdicts, "any"})
         if unknown:
-            raise click.BadParameter(f"{unknown[0]!r} is no verdict; choose from {', '.join(verdicts)}, any")
+            raise click.BadParameter(
+                f"{unknown[0]!r} is not a verdict; choose from {', '.join(verdicts)}, any"
+            )
         return kinds
 
     return parse
@@ -59,7 +61,7 @@ def fail_on(
 
 @dataclass(frozen=True)
 class Axes:
-    """Which mesh the job runs on: its sizes and its order, None where the groups tell."""
+    """The mesh given on the command line: its sizes and its order; None means inferred from the groups."""
 
     mesh: dict[str, int] | None
     order: tuple[str, ...] | None
@@ -139,7 +141,7 @@ def _page(_ctx: click.Context, _param: click.Parameter, text: str | None) -> str
     if text is None:
         return None
     if text == "-":
-        raise click.BadParameter("a page is no text for a terminal; name a file")
+        raise click.BadParameter("a page is not text for a terminal; name a file")
     check_extra("report", "--html")
     check_writable(text)
     return text
@@ -180,7 +182,7 @@ def _trace(_ctx: click.Context, _param: click.Parameter, text: str | None) -> st
     if text is None:
         return None
     if text == "-":
-        raise click.BadParameter("a trace is no text for a terminal; name a file")
+        raise click.BadParameter("a trace is not text for a terminal; name a file")
     check_extra("perfetto", "--perfetto")
     check_writable(text)
     return text

@@ -28,8 +28,8 @@ Form = Callable[[], str | bytes]
 def emit(text: str, document: Form, json_to: str | None, *others: tuple[Form, str | None]) -> None:
     """Print the answer as text, and write it as JSON and in the `others` forms into the files named.
 
-    A form whose target is `-` is printed in place of the text; one whose target is None is not written. Files go first,
-    so that a reader of stdout that leaves early costs none. Where stdout is closed, a file is answer enough.
+    A form with the target `-` is printed instead of the text; a form with the target None is not written. Files are
+    written first, so they exist even if the reader of stdout leaves early. If stdout is closed, a file suffices.
     """
     forms = [(document, json_to), *others]
     files = [(form, target) for form, target in forms if target not in (None, "-")]
@@ -68,9 +68,9 @@ def write_file(target: str | Path, text: str | bytes) -> None:
 
 
 def check_writable(target: str | Path) -> None:
-    """Raise OutputError where a file cannot be written, before the work whose answer it is to hold.
+    """Raise OutputError if a file cannot be written; called before the work that fills it.
 
-    BadParameter where its name is empty, as that of an unset variable.
+    Raises BadParameter if its name is empty, as from an unset variable.
     """
     if str(target) == "":
         raise click.BadParameter("it is empty; name a file")

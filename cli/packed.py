@@ -10,13 +10,13 @@ Decorator = Callable[[Command], Command]
 
 
 class Packed(Protocol):
-    """A dataclass whose fields are the names of options."""
+    """A dataclass with the names of options as fields."""
 
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
 
 
 def packed(name: str, kind: type[Packed], *options: Decorator) -> Decorator:
-    """Decorate a command with `options`, whose values it takes as one `kind` called `name`; the rest keep defaults."""
+    """Decorate a command with `options`; it takes their values as one `kind` called `name`, the rest keep defaults."""
     names = [field.name for field in fields(kind)]
 
     def decorate(command: Command) -> Command:

@@ -80,9 +80,9 @@ class Program(click.Group):
         return name, command, rest
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command; a refusal tells which options were set from outside the command line.
+        """Run the command; an error names the options that were set outside the command line.
 
-        An import that fails for want of a package of an extra becomes a MissingExtraError.
+        A failed import of a package of an extra becomes a MissingExtraError.
         """
         try:
             return super().invoke(ctx)
@@ -109,9 +109,9 @@ class Program(click.Group):
 def program(
     folder: str, sections: Mapping[str, Sequence[Command]]
 ) -> Callable[[Callable[[], None]], Program]:
-    """Decorate the function whose docstring is the help of a program.
+    """Decorate a function with the help of a program as its docstring.
 
-    `sections` are its commands by purpose, whose modules lie in `folder`.
+    `sections` are its commands by purpose; their modules are in `folder`.
     """
 
     def decorate(function: Callable[[], None]) -> Program:
@@ -169,7 +169,7 @@ def reported(name: str) -> Iterator[None]:
 
 
 def _tell_notes(error: BaseException) -> None:
-    """Show what an error tells besides its sentence, as files that could not be used: the first notes."""
+    """Print the first notes of an error, such as the files that could not be used."""
     from tracekit.text import plain
 
     notes: list[str] = getattr(error, "__notes__", [])
@@ -180,7 +180,7 @@ def _tell_notes(error: BaseException) -> None:
 
 
 def _sentence(error: BaseException, code: int) -> str:
-    """What the user is told of an error, without control characters that a terminal would obey."""
+    """Return the message of an error for the user, without control characters that a terminal would obey."""
     from tracekit.text import plain
 
     if code == exit_codes.INTERRUPTED:

@@ -24,7 +24,7 @@ MOST_BYTES: Final = 1_000_000
 def read_settings(program: str, command: click.Command, name: str) -> dict[str, Any]:
     """Values of the options of a command by parameter, as `[program.name]` of the file gives them.
 
-    Raises UsageError where the file is no TOML, or names an option that the command has not.
+    Raises UsageError where the file is not TOML, or names an option that the command has not.
     """
     path = settings_file()
     if path is None:
@@ -70,9 +70,9 @@ def _parsed(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(read_small(path, MOST_BYTES).decode())
     except OSError as error:
-        raise UsageError(f"{path}: {error.strerror}; mend it, or {NAMED}") from error
+        raise UsageError(f"{path}: {error.strerror}; fix it, or {NAMED}") from error
     except (ValueError, RecursionError) as error:
-        raise UsageError(f"{path}: no TOML ({error}); mend it, or name another file by {NAMED}") from error
+        raise UsageError(f"{path}: not TOML ({error}); fix it, or name another file by {NAMED}") from error
 
 
 def _table(tables: Mapping[str, Any], key: str, path: Path) -> dict[str, Any]:

@@ -25,9 +25,9 @@ _PARALLEL_FROM = 2_000_000
 
 @dataclass(frozen=True)
 class Source:
-    """Files that a command reads: `inputs` as named, which `job` of several, processes, and no progress if quiet.
+    """The files that a command reads: `inputs` as named, the `job` of several, processes, and no progress if quiet.
 
-    engine, address: who reads in place of processes here, and where it is.
+    engine, address: the engine that reads instead of processes here, and its address.
     """
 
     inputs: tuple[str, ...]
@@ -78,7 +78,7 @@ class Source:
 
 @dataclass(frozen=True)
 class Pair:
-    """Two runs that a command compares, and who reads them, as in `Source`."""
+    """The two runs that a command compares, and how they are read, as in `Source`."""
 
     before: str
     after: str

@@ -46,7 +46,7 @@ class _Stream(io.FileIO):
 def prepare() -> None:
     """Replace the standard streams of this process, unless others did, so that writing to them fails politely.
 
-    Numbers of closed streams are taken by /dev/null: no file that is opened later gets what was meant for a terminal.
+    /dev/null takes the numbers of closed streams, so that no file opened later receives output for a terminal.
     """
     for number in (0, _OUT, _ERR):
         try:

@@ -50,7 +50,7 @@ from .program import Command, program, run
             Command(
                 "mesh",
                 "mesh",
-                "Which mesh the job runs on, and which process groups tell it.",
+                "Which mesh the job runs on, and which process groups show it.",
             ),
             Command(
                 "ingest",

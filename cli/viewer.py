@@ -15,11 +15,11 @@ HOST: Final = "127.0.0.1"
 PORT: Final = 9001
 """The one port from which the viewer's own policy lets it read."""
 _CLIENT_S: Final = 30.0
-"""Seconds for which a browser that says nothing more is listened to."""
+"""Seconds to wait for more data from a silent browser."""
 
 
 class _Lender(ThreadingHTTPServer):
-    """Holds the trace, its path, which nobody can guess, and whether it was fetched."""
+    """Holds the trace, its unguessable path, and whether it was fetched."""
 
     daemon_threads = True
 
@@ -44,7 +44,7 @@ class _Handler(BaseHTTPRequestHandler):
     }
 
     def do_GET(self) -> None:
-        """Send the trace to the first who asks for it; whoever asks again, or for anything else, finds nothing."""
+        """Send the trace for the first request; further requests, and requests for other paths, get 404."""
         if self.path != self.server.path or self.server.fetched.is_set():
             self._answer(404, b"")
             return
@@ -52,7 +52,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.server.fetched.set()
 
     def do_OPTIONS(self) -> None:
-        """Tell the browser that the viewer may ask."""
+        """Allow the viewer to fetch from this address."""
         self._answer(204 if self.path == self.server.path else 404, b"")
 
     def _answer(self, status: int, body: bytes) -> None:
@@ -72,8 +72,7 @@ class _Handler(BaseHTTPRequestHandler):
 def lent(trace: bytes, port: int | None = None) -> Iterator[tuple[str, Event]]:
     """Lend the address of the viewer with this trace, and an event that is set once it was fetched.
 
-    port: on this machine; the viewer's where it is None, any free one where it is 0. Raises InputError where it is
-    taken.
+    port: the port on this machine; None is the viewer's port, 0 any free one. Raises InputError if it is taken.
     """
     try:
         server = _Lender(trace, PORT if port is None else port)

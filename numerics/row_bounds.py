@@ -33,7 +33,7 @@ def fault_in(table: pa.Table) -> str | None:
         found = pc.min_max(column)
         least, most = found["min"].as_py(), found["max"].as_py()
         if column.null_count or (least is not None and not low <= least <= most < end):
-            return f"column {name} holds what is none"
+            return f"column {name} holds a value that is not text"
     try:
         for text in _texts(table, "global_shape"):
             _bounded(parse_shape(text))

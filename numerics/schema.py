@@ -183,12 +183,12 @@ def format_shape(shape: Sequence[int]) -> str:
 
 
 def parse_shape(text: str) -> tuple[int, ...]:
-    """Return the shape that `format_shape` wrote. ValueError where the text is no shape."""
+    """Return the shape that `format_shape` wrote. ValueError where the text is not a shape."""
     if not text:
         return ()
     shape = tuple(int(part) for part in text.split("x"))
     if any(size < 0 for size in shape) or len(shape) > MAX_DIMENSIONS:
-        raise ValueError(f"{text[:40]!r} is no shape")
+        raise ValueError(f"{text[:40]!r} is not a shape")
     return shape
 
 
@@ -200,15 +200,15 @@ def format_boxes(boxes: Sequence[Box]) -> str:
 
 
 def parse_boxes(text: str) -> tuple[Box, ...]:
-    """Return the boxes that `format_boxes` wrote. ValueError where the text is no list of boxes."""
+    """Return the boxes that `format_boxes` wrote. ValueError where the text is not a list of boxes."""
     boxes = []
     for part in text.split("|"):
         pairs = [item.partition("+") for item in part.split(",")] if part else []
         if len(pairs) > MAX_DIMENSIONS or not all(plus for _, plus, _ in pairs):
-            raise ValueError(f"{text[:40]!r} is no list of boxes")
+            raise ValueError(f"{text[:40]!r} is not a list of boxes")
         box = Box(tuple(int(o) for o, _, _ in pairs), tuple(int(n) for _, _, n in pairs))
         if any(v < 0 for v in (*box.offsets, *box.sizes)):
-            raise ValueError(f"{text[:40]!r} is no list of boxes")
+            raise ValueError(f"{text[:40]!r} is not a list of boxes")
         boxes.append(box)
     return tuple(boxes)
 

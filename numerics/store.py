@@ -88,7 +88,7 @@ class Capture:
 
 @lru_cache(maxsize=64)
 def _open_values(path: Path, *_state: int) -> ValuesFile:
-    """Return the values file as it is now: its time, size and inode tell a file that was written anew."""
+    """Return the values file as it is now: its time, size and inode tell a file that was written again."""
     return ValuesFile(path)
 
 
@@ -227,7 +227,7 @@ def _read_rank(path: Path, rank: int, stamp: dict[str, Any]) -> tuple[pa.Table, 
     run, known = metadata.get(RUN_ID.encode(), b"").decode(errors="replace"), str(stamp.get("run", ""))
     if run and known and run != known:
         raise InputError(
-            f"{path}: belongs to another run ({run[:40]!r}, stamp.json tells of {known[:40]!r}); "
+            f"{path}: belongs to another run ({run[:40]!r}, stamp.json says {known[:40]!r}); "
             "copy the right file here"
         )
     _refuse_place(path, table, own, rank)

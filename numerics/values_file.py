@@ -50,7 +50,7 @@ def _header(path: Path) -> tuple[dict[str, Any], int, int]:
     except (OSError, ValueError, RecursionError) as error:
         raise CaptureError(f"{path}: its values are unreadable ({error}); capture the run again") from error
     if not isinstance(header, dict):
-        raise CaptureError(f"{path}: its header is no table; capture the run again")
+        raise CaptureError(f"{path}: its header is not a table; capture the run again")
     return header, length, size
 
 

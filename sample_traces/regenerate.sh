@@ -1,5 +1,5 @@
 #!/bin/sh
-# Records the samples anew (about nine minutes on two cores); expected.json of each case stays as it is.
+# Records the samples again (about nine minutes on two cores); expected.json of each case stays as it is.
 # Usage: sample_traces/regenerate.sh [CASE…]     PYTHON=… for another interpreter
 set -eu
 cd "$(dirname "$0")"

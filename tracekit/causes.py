@@ -90,7 +90,7 @@ ALWAYS: Final = (
 )
 """Evidence of every slow rank; the rows of the sign that decided follow."""
 
-SPARED: Final = Row("part of the compute that communication beside it adds")
+SPARED: Final = Row("compute added by overlapping communication")
 """Evidence of a rank for which others wait beside their work: their kernels are longer for that, its own are not."""
 
 LONGEST_GAP: Final = "longest gap"
@@ -132,8 +132,8 @@ _ENTRIES = (
             ),
             Sign(
                 Order.SHAPE_OF_GAPS,
-                "at least half of the excess is gaps, and half of those are few long ones of a host that launches as "
-                "its peers do",
+                "at least half of the excess is gaps, half of that in a few long gaps, and the host launches as "
+                "fast as its peers",
                 lambda rank: rank.explains("gap") and rank.pauses >= MAJORITY * rank.gaps,
                 _LONGEST,
             ),
@@ -182,7 +182,7 @@ _ENTRIES = (
             ),
             Sign(
                 Order.VERDICT,
-                "its host needs longer between launches, and the step would be shorter if it issued as its peers do",
+                "its host takes longer between launches, and the step would be shorter if it launched as its peers do",
                 "analysis.slowrank.answers.slow_launch:slow_launch",
                 (Row("time between two launches of the host"),),
             ),
@@ -196,7 +196,7 @@ _ENTRIES = (
         (
             Sign(
                 Order.VERDICT,
-                "transfers take longer than their peers' though everybody arrived in time",
+                "transfers take longer than their peers' although all members arrived in time",
                 "analysis.slowrank.hypotheses.slow_link:slow_link",
                 (Row("transfer of one message, all members present"),),
             ),
@@ -204,7 +204,7 @@ _ENTRIES = (
     ),
     CauseEntry(
         "data_imbalance",
-        "work follows the data and is dealt unevenly",
+        "work depends on the data and is distributed unevenly",
         "balance documents by attention cost, not by tokens, and the router's choice of experts by tokens",
         (
             Sign(
@@ -214,12 +214,12 @@ _ENTRIES = (
             ),
             Sign(
                 Order.VERDICT,
-                "kernels vary together on all that work on the same data",
+                "kernels vary together on all ranks that work on the same data",
                 "analysis.slowrank.hypotheses.dealt_price:dealt_ns",
             ),
             Sign(
                 Order.VERDICT,
-                "the work behind all-to-alls follows the number of elements that they brought",
+                "the work after all-to-alls follows the number of elements that they delivered",
                 "analysis.slowrank.hypotheses.data_imbalance:uneven_tokens",
             ),
         ),
@@ -239,7 +239,7 @@ _ENTRIES = (
     ),
     CauseEntry(
         "unknown",
-        "nothing that was recorded tells why",
+        "the recording does not show why",
         "compare its time line with a peer's: tracekit open TRACES",
         (),
     ),

@@ -153,9 +153,9 @@ def _record(raw: dict[str, Any], groups: int) -> RankRecord:
     )
     texts = (made.path, made.format, made.sha256, made.table, made.table_sha256)
     if not all(type(t) is str for t in texts) or not (made.host is None or type(made.host) is str):
-        raise ValueError(f"rank {str(made.rank)[:20]}: a text is none")
+        raise ValueError(f"rank {str(made.rank)[:20]}: a text field is not a string")
     if not made.table.isprintable():
-        raise ValueError(f"rank {str(made.rank)[:20]}: its table has no name of ours")
+        raise ValueError(f"rank {str(made.rank)[:20]}: the file name of its table is not printable")
     _whole(made.rank, MAX_RANKS)
     _whole(made.events, MAX_COUNT)
     _whole(made.bytes, MAX_COUNT)
@@ -171,7 +171,7 @@ def _record(raw: dict[str, Any], groups: int) -> RankRecord:
 def _whole(value: Any, end: int) -> int:
     """`value` where it is an integer from 0 and below `end`; ValueError else."""
     if type(value) is not int or not 0 <= value < end:
-        raise ValueError(f"{str(value)[:20]!r} is no number below {end}")
+        raise ValueError(f"{str(value)[:20]!r} is not a number below {end}")
     return value
 
 
@@ -179,13 +179,13 @@ def _members(ranks: list[Any], world: int) -> tuple[int, ...]:
     """The members of a group, as we write them: at least one, each of the job, in order and once."""
     found = tuple(_whole(r, world) for r in ranks)
     if not found or any(a >= b for a, b in pairwise(found)):
-        raise ValueError("a group's members are not in order, or none")
+        raise ValueError("a group's members are missing or not in order")
     return found
 
 
 def _texts(values: list[Any]) -> tuple[str, ...]:
     if not all(type(v) is str for v in values):
-        raise ValueError("a name of a group is none")
+        raise ValueError("a group's name is not a string")
     return tuple(values)
 
 

@@ -15,7 +15,7 @@ def read_small(path: Path, most: int) -> bytes:
     with open(number, "rb") as file:  # noqa: PTH123 - a descriptor
         found = os.fstat(number)
         if not stat.S_ISREG(found.st_mode):
-            raise OSError(0, "is no regular file", str(path))
+            raise OSError(0, "is not a regular file", str(path))
         data = file.read(most + 1)
     if len(data) > most:
         raise OSError(0, f"is larger than {most} bytes", str(path))

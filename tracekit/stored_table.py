@@ -47,7 +47,7 @@ def checked(table: pa.Table, path: Path, groups: int) -> pa.Table:
             and field.name not in _ANY
             and not _within(table, field.name, groups)
         ):
-            raise _refused(path, f"column {field.name} holds what is no event's")
+            raise _refused(path, f"column {field.name} holds what is not an event's")
     return table
 
 
@@ -62,4 +62,4 @@ def _within(table: pa.Table, name: str, groups: int) -> bool:
 
 
 def _refused(path: Path, why: str) -> InputError:
-    return InputError(f"{path}: is no event table of tracekit ({why}); ingest the traces again")
+    return InputError(f"{path}: is not an event table of tracekit ({why}); ingest the traces again")

@@ -24,16 +24,16 @@ from ..output import FOLDER
     help="Fingerprints and statistics, or values as well.",
 )
 @click.option(
-    "--names", metavar="GLOB,…", help="Tensors whose values to keep at level tensors; all if left out."
+    "--names", metavar="GLOB,…", help="Tensors to keep with values at level tensors; all if left out."
 )
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 def capture(out: Path, level: str, names: str | None, command: tuple[str, ...]) -> int:
-    """Run CMD, whose trainer calls numerics.watch, with capture on; without this command the call does nothing.
+    """Run CMD with capture on. Its trainer calls numerics.watch, which does nothing without this command.
 
     \b
     numerics capture --out run_a -- torchrun --nproc-per-node 4 train.py
 
-    Ends with the command's own exit code.
+    The exit code is that of CMD.
     """
     if (out / "capture").exists():
         raise UsageError(f"{out}: a capture is there already; name another folder")
@@ -55,5 +55,5 @@ def _check_writable(out: Path) -> None:
     if why := odd_name(out):
         raise OutputError(f"{out}: {why}; name another folder")
     there = next(folder for folder in (out.absolute(), *out.absolute().parents) if folder.exists())
-    if why := unwritable(there) if there.is_dir() else "it is no folder":
+    if why := unwritable(there) if there.is_dir() else "it is not a folder":
         raise OutputError(f"{out}: cannot be written ({there}: {why}); name another folder")

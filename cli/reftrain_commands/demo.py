@@ -24,8 +24,8 @@ from tracekit.own_files import of_a_run, remove_own, strangers
 def demo(out: str, steps: int, fault: str, seed: int, *, quiet: bool) -> None:
     """Train a small model on sixteen processes, one of them slow, and record it.
 
-    Two ranks on each of tensor, context, pipeline and data parallelism; communication is real, computing is
-    emulated so that two cores suffice. `tracekit slowrank DEMO_RUN` then says who was slow.
+    Each of tensor, context, pipeline and data parallelism has two ranks. Communication is real; compute is emulated,
+    so two cores suffice. `tracekit slowrank DEMO_RUN` then names the slow rank.
     """
     from reftrain.faults.registry import read_faults
     from reftrain.job.launcher import launch

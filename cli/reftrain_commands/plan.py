@@ -18,7 +18,7 @@ def parse_count(option: str, text: str) -> int:
     """Read `8192`, `8K` or `16M` (powers of 1024)."""
     number, suffix = (text[:-1], text[-1].upper()) if text[-1:].isalpha() else (text, "")
     if not number.isdigit() or suffix not in SUFFIXES or not int(number) or len(number) > LONGEST_COUNT:
-        raise ConfigError(option, f"{text!r} is no count", "write for example 8192, 8K or 16M")
+        raise ConfigError(option, f"{text!r} is not a count", "write for example 8192, 8K or 16M")
     return int(number) * SUFFIXES[suffix]
 
 
@@ -112,7 +112,7 @@ def plan(
     model = ModelConfig(**preset_tables(preset)["model"])  # type: ignore[arg-type]
     length, total = parse_count("--seq", seq), parse_count("--tokens", tokens)
     if total % length:
-        problem = f"{total} tokens are no whole number of sequences of {length}"
+        problem = f"{total} tokens are not a whole number of sequences of {length}"
         raise ConfigError("--tokens", problem, f"give a multiple of {length}")
     if micro_batch > total // length:
         problem = f"{micro_batch} sequences are more than the {total // length} of a step"

@@ -37,7 +37,7 @@ def _field_line(field: "dataclasses.Field[Any]", default: object) -> str:
 
 
 class FieldsCommand(click.Command):
-    """A command whose help ends with the fields of the configuration."""
+    """A command with the fields of the configuration at the end of its help."""
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the fields as they are, one a line."""
@@ -64,7 +64,7 @@ class FieldsCommand(click.Command):
 @click.option(
     "--trace-form",
     type=click.Choice(HOST_FORMS),
-    help="Torch version whose arguments the calls in the trace carry, or stock: none; 2.13 if left out.",
+    help="Torch version that sets the arguments of calls in the trace, or stock: none; 2.13 if left out.",
 )
 @click.option("--flight-recorder", is_flag=True, help="Keep a flight-recorder dump of each rank in OUT/fr.")
 @click.option(

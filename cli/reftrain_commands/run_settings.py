@@ -12,7 +12,7 @@ Tables = dict[str, dict[str, Any]]
 
 
 def tables_of(preset: str | None, mesh: str | None, settings: Sequence[str]) -> Tables:
-    """Tables that `--preset`, `--mesh` and `--set` give; raises ConfigError or UsageError for what is none."""
+    """Return the tables from `--preset`, `--mesh` and `--set`; ConfigError or UsageError for an unknown value."""
     tables: Tables = {}
     for setting in settings:
         table, field, value = parse_setting(setting)
@@ -34,7 +34,7 @@ def parse_steps(text: str) -> list[int]:
     """The steps that `3` or `2:4` (end excluded) names; raises ConfigError where it names none."""
     first, colon, end = text.partition(":")
     if not first.isdigit() or (colon and not end.isdigit()) or (colon and int(end) <= int(first)):
-        raise ConfigError("--trace", f"{text!r} is no step or range", "write for example 3 or 2:4")
+        raise ConfigError("--trace", f"{text!r} is not a step or range", "write for example 3 or 2:4")
     return list(range(int(first), int(end) if colon else int(first) + 1))
 
 
@@ -49,7 +49,7 @@ def parse_setting(text: str) -> tuple[str, str, Any]:
     table, dot, field = name.partition(".")
     if not equals or not dot:
         raise ConfigError(
-            "--set", f"{text!r} is no table.field=value", "write for example optimizer.clip_norm=0.5"
+            "--set", f"{text!r} is not a table.field=value", "write for example optimizer.clip_norm=0.5"
         )
     try:
         parsed = tomllib.loads(f"value = {value}")["value"]

@@ -124,7 +124,7 @@ def read_table(path: Path) -> Schedule:
     except OSError as error:
         raise ScheduleError(str(path), f"cannot be read ({error.strerror})", "name a table file") from None
     except UnicodeDecodeError:
-        raise ScheduleError(str(path), "is no text", "name a table file") from None
+        raise ScheduleError(str(path), "is not text", "name a table file") from None
     if path.suffix == ".csv":
         return from_csv(text, str(path), path.stem)
     return from_text(text, str(path))

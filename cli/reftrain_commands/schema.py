@@ -13,7 +13,7 @@ from tracekit.json_schemas import schema_of
 def schema(name: str) -> int:
     """Print the JSON Schema (draft 2020-12) of the JSON answer of a command.
 
-    Fields may be added within a schema number: readers skip those that they do not know.
+    Fields may be added within a schema number: readers skip unknown fields.
 
     \b
     reftrain schema plan > plan.schema.json

@@ -107,7 +107,7 @@ class Flags:
     default=NEWEST,
     help="Torch version that writes the traces; 2.13 if left out.",
 )
-@click.option("--ranks", default="all", metavar="0-63,128|all", help="Ranks whose files are written.")
+@click.option("--ranks", default="all", metavar="0-63,128|all", help="Ranks to write files for.")
 @click.option("--jobs", type=int, help="Processes that write; one a core if left out.")
 @click.option("--documents", is_flag=True, help="Deal attention by packed documents (data.mean_document).")
 @click.option("--flight-recorder", is_flag=True, help="Write dumps too; a planted hang always does.")
@@ -171,7 +171,7 @@ def _config(given: Flags) -> "RunConfig":
     pipeline |= {field: size for field, size in sizes if size}
     if given.micro_batches is not None:
         if given.micro_batches < 1:
-            raise ConfigError("--micro-batches", f"{given.micro_batches} is none", "give 1 or more")
+            raise ConfigError("--micro-batches", f"{given.micro_batches} is below 1", "give 1 or more")
         first = load(given.config, overrides)
         data = overrides.setdefault("data", {})
         data["batch_size"] = given.micro_batches * first.mesh.dp * first.data.micro_batch_size
@@ -215,7 +215,7 @@ def _setup(given: Flags, config: "RunConfig") -> "Setup":
 
 @contextmanager
 def _faults_told_by(given: Flags) -> Iterator[None]:
-    """Say of a fault that is refused that it stands in the file of the configuration, where no flag names one."""
+    """Add to the error of a fault that it is in the configuration file, if no flag names a fault."""
     flags = given.faults or any(text.partition("=")[0] == "evidence.faults" for text in given.settings)
     try:
         yield
@@ -227,14 +227,16 @@ def _faults_told_by(given: Flags) -> Iterator[None]:
 
 
 def parse_ranks(text: str, world: int) -> list[int]:
-    """Return the ranks that `0-63,128` or `all` names; raises ConfigError for any that is no rank of the job."""
+    """Return the ranks that `0-63,128` or `all` names; raises ConfigError for any that is not a rank of the job."""
     if text == "all":
         return list(range(world))
     chosen: set[int] = set()
     for part in text.split(","):
         first, dash, last = part.partition("-")
         if not (first.isascii() and first.isdigit() and (not dash or (last.isascii() and last.isdigit()))):
-            raise ConfigError("--ranks", f"{part!r} is no rank or range", "write for example 0-63,128 or all")
+            raise ConfigError(
+                "--ranks", f"{part!r} is not a rank or range", "write for example 0-63,128 or all"
+            )
         low, high = int(first), int(last) if dash else int(first)
         if high < low or high >= world:
             raise ConfigError("--ranks", f"{part!r} is not within 0-{world - 1}", "name ranks of the job")

@@ -19,10 +19,10 @@ from ..source import Source, source
 @options.answer()
 @source()
 def breakdown(source: Source, cut: options.Cut, html_to: str | None, answer: options.Answer) -> int:
-    """Say what each step consists of: compute, exposed communication by axis, bubble, host, idle.
+    """Show the parts of each step: compute, exposed communication by axis, bubble, host, idle.
 
-    The parts of a step add up to it; what the traces do not tell is `unknown` or `either`. Then what each axis moved,
-    how fast, and which formula that follows. TRACES are as for `tracekit slowrank`.
+    The parts of a step add up to it; parts that the traces do not show are `unknown` or `either`. A second table shows
+    how much each axis moved, how fast, and by which formula. TRACES are as for `tracekit slowrank`.
 
     \b
     tracekit breakdown traces/

@@ -27,7 +27,7 @@ GIVES: Final = {
     "s3": "inputs of s3://",
     "train": "reftrain, and numerics on recordings of one's own",
 }
-"""What users get from an extra; the others serve who works on the package."""
+"""What users get from an extra; the other extras are for work on the package."""
 _GIB: Final = 1 << 30
 
 

@@ -38,11 +38,11 @@ def hang(
     prometheus_to: str | None,
     answer: options.Answer,
 ) -> int:
-    """Say who never came: the ranks that made the others wait, in which call, and if host or device stalled.
+    """Name the ranks that made the others wait, the call, and whether their host or device stalled.
 
     DUMPS: flight-recorder dumps (pickle or JSON, versions 2.0 to 2.10, NCCL or Gloo) under any names,
     folders, globs or fsspec URLs. Ranks may be missing; files that cannot be used are listed with the
-    reason. Pickles run no code here.
+    reason. No code in a pickle is run.
 
     \b
     tracekit hang dumps/

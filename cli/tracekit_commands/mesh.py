@@ -17,9 +17,9 @@ from ..source import Source, source
 @options.answer()
 @source()
 def mesh(source: Source, axes: options.Axes, answer: options.Answer) -> int:
-    """Say which mesh the job runs on, and which process groups tell it.
+    """Show the mesh of the job, and the process groups that it was inferred from.
 
-    A mesh that is given is checked against the groups. TRACES are as for `tracekit slowrank`; steps are not needed.
+    A given mesh is checked against the groups. TRACES are as for `tracekit slowrank`; steps are not needed.
 
     \b
     tracekit mesh traces/

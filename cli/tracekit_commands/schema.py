@@ -11,7 +11,7 @@ from tracekit.report.slowrank_json import dumps
 def schema(name: str) -> int:
     """Print the JSON Schema (draft 2020-12) of the JSON answer of a command.
 
-    Fields may be added within a schema number: readers skip those that they do not know.
+    Fields may be added within a schema number: readers skip unknown fields.
 
     \b
     tracekit schema slowrank > slowrank.schema.json

@@ -41,10 +41,10 @@ def slowrank(
     perfetto_to: str | None,
     answer: options.Answer,
 ) -> int:
-    """Say who is slow, where in DP → PP → CP → TP, why, and what it costs; or that nobody is to blame.
+    """Name the slow rank, where in DP → PP → CP → TP it is, why, and what it costs; or that no rank is to blame.
 
     TRACES: Kineto traces (.json, .json.gz, .zst), operation tables (.parquet), folders, globs, fsspec URLs, or a
-    folder that `tracekit ingest` wrote; where there are none, flight-recorder dumps that time their calls.
+    folder that `tracekit ingest` wrote; without traces, flight-recorder dumps that time their calls.
 
     \b
     tracekit slowrank traces/

@@ -28,9 +28,9 @@ from ..source import Source, source
 def whatif(
     source: Source, fix: tuple[str, ...], cut: options.Cut, html_to: str | None, answer: options.Answer
 ) -> int:
-    """Say what a step would take if a rank, a stage, an axis or an operation type were typical.
+    """Show how long a step would take if a rank, a stage, an axis or an operation type were typical.
 
-    Each fix is priced alone, and all of them together. Without one: everybody, the worst ranks, each axis and each
+    Each fix is priced alone, and all fixes together. Without a fix: all ranks, the worst ranks, each axis and each
     stage. TRACES are as for `tracekit slowrank`.
 
     \b

@@ -96,5 +96,5 @@ class Commands:
             last = log.read_text(encoding="utf-8", errors="replace").strip().rpartition("\n")[2]
             raise InputError(
                 f"{log}: the {role} command ended with exit code {code} ({last[:MAX_REPLAYER_LINE]}); "
-                "mend it and start the same bisection again: finished runs are kept"
+                "fix it and start the same bisection again: finished runs are kept"
             )

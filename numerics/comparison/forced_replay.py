@@ -63,8 +63,8 @@ class ForcedReplay:
         worst = max(self.unsure, key=lambda row: (self.unsure[row], -row))
         return (
             f"{run.name('tensor', worst)} at step {int(run['step'][worst])} misses what the recorded values before it "
-            f"give by {self.unsure[worst]:.3g} times the bound of its rounding: a bug, or the same formula written "
-            f"otherwise, whose steps {run.name('dtype', worst)} rounds"
+            f"give by {self.unsure[worst]:.3g} times the bound of its rounding: a bug, or the same formula written in "
+            f"another form, with other roundings in {run.name('dtype', worst)}"
         )
 
     def blamed(self) -> RowTable:
@@ -129,7 +129,7 @@ class _Bounds:
             if use is None:
                 wrong[row] = IN_BITS
             elif use == math.inf:
-                wrong[row] = "has no bound of its rounding, or is no number where one is due"
+                wrong[row] = "has no bound of its rounding, or is not a number where one is due"
             elif use > 1 and not self._rewritten(row):
                 wrong[row] = f"differs by {use:.3g} times what rounding can do"
             elif lone_element(self.run, self.forced, row, int(self.rows.match[row])):

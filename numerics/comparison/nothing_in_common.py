@@ -26,8 +26,8 @@ def nothing_in_common(run: Columns, baseline: Columns) -> CompareFinding:
         return incomparable(
             run,
             baseline,
-            f"{folders[0]} and {folders[1]} have no tensor in common, for no name stands in both: {'; '.join(sides)}. "
-            "They are of different models, or modules of a part (a stage) do not bear the names of the whole model",
+            f"{folders[0]} and {folders[1]} have no tensor in common, because they share no name: {'; '.join(sides)}. "
+            "They are of different models, or the modules of a part (a stage) do not have the names of the whole model",
         )
     unplaced = next((side for side in (run, baseline) if _unplaced(side)), None)
     if unplaced is None:
@@ -57,14 +57,14 @@ def _unplaced_parts(
         incomparable(
             run,
             baseline,
-            f"{len(both)} tensors bear the same names in both captures, but in {unplaced.capture.folder} several ranks "
-            "share a data-parallel index and hold plain tensors, which do not say whether they are copies, parts "
+            f"{len(both)} tensors have the same names in both captures, but in {unplaced.capture.folder} several ranks "
+            "share a data-parallel index and hold plain tensors, which do not show whether they are copies, parts "
             f"of the whole or stages of a pipeline ({name} is {shapes[0]}, "
             f"{shapes[1]}): the captures alone cannot be compared",
         ),
         verdict="undecided",
         next=f"numerics compare --model FILE.py:FUNCTION --parallel {folders[0]} --baseline {folders[1]} (the "
-        "whole model on one process tells how parts make it up), or capture again with `watch(place=...)`",
+        "whole model on one process shows how the parts make it up), or capture again with `watch(place=...)`",
     )
 
 

@@ -1,4 +1,4 @@
-"""Whether two runs part by chance: other random numbers in a forward, or inputs that were drawn anew.
+"""Whether two runs part by chance: other random numbers in a forward, or inputs that were drawn again.
 
 What follows from such numbers cannot agree, in whatever order sums are made. Each run is then proved by itself, and how
 much each position counts, which does not depend on them, is compared.

@@ -51,7 +51,7 @@ def _told(what: str, runs: list[Columns], *, draws: bool) -> tuple[str, bool]:
     if not draws and all(generator_moves(one) for one in runs):
         return f"the runs drew other random numbers for their inputs: {what}", True
     return (
-        f"{what}: drawn anew in each run (crops, noise, masks), or prepared otherwise, which no record tells",
+        f"{what}: drawn again in each run (crops, noise, masks) or prepared differently; the records do not show which",
         False,
     )
 
@@ -69,7 +69,7 @@ def _same_but_for(
         return ""
     targets = [_batch(one, step, f"{TARGET}0") for one in (mine, other)]
     if targets[0] is None or targets[1] is None:
-        return "holds other values than the baseline's (record the targets, which tell whether of the same examples)"
+        return "holds other values than the baseline's (record the targets to see whether the examples are the same)"
     return (
         "holds other values than the baseline's for the same targets"
         if _examples(targets[0]) == _examples(targets[1])

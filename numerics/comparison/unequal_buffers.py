@@ -60,6 +60,6 @@ def unequal_buffers(run: Columns) -> str:
     more = f" and {len(names) - 1} more" if len(names) > 1 else ""
     are = "differ" if more else "differs"
     return (
-        f"after step {step} the buffer {names[0]}{more} {are} between data-parallel ranks, and a checkpoint holds "
-        "those of the rank that saves it"
+        f"after step {step} the buffer {names[0]}{more} {are} between data-parallel ranks, and a checkpoint holds only "
+        "the values of the rank that saves it"
     )

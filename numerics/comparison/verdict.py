@@ -101,7 +101,7 @@ def decide(case: Case) -> Decision:
     state = "run and baseline differ" if kinds is not None else "there is no baseline"
     state += f" ({case.apart.sentence})" if case.apart is not None else ""
     buffers = unequal_buffers(case.run)
-    apart = f"; {buffers}: different by design where each takes its own statistics" if buffers else ""
+    apart = f"; {buffers}: different by design if each rank takes its own statistics" if buffers else ""
     return Decision("undecided", "none", f"{state}, and {case.no_replay}{apart}", case.decide)
 
 

@@ -79,7 +79,7 @@ def _blocks(comes_from: Sequence[int], dim: int) -> str | None:
         whole = all(comes_from[n * size + i] == starts[n] + i for n in range(blocks) for i in range(size))
         if whole and all(start % size == 0 for start in starts):
             order = ", ".join(str(start // size) for start in starts)
-            return f"its {blocks} blocks along dimension {dim} stand in the order {order}"
+            return f"its {blocks} blocks along dimension {dim} are in the order {order}"
     return None
 
 

@@ -156,8 +156,8 @@ def _beside_another(judged: Judged, beside: str, losses: Collection[str]) -> Jud
     if judged.standing != Standing.BEYOND:
         return dataclass_replace(judged, beside=beside if beside in losses else "")
     why = (
-        f"{beside}, which the model keeps beside its output, may enter the loss (as an auxiliary loss does): what it "
-        "adds to this gradient is in no record"
+        f"{beside}, which the model keeps in addition to its output, may enter the loss (as an auxiliary loss does): "
+        "no record holds what it adds to this gradient"
     )
     unchecked = dataclass_replace(judged, standing=Standing.UNCHECKED, why=why, beside=beside)
     return dataclass_replace(unchecked, lone="", relation="", factors=None)

@@ -1,4 +1,4 @@
-"""How a recorded tensor stands to the same tensor computed anew from recorded inputs."""
+"""How a recorded tensor stands to the same tensor computed again from recorded inputs."""
 
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
@@ -18,7 +18,8 @@ _BITS: Final = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 """Integer type by bytes of an element."""
 
 _REWRITTEN: Final = (
-    "the same formula written otherwise rounds by as much in a 16-bit format: capture in FP32 to tell"
+    "the same formula written in another form rounds by as much in a 16-bit format: capture in FP32 to see which "
+    "it is"
 )
 
 
@@ -33,7 +34,7 @@ class Standing(IntEnum):
 
 @dataclass(frozen=True)
 class Judged:
-    """A recorded tensor beside the one computed anew.
+    """A recorded tensor beside the one computed again.
 
     `use` is the largest share of its bound that an element takes (None without a bound); `differ` of `elements`
     are not equal; `ratio` is <recorded, computed> / <computed, computed>. `factors` are the ends of the factors by

@@ -87,7 +87,7 @@ def _of_file(path: Path) -> ModuleType:
     """Return the module that a file holds; nothing else that has its name is loaded or replaced."""
     spec = spec_from_file_location(_LOADED_AS, path)
     if spec is None or spec.loader is None:
-        raise InputError(f"{path}: is no Python file")
+        raise InputError(f"{path}: is not a Python file")
     module = module_from_spec(spec)
     sys.modules[_LOADED_AS] = module  # pickles and dataclasses look their module up
     spec.loader.exec_module(module)

@@ -79,7 +79,7 @@ def _of_their_own(checks: list[LocalCheck]) -> tuple[list[LocalCheck], tuple[Dou
         f"{one.check.tensor} is {one.check.judged.ratio:.6g} times what the other gradients are"
         for one in own
     ]
-    settled = "name the model (--model FILE.py:FUNCTION), whose loss says whether that is meant"
+    settled = "name the model (--model FILE.py:FUNCTION): its loss shows whether that is intended"
     return own, tuple(Doubt(f"{text} times their sums", settled) for text in told[:1])
 
 

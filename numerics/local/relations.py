@@ -1,4 +1,4 @@
-"""How a recorded tensor relates to the one computed anew, where rounding does not: right values in the wrong place."""
+"""How a recorded tensor relates to the one computed again, where rounding does not: right values in the wrong place."""
 
 import numpy as np
 import torch

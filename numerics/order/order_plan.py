@@ -36,7 +36,7 @@ class Reduction(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     chunks (first and end element for each rank), `layout` the parameters within the buffer and their elements, in
     order. `operands` are micro-batches: those that an accumulation adds, in order; for other operations those for
     which the reduction takes place (-1: once a step). `cuts` are the micro-batches after which an accumulation is
-    reduced and starts anew. The sum is multiplied by `scale`. `steps` are the first step for which this holds and
+    reduced and starts again. The sum is multiplied by `scale`. `steps` are the first step for which this holds and
     the one after the last.
     """
 
@@ -90,15 +90,17 @@ def read_plan(folder: Path) -> OrderPlan | None:
     path = folder / FILE
     try:
         if path.stat().st_size > MAX_PLAN_BYTES:
-            raise CaptureError(f"{path}: larger than {MAX_PLAN_BYTES >> 20} MiB; run again to record it anew")
+            raise CaptureError(
+                f"{path}: larger than {MAX_PLAN_BYTES >> 20} MiB; run again to record a new one"
+            )
         if dead := deaths([path], _decoded, LIMITS):
-            raise CaptureError(f"{path}: {dead[0]}; run again to record it anew")
+            raise CaptureError(f"{path}: {dead[0]}; run again to record a new one")
         plan = _decoded(path)
     except FileNotFoundError:
         return None
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise CaptureError(
-            f"{path}: no order plan ({str(error)[:200]}); run again to record it anew"
+            f"{path}: no order plan ({str(error)[:200]}); run again to record a new one"
         ) from error
     if plan.schema != SCHEMA:
         raise CaptureError(f"{path}: written as {plan.schema[:60]!r}, this is {SCHEMA}; run again")

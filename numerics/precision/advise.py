@@ -79,7 +79,7 @@ def advise(run: Path, budget: float = BUDGET) -> Advice:
     """
     if not (math.isfinite(budget) and budget >= 1):
         raise InputError(
-            f"a budget of {budget} is no factor of 1 or more; 2 allows twice a single rounding's error"
+            f"a budget of {budget} is not a factor of 1 or more; 2 allows twice a single rounding's error"
         )
     sums = read_shadow_sums(run)
     rows = [(rank, row) for rank, own in sums.items() for row in own]

@@ -84,7 +84,7 @@ def policy_of(capture: Capture) -> str:
     policy = config.get("dtype_policy") or (numerics.get("policy") if isinstance(numerics, dict) else None)
     if policy not in POLICIES:
         raise InputError(
-            f"{capture.folder}: its policy {str(policy)[:40]!r} is no rung; "
+            f"{capture.folder}: its policy {str(policy)[:40]!r} is not one of its rungs; "
             f"the ladder needs one of {', '.join(POLICIES)}"
         )
     return str(policy)
@@ -100,11 +100,9 @@ def ladder(pairs: Sequence[tuple[Path, Path]]) -> LadderFinding:
     rungs.sort(key=lambda pair: -unit_roundoff(POLICIES[pair.policy]))
     units = [unit_roundoff(POLICIES[pair.policy]) for pair in rungs]
     if len(set(units)) != len(units):
-        raise InputError("two pairs stand on one rung; give one pair for each of BF16, FP32 and FP64")
+        raise InputError("two pairs have the same policy; give one pair for each of BF16, FP32 and FP64")
     if len(rungs) < 2:
-        raise InputError(
-            "one rung is no ladder; give pairs of two policies at least, FP32 and FP64 for choice"
-        )
+        raise InputError("one policy is not enough; give pairs of at least two policies, best FP32 and FP64")
     keys = sorted(
         set.intersection(*(set(pair.distances) for pair in rungs)),
         key=lambda key: (key[0], rungs[-1].orders[key]),

@@ -50,7 +50,7 @@ def _documents(run: Path) -> dict[int, Mapping[str, Any]]:
     sizes = {document["world_size"] for document in documents.values()}
     if len(sizes) > 1:
         raise InputError(
-            f"{folder}: files of runs of {' and '.join(map(str, sorted(sizes)))} ranks; keep those of one"
+            f"{folder}: files of runs of {' and '.join(map(str, sorted(sizes)))} ranks; keep the files of one run"
         )
     missing = sorted(set(range(next(iter(sizes), 1))) - set(documents))
     if missing:

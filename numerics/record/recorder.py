@@ -283,7 +283,7 @@ def _place(shape: tuple[int, ...], parts: tuple[Box, ...]) -> dict[str, str]:
     """Return shape and boxes as a row names them. CaptureError where a box is no part of such a tensor."""
     for box in parts:
         if len(box.offsets) != len(shape) or len(box.sizes) != len(shape):
-            raise CaptureError(f"{box} is no box of a tensor of shape {shape}")
+            raise CaptureError(f"{box} is not a box of a tensor of shape {shape}")
         sides = zip(box.offsets, box.sizes, shape, strict=True)
         if not all(o >= 0 and n >= 0 and o + n <= s for o, n, s in sides):
             raise CaptureError(f"{box} reaches outside the global shape {shape}")

@@ -24,12 +24,12 @@ class Switch:
 
 
 def chosen_steps() -> frozenset[int] | None:
-    """Return the steps that the environment asks for, None for all. CaptureError where its text is no list of steps."""
+    """Return the steps that the environment asks for, None for all; CaptureError where it names no list of steps."""
     text = os.environ.get(STEPS, "")
     try:
         return frozenset(int(step) for step in text.split(",")) if text else None
     except ValueError:
-        raise CaptureError(f"{STEPS}: {text[:40]!r} is no list of steps; write 0,8,16") from None
+        raise CaptureError(f"{STEPS}: {text[:40]!r} is not a list of steps; write 0,8,16") from None
 
 
 def switched_on() -> Switch | None:
@@ -43,4 +43,4 @@ def switched_on() -> Switch | None:
         return Switch(Path(out), "digest", names)
     if level == "tensors":
         return Switch(Path(out), "tensors", names)
-    raise CaptureError(f"{LEVEL}: {level!r} is no level; choose digest or tensors")
+    raise CaptureError(f"{LEVEL}: {level!r} is not a level; choose digest or tensors")

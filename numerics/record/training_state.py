@@ -66,7 +66,7 @@ def _json(told: Mapping[str, Any]) -> torch.Tensor:
 
 
 def _plain(value: Any) -> Any:
-    """Return a hyperparameter as JSON can hold it; None for what is no number, truth, text, or tuple of these."""
+    """Return a hyperparameter as JSON can hold it; None for what is not a number, truth, text, or tuple of these."""
     if isinstance(value, torch.Tensor) and value.numel() == 1:
         return float(value)
     if isinstance(value, (list, tuple)):

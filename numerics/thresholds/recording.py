@@ -12,7 +12,7 @@ SMALL_TOGETHER: Final = 256
 """Small tensors fingerprinted together: copies of at most 32 MiB; more would save little of what a call costs."""
 
 KEY_CACHE_BYTES: Final = 256 << 20
-"""Memory for keys of boxes: a run of preset small needs this much every step, and would make them anew with less."""
+"""Memory for keys of boxes: a run of preset small needs this much every step, and would make them again with less."""
 
 HOST_CHUNK: Final = 1 << 17
 """Elements fingerprinted at a time on a CPU: with keys, mixed bits and float64 copy 1 MiB, which its second cache

@@ -42,7 +42,9 @@ def _check_tensor_axis(config: Tables) -> None:
         )
     if model.vocab_size % tp and not model.pad_vocab:
         raise ConfigError(
-            "model.vocab_size", f"{model.vocab_size} is no multiple of tp {tp}", "set model.pad_vocab = true"
+            "model.vocab_size",
+            f"{model.vocab_size} is not a multiple of tp {tp}",
+            "set model.pad_vocab = true",
         )
     if model.kv_heads % tp:
         if tp % model.kv_heads:
@@ -200,13 +202,13 @@ def _check_asynchronous(config: Tables) -> None:
         (
             config.model.tied_embeddings,
             "model.tied_embeddings",
-            "tie stages that step apart",
+            "ties stages that step apart",
             "set it to false",
         ),
         (config.mesh.bucket_mb, "mesh.bucket_mb", "cannot wait for all gradients", "set it to 0"),
         (checkpoint.every, "checkpoint.every", "would miss the micro-batches in flight", "set it to 0"),
         (checkpoint.resume, "checkpoint.resume", "cannot restore micro-batches in flight", "leave it out"),
-        (evidence.capture, "evidence.capture", "needs gradients that stand until a step ends", "unset it"),
+        (evidence.capture, "evidence.capture", "needs gradients that are kept until a step ends", "unset it"),
         (
             evidence.shadow_gradients,
             "evidence.shadow_gradients",
@@ -218,7 +220,7 @@ def _check_asynchronous(config: Tables) -> None:
         if wrong:
             raise ConfigError(
                 field,
-                f"with {config.pipeline.schedule}, whose stages step one by one without a flush, it {problem}",
+                f"stages of {config.pipeline.schedule} step one by one without a flush, so this {problem}",
                 f"{remedy}, or choose a synchronous pipeline.schedule",
             )
 

@@ -82,8 +82,8 @@ _ALL: Final = (
     FaultKind(
         "doc_imbalance",
         "some sequences hold longer documents, so that their ranks have more attention to compute",
-        {"factor": Field("multiplies the attention pairs of the sequences it strikes", 3.0, 1.0, above=True)},
-        rank_meaning="whose data-parallel replica gets them; left out: another one each step",
+        {"factor": Field("multiplies the attention pairs of the affected sequences", 3.0, 1.0, above=True)},
+        rank_meaning="a rank of the data-parallel replica that gets them; left out: another replica each step",
     ),
     FaultKind(
         "long_stage",

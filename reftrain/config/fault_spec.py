@@ -151,7 +151,9 @@ def _rank(kind: str, text: str | None, world_size: int) -> int | None:
         )
     if not text.isascii() or not text.isdigit() or int(text) >= world_size:
         raise ConfigError(
-            "fault.rank", f"'{text}' is no rank of a world of {world_size}", f"give one of 0…{world_size - 1}"
+            "fault.rank",
+            f"'{text}' is not a rank of a world of {world_size}",
+            f"give one of 0…{world_size - 1}",
         )
     return int(text)
 
@@ -168,7 +170,9 @@ def _number(name: str, text: str | None, spec: Field) -> float:
     try:
         value = float(text)
     except ValueError:
-        raise ConfigError(f"fault.{name}", f"'{text}' is no number", f"give one ({spec.meaning})") from None
+        raise ConfigError(
+            f"fault.{name}", f"'{text}' is not a number", f"give one ({spec.meaning})"
+        ) from None
     low = value < spec.least or (spec.above and value == spec.least)
     if not math.isfinite(value) or low or value > LARGEST_FAULT:
         bound = f"{'above' if spec.above else 'at least'} {spec.least:g}, up to {LARGEST_FAULT:g}"
@@ -185,7 +189,7 @@ def _steps(text: str) -> tuple[int, int | None, int]:
         or any(p and not (p.isascii() and p.isdigit()) for p in parts)
         or not any(parts)
     ):
-        raise ConfigError("fault.steps", f"'{text}' is no range of steps", remedy)
+        raise ConfigError("fault.steps", f"'{text}' is not a range of steps", remedy)
     if len(parts) == 1:
         return int(parts[0]), int(parts[0]) + 1, 1
     first = int(parts[0] or 0)

@@ -65,11 +65,11 @@ def read_tables(path: Path) -> dict[str, dict[str, Any]]:
         ValueError,
         RecursionError,
     ) as error:  # bad TOML, text in another coding, a number of 5 000 digits
-        raise ConfigError(str(path), f"is no valid TOML ({str(error)[:200]})", "correct the file") from error
+        raise ConfigError(str(path), f"is not valid TOML ({str(error)[:200]})", "correct the file") from error
     for name, table in document.items():
         if not isinstance(table, dict):
             raise ConfigError(
-                f"{path}: {name}", "stands outside a table", f"write it under [{RUN_TABLE}] or its own table"
+                f"{path}: {name}", "is outside a table", f"write it under [{RUN_TABLE}] or its own table"
             )
     return document
 
@@ -81,7 +81,7 @@ def from_tables(tables: Mapping[str, Mapping[str, Any]]) -> RunConfig:
     for table in tables:
         if table not in nested and table != RUN_TABLE:
             raise ConfigError(
-                table, "is no table", f"did you mean [{_nearest(table, [*nested, RUN_TABLE])}]?"
+                table, "is not a table", f"did you mean [{_nearest(table, [*nested, RUN_TABLE])}]?"
             )
     arguments: dict[str, Any] = {}
     for name, kind in nested.items():
@@ -99,7 +99,9 @@ def _typed(
     hints = {f.name: known[f.name] for f in fields(kind) if f.name not in skip}
     for name in values:
         if name not in hints:
-            raise ConfigError(f"{table}.{name}", "is no field", f"did you mean {_meant(name, list(hints))}?")
+            raise ConfigError(
+                f"{table}.{name}", "is not a field", f"did you mean {_meant(name, list(hints))}?"
+            )
     return {name: _convert(f"{table}.{name}", hints[name], value) for name, value in values.items()}
 
 
@@ -108,16 +110,16 @@ def _convert(field: str, hint: Any, value: Any) -> Any:
         hint = str
     if get_origin(hint) is tuple:
         if not isinstance(value, list | tuple):
-            raise ConfigError(field, f"{value!r} is no list", "write it in square brackets")
+            raise ConfigError(field, f"{value!r} is not a list", "write it in square brackets")
         return tuple(_convert(field, get_args(hint)[0], item) for item in value)
     if isinstance(hint, types.GenericAlias):
         raise TypeError(f"no conversion for {field}: {hint}")
     if hint is float and isinstance(value, int | float) and not isinstance(value, bool):
         if not abs(value) < LARGEST_NUMBER:
-            raise ConfigError(field, f"{str(value)[:40]} is no size", "give a smaller number")
+            raise ConfigError(field, f"{str(value)[:40]} is not a size", "give a smaller number")
         return float(value)
     if type(value) is int and not abs(value) < LARGEST_INTEGER:
-        raise ConfigError(field, f"{str(value)[:40]} is no size", "give a smaller number")
+        raise ConfigError(field, f"{str(value)[:40]} is not a size", "give a smaller number")
     if not isinstance(value, hint) or (hint is int and isinstance(value, bool)):
         names = {int: "a whole number", float: "a number", str: "text in quotes", bool: "true or false"}
         raise ConfigError(field, f"{value!r} has the wrong type", f"give {names[hint]}")

@@ -97,7 +97,7 @@ class MeshConfig:
                 "name tp, cp, pp, dp once each",
             )
         if self.zero not in ZERO_STAGES:
-            raise ConfigError("mesh.zero", f"{self.zero} is no ZeRO stage", "choose 0, 1, 2 or 3")
+            raise ConfigError("mesh.zero", f"{self.zero} is not a ZeRO stage", "choose 0, 1, 2 or 3")
         check_at_least("mesh", self, 0, "bucket_mb")
         if self.bucket_mb and self.zero:
             raise ConfigError(

@@ -43,6 +43,6 @@ class RunConfig(Tables):
         check_choice("run", self, "compute", ("real", "emulated"))
         if self.emulated_gflops <= 0:
             raise ConfigError(
-                "run.emulated_gflops", f"{self.emulated_gflops} is no speed", "give a positive number"
+                "run.emulated_gflops", f"{self.emulated_gflops} is not a speed", "give a positive number"
             )
         validate(self)

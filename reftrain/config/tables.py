@@ -79,7 +79,7 @@ class NumericsConfig:
         check_choice("numerics", self, "loss_log", ("running", "stacked"))
         if not 0 <= self.label_smoothing < 1:
             raise ConfigError(
-                "numerics.label_smoothing", f"{self.label_smoothing} is no share", "give 0 up to below 1"
+                "numerics.label_smoothing", f"{self.label_smoothing} is not a share", "give 0 up to below 1"
             )
         if self.attention == "flash" and self.document_mask:
             raise ConfigError(
@@ -138,7 +138,7 @@ class EvidenceConfig:
     )
     trace_form: str = setting(
         NEWEST,
-        "torch version whose arguments the calls in traces on CPU carry, or none: " + ", ".join(HOST_FORMS),
+        "torch version that sets the arguments of calls in traces on CPU, or none: " + ", ".join(HOST_FORMS),
     )
     timeout_s: float = setting(
         0.0,
@@ -162,7 +162,7 @@ class EvidenceConfig:
         "record for numerics compare: digest (fingerprints of all tensors), tensors (values too), or nothing",
     )
     capture_names: tuple[str, ...] = setting(
-        (), "tensors whose values capture = tensors keeps, as glob patterns; none means all"
+        (), "tensors to keep with values for capture = tensors, as glob patterns; empty means all"
     )
     measure_lag: bool = setting(
         default=True,

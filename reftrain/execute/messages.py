@@ -72,7 +72,7 @@ class Mailbox:
         """Start a receive."""
         sender = self.neighbour(action, -1 if action.kind is Kind.RECV_ACTIVATION else 1)
         if sender is None:
-            raise AssertionError(f"{action} has nobody to receive from")
+            raise AssertionError(f"{action} has no rank to receive from")
         axis = self.down if sender < self.own else self.up
         buffer = self.pool.take()
         self._received[action] = buffer, axis.receive(buffer, sender, str(action))
@@ -81,7 +81,7 @@ class Mailbox:
         """Start sending; `output` is released when the message has gone."""
         receiver = self.neighbour(action, 1 if action.kind is Kind.SEND_ACTIVATION else -1)
         if receiver is None:
-            raise AssertionError(f"{action} has nobody to send to")
+            raise AssertionError(f"{action} has no rank to send to")
         axis = self.down if receiver > self.own else self.up
         whole = tensor.contiguous()
         self._sent.append(_Sent(axis.send(whole, receiver, str(action)), whole, output))

@@ -36,7 +36,7 @@ class AnnouncingDist:
     def all_reduce(self, tensor: torch.Tensor, op: Any, group: dist.ProcessGroup) -> dist.Work | None:
         """Sum one unit's gradients over its replicas."""
         if self._unit is None:
-            raise AssertionError("a unit that nobody announced reduces")
+            raise AssertionError("a unit reduces that was not announced")
         hooks, axis, label = self._unit
         call = CollectiveCall(
             axis, "all_reduce", label, tensor, group, tensor.numel(), reduction=reduction_name(op)

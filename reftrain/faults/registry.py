@@ -23,7 +23,7 @@ def read_faults(config: RunConfig) -> list[FaultSpec]:
         if spec.axis is not None and config.mesh.sizes[spec.axis] == 1:
             raise ConfigError(
                 "fault.axis",
-                f"nobody communicates on {spec.axis}: it has one rank",
+                f"no rank communicates on {spec.axis}: it has one rank",
                 f"choose another axis, or a mesh with {spec.axis} of 2 or more",
             )
         if FAULT_KINDS[spec.kind].communicates and config.mesh.world_size == 1:
@@ -35,7 +35,7 @@ def read_faults(config: RunConfig) -> list[FaultSpec]:
         if spec.first >= config.steps:
             raise ConfigError(
                 "fault.steps",
-                f"{spec.kind} would begin in step {spec.first} of a run whose last is {config.steps - 1}",
+                f"{spec.kind} would begin in step {spec.first} of a run with last step {config.steps - 1}",
                 "begin earlier, or raise run.steps",
             )
     return specs

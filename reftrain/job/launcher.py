@@ -150,5 +150,5 @@ def _fork_all(config: RunConfig, make_hooks: MakeHooks) -> None:
 
 def _who_never_came(config: RunConfig) -> str:
     if config.evidence.records_flight:
-        return f"tracekit hang {Path(config.out) / 'fr'} tells who never came"
-    return "run again with --flight-recorder to see who never came"
+        return f"tracekit hang {Path(config.out) / 'fr'} shows which rank never came"
+    return "run again with --flight-recorder to see which rank never came"

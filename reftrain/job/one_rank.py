@@ -193,7 +193,7 @@ def _check_resumed(config: RunConfig, first: int) -> None:
     if first >= config.steps:
         raise ConfigError(
             "run.steps",
-            f"the checkpoint stands at step {first}, and {config.steps} steps are asked for",
+            f"the checkpoint is at step {first}, but run.steps is {config.steps}",
             "raise run.steps, or start from an earlier checkpoint",
         )
     if config.evidence.trace_steps and min(config.evidence.trace_steps) < first:

@@ -49,7 +49,9 @@ def world_from_environment(environment: Mapping[str, str]) -> World | None:
 def _number(environment: Mapping[str, str], name: str, default: str | None) -> int:
     value = environment.get(name, default)
     if value is None or not value.isdigit():
-        raise ConfigError(name, f"{value!r} is no number", "start ranks with torchrun or srun, or unset it")
+        raise ConfigError(
+            name, f"{value!r} is not a number", "start ranks with torchrun or srun, or unset it"
+        )
     return int(value)
 
 

@@ -67,7 +67,7 @@ def pg_config() -> list[dict[str, object]]:
     world = dist.distributed_c10d._world  # noqa: SLF001 - the only place that lists every group
     rows = []
     for group, members in world.pg_group_ranks.items():
-        if isinstance(group, int):  # stands for the groups that this rank is no member of
+        if isinstance(group, int):  # stands for the groups that this rank is not a member of
             continue
         ranks = sorted(members, key=members.__getitem__)
         rows.append(

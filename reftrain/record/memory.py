@@ -17,7 +17,7 @@ from reftrain.schedule.actions import Action, Kind
 
 
 class MemoryByKind(Hooks):
-    """Peaks of one step by kind; `figures` hands them out and starts anew."""
+    """Peaks of one step by kind; `figures` hands them out and starts again."""
 
     def __init__(self) -> None:
         self._trainer: TrainerView | None = None

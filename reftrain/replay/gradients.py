@@ -37,7 +37,7 @@ class Accumulator:
                 self.sums[name] = grad.to(self.formats.accumulate, copy=True)
 
     def take(self) -> dict[str, Tensor]:
-        """Hand out the sums and start anew."""
+        """Hand out the sums and start again."""
         sums, self.sums = self.sums, {}
         return sums
 

@@ -80,7 +80,7 @@ def _refusal(config: RunConfig, manifest: Mapping[str, Any]) -> str:
     """Why there is no matched baseline of a run; empty where there is one."""
     gpus = (manifest.get("fingerprint") or {}).get("gpus")
     if manifest.get("device") == "cuda" or (gpus and manifest.get("device") != "cpu"):
-        return "it summed over NCCL, whose order is not recorded (run.device = cpu is replayed)"
+        return "it summed over NCCL, which does not record its order (run.device = cpu is replayed)"
     if not SCHEMES[config.pipeline.schedule].synchronous:
         known = ", ".join(sorted(name for name, scheme in SCHEMES.items() if scheme.synchronous))
         return f"the order of sums of its schedule {config.pipeline.schedule} has no counterpart here ({known} have)"

@@ -111,7 +111,7 @@ def state_before(run: Path, told: object, config: RunConfig) -> State:
     except (Exception, CheckpointException) as error:
         why = error if isinstance(error, _ForeignError) else f"unreadable ({type(error).__name__})"
         raise ReplayError(
-            f"{folder} is no checkpoint of this run: {why}; put the one of step {first} there"
+            f"{folder} is not a checkpoint of this run: {why}; put the one of step {first} there"
         ) from error
     return State(first, parameters, optimizer)
 

@@ -23,7 +23,7 @@ def with_variants(formats: Formats, variants: Sequence[str]) -> Formats:
         name, equals, value = text.partition("=")
         if not equals or name not in FIELDS or value not in FORMATS:
             raise ReplayError(
-                f"{text[:40]!r} is no variant; write one of {', '.join(FIELDS)} = one of {', '.join(FORMATS)}"
+                f"{text[:40]!r} is not a variant; write one of {', '.join(FIELDS)} = one of {', '.join(FORMATS)}"
             )
         formats = replace(formats, **{name: FORMATS[value]})
     return formats

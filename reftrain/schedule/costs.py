@@ -66,13 +66,13 @@ NAMES = tuple(f.name for f in fields(Costs))
 def parse_costs(text: str) -> Costs:
     """Read `f=1,b=2,p2p=0`; values are decimals or fractions, `f=1:1:2` gives one a virtual stage.
 
-    Raises `ScheduleError` for an unknown name, or a value that is no number or negative.
+    Raises `ScheduleError` for an unknown name, or a value that is not a number or negative.
     """
     values: dict[str, PerStage] = {}
     for part in filter(None, (p.strip() for p in text.split(","))):
         name, equals, value = (x.strip() for x in part.partition("="))
         if not equals or name not in NAMES or name in values:
-            problem = f"{part[:60]!r} is no cost, or given twice"
+            problem = f"{part[:60]!r} is not a cost, or given twice"
             raise ScheduleError("--cost", problem, f"write name=number with names among {', '.join(NAMES)}")
         numbers = tuple(_number(name, v) for v in value.split(":"))
         if len(numbers) > 1 and name in {"p2p", "sync", "step"}:
@@ -99,7 +99,7 @@ def _number(name: str, text: str) -> Fraction:
     try:
         number = Fraction(text if len(text) <= LONGEST_COST and "e" not in text.lower() else "")
     except (ValueError, ZeroDivisionError):
-        problem = f"{name}={text[:LONGEST_COST]!r} is no number"
+        problem = f"{name}={text[:LONGEST_COST]!r} is not a number"
         raise ScheduleError("--cost", problem, "write for example f=1,b=2,p2p=0.1 or b=3/2") from None
     if number < 0:
         raise ScheduleError("--cost", f"{name}={text} is negative", "give 0 or more")

@@ -80,7 +80,7 @@ def from_csv(text: str, source: str, name: str = "csv") -> Schedule:
                 raise refuse(source, number, f"more than {MOST_TABLE_RANKS} ranks")
             ranks.append(tuple(_row(row, source, number)))
     except csv.Error as error:
-        raise refuse(source, len(ranks) + 1, f"is no CSV ({error})") from None
+        raise refuse(source, len(ranks) + 1, f"is not CSV ({error})") from None
     placements = _placements(ranks, source)
     micro_batches = 1 + max(a.micro_batch for actions in ranks for a in actions)
     steps = defaultdict[tuple[int, int], list[int]](list)
@@ -104,7 +104,7 @@ def _row(row: list[str], source: str, number: int) -> Iterator[Action]:
             if not part.strip() or (match and match[2] in IGNORED):
                 continue
             if match is None or match[2] not in KINDS:
-                raise refuse(source, number, f"{part[:40]!r} is no action")
+                raise refuse(source, number, f"{part[:40]!r} is not an action")
             kind, stage, replica = KINDS[match[2]], int(match[1]), int(match[4] or 0)
             if not match[3] and (kind is not Kind.REDUCE_GRADIENT or (replica, stage) not in last):
                 raise refuse(source, number, f"{part[:40]!r} has no micro-batch")

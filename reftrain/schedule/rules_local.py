@@ -53,10 +53,10 @@ class _RankWalk:
 
     def _free_or_recompute(self, action: Action, key: Key) -> Iterator[Breach]:
         if key not in self.forward:
-            yield Rule.ORDER, f"{action} stands before {action.of(Kind.FORWARD)}"
+            yield Rule.ORDER, f"{action} comes before {action.of(Kind.FORWARD)}"
         elif key in self.ended:
             rule = Rule.DOUBLE_FREE if action.kind is Kind.FREE else Rule.NOT_HELD
-            yield rule, f"{action} stands after the backward has freed the activations"
+            yield rule, f"{action} comes after the backward has freed the activations"
         elif action.kind is Kind.FREE:
             if key in self.freed:
                 yield Rule.DOUBLE_FREE, f"{action} frees what is free already"
@@ -70,10 +70,10 @@ class _RankWalk:
 
     def _backward(self, action: Action, key: Key) -> Iterator[Breach]:
         if key not in self.forward:
-            yield Rule.ORDER, f"{action} stands before {action.of(Kind.FORWARD)}"
+            yield Rule.ORDER, f"{action} comes before {action.of(Kind.FORWARD)}"
             return
         if action.kind is Kind.BACKWARD_WEIGHT and key not in self.passed:
-            yield Rule.ORDER, f"{action} stands before {action.of(Kind.BACKWARD_INPUT)}"
+            yield Rule.ORDER, f"{action} comes before {action.of(Kind.BACKWARD_INPUT)}"
         if key in self.freed:
             yield Rule.NOT_HELD, f"{action} needs activations that were freed and not recomputed"
         if self._weights(action) != self.forward_version[key]:

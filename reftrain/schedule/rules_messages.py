@@ -62,7 +62,7 @@ def check_messages(schedule: Schedule) -> Iterator[Problem]:
                 rank, received[message][1], Rule.LATE_RECEIVE, f"{message} runs after what reads it"
             )
         if message not in sent:
-            yield Problem(rank, slot, Rule.NO_SEND, f"{message} waits for a message that nobody sends")
+            yield Problem(rank, slot, Rule.NO_SEND, f"{message} waits for a message that no rank sends")
     for ends in (sent, received):
         for message, (rank, slot) in sorted(ends.items()):
             if message not in wanted:

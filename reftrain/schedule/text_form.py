@@ -22,7 +22,7 @@ def parse_action(text: str) -> Action:
     """Return one action, read from for example `F2.5` or `SA0.3@1`; raises ValueError for any other text."""
     match = ACTION.fullmatch(text)
     if match is None:
-        raise ValueError(f"{text[:40]!r} is no action")
+        raise ValueError(f"{text[:40]!r} is not an action")
     letters, stage, micro_batch, replica = match.groups()
     return Action(Kind(letters), int(stage), int(micro_batch), int(replica or 0))
 
@@ -104,7 +104,7 @@ class _Reader:
     def _integers(self, number: int, text: str, most: int) -> tuple[int, ...]:
         words = text.split()
         if not 1 <= len(words) <= most or not all(re.fullmatch(r"[0-9]{1,7}", w) for w in words):
-            raise refuse(self.source, number, f"{text[:40]!r} is no list of numbers")
+            raise refuse(self.source, number, f"{text[:40]!r} is not a list of numbers")
         return tuple(map(int, words))
 
     def _actions(self, number: int, text: str) -> Iterator[Action]:

@@ -48,17 +48,17 @@ calls("--mesh: unknown axis", parse_sizes, "xp=2", "tp=2")
 calls("--mesh: size of", parse_sizes, "tp=0", "tp=2")
 calls("--order: unknown axis", parse_order, "xp", "tp")
 calls("--order: no axis given", parse_order, ",", "tp,cp,pp,dp")
-calls("is no key=value", parse_fixes, ["5"], ["rank=5,axis=tp"])
+calls("is not key=value", parse_fixes, ["5"], ["rank=5,axis=tp"])
 calls("--fix: nothing is called", parse_fixes, ["node=5"], ["rank=5"])
 calls("must be a number, as in", parse_fixes, ["rank=five"], ["rank=3"])
-calls("is no range of steps; write", lambda text: options.steps(None, None, text), "x", "3:8")
+calls("is not a range of steps; write", lambda text: options.steps(None, None, text), "x", "3:8")
 calls("is an empty range of steps", lambda text: options.steps(None, None, text), "8:3", "3:8")
 calls("names no jobs; write", lambda text: source.parse_two_jobs(None, None, text), "1,2,3", "1,2")
-calls("is no verdict; choose", lambda text: options.fail_on(["hang"])(None, None, text), "x", "hang")
-calls("is no step or range; write", run_settings.parse_steps, "x", "2:4")
-calls("is no table.field=value", run_settings.parse_setting, "x", "optimizer.clip_norm=0.5")
-calls("is no count; write", lambda text: reftrain_plan.parse_count("--seq", text), "x", "8K")
-calls("is no rank or range; write", lambda text: reftrain_simulate.parse_ranks(text, 200), "x", "0-63,128")
+calls("is not a verdict; choose", lambda text: options.fail_on(["hang"])(None, None, text), "x", "hang")
+calls("is not a step or range; write", run_settings.parse_steps, "x", "2:4")
+calls("is not a table.field=value", run_settings.parse_setting, "x", "optimizer.clip_norm=0.5")
+calls("is not a count; write", lambda text: reftrain_plan.parse_count("--seq", text), "x", "8K")
+calls("is not a rank or range; write", lambda text: reftrain_simulate.parse_ranks(text, 200), "x", "0-63,128")
 calls("is not within 0-", lambda text: reftrain_simulate.parse_ranks(text, 8), "0-63", "0-7")
 calls(
     "no input was given",
@@ -138,7 +138,7 @@ def _(folder, _patch):
     return lambda: analyse(load([folder_])), lambda: analyse(load([traces(folder)]))
 
 
-@case("the traces hold events of the CPU only")
+@case("the traces hold only CPU events and no communication")
 def _(folder, _patch):
     hosts = hostile.documents()
     for trace in hosts:
@@ -166,7 +166,7 @@ def chosen(part: str, wrong: tuple[object, ...], right: tuple[object, ...], **me
 
 chosen("but the job has {} ranks", ("tp=8",), ("tp=2,dp=2",), tp=2, dp=2)
 chosen("lies along none of its axes", ("dp=8",), ("tp=2,dp=4",), tp=2, dp=4)
-chosen("does not lie along its axis {}; mend", ("dp=2,tp=2",), ("tp=2,dp=2",), tp=2, dp=2)
+chosen("does not lie along its axis {}; correct the sizes", ("dp=2,tp=2",), ("tp=2,dp=2",), tp=2, dp=2)
 chosen(
     "--order {} contradicts the traces",
     (None, ("dp", "cp", "pp", "tp")),
@@ -327,7 +327,7 @@ def _(_folder, patch):
     return lambda: checked(lambda _: None), lambda: checked(find_spec)
 
 
-@case("does not tell the files it was made of")
+@case("its list of input files is damaged")
 def _(folder, _patch):
     given, run = ingested(folder)
     (run / "files.json").unlink()
@@ -335,7 +335,7 @@ def _(folder, _patch):
     return lambda: load([given], out=run, append=True), lambda: load([given], out=run)
 
 
-@case("the run no longer holds its events alone")
+@case("the run mixes its events with others")
 def _(folder, _patch):
     given = folder / "traces"
     for number in range(2):
@@ -359,7 +359,7 @@ def _(folder, _patch):
     return lambda: load([given, str(run)]), lambda: load([str(run)])
 
 
-@case("the files tell of one job only")
+@case("the files are of one job")
 def _(folder, _patch):
     given = traces(folder, 2)
     return lambda: load([given], out=folder / "run", job=3), lambda: load([given], out=folder / "run")
@@ -388,7 +388,7 @@ def _(folder, _patch):
     return lambda: load([str(odd)]), lambda: load([str(odd.rename(run))])
 
 
-@case("exists and is no ingested run")
+@case("exists and is not an ingested run")
 def _(folder, _patch):
     given = traces(folder, 2)
     return lambda: load([given], out=Path(given)), lambda: load([given], out=folder / "other")
@@ -519,7 +519,7 @@ def _(folder, _patch):
     return changed(folder, lambda _table, row: row.update(events=1))
 
 
-@case("is no event table of tracekit")
+@case("is not an event table of tracekit")
 def _(folder, _patch):
     def texts(path: Path, _row: object) -> None:
         table = pq.read_table(path)

@@ -142,7 +142,7 @@ def frozen_in_the_model(folder: Path, _: RankPool) -> tuple[CompareFinding, Comp
 
 
 def positions_given(folder: Path, pool: RankPool) -> tuple[CompareFinding, ...]:
-    """Pieces of sequences whose positions begin anew on each rank, and such as count on."""
+    """Pieces of sequences whose positions begin again on each rank, and such as count on."""
     model, optimizer = contexts.build("given")
     options = Options(prove=partial(prove, model=model, optimizer=optimizer))
     for name, local in (("local", True), ("whole", False)):
@@ -183,7 +183,7 @@ FOLLOWED = {
     "for forwards without gradients give `watch` no optimizer": forwards_watched,
     "capture the run in FP32, and compare again": captured_in_fp32,
     "take statistics over all data-parallel ranks": statistics_shared,
-    "all-reduce or broadcast what each rank gathered": buffers_shared,
+    "all-reduce or broadcast the buffers": buffers_shared,
     "seed each data-parallel rank by its number": seeded_apart,
     "numerics compare --model FILE.py:FUNCTION --parallel ": baseline_judged,
     "freeze it in the function given by --model as well": frozen_in_the_model,

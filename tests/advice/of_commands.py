@@ -96,7 +96,7 @@ WRITES = "mkdir {out}"
 
 case("quote the command as a shell would read it")(lambda f, _: recorded(f, "mkdir '{out}", "mkdir '{out}'"))
 case("the command is empty; give one that trains")(lambda f, _: recorded(f, "", WRITES))
-case("mend it and start the same bisection again")(lambda f, _: recorded(f, "mkdir /dev/null/x", WRITES))
+case("fix it and start the same bisection again")(lambda f, _: recorded(f, "mkdir /dev/null/x", WRITES))
 case("let its trainer call numerics.watch, or write to {out}")(lambda f, _: recorded(f, "true", WRITES))
 
 
@@ -131,7 +131,7 @@ def _(folder, _patch):
     return lambda: bisect(2, probed(folder, ("weight", "bias"))), lambda: bisect(2, probed(folder))
 
 
-@case("{}: {} is no list of steps; write 0,8,16")
+@case("{}: {} is not a list of steps; write 0,8,16")
 def _(_folder, patch):
     def chosen(text: str) -> object:
         patch.setenv(STEPS, text)
@@ -247,7 +247,7 @@ def _(folder, _patch):
     return resumed_run(folder / "a", checkpoint=False), resumed_run(folder / "b")
 
 
-@case("is no checkpoint of this run")
+@case("is not a checkpoint of this run")
 def _(folder, _patch):
     return resumed_run(folder / "a", damaged=True), resumed_run(folder / "b")
 
@@ -265,7 +265,7 @@ def _(folder, _patch):
 
 
 def dying(target: str, make: Callable[[Path], object], read: Callable[[Path], object]) -> Case:
-    """A case of a file whose reading takes too long, and of one that was made anew."""
+    """A case of a file whose reading takes too long, and of one that was made again."""
 
     def entered(folder: Path, patch: pytest.MonkeyPatch) -> tuple[Call, Call]:
         make(folder)
@@ -291,7 +291,7 @@ def planned(folder: Path) -> None:
 case("{}: {}; capture the run again")(
     dying("numerics.store.deaths", captured, lambda f: open_capture(f / "run"))
 )
-case("{}: {}; run again to record it anew")(dying("numerics.order.order_plan.deaths", planned, read_plan))
+case("{}: {}; run again to record a new one")(dying("numerics.order.order_plan.deaths", planned, read_plan))
 case("{}: {}; ingest the traces again")(
     dying("tracekit.ingest.kept_run.deaths", ingested, lambda f: load([str(f / "run")]))
 )

@@ -26,7 +26,7 @@ def configured(settings: str) -> RunConfig:
 SETTINGS = [
     ("heads cannot be split over tp {}", "mesh.tp=3 model.heads=4 model.dim=96", "mesh.tp=2"),
     ("ffn_dim {} cannot be split", "mesh.tp=2 model.ffn_dim=129", "mesh.tp=2 model.ffn_dim=128"),
-    ("is no multiple of tp {}", "mesh.tp=2 model.vocab_size=257",
+    ("is not a multiple of tp {}", "mesh.tp=2 model.vocab_size=257",
      "mesh.tp=2 model.vocab_size=257 model.pad_vocab=true"),
     ("key/value heads and tp {} do not divide", "mesh.tp=2 model.heads=12 model.kv_heads=3 model.dim=96",
      "mesh.tp=3 model.heads=12 model.kv_heads=3 model.dim=96 model.ffn_dim=192 model.pad_vocab=true data.seq_len=96"),
@@ -58,26 +58,26 @@ SETTINGS = [
     ("{}.{}: {} is below {}; give {} or more", "run.steps=0", "run.steps=1"),
     ("{}.{}: {} is above {}; give {} or less", "model.layers=1000000000", "model.layers=10000"),
     ("{}.{}: {} is unknown; choose among {}", "run.device=tpu", "run.device=cpu"),
-    ("is no table; did you mean", "modle.layers=2", "model.layers=2"),
-    ("is no field; did you mean", "model.document_mask=false", "numerics.document_mask=false"),
-    ("is no list; write it in square brackets", "evidence.trace_steps=1", "evidence.trace_steps=[1]"),
-    ("is no size; give a smaller number", f"run.seed={1 << 63}", "run.seed=7"),
+    ("is not a table; did you mean", "modle.layers=2", "model.layers=2"),
+    ("is not a field; did you mean", "model.document_mask=false", "numerics.document_mask=false"),
+    ("is not a list; write it in square brackets", "evidence.trace_steps=1", "evidence.trace_steps=[1]"),
+    ("is not a size; give a smaller number", f"run.seed={1 << 63}", "run.seed=7"),
     ("has the wrong type; give {}", 'model.layers="two"', "model.layers=2"),
     ("model.heads: {} does not divide dim", "model.heads=5 model.dim=64", "model.heads=4 model.dim=64"),
     ("choose heads so that RoPE can pair it", "model.heads=4 model.dim=36 model.kv_heads=2",
      "model.heads=6 model.dim=36 model.kv_heads=2"),
     ("does not divide heads {}; choose", "model.heads=4 model.kv_heads=3", "model.heads=4 model.kv_heads=2"),
     ("is not a permutation of the axes", 'mesh.order=["tp","tp","pp","dp"]', 'mesh.order=["tp","cp","pp","dp"]'),
-    ("is no ZeRO stage", "mesh.zero=4", "mesh.zero=3"),
+    ("is not a ZeRO stage", "mesh.zero=4", "mesh.zero=3"),
     ("reduces layer by layer; set", "mesh.zero=1 mesh.bucket_mb=1", "mesh.zero=0 mesh.bucket_mb=1"),
     ("does not divide dp {}; choose", "mesh.dp=4 mesh.dp_shard=3", "mesh.dp=4 mesh.dp_shard=2 mesh.zero=1"),
     ("zero = 0 shards nothing", "mesh.dp=4 mesh.dp_shard=2 mesh.zero=0", "mesh.dp=4 mesh.dp_shard=2 mesh.zero=1"),
     ("model.preset: {} is unknown", "model.preset=9b", "model.preset=8b"),
     ("data.preset: {} is unknown", "data.preset=9b", "data.preset=tiny"),
-    ("is no speed; give a positive", "run.emulated_gflops=0", "run.emulated_gflops=1"),
+    ("is not a speed; give a positive", "run.emulated_gflops=0", "run.emulated_gflops=1"),
     ("leaves no token; give a share", "data.padding=1.0", "data.padding=0.5"),
     ("source = text names no file", "data.source=text", 'data.source=text data.files=["README.md"]'),
-    ("is no share; give 0 up to", "numerics.label_smoothing=1.0", "numerics.label_smoothing=0.5"),
+    ("is not a share; give 0 up to", "numerics.label_smoothing=1.0", "numerics.label_smoothing=0.5"),
     ("flash knows no document mask", "numerics.attention=flash", "numerics.attention=flex"),
 ]  # fmt: skip
 for _part, _wrong, _right in SETTINGS:
@@ -95,12 +95,12 @@ FAULTS = [
     ("is not of the form name=value", "slow_compute:rank", "slow_compute:rank=5,factor=2"),
     ("given twice; give it once", "slow_compute:rank=5,rank=6,factor=2", "slow_compute:rank=5,factor=2"),
     ("strikes one rank and none is given", "slow_compute:factor=2", "slow_compute:factor=2,rank=0"),
-    ("is no rank of a world of {}", "slow_compute:rank=8,factor=2", "slow_compute:rank=7,factor=2"),
+    ("is not a rank of a world of {}", "slow_compute:rank=8,factor=2", "slow_compute:rank=7,factor=2"),
     ("fault.{}: '{}' is unknown; choose among {}", "host_stall:rank=1,axis=xp", "host_stall:rank=1,axis=dp"),
-    ("fault.{}: '{}' is no number", "slow_compute:rank=5,factor=x", "slow_compute:rank=5,factor=2"),
+    ("fault.{}: '{}' is not a number", "slow_compute:rank=5,factor=x", "slow_compute:rank=5,factor=2"),
     ("fault.{}: {} is out of bounds; give a number {}", "slow_compute:rank=5,factor=-1",
      "slow_compute:rank=5,factor=2"),
-    ("is no range of steps; {}", "slow_compute:rank=5,factor=2,steps=x", "slow_compute:rank=5,factor=2,steps=2:8"),
+    ("is not a range of steps; {}", "slow_compute:rank=5,factor=2,steps=x", "slow_compute:rank=5,factor=2,steps=2:8"),
     ("holds no step; {}", "slow_compute:rank=5,factor=2,steps=8:2", "slow_compute:rank=5,factor=2,steps=2:8"),
 ]  # fmt: skip
 for _part, _wrong, _right in FAULTS:
@@ -113,7 +113,7 @@ def planted(settings: str) -> object:
 
 
 calls(
-    "nobody communicates on {}",
+    "no rank communicates on {}",
     planted,
     'mesh.dp=2 evidence.faults=["host_stall:rank=1,axis=tp"]',
     'mesh.dp=2 evidence.faults=["host_stall:rank=1,axis=dp"]',
@@ -165,8 +165,8 @@ def file_case(part: str, wrong: str, right: str = "[model]\nlayers = 2\n") -> No
     case(part)(made)
 
 
-file_case("is no valid TOML ({}); correct the file", "[model\nlayers = 2\n")
-file_case("stands outside a table", "steps = 2\n", "[run]\nsteps = 2\n")
+file_case("is not valid TOML ({}); correct the file", "[model\nlayers = 2\n")
+file_case("is outside a table", "steps = 2\n", "[run]\nsteps = 2\n")
 
 
 @case("{}: {}; give a readable TOML file")
@@ -176,21 +176,21 @@ def _(folder, _patch):
 
 HARDWARE = Path("reftrain/cost/hardware/h100.toml").read_text()
 MACHINES = [
-    ("is no TOML: {}; correct the file", "[", HARDWARE),
+    ("is not TOML: {}; correct the file", "[", HARDWARE),
     ("{}: unknown {}; choose among {}", HARDWARE + "\n[x]\na = 1\n", HARDWARE),
     ("{} is missing; add it", HARDWARE.replace("node_size", "#"), HARDWARE),
-    ("is no count; give a number of devices", HARDWARE.replace("node_size = 8", "node_size = 0"), HARDWARE),
+    ("is not a count; give a number of devices", HARDWARE.replace("node_size = 8", "node_size = 0"), HARDWARE),
     ("device.reserved_gib leaves no memory", HARDWARE.replace("reserved_gib = ", "reserved_gib = 9999"), HARDWARE),
     ("is below {}; give what the machine has", HARDWARE.replace("peak_tflops = ", "peak_tflops = 0 #"), HARDWARE),
     ("give the number of processors, or 0", HARDWARE.replace("units = 132", "units = 0.5"), HARDWARE),
     ("{}.{} is below 0; give 0 or more", HARDWARE.replace("reserved_gib = ", "reserved_gib = -"), HARDWARE),
-    ("{}.{} {} is no number; give a number", HARDWARE.replace("reserved_gib = ", "reserved_gib = true #"), HARDWARE),
-    ("is no table; write [{}]", "device = 1\n" + HARDWARE.replace("[device]", "[operations]"), HARDWARE),
+    ("{}.{} {} is not a number; give a number", HARDWARE.replace("reserved_gib = ", "reserved_gib = true #"), HARDWARE),
+    ("is not a table; write [{}]", "device = 1\n" + HARDWARE.replace("[device]", "[operations]"), HARDWARE),
     ("--hardware: {}; choose among {}", HARDWARE.replace("peak_tflops", "peak_tflop"), HARDWARE),
 ]  # fmt: skip
 for _part, _wrong, _right in MACHINES:
     calls(_part, lambda text: parse_hardware(text, "x.toml"), _wrong, _right)
-calls("is no known machine", load_hardware, "h900", "h100")
+calls("is not a known machine", load_hardware, "h900", "h100")
 COSTS = [
     ("write name=number with names among {}", "x=1", "f=1"),
     ("has one value, not one a stage", "p2p=1:2", "p2p=1"),

@@ -56,13 +56,13 @@ def _(folder, _patch):
     return command(slowrank.slowrank, f"{given} - --markdown -", f"{given} {folder / 'a.json'} --markdown -")
 
 
-@case("a page is no text for a terminal; name a file")
+@case("a page is not text for a terminal; name a file")
 def _(folder, _patch):
     given = f"{hostile.write(folder / 'traces', hostile.documents())} --quiet --html"
     return command(slowrank.slowrank, f"{given} -", f"{given} {folder / 'a.html'}")
 
 
-@case("a trace is no text for a terminal; name a file")
+@case("a trace is not text for a terminal; name a file")
 def _(folder, _patch):
     given = f"{hostile.write(folder / 'traces', hostile.documents())} --quiet --perfetto"
     return command(slowrank.slowrank, f"{given} -", f"{given} {folder / 'a.pftrace'}")
@@ -116,7 +116,7 @@ def stuck(folder: Path, train: Callable[[RunConfig], object]) -> tuple[Call, Cal
     case_of = dumps.make(3, "host_stall", "tp", {"tp": 2, "cp": 2, "pp": 2, "dp": 2})
 
     def again() -> None:
-        with pytest.raises(RankDiedError, match=r"tracekit hang .*fr tells who never came"):
+        with pytest.raises(RankDiedError, match=r"tracekit hang .*fr shows which rank never came"):
             train(configured(f"run.out={folder} mesh.dp=2 evidence.flight_recorder=true"))
         found = hang(load_dumps([str(case_of.write(folder / "fr"))]))
         assert [c.rank for c in found.culprits] == [case_of.culprit]
@@ -218,7 +218,7 @@ def _(folder, _patch):
     )
 
 
-@case("and the ends of collectives do not tell which ranks belong together")
+@case("and the ends of collectives do not show which ranks belong together")
 def _(folder, _patch):
     rng = np.random.default_rng(1)
     ranks = [

@@ -176,7 +176,7 @@ captured("{}: damaged ({}); capture the run again",
          changed_rank(lambda t: t, lambda m: {**m, b"numerics.stamp": b"{"}))  # fmt: skip
 captured("carries no stamp", changed_rank(lambda t: t, lambda m: {**m, b"numerics.stamp": b"{}"}))
 captured("belongs to another run ({} {}, the others", changed_rank(lambda t: t, of_stamp(source="other")))
-captured("stamp.json tells of {}", changed_stamp(run="another"))
+captured("stamp.json says {}", changed_stamp(run="another"))
 captured("holds rows of rank {}; copy", changed_rank(with_column("rank", 0)))
 captured("holds rows of {} rank {}", changed_rank(with_column("dp", 0)))
 captured(
@@ -203,7 +203,7 @@ def file_of_values(part: str, damage: Damage, key: str = "") -> None:
 
 
 file_of_values("its values are unreadable", header("{x"))
-file_of_values("its header is no table", header("[]"))
+file_of_values("its header is not a table", header("[]"))
 file_of_values("its values are cut short", placed(1 << 40))
 file_of_values("values of {} are cut short", placed(1))
 file_of_values("no values under {}", placed(4, "F99"))
@@ -326,7 +326,7 @@ def plan_case(part: str, text: Callable[[str], str], limit: int = 0) -> None:
     case(part)(made)
 
 
-plan_case("larger than {} MiB; run again to record it anew", lambda text: text, limit=1)
+plan_case("larger than {} MiB; run again to record a new one", lambda text: text, limit=1)
 plan_case("{}: no order plan ({}); run again", lambda text: text[:-9])
 plan_case("{}: written as {}, this is {}; run again", lambda text: text.replace('/1"', '/9"'))
 
@@ -378,7 +378,7 @@ def _(folder, _patch):
     )
 
 
-@case("a budget of {} is no factor")
+@case("a budget of {} is not a factor")
 def _(folder, _patch):
     run = shadow_sums(folder)
     return lambda: advise(run, 0.5), lambda: advise(run, 2)
@@ -410,7 +410,7 @@ def replaced(**fields: object) -> Callable[[Path], object]:
 
 
 shadow("left no shadow sums", shutil.rmtree)
-shadow("files of runs of {} ranks; keep those of one", replaced(world_size=3))
+shadow("files of runs of {} ranks; keep the files of one run", replaced(world_size=3))
 shadow("left no file; copy it here or run again", lambda f: (f / "rank00001.json").unlink())
 shadow("{}: unreadable ({}); run again", lambda f: (f / "rank00001.json").write_text("{"))
 shadow("{}: is no {}; remove the foreign file", replaced(schema="x"))
@@ -427,13 +427,13 @@ def rungs(folder: Path, *policies: str, name: str = "a") -> list[tuple[Path, Pat
             for i, p in enumerate(policies)]  # fmt: skip
 
 
-@case("its policy {} is no rung")
+@case("its policy {} is not one of its rungs")
 def _(folder, _patch):
     run = write(folder / "run", PLAN)
     return lambda: ladder([(run, run)]), lambda: ladder(rungs(folder, "fp32", "fp64"))
 
 
-@case("two pairs stand on one rung")
+@case("two pairs have the same policy")
 def _(folder, _patch):
     return (
         lambda: ladder(rungs(folder, "fp32", "fp32", name="x")),
@@ -441,7 +441,7 @@ def _(folder, _patch):
     )
 
 
-@case("one rung is no ladder")
+@case("one policy is not enough")
 def _(folder, _patch):
     return lambda: ladder(rungs(folder, "fp32", name="x")), lambda: ladder(rungs(folder, "fp32", "fp64"))
 
@@ -488,7 +488,7 @@ def _(folder, _patch):
     )
 
 
-@case("is no level; choose digest or tensors")
+@case("is not a level; choose digest or tensors")
 def _(_folder, patch):
     def asked(level: str) -> object:
         patch.setitem(os.environ, OUT, "x")

@@ -65,7 +65,7 @@ def read_table(folder: Path, content: bytes) -> object:
     return reftrain_schedule.read_table(path)
 
 
-@case("is no text; name a table file")
+@case("is not text; name a table file")
 def _(folder, _patch):
     return lambda: read_table(folder, b"\xff\xfe"), lambda: read_table(folder, TABLE.encode())
 
@@ -101,7 +101,7 @@ def flags(**given: object) -> object:
 calls("--steps, --jobs, --jitter, --seed", lambda steps: flags(steps=steps), 0, 1)
 
 
-@case("--micro-batches: {} is none")
+@case("--micro-batches: {} is below 1")
 def _(_folder, _patch):
     few = "--preset tiny --steps 1 --quiet --micro-batches"
     return command(reftrain_simulate.simulate, f"{few} 0", f"{few} 1")
@@ -154,7 +154,7 @@ def resumed(settings: str) -> object:
     return _check_resumed(configured(f"checkpoint.resume=x {settings}"), 4)
 
 
-calls("the checkpoint stands at step {}", resumed, "run.steps=4", "run.steps=5")
+calls("the checkpoint is at step {}", resumed, "run.steps=4", "run.steps=5")
 calls(
     "where the run resumes; choose steps from {} on",
     resumed,
@@ -162,7 +162,7 @@ calls(
     "run.steps=6 evidence.trace_steps=[4]",
 )
 calls(
-    "is no number; start ranks with torchrun or srun",
+    "is not a number; start ranks with torchrun or srun",
     world_from_environment,
     {"RANK": "x", "WORLD_SIZE": "2"},
     {"RANK": "1", "WORLD_SIZE": "2"},
@@ -206,7 +206,7 @@ def manifest_case(part: str, text: str) -> None:
 manifest_case("{}: larger than 16 MiB; copy", " " * (17 << 20))
 manifest_case("no manifest of {}; only reftrain's own runs", "{}")
 calls(
-    "is no variant; write one of",
+    "is not a variant; write one of",
     lambda text: with_variants(formats_of("bf16"), [text]),
     "rope=x",
     "rope=fp32",
@@ -356,7 +356,7 @@ dump_case("it is compressed, as traces are", gzip.compress(b"{}"))
 dump_case("it is a profiler's trace; `tracekit slowrank`", b'{"traceEvents": []}')
 
 
-@case("{}: {}; free some space, or name another folder")
+@case("{}: {}; free some space, or choose another folder")
 def _(folder, patch):
     given = traces(folder, 2)
 

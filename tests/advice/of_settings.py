@@ -49,12 +49,12 @@ def _(folder, patch):
     return written(folder, patch, "[tracekit.slowrank]\nsteps = [3, 8]", "[tracekit.slowrank]\nsteps = '3:8'")
 
 
-@case("{}: no TOML ({}); mend it, or name another file by {}")
+@case("{}: not TOML ({}); fix it, or name another file by {}")
 def _(folder, patch):
     return written(folder, patch, "[[", "[tracekit.slowrank]")
 
 
-@case("{}: {}; mend it, or {}")
+@case("{}: {}; fix it, or {}")
 def _(folder, patch):
     def read(name: str) -> object:
         patch.setenv("TRACEKIT_CONFIG", str(folder / name))

@@ -48,7 +48,7 @@ def test_bugs_and_other_faults_go_their_own_ways():
     [
         ("P99", {"tp": 2}, "no bug 'P99'"),
         ("P02:layer=9", {"tp": 2}, "layer 9 does not exist among 4"),
-        ("P02:layer=x", {"tp": 2}, "no whole number"),
+        ("P02:layer=x", {"tp": 2}, "not a whole number"),
         ("P02:layer=-1", {"tp": 2}, "out of bounds"),
         ("P02:rank=1", {"tp": 2}, "has no such field"),
         ("P02:of=w9", {"tp": 2}, "choose among wo, w2"),

@@ -45,17 +45,17 @@ def devices(tmp_path):
 @pytest.mark.parametrize("name", ["pipe.toml", "zero.toml"])
 @pytest.mark.parametrize("command", ["memory", "run", "simulate"])
 def test_a_configuration_is_a_regular_file(command, name, devices):
-    assert "is no regular file" in refusal(command, devices / name)
+    assert "is not a regular file" in refusal(command, devices / name)
 
 
 @pytest.mark.parametrize("name", ["pipe.toml", "zero.toml"])
 def test_a_machine_is_a_regular_file(name, devices):
-    assert "is no regular file" in refusal("plan", *SIZES, "--hardware", devices / name)
+    assert "is not a regular file" in refusal("plan", *SIZES, "--hardware", devices / name)
 
 
 def test_a_table_is_a_regular_file(devices):
     os.mkfifo(devices / "pipe.csv")
-    assert "is no regular file" in refusal("schedule", devices / "pipe.csv")
+    assert "is not a regular file" in refusal("schedule", devices / "pipe.csv")
 
 
 def test_small_files_have_a_bound(tmp_path):

@@ -1,4 +1,4 @@
-"""`tracekit doctor`: what is installed, what is missing, and what must be mended."""
+"""`tracekit doctor`: what is installed, what is missing, and what must be fixed."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Text from a trace that would command a terminal, or is no text at all, never gets through."""
+"""Text from a trace that would command a terminal, or is not text at all, never gets through."""
 
 import re
 

@@ -54,8 +54,8 @@ def test_named_file_goes_before_that_of_folder(given, tmp_path, monkeypatch):
         ("[tracekit.slowrank]\nquiet = 'yes'\n", "quiet: a switch is either; write true"),
         ("[tracekit.slowrank]\nsteps = [1]\n", "steps: no text; write one"),
         ("[tracekit]\nslowrank = 1\n", "'slowrank' is a value"),
-        ("[[[\n", "no TOML"),
-        ("tracekit = " + "[" * 5000, "no TOML"),
+        ("[[[\n", "not TOML"),
+        ("tracekit = " + "[" * 5000, "not TOML"),
     ],
 )
 def test_bad_file_is_refused_with_its_name(given, tracekit, text, told):

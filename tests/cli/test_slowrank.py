@@ -48,7 +48,7 @@ def test_one_rank_alone_is_inconclusive(tracekit, slow, kinds, code):
     file = min(slow[0].iterdir())
     done = tracekit("slowrank", file, *(["--fail-on", kinds] if kinds else []))
     assert (done.code, done.out.split()[0]) == (code, "INCONCLUSIVE")
-    assert "add the others' traces" in done.out
+    assert "add the other ranks' traces" in done.out
 
 
 def test_json_on_stdout_is_json_alone(tracekit, slow):
@@ -156,7 +156,7 @@ def test_a_mesh_contradicted_by_groups_is_a_usage_error(tracekit, slow):
     done = tracekit("slowrank", folder, "--mesh", f"{inner}=1,{outer}=4")
     assert done.code == 2
     assert "--mesh contradicts the traces" in done.err
-    assert "mend the sizes or the order" in done.err
+    assert "correct the sizes or the order" in done.err
 
 
 @pytest.mark.parametrize(
@@ -166,9 +166,9 @@ def test_a_mesh_contradicted_by_groups_is_a_usage_error(tracekit, slow):
         (["--mesh", "tp=0"], "positive integer"),
         (["--order", "tp,tp"], "given twice"),
         (["--steps", "8:3"], "empty range of steps"),
-        (["--steps", "a:b"], "no range of steps"),
+        (["--steps", "a:b"], "not a range of steps"),
         (["--steps", ""], "empty range of steps"),
-        (["--fail-on", "slowrank"], "'slowrank' is no verdict; choose from healthy, slow_rank"),
+        (["--fail-on", "slowrank"], "'slowrank' is not a verdict; choose from healthy, slow_rank"),
         (["--jobs", "0"], "--jobs"),
         (["--html", "-"], "name a file"),
         (["--no-such", "x"], "No such option"),

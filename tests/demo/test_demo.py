@@ -61,7 +61,7 @@ def test_what_is_no_run_stays(capsys, monkeypatch, tmp_path):
 
 @pytest.mark.parametrize(
     ("fault", "words"),
-    [("slow:rank=1", "no such kind 'slow'"), ("slow_compute:rank=16", "'16' is no rank of a world of 16")],
+    [("slow:rank=1", "no such kind 'slow'"), ("slow_compute:rank=16", "'16' is not a rank of a world of 16")],
 )
 def test_an_impossible_fault_leaves_an_earlier_run(capsys, monkeypatch, tmp_path, fault, words):
     write_manifest(tmp_path, {"faults": []})

@@ -25,7 +25,7 @@ OTHER_MACHINES = 10_000_000  # from the seed of a case to that of its second run
 
 
 def repeated(case: Case) -> Case:
-    """The same job once more: all that varies is drawn anew."""
+    """The same job once more: all that varies is drawn again."""
     again = draw_durations(case.job, case.program, case.seed + OTHER_MACHINES)
     times = simulate(case.program, again, eager=case.job.eager)
     world = _World(case.job, case.groups, case.program, again)

@@ -1,4 +1,4 @@
-"""Pictures of the pages that docs/ shows, made of the samples: `python -m tests.docs.screens` writes them anew.
+"""Pictures of the pages that docs/ shows, made of the samples: `python -m tests.docs.screens` writes them again.
 
 Each is the head of a page that a documented command writes, in headless Chromium, light. The page over windows is that
 of the job of docs/trend.md, which no sample holds; that of a wrong run is of the runs of docs/guide/wrong.md.

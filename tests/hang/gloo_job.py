@@ -20,7 +20,7 @@ def dump(rank, folder, ends):
     content = pickle.loads(torch._C._distributed_c10d._dump_fr_trace())
     config = {}
     for group, ranks in world.pg_group_ranks.items():
-        if group not in world.pg_names:  # a group that this rank is no member of
+        if group not in world.pg_names:  # a group that this rank is not a member of
             continue
         name = world.pg_names[group]
         config[name] = {"name": name, "desc": group.group_desc, "ranks": str(sorted(ranks))}

@@ -110,7 +110,7 @@ def one_name(folder, views, finished, *, desc="undefined", name="1"):
 def test_one_name_of_unlike_groups_is_said(tmp_path, finished):
     finding = one_name(tmp_path, {0: (0, 3), 1: (1, 2), 2: (1, 2), 3: (0, 3)}, finished)
     assert (finding.verdict, finding.culprits) == ("inconclusive", ())
-    assert "the name 1 is that of groups with different members" in finding.reason
+    assert "the name 1 belongs to groups with different members" in finding.reason
     assert "new_group" in finding.to_decide
 
 

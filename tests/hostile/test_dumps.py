@@ -192,7 +192,7 @@ def one_name_twice(dump):
 
 
 CONTRADICTIONS = {
-    "done that is no truth value": everywhere(retired={"a": 1}),
+    "done that is not a truth value": everywhere(retired={"a": 1}),
     "a newest call done by a number": newest(retired=-1),
     "a message by a number": newest(is_p2p=-(2**63)),
     "a state of no name": newest(state="finished"),

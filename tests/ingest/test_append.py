@@ -174,7 +174,7 @@ def changed(path, old, new):
             lambda run: (run / "events" / "rank-000001.parquet").write_bytes(b"PAR1"),
         ],
     ),
-    ids=["no record", "no object", "another rank", "another table"],
+    ids=["no record", "not an object", "another rank", "another table"],
 )
 def test_a_changed_run_is_not_appended_to(damage, traces, read, tmp_path):
     folder = traces(1)

@@ -1,4 +1,4 @@
-"""Names of groups that are no text, and members that no job has, go no further than the reader."""
+"""Names of groups that are not text, and members that no job has, go no further than the reader."""
 
 from math import nan
 

@@ -91,7 +91,7 @@ def test_the_last_window_is_looked_at(tmp_path, job, layout):
     assert finding.suspects[0].rank in slow
     assert len(finding.steps.analysed) == 4
     told = row(finding, "last_window")
-    assert "is looked at" in told
+    assert "is analysed" in told
     assert "trend follows all" in told
 
 
@@ -143,7 +143,7 @@ def test_short_windows_are_taken_together(tmp_path, job):
     finding = tracekit.slowrank(load(tmp_path))
     assert len(finding.steps.analysed) >= 2
     assert row(finding, "last_window").startswith(
-        "iteration_1, iteration_2, iteration_3 is looked at; iteration_0"
+        "iteration_1, iteration_2, iteration_3 is analysed; iteration_0"
     )
 
 
@@ -167,7 +167,7 @@ def test_validation_is_no_window_of_training(tmp_path, job):
     run = load(laid(tmp_path, documents, name, windows=2))
     assert all("fit-" in r.path for r in run.ranks)
     assert len(run.rejected) == 4
-    assert "training lies beside it" in run.rejected[0].reason
+    assert "its folder holds training as well" in run.rejected[0].reason
 
 
 @pytest.mark.parametrize(

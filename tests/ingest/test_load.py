@@ -229,7 +229,10 @@ def test_world_sizes_that_disagree(tmp_path):
     assert [(r.rank, r.reason) for r in run.rejected] == [
         (
             None,
-            "it is of another job (world size 16), read are those of job 1 (world size 4); --job 2 reads it",
+            (
+                "it belongs to another job (world size 16); only the files of job 1 are read (world size 4); "
+                "--job 2 reads it"
+            ),
         )
     ]
 
@@ -287,7 +290,10 @@ def test_out_is_whole_repeatable_and_opens_again(tmp_path):
 def test_out_that_is_something_else_is_left_alone(tmp_path):
     inputs = [str(good(tmp_path / "in"))]
     put(tmp_path / "mine" / "thesis.txt", b"x")
-    for out, words in ((tmp_path / "mine", "no ingested run"), (tmp_path / "no" / "run", "does not exist")):
+    for out, words in (
+        (tmp_path / "mine", "not an ingested run"),
+        (tmp_path / "no" / "run", "does not exist"),
+    ):
         with pytest.raises(InputError, match=words):
             load(inputs, out=out)
     load(inputs, out=tmp_path / "run")

@@ -125,7 +125,7 @@ def test_tables_that_are_none(tmp_path):
     with pytest.raises(InputError, match="unreadable as Parquet"):
         load([str(tmp_path / "cut.parquet")])
     listed = [r | {"rank": 0} for r in rows()]
-    with pytest.raises(InputError, match="one rank stands at two places"):
+    with pytest.raises(InputError, match="one rank has two places"):
         load([write(tmp_path / "twice.parquet", listed)])
     with pytest.raises(InputError, match="unusable values"):
         load([write(tmp_path / "text.parquet", [r | {"stage": "x"} for r in rows()])])

@@ -31,7 +31,7 @@ def test_places_that_count_from_one_are_refused(tmp_path, place):
 def test_gaps_of_one_rank_are_told_of_it(tmp_path):
     found = tracekit.slowrank(ingested(tmp_path, replicas([1, 1, 1], gap=0.03)))
     assert found.verdict == "inconclusive"
-    assert "rank 0 lies idle longest, 30.0 ms a step" in found.reason
+    assert "rank 0 is idle longest, 30.0 ms a step" in found.reason
     assert "host of rank 0" in found.to_decide
 
 

@@ -134,8 +134,8 @@ def make(seed: int, kind: str | None = None, world: int | None = None) -> Case:
             Draw(job, Random(f"{seed}-fault"), severity, int(step_time(job, calm)), links(calm)), kind
         )
         machine = simulate(job, faults) if faults.faults else calm
-        mended = faults.without(set(faults.culprits()))
-        base = simulate(job, mended) if mended.faults else calm
+        fixed = faults.without(set(faults.culprits()))
+        base = simulate(job, fixed) if fixed.faults else calm
         slowdown = step_time(job, machine) / step_time(job, base) if faults.culprits() else 1.0
         if slowdown >= LEAST or not faults.culprits():
             break
@@ -150,8 +150,8 @@ def make(seed: int, kind: str | None = None, world: int | None = None) -> Case:
 
 def repriced(case: Case, named: set[int]) -> float:
     """The slowdown that these ranks alone cause."""
-    mended = simulate(case.job, case.faults.without(named))
-    return step_time(case.job, case.machine) / step_time(case.job, mended)
+    fixed = simulate(case.job, case.faults.without(named))
+    return step_time(case.job, case.machine) / step_time(case.job, fixed)
 
 
 def save(case: Case, folder: Path) -> None:

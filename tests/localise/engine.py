@@ -184,7 +184,7 @@ class Machine:
         self.push(op.end, op.update, op)
 
     def talk(self, place: Place, now: int, change: int) -> None:
-        """Count communication kernels that run on a GPU and pace its compute anew where that matters."""
+        """Count communication kernels that run on a GPU and pace its compute again where that matters."""
         before, place.talking = place.talking, place.talking + change
         if bool(before) == bool(place.talking) or not place.computing:
             return

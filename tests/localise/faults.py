@@ -75,7 +75,7 @@ class Faults:
         return tuple(sorted({rank for fault in self.faults if fault.blamed for rank in fault.ranks}))
 
     def without(self, ranks: set[int]) -> "Faults":
-        """The faults with these ranks mended, and decoys among them, which an answer may name and price as well."""
+        """The faults with these ranks fixed, and decoys among them, which an answer may name and price as well."""
         kept = [
             replace(fault, ranks=fault.ranks - ranks)
             if fault.blamed or fault.kind == "slow_compute"

@@ -112,9 +112,9 @@ def test_numbers_that_are_none_are_not_hidden(tmp_path):
 
 def test_what_no_ladder_can_be_made_of(tmp_path):
     made = pairs(tmp_path, drift)
-    with pytest.raises(InputError, match="one rung is no ladder"):
+    with pytest.raises(InputError, match="one policy is not enough"):
         ladder(made[:1])
-    with pytest.raises(InputError, match="two pairs stand on one rung"):
+    with pytest.raises(InputError, match="two pairs have the same policy"):
         ladder([made[0], made[0], made[1]])
     with pytest.raises(InputError, match="a pair has one policy"):
         ladder([(made[0][0], made[1][1]), made[2]])

@@ -56,4 +56,4 @@ def test_capture_checks_its_folder_before_the_command_runs(tmp_path):
     done = CliRunner().invoke(
         numerics, ["capture", "--out", str(tmp_path / "file" / "run"), "--", "touch", "x"]
     )
-    assert "it is no folder); name another" in str(done.exception)
+    assert "it is not a folder); name another" in str(done.exception)

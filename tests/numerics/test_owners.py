@@ -60,7 +60,7 @@ def test_a_watched_last_step_is_left_unseen():
     assert left_unseen(run()) == ([], True)
     found = never_seen_sent(given)
     assert found.verdict == "undecided"
-    assert found.reason.startswith("ranks 1 kept w as it was in step 0 while another stepped it")
+    assert found.reason.startswith("ranks 1 kept w as it was in step 0 while another rank updated it")
     assert never_seen_sent(run()) is None
 
 

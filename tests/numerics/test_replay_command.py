@@ -150,7 +150,7 @@ def test_the_command_passes_the_reason_on(copy):
 
 @pytest.mark.slow
 def test_an_unknown_variant_is_refused(copy):
-    with pytest.raises(InputError, match="is no variant"):
+    with pytest.raises(InputError, match="is not a variant"):
         make_replay(copy, variants=["rope=int3"])
 
 

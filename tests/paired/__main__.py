@@ -2,7 +2,7 @@
 
 python -m tests.paired --old HEAD~3 --new .                  two states: revisions, folders, or files of answers
 python -m tests.paired --old tests/paired/goldens.jsonl --new .      what changed since the goldens
-python -m tests.paired --new . --save tests/paired/goldens.jsonl     the goldens made anew
+python -m tests.paired --new . --save tests/paired/goldens.jsonl     the goldens made again
 python -m tests.paired --old HEAD~3 --new . --suite localise --seeds 9999000:200    unseen jobs
 
 Jobs are made once and kept in --keep. Exit code 1: an answer got worse.

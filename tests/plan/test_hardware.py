@@ -54,7 +54,7 @@ def test_a_file_of_ones_own(tmp_path):
         (("memory_gib = 16", "memory_gb = 16"), "device.memory_gb"),
         (("[host]", "[hosts]"), "hosts"),
         (("[host]\n", ""), "host"),
-        (("[host]", "[host"), "no TOML"),
+        (("[host]", "[host"), "not TOML"),
     ],
 )
 def test_a_bad_file_is_refused_naming_its_field(change, says):

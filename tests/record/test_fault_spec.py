@@ -48,13 +48,13 @@ def test_every_kind_can_be_written_and_read_back(kind):
         ("slow_compute:rank=-1", "fault.rank", "0…7"),
         ("slow_compute:rank=1,factor=1", "fault.factor", "above 1"),
         ("slow_compute:rank=1,factor=nan", "fault.factor", "above 1"),
-        ("slow_compute:rank=1,factor=much", "fault.factor", "no number"),
+        ("slow_compute:rank=1,factor=much", "fault.factor", "not a number"),
         ("slow_compute:rank=1,speed=2", "fault.speed", "it takes rank, factor, steps"),
         ("slow_compute:rank=1,rank=2", "fault.rank", "twice"),
         ("slow_compute:rank", "fault", "name=value"),
         ("slow_compute:rank=1,steps=4:2", "fault.steps", "holds no step"),
-        ("slow_compute:rank=1,steps=1:2:3:4", "fault.steps", "no range"),
-        ("slow_compute:rank=1,steps=:", "fault.steps", "no range"),
+        ("slow_compute:rank=1,steps=1:2:3:4", "fault.steps", "not a range"),
+        ("slow_compute:rank=1,steps=:", "fault.steps", "not a range"),
     ],
 )
 def test_errors_name_the_field_and_the_remedy(text, field, words):

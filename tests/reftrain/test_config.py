@@ -32,7 +32,7 @@ MISCONFIGURATIONS = {
     ),
     "vocabulary not over tp": (
         {"model": {"vocab_size": 261}, "mesh": {"tp": 2}},
-        "model.vocab_size: 261 is no multiple of tp 2; set model.pad_vocab = true",
+        "model.vocab_size: 261 is not a multiple of tp 2; set model.pad_vocab = true",
     ),
     "kv heads fewer than tp": (
         {"model": {"kv_heads": 2, "replicate_kv": False}, "mesh": {"tp": 4}},
@@ -63,8 +63,8 @@ MISCONFIGURATIONS = {
         {"model": {"preset": "9b"}},
         "model.preset: '9b' is unknown; choose among tiny, sensitive, small, 8b, 70b, 405b",
     ),
-    "misspelt field": ({"mesh": {"zreo": 3}}, "mesh.zreo: is no field; did you mean zero?"),
-    "misspelt table": ({"modle": {}}, "modle: is no table; did you mean [model]?"),
+    "misspelt field": ({"mesh": {"zreo": 3}}, "mesh.zreo: is not a field; did you mean zero?"),
+    "misspelt table": ({"modle": {}}, "modle: is not a table; did you mean [model]?"),
     "wrong type": ({"run": {"steps": "4"}}, "run.steps: '4' has the wrong type; give a whole number"),
     "order misses an axis": (
         {"mesh": {"order": ["tp", "cp", "dp"]}},
@@ -117,9 +117,9 @@ def test_file_over_preset_and_flags_over_file(tmp_path):
 @pytest.mark.parametrize(
     ("text", "part"),
     [
-        ("[model", "is no valid TOML"),
-        ("steps = 3\n", "stands outside a table"),
-        (b"\xff\xfe", "is no valid TOML"),
+        ("[model", "is not valid TOML"),
+        ("steps = 3\n", "is outside a table"),
+        (b"\xff\xfe", "is not valid TOML"),
     ],
 )
 def test_bad_file(tmp_path, text, part):

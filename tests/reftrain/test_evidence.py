@@ -127,7 +127,7 @@ def test_every_message_has_two_ends(traces):
 @pytest.mark.parametrize(
     ("fault", "message"),
     [
-        ("slow_compute:rank=9", "fault.rank: '9' is no rank of a world of 8"),
+        ("slow_compute:rank=9", "fault.rank: '9' is not a rank of a world of 8"),
         ("slow:rank=1", "fault: no such kind 'slow'"),
         ("slow_compute:rank=1,factor=0.5", "fault.factor: 0.5 is out of bounds"),
     ],

@@ -12,8 +12,8 @@ from reftrain.errors import ConfigError
 GOOD = "slow_compute:rank=0,factor=2"
 REFUSED = {
     "slow_compte:rank=0": "fault: no such kind 'slow_compte'; did you mean slow_compute?",
-    "slow_compute:rank=2": "fault.rank: '2' is no rank of a world of 2; give one of 0…1",
-    "slow_compute:rank=1,steps=9:": "fault.steps: slow_compute would begin in step 9 of a run whose last is 3; "
+    "slow_compute:rank=2": "fault.rank: '2' is not a rank of a world of 2; give one of 0…1",
+    "slow_compute:rank=1,steps=9:": "fault.steps: slow_compute would begin in step 9 of a run with last step 3; "
     "begin earlier, or raise run.steps",
     "host_stall:rank=1,axis=tp": "fault.axis: nobody communicates on tp: it has one rank; "
     "choose another axis, or a mesh with tp of 2 or more",
@@ -57,5 +57,5 @@ def test_entries_that_have_no_end_are_cut(tmp_path):
 )
 def test_file_is_not_blamed_for_a_flag(words, tmp_path):
     file, told = refusal(tmp_path, [GOOD], *words)
-    assert told.startswith("fault.rank: '7' is no rank of a world of 2; ")
+    assert told.startswith("fault.rank: '7' is not a rank of a world of 2; ")
     assert str(file) not in told

@@ -131,8 +131,8 @@ MISCONFIGURATIONS = {
     "--mesh dp=3": (
         "data.batch_size: 8 sequences do not split over dp 3 by 1 a micro-batch; choose a multiple of 3"
     ),
-    "--set mesh.zreo=3": "mesh.zreo: is no field; did you mean zero?",
-    "--set steps=3": "--set: 'steps=3' is no table.field=value; write for example optimizer.clip_norm=0.5",
+    "--set mesh.zreo=3": "mesh.zreo: is not a field; did you mean zero?",
+    "--set steps=3": "--set: 'steps=3' is not a table.field=value; write for example optimizer.clip_norm=0.5",
     "--set numerics.policy=fp8": (
         "numerics.policy: 'fp8' is unknown; choose among bf16, bf16_pure, fp32, fp64"
     ),
@@ -179,7 +179,7 @@ def test_world_from_environment():
     }
     assert world_from_environment(slurm) == World(9, 1, 16, "tcp://node1:23456")
     assert world_from_environment({**slurm, "MASTER_PORT": "4000"}).meeting == "tcp://node1:4000"
-    with pytest.raises(ConfigError, match="RANK: 'x' is no number"):
+    with pytest.raises(ConfigError, match="RANK: 'x' is not a number"):
         world_from_environment({**torchrun, "RANK": "x"})
 
 

@@ -44,9 +44,9 @@ def run(ranks):
             r"evidence\.trace_steps: step 9 is not among the run's steps 0 to 3",
         ),
         ({"evidence": {"trace_steps": [-1]}}, r"evidence\.trace_steps: step -1 is not among"),
-        ({"optimizer": {"learning_rate": float("nan")}}, r"optimizer\.learning_rate: nan is no size"),
-        ({"run": {"emulated_gflops": float("inf")}}, r"run\.emulated_gflops: inf is no size"),
-        ({"data": {"padding": float("nan")}}, r"data\.padding: nan is no size"),
+        ({"optimizer": {"learning_rate": float("nan")}}, r"optimizer\.learning_rate: nan is not a size"),
+        ({"run": {"emulated_gflops": float("inf")}}, r"run\.emulated_gflops: inf is not a size"),
+        ({"data": {"padding": float("nan")}}, r"data\.padding: nan is not a size"),
         (
             {"run": {"device": "cpu", "share_gpus": True}},
             r"run\.share_gpus: device = cpu has no GPUs to share",
@@ -90,7 +90,7 @@ def test_sharing_sets_nccl_hosts_and_keeps_user_settings(monkeypatch):
         (
             "slow_compute:rank=0,steps=4:",
             {"dp": 2},
-            r"fault\.steps: slow_compute would begin in step 4 of a run whose last is 3",
+            r"fault\.steps: slow_compute would begin in step 4 of a run with last step 3",
         ),
         ("host_stall:rank=0", {}, "fault: host_stall strikes at communication, and one rank has none"),
         ("slow_link:rank=0", {}, "fault: slow_link strikes at communication"),
@@ -140,9 +140,7 @@ def test_a_named_checkpoint_that_leaves_nothing_to_do():
         _check_resumed(load(None, {"checkpoint": {"resume": "elsewhere"}, **tables}), at)
 
     resumed(3)
-    with pytest.raises(
-        ConfigError, match=r"run\.steps: the checkpoint stands at step 4, and 4 steps are asked for"
-    ):
+    with pytest.raises(ConfigError, match=r"run\.steps: the checkpoint is at step 4, but run\.steps is 4"):
         resumed(4)
     with pytest.raises(
         ConfigError, match=r"evidence\.trace_steps: step 1 is before step 2, where the run resumes"
@@ -292,4 +290,4 @@ def test_a_dry_run_checks_the_faults(capsys, monkeypatch):
     with pytest.raises(SystemExit) as stop:
         command.main()
     assert stop.value.code == 2
-    assert "'9' is no rank of a world of 2" in capsys.readouterr().err
+    assert "'9' is not a rank of a world of 2" in capsys.readouterr().err

@@ -3,7 +3,7 @@
 python -m tests.reports                       all of them (some minutes)
 python -m tests.reports --only nccl-1111      those whose name holds this, with the whole answer
 python -m tests.reports --kind stuck          one kind
-python -m tests.reports --page docs/public_reports.md      the table of that page anew
+python -m tests.reports --page docs/public_reports.md      the table of that page again
 """
 
 import argparse

@@ -336,7 +336,7 @@ REPORTS = [
     ),
     seen(
         "pytorch/pytorch#140229",
-        "8 ranks, rank 5 compiles anew for 300 ms in one of six steps",
+        "8 ranks, rank 5 recompiles for 300 ms in one of six steps",
         "rank 5, a stall of its host in that step",
         into(recompiles, 8),
         named("suspects", (5,)),

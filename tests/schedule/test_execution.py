@@ -134,9 +134,9 @@ def test_torchs_runtime_agrees(ranks, tmp_path, variant):
 @pytest.mark.parametrize(
     ("table", "values", "words"),
     [
-        ("optimizer", {"clip_norm": 1.0}, "optimizer.clip_norm: with pipedream"),
-        ("model", {"tied_embeddings": True}, "model.tied_embeddings: with pipedream"),
-        ("checkpoint", {"every": 1}, "checkpoint.every: with pipedream"),
+        ("optimizer", {"clip_norm": 1.0}, "optimizer.clip_norm: stages of pipedream"),
+        ("model", {"tied_embeddings": True}, "model.tied_embeddings: stages of pipedream"),
+        ("checkpoint", {"every": 1}, "checkpoint.every: stages of pipedream"),
     ],
 )
 def test_what_needs_a_flush_is_refused(table, values, words):

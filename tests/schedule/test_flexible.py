@@ -122,7 +122,7 @@ def swap(first, second):
             "rank 0, slot 6: F1.0 is not on the rank that holds stage 1",
         ),
         (lambda a: a.append(Action(Kind.FORWARD, 0, 7)), "rank 0, slot 6: F0.7 has no such micro-batch"),
-        (swap(0, 2), "rank 0, slot 0: B0.0 stands before F0.0"),
+        (swap(0, 2), "rank 0, slot 0: B0.0 comes before F0.0"),
     ],
 )
 def test_bad_tables_are_refused_with_rank_and_rule(edit, rule):

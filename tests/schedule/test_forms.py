@@ -108,9 +108,9 @@ class Stage:
         ("", "does not begin with"),
         (
             "reftrain.schedule/1 x\nmicro_batches 2\nconsecutive 1\nplacement 0\n0: F0.0 Q0.1\n",
-            "'Q0.1' is no action",
+            "'Q0.1' is not an action",
         ),
-        ("reftrain.schedule/1 x\nmicro_batches two\n", "line 2: 'two' is no list of numbers"),
+        ("reftrain.schedule/1 x\nmicro_batches two\n", "line 2: 'two' is not a list of numbers"),
         (
             "reftrain.schedule/1 x\nmicro_batches 2\nconsecutive 1\nplacement 7\n0: F0.0\n",
             "beyond the 1 of the table",
@@ -124,7 +124,7 @@ class Stage:
             "must be 1 or more",
         ),
         ("reftrain.schedule/1 x\nplacement 0\nplacement 0 0\n0: F0.0\n", "placements of equal length"),
-        ("reftrain.schedule/1 x\nmicro_batches 99999999999999999999\n", "is no list of numbers"),
+        ("reftrain.schedule/1 x\nmicro_batches 99999999999999999999\n", "is not a list of numbers"),
     ],
 )
 def test_bad_text_is_refused_with_line_and_reason(text, reason):
@@ -137,12 +137,12 @@ def test_bad_text_is_refused_with_line_and_reason(text, reason):
     ("text", "reason"),
     [
         ("", "has no forward"),
-        ("0F0,hello\n", "'hello' is no action"),
+        ("0F0,hello\n", "'hello' is not an action"),
         ("0F0,0B0\n0F1\n", "forwards on ranks 0 and 1"),
         ("1F0,1B0\n", "stage 0 of replica 0 has no forward"),
         ("0F0,0REDUCE_GRAD\n", "has no micro-batch"),
         ("0F,0B0\n", "has no micro-batch"),
-        ('0F0,"0B0\n', "is no CSV"),
+        ('0F0,"0B0\n', "is not CSV"),
     ],
 )
 def test_bad_csv_is_refused_with_line_and_reason(text, reason):

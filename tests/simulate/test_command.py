@@ -160,7 +160,7 @@ def test_faults_of_the_file_are_planted(command, tmp_path):
 @pytest.mark.parametrize(
     ("fault", "said"),
     [
-        ("slow_compute:rank=9", "evidence.faults: fault.rank: '9' is no rank"),
+        ("slow_compute:rank=9", "evidence.faults: fault.rank: '9' is not a rank"),
         ("slow_compute:rank=1,steps=5", "evidence.faults: fault.steps: 5:6 holds none of the 2 steps"),
         ("P02:layer=1", "evidence.faults: fault: P02:layer=1 makes numbers wrong"),
     ],
@@ -177,12 +177,12 @@ def test_refused_fault_is_found_in_its_file(command, tmp_path, fault, said):
     ("arguments", "said"),
     [
         (["--schedule", "zigzag"], "--schedule: 'zigzag' is unknown; choose"),
-        (["--fault", "slow_compute:rank=8"], "'8' is no rank of a world of 8"),
+        (["--fault", "slow_compute:rank=8"], "'8' is not a rank of a world of 8"),
         pytest.param(
             ["--fault", "slow_compute:rank=1,steps=7"], "holds none of the 2 steps", marks=pytest.mark.slow
         ),
         (["--fault", "host_stall:rank=1,axis=cp"], "rank 1 makes no communication on cp call"),
-        (["--hardware", "abacus"], "is no known machine"),
+        (["--hardware", "abacus"], "is not a known machine"),
         (["--ranks", "3-9"], "'3-9' is not within 0-7"),
         (["--jitter", "-1"], "jitter 0 to 10"),
         (["--mesh", "tp=8,cp=1,pp=16,dp=256"], "32768 ranks are too many; simulate up to 16384"),

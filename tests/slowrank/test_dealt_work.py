@@ -95,7 +95,7 @@ def test_work_that_varies_unexplained_is_no_health(tmp_path, monkeypatch, factor
     monkeypatch.setattr("tracekit.analysis.slowrank.decision.evidence.uneven_data", lambda _case: 0.0)
     finding = analyse(trained(tmp_path, factor, noise, layers=6))
     assert (finding.verdict, finding.suspects) == (verdict, ())
-    assert ("whole parts of steps are longer on changing ranks" in finding.reason) == (
+    assert ("whole parts of steps are longer, on a different rank each time" in finding.reason) == (
         verdict == "inconclusive"
     )
 
@@ -120,7 +120,7 @@ def test_uneven_data_unmatched_are_no_health(tmp_path, monkeypatch, matched, ver
     )
     finding = analyse(trained(tmp_path, lambda *_: 1.0, 0.01))
     assert finding.verdict == verdict
-    assert ("costs between 0.0 and 1.0 ms" in finding.reason) == (verdict == "inconclusive")
+    assert ("the cost is between 0.0 and 1.0 ms" in finding.reason) == (verdict == "inconclusive")
 
 
 def test_most_that_data_cost_bounds_the_price(tmp_path):

@@ -52,7 +52,7 @@ def test_a_slow_link_is_no_slow_rank(tmp_path):
 def test_ranks_without_a_trace_are_a_gap(tmp_path):
     _, working = explained(tmp_path, lost={6})
     gap = next(g for g in working.gaps if g.remedy == "add the trace of rank 6")
-    assert "has no match on all members" in gap.what
+    assert "is not matched on all members" in gap.what
 
 
 def test_all_forms_show_the_working(tmp_path):
@@ -60,7 +60,7 @@ def test_all_forms_show_the_working(tmp_path):
     page, text = slowrank_html(found, picture), slowrank_text(found)
     for shown in (page, text):
         assert "rank 5 works longer than its peers" in shown
-        assert "the dearest significant hypothesis is named" in shown
+        assert "the most expensive significant hypothesis is named" in shown
     assert "considered" not in slowrank_text(analyse(job(tmp_path, MESH, slow={5: 1.4})))
 
 

@@ -24,4 +24,4 @@ def test_a_node_that_is_a_little_slower_is_told(tmp_path, factor, verdict):
     assert (found.verdict, {c.rank for c in found.candidates}) == (
         verdict, set(NODE) if verdict == "inconclusive" else set(),
     )  # fmt: skip
-    assert ("all of one node" in found.reason) == (verdict == "inconclusive")
+    assert ("all on one node" in found.reason) == (verdict == "inconclusive")

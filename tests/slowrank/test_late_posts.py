@@ -38,7 +38,7 @@ def job(folder, late):
 def test_who_posts_late_in_most_steps_is_a_candidate(tmp_path, late, verdict, candidates):
     found = analyse(job(tmp_path, late))
     assert (found.verdict, [c.rank for c in found.candidates], found.suspects) == (verdict, candidates, ())
-    assert ("comes last to collectives in most steps" in found.reason) == (verdict == "inconclusive")
+    assert ("is the last to join collectives in most steps" in found.reason) == (verdict == "inconclusive")
 
 
 def test_a_rank_that_fell_behind_once_counts_once(tmp_path):

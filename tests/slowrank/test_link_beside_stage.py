@@ -15,4 +15,4 @@ def test_a_slow_link_goes_before_a_long_stage(tmp_path, factor, verdict):
     found = analyse(job(tmp_path, MESH, slow=STAGE, link={LINK: factor}))
     named = {s.rank for s in found.suspects}
     assert (found.verdict, named) == (verdict, set(LINK) if verdict == "slow_link" else set(STAGE))
-    assert ("besides, pipeline stage 1 has more work" in found.reason) == (verdict == "slow_link")
+    assert ("in addition, pipeline stage 1 has more work" in found.reason) == (verdict == "slow_link")

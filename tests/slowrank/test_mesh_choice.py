@@ -71,7 +71,7 @@ def test_a_flag_contradicted_by_groups_names_the_group(tmp_path, mesh):
 def test_an_order_that_groups_contradict_is_a_usage_error(tmp_path):
     run = job(tmp_path, grid(tp=2, dp=4))
     assert chosen(run, "tp=2,dp=4").source == "flag"
-    with pytest.raises(UsageError, match="mend the sizes or the order"):
+    with pytest.raises(UsageError, match="correct the sizes or the order"):
         chosen(run, "dp=4,tp=2")
 
 
@@ -156,7 +156,7 @@ def test_a_group_that_was_inferred_refuses_nothing(tmp_path):
 def test_an_unknown_world_is_said(tmp_path):
     run = replace(bare(tmp_path, {r: ["allreduce"] for r in (0, 1, 3)}), world_size=None)
     with pytest.raises(
-        MeshError, match=r"do not tell how many ranks the job has \(at least 4\): give its whole mesh"
+        MeshError, match=r"do not show how many ranks the job has \(at least 4\): give its whole mesh"
     ):
         chosen(run)
 

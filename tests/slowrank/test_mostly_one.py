@@ -15,7 +15,7 @@ def test_one_long_step_does_not_hide_behind_documents(tmp_path, step):
     finding = analyse(documents(tmp_path, factor=3.0, steps=(step,)))
     assert (finding.verdict, finding.suspects) == ("inconclusive", ())
     assert [c.rank for c in finding.candidates] == [2]
-    assert "behind rank 2 alone, which works" in finding.reason
+    assert "for rank 2 alone, which works" in finding.reason
     assert f"in step {step};" in finding.reason
     assert 0 < finding.candidates[0].lost_ms_high <= finding.what_if.step_ms
 
@@ -75,4 +75,4 @@ def test_a_dearer_step_hides_behind_no_stage(tmp_path, accident, verdict):
     assert finding.verdict == verdict
     if verdict == "inconclusive":
         assert [c.rank for c in finding.candidates] == [min(slow)]
-        assert "go elsewhere: pipeline stage 1 has more work" in finding.reason
+        assert "are lost elsewhere: pipeline stage 1 has more work" in finding.reason

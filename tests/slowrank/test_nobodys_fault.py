@@ -70,7 +70,7 @@ def test_two_long_steps_recur_though_others_are_shorter():
 
 
 PROVING = OTHER_STEPS_OF_DEVICE + 1
-FEW = [(1, 6, "is slow: nobody else"), (2, 2, "are both slow: two that")]
+FEW = [(1, 6, "is slow: no other rank"), (2, 2, "are both slow: two ranks that")]
 
 
 @pytest.mark.parametrize(("ranks", "seed", "words"), FEW)

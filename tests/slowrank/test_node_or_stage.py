@@ -72,4 +72,4 @@ def test_more_kernels_are_more_work(tmp_path):
 def test_single_ranks_of_two_stages_say_both(tmp_path):
     found = analyse(job(tmp_path, grid(pp=6, cp=1), slow={2: 1.3, 4: 1.3}))
     assert (found.verdict, {s.rank for s in found.suspects}) == ("imbalance", {2, 4})
-    assert "or ranks 2, 4 are all slow: nobody else does the same work" in found.reason
+    assert "or ranks 2, 4 are all slow: no other rank does the same work" in found.reason

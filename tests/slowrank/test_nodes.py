@@ -76,7 +76,7 @@ def test_an_open_link_tells_why(tmp_path):
         analyse(pipeline(tmp_path, 2, slow)),
         analyse(pipeline(tmp_path / "one", 1, [(1, 2)], devices=2)),
     )
-    assert "on which nodes the ranks run" in unplaced.reason
+    assert "do not name the nodes of the ranks" in unplaced.reason
     assert "tensorboard_trace_handler" in unplaced.to_decide
     assert "it alone connects two nodes along its axis" in lone.reason
 

@@ -32,7 +32,7 @@ def test_a_device_slow_beside_whole_steps_leaves_it_open(tmp_path, number):
     run = job(tmp_path, MESH, slow={5: 1.25}, slow_steps={number}, steps=4, layers=8)
     found = analyse(cut(run, number, 0.7))
     assert (found.verdict, [c.rank for c in found.candidates]) == ("inconclusive", [5])
-    assert ("before the first" if number == 0 else "behind the last") in found.reason
+    assert ("before the first" if number == 0 else "after the last") in found.reason
     assert found.candidates[0].lost_ms_low == 0 < found.candidates[0].lost_ms_high
 
 

@@ -57,7 +57,7 @@ def test_repetitions_that_ranks_time_differently_prove_nothing(tmp_path, early, 
     finding = analyse(unmarked(job(tmp_path, grid(dp=4)), early))
     assert finding.verdict == verdict
     assert "no_step_marks" in {q.kind for q in finding.quality}
-    assert ("both end them together" in finding.reason) == bool(early)
+    assert ("both ranks end them together" in finding.reason) == bool(early)
 
 
 def test_misses_of_ranks_do_not_cancel(tmp_path):
@@ -84,7 +84,7 @@ def test_a_model_that_misses_more_rules_nobody_out(tmp_path, monkeypatch):
     monkeypatch.setattr("tracekit.analysis.slowrank.case.Case.residual_ns", missed)
     finding = analyse(run)
     assert (finding.verdict, finding.candidates) == ("inconclusive", ())
-    assert "misses them by" in finding.reason
+    assert "model is off by" in finding.reason
 
 
 def test_a_stage_is_long_by_its_compute(tmp_path):

@@ -60,7 +60,7 @@ def test_a_slow_device_goes_before_costly_loading(tmp_path):
         job(tmp_path, MESH, slow={1: 1.3}, idle=lambda rank, step: 1500.0 * (rank in LOADS), steps=4)
     )
     assert [(s.rank, s.cause) for s in found.suspects] == [(1, "gpu_compute")]
-    assert any("load data for those" in note for note in found.notes)
+    assert any("load data for the others" in note for note in found.notes)
 
 
 def test_both_ends_of_a_pipeline_load_by_design(tmp_path):

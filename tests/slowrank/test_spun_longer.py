@@ -72,7 +72,7 @@ def test_the_price_counts_what_waiting_adds(tmp_path, pause, work):
 def test_evidence_tells_what_waiting_adds(tmp_path):
     found = analyse(spinning(tmp_path, 300))
     told = {e.what: (e.value, e.peers_median) for e in found.suspects[0].evidence}
-    mine, peers = told["part of the compute that communication beside it adds"]
+    mine, peers = told["compute added by overlapping communication"]
     assert mine <= LAYERS * TRANSFER * (1 - 1 / SPEED) / 1000
     assert peers > 0.5
 

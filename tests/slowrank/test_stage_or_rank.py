@@ -49,7 +49,9 @@ def test_a_slow_rank_goes_before_a_long_stage(tmp_path, extra_us, first):
     named = {s.rank for s in found.suspects}
     assert (found.verdict, named) == (first, {2} if first == "slow_rank" else set(LONG))
     told = (
-        "besides, pipeline stage 1 has" if first == "slow_rank" else "rank 2 works 0.5 ms a step longer than"
+        "in addition, pipeline stage 1 has"
+        if first == "slow_rank"
+        else "rank 2 works 0.5 ms a step longer than"
     )
     assert told in found.reason
 

@@ -94,7 +94,7 @@ def test_the_factor_with_the_greatest_share_is_named(tmp_path):
     assert (finding.verdict, finding.cause) == ("imbalance", "stage_imbalance")
     assert {s.coords["pp"] for s in finding.suspects} == {2}
     share = int(
-        re.search(r"that stage alone saves .* (\d+)% of what typical work everywhere", finding.reason)[1]
+        re.search(r"that stage alone saves .* (\d+)% of what typical work on all ranks", finding.reason)[1]
     )
     assert 50 < share < 95
     saved = finding.what_if.step_ms - finding.what_if.without_suspects_ms

@@ -16,7 +16,7 @@ def test_a_device_slow_throughout_a_step_is_named(tmp_path, steps):
     assert (found.verdict, found.cause) == ("slow_rank", "gpu_compute")
     assert [(s.rank, s.steps) for s in found.suspects] == [(5, (1,))]
     assert found.suspects[0].lost_ms_per_step == pytest.approx(12 * 0.3 / steps, rel=0.1)
-    assert f"of {steps} recorded it is the only such step" in found.reason
+    assert f"the only such step of {steps} recorded" in found.reason
 
 
 def reduced_once(folder, *, slow=(), factor=1.0, ranks=8):

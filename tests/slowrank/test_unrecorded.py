@@ -19,7 +19,7 @@ def test_a_culprit_without_trace_leaves_the_answer_open(tmp_path):
     finding = analyse(job(tmp_path, MESH, slow={5: 1.5}, lost={5}))
     assert finding.verdict == "inconclusive"
     assert finding.suspects == ()
-    assert "rank 5 has no trace; add its trace" in finding.reason
+    assert "rank 5, which left no trace; add its trace" in finding.reason
     assert finding.ranks.missing == (5,)
 
 
@@ -47,7 +47,7 @@ def test_what_the_unseen_rank_costs_is_measured(tmp_path):
 def test_one_rank_alone_is_compared_with_nobody(tmp_path):
     finding = analyse(job(tmp_path, grid(dp=3), lost={0, 2}))
     assert finding.verdict == "inconclusive"
-    assert finding.reason == "only rank 1 was read, with nobody to compare it with; add the others' traces"
+    assert finding.reason == "only rank 1 was read, so it cannot be compared; add the other ranks' traces"
 
 
 @pytest.mark.parametrize("lost", range(8))
@@ -63,7 +63,7 @@ ODD = {1, 3, 5, 7}
 def test_one_rank_a_tensor_group_leaves_the_culprit_open(tmp_path):
     finding = analyse(job(tmp_path, MESH, slow={5: 1.5}, lost=ODD))
     assert finding.verdict == "inconclusive"
-    assert "rank 5 has no trace" in finding.reason
+    assert "rank 5, which left no trace" in finding.reason
 
 
 def test_one_rank_a_tensor_group_finds_a_recorded_culprit(tmp_path):
@@ -80,7 +80,7 @@ def test_one_replica_alone_is_never_called_healthy(tmp_path, slow):
     mesh = grid(tp=2, dp=2)
     finding = analyse(job(tmp_path, mesh, slow={r - 4 + 2: v for r, v in slow.items()}, lost={2, 3}))
     assert finding.verdict == "inconclusive"
-    assert "no recorded operation tells whether they wait there" in finding.reason
+    assert "no recorded operation shows whether they wait there" in finding.reason
     assert finding.ranks.missing == (2, 3)
 
 
@@ -88,7 +88,7 @@ def test_recorded_waits_outweigh_an_innocent(tmp_path):
     """A recorded rank is a little slow, an unrecorded one much more: the dearer one leaves the answer open."""
     finding = analyse(job(tmp_path, MESH, slow={5: 1.6, 2: 1.1}, lost={5}))
     assert finding.verdict == "inconclusive"
-    assert "rank 5 has no trace" in finding.reason
+    assert "rank 5, which left no trace" in finding.reason
 
 
 def test_a_slow_recorded_rank_is_a_candidate_too(tmp_path):

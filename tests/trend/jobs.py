@@ -1,4 +1,4 @@
-"""Hand-made jobs of many windows whose course is known: hours lie between windows, steps are numbered anew in each."""
+"""Hand-made jobs of many windows whose course is known: hours lie between windows, steps are numbered again in each."""
 
 from dataclasses import replace
 

@@ -42,7 +42,7 @@ class Assignment:
         ]
         if not renamed:
             return []
-        detail = "the rank in the file's name is not the one its groups tell; the groups were believed"
+        detail = "the rank in the file's name is not the rank in its groups; the rank in its groups was used"
         return [Quality("renamed_files", renamed[0].path, len(renamed), detail)]
 
 
@@ -72,7 +72,7 @@ def assign_ranks(dumps: Iterable[RankDump]) -> Assignment:
         if len(left) == 1:
             assigned.give(dump, left[0])
             continue
-        reason = "neither its groups nor its name tell which rank wrote it; put the rank into the file's name"
+        reason = "neither its groups nor its name show which rank wrote it; put the rank into the file's name"
         assigned.rejected.append(Rejected(dump.path, reason, None))
     return assigned
 

@@ -46,10 +46,10 @@ class Reducer:
     def reduce(self, path: str, dump: Any, *, cut_off: bool = False) -> RankDump:
         """Give the columns of one decoded dump, as far as its cut. Raises InputError where it is no dump at all."""
         if not isinstance(dump, dict):
-            raise InputError("no flight-recorder dump: the file holds no mapping")
+            raise InputError("not a flight-recorder dump: the file holds no mapping")
         entries = dump.get("entries")
         if not isinstance(entries, (list, tuple)) and "pg_status" not in dump:
-            raise InputError("no flight-recorder dump: neither entries nor pg_status in it")
+            raise InputError("not a flight-recorder dump: it has neither entries nor pg_status")
         result = RankDump(path, text_of(dump.get("version"), MAX_VERSION), host_of(dump), [], [])
         result.claimed = integer(dump.get("rank"))
         index = self._config(result, dump.get("pg_config"))
@@ -94,7 +94,7 @@ class Reducer:
         return index
 
     def _members(self, text: Any) -> tuple[int, ...]:
-        """Give the ranks in "[0, 1, 2]" (or in a list of them), sorted; nothing where it is no list of ranks."""
+        """Give the ranks in "[0, 1, 2]" (or in a list of them), sorted; nothing where it is not a list of ranks."""
         known = self._ranks.get(text) if isinstance(text, str) else self._lists.get(id(text))
         if known is None:
             try:

@@ -57,7 +57,7 @@ def state_of(entry: dict[str, Any]) -> int:
     """
     told, retired = entry["state"], entry["retired"]
     if type(retired) is not bool:
-        raise ValueError("retired is no truth value")
+        raise ValueError("retired is not a truth value")
     state = STATES[told if type(told) is str else ""]  # a tree of tuples takes for ever to hash
     if state != DONE and integer(entry["time_discovered_completed_ns"]):
         raise ValueError("an end without its state")

@@ -73,7 +73,7 @@ class DumpReader:
         if isinstance(decoded, dict) and "traceEvents" in decoded:
             raise NotADumpError("it is a profiler's trace; `tracekit slowrank` reads it")
         if not isinstance(decoded, dict) or not ("entries" in decoded or "pg_status" in decoded):
-            raise NotADumpError("no flight-recorder dump: neither entries nor pg_status in it")
+            raise NotADumpError("not a flight-recorder dump: it has neither entries nor pg_status")
         dump = self._reducer.reduce(path, decoded, cut_off=cut_off)
         dump.sha256, dump.bytes = digest, length
         if cut_off:

@@ -139,9 +139,7 @@ class _Search:
         if stat.S_ISREG(found.st_mode):
             self._take(str(path), found.st_size, named=named)
         elif named or self._wanted.takes(path.name):
-            reason = (
-                "it is no regular file but a pipe, a socket or a device; copy what it gives to a file first"
-            )
+            reason = "it is not a regular file but a pipe, a socket or a device; copy what it gives to a file first"
             self.found.unreadable.append(Rejected(str(path), reason))
 
     def _take(self, uri: str, size: int, *, named: bool) -> None:

@@ -30,12 +30,14 @@ def refused(files: Sequence[Witness], wanted: int | None) -> tuple[dict[str, str
     number = wanted or 1
     reasons = {}
     if not clear:
-        unknown = f"nothing tells which of {len(jobs)} jobs it is of"
+        unknown = f"it does not show which of {len(jobs)} jobs it belongs to"
         reasons.update(dict.fromkeys((label for job in jobs for label in job.silent), unknown))
     for other, job in enumerate(jobs, 1):
         if other != number:
             mine = _about(jobs[number - 1])
-            reason = f"it is of another job ({_about(job)}), read are those of job {number} ({mine})"
+            reason = (
+                f"it belongs to another job ({_about(job)}); only the files of job {number} are read ({mine})"
+            )
             reasons.update({f.label: f"{reason}; --job {other} reads it" for f in job.files})
     return reasons, number
 

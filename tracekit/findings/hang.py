@@ -54,7 +54,7 @@ class Side:
 
 @dataclass(frozen=True)
 class OpenCall:
-    """A call of a group that members made in several versions, where nothing tells the right one."""
+    """A call of a group that members made in several versions, where the dumps do not show the right one."""
 
     group: GroupRef
     seq: int

@@ -58,7 +58,7 @@ class Claims:
         named = {rank: found for rank, mine in alone.items() if (found := self._by_name(rank, mine))}
         shifts = _shifts([claim for mine in named.values() for claim in mine])
         if shifts:
-            told = "windows count time from their own begin: they are laid one behind the other in order of their names"
+            told = "each window counts time from its own start: they are placed one after the other, in order of names"
             self.quality.append(Quality("windows_laid_out", None, len(shifts), told))
         for rank, mine in alone.items():
             if rank in named:
@@ -122,9 +122,9 @@ def names_of(claims: Sequence[Claim]) -> tuple[str, ...]:
     if all(names):
         return names
     steps = [c.table.steps for c in claims]
-    anew = any(a and b and min(b) <= max(a) for a, b in pairwise(steps))
+    again = any(a and b and min(b) <= max(a) for a, b in pairwise(steps))
     files = (PurePath(c.result.label).name for c in claims)
-    return tuple(n or file for n, file in zip(names, files, strict=True)) if anew else ()
+    return tuple(n or file for n, file in zip(names, files, strict=True)) if again else ()
 
 
 def _without_common(names: Sequence[str]) -> tuple[str, ...]:

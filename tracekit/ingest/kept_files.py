@@ -102,7 +102,7 @@ def kept_files(folder: Path, jobs: int = 1) -> KeptFiles:
         results = tuple(_restored(file, document.groups, tables) for file in document.files)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError) as error:
         raise InputError(
-            f"{folder}: does not tell the files it was made of ({str(error)[:200]}); "
+            f"{folder}: its list of input files is damaged ({str(error)[:200]}); "
             "ingest all traces again, without --append"
         ) from error
     return KeptFiles(results, document.found)

@@ -144,7 +144,7 @@ def _check_inputs(inputs: Sequence[str], out: Path | None) -> None:
 def _check_job(run: Run, *, kept: bool) -> None:
     """Raise UsageError where a run that is to be kept is of another job than wanted; else its analysis may find it."""
     if kept and run.job not in {None, 1}:
-        raise UsageError(f"--job {run.job}: the files tell of one job only; leave --job out")
+        raise UsageError(f"--job {run.job}: the files are of one job; leave --job out")
 
 
 def _read_together(found: Found, results: Sequence[FileResult]) -> SetReader | None:

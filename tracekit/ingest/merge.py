@@ -156,7 +156,7 @@ def _place(claims: Sequence[Claim], path: Path) -> list[FileGroup]:
         moved = claim.shift and Path(claim.table.path).parent == path.parent
         if len(held) != claim.table.parts or moved:
             raise InputError(
-                f"{claim.result.label}: the run no longer holds its events alone, or as they were recorded; ingest all "
+                f"{claim.result.label}: the run mixes its events with others or changed them; ingest all "
                 "traces again, without --append"
             )
     if len(by_table) == 1:

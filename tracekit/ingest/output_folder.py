@@ -41,7 +41,7 @@ def refuse_foreign(out: Path) -> None:
     if out.is_symlink():
         raise InputError(f"{out}: is a symbolic link; name the folder itself")
     if out.exists() and not is_run(out) and (not out.is_dir() or any(out.iterdir())):
-        raise InputError(f"{out}: exists and is no ingested run; name another folder, or remove it")
+        raise InputError(f"{out}: exists and is not an ingested run; name another folder, or remove it")
     parent = out.absolute().parent
     if not parent.is_dir():
         raise InputError(f"{out}: the folder to put it in does not exist; create it first")

@@ -2,7 +2,7 @@
 
 Ray is imported when it is asked for. Each of its tasks does a few files in a process of its own below Ray's worker, so
 that a file which kills its reader is refused there for the same reason as here. Ray does the tasks of lost workers
-again, and makes lost results anew.
+again, and makes lost results again.
 """
 
 import os
@@ -66,7 +66,7 @@ def _check(address: str) -> None:
     host, _, port = address.removeprefix(_CLIENT).rpartition(":")
     if not host or not port.isdecimal():
         raise UsageError(
-            f"--address {address!r}: is no address of a Ray cluster; write HOST:PORT, ray://HOST:PORT or auto"
+            f"--address {address!r}: is not an address of a Ray cluster; write HOST:PORT, ray://HOST:PORT or auto"
         )
     try:
         with socket.create_connection((host, int(port)), timeout=CONNECT_SECONDS) as link:

@@ -139,7 +139,7 @@ class _FileReader:
             return read_file(source, part, tell)
         except OSError as error:
             return OutputError(
-                f"{self._folder}: {error.strerror or error}; free some space, or name another folder"
+                f"{self._folder}: {error.strerror or error}; free some space, or choose another folder"
             )
         except Exception as error:  # noqa: BLE001 (it is reported with the file)
             return RuntimeError(f"a fault of ours, please report it: {type(error).__name__}: {error}"[:300])

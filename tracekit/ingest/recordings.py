@@ -38,7 +38,7 @@ def _of_one_process(results: Sequence[FileResult]) -> list[FileResult]:
     used = [r for r in results if r.tables]
     places = {name.place if (name := window_name(r.label)) else unpacked(r.label) for r in used}
     if len(places) == 1 and all(r.rank_untold for r in used):
-        row = "neither ranks nor communication are told: it is taken as the only process of its job, rank 0"
+        row = "it names neither its rank nor any communication: it is taken as the only process of its job, rank 0"
         return [
             replace(
                 r,
@@ -63,7 +63,7 @@ def _of_other_loops(files: Sequence[Witness]) -> dict[str, str]:
     """Why files are left out, by label: they hold validation or the like, and files of the same place hold training."""
     trained = {f.window.place for f in files if f.window is not None and not f.window.loop}
     return {
-        f.label: f"its name says {f.window.loop}, and training lies beside it; give it alone to read it"
+        f.label: f"its name says {f.window.loop}, and its folder holds training as well; give it alone to read it"
         for f in files
         if f.window is not None and f.window.loop and f.window.place in trained
     }

@@ -83,7 +83,7 @@ def match(ranks: Sequence[RankOps], groups: Sequence[Group]) -> Operations:
 
 
 def rematch(ops: Operations, ranks: Sequence[RankOps], groups: Sequence[Group]) -> Operations:
-    """`ops` joined anew, after something was learnt of the operations of `ranks`; their times are those of `ops`.
+    """`ops` joined again, after something was learnt of the operations of `ranks`; their times are those of `ops`.
 
     A rank may have learnt that a kernel carries several messages. The job is known to be a pipeline, so that no kernel
     which may carry a message counts as a collective.

@@ -1,7 +1,7 @@
 """Messages of one channel whose order was disturbed: those of equal size and dtype match in order.
 
 The k-th send is the k-th receive, but a recording that lost some in the middle shifts the rest. Sizes show it, and the
-best common sub-sequence of sizes mends it.
+best common sub-sequence of sizes fixes it.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ UNKNOWN_SIZE = "/-1"
 
 
 def by_size(sides: Sequence[I64], keys: list[I64], step: I32, token: Tokens, end: I64) -> list[I64]:
-    """`keys` of both `sides` of a channel, mended in each step in which messages of equal keys differ in size.
+    """`keys` of both `sides` of a channel, fixed in each step in which messages of equal keys differ in size.
 
     `sides` are rows in order of issue; `step`, `token` and `end` (ns) are by row. Messages whose size is unknown, and
     steps with more messages than can be compared all with all, keep their keys.
@@ -32,7 +32,7 @@ def by_size(sides: Sequence[I64], keys: list[I64], step: I32, token: Tokens, end
     if not differ.any():
         return keys
     lead = float(np.median((end[mine[i]] - end[theirs[j]])[~differ])) if not differ.all() else 0.0
-    mended = [k.copy() for k in keys]
+    fixed = [k.copy() for k in keys]
     fresh = int(max(k.max() for k in keys)) + 1
     for number in np.unique(step[mine[i[differ]]]).tolist():
         places = [np.flatnonzero(step[s] == number) for s in sides]
@@ -41,11 +41,11 @@ def by_size(sides: Sequence[I64], keys: list[I64], step: I32, token: Tokens, end
         rows = [s[p] for s, p in zip(sides, places, strict=True)]
         late = np.abs((end[rows[0]][:, None] - end[rows[1]][None, :]) - lead)
         pairs = _common(token[rows[0]][:, None] == token[rows[1]][None, :], TIE_NS / (TIE_NS + late))
-        for k, p in zip(mended, places, strict=True):
+        for k, p in zip(fixed, places, strict=True):
             k[p] = fresh + np.arange(len(p))
             fresh += len(p)
-        mended[1][places[1][pairs[1]]] = mended[0][places[0][pairs[0]]]
-    return mended
+        fixed[1][places[1][pairs[1]]] = fixed[0][places[0][pairs[0]]]
+    return fixed
 
 
 def _common(equal: npt.NDArray[np.bool_], close: npt.NDArray[np.float64]) -> tuple[I64, I64]:

@@ -34,7 +34,7 @@ def name_axes(
     if free:
         _guess(inner_first, free, names, order, programs)
         told = ", ".join(f"{names[i]}={inner_first[i].size}" for i in free)
-        notes.append(f"axes without a telling description named by their use and position: {told}")
+        notes.append(f"axes without a clear description are named by their use and position: {told}")
     merged: dict[str, list[Family]] = {}
     for i, axis in enumerate(inner_first):
         merged.setdefault(names[i], []).append(axis)
@@ -86,7 +86,7 @@ def _pipeline(axes: list[Family], free: list[int], programs: Mapping[int, object
         if len(found) == 1:
             return found[0]
     raise MeshUnknownError(
-        "messages name no peer, and nothing tells which of the process groups lie along the pipeline"
+        "messages name no peer, so the traces do not show which process groups lie along the pipeline"
     )
 
 

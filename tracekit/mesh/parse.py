@@ -66,7 +66,7 @@ def mesh_remedy(world_size: int, *, known: bool = True) -> str:
         f"give the mesh of all {world_size} ranks"
         if known
         else (
-            f"the traces do not tell how many ranks the job has (at least {world_size}): give its whole mesh"
+            f"the traces do not show how many ranks the job has (at least {world_size}): give its whole mesh"
         )
     )
     return f"{whole}, as in --mesh " + ",".join(f"{a}={n}" for a, n in sizes.items())

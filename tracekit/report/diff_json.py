@@ -32,7 +32,7 @@ class ComparedDocument(TypedDict):
 
 
 class DiffDocument(TypedDict):
-    """The answer of `tracekit diff`; changes stand in lists by kind, the largest first."""
+    """The answer of `tracekit diff`; lists hold the changes of each kind, the largest first."""
 
     schema: Literal["tracekit.diff/1"]
     before: ComparedDocument

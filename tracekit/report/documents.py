@@ -244,7 +244,7 @@ class SideDocument(TypedDict):
 
 
 class OpenCallDocument(TypedDict):
-    """A call that members of a group made in several versions, where nothing tells the right one."""
+    """A call that members of a group made in several versions, where the dumps do not show the right one."""
 
     group: GroupDocument
     seq: int

@@ -36,16 +36,16 @@ TITLES = {
 }
 
 NEXT: Final[dict[CulpritKind, str]] = {
-    "host_stalled": "take a py-spy dump of it; look for a data loader, a lock, a branch that no peer takes",
+    "host_stalled": "take a py-spy dump of it; look for a data loader, a lock, or a branch that no peer takes",
     "device_stalled": "look in dmesg for Xid errors and ECC, and for a kernel before the call that does not end",
-    "mismatched_call": "look in the program for what decides which call it makes, with what shape and type",
-    "missing_dump": "look whether its node crashed, cannot be reached, or killed it for memory",
+    "mismatched_call": "find the code that decides which call it makes, with what shape and type",
+    "missing_dump": "check whether its node crashed, is unreachable, or killed it for lack of memory",
 }
 """What to do about each kind of culprit."""
 
 
 NEXT_ORDER: Final = (
-    "look in the program for a branch, a loop or an order that this rank alone takes (a condition on the rank or on "
+    "look in the program for a branch, a loop or an order that only this rank takes (a condition on the rank or on "
     "data, a loop over a set)"
 )
 """What to do about a rank that made other calls than its peers, or in another order."""

@@ -27,7 +27,7 @@ def slowrank_metrics(finding: SlowRankFinding) -> str:
         "slowdown_ratio", "A step as recorded over one without the suspects.", finding.what_if.slowdown
     )
     metrics.prices("suspect", "a rank that is named", finding.suspects)
-    metrics.prices("candidate", "a rank that may be to blame where the answer is open", finding.candidates)
+    metrics.prices("candidate", "a rank that may be to blame (the answer is open)", finding.candidates)
     shares = dict(finding.coverage.by_axis)
     if finding.coverage.matched is not None:
         shares["all"] = finding.coverage.matched
@@ -78,7 +78,7 @@ class _Metrics:
     def ranks(self, ranks: RankCoverage) -> None:
         """Add how many ranks the job has, and how many of them were read."""
         values = [(("expected",), float(ranks.expected)), (("read",), float(ranks.read))]
-        self.each("ranks", "Ranks that the job has, and those that were read.", ("state",), values)
+        self.each("ranks", "Ranks of the job, and ranks that were read.", ("state",), values)
 
     def prices(self, name: str, whom: str, suspects: Collection[Suspect]) -> None:
         """Add the time a step that each suspect costs, with its bounds where they are known."""

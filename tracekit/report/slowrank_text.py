@@ -93,9 +93,9 @@ def _headline(finding: SlowRankFinding) -> tuple[str, str]:
     lost = finding.suspects[0].lost_ms_per_step if _others_cured(finding) else _saved(finding)
     price = f"costs {lost:.1f} ms of {step:.1f} ms a step ({100 * lost / step if step else 0:.1f} %)"
     if finding.verdict == "healthy":
-        return title, f"no rank holds the others up; {step:.1f} ms a step ({_seen(finding)})"
+        return title, f"no rank delays the others; {step:.1f} ms a step ({_seen(finding)})"
     if finding.verdict == "inconclusive":
-        return title, "the evidence names nobody"
+        return title, "no culprit is proven"
     if not finding.suspects:
         return title, f"no rank is to blame; it {price}"
     who = _who(finding.suspects[0])

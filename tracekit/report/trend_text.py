@@ -81,7 +81,7 @@ def _rank_lines(finding: TrendFinding, *, verbose: bool) -> list[Line]:
     ]
     shown = ranks[: None if verbose else ROWS_SHOWN]
     if not shown:
-        return [("rank", "none gets slower than its peers that can be told")] if finding.by_rank else []
+        return [("rank", "no rank is proven to get slower than its peers")] if finding.by_rank else []
     left = len(ranks) - len(shown)
     more = [("", f"… {left} more")] if left else []
     head = f"{'ms beyond its peers':{NAME_CHARACTERS}} {'drift':>10} {'now':>10} {'highest':>10}"

@@ -93,7 +93,7 @@ def _told(taken: Sequence[Window], windows: Sequence[Window], *, goes_on: bool) 
     )
     names = ", ".join(w.name for w in taken)
     by_step = ", or --steps" if goes_on else ""
-    detail = f"{names} is looked at; {few} of the same job lie there as well: name a folder or file of them{by_step}; "
+    detail = f"{names} is analysed; {few} of the same job exist as well: name their folder or file{by_step}; "
     return Quality("last_window", None, len(others), f"{detail}trend follows all")
 
 

@@ -159,7 +159,7 @@ CAPTURES_COMPARED: Final = 8
 """Files of one rank that are compared with each other, to tell captures of one job from recordings of several."""
 
 JOBS_TOLD_APART: Final = 64
-"""Jobs that one input is divided into; more is no folder of jobs but of damaged files."""
+"""Jobs that one input is divided into; more is not a folder of jobs but of damaged files."""
 
 STRAY_SHARE: Final = 0.25
 """Share of the files that may be strays of other jobs; with more, the input is of several jobs."""

@@ -4,7 +4,7 @@ from typing import Final
 
 LEVEL: Final = 0.01
 """Chance that anything is claimed of a job that does not change, all tests of one kind together: a timer asks every
-window anew, and one false alarm in twenty would be one a day."""
+window again, and one false alarm in twenty would be one a day."""
 
 INTERVAL_LEVEL: Final = 0.05
 """Chance that the drift lies outside its interval."""

@@ -157,7 +157,7 @@ def of_one_rank(run: Run, error: InputError) -> InputError:
         return error
     if run.world_size == 1:
         return type(error)(
-            "the job has one process, and no rank to compare it with; ask tracekit breakdown, diff or trend of one GPU"
+            "the job has one process, so there is no rank to compare it with; use tracekit breakdown, diff or trend"
         )
-    alone = f"only rank {run.ranks[0].rank} was read, with nobody to compare it with: add the others' traces"
+    alone = f"only rank {run.ranks[0].rank} was read, so it cannot be compared: add the other ranks' traces"
     return type(error)(f"{alone}; {error}")

@@ -144,7 +144,7 @@ def _gradients(run: Columns) -> list[Broken]:
 
 
 def _unlike(run: Columns, addends: list[int], reduced: list[int], factor: float) -> list[int]:
-    """Return the reduced rows that are no multiple of their addends' sum; a factor of its own may be meant."""
+    """Return the reduced rows that are not a multiple of their addends' sum; a factor of its own may be meant."""
     total = run.sketch[addends].sum(0)
     found = []
     for row in reduced:

@@ -63,7 +63,7 @@ def _meant(run: Columns, bad: np.ndarray, step: int) -> np.ndarray:
 
 
 def _nan(run: Columns, bad: np.ndarray) -> np.ndarray:
-    """Mark the rows whose values hold something that is no number, or were not kept."""
+    """Mark the rows whose values hold something that is not a number, or were not kept."""
     found = np.zeros(len(run), bool)
     for row in np.flatnonzero(bad).tolist():
         key = run.values_key(row)

@@ -220,6 +220,6 @@ def _parts(side: _Side, entry: int) -> slice:
 
 
 def sketch_distance(a: np.ndarray, b: np.ndarray) -> float:
-    """Return the norm of the difference of two sketches over the norm of `b`; NaN where that is no number."""
+    """Return the norm of the difference of two sketches over the norm of `b`; NaN where that is not a number."""
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
         return float(np.linalg.norm(a - b) / np.linalg.norm(b))

@@ -54,21 +54,24 @@ def parted(
         return Decision(
             "undecided",
             "none",
-            f"{apart.sentence}; by itself the run is sound, and of the baseline {wrong}",
+            f"{apart.sentence}; the run by itself is sound, but in the baseline {wrong}",
             f"numerics compare --model FILE.py:FUNCTION --parallel {case.baseline.capture.folder}",
         )
     proved = "each run is proved by itself" if baseline is not None else "the run is proved by itself"
     alike = other_weights(proof, baseline) == ""
     counts = (
-        "positions count alike in both losses"
+        "positions count equally in both losses"
         if alike
-        else "whether the losses are scaled alike was not seen"
+        else "it was not recorded whether both losses have the same scale"
     )
     reason = f"{apart.sentence}; {proved}, and {counts}: {found.reason}"
     unlike = _drawn_unlike(case, proof, baseline)
     if unlike and found.verdict != "undecided":
         return Decision(
-            "undecided", "none", f"{apart.sentence}; {unlike}: meant or a bug, no record tells", _SEED
+            "undecided",
+            "none",
+            f"{apart.sentence}; {unlike}: the records do not show whether this is intended",
+            _SEED,
         )
     if found.verdict == "undecided" or apart.certain:
         return replace(found, reason=reason)

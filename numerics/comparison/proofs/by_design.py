@@ -23,12 +23,12 @@ from numerics.thresholds.local import STATISTICS_APART, STATISTICS_ULPS
 _DECLARED: Final = 'watch(config={"layout": {"batch_statistics": "local"}})'
 _REMEDY: Final = (
     "take statistics over all data-parallel ranks (torch.nn.SyncBatchNorm, an all-reduce of sums and counts) or none "
-    "over the batch (GroupNorm, LayerNorm, frozen statistics), or compare runs that split the batch alike; if it is "
-    f"meant, declare it with {_DECLARED}"
+    "over the batch (GroupNorm, LayerNorm, frozen statistics), or compare runs that split the batch in the same way; "
+    f"if the statistics are intended, declare them with {_DECLARED}"
 )
 _BUFFERS: Final = (
-    "all-reduce or broadcast what each rank gathered before it is saved (torch.nn.SyncBatchNorm keeps them equal); "
-    f"if it is meant, declare it with {_DECLARED}"
+    "all-reduce or broadcast the buffers before they are saved (torch.nn.SyncBatchNorm keeps them equal); if the "
+    f"difference is intended, declare it with {_DECLARED}"
 )
 
 
@@ -39,7 +39,7 @@ def differs_by_design(case: Case, proof: LocalProof) -> Decision | None:
     apart = unequal_buffers(case.run)
     split = _split(case, proof)
     if split:
-        words = f"{proof.statistics.words} computes over the sequences of its batch, and {split}"
+        words = f"{proof.statistics.words} computes statistics over the sequences of its batch, and {split}"
         text = f"{words}: different by design, neither drift nor a bug" + (f"; {apart}" if apart else "")
         return Decision("undecided", "none", text, _REMEDY)
     return Decision("undecided", "none", apart, _BUFFERS) if apart else None
@@ -84,7 +84,7 @@ def _beside(mine: tuple[int, int], other: tuple[int, int]) -> str:
         f"{ranks} data-parallel rank{'s' * (ranks > 1)} with {n} micro-batch{'es' * (n > 1)}"
         for ranks, n in (mine, other)
     ]
-    return f"the run splits the batch otherwise than the baseline ({sides[0]} against {sides[1]})"
+    return f"the run splits the batch differently from the baseline ({sides[0]} against {sides[1]})"
 
 
 def _apart(run: Columns, tensors: TensorTable, name: str) -> bool | None:

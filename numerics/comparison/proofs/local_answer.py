@@ -16,8 +16,8 @@ from numerics.local.proof import LocalProof
 from numerics.schema import LEARNING_RATE, PHASES
 
 _LOST_LOSS = (
-    "the model keeps beside its output (an auxiliary loss, as a rule), adds to gradients of the baseline and to none "
-    "of the run: meant or a bug, no record tells"
+    "the model keeps in addition to its output (usually an auxiliary loss), contributes to gradients of the baseline "
+    "but not of the run: the records do not show whether this is intended"
 )
 _KINDS = {"module": ("forward", "backward"), "gradient": ("reduce",), "update": ("step",)}
 """What is proved, by the phases of its checks."""
@@ -80,9 +80,9 @@ def _unplaced(proof: LocalProof) -> Decision:
     return Decision(
         "undecided",
         "none",
-        f"ranks that share a data-parallel index got unequal pieces of {proof.spread}, as context parallelism cuts "
-        "sequences, and the run does not say which piece each holds: only collectives and updates were checked",
-        "capture again with `watch(place=...)`, which says which part of each input and activation a rank holds, "
+        f"ranks with the same data-parallel index got different pieces of {proof.spread}, as with context parallelism, "
+        "and the run does not say which piece each rank holds: only collectives and updates were checked",
+        "capture again with `watch(place=...)`, which records which part of each input and activation a rank holds, "
         "and compare again",
     )
 
@@ -134,7 +134,10 @@ def _sound(case: Case, proof: LocalProof) -> Decision:
     if proof.doubts:
         found = "; ".join(dict.fromkeys(doubt.sentence for doubt in proof.doubts))
         return Decision(
-            "undecided", "none", f"{found}: meant or a bug, no record tells", proof.doubts[0].settled
+            "undecided",
+            "none",
+            f"{found}: the records do not show whether this is intended",
+            proof.doubts[0].settled,
         )
     return _proved(case, proof, kinds)
 
@@ -150,7 +153,8 @@ def _proved(case: Case, proof: LocalProof, kinds: list[str]) -> Decision:
     every = "every " + (", ".join(kinds[:-1]) + f" and {kinds[-1]}" if len(kinds) > 1 else kinds[0])
     alone = case.baseline is None
     silent = [
-        f"{name}, which the model keeps beside its output, adds to no gradient" for name in proof.silent
+        f"{name}, which the model keeps in addition to its output, contributes to no gradient"
+        for name in proof.silent
     ]
     said = [text for text in (proof.alike, proof.repeats if alone else "", *silent) if text]
     scope = "".join(f"; {text}" for text in said) + scope_of(not_checked(case.run, proof, alone=alone))

@@ -105,6 +105,6 @@ def never_seen_sent(run: Columns) -> Decision | None:
         "undecided",
         "none",
         f"ranks {told} kept {run.name('tensor', rows[0])} as it was in step {int(run['step'][rows[0]])} while another "
-        "stepped it, and no later start of a step was recorded: it was sent after the record, or never",
-        "capture one step more, whose start shows what every rank holds, and compare again",
+        "rank updated it, and no later start of a step was recorded: it was sent after the recording, or never",
+        "capture one step more: its start shows what every rank holds; then compare again",
     )

@@ -5,7 +5,7 @@ from collections import Counter
 import torch
 
 from numerics.columns import Columns
-from numerics.local.places.rank_positions import ANEW, positions_begin_anew
+from numerics.local.places.rank_positions import RESTARTS, positions_begin_anew
 from numerics.local.read_sequences import same_sequences
 from numerics.local.records.recorded import RecordedRun
 from numerics.thresholds.comparison import MAX_ELEMENTS
@@ -27,7 +27,9 @@ def other_inputs(run: Columns, baseline: Columns | None) -> str | None:
             if sum(here.values()) != sum(there.values()):
                 continue  # recorded in other parts
             if positions_begin_anew(mine, step, name):
-                return f"{name} in step {step} {ANEW}; the baseline's positions count through each sequence"
+                return (
+                    f"{name} in step {step} {RESTARTS}; the baseline's positions count through each sequence"
+                )
             count = sum((here - there).values())
             return (
                 f"{count} of {sum(here.values())} sequences of {name} in step {step} are not the baseline's: the runs "
@@ -42,7 +44,7 @@ def same_data(run: Columns, baseline: Columns | None) -> str | None:
         return None
     found = same_sequences(RecordedRun(run))
     return (
-        f"{found}, and those of the baseline do not"
+        f"{found}, and the ranks of the baseline do not"
         if found and not same_sequences(RecordedRun(baseline))
         else None
     )

@@ -45,9 +45,7 @@ def answer_by_records(case: Case) -> tuple[Decision, LocalProof] | None:
         return None
     if case.baseline is None:
         doubts = "".join(f"{doubt.sentence}; " for doubt in proof.doubts)
-        open_yet = (
-            f"{doubts}{_seen(proof)}. What its modules compute is not in them, and there is no baseline"
-        )
+        open_yet = f"{doubts}{_seen(proof)}. The records do not hold what its modules compute, and there is no baseline"
         return Decision("undecided", "none", open_yet, case.decide), proof
     return _beside(case, proof)
 
@@ -76,7 +74,7 @@ def _beside(case: Case, proof: LocalProof) -> tuple[Decision, LocalProof] | None
         return Decision("undecided", "none", text, case.decide), proof
     if proof.doubts:
         found = "; ".join(dict.fromkeys(doubt.sentence for doubt in proof.doubts))
-        text = f"{found}: meant or a bug, no record tells"
+        text = f"{found}: the records do not show whether this is intended"
         return Decision("undecided", "none", text, proof.doubts[0].settled), proof
     return _sound(proof, first), proof
 
@@ -84,7 +82,7 @@ def _beside(case: Case, proof: LocalProof) -> tuple[Decision, LocalProof] | None
 def _perhaps(case: Case) -> list[str]:
     """Return in words what may make two runs differ beside a bug: random numbers, statistics that each rank takes."""
     buffers = unequal_buffers(case.run)
-    apart = f"{buffers}: different by design where each takes its own statistics" if buffers else ""
+    apart = f"{buffers}: different by design if each rank takes its own statistics" if buffers else ""
     return [text for text in (case.apart.sentence if case.apart else "", apart) if text]
 
 

@@ -155,7 +155,7 @@ def _without_gradient(
     return [
         Doubt(
             f"{lost[0]}{more} gets a gradient from the loss, and none reached the optimiser in any step: frozen",
-            "if that is meant, freeze it in the function given by --model as well (`requires_grad_(False)`)",
+            "if that is intended, freeze it in the function given by --model as well (`requires_grad_(False)`)",
         )
     ]
 
@@ -239,9 +239,7 @@ def _not_cleared(
             error = size + abs(factor) * torch.stack(list(sums[name].error.values())).sum(0)
             fits = fits and within(due, error, grad).standing != Standing.BEYOND
         if fits:
-            return (
-                f"the gradients of step {last} were not cleared: those of step {state.step} are added to them"
-            )
+            return f"the gradients of step {last} were not cleared: step {state.step} adds its own to them"
     return ""
 
 

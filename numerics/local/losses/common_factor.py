@@ -17,8 +17,8 @@ from numerics.local.recorded_step import Place, RecordedStep
 from numerics.thresholds.local import FACTOR_STEADY, LEAST_LOSS_SCALE, LEAST_STEADY, SCALE_TOLERANCE
 
 _SETTLED = (
-    "look for what divides or multiplies gradients between the backward and `optimizer.step()`; if the factor is "
-    "meant, put it into the loss"
+    "look for code that divides or multiplies gradients between the backward and `optimizer.step()`; if the factor is "
+    "intended, put it into the loss"
 )
 _ACCUMULATED = "micro-batches"
 """A size by which many trainers do not divide, and mean it: a factor of it is told, and no doubt."""
@@ -31,7 +31,7 @@ _UNDIVIDED = (
 )
 _UNSCALED = (
     "unscale the gradients before they are clipped and the optimiser steps (`scaler.unscale_(optimizer)`); if that is "
-    "meant, let the function given by --model return the loss as the trainer counts it"
+    "intended, let the function given by --model return the loss as the trainer counts it"
 )
 
 
@@ -227,7 +227,7 @@ def _steady(factors: Sequence[float]) -> bool:
 def _sentence(one: _Share, named: str) -> str:
     """Return what the gradients are beside their sum, and beside a mean where the loss told that."""
     made = f" ({'' if one.beside > 1 else '1 / '}{named})" if named else ""
-    beside = "their sum over micro-batches and ranks" if one.many else "those of a mean of the loss"
+    beside = "their sum over micro-batches and ranks" if one.many else "the gradients of a mean of the loss"
     how = "divided more than once" if one.share < 1 else "added up without being divided"
     how = "reduced or counted more than once" if one.many else how
     return f"all gradients of all steps are {one.beside:.6g} times {beside}{made}: {how}"

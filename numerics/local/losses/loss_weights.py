@@ -26,7 +26,7 @@ ATTENTION_MASK: Final = "in.attention_mask"
 """What models of Hugging Face's manner are called with: 1 for words, 0 for padding."""
 
 SETTLED: Final = (
-    "if that is meant, let the function given by --model return the loss function too (model, optimiser, loss), and "
+    "if that is intended, let the function given by --model return the loss function too (model, optimiser, loss), and "
     "call `watcher.targets(...)` where the loss is computed: the loss is then repeated"
 )
 
@@ -136,7 +136,7 @@ def inputs_of(state: RecordedStep, place: Place) -> Inputs:
 def _in_words(step: int, read: dict[Place, Weights], *, alike: bool) -> str:
     counted, every = sum(one.count for one in read.values()), sum(one.rows.numel() for one in read.values())
     how = (
-        "alike in their micro-batch"
+        "equally in their micro-batch"
         if alike
         else "unequally in their micro-batch (weights, or means of means)"
     )

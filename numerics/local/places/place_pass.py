@@ -170,7 +170,7 @@ def _draws_as_recorded(state: RecordedStep, place: Place, held: Tensors, touched
 def _mostly_right(checks: list[Check], touched: set[_Key]) -> bool:
     """Return whether most of the recorded outputs that change with random numbers are what was computed.
 
-    Gradients may be wrong though these are right: where the backward computed a forward again, and drew anew.
+    Gradients may be wrong though these are right: where the backward computed a forward again, and drew again.
     """
     drawn = {key for key in touched if key[1] == "forward"} or touched
     asked = [c.judged.standing for key, c in _numbered(checks) if key in drawn]

@@ -48,7 +48,7 @@ def walked(
     """Run forward and backward of one place on recorded values.
 
     `drawn` is the state of the generator of random numbers from which the run's forward drew. `positions` gives the
-    model positions that begin anew on each rank.
+    model positions that begin again on each rank.
     """
     values = {
         name: (known(v) if bounds else v.clone()).requires_grad_(v.is_floating_point())

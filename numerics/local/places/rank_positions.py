@@ -1,7 +1,7 @@
 """Positions that are local to a rank: context parallelism cuts sequences, and each rank counts its piece from 0.
 
 Either the trainer gives each rank such position ids, or the model makes them from the length of what it gets. The first
-shows in the recorded inputs. For the second the whole model runs once more with positions that begin anew where a
+shows in the recorded inputs. For the second the whole model runs once more with positions that begin again where a
 rank's piece does: if that gives what was recorded, it is the explanation.
 """
 
@@ -22,12 +22,12 @@ from numerics.thresholds.local import LEAST_COUNTED, SITES_TRIED
 
 _TORCH: Final = str(Path(torch.__file__).parent)
 
-ANEW: Final = (
-    "begins anew on each rank that holds a piece of the sequence: its positions are local to the rank"
+RESTARTS: Final = (
+    "begins again on each rank that holds a piece of the sequence: its positions are local to the rank"
 )
 
 IN_MODEL: Final = (
-    "its positions are local to each rank: they begin anew where a rank's piece of the sequence begins, and with such "
+    "its positions are local to each rank: they begin again where a rank's piece of the sequence begins, and with such "
     "positions the whole model gives what was recorded"
 )
 """The relation of a tensor to the right one where the model made local positions."""
@@ -77,17 +77,17 @@ def _along(recorded: RecordedRun, row: int, dim: int) -> torch.Tensor | None:
 
 
 def local_position_doubts(recorded: RecordedRun) -> tuple[Doubt, ...]:
-    """Return a doubt where position ids that a run was given begin anew on each rank."""
+    """Return a doubt where position ids that a run was given begin again on each rank."""
     for step in recorded.steps:
         for name in recorded.names(step, "forward", "input"):
             if name.startswith("in.") and positions_begin_anew(recorded, step, name):
-                return (Doubt(f"{name} in step {step} {ANEW}", _SETTLED),)
+                return (Doubt(f"{name} in step {step} {RESTARTS}", _SETTLED),)
     return ()
 
 
 @dataclass
 class LocalPositions:
-    """Positions that begin anew where a rank's piece of a sequence does, made at one line of the model's code, or all.
+    """Positions that begin again where a rank's piece of a sequence does, made at one line of the model's code, or all.
 
     `sites` are the lines that made positions, as (file, line), filled by a run.
     """

@@ -26,8 +26,8 @@ Groups = Mapping[int, Rates]
 """Learning rates by number of the parameter group."""
 
 _SETTLED: Final = (
-    "if that is meant, let the function given by --model return the scheduler too (model, optimiser, scheduler): "
-    "recorded rates are then held against it, group by group"
+    "if that is intended, let the function given by --model return the scheduler too (model, optimiser, scheduler): "
+    "recorded rates are then compared with it, group by group"
 )
 
 
@@ -121,7 +121,7 @@ def _left_behind(number: int, own: Rates, other: int, lead: Rates) -> str:
     mine, theirs = _in_words(list(own.values())), _in_words(list(lead.values()))
     if _constant(list(own.values())):
         return (
-            f"the learning rate of parameter group {number} stands still ({mine}) while that of group {other} "
+            f"the learning rate of parameter group {number} does not change ({mine}) while that of group {other} "
             f"changes ({theirs})"
         )
     late = _late_by(own, lead)

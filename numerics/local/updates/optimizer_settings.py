@@ -164,7 +164,7 @@ def _left_out(recorded: RecordedRun, step: int, name: str, own: Mapping[int, obj
     left = [rank for rank in at if rank not in own and sum(at.get(r) == at[rank] for r in own) > 1]
     if not left:
         return []
-    text = f"the optimiser of {_ranks(left)} leaves it out, those of {_ranks(sorted(own))} step it"
+    text = f"the optimiser of {_ranks(left)} leaves it out, the optimisers of {_ranks(sorted(own))} step it"
     return [_wrong(step, name, text, left)]
 
 

@@ -46,7 +46,7 @@ def repeat_step(
     rates: Mapping[int, float],
     states: Mapping[str, Sequence[str]],
 ) -> list[tuple[str, Judged]]:
-    """Return how each recorded parameter and state stands to the same step made anew.
+    """Return how each recorded parameter and state stands to the same step made again.
 
     `before` and `after` give parameters and state around the step ("name", "name.key"), `rates` the learning rates
     by number of the parameter group, `states` the recorded names of state by parameter. A parameter without a recorded
@@ -138,7 +138,7 @@ def _put(
 
 
 def _stand(recorded: torch.Tensor | None, made: torch.Tensor, old: torch.Tensor | None) -> Judged:
-    """Return how a recorded value stands to the one made anew; other implementations round each operation once."""
+    """Return how a recorded value stands to the one made again; other implementations round each operation once."""
     if recorded is None or recorded.shape != made.shape:
         return Judged(Standing.UNCHECKED, why="it was not recorded")
     size = made.double().abs() if old is None else (made.double() - old.double()).abs()

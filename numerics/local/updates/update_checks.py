@@ -185,7 +185,7 @@ class _OwnStep:
         return held is None or (gap and float(left) != float(held) + 1)
 
     def judged(self) -> list[tuple[str, Judged]] | None:
-        """Return how parameters and moments stand to the step made anew; None where it cannot be made."""
+        """Return how parameters and moments stand to the step made again; None where it cannot be made."""
         held = {}
         for name in self._grads:
             value = self._value(name)

@@ -166,7 +166,7 @@ def load_hardware(name: str) -> Hardware:
     if path.suffix != ".toml" or not path.exists():
         known = ", ".join(known_hardware())
         raise ConfigError(
-            "--hardware", f"{name!r} is no known machine", f"choose {known}, or give a .toml file"
+            "--hardware", f"{name!r} is not a known machine", f"choose {known}, or give a .toml file"
         )
     try:
         return parse_hardware(read_small(path, LARGEST_HARDWARE_FILE).decode(), name)
@@ -182,7 +182,7 @@ def parse_hardware(text: str, where: str) -> Hardware:
         data = tomllib.loads(text)
     except (ValueError, RecursionError) as error:
         raise ConfigError(
-            "--hardware", f"{where} is no TOML: {str(error)[:200]}", "correct the file"
+            "--hardware", f"{where} is not TOML: {str(error)[:200]}", "correct the file"
         ) from error
     expected = {"name", "source", "node_size", *TABLES}
     for key in data:
@@ -197,7 +197,7 @@ def parse_hardware(text: str, where: str) -> Hardware:
     if type(size) is not int or not 0 < size < LARGEST_INTEGER:
         shown = str(size)[:40]
         raise ConfigError(
-            "--hardware", f"{where}: node_size {shown!r} is no count", "give a number of devices"
+            "--hardware", f"{where}: node_size {shown!r} is not a count", "give a number of devices"
         )
     parts = {table: _table(data.get(table, {}), table, kind, where) for table, kind in TABLES.items()}
     hardware = Hardware(str(data["name"]), str(data["source"]), size, **parts)
@@ -207,7 +207,7 @@ def parse_hardware(text: str, where: str) -> Hardware:
 
 def _table(value: object, table: str, kind: type[Any], where: str) -> Any:
     if not isinstance(value, dict):
-        raise ConfigError("--hardware", f"{where}: {table!r} is no table", f"write [{table}]")
+        raise ConfigError("--hardware", f"{where}: {table!r} is not a table", f"write [{table}]")
     fields = {field.name for field in dataclasses.fields(kind)}
     for name, number in value.items():
         if name not in fields:
@@ -219,7 +219,7 @@ def _table(value: object, table: str, kind: type[Any], where: str) -> Any:
             or not abs(number) < LARGEST_NUMBER
         ):
             raise ConfigError(
-                "--hardware", f"{where}: {table}.{name} {str(number)[:40]!r} is no number", "give a number"
+                "--hardware", f"{where}: {table}.{name} {str(number)[:40]!r} is not a number", "give a number"
             )
         if number < 0:
             raise ConfigError("--hardware", f"{where}: {table}.{name} is below 0", "give 0 or more")

@@ -134,7 +134,7 @@ def parse_value(where: str, known: BugField, text: str) -> Value:
         number = int(text) if isinstance(known.default, int) else float(text)
     except ValueError:
         kind = "whole number" if isinstance(known.default, int) else "number"
-        raise ConfigError(where, f"'{text}' is no {kind}", f"it is: {known.meaning}") from None
+        raise ConfigError(where, f"'{text}' is not a {kind}", f"it is: {known.meaning}") from None
     if not math.isfinite(number) or number < known.least:
         raise ConfigError(where, f"{text} is out of bounds", f"give {known.least:g} or more")
     return number

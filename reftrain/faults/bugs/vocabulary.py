@@ -153,7 +153,7 @@ def smoothing_by_shard(patches: Patches, place: Place, values: Values) -> None:
     "P11",
     "tp",
     "the last shard's embedding mask leaves out the last ids",
-    "embedding output where these ids stand",
+    "embedding output at these ids",
     needs.axis("tp"),
     fields={
         "ids": BugField("ids left out; the last is padding, the one before it ends documents", 2, least=1)

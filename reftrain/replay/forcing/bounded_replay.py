@@ -20,7 +20,7 @@ _OTHER_KERNEL = 2
 
 
 class BoundedReplay(Replay):
-    """A replay with a `ForcedWriter` with bounds; only the update is written anew, by its definition."""
+    """A replay with a `ForcedWriter` with bounds; only the update is written again, by its definition."""
 
     def apply(self, step: int, result: StepResult) -> float:
         """Bound the update of all shards, and go on with the recorded ones; return the learning rate."""

@@ -73,7 +73,7 @@ class Tracker:
 
 
 def _forked(model, seeds):
-    """Let each dropout layer draw in a fork that is seeded anew for each call."""
+    """Let each dropout layer draw in a fork that is seeded again for each call."""
     for number, module in enumerate(m for m in model.modules() if isinstance(m, nn.Dropout)):
 
         def forward(x, inner=module.forward, number=number):

@@ -253,7 +253,7 @@ def context(rank, world, store, out, bug="", *told):
 
     def core(q, k, v, bug):
         own = q.shape[-2]
-        start = 0 if bug == "positions begin anew" else rank * own
+        start = 0 if bug == "positions begin again" else rank * own
         q, k = turned(q, start), turned(k, start)
         k, v = (Gather.apply(t, 2, bug) for t in (k, v))
         late = 1 if bug == "mask off at the border" and rank else 0

@@ -44,7 +44,7 @@ BUGS = {
         "rotary one late on a rank": "layers.1.mix.o.out",
     },
     context: {
-        "positions begin anew": "layers.1.mix.o.out",
+        "positions begin again": "layers.1.mix.o.out",
         "mask off at the border": "layers.1.mix.o.out",
         "keys' gradients not summed": "layers.1.mix.qkv.out.grad",
         "norm's gradient not summed": "last.weight.grad",

@@ -42,7 +42,7 @@ def test_placed_pieces_are_the_baselines_sequences(runs, cut, positions):
 def test_unplaced_pieces_leave_it_open(runs):
     found = answered(runs(placed=False), runs(1))
     assert found.verdict == "undecided"
-    assert "the run does not say which piece each holds" in found.reason
+    assert "the run does not say which piece each rank holds" in found.reason
     assert "watch(place=...)" in found.next
 
 
@@ -67,7 +67,7 @@ def test_given_local_positions_are_named(runs):
     run = runs(positions="given", local=True)
     found = answered(run, None, "given")
     assert found.verdict == "undecided"
-    assert found.reason.startswith("in.1 in step 0 begins anew on each rank")
+    assert found.reason.startswith("in.1 in step 0 begins again on each rank")
     found = answered(run, runs(1, positions="given"), "given")
     assert found.verdict == "bug"
     assert "the baseline's positions count through each sequence" in found.reason
@@ -84,7 +84,7 @@ def test_parts_alone_ask_for_a_model(ranks, tmp_path, kind):
         ranks.run(pipelined, 2, tmp_path / "run")
     found = compare(tmp_path / "run", tmp_path / "one")
     assert found.verdict == "undecided"
-    assert "tensors bear the same names in both captures" in found.reason
+    assert "tensors have the same names in both captures" in found.reason
     assert found.next.startswith("numerics compare --model")
     assert "watch(place=...)" in found.next
     assert ("16x32 on rank 0" in found.reason) == (kind == "tensor"), found.reason

@@ -40,7 +40,7 @@ def test_schedules_of_their_own_raise_no_doubt(groups):
 @pytest.mark.parametrize(
     ("second", "said"),
     [
-        ([0.1] * 4, "group 1 stands still (0.1 in every step) while that of group 0 changes"),
+        ([0.1] * 4, "group 1 does not change (0.1 in every step) while that of group 0 changes"),
         ([0.1, *HALVED[:-1]], "group 1 (0.1, 0.1, 0.05, 0.025) comes 1 step later than that of group 0"),
         ([0.3, 0.3, 0.3, 0.15], "comes 2 steps later"),
     ],
@@ -121,7 +121,7 @@ def test_rates_without_a_scheduler_are_not_checked(tmp_path):
 def test_a_stale_group_is_undecided_without_a_scheduler(tmp_path):
     found = answered(trained(tmp_path / "run", stale=True), "made")
     assert found.verdict == "undecided"
-    assert "group 1 stands still (0.02 in every step)" in found.reason
+    assert "group 1 does not change (0.02 in every step)" in found.reason
     assert "return the scheduler too" in found.next
 
 

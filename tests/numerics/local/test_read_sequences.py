@@ -87,11 +87,11 @@ def balances(tmp_path_factory):
 def test_a_loss_that_reaches_no_gradient_is_named(balances):
     alone = answered(balances / "lost", make=trainers.balanced)
     assert alone.verdict == "identical"
-    assert "which the model keeps beside its output, adds to no gradient" in alone.reason
+    assert "which the model keeps in addition to its output, contributes to no gradient" in alone.reason
     beside = answered(balances / "lost", balances / "sound", trainers.balanced)
     assert beside.verdict == "undecided"
-    assert "adds to gradients of the baseline and to none of the run" in beside.reason
-    assert "adds to no" not in answered(balances / "sound", make=trainers.balanced).reason
+    assert "contributes to gradients of the baseline but not of the run" in beside.reason
+    assert "contributes to no" not in answered(balances / "sound", make=trainers.balanced).reason
 
 
 def test_first_values_alone_prove_nothing(tmp_path):

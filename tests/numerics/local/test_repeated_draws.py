@@ -42,7 +42,7 @@ def made(**sizes):
 
 
 def fork_around(module, seeds):
-    """Let a module draw in a fork of the generator, seeded anew for each call."""
+    """Let a module draw in a fork of the generator, seeded again for each call."""
     inner, calls = module.forward, [0]
 
     def forward(x):
@@ -64,7 +64,7 @@ class Trainer:
         if "forked" in change:
             fork_around(
                 self.model if "inline" in change else self.model.drop,
-                lambda call: call if "anew" in change else 1,
+                lambda call: call if "again" in change else 1,
             )
         if "factor" in change:
             self.model.mix.forward = lambda x, inner=self.model.mix.forward: inner(x) * 1.01
@@ -125,7 +125,7 @@ REPEATING = [
     ("warm-up from 0, reseeded alike", 3, "drop.out", "in steps 1, 2 it drops"),
 ]
 SOUND = [
-    ("forked anew", 2),
+    ("forked again", 2),
     ("twice from the same inputs", 2),
     ("went back", 4),
     ("", 3),
@@ -136,10 +136,10 @@ SOUND = [
     ("reseeded alike", 1),
 ]
 WRONG = [
-    ("forked anew, a factor of 1.01", "mix.out"),
+    ("forked again, a factor of 1.01", "mix.out"),
     ("inline, a factor of 1.01", "mix.bias.grad"),
     ("other share", "drop.out"),
-    ("forked anew, other share", "drop.out"),
+    ("forked again, other share", "drop.out"),
     ("switched off", "drop.out"),
 ]
 
@@ -161,12 +161,12 @@ def test_sound_draws_are_not_accused(tmp_path, change, steps):
 
 
 def test_masks_of_another_generator_are_told(tmp_path):
-    found = answered(tmp_path, "forked anew", 2)
+    found = answered(tmp_path, "forked again", 2)
     assert any("2 of 2 masks are not what the recorded generator draws" in note for note in found.notes)
 
 
 def test_inline_draws_of_another_generator_are_left_open(tmp_path):
-    found = answered(tmp_path, "inline, forked anew", 2)
+    found = answered(tmp_path, "inline, forked again", 2)
     assert found.verdict == "undecided"
     assert "random numbers that the recorded state of the generator does not give" in found.reason
 

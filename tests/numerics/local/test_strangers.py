@@ -32,7 +32,7 @@ def test_owners_step_for_all(ranks, tmp_path, change, verdict, first):
     [
         (
             "one group's rate is stale",
-            "group 1 stands still (0.003 in every step) while that of group 0 changes",
+            "group 1 does not change (0.003 in every step) while that of group 0 changes",
         ),
         (
             "mean of means",

@@ -102,7 +102,7 @@ BROKEN = (
         run(train, 3, rounds=3, bug="scaled each round"),
         build,
         ALONE,
-        planted="scale_grads divides accumulated gradients anew in each round",
+        planted="scale_grads divides accumulated gradients again in each round",
         source="torchtitan#1733",
         where=r"grad",
     ),

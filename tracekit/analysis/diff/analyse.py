@@ -15,7 +15,7 @@ from tracekit.timing.measured import StepRange
 from tracekit.units import ms
 
 _WITHIN: Final = (
-    "steps tell how much one run varies, not how much two runs of the same job on other machines do"
+    "steps show how much one run varies, not how much two runs of the same job on other machines vary"
 )
 
 _OTHERS: Final = "all other kernels"
@@ -64,7 +64,7 @@ def _too_few(steps: tuple[int, int], tested: Mapping[str, Sequence[Change]]) -> 
     kinds = {kind: steps for kind, steps in needed.items() if steps is not None}
     if kinds and min(steps) >= LEAST_STEPS:
         yield (
-            f"{steps[0]} and {steps[1]} steps cannot prove that one {' or '.join(kinds)} alone changed among so many "
+            f"{steps[0]} and {steps[1]} steps cannot prove a change of a single {' or '.join(kinds)} among so many "
             f"that are tested; {max(kinds.values())} steps of both runs can"
         )
 
@@ -75,12 +75,12 @@ def _verdict(step: Change, low: float, high: float, steps: int) -> tuple[DiffVer
     share = step.change_ns / step.before_ns if step.before_ns else 0.0
     told = f"{ms(step.before_ns):.1f} → {ms(step.after_ns):.1f} ms a step ({share:+.1%})"
     if steps < LEAST_STEPS:
-        return "inconclusive", f"{told}, and fewer than {LEAST_STEPS} whole steps of a run"
+        return "inconclusive", f"{told}, but one run has fewer than {LEAST_STEPS} whole steps"
     if step.proven and abs(step.change_ns) >= least:
         return ("slower" if step.change_ns > 0 else "faster"), told
     if -least < low and high < least:
         return "unchanged", f"{told}: less than {LEAST_CHANGE:.0%} of the step"
-    return "inconclusive", f"{told}: steps differ as much within the runs"
+    return "inconclusive", f"{told}: steps of the same run differ by as much"
 
 
 def _parts(sides: Sequence[Side], ranks: Sequence[Sequence[int]]) -> tuple[Change, ...]:
@@ -136,9 +136,9 @@ def _notes(sides: Sequence[Side], *, alike: bool, common: int) -> list[str]:
     """What the comparison rests on."""
     read = [len(s.case.ops.ranks) for s in sides]
     if not alike:
-        told = f"the meshes differ: means over all {read[0]} and {read[1]} recorded ranks, no rank beside another"
+        told = f"the meshes differ: means over all {read[0]} and {read[1]} recorded ranks are compared, no single rank"
     elif common < max(read):
-        told = f"parts, ranks and kernels are those of the {common} places that both runs recorded"
+        told = f"parts, ranks and kernels cover the {common} mesh places that both runs recorded"
     else:
         told = f"all {common} recorded places are compared"
     return [told, _WITHIN]

@@ -51,31 +51,31 @@ class AbsentRank:
         groups = self._scene.groups
         if skipped := self.partners_that_skipped(witnesses=1):
             return Objection(
-                f"rank {min(skipped)} seems to have left out a call that they make together; nothing tells which of "
-                "the two did not come",
+                f"rank {min(skipped)} seems to have left out a call that both make together; the dumps do not show "
+                "which of the two did not come",
                 frozenset(skipped) | {self._rank},
             )
         if calls and not any(groups[c.group].call(c.seq) for c in calls):
             return Objection(
-                "the rings have lost the calls that wait for it, so that they may not match; record more "
+                "the rings have lost the calls that wait for it, so these may not match; record more "
                 f"({LONGER_RINGS})"
             )
         if beside := self._beside():
             return Objection(
-                f"rank {beside[0]} neither, and the two share a group: which of them did not come would stand in "
-                "either dump",
+                f"rank {beside[0]} left none either, and the two share a group: either dump would show which of them "
+                "did not come",
                 frozenset({self._rank, *beside}),
             )
         if (alone := self._doubtful_witness(calls)) is not None:
             return Objection(
-                f"rank {alone} may have finished their last call and stopped by itself: Gloo notes a call as done, "
-                "too, when a member dies in it",
+                f"rank {alone} may have finished their last call and stopped by itself: Gloo also notes a call as "
+                "done when a member dies in it",
                 frozenset({self._rank, alone}),
             )
         if self._rank not in self._scene.dumps and any(self._issued(call) for call in calls):
             return Objection(
                 "it finished a later call with its peers: a device is stuck or a call was left out, and its dump may "
-                "tell where"
+                "show where"
             )
         return None
 

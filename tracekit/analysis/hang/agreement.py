@@ -41,7 +41,7 @@ def _plain(name: str) -> str:
 
 @lru_cache(4096)
 def numel(text: str) -> int | None:
-    """Count the elements of the tensors in "[[8192, 1, 5120], …]"; None where the text is no list of shapes."""
+    """Count the elements of the tensors in "[[8192, 1, 5120], …]"; None where the text is not a list of shapes."""
     shapes = sizes(text)
     return None if shapes is None else sum(prod(s) for s in shapes)
 

@@ -127,7 +127,9 @@ def _verdict(judgement: Judgement, culprits: tuple[Culprit, ...], missing: int) 
                 "inconclusive",
                 f"the dumps hold no calls at all; was the flight recorder on ({LONGER_RINGS})?",
             )
-        left = f"; {missing} ranks left no dump, and may wait for these: add theirs" if missing else ""
+        left = (
+            f"; {missing} ranks left no dump and may be waiting for these: add their dumps" if missing else ""
+        )
         idle = f"no call is outstanding on any of {len(scene.dumps)} ranks{left}"
         return ("inconclusive" if missing else "none"), idle
     if culprits:
@@ -145,7 +147,7 @@ def _unexplained(scene: Scene) -> str:
             "must receive first, or both in one batch (batch_isend_irecv)"
         )
     if first is None:
-        return "every rank that others wait for waits itself; nothing tells who stopped first"
+        return "every rank that others wait for waits itself; the dumps do not show which rank stopped first"
     group = scene.groups[first.group]
     return (
         f"all {len(group.ranks)} members of group {group.name} ({group.desc}) issued call {first.seq} and "

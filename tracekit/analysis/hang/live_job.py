@@ -49,7 +49,7 @@ def matching(found: Found) -> Found:
 
 def told(count: int, dumps: int, missing: int) -> str:
     """Say what shows that the job moved, and what to do about ranks without a dump."""
-    left = f"; {missing} ranks left no dump: dump again, to see whether the others went on" if missing else ""
+    left = f"; {missing} ranks left no dump: dump again to see whether these went on" if missing else ""
     return (
         f"the job was moving: on {count} of {dumps} ranks devices had finished calls since their watchdogs last looked "
         f"(they do ten times a second){left}"

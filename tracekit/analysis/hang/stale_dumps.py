@@ -50,7 +50,7 @@ def _explaining(scene: Scene, found: Found) -> Found:
         return found
     names = ", ".join(str(r) for r in sorted(stalled)[:NAMED_IN_DOUBT])
     doubt = (
-        f"devices of ranks {names} lag, but some of the waiting does not start there: the job moves, or several links "
+        f"devices of ranks {names} lag, but some ranks wait without depending on them: the job moves, or several links "
         "are stuck; dump a second time, to see whether it does"
     )
     kept = {rank: accused for rank, accused in found.culprits.items() if rank not in stalled}
@@ -103,8 +103,8 @@ def _older(scene: Scene, stale: frozenset[int]) -> str:
     whose = f"the dumps of ranks {names} are" if len(stale) > 1 else f"the dump of rank {names} is"
     return (
         f"{whose} older than the others' (rank {move.done_by} had finished call {move.seq} of "
-        f"group {scene.groups[move.group].name}, which that of rank {move.not_issued_by} does not hold), and without "
-        "newer ones nothing tells who stopped, or whether the job moves; dump all ranks at once"
+        f"group {scene.groups[move.group].name}, and the dump of rank {move.not_issued_by} does not hold that call); "
+        "without newer dumps it is unknown which rank stopped, or whether the job moves; dump all ranks at once"
     )
 
 
@@ -114,7 +114,7 @@ def _rows(scene: Scene, ranks: frozenset[int]) -> tuple[Quality, ...]:
             "stale_dump",
             scene.dumps[rank].path,
             1,
-            f"rank {rank} wrote it before its peers' last calls, it seems: what it did after that is unknown",
+            f"rank {rank} probably wrote it before its peers' last calls: what it did after that is unknown",
         )
         for rank in sorted(ranks)
     )

@@ -28,7 +28,7 @@ class Fix:
 def parse_fixes(texts: Sequence[str]) -> tuple[Fix, ...]:
     """The fixes that `texts` name, in the order written, each once; a text may join several by commas.
 
-    Raises UsageError where a part is no `key=value`, its key is unknown, or a rank or stage is no number.
+    Raises UsageError where a part is no `key=value`, its key is unknown, or a rank or stage is not a number.
     """
     found: dict[Fix, None] = {}
     for text in texts:
@@ -42,7 +42,7 @@ def _parsed(part: str, text: str) -> Fix:
     key = key.lower()
     if not equals or not value:
         raise UsageError(
-            f"--fix: {part.strip()!r} in {text!r} is no key=value; write for example rank=5,axis=tp"
+            f"--fix: {part.strip()!r} in {text!r} is not key=value; write for example rank=5,axis=tp"
         )
     if key not in KEYS:
         raise UsageError(f"--fix: nothing is called {key!r}; the keys are {', '.join(KEYS)}")

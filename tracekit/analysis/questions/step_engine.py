@@ -27,7 +27,7 @@ from tracekit.thresholds.slowrank import WORST_WORKERS
 I64 = npt.NDArray[np.int64]
 _MEANINGS: Final = {
     "rank": "rank {} works no longer than the median of its stage",
-    "stage": "the ranks of stage {} work no longer than those of the other stages",
+    "stage": "the ranks of stage {} work no longer than the ranks of the other stages",
     "axis": "no transfer along {} takes longer than the median of the same message",
     "op": "no {} takes longer than the median of the same message",
 }
@@ -60,7 +60,7 @@ class StepEngine:
         """Why a known value cannot be made typical here, with any remedy; None where it can."""
         stages = [rows for rows in self.case.stages if len(rows)]
         if fix.key == "stage" and len(stages) < 2:
-            return "there is no other stage that tells what is typical"
+            return "there is no other stage to compare it with"
         if fix.key == "rank":
             row = self.case.steps.row(int(fix.value))
             if all(len(rows) < 2 for rows in stages if row in rows):
@@ -69,7 +69,7 @@ class StepEngine:
                     if len(self.case.steps.ranks) == 1
                     else "no other rank of its stage was read"
                 )
-                return f"{alone}: its peers' traces would tell what is typical; add them"
+                return f"{alone}: there is no peer to compare it with; add its peers' traces"
         return None
 
     def meaning(self, fix: Fix) -> str:

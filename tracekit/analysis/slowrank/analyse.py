@@ -208,7 +208,8 @@ def _matched(
     asked = run.groups == named or run.job is not None
     if asked and (others := strangers(ops, told, run.job, chosen=run.chosen)):
         run = run.without(
-            others, "its collectives do not end with those of the other ranks: another recording"
+            others,
+            "its collectives do not end when the other ranks' collectives end: it belongs to another recording",
         )
         ops = match([r for r in ranks if r.rank not in others], run.groups)
     ops, choice = joined(run, ops, mesh, order)
@@ -260,6 +261,8 @@ def _doubts(case: Case) -> list[Quality]:
     unread = (case.ops.op == "send_recv") & (case.ops.channel < 0) & case.analysed
     if unread.any():
         waited = ms(float(case.ops.exposed[unread].sum()))
-        what = f"messages without a known peer: compute stood still for them {waited:.1f} ms, waiting or not"
+        what = (
+            f"messages without a known peer: compute was idle during them for {waited:.1f} ms, waiting or not"
+        )
         rows.append(Quality("messages_without_peer", None, int(unread.sum()), what))
     return rows

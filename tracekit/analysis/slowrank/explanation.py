@@ -31,11 +31,11 @@ from tracekit.thresholds.slowrank import MIN_LOST_SHARE
 from tracekit.units import ms
 
 _RULES: Final = {
-    "slow_rank": "the dearest significant hypothesis is named if its least price reaches the threshold",
-    "slow_link": "the dearest significant hypothesis is named if its least price reaches the threshold",
-    "imbalance": "a stage, the data or stalls in turn cost more than any single rank, and no rank is slow by itself",
-    "healthy": "no hypothesis is significant and costs as much as the threshold",
-    "inconclusive": "a hypothesis or a gap may cost as much as the threshold, and its least price does not prove it",
+    "slow_rank": "the most expensive significant hypothesis is named if its lowest price reaches the threshold",
+    "slow_link": "the most expensive significant hypothesis is named if its lowest price reaches the threshold",
+    "imbalance": "a stage, the data or moving stalls cost more than any single rank, and no rank is slow by itself",
+    "healthy": "no significant hypothesis costs as much as the threshold",
+    "inconclusive": "a hypothesis or a gap may cost as much as the threshold, and its lowest price does not prove it",
 }
 
 
@@ -89,7 +89,7 @@ def _others(case: Case, answer: Answer) -> Iterator[Considered]:
     if stage is not None:
         ranks = tuple(case.steps.ranks[row] for row in stage.rows)
         named = answer.cause == "stage_imbalance"
-        subject = f"the stage of {ranks_in_words(ranks)} {'stands still' if stage.idle else 'works'} longer"
+        subject = f"the stage of {ranks_in_words(ranks)} {'is idle' if stage.idle else 'works'} longer"
         yield _of(
             case, answer, "stage", subject, ranks, stage.z, (stage.low, stage.gain, stage.high), named=named
         )
@@ -116,7 +116,7 @@ def _others(case: Case, answer: Answer) -> Iterator[Considered]:
     unseen = waited_for_unseen(case)
     if max(unseen.known, unseen.undecided) > 0:
         high = max(unseen.known, unseen.undecided)
-        subject = f"the ranks read wait for {ranks_in_words(unseen.ranks)}, of which there is no trace"
+        subject = f"the ranks read wait for {ranks_in_words(unseen.ranks)}, and there is no trace of these"
         prices = (unseen.known, unseen.known, high)
         yield _of(case, answer, "ranks without a trace", subject, unseen.ranks, None, prices, named=False)
 
@@ -155,13 +155,11 @@ def _gaps(case: Case) -> Iterator[EvidenceGap]:
     matched = coverage(case).matched
     if matched is not None and matched < 1:
         shrunk = case.model.recorded_ns - case.free_model.recorded_ns  # waits as short as their transfers
-        what = (
-            f"{1 - matched:.2%} of the exposed communication has no match on all members: waits or transfers"
-        )
+        what = f"{1 - matched:.2%} of the exposed communication is not matched on all members: waits or transfers"
         yield EvidenceGap(what, ms(max(shrunk, 0.0)), what_would_decide(case))
     if case.residual_ns > 0:
         host = "" if case.table is not None else ", with the host (ProfilerActivity.CPU)"
-        what = "the model of the step with nothing changed misses the recording"
+        what = "the unchanged model of the step differs from the recording"
         yield EvidenceGap(what, ms(case.residual_ns), f"record more steps{host}")
     unseen = waited_for_unseen(case)
     if case.missing and unseen.undecided > 0:
@@ -172,11 +170,11 @@ def _gaps(case: Case) -> Iterator[EvidenceGap]:
         what = f"{ranks_in_words(without)} recorded no compared step whole"
         yield EvidenceGap(what, ms(case.step_ns), "record the same steps on every rank")
     if case.steps.partial:
-        what = f"step {listed(case.steps.partial)} was not recorded whole on enough ranks, and is left out"
+        what = f"step {listed(case.steps.partial)} is left out: too few ranks recorded it whole"
         yield EvidenceGap(
             what, ms(case.step_ns), "start and stop the profiler on all ranks at the same steps"
         )
     if steps == 1:
         most = float(np.nan_to_num(case.found.mean).max(initial=0.0))
-        what = "one step was compared: it cannot tell a slow rank from an accident"
+        what = "one step was compared: it cannot separate a slow rank from chance"
         yield EvidenceGap(what, ms(most), "record three whole steps or more")

@@ -71,7 +71,7 @@ def _unasked(times: F64) -> str:
     if np.ptp(times) < DAYS * NS_PER_DAY:
         recorded = f"{hours:.3g} h are" if hours >= 1 else "less than an hour is"
         return (
-            f"no daily swing is looked for: {recorded} recorded, {DAYS:.0f} days show whether it comes again"
+            f"no daily swing is looked for: {recorded} recorded, {DAYS:.0f} days would show whether it recurs"
         )
     if len(times) < LEAST_OF_SWING:
         return f"no daily swing is looked for: that needs {LEAST_OF_SWING} windows"

@@ -88,7 +88,7 @@ def _notes(unit: TrendUnit, series: Series, step: StepTrend, ranks: Sequence[Ran
     if step.unasked:
         yield step.unasked
     if unit == "step":
-        yield "one window was recorded, so steps are compared: they tell nothing of what changes between windows"
+        yield "one window was recorded, so steps are compared: they do not show changes between windows"
     tests = _EACH * max(len(ranks), 1)
     if (needed := points_needed(tests)) > len(series.points):
         alone = points_needed(_EACH)
@@ -98,11 +98,11 @@ def _notes(unit: TrendUnit, series: Series, step: StepTrend, ranks: Sequence[Ran
     few = sum(r.trend.p_drift is None for r in ranks)
     untold = len(series.ranks) - len(ranks)
     if few:
-        yield f"{few} ranks stand in fewer than {LEAST_POINTS} {unit}s beside peers: whether they drift is not known"
+        yield f"{few} ranks share fewer than {LEAST_POINTS} {unit}s with peers: whether they drift is not known"
     if untold:
         yield f"{untold} ranks have no peer that does the same work in two {unit}s: whether they drift is not known"
     values = series.step
     if len(values) >= LEAST_POINTS:
         beyond = float(values[-1] - values[:-1].max())
         if beyond >= LEAST_CHANGE * float(np.median(values)):
-            yield f"the last {unit} is longer than all others by {ms(beyond):.2f} ms: one proves nothing"
+            yield f"the last {unit} is longer than all others by {ms(beyond):.2f} ms: a single one proves nothing"

@@ -37,7 +37,7 @@ def with_groups_of_places(
 ) -> tuple[Run, list[RankOps]]:
     """Return `run` and `ranks` with groups for the streams that carry several; all others stay as they are.
 
-    With `clocks`, groups that were inferred before are told anew, and forgotten where their members leave apart. Then
+    With `clocks`, groups that were inferred before are told again, and forgotten where their members leave apart. Then
     each kind is compared by itself as well, over ranks whose streams carry other groups besides: all stages of a
     pipeline reduce norms in one group, each on the stream of its own.
     """
@@ -150,7 +150,7 @@ class _Numbered:
         self.free += 1
 
     def open_places(self, streams: StreamClass, kind: str | None) -> Iterator[tuple[int, dict[int, I64]]]:
-        """Yield each place of a class at which no operation was told anew, and the operations there by rank."""
+        """Yield each place of a class at which no operation was told again, and the operations there by rank."""
         told = {rank: np.zeros(len(ops.op), bool) for rank, ops in self.bare.items()}
         for (rank, _), rows in self.rows.items():
             told[rank][rows] = True

@@ -1,4 +1,4 @@
-"""Operations take the groups that were inferred for them, and lose them where they are to be told anew."""
+"""Operations take the groups that were inferred for them, and lose them where they are to be told again."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -18,7 +18,7 @@ def named(
     """Return `run` with the groups in `found` ((rank, stream) → members), and the operations of their streams in them.
 
     What left together on a stream is a collective, whatever its kernel is called (RCCL has one name for all). Unless it
-    is `sure`, because nothing else is possible, a group counts as inferred, and may be told anew.
+    is `sure`, because nothing else is possible, a group counts as inferred, and may be told again.
     """
     number = {g.ranks: g.group for g in run.groups}
     groups = list(run.groups)

@@ -80,7 +80,7 @@ def _by_streams(
             told = _everybodys(run, ranks)
         if told is None and not _is_pipeline(*named(run, ranks, {(-1, -1): _world(run, ranks)}), order):
             raise MeshUnknownError(
-                "the traces name no process groups, and the ends of collectives do not tell which ranks belong "
+                "the traces name no process groups, and the ends of collectives do not show which ranks belong "
                 f"together; {remedy(run, _world(run, ranks))}"
             )
         # with a group in the run, an operation without one is unknown, and not everybody's
@@ -229,7 +229,7 @@ def with_rare_groups(run: Run, ops: Operations, mesh: Mesh) -> tuple[Run, Operat
     """`run` and `ops` with the groups of collectives that are too rare to tell without a common clock.
 
     They are often those that matter most: once a step everybody waits in one. The clocks follow from what was matched.
-    Where a stream carries several groups, what was inferred without the clocks is told anew, place by place.
+    Where a stream carries several groups, what was inferred without the clocks is told again, place by place.
     """
     ranks = list(ops.per_rank.values())
     if is_unknown(run) or len(ranks) < len(("one", "other")) or not any(_open(r) for r in ranks):

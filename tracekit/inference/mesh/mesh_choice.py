@@ -185,20 +185,20 @@ def _flagged(
     if product != len(world):
         told = ",".join(f"{d}={n}" for d, n in sizes.items())
         raise UsageError(
-            f"--mesh {told} has {product} ranks, but the job has {len(world)} ranks, of which {read} were read; give "
-            f"the sizes of the whole job, whose product is {len(world)}{_says(uses, world)}"
+            f"--mesh {told} has {product} ranks, but the job has {len(world)} ranks ({read} were read); give the sizes "
+            f"of the whole job, with product {len(world)}{_says(uses, world)}"
         )
     mesh = from_sizes(sizes, order or tuple(sizes))
     wrong = contradiction(mesh, uses)
     if wrong is not None:
         raise UsageError(
             f"--mesh contradicts the traces: process group {shown(wrong)} lies along none of its axes; "
-            f"mend the sizes or the order (inner to outer as written, or --order){_says(uses, world)}"
+            f"correct the sizes or the order (inner to outer as written, or --order){_says(uses, world)}"
         )
     if named := misnamed(mesh, uses):
         raise UsageError(
             f"--mesh contradicts the traces: process group {shown(named[0])} does not lie along its axis {named[1]}; "
-            f"mend the sizes or the order (inner to outer as written, or --order){_says(uses, world)}"
+            f"correct the sizes or the order (inner to outer as written, or --order){_says(uses, world)}"
         )
     return mesh
 
@@ -258,7 +258,7 @@ def no_communication(ops: Operations, fails: type[_Refusal]) -> _Refusal:
     """Return the error of traces without communication: what they lack, and how it is recorded."""
     if not any(rank.on_gpu for rank in ops.per_rank.values()):
         return fails(
-            "the traces hold events of the CPU only, and no communication operation, so ranks cannot be compared; give "
+            "the traces hold only CPU events and no communication operation, so ranks cannot be compared; give "
             "the profiler activities=[CPU, CUDA], and record whole training steps"
         )
     return fails(
@@ -283,7 +283,7 @@ def _check_messages(run: Run, ops: Operations, world: tuple[int, ...]) -> None:
 
 def _undivided(world: tuple[int, ...], notes: tuple[str, ...], *, named: bool, piped: bool) -> MeshChoice:
     """The mesh of a world that no group divides: one pipeline, or one data-parallel group."""
-    taken = "messages connect the ranks and next to nothing is reduced: the world is taken as one pipeline"
+    taken = "messages connect the ranks and almost nothing is reduced: the world is taken as one pipeline"
     mesh = pipeline_of(len(world)) if piped else infer([], world).mesh
     if named:
         return MeshChoice(mesh, "process_groups", (taken,) if piped else notes)

@@ -225,9 +225,9 @@ def _quality(
 ) -> list[Quality]:
     """Say how steps were told, how exact the times are, and which calls were left out."""
     timings = [d.timing for d in dumps if d.timing is not None]
-    told = "nothing tells steps: all that every ring holds counts as one"
+    told = "the dumps mark no steps: all calls that every ring holds count as one step"
     if (parts := len(next(iter(steps.values()), ()))) > 1:
-        told = f"{parts} periods in which calls repeat stand for steps"
+        told = f"{parts} periods in which calls repeat count as steps"
     if marks is not None:
         every = f"{marks.stride} calls" if marks.thinned else marks.kind[0]
         told = f"a step ends with {every} on group {marks.name}"
@@ -236,7 +236,7 @@ def _quality(
             "flight_recorder_input",
             None,
             len(dumps),
-            f"dumps time communication only: causes cannot be told; {told}",
+            f"dumps time communication only, so causes are unknown; {told}",
         )
     ]
     placed = sum(t.laid_out for t in timings)
@@ -245,11 +245,11 @@ def _quality(
         within = f"to within the watchdog's poll ({poll / 1e6:.0f} ms)" if poll else "by their order only"
         rows.append(Quality("placed_calls", None, placed, f"starts are known {within}; durations are exact"))
     if dropped:
-        detail = "outside what the rings of all ranks hold, left out"
+        detail = "calls that not all rings hold, left out"
         rows.append(Quality("ragged_rings", None, dropped, detail))
     outstanding = sum(t.outstanding for t in timings)
     if outstanding:
-        detail = "calls that were not done; if the job is stuck, `tracekit hang` tells who never came"
+        detail = "calls that were not done; if the job is stuck, `tracekit hang` shows which rank never came"
         rows.append(Quality("outstanding_calls", None, outstanding, detail))
     untimed = sum(t.untimed for t in timings) - outstanding
     if untimed:

@@ -12,7 +12,7 @@ SAID = {
     "duplicate_key": "the last value counts",
     "group_members_unknown": "member list cut, and neither start and stride nor pg_config complete it",
     "integer_overflow": "value dropped",
-    "malformed_arguments": "`args` is no object; arguments dropped",
+    "malformed_arguments": "`args` is not an object; arguments dropped",
     "malformed_event": "no valid JSON object; skipped",
     "metadata_cut": "too much text behind the events",
     "missing_duration": "taken as 0",

@@ -45,7 +45,7 @@ OWN_EVENT = re.compile(
 """What a profiler writes that recorded nothing: itself, its waiting for the device as it stops, marks of steps."""
 TALK = re.compile(r"nccl|rccl|gloo:|c10d|all_?reduce|all_?gather|reduce_?scatter|all_?to_?all", re.IGNORECASE)
 EMPTY = (
-    "it is empty: the profiler recorded nothing, which is usual where a cycle of its schedule had begun anew, or none "
+    "it is empty: the profiler recorded nothing, which is usual where a cycle of its schedule had begun again, or none "
     "had ended, when the trace was exported; export in on_trace_ready, or give schedule(repeat=1)"
 )
 MARKS_ONLY = (

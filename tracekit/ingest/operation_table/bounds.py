@@ -93,7 +93,7 @@ def check_units(table: pa.Table) -> None:
     usual = float(np.median(lasting))
     if pa.types.is_integer(table.schema.field("duration").type) or usual > USUAL_SECONDS:
         raise ValueError(
-            f"duration is {usual:.6g} s in the median, so these are no seconds: divide start_ts and duration by 1e3 "
+            f"the median duration is {usual:.6g} s, so these are not seconds: divide start_ts and duration by 1e3 "
             "if they are milliseconds, 1e6 if microseconds, 1e9 if nanoseconds"
         )
     kind = table.schema.field("start_ts").type
@@ -102,8 +102,8 @@ def check_units(table: pa.Table) -> None:
     digits = float(np.spacing(np.array(np.nan_to_num(most), np.float32)))
     if pa.types.is_float32(kind) and digits > usual:
         raise ValueError(
-            f"start_ts is float32, which near {most:.6g} s tells steps of {digits:.3g} s only: write it "
-            "as float64, or count it from the begin of each step"
+            f"start_ts is float32, which near {most:.6g} s has steps of {digits:.3g} s: write it as float64, or count "
+            "it from the start of each step"
         )
 
 
@@ -121,7 +121,7 @@ def whole(column: pa.ChunkedArray) -> tuple[I64, Mask]:
         known = np.isfinite(values) & (np.abs(values) < MAX_COUNT) & (values == np.rint(values))
         return np.where(known, np.nan_to_num(values), 0).astype(np.int64), known
     elif not pa.types.is_integer(kind):
-        raise ValueError(f"a column of {kind} where whole numbers stand")
+        raise ValueError(f"a column of {kind} instead of whole numbers")
     known = to_numpy(column.is_valid()).astype(bool)
     return np.array(to_numpy(column.cast(pa.int64()).fill_null(ZERO)), np.int64), known
 
@@ -129,6 +129,6 @@ def whole(column: pa.ChunkedArray) -> tuple[I64, Mask]:
 def seconds(column: pa.ChunkedArray) -> npt.NDArray[np.float64]:
     """Return the numbers of a column, shape (rows,); NaN where there is none."""
     if not (pa.types.is_floating(column.type) or pa.types.is_integer(column.type)):
-        raise ValueError(f"a column of {column.type} where times stand")
+        raise ValueError(f"a column of {column.type} instead of times")
     values = column.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
     return np.asarray(values, np.float64)

@@ -126,5 +126,5 @@ def unpaired(table: OperationTable, found: Communication, label: str) -> list[Qu
         rows = np.isin(table.kind, codes) & (found.group >= 0)
         ends.append({*zip(found.group[rows].tolist(), found.seq[rows].tolist(), strict=True)})
     alone = len(ends[0] ^ ends[1])
-    detail = "sends or receives whose other side is not in the table"
+    detail = "sends or receives without their other side in the table"
     return [Quality("unpaired_p2p", label, alone, detail)] if alone else []

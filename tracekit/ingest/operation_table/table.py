@@ -86,7 +86,7 @@ def columns_of(table: pa.Table, label: str) -> tuple[OperationTable, list[Qualit
     rank_at = _places(dp, stage, rank)
     if rank.min() == 0 < dp.min() + stage.min():
         raise ValueError(
-            "rank 0 is not at dp_rank 0, stage 0: both count from 0, so subtract what they begin with"
+            "rank 0 is not at dp_rank 0, stage 0: both must count from 0, so subtract the first value"
         )
     negative = int((dur < 0).sum())
     if negative:
@@ -111,7 +111,7 @@ def _once(table: pa.Table, label: str) -> tuple[pa.Table, list[Quality]]:
     twice = table.num_rows - len(first)
     if not twice:
         return table, []
-    told = Quality("duplicate_rows", label, twice, "rows that stand in the table twice; dropped")
+    told = Quality("duplicate_rows", label, twice, "duplicate rows; dropped")
     return table.take(first.sort()), [told]
 
 
@@ -155,7 +155,7 @@ def _places(dp: I64, stage: I64, rank: I64) -> dict[tuple[int, int], int]:
         if places.setdefault((d, s), r) != r or r < 0:
             raise ValueError(f"dp_rank {d}, stage {s} has more than one rank")
     if len(set(places.values())) < len(places):
-        raise ValueError("one rank stands at two places of the mesh")
+        raise ValueError("one rank has two places in the mesh")
     return places
 
 

@@ -57,7 +57,7 @@ def _doubt(scene: Scene, mismatch: Mismatch) -> str:
     names = " and ".join(str(r) for side in mismatch.sides.values() for r in side[:NAMED_A_SIDE])
     inside = all(r in group.ranks for side in mismatch.sides.values() for r in side)
     where = f"group {group.name}" if inside else f"groups like {group.name}"
-    return f"ranks {names} call differently in {where} and nothing tells who is right"
+    return f"ranks {names} make different calls in {where}, and the dumps do not show which call is right"
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,8 +44,8 @@ def mismatched_messages(scene: Scene, _known: Found) -> Found:
             unsettled.update(unlike.ends)
             open_.append(mismatch)
             doubts.append(
-                f"ranks {names} send and receive different sizes in group {scene.groups[mismatch.group].name} "
-                "and nothing tells who is right"
+                f"ranks {names} send and receive different sizes in group {scene.groups[mismatch.group].name}, "
+                "and the dumps do not show which size is right"
             )
             continue
         call = mismatch.calls[unlike.odd]

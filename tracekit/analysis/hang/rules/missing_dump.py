@@ -28,7 +28,9 @@ def missing_dump(scene: Scene, _known: Found) -> Found:
     common = set.intersection(*fits)
     if len(common) != 1:
         names = ", ".join(str(r) for r in sorted(set().union(*fits))[:NAMED_IN_DOUBT])
-        doubt = f"no rank that left a dump explains it; one of ranks {names} may, and nothing tells which"
+        doubt = (
+            f"no rank that left a dump explains it; one of ranks {names} may, and the dumps do not show which"
+        )
         return Found(doubts=(doubt,), candidates=frozenset().union(*fits))
     rank = min(common)
     absent = AbsentRank(scene, rank)
@@ -39,7 +41,9 @@ def missing_dump(scene: Scene, _known: Found) -> Found:
         accusation = _accuse(scene, rank, places[rank])
         if accusation is not None:
             return Found({rank: accusation})
-        objection = Objection("some of the waiting does not start from it; nothing tells who stopped first")
+        objection = Objection(
+            "some ranks wait without depending on it; the dumps do not show which rank stopped first"
+        )
     return Found(
         doubts=(f"rank {rank} left no whole dump, but {objection.text}",), candidates=objection.ranks
     )
@@ -49,8 +53,8 @@ def _one_dump(scene: Scene, absent: frozenset[int]) -> Found:
     """Give the doubt of a single dump: its rank may have made a call that the others never make."""
     (rank,) = scene.dumps
     doubt = (
-        f"the ranks without a dump may not have come to the call in which rank {rank} waits, or it alone makes that "
-        "call"
+        f"either the ranks without a dump did not come to the call in which rank {rank} waits, or only this rank makes "
+        "that call"
     )
     return Found(doubts=(doubt,), candidates=absent | {rank})
 

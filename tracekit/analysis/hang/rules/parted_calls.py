@@ -96,7 +96,8 @@ def _doubt(group: Group, parting: _Parting) -> str:
     names = " and ".join(str(rank) for rank in sorted(parting.odd))
     return (
         f"ranks {names} made call {parting.seq} of group {group.name} in different places of the program and "
-        "count apart from then on: one of them made a call too many or left one out, and nothing tells which"
+        "count differently from then on: one of them made one call too many or left one out, and the dumps do not "
+        "show which"
     )
 
 

@@ -41,8 +41,8 @@ def _doubt(group: Group, alike: list[Group]) -> str:
     views = [f"{ranges(g.ranks)} on {_ranks(g)}" for g in alike[:NAMED_A_SIDE]]
     more = len(alike) - len(views)
     return (
-        f"the name {group.name} is that of groups with different members ({'; '.join(views)}"
-        f"{f'; {more} more' if more else ''}): these ranks called new_group unlike each other, and the first call of "
+        f"the name {group.name} belongs to groups with different members ({'; '.join(views)}"
+        f"{f'; {more} more' if more else ''}): these ranks made different new_group calls, and the first call of "
         f"ranks {ranges(group.ranks)} cannot end"
     )
 

@@ -62,7 +62,7 @@ def _with_dearer_step(case: Case, answer: Answer) -> Answer:
     if not answer.suspects or once is None or once.gain <= answer.gain or others_prove_health(case, once):
         return answer
     told = one_step_answer(case, once)
-    besides = f"{told.reason}; {ms(answer.gain):.1f} ms a step go elsewhere: {answer.reason}"
+    besides = f"{told.reason}; another {ms(answer.gain):.1f} ms a step are lost elsewhere: {answer.reason}"
     return replace(told, reason=besides)
 
 
@@ -81,13 +81,13 @@ def _answer(case: Case, row: int, lost: float, uneven: float, over: F64) -> Answ
     )
     at = int(np.argmax(over))
     reason = (
-        f"work is dealt unevenly and {ms(uneven):.1f} ms of {ms(case.step_ns):.1f} ms a step go into waiting, but "
-        f"{ms(lost):.1f} ms of these behind rank {candidate.rank} alone, "
-        f"which works {ms(float(over[at])):.1f} ms longer than its peers in step {case.steps.numbers[at]}; uneven data "
-        "makes ranks the longest in turn"
+        f"work is distributed unevenly and ranks wait {ms(uneven):.1f} ms of {ms(case.step_ns):.1f} ms a step, but "
+        f"{ms(lost):.1f} ms of that for rank {candidate.rank} alone, "
+        f"which works {ms(float(over[at])):.1f} ms longer than its peers in step {case.steps.numbers[at]}; with uneven "
+        "data the longest rank changes from step to step"
     )
     decide = (
-        "record ten steps or more: the longest documents move to other ranks, and a slow rank stays; look at "
-        f"rank {candidate.rank} in step {case.steps.numbers[at]} beside a peer (tracekit open shows both)"
+        "record ten steps or more: the longest documents move to other ranks, a slow rank stays slow; compare rank "
+        f"{candidate.rank} in step {case.steps.numbers[at]} with a peer (tracekit open shows both)"
     )
     return left_open(reason, decide, (candidate,))

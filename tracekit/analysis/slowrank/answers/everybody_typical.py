@@ -27,13 +27,13 @@ def varied_answer(case: Case) -> Answer | None:
     if lost < MIN_LOST_SHARE * case.step_ns:
         return None
     reason = (
-        f"no rank, stage or link costs {MIN_LOST_SHARE:.0%} of the step, but usual work of everybody would save "
+        f"no rank, stage or link costs {MIN_LOST_SHARE:.0%} of the step, but typical work on all ranks would save "
         f"{ms(lost):.1f} ms of {ms(case.step_ns):.1f} ms a step more than chance explains: whole parts of steps are "
-        "longer on changing ranks, and nothing that was recorded tells why"
+        "longer, on a different rank each time, and the recording does not show the cause"
     )
     decide = (
-        "record ten steps or more, with all ranks that work on the same data: uneven data make these longer together, "
-        "and a device that is slow at times is longer alone"
+        "record ten steps or more, with all ranks that work on the same data: uneven data makes all of them slower "
+        "together, an intermittently slow device makes only one slower"
     )
     return left_open(reason, decide)
 
@@ -44,9 +44,9 @@ def open_imbalance_answer(case: Case) -> Answer | None:
     if dealt.high < MIN_LOST_SHARE * case.step_ns or coverage(case).matched == 1:
         return None
     reason = (
-        f"work is dealt unevenly, for kernels vary together on all that work on the same data; that costs between "
-        f"{ms(dealt.low):.1f} and {ms(dealt.high):.1f} ms of {ms(case.step_ns):.1f} ms a step, because "
-        f"{why_open(case)}"
+        "work is distributed unevenly, because kernels vary together on all ranks that work on the same data; the cost "
+        f"is between {ms(dealt.low):.1f} and {ms(dealt.high):.1f} ms of {ms(case.step_ns):.1f} ms a step and is not "
+        f"known more exactly: {why_open(case)}"
     )
     return left_open(reason, what_would_decide(case))
 

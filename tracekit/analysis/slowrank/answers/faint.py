@@ -49,7 +49,7 @@ def faint_rank_answer(case: Case) -> Answer | None:
     reason = (
         f"rank {case.steps.ranks[first]} works {ms(float(case.found.mean[first])):.1f} ms of "
         f"{ms(case.step_ns):.1f} ms a step longer than its peers; with the noise of {len(case.steps.numbers)} steps "
-        f"that is hardly chance (z {z[first]:.1f}), and no proof (z {case.found.limit:.1f})"
+        f"that is unlikely to be chance (z {z[first]:.1f}), but not proven (z {case.found.limit:.1f} needed)"
     )
     decide = f"record {wanted} steps or more on every rank"
     return left_open(reason, decide, candidates_of(case, found))
@@ -63,7 +63,8 @@ def faint_stage_answer(case: Case) -> Answer | None:
     reason = (
         f"pipeline stage {stage_of(case, stage)} works {ms(stage.over):.1f} ms of "
         f"{ms(case.step_ns):.1f} ms a step longer than the others, which costs {ms(stage.gain):.1f} ms; with the noise "
-        f"of {len(case.steps.numbers)} steps that is hardly chance (z {stage.z:.1f}), and no proof (z {Z_LIMIT:.1f})"
+        f"of {len(case.steps.numbers)} steps that is unlikely to be chance (z {stage.z:.1f}), but not proven "
+        f"(z {Z_LIMIT:.1f} needed)"
     )
     decide = f"record {PROVING_STEPS} steps or more on every rank"
     candidates = of_stage(case, stage, "stage_imbalance")
@@ -81,8 +82,8 @@ def faint_node_answer(case: Case) -> Answer | None:
         return None
     ranks = [case.steps.ranks[row] for row in rows.tolist()]
     reason = (
-        f"{ranks_in_words(ranks)}, all of one node, work {ms(excess / len(rows)):.1f} ms of {ms(case.step_ns):.1f} ms "
-        f"a step longer than their peers, each too little to be named; together they may cost {ms(price):.1f} ms"
+        f"{ranks_in_words(ranks)}, all on one node, work {ms(excess / len(rows)):.1f} ms of {ms(case.step_ns):.1f} ms "
+        f"a step longer than their peers, each by too little to be reported; together they may cost {ms(price):.1f} ms"
     )
     decide = "record more steps, and look at what else runs on that node, its clocks and temperatures"
     found = [

@@ -13,7 +13,7 @@ from tracekit.units import ms
 
 def accident_answer(case: Case, once: OneStep) -> Answer:
     """A rank was slow in one step alone, and enough other steps tell that this was an accident."""
-    accident = f"an accident and no slow rank, for nothing costs {MIN_LOST_SHARE:.0%} in the others"
+    accident = f"chance, not a slow rank, because nothing costs {MIN_LOST_SHARE:.0%} in the other steps"
     return healthy(f"{told(case, once)}: {accident}")
 
 
@@ -46,15 +46,19 @@ def _beside_communication(case: Case) -> str | None:
         return None
     return (
         f"rank {case.steps.ranks[row]} works {ms(float(longer[row])):.1f} ms of {ms(case.step_ns):.1f} ms a step "
-        "longer than its peers, but only where communication that they do not have runs beside its kernels: else these "
-        "are as quick as theirs"
+        "longer than its peers, but only where its kernels overlap with communication that they do not have: its other "
+        "kernels take as long as theirs"
     )
 
 
 def _by_role(case: Case) -> str | None:
     """Why ranks that stand still longer are not slow: their role makes them; None where it makes nobody."""
     told = role_in_words(case)
-    return f"{told}, by design, it seems, and none of them longer than the rest" if told else None
+    return (
+        f"{told}; this is probably by design, and no single one of them waits longer than the rest"
+        if told
+        else None
+    )
 
 
 def role_in_words(case: Case) -> str | None:
@@ -64,9 +68,9 @@ def role_in_words(case: Case) -> str | None:
     if not len(rows) or longer[rows].max() < MIN_LOST_SHARE * case.step_ns:
         return None
     return (
-        f"{ranks_in_words([case.steps.ranks[row] for row in rows.tolist()])} stand still "
-        f"{ms(float(np.median(longer[rows]))):.1f} ms of {ms(case.step_ns):.1f} ms a step longer than the others of "
-        "their stages, as ranks do that load data for those: all have tensor index 0"
+        f"{ranks_in_words([case.steps.ranks[row] for row in rows.tolist()])} are idle "
+        f"{ms(float(np.median(longer[rows]))):.1f} ms of {ms(case.step_ns):.1f} ms a step longer than the other ranks "
+        "of their stages, like ranks that load data for the others: all have tensor index 0"
     )
 
 
@@ -80,6 +84,6 @@ def _costs_nothing(case: Case, row: int) -> str:
     longer, least = ms(float(case.found.mean[row])), ms(waited[pace] / len(case.steps.numbers))
     return (
         f"rank {case.steps.ranks[row]} works {longer:.1f} ms of {ms(case.step_ns):.1f} ms a step longer than its "
-        f"peers, but nobody loses {MIN_LOST_SHARE:.0%} by it: the step follows rank {case.steps.ranks[pace]}, which "
-        f"waits least ({least:.1f} ms a step)"
+        f"peers, but that costs less than {MIN_LOST_SHARE:.0%} of the step: rank {case.steps.ranks[pace]} sets the "
+        f"pace, because it waits least ({least:.1f} ms a step)"
     )

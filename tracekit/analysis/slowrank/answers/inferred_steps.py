@@ -22,9 +22,9 @@ def unequal_steps_answer(case: Case) -> Answer | None:
     if apart < MIN_LOST_SHARE * case.step_ns:
         return None
     reason = (
-        "the traces mark no steps, and the repetitions that stand for them last up to "
-        f"{ms(apart):.1f} ms of {ms(case.step_ns):.1f} ms longer on one rank than on another, though both end them "
-        "together: the own times of these ranks cannot be compared"
+        "the traces mark no steps, and the repetitions used as steps last up to "
+        f"{ms(apart):.1f} ms of {ms(case.step_ns):.1f} ms longer on one rank than on another, although both ranks end "
+        "them together: the own times of these ranks cannot be compared"
     )
     decide = "record again with the steps marked: call the profiler's step() at the end of each"
     return left_open(reason, decide)

@@ -23,7 +23,8 @@ def without_lag_before(
     late = suspects & set(_late(case)) if answer.verdict == "slow_rank" and case.cut is None else set()
     if not late:
         return case, answer
-    told = f"step {case.steps.numbers[0]} is left out: rank {min(late)} began it late, for a delay before the recording"
+    first = case.steps.numbers[0]
+    told = f"step {first} is left out: rank {min(late)} began it late, after a delay before the recording"
     run = replace(case.run, quality=(*case.run.quality, Quality("late_begin", None, 1, told)))
     rest, again = judged(build(run, case.ops, case.mesh, [(n, n + 1) for n in case.steps.numbers[1:]]))
     same = again.verdict == answer.verdict and {s.rank for s in again.suspects} == suspects

@@ -76,10 +76,12 @@ def late_launch_answer(case: Case) -> Answer | None:
     rank = case.steps.ranks[found.row]
     candidate = suspect_of(case, found.row, 0.0, 0.0, "cpu_launch", ())
     reason = (
-        f"no rank works longer than its peers, but the host of rank {rank} launches collectives when the others have "
-        f"had theirs in queues for long: these stand still {ms(found.waited):.1f} ms of {ms(case.step_ns):.1f} ms "
-        "a step until it comes, and how much of that a quicker host would hide is not known"
+        f"no rank works longer than its peers, but the host of rank {rank} launches collectives long after the other "
+        f"ranks queued theirs: they wait {ms(found.waited):.1f} ms of {ms(case.step_ns):.1f} ms a step for it, and the "
+        "traces do not show how much of that a faster host would hide"
     )
-    decide = f"profile the host of rank {rank} beside a peer's, and record a few steps with that rank on another host"
+    decide = (
+        f"profile the host of rank {rank} and a peer's host, and record a few steps with it on another host"
+    )
     candidate = replace(candidate, lost_ms_low=0.0, lost_ms_high=ms(found.waited))
     return left_open(reason, decide, (candidate,))

@@ -112,10 +112,10 @@ def with_late_posts(case: Case, answer: Answer) -> Answer:
     rank = case.steps.ranks[found.row]
     candidate = suspect_of(case, found.row, 0.0, 0.0, "unknown", ())
     reason = (
-        f"no rank is proven to work longer than its peers, but rank {rank} comes last to collectives in most steps, "
-        f"later in its own work than the others: these stand still {ms(found.waited):.1f} ms of "
-        f"{ms(case.step_ns):.1f} ms a step until it comes; what holds it up runs beside its compute, as copies from "
-        "the host do, or hides in work that is dealt unevenly"
+        f"no rank is proven to work longer than its peers, but rank {rank} is the last to join collectives in most "
+        f"steps, after more of its own work than the others: they wait {ms(found.waited):.1f} ms of "
+        f"{ms(case.step_ns):.1f} ms a step for it; the delay overlaps with its compute, as a copy from the host would, "
+        "or is hidden by uneven work"
     )
     decide = (
         f"compare copies and launches of rank {rank} with a peer's (tracekit open shows both), and record a few "

@@ -33,9 +33,10 @@ def launch_bound_answer(case: Case) -> Answer | None:
     candidate = suspect_of(case, first, 0.0, 0.0, cause, evidence)
     reason = (
         f"rank {rank} works {ms(float(case.found.mean[first])):.1f} ms of {ms(case.step_ns):.1f} ms a step longer than "
-        "its peers, but hosts set the pace, and those of others need as long to launch a step: without it another one "
-        f"would be the last. The model of the steps misses {ms(most):.1f} ms, and as much may be lost to it"
+        "its peers, but the hosts set the pace, and other hosts take as long to launch a step: without this rank "
+        f"another one would be the last. The model of the steps is off by {ms(most):.1f} ms, and the rank may cost up "
+        "to that"
     )
     candidate = replace(candidate, lost_ms_low=0.0, lost_ms_high=ms(most))
-    decide = "record more steps: if it is chance, another host is the last in these"
+    decide = "record more steps: if this is chance, another host will be the last in them"
     return left_open(reason, decide, (candidate,))

@@ -131,16 +131,18 @@ def sole_group_answer(case: Case) -> Answer | None:
         return None
     axes = "_".join(dearest.axes)
     told = (
-        "a bandwidth that the sizes do not tell" if speed is None else f"a bus bandwidth of {speed:.3g} GB/s"
+        "an unknown bandwidth (sizes were not recorded)"
+        if speed is None
+        else f"a bus bandwidth of {speed:.3g} GB/s"
     )
     reason = (
         f"the transfers of the only group along {axes} take {ms(dearest.spent):.1f} ms of {ms(case.step_ns):.1f} ms a "
-        f"step at {told}, and nothing in this job tells whether its links should do more: a slow link and a slow "
-        "network would look alike"
+        f"step at {told}, and this job has no other group to compare with: a slow link and a slow network would look "
+        "the same"
     )
     decide = (
-        "measure the links between these hosts with nccl-tests, a pair at a time, or compare with a run that was "
-        "quick: tracekit diff BEFORE AFTER"
+        "measure the links between these hosts with nccl-tests, one pair at a time, or compare with a faster run: "
+        "tracekit diff BEFORE AFTER"
     )
     return left_open(reason, decide)
 

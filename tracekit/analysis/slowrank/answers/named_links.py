@@ -49,7 +49,7 @@ def link_answer(case: Case, link: SlowLink) -> Answer:
     took = f"transfers of rank {named} take {link.ratio:.1f} times as long as their peers'"
     path = descend(case, suspects[0].rank) if suspects else ()
     return Answer(
-        "slow_link", "network", f"{took} though everybody arrived in time", suspects, path, link.gain
+        "slow_link", "network", f"{took} although all members arrived in time", suspects, path, link.gain
     )
 
 
@@ -71,8 +71,8 @@ def open_link_answer(case: Case, link: SlowLink) -> Answer:
     return left_open(reason, decide, candidates)
 
 
-_GUESSED = "nothing tells who takes part in its transfers but when they ended"
-_BESIDE = "compute takes longer beside communication that waits for it, and nothing tells by how much"
+_GUESSED = "only the end times show which ranks take part in its transfers"
+_BESIDE = "communication that waits for it slows the compute that overlaps with it, by an unknown amount"
 _WITHOUT_LINK = (
     "record a few steps with these ranks on other hosts, or with another cable, and compare the step times"
 )

@@ -54,7 +54,7 @@ def lone_answer(case: Case, stage: LongStage, found: LoneFault) -> Answer:
     _, evidence = explain_rank(case, found.row, stage.rows, other_stages=True)
     suspect = suspect_of(case, found.row, found.gain, stage.z, found.cause, evidence)
     reason = (
-        f"rank {suspect.rank} is slow beside ranks of other stages: {found.told}; {ms(found.gain):.1f} ms of "
+        f"rank {suspect.rank} is slow compared with ranks of other stages: {found.told}; {ms(found.gain):.1f} ms of "
         f"{ms(case.step_ns):.1f} ms a step"
     )
     return Answer("slow_rank", found.cause, reason, (suspect,), descend(case, suspect.rank), found.gain)
@@ -79,12 +79,14 @@ def _rank_answer(case: Case, found: Hypothesis) -> Answer:
         f"{ms(found.gain):.1f} ms of {ms(case.step_ns):.1f} ms a step"
     )
     if found.rows[0] in case.found.throughout:
-        only = f"of {len(case.steps.numbers)} recorded it is the only such step, but fills it"
+        only = f"it is the only such step of {len(case.steps.numbers)} recorded, but the slowness lasts all of it"
         reason += f"; {only}: nearly all kernels of the device took longer"
     path = descend(case, first.rank)
     on_host = all(CAUSES[s.cause].on_host for s in suspects)
     if on_host and found.gain < ROLE_SHARE * case.step_ns and by_role(case, found.rows):
-        told = "by design, it seems: every rank of tensor index 0 does, on its host, and nobody else"
+        told = (
+            "probably by design: all ranks with tensor index 0 do this on their hosts, and no other rank does"
+        )
         return healthy(f"{reason}; {told}")
     return Answer("slow_rank", first.cause, reason, tuple(suspects), path, found.gain)
 

@@ -21,9 +21,7 @@ def without_odd_steps(case: Case) -> Case:
     kept = [n for n in case.steps.numbers if n not in odd]
     if not odd or len(kept) < max(FEWEST_USUAL_STEPS, MAJORITY * len(case.steps.numbers)):
         return case
-    told = (
-        f"left out, for operations that no usual step has made them long, as a checkpoint does: {listed(odd)}"
-    )
+    told = f"left out because operations that other steps lack made them long, as a checkpoint does: {listed(odd)}"
     run = replace(case.run, quality=(*case.run.quality, Quality("odd_steps", None, len(odd), told)))
     return build(run, case.ops, case.mesh, [(n, n + 1) for n in kept])
 

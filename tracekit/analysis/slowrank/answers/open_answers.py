@@ -72,7 +72,7 @@ def one_step_answer(case: Case, found: OneStep) -> Answer:
     """A rank was slow in one step, and too few other steps were recorded to tell whether that recurs."""
     candidate = _once_candidate(case, found)
     costs = f"which costs up to {ms(found.gain):.1f} ms a step"
-    reason = f"{told(case, found)}, {costs}: one step does not tell a fault from chance"
+    reason = f"{told(case, found)}, {costs}: one step cannot separate a fault from chance"
     return left_open(reason, "record more steps: a fault recurs", (candidate,))
 
 
@@ -86,8 +86,8 @@ def _once_candidate(case: Case, found: OneStep) -> Suspect:
 def unproven_answer(case: Case, price: float) -> Answer:
     """The step model does not reproduce the recorded steps well enough for the price that it gives."""
     reason = (
-        f"by the model of the step, what was found costs {ms(price):.1f} ms; but that model misses the recorded steps "
-        f"by {ms(case.residual_ns):.1f} ms of {ms(case.step_ns):.1f} ms, so the price proves nothing"
+        f"the model of the step puts the cost at {ms(price):.1f} ms, but that model differs from the recorded steps "
+        f"by {ms(case.residual_ns):.1f} ms of {ms(case.step_ns):.1f} ms, so the cost is not proven"
     )
     open_ = undecided(case)
     candidates = candidates_of(case, open_) if open_ is not None else ()
@@ -103,10 +103,10 @@ def disagreeing_answer(case: Case, suspects: Sequence[Suspect]) -> Answer:
     return left_open(reason, what_would_decide(case), candidates)
 
 
-_DISAGREE: Final = "its own time beside its peers' does not explain as much: excess, price and cause disagree"
+_DISAGREE: Final = "its own time exceeds its peers' by less: excess, cost and cause disagree"
 _PACE: Final = (
-    "its gaps may be the usual pace of hosts: where these set it, only the device of the last one stands still, and "
-    "nothing tells that its host needs longer than others"
+    "its gaps may be the usual pace of hosts: where hosts set the pace, only the device of the last host is idle, and "
+    "nothing shows that this host is slower than others"
 )
 
 
@@ -128,7 +128,8 @@ def open_tokens_answer(case: Case, found: Undecided) -> Answer:
     longer = ms(float(case.found.mean[found.rows[0]]))
     reason = (
         f"rank {candidates[0].rank} works {longer:.1f} ms of {ms(case.step_ns):.1f} ms a step longer than its peers, "
-        "but mostly behind every second all-to-all, as experts do that get many tokens, and no sizes were recorded"
+        "but mostly after every second all-to-all, like an expert that receives many tokens, and the traces hold no "
+        "sizes of all-to-alls"
     )
     return left_open(reason, _SIZES, candidates)
 
@@ -145,11 +146,11 @@ def contradicted_answer(case: Case) -> Answer:
     reason = (
         f"no rank works longer than its peers, but a replay of the recorded steps misses what the ranks waited by "
         f"{ms(case.pinned_residual_ns):.1f} ms of {ms(case.step_ns):.1f} ms a step: steps or operations of different "
-        "ranks were put together that do not belong together"
+        "ranks were matched that do not belong together"
     )
     if any(rank.on_gpu for rank in case.ops.per_rank.values()):
         return left_open(reason, _MARKS)
-    reason += ", or devices worked unseen: the traces hold no kernel"
+    reason += ", or devices did work that was not recorded: the traces hold no kernel"
     return left_open(reason, f"{_KERNELS}; else {_MARKS}")
 
 
@@ -159,14 +160,14 @@ def _idle_answer(case: Case, model: TableModel) -> Answer:
     row = int(np.argmax(idle))
     reason = (
         f"no rank works longer than its peers, but {ms(case.residual_ns):.1f} ms of {ms(case.step_ns):.1f} ms a step "
-        f"go into gaps between operations that no operation of the table explains; rank {case.steps.ranks[row]} lies "
-        f"idle longest, {ms(float(idle[row])):.1f} ms a step"
+        f"are gaps between operations that no operation of the table explains; rank {case.steps.ranks[row]} is idle "
+        f"longest, {ms(float(idle[row])):.1f} ms a step"
     )
-    decide = f"look at what the host of rank {case.steps.ranks[row]} does between operations: a table does not hold it"
+    decide = f"check what the host of rank {case.steps.ranks[row]} does between operations: the table does not show it"
     return left_open(reason, decide)
 
 
-_KERNELS = "if the job ran on GPUs, give the profiler activities=[CPU, CUDA], and see that CUPTI can be used"
+_KERNELS = "if the job ran on GPUs, give the profiler activities=[CPU, CUDA], and check that CUPTI works"
 _MARKS = "call the profiler's step() after every step on every rank, and record all ranks for the same steps"
 
 
@@ -179,9 +180,9 @@ def lopsided_answer(case: Case, found: Lopsided) -> Answer:
         lost_ms_high=ms(found.over),
     )
     reason = (
-        f"no rank works longer than its peers, but rank {rank} stands still {ms(found.over):.1f} ms of "
-        f"{ms(case.step_ns):.1f} ms a step longer than they do in {found.kind} operations of which some were not "
-        "matched: a slow link or a late rank would show so"
+        f"no rank works longer than its peers, but rank {rank} waits {ms(found.over):.1f} ms of "
+        f"{ms(case.step_ns):.1f} ms a step longer than its peers in {found.kind} operations, and some of these "
+        "operations were not matched: a slow link or a late rank would look like this"
     )
     return left_open(reason, what_would_decide(case), (candidate,))
 
@@ -190,11 +191,9 @@ def why_open(case: Case) -> str:
     """Why a price is an interval: waits without partners, launches that were not recorded, gaps in a table."""
     matched = coverage(case).matched
     if case.table is not None:
-        return (
-            f"the model of the table's operations misses the recorded steps by {ms(case.residual_ns):.1f} ms"
-        )
+        return f"the model of the table's operations differs from the recorded steps by {ms(case.residual_ns):.1f} ms"
     if matched is not None and matched >= COVERAGE_WHOLE:
-        return "the traces do not tell when queued operations could have started"
+        return "the traces do not show when queued operations could have started"
     share = "none" if matched is None else f"only {matched:.0%}"
     return f"{share} of the exposed communication could be matched between ranks"
 
@@ -213,8 +212,8 @@ def unmeasured_answer(case: Case) -> Answer:
     """Nobody who was measured works longer than the others, but some ranks recorded no compared step whole."""
     ranks = ranks_in_words(unmeasured(case))
     reason = (
-        f"no rank works longer than its peers, but {ranks} recorded none of the compared steps whole, so that nothing "
-        "is known of how long they work"
+        f"no rank works longer than its peers, but {ranks} recorded none of the compared steps whole, so their own "
+        "time is unknown"
     )
     return left_open(reason, whole_steps(case))
 
@@ -226,7 +225,7 @@ def only_step_answer(case: Case, found: Undecided) -> Answer:
     of, whole = ("of it ", " whole") if len(case.steps.numbers) > 1 else ("", "")
     reason = (
         f"rank {candidates[0].rank} works {longer:.1f} ms of {ms(case.step_ns):.1f} ms longer than its peers, but only "
-        f"one step {of}was recorded{whole}, and one step cannot tell a slow rank from an accident"
+        f"one step {of}was recorded{whole}, and one step cannot separate a slow rank from chance"
     )
     return left_open(reason, whole_steps(case), candidates)
 
@@ -259,7 +258,7 @@ def near_answer(case: Case, found: Undecided) -> Answer:
     longer = ms(float(case.found.mean[found.rows[0]]))
     reason = (
         f"rank {listed([c.rank for c in candidates])} works {longer:.1f} ms of {ms(case.step_ns):.1f} ms a step longer "
-        f"than its peers; the others lose up to {ms(max(found.high)):.1f} ms by it, because {found.why}"
+        f"than its peers; the others may lose up to {ms(max(found.high)):.1f} ms by it: {found.why}"
     )
     return left_open(reason, found.decide, candidates)
 
@@ -273,9 +272,10 @@ def unexplained_table_answer(case: Case) -> Answer | None:
         return None
     reason = (
         f"no rank, stage or link costs {MIN_LOST_SHARE:.0%} of the step, but typical work of every operation would "
-        f"save {ms(lost):.1f} ms of {ms(case.step_ns):.1f} ms: work varies, and no rank, link or micro-batch tells why"
+        f"save {ms(lost):.1f} ms of {ms(case.step_ns):.1f} ms: work varies, and no rank, link or micro-batch explains"
+        " it"
     )
-    decide = "record ten steps or more, and ask tracekit whatif for each type of operation (--fix op=...)"
+    decide = "record ten steps or more, and run tracekit whatif for each type of operation (--fix op=...)"
     return left_open(reason, decide)
 
 
@@ -283,8 +283,8 @@ def one_of_several_answer(case: Case) -> Answer:
     """Nobody works longer than the others in the one step that could be compared, and most was recorded outside it."""
     share = float(case.analysed.mean())
     reason = (
-        f"no rank works longer than its peers in the only step that all ranks recorded whole, but it holds {share:.0%} "
-        "of the recorded operations: the others lie in steps that the windows cut, and were not compared"
+        f"no rank works longer than its peers in the only step that all ranks recorded whole, but that step holds "
+        f"{share:.0%} of the recorded operations: the others are in steps that the windows cut, and were not compared"
     )
     return left_open(reason, whole_steps(case))
 
@@ -293,7 +293,7 @@ def unexplained_answer(case: Case) -> Answer:
     """Nobody costs as much by the step model, but that misses the recorded steps by more: it rules nobody out."""
     reason = (
         f"no rank, stage or link costs {MIN_LOST_SHARE:.0%} of the step by the model of the recorded steps, but that "
-        f"misses them by {ms(case.residual_ns):.1f} ms of {ms(case.step_ns):.1f} ms: as much may be lost to somebody "
-        "whose messages or waits could not be matched"
+        f"model is off by {ms(case.residual_ns):.1f} ms of {ms(case.step_ns):.1f} ms: a rank with unmatched messages "
+        "or waits may cost as much"
     )
     return left_open(reason, what_would_decide(case))

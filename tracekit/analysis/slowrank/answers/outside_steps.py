@@ -51,11 +51,11 @@ def slow_outside_answer(case: Case) -> Answer | None:
     if found is None:
         return None
     rank, many = case.steps.ranks[found.row], len(case.steps.numbers)
-    where = "before the first" if found.before else "behind the last"
+    where = "before the first" if found.before else "after the last"
     longer = (found.factor - 1) * float(np.nanmedian(case.steps.own[found.row]))
     reason = (
-        f"nearly all kernels of rank {rank} take {found.factor:.2f} times as long as its peers' in what was recorded "
-        f"{where} of the {many} steps that were compared, and no longer in these: the fault may come and go"
+        f"nearly all kernels of rank {rank} that were recorded {where} of the {many} compared steps take "
+        f"{found.factor:.2f} times as long as its peers', but no longer inside these steps: the fault may come and go"
     )
     candidate = replace(
         suspect_of(case, found.row, longer, 0.0, "gpu_compute", ()), lost_ms_low=0.0, lost_ms_high=ms(longer)

@@ -92,7 +92,7 @@ def _answer(case: Case, found: SlowLaunch) -> Answer:
     suspect = suspect_of(case, found.row, found.gain, np.inf, "cpu_launch", shown, every=True)
     suspect = replace(suspect, lost_ms_low=ms(found.low), lost_ms_high=ms(found.high))
     reason = (
-        f"the host of rank {rank} launches more slowly than its peers', and the others wait for what comes late: "
-        f"launching as they do would save {ms(found.gain):.1f} ms of {ms(case.step_ns):.1f} ms a step"
+        f"the host of rank {rank} launches more slowly than its peers' hosts, and the other ranks wait for it: "
+        f"launching as fast as they do would save {ms(found.gain):.1f} ms of {ms(case.step_ns):.1f} ms a step"
     )
     return Answer("slow_rank", "cpu_launch", reason, (suspect,), descend(case, rank), found.gain)

@@ -26,7 +26,7 @@ def beside(case: Case, answer: Answer, found: LongStage | None) -> Answer:
     """`answer`, and what a long stage costs besides, where it names somebody else."""
     if found is None or not answer.suspects:
         return answer
-    told = f"besides, {stages_in_words(case, found)} {_has(case, found)} more work than the others"
+    told = f"in addition, {stages_in_words(case, found)} {_has(case, found)} more work than the others"
     return replace(answer, reason=f"{answer.reason}; {told}, which costs {ms(found.gain):.1f} ms a step")
 
 
@@ -44,8 +44,8 @@ def long_stage_answer(case: Case, found: LongStage, besides: str) -> Answer:
     than = f"{ms(mine):.1f} ms{of} against {ms(others):.1f} ms a step"
     node = node_of(case, found.rows)
     if node and len(stages) > 1 and not runs_more(case, found.rows):
-        told = f"all ranks of {node} take longer ({than}), which are all ranks of several stages: the node is slow, or"
-        return _slow_node_answer(case, found, f"{told} {long}, in kernels as many as theirs{besides}")
+        told = f"all ranks of {node} take longer ({than}), and they make up several whole stages: the node is slow, or"
+        return _slow_node_answer(case, found, f"{told} {long}, in an equal number of kernels{besides}")
     (row,) = CAUSES["stage_imbalance"].signs[0].rows
     named = listed(stages)
     what = f"compute of stage {named} a step" if found.by_compute else row.what.format(stage=named)
@@ -54,7 +54,7 @@ def long_stage_answer(case: Case, found: LongStage, besides: str) -> Answer:
         _bounded(suspect_of(case, row, found.gain, found.z, "stage_imbalance", evidence), found)
         for row in found.rows
     )
-    shared = f"; or {node} is slow, whose ranks these all are" if node else ""
+    shared = f"; or {node} is slow: all these ranks run on it" if node else ""
     reason = f"{long} ({than}); {_beside_each_other(case, ranks)}{shared}{besides}"
     path = descend(case, suspects[0].rank)
     return Answer("imbalance", "stage_imbalance", reason, suspects, path, found.gain)
@@ -82,17 +82,19 @@ def _beside_each_other(case: Case, ranks: Sequence[int]) -> str:
     """What the ranks of a long stage tell of each other: too few of them cannot tell its work from their speed."""
     slow = sorted({case.steps.ranks[row] for row in significant_rows(case, MIN_LOST_SHARE)} & set(ranks))
     if slow:
-        return f"rank {listed(slow)} of it works longer than its peers besides"
+        return f"in addition, rank {listed(slow)} of it works longer than its peers"
     each = max(Counter(case.mesh.coords(rank)["pp"] for rank in ranks).values())
     if each >= STAGE_TELLING_PEERS:
         return "no rank of it is slower than its peers"
     if each < len(ranks):
-        few = "only two do" if each > 1 else "nobody else does"
-        return f"or {ranks_in_words(sorted(ranks))} are all slow: {few} the same work, so the traces cannot tell which"
+        few = "only two ranks do" if each > 1 else "no other rank does"
+        return f"or {ranks_in_words(sorted(ranks))} are all slow: {few} the same work, so the traces cannot show which"
     if each > 1:
         both = " and ".join(str(r) for r in sorted(ranks))
-        return f"or its ranks {both} are both slow: two that do the same work cannot tell which"
-    return f"or its rank {ranks[0]} is slow: nobody else does the same work, so the traces cannot tell which"
+        return f"or its ranks {both} are both slow: two ranks that do the same work cannot show which"
+    return (
+        f"or its rank {ranks[0]} is slow: no other rank does the same work, so the traces cannot show which"
+    )
 
 
 def elsewhere(case: Case, stage: LongStage, slow: Hypothesis | None) -> str:
@@ -141,8 +143,8 @@ def lonely_stage_answer(case: Case, stage: LongStage, unseen: Sequence[int]) -> 
     rank = case.steps.ranks[stage.rows[0]]
     reason = (
         f"rank {rank} works {ms(stage.over):.1f} ms of {ms(case.step_ns):.1f} ms a step longer than the ranks of the "
-        f"other stages, and of its own stage {stage_of(case, stage)} no other rank was read: nothing tells a slow rank "
-        "from a long stage"
+        f"other stages, and no other rank of its stage {stage_of(case, stage)} was read: the traces cannot separate a "
+        "slow rank from a long stage"
     )
     candidates = of_stage(case, stage, "stage_imbalance")
     to_decide = add_traces(unseen)
@@ -152,23 +154,25 @@ def lonely_stage_answer(case: Case, stage: LongStage, unseen: Sequence[int]) -> 
 def idle_stage_answer(case: Case, stage: LongStage) -> Answer:
     """The devices of a stage stand still between kernels more than the others': nobody's fault if hosts are alike."""
     still = (
-        f"the devices of {stages_in_words(case, stage)} stand still {ms(stage.over):.1f} ms of "
-        f"{ms(case.step_ns):.1f} ms a step more than the others' until their hosts launch"
+        f"the devices of {stages_in_words(case, stage)} are idle {ms(stage.over):.1f} ms of "
+        f"{ms(case.step_ns):.1f} ms a step longer than other devices, waiting for launches from their hosts"
     )
     if stage.by_design:
-        reason = f"{still}: the processes of all its ranks pause alike, on every node, as if they loaded data"
+        reason = (
+            f"{still}: the processes of all its ranks pause equally, on every node, as if they loaded data"
+        )
         return healthy(reason)
     if stage.paused:
         # the stage is priced as if all its work were less; a pause that is gone in its place may save all of itself
         few = replace(stage, rows=stage.paused, high=max(stage.high, stage.over))
         named = listed([case.steps.ranks[row] for row in stage.paused])
-        decide = "record its peers in the other replicas, and look at what that process does besides training"
-        reason = f"{still}, for the process of rank {named} pauses"
+        decide = "record its peers in the other replicas, and check what else that process does"
+        reason = f"{still}, because the process of rank {named} pauses"
         return left_open(reason, decide, of_stage(case, few, "host_stall"))
     if stage.hosts_alike:
         reason = (
             f"no rank, stage or link works {MIN_LOST_SHARE:.0%} of the step longer than its peers; {still}: the hosts "
-            "of other stages are no quicker, but run ahead while they wait"
+            "of other stages are no faster, but run ahead while they wait"
         )
         return healthy(reason)
     reason = f"{still}, and its hosts are slower than theirs or were not recorded"

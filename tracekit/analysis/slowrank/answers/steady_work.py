@@ -57,12 +57,12 @@ def _answer(case: Case, row: int, factor: float, lost: float, uneven: float) -> 
         suspect_of(case, row, lost, 0.0, cause, evidence, every=True), lost_ms_low=0.0, lost_ms_high=ms(lost)
     )
     reason = (
-        f"work is dealt unevenly, which costs {ms(uneven):.1f} ms of {ms(case.step_ns):.1f} ms a step, but rank "
-        f"{candidate.rank} seems slow besides: kernels that take equally long on its peers take {factor - 1:.0%} "
+        f"work is distributed unevenly, which costs {ms(uneven):.1f} ms of {ms(case.step_ns):.1f} ms a step, but rank "
+        f"{candidate.rank} seems slow as well: kernels that take equally long on its peers take {factor - 1:.0%} "
         f"longer on it in every step, which costs up to {ms(lost):.1f} ms"
     )
     decide = (
-        "swap this rank's host with another's, and see whether these kernels stay long on the same device"
+        "swap this rank's host with another one, and check whether these kernels stay long on the same device"
     )
     return left_open(reason, decide, (candidate,))
 

@@ -21,8 +21,9 @@ def uneven_answer(case: Case, gain: float, stage: LongStage | None = None) -> An
     whole = everybody_ns(case, gain)
     besides = {} if stage is None else {f"typical work on {stages_in_words(case, stage)}": stage.gain}
     reason = (
-        f"work is dealt unevenly and the longest rank changes: {ms(whole):.1f} ms of {ms(case.step_ns):.1f} ms "
-        f"a step go into waiting, no rank is slow throughout{share_in_words(case, 'even work', gain, besides)}"
+        f"work is distributed unevenly and the longest rank changes: ranks wait {ms(whole):.1f} ms of "
+        f"{ms(case.step_ns):.1f} ms a step, and no rank is slow throughout"
+        f"{share_in_words(case, 'even work', gain, besides)}"
     )
     return Answer("imbalance", "data_imbalance", reason, gain=whole)
 
@@ -30,8 +31,9 @@ def uneven_answer(case: Case, gain: float, stage: LongStage | None = None) -> An
 def uneven_tokens_answer(case: Case, gain: float) -> Answer:
     """Experts got uneven numbers of tokens, which costs `gain` (ns a step), and nobody is to blame."""
     reason = (
-        f"tokens are dealt unevenly to experts: the work behind all-to-alls follows the sizes that ranks received, and "
-        f"{ms(gain):.1f} ms of {ms(case.step_ns):.1f} ms a step go into waiting; no rank is slow for its tokens"
+        "tokens are distributed unevenly over experts: the work after all-to-alls follows the sizes that ranks "
+        f"received, and ranks wait {ms(gain):.1f} ms of {ms(case.step_ns):.1f} ms a step; no rank is slow for the "
+        "tokens it received"
     )
     return Answer("imbalance", "data_imbalance", reason, gain=gain)
 
@@ -39,8 +41,8 @@ def uneven_tokens_answer(case: Case, gain: float) -> Answer:
 def uneven_experts_answer(case: Case, gain: float) -> Answer:
     """Experts got uneven numbers of tokens, whose sizes nothing tells, which costs `gain` (ns a step)."""
     reason = (
-        "tokens are dealt unevenly to experts: ranks differ in every step, but kernels that follow no data take as "
-        f"long on all; {ms(gain):.1f} ms of {ms(case.step_ns):.1f} ms a step go into waiting"
+        "tokens are distributed unevenly over experts: ranks differ in every step, but kernels that do not depend on "
+        f"the data take equally long on all; ranks wait {ms(gain):.1f} ms of {ms(case.step_ns):.1f} ms a step"
     )
     return Answer("imbalance", "data_imbalance", reason, gain=gain)
 
@@ -52,7 +54,7 @@ def moving_stalls_answer(case: Case, found: MovingStalls) -> Answer:
         late = [case.steps.numbers[c] for c in np.flatnonzero((found.over > 0).any(axis=0)).tolist()]
         reason = (
             f"the data loaders of all ranks are late in step {listed(late)}: {ms(found.gain):.1f} ms of "
-            f"{ms(case.step_ns):.1f} ms a step; every rank waits for its own batch, so that no single rank is slow"
+            f"{ms(case.step_ns):.1f} ms a step; every rank waits for its own batch, so no single rank is slow"
         )
         return Answer("imbalance", cause, reason, gain=found.gain)
     rows = found.rows
@@ -62,6 +64,6 @@ def moving_stalls_answer(case: Case, found: MovingStalls) -> Answer:
     reason = (
         f"the hosts of rank {listed(first)}{others} stall in turn, in {struck} of {len(case.steps.numbers)} steps, and "
         f"the other ranks wait: {ms(found.gain):.1f} ms of {ms(case.step_ns):.1f} ms a step; the stalls move from rank "
-        "to rank, so that no single rank is slow"
+        "to rank, so no single rank is slow"
     )
     return Answer("imbalance", cause, reason, gain=found.gain)

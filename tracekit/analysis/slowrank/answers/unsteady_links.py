@@ -156,8 +156,8 @@ def with_unsteady_link(case: Case, answer: Answer) -> Answer:
     late, compared = found.calls
     reason = (
         f"{transfers} {listed(found.ranks)} along {axes} are irregular: {late} of {compared} take much longer than "
-        f"the same calls usually do, {ms(found.summed):.1f} ms in all in step {listed(found.steps)}, though every "
-        f"member was there; such calls cost {ms(found.gain):.1f} ms of {ms(case.step_ns):.1f} ms a step, and "
+        f"the same calls usually do, {ms(found.summed):.1f} ms in total in step {listed(found.steps)}, although every "
+        f"member had arrived; such calls cost {ms(found.gain):.1f} ms of {ms(case.step_ns):.1f} ms a step, and "
         f"{_which(found, axes)}"
     )
     return left_open(reason, _DECIDE, _candidates(case, found))
@@ -165,14 +165,14 @@ def with_unsteady_link(case: Case, answer: Answer) -> Answer:
 
 _DECIDE: Final = (
     "record more steps, and read the counters of dropped and resent packets of these ranks' network cards before and "
-    "after them: a card whose counters rise is slow at times"
+    "after them: rising counters show an intermittently slow card"
 )
 
 
 def _which(found: UnsteadyLink, axes: str) -> str:
     """What other groups along the same axes tell of an irregular one."""
     if not found.others:
-        return f"no other group along {axes} tells which of the links it is"
+        return f"no other group along {axes} was recorded that would show which link is slow"
     if found.as_late:
         return f"{found.as_late} of {found.others} other groups along {axes} are as late in these steps"
     return f"none of {found.others} other groups along {axes} is as late in these steps"

@@ -39,7 +39,7 @@ def one_rank_alone(e: Evidence) -> Answer | None:
     ranks = e.case.ops.ranks
     if len(ranks) > 1:
         return None
-    return left_open(f"only rank {ranks[0]} was read, with nobody to compare it with; add the others' traces")
+    return left_open(f"only rank {ranks[0]} was read, so it cannot be compared; add the other ranks' traces")
 
 
 def unseen_rank_is_dearer(e: Evidence) -> Answer | None:

@@ -41,7 +41,8 @@ def dumps_time_communication(case: Case, answer: Answer) -> Answer:
 
 def _too_coarse(answer: Answer) -> Answer:
     reason = (
-        f"calls could be placed to within the watchdog's poll only, too coarse to tell if {answer.reason}"
+        f"the times of calls are known only to within the watchdog's poll, which is too coarse to prove that "
+        f"{answer.reason}"
     )
     return left_open(reason)
 
@@ -51,7 +52,7 @@ def _healthy_by_dumps(case: Case, answer: Answer) -> Answer:
     if largest < DUMP_DOUBT * case.step_ns:
         return answer
     return left_open(
-        f"dumps show waiting, but {answer.reason}; profiler traces of the same job would tell more"
+        f"dumps show waiting, but {answer.reason}; profiler traces of the same job would show more"
     )
 
 
@@ -74,7 +75,7 @@ def mesh_is_unknown(case: Case, answer: Answer) -> Answer:
     open_ = None if answer.suspects else undecided(case)
     answer = open_answer(case, open_) if open_ is not None else answer
     found = answer.suspects or answer.candidates
-    told = answer.reason if found else "no rank stands out from all others"
+    told = answer.reason if found else "no rank differs clearly from all others"
     return left_open(
         f"{reason}, and ranks of different stages do different work; {told}",
         remedy,

@@ -9,10 +9,10 @@ import numpy as np
 from tracekit.matching.channels import Channel
 from tracekit.timing.measured import Measured
 
-LONE_LINK: Final = "it alone connects two nodes along its axis, and a link inside a node is quicker by design"
+LONE_LINK: Final = "it alone connects two nodes along its axis, and links inside a node are faster by design"
 UNPLACED: Final = (
-    "all links between these stages do, and no trace tells on which nodes the ranks run: these may be the only ones "
-    "between nodes"
+    "all links between these stages do, and the traces do not name the nodes of the ranks: these may be the only "
+    "links between nodes"
 )
 
 NAME_NODES: Final = (

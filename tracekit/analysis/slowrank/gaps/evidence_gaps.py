@@ -180,11 +180,11 @@ def nearly_costly(case: Case) -> Undecided | None:
 
 _ELSEWHERE: Final = "record a few steps with these ranks on other hosts, and compare the step times"
 _SPUN: Final = (
-    "communication makes kernels of other stages longer, and nothing tells how much of it waits for this rank"
+    "communication makes kernels of other stages longer, and how much of it waits for this rank is unknown"
 )
 _TOO_SMALL: Final = (
-    "transfers of most groups last far longer than those of the quickest one, as if their members waited for somebody "
-    "who is not taken for one"
+    "transfers of most groups last far longer than the transfers of the fastest group, as if their members waited for "
+    "a rank that is not counted as a member"
 )
 
 
@@ -267,9 +267,6 @@ _PEERS = (
     "record_shapes=True"
 )
 _GROUPS = "start the profiler after the process groups exist, so that every operation names its members; or give --mesh"
-_LAUNCHES = (
-    "record the host as well (ProfilerActivity.CPU): launches tell from when a queued collective could "
-    "have started"
-)
+_LAUNCHES = "record the host as well (ProfilerActivity.CPU): launches show when a queued collective could have started"
 _STEPS = "record more steps"
 _ROWS = "write all rows of each step: both ends of every message, and every member of a collective"

@@ -148,4 +148,4 @@ def told(case: Case, found: OneStep) -> str:
     number = case.steps.numbers[found.column]
     longer = ms(float(case.found.value[found.row, found.column]))
     rank = case.steps.ranks[found.row]
-    return f"rank {rank} works {longer:.1f} ms longer than its peers in step {number} alone"
+    return f"rank {rank} works {longer:.1f} ms longer than its peers in step {number} only"

@@ -28,19 +28,19 @@ def _of_excess(case: Case, answer: Answer) -> tuple[Criterion, ...]:
             f"Own time beyond the peers', the largest mean of {who}",
             _ms(_most(case.found.mean[rows])),
             f"{MIN_LOST_SHARE:.0%} of the step: {_ms(MIN_LOST_SHARE * step)}",
-            "Clocks of devices vary by 1 to 2 % by themselves.",
+            "Device clocks vary by 1 to 2 % in healthy jobs.",
         ),
         Criterion(
             "Significance of that, in standard errors",
             _number(_most(case.found.z[rows])),
             f"{case.found.limit:.1f}",
-            "With many ranks the largest of them is far out by chance; an excess of one step alone counts 0.",
+            "With many ranks the largest one is high by chance; an excess in a single step counts 0.",
         ),
         Criterion(
-            "What the step loses by it, by the model of the step",
-            _ms(step * answer.gain / case.base_ns) if answer.gain > 0 else "no price was asked for",
+            "Cost to the step, by the model of the step",
+            _ms(step * answer.gain / case.base_ns) if answer.gain > 0 else "not priced",
             f"{MIN_LOST_SHARE:.0%} of the step: {_ms(MIN_LOST_SHARE * step)}",
-            "Work that nobody waits for costs nothing, and nobody is blamed for it.",
+            "Work that no rank waits for costs nothing, so its rank is not blamed.",
         ),
     )
 
@@ -50,22 +50,22 @@ def _of_evidence(case: Case) -> tuple[Criterion, ...]:
     matched = coverage(case).matched
     return (
         Criterion(
-            "What the model misses of the recorded step",
+            "Difference between the model and the recorded step",
             _ms(case.residual_ns),
-            "no smaller price is proven",
-            "The model is played with nothing changed and compared with the recording.",
+            "smaller prices are not proven",
+            "The model is replayed with nothing changed and compared with the recording.",
         ),
         Criterion(
             "Exposed communication that was matched with all members",
             "none was exposed" if matched is None else f"{matched:.1%}",
-            f"{LEAST_MATCHED:.0%}, below which nothing can be said",
-            "What is not matched may be a wait or a transfer: it widens the interval of the price.",
+            f"{LEAST_MATCHED:.0%}; a job below that is never called healthy",
+            "Unmatched communication may be a wait or a transfer: it widens the interval of the price.",
         ),
         Criterion(
             "Steps recorded whole on enough ranks",
             str(len(case.steps.numbers)),
             f"{PROVING_STEPS} prove a faint excess",
-            "One step cannot tell a slow rank from an accident.",
+            "One step cannot separate a slow rank from chance.",
         ),
     )
 

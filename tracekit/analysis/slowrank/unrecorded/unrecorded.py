@@ -95,10 +95,10 @@ def reason_of(case: Case, unseen: Unseen) -> str:
     """Return the sentence that tells what the recorded ranks wait, or may wait, and for whom."""
     found = unseen.known >= MIN_LOST_SHARE * case.step_ns
     spent = ms(unseen.known if found else unseen.undecided)
-    doubt = "" if found else ", and no recorded operation tells whether they wait there"
+    doubt = "" if found else ", and no recorded operation shows whether they wait there"
     return (
         f"the ranks read {'wait' if found else 'spend'} {spent:.1f} ms of {ms(case.step_ns):.1f} ms a step in groups "
-        f"whose rank {listed(unseen.ranks)} has no trace{doubt}; add its trace"
+        f"with rank {listed(unseen.ranks)}, which left no trace{doubt}; add its trace"
     )
 
 
