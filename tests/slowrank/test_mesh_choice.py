@@ -56,7 +56,7 @@ def test_order_stands_above_the_order_written(tmp_path):
 
 
 def test_a_flag_of_another_size_is_a_usage_error(tmp_path):
-    with pytest.raises(UsageError, match=r"has 16 ranks, but the job has 8 ranks.*whose product is 8"):
+    with pytest.raises(UsageError, match=r"has 16 ranks, but the job has 8 ranks.*with product 8"):
         chosen(job(tmp_path, MESH), "tp=2,cp=2,dp=4")
 
 
