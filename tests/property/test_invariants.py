@@ -1,4 +1,4 @@
-"""What holds of every answer of `slowrank`, whatever the job: replay, intervals, health and blame, subsets of evidence."""
+"""What holds of every answer of `slowrank`, whatever the job: replay, intervals, health, blame, lost evidence."""
 
 import numpy as np
 import pytest
