@@ -1,4 +1,4 @@
-"""Tells floating-point drift from bugs by replaying a run in its own accumulation order.
+"""Separates floating-point drift from bugs by replaying a run in its own accumulation order.
 
     from pathlib import Path
     from numerics import Box, Recorder, compare, watch

@@ -31,7 +31,7 @@ _REAL: Final = ("sum", "sum_squares", "abs_max", "min", "max")
 
 
 class Names:
-    """Numbers the strings of all runs that are compared; -1 stands for null."""
+    """Numbers the strings of all runs that are compared; -1 means null."""
 
     def __init__(self) -> None:
         self._numbers: dict[str, int] = {}

@@ -24,7 +24,7 @@ def least_roundoff(dtype: str) -> float:
 
 
 def most_rewritten(apart: float, size: float, roundoff: float, count: int) -> float:
-    """Return by how much an element of a formula written otherwise may miss; 0 where none misses so in the mean.
+    """Return how far an element of a rewritten formula may be off; 0 if the mean error is larger than that.
 
     `apart` and `size` are the root mean squares of `count` misses and of the right values.
     """

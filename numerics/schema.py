@@ -6,7 +6,7 @@
     RUN/capture/rank00003.parquet.partial      only while rank 3 is recording: found later, the run broke off
 
 Every producer (a trainer's `Recorder`, the matched replay) writes these columns and every analysis reads only these.
-A row says which part of which *global* tensor a rank held, so that runs of other meshes meet on the same names.
+A row names the *global* tensor and the part of it that a rank held, so runs of other meshes meet on the same names.
 """
 
 from collections.abc import Sequence
@@ -81,13 +81,13 @@ CALL: Final = "call"
 """Name of the input that holds the form of a call of more than tensors: JSON in UTF-8, (bytes,) uint8."""
 
 COMPLEX: Final = "complex"
-"""Label of an input that was complex: real and imaginary parts stand in its last dimension."""
+"""Label of an input that was complex: real and imaginary parts are in its last dimension."""
 
 LEARNING_RATE: Final = "optimizer.lr."
 """Start of a scalar's name that holds the learning rate of a parameter group; the group's number follows."""
 
 SETTINGS: Final = "optimizer.settings"
-"""Name of the scalar that holds what an optimiser was told before a step: JSON in UTF-8, (bytes,) uint8."""
+"""Name of the scalar with the settings of an optimiser before a step: JSON in UTF-8, (bytes,) uint8."""
 
 _NAME = pa.dictionary(pa.int32(), pa.string())
 

@@ -88,7 +88,7 @@ class Capture:
 
 @lru_cache(maxsize=64)
 def _open_values(path: Path, *_state: int) -> ValuesFile:
-    """Return the values file as it is now: its time, size and inode tell a file that was written again."""
+    """Return the values file as it is now: its time, size and inode show if the file was written again."""
     return ValuesFile(path)
 
 

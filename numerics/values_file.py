@@ -71,7 +71,7 @@ class ValuesFile:
 
     @property
     def origin(self) -> dict[str, str]:
-        """Return `run` and `rank` of the values, as far as the file tells."""
+        """Return `run` and `rank` of the values, as far as the file gives them."""
         found = self._header.get("__metadata__")
         return {str(k): str(v) for k, v in found.items()} if isinstance(found, dict) else {}
 

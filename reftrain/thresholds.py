@@ -1,6 +1,6 @@
 """Every threshold and bound of reftrain, named and with its reason; each section belongs to the rooms it names.
 
-This file stands below everything that reads it. A comparison elsewhere uses a name from here, never a bare number.
+This file imports nothing of its readers. A comparison elsewhere uses a name from here, never a bare number.
 """
 
 from typing import Final
@@ -71,7 +71,7 @@ HANG_SHARE: Final = 0.6
 """Share of its timeout after which a pending call is taken for a hang, and the dump is kept as it is."""
 
 FREE_GROUP_NUMBER: Final = 1000
-"""First number given to process groups without a collective: beyond those that torch has counted."""
+"""First number given to process groups without a collective: beyond the numbers that torch has used."""
 
 ALLOCATOR_ENTRIES: Final = 200_000
 """Allocations kept in a memory snapshot: some steps of a small model, in a file of tens of megabytes."""
@@ -109,7 +109,7 @@ LONGEST_COST: Final = 40
 """Characters of a number in `--cost`: an exact fraction of more digits would make every time as long."""
 
 MOST_DRAWN_ACTIONS: Final = 60_000
-"""Actions of a time line as SVG: more of them are too narrow to be told apart."""
+"""Actions of a time line as SVG: more of them are too narrow to be distinguished."""
 
 MOST_BANDS: Final = 6
 """Bands into which a time line on the terminal is folded; a longer one is drawn with one character a column."""
@@ -136,7 +136,7 @@ TIE: Final = 0.10
 """Relative difference of projected times that is a tie: the error the projection is held to on published runs."""
 
 HORIZON: Final = 0.12
-"""Meshes whose lower bound lies further than this above the fastest are not projected: more than a tie away."""
+"""Meshes with a lower bound further than this above the fastest are not projected: more than a tie away."""
 
 FULL_ROUNDS: Final = 4.0
 """Rounds of micro-batches that fill a one-way pipeline: warm-up takes two, and gathers at the step's begin more."""
@@ -187,7 +187,7 @@ PREFETCHED_BATCH_NS: Final = 2e6
 """Time to take a prefetched batch of a healthy loader from its queue and copy it to the device."""
 
 DETAILED_WORLD: Final = 64
-"""Ranks up to which traces hold every kernel unless told otherwise: larger jobs write gigabytes."""
+"""Ranks up to which traces hold every kernel by default: larger jobs write gigabytes."""
 
 SHOWN_STAGES: Final = 16
 """Pipeline ranks with a row in the text of a simulation; the JSON holds all."""

@@ -22,10 +22,10 @@ ROLES: Final = ("parallel", "baseline")
 
 @dataclass(frozen=True)
 class Commands:
-    """The commands by role, and the folder in which their captures stay.
+    """The commands by role, and the folder that keeps their captures.
 
-    `{out}` and `{level}` in a command stand for the run folder and the level; trainers that call `numerics.watch` read
-    both from the environment. `progress` gets a line before each run.
+    `{out}` and `{level}` in a command are replaced by the run folder and the level; trainers that call `numerics.watch`
+    read both from the environment. `progress` gets a line before each run.
     """
 
     by_role: dict[str, str]

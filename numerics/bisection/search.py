@@ -64,8 +64,8 @@ class BisectFinding:
 def bisect(steps: int, record: Record, prove: Prove | None = None) -> BisectFinding:
     """Return the first divergent step of `steps`, and the comparison of the pair there.
 
-    A step is divergent where a computed tensor differs in bits; with `prove`, where the run's own local proof finds it
-    wrong, which tells bugs from drift. InputError where a run recorded no such step or cannot be compared.
+    A step is divergent if a computed tensor differs in bits; with `prove`, if the run's own local proof finds it wrong,
+    which separates bugs from drift. InputError where a run recorded no such step or cannot be compared.
     """
     level: Level = "digest" if prove is None else "tensors"
     rounds: list[Round] = []
@@ -102,7 +102,7 @@ def rounds_needed(steps: int) -> int:
 
 
 def _divergent(parallel: Path, baseline: Path, probed: Sequence[int], prove: Prove | None) -> list[int]:
-    """Return the recorded steps in which the runs differ; -1 stands for the values before the first step."""
+    """Return the recorded steps in which the runs differ; -1 means the values before the first step."""
     names = Names()
     run, base = (read_columns(open_capture(folder), names) for folder in (parallel, baseline))
     for side in (run, base):

@@ -207,7 +207,7 @@ def _with_replay(case: Case, given: Path | None, make: MakeReplay | None) -> Cas
 
 
 def _really_broken(broken: Sequence[Broken], rows: RowTable) -> list[Broken]:
-    """Leave out invariants whose rows equal the replay's: there the replay contradicts itself in the same way."""
+    """Return the broken invariants that the replay does not break in the same way (with rows that equal its rows)."""
     return [
         one
         for one in broken
@@ -218,7 +218,7 @@ def _really_broken(broken: Sequence[Broken], rows: RowTable) -> list[Broken]:
 def _judged(
     case: Case, replay: Columns, rows: RowTable, found: Found, make: MakeReplay | None
 ) -> tuple[Case, Found]:
-    """Tell rounding from a bug by the forced replay; return the case with what explains it, and the place to name.
+    """Return the case with its explanation, and the place to name: the forced replay separates rounding from a bug.
 
     The place is the first divergence from the matched replay, unless that is rounding and something after it is not.
     """

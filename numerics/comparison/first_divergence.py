@@ -1,8 +1,8 @@
 """Finds the first divergence: where a run and its matched replay part, in the order in which data flow.
 
 Everything before it is equal in bits, so the divergent tensor was computed from right inputs to a wrong output: the
-operation between them is the culprit. A collective is blamed where its input is equal and its output is not, and where
-a collective that ought to stand before the divergence is missing or stands there twice.
+operation between them is the culprit. A collective is blamed if its input is equal and its output is not, and if a
+collective that should come before the divergence is missing or doubled.
 """
 
 from dataclasses import dataclass
@@ -46,7 +46,7 @@ class Found:
 
 
 def first_divergence(run: Columns, replay: Columns, table: RowTable) -> Found | None:
-    """Return the first divergence; None where no row differs but those that are only reported."""
+    """Return the first divergence; None if only rows differ that are merely reported."""
     different = table.different
     different = different[~run.named("kind", "metric")[different]]
     if not len(different):
@@ -131,7 +131,7 @@ def _phase(run: Columns, row: int, shown: int) -> str:
 
 
 def _value_row(run: Columns, table: RowTable, row: int) -> int:
-    """Return the row whose tensor names the place: for a collective, the next value that differs on that rank."""
+    """Return the row that names the place: for a collective, the next value that differs on that rank."""
     if not run.name("axis", row):
         return row
     after = table.different

@@ -46,7 +46,7 @@ def _has_replayer(capture: Capture) -> bool:
 
 
 def what_tells_rounding(capture: Capture) -> str | None:
-    """Return what would tell a rounding from a bug; None where the capture holds values already."""
+    """Return what would separate rounding from a bug; None if the capture holds values already."""
     if capture.values:
         return None
     return (
@@ -56,7 +56,7 @@ def what_tells_rounding(capture: Capture) -> str | None:
 
 
 def what_explains(capture: Capture, tensor: str) -> str | None:
-    """Return how to capture the values of a tensor whose difference has no explanation; None where they are there."""
+    """Return how to capture the values of a tensor with an unexplained difference; None if they were captured."""
     if capture.values:
         return None
     folder = capture.folder

@@ -42,7 +42,7 @@ def nothing_in_common(run: Columns, baseline: Columns) -> CompareFinding:
 def _unplaced_parts(
     run: Columns, baseline: Columns, unplaced: Columns, rows: tuple[dict[str, int], dict[str, int]]
 ) -> CompareFinding:
-    """Return the finding on captures of the same names, of which `unplaced` does not say what parts it holds."""
+    """Return the finding on captures with the same names, if `unplaced` does not say which parts it holds."""
     mine, other = rows
     both = sorted(mine.keys() & other.keys())
     folders = run.capture.folder, baseline.capture.folder

@@ -1,8 +1,7 @@
 """A run that goes on from its baseline's checkpoint: its steps counted as the baseline counts them, and what it lost.
 
-A trainer that is started again counts from 0. Where the weights that it starts from are, in every bit, those that the
-baseline had after a step, its first step is the baseline's next one. State of the optimiser and order of the data must
-then be the baseline's as well.
+A restarted trainer counts from 0. If its initial weights equal, in every bit, the baseline's weights after a step, its
+first step is the baseline's next one. State of the optimiser and order of the data must then be the baseline's as well.
 """
 
 from dataclasses import replace
@@ -15,13 +14,13 @@ from numerics.schema import RANDOM
 from numerics.thresholds.report import NAMES_IN_SENTENCE
 
 _Held = dict[tuple[int, ...], int]
-"""Digests by what tells rows apart."""
+"""Digests by the key that separates rows."""
 
 
 def resumed_after(run: Columns, baseline: Columns) -> int | None:
-    """Return the baseline's step from whose weights a run goes on, in every bit; None where there is no such step.
+    """Return the baseline's step that left the weights a run starts from, in every bit; None without such a step.
 
-    None too where it starts as the baseline did. Of several steps that left the same weights, the last counts.
+    None also if it starts as the baseline did. If several steps left the same weights, the last counts.
     """
     start = _held(run, "init", "param", -1, "tensor", "boxes")
     if not start or start == _held(baseline, "init", "param", -1, "tensor", "boxes"):

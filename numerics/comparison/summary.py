@@ -91,14 +91,14 @@ def _divergence(case: Case, decision: Decision, found: Found | None) -> Divergen
 
 
 def _with_axis(run: Columns, divergence: Divergence, explanation: Explanation | None) -> Divergence:
-    """Take the axis from the relation where the place alone does not tell it."""
+    """Return the divergence with the axis from the relation if the place alone does not give it."""
     if explanation is None or explanation.axis is None or divergence.axis is not None:
         return divergence
     return replace(divergence, axis=plain_axis(run, explanation.axis))
 
 
 def rows_of(run: Columns, tensors: TensorTable, entries: np.ndarray) -> Ints:
-    """Return the run's rows that hold parts of the marked entries; reported values only where they stand alone."""
+    """Return the run's rows that hold parts of the marked entries; reported values only if there is nothing else."""
     metric = tensors.kind == run.names.number("metric")
     entries = entries & ~metric if (entries & ~metric).any() else entries
     columns = ("step", "phase", "kind", "tensor")
@@ -108,7 +108,7 @@ def rows_of(run: Columns, tensors: TensorTable, entries: np.ndarray) -> Ints:
 
 
 def _unexplained(case: Case, decision: Decision) -> np.ndarray:
-    """Mark the entries of the tensor table whose rows differ from the replay or, without one, that nothing explains."""
+    """Mark the entries of the tensor table with rows that differ from the replay or, without one, are unexplained."""
     if case.tensors is None:
         return np.zeros(0, bool)
     different = np.asarray(case.tensors.status == Status.DIFFERENT)

@@ -11,7 +11,7 @@ from numerics.keys import Ints
 from numerics.schema import COLLECTIVES
 
 COPYING: Final = ("dp", "dp_cp", "kv", "embedding")
-"""Axes whose collectives take gradients as they are: a wrong input there is the reduction's own doing."""
+"""Axes with collectives that take gradients as they are: a wrong input there is caused by the reduction."""
 
 
 def suspect(run: Columns, replay: Columns, table: RowTable, rows: Ints) -> tuple[int | None, bool]:
@@ -50,7 +50,7 @@ def _unmatched_before(side: Columns, row: int, unmatched: Ints, matched: np.ndar
     """Return the nearest unmatched collective between `row` and the last matched value before it on the same rank.
 
     `side` is the run or its replay, `matched` marks its rows that the other has as well, (rows,) bool. A collective
-    whose label names the row's tensor goes before nearer ones.
+    with the row's tensor in its label goes before nearer ones.
     """
     here = side["rank"] == side["rank"][row]
     earlier = here & (side["order"] < side["order"][row])

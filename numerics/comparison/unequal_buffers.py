@@ -8,7 +8,7 @@ from tracekit.axes import AXES
 
 
 def statistics_declared(run: Columns) -> bool:
-    """Return whether a run says that each of its ranks and micro-batches is meant to take its own statistics."""
+    """Return whether a run declares that each of its ranks and micro-batches takes its own statistics."""
     layout = (run.capture.config or {}).get("layout")
     return isinstance(layout, dict) and layout.get("batch_statistics") == "local"
 
@@ -38,7 +38,7 @@ def _of_ranks(run: Columns) -> dict[tuple[int, ...], tuple[int, ...]]:
 def unequal_buffers(run: Columns) -> str:
     """Return in words that data-parallel ranks end a step with unequal buffers of one model part; "" where none do.
 
-    Ranks that share an index and all coordinates hold parts that the record does not tell apart.
+    Ranks that share an index and all coordinates hold parts that the record does not separate.
     """
     rows = np.flatnonzero(run.named("phase", "step") & run.named("kind", "input"))
     held: dict[tuple[int, str, tuple[int, ...]], dict[int, set[int]]] = {}

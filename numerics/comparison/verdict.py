@@ -203,7 +203,7 @@ def _replayed(case: Case, run: Columns, rows: RowTable) -> Decision:
 
 
 def _differs(case: Case, rows: RowTable) -> Decision:
-    """Decide a case whose computed values differ from the matched replay: a bug, or only another number format."""
+    """Return the decision if computed values differ from the matched replay: a bug, or only another number format."""
     count = len(rows.different)
     if case.rounding is not None:
         return Decision("rounding", "bound", case.rounding)

@@ -69,7 +69,7 @@ def _shift(comes_from: Sequence[int], count: int) -> int:
 
 
 def _blocks(comes_from: Sequence[int], dim: int) -> str | None:
-    """Say in which order equal blocks stand, as chunks in the wrong order leave them; None where none do."""
+    """Return the order of equal blocks in words, as chunks in the wrong order leave them; None without such blocks."""
     count = len(comes_from)
     for blocks in BLOCK_COUNTS:
         size = count // blocks

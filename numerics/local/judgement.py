@@ -1,4 +1,4 @@
-"""How a recorded tensor stands to the same tensor computed again from recorded inputs."""
+"""Judges a recorded tensor by the same tensor computed again from recorded inputs."""
 
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
@@ -38,11 +38,11 @@ class Judged:
 
     `use` is the largest share of its bound that an element takes (None without a bound); `differ` of `elements`
     are not equal; `ratio` is <recorded, computed> / <computed, computed>. `factors` are the ends of the factors by
-    which the computed tensor is the recorded one in every element, within its bound; None where none is. `why` says
-    why nothing was checked, `how` in which way the recorded parts were put together, or what would make the recorded
-    value right. `format` names a narrower format that it was computed in. `lone` says in words that one element of many
-    differs alone, or one rank, `relation` where right values stand in the wrong place or, where `apart`, that ranks
-    drew other random numbers for their copies. `beside` names a number beside the model's output on which the gradient
+    which the computed tensor is the recorded one in every element, within its bound; None without such a factor.
+    `why` says why nothing was checked, `how` in which way the recorded parts were put together, or what would make the
+    recorded value right. `format` names a narrower format that it was computed in. `lone` says in words that a single
+    element or rank differs, `relation` that right values are in the wrong place or, if `apart`, that ranks drew other
+    random numbers for their copies. `beside` names a number in addition to the model's output on which the gradient
     would depend if it entered the loss. `pair` holds the recorded and the computed tensor until that is known.
     """
 
@@ -63,7 +63,7 @@ class Judged:
 
 
 def judge(computed: torch.Tensor, readings: list[Reading]) -> tuple[Judged, torch.Tensor | None]:
-    """Return how the recorded tensor stands, by the reading that fits best, and that reading; None without one."""
+    """Return the judgement of the recorded tensor by the reading that fits best, and that reading; None without one."""
     best: tuple[Judged, torch.Tensor | None] = (Judged(Standing.UNCHECKED, why="it was not recorded"), None)
     for number, reading in enumerate(readings):
         found = replace(_stand(computed, reading.tensor), how=reading.how)
@@ -73,7 +73,7 @@ def judge(computed: torch.Tensor, readings: list[Reading]) -> tuple[Judged, torc
 
 
 def _stand(computed: torch.Tensor, recorded: torch.Tensor) -> Judged:
-    """Return how one reading stands: by its bits or, where the computed tensor knows its error, by the bound."""
+    """Return the judgement of one reading: by its bits or, if the computed tensor knows its error, by the bound."""
     if tuple(computed.shape) != tuple(recorded.shape):
         shapes = f"recorded as {tuple(recorded.shape)}, computed as {tuple(computed.shape)}"
         return Judged(Standing.UNCHECKED, why=shapes)
@@ -96,7 +96,7 @@ def _stand(computed: torch.Tensor, recorded: torch.Tensor) -> Judged:
 
 
 def moved(right: torch.Tensor, recorded: torch.Tensor) -> Judged:
-    """Return how a recorded tensor stands to one of which it is a copy: equal in every bit, or wrong."""
+    """Return the judgement of a recorded tensor that must be a copy of another: equal in every bit, or wrong."""
     if right.shape == recorded.shape and same_bits(right, recorded):
         return Judged(Standing.EQUAL, elements=recorded.numel())
     count = recorded.numel()
@@ -145,9 +145,9 @@ def flipped_beyond(recorded: torch.Tensor, value: torch.Tensor, allowed: torch.T
 
 
 def within(value: torch.Tensor, error: torch.Tensor, recorded: torch.Tensor) -> Judged:
-    """Return how a recorded tensor stands to `value`, which a sound run may miss by `error` and one last rounding.
+    """Return the judgement of a recorded tensor by `value`, with a tolerance of `error` and one last rounding.
 
-    The same formula written otherwise (terms in another order, a factor multiplied out) rounds other intermediate
+    The same formula in another form (terms in another order, a factor multiplied out) rounds other intermediate
     values, at the size of the tensor's usual elements: such misses, small in the mean, are rounding too, and in 16-bit
     formats, where they may hide a bug, nothing is said of them.
     """
@@ -197,7 +197,7 @@ def factors_between(
 
 
 def distance(recorded: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-    """Return by how much each element misses, float64; 0 where both are the same infinity or no number."""
+    """Return the error of each element, float64; 0 where both are the same infinity or no number."""
     wide = recorded.double()
     return torch.where((wide == value) | (wide.isnan() & value.isnan()), 0.0, (wide - value).abs())
 

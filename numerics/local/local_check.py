@@ -1,4 +1,4 @@
-"""One recorded tensor that was checked and where it stands in the run, and what is open though nothing is wrong."""
+"""One checked tensor and its place in the run, and doubts that remain although nothing is wrong."""
 
 from dataclasses import dataclass
 
@@ -7,10 +7,10 @@ from numerics.local.forced_pass import Check
 
 @dataclass(frozen=True)
 class LocalCheck:
-    """One recorded tensor that was checked, and where it stands in the run.
+    """One recorded tensor that was checked, and its place in the run.
 
     `place` is the data-parallel index and micro-batch, None after the reduction. `rows` are the rows of a collective's
-    outputs, `ranks` those that hold what was judged, where copies of it are unequal.
+    outputs, `ranks` the ranks that hold the judged copy, if copies are unequal.
     """
 
     step: int
@@ -22,7 +22,7 @@ class LocalCheck:
 
 @dataclass(frozen=True)
 class Doubt:
-    """What a run does that is meant or a bug, which no record tells: a sentence, and what would settle it."""
+    """Something that may be intended or a bug, which the records do not show: a sentence, and what would settle it."""
 
     sentence: str
     settled: str

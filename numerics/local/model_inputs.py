@@ -7,7 +7,7 @@ from tracekit.errors import InputError
 
 
 def spread_input(state: RecordedStep, place: Place) -> str:
-    """Return the first input of which the ranks of a place hold unequal values, none with its place; else ""."""
+    """Return the first input with unequal values on the ranks of a place, none with its place; else ""."""
     recorded, run = state.recorded, state.recorded.run
     for name in recorded.names(state.step, "forward", "input"):
         rows = recorded.of_place(recorded.rows(state.step, "forward", "input", name), place)

@@ -2,7 +2,7 @@
 
 Unlike a replay it repeats nothing from the start: each module gets the inputs that the run recorded. What a module
 computes then differs from its record by the rounding of that module alone, for which a bound is derived, and a bug
-stands out where it is.
+shows at its place.
 """
 
 from collections.abc import Callable
@@ -41,15 +41,15 @@ class LocalProof:
 
     `scales` gives the factor of the gradients by step, `first_gradients` the recorded ones of `first_step`, whole.
     `orders` says in words which orders the sums over ranks follow, `loss_factors` by step how many times the gradient
-    of the given loss function the recorded one is (empty where none was given or checked). `spread` names an input of
-    which ranks that share a data-parallel index got unequal pieces, where nobody said which: then neither modules nor
-    gradients are checked, for their pieces cannot be told from copies and addends. `doubts` are what is meant or a bug,
-    and no record tells which; `told` says in words what was read from the run that the proof did not need. `random`
+    of the given loss function the recorded one is (empty where none was given or checked). `spread` names an input
+    with unequal, undeclared pieces on ranks that share a data-parallel index: then neither modules nor gradients are
+    checked, because pieces cannot be separated from copies and addends. `doubts` may be intended or bugs, which the
+    records do not show; `told` says in words what else was read from the run. `random`
     names the outputs that random numbers change directly, `alike` says in words that data-parallel ranks draw the same
     ones, and `repeats` which steps read the sequences of an earlier one again. `weights` is how much each position of
     the first step counts in the gradients that the optimiser saw, sorted, float64; None where the loss is not a cross
     entropy, or where gradients were clipped. `statistics` are what the model computes over the sequences of a batch.
-    `loss_scale` says how many times the gradients of a mean those of the run are, where its records show that.
+    `loss_scale` is the run's gradients in units of the gradients of a mean, if its records show that.
     `of_modules` is False where no model was given, and no module was run.
     """
 
@@ -235,7 +235,7 @@ def _modules(
 
 
 def _weights(state: RecordedStep) -> tuple[dict[str, torch.Tensor], list[LocalCheck]]:
-    """Return the weights that a step computes with, by name, and checks of those that were gathered for it."""
+    """Return the weights that a step computes with, by name, and checks of the weights that were gathered for it."""
     held: dict[str, torch.Tensor] = {}
     checks: list[LocalCheck] = []
     for name, p in state.model.named_parameters():

@@ -23,7 +23,7 @@ _SETTLED: Final = (
 def same_sequences(recorded: RecordedRun) -> str:
     """Return in words which data-parallel ranks are given the very same sequences in every step; "" where none are.
 
-    Inputs of which all sequences of a step are equal, such as positions, tell nothing.
+    Inputs with equal sequences in a step, such as positions, are ignored.
     """
     ranks, name = set[int](), ""
     for place, step in enumerate(recorded.steps):
@@ -92,7 +92,7 @@ def other_sequences(mine: RecordedRun, other: RecordedRun) -> str:
 
 
 def _varying(recorded: RecordedRun, step: int) -> dict[str, _Read]:
-    """Return the integer inputs of a step whose sequences are not all equal; nothing where one is not known whole."""
+    """Return the integer inputs of a step with sequences that differ; nothing if one is not known whole."""
     found: dict[str, _Read] = {}
     for name in [one for one in recorded.names(step, "forward", "input") if one.startswith("in.")]:
         read: _Read = {}

@@ -26,7 +26,7 @@ from numerics.local.updates.update_checks import check_update
 from numerics.schema import parse_shape
 
 MODULES: Final = "what the modules compute: --model gave no model"
-"""What no record tells."""
+"""The part of a run that no record shows."""
 
 
 def prove_records(run: Columns, progress: Callable[[str], None] | None = None) -> LocalProof | None:

@@ -23,8 +23,8 @@ Place = tuple[int, int]
 class RecordedStep:
     """A step of a run; `before` is the (step, phase) that recorded the parameters it starts from.
 
-    `parts` counts the ranks that share a data-parallel index: so many parts may a product be cut into. `experts` are
-    modules whose parameters only some data-parallel ranks hold: what is recorded of them belongs to the tokens of all.
+    `parts` counts the ranks that share a data-parallel index: a product may be cut into as many parts. `experts` are
+    modules with parameters on some data-parallel ranks only: their records belong to the tokens of all ranks.
     """
 
     def __init__(self, recorded: RecordedRun, model: nn.Module, step: int) -> None:
@@ -38,7 +38,7 @@ class RecordedStep:
     def parameter(
         self, name: str, shape: tuple[int, ...] | None, at: tuple[int, str] | None = None
     ) -> torch.Tensor | None:
-        """Return a parameter or state of the optimiser as it stood before the step (or `at` another)."""
+        """Return a parameter or state of the optimiser as it was before the step (or `at` another)."""
         for kind in ("param", "optimizer"):
             step, phase = at or (self.before if kind == "param" else self.last_update())
             rows = self._owned(self.recorded.rows(step, phase, kind, name), kind, name)
@@ -66,13 +66,13 @@ class RecordedStep:
         return last, "step" if last >= 0 else "init"
 
     def gathered(self, name: str, shape: tuple[int, ...]) -> torch.Tensor | None:
-        """Return a weight as it was gathered for the forward; None where nobody gathered it, or did not record it."""
+        """Return a weight as it was gathered for the forward; None if it was not gathered or not recorded."""
         rows = self.recorded.rows(self.step, "forward", "param", name)
         found = self.recorded.whole(rows, shape, batch=False)
         return found[0].tensor if found else None
 
     def computed_with(self, name: str, shape: tuple[int, ...]) -> torch.Tensor | None:
-        """Return a weight as the step computed with it: as it was gathered, else as it stood before."""
+        """Return a weight as the step computed with it: as it was gathered, else as it was before."""
         gathered = self.gathered(name, shape)
         return self.parameter(name, shape) if gathered is None else gathered
 
@@ -127,7 +127,7 @@ class RecordedStep:
         return tuple(sorted(old)) if own and len(set(grads.values())) > 1 else ()
 
     def whole_copies(self, name: str, shape: tuple[int, ...]) -> bool:
-        """Return whether all ranks hold a parameter whole, and nobody said that they hold the same."""
+        """Return whether all ranks hold a parameter whole, without a declaration that they hold the same."""
         rows = self.recorded.rows(self.step, "step", "param", name)
         run = self.recorded.run
         whole = all(
@@ -136,7 +136,7 @@ class RecordedStep:
         return whole and all(self.recorded.unplaced(row) for row in rows)
 
     def _digests(self, at: tuple[int, str], kind: str, name: str) -> dict[int, int]:
-        """Return by rank what stands for the bits of a tensor."""
+        """Return a digest of the bits of a tensor by rank."""
         run = self.recorded.run
         return {int(run["rank"][row]): int(run.digest[row]) for row in self.recorded.rows(*at, kind, name)}
 

@@ -207,7 +207,7 @@ class RepeatedDraws:
 
 
 def _same_state(state: RecordedStep, place: Place) -> Place | None:
-    """Return an earlier data-parallel rank's place whose forward of this micro-batch begins with the same state."""
+    """Return an earlier data-parallel rank's place if its forward of this micro-batch begins with the same state."""
     own = random_states(state, place)
     others = (p for p in state.recorded.places(state.step) if p < place and p[1] == place[1])
     return next((p for p in others if own and random_states(state, p) == own), None)
@@ -223,7 +223,7 @@ def same_elements(one: Dropped, other: Dropped, pairs: int) -> bool:
 
 
 def chance_of(one: Dropped, other: Dropped) -> float:
-    """Return the decimal logarithm of the chance that two independent draws drop the same of the elements that tell."""
+    """Return the decimal logarithm of the chance that two independent draws drop the same informative elements."""
     count = min(len(one.kept), len(other.kept))
     return int((one.told[:count] & other.told[:count]).sum()) * agreement(one.chance)
 

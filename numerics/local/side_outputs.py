@@ -26,9 +26,9 @@ def tensors_beside(model: nn.Module, output: Any) -> dict[str, torch.Tensor]:
 
 
 def losses_beside(beside: Mapping[str, torch.Tensor]) -> list[torch.Tensor]:
-    """Return those of this forward that a loss is likely made of: what is returned, and single numbers kept.
+    """Return the values of this forward that a loss is likely made of: returned values, and single numbers kept.
 
-    Larger attributes may be caches, whose autograd graphs reach into earlier forwards.
+    Larger attributes may be caches with autograd graphs that reach into earlier forwards.
     """
     found = {id(v): v for name, v in beside.items() if name.startswith(_OUTPUT) or v.numel() == 1}
     return list(found.values())
@@ -47,7 +47,7 @@ def _tensors(name: str, value: Any) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def depends_on(beside: Mapping[str, torch.Tensor], nodes: Mapping[Any, str]) -> dict[str, str]:
-    """Return the recorded tensors whose gradients a loss made of others would change, with the first such other.
+    """Return the recorded tensors with gradients that a loss of other tensors would change, with the first such tensor.
 
     `nodes` names the recorded tensors by the nodes of autograd behind them; what lies before such a node gets its
     recorded gradient, whatever else was added there.

@@ -1,4 +1,4 @@
-"""What stands for the state of a step: the weights that it starts from, a place's inputs, and its generator's state."""
+"""Digests of the state of a step: the weights that it starts from, a place's inputs, and its generator's state."""
 
 from hashlib import blake2b
 
@@ -10,7 +10,7 @@ from numerics.schema import RANDOM
 
 
 def weights_digest(state: RecordedStep) -> Digest:
-    """Return what stands for the weights that the ranks held at the start of a step."""
+    """Return the digest of the weights that the ranks held at the start of a step."""
     recorded, at = state.recorded, (state.step, "init")
     if not recorded.names(*at, "param"):
         at = state.before
@@ -19,7 +19,7 @@ def weights_digest(state: RecordedStep) -> Digest:
 
 
 def inputs_digest(state: RecordedStep, place: Place) -> Digest:
-    """Return what stands for the values that a place's model was called with, wherever they lie in the batch."""
+    """Return the digest of the values that a place's model was called with, for any place in the batch."""
     recorded, at = state.recorded, (state.step, "forward", "input")
     found = set()
     for name in recorded.names(*at):
@@ -32,12 +32,12 @@ def inputs_digest(state: RecordedStep, place: Place) -> Digest:
 
 
 def random_digest(state: RecordedStep, place: Place) -> Digest:
-    """Return what stands for the states of the CPU's generators of a place's ranks before its forward."""
+    """Return the digest of the states of the CPU's generators of a place's ranks before its forward."""
     recorded = state.recorded
     rows = recorded.of_place(recorded.rows(state.step, "forward", "input", f"{RANDOM}cpu"), place)
     return digests(recorded.run, rows, "rank")
 
 
 def random_states(state: RecordedStep, place: Place) -> frozenset[int]:
-    """Return what stands for the states of the CPU's generators before a place's forward, whichever rank holds them."""
+    """Return the digests of the states of the CPU's generators before a place's forward, without their ranks."""
     return frozenset(digest for *_, digest in random_digest(state, place))

@@ -2,7 +2,7 @@
 
 A changed reduction in the forward affects everything computed after it. One in the backward affects the gradients
 computed after it. One of parameter gradients affects these parameters, the norm and the update. A step's update
-affects every later step. A tensor whose name is not understood may always differ.
+affects every later step. A tensor with an unknown name may always differ.
 """
 
 import re
@@ -42,8 +42,8 @@ class AffectedTensors:
     """The tensors that the differences between two plans can change.
 
     `step` is the first step they concern (None: there is no difference). `forward` is the place of the earliest
-    changed reduction in the forward, `backward` of the latest in the backward. `parameters` are those whose reduction
-    changes (None: all). `norm` and `loss` say that the sums of the norm or of the reported loss change, `everything`
+    changed reduction in the forward, `backward` of the latest in the backward. `parameters` have a changed reduction
+    (None: all). `norm` and `loss` say that the sums of the norm or of the reported loss change, `everything`
     that any tensor may.
     """
 
@@ -105,7 +105,7 @@ def affected_tensors(left: OrderPlan, right: OrderPlan) -> AffectedTensors:
 
 
 def _affected(found: Sequence[PlanDifference], reductions: Sequence[Reduction]) -> AffectedTensors:
-    """Collect the places of the changed reductions; `reductions` are those that the differences concern."""
+    """Return the places of the changed reductions; `reductions` are the reductions that the differences concern."""
     forward: list[Position] = []
     backward: list[Position] = []
     parameters: set[str] = set()

@@ -34,8 +34,8 @@ class Reduction(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     `label` names the tensor reduced ("layers.1.attention.wo", "stages.0"), `op` is all_reduce, reduce_scatter,
     accumulate or ring, `reduction` is sum, max or avg. `elements` is the length of the buffer, `bounds` the ring's
     chunks (first and end element for each rank), `layout` the parameters within the buffer and their elements, in
-    order. `operands` are micro-batches: those that an accumulation adds, in order; for other operations those for
-    which the reduction takes place (-1: once a step). `cuts` are the micro-batches after which an accumulation is
+    order. `operands` are micro-batches: for an accumulation the ones added, in order; for other operations the ones
+    for which the reduction takes place (-1: once a step). `cuts` are the micro-batches after which an accumulation is
     reduced and starts again. The sum is multiplied by `scale`. `steps` are the first step for which this holds and
     the one after the last.
     """

@@ -90,7 +90,7 @@ def _view(reduction: Reduction, field: str) -> Any:
 
 
 def _compared(mine: list[Reduction], other: list[Reduction]) -> list[PlanDifference]:
-    """Return the differences between the reductions of one place, told by the first on each side without a match."""
+    """Return the differences between the reductions of one place, by the first on each side without a match."""
     left, right = set(mine), set(other)
     if left == right:
         return []

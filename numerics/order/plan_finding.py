@@ -18,7 +18,7 @@ PLAN_SCHEMA: Final = "numerics.plan/1"
 
 @dataclass(frozen=True)
 class TensorGroup:
-    """The captured tensors of one step, phase and kind: how many, and the names of those that may differ."""
+    """The captured tensors of one step, phase and kind: their number, and the names of tensors that may differ."""
 
     step: int
     phase: str

@@ -1,7 +1,7 @@
 """Makes matched replays: finds the trainer's replayer, starts it as a program of its own, and checks its capture.
 
-A trainer offers a replayer under the entry-point group `numerics.replayers`: a function of no arguments whose module,
-run as `python -m MODULE RUN --out DIR [--level L] [--variant NAME=FORMAT] [--steps N] [--baseline 2d] [--forced]`,
+A trainer offers a replayer under the entry-point group `numerics.replayers`: a function of no arguments in a module.
+`python -m MODULE RUN --out DIR [--level L] [--variant NAME=FORMAT] [--steps N] [--baseline 2d] [--forced]`
 writes a run folder with the same capture rows as RUN and its declared order plan. The trainer is never imported here.
 """
 

@@ -42,7 +42,7 @@ def ladder_folder(run: Path) -> Path:
 
 
 def climb_and_keep(parallel: Path, baseline: Path, out: Path, progress: Progress = None) -> LadderFinding:
-    """Return the ladder of a pair that its trainer repeats, and note in `out` whose repetitions stand there.
+    """Return the ladder of a pair that its trainer repeats, and note in `out` which runs were repeated there.
 
     InputError as `climb`.
     """

@@ -1,4 +1,4 @@
-"""The precision ladder: the same pair of runs in BF16, FP32 and FP64 tells rounding from a bug.
+"""The precision ladder: the same pair of runs in BF16, FP32 and FP64 separates rounding from a bug.
 
 Where two runs differ by rounding alone, their distance falls with the unit roundoff: a slope. Where one of them
 computes something else, the distance stays: a plateau. The ladder needs neither a replay nor an order plan. It cannot

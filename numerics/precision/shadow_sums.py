@@ -67,7 +67,7 @@ def _document(path: Path, rank: int) -> Mapping[str, Any]:
     except (OSError, ValueError, RecursionError) as error:
         raise InputError(f"{path}: unreadable ({str(error)[:200]}); run again") from error
     if not isinstance(found, dict) or found.get("schema") != SHADOW_SCHEMA:
-        raise InputError(f"{path}: is no {SHADOW_SCHEMA}; remove the foreign file")
+        raise InputError(f"{path}: is not a {SHADOW_SCHEMA}; remove the foreign file")
     ranks = found.get("world_size")
     if found.get("rank") != rank or not isinstance(ranks, int) or not rank < ranks <= MAX_RANKS:
         said = f"rank {str(found.get('rank'))[:20]} of {str(ranks)[:20]}"

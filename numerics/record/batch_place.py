@@ -1,4 +1,4 @@
-"""Where a watched tensor lies in the global one: which sequences, which copy, or a part of which nobody said."""
+"""The place of a watched tensor in the global one: its sequences, its copy, or an undeclared part."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -55,7 +55,7 @@ class Layout:
 
     @property
     def _unplaced(self) -> str:
-        """The mark of a tensor of which nobody said whether it is a copy or a part: one for each model rank."""
+        """Return the mark of a tensor that was not declared as a copy or a part: one for each model rank."""
         model = [axis for axis in self.recorder.declared if axis != "dp"]
         told = ".".join(f"{axis}{self.recorder.coords[axis]}" for axis in sorted(model))
         return f"rank={told or self.recorder.rank}"

@@ -1,7 +1,7 @@
-"""What a model is called with: its tensors by name, and how they stand among lists, mappings and plain values.
+"""The arguments of a model's call: its tensors by name, and their places among lists, mappings and plain values.
 
-A tensor is named by its place: "0" or "mask", and within a list or mapping "1.0" or "batch.ids". A call of more than
-tensors is kept in its form, so that a replay calls the model alike: a None by position keeps its place.
+A tensor is named by its place: "0" or "mask", and within a list or mapping "1.0" or "batch.ids". A call with more than
+tensors is kept in its form, so that a replay makes the same call: a None by position keeps its place.
 """
 
 import json
@@ -19,7 +19,7 @@ def named_tensors(args: Sequence[object], kwargs: Mapping[str, object]) -> dict[
 
 
 def form_of(args: Sequence[object], kwargs: Mapping[str, object]) -> torch.Tensor | None:
-    """Return the form of a call, (bytes,) uint8: JSON of what stands where; None where all arguments are tensors."""
+    """Return the form of a call, (bytes,) uint8: JSON of its places; None if all arguments are tensors."""
     if all(isinstance(value, torch.Tensor) for value in (*args, *kwargs.values())):
         return None
     return torch.frombuffer(bytearray(json.dumps(_call(args, kwargs)[0]).encode()), dtype=torch.uint8)
@@ -35,7 +35,7 @@ def _call(
 
 
 def _form(value: object, name: str, found: dict[str, torch.Tensor]) -> dict[str, Any]:
-    """Return what stands for a value, and put its tensors into `found`."""
+    """Return the form of a value, and put its tensors into `found`."""
     if isinstance(value, torch.Tensor):
         found[name] = value
         return {"tensor": name}

@@ -157,7 +157,7 @@ class Collectives:
         return op, f"{op}.{number}" + (f".{summed[0]}" if summed else ""), group
 
     def _tell(self, kind: str, about: tuple[str, str, tuple[int, ...]], found: object, dim: int) -> None:
-        """Tell of a tensor, or of the tensors of a list as one, cut along `dim`."""
+        """Report a tensor, or the tensors of a list as one, cut along `dim`."""
         op, label, group = about
         if isinstance(found, (list, tuple)):
             found = torch.cat([part.detach().reshape(-1) for part in found])
@@ -173,19 +173,19 @@ class Collectives:
 
 
 class _Waited:
-    """An asynchronous call that tells when it has been waited for; in everything else the one that it stands for."""
+    """A wrapper of an asynchronous call that reports when the wait for it has ended."""
 
     def __init__(self, work: Any, done: Callable[[], None]) -> None:
         self._work, self._done = work, done
 
     def wait(self, *arguments: Any, **named: Any) -> Any:
-        """Wait, then tell once."""
+        """Wait, then report once."""
         made = self._work.wait(*arguments, **named)
         self._tell()
         return made
 
     def get_future(self) -> Any:
-        """Return the call's future, which tells before what a communication hook of DDP appends to it."""
+        """Return the call's future; it reports before the functions that a communication hook of DDP appends to it."""
         return self._work.get_future().then(self._passed)
 
     def _passed(self, future: Any) -> Any:
@@ -208,7 +208,7 @@ def _coalesced(group: Any) -> bool:
 
 
 def _ranks(group: Any) -> tuple[int, ...] | None:
-    """Return the global ranks of what functional collectives take for a group; None where torch cannot tell."""
+    """Return the global ranks of the group argument of functional collectives; None if torch does not know them."""
     try:
         found: Any = functional._resolve_group(group)  # noqa: SLF001 - there is no public way to ask
         if isinstance(found, str):

@@ -91,7 +91,7 @@ _WITH_EXTREMES: Final = {
     *(torch.float16, torch.bfloat16, torch.float32, torch.float64),
     *(torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64),
 }
-"""Formats of which torch takes extremes: of 8-bit floats and the wider unsigned integers it does not."""
+"""Formats with extremes in torch: 8-bit floats and the wider unsigned integers have none."""
 
 
 def _extremes(part: torch.Tensor) -> tuple[float, float]:
@@ -127,7 +127,7 @@ def refusal(value: torch.Tensor) -> str:
 
 @torch.no_grad()
 def fingerprint(value: torch.Tensor, shape: Sequence[int], boxes: Sequence[Box]) -> Fingerprint:
-    """Return the fingerprint of a rank's tensor whose elements fill `boxes` of a global tensor of `shape`.
+    """Return the fingerprint of a rank's tensor that fills `boxes` of a global tensor of `shape`.
 
     CaptureError where the tensor is complex, sparse or quantised, or does not fill the boxes.
     """

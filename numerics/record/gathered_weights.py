@@ -22,7 +22,7 @@ Tell = Callable[[str, Placed], None]
 class GatheredWeights:
     """Hooks on the modules that hold sharded parameters of their own; `close` removes them.
 
-    `weight` is told of each gathered parameter, `gradient` of what each backward adds to its gradient.
+    `weight` gets each gathered parameter, `gradient` the addend of each backward to its gradient.
     """
 
     def __init__(self, model: nn.Module, layout: Layout, weight: Tell, gradient: Tell) -> None:

@@ -41,7 +41,7 @@ class ModuleHooks:
         self._compiled: dict[nn.Module, _CompiledCall] = {}
 
     def before(self, module: nn.Module, hook: Before, *, first: bool = False, always: bool = False) -> None:
-        """Call a hook before each call of a module: `first` puts it before those that are there."""
+        """Call a hook before each call of a module: `first` puts it before existing hooks."""
         call = self._call_of(module)
         if call is not None:
             call.before.append(hook)
@@ -50,7 +50,7 @@ class ModuleHooks:
         self._handles.append(module.register_forward_pre_hook(made, with_kwargs=True, prepend=first))
 
     def after(self, module: nn.Module, hook: After, *, always: bool = False) -> None:
-        """Call a hook after each call of a module, before those that are there."""
+        """Call a hook after each call of a module, before existing hooks."""
         call = self._call_of(module)
         if call is not None:
             call.after.append(hook)
@@ -67,7 +67,7 @@ class ModuleHooks:
         self._handles, self._compiled = [], {}
 
     def _call_of(self, module: nn.Module) -> "_CompiledCall | None":
-        """Return what stands around the compiled call of a module that `Module.compile` compiled in place."""
+        """Return the wrapper of the compiled call of a module that `Module.compile` compiled in place."""
         if getattr(module, "_compiled_call_impl", None) is None:
             return None
         if module not in self._compiled:
@@ -76,7 +76,7 @@ class ModuleHooks:
 
 
 class _CompiledCall:
-    """Stands around a module's compiled call, whose own hooks are within the graph."""
+    """A wrapper of a module's compiled call; the module's own hooks are within the graph."""
 
     def __init__(self, module: nn.Module) -> None:
         self._module: Any = module

@@ -1,4 +1,4 @@
-"""Which data-parallel rank and coordinates a wrapped model has, told from DDP's group or the meshes of DTensors."""
+"""The data-parallel rank and coordinates of a wrapped model, from DDP's group or the meshes of DTensors."""
 
 from collections.abc import Iterator
 from typing import Any, Final

@@ -62,7 +62,7 @@ class Recorder:
     """Records one rank (or, in a replay, one virtual rank) of a run into `run_dir`/capture.
 
     `coords` are the rank's coordinates on the axes; an axis left out is 0. `names` are glob patterns of the tensors
-    whose values are kept at level `tensors`; none means all. `source` names the producer. `config` names what the run
+    to keep with values at level `tensors`; empty means all. `source` names the producer. `config` names what the run
     computes where no run.json does. `first` makes this rank write stamp.json (rank 0 if left out). CaptureError where
     the folder holds a finished capture of this rank, or cannot be written.
     """
@@ -135,7 +135,7 @@ class Recorder:
         )
 
     def records(self, step: int, phase: str, kind: str) -> bool:
-        """Return whether a row of this step is kept: of all, or of those that NUMERICS_CAPTURE_STEPS lists.
+        """Return whether a row of this step is kept: every step, or the steps that NUMERICS_CAPTURE_STEPS lists.
 
         The state before a listed step is kept as well: the values before the first step, and the weights and moments
         after the step before.

@@ -16,7 +16,7 @@ STEPS: Final = "NUMERICS_CAPTURE_STEPS"
 
 @dataclass(frozen=True)
 class Switch:
-    """Where to record, how much, and of which tensors the values."""
+    """The folder to record into, the level, and the tensors to keep with values."""
 
     out: Path
     level: Level

@@ -41,7 +41,7 @@ def moments(
 
 
 def settings(model: nn.Module, optimizer: torch.optim.Optimizer) -> torch.Tensor:
-    """Return what an optimiser was told, (bytes,) uint8: JSON of its class, groups and what a gradient scaler left it.
+    """Return the settings of an optimiser, (bytes,) uint8: JSON of its class, groups and the gradient scaler's values.
 
     A group holds the names of its parameters and its hyperparameters; "others" counts parameters that are not the
     model's. `scale` divides the gradients within the step, and `skipped` says that it changes nothing.
@@ -75,7 +75,7 @@ def _plain(value: Any) -> Any:
 
 
 def on_added_gradients(model: nn.Module, layout: Layout, tell: Callable[[str, Placed], None]) -> list[Any]:
-    """Let `tell` know what each backward adds to the gradient of each plain parameter; return the hooks' handles."""
+    """Pass to `tell` what each backward adds to the gradient of each plain parameter; return the hooks' handles."""
 
     def hook_of(name: str) -> Callable[[torch.Tensor], None]:
         def hook(grad: torch.Tensor) -> None:

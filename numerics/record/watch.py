@@ -49,10 +49,10 @@ def watch(
     """Record what a model computes, step by step, until the watcher's `close`.
 
     Without an optimizer nothing is trained: every `micro_batches` forwards are a step.
-    `dp` is this rank's index and the number of data-parallel ranks (left out: as DDP or the meshes of DTensors
-    tell); `micro_batches` is the number of forwards in a step. Together they say which sequences of the global
-    batch a forward sees: those of a data-parallel rank stand together, micro-batch after micro-batch. `batch` says
-    it where that is otherwise. `place` says which part a plain activation is where ranks of one data-parallel index
+    `dp` is this rank's index and the number of data-parallel ranks (left out: from DDP or the meshes of
+    DTensors); `micro_batches` is the number of forwards in a step. Together they say which sequences of the global
+    batch a forward sees: a data-parallel rank has a block of sequences, micro-batch after micro-batch. `batch` gives
+    them for any other division. `place` says which part a plain activation is where ranks of one data-parallel index
     hold parts or copies; without it these are compared with nothing but their own replay. `coords` are coordinates
     on the mesh axes, for the report. `config` names what the run computes (model, data, seeds); comparisons of runs
     that differ in it are refused. `collectives` also records inputs and outputs of collectives, and the gradient that

@@ -56,7 +56,7 @@ def _row(rung: Rung, room: int) -> str:
 
 
 def shortened(name: str, room: int) -> str:
-    """Return a name that fits: of a longer one the end, which tells tensors of one module apart."""
+    """Return a name that fits: for a longer name its end, which separates tensors of one module."""
     return name if len(name) <= room else f"…{name[len(name) - room + 1 :]}"
 
 

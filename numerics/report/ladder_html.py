@@ -53,7 +53,7 @@ def sections(finding: LadderFinding) -> list[str]:
 
 
 def _facts(finding: LadderFinding) -> Iterator[tuple[str, str]]:
-    """Yield what stands below the verdict: formats, and the first tensor that stays apart."""
+    """Yield the facts below the verdict: formats, and the first tensor that stays apart."""
     yield "formats", ", ".join(finding.policies)
     if finding.first is not None:
         first = finding.first
@@ -171,7 +171,7 @@ def _depth(distance: float) -> float:
 
 
 def _tensors(finding: LadderFinding) -> str:
-    """Return the table of the tensors that tell most: the first that stay apart, else the farthest."""
+    """Return the table of the most informative tensors: the first that stay apart, else the farthest."""
     shown = telling(finding)
     if not shown:
         return ""

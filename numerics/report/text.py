@@ -55,7 +55,7 @@ def compare_text(
 
 
 def headline(finding: CompareFinding) -> str:
-    """Return the verdict and its reason in one sentence; what the verdict does not cover stands beside its word."""
+    """Return the verdict and its reason in one sentence; what the verdict does not cover follows its word."""
     word = _WORDS[finding.verdict]
     reason, _, unseen = finding.reason.partition(NOT_CHECKED)
     if not unseen:

@@ -3,25 +3,25 @@
 from typing import Final
 
 MAX_ELEMENTS: Final = 1 << 22
-"""Largest tensor whose values are read to explain a difference: 32 MiB in float64."""
+"""Largest tensor with values that are read to explain a difference: 32 MiB in float64."""
 
 MAX_SLICES: Final = 1 << 17
 """Most slices of a dimension that are compared by their bytes."""
 
 DISTANCE_CHUNK: Final = 1 << 21
-"""Elements whose distance is measured at a time, so that the float64 copies stay small."""
+"""Elements to measure the distance of at a time, so that the float64 copies stay small."""
 
 MAX_ADDENDS: Final = 64
 """Most addends fitted to a difference: more than that many unknowns fit noise."""
 
 MAX_FITTED_ROWS: Final = 16
-"""Most rows of a tensor whose addends are fitted; further ranks repeat the first."""
+"""Most rows of a tensor to fit addends to; further ranks repeat the first."""
 
 MAX_FITTED_NUMBERS: Final = 1 << 15
 """Most numbers a fit uses; longer vectors are thinned out evenly."""
 
 MAX_PAIRED_ADDENDS: Final = 24
-"""Most addends of which all pairs are tried: 276 fits."""
+"""Most addends to try all pairs of: 276 fits."""
 
 NO_DIVISOR: Final = 1e-300
 """Least magnitude that a relative tolerance is taken of, so that nothing is divided by zero."""
@@ -48,7 +48,7 @@ LEAST_FIT: Final = 4e-6
 """Least residual allowed to a fit of addends, relative to the difference: float32 partials are rounded themselves."""
 
 LOOSEST_FIT: Final = 0.2
-"""Largest residual allowed to a fit of addends, relative to the difference: a fifth still tells -1 from 0."""
+"""Largest residual allowed to a fit of addends, relative to the difference: a fifth still separates -1 from 0."""
 
 WEIGHT_TOLERANCE: Final = 0.03
 """How close a fitted weight must come to -1, 0 or 1 to be taken for missing, irrelevant or doubled."""
@@ -78,13 +78,13 @@ SAME_SUM: Final = 1e-9
 """Difference of two sums of the same values in another order, relative to √n times the norm, in float64."""
 
 FEW_PLACES: Final = 3
-"""A difference stands on few indices when these are at most one third of at least so many."""
+"""A difference is on few indices if these are at most one third of at least so many."""
 
 LEAST_SHIFTED: Final = 2
 """Slices that must have moved alike before a shift is claimed."""
 
 BLOCK_COUNTS: Final = (2, 3, 4, 6, 8)
-"""Numbers of equal blocks whose permutation is recognised: those of head-tail chunks and small groups."""
+"""Numbers of equal blocks with a recognised permutation: those of head-tail chunks and small groups."""
 
 ROUNDED_ONCE: Final = 64
 """Roundoffs of bfloat16 up to which a difference may be that of computing in bfloat16 instead."""
@@ -101,8 +101,8 @@ OTHER_FORMAT: Final = 2.0**-5
 
 OTHER_FORMAT_LEAST: Final = 1 / 16
 """Roundoffs of bfloat16 from which on a difference may be that of another format. A value rounded to p bits moves by
-0.4 roundoffs in the root mean square, whatever its size; a sixteenth leaves room for tensors of which a small part only
-was rounded (rare words of an embedding)."""
+0.4 roundoffs in the root mean square, whatever its size; a sixteenth leaves room for tensors with a small rounded part
+(rare words of an embedding)."""
 
 SUDDEN_GROWTH: Final = 1000.0
 """Growth from one step to the next that feedback through the weights does not explain without a replay."""

@@ -15,10 +15,10 @@ SUM_ROUNDINGS: Final = 3
 """Roundings that a sum over ranks may cost besides its additions: scaled before, scaled after, stored."""
 
 GROUPS_TOLD: Final = 12
-"""Groups whose learned orders are told: a mesh of three axes has them all among so many."""
+"""Groups to report learned orders of: a mesh of three axes has all its groups among so many."""
 
 LEAST_GRADIENTS: Final = 4
-"""Parameters whose gradients must agree on a factor before another gradient is held against it."""
+"""Parameters with gradients that must agree on a factor before it is applied to another gradient."""
 
 MOSTLY: Final = 0.9
 """Share of gradients that must follow a rule before the others are said to break it."""
@@ -52,7 +52,7 @@ LONE_RANK_CHANCE: Final = 1e-3
 """Chance, with rows alike, that all rows that differ fall on one rank by accident: below it the rank differs alone."""
 
 LONE_ELEMENT_OF: Final = 64
-"""Elements of a tensor of which one may not differ alone: a kernel that rounds otherwise does so in many places."""
+"""Elements of a tensor from which on a single one may not differ: another kernel rounds differently in many places."""
 
 LONE_ELEMENT_ULP: Final = 2
 """Units in the last place up to which one element may differ alone: its rounding turned over."""
@@ -82,7 +82,7 @@ RATE_TOLERANCE: Final = 1e-5
 """Relative distance within which learning rates are equal: some trainers keep them in FP32, which errs by 1e-7."""
 
 RATES_TOLD: Final = 6
-"""Learning rates of one group that are told: a schedule's shape shows in so many."""
+"""Learning rates of one group to report: a schedule's shape shows in so many."""
 
 LEAST_LAGGING: Final = 2
 """Rates that must fit another group's earlier ones before a group is said to come late: one fits any other."""
@@ -91,26 +91,26 @@ MOST_SCHEDULED: Final = 100_000
 """Steps of a scheduler that are made to learn its rates, in a second or two; later ones are held against nothing."""
 
 LEAST_CLASSES: Final = 8
-"""Classes from which a row of logits tells its weight: fewer numbers fit a cross entropy's form by chance."""
+"""Classes from which on a row of logits shows its weight: fewer numbers fit a cross entropy's form by chance."""
 
 FIRM_ROW: Final = 0.1
-"""Distance of a label's probability from 1 from which a row's gradient tells its weight: nearer to 1 digits cancel."""
+"""Distance of a label's probability from 1 from which on a row's gradient shows its weight: nearer, digits cancel."""
 
 WEIGHT_TOLERANCE: Final = 1e-4
 """Relative distance within which weights are equal, and rows have a cross entropy's form: FP32 errs by 1e-5 at most."""
 
 WEIGHT_ULPS: Final = 8
-"""Roundings of the gradients' format that weights may be apart by: 6 % in BF16, whose rows err by two roundings."""
+"""Roundings of the gradients' format that weights may be apart by: 6 % in BF16, where rows err by two roundings."""
 
 ROWS_AT_ONCE: Final = 1 << 22
 """Logits that are turned to FP64 at once: 32 MiB."""
 
 FACTOR_STEADY: Final = 1e-5
-"""Relative distance within which the factors of all gradients are one in all steps: FP32 sums tell them to 1e-6, while
+"""Relative distance within which the factors of all gradients are one in all steps: FP32 sums give them to 1e-6, while
 clipping follows the norm, which another batch moves by percents."""
 
 LEAST_STEADY: Final = 2
-"""Steps from which a factor that stays is told: of one step alone, it may be that of clipping."""
+"""Steps from which on a constant factor is reported: in a single step it may be that of clipping."""
 
 ORDER_ROUNDINGS: Final = 256
 """Roundoffs of its format by which an order of sums may move a tensor's norm: FP32 gradients move by 1e-6, a fifteenth
@@ -120,7 +120,7 @@ LEAST_LOSS_SCALE: Final = 16.0
 """Scale of a loss from which it is one against underflow: scales start at thousands, and halve after overflows."""
 
 MASK_ELEMENTS: Final = 4096
-"""Elements of a dropout layer's output whose mask is kept: no two draws agree on so many, and steps stay cheap."""
+"""Elements of a dropout layer's output to keep the mask of: no two draws agree on so many, and steps stay cheap."""
 
 MASK_SIGMAS: Final = 6.0
 """Standard deviations by which the dropped elements may miss their expected number: chance goes so far once in 10^9."""
@@ -129,7 +129,7 @@ REPEATED_BY_CHANCE: Final = -9.0
 """Decimal logarithm of the chance, over all pairs of steps, below which equal masks are no accident."""
 
 CHANCE_SHOWN: Final = 300
-"""Digits of a chance that are told: beyond them a longer mask says nothing more."""
+"""Digits of a chance to report: beyond them a longer mask says nothing more."""
 
 OTHER_SEED: Final = 1 << 40
 """Seed of a generator's state that no run starts from: what changes with it depends on random numbers."""
@@ -147,7 +147,7 @@ LEAST_COUNTED: Final = 2
 """Positions that a rank's piece must have before its ids are said to count: one number counts nothing."""
 
 SITES_TRIED: Final = 6
-"""Lines of a model's code whose positions are made local one at a time: a model makes them in one place or two."""
+"""Lines of a model's code to make positions local in, one at a time: a model makes them in one place or two."""
 
 APART_IN_FP64: Final = 1e-5
 """Relative distance from which outputs of one sequence depend on others: FP64 errs by 1e-13, a part in FP32 by 1e-6."""
@@ -173,4 +173,4 @@ ELEMENT_ROUNDOFFS: Final = 64
 order moves it by a few for each layer that it came through."""
 
 LEAST_SHARE: Final = 0.01
-"""Share of the largest weight below which a rank adds nothing to a gradient: then the fit of weights tells no clip."""
+"""Share of the largest weight below which a rank adds nothing to a gradient: then the fit of weights shows no clip."""

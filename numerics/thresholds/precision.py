@@ -6,7 +6,7 @@ ADDITION_ERROR: Final = 0.44
 """RMS error of one rounded addition, over u times the RMS of its result.
 
 A number's error is uniform within half a last place: u/√3 of its power of two. Averaged over the numbers between two
-powers of two, whose mean square is 2.16 to 7/3, that is 0.38 to 0.39. The sum of two numbers of one format has only d
+powers of two (mean square 2.16 to 7/3), that is 0.38 to 0.39. The sum of two numbers of one format has only d
 bits too many, and ties among them: its mean square error is 1 + 2·4^-d times as large, 1.5 times for one bit. So the
 factor lies between 0.39 and 0.48; running sums of 2 to 128 gradients showed 0.43 to 0.46.
 """
@@ -24,7 +24,7 @@ FLOOR: Final = 1024
 equal there by accident): tens of roundoffs are seen in shallow models, and a bug is millions of them."""
 
 LEAST_RATIO: Final = 1e-30
-"""Least ratio of two distances whose logarithm is taken."""
+"""Least ratio of two distances to take the logarithm of."""
 
 MOST_BUDGET: Final = 1e9
 """Budget of `numerics advise`: BF16 has eight bits, so that no sum is worth this many roundings."""

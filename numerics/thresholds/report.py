@@ -3,7 +3,7 @@
 from typing import Final
 
 WORST_TENSORS: Final = 10
-"""Tensors listed as those that differ most."""
+"""Tensors listed as the most different ones."""
 
 MODULES_DRAWN: Final = 120
 """Modules in the picture: more do not fit on a page."""
@@ -27,7 +27,7 @@ TENSORS_SHOWN: Final = 4
 """Affected tensors named for each group in the terminal's answer without --verbose."""
 
 COLUMNS: Final = 80
-"""Width of tables in the terminal's answer: that of a terminal nobody has widened."""
+"""Width of tables in the terminal's answer: that of a terminal of default width."""
 
 RUNGS_SHOWN: Final = 12
 """Tensors of the ladder in the terminal's answer without --verbose."""
@@ -45,7 +45,7 @@ RANKS_IN_PAGE: Final = 64
 """Ranks named in the HTML page."""
 
 RANKS_TOLD: Final = 4
-"""Ranks whose explanations stand for all where they differ."""
+"""Ranks to give explanations of if they differ."""
 
 RANKS_IN_SENTENCE: Final = 8
 """Ranks named in a sentence before "…"."""

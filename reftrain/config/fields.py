@@ -11,7 +11,7 @@ from reftrain.errors import ConfigError
 
 
 def setting(default: Any, meaning: str) -> Any:
-    """Build a dataclass field whose unit and meaning travel with it (`reftrain run --help` shows them)."""
+    """Return a dataclass field that carries its unit and meaning (`reftrain run --help` shows them)."""
     return field(default=default, metadata={"meaning": meaning})
 
 

@@ -193,7 +193,7 @@ class EvidenceConfig:
 
 @dataclass(frozen=True)
 class Tables:
-    """All tables of a run; the field names are the tables of the TOML file. Fields of other types stand in [run]."""
+    """All tables of a run; the field names are the tables of the TOML file. Fields of other types are in [run]."""
 
     model: ModelConfig = field(default_factory=ModelConfig)
     mesh: MeshConfig = field(default_factory=MeshConfig)

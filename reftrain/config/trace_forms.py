@@ -10,7 +10,7 @@ from typing import Any, Final
 
 MESSAGES: Final = ("send", "recv")
 _HOST_ONLY: Final = frozenset({"Rank", "Global rank start", "Global rank stride"})
-"""Arguments that stand on the host's record and never on a kernel."""
+"""Arguments of the host's record that a kernel never has."""
 _V22: Final = frozenset({"dtype", "Group size", "In msg nelems", "Out msg nelems"})
 _V23: Final = _V22 | {"In split size", "Out split size"}
 _LISTS: Final = frozenset({"Process Group Ranks", "Global rank start", "Global rank stride"})
@@ -28,11 +28,11 @@ _NCCL2_NAMES: Final = {
 
 @dataclass(frozen=True)
 class TraceForm:
-    """What one version of torch writes of communication.
+    """How one version of torch records communication.
 
-    keys: arguments of a call. spelt: those that have another name. titles: `nccl:all_reduce`, and `nccl:send 0->1` with
+    keys: arguments of a call. spelt: arguments with another name. titles: `nccl:all_reduce`, and `nccl:send 0->1` with
     ranks in the group. records_messages: a send or receive has a record and a title. lists_groups: there is a
-    `distributedInfo.pg_config`. batched: messages are issued by batch_isend_irecv, whose kernel has no arguments.
+    `distributedInfo.pg_config`. batched: messages are issued by batch_isend_irecv, and its kernel has no arguments.
     ended: the title of a batch ends with its call. bogus_id: such a kernel has its correlation as `External id`. nccl2:
     the backend of 2.15 (other names, one Seq for all calls of a group, kernels of batches with arguments but without
     peers), recorded with shapes, so that inputs of calls name the peer. old_kernels: `ncclKernel_…`. on_host: a trace
@@ -56,7 +56,7 @@ class TraceForm:
 
     @property
     def names_peers(self) -> bool:
-        """Whether the kernel of a message names its peer: then a trace of the device alone tells all."""
+        """Return whether the kernel of a message names its peer: then a trace of the device alone suffices."""
         return "Src Rank" in self.keys and not self.batched
 
     def shown(self, values: Mapping[str, Any], *, host: bool = True) -> dict[str, Any]:

@@ -34,7 +34,7 @@ REPEATS: Final = 15
 
 @dataclass(frozen=True)
 class Sample:
-    """Median seconds of an operation over `ranks` ranks whose larger buffer has `nbytes`."""
+    """Median seconds of an operation over `ranks` ranks with a larger buffer of `nbytes`."""
 
     op: str
     ranks: int

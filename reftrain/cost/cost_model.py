@@ -24,10 +24,10 @@ OPTIMIZER_BYTES = 28
 class CostModel:
     """Costs of one job on one kind of hardware.
 
-    `micro_batch_size` counts sequences of `seq_len` tokens; `recompute` is none, selective or full;
+    `micro_batch_size` counts sequences of `seq_len` tokens; `recompute` is `none`, `selective` or `full`;
     `compute_bytes` and `reduce_bytes` are bytes an element of activations and weights, and of reduced
     gradients; `pairs` is the mean number of (query, key) pairs of a sequence that attend (by default all
-    causal ones, S·(S+1)/2); `accumulates` says that gradients of several micro-batches are summed before
+    causal pairs, S·(S+1)/2); with `accumulates`, gradients of several micro-batches are summed before
     they are reduced.
     """
 

@@ -66,10 +66,10 @@ def axis_links(hardware: Hardware, mesh: MeshConfig, axis: str) -> AxisLinks:
 
 
 def collective_seconds(links: AxisLinks, op: str, nbytes: float) -> float:
-    """Return the seconds of a collective whose larger buffer has `nbytes`: the gathered tensor, or a reduction's input.
+    """Return the seconds of a collective with a larger buffer of `nbytes`: the gathered tensor or a reduction's input.
 
-    Rings for all_gather, reduce_scatter, all_to_all and broadcast; all_reduce is the quicker of a ring and
-    Rabenseifner's. Raises `ValueError` for an operation that has no cost here.
+    Rings for all_gather, reduce_scatter, all_to_all and broadcast; all_reduce is the faster of a ring and
+    Rabenseifner's algorithm. Raises `ValueError` for an operation that has no cost here.
     """
     n = links.size
     if n <= 1:

@@ -21,7 +21,7 @@ class RankMemory:
 
     `at_peak` is the largest moment of the step by kind; `largest` holds each kind's own largest value;
     `activation_kinds` splits the activations of the peak into norms, attention, feed_forward and head;
-    `in_flight` is the most (virtual stage, micro-batch) pairs whose activations are held.
+    `in_flight` is the largest number of (virtual stage, micro-batch) pairs with activations in memory.
     """
 
     rank: int

@@ -15,7 +15,7 @@ from torch.distributed.pipelining._backward import stage_backward_input, stage_b
 
 
 def backward_through(output: torch.Tensor, grad: torch.Tensor | None) -> None:
-    """Run backward from an output whose data may have been released; `grad` is None for a loss.
+    """Run backward from an output with data that may have been released; `grad` is None for a loss.
 
     `torch.autograd.backward` would compare the shapes of data and gradient; the engine itself needs only
     the graph.

@@ -15,7 +15,7 @@ from reftrain.rank.comm import Axis
 
 
 def sum_partial_gradients(stages: Iterable[ShardedStage], axes: Mapping[str, Axis]) -> None:
-    """Sum over each axis the gradients whose spec names it: one buffer per axis, parameters in stage order."""
+    """Sum the gradients over each axis that their spec names: one buffer per axis, parameters in stage order."""
     wanted: dict[str, list[torch.Tensor]] = {}
     for stage in stages:
         grads = stage.local_gradients()

@@ -22,7 +22,7 @@ class BufferPool:
         self._free: list[torch.Tensor] = []
 
     def take(self) -> torch.Tensor:
-        """Return a buffer that nobody uses."""
+        """Return an unused buffer."""
         if self._free:
             return self._free.pop()
         self.made += 1
@@ -35,7 +35,7 @@ class BufferPool:
         return self.made * one.numel() * one.element_size()
 
     def give(self, buffer: torch.Tensor) -> None:
-        """Put back a buffer that nobody reads any more."""
+        """Put back a buffer that is no longer read."""
         self._free.append(buffer)
 
 

@@ -155,7 +155,7 @@ class PipelineExecutor:
         self.mail.send(action, self._input_grads.pop(key_of(action)), None)
 
     def _free(self, action: Action) -> None:
-        """Do nothing: a forward that is recomputed built no graph, so it holds no activations."""
+        """Ignore the action: a recomputed forward built no graph, so it holds no activations."""
         if self._forwards[key_of(action)].output is not None:
             raise AssertionError(f"{action} frees what nothing recomputes")
 

@@ -31,7 +31,7 @@ class AsynchronousExecutor(PipelineExecutor):
     """Runs the slice of one training step after the other.
 
     `feed(step)` loads a step's data when its first micro-batch comes; `update(stage, micro_batch)` makes the
-    optimiser step of a stage, whose gradients it drops.
+    optimiser step of a stage and drops its gradients.
     """
 
     def __init__(

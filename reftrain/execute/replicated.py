@@ -52,7 +52,7 @@ _fsdp_collectives.dist = ANNOUNCING  # type: ignore[assignment, attr-defined]
 
 
 def buckets(sizes: Sequence[int], most: float) -> list[range]:
-    """Cut a sequence of sizes into runs of at most `most` together; a larger one stands alone."""
+    """Cut a sequence of sizes into runs of at most `most` in total; a larger size is a run of its own."""
     found: list[range] = []
     first, held = 0, 0
     for place, size in enumerate(sizes):

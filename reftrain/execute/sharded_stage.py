@@ -1,4 +1,4 @@
-"""Data parallelism by FSDP2: wraps a stage, and tells it when to reduce gradients.
+"""Data parallelism by FSDP2: wraps a stage, and decides when it reduces gradients.
 
 ZeRO-1 keeps weights and gradients whole and reduces once a step; ZeRO-2 reduces after each run of
 micro-batches and accumulates shards; ZeRO-3 also frees the weights between uses. ZeRO-0 replicates, and
@@ -107,7 +107,7 @@ def mixed_precision(
 
 
 class ShardedStage:
-    """A stage whose parameters FSDP2 shards over a mesh: (shard,) or (replicate, shard)."""
+    """A stage with parameters that FSDP2 shards over a mesh: (shard,) or (replicate, shard)."""
 
     def __init__(
         self, stage: Stage, mesh: DeviceMesh, parallel: MeshConfig, policy: MixedPrecisionPolicy, hooks: Hooks

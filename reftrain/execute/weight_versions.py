@@ -1,6 +1,6 @@
 """Weight versions of an asynchronous schedule: stashed copies of a stage's shards, exchanged in when used.
 
-A forward's graph refers to the gathered weights, whose storage FSDP2 fills again when it gathers. So a
+A forward's graph refers to the gathered weights, and FSDP2 fills their storage again when it gathers. So a
 computation with another version exchanges the shards for the stashed ones, lets FSDP2 gather again, and
 exchanges them back: the backward then reads the weights that its forward used.
 """

@@ -25,16 +25,16 @@ class Fault(Hooks):
         self.emulated = False
 
     def strikes(self, context: RunContext) -> bool:
-        """Whether this rank is meant."""
+        """Return whether the fault strikes this rank."""
         return context.rank == self.spec.rank
 
     def setup(self, context: RunContext) -> None:
-        """Find out whether this rank is meant."""
+        """Find out whether the fault strikes this rank."""
         self.here = self.strikes(context)
         self.emulated = context.config.compute == "emulated"
 
     def step_begin(self, step: int) -> None:
-        """Find out whether the step is meant."""
+        """Find out whether the fault strikes this step."""
         self.active = self.here and self.spec.active(step)
 
     def step_end(self, metrics: StepMetrics) -> None:

@@ -14,14 +14,14 @@ from reftrain.rank.hooks import RunContext
 from reftrain.thresholds import FOREVER_S
 
 CALLS_OF = {"tp": {"tp", "kv"}, "cp": {"cp"}, "pp": {"pp", "embedding"}, "dp": {"dp", "dp_cp"}}
-"""Names of `CollectiveCall.axis` that a fault's axis stands for: FSDP2's reductions are data parallel."""
+"""Names of `CollectiveCall.axis` that a fault's axis includes: FSDP2's reductions are data parallel."""
 
 
 class Hang(Fault):
     """Strikes once, at the rank's first communication of the step (on the axis and of the kind named)."""
 
     def setup(self, context: RunContext) -> None:
-        """Find out whether this rank is meant."""
+        """Find out whether the fault strikes this rank."""
         super().setup(context)
         self.axes = None if self.spec.axis is None else CALLS_OF[self.spec.axis]
         self.struck = False

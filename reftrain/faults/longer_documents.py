@@ -1,8 +1,8 @@
 """Makes documents longer than usual in some sequences: the fault behind `doc_imbalance`.
 
 Only the data changes. Documents that follow one another are joined (their `eos` becomes an ordinary token) until
-the pairs of tokens that attend are `factor` times what they were; whoever computes on these sequences has more to
-do wherever the cost of attention follows the mask.
+the pairs of tokens that attend are `factor` times as many. Ranks that compute on these sequences have more work
+if the cost of attention follows the mask.
 """
 
 from collections.abc import Callable
@@ -14,10 +14,10 @@ from reftrain.errors import ConfigError
 
 
 class LongerDocuments:
-    """A source whose struck sequences hold longer documents.
+    """A source with longer documents in the struck sequences.
 
-    `struck(number)` tells whether a sequence is meant, and before which place of it (a share of its length) its
-    documents grow, or None. `factor` multiplies the pairs that attend, as far as the sequence allows.
+    `struck(number)` returns the place in a sequence (a share of its length) before which its documents grow, or None
+    for a sequence that is not struck. `factor` multiplies the pairs that attend, as far as the sequence allows.
     """
 
     def __init__(

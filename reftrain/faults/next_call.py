@@ -36,7 +36,7 @@ class NoWork:
 
 
 def skip_next(op: str) -> None:
-    """Leave out this process's next call of `op`: its tensors stay as they are, and no peer is told."""
+    """Leave out this process's next call of `op`: its tensors stay as they are, and no peer is informed."""
     _replace_next(op, lambda original, *arguments: NoWork())  # noqa: ARG005
 
 

@@ -1,6 +1,6 @@
 """Measures the cost of planted slow faults: trains once more with the same seeds and without them.
 
-The lag stands in run.json beside the faults, so that an analysis can be judged by what there was to find.
+run.json holds the lag with the faults, so that an analysis can be judged by the true cost.
 """
 
 import dataclasses
@@ -66,7 +66,7 @@ def without_slow_faults(config: RunConfig, folder: str) -> RunConfig:
 
 
 def compared_steps(config: RunConfig) -> list[int]:
-    """Return the steps whose times are compared: the traced ones, else all but the first, which warms up."""
+    """Return the steps to compare the times of: the traced ones, else all but the first, which warms up."""
     if config.evidence.trace_steps:
         return list(range(min(config.evidence.trace_steps), max(config.evidence.trace_steps) + 1))
     return list(range(1, config.steps)) or [0]

@@ -105,7 +105,7 @@ class Declaration:
         return Parameter(name, shape, STD, 0, self.vocab_rows, tied=tied, zero_columns=zeros)
 
     def _columns(self, name: str, rows: int) -> list[Parameter]:
-        """Projection whose output is cut over tp."""
+        """Return the parameters of a projection with an output that is cut over tp."""
         size = rows // self.tp
         weight = Parameter(f"{name}.weight", (rows, self.config.model.dim), STD, 0, size)
         return [weight, Parameter(f"{name}.bias", (rows,), STD, 0, size)][: 1 + self.config.model.bias]
@@ -121,7 +121,7 @@ class Declaration:
         return [weight, Parameter(f"{name}.bias", (rows,), STD, 0, width, copies, "kv")][: 1 + model.bias]
 
     def _row(self, name: str, columns: int) -> list[Parameter]:
-        """Projection whose input is cut over tp; into the residual stream."""
+        """Return the parameters of a projection into the residual stream, with an input that is cut over tp."""
         model = self.config.model
         std = STD / math.sqrt(2 * model.layers)
         weight = Parameter(f"{name}.weight", (model.dim, columns), std, 1, columns // self.tp)

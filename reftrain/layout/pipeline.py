@@ -1,4 +1,4 @@
-"""The pipeline ranks that hold each virtual stage, and the micro-batches whose gradients each of them adds up."""
+"""The pipeline ranks that hold each virtual stage, and the micro-batches that each of them sums gradients of."""
 
 from functools import cached_property
 
@@ -61,7 +61,7 @@ class Pipeline:
         return tuple(a.micro_batch for a in actions if a.stage == stage and a.kind in kinds)
 
     def added(self, stage: int, pp: int) -> tuple[int, ...]:
-        """Return the micro-batches whose gradients a rank adds up for a stage, in the table's order."""
+        """Return the micro-batches that a rank sums gradients of for a stage, in the table's order."""
         return self._ends(stage, pp, ENDS_BACKWARD)
 
     def reduced_after(self, stage: int, pp: int) -> tuple[int, ...]:

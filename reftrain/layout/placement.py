@@ -101,7 +101,7 @@ class Placements:
     def _place(
         self, seat: Seat, micro_batch: int, cuts: list[_Cut | str], *, pieces: bool = False
     ) -> Placement:
-        """Placement of a tensor whose dimensions are `batch`, `sequence` or cuts."""
+        """Return the placement of a tensor with the dimensions `batch`, `sequence` or cuts."""
         data = self.config.data
         first = seat.dp * (data.batch_size // self.config.mesh.dp) + micro_batch * data.micro_batch_size
         shape = tuple(

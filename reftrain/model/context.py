@@ -20,7 +20,7 @@ class ModelContext:
     """Settings of the model on one rank.
 
     `tokens` is the number of tokens of a micro-batch that a segment of this rank computes on (B times
-    S/cp); `kernel` is one of `model.attention`; `recompute` is none, selective or full.
+    S/cp); `kernel` is one of `model.attention`; `recompute` is `none`, `selective` or `full`.
     """
 
     model: ModelConfig

@@ -18,7 +18,7 @@ from reftrain.parallel.ring import BlockSegments, ring_attention
 
 
 class Projection(SpecModule):
-    """A linear map whose weight is split over `tp` by rows (column-parallel)."""
+    """A linear map with a weight that is split over `tp` by rows (column-parallel)."""
 
     weight: nn.Parameter
     bias: nn.Parameter | None

@@ -18,11 +18,11 @@ class Spec:
     """A parameter's place in the whole model.
 
     `shape` is global; this rank's tensor-parallel part is rows (or columns) `start` to `start + size` of
-    dimension `split`, of which those beyond the global shape are padding; `split` is None when every tensor
+    dimension `split`; rows beyond the global shape are padding; `split` is None when every tensor
     rank holds all. `sums` names the axes over which the gradient is still partial after backward (tp: each
     tensor rank saw part of the tokens or heads; kv: copies of a key/value head). `copies` is the number of
     tensor ranks that hold the same part, `first_copy` whether this is the one that counts in norms.
-    `tied_to` is the name of the parameter whose values it shares. Every `zero_columns`-th column starts as -0.0.
+    `tied_to` is the name of the parameter that it shares values with. Every `zero_columns`-th column starts as -0.0.
     """
 
     shape: tuple[int, ...]

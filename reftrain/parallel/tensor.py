@@ -1,4 +1,4 @@
-"""Tensor parallelism: how activations enter and leave the region whose weights are split over `tp`.
+"""Tensor parallelism: how activations enter and leave the region with weights that are split over `tp`.
 
 Without sequence parallelism the input is replicated: it enters by identity (its gradient is all-reduced)
 and the partial sums leave by an all-reduce. With sequence parallelism it is split over the sequence outside

@@ -13,7 +13,7 @@ F64 = npt.NDArray[np.float64]
 
 
 def pairs_of_ranks(ends: F64, seq_len: int, cp: int) -> F64:
-    """Return the (query, key) pairs of each context rank, (cp,), of a sequence whose documents end at `ends`.
+    """Return the (query, key) pairs of each context rank, (cp,), of a sequence with documents that end at `ends`.
 
     `ends` is ascending; the last is `seq_len`. A token attends to itself and its document's earlier tokens.
     """

@@ -31,7 +31,7 @@ Pairs = Callable[[int], float]
 """Mean (query, key) pairs of a sequence that the slowest rank of a context group of this size computes, times cp."""
 
 Progress = Callable[[int, int], None]
-"""Told how many candidates have been looked at, and how many there are."""
+"""A function that takes the number of candidates examined, and their total."""
 
 
 @dataclass(frozen=True)
@@ -146,7 +146,7 @@ class Planner:
     def plan(self, prefer: str = "simple", progress: Progress | None = None) -> Plan:
         """Return the plan over all meshes; raises `ConfigError` when none fits.
 
-        `prefer` says what breaks a tie, as in `decide`; `progress` is told candidates done and all of them.
+        `prefer` says what breaks a tie, as in `decide`; `progress` gets the candidates done and their total.
         """
         possible, rejected = [], []
         for mesh in all_meshes(self.workload.gpus):

@@ -15,7 +15,7 @@ from reftrain.thresholds import BOUND_SLACK
 
 
 def in_flight(job: Job) -> int:
-    """Return the most (virtual stage, micro-batch) pairs whose activations a pipeline rank holds.
+    """Return the largest number of (virtual stage, micro-batch) pairs with activations on a pipeline rank.
 
     1F1B holds p micro-batches; the flexible schedule (v-1)·k + 2·(p-1) warm-up forwards and one more, or
     everything for k < p; all-forward-all-backward everything. Where k does not divide m, the flexible

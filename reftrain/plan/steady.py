@@ -16,7 +16,7 @@ from reftrain.thresholds import FULL_ROUNDS, SAME_GROWTH
 
 Figures = NDArray[np.float64]
 ONE_WAY = frozenset({"1f1b", "flexible"})
-"""Schedules whose ranks hold no more micro-batches in a longer step."""
+"""Schedules in which ranks hold no more micro-batches in a longer step."""
 SAMPLES = (2, 3, 4)
 """Lengths of the shorter steps, in halves of a full pipeline's rounds."""
 

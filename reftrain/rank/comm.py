@@ -1,4 +1,4 @@
-"""One axis of the mesh seen from one rank: who is on it, and every way the trainer communicates over it.
+"""One axis of the mesh seen from one rank: the ranks on it, and every way the trainer communicates over it.
 
 All communication of the trainer's own goes through here (FSDP2's does not), so that one place announces
 each call to the hooks with the axis and the name of the tensor it is for.

@@ -107,7 +107,7 @@ class Ranks:
             time.sleep(WATCH_S)
 
     def _deaths(self) -> list[Death]:
-        """Collect ranks that have ended, and return those that ended badly."""
+        """Collect ranks that have ended, and return the ranks that failed."""
         deaths = []
         for rank in sorted(self.living):
             pid, status = os.waitpid(self.pids[rank], os.WNOHANG)

@@ -42,8 +42,8 @@ Waited = Callable[[Any], None]
 def watch(numbers: Mapping[str, int], note: Note, made: Made, waited: Waited) -> Iterator[None]:
     """Hand every collective to `note` before the call, and its work with the group's name to `made` after it.
 
-    `numbers` are those of the last calls, by group name. `waited` gets every work whose `wait` has returned: on Gloo
-    a reduce-scatter never says by itself that it is completed.
+    `numbers` are those of the last calls, by group name. `waited` gets every work after its `wait` has returned: on
+    Gloo a reduce-scatter never says by itself that it is completed.
     """
     counts = dict(numbers)
     kept = {name: vars(dist.ProcessGroup)[name] for name in NAMES if name in vars(dist.ProcessGroup)}

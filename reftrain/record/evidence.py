@@ -53,7 +53,7 @@ class Manifest(Hooks):
 class MetricsLog(Hooks):
     """Writes run/metrics/rankN.jsonl, one line a step, complete after every step.
 
-    `memory` tells the bytes by kind (see `MemoryByKind`).
+    `memory` gives the bytes by kind (see `MemoryByKind`).
     """
 
     def __init__(self, memory: MemoryByKind) -> None:

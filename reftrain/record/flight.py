@@ -162,7 +162,7 @@ class FlightRecorder:
             self._refresh()
 
     def _refresh(self) -> None:
-        """Write, unless the file holds a hang whose timeout may have struck since."""
+        """Write, unless the file holds a hang that may have timed out since."""
         if time.monotonic() < self._keep_until:
             return
         self._note_completed()

@@ -10,7 +10,7 @@ from reftrain.record.last_calls import status
 from reftrain.thresholds import FREE_GROUP_NUMBER
 
 WATCHER: Final = "reftrain/record/collectives.py"
-"""Stands on the stack between a call and torch, and says nothing of the job."""
+"""The frame between a call and torch on the stack; it is not part of the job."""
 
 
 def complete(
@@ -104,8 +104,8 @@ def _frame(name: str, filename: str, line: int) -> dict[str, Any]:
 def oldest_pending_s(entries: list[dict[str, Any]], now_ns: int) -> float:
     """Seconds since the oldest call that is still pending was made.
 
-    A call with a completed successor in its group is done, whatever its own state says: torch forgets to retire
-    calls whose work was dropped.
+    A call with a completed successor in its group is done, whatever its own state says: torch does not retire
+    calls with a dropped work.
     """
     done: set[tuple[str, bool]] = set()
     oldest = now_ns

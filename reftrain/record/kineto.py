@@ -114,7 +114,7 @@ def standard_form(trace: dict[str, Any], name: str, form: TraceForm) -> dict[str
 
 
 def _title(event: dict[str, Any], told: dict[str, Any]) -> list[dict[str, Any]]:
-    """The title around a message's span, as a list; none around other calls. `told` are the call's full arguments."""
+    """Return the title around a message's span, as a list; empty for other calls. `told`: the call's full arguments."""
     members = json.loads(told["Process Group Ranks"])
     title = title_of(told, members.index(dist.get_rank())) if dist.get_rank() in members else None
     if title is None:

@@ -1,7 +1,7 @@
 """Memory of a rank by kind, each step: weights, gradients, optimiser state, activations, buffers; in bytes.
 
 Read from the live tensors: weights as stored and as gathered, gradients when they are whole, what autograd saved for
-a forward times the forwards in flight. On CUDA the allocator's own peaks stand beside.
+a forward times the forwards in flight. On CUDA the allocator's own peaks are recorded as well.
 """
 
 from collections.abc import Iterable
@@ -27,7 +27,7 @@ class MemoryByKind(Hooks):
         self._peaks: dict[str, int] = {}
 
     def built(self, trainer: TrainerView) -> None:
-        """Remember the trainer whose memory is measured."""
+        """Remember the trainer to measure the memory of."""
         self._trainer = trainer
 
     def action_begin(self, action: Action) -> None:

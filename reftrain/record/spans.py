@@ -4,7 +4,7 @@ On Gloo the profiler records no arguments of communication, so tools written for
 span begins when the call is made and ends when the call is complete on this rank (for an asynchronous call:
 when its `wait` returned). Its name is a placeholder: `export` renames it to `record_param_comms`, which a
 Python span must not carry itself (the profiler then looks for C++ debug information and crashes). A span carries
-the arguments of the newest form; `export` leaves those that the form asked for has (`config.trace_forms`).
+the arguments of the newest form; `export` keeps the arguments of the requested form (`config.trace_forms`).
 """
 
 from collections.abc import Iterator

@@ -89,7 +89,7 @@ class CaptureWriter(Observer):
         return onward
 
     def _remember(self, rank: RankRows, name: str, write: Callable[[], None]) -> None:
-        """Keep what recomputation will record again, under the tensor whose gradient starts it."""
+        """Keep a record that recomputation will repeat, under the tensor with the gradient that starts it."""
         layer = ".".join(name.split(".")[:2])
         trigger = f"{layer}.out" if self.config.numerics.recompute == "full" else f"{layer}.attention.wo.in"
         self._again.setdefault((rank.seat, trigger), []).append(write)

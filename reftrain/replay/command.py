@@ -21,7 +21,7 @@ from tracekit.errors import InputError
 from tracekit.installation import missing_extra
 
 REFUSED = 3
-"""Exit code of a replay that cannot be made; stderr tells the reason."""
+"""Exit code of a replay that cannot be made; the reason is on stderr."""
 
 
 def captured_level(run: Path) -> tuple[Level, tuple[str, ...]]:

@@ -204,7 +204,7 @@ def partial_groups(config: RunConfig, grid: Grid, axis: str) -> list[list[Seat]]
 
 
 def partial_names(declared: Declaration, seat: Seat, axis: str) -> list[str]:
-    """Parameters of a seat whose gradient is still partial over the axis, in the order of the buffer."""
+    """Return the parameters of a seat with gradients that are still partial over the axis, in the buffer's order."""
     stages = declared.pipeline.held(seat.pp)
     return [p.name for stage in stages for p in declared.in_order(stage) if p.sums == axis]
 

@@ -45,7 +45,7 @@ class Observer:
         return list(tensors)
 
     def weights(self, weights: Sequence[Mapping[str, Tensor]]) -> list[dict[str, Tensor]]:
-        """Show the leaves whose gradients a micro-batch will fill, for every rank in lock step, and return them."""
+        """Show the leaves that a micro-batch will fill gradients of, for every rank in lock step, and return them."""
         return [dict(leaves) for leaves in weights]
 
     def collective_in(

@@ -87,9 +87,9 @@ class _Reader(FileSystemReader):
 
 
 def state_before(run: Path, told: object, config: RunConfig) -> State:
-    """Return the state that a run went on from, or that of one from its first step.
+    """Return the state that a run resumed from, or the initial state of a run from its first step.
 
-    `told` is what its run.json says. `ReplayError` where that checkpoint is not there any more, or is of another model.
+    `told` is the entry of its run.json. `ReplayError` if that checkpoint no longer exists, or is of another model.
     """
     if not told:
         return first_state(config)
@@ -156,7 +156,7 @@ def recorded_steps(run: Path) -> range | None:
 
 
 def _folder(run: Path, told: str, first: int) -> Path:
-    """Return the checkpoint of a step below the folder that the run was told. `ReplayError` where there is none."""
+    """Return the checkpoint of a step below the run's configured folder. `ReplayError` if it does not exist."""
     name = f"step-{first:08d}"
     for root in (run,) if told == "auto" else (Path(told), run):
         for folder in (root, root / name, root / "checkpoint" / name):

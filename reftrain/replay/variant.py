@@ -18,7 +18,7 @@ FIELDS = ("rope", "reduce", "accumulate", "compute")
 
 
 def with_variants(formats: Formats, variants: Sequence[str]) -> Formats:
-    """Apply `field=format` texts; `ReplayError` for one that is none."""
+    """Return the formats with `field=format` texts applied; `ReplayError` for an invalid text."""
     for text in variants:
         name, equals, value = text.partition("=")
         if not equals or name not in FIELDS or value not in FORMATS:

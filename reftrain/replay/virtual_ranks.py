@@ -106,7 +106,7 @@ class VirtualRanks:
         return self.reduce_scatter("tp", label, pieces)
 
     def enter(self, tensors: Ranks, label: str) -> Ranks:
-        """Bring (B, S or S/tp, D) in front of weights whose rows are cut over tp, as (B, S, D)."""
+        """Bring (B, S or S/tp, D) in front of weights with rows that are cut over tp, as (B, S, D)."""
         if self.tp == 1:
             return tensors
         if self.sequence_parallel:
@@ -120,7 +120,7 @@ class VirtualRanks:
         )
 
     def leave(self, partials: Ranks, label: str) -> Ranks:
-        """Sum the products (B, S, D) of weights whose columns are cut over tp; out come (B, S or S/tp, D)."""
+        """Sum the products (B, S, D) of weights with columns that are cut over tp; returns (B, S or S/tp, D)."""
         if self.tp == 1:
             return partials
         if self.sequence_parallel:

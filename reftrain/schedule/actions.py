@@ -35,7 +35,7 @@ COMPUTE = frozenset({Kind.FORWARD, Kind.BACKWARD, Kind.BACKWARD_INPUT, Kind.BACK
 BACKWARDS = frozenset({Kind.BACKWARD, Kind.BACKWARD_INPUT, Kind.BACKWARD_WEIGHT})
 """Backwards, whole or in part."""
 PASSES_GRADIENT = frozenset({Kind.BACKWARD, Kind.BACKWARD_INPUT})
-"""Backward parts whose result the stage before needs."""
+"""Backward parts with a result that the stage before needs."""
 ENDS_BACKWARD = frozenset({Kind.BACKWARD, Kind.BACKWARD_WEIGHT})
 """Backward parts after which a stage's gradient contains the micro-batch and its activations are gone."""
 SENDS = frozenset({Kind.SEND_ACTIVATION, Kind.SEND_GRADIENT})
@@ -54,8 +54,8 @@ class Action:
     - `X` frees the activations of the forward except the stage's input; `C` computes them again from the input, once
       the gradient for the backward has come (so that they are held no longer than needed).
     - `R` reduces the gradients of a stage over data parallelism, `Y` starts the sum over the replicas of the
-      stage, `O` steps the optimiser once both have ended; their micro-batch is the last one whose gradient
-      they contain.
+      stage, `O` steps the optimiser once both have ended; their micro-batch is the last one with a
+      gradient in them.
     - `V` keeps the stage's present weights under the tag of its micro-batch, `U` makes the next computation
       of the stage use the weights of that tag, `D` drops them.
     """

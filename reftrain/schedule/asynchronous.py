@@ -44,7 +44,7 @@ def _endless_1f1b(spec: ScheduleSpec) -> Schedule:
 
 
 def _stash_each(actions: Sequence[Action]) -> tuple[Action, ...]:
-    """Stash after a forward whose own backward comes after others; use and drop around that backward."""
+    """Stash after a forward if its own backward comes after others; use and drop around that backward."""
     steps = 0
     forward_at: dict[int, int] = {}
     stale: set[int] = set()

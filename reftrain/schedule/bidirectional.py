@@ -1,7 +1,7 @@
 """Schedules of several pipelines over the same ranks: GEMS and Chimera, derived from the text of the papers.
 
-The stages of a replica lie on the ranks in one direction or the other, so that every rank holds 2f stages and every
-stage has 2f owners, whose gradients are summed once a step (`replica_sync`).
+The stages of a replica lie on the ranks in one direction or the other, so every rank holds 2f stages and every stage
+has 2f owners. The owners' gradients are summed once a step (`replica_sync`).
 """
 
 from collections.abc import Iterator, Sequence
@@ -40,8 +40,8 @@ def chimera(spec: ScheduleSpec) -> Schedule:
 
     In slots of equal length, micro-batch j of a pipeline runs forward on stage s in slot s + 2j and back in
     slot 2p-1-s + 2j (section 3.1, figure 3; for 2f pipelines section 3.6). `concatenation` joins units when
-    m > p (section 3.5): `direct` as they are; `doubling` and `halving` in units of 2p, whose forwards run in
-    pairs and whose backwards run one by one, with recomputation (doubling) or without (halving).
+    m > p (section 3.5): `direct` as they are; `doubling` and `halving` in units of 2p with forwards that run in
+    pairs and backwards that run one by one, with recomputation (doubling) or without (halving).
     """
     spec.one_stage_a_rank()
     ranks, m = spec.ranks, spec.micro_batches

@@ -1,6 +1,6 @@
 """Makes the table of a scheme by name, after the checks that all schemes share.
 
-The schemes stand in `registry`; each refuses by name the sizes that it cannot take.
+`registry` lists the schemes; each refuses by name the sizes that it cannot take.
 """
 
 from reftrain.errors import ScheduleError

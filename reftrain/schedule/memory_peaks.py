@@ -13,8 +13,8 @@ from reftrain.schedule.actions import ENDS_BACKWARD, RECEIVES, Action, Kind, Sch
 class MemoryPeaks:
     """Peaks of one rank.
 
-    `activations` counts the (stage, micro-batch) pairs whose activations are held at once. `inputs` counts the pairs
-    of which at least the stage's input is held; it is larger only with recomputation. `weights` counts versions of
+    `activations` counts the (stage, micro-batch) pairs with activations in memory at once. `inputs` counts the pairs
+    with at least the stage's input in memory; it is larger only with recomputation. `weights` counts versions of
     weights, summed over the stages, the present ones included.
     """
 

@@ -116,7 +116,7 @@ def _fewest_more(spec: ScheduleSpec, consecutive: int, warm_up: Sequence[int]) -
 
 
 def _table(spec: ScheduleSpec, consecutive: int, warm_up: Sequence[int]) -> Schedule:
-    """Return the table whose ranks warm up by so many forwards, or by all."""
+    """Return the table in which each rank warms up by so many forwards, or by all."""
     ranks, virtual, m = spec.ranks, spec.virtual, spec.micro_batches
     orders = forward_order(virtual, m, consecutive), backward_order(virtual, m, consecutive)
     stages = tuple(stage % ranks for stage in range(ranks * virtual))

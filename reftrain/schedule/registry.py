@@ -24,8 +24,8 @@ class Scheme:
     `build` makes the table and raises `ScheduleError` for sizes that the scheme cannot take. `sizes` says in words
     which it takes, `paper` where it is defined. `options` names the fields of `ScheduleSpec` that it takes beside
     ranks and micro-batches. `default_virtual` is the number of virtual stages of a rank where none is given.
-    `checked_by_config` tells a configuration to build the table in order to see whether the scheme takes its
-    sizes; the flexible schemes take all, and their tables are large.
+    With `checked_by_config` a configuration builds the table to see whether the scheme takes its sizes; the
+    flexible schemes take all sizes, and their tables are large.
     """
 
     name: str

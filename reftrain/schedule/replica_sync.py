@@ -31,7 +31,7 @@ def with_syncs(schedule: Schedule, sync: str) -> Schedule:
 
 
 def _empty(schedule: Schedule, rank: int) -> Iterator[Action]:
-    """Yield the sums that a rank joins without a gradient: of stages whose replica here has no micro-batch."""
+    """Yield the sums that a rank joins without a gradient: of stages with a local replica without micro-batches."""
     used = {(a.replica, a.stage) for a in schedule.actions[rank] if a.kind in ENDS_BACKWARD}
     for replica, stage in schedule.held_by(rank):
         if (replica, stage) not in used:
@@ -39,7 +39,7 @@ def _empty(schedule: Schedule, rank: int) -> Iterator[Action]:
 
 
 def _delayed(spans: tuple[Span, ...], sync: str) -> set[tuple[int, int]]:
-    """(replica, stage) whose sum waits until the rank has computed everything."""
+    """Return the (replica, stage) pairs with a sum that waits until the rank has computed everything."""
     last = {(s.action.replica, s.action.stage): s.end for s in spans if s.action.kind in ENDS_BACKWARD}
     if sync == "eager" or not spans:
         return set()

@@ -30,7 +30,7 @@ class Rule(enum.StrEnum):
 
 @dataclass(frozen=True)
 class Problem:
-    """One breach: on which rank, in which slot of its list (None for something absent), of which rule."""
+    """One breach: its rank, the slot in its list (None for something absent), and the rule."""
 
     rank: int
     slot: int | None

@@ -23,7 +23,7 @@ FILLS = {
     Kind.BACKWARD_WEIGHT: ("#b58a00", "#e3c766"),
     Kind.RECOMPUTE: ("#8a63b8", "#c3abdf"),
 }
-"""Dark for replicas that go down, light for those that go up."""
+"""Dark for replicas that go down, light for replicas that go up."""
 NAMES = {
     Kind.FORWARD: "forward",
     Kind.BACKWARD: "backward",

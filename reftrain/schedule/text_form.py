@@ -1,6 +1,6 @@
 """Tables as text and back: one line a rank, `0: F0.0 F0.1 B0.0`, with the sizes in a heading.
 
-The text may come from anybody: its size is bounded, every action is read by one pattern, and `check` decides
+The text is untrusted: its size is bounded, every action is read by one pattern, and `check` decides
 whether the table can run.
 """
 

@@ -145,7 +145,7 @@ class _Timer:
         return tuple(tuple(s) for s in self.spans)
 
     def _advance(self, rank: int) -> list[int]:
-        """Run a rank as far as it goes; return the ranks whose tokens are now there."""
+        """Run a rank as far as it goes; return the ranks that now have their tokens."""
         woken: list[int] = []
         actions = self.schedule.actions[rank]
         while self.position[rank] < len(actions):

@@ -37,7 +37,7 @@ def _zb_h1_rank(rank: int, ranks: int, m: int) -> tuple[Action, ...]:
 
 
 def dualpipe_v(spec: ScheduleSpec) -> Schedule:
-    """Each rank holds stages r and 2p-1-r; forwards of one direction stand beside backwards of the other.
+    """Return the schedule in which each rank holds stages r and 2p-1-r, forwards of one next to backwards of the other.
 
     Raises `ScheduleError` when m < 2p, which the scheme's steady phase needs.
     """

@@ -19,7 +19,7 @@ from reftrain.simulate.program import Kind, Op
 
 
 class Communication:
-    """Runs the communication of all pipeline ranks; puts those that it frees into `ready`."""
+    """Runs the communication of all pipeline ranks; puts the ranks that it frees into `ready`."""
 
     def __init__(self, grid: Grid, host: HostCosts, ready: deque[PipelineRank]) -> None:
         self.grid, self.host, self._ready = grid, host, ready

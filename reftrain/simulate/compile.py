@@ -1,7 +1,7 @@
 """Compiles a lowered schedule into one program a pipeline rank.
 
-The schedule orders forwards, backwards and messages; `ActionOperations` says of which kernels and collectives each
-consists: those of the model are in `model_operations`.
+The schedule orders forwards, backwards and messages; `ActionOperations` lists the kernels and collectives
+of each; those of the model are in `model_operations`.
 """
 
 from typing import Protocol

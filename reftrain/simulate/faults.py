@@ -22,7 +22,7 @@ _GROUPS: Mapping[str, tuple[str, ...]] = {
     "pp": ("pp",),
     "dp": ("dp", "dp_cp", "own"),
 }
-"""Kinds of process group that an axis named in a fault stands for."""
+"""Kinds of process group that an axis named in a fault includes."""
 
 Table = dict[tuple[int, int], Conditions]
 

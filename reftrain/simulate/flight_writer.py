@@ -35,7 +35,7 @@ class _Call:
 
 
 class FlightWriter:
-    """Writes dumps into `folder`. `dead` are ranks whose process is gone: they leave none."""
+    """Writes dumps into `folder`. `dead` are ranks without a process: they leave no dump."""
 
     def __init__(self, simulation: Simulation, folder: Path, dead: Sequence[int] = ()) -> None:
         self.simulation, self.folder, self.dead = simulation, folder, frozenset(dead)

@@ -88,6 +88,6 @@ OPS: Final = {
 
 
 def kernel_names(label: str, *, backward: bool) -> Names:
-    """Names of a compute operation; an unknown label stands for itself."""
+    """Return the kernel names of a compute operation; an unknown label is its own name."""
     table = _BACKWARD if backward else _FORWARD
     return table.get(label) or _FORWARD.get(label) or Names(label, f"reftrain::{label}")

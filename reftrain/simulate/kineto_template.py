@@ -98,7 +98,7 @@ class Template:
         end: _Time,
         args: Sequence[object],
     ) -> None:
-        """One event; `head` is what stands before the ids, `args` strings and words."""
+        """Add one event; `head` is the text before the ids, `args` strings and words."""
         self._text("," + "\n" if self._begins else "\n")
         for part in [head] if isinstance(head, str) else head:
             self._word(part) if isinstance(part, Word) else self._text(str(part))

@@ -249,6 +249,6 @@ class ModelOperations:
 
 
 def sides(op: str, elements: int, size: int) -> tuple[int, int]:
-    """Return the (in, out) elements of a call whose larger buffer has `elements`."""
+    """Return the (in, out) elements of a call with a larger buffer of `elements`."""
     part = max(elements // size, 1)
     return {"all_gather": (part, elements), "reduce_scatter": (elements, part)}.get(op, (elements, elements))

@@ -13,8 +13,8 @@ from reftrain.simulate.program import Kind, Op, Program
 from tracekit.axes import AXES
 
 WAITS: Final = (*(axis for axis in AXES if axis != "pp"), "pp", "bubble", "world", "host")
-"""Causes for which the compute stream of a rank stands still; `pp` is the transfer of messages, `bubble` the wait for
-a message that has not been sent."""
+"""Causes for which the compute stream of a rank is idle; `pp` is the transfer of messages, `bubble` the wait for a
+message that has not been sent."""
 
 
 @dataclass
@@ -84,7 +84,7 @@ class PipelineRank:
 
 
 def positions(ops: Sequence[Op]) -> list[int]:
-    """Return how many operations of its kind (kernel or communication) stand before each operation."""
+    """Return the number of operations of the same kind (kernel or communication) before each operation."""
     compute = transfer = 0
     out = []
     for op in ops:

@@ -77,8 +77,8 @@ def write_folder(
 ) -> Outcome:
     """Write the run folder, its traces in `form`; return the outcome with its counts.
 
-    Traces and dumps of an earlier run are removed first, for they tell of another job. Raises ConfigError where the
-    folder holds somebody else's, MachineError where writing fails.
+    Traces and dumps of an earlier run are removed first, because they are of another job. Raises ConfigError if the
+    folder holds files of another program, MachineError if writing fails.
     """
     simulation, setup = outcome.simulation, outcome.setup
     refuse_foreign("--out", folder)

@@ -14,7 +14,7 @@ from tracekit.axes import AXES
 
 @dataclass(frozen=True)
 class StageShare:
-    """Mean over a pipeline rank's ranks and all whole steps, ms: computing, and standing still by cause."""
+    """Mean over a pipeline rank's ranks and all whole steps, ms: compute time, and idle time by cause."""
 
     compute_ms: float
     waits_ms: Mapping[str, float]  # by WAITS
@@ -26,8 +26,8 @@ class Summary:
 
     `step_ms` is each step's length on the rank that ends last. `bubble_ratio` is time that compute waits for
     the pipeline (a message that has not been sent yet, the end of the step) over step time,
-    `bubble_over_compute` the same over compute time. `exposed` are shares of the step for which compute stands
-    still for transfers of an axis.
+    `bubble_over_compute` the same over compute time. `exposed` are shares of the step during which compute is
+    idle for transfers of an axis.
     """
 
     step_ms: tuple[float, ...]
@@ -57,7 +57,7 @@ class Summary:
 
     @property
     def exposed(self) -> dict[str, float]:
-        """Share of the step for which compute stands still for transfers and waits, by axis."""
+        """Return the share of the step during which compute is idle for transfers and waits, by axis."""
         return {axis: self._share(axis) for axis in AXES}
 
     @property

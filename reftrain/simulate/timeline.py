@@ -1,6 +1,6 @@
 """The time line of a simulation: actions of every pipeline rank with begin and end, and memory by kind after each.
 
-Both are those of the first data, context and tensor coordinate, which stands for its pipeline rank.
+Both are those of the first data, context and tensor coordinate, which represents its pipeline rank.
 """
 
 from reftrain.cost.activations import embedding_kept, head_kept, layer_kept

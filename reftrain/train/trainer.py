@@ -227,7 +227,7 @@ class Trainer:
         return self.executor.pool.bytes
 
     def compute_gradients(self, step: int) -> Gradients:
-        """Run a step up to the global norm; the gradients stand in `local_gradients`."""
+        """Run a step up to the global norm; the gradients are in `local_gradients`."""
         self.hooks.data_begin(step)
         micro_batches = self.loader.step(step)
         self.hooks.data_end(step)
@@ -249,7 +249,7 @@ class Trainer:
         return Gradients(loss, valid, norm)
 
     def _counted_stages(self) -> list[ShardedStage]:
-        """Return the stages whose first replica this rank holds: each stage counts once in the norm."""
+        """Return the stages with their first replica on this rank: each stage counts once in the norm."""
         first = self.schedule.stages_of(self.mesh.pp.index)
         return [stage for number, stage in self.stages.items() if number in first]
 

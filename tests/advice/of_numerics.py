@@ -413,7 +413,7 @@ shadow("left no shadow sums", shutil.rmtree)
 shadow("files of runs of {} ranks; keep the files of one run", replaced(world_size=3))
 shadow("left no file; copy it here or run again", lambda f: (f / "rank00001.json").unlink())
 shadow("{}: unreadable ({}); run again", lambda f: (f / "rank00001.json").write_text("{"))
-shadow("{}: is no {}; remove the foreign file", replaced(schema="x"))
+shadow("{}: is not a {}; remove the foreign file", replaced(schema="x"))
 shadow("{}: says it is {}; copy the right file", replaced(rank=7))
 shadow("has a row without all its figures", replaced(rows=[{}]))
 shadow("{}: holds no step; let the run make one", lambda f: [

@@ -108,7 +108,7 @@ def _(_folder, _patch):
 
 
 FIELD = BugField("share of the sum", 0.5)
-calls("{}: '{}' is no {}; it is: {}", lambda text: parse_value("fault.x", FIELD, text), "x", "0.5")
+calls("{}: '{}' is not a {}; it is: {}", lambda text: parse_value("fault.x", FIELD, text), "x", "0.5")
 calls(
     "{}: {} is out of bounds; give {} or more", lambda text: parse_value("fault.x", FIELD, text), "-1", "0.5"
 )

@@ -33,11 +33,12 @@ _PEOPLE = re.compile(
 )
 _SHOWN = re.compile(r"^```\n\$ .*?^```$", re.MULTILINE | re.DOTALL)
 """Sessions of a page: commands and what they print, which messages are searched for already."""
+_CODE = re.compile(r"`[^`\n]*`")
 
 
 def phrases(text: str) -> list[str]:
     """Return the turns of phrase in a text that the project does not write, each with a few words around it."""
-    text = _PEOPLE.sub(r"\1 that", text)
+    text = _PEOPLE.sub(r"\1 that", _CODE.sub("`code`", text))
     return [
         f"{name}: …{' '.join(text[max(m.start() - 40, 0) : m.end() + 30].split())}…"
         for name, pattern in _COMPILED.items()

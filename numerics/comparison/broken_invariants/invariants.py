@@ -42,7 +42,7 @@ def broken_invariants(run: Columns) -> list[Broken]:
 
 
 def _with_bit(run: Columns, one: Broken) -> Broken:
-    """Return a broken invariant that says so where one flipped bit tells two of its rows apart."""
+    """Return the broken invariant, with a note if one flipped bit is the difference between two of its rows."""
     other = next((row for row in one.rows if run.digest[row] != run.digest[one.row]), None)
     if other is None or run["boxes"][other] != run["boxes"][one.row]:
         return one

@@ -1,11 +1,11 @@
 """Invariants that need no values: fingerprints and sketches of parts and addends add up to those of the whole.
 
-- What an all-gather leaves is what its ranks put in: fingerprints add, in every bit.
+- The result of an all-gather is what its ranks put in: fingerprints add, in every bit.
 - A broadcast leaves one rank's tensor everywhere.
 - Sums of an all-reduce or reduce-scatter, and of gradients over micro-batches and ranks, are those of their addends up
-  to the rounding of any order. Their sketches say so for FP32; 16-bit sums of large tensors round too much to tell.
+  to the rounding of any order. Their sketches say so for FP32; 16-bit sums of large tensors round too much for this.
 - A parameter at the start of a step is what the step before left, or where the trainer went back, what it began with.
-- What a pipeline's stage gets is what the stage before gave, where that holds for most messages of the run.
+- A pipeline stage gets what the stage before gave, if that holds for most messages of the run.
 """
 
 import math
@@ -52,7 +52,7 @@ class _Call:
 
 
 def _collectives(run: Columns) -> list[Broken]:
-    """Return the collectives that `watch` recorded whose outputs are not what went into them."""
+    """Return the collectives recorded by `watch` with outputs that do not follow from their inputs."""
     rows = np.flatnonzero(run.named("kind", *COLLECTIVES) & run.named("axis", "group"))
     calls: dict[tuple[int, ...], _Call] = {}
     for row in rows[np.argsort(run["order"][rows], kind="stable")].tolist():
@@ -69,7 +69,7 @@ def _collectives(run: Columns) -> list[Broken]:
 
 
 def _call(run: Columns, call: _Call, some: int) -> list[Broken]:
-    """Check one collective of which every rank's input was recorded; `some` is one of its rows."""
+    """Check one collective with recorded inputs of all ranks; `some` is one of its rows."""
     op, label = run.name("op", some), run.name("label", some)
     given, got = list(call.given.values()), list(call.got.values())
     wrong: list[int] = []
@@ -144,7 +144,7 @@ def _gradients(run: Columns) -> list[Broken]:
 
 
 def _unlike(run: Columns, addends: list[int], reduced: list[int], factor: float) -> list[int]:
-    """Return the reduced rows that are not a multiple of their addends' sum; a factor of its own may be meant."""
+    """Return the reduced rows that are not a multiple of their addends' sum; a factor of its own may be intended."""
     total = run.sketch[addends].sum(0)
     found = []
     for row in reduced:

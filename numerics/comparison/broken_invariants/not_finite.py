@@ -1,8 +1,8 @@
 """Finds where numbers stop being finite: the first tensor, step and ranks, and whether the baseline's are finite there.
 
-Infinities alone are often meant (masked logits), and so are gradients that overflow under a scaled loss, whose update
-is skipped. What is never meant is weights, moments, or outputs of a run that trains nothing, that hold no numbers: from
-such a step the search goes back to the first tensor of that step.
+Infinities alone are often intended (masked logits), and so are gradients that overflow under a scaled loss and make the
+step skipped. Weights, moments, or outputs of a run that trains nothing must be finite: from a step where they are not
+the search goes back to the first tensor of that step.
 """
 
 import numpy as np
@@ -63,7 +63,7 @@ def _meant(run: Columns, bad: np.ndarray, step: int) -> np.ndarray:
 
 
 def _nan(run: Columns, bad: np.ndarray) -> np.ndarray:
-    """Mark the rows whose values hold something that is not a number, or were not kept."""
+    """Mark the rows with values that are not numbers, or were not kept."""
     found = np.zeros(len(run), bool)
     for row in np.flatnonzero(bad).tolist():
         key = run.values_key(row)

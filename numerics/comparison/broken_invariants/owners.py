@@ -14,9 +14,9 @@ _Copy = tuple[int, str, int]
 def left_to_owners(run: Columns) -> Mask:
     """Return the rows of parameters that a rank without their gradient left as they were while another stepped them.
 
-    With ZeRO-1 by parameters the owner's result comes after the record; the next step's start tells whether it came.
-    Where hooks recorded no gradients of a step, its next start tells alone: all copies are what one had. A trainer that
-    calls `Recorder` records its steps when they are done, so there every copy is compared, unless it records
+    With ZeRO-1 by parameters the owner's result comes after the record; the next step's start shows whether it came.
+    If hooks recorded no gradients of a step, only its next start shows this: all copies are what one had. A trainer
+    that calls `Recorder` records its steps when they are done, so there every copy is compared, unless it records
     starts.
     """
     left = np.zeros(len(run.digest), bool)
@@ -42,7 +42,7 @@ def left_to_owners(run: Columns) -> Mask:
 
 
 def left_unseen(run: Columns) -> tuple[list[int], bool]:
-    """Return the rows left to owners whose next start was not recorded, and whether any other's was."""
+    """Return the rows left to owners without a recorded next start, and whether any other rank's was recorded."""
     begun = {_copy_of(run, row) for row in _rows(run, "param", "init")}
     rows: list[int] = np.flatnonzero(left_to_owners(run)).tolist()
     unseen = [row for row in rows if _next(_copy_of(run, row)) not in begun]

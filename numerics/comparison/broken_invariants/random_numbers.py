@@ -11,7 +11,7 @@ from numerics.comparison.broken import Broken
 from numerics.schema import RANDOM
 
 _MODEL: Final = ("tp", "cp")
-"""Axes whose ranks share sequences: dropout on a copied tensor must drop the same elements on all of them."""
+"""Axes on which ranks share sequences: dropout on a copied tensor must drop the same elements on all of them."""
 
 
 def random_notes(run: Columns) -> tuple[str, ...]:
@@ -35,7 +35,7 @@ def with_draws(run: Columns, broken: Sequence[Broken]) -> list[Broken]:
 
 
 def _drawn_apart(run: Columns, row: int, other: int) -> str:
-    """Return in words that the ranks of two unequal copies draw apart; "" where neither values nor states tell."""
+    """Return in words that the ranks of two unequal copies draw apart; "" if neither values nor states show it."""
     if run.capture.values and _dropped_apart(run, row, other):
         return "each drops other elements of its copy, for they draw random numbers apart"
     states = run.named("tensor", f"{RANDOM}cpu") & run.named("kind", "input")
@@ -103,7 +103,7 @@ def _set_back(run: Columns, rows: np.ndarray, device: str) -> list[str]:
 
 
 def _pairs(run: Columns, rows: np.ndarray, device: str) -> list[str]:
-    """Return the first pair of ranks of each kind that stands wrongly to each other."""
+    """Return the first pair of ranks of each kind with random numbers that do not fit each other."""
     places = np.stack([run[c][rows] for c in ("step", "micro_batch", "pp")], 1)
     told: dict[str, str] = {}
     for place in np.unique(places, axis=0):

@@ -40,7 +40,7 @@ class Question:
 
 
 def ranks_in_words(question: Question, texts: list[str]) -> str:
-    """Return one text for each row as "rank 0: …; rank 1: …"; the first `RANKS_TOLD` stand for all."""
+    """Return one text for each row as "rank 0: …; rank 1: …"; only the first `RANKS_TOLD` are named."""
     run = question.pairs.run
     shown = list(zip(question.rows, texts, strict=True))[:RANKS_TOLD]
     return "; ".join(f"rank {int(run['rank'][row])}: {text}" for row, text in shown)

@@ -1,4 +1,4 @@
-"""Finds the one flipped bit that tells two tensors apart, from their fingerprints or, for signs, their values.
+"""Finds the one flipped bit by which two tensors differ, from their fingerprints or, for signs, their values.
 
 A fingerprint is the sum of key(i)·mix(bits of element i) modulo 2^64 (`numerics.record.digest`), so the difference of
 two is key(i) times the change of one element, if only one changed. The products of all keys with the changes that one
@@ -21,7 +21,7 @@ from numerics.thresholds.comparison import LEAST_FITTED, MAX_ELEMENTS
 from numerics.thresholds.local import LONE_ELEMENT_ULP
 
 _BYTES: Final = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2, "int32": 4, "int16": 2}
-"""Bytes of an element, of formats whose bits the fingerprint mixes in a way that can be undone here."""
+"""Bytes of an element, for formats with bits that the fingerprint mixes in a reversible way."""
 
 _HALF: Final = 2
 """Bytes of a 16-bit element."""
@@ -44,7 +44,7 @@ class Flip:
 
 
 def one_flipped_bit(question: Question) -> Explanation | None:
-    """A rule of `rules.explain`: one element alone differs, by one bit, on each rank whose tensor differs."""
+    """Return the explanation that on each differing rank a single element differs, by one bit; a rule of `rules`."""
     pairs = question.pairs
     texts: list[str] = []
     rounding = False
@@ -100,7 +100,7 @@ def _may_be_rounding(pairs: RowPairs, row: int) -> bool:
 
 
 def flipped_bit(run: Columns, row: int, other: int, right: int) -> Flip | None:
-    """Return which bit of which element differs between a row and a fingerprint; None where more, or none can tell.
+    """Return the bit and element that differ between a row and a fingerprint; None if more differ or it is unclear.
 
     `other` and `right` are the two fingerprints of the row's part of the tensor.
     """
@@ -142,7 +142,7 @@ def _changes(width: int) -> dict[int, int]:
 
 
 def _search(keys: np.ndarray, delta: np.uint64, changes: dict[int, int]) -> tuple[int, int]:
-    """Return the index of the key, and the bit, whose product is the difference; (-1, -1) where there is none."""
+    """Return the index of the key, and the bit, with the difference as their product; (-1, -1) without one."""
     with np.errstate(over="ignore"):
         for change, bit in changes.items():
             hits = np.flatnonzero(keys * np.uint64(change) == delta)

@@ -19,7 +19,7 @@ _OWN: Final = "not reduced: still"
 
 
 def from_elsewhere(question: Question) -> Explanation | None:
-    """The value of another step or tensor, or the rank's own partial: the same bits stand in the replay's capture."""
+    """Return the step or tensor, or the rank's own partial, that has the same bits in the replay's capture."""
     pairs = question.pairs
     if any(pairs.run["numel"][row] < 2 for row in question.rows):
         return None
@@ -59,7 +59,7 @@ def _origin(pairs: RowPairs, row: int) -> tuple[str, str | None] | None:
 
 
 def _partial_origin(pairs: RowPairs, row: int, partial: str) -> tuple[str, str | None]:
-    """Return whose partial a row holds, in words, and the axis over which it was not reduced."""
+    """Return in words the rank of the partial that a row holds, and the axis over which it was not reduced."""
     run, parts = pairs.run, partial.split(",")
     axes = [part.partition("=")[0] for part in parts]
     own = all(f"{axis}={int(run[axis][row])}" in parts for axis in axes if axis in run.ints)

@@ -1,7 +1,7 @@
 """A rule of `rules.explain`: missing, doubled or wrongly weighted addends of the sum that a tensor is.
 
 The replay recorded the addends: the partial of every rank, or the gradient of every micro-batch. They are fitted to the
-difference between the wrong and the right sum; a weight of -1 tells a missing addend, +1 a doubled one.
+difference between the wrong and the right sum; a weight of -1 means a missing addend, +1 a doubled one.
 """
 
 import math
@@ -28,7 +28,7 @@ from numerics.thresholds.report import NAMES_IN_SENTENCE, RANKS_TOLD
 from tracekit.axes import AXES
 
 _PLAIN: Final = {"kv": "tp", "embedding": "pp", "dp_cp": "dp", "micro-batch": "pp"}
-"""Axes of the mesh that other names stand for; accumulating micro-batches is the pipeline's work."""
+"""Other names of axes of the mesh; accumulating micro-batches is the pipeline's work."""
 
 
 def partial_words(partial: str) -> str:

@@ -81,7 +81,7 @@ def narrower_format(run: Columns, found: Found, make: MakeReplay, names: Names) 
 
 
 def _that_can_show(run: Columns, found: Found) -> tuple[str, ...]:
-    """Return the variants of the replay whose first divergence can be the one found: everything before it is equal."""
+    """Return the variants of the replay that can have the first divergence found: everything before it is equal."""
     row = found.rows[0]
     kind, phase = run.name("kind", row), found.divergence.phase
     if kind.startswith("param_grad") or phase == "reduce":

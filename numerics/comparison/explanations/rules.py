@@ -76,7 +76,7 @@ RULES: Final[tuple[Callable[[Question], Explanation | None], ...]] = (
     plus_constant,
     few_indices,
 )
-"""Rules in the order in which they are tried: relations that equal bits prove come before those that fits suggest."""
+"""Rules in the order in which they are tried: relations proved by equal bits come before relations from fits."""
 
 
 def _first_answer(question: Question) -> Explanation | None:
@@ -96,7 +96,7 @@ def _rounding_only(pairs: RowPairs, rows: Sequence[int]) -> Explanation | None:
 
 
 def by_collective(found: Found, owner: Columns) -> Explanation | None:
-    """Return that a reduction is missing or doubled, where a collective stands unmatched before the divergence.
+    """Return that a reduction is missing or doubled, if there is an unmatched collective before the divergence.
 
     `owner` is the capture that holds the collective's row: the replay's where the run lacks it.
     """

@@ -186,7 +186,7 @@ def _shifted(pairs: RowPairs, rows: Sequence[int], shift: float) -> bool:
 
 
 def _sketch_of_ones(pairs: RowPairs, row: int) -> np.ndarray:
-    """Return the sketch of a row whose elements are all 1, (SKETCH,) float64."""
+    """Return the sketch of a row of ones, (SKETCH,) float64."""
     text = pairs.run.name("boxes", row)
     if not text:
         return np.ones(SKETCH)

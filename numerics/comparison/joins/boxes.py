@@ -11,7 +11,7 @@ from tracekit.errors import InputError
 
 @lru_cache(maxsize=1 << 16)
 def is_whole(shape: str, boxes: str) -> bool:
-    """Return whether the one box is the whole tensor. InputError where the shape is none."""
+    """Return whether the one box is the whole tensor. InputError if the shape is invalid."""
     try:
         return boxes == ",".join(f"0+{n}" for n in parse_shape(shape))
     except ValueError as error:

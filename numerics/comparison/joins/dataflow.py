@@ -44,7 +44,7 @@ def slots(run: Columns) -> Keys:
 
 
 def layer_of(name: str) -> int:
-    """Return the first number that stands alone in a dotted name, -1 where there is none."""
+    """Return the first part of a dotted name that is a number, -1 without one."""
     found = _LAYER.search(f".{name}")
     return int(found[1]) if found and len(found[1]) <= MAX_LAYER_DIGITS else -1
 

@@ -1,6 +1,6 @@
 """Linear relations between a wrong tensor and right ones: factor, missing or doubled addend, constant shift.
 
-The vectors stand for tensors: the values where they were kept, else the sketches, which are linear too. Callers give
+The vectors represent tensors: the values if they were kept, else the sketches, which are linear too. Callers give
 the tolerance, so that no relation is claimed that rounding could have made.
 """
 
@@ -104,7 +104,7 @@ def named_factor(
 def _matching(
     value: float, tolerance: float, targets: Iterator[tuple[str, str, float]]
 ) -> dict[str, list[str]]:
-    """Return the names of sizes whose target the value equals, by the target's words."""
+    """Return the names of sizes with a target equal to the value, by the target's words."""
     fits: dict[str, list[str]] = {}
     for name, words, target in targets:
         if near(value, target, tolerance):

@@ -1,4 +1,4 @@
-"""Axes of the mesh: their sizes, and the one along which ranks that differ stand apart from the others."""
+"""Axes of the mesh: their sizes, and the axis that separates differing ranks from the others."""
 
 import numpy as np
 
@@ -16,7 +16,7 @@ def axis_sizes(run: Columns) -> dict[str, int]:
 
 
 def plain_axis(run: Columns, axis: str) -> str:
-    """Return the mesh axis that a collective's axis stands for: dp_cp is dp, or cp where dp is 1."""
+    """Return the mesh axis of a collective's axis: dp_cp is dp, or cp if dp is 1."""
     if axis == "kv":
         return "tp"
     if axis == "embedding":
@@ -41,7 +41,7 @@ def group_axis(run: Columns, row: int) -> str | None:
 
 
 def odd_axis(run: Columns, table: RowTable, rows: Ints) -> str | None:
-    """Return the axis along which the ranks that differ stand apart from those that hold the same tensor correctly."""
+    """Return the axis that separates the differing ranks from the ranks that hold the same tensor correctly."""
     row = int(rows[0])
     slot = (run["step"] == run["step"][row]) & (run["phase"] == run["phase"][row]) & (table.match >= 0)
     slot &= run["kind"] == run["kind"][row]

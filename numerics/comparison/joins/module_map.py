@@ -39,7 +39,7 @@ def module_map(
 def _cell(
     run: Columns, table: TensorTable, key: tuple[int, int, int], entries: Ints, unexplained: np.ndarray
 ) -> Cell:
-    """Return the cell of a (module, step, phase), whose tensors are the entries of the table."""
+    """Return the cell of a (module, step, phase); its tensors are the entries of the table."""
     wrong = entries[table.status[entries] == Status.DIFFERENT]
     sizes = table.relative[wrong][np.isfinite(table.relative[wrong])]
     return Cell(

@@ -1,4 +1,4 @@
-"""Rows of a run paired with those of its replay, and the vectors that stand for them: values, else sketches."""
+"""Rows of a run paired with rows of its replay, and the vectors that represent them: values, else sketches."""
 
 import math
 from collections.abc import Sequence

@@ -19,8 +19,7 @@ class RowTable:
     """Rows of a run against its replay's.
 
     `match` is the replay's row for each row of the run, -1 where there is none; `status` compares the two. `missing`
-    are rows of collectives that only the replay has, `extra` those that only the run has, where both record
-    collectives.
+    are rows of collectives that only the replay has, `extra` rows that only the run has, if both record collectives.
     """
 
     status: Ints
@@ -35,7 +34,7 @@ class RowTable:
 
     @property
     def different(self) -> Ints:
-        """Rows whose bits differ from the replay's, signs of zeros apart."""
+        """Return the rows with bits that differ from the replay's, signs of zeros apart."""
         return np.flatnonzero(self.status == Status.DIFFERENT)
 
 

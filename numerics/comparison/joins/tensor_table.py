@@ -60,7 +60,7 @@ class _Side:
 
 
 def _located(run: Columns) -> Ints:
-    """Return micro-batch and data-parallel rank as one number where boxes do not tell them apart, -1 elsewhere."""
+    """Return micro-batch and data-parallel rank as one number where boxes do not separate them, -1 elsewhere."""
     codes = run["global_shape"] * (1 << 32) + run["boxes"]
     unique, inverse = np.unique(codes, return_inverse=True)
     texts = [(run.names.text(int(c >> 32)), run.names.text(int(c & 0xFFFFFFFF))) for c in unique]

@@ -21,7 +21,7 @@ _SEED: Final = (
 
 
 def other_baseline(case: Case, other: str) -> Decision | None:
-    """Leave a case open whose gradients are not the baseline's where already the model's outputs are not."""
+    """Return an open decision if gradients differ from the baseline's and the model's outputs already do; else None."""
     tensors, number = case.tensors, case.run.names.number
     if tensors is None or case.apart is not None or case.baseline is None:
         return None

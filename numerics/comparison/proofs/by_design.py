@@ -1,8 +1,8 @@
-"""What differs by design where a batch is split otherwise: statistics over a batch, and buffers that each rank keeps.
+"""Differences by design if a batch is split differently: statistics over a batch, and buffers that each rank keeps.
 
 Neither order of sums nor a bug makes such runs differ, so neither word is said: the verdict is `undecided`, and names
 what computes over the batch, and the remedy. `watch(config={"layout": {"batch_statistics": "local"}})` declares that
-each rank and micro-batch is meant to take its own; what is left is then judged as in any other run.
+each rank and micro-batch takes its own; the rest is then judged as in any other run.
 """
 
 from collections import Counter

@@ -26,8 +26,8 @@ _KINDS = {"module": ("forward", "backward"), "gradient": ("reduce",), "update": 
 def decide_locally(case: Case, proof: LocalProof, baseline: LocalProof | None = None) -> Decision:
     """Return the decision on a comparable case by its local proof.
 
-    `baseline` is the baseline's own proof, where the answer needs it: of one that drew other random numbers
-    (`case.apart`), or to whose gradients a loss beside the model's output may add.
+    `baseline` is the baseline's own proof, if the answer needs it: the baseline drew other random numbers
+    (`case.apart`), or a loss in addition to the model's output may contribute to its gradients.
     """
     wrong = first_wrong(proof)
     if wrong is not None and not broken_before(case, wrong):
@@ -76,7 +76,7 @@ def _other_loss(case: Case, proof: LocalProof, baseline: LocalProof | None) -> s
 
 
 def _unplaced(proof: LocalProof) -> Decision:
-    """Leave a case open in which pieces of an input lie nobody knows where."""
+    """Return the open decision on a case in which the places of an input's pieces are unknown."""
     return Decision(
         "undecided",
         "none",
@@ -215,7 +215,7 @@ def local_notes(proof: LocalProof) -> tuple[str, ...]:
 
 
 def _loss_scale(proof: LocalProof) -> list[str]:
-    """Say how the recorded gradients of the output stand to those of the given loss function."""
+    """Return in words how the recorded gradients of the output relate to those of the given loss function."""
     found = sorted(set(proof.loss_factors.values()))
     if not found:
         return []

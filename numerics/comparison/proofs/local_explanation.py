@@ -47,7 +47,7 @@ def reason_of(wrong: LocalCheck) -> str:
 
 
 def divergence_of(run: Columns, wrong: LocalCheck, proof: LocalProof) -> Divergence:
-    """Return where the blamed check stands in the run."""
+    """Return the place of the blamed check in the run."""
     if wrong.rows:
         return at_row(
             run, wrong.rows, "an order of its recorded inputs was sought, and none gives its output"
@@ -74,7 +74,7 @@ def divergence_of(run: Columns, wrong: LocalCheck, proof: LocalProof) -> Diverge
 
 
 def _axis(run: Columns, wrong: LocalCheck) -> str | None:
-    """Return the axis that the relation names: that of the addends, or one whose size is the factor."""
+    """Return the axis that the relation names: the axis of the addends, or the axis with the factor as its size."""
     sizes = axis_sizes(run)
     judged = wrong.check.judged
     if judged.how == ADDENDS or judged.apart:

@@ -57,7 +57,7 @@ def _loss_scale(proof: LocalProof) -> tuple[str, ...]:
 
 
 def _scale(proof: LocalProof) -> list[str]:
-    """Return that gradients are scaled otherwise than the given loss, or than a mean, by how much, or by a clip."""
+    """Return how gradients are scaled compared with the given loss or a mean: the factor, or a clip."""
     found = []
     factors = sorted({factor for factor in proof.loss_factors.values() if factor != 1})
     if factors:

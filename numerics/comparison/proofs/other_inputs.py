@@ -53,7 +53,7 @@ def same_data(run: Columns, baseline: Columns | None) -> str | None:
 def _sequences(recorded: RecordedRun, step: int, name: str) -> Counter[bytes] | None:
     """Return the sequences of an integer input, put together from the pieces of all ranks; None where unknown.
 
-    A copy counts once. Pieces whose place in the sequence was not recorded leave the sequences unknown.
+    A copy counts once. Pieces without a recorded place in the sequence leave the sequences unknown.
     """
     found: Counter[bytes] = Counter()
     total = 0

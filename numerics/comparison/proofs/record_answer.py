@@ -51,7 +51,7 @@ def answer_by_records(case: Case) -> tuple[Decision, LocalProof] | None:
 
 
 def _beside(case: Case, proof: LocalProof) -> tuple[Decision, LocalProof] | None:
-    """Return the decision on a run whose records hold nothing wrong, by those of its baseline."""
+    """Return the decision on a run without errors in its records, by the records of its baseline."""
     baseline = case.baseline
     beside = None if baseline is None else prove_records(baseline)
     if baseline is None or beside is None:

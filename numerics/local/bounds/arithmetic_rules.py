@@ -28,7 +28,7 @@ _MONOTONE: Final = (
 )
 _STEADY: Final = ("sin", "cos", "abs", "clamp", "clamp_min", "clamp_max")
 _STEPS: Final = 4
-"""Roundings of a logarithm of a sum of exponentials whose size does not depend on the values."""
+"""Roundings of a logarithm of a sum of exponentials that do not depend on the values."""
 _SCATTERS: Final = ("index_put", "_unsafe_index_put", "index_add", "scatter_add", "embedding_dense_backward")
 
 
@@ -140,7 +140,7 @@ def _power(func: Any, x: Any, power: Any) -> Any:
 
 @rule("sum", "mean", "cumsum")
 def _sum(func: Any, x: Bounded, *args: Any, **named: Any) -> Any:
-    """Add up in any order: n-1 additions, each of which rounds no more than the sum of magnitudes."""
+    """Return the sum in any order: n-1 additions that each round no more than the sum of magnitudes."""
     named.pop("dtype", None)
     value = func(x.value, *args, **named)
     dtype = format_of(func, (x, *args), named)

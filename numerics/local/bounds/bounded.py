@@ -87,7 +87,7 @@ class Bounded(torch.Tensor):
     def __torch_function__(
         cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Let `FUNCTIONS` stand in for functions whose kernels round otherwise than their parts do."""
+        """Use `FUNCTIONS` for functions with kernels that round differently from their parts."""
         stand_in = FUNCTIONS.get(func)
         if stand_in is not None:
             return stand_in(*args, **(kwargs or {}))
@@ -188,7 +188,7 @@ def _kind_of(item: Any) -> Any:
 
 
 def _format_of(func: Any, args: Any, named: Any) -> torch.dtype:
-    """Return the format that torch's own shape inference tells, else that of the first bounded argument.
+    """Return the format from torch's own shape inference, else that of the first bounded argument.
 
     Not every operator has a meta kernel, and some have no floating-point result.
     """

@@ -1,4 +1,4 @@
-"""Functions on bounded tensors that have several formulas: the one with the most roundings stands for all."""
+"""Functions on bounded tensors that have several formulas: the one with the most roundings is used."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, Final
@@ -19,7 +19,7 @@ def silu(x: torch.Tensor, inplace: bool = False) -> torch.Tensor:
 def recurrent(whole: Callable[..., Any], packed: Callable[..., Any], batch_sizes: int) -> Callable[..., Any]:
     """Return a recurrent layer written out step by step: torch's own works in place, on tensors that it reshapes.
 
-    `packed` is asked for sequences of several lengths, whose argument number `batch_sizes` is a tensor.
+    `packed` is used for sequences of several lengths: their argument number `batch_sizes` is a tensor.
     """
 
     def layer(*args: Any, **named: Any) -> Any:
@@ -35,7 +35,7 @@ _RECURRENT: Final[Mapping[str, tuple[str, str, int]]] = {
     "rnn_tanh": ("rnn_tanh_input", "rnn_tanh_data", 2),
     "rnn_relu": ("rnn_relu_input", "rnn_relu_data", 2),
 }
-"""By function of torch: its decompositions for equal and for several lengths, and what tells them apart."""
+"""By function of torch: its decompositions for equal and for several lengths, and the argument that separates them."""
 
 FUNCTIONS[functional.silu] = silu
 for _name, (_whole, _packed, _at) in _RECURRENT.items():

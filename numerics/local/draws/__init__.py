@@ -1,1 +1,1 @@
-"""Random numbers of a forward: which elements were dropped, who draws, and which ranks draw apart."""
+"""Random numbers of a forward: which elements were dropped, which modules draw, and which ranks draw apart."""

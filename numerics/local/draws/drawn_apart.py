@@ -37,7 +37,7 @@ def _named(state: RecordedStep, place: Place, check: Check) -> Check:
 
 
 def _drawn_apart(state: RecordedStep, place: Place, tensor: str) -> str:
-    """Return in words that two ranks drew apart for their copies of an output; "" where nothing tells."""
+    """Return in words that two ranks drew apart for their copies of an output; "" if nothing shows it."""
     recorded = state.recorded
     rows = recorded.of_place(recorded.rows(state.step, "forward", "activation", tensor), place)
     states = {

@@ -30,9 +30,9 @@ Recorded = Callable[[str, int, tuple[int, ...]], list[Reading]]
 class Dropped:
     """What one call of a dropout layer dropped, of its first elements.
 
-    `kept` and `told` are (elements,) bool: which the output holds, and which were not zero before, so that they tell.
-    `chance` is the layer's p, `elements` how many the whole output has. `replayed` says that the recorded state of the
-    generator draws the same.
+    `kept` and `told` are (elements,) bool: the elements in the output, and the elements that were not zero before and
+    therefore show whether they were dropped. `chance` is the layer's p, `elements` the number of the whole output.
+    `replayed` says that the recorded state of the generator draws the same.
     """
 
     tensor: str
@@ -48,7 +48,7 @@ class Dropped:
 class DropoutMasks:
     """Hooks on the dropout layers of a model for one forced pass; `found` holds what each call dropped in the run.
 
-    `judged` names the layers whose outputs are judged whatever generator they drew from.
+    `judged` names the layers with outputs that are judged for any generator they drew from.
     """
 
     def __init__(self, recorded: Recorded) -> None:

@@ -15,7 +15,7 @@ from numerics.thresholds.local import DRAWN_NUMBER
 
 
 class GeneratorUse:
-    """Hooks on all modules for one forward; `drawing` names those during whose own code the CPU's generator moved.
+    """Hooks on all modules for one forward; `drawing` names modules with own code that moved the CPU's generator.
 
     `chances` gives by module, where `counts`, the decimal logarithm of the chance that another state of it gives the
     same numbers.
@@ -66,7 +66,7 @@ class GeneratorUse:
 
 
 class _Draws(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch's is untyped
-    """Tells of each operator that draws the chance, as a logarithm, that another draw gives the same numbers."""
+    """Reports for each drawing operator the chance, as a logarithm, that another draw gives the same numbers."""
 
     def __init__(self, tell: Callable[[float], None]) -> None:
         super().__init__()  # type: ignore[no-untyped-call] # as above
@@ -75,7 +75,7 @@ class _Draws(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch's is u
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Let an operator run, and tell what it drew."""
+        """Run an operator, and report what it drew."""
         made = func(*args, **(kwargs or {}))
         if torch.Tag.nondeterministic_seeded in func.tags:
             first = made[0] if isinstance(made, tuple | list) else made

@@ -70,7 +70,7 @@ def check_collectives(
 
 
 def _judged(recorded: RecordedRun, call: Recorded, learned: LearnedOrders) -> tuple[Judged, tuple[int, ...]]:
-    """Judge the outputs of a call; the worst stands for all, with the rows of the ranks that hold it."""
+    """Return the judgement of the worst output of a call, with the rows of the ranks that hold it."""
     every = tuple(call.got.values())
     given = [recorded.local(call.given[rank]) for rank in call.group if rank in call.given]
     parts = [part for part in given if part is not None]

@@ -54,7 +54,7 @@ def check_added(
 
 
 def check_copies(state: RecordedStep) -> list[LocalCheck]:
-    """Return a check for each parameter whose copies were equal, and were stepped by unequal gradients."""
+    """Return a check for each parameter with equal copies that were stepped by unequal gradients."""
     told = "ranks hold equal copies of the weight, and each steps its own by another gradient"
     return [
         LocalCheck(
@@ -127,7 +127,7 @@ def _all_judged(
     scale: Scale,
     learned: LearnedOrders,
 ) -> list[LocalCheck]:
-    """Return how each gradient stands to the scaled sum of what the backwards added."""
+    """Return the judgement of each gradient against the scaled sum of what the backwards added."""
     found: list[LocalCheck] = []
     tried = 0
     for name, grad in recorded.items():
@@ -165,7 +165,7 @@ def _by_value(
 ) -> list[LocalCheck] | None:
     """Return the checks of gradients that were clipped by value; None where no one limit explains them all.
 
-    What stands at the limit must have been as large at least, with its sign; the rest is judged as ever.
+    Elements at the limit must have been at least as large, with the same sign; the rest is judged as usual.
     """
     limit = max(float(grad.abs().max()) for grad in recorded.values() if grad.numel())
     at = {name: grad.abs() == limit for name, grad in recorded.items()}
@@ -246,7 +246,7 @@ def _not_cleared(
 def _judged(
     state: RecordedStep, name: str, grad: torch.Tensor, total: Sum, scale: Scale, learned: LearnedOrders
 ) -> tuple[Judged, tuple[int, ...]]:
-    """Return how one reduced gradient stands, and the ranks whose copies are wrong where copies are unequal."""
+    """Return the judgement of one reduced gradient, and the ranks with wrong copies if copies are unequal."""
     copies = state.gradient_copies(f"{name}.grad", tuple(grad.shape))
     if copies:
         return judge_copies(copies, total, scale, learned)

@@ -34,7 +34,7 @@ class LearnedOrders:
     ) -> bool:
         """Return whether the learned order, or any if none is learned yet, gives `out` in every bit.
 
-        `made` returns the whole result for one way to add the `count` ranks' tensors; `name` tells of the calls.
+        `made` returns the whole result for one way to add the `count` ranks' tensors; `name` names the calls.
         `only_found` says nothing of calls without an order: they are one reading among others.
         """
         if not only_found:

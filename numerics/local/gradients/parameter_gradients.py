@@ -90,7 +90,7 @@ def solve_scale(
 
 
 def judge_gradient(recorded: torch.Tensor, total: Sum, scale: Scale, learned: LearnedOrders) -> Judged:
-    """Return how a recorded gradient stands to the scaled sum: equal in some order, within the bound, or beyond it."""
+    """Return the judgement of a recorded gradient by the scaled sum: equal in some order, within its bound, or not."""
     if _in_some_order(recorded, total, scale, learned):
         return Judged(Standing.EQUAL, 0.0, 0, recorded.numel(), 1.0)
     adding = (len(total.value) + FUNCTION_ROUNDINGS) * unit(recorded.dtype) * total.size
@@ -184,7 +184,7 @@ def _shares(total: Sum) -> tuple[dict[Place, torch.Tensor], dict[Place, torch.Te
 
 
 def share_held(recorded: torch.Tensor, total: Sum, scale: Scale) -> int | None:
-    """Return the data-parallel rank whose share alone a gradient holds, however scaled; None where it holds others."""
+    """Return the data-parallel rank if a gradient holds only its share, with any scale; None if it holds others."""
     by_rank, _ = _shares(total)
     weights = _weights(recorded, list(by_rank.values()), scale)
     if weights is None or len(by_rank) == 1:
@@ -218,10 +218,10 @@ def _weights(recorded: torch.Tensor, shares: Sequence[torch.Tensor], scale: Scal
 
 
 def _in_words(weights: Sequence[tuple[Place, float]], *, fitted: bool) -> str:
-    """Say which shares count otherwise than once.
+    """Return in words which shares do not count exactly once.
 
-    Where most shares that count do so alike, that is once: the factor common to all gradients may be solved from wrong
-    ones. Where it was `fitted` and no most count alike, nothing says what is once, and nothing is told.
+    If most shares count equally, that is once: the factor common to all gradients may be solved from wrong ones. If it
+    was `fitted` and there is no such majority, "once" is undefined, and the text is empty.
     """
     held = sorted(w for _, w in weights if abs(w) > ADDEND_MISFIT)
     middle = held[len(held) // 2] if held else 0.0

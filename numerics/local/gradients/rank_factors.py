@@ -30,9 +30,9 @@ Pick = Callable[[torch.Tensor], torch.Tensor]
 def judge_copies(
     copies: Copies, total: Sum, scale: Scale, learned: LearnedOrders
 ) -> tuple[Judged, tuple[int, ...]]:
-    """Return how unequal copies of a gradient stand to the scaled sum, and the ranks of those that are wrong.
+    """Return the judgement of unequal copies of a gradient by the scaled sum, and the ranks of the wrong copies.
 
-    The first wrong copy stands for all. Copies that are all right within rounding stand as the worst of them.
+    The judgement is that of the first wrong copy; if all copies are right within rounding, that of the worst.
     """
     judged = [judge_gradient(copy, total, scale, learned) for _, copy in copies]
     wrong = [n for n, one in enumerate(judged) if one.standing == Standing.BEYOND]

@@ -48,9 +48,9 @@ def sum_of(parts: Sequence[torch.Tensor], weights: Sequence[float]) -> torch.Ten
 def repair(
     parts: Sequence[torch.Tensor], out: torch.Tensor, names: Sequence[str], scale: float
 ) -> Repair | None:
-    """Return what is wrong with `out`, which ought to be `scale` times the sum of the parts; None where nothing fits.
+    """Return what is wrong with `out`, which should be `scale` times the sum of the parts; None where nothing fits.
 
-    `names` says whose each part is. A relation that is not the only one of its kind is not told.
+    `names` says which rank each part is of. A relation that is not the only one of its kind is not returned.
     """
     own = [name for name, part in zip(names, parts, strict=True) if same_bits(part, out)]
     if len(own) == 1 and out.numel() >= LEAST_FITTED:
@@ -66,7 +66,7 @@ def repair(
 def flipped_bit(
     right: torch.Tensor, out: torch.Tensor, parts: Sequence[torch.Tensor], scale: float
 ) -> str | None:
-    """Return which bit of which element is turned, where all other elements are right within rounding."""
+    """Return the flipped bit and its element in words, if all other elements are right within rounding."""
     size = sum_of([part.abs() for part in parts], [1.0] * len(parts)) * abs(scale)
     allowed = (len(parts) + SUM_ROUNDINGS) * unit(out.dtype) * size + unit(out.dtype) * right.abs()
     wrong = ~((out.double() - right).abs() <= allowed)

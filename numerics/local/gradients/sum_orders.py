@@ -131,7 +131,7 @@ def _along(ranks: Sequence[int], parts: Parts) -> torch.Tensor:
 
 
 def _in_pieces(sums: Sequence[torch.Tensor], out: torch.Tensor) -> bool:
-    """Return whether `out` consists of few pieces, each of which is one of `sums` in every bit."""
+    """Return whether `out` consists of few pieces that each equal one of `sums` in every bit."""
     fits = torch.stack([_equal(total, out) for total in sums])  # (starts, elements)
     count = out.numel()
     most = max(len(sums), count // LEAST_PIECE)

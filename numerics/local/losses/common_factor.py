@@ -1,7 +1,7 @@
 """A factor that all gradients of a run share, and that no convention explains: averaged twice, reduced twice.
 
 Trainers divide by ranks or micro-batches before the backward (in the loss) or after it, and clip by a factor that is
-another in each step. How much of the division the loss has done stands in the gradients that it sent back.
+another in each step. The gradients that the loss sent back show how much of the division it has done.
 """
 
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ _SETTLED = (
     "intended, put it into the loss"
 )
 _ACCUMULATED = "micro-batches"
-"""A size by which many trainers do not divide, and mean it: a factor of it is told, and no doubt."""
+"""A size by which many trainers do not divide on purpose: a factor of it is reported, and is no doubt."""
 
 _TIMES = "times a mean's"
 
@@ -37,10 +37,10 @@ _UNSCALED = (
 
 @dataclass(frozen=True)
 class _Share:
-    """A step's factor of the gradients, and how many times those of a mean they are; `known` where the loss told.
+    """A step's factor of the gradients, and how many times those of a mean they are; `known` if the loss shows it.
 
-    `fitted` says that nothing names the factor, as a clip's; `norm` is that of all gradients (None where unknown);
-    `summed` that the loss counts each position once, and is no mean.
+    `fitted` says that nothing names the factor, as for a clip; `norm` is the norm of all gradients (None if unknown);
+    `summed` says that the loss counts each position once, and is not a mean.
     """
 
     factor: float
@@ -81,7 +81,7 @@ class CommonFactor:
         loss_factor: float | None = None,
         norm: float | None = None,
     ) -> None:
-        """Add a step whose gradients are `scale` times their sum; `weights` are those of the loss by place.
+        """Add a step with gradients that are `scale` times their sum; `weights` are those of the loss by place.
 
         `loss_factor` is how many times the gradient of a given loss function the recorded one is.
         """
@@ -144,7 +144,7 @@ class CommonFactor:
         )
 
     def _named(self, shares: Sequence[_Share]) -> str:
-        """Return of which sizes of the run the factor is made in every step, in words; else ""."""
+        """Return in words the sizes of the run that make up the factor in every step; else ""."""
         sizes = {name: size for name, size in self.sizes.items() if size > 1}
         for count in range(1, len(sizes) + 1):
             for names in combinations(sizes, count):
@@ -225,7 +225,7 @@ def _steady(factors: Sequence[float]) -> bool:
 
 
 def _sentence(one: _Share, named: str) -> str:
-    """Return what the gradients are beside their sum, and beside a mean where the loss told that."""
+    """Return how the gradients relate to their sum, and to a mean if the loss shows that."""
     made = f" ({'' if one.beside > 1 else '1 / '}{named})" if named else ""
     beside = "their sum over micro-batches and ranks" if one.many else "the gradients of a mean of the loss"
     how = "divided more than once" if one.share < 1 else "added up without being divided"

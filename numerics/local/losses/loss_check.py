@@ -99,7 +99,7 @@ def _run(
 
 
 def _gradient(one: _Made, factor: float) -> Judged:
-    """Return how a recorded gradient stands to `factor` times the computed one."""
+    """Return the judgement of a recorded gradient by `factor` times the computed one."""
     if factor == 1 and same_bits(one.grad, one.recorded.tensor):
         return Judged(Standing.EQUAL, elements=one.grad.numel())
     if not isinstance(one.bounded, Bounded):

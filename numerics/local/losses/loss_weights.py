@@ -1,4 +1,4 @@
-"""What a run's loss makes of its positions, where no loss function is given: told, or doubted where it is no mean."""
+"""How a run's loss weighs its positions if no loss function is given: reported, or doubted if it is not a mean."""
 
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -33,7 +33,7 @@ SETTLED: Final = (
 
 @dataclass
 class LossWeights:
-    """What was read of the positions' weights: in words, and what of it is meant or a bug; the first step's of each."""
+    """What was read from the positions' weights, in words, and the doubts about it; the first step with each."""
 
     told: list[str] = field(default_factory=list)
     doubts: list[Doubt] = field(default_factory=list)
@@ -48,10 +48,10 @@ def weights_by_place(state: RecordedStep) -> dict[Place, Weights]:
 def read_weights(
     state: RecordedStep, scale: Scale | None, read: dict[Place, Weights], into: LossWeights
 ) -> None:
-    """Add what the positions of a step count in its loss, where that is a cross entropy of the model's output.
+    """Add how much the positions of a step count in its loss, if that is a cross entropy of the model's output.
 
-    `read` are their weights by place, `scale` is the factor from the sums of gradients to those that the optimiser
-    saw; None where it is not known.
+    `read` are their weights by place, `scale` is the factor from the sums of gradients to the gradients at the
+    optimiser; None if it is not known.
     """
     places = state.recorded.places(state.step)
     counted = {place: one for place, one in read.items() if one.count}

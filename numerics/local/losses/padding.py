@@ -1,4 +1,4 @@
-"""Where padding stands in recorded sequences: what a mask leaves out, or one id that ends (or begins) many of them."""
+"""Padding in recorded sequences: positions that a mask leaves out, or one id that ends (or begins) many sequences."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -61,7 +61,7 @@ def shows_padding(inputs: Inputs) -> bool:
 
 
 def _ids(inputs: Inputs) -> list[torch.Tensor]:
-    """Return the whole numbers by sequence and position that may be ids of words, those that vary most first."""
+    """Return the whole numbers by sequence and position that may be ids of words, the most varied first."""
     found = [
         value
         for name, value in inputs.items()
@@ -121,8 +121,8 @@ def runs_of(ids: torch.Tensor, token: int) -> torch.Tensor:
 def repeated_id(ids: torch.Tensor) -> int | None:
     """Return the id that ends or starts sequences in runs longer than chance makes them; None without one.
 
-    Chance repeats an id as often as it stands among the other positions. An id that runs within sequences as well (a
-    space, a silence) is none.
+    Chance repeats an id as often as it occurs among the other positions. An id that also runs within sequences (a
+    space, a silence) does not count.
     """
     best, found = PADDING_BY_CHANCE, None
     for token in torch.unique(torch.cat([ids[:, 0], ids[:, -1]])).tolist():

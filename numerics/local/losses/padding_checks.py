@@ -1,4 +1,4 @@
-"""Padding in a run's sequences: whether it counts in the loss and whether words see it, or that no record tells."""
+"""Padding in a run's sequences: whether it counts in the loss and whether words see it, as far as records show."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -32,7 +32,7 @@ Places = Mapping[Place, Padding]
 
 @dataclass
 class PaddingChecks:
-    """What was found of padding, of the first step that has any: doubts, what no record tells, and what was read."""
+    """What was found about padding in the first step that has any: doubts, open questions, and what was read."""
 
     doubts: list[Doubt] = field(default_factory=list)
     unseen: set[str] = field(default_factory=set)
@@ -63,7 +63,7 @@ class PaddingChecks:
         self._unweighed(state, others, set(weights))
 
     def _counted(self, step: int, one: Padding, counted: int, *, declared: bool) -> None:
-        """Tell how many positions of padding count, by the weights of positions in the loss."""
+        """Add how many positions of padding count, by the weights of positions in the loss."""
         if not counted:
             self.told.append(f"padding: none of it (id {one.token}) counts in the loss of step {step}")
         elif declared:
@@ -77,7 +77,7 @@ class PaddingChecks:
             self.doubts.append(Doubt(text, SETTLED))
 
     def _seen(self, state: RecordedStep, found: Places) -> None:
-        """Tell whether words see padding that no mask leaves out; of the first place that has such."""
+        """Add whether words see padding that no mask leaves out; for the first place that has such."""
         mask = next((one.mask for one in found.values() if one.mask), "")
         place = next((place for place, one in found.items() if one.seen), None)
         if place is None:
@@ -96,7 +96,7 @@ class PaddingChecks:
             self.unseen.add(f"padding: no mask leaves out {one.words} of {where}, and words may see them")
 
     def _unweighed(self, state: RecordedStep, found: Places, weighed: set[Place]) -> None:
-        """Tell whether padding counts where no weights of positions are known: by labels, or by the loss itself.
+        """Add whether padding counts if no weights of positions are known: by labels, or by the loss itself.
 
         The loss of the places `weighed` is one of whole sequences.
         """

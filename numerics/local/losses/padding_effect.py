@@ -1,4 +1,4 @@
-"""Whether what stands at positions of padding reaches a model's other outputs: it is changed, and the model runs again.
+"""Whether the values at positions of padding reach a model's other outputs: they are changed, and the model runs again.
 
 The change is made to the embeddings of words, not to their ids, from which models make masks of their own.
 """

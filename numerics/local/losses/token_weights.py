@@ -71,7 +71,7 @@ def weights_of(logits: torch.Tensor, grad: torch.Tensor) -> Weights | None:
 
 
 def _rows(logits: torch.Tensor, grad: torch.Tensor, precision: float) -> tuple[torch.Tensor, bool]:
-    """Return the weights of rows, and whether all whose label is uncertain enough to tell have the form."""
+    """Return the weights of rows, and whether all rows with a sufficiently uncertain label have the form."""
     used = grad.abs().amax(-1) > 0
     apart = logits.softmax(-1)
     label = grad.argmin(-1, keepdim=True)
@@ -99,7 +99,7 @@ def unequal_shares(places: Mapping[Part, Weights]) -> str:
 
 
 def _mean_of_means(places: Mapping[Part, Weights], typical: Mapping[Part, float], precision: float) -> str:
-    """Return of which means the loss is a mean, where each of them counts alike though it holds other positions."""
+    """Return in words the means that the loss averages, if each counts equally but has another number of positions."""
     by: dict[str, Callable[[Part], Part]] = {
         "micro-batches of each rank": lambda p: p,
         "data-parallel ranks": lambda p: (p[0], -1, -1),
@@ -134,8 +134,8 @@ def _where(part: Part, *, several: bool) -> str:
 def divisor(places: Mapping[Any, Weights], factors: Sequence[float]) -> str:
     """Return in words that the loss is divided by all positions though some do not count; else "".
 
-    `factors` are those that the trainer may apply to gradients afterwards (averages over ranks); the one that makes the
-    weights add up to 1 tells a mean over the positions that count.
+    `factors` are factors that the trainer may apply to gradients afterwards (averages over ranks); the factor that
+    makes the weights add up to 1 shows a mean over the positions that count.
     """
     counted = sum(one.count for one in places.values())
     every = sum(one.rows.numel() for one in places.values())

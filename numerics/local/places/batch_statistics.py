@@ -65,7 +65,7 @@ class _Run:
 def batch_statistics(state: RecordedStep, place: Place, held: Tensors, loss: Loss | None) -> BatchStatistics:
     """Return what the model, and the loss where given, compute over the batch of a place.
 
-    Where the model cannot run so (other sizes of inputs, or FP64), its layers of batch normalisation tell.
+    If the model cannot run like this (other sizes of inputs, or FP64), its layers of batch normalisation decide.
     """
     try:
         args, kwargs = model_inputs(state, place)
@@ -184,7 +184,7 @@ def _gave(run: _Run, name: str, _module: nn.Module, _given: Any, output: Any) ->
 
 
 def _compared(model: nn.Module, same: _Run, other: _Run) -> BatchStatistics | None:
-    """Return what changed for the sequences that stayed; None where that cannot be told."""
+    """Return what changed for the sequences that stayed; None if that is unknown."""
     drew_alike = same.drawn is not None and other.drawn is not None and torch.equal(same.drawn, other.drawn)
     if [s[:2] for s in same.seen] != [s[:2] for s in other.seen] or not drew_alike:
         return None

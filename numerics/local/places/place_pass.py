@@ -116,7 +116,7 @@ def _numbered(checks: list[Check]) -> list[tuple[_Key, Check]]:
 
 
 def _computed(walk: PlaceWalk) -> dict[_Key, torch.Tensor | None]:
-    """Return the recorded tensors' values as a walk computed them; None for those that are as recorded."""
+    """Return the recorded tensors' values as a walk computed them; None for tensors that are as recorded."""
     kept = [(key, c.judged) for key, c in _numbered(walk.checks) if c.judged.standing != Standing.UNCHECKED]
     return {key: None if judged.pair is None else judged.pair[1] for key, judged in kept}
 
@@ -200,7 +200,7 @@ def _with_bounds(
 
 
 def _without_bounds(exact: PlaceWalk) -> tuple[list[Check], Tensors]:
-    """Return checks and gradients of which no bound is known: what is not equal in bits may be rounding or not."""
+    """Return checks and gradients without a known bound: a difference in bits may be rounding or not."""
     why = "no bound of its rounding is known"
     judged = [
         replace(c, judged=replace(c.judged, standing=Standing.UNCHECKED, why=why))

@@ -23,7 +23,7 @@ Tensors = dict[str, torch.Tensor]
 
 @dataclass(frozen=True)
 class PlaceWalk:
-    """One forward and backward: checks, gradients, masks, and the modules whose own code drew, but for judged layers.
+    """One forward and backward: checks, gradients, masks, and the unjudged modules that drew in their own code.
 
     `chance` is the decimal logarithm of the chance that another state of the generator gives these the same.
     """

@@ -17,17 +17,17 @@ from numerics.thresholds.comparison import MAX_ELEMENTS
 from tracekit.errors import InputError
 
 ADDENDS: Final = "addends of all ranks"
-"""How a tensor was read whose ranks hold unequal values of the whole shape."""
+"""The reading of a tensor if ranks hold unequal values of the whole shape."""
 
 ALL: Final = -1
-"""In place of a data-parallel index: all of them, whose sequences together are one batch."""
+"""Instead of a data-parallel index: all of them; their sequences together are one batch."""
 
 
 @dataclass(frozen=True)
 class Reading:
     """One way to read recorded parts as a whole: the tensor, and in words how it was put together.
 
-    `error` is by how much a run's own sum of the same addends may miss this one; None where nothing was added.
+    `error` is the possible difference of a run's own sum of the same addends from this one; None if nothing was added.
     """
 
     tensor: torch.Tensor
@@ -94,7 +94,7 @@ class RecordedRun:
         return 0 if self.in_pieces else int(self.run["micro_batch"][row])
 
     def owners(self, parameter: str) -> set[int]:
-        """Return the data-parallel indices whose ranks hold a parameter."""
+        """Return the data-parallel indices of the ranks that hold a parameter."""
         return self._owners.get(parameter, set())
 
     @cached_property
@@ -148,7 +148,7 @@ class RecordedRun:
         return flat.to(getattr(torch, self.run.name("dtype", row)))
 
     def as_given(self, row: int, value: torch.Tensor) -> torch.Tensor:
-        """Return an input read from a row as the model got it: complex, where pairs of numbers stand for that."""
+        """Return an input read from a row as the model got it: complex if pairs of numbers represent it."""
         return torch.view_as_complex(value.contiguous()) if self.run.name("label", row) == COMPLEX else value
 
     def input(self, step: int, name: str, place: tuple[int, int]) -> torch.Tensor | None:
@@ -173,7 +173,7 @@ class RecordedRun:
         return self._cuts[step, place]
 
     def joined(self, step: int, place: tuple[int, int], rows: Sequence[int]) -> torch.Tensor | None:
-        """Return an input whose plain pieces lie as the place's other inputs are cut, whole; None for others."""
+        """Return an input whole if its plain pieces lie as the place's other inputs are cut; None for others."""
         plain = len(rows) > 1 and all(map(self.unplaced, rows))
         cut = self.sequence_cut(step, place) if plain else None
         parts = {int(self.run["rank"][row]): self._shaped(row) for row in rows} if cut is not None else {}
@@ -192,13 +192,13 @@ class RecordedRun:
         return (step, "init") if self.names(step, "init", "param") else (-1, "init")
 
     def unplaced(self, row: int) -> bool:
-        """Return whether nobody said which part of the whole a row's tensor is."""
+        """Return whether the part of the whole that a row's tensor is was not declared."""
         return self.run.name("partial", row).startswith(UNPLACED)
 
     def whole(self, rows: Sequence[int], shape: Sequence[int] | None, *, batch: bool) -> list[Reading]:
         """Return the ways to read rows of one tensor as a whole of `shape` (None: any), the likeliest first.
 
-        `batch` says that dimension 0 counts sequences of the global batch, of which these rows hold some.
+        `batch` says that dimension 0 counts sequences of the global batch; these rows hold some of them.
         """
         if any(self.unplaced(row) for row in rows):
             return self._unplaced(rows, shape)

@@ -5,7 +5,7 @@ import numpy as np
 from numerics.columns import Columns
 
 Digest = frozenset[tuple[int, ...]]
-"""Digests of tensors with what tells them apart; empty where none is known."""
+"""Digests of tensors with the keys that separate them; empty if none is known."""
 
 
 def restored_steps(run: Columns) -> dict[int, int]:
@@ -29,7 +29,7 @@ def restored_steps(run: Columns) -> dict[int, int]:
 
 
 def _by_step(run: Columns, chosen: np.ndarray) -> dict[int, Digest]:
-    """Return what stands for the marked rows by step; what a run begins with belongs to its first step."""
+    """Return the digest of the marked rows by step; initial values belong to the first step."""
     rows: dict[int, list[int]] = {}
     for row in np.flatnonzero(chosen).tolist():
         rows.setdefault(max(int(run["step"][row]), 0), []).append(row)

@@ -30,7 +30,7 @@ class SequenceCut:
         return made
 
     def together(self, parts: Mapping[int, torch.Tensor], shape: Sequence[int]) -> torch.Tensor | None:
-        """Return the whole of `shape` of which `parts` are the ranks' pieces; None where they are not."""
+        """Return the whole of `shape` put together from the ranks' pieces `parts`; None if they do not fit."""
         for dim, size in enumerate(shape):
             fits = size == self.length and all(
                 rank in self.pieces

@@ -16,7 +16,7 @@ def other_names(model: nn.Module) -> dict[str, list[str]]:
 
 
 def expert_modules(recorded: RecordedRun, model: nn.Module) -> tuple[str, ...]:
-    """Return the modules all of whose parameters are held by some data-parallel ranks and not by others."""
+    """Return the modules with all parameters on some data-parallel ranks and not on others."""
     every = set(recorded.run["dp"].tolist())
     part = {name: 0 < len(recorded.owners(name)) < len(every) for name, _ in model.named_parameters()}
     if not any(part.values()):

@@ -101,7 +101,7 @@ def _tables(recorded: RecordedRun) -> list[tuple[Groups, tuple[int, ...]]]:
 
 
 def unlike_schedules(groups: Groups) -> list[str]:
-    """Return in words which groups stand still while another's rate changes, or come steps later than it.
+    """Return in words which groups keep their rate while another's changes, or change steps later.
 
     Rates may differ between groups, and each may follow a schedule of its own; these two are what a trainer does that
     forgets a group, or sets it from an old value.
@@ -117,7 +117,7 @@ def unlike_schedules(groups: Groups) -> list[str]:
 
 
 def _left_behind(number: int, own: Rates, other: int, lead: Rates) -> str:
-    """Return in words that a group's rates stand still, or come later than another's that change; else ""."""
+    """Return in words that a group's rates do not change, or change later than another's; else ""."""
     mine, theirs = _in_words(list(own.values())), _in_words(list(lead.values()))
     if _constant(list(own.values())):
         return (
@@ -186,7 +186,7 @@ def _unfit(checks: Sequence[LocalCheck], failed: str, *, fits: bool, counted: bo
 def _counts(recorded: RecordedRun) -> dict[int, range]:
     """Return by step how many steps a scheduler may have made before it.
 
-    The optimiser's count of its steps tells, else the number of the step. An update that was skipped may count in the
+    It is the optimiser's count of its steps, else the number of the step. An update that was skipped may count in the
     schedule or not.
     """
     told = {step: count for step in recorded.steps if (count := _own_count(recorded, step)) is not None}
@@ -227,7 +227,7 @@ def _follows(rates: Sequence[float], lead: Sequence[float]) -> bool:
 
 
 def _late_by(rates: Rates, lead: Rates) -> int:
-    """Return by how many steps rates come later than a multiple of another group's; 0 where they do not."""
+    """Return the delay of rates, in steps, behind a multiple of another group's; 0 without a delay."""
     for late in range(1, max(rates) - min(rates)):
         pairs = [(rate, lead[step - late]) for step, rate in rates.items() if step - late in lead]
         own, then = [a for a, _ in pairs], [b for _, b in pairs]

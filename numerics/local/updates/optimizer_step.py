@@ -18,7 +18,7 @@ Find = Callable[[str, tuple[int, ...] | None], torch.Tensor | None]
 
 
 class Named(nn.Module):
-    """Stands for a model of which only the parameters' names and shapes are known."""
+    """A substitute for a model that is known only by its parameters' names and shapes."""
 
     def __init__(self, held: dict[str, nn.Parameter]) -> None:
         super().__init__()
@@ -46,7 +46,7 @@ def repeat_step(
     rates: Mapping[int, float],
     states: Mapping[str, Sequence[str]],
 ) -> list[tuple[str, Judged]]:
-    """Return how each recorded parameter and state stands to the same step made again.
+    """Return the judgement of each recorded parameter and state by the same step made again.
 
     `before` and `after` give parameters and state around the step ("name", "name.key"), `rates` the learning rates
     by number of the parameter group, `states` the recorded names of state by parameter. A parameter without a recorded
@@ -85,7 +85,7 @@ def other_count(
 ) -> str:
     """Return that the optimiser counted another step than the next, where that alone explains all updates; else "".
 
-    `stepped` repeats the step from given parameters and state, `done` is how it stood with the recorded ones.
+    `stepped` repeats the step from given parameters and state, `done` is the judgement with the recorded ones.
     """
     wrong = [name for name, judged in done if judged.standing == Standing.BEYOND]
     counted = [name for name, _ in done if name.endswith(f".{COUNT}")]
@@ -138,7 +138,7 @@ def _put(
 
 
 def _stand(recorded: torch.Tensor | None, made: torch.Tensor, old: torch.Tensor | None) -> Judged:
-    """Return how a recorded value stands to the one made again; other implementations round each operation once."""
+    """Return the judgement of a recorded value by the one made again; other implementations round each step once."""
     if recorded is None or recorded.shape != made.shape:
         return Judged(Standing.UNCHECKED, why="it was not recorded")
     size = made.double().abs() if old is None else (made.double() - old.double()).abs()

@@ -32,9 +32,9 @@ def check_update(
     *,
     declares: bool = True,
 ) -> list[LocalCheck]:
-    """Return how parameters and state after a step stand to the optimiser's own step, and its settings to others.
+    """Return checks of parameters and state after a step by the optimiser's own step, and of its settings.
 
-    `optimizer` is the declared one; `declares` is False where there is nobody to declare one.
+    `optimizer` is the declared one; `declares` is False if no function declares one.
     """
     told = read_settings(state.recorded, state.step)
     model = state.model if declares else None
@@ -185,7 +185,7 @@ class _OwnStep:
         return held is None or (gap and float(left) != float(held) + 1)
 
     def judged(self) -> list[tuple[str, Judged]] | None:
-        """Return how parameters and moments stand to the step made again; None where it cannot be made."""
+        """Return the judgements of parameters and moments by the step made again; None if it cannot be made."""
         held = {}
         for name in self._grads:
             value = self._value(name)
@@ -238,7 +238,7 @@ def _worst(judged: Sequence[tuple[str, Judged]]) -> Standing:
 def _whole(
     state: RecordedStep, optimizer: torch.optim.Optimizer, scale: float, unseen: set[str]
 ) -> list[LocalCheck]:
-    """Return how whole parameters and state stand to the declared optimiser's step, at the recorded rates."""
+    """Return checks of whole parameters and state by the declared optimiser's step, at the recorded rates."""
     states: dict[str, list[str]] = {}
     for tensor in state.recorded.names(state.step, "step", "optimizer"):
         name, _, key = tensor.rpartition(".")

@@ -111,7 +111,7 @@ class Hardware:
         return (self.device.memory_gib - self.device.reserved_gib) * GIB
 
     def constants(self) -> dict[str, float]:
-        """All numbers but the node's size, by `table.field`; of operations those that are not as modelled."""
+        """All numbers but the node's size, by `table.field`; for operations only values that differ from the model."""
         return {
             name: value
             for name, value in _numbers(self)
@@ -155,7 +155,7 @@ def known_hardware() -> list[str]:
 
 
 def load_hardware(name: str) -> Hardware:
-    """Return a known machine by name, or the one in a file whose name ends in .toml.
+    """Return a known machine by name, or the machine in a .toml file.
 
     Raises `ConfigError` naming the file, the field and the remedy.
     """

@@ -51,7 +51,7 @@ def _cut_otherwise(patches: Patches, change: Callable[[Cutter, LocalBatch], Loca
 
 
 def _rolled(cutter: Cutter, batch: LocalBatch) -> LocalBatch:
-    """Each chunk's last target becomes the token that stands next on the same rank."""
+    """Return the batch with each chunk's last target replaced by the next token on the same rank."""
     del cutter
     rolled = torch.roll(batch.tokens, -1, dims=1)
     targets = batch.targets.clone()

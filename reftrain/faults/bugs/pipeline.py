@@ -45,7 +45,7 @@ def fsdp_parameters(stage: ShardedStage) -> Iterator[FSDPParam]:
 
 
 def drop_gradients(stage: ShardedStage) -> None:
-    """Drop all gradients of a stage, those that wait to be reduced too."""
+    """Drop all gradients of a stage, including gradients that wait to be reduced."""
     for parameter in fsdp_parameters(stage):
         parameter.sharded_param.grad = None
         parameter.unsharded_accumulated_grad = None

@@ -25,7 +25,7 @@ Row = tuple[Any, ...]
 
 
 class RecordedRank:
-    """The rows of one rank of a run, in their order; `different` collects those that a replay computed otherwise."""
+    """The rows of one rank of a run, in their order; `different` collects rows that a replay computed differently."""
 
     def __init__(
         self, capture: Capture, rank: int, rows: dict[Row, list[tuple[str, int, str | None]]]
