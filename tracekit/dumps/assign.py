@@ -1,6 +1,6 @@
-"""Which rank wrote which dump: the rank it states, else the one its groups leave, else the one in its file's name.
+"""The rank of each dump: the rank it states, else the one its groups leave, else the one in its file's name.
 
-Files may be called anything. A dump whose rank cannot be told is rejected, never guessed. Part of `load`.
+Files may have any name. A dump of unknown rank is rejected, never guessed. Part of `load`.
 """
 
 import re
@@ -18,7 +18,7 @@ _NUMBER = re.compile(r"\d{1,8}")
 
 @dataclass
 class Assignment:
-    """Dumps by rank, and the files whose dump got none."""
+    """Dumps by rank, and the files with a dump without a rank."""
 
     dumps: dict[int, RankDump] = field(default_factory=dict)
     rejected: list[Rejected] = field(default_factory=list)
@@ -34,7 +34,7 @@ class Assignment:
 
     @property
     def renamed(self) -> list[Quality]:
-        """Say so where the groups of a dump tell another rank than its file's name."""
+        """Return a quality row if the groups of a dump give another rank than its file's name."""
         renamed = [
             d
             for d in self.dumps.values()

@@ -13,12 +13,12 @@ from tracekit.thresholds.dumps import MAX_GROUP_NAME
 from tracekit.units import NS_PER_US
 
 BARE_VERSION: Final = "1"
-"""Stands for the version that these dumps do not name; later ones begin with 2.0."""
+"""The version of these dumps, which do not name one; later ones begin with 2.0."""
 _FIELDS = {"profiling_name", "seq_id", "pg_id"}
 
 
 def is_bare(decoded: Any) -> bool:
-    """Tell whether this is a list of calls, as torch 2.1 and 2.2 dump them; an empty list is none."""
+    """Return whether this is a list of calls, as torch 2.1 and 2.2 dump them; false for an empty list."""
     return (
         isinstance(decoded, (list, tuple))
         and bool(decoded)

@@ -111,7 +111,7 @@ class Reducer:
         return known
 
     def _fill_candidates(self, result: RankDump) -> None:
-        """Find the ranks that every group contains; with p2p the direction tells which of them wrote the dump."""
+        """Find the ranks that every group contains; with p2p the direction shows which of them wrote the dump."""
         known = [g.ranks for g in result.groups if g.ranks]
         if not known:
             return
@@ -166,7 +166,7 @@ def _scanned(result: RankDump, entries: Any, index: dict[str, int]) -> Scan:
 
 
 def _drop_leaps(result: RankDump, scan: Scan, span: int) -> None:
-    """Drop calls whose number does not fit into the ring; mark groups whose newest call may be a damaged one."""
+    """Drop calls with a number that does not fit into the ring; mark groups with a possibly damaged newest call."""
     for group, rows in scan.collectives.items():
         kept = scan.collectives[group] = fitting(rows, span)
         result.malformed += len(rows) - len(kept)
@@ -210,7 +210,7 @@ def _unlisted(result: RankDump, entry: Any, index: dict[str, int]) -> int:
 
 
 def _fill_ring(result: RankDump, entries: Any, scan: Scan) -> None:
-    """Tell how many entries there are, whether the ring has overwritten older ones, and whether the job moved."""
+    """Fill in the number of entries, whether the ring has overwritten older ones, and whether the job moved."""
     result.entries = len(entries) - result.malformed
     result.moved_lately = (
         moved_lately(entries, scan.unretired, scan.unfinished()) if scan.unretired else False

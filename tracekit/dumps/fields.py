@@ -33,7 +33,7 @@ def p2p_ends(name: str) -> tuple[bool, int, int] | None:
 
 
 def completed_entry(entry: Any) -> dict[str, Any]:
-    """Complete an entry of an early version: p2p is told by its name, `retired` by its state."""
+    """Return the completed entry of an early version: p2p follows from its name, `retired` from its state."""
     name = entry["profiling_name"]
     pg_id = entry.get("pg_id", 0)
     seq = entry.get("collective_seq_id", entry.get("seq_id"))
@@ -51,9 +51,9 @@ def completed_entry(entry: Any) -> dict[str, Any]:
 
 
 def state_of(entry: dict[str, Any]) -> int:
-    """Give SCHEDULED, STARTED or DONE of an entry; KeyError or ValueError where it tells none, or two.
+    """Return SCHEDULED, STARTED or DONE for an entry; KeyError or ValueError if it has none, or two.
 
-    The recorder derives the state from the times: a call whose end was seen is never scheduled or started.
+    The recorder derives the state from the times: a call with a known end is never scheduled or started.
     """
     told, retired = entry["state"], entry["retired"]
     if type(retired) is not bool:

@@ -80,7 +80,7 @@ def logs_told(paths: Iterable[str]) -> str:
 
 
 def size_of(path: str) -> int:
-    """Give the size of a local file, for progress; 0 where it cannot be told."""
+    """Return the size of a local file, for progress; 0 if it is unknown."""
     try:
         return Path(path).stat().st_size if "://" not in path else 0
     except OSError:

@@ -1,4 +1,4 @@
-"""Whether calls ended just before a dump was written, or by a time-out, as the recorder's own bookkeeping tells.
+"""Finds calls that ended just before a dump was written, or by a time-out, from the recorder's own bookkeeping.
 
 NCCL's watchdog looks at the calls that are not done ten times a second, and retires those that have ended. A dump that
 is written asks the devices once more. A call that reads as completed and is not retired has therefore ended since the
@@ -18,9 +18,9 @@ CREATED, ENDED = "time_created_ns", "time_discovered_completed_ns"
 
 
 def moved_lately(entries: Sequence[Any], unretired: Sequence[Any], open_: Iterable[Any]) -> bool:
-    """Tell whether a device has finished calls since its watchdog last looked, before the first one that is not done.
+    """Return whether a device has finished calls since its watchdog last looked, before the first unfinished one.
 
-    entries: all of the ring; unretired: those that are completed and not retired; open_: those that are not done. The
+    entries: all of the ring; unretired: completed calls that are not retired; open_: calls that are not done. The
     end of a call that is not retired was found when the dump was written. Where no such call was issued within a second
     before, and none retired, the watchdog may have stopped, or there is none. A call issued after one that is not done
     shows nothing: another thread's may go on while the job hangs.
@@ -34,10 +34,10 @@ def moved_lately(entries: Sequence[Any], unretired: Sequence[Any], open_: Iterab
 
 
 def ended_late(entry: dict[str, Any], last_issued: int) -> bool:
-    """Tell whether a call that is done may have been ended by a time-out, on this rank or another.
+    """Return whether a call that is done may have been ended by a time-out, on this rank or another.
 
-    last_issued: when the rank issued its last call (ns). A call of which the end was found a time-out after its issue,
-    or, where the watchdog has not retired it, a good part of that; a rank that went on to issue calls had it finished.
+    last_issued: when the rank issued its last call (ns). The end of such a call was found a time-out after its issue,
+    or, if the watchdog has not retired it, a good part of that; on a rank that issued later calls it had finished.
     """
     ended, issued = _time(entry, ENDED), _time(entry, CREATED)
     lasted = ended - issued
@@ -47,5 +47,5 @@ def ended_late(entry: dict[str, Any], last_issued: int) -> bool:
 
 
 def _time(entry: Any, key: str) -> int:
-    """Give a time of an entry (ns), 0 where it is not told."""
+    """Return a time of an entry (ns), 0 if it is missing."""
     return integer(entry.get(key)) or 0

@@ -1,7 +1,7 @@
-"""Reads a folder of flight-recorder dumps: which file is which rank's, and the last calls of each rank.
+"""Reads a folder of flight-recorder dumps: the file of each rank, and the last calls of each rank.
 
-`files` finds the files; `workers` has them decoded in bounded processes (`transfer`, `unpickle`, `entries`), from which
-only columns come back; `assign` tells whose they are.
+`files` finds the files; `workers` has them decoded in bounded processes (`transfer`, `unpickle`, `entries`), which
+return only columns; `assign` gives them their ranks.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -59,8 +59,8 @@ def load_dumps(
 
     timed: also keep when every call ran (`RankDump.timing`). job: which one to read, where there are several.
     progress: called with (files read, all files, bytes read, all bytes).
-    Raises InputError where an input names nothing, no file holds a dump, or dumps are of several jobs and nobody chose;
-    UsageError where there is no job of that number.
+    Raises InputError if an input names nothing, no file holds a dump, or dumps are of several jobs and `job` is None;
+    UsageError if there is no job of that number.
     """
     inputs = listed(inputs)
     found = find_files(inputs)

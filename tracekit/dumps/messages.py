@@ -60,9 +60,9 @@ def fill_messages(
 
 
 def _ended_late(result: RankDump, rows: list[Row], coalesced: Coalesced) -> set[tuple[int, int]]:
-    """Give group and number of the messages that a time-out may have ended; none of a group with outstanding ones.
+    """Return group and number of the messages that a time-out may have ended; none of a group with outstanding ones.
 
-    Of a batch the call that ends it tells.
+    For a batch the call that ends it decides.
     """
     late = {
         (group, seq)

@@ -1,8 +1,8 @@
 """The dumps of one job among those of an input; the others are rejected with the reason, or the input is refused.
 
-Ranks of a hung job stop within moments of each other, and nobody completes a call that a member of the group never
-issued. Dumps that break both are of other jobs, or of other moments; where they are few, a rank that died may have left
-an old dump, and the rules of `hang` judge it as one.
+Ranks of a hung job stop within moments of each other, and no rank completes a call that a member of the group never
+issued. Dumps that break both are of other jobs, or of other moments; if they are few, a rank that died may have left an
+old dump, and the rules of `hang` judge it as one.
 """
 
 from collections import Counter
@@ -37,7 +37,7 @@ def of_one_job(
 
 
 def _witness(dump: RankDump, run: str, moment: str | None) -> Witness:
-    """What a dump tells of its job."""
+    """Return what a dump shows of its job."""
     rank = _rank(dump)
     windows = (
         (Window(rank, dump.last_created, dump.last_created, host=dump.host),) if rank is not None else ()
@@ -99,7 +99,7 @@ def _frontiers(dumps: Sequence[RankDump]) -> Frontiers:
 
 
 def _apart(one: Frontiers, other: Frontiers) -> bool:
-    """Whether one side completed a call of a common group that nobody on the other side had issued."""
+    """Return whether one side completed a call of a common group that no rank of the other side had issued."""
     return any(
         one[key][1] > other[key][0] >= 0 or other[key][1] > one[key][0] >= 0
         for key in one.keys() & other.keys()

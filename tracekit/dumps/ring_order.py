@@ -19,9 +19,9 @@ Row = TypeVar("Row", bound=tuple[Any, ...])
 
 
 def fitting(rows: list[Row], span: int) -> list[Row]:
-    """Return the rows of one group, in their order, whose numbers never fall and lie within `span` and a leap.
+    """Return the rows of one group, in their order, with numbers that never fall and lie within `span` and a leap.
 
-    span: record ids that the ring covers. Where several sets fit, the largest is taken, and of those the lowest.
+    span: record ids that the ring covers. If several sets fit, the largest is taken, and among these the lowest.
     """
     ordered = sorted(row[0] for row in rows)
     reach = span + MAX_LEAP
@@ -37,7 +37,7 @@ def fitting(rows: list[Row], span: int) -> list[Row]:
 
 
 def _never_falling(rows: list[Row]) -> list[Row]:
-    """Return the most rows whose numbers never fall from one to the next (patience sorting)."""
+    """Return the longest series of rows with numbers that never fall (patience sorting)."""
     if all(before[0] <= after[0] for before, after in pairwise(rows)):
         return rows
     ends: list[int] = []  # the least number at which a sequence of each length ends
@@ -62,7 +62,7 @@ def span_of(entries: Sequence[Any]) -> int:
 
 
 def without_gaps(entries: Sequence[Any]) -> bool:
-    """Return whether the ids of the first and the last entry tell that none between them is missing."""
+    """Return whether no id between the first and the last entry is missing."""
     ids = [
         integer(e.get("record_id")) if isinstance(e, dict) else None for e in (*entries[:1], *entries[-1:])
     ]
@@ -70,7 +70,7 @@ def without_gaps(entries: Sequence[Any]) -> bool:
 
 
 def whole_since(entries: Sequence[Any]) -> int:
-    """Return the time of issue (ns) from which on no entry is missing: 0 for all, MAX_INTEGER where untold."""
+    """Return the time of issue (ns) from which on no entry is missing: 0 for all, MAX_INTEGER if unknown."""
     steps = [after - before for before, after in pairwise(_ids(entries))]
     if len(steps) + 1 != len(entries) or (steps and min(steps) < 1):
         return MAX_INTEGER
@@ -79,7 +79,7 @@ def whole_since(entries: Sequence[Any]) -> int:
 
 
 def in_order(entries: Sequence[Any]) -> Sequence[Any]:
-    """Return the entries in the order of their ids where these follow one another, else as they stand."""
+    """Return the entries in the order of their ids if these follow one another, else unchanged."""
     ids = _ids(entries)
     if not ids or all(map(lt, ids, ids[1:])):
         return entries
@@ -88,7 +88,7 @@ def in_order(entries: Sequence[Any]) -> Sequence[Any]:
 
 
 def last_gap(entries: Sequence[Any]) -> int:
-    """Return the place of the last entry before which others are missing; -1 where none is, or that is not told.
+    """Return the place of the last entry after a gap; -1 without a gap, or if that is unknown.
 
     A ring that holds finished calls holds all calls, so that their ids follow one another.
     """

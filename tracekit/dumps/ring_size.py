@@ -1,4 +1,4 @@
-"""Which rings are full, as all dumps of a job tell together: all its ranks record with rings of one size."""
+"""Full rings, found from all dumps of a job: all its ranks record with rings of one size."""
 
 from collections.abc import Collection
 
@@ -6,7 +6,7 @@ from tracekit.dumps.rank_dump import RankDump
 
 
 def forget_cuts(dumps: Collection[RankDump]) -> None:
-    """Mark as uncut, in place, the dumps whose rings are not full: they have overwritten nothing outstanding.
+    """Mark as uncut, in place, the dumps with rings that are not full: they have overwritten nothing outstanding.
 
     A dump of outstanding calls alone begins with one, too, as does a full ring; but their lengths differ by rank, while
     full rings are as long as the longest.

@@ -1,7 +1,7 @@
 """Recovers a dump that ends too early: everything before the cut, except the item that was cut.
 
-The C unpickler gives up all it has read; Python's own keeps its stack, on which the unfinished containers stand
-with the items that were not put into them yet. It runs behind the same shut doors (`plain_pickle`), in the same bounded
+The C unpickler gives up all it has read; Python's own keeps its stack, which holds the unfinished containers and the
+items that were not put into them yet. It runs behind the same shut doors (`plain_pickle`), in the same bounded
 worker, and only for files that the C code found cut off. In JSON the containers that are open after the last whole
 item are closed, and the text is read again. Used by `load` where `unpickle` fails.
 """

@@ -53,7 +53,7 @@ class Scan:
                 yield entry
 
     def finished(self) -> bool:
-        """Tell whether any call is recorded as done."""
+        """Return whether any call is recorded as done."""
         messages = any(row[2] == DONE for row in self.p2p)
         return messages or any(row[1] == DONE for rows in self.collectives.values() for row in rows)
 

@@ -46,8 +46,8 @@ def believed(tail: GroupTail, rows: list[Row]) -> list[Row]:
     rows: the collectives of a group without messages (a status counts both), in the order of the ring. The ring holds
     the newest calls and is read after the status, so that three things contradict each other: a call two beyond the
     last one issued, an outstanding call newer than the ring's newest, and an open call that is the last one done, or is
-    the ring's newest before that one (on Gloo calls end out of order). Which side is damaged nothing tells: what the
-    rank did last is unknown then.
+    the ring's newest before that one (on Gloo calls end out of order). The damaged side is unknown, and so is the last
+    action of the rank.
     """
     enqueued, completed = tail.status_enqueued, tail.status_completed
     newest = rows[-1]

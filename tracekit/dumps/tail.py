@@ -22,7 +22,7 @@ Coalesced = dict[tuple[int, bool, int], int]
 def fill_tail(
     tail: GroupTail, rows: list[Row], signatures: Signatures, stacks: Stacks, last_issued: int
 ) -> bool:
-    """Fill in the frontier and the last calls of a group; tell whether any of these has a start time.
+    """Fill in the frontier and the last calls of a group; return whether any of these has a start time.
 
     rows: the group's collectives in the order of the ring. An operation made of several entries (coalesced) has
     several rows of one number. last_issued: when the rank issued its last call of any group (ns).

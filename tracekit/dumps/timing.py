@@ -48,7 +48,7 @@ class _Rows:
     kind: list[int] = field(default_factory=list)
 
     def add(self, entry: dict[str, Any], group: int) -> bool:
-        """Add the times of a call, whose kind the caller adds; False where its duration or place is unknown."""
+        """Add the times of a call (the caller adds its kind); False if its duration or place is unknown."""
         created = integer(entry.get("time_created_ns")) or 0
         started = integer(entry.get("time_discovered_started_ns")) or 0
         completed = integer(entry.get("time_discovered_completed_ns")) or 0
@@ -66,7 +66,7 @@ class _Rows:
 
 
 def timed_calls(result: RankDump, entries: Any) -> TimedCalls:
-    """Give the timed calls of a dump whose groups `result` already holds, sorted by start.
+    """Return the timed calls of a dump, sorted by start; `result` already holds its groups.
 
     entries: those of the decoded dump; entries that are no calls were counted where the groups were read.
     """

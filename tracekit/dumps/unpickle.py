@@ -2,7 +2,7 @@
 
 `tracekit.plain_pickle` refuses every pickle that asks for code. A pickle can still waste memory and time: a huge memo
 index, nested containers hashed as dictionary keys, cheap opcodes that allocate. To scan the opcodes first would cost
-more than to load them, so `workers` decodes in a process whose memory and time the kernel bounds. Used by `load`.
+more than to load them, so `workers` decodes in a process with memory and time bounded by the kernel. Used by `load`.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Files behind fsspec URLs: who serves one, what stops it from being reached, and bytes put there."""
+"""Files behind fsspec URLs: the package that serves one, what prevents access to it, and bytes put there."""
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -7,7 +7,7 @@ from typing import Any
 from tracekit.errors import InputError, OutputError, TracekitError
 
 FileSystem = Any
-"""A file system of fsspec, which is imported only where somebody names a URL."""
+"""A file system of fsspec, which is imported only if an input is a URL."""
 
 Lent = AbstractContextManager[tuple[FileSystem, str]]
 """A file system and a path within it, lent for a while."""
@@ -49,7 +49,7 @@ def _lent(url: str, done: str, fails: type[TracekitError]) -> Iterator[tuple[Fil
 
 
 def check_target(url: str) -> None:
-    """Raise OutputError where no file can be put behind a URL, as far as asking for its bucket tells.
+    """Raise OutputError if no file can be put behind a URL, as far as a query for its bucket shows.
 
     Nothing is written for it: whether the credentials allow to write shows when the file is put.
     """

@@ -11,8 +11,8 @@ from tracekit.thresholds.ingest import STRAY_SHARE
 def refused(files: Sequence[Witness], wanted: int | None) -> tuple[dict[str, str], int | None]:
     """Return why files are left out, by label, and the number of the job that is left; None where all are of one job.
 
-    wanted: the number of a job, from 1, the one with most ranks first. Raises UsageError where there is none of that
-    number, InputError where nobody chose, unless the other jobs are but a few stray files.
+    wanted: the number of a job, from 1, the one with most ranks first. Raises UsageError if there is no such job,
+    InputError if none was chosen, unless the other jobs are only a few stray files.
     """
     jobs = jobs_of(files)
     if len(jobs) < 2:

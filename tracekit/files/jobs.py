@@ -1,4 +1,4 @@
-"""Which files are of one job: files of other jobs, and further recordings of the same ranks, are told apart.
+"""Finds the files of one job: files of other jobs, and further recordings of the same ranks, are separated.
 
 A job has one run folder, one world size and one division of its ranks into named groups, and records each step of each
 rank once. Clocks are not trusted: that ranks were recorded at other times is decided where their operations can be
@@ -14,7 +14,7 @@ from tracekit.thresholds.ingest import FILES_NAMED, JOBS_TOLD_APART
 
 
 def jobs_of(files: Sequence[Witness]) -> list[Job]:
-    """Return the jobs that `files` are of, the one with most ranks first; one job where nothing tells them apart."""
+    """Return the jobs that `files` are of, the one with most ranks first; one job if nothing separates them."""
     jobs = [Job(tuple(sorted(files, key=lambda f: f.label)))]
     for divided in (
         _by_run,
@@ -49,7 +49,7 @@ def _divided(job: Job, key: Callable[[Witness], str | None], told: str, *, surel
 
 
 def _by_run(job: Job) -> list[Job]:
-    """Files that several recorded runs hold are of as many jobs, and those that no run holds of another."""
+    """Return one job for each recorded run among the files, and one for files of no run."""
     runs = {f.run for f in job.files if f.run}
     return _divided(job, lambda f: f.run, "run {}", surely=True) if len(runs) > 1 else [job]
 

@@ -73,12 +73,12 @@ def _copies(one: tuple[Witness, Window], other: tuple[Witness, Window]) -> bool:
 
 
 def unpacked(label: str) -> str:
-    """Return the path of a file without the ending that tells its compression."""
+    """Return the path of a file without the ending of its compression."""
     return re.sub(r"\.(?:gz|zst|zstd)$", "", label, flags=re.IGNORECASE)
 
 
 def _goes_on(before: Window, after: Window) -> bool:
-    """Whether the steps of a later window are those that the job would have reached by then."""
+    """Return whether the steps of a later window are steps that the job would have reached by then."""
     if min(after.steps) <= max(before.steps):
         return False
     usual = (before.last - before.first) // len(before.steps)
@@ -143,7 +143,7 @@ def _joined(job: Job, kind: str, keys: dict[str, str], pairs: Collection[tuple[s
 
 
 def _part(job: Job, kind: str, keys: dict[str, str], part: Sequence[str]) -> Job:
-    """The job of some keys; folders are told by their paths."""
+    """Return the job of some keys; folders are identified by their paths."""
     files = tuple(f for f in job.files if keys[f.label] in part)
     names = [key.lstrip("0") for key in part]
     if kind == FOLDER:

@@ -1,10 +1,10 @@
-"""What a file tells of the job it is of, whatever its format; and the job that files were found to be of."""
+"""What a file of any format shows of its job; and the job that files were found to belong to."""
 
 from dataclasses import dataclass
 from functools import cached_property
 
 GroupNames = tuple[tuple[str, tuple[int, ...]], ...]
-"""(description, members) of groups that one file tells, each description once."""
+"""(description, members) of the groups of one file, each description once."""
 
 
 @dataclass(frozen=True)
@@ -21,11 +21,11 @@ class Window:
 
 @dataclass(frozen=True)
 class WindowName:
-    """The window of a job that the path of a file tells.
+    """The window of a job in the path of a file.
 
-    place: the path without what tells the window; only files of one place are windows of one job. numbers: its
+    place: the path without the window; only files of one place are windows of one job. numbers: its
     progress, or the time in the name that torch's handler gave. loop: the word for a loop that trains nothing ("").
-    told: the window as people call it ("iteration_20"); "" where only a time tells it.
+    told: the name of the window ("iteration_20"); "" if it has only a time.
     """
 
     place: str
@@ -42,10 +42,10 @@ class WindowName:
 
 @dataclass(frozen=True)
 class Witness:
-    """What one file tells of the job it is of; `digest` is the same for copies, `run` the folder of a recorded run.
+    """What one file shows of its job; `digest` is the same for copies, `run` the folder of a recorded run.
 
     alone: whether two files of a rank are two recordings in any case, as two dumps are. moment: the time at
-    which the file was written, where other files were written at other times. window: which one its path tells.
+    which the file was written, if other files were written at other times. window: the one in its path.
     """
 
     label: str
@@ -62,10 +62,10 @@ class Witness:
 
 @dataclass(frozen=True)
 class Job:
-    """Files of one job, and what sets it apart from the others of an input ("world of 8 ranks", "folder monday").
+    """Files of one job, and its difference from other jobs of an input ("world of 8 ranks", "folder monday").
 
     surely: whether no file may be taken for a stray one: the jobs lie in folders of their own, or share ranks. silent:
-    labels of files that are here because this is the largest job; nothing tells which they are of.
+    labels of files that are here because this is the largest job; their own job is unknown.
     """
 
     files: tuple[Witness, ...]

@@ -14,11 +14,11 @@ from tracekit.findings.tabular import Columns, Row, Tabular, placed, places
 
 @dataclass(frozen=True)
 class ExposedTime:
-    """Time for which compute stood still for communication along one axis, ns.
+    """Time for which compute was idle for communication along one axis, ns.
 
     axis: one axis or several (`dp_cp`); `other` is a group that is no line of the mesh, `unknown` one that the trace
-    does not name. wait_ns: another member had not come yet. transfer_ns: all had. open_ns: waiting or transfer, the
-    trace does not tell. Waits for messages between pipeline stages stand in `TimeParts.bubble_ns` instead.
+    does not name. wait_ns: another member had not arrived yet. transfer_ns: all had. open_ns: waiting or transfer,
+    unknown. Waits for messages between pipeline stages are in `TimeParts.bubble_ns` instead.
     """
 
     axis: str
@@ -29,12 +29,12 @@ class ExposedTime:
 
 @dataclass(frozen=True)
 class TimeParts:
-    """What a step consists of, ns: compute, exposed communication, bubble, host, idle and unknown add up to step_ns.
+    """The parts of a step, ns: compute, exposed communication, bubble, host, idle and unknown add up to step_ns.
 
     compute_ns: kernels or copies ran (on a CPU trace operators), with communication beside them or not. bubble_ns: the
-    rank stood still until another pipeline stage sent or took a message. host_ns: the device stood still until its
-    host launched something (on a CPU trace, time outside every operator). idle_ns: the device stood still although its
-    next work had been launched. unknown_ns: the recording does not tell.
+    rank was idle until another pipeline stage sent or took a message. host_ns: the device was idle until its host
+    launched something (on a CPU trace, time outside every operator). idle_ns: the device was idle although its next
+    work had been launched. unknown_ns: not known from the recording.
     """
 
     step_ns: int
@@ -103,11 +103,11 @@ class Traffic:
     """One kind of communication along one axis, summed over the analysed steps of all ranks.
 
     op: the collective; `message` is a send or a receive. members: ranks of a group. rank_steps: steps of ranks that
-    took part. calls: counted on each rank. unsized: calls whose size is unknown, and which the bytes leave out. bytes:
-    of the larger side of each call. moved_bytes: what a rank sends in a ring, 2(N−1)/N of an all-reduce, (N−1)/N of an
-    all-gather, reduce-scatter and all-to-all. exposed_ns: for how long compute stood still for it. algorithm_gb_s:
+    took part. calls: counted on each rank. unsized: calls of unknown size, which the bytes leave out. bytes: of the
+    larger side of each call. moved_bytes: what a rank sends in a ring, 2(N−1)/N of an all-reduce, (N−1)/N of an
+    all-gather, reduce-scatter and all-to-all. exposed_ns: how long compute was idle for it. algorithm_gb_s:
     bytes over transfer time, without waiting for late members. bus_gb_s: the same of moved_bytes; both as nccl-tests
-    define them, over calls whose size and transfer are known, None where there is none.
+    define them, over calls with known size and transfer, None without any.
     """
 
     axis: str
@@ -128,9 +128,9 @@ class Volume:
     """What a rank moves in a step along an axis, beside a formula; elements.
 
     what: `gradients`, `activations` or `loss`. phi: Φ of the formula, from the recorded sizes. scheme: what moves as
-    much as the formula tells. expected: what it gives. times: recorded over expected; of activations and of a loss
-    that counts layers and micro-batches, whose number the recording does not tell. fits: whether times is 1; None
-    where it counts something.
+    much as the formula gives. expected: the value of the formula. times: recorded over expected; for activations and a
+    loss it counts layers and micro-batches, which are not recorded. fits: whether times is 1; None if it counts
+    something.
     """
 
     axis: str

@@ -35,7 +35,7 @@ class Change:
 
     @property
     def change_ns(self) -> float:
-        """By how much the second run is longer."""
+        """How much longer the second run is."""
         return self.after_ns - self.before_ns
 
 

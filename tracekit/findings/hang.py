@@ -11,7 +11,7 @@ from tracekit.findings.shared import MeshFinding, Quality, RankCoverage
 from tracekit.findings.tabular import Columns, Row, Tabular
 
 HangVerdict = Literal["hang", "mismatch", "none", "inconclusive"]
-"""Somebody stopped; somebody made another call; nobody waits; or the dumps do not tell."""
+"""A rank stopped; a rank made another call; no rank waits; or the dumps do not show which."""
 CulpritKind = Literal["host_stalled", "device_stalled", "mismatched_call", "missing_dump"]
 """How a rank failed: it never issued the call, never completed it, made another one, or left no dump."""
 
@@ -43,7 +43,7 @@ class CallRef:
 class Side:
     """One version of a call and the ranks that made it.
 
-    `stack` is that of the call, as in `Culprit`, and `place` the frame of it that tells this version apart.
+    `stack` is that of the call, as in `Culprit`, and `place` its frame that is different from other versions.
     """
 
     ranks: tuple[int, ...]
@@ -86,7 +86,7 @@ class Culprit:
 
 @dataclass(frozen=True)
 class GroupFrontier:
-    """How far the members of one group are (sequence numbers), and who is behind; shown by --verbose."""
+    """How far the members of one group are (sequence numbers), and which are behind; shown by --verbose."""
 
     group: GroupRef
     enqueued: tuple[int, int]  # least and greatest over members that are known
@@ -110,9 +110,9 @@ class LastDone:
 class HangFinding(Tabular):
     """The answer of `tracekit hang`.
 
-    `victims` are the ranks that wait and are no culprits; `first_group` is the name of the group in which waiting
-    began; `notes` are assumptions on which the answer rests. Where the verdict is `inconclusive`, `candidates` are the
-    ranks from which the waiting may start, as few as the dumps allow, and `to_decide` says what would tell;
+    `victims` are the ranks that wait and are not culprits; `first_group` is the name of the group in which waiting
+    began; `notes` are assumptions of the answer. If the verdict is `inconclusive`, `candidates` are the
+    ranks from which the waiting may start, as few as the dumps allow, and `to_decide` says what would decide;
     `open_calls` are the calls in dispute, and `waits` the calls in which the candidates wait first.
     """
 

@@ -11,10 +11,10 @@ from tracekit.findings.tabular import Columns, Row, Tabular, placed, places
 class GroupsAlong:
     """Process groups of one size that lie along the same axes.
 
-    axes: from inner to outer; more than one where a group joins them (`dp`, `cp`), none where no choice of axes gives
-    the members. size: members of a group. groups: how many of them there are. example: members of the first. descs:
-    what the files call them. operations: collectives that run in them. collectives, messages: calls of one rank in
-    one group, at the most. named: whether files tell the members; else operations do.
+    axes: from inner to outer; more than one if a group joins them (`dp`, `cp`), empty if no choice of axes gives the
+    members. size: members of a group. groups: their number. example: members of the first. descs: their names in the
+    files. operations: collectives that run in them. collectives, messages: most calls of one rank in one group. named:
+    whether files name the members; else operations do.
     """
 
     axes: tuple[str, ...]
@@ -30,7 +30,7 @@ class GroupsAlong:
 
 @dataclass(frozen=True)
 class PlacesFinding(Tabular):
-    """The answer of `tracekit mesh`: the axes, the groups that tell them, and the place of each rank of the job."""
+    """The answer of `tracekit mesh`: the axes, the groups that show them, and the place of each rank of the job."""
 
     ranks: RankCoverage
     mesh: MeshFinding

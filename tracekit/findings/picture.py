@@ -68,7 +68,7 @@ class SlowRankPicture:
 
 @dataclass(frozen=True)
 class HangPicture:
-    """Every rank of a job that hangs, and where it stands; `places` is empty where no mesh is known."""
+    """Every rank of a hung job and its state; `places` is empty if no mesh is known."""
 
     ranks: tuple[int, ...]
     hosts: tuple[str | None, ...]

@@ -78,7 +78,7 @@ class Suspect:
 class Coverage:
     """The share (0 to 1) of exposed communication time that was matched with all members; None where none was exposed.
 
-    `by_axis` has one entry for each axis or set of axes (`dp_cp`); `unknown` are operations whose group is not known.
+    `by_axis` has one entry for each axis or set of axes (`dp_cp`); `unknown` are operations of an unknown group.
     """
 
     matched: float | None = None
@@ -123,7 +123,7 @@ class SlowRankFinding(Tabular):
         }  # fmt: skip
 
     def rows(self) -> Iterator[Row]:
-        """The suspects, then the candidates of an open answer; `role` tells which."""
+        """The suspects, then the candidates of an open answer; `role` says which."""
         for role, named in (("suspect", self.suspects), ("candidate", self.candidates)):
             for s in named:
                 costs = (s.lost_ms_per_step, s.lost_ms_low, s.lost_ms_high, s.confidence)

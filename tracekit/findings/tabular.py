@@ -35,7 +35,7 @@ class Tabular(ABC):
 
     @abstractmethod
     def headline(self) -> str:
-        """One sentence that stands above the rows."""
+        """The sentence above the rows."""
 
     def to_arrow(self) -> "pa.Table":
         """The rows as an Arrow table, shape (rows, columns); null is what is not known."""

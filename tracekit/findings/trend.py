@@ -48,11 +48,11 @@ class Shift:
 class Trend:
     """How one quantity changes over `points` windows.
 
-    drift_ns, low_ns, high_ns: by how much it changes from the first to the last window if it drifts steadily, and
-    between which that lies; begin_ns: where that line begins. shifts: where it changes at once, by 2 % of the step or
+    drift_ns, low_ns, high_ns: the change from the first to the last window if it drifts steadily, and its interval;
+    begin_ns: where that line begins. shifts: where it changes suddenly, by 2 % of the step or
     more. p_drift, p_change: the chance of either in random order; None of too few points. All tests of one kind and the
     likeness of each window and the next are accounted for. shape: which of the two fits better, if proven. change_ns:
-    by how much the last level lies above the first one, in that shape; rise_ns: by how much the highest one does.
+    the last level less the first one, in that shape; rise_ns: the highest level less the first one.
     """
 
     what: str

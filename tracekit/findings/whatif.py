@@ -13,10 +13,10 @@ from tracekit.findings.tabular import Columns, Row, Tabular
 
 @dataclass(frozen=True)
 class WhatIfAnswer:
-    """One question, and the mean step time if what it asks for were typical.
+    """One question, and the mean step time if its subject were typical.
 
-    question: `rank=5`, `axis=tp`, …; `everybody` and `worst_ranks` are S and M_W of the OSDI'25 paper. ranks: those
-    whose own work changes, none where all or only transfers do. lost_ms: recorded step less `without_ms`; operations
+    question: `rank=5`, `axis=tp`, …; `everybody` and `worst_ranks` are S and M_W of the OSDI'25 paper. ranks: the ranks
+    with changed own work, empty if all or only transfers change. lost_ms: recorded step less `without_ms`; operations
     that were not matched take what is usual of their message. lost_ms_low (without_ms_high): they keep their recorded
     length. lost_ms_high (without_ms_low): they may shrink to their transfer. slowdown: recorded step over `without_ms`.
     share: of what `everybody` costs; None where that is nothing. proven: whether the whole interval is beyond the
@@ -41,7 +41,7 @@ class WhatIfAnswer:
 class WhatIfFinding(Tabular):
     """The answer of `tracekit whatif`.
 
-    step_ms: mean over ranks and analysed steps. residual_ms: by how much the model misses it with nothing changed.
+    step_ms: mean over ranks and analysed steps. residual_ms: the error of the model with nothing changed.
     answers: one for each fix, or the standard questions. together: all fixes at once; None for standard questions.
     """
 

@@ -53,7 +53,7 @@ def joined(
 
 
 class _Linked(NamedTuple):
-    """Operations whose open messages were linked along the lines of one axis, and how many were."""
+    """Operations with open messages linked along the lines of one axis, and the number of links."""
 
     ops: Operations
     lines: set[tuple[int, ...]]
@@ -106,7 +106,7 @@ def _linked(run: Run, ops: Operations, mesh: Mesh, axis: str, *, sure: bool) -> 
 
 
 def _by_order(run: Run, ops: Operations, stages: Sequence[tuple[int, ...]]) -> tuple[Operations, int]:
-    """`ops` with the peers that places and orders tell along the pipelines `stages`, and how many were told."""
+    """Return `ops` with the peers from places and orders along the pipelines `stages`, and their number."""
     count = 0
     for learn in (with_told_places, with_only_neighbours, with_pipeline_order, with_line_order):
         told, more = learn(ops, align(ops), stages)
@@ -118,9 +118,9 @@ def _by_order(run: Run, ops: Operations, stages: Sequence[tuple[int, ...]]) -> t
 def _candidates(
     run: Run, ops: Operations, sizes: dict[str, int] | None, order: Sequence[str] | None
 ) -> list[tuple[Mesh, str, bool]]:
-    """(mesh, axis, whether it is surely a pipeline) along which messages may go, of which one is right.
+    """Return (mesh, axis, whether it is surely a pipeline) along which messages may go; one of them is right.
 
-    Where the mesh has no pipeline, one of its axes may be one whose messages are open in steps.
+    If the mesh has no pipeline, one of its axes may be a pipeline with messages that are open in steps.
     """
     try:
         mesh = None if is_unknown(run) else choose(run, ops, sizes, order).mesh
@@ -134,7 +134,7 @@ def _candidates(
 
 
 def _of_groups(run: Run, ops: Operations, order: Sequence[str] | None) -> Mesh | None:
-    """The mesh that the groups alone tell, whose axes may have wrong names; None where they tell none."""
+    """Return the mesh from the groups alone, possibly with wrong names of axes; None if they give none."""
     try:
         return infer(group_uses(run, ops), world_of(run, ops), order).mesh
     except MeshError:
@@ -142,6 +142,6 @@ def _of_groups(run: Run, ops: Operations, order: Sequence[str] | None) -> Mesh |
 
 
 def _neighbours(mesh: Mesh, axis: str, line: tuple[int, ...]) -> list[tuple[int, int]]:
-    """Neighbours on a line along an axis, whose last rank may talk to the first: stages are interleaved."""
+    """Return neighbours on a line along an axis; its last rank may talk to the first: stages are interleaved."""
     stages = sorted(line, key=lambda r: mesh.coords(r)[axis])
     return [(a, b) for a, b in zip(stages, [*stages[1:], stages[0]], strict=True) if a != b]

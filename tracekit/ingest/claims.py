@@ -1,7 +1,7 @@
-"""Which files count for each rank: copies are read once, windows are joined, of rivals the fullest one is kept.
+"""Selects the files of each rank: copies are read once, windows are joined, and the fullest of several rivals is kept.
 
-Windows follow in order of time. Where those that paths tell apart cover the same time, because each of them counts from
-its own begin, they are laid one behind the other in order of their names, all ranks alike.
+Windows follow in order of time. If windows with different paths cover the same time, because each counts from its own
+start, they are placed one after the other in order of their names, equally on all ranks.
 """
 
 from collections import defaultdict
@@ -23,7 +23,7 @@ _SAME_TIME: Final = "covers the same time"
 
 @dataclass(frozen=True)
 class Claim:
-    """The events of a rank in one file; shift: by how much they are moved, ns, so that windows follow each other."""
+    """The events of a rank in one file; shift: the ns that they are moved by, so that windows follow each other."""
 
     result: FileResult
     table: RankTable
@@ -36,13 +36,13 @@ class Claim:
 
     @property
     def window(self) -> WindowName | None:
-        """The window that the file's path tells."""
+        """The window in the file's path."""
         return window_name(self.result.label)
 
 
 @dataclass
 class Claims:
-    """The files that count, windows of a rank in order of time; those that do not; and what was assumed."""
+    """The files that count, windows of a rank in order of time; the other files; and the assumptions."""
 
     rejected: list[Rejected] = field(default_factory=list)
     quality: list[Quality] = field(default_factory=list)
@@ -81,7 +81,7 @@ class Claims:
         return kept
 
     def _by_name(self, rank: int, mine: Sequence[Claim]) -> list[Claim]:
-        """One claim for each window that paths tell apart; none where they do not tell two or more."""
+        """Return one claim for each window that paths separate; empty if they show fewer than two."""
         windows: dict[tuple[int, ...], list[Claim]] = defaultdict(list)
         for claim in mine:
             windows[_numbers(claim)].append(claim)
@@ -115,7 +115,7 @@ class Claims:
 
 
 def names_of(claims: Sequence[Claim]) -> tuple[str, ...]:
-    """Return how the windows of a rank are called, in order; empty where there is one, or their paths do not tell."""
+    """Return the names of the windows of a rank, in order; empty if there is one, or their paths have none."""
     names = _without_common([c.window.told if c.window is not None else "" for c in claims])
     if len(claims) < 2 or len({_numbers(c) for c in claims}) < len(claims):
         return ()
@@ -159,7 +159,7 @@ def _clash(windows: Sequence[Claim]) -> str:
 
 
 def _shifts(named: Sequence[Claim]) -> dict[tuple[int, ...], int]:
-    """By how much each window is moved, ns, by its numbers; nothing where no rank's windows cover the same time."""
+    """Return the shift of each window, ns, by its numbers; empty if no rank's windows cover the same time."""
     by_rank: dict[int, list[Claim]] = defaultdict(list)
     spans: dict[tuple[int, ...], tuple[int, int]] = {}
     for claim in named:

@@ -36,7 +36,7 @@ def fetch_run(url: str, folder: Path) -> None:
 
 
 def refuse_foreign_at(url: str) -> None:
-    """Raise InputError where a run may not be put behind a URL: somebody else's files lie there.
+    """Raise InputError if a run may not be put behind a URL: other programs' files are there.
 
     Raises OutputError where nothing can be written there.
     """

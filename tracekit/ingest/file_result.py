@@ -15,7 +15,7 @@ UNKNOWN_RANK = "its rank is unknown: {}; rename it to say rank_<n>"
 
 @dataclass(frozen=True)
 class FileGroup:
-    """A process group as one file tells it; the events' `group` column holds positions in a tuple of these.
+    """A process group of one file; the events' `group` column holds positions in a tuple of these.
 
     ranks: sorted.
     """
@@ -51,7 +51,7 @@ class FileResult:
 
     status: "foreign" is a file that is something else, and no fault where the user named only its folder.
     format: name of an entry of `readers.FORMATS`; empty where unknown. rank: of a rejected file, where known.
-    mesh_hint: {"order": axes inner to outer, "sizes": size by axis}, where the file itself tells it.
+    mesh_hint: {"order": axes inner to outer, "sizes": size by axis}, if the file itself holds it.
     """
 
     label: str
@@ -67,7 +67,7 @@ class FileResult:
 
     @property
     def rank_untold(self) -> bool:
-        """Whether no rank is told of a file that was read: its table is rank 0's, and `reason` says why."""
+        """Return whether a file that was read names no rank: its table is rank 0's, and `reason` says why."""
         return self.status == "ok" and bool(self.reason)
 
 

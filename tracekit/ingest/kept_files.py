@@ -1,6 +1,6 @@
 """What a kept run remembers of its input files, so that further ones join it and none is read twice.
 
-    DIR/files.json   {"schema": "tracekit.files/1", "groups": each process group as a file tells it, once; "files": a
+    DIR/files.json   {"schema": "tracekit.files/1", "groups": each process group of a file, once; "files": a
                      FileResult per file, its groups by number; "found": where they were found; "sha256"}
 
 A file is known again by its name and size. Its events are in the table of its rank; a file that another one displaced
@@ -32,7 +32,7 @@ _SCHEMA: Final = "tracekit.files/1"
 
 @dataclass(frozen=True)
 class _File:
-    """A result whose tables have no groups, and the numbers of their groups, table by table."""
+    """A result with tables without groups, and the numbers of their groups, table by table."""
 
     result: FileResult
     groups: tuple[tuple[int, ...], ...]
@@ -127,12 +127,12 @@ def _encoded(document: _Document) -> bytes:
 
 
 def _stored(label: str, table: RankTable, placed: Placed) -> RankTable:
-    """A table as it is written: without groups, its place told by its rank."""
+    """Return a table as it is written: without groups; its rank gives its place."""
     return replace(table, groups=(), path="", parts=placed.get((label, table.rank), 0))
 
 
 def _restored(file: _File, groups: Sequence[FileGroup], tables: dict[int, str]) -> FileResult:
-    """A result as it was before it was written; ValueError or KeyError where a value is none that we write."""
+    """Return a result as it was before it was written; ValueError or KeyError for a value that we never write."""
     made = []
     for table, numbers in zip(file.result.tables, file.groups, strict=True):
         path = tables[table.rank] if table.parts else ""
@@ -142,7 +142,7 @@ def _restored(file: _File, groups: Sequence[FileGroup], tables: dict[int, str]) 
 
 
 def _check(table: RankTable) -> None:
-    """Raise ValueError where a number is none that we write."""
+    """Raise ValueError for a number that we never write."""
     members = [r for group in table.groups for r in (group.ranks[0], group.ranks[-1]) if group.ranks]
     ranks = (table.rank, *members, (table.world_size or 1) - 1)
     counts = (table.events, table.parts, *table.not_stored.values())

@@ -46,14 +46,14 @@ def load(
     """Return a run read from traces, operation tables or flight-recorder dumps with timing, or open an ingested one.
 
     inputs: files, folders (searched through), globs, fsspec URLs, or one ingested run folder (or its URL).
-    out: where the run is kept, a folder or an fsspec URL; None keeps it in a temporary folder for as long as somebody
-    holds the run.
+    out: where the run is kept, a folder or an fsspec URL; None keeps it in a temporary folder as long as the run is
+    referenced.
     jobs: processes that read files; the result has the same bytes whatever their number.
     progress: called with a `ProgressEvent` as files are read.
     job: which one to read, from 1, where the files are of several jobs, or the operations of the ranks turn out to be.
     engine: reads the files in place of processes here, as `ray_engine.on_ray` does; the run has the same bytes.
     append: read only the files that the run at `out` does not hold yet, and keep the run of all.
-    Raises InputError where nothing can be used, or files are of several jobs and nobody chose; files that cannot be
+    Raises InputError if nothing can be used, or files are of several jobs and `job` is None; files that cannot be
     used are in `Run.rejected` otherwise. Raises UsageError where there are several jobs, but none of that number.
     """
     inputs = listed(inputs)
@@ -103,7 +103,7 @@ def _load(
     engine: Engine | None,
     append: bool,
 ) -> Run:
-    """Return a run whose files may be far and whose folder is here, as `load` does."""
+    """Return a run from local or remote files in a local folder, as `load` does."""
     if len(inputs) == 1 and is_run(Path(inputs[0])):
         return replace(_opened(Path(inputs[0]), out, jobs), job=job)
     _check_inputs(inputs, out)
@@ -148,7 +148,7 @@ def _check_job(run: Run, *, kept: bool) -> None:
 
 
 def _read_together(found: Found, results: Sequence[FileResult]) -> SetReader | None:
-    """The reader of a format whose files are read together, where no file alone is a trace and one has this format."""
+    """Return the reader of a format with files read together, if no single file is a trace and one has this format."""
     if any(r.status == "ok" for r in results):
         return None
     sets = {form.name: form.read_set for form in FORMATS if form.read_set is not None}

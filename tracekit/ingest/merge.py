@@ -26,7 +26,7 @@ from tracekit.store import Group, RankRecord, Run
 from tracekit.thresholds.ingest import CHUNK_ROWS
 
 Placed = dict[tuple[str, int], int]
-"""Number of files whose events the table of a rank holds, by file and rank."""
+"""Number of files with events in the table of a rank, by file and rank."""
 
 
 def merge(
@@ -34,10 +34,10 @@ def merge(
 ) -> tuple[Run, Placed]:
     """Put the tables of `results` in place under `folder` and return them as a run that is not saved yet.
 
-    Tables elsewhere stay where they are as well. Also returns of how many files each table is, by file and rank.
+    Tables elsewhere also stay where they are. Also returns the number of files of each table, by file and rank.
     found: the recorded runs that the files are of; they name hosts where files do not, and the mesh. job: which one is
-    wanted, where the files are of several. Raises InputError where they are and nobody chose, UsageError where there is
-    no job of that number.
+    wanted, if the files are of several. Raises InputError if they are and `job` is None, UsageError if there is no such
+    job.
     """
     merged = Claims()
     results, number_of_job = of_one_job(results, {r.label: found.run_of(r.label) for r in results}, job)
@@ -90,7 +90,7 @@ def _drop_strangers(merged: Claims, world: int | None) -> None:
 
 
 def _groups(merged: Claims, world: int | None) -> tuple[Group, ...]:
-    """The process groups that the files tell, by number; one with a member beyond the world is dropped and counted."""
+    """Return the process groups of the files by number; one with a member beyond the world is dropped and counted."""
     names: dict[tuple[int, ...], set[str]] = defaultdict(set)
     descs: dict[tuple[int, ...], set[str]] = defaultdict(set)
     beyond: Counter[str] = Counter()
@@ -210,7 +210,7 @@ def _groups_in(claims: Sequence[Claim]) -> list[FileGroup]:
 
 
 def _world_size(merged: Claims, hints: list[dict[str, Any]]) -> int | None:
-    """Ranks of the job as most files tell them, else as the one mesh does; None where nothing tells."""
+    """Return the number of ranks by most files, else by the one mesh; None if it is unknown."""
     by_rank = [
         [c.table.world_size for c in claims if c.table.world_size] for claims in merged.chosen.values()
     ]

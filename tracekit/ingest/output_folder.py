@@ -1,7 +1,7 @@
 """The folder that a run is built in: it takes its place whole or not at all, whenever the process ends.
 
-A folder under construction is locked by the process that builds it. What a killed process left is therefore told from
-what another one is building, and the next call removes it, or puts back the run that was about to be replaced.
+A folder under construction is locked by the process that builds it. This separates the remains of a killed process from
+a folder that another one is building; the next call removes them, or puts back the run that was about to be replaced.
 """
 
 import os
@@ -32,7 +32,7 @@ def is_written(path: str) -> bool:
 
 
 def refuse_foreign(out: Path) -> None:
-    """Raise InputError where a run may not be put at `out`: a link, or somebody else's files.
+    """Raise InputError if a run may not be put at `out`: a link, or other programs' files.
 
     Raises OutputError where nothing can be written there.
     """
@@ -54,7 +54,7 @@ def refuse_foreign(out: Path) -> None:
 
 
 class Lease:
-    """A temporary run folder: it is removed when nobody holds the lease any longer, or when the process ends."""
+    """A temporary run folder: it is removed when the lease is no longer referenced, or when the process ends."""
 
     def __init__(self, folder: Path, lock: int | None) -> None:
         self._end = weakref.finalize(self, _give_back, folder, lock, os.getpid())

@@ -41,7 +41,7 @@ def on_ray(address: str, jobs: int | None = None) -> Iterator[Engine]:
 
     address: "HOST:PORT" of its head, from a machine of the cluster; "ray://HOST:PORT" of its proxy, from elsewhere; or
     "auto". jobs: files read at once; as many as the cluster has processors if left out. Raises MissingExtraError
-    where Ray is not installed, UsageError where the address is none, InputError where no cluster answers there.
+    where Ray is not installed, UsageError if the address is invalid, InputError if no cluster answers there.
     """
     check_extra("ray", "--engine ray")
     _check(address)

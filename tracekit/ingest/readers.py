@@ -1,4 +1,4 @@
-"""The formats that ingest reads, one entry each, and the reading of one file by the format that its first bytes tell.
+"""The formats that ingest reads, one entry each, and the reading of one file by the format in its first bytes.
 
 To add a format, write a reader module and add its entry to FORMATS. A run folder is no file format: `load` opens it
 with `manifest.open_run`.
@@ -41,7 +41,7 @@ class Format:
 
     name: as `RankRecord.format` gives it. ends: names of such files in a folder, lower case; a file that the user
     names may have any name. starts: whether a file's first decompressed bytes are of this format. read: the reader
-    of one file. read_set: the reader of all files at once, where one alone tells nothing; `read` then returns a
+    of one file. read_set: the reader of all files at once, if a single file is not enough; `read` then returns a
     result with this format's name and no table. quick: gives a reader that is tried first for a file, if there is one;
     it raises Unrecognised where `read` must read the file from its start.
     """
@@ -99,7 +99,7 @@ REFUSED: tuple[tuple[Callable[[bytes], bool], str], ...] = (
         "it is an HTML or XML page, not a trace (a failed download?)",
     ),
 )
-"""Known files of no format here: a test of their first bytes, and the reason the user is told."""
+"""Known files of no format here: a test of their first bytes, and the reason in the message."""
 
 ARCHIVES = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.zst", ".tar.xz", ".tar.bz2", ".7z")
 """Names of archives, lower case, which are never opened here."""

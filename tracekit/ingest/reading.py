@@ -43,7 +43,7 @@ class ProgressEvent:
 Progress = Callable[[ProgressEvent], None]
 
 PARTS: Final = "part-*"
-"""Names of the tables of files, until those that count are in their places."""
+"""Names of the tables of files, until the selected ones are in their places."""
 LIMITS: Final = Limits(
     seconds=READER_SECONDS,
     memory=READER_BYTES,
@@ -118,8 +118,8 @@ def _placed(result: FileResult, folder: Path, one: dict[Hashable, Any]) -> FileR
 class _FileReader:
     """Reads one file after the other in a worker, their tables to `folder`.
 
-    counts: tells how far each file is. expected: bytes of JSON in all. afar: whether nobody compiled for this machine
-    before; a worker that was forked has what its parent loaded.
+    counts: how far each file is. expected: bytes of JSON in all. afar: whether nothing was compiled for this machine
+    before; a forked worker has what its parent loaded.
     """
 
     def __init__(self, counts: mmap.mmap | None, expected: int, afar: bool, folder: Path) -> None:
@@ -150,7 +150,7 @@ def _broken(source: Source, error: Exception) -> FileResult:
 
 
 class _Told:
-    """What the caller was told of progress so far."""
+    """The progress that was reported to the caller so far."""
 
     def __init__(self, sources: Sequence[Source], progress: Progress | None) -> None:
         self.counts = mmap.mmap(
@@ -168,7 +168,7 @@ class _Told:
         self._looked = 0.0
 
     def read(self, index: int, part: Path) -> FileResult:
-        """Read a file in this process, and tell of it."""
+        """Read a file in this process, and report it."""
 
         def tell(count: int) -> None:
             self.counts[8 * index : 8 * index + 8] = count.to_bytes(8, "little")
@@ -186,12 +186,12 @@ class _Told:
         self.look(index)
 
     def note(self, sentence: str) -> None:
-        """Tell what is done before any file is read."""
+        """Report what is done before any file is read."""
         if self._progress is not None:
             self._progress(ProgressEvent(0, len(self._sizes), 0, self._total, "", sentence))
 
     def look(self, index: int | None = None) -> None:
-        """Tell how far all files are; `index` is the file just finished."""
+        """Report how far all files are; `index` is the file just finished."""
         if self._progress is None:
             return
         now = time.monotonic()

@@ -34,7 +34,7 @@ def of_one_job(
 
 
 def _of_one_process(results: Sequence[FileResult]) -> list[FileResult]:
-    """`results` in which files that tell no rank are rank 0's if all files are of one place, and rejected else."""
+    """Return `results` with files that name no rank as rank 0 if all files are of one place, else rejected."""
     used = [r for r in results if r.tables]
     places = {name.place if (name := window_name(r.label)) else unpacked(r.label) for r in used}
     if len(places) == 1 and all(r.rank_untold for r in used):
@@ -70,7 +70,7 @@ def _of_other_loops(files: Sequence[Witness]) -> dict[str, str]:
 
 
 def _witness(result: FileResult, run: str) -> Witness:
-    """What a file tells of its job."""
+    """Return what a file shows of its job."""
     sizes = {t.world_size for t in result.tables if t.world_size}
     windows = tuple(Window(t.rank, t.first, t.last, t.steps, t.host, t.events) for t in result.tables)
     hint = result.mesh_hint

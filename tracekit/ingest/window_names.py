@@ -1,10 +1,10 @@
-"""What the path of a trace tells of its window: which one of a job it is, and whether the job trained in it.
+"""The window in the path of a trace: its number within a job, and whether the job trained in it.
 
 Frameworks write a folder or a file for each window of the profiler and put the progress of the job into its name:
 torchtitan and torchtune `iteration_20/rank3…`, Ray Train `worker_3_epoch_2…`, others `step_100` or `ep0-ba10`. Files of
-one rank whose paths differ in that number alone are windows of one job. Lightning names the loop (`fit-…`,
-`…validation_step…`), whose steps are numbered apart. torch's own handler names host and process, and a process is of
-one job.
+one rank with paths that differ only in that number are windows of one job. Lightning names the loop (`fit-…`,
+`…validation_step…`); steps of each loop are numbered separately. torch's own handler names host and process, and a
+process is of one job.
 """
 
 import re
@@ -27,7 +27,7 @@ PACKED = re.compile(r"\.(?:gz|zst|zstd)$")
 
 
 def window_name(label: str) -> WindowName | None:
-    """Return the window that the path of a trace tells; None where it tells neither progress, loop nor process."""
+    """Return the window in the path of a trace; None if it names neither progress, loop nor process."""
     *folders, name = PurePath(label.replace("\\", "/").lower()).parts or ("",)
     name = PACKED.sub("", name)
     found = [m for part in (*folders, name) for m in PROGRESS.finditer(part)]

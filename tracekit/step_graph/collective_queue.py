@@ -21,7 +21,7 @@ from tracekit.timing.measured import Measured
 
 @dataclass(frozen=True)
 class CollectiveQueue:
-    """What the order of the operations on a stream tells of when each could have started."""
+    """When each operation could have started, by the order of the operations on a stream."""
 
     ready: F64  # per operation: own time from which it could start, ns; before its recorded start where it queued
     wall: F64  # per operation: the same on the rank's clock where the trace tells it, else the recorded start; ns
@@ -30,11 +30,11 @@ class CollectiveQueue:
 
 
 def queue_of(run: Measured, *, free: bool = False) -> CollectiveQueue:
-    """The queues of all groups; with `free`, a moment that is only guessed becomes the earliest one possible.
+    """Return the queues of all groups; with `free`, a moment that is only guessed becomes the earliest one possible.
 
-    An operation that starts when the one before it on its channel ends stood in the queue. The host's launches tell
-    from when it could start (tables.readiness). Where the trace has none, a collective was ready as far into the rank's
-    own work as into the work of the member that came last to it, which nothing held up.
+    An operation that starts when the one before it on its channel ends was in the queue. The host's launches show when
+    it could start (tables.readiness). If the trace has none, a collective was ready as far into the rank's own work as
+    into the work of its last member, which nothing delayed.
     """
     ops, waits = run.ops, run.waits
     this, behind = _pairs(run)
@@ -107,10 +107,10 @@ def _ended_before(ops: Operations, rows: I64, asks: I64, within: int) -> I64:
 
 
 def _evenly(at_start: I64, this: I64, behind: I64) -> F64:
-    """Own time at which each queued operation `this` was ready if its queue grew evenly, ns; no later than it began.
+    """Return the own time at which each queued operation `this` was ready if its queue grew evenly, ns.
 
-    A queue begins with an operation that stood in none. Where transfers last longer than the work between them, all
-    members queue, and nobody shows when; but the last one was ready when the work for it was done.
+    It is no later than it began. A queue begins with an operation that did not queue. If transfers last longer than the
+    work between them, all members queue, and no member shows when; but the last one was ready when its work was done.
     """
     head = np.flatnonzero(np.append(True, behind[1:] != this[:-1]))[: len(this)]
     size = np.diff(np.append(head, len(this)))
@@ -139,7 +139,7 @@ def _pairs(run: Measured) -> tuple[I64, I64]:
 
 
 def _queues(run: Measured, rows: I64) -> I64:
-    """A number for each of the operations `rows`: equal where they stand in one queue of their rank and channel."""
+    """Return a number for each of the operations `rows`: equal if they are in one queue of their rank and channel."""
     ops, stream = run.ops, _per_rank(run, lambda r: r.stream)[rows]
     lane = np.unique(np.stack([ops.rank[rows], ops.channel[rows]]), axis=1, return_inverse=True)[1].reshape(
         -1
@@ -160,7 +160,7 @@ def _in_order(ready: F64, this: I64, behind: I64) -> None:
 
 
 def _per_rank(run: Measured, of: Callable[[RankOps], I64 | None]) -> I64:
-    """What `of` tells of each operation, over all ranks; −1 where the trace does not tell."""
+    """Return the value of `of` for each operation, over all ranks; −1 if the trace does not hold it."""
     told = ((run.ops.per_rank[r], of(run.ops.per_rank[r])) for r in run.ops.ranks)
     parts = [np.full(len(r.start), -1, np.int64) if values is None else values for r, values in told]
     return np.concatenate([np.zeros(0, np.int64), *parts])

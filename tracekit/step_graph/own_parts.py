@@ -52,10 +52,10 @@ def parts_of(
 ) -> tuple[Parts, ...]:
     """The parts of the steps `numbers` of one rank, the finest first; knots are the steps' own-time readings, ns.
 
-    Steps are cut at the operations of the busiest channel and at all messages, else at the former alone. Across other
-    channels the order differs from rank to rank where one of them runs behind compute; those for which the rank stood
-    still throughout do not, and cut the finest parts. The messages of a pipeline follow its schedule, which ranks of
-    one stage share. `rows` are the rank's operations, `labels` their steps, and `ready` the own time from which each
+    Steps are cut at the operations of the busiest channel and at all messages, or at the former alone. Across other
+    channels the order differs from rank to rank if one of them runs behind compute; operations that the rank waited for
+    throughout keep their order, and cut the finest parts. The messages of a pipeline follow its schedule, which ranks of
+    a stage share. `rows` are the rank's operations, `labels` their steps, and `ready` the own time from which each
     operation of the run could start: behind a late rank its peers' operations queue, and start later in their work.
     """
     turn = _turn(ops, rows)
@@ -94,10 +94,10 @@ def _words(ops: Operations, rows: I64) -> list[str]:
 
 
 def _turn(ops: Operations, rows: I64) -> I64:
-    """The places of one rank's `rows` (in order of start) in the order in which its program issues them.
+    """Return the places of one rank's `rows` (in order of start) in the order in which its program issues them.
 
     Operations on two streams that wait for the same kernel start within nanoseconds, either of them first. Launches
-    tell their order. Without any, or in a graph, which has one for all, those that start together count by their kind.
+    show their order. Without any, or in a graph with one for all, operations that start together count by their kind.
     """
     if not len(rows):
         return rows

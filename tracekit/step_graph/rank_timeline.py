@@ -143,12 +143,12 @@ def _proven(ops: Operations, event: I64) -> npt.NDArray[np.bool_]:
 
 
 def _really_needed(kind: I64, reading: F64, wall: F64, posted: F64, kernel: I64) -> npt.NDArray[np.bool_]:
-    """Whether each event counts: not the end of an operation while the rank stood still for another one.
+    """Return whether each event counts: not the end of an operation while the rank was idle for another one.
 
-    An operation held nobody up if it ended while another one was outstanding, no work was done until that one ended,
-    and nothing was posted in answer before that. As a need it would hold the rank up wherever the other one comes
+    An operation delayed no rank if it ended while another one was outstanding, no work was done until that one ended,
+    and nothing was posted in answer before that. As a need it would delay the rank wherever the other one comes
     sooner. `posted` is when the operation of each event was posted; all times ns, events in order. The messages of one
-    `kernel` hold the rank up together.
+    `kernel` delay the rank together.
     """
     kept = np.ones(len(kind), bool)
     following, answer = -1, np.inf  # the next need that counts; the next post

@@ -66,7 +66,7 @@ class StepModel:
         """Mean step time if own times were `target` (ranks × steps, ns) and transfers `transfer` (by instance, ns).
 
         Instances behind those of `transfer` keep their own. A rank in `usual` becomes shorter where it is longer than
-        usual, or in the parts told there, any other rank in all parts alike.
+        usual, or in the parts given there, any other rank equally in all parts.
         """
         total, count = 0.0, 0
         lasts = self.transfer
@@ -176,10 +176,10 @@ class StepModel:
         return total / max(count, 1)
 
     def _span(self, n: int, gaps: Sequence[F64], transfer: F64) -> float:
-        """How long run `n` takes, ns: where nothing ends steps together, once ranks no longer drift apart.
+        """Return how long run `n` takes, ns; without a common end of steps, once ranks no longer drift apart.
 
         Stages begin the recorded steps as far apart as their slowness put them, and the first step of a recording is
-        shorter for those that wait. Any run in which ranks drift is repeated from where each rank ended, until all take
+        shorter for waiting ranks. Any run in which ranks drift is repeated from where each rank ended, until all take
         equally long. Ranks that no wait joins never do.
         """
         begins = self._begins(n)
@@ -198,7 +198,7 @@ class StepModel:
 
     @cached_property
     def levels(self) -> tuple[Levels | None, ...]:
-        """Of each run; None where it can be replayed in turn only."""
+        """The levels of each run; None if it can only be replayed in turn."""
         told = self.instance, self.fixed, self.before, self.later, self.caused
         return tuple(levels_of(lines, *told) for _, lines in self.runs)
 

@@ -12,7 +12,7 @@ from tracekit.step_graph.rank_timeline import NEED, POST, RankTimeline
 from tracekit.steps.steps import F64
 
 ARRIVE: Final = 2
-"""A rank comes to a need that nobody posts: an event of its own, for which that need then waits."""
+"""A rank comes to a need that no rank posts: an event of its own that the need then waits for."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Events:
 
 
 def events_of(timelines: Sequence[RankTimeline], instance: I64, fixed: F64, before: I64) -> Events | None:
-    """The events, with one more before each need of what nobody posted; None where a rank needs another one's own."""
+    """Return the events, with one more before each unposted need; None if a rank needs another one's own."""
     sizes = [len(line.kinds) for line in timelines]
     line = np.repeat(np.arange(len(sizes)), sizes)
     kind = np.concatenate([np.asarray(t.kinds, np.int64) for t in timelines])

@@ -1,7 +1,7 @@
 """The replay of a step model by topological levels: at each level all ranks that can go on take one event, as arrays.
 
 Which event waits for which does not depend on times, so the levels are found once and serve every hypothesis. Where
-they do depend on times (matches that contradict each other, or a queue whose order the ranks do not share) there are
+they do depend on times (matches that contradict each other, or a queue with an order that ranks do not share) there are
 none, and the ranks are replayed one after the other.
 """
 

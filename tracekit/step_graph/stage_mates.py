@@ -1,8 +1,8 @@
 """Collectives of unknown groups, joined with those at the same place of other ranks: there their members are.
 
 Ranks of a pipeline stage run the same program, so the members of such a collective's group are at the same place of the
-same stream. To let all of the stage wait for each other there is more than they did; a step model of that takes no
-less time than the job, and where it gives the recorded waits all the same, it tells what an operation waited for.
+same stream. Letting all ranks of the stage wait for each other there is more than they did; a step model of that takes
+no less time than the job, and if it still gives the recorded waits, it shows what an operation waited for.
 """
 
 from collections import defaultdict
@@ -46,9 +46,9 @@ def mates(run: Measured) -> I64:
 
 
 def with_mates(run: Measured, fixed: F64, transfer: F64) -> tuple[I64, F64, F64]:
-    """(instance by operation, its fixed duration, transfer by instance) with the joined ones behind the matched; ns.
+    """Return (instance by operation, fixed duration, transfer by instance) with joined ones behind matched ones; ns.
 
-    `fixed` and `transfer` are those of a step model. Who comes last to a place tells how long the transfer is.
+    `fixed` and `transfer` are those of a step model. The last rank at a place shows how long the transfer is.
     """
     ops, number = run.ops, mates(run)
     rows = np.flatnonzero(number >= 0)

@@ -111,7 +111,7 @@ def excess(values: F64, groups: list[npt.NDArray[np.int64]], floor: float) -> Ex
 
 
 def _noise_of_columns(deviation: F64, groups: list[npt.NDArray[np.int64]]) -> F64:
-    """By row and column the robust spread of the rows of its group in that column, ns; 0 in groups too small to tell.
+    """Return by row and column the robust spread of its group's rows in that column, ns; 0 in too small groups.
 
     `deviation` are the rows × columns less each row's own level.
     """

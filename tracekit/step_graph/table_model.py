@@ -1,6 +1,6 @@
 """The step of an operation table: priced by the dependencies between its operations, which such a table holds whole.
 
-The table tells what ran and not what a rank did between, so own time is its recorded work; gaps are nobody's.
+The table shows what ran and not what a rank did between, so own time is its recorded work; gaps belong to no rank.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,9 +24,9 @@ I64 = npt.NDArray[np.int64]
 class TableModel:
     """Recorded steps as a timeline that can be run with any own times; prices as `StepModel` gives them, ns.
 
-    own: recorded work, ranks × steps. row: by operation its rank's row. typical: ideal work, operations × steps; what
-    met ranks without rows keeps its recorded time, in which it may have waited for them. instance: of each operation
-    in each step, -1 where it met nobody. transfer: recorded, by instance.
+    own: recorded work, ranks × steps. row: by operation its rank's row. typical: ideal work, operations × steps; an
+    operation with ranks without rows keeps its recorded time, in which it may have waited for them. instance: of each
+    operation in each step, -1 without a counterpart. transfer: recorded, by instance.
     """
 
     timeline: Timeline
@@ -79,7 +79,7 @@ class TableModel:
         """Mean step time if own times were `target` (ranks × steps, ns) and transfers `transfer` (by instance, ns).
 
         A rank that works less than recorded in a step takes there the work that is `usual` of its peers in that step,
-        and the ideal work where it has no peers; `target` tells which.
+        and the ideal work if it has no peers; `target` shows which.
         """
         work = self.timeline.work.copy()
         cured = target < self.own
@@ -168,7 +168,7 @@ def tabulated(run: Measured) -> tuple[Measured, TableModel] | None:
 
 
 def _transferred(waits: Waits, instance: I64, work: F64) -> Waits:
-    """`waits` in which what meets took as long as the longest work of its operations: a table tells all transfers."""
+    """Return `waits` with transfers as long as the longest work of their operations: a table holds all transfers."""
     met = instance >= 0
     transfer = waits.transfer.copy()
     transfer[instance[met]] = 0
@@ -179,7 +179,7 @@ def _transferred(waits: Waits, instance: I64, work: F64) -> Waits:
 
 
 def _instances(run: Measured, recording: Recording) -> I64:
-    """The instance of each operation in each step, operations × steps; -1 where it met nobody."""
+    """Return the instance of each operation in each step, operations × steps; -1 without a counterpart."""
     known: dict[int, dict[tuple[int, int], int]] = {}
     for rank in run.ops.ranks:
         source, number = run.ops.per_rank[rank], run.ops.instance[run.ops.of(rank)].tolist()
@@ -202,7 +202,7 @@ def met_absent_ranks(run: Measured, timeline: Timeline) -> npt.NDArray[np.bool_]
 
 
 def _only(steps: Steps, numbers: Sequence[int]) -> Steps:
-    """`steps` without those that are not among `numbers`."""
+    """Return the `steps` among `numbers`."""
     kept = [steps.numbers.index(n) for n in numbers]
     left = tuple(n for n in steps.numbers if n not in numbers)
     return replace(

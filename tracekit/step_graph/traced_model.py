@@ -1,4 +1,4 @@
-"""The step model of traces: what each rank posts and needs, how long transfers take, and who leaves them later."""
+"""The step model of traces: what each rank posts and needs, how long transfers take, and which ranks leave later."""
 
 import numpy as np
 
@@ -14,15 +14,15 @@ from tracekit.timing.measured import Measured
 def model_of(
     run: Measured, *, free: bool = False, joined: bool = False, like: StepModel | None = None
 ) -> StepModel:
-    """The model of every run of consecutive analysed steps. Eager sends complete by themselves.
+    """Return the model of every run of consecutive analysed steps. Eager sends complete by themselves.
 
     If `joined`, collectives of unknown groups wait for those at the same place of the other ranks of their stage.
 
     With `free`, waits that are not matched with all members shrink to the shortest operation of the same message, as
-    do sends of which nothing proves that they waited for their receiver, and collectives that stood in a queue could
-    have started with the one before them.
+    do sends without proof that they waited for their receiver, and queued collectives could have started with the one
+    before them.
 
-    A model `like` this one lends what does not differ: the parts of its timelines, and their order.
+    Reuses unchanged timelines and replay order from `like`.
     """
     ops, waits = run.ops, run.waits
     usual = _shortest(run) if free else _usual_transfer(run)
@@ -61,9 +61,9 @@ def _runs(run: Measured, queue: CollectiveQueue, like: StepModel | None) -> tupl
 
 
 def _ends_later(run: Measured) -> F64:
-    """Per operation by how much it ends after that of the member that came last, ns; 0 on a device.
+    """Return how long after the last member's operation each operation ends, ns; 0 on a device.
 
-    Members of a collective leave it together where devices carry it out. Threads of hosts leave when they get to run.
+    Members of a collective leave it together if devices carry it out. Threads of hosts leave when they get to run.
     """
     ops = run.ops
     later = np.zeros(len(ops.start))

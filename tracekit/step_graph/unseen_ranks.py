@@ -1,8 +1,8 @@
 """Ranks without a trace, replayed as typical peers: what the recorded ranks then wait needs no slow unseen one.
 
-An unseen rank runs the program of a recorded one of its stage, in groups that lie to it as that one's groups lie to
-that one. Where the step model with such ranks gives the recorded waits, nothing says that an unseen rank is slow; where
-the recorded ranks wait longer than it gives, they wait for somebody unseen.
+An unseen rank runs the program of a recorded one of its stage, in the corresponding groups. If the step model with such
+ranks gives the recorded waits, nothing shows that an unseen rank is slow; if the recorded ranks wait longer than it
+gives, they wait for an unseen rank.
 """
 
 from collections import Counter, defaultdict
@@ -28,9 +28,9 @@ Place = tuple[Hashable, str, int, int]
 
 
 def with_unseen(run: Measured, model: StepModel, found: Excess) -> StepModel | None:
-    """`model` of `run` in which ranks without a trace work as typical peers do; `found` tells who is typical.
+    """Return `model` of `run` with ranks without a trace that work like typical peers; `found` shows which are typical.
 
-    None where nobody is unseen, where most ranks are, or where a stage was not recorded at all.
+    None if no rank is unseen, if most ranks are, or if a stage was not recorded at all.
     """
     missing = [r for r in run.missing if r in run.mesh.coordinates]
     if not missing or len(missing) < len(run.missing) or len(missing) > UNSEEN_REPLAYED * len(run.ops.ranks):
@@ -52,7 +52,7 @@ def with_unseen(run: Measured, model: StepModel, found: Excess) -> StepModel | N
 
 
 def _like(run: Measured, found: Excess, rank: int) -> int | None:
-    """The row of the rank that `rank` is taken to work like: of its stage, alike in place, nobody who stands out."""
+    """Return the row of the rank that `rank` is assumed to work like: of its stage and place, without an excess."""
     mesh, steps = run.mesh, run.steps
     mine = mesh.coords(rank)
     whole = np.isfinite(steps.own).all(axis=1) & ~(np.nan_to_num(found.z) > found.limit)
@@ -103,7 +103,7 @@ class _Draft:
                 self.fixed[row] = self.fixed[row] if self.eager[row] else -1.0
 
     def _rows(self) -> Iterator[int]:
-        """Recorded operations that an unseen rank takes part in, those that were matched first."""
+        """Yield recorded operations that an unseen rank takes part in, matched ones first."""
         ops = self.run.ops
         mine = (ops.channel >= 0) & np.array([*self.partial, False], bool)[ops.channel] & self.run.analysed
         yield from np.flatnonzero(mine & (ops.instance >= 0)).tolist()
@@ -118,7 +118,7 @@ class _Draft:
         return np.array([self._copy(row, like, rank) for row in events.tolist()], np.int32)
 
     def _copy(self, row: int, like: int, rank: int) -> int:
-        """The operation of `rank` that stands for the operation `row` of `like`."""
+        """Return the operation of `rank` that corresponds to the operation `row` of `like`."""
         if (rank, row) in self.made:
             return self.made[rank, row]
         ops, number = self.run.ops, self.instance[row]  # without a channel, that of its stage

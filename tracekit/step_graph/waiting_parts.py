@@ -1,6 +1,6 @@
 """The parts of a rank's work beside which its communication waits for others, and work cut there alone.
 
-Kernels are longer there. Where nobody is waited for any more they lose that, and what ran alone keeps its length.
+Kernels are longer there. Once no rank waits any more they lose that, and kernels that ran alone keep their length.
 """
 
 from collections.abc import Collection

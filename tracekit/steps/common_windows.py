@@ -13,7 +13,7 @@ from tracekit.thresholds.tables import REPEATING_SHARE
 
 
 def common_windows(ops: Operations) -> dict[int, tuple[int, ...]] | None:
-    """Rank → the common number of each of its windows; None where shared operations do not tell, or not in order.
+    """Return rank → the common number of each of its windows; None if shared operations do not show it in order.
 
     The windows of the rank that has most are the common ones.
     """

@@ -1,8 +1,8 @@
 """How much longer each rank's kernels take because communication runs on the device at the same time.
 
-A kernel that shares the device with a collective is longer on every rank, and ranks need not share alike: groups differ
-in the length of their transfers, and some communicate when others do not. By how much a kind of kernel is longer is
-learnt from kernels at the same place of a step that share the device for different parts of their time.
+A kernel that shares the device with a collective is longer on every rank, but ranks may share unequally: groups differ
+in the length of their transfers, and some communicate when others do not. The slowdown of a kind of kernel is learnt
+from kernels at the same place of a step that share the device for different parts of their time.
 """
 
 from collections import defaultdict
@@ -20,10 +20,10 @@ from tracekit.thresholds.tables import LIKE_SHARE, MOST_STRETCHED
 
 
 def stretched(run: Run, ops: Operations, steps: Steps, rows: Sequence[int]) -> F64:
-    """Own time that kernels of `rows` (of Steps) take longer beside communication, rows × steps, ns.
+    """Return the own time that kernels of `rows` (of Steps) take longer beside communication, rows × steps, ns.
 
-    `rows` do the same work. 0 where kernels at the same place share the device alike on all of them, so that nothing
-    tells by how much it makes them longer.
+    `rows` do the same work. 0 if kernels at the same place share the device equally on all of them, so that their
+    slowdown is unknown.
     """
     read = [kernels_in_steps(run, ops, steps, row) for row in rows]
     places = _places(read)
@@ -62,7 +62,7 @@ def _like(table: F64) -> tuple[F64, npt.NDArray[np.bool_]]:
 
 
 def _speed(places: dict[str, F64], rank: int) -> float:
-    """How much longer kernels of a rank take than the usual ones that share the device as they do; 1 if none tells."""
+    """Return how many times as long kernels of a rank take as usual ones with equal sharing; 1 if it is unknown."""
     ratio, weight = [np.zeros(0)], [np.zeros(0)]
     for table in places.values():
         usual, like = _like(table)

@@ -1,7 +1,7 @@
 """The last step of windows that do not end together: it counts as far as all ranks recorded it.
 
-Where few steps are whole, the one that the ends of the windows cut is evidence as well: a rank that is slow in it is
-slow, and that it recurs there tells a fault from an accident.
+If few steps are whole, the step that the ends of the windows cut is evidence as well: a rank that is slow in it is
+slow, and its recurrence there separates a fault from chance.
 """
 
 from collections.abc import Sequence

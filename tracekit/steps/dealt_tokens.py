@@ -1,8 +1,8 @@
 """How much of each rank's work follows the tokens that all-to-alls dealt to its experts.
 
 The router sends tokens where the data wants them, so the work between one all-to-all and the next follows the number of
-elements that the rank received. That is nobody's fault, however often the same expert is liked. Where the sizes were
-not recorded, uneven work behind every second all-to-all looks like it.
+elements that the rank received. No rank is at fault for that, even if the same expert is chosen often. If sizes were not
+recorded, uneven work behind every second all-to-all looks like it.
 """
 
 from collections import Counter
@@ -54,7 +54,7 @@ def dealt_tokens(ops: Operations, steps: Steps, stages: Sequence[npt.NDArray[np.
 
 
 def _dealing(ops: Operations) -> str | None:
-    """The kind of the operations that may deal tokens: collectives of any kind where the trace tells that of few."""
+    """Return the kind of the operations that may deal tokens: collectives of any kind if the trace names few kinds."""
     kinds = Counter(ops.op.tolist())
     if "all_to_all" in kinds:
         return "all_to_all"
@@ -64,7 +64,7 @@ def _dealing(ops: Operations) -> str | None:
 def _parts(ops: Operations, steps: Steps, rows: npt.NDArray[np.int64], kind: str) -> tuple[F64, F64]:
     """(own time from the end of each all-to-all to the next one, elements that it brought), rows × steps × places.
 
-    Places count from the end of a step, because kernels of the step before may stand at the begin of the first one.
+    Places count from the end of a step, because kernels of the step before may be at the start of the first one.
     NaN where a rank has fewer, and where the elements are unknown.
     """
     found = {}
@@ -108,7 +108,7 @@ def _following(work: F64, tokens: F64) -> F64:
 
 
 def _slope(x: F64, y: F64, least: float) -> float:
-    """By how much `y` grows with `x`: the median over all pairs, weighted by how far apart they are (Theil and Sen).
+    """Return the slope of `y` over `x`: the median over all pairs, weighted by their distance (Theil and Sen).
 
     0 without a pair that is further apart than `least`. One slow rank spoils its own pairs only.
     """
@@ -123,8 +123,8 @@ def _slope(x: F64, y: F64, least: float) -> float:
 def _untold(work: F64, tokens: F64) -> F64:
     """Own time beyond the peers' that tokens of unknown number may explain, rows × steps.
 
-    A slow rank is slow behind every all-to-all; tokens make the work behind every second one longer. Only those whose
-    sizes were not recorded leave anything open.
+    A slow rank is slow after every all-to-all; tokens make the work after every second one longer. Only all-to-alls
+    without recorded sizes leave anything open.
     """
     if np.isfinite(tokens).all() or work.shape[-1] < _TURNS:
         return np.zeros(work.shape[:2])

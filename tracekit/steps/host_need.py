@@ -17,21 +17,21 @@ from tracekit.store import Run
 from tracekit.thresholds.launches import HOST_SILENT_NS, LAUNCHED_NS, OPERATOR_NS, QUEUE_ROOM
 
 _WAITS = re.compile(rf"{HOST_WAIT.pattern}|Query")
-"""Calls in which a host may stand until its device, or another host, has done something."""
+"""Calls in which a host may wait until its device, or another host, has done something."""
 
 _FOR_OTHERS = re.compile(r"^(gloo|mpi|ucc)\b|barrier", re.IGNORECASE)
-"""Operators in which a host may stand until another host comes."""
+"""Operators in which a host may wait until another host comes."""
 
 _TALKS = re.compile(r"^(record_param_comms$|c10d::|nccl:)")
-"""Operators in which a host may stand until there is room for what it sends."""
+"""Operators in which a host may wait until there is room for its data."""
 
 
 def host_need(run: Run, ops: Operations, steps: Steps, rank: int) -> F64:
-    """For how long the host of `rank` works in each of `steps`, ns; NaN where its launches were not recorded.
+    """Return how long the host of `rank` works in each of `steps`, ns; NaN if its launches were not recorded.
 
-    A host works in operators, in brief calls and in loading data, and between these unless nothing is recorded for
-    long: there, in calls that wait, and in what a full queue makes long, it may wait for somebody. So it may
-    need more than that, and never less.
+    A host works in operators, in short calls and in loading data, and between these unless nothing is recorded for
+    long: there, in waiting calls, and in calls that a full queue makes long, it may wait. So it may need more than
+    that, and never less.
     """
     need = np.full(len(steps.numbers), np.nan)
     begins, ends = on_host(ops, steps, rank)
@@ -71,7 +71,7 @@ def _working(events: pa.Table) -> tuple[Intervals, I64]:
 
 
 def _of_launching_threads(events: pa.Table, launches: Mask) -> Mask:
-    """Whether each event is of a thread that `launches` kernels: others, as those that pin memory, work beside it."""
+    """Return whether each event is of a thread that `launches` kernels; others, such as pinning threads, are beside."""
     threads = np.stack([ints(events, "pid", -1), ints(events, "tid", -1)])
     number = np.unique(threads, axis=1, return_inverse=True)[1].reshape(-1)
     return np.asarray(np.isin(number, np.unique(number[launches])), bool)

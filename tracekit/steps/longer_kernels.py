@@ -29,9 +29,9 @@ def longer_kernels(mine: StepKernels, peers: Sequence[StepKernels], column: int)
 
     Usual is the longer one of two medians of the kernel at the same place (the k-th one of its name): that of `peers`,
     which do the same work, in the same step, and that of the rank's own other steps. Only names that run equally often
-    in all these are compared, because else nothing tells which kernels do the same; of a step that all have cut short,
-    those that all recorded. A kernel that shares the device with communication for more of its time than is usual may
-    be longer for that, and counts as no longer.
+    in all these are compared, because else it is unknown which kernels do the same; of a step that all have cut short,
+    the kernels that all recorded. A kernel that shares the device with communication for more of its time than usual may
+    be longer for that reason, and does not count as longer.
     """
     took, usual = [np.zeros((0, 2))], [np.zeros((0, 2))]
     for name in np.unique(mine.name.astype(str)).tolist():
@@ -57,7 +57,7 @@ def longer_kernels(mine: StepKernels, peers: Sequence[StepKernels], column: int)
 
 
 def longest_beyond(kernels: StepKernels, column: int) -> float:
-    """By how much one kernel of the step in `column` is longer than any of its name in the rank's other steps, ns.
+    """Return the excess of one kernel of the step in `column` over any of its name in the rank's other steps, ns.
 
     The largest such length; 0 where none is longer. One that other steps do not run, or run less often, counts whole.
     """

@@ -26,7 +26,7 @@ _FOREVER: Final = np.iinfo(np.int64).max
 
 @dataclass(frozen=True)
 class Window:
-    """What was recorded in one window, when it began (ns since the first one did), and its name where paths tell it."""
+    """What was recorded in one window, when it began (ns since the first one did), and its name if paths have one."""
 
     run: Run
     at_ns: int
@@ -112,7 +112,7 @@ def _steps_go_on(run: Run) -> bool:
 def by_names(
     begins: Mapping[int, Sequence[int]], names: Mapping[int, Sequence[str]]
 ) -> tuple[list[int], dict[int, list[int]]] | None:
-    """As `common`, of windows that have `names`; None where a rank does not tell them, or in another order."""
+    """Return as `common`, for windows that have `names`; None if a rank lacks them, or has another order."""
     if not all(len(names[rank]) == len(mine) for rank, mine in begins.items()):
         return None
     order = sorted(begins, key=lambda r: (-len(begins[r]), r))
@@ -151,7 +151,7 @@ def _first_steps(run: Run, rank: int, begins: Sequence[int]) -> list[int] | None
 def by_steps(
     begins: Mapping[int, Sequence[int]], first: Mapping[int, list[int] | None]
 ) -> tuple[list[int], dict[int, list[int]]] | None:
-    """As `common`, of windows that begin with the steps `first`; None where a rank does not tell them.
+    """Return as `common`, for windows that begin with the steps `first`; None if a rank lacks them.
 
     A window that the rank with most of them lacks began as long after that rank's window before as on a rank that has
     both.

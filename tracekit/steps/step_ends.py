@@ -1,7 +1,7 @@
-"""Ends of steps as operations, for traces without any communication: of one GPU, or of ranks whose calls are absent.
+"""Ends of steps as operations, for traces without any communication: of one GPU, or of ranks without recorded calls.
 
 Elsewhere the last operation of a step ends it. Here the last kernel that the host launched in the step does, or the end
-of its mark where no device was recorded. Such an operation takes no time, meets nobody and has no group.
+of its mark if no device was recorded. Such an operation takes no time, and has no counterpart and no group.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ from tracekit.rank_events.step_marks import NO_STEP, issue_times, label, launch_
 from tracekit.store import Run
 
 STEP_END: Final = "step_end"
-"""Kind of the operation that stands for the end of a step."""
+"""Kind of the operation that represents the end of a step."""
 _NO_CALLS: Final = "none was recorded: a step lasts until its last kernel, or until its mark ends on the host"
 _COLUMNS: Final = ["ts", "dur", "cat", "name", "pid", "tid", "device", "stream", "correlation", "external_id"]
 

@@ -56,7 +56,7 @@ def kernels_between(run: Run, ops: Operations, rank: int, begin: int, end: int) 
 
 
 def _within(run: Run, ops: Operations, rank: int, columns: list[int], begins: I64, ends: I64) -> StepKernels:
-    """The kernels of a rank that begin in windows, each of which is a column; begins of windows are rounded."""
+    """Return the kernels of a rank that begin in windows, one column a window; begins of windows are rounded."""
     events = run.events(rank, _COLUMNS)
     start = ints(events, "ts", 0)
     end = start + ints(events, "dur", 0)
@@ -81,8 +81,8 @@ def _within(run: Run, ops: Operations, rank: int, columns: list[int], begins: I6
 def _counts(start: I64, end: I64, exposed: tuple[I64, I64]) -> npt.NDArray[np.bool_]:
     """Whether a shorter kernel would have let the rank go on earlier: not where the next one waited for its host.
 
-    A kernel that ends before the device stands still for its host, and all before it back to the last gap, cost
-    nothing. `exposed` is when the device stood still for communication.
+    A kernel that ends before the device is idle for its host, and all before it back to the last gap, cost nothing.
+    `exposed` is when the device was idle for communication.
     """
     if not len(start):
         return np.zeros(0, bool)

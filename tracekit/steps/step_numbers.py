@@ -1,4 +1,4 @@
-"""The numbers of steps that no mark counts: operations that ranks share tell which repetitions are the same step."""
+"""The numbers of steps that no mark counts: operations that ranks share show which repetitions are the same step."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -49,10 +49,10 @@ class Cuts:
 def numbered(
     ranks: Sequence[RankOps], groups: Sequence[Group] | None, cuts: Mapping[int, Cuts]
 ) -> list[RankOps] | None:
-    """`ranks` with the repetitions `cuts` as steps; a rank without an entry in `cuts` gets none.
+    """Return `ranks` with the repetitions `cuts` as steps; a rank without an entry in `cuts` gets none.
 
-    None where operations that ranks share show no common steps, or where they are needed and the `groups` are not yet
-    known. Numbers ascend from 0; one is left out between two windows: nobody knows how many steps lie between.
+    None if operations that ranks share show no common steps, or if they are needed and the `groups` are not yet
+    known. Numbers ascend from 0; one is left out between two windows: the number of steps between is unknown.
     """
     cut = [r for r in ranks if r.rank in cuts]
     own = {r.rank: _labels(r, cuts[r.rank]) for r in cut}
@@ -102,8 +102,8 @@ def _labels(rank: RankOps, cuts: Cuts) -> I64:
     """The repetition of each operation, by when the host issued it; NO_STEP outside all of them.
 
     A stream runs its operations in order. So where a window ends with a step, the same number of them on each stream
-    belongs to each of its steps, counted from its end: near a border, and only there, the clock alone does not tell.
-    What ran when its window began was not recorded, and is missing in the first of them.
+    belongs to each of its steps, counted from its end: near a border, and only there, the clock alone is not enough.
+    Operations that ran when its window began were not recorded, and are missing in the first step.
     """
     own = np.full(len(rank.issued), NO_STEP, np.int64)
     if not len(cuts.begin):
@@ -139,7 +139,7 @@ def _borders_only(rank: RankOps, cuts: Cuts, rows: I64, counted: I64) -> bool:
     """Whether the repetitions `counted` for operations `rows` differ from the clock's near borders only.
 
     One operation more in a step, as a loss that is reduced now and then, would move all before it into the next step.
-    Where the host tells when each was launched, none lies ahead of the steps, and the numbers must come out even.
+    If the host shows when each was launched, none lies ahead of the steps, and the numbers must come out even.
     """
     told = rank.issued[rows] < rank.start[rows]
     if told.all() and (counted == NO_STEP).any():
@@ -153,8 +153,8 @@ def _borders_only(rank: RankOps, cuts: Cuts, rows: I64, counted: I64) -> bool:
 def _waits_only(rank: RankOps, cuts: Cuts, rows: I64, counted: I64) -> bool:
     """Whether operations `rows` that go to a later repetition than the clock says, by `counted`, wait until it begins.
 
-    A receive that begins a step does, where no launch tells when it was issued. One that is done earlier is of the
-    step before.
+    A receive that begins a step does, if no launch shows when it was issued. One that is done earlier is of the step
+    before.
     """
     told = rank.issued[rows] < rank.start[rows]
     if told.any() or not _borders_only(rank, cuts, rows, counted):
@@ -192,7 +192,7 @@ def _ahead(ops: Operations, own: Mapping[int, I64], counts: Mapping[int, int]) -
 
 
 def _links(ops: Operations, own: I64) -> dict[int, dict[int, tuple[int, int, int]]]:
-    """Rank → rank that shares operations → (by how much the first one's step is ahead, in how many, of how many)."""
+    """Return rank → rank that shares operations → (lead of the first one's step, in how many, of how many)."""
     rows = np.flatnonzero((ops.instance >= 0) & (own != NO_STEP))
     rows = rows[np.argsort(ops.instance[rows], kind="stable")]
     one, two = rows[:-1], rows[1:]

@@ -33,8 +33,8 @@ Places = Mapping[int, Repeating]
 def with_repeating_steps(ranks: list[RankOps], groups: Sequence[Group] | None) -> list[RankOps] | None:
     """`ranks` with a step for each repetition of what they run, in the place of marks.
 
-    None where marks exist, or where nothing repeats and there is one window only; of several windows each is a step.
-    Without `groups` also None where only operations that ranks share could tell which steps are one.
+    None if marks exist, or if nothing repeats and there is only one window; several windows are a step each. Without
+    `groups` also None if only operations that ranks share could show which steps are one.
     """
     if not ranks or any((r.step != NO_STEP).any() for r in ranks):
         return None
@@ -68,8 +68,8 @@ def _computing(ranks: Sequence[RankOps]) -> Orders:
 def _operations(ranks: Sequence[RankOps], rim: float) -> Orders:
     """The communication operations of each rank in order of issue; the last ones, a share `rim` of them, left out.
 
-    At the end of a ragged recording the last operations of single streams are missing. Those that were launched before
-    their window are left out as well: their order among each other is not known.
+    At the end of a ragged recording the last operations of single streams are missing. Operations launched before their
+    window are left out as well: their order among each other is not known.
     """
     found = {}
     for rank in ranks:
@@ -96,7 +96,7 @@ def _operations(ranks: Sequence[RankOps], rim: float) -> Orders:
 
 
 def _places(orders: Orders, ranks: Sequence[RankOps]) -> Places:
-    """Rank → where each of its kernels stands in what repeats; without the ranks on which nothing does.
+    """Return rank → the place of each of its kernels in the repetition; without ranks on which nothing repeats.
 
     A rank that recorded too little to show what repeats is compared with the others. What repeats is no step yet if
     some communication is rarer, as the reduction behind several micro-batches is.
@@ -126,9 +126,9 @@ def _repeated(orders: Orders) -> Places:
 
 
 def _with_rare(order: KernelOrder, rank: RankOps, found: Repeating) -> KernelOrder | None:
-    """`order` whose kernels are named also by the rare communication that was issued just behind them.
+    """Return `order` with kernels that are also named by the rare communication issued just after them.
 
-    Rare is what there is in every second repetition at the most. None where nothing is.
+    Rare means in at most every second repetition. None if nothing is rare.
     """
     repeats = int((found.place != OUTSIDE).sum()) // len(found.pattern)
     counts = Counter(rank.op)

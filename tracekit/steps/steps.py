@@ -89,8 +89,8 @@ def _whole(ops: Operations, step: npt.NDArray[np.int32], numbers: Sequence[int])
     """Whether each rank (row) has each step (column) whole.
 
     Operations that lost their group may be those that it lacks, if it has as many of all as in its other steps. Where
-    members of a channel disagree about a step, it was cut, and maybe on all of them: then the fullest step tells how
-    many operations it has.
+    members of a channel disagree about a step, it was cut, and maybe on all of them: then the fullest step gives the
+    number of its operations.
     """
     known, lacking = _counted(ops, step, numbers)
     if not len(numbers):
@@ -141,7 +141,7 @@ def _messages_cut(
 ) -> npt.NDArray[np.int64]:
     """How many operations each rank (row) lacks in each step (column), if some of its messages name no peer.
 
-    No channel tells whether both ends of such messages were recorded. But a step in which all these ranks have clearly
+    No channel shows whether both ends of such messages were recorded. But a step in which all these ranks have clearly
     fewer operations than in their fullest one was cut.
     """
     lacking = np.zeros((len(ops.ranks), len(numbers)), np.int64)
@@ -163,13 +163,13 @@ def _rows(ranks: npt.NDArray[np.int64], members: Sequence[int]) -> npt.NDArray[n
 def _operations(
     ops: Operations, step: npt.NDArray[np.int32], numbers: Sequence[int]
 ) -> npt.NDArray[np.int64]:
-    """How many operations each rank (row) has in each step (column), whoever they are matched with."""
+    """Return the number of operations of each rank (row) in each step (column), for any matches."""
     steps = [step[ops.of(rank)] for rank in ops.ranks]
     return np.array([[int((s == n).sum()) for n in numbers] for s in steps], np.int64).reshape(len(steps), -1)
 
 
 def _after_a_gap(steps: dict[int, tuple[int, int]], number: int) -> bool:
-    """Whether marked steps (number → span) stand before the step `number`, but not the one just before it."""
+    """Return whether marked steps (number → span) come before the step `number`, but not the one just before it."""
     return number in steps and number - 1 not in steps and min(steps) < number
 
 

@@ -3,7 +3,7 @@
 from typing import Final
 
 LAUNCH_NS: Final = 20_000
-"""How long after its launch a kernel may begin on a device that stands still: 3 to 10 µs are usual, 20 µs on a busy
+"""How long after its launch a kernel may begin on an idle device: 3 to 10 µs are usual, 20 µs on a busy
 bus. A longer gap behind a launch is not the host's."""
 
 VOLUME_ERROR: Final = 0.02

@@ -3,7 +3,7 @@
 from typing import Final
 
 DEALT_SHARE: Final = 0.5
-"""Share of the variance of kernels that those who work on the same data have in common: with less, most is chance."""
+"""Share of the variance of kernels that ranks with the same data have in common: with less, most is chance."""
 
 DEALT_Z: Final = 4.5
 """Standard errors that this share must clear: as those of a rank's excess, one false alarm in 300 000 normal trials."""
@@ -18,7 +18,7 @@ WHIM: Final = 1.0
 """A kernel off by more than its own usual length is an accident of it, and no document: those halve or double work."""
 
 RANKS_READ: Final = 64
-"""Ranks whose kernels are read for it at the most: a dozen replicas of a pipeline show what the data do to all."""
+"""Most ranks to read kernels of for it: a dozen replicas of a pipeline show the effect of the data on all."""
 
 SAME_LENGTH: Final = 0.2
 """Share by which two kernels of one name differ that do other work: shapes double, means of few documents do not."""

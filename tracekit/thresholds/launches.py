@@ -1,4 +1,4 @@
-"""Whose host launches late, or slowly."""
+"""Hosts that launch late, or slowly."""
 
 from typing import Final
 
@@ -12,18 +12,18 @@ QUEUED_LONGER: Final = 4.0
 """Its peers had it in their queues this many times as long."""
 
 LAUNCH_PEERS: Final = 4
-"""Peers whose moments of launching a rank is given to price its host: they agree within a tenth where it is slow."""
+"""Peers that lend a rank their launch times to price its host: they agree within a tenth if it is slow."""
 
 LAUNCH_CANDIDATES: Final = 2
 """Ranks that others wait for most and may have a slow host: behind a slow one its partners may come last as well."""
 
 HOST_SILENT_NS: Final = 100_000
 """A host that works records a call or an operator at least so often: Python between two of them takes 10 to 60 us. Gaps
-of a device up to this length may be the pace of a usual host; longer ones are none."""
+of a device up to this length may be the pace of a usual host; longer ones are not."""
 
 QUEUE_ROOM: Final = 32
-"""Kernels that wait for a device whose queue surely has room: it takes a thousand, rarely less. When it is full, a host
-stands in its launch."""
+"""Kernels that wait for a device with a queue that surely has room: it takes a thousand, rarely less. When it is full,
+a host waits in its launch."""
 
 OPERATOR_NS: Final = 2_000_000
-"""An operator that lasts longer counts by what is recorded inside it: it may stand for its device, or for others."""
+"""An operator that lasts longer counts by what is recorded inside it: it may wait for its device, or for others."""

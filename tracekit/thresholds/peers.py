@@ -7,5 +7,5 @@ HIDDEN_BY_GAPS: Final = 3.0
 work that was launched long before costs a slow device only what its queue holds. Chance does so on one rank in 700."""
 
 THOSE_WHO_WAIT: Final = 75.0
-"""Percentile of a stage's hidden waits that stands for its ranks that wait: ranks held in step with the late one wait
+"""Percentile of a stage's hidden waits that represents its waiting ranks: ranks held in step with the late one wait
 as little as it does, and may be half of the stage."""

@@ -1,4 +1,4 @@
-"""Thresholds that tell recordings apart, and the groups of streams, by the ends of collectives."""
+"""Thresholds that separate recordings, and the groups of streams, by the ends of collectives."""
 
 from typing import Final
 
@@ -21,7 +21,7 @@ ENDS_ODD_NS: Final = 30_000.0
 """The same miss of two devices that were not recorded together, where those of most pairs agree to microseconds."""
 
 ENDS_MOSTLY: Final = 0.5
-"""Share of pairs of ranks whose ends agree so well from which the others count as odd."""
+"""Share of pairs of ranks with well-agreeing ends from which on the others count as odd."""
 
 ENDS_PAIRS: Final = 3
 """Pairs of ranks with many common ends that agree so well, from which others count as odd: fewer may by chance."""
@@ -39,7 +39,7 @@ ENDS_WIDTH_NS: Final = 20_000
 """Difference of two common ends on a device, ns: the tail of a transfer, and the drift of clocks within a window."""
 
 ROUNDS_OF_CLOCKS: Final = 3
-"""Rounds in which groups tell clocks and clocks tell groups: each joins ranks along one more axis, of at most four."""
+"""Rounds in which groups give clocks and clocks give groups: each joins ranks along one more axis, of at most four."""
 
 ENDS_TOGETHER: Final = 0.5
 """Share of ends that meet under one difference of clocks from which two ranks ran together; by chance a tenth does."""

@@ -3,7 +3,7 @@
 from typing import Final
 
 DRIFT_SHARE: Final = 0.005
-"""Ranks whose steps last equally long to within this share of the step no longer drift apart in a replay."""
+"""Ranks with equally long steps, to within this share of the step, no longer drift apart in a replay."""
 
 MOST_REPEATS: Final = 4
 """So often at most is a run of steps repeated in a replay; ranks that no wait joins may drift apart forever."""

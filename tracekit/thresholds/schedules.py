@@ -3,8 +3,8 @@
 from typing import Final
 
 DEALT_MARGIN: Final = 0.5
-"""A stage's messages are dealt to its neighbours only if any other way has misfits in this many more steps out of one:
-a message at the wrong neighbour misfits wherever somebody waited for the right one."""
+"""A stage's messages are assigned to its neighbours only if any other way has misfits in this many more steps out of
+one: a message at the wrong neighbour misfits wherever a rank waited for the right one."""
 
 BACKWARD_LONGER: Final = 1.25
 """Backward work takes twice as long as forward work, or three times; by this much they are clearly of two kinds."""

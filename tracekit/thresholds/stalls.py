@@ -21,4 +21,4 @@ EXPLAINED: Final = 0.8
 """Share of an excess, or of the time stalled, that a cause must account for to be named."""
 
 RANKS_EXPLAINED: Final = 6
-"""Ranks whose events are read for the cause of moving stalls, and that the answer lists: those that stall longest."""
+"""Ranks to read the events of for the cause of moving stalls, listed in the answer: the longest stalls first."""

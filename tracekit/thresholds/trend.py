@@ -10,13 +10,13 @@ INTERVAL_LEVEL: Final = 0.05
 """Chance that the drift lies outside its interval."""
 
 LEAST_POINTS: Final = 8
-"""Windows from which something is claimed: a drift of eight shows even where one of them stands out of order."""
+"""Windows from which on something is claimed: a drift over eight shows even if one of them is out of order."""
 
 LEAST_SEGMENT: Final = 3
-"""Windows of one level: fewer are outliers, which no test of ranks tells from chance."""
+"""Windows of one level: fewer are outliers, which no rank test separates from chance."""
 
 LEAST_CHANGE: Final = 0.02
-"""Share of the step below which a change is none: as `diff` and `slowrank` count."""
+"""Share of the step below which a change does not count, as in `diff` and `slowrank`."""
 
 OWN_SHARE: Final = 0.5
 """Share of a rank's rise beside its peers by which its own time rises at least: else the peers became quicker."""
@@ -31,13 +31,13 @@ SEED: Final = 20_260_101
 """The same run gives the same answer."""
 
 MOST_SERIAL: Final = 0.95
-"""Likeness of one window and the next from which on nothing more can be told."""
+"""Correlation of one window and the next from which on nothing more can be concluded."""
 
 STAIRS_BETTER: Final = 0.8
 """Share of a drift's misses below which levels describe a series better: of a line with noise they miss as much."""
 
 SERIAL_TOLD: Final = 0.2
-"""Likeness from which a note tells it: two windows of three count."""
+"""Correlation from which on a note reports it: two windows of three count."""
 
 DAYS: Final = 2.0
 """Days that windows span before a daily swing is looked for: once is not daily."""
@@ -46,7 +46,7 @@ LEAST_OF_SWING: Final = 12
 """Windows for a daily swing: two days of six, or six days of two."""
 
 MOST_OF_DAY_UNSEEN: Final = 0.5
-"""Share of the day in which no window may lie: of less than half a day no swing can be told from a drift."""
+"""Share of the day in which no window may lie: over less than half a day a swing cannot be separated from a drift."""
 
 SAME_WINDOW: Final = 0.25
 """Share of the least time between two windows by which the windows of two ranks may begin apart and be the same one."""

@@ -1,1 +1,1 @@
-"""Who hung the job: pure functions from flight-recorder dumps to one finding."""
+"""Which rank hung the job: pure functions from flight-recorder dumps to one finding."""

@@ -42,10 +42,10 @@ def undo_aborted_messages(dumps: Mapping[int, RankDump]) -> None:
 
 
 def _met_in_time(dumps: Mapping[int, RankDump], dump: RankDump, op: P2P) -> bool:
-    """Whether the other end of a message is done and did not end late.
+    """Return whether the other end of a message is done and did not end late.
 
-    Where rings have lost older messages their places do not tell. There a peer that waits for another message of the
-    rank has this one behind it.
+    If rings have lost older messages, their places are unknown. A peer that waits for another message of the rank has
+    then finished this one.
     """
     members = dump.groups[op.group].ranks
     if max(op.peer, op.me) >= len(members) or members[op.peer] not in dumps:

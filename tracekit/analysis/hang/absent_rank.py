@@ -127,7 +127,7 @@ class AbsentRank:
         return votes.count(1) > votes.count(-1)
 
     def _vote(self, rank: int, one: CallId, other: CallId) -> int:
-        """Give 1 where `rank` makes the first call before the second, -1 for the other way round, 0 if untold."""
+        """Give 1 where `rank` makes the first call before the second, -1 for the other way round, 0 if unknown."""
         issues = []
         for call in (one, other):
             number = self._scene.own(rank, call.group)
@@ -169,7 +169,7 @@ class AbsentRank:
         return found
 
     def _made_before(self, rank: int, call: CallId) -> dict[Role, CallId]:
-        """Give the last call that a rank made before this one in each of its other groups, as far as its ring tells."""
+        """Give the last call that a rank made before this one in each of its other groups, as far as its ring shows."""
         groups = self._scene.groups
         number = self._scene.own(rank, call.group)
         at = None if number is None else groups[number].frontiers[rank].created(call.seq)

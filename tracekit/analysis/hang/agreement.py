@@ -13,12 +13,12 @@ _SYNCHRONISING = ("allreduce", "allgather", "reducescatter", "alltoall", "barrie
 
 
 def synchronising(call: Signature | None) -> bool:
-    """Tell whether no member can finish this call before all have issued it; False where the call is unknown."""
+    """Return whether no member can finish this call before all have issued it; False if the call is unknown."""
     return call is not None and _plain(call.op).startswith(_SYNCHRONISING)
 
 
 def version_of(call: Signature) -> Version:
-    """Give the version of a call: its operation, and of sizes and dtypes those that may not differ by rank."""
+    """Return the version of a call: its operation, and the sizes and dtypes that may not differ by rank."""
     name = _plain(call.op)
     if name.startswith("alltoall"):
         return (name, call.dtypes)

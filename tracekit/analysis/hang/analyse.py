@@ -1,4 +1,4 @@
-"""Who never came: from dumps to one verdict.
+"""Which rank never came: from dumps to one verdict.
 
 The dumps become a `scene` (groups, wait-for graph, mesh), `stale_dumps` recognises old dumps among them, the rules
 (`rules.order`) name culprits or leave a doubt, and `describe` puts the answer into the terms of the contract.
@@ -42,8 +42,8 @@ def analyse(
 ) -> HangFinding:
     """Give the verdict on a set of dumps, with the culprits, the waiting ranks and the doubts.
 
-    mesh: ranks on each axis; order: axes inner to outer. Both override the mesh that the groups tell. Raises
-    MeshError where they do not fit the dumps.
+    mesh: ranks on each axis; order: axes inner to outer. Both override the mesh of the groups. Raises
+    MeshError if they do not fit the dumps.
     """
     return illustrated(dumps, mesh, order)[0]
 
@@ -100,7 +100,7 @@ def _picture(scene: Scene, mesh: Mesh | None, finding: HangFinding) -> HangPictu
 
 
 def _guessed(scene: Scene) -> list[Quality]:
-    """Say so where the members of a group are not told and were taken from the ranks that use its name."""
+    """Return a quality row for groups without listed members: these were taken from the ranks that use the name."""
     if not any(g.guessed for g in scene.groups):
         return []
     detail = "pg_config lists no members: taken as the ranks that use the name"
@@ -108,7 +108,7 @@ def _guessed(scene: Scene) -> list[Quality]:
 
 
 def _verdict(judgement: Judgement, culprits: tuple[Culprit, ...], missing: int) -> tuple[HangVerdict, str]:
-    """Give the verdict and its reason: a moving job, nothing outstanding, culprits, a doubt, or nothing that tells.
+    """Return the verdict and its reason: a moving job, nothing outstanding, culprits, a doubt, or no evidence.
 
     missing: ranks without a dump.
     """

@@ -23,7 +23,7 @@ def versions_at(group: Group, seq: int) -> dict[Version, list[int]]:
 
 
 def _told(sides: dict[Version, list[int]]) -> dict[Version, list[int]]:
-    """Leave out versions of which a part is damaged where another version of that operation is whole."""
+    """Return the versions without damaged ones, if another version of the operation is whole."""
     if len(sides) < 2:
         return sides
     whole = {version[0] for version in sides if not _is_damaged(version)}
@@ -45,16 +45,16 @@ def versions_before(group: Group, seq: int) -> list[Version]:
 
 
 def same_past(one: Group, other: Group, seq: int) -> bool:
-    """Tell whether the last calls of two groups before this one agree as far back as both rings reach."""
+    """Return whether the last calls of two groups before this one agree as far back as both rings reach."""
     mine, theirs = (versions_before(group, seq)[-PATTERN_CALLS:] for group in (one, other))
     both = min(len(mine), len(theirs))
     return both > 0 and mine[-both:] == theirs[-both:]
 
 
 def is_followed(group: Group, seq: int, first: Version, then: Version, replicas: Iterable[Group]) -> bool:
-    """Tell whether `then` comes right after `first`: in the later calls of `group`, or wherever it ran before.
+    """Return whether `then` comes right after `first`: in the later calls of `group`, or anywhere before.
 
-    A rank whose version is the one that should come next has left a call out.
+    A rank with the version that should come next has left a call out.
     """
     for other in [group, *(g for g in replicas if g is not group)][:MAX_WITNESSES]:
         for frontier in other.frontiers.values():

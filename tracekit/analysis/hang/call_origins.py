@@ -89,11 +89,11 @@ def usual_of(logs: Iterable[Log]) -> Log:
 
 
 def moved(log: Log, usual: Log, seq: int) -> Move | None:
-    """Tell how a log that differs from the usual one at `seq` goes on as that does; None where it does not.
+    """Return how a log that differs from the usual one at `seq` continues like that one; None if it does not.
 
-    The fewest calls made and left out that explain all calls from there on. One call in the place of another moves
-    nothing. A few calls made or left out show in one call that goes on alike, if stacks are recorded; without stacks,
-    or where a rank made some and left out others, several calls that are not all alike must show it.
+    The result is the fewest calls made and left out that explain all calls from there on. One call in place of another
+    moves nothing. A few calls made or left out show in one call that continues equally, if stacks are recorded; without
+    stacks, or if a rank made some and left out others, several different calls must show it.
     """
     if _pairs(log, usual, seq, Move(1, 1)):
         return None

@@ -1,7 +1,7 @@
-"""Who may be the culprit of an open answer, as few ranks as the dumps allow, and what would tell which of them.
+"""Candidates of an open answer, as few ranks as the dumps allow, and the evidence that would decide between them.
 
-A rank may be it if all waiting can start from it alone: from a host that did not come to a call, or from a device that
-holds up all that its rank waits in. Nothing else in the dumps speaks for one of these ranks and against another.
+A rank is a candidate if all waiting can start from it alone: from a host that did not come to a call, or from a device
+that delays every call its rank waits in. The dumps show no other difference between these ranks.
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from tracekit.thresholds.hang import MAX_ASKED
 
 
 class Candidates(NamedTuple):
-    """The ranks, sorted; none where the dumps speak for nobody. And what would decide."""
+    """The ranks, sorted (empty if the dumps point to no rank), and what would decide."""
 
     ranks: tuple[int, ...] = ()
     to_decide: str | None = None
@@ -39,9 +39,9 @@ def candidates_of(scene: Scene, found: Found) -> Candidates:
 
 
 def stuck_call(scene: Scene) -> CallId | None:
-    """Give the first call in the program which all members issued and none has finished; None without one.
+    """Return the first call in the program that all members issued and none has finished; None without one.
 
-    Calls in which nobody waits first stand behind something else, as behind messages that wait for each other.
+    A call that no rank waits in first is blocked by something else, such as messages that wait for each other.
     """
     graph = scene.graph
     first = {wait.at for rank in graph.stuck for wait in first_waits(scene, rank).waits if not wait.message}
@@ -54,7 +54,7 @@ def stuck_call(scene: Scene) -> CallId | None:
 
 
 def both_send_first(scene: Scene) -> tuple[int, int] | None:
-    """Give two ranks each of which waits first in a send to the other; None without such a pair."""
+    """Return two ranks that each wait first in a send to the other; None without such a pair."""
     towards: set[tuple[int, int]] = set()
     for rank in scene.graph.stuck & scene.dumps.keys():
         dump = scene.dumps[rank]
@@ -66,7 +66,7 @@ def both_send_first(scene: Scene) -> tuple[int, int] | None:
 
 
 def advice_on_device(scene: Scene) -> str:
-    """Say what would tell about a call that nobody has finished."""
+    """Return the advice on a call that no member has finished."""
     return AGAIN if _timed(scene) else TIMED
 
 

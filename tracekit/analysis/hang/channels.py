@@ -63,7 +63,7 @@ def end_of(rank: int, op: P2P) -> End:
 
 
 def same_group(dump: RankDump, number: int, peer: RankDump) -> int | None:
-    """Give the index in `peer` of the group that is `number` in `dump`; None where it is not there, or not told."""
+    """Return the index in `peer` of the group that is `number` in `dump`; None if it is absent or unknown."""
     tail = dump.groups[number]
     alike = [i for i, g in enumerate(peer.groups) if g.ranks == tail.ranks and g.desc == tail.desc]
     named = [i for i in alike if peer.groups[i].name == tail.name]
@@ -83,7 +83,7 @@ def _by_channel(dump: RankDump) -> dict[Channel, dict[int, End]]:
 
 
 def differ(one: Signature, other: Signature) -> bool:
-    """Tell whether two ends differ in elements or dtypes; False where a dump does not tell."""
+    """Return whether two ends differ in elements or dtypes; False if a dump does not show them."""
     a, b = _form(one), _form(other)
     if a is None or b is None:
         return False
@@ -91,13 +91,13 @@ def differ(one: Signature, other: Signature) -> bool:
 
 
 def _form(call: Signature) -> tuple[int, str] | None:
-    """Elements and dtypes of a send or receive; None where the dump does not tell."""
+    """Return elements and dtypes of a send or receive; None if the dump does not show them."""
     count = numel(call.input_sizes) or numel(call.output_sizes)
     return None if count is None else (count, call.dtypes.strip("[]()"))
 
 
 def is_known(end: End, calls: Iterable[Signature]) -> bool:
-    """Tell whether any of these calls does not differ from that of `end`."""
+    """Return whether any of these calls equals that of `end`."""
     return any(not differ(end.call, call) for call in calls)
 
 

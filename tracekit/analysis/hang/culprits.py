@@ -1,6 +1,6 @@
 """Culprits of a hang: the ranks from which all waiting starts, each with the call where it failed.
 
-The rules stand in `rules.order`; here they are asked one after the other, and their results are put together.
+`rules.order` lists the rules; here they are applied one after the other, and their results are combined.
 """
 
 from tracekit.analysis.hang.rules.order import RULES
@@ -9,9 +9,9 @@ from tracekit.analysis.hang.scene import Scene
 
 
 def find_culprits(scene: Scene) -> Found:
-    """Give the culprits of a job that waits, or the doubts why there are none.
+    """Return the culprits of a job that waits, or the doubts that prevent naming any.
 
-    Every rule sees what the rules before it found; of a rank that several accuse the first accusation stands.
+    Every rule sees the findings of the rules before it; if several rules accuse a rank, the first accusation counts.
     """
     known = Found()
     for rule in RULES:

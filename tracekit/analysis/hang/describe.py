@@ -63,7 +63,7 @@ def group_of(scene: Scene, number: int) -> GroupRef:
 
 
 def _sides(scene: Scene, mismatch: Mismatch) -> tuple[Side, ...]:
-    """Give every version of a mismatched call, those that most ranks made first; the usual one where none made it."""
+    """Return every version of a mismatched call, the most frequent first, and the usual one if no rank made it."""
     sides = []
     stacks = {ranks[0]: _stack(scene, ranks[0], mismatch) for ranks in mismatch.sides.values()}
     for ranks in mismatch.sides.values():
@@ -92,7 +92,7 @@ def _stack(scene: Scene, rank: int, mismatch: Mismatch) -> Stack:
 
 
 def open_calls(scene: Scene, mismatches: Iterable[Mismatch]) -> tuple[OpenCall, ...]:
-    """Give the calls in several versions of which nothing tells the right one."""
+    """Return the calls in several versions without evidence for the right one."""
     return tuple(OpenCall(group_of(scene, m.group), m.seq, _sides(scene, m)) for m in mismatches)
 
 
@@ -146,7 +146,7 @@ def first_group(scene: Scene, culprits: tuple[Culprit, ...]) -> str | None:
 
 
 def sentence(scene: Scene, culprits: tuple[Culprit, ...]) -> str:
-    """Give one sentence: who, how, in which call; further culprits are counted, not named."""
+    """Return one sentence: the rank, how it failed, in which call; further culprits are counted, not named."""
     parts = []
     for kind, how in dict.fromkeys((c.kind, c.how) for c in culprits):
         same = [c for c in culprits if (c.kind, c.how) == (kind, how)]

@@ -9,7 +9,7 @@ from tracekit.dumps.calls import Signature
 from tracekit.dumps.rank_dump import GroupTail, Stack
 
 Role = tuple[str, int]
-"""Description and number of members: groups with the same role stand in the same place of different replicas."""
+"""Description and number of members: groups with the same role have the same place in different replicas."""
 
 
 class Issue(NamedTuple):
@@ -57,7 +57,7 @@ class Frontier:
         return None if at is None else self.tail.calls[at]
 
     def created(self, seq: int) -> int | None:
-        """Give when that call was issued (ns, this host's clock); None where the ring does not tell."""
+        """Return when that call was issued (ns, this host's clock); None if the ring does not hold it."""
         at = self._place(seq)
         return int(self.tail.created[at]) if at is not None and self.tail.created[at] > 0 else None
 
@@ -72,15 +72,15 @@ class Frontier:
         return () if at is None or not self.tail.stacks else self.tail.stacks[at]
 
     def issue(self, seq: int) -> Issue | None:
-        """Tell whether and when the rank issued this call; None where its dump does not tell."""
+        """Return whether and when the rank issued this call; None if its dump does not show it."""
         if self.enqueued < 0 or self.stale:
             return None
         return Issue(self.enqueued >= seq, self.created(seq))
 
     def in_step(self, seq: int) -> bool:
-        """Tell whether a number of a replica's group can mean the same call here: its ring reaches back or on to it.
+        """Return whether a number of a replica's group can mean the same call here: its ring reaches that far.
 
-        Replicas in which data decide how often a group is called come to count apart.
+        Replicas in which the data decides how often a group is called count differently after a while.
         """
         numbers = self.tail.seq
         if not len(numbers):

@@ -1,7 +1,7 @@
-"""Corrects frontiers of Gloo groups, whose recorder notes ends that did not happen and misses ends that did.
+"""Corrects frontiers of Gloo groups: their recorder notes ends that did not happen and misses ends that did.
 
-Gloo marks a call as done when it times out or when a member dies in it, and notes no end at all of some calls that
-nobody waits for. Part of `groups`.
+Gloo marks a call as done when it times out or when a member dies in it, and notes no end of some calls that no thread
+waits for. Part of `groups`.
 """
 
 from tracekit.analysis.hang.agreement import synchronising, version_of
@@ -12,7 +12,7 @@ from tracekit.dumps.rank_dump import DONE, GroupTail, RankDump
 def correct_frontiers(
     group: Group, uses: list[tuple[RankDump, GroupTail]], *, member_without_dump: bool
 ) -> None:
-    """Correct, in place, how far the members of `group` are; `uses` are the dumps in which it stands."""
+    """Correct, in place, how far the members of `group` are; `uses` are the dumps that hold the group."""
     _undo_timeouts(group)
     if member_without_dump:
         _undo_resets(group, uses)
@@ -32,8 +32,8 @@ def _undo_timeouts(group: Group) -> None:
 def _undo_resets(group: Group, uses: list[tuple[RankDump, GroupTail]]) -> None:
     """Undo completions by error: on Gloo a call also reads as done when a member died in it.
 
-    The very last call of a rank, in a group one of whose members left no dump, therefore counts as done only if
-    another member went on after it.
+    The last call of a rank in a group with a member without a dump therefore counts as done only if another member
+    went on after it.
     """
     furthest = max((f.enqueued for f in group.frontiers.values()), default=-1)
     for dump, tail in uses:

@@ -1,7 +1,7 @@
 """Process groups across ranks, and how far each member is in each; the wait-for graph is built on them.
 
 Groups are identified by their members (names repeat on other ranks with other members); two groups of the same members
-are told apart by name. First step of `hang`: dumps → groups with frontiers.
+are separated by name. First step of `hang`: dumps → groups with frontiers.
 """
 
 from bisect import bisect_left
@@ -18,7 +18,7 @@ from tracekit.thresholds.dumps import MAX_LEAP
 _Key = tuple[tuple[int, ...], str, str]
 """Members, name and description."""
 _Uses = list[tuple[RankDump, GroupTail]]
-"""The dumps in which a group stands, each with its part of it."""
+"""The dumps that hold a group, each with its part of it."""
 
 
 def build_groups(dumps: DumpSet) -> list[Group]:
@@ -44,13 +44,13 @@ def build_groups(dumps: DumpSet) -> list[Group]:
 
 
 def _is_member(rank: int, ranks: tuple[int, ...]) -> bool:
-    """Tell whether `rank` is among the sorted `ranks`."""
+    """Return whether `rank` is among the sorted `ranks`."""
     at = bisect_left(ranks, rank)
     return at < len(ranks) and ranks[at] == rank
 
 
 def _merged(keyed: dict[_Key, _Uses]) -> dict[_Key, _Uses]:
-    """Join parts of one group whose names differ by rank: same members and description, and each rank once."""
+    """Join parts of one group with names that differ by rank: same members and description, and each rank once."""
     by_members: dict[tuple[tuple[int, ...], str], list[_Key]] = defaultdict(list)
     for key in keyed:
         by_members[key[0], key[2]].append(key)
@@ -67,7 +67,7 @@ def _merged(keyed: dict[_Key, _Uses]) -> dict[_Key, _Uses]:
 
 
 def _group(ranks: tuple[int, ...], uses: _Uses, dumps: DumpSet, *, guessed: bool = False) -> Group:
-    """Give one group with the frontiers of the members in whose dumps it stands."""
+    """Return one group with the frontiers of the members that have it in their dumps."""
     group = Group(ranks, uses[0][1].name, uses[0][1].desc, guessed=guessed)
     group.mixed = any(t.has_p2p for _, t in uses) or "PIPELINE" in group.desc.upper()
     for dump, tail in uses:
@@ -91,7 +91,7 @@ def _forget_leaps(group: Group) -> None:
 
 
 def _frontier(dump: RankDump, tail: GroupTail, *, mixed: bool) -> tuple[int, int]:
-    """Give (enqueued, completed), -1 where neither the ring nor the status tells.
+    """Return (enqueued, completed), -1 if neither the ring nor the status shows it.
 
     Where p2p runs on the group (`mixed`) the status counts messages too, so only the ring counts.
     """

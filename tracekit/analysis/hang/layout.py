@@ -13,7 +13,7 @@ from tracekit.thresholds.hang import RANKS_SHOWN
 
 
 class Layout(NamedTuple):
-    """The mesh, and how the answer tells of it; None where the groups do not determine one, with the reason."""
+    """The mesh, and its form in the answer; None if the groups do not determine one, with the reason."""
 
     mesh: Mesh | None
     finding: MeshFinding | None

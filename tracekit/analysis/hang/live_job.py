@@ -1,7 +1,7 @@
-"""Dumps of a job that moved while they were written, as the recorders' own bookkeeping tells (`dumps.lately`).
+"""Dumps of a job that moved while they were written, as the recorders' own bookkeeping shows (`dumps.lately`).
 
-Such dumps lie some milliseconds apart, so that ranks seem to lag whose dumps are only older: no host and no device can
-be blamed. Calls that do not match do so at any time.
+Such dumps lie some milliseconds apart, so ranks with older dumps seem to lag: no host and no device can be blamed.
+Mismatched calls are valid evidence at any time.
 """
 
 from dataclasses import replace
@@ -14,7 +14,7 @@ from tracekit.thresholds.hang import LIVE_DUMPS_SHARE, STATES_OF_A_HANG
 def lively(scene: Scene) -> int:
     """Count the dumps written while their ranks finished calls; 0 where these are too few to call the job live.
 
-    A job that hangs may have a rank or two whose watchdogs stopped, so that most dumps that can must show it.
+    In a hung job the watchdogs of a rank or two may have stopped, so most of the dumps that can show it must show it.
     """
     moved = {rank for rank, dump in scene.dumps.items() if dump.moved_lately}
     able = {rank for rank, dump in scene.dumps.items() if dump.finished}
@@ -24,7 +24,7 @@ def lively(scene: Scene) -> int:
 
 
 def _seen_unalike(scene: Scene) -> set[int]:
-    """Give the ranks whose status stands further back than their outstanding calls, where such members do not agree.
+    """Return the ranks with a status further back than their outstanding calls, if such members do not agree.
 
     Dumps of outstanding calls alone leave out what has ended since the watchdog looked. Once a job hangs all watchdogs
     have seen the same calls end, or two states of them: a call may have ended on a part of its group.
@@ -42,7 +42,7 @@ def _seen_unalike(scene: Scene) -> set[int]:
 
 
 def matching(found: Found) -> Found:
-    """Give the culprits whose calls do not match, and no other: in a live job no rank has stopped."""
+    """Return only the culprits with mismatched calls: in a live job no rank has stopped."""
     kept = {r: a for r, a in found.culprits.items() if a.kind == "mismatched_call"}
     return replace(found, culprits=kept, doubts=(), notes=())
 

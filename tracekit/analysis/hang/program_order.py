@@ -75,7 +75,7 @@ def first_lacking(scene: Scene, rank: int, calls: Sequence[CallId]) -> CallId:
 
 
 def order_of(one: Issue | None, other: Issue | None) -> int:
-    """Give 1 where the first was issued before the second, -1 the other way round, 0 where that is not told."""
+    """Return 1 if the first was issued before the second, -1 the other way round, 0 if that is unknown."""
     if one is None or other is None:
         return 0
     if one.issued != other.issued:
@@ -106,7 +106,7 @@ def _vote(scene: Scene, pair: tuple[CallId, CallId], witnesses: Sequence[int]) -
 
 
 def _issue(scene: Scene, rank: int, call: CallId) -> Issue | None:
-    """Tell whether and when a rank issued the call in its own place: in that group, else in its only one of that role.
+    """Return whether and when a rank issued the call in its own place: in that group, else its only one of that role.
 
     A message is looked up by its number among the messages of the rank that holds the same position in its group.
     """

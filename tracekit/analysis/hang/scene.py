@@ -53,7 +53,7 @@ class Scene:
 
     @cached_property
     def roles(self) -> dict[Role, list[Group]]:
-        """Groups by role: those of one role stand in the same place of different replicas."""
+        """Return the groups by role: groups of one role have the same place in different replicas."""
         found: dict[Role, list[Group]] = defaultdict(list)
         for group in self.groups:
             found[group.role].append(group)
@@ -87,7 +87,7 @@ class Scene:
         return not any(dump.finished for dump in self.dumps.values())
 
     def alike(self, rank: int, number: int) -> list[int]:
-        """Give the groups of `rank` that stand in the same place as group `number`."""
+        """Return the groups of `rank` that have the same place as group `number`."""
         return self.places.get(rank, {}).get(self.groups[number].role, [])
 
     def own(self, rank: int, number: int) -> int | None:

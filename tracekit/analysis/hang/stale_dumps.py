@@ -1,8 +1,8 @@
 """Dumps that are older than their peers': calls that they lack are unknown, not missing.
 
-A rank that died, or whose interpreter is never released, leaves the last dump that it could write, while its peers'
-dumps show a later state. Where peers finished a call that such a dump does not hold, the rank must have issued it. If
-all waiting then starts from one rank the job hangs there; else dumps of a live job were written at different times.
+A rank that died, or with an interpreter that is never released, leaves the last dump that it could write, while its
+peers' dumps show a later state. If peers finished a call that such a dump does not hold, the rank must have issued it.
+If all waiting then starts from one rank the job hangs there; else dumps of a live job were written at different times.
 """
 
 from dataclasses import replace
@@ -40,10 +40,10 @@ def judge(scene: Scene) -> Judgement:
 
 
 def _explaining(scene: Scene, found: Found) -> Found:
-    """Give the culprits without devices that seem to stall, where some waiting does not start from a culprit.
+    """Return the culprits without devices that seem to stall, if some waiting does not start from a culprit.
 
     In dumps of a live job that lie some milliseconds apart devices seem to lag, too; but ranks wait there for others
-    as well. One device that stalled makes everybody wait for it in the end.
+    as well. One device that stalled makes all ranks wait for it in the end.
     """
     stalled = {rank for rank, accused in found.culprits.items() if accused.kind == "device_stalled"}
     if not stalled or all_explained(scene, found.culprits.keys() | unseen_waits(scene), stalled):
@@ -58,7 +58,7 @@ def _explaining(scene: Scene, found: Found) -> Found:
 
 
 def _without_doubtful_devices(scene: Scene, found: Found) -> Judgement | None:
-    """Take a device that seems to stall beside another fault for an old dump, if the other fault stands without it.
+    """Treat a device that seems to stall beside another fault as an old dump, if the other fault holds without it.
 
     An old dump shows calls as outstanding that have been done since: so does a stalled device.
     """
@@ -75,8 +75,8 @@ def _without_doubtful_devices(scene: Scene, found: Found) -> Judgement | None:
 def _without_old_dumps(scene: Scene) -> Judgement | None:
     """Judge a job that seems to move, with the calls that its old dumps lack as unknown.
 
-    None where nobody waits then, or too many dumps are old: then the job did move. A few old dumps do not show that it
-    still does: where nobody explains all waiting, only calls that do not match are named, as they do at any time.
+    None if no rank waits then, or too many dumps are old: then the job did move. A few old dumps do not show that it
+    still does: if no rank explains all waiting, only mismatched calls are named, which are valid at any time.
     """
     issued: dict[tuple[int, int], int] = {}
     for move in scene.graph.moving:
@@ -97,7 +97,7 @@ def _without_old_dumps(scene: Scene) -> Judgement | None:
 
 
 def _older(scene: Scene, stale: frozenset[int]) -> str:
-    """Say whose dumps are older than what their peers show."""
+    """Return the sentence on the dumps that are older than what their peers show."""
     move = scene.graph.moving[0]
     names = ", ".join(str(r) for r in sorted(stale)[:NAMED_IN_DOUBT])
     whose = f"the dumps of ranks {names} are" if len(stale) > 1 else f"the dump of rank {names} is"

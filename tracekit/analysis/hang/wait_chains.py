@@ -27,7 +27,7 @@ class FirstWaits(NamedTuple):
 
 
 class WaitChains:
-    """The first waits of all ranks and who holds them up, ready to be followed from any rank."""
+    """The first waits of all ranks and the ranks that delay them, ready to be followed from any rank."""
 
     def __init__(self, scene: Scene) -> None:
         self._scene = scene
@@ -39,7 +39,7 @@ class WaitChains:
                 self._users[wait].append(rank)
 
     def start_from(self, culprits: Iterable[int], devices: AbstractSet[int] = frozenset()) -> bool:
-        """Tell whether every waiting rank waits first of all for a culprit, or for a rank that does.
+        """Return whether every waiting rank waits first of all for a culprit, or for a rank that does.
 
         devices: culprits that hold up every call of theirs, also the first they wait in. Linear in ranks and calls:
         each is reached once.
@@ -66,12 +66,12 @@ class WaitChains:
 
 
 def all_explained(scene: Scene, culprits: Iterable[int], devices: AbstractSet[int] = frozenset()) -> bool:
-    """Tell whether all waiting starts from these ranks, as `WaitChains.start_from` does for one question."""
+    """Return whether all waiting starts from these ranks, as `WaitChains.start_from` does for one question."""
     return WaitChains(scene).start_from(culprits, devices)
 
 
 def unseen_waits(scene: Scene) -> set[int]:
-    """Give the ranks of which nothing tells what they wait for first: it may well be a culprit.
+    """Return the ranks with an unknown first wait: it may well be for a culprit.
 
     They left no dump or an old one, or their rings have lost outstanding calls or messages.
     """
@@ -80,7 +80,7 @@ def unseen_waits(scene: Scene) -> set[int]:
 
 
 def _lacked(scene: Scene) -> dict[int, set[_Wait]]:
-    """Give, by rank, the pending calls that it has not come to, as far as its dump tells.
+    """Return, by rank, the pending calls that it has not come to, as far as its dump shows.
 
     A rank that waits in one call of a group has not come to the next one in which others wait.
     """

@@ -1,8 +1,8 @@
-"""Who waits for whom: the wait-for graph across groups, and the ranks that wait for nobody.
+"""The wait-for graph across groups, and the ranks that wait for no other rank.
 
-A rank whose call is outstanding waits for every member that has not issued that call (its host is behind), or, where
-all have and some are done, for its own device. Chains of waiting lead through groups to ranks that stopped by
-themselves: those are the culprits, and every rank on the way is a victim. A call that fell out of a ring is unknown: it
+A rank with an outstanding call waits for every member that has not issued that call (its host is behind), or, if all
+have and some are done, for its own device. Chains of waiting lead through groups to ranks that stopped by
+themselves: these are the culprits, and every rank on the way is a victim. A call that fell out of a ring is unknown: it
 makes an edge, never a culprit. Second step of `hang`.
 """
 
@@ -45,7 +45,7 @@ class Moving(NamedTuple):
 
 @dataclass
 class Graph:
-    """The pending calls, and of every rank those that it waits in or holds up; calls are indices into `pending`."""
+    """The pending calls, and for every rank the calls that it waits in or delays; calls are indices into `pending`."""
 
     pending: list[PendingCall] = field(default_factory=list)
     waits: dict[int, set[int]] = field(default_factory=lambda: defaultdict(set))
@@ -55,14 +55,14 @@ class Graph:
     behind_in: dict[int, list[int]] = field(default_factory=lambda: defaultdict(list))
     """rank → calls that it has not issued and others wait in."""
     awaited: dict[int, set[int]] = field(default_factory=lambda: defaultdict(set))
-    """rank → ranks whose sends or receives it has not met."""
+    """rank → ranks with sends or receives that it has not joined."""
     device: dict[int, list[int]] = field(default_factory=lambda: defaultdict(list))
     """rank → calls that its device has not done though others' have."""
     busy: set[int] = field(default_factory=set)
-    """Ranks with something outstanding that the dump does not tell."""
+    """Ranks with something outstanding that the dump does not name."""
     moving: list[Moving] = field(default_factory=list)
     stale: frozenset[int] = frozenset()
-    """Ranks whose dumps are older than their peers', cut off, or damaged at their end."""
+    """Ranks with dumps that are older than their peers', cut off, or damaged at their end."""
 
     def idle(self, rank: int) -> bool:
         """Whether nothing of this rank is outstanding: it waits for no communication."""
@@ -89,7 +89,7 @@ def build_graph(
 
 
 def _in_unknown_groups(groups: list[Group], dumps: Mapping[int, RankDump]) -> Iterator[int]:
-    """Yield the ranks that wait in a call of a group whose members their dumps do not tell."""
+    """Yield the ranks that wait in a call of a group without listed members in their dumps."""
     known = {id(f.tail) for group in groups for f in group.frontiers.values()}
     for rank, dump in dumps.items():
         others = (t for t in dump.groups if len(t.ranks) != 1 and id(t) not in known)
@@ -128,7 +128,7 @@ def _unknown(group: Group, rank: int) -> bool:
 
 
 def _add(graph: Graph, group: Group, call: PendingCall) -> None:
-    """Enter one pending call into the graph: who waits in it, who is behind, whose device lags."""
+    """Enter one pending call into the graph: the ranks that wait in it, that are behind, and with devices that lag."""
     at = len(graph.pending)
     graph.pending.append(call)
     for rank in call.waiting:
@@ -143,9 +143,9 @@ def _add(graph: Graph, group: Group, call: PendingCall) -> None:
 
 
 def _device_lags(group: Group, frontier: Frontier, furthest: int) -> bool:
-    """Tell whether some call that this rank issued but has not done is done elsewhere, and needed this rank.
+    """Return whether some call that this rank issued but has not done is done elsewhere, and needed this rank.
 
-    `furthest` is the last call that any member has done. Where the rings have lost the calls, one of them needed this
+    `furthest` is the last call that any member has done. If the rings have lost the calls, one of them needed this
     rank if they are more than the group ever makes in a row without a call that synchronises.
     """
     span = range(frontier.front, min(furthest, frontier.enqueued) + 1)
@@ -206,7 +206,7 @@ def _add_messages(graph: Graph, groups: list[Group], dumps: Mapping[int, RankDum
 
 
 def _lost_messages(frontier: Frontier, dump: RankDump) -> bool:
-    """Tell whether messages are outstanding that the ring has lost: they still show in the status.
+    """Return whether messages are outstanding that the ring has lost: they still show in the status.
 
     A dump of outstanding calls alone leaves out only what is done.
     """

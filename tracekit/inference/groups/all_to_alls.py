@@ -1,7 +1,7 @@
-"""All-to-alls whose kernels have the name of a message's, and no argument that tells more.
+"""All-to-alls with kernels that have the name of a message's, and no argument that shows more.
 
-NCCL carries an all-to-all out by sends and receives, in a kernel of that name. What leaves together on three ranks or
-more that came one after the other is no message between two.
+NCCL carries an all-to-all out by sends and receives, in a kernel of that name. An operation that leaves together on
+three or more ranks that arrived one after the other is not a message between two.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,7 @@
-"""Which ranks leave their collectives together, told without a common clock: they are members of one group.
+"""Finds the ranks that leave their collectives together, without a common clock: they are members of one group.
 
-Differences between the ends of members stay the same but for the drift of clocks and the tail of a transfer. Ends of
-different groups differ by whatever their last ranks did. Ranks that leave together without having waited prove nothing:
+Differences between the ends of members are constant, apart from the drift of clocks and the tail of a transfer. Ends of
+different groups differ by the delays of their last ranks. Ranks that leave together without waiting prove nothing:
 an operation shows that they belong together if one of them came last by far, because without it the others would have
 left earlier.
 """
@@ -60,14 +60,14 @@ class Together:
         return float(apart.min())
 
     def waited(self, groups: Iterable[Members]) -> float:
-        """By how much the last rank of a group came later than the one before it, in the clearer operations; ns."""
+        """Return the delay of the last rank of a group after the one before it, in the clearer operations; ns."""
         found = arrivals(self._lasted, self._rows(groups), ()).lead
         return float(np.quantile(found, APART_QUANTILE)) if len(found) else 0.0
 
     def even(self, groups: Sequence[Members]) -> bool:
-        """Whether the last member of most groups takes no far longer than that of the quickest one.
+        """Return whether the last member of most groups takes not much longer than that of the fastest one.
 
-        The last one waits for nobody, if its group has no other members: then it takes as long as the transfer.
+        The last member waits for no rank if its group has no other members: then it takes as long as the transfer.
         """
         brief = np.sort([self._lasted[rows].min(axis=0) for rows in self._rows(groups)], axis=0)
         if len(brief) < len(("one", "other")):
@@ -81,18 +81,18 @@ class Together:
         return ends is not None and self.waited(groups) >= PROVING_LEAD * max(ends, LEAST_TAIL_NS)
 
     def in_step(self) -> list[tuple[int, int]]:
-        """Pairs of ranks that come together to (nearly) all operations: no end tells one of them from the other."""
+        """Return pairs of ranks that come together to (nearly) all operations: end times cannot separate them."""
         if not 1 < len(self.row) <= MOST_CLUSTERED:
             return []
         ranks, together = list(self.row), _pairwise(self._lasted) <= TAIL_NS
         return [(ranks[i], ranks[j]) for i, j in np.argwhere(np.triu(together, 1)).tolist()]
 
     def wider(self, groups: Sequence[Members], finer: Sequence[Sequence[Members]]) -> bool:
-        """Whether `groups` are shown though the `finer` ones leave together too, as parts of any group do.
+        """Return whether `groups` are proven although the `finer` ones leave together too, as parts of any group do.
 
-        Each of the finer ones, taken for one, waited for the others of its group, or came with them: then nobody waits
-        for the others, whichever the group is, if it is known to be a collective: messages wait for other ranks.
-        Without a common clock nothing tells.
+        Each finer group waited, as one, for the others of its group, or came with them: then no rank waits for the
+        others, for either group, if it is known to be a collective: messages wait for other ranks. Without a common
+        clock this is unknown.
         """
         apart = max(self.apart(groups) or 0.0, LEAST_TAIL_NS)
         rows = self._rows(groups)
@@ -101,7 +101,7 @@ class Together:
 
 
 class ClockErrors(NamedTuple):
-    """What a common clock may be wrong by: a constant between two ranks, or a line where nothing told their rates."""
+    """The possible errors of a common clock: a constant between two ranks, or a line if their rates are unknown."""
 
     when: F64  # of each column, ns
     doubt: float  # ns
@@ -127,12 +127,12 @@ class ClockErrors(NamedTuple):
         return self._replace(when=self.when[columns])
 
     def tell(self, columns: int) -> bool:
-        """Whether so many columns tell more than the clocks may cause."""
+        """Return whether so many columns show more than clock errors may cause."""
         return not self.drifts or columns >= LEAST_ENDS
 
 
 class Arrivals(NamedTuple):
-    """By how much the last unit came after the one before, and after the first; an entry a group and column."""
+    """The delay of the last unit after the one before, and after the first; an entry a group and column."""
 
     lead: F64
     spread: F64
@@ -173,10 +173,10 @@ def _without_clock(ends: F64) -> F64:
 
 
 def choose(together: Together, ways: Sequence[Sequence[Members]]) -> int | None:
-    """Which of the `ways` to divide the ranks into groups the ends show; None where they leave it open.
+    """Return which of the `ways` to divide the ranks into groups the ends show; None if they leave it open.
 
-    It is the coarsest of those whose members leave together, if all others are clearly apart and its members waited for
-    each other, or came together too: then nobody waits there, whichever group it is of.
+    It is the coarsest way with members that leave together, if all other ways are clearly apart and its members waited
+    for each other, or came together too: then no rank waits there, for any group.
     """
     ends = {i: e for i, way in enumerate(ways) if (e := together.apart(way)) is not None}
     if not ends:
@@ -196,10 +196,10 @@ def choose(together: Together, ways: Sequence[Sequence[Members]]) -> int | None:
 
 
 def choose_in_step(together: Together, ways: Sequence[Sequence[Members]]) -> int | None:
-    """Which of the `ways` the ends show where ranks come in step, as those that another group holds together do.
+    """Return which of the `ways` the ends show if ranks come in step, as ranks that another group holds together do.
 
-    Ranks in step leave together whichever their group is, and so do ways that differ by them alone. Of those the finest
-    one is returned, if its members waited for each other; None where the ends leave it open.
+    Ranks in step leave together for any group, and so do ways that differ only by them. The finest of these is
+    returned, if its members waited for each other; None if the ends leave it open.
     """
     ends = {i: e for i, way in enumerate(ways) if (e := together.apart(way)) is not None}
     least = max(min(ends.values(), default=0.0), LEAST_TAIL_NS)

@@ -37,8 +37,8 @@ def with_groups_of_places(
 ) -> tuple[Run, list[RankOps]]:
     """Return `run` and `ranks` with groups for the streams that carry several; all others stay as they are.
 
-    With `clocks`, groups that were inferred before are told again, and forgotten where their members leave apart. Then
-    each kind is compared by itself as well, over ranks whose streams carry other groups besides: all stages of a
+    With `clocks`, groups that were inferred before are inferred again, and dropped if their members leave apart. Then
+    each kind is also compared by itself, over ranks with streams that carry other groups as well: all stages of a
     pipeline reduce norms in one group, each on the stream of its own.
     """
     bare = [without_inferred(r) for r in ranks]
@@ -63,7 +63,7 @@ def _of_kind(rank: RankOps, *, kind: str | None) -> npt.NDArray[np.bool_]:
 
 
 Hint = dict[int, Members]
-"""Rank → members of the group that arguments told of an operation."""
+"""Rank → members of the group that the arguments of an operation name."""
 
 
 def fitting(ways: Sequence[Way], hint: Hint) -> list[Way]:
@@ -82,7 +82,7 @@ class _Numbered:
     seen: list[tuple[StreamClass, str | None]] = field(default_factory=list)  # and the kind that they are of
     rows: dict[tuple[int, int], I64] = field(default_factory=dict)  # (rank, number) → its operations
     excluded: list[tuple[int, I64, set[Members]]] = field(default_factory=list)
-    """Rank, operations, and the groups of which their ends show that one is theirs, but not which."""
+    """Rank, operations, and the groups that contain theirs according to their ends, without showing which."""
     free: int = field(init=False)
 
     def __post_init__(self) -> None:
@@ -116,7 +116,7 @@ class _Numbered:
         return any((ops.group[ops.stream == stream] != NO_GROUP).any() for ops, stream in mine)
 
     def _hints(self, streams: StreamClass, kind: str | None) -> dict[int, Hint]:
-        """Place → rank → members of the group that arguments told there, where they told one."""
+        """Return place → rank → members of the group that arguments name there, if they name one."""
         hints: dict[int, Hint] = defaultdict(dict)
         for rank, stream in streams.streams.items():
             ops = self.bare[rank]
@@ -150,7 +150,7 @@ class _Numbered:
         self.free += 1
 
     def open_places(self, streams: StreamClass, kind: str | None) -> Iterator[tuple[int, dict[int, I64]]]:
-        """Yield each place of a class at which no operation was told again, and the operations there by rank."""
+        """Yield each place of a class without an operation that was inferred again, and its operations by rank."""
         told = {rank: np.zeros(len(ops.op), bool) for rank, ops in self.bare.items()}
         for (rank, _), rows in self.rows.items():
             told[rank][rows] = True
@@ -175,10 +175,10 @@ class _Numbered:
 def _parted(
     run: Run, ranks: list[RankOps], numbered: _Numbered, kinds: Sequence[str]
 ) -> dict[int, npt.NDArray[np.bool_]]:
-    """Rank → whether each operation loses the group that was inferred before: the evidence now speaks against it.
+    """Return rank → whether each operation loses its inferred group, because the evidence now contradicts it.
 
-    Its members leave apart on the common clock, or those of another group together; or, whatever the clocks, they stand
-    still as one while those of other groups do not.
+    Its members leave apart on the common clock, or those of another group together; or, for any clocks, they are idle
+    as one while members of other groups are not.
     """
     ops = {r.rank: r for r in ranks}
     members = {g.group: g.ranks for g in run.groups}

@@ -1,8 +1,8 @@
 """Which ranks were recorded with the others, by the ends of the collectives that they share.
 
-Members of a collective leave it together, so the ends on two ranks differ by their clocks alone: by a constant and a
-slow drift. Two recordings of different jobs, or of different times of one job, agree in no such line, whatever their
-clocks say; they are told apart without trusting any clock, and never compared.
+Members of a collective leave it together, so the ends on two ranks differ only by their clocks: by a constant and a
+slow drift. Two recordings of different jobs, or of different times of one job, fit no such line, for any clocks; they
+are separated without trusting any clock, and never compared.
 """
 
 from collections import defaultdict
@@ -40,7 +40,7 @@ from tracekit.thresholds.tables import CLOCK_FIT_FROM, MAX_CLOCK_RATE, TAIL_NS
 
 
 def named_by_traces(ranks: Sequence[RankOps]) -> dict[int, Mask]:
-    """Rank → which of its operations have a group before anything is inferred from streams, or had one told of them."""
+    """Return rank → which of its operations have a named group, before anything is inferred from streams."""
     return {r.rank: (r.group >= 0) | (False if r.hint is None else r.hint >= 0) for r in ranks}
 
 
@@ -154,11 +154,11 @@ def _span(ops: Operations, ranks: Sequence[int]) -> tuple[int, int]:
 def _judged(
     ops: Operations, named: Mapping[int, Mask]
 ) -> tuple[list[tuple[int, int]], list[tuple[int, int]], "_Room | None"]:
-    """Pairs of ranks whose common ends fit no line, pairs whose ends fit one or are too few, and what devices need.
+    """Return pairs of ranks with common ends that fit no line, pairs that fit one or have too few, and the tolerance.
 
-    Where the ends of most pairs agree to microseconds, as on devices, those of the others must as well: two runs of one
-    job have steps so alike that each rank would pass for one of the other run.
-    Only collectives whose group the traces name count: elsewhere the matching itself is a guess.
+    If the ends of most pairs agree to microseconds, as on devices, those of the others must as well: two runs of one
+    job have such similar steps that each rank would pass for one of the other run.
+    Only collectives with a named group count: for others the matching itself is a guess.
     """
     apart: list[tuple[int, int]] = []
     together: list[tuple[int, int]] = []
@@ -191,7 +191,7 @@ def _judged(
 
 
 class _Room(NamedTuple):
-    """By how much ends of one collective may differ: in any case, ns, and of the usual time between two ends.
+    """The tolerance of ends of one collective: a fixed one, ns, and a share of the usual time between two ends.
 
     meet: share of ends that meet under one difference of clocks, if two ranks ran together. odd: pairs of ranks that
     nothing but this room sets apart.

@@ -41,7 +41,7 @@ def ways_by_place(
 
     barred: place → the ways that it cannot have. All places are compared at once, then those of each kind that are
     still open, so that a group with few places is found beside one with many: without a common clock the better half of
-    the ends tells the clocks.
+    the ends gives the clocks.
     """
     least = LEAST_ALIGNED_ENDS if streams.aligned else LEAST_BLIND_ENDS
     if len(streams.places) < LEAST_STEPS_BY_PLACE * len(streams.usual):
@@ -58,7 +58,7 @@ def ways_by_place(
 def _by_kind(
     streams: StreamClass, ways: Sequence[Division], barred: Mapping[int, Collection[int]] | None
 ) -> dict[int, int]:
-    """`ways_by_place` where too few steps were recorded to tell a place by itself: all places of a kind are one."""
+    """Return `ways_by_place` if too few steps were recorded to judge single places: all places of a kind are one."""
     first = {kind: streams.usual.index(kind) for kind in streams.usual}
     kinds = {first[kind]: [p for p, k in enumerate(streams.usual) if k == kind] for kind in first}
     none = {one: {w for p in places for w in (barred or {}).get(p, ())} for one, places in kinds.items()}
@@ -75,15 +75,15 @@ def carries_others(streams: StreamClass, way: Division, told: Collection[int]) -
 
 
 def leave_apart(streams: StreamClass, place: int, groups: Division) -> bool:
-    """Return whether members of `groups` leave clearly apart at a place of a class whose clocks are aligned."""
+    """Return whether members of `groups` leave clearly apart at a place of a class with aligned clocks."""
     scores = _Compared(streams, np.array(streams.places) == place, [groups]).scores[0]
     return scores.get(place, 0.0) >= CLEARLY_APART * TAIL_NS
 
 
 def stand_still_as_one(streams: StreamClass, place: int, groups: Division) -> bool:
-    """Return whether all members of some of `groups` stand still at a place for far longer than those of others.
+    """Return whether all members of some of `groups` are idle at a place for far longer than members of others.
 
-    Then they wait for somebody else, in a wider group, unless their link is slow.
+    Then they wait for other ranks, in a wider group, unless their link is slow.
     """
     row = {rank: i for i, rank in enumerate(streams.kept)}
     columns = np.array(streams.places) == place
@@ -118,9 +118,9 @@ class _Compared:
         self.scores = [self._scored(rows) for rows in self._rows]
 
     def decided(self) -> dict[int, int]:
-        """Place → way, where one way alone leaves together and its members waited for each other.
+        """Return place → way, if only one way leaves together and its members waited for each other.
 
-        The tails of the places that are clear tell how closely members leave at the others.
+        The tails at the clear places show how closely members leave at the others.
         """
         usual = np.full(len(self.scores), LEAST_TAIL_NS)
         found = self._decided(usual)

@@ -12,7 +12,7 @@ from tracekit.store import InferredGroup, Run
 
 
 def allowed_ways(run: Run, mesh: Mesh, classes: Sequence[StreamClass], recorded: set[int]) -> Shown:
-    """Return each class with the ways of `mesh` whose groups have the told size and are listed by their ranks' files.
+    """Return each class with the ways of `mesh` with groups of the recorded size that their ranks' files list.
 
     recorded: ranks with a trace.
     """
@@ -23,7 +23,7 @@ def allowed_ways(run: Run, mesh: Mesh, classes: Sequence[StreamClass], recorded:
 
 
 def several_listed(run: Run, mesh: Mesh) -> dict[int, set[Members]]:
-    """Return rank → the groups that its file lists, where it names one besides everybody's: then it lists all."""
+    """Return rank → the groups that its file lists, if it names one besides that of all ranks: then it lists all."""
     everybody = tuple(sorted(mesh.coordinates))
     return {rank: groups for rank, groups in listed_groups(run).items() if groups - {everybody}}
 
@@ -36,7 +36,7 @@ def listed_groups(run: Run) -> dict[int, set[Members]]:
 
 
 def is_listed(way: Way, listed: dict[int, set[Members]], streams: StreamClass) -> bool:
-    """Return whether the files of the class's ranks list their groups in `way`; those that list none allow any."""
+    """Return whether the files of the class's ranks list their groups in `way`; files without a list allow any."""
     home = {rank: group for group in way.groups for rank in group}
     return all(home[rank] in listed[rank] for rank in streams.streams if rank in listed and rank in home)
 
@@ -60,7 +60,7 @@ def ways_of(mesh: Mesh) -> Iterator[Way]:
 
 
 def _parts_of(mesh: Mesh, axis: str, along: tuple[str, ...]) -> Iterator[Way]:
-    """The ways along `along` of which `axis` is divided: into its inner and its outer part."""
+    """Yield the ways along `along` with `axis` divided into its inner and its outer part."""
     for way in usual_ways(mesh.sizes[axis]):
         if not 1 < len(way.groups) < mesh.sizes[axis]:
             continue

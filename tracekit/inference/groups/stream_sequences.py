@@ -1,7 +1,7 @@
 """Collectives without a named group, by the stream that they ran on: a stream of its own is a communicator.
 
-The legacy NCCL backend gives every communicator a stream, so the collectives of one stream are those of one group.
-Ranks whose streams run the same kinds in every step may be members of one group; together they are a class.
+The legacy NCCL backend gives every communicator a stream, so the collectives of one stream belong to one group.
+Ranks with streams that run the same kinds in every step may be members of one group; together they are a class.
 """
 
 from collections import Counter, defaultdict
@@ -27,14 +27,14 @@ F64 = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
 Kinds = tuple[str, ...]
 NO_GROUP = -1
-"""Group of an operation whose members the trace does not name, and stream where it names none."""
+"""Group of an operation without named members, and stream of an operation without a named stream."""
 UNTOLD_KINDS = frozenset({OTHER, COLLECTIVE})
-"""Kinds of a kernel whose name tells none, as RCCL's, and of one inferred to be a collective: maybe messages."""
+"""Kinds of a kernel without a kind in its name, as RCCL's, and of an inferred collective: maybe messages."""
 
 
 @dataclass(frozen=True)
 class StreamClass:
-    """Streams of different ranks that run the same collectives; `kept` are those that all compared steps are whole on.
+    """Streams of different ranks that run the same collectives; `kept` are the ranks with all compared steps whole.
 
     Times are ns since the rank's first compared end, unless they are `aligned`; rows as `kept`, columns are operations.
     """
@@ -53,7 +53,7 @@ class StreamClass:
 
 
 def unnamed_rows(rank: RankOps) -> npt.NDArray[np.bool_]:
-    """Whether each operation is a collective on a known stream whose group is not named."""
+    """Return whether each operation is a collective on a known stream without a named group."""
     message = np.isin(np.array(rank.op, str), UNDIRECTED) if rank.op else np.zeros(0, bool)
     if rank.stream is None:
         return np.zeros(len(rank.op), bool)
@@ -67,11 +67,11 @@ def stream_classes(
     by_place: bool = False,
     rows: Callable[[RankOps], Mask] | None = None,
 ) -> list[StreamClass]:
-    """The classes of streams whose collectives name no group; streams that run too little to be compared are left out.
+    """Return the classes of streams with unnamed groups; streams that run too little to be compared are left out.
 
-    Streams of one rank that run the same are told apart by their order, which is that of the groups' creation. With
+    Streams of one rank that run the same are separated by their order, which is that of the groups' creation. With
     `clocks`, fewer collectives suffice, and only ranks with a common clock are compared; then streams that carry named
-    groups as well are left out no more: if what is unnamed on them is not one group's, it does not end together. Nor
+    groups as well are included: unnamed operations of several groups on them do not end together. Nor
     are they `by_place`, where each place of the step is compared, and no column is left out. `rows` chooses other
     operations than those.
     """
@@ -103,7 +103,7 @@ def places_on(rank: RankOps, stream: int, usual: Kinds, chosen: Mask) -> I64:
 
 
 def _sized(mine: Sequence["_Stream"], every: Iterable[Sequence["_Stream"]]) -> list["_Stream"]:
-    """The streams `mine` of one rank; where one lost all arguments that tell its size, others' tell the only one left.
+    """Return the streams `mine` of one rank; a stream without a recorded size takes the only one left from others.
 
     `every` are the streams of each rank.
     """
@@ -125,7 +125,7 @@ def _sized(mine: Sequence["_Stream"], every: Iterable[Sequence["_Stream"]]) -> l
 def streams_of_all(
     ranks: Sequence[RankOps], world: tuple[int, ...]
 ) -> dict[tuple[int, int], tuple[int, ...]]:
-    """Return (rank, stream) → `world` for streams whose collectives count as many members as the world has."""
+    """Return (rank, stream) → `world` for streams with collectives that count as many members as the world has."""
     return {
         (s.rank.rank, s.stream): world
         for rank in ranks
@@ -208,7 +208,7 @@ def _class(members: dict[int, _Stream], clocks: Clocks | None, columns: int) -> 
 
 
 def _doubt(ranks: Sequence[int], clocks: Clocks | None) -> tuple[float, bool]:
-    """(by how much times of `ranks` on the common clock may differ because of it, ns; whether they may drift)."""
+    """Return (the possible error of the common clock between `ranks`, ns; whether they may drift)."""
     if clocks is None:
         return 0.0, False
     drifts = len({clocks.exact.get(rank, rank) for rank in ranks}) > 1

@@ -1,6 +1,6 @@
 """Streams that carry several groups, taken apart: what leaves together more widely than the rest is another group's.
 
-A collective that is waited for runs on its caller's stream from torch 2.8 on, whatever its group; only ends tell it
+From torch 2.8 on, a collective that is waited for runs on its caller's stream, for any group; only ends separate it
 from the others there.
 """
 
@@ -36,7 +36,7 @@ def streams_apart(ranks: Sequence[RankOps]) -> list[RankOps]:
 
 
 def wider_kinds(streams: StreamClass) -> Iterator[str]:
-    """Yield the kinds whose ends agree on all ranks of a class, some of which waited, while ends of others do not."""
+    """Yield the kinds with ends that agree on all ranks of a class, some waiting, while ends of other kinds do not."""
     kinds = np.array(streams.kinds)
     for kind in sorted(set(streams.kinds)):
         mine = kinds == kind

@@ -1,8 +1,8 @@
-"""Which process group the threads of Gloo work for, whose spans name none.
+"""The process group that the threads of Gloo work for; their spans name none.
 
 Each process group has threads of its own, two as torch makes them, which take its collectives from one queue. They are
-created with the group, so their numbers rise in the order of creation of the groups, which the files name. Nobody
-leaves a collective before all members began it: that holds for some offset of any two clocks, or two ranks are no
+created with the group, so their numbers rise in the order of creation of the groups, which the files name. No rank
+leaves a collective before all members began it: that must hold for some offset of any two clocks, or two ranks are not
 members of one group.
 """
 
@@ -53,7 +53,7 @@ def groups_of_threads(ranks: Sequence[RankOps], groups: Sequence[Group]) -> dict
 def _choices(ops: RankOps, groups: Sequence[Group]) -> list[Choice]:
     """Return the ways to divide the threads of a rank into queues and to give these to its groups.
 
-    Where names of groups tell no order of creation, any order is possible. Ways with few queues come first.
+    If names of groups show no order of creation, any order is possible. Ways with few queues come first.
     """
     if ops.stream is None:
         return []

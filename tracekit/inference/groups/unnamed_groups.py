@@ -1,8 +1,8 @@
 """Groups of collectives that name none: by the stream they ran on, the mesh, and the ranks that leave together.
 
-Up to torch 2.3 no operation names its group. Where the mesh is known, its lines, planes and blocks are the groups that
-a stream can belong to; else the groups are those whose members leave together, or, where ranks are missing, what a mesh
-of the usual numbering leaves of them. What stays open keeps no group, and so no wait of it is known.
+Up to torch 2.3 no operation names its group. If the mesh is known, its lines, planes and blocks are the groups that a
+stream can belong to; else members of a group leave together, or, if ranks are missing, the groups follow from a mesh of
+the usual numbering. An operation that stays open has no group, so its wait is unknown.
 """
 
 from collections.abc import Sequence
@@ -49,10 +49,10 @@ from tracekit.thresholds.tables import TAIL_NS
 def with_groups_of_streams(
     run: Run, ranks: list[RankOps], sizes: dict[str, int] | None, order: Sequence[str] | None
 ) -> tuple[Run, list[RankOps]]:
-    """`run` and its operations with the groups that streams tell; unchanged where every collective names its group.
+    """Return `run` and its operations with the groups from streams; unchanged if every collective names its group.
 
-    `sizes` and `order` are the user's mesh. Raises UsageError where they contradict the input, MeshUnknownError where
-    neither groups nor common ends tell a mesh.
+    `sizes` and `order` are the user's mesh. Raises UsageError if they contradict the input, MeshUnknownError if neither
+    groups nor common ends give a mesh.
     """
     if len(ranks) < len(("one", "other")) or is_unknown(run):
         return run, ranks
@@ -94,9 +94,9 @@ def _by_streams(
 
 
 def _only_worlds(run: Run, ranks: list[RankOps]) -> dict[tuple[int, int], Members]:
-    """(rank, stream) → everybody, where no file names another group of several ranks; empty where the ends contradict.
+    """Return (rank, stream) → all ranks, if no file names another group of several ranks; empty if ends contradict.
 
-    From torch 2.3 a file lists the groups of its rank, so that what names none, as in a CUDA graph, is in one of these,
+    From torch 2.3 a file lists the groups of its rank, so an unnamed operation, as in a CUDA graph, is in one of these,
     unless operations count fewer members.
     """
     world = _world(run, ranks)
@@ -107,14 +107,14 @@ def _only_worlds(run: Run, ranks: list[RankOps]) -> dict[tuple[int, int], Member
 
 
 def _everybodys(run: Run, ranks: list[RankOps]) -> dict[tuple[int, int], Members]:
-    """(rank, stream) → everybody, for all streams with collectives that name no group."""
+    """Return (rank, stream) → all ranks, for all streams with collectives that name no group."""
     world = _world(run, ranks)
     open_ = ((r.rank, r.stream[unnamed_rows(r)]) for r in ranks if r.stream is not None)
     return {(rank, s): world for rank, streams in open_ for s in np.unique(streams).tolist()}
 
 
 def _leaves_apart(ranks: list[RankOps], world: Members) -> bool:
-    """Whether ends show that the collectives of streams are not everybody's."""
+    """Return whether ends show that the collectives of streams do not belong to all ranks."""
     apart = [Together(c).apart([world]) for c in stream_classes(ranks)]
     return any(a is not None and a > ENDS_WIDTH_NS for a in apart)
 
@@ -140,9 +140,9 @@ def _one_stream_each(ranks: list[RankOps]) -> bool:
 def _told(
     run: Run, ranks: list[RankOps], order: Sequence[str] | None
 ) -> dict[tuple[int, int], Members] | None:
-    """(rank, stream) → members of its group, by common ends; None where they tell no mesh.
+    """Return (rank, stream) → members of its group, by common ends; None if they give no mesh.
 
-    Where all ranks were recorded they may be numbered in any way; else they count up along the axes.
+    If all ranks were recorded they may be numbered in any way; else they count up along the axes.
     """
     classes, world = stream_classes(ranks), _world(run, ranks)
     for told in (_by_ends(classes) if len(ranks) == len(world) else {}, _by_numbers(classes, world, ranks)):
@@ -175,7 +175,7 @@ def _is_mesh(run: Run, ranks: list[RankOps], order: Sequence[str] | None) -> boo
 def _mesh(
     run: Run, ranks: list[RankOps], sizes: dict[str, int] | None, order: Sequence[str] | None
 ) -> Mesh | None:
-    """The mesh as far as it is known before every group is; None where nothing tells it."""
+    """Return the mesh as far as it is known before all groups are; None if it is unknown."""
     try:
         return choose_mesh(run, match(ranks, run.groups), sizes, order).mesh
     except MeshError:
@@ -197,7 +197,7 @@ def _by_ends(classes: list[StreamClass]) -> dict[tuple[int, int], Members]:
 
 
 def _possible(mesh: Mesh) -> list[Group]:
-    """The groups of all ways in which `mesh` can be divided; nothing tells in which order they were created."""
+    """Return the groups of all ways in which `mesh` can be divided; their order of creation is unknown."""
     members = [group for way in ways_of(mesh) if not way.part for group in way.groups]
     return [Group(n, ranks, (), ()) for n, ranks in enumerate(members)]
 
@@ -205,9 +205,9 @@ def _possible(mesh: Mesh) -> list[Group]:
 def _by_mesh(
     run: Run, classes: list[StreamClass], mesh: Mesh, recorded: set[int]
 ) -> dict[tuple[int, int], Members]:
-    """(rank, stream) → members of its group, which is one of those that `mesh` allows and the files of its ranks list.
+    """Return (rank, stream) → members of its group, among the groups that `mesh` allows and its ranks' files list.
 
-    What ends with no listed group stays open: there the clocks are wrong.
+    A stream that ends with no listed group stays open: there the clocks are wrong.
     """
     listed = several_listed(run, mesh)
     told = shown(classes, list(ways_of(mesh)), recorded, in_step=True)
@@ -226,10 +226,10 @@ def _leave_together(streams: StreamClass, ways: Sequence[Way]) -> bool:
 
 
 def with_rare_groups(run: Run, ops: Operations, mesh: Mesh) -> tuple[Run, Operations]:
-    """`run` and `ops` with the groups of collectives that are too rare to tell without a common clock.
+    """Return `run` and `ops` with the groups of collectives that are too rare to be found without a common clock.
 
-    They are often those that matter most: once a step everybody waits in one. The clocks follow from what was matched.
-    Where a stream carries several groups, what was inferred without the clocks is told again, place by place.
+    They often matter most: once a step all ranks wait in one. The clocks follow from matched operations. If a stream
+    carries several groups, groups inferred without the clocks are inferred again, place by place.
     """
     ranks = list(ops.per_rank.values())
     if is_unknown(run) or len(ranks) < len(("one", "other")) or not any(_open(r) for r in ranks):

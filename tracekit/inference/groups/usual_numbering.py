@@ -1,7 +1,7 @@
 """Groups of collectives that name none, where ranks count up along the axes of a mesh, as launchers number them.
 
-Where some ranks left no trace, common ends show parts of groups only. But a mesh whose ranks count up along its axes
-has few ways to divide them, and the parts that were recorded tell which.
+If some ranks left no trace, common ends show only parts of groups. But a mesh with ranks that count up along its axes
+has few ways to divide them, and the recorded parts show which.
 """
 
 from collections import defaultdict
@@ -37,8 +37,8 @@ def usual_groups(
 ) -> dict[tuple[int, int], Members]:
     """Return the members of each (rank, stream)'s group, unrecorded ones too; empty where no one mesh explains all.
 
-    world: ranks of the job. recorded: ranks with a trace. The mesh has the fewest axes that explain all classes whose
-    common ends show a division; streams of which nothing is shown are left out.
+    world: ranks of the job. recorded: ranks with a trace. The mesh has the fewest axes that explain all classes with
+    common ends that show a division; other streams are left out.
     """
     known = set(recorded)
     found = shown(classes, usual_ways(world), known)
@@ -90,11 +90,11 @@ def by_parts(
 def shown(
     classes: Sequence[StreamClass], ways: Sequence[Way], recorded: set[int], *, in_step: bool = False
 ) -> Shown:
-    """Return the classes of which something tells how they divide the ranks, each with the `ways` that are left.
+    """Return the classes with evidence of how they divide the ranks, each with the remaining `ways`.
 
-    Common ends tell it; where ranks may be `in_step`, because the `ways` are those of their mesh, they need not tell
-    ways apart that differ by such ranks alone. Where no two ranks of a class leave together, while they do elsewhere,
-    one rank of each of its groups was recorded; so it is where one way alone has groups of the told size.
+    Common ends show it; if ranks may be `in_step`, because the `ways` are those of their mesh, the ends need not
+    separate ways that differ only by such ranks. If no two ranks of a class leave together, while they do elsewhere,
+    one rank of each of its groups was recorded; so it is if only one way has groups of the recorded size.
     """
     fitting = [(streams, by_parts(streams, ways, recorded)) for streams in classes]
     found: Shown = []
@@ -119,10 +119,10 @@ def shown(
 
 
 def members_of(found: Shown, recorded: set[int]) -> dict[tuple[int, int], Members]:
-    """Return the members of each (rank, stream)'s group: those of the finest way that is left of each class.
+    """Return the members of each (rank, stream)'s group: those of the finest remaining way of each class.
 
-    Parts of an axis count only where no whole axis fits: a member that was not recorded would be taken for none. A
-    class whose ways disagree about `recorded` ranks stays open: they were on clocks that nothing compares.
+    Parts of an axis count only if no whole axis fits: an unrecorded member would otherwise be lost. A class with ways
+    that disagree about `recorded` ranks stays open: their clocks cannot be compared.
     """
     members: dict[tuple[int, int], Members] = {}
     for streams, allowed in found:
@@ -135,7 +135,7 @@ def members_of(found: Shown, recorded: set[int]) -> dict[tuple[int, int], Member
 
 
 def fits(way: Sequence[Members], streams: StreamClass, recorded: set[int]) -> bool:
-    """Return whether groups of `way` may be those of the class: of the told size, with no recorded member outside."""
+    """Return whether groups of `way` may be those of the class: of the recorded size, no recorded member outside."""
     mine = set(streams.streams)
     shared = [g for g in way if mine.intersection(g)]
     sized = all(streams.size in {-1, len(g)} for g in shared)

@@ -16,7 +16,7 @@ CHAIN: Final = frozenset({"p2p"})
 
 
 def shown(use: GroupUse) -> str:
-    """Return the members and descriptions of a group, as messages tell them."""
+    """Return the members and descriptions of a group as text for messages."""
     members = ", ".join(map(str, use.ranks[:MEMBERS_LISTED])) + (
         ", …" if len(use.ranks) > MEMBERS_LISTED else ""
     )
@@ -29,8 +29,8 @@ def contradiction(mesh: Mesh, uses: Sequence[GroupUse], *, inferred: bool = Fals
     Groups that no file names do not count, and against a mesh that was inferred neither do chains of messages.
 
     The two ends of a line fit as well: the first and last stage of a pipeline share a group of their own where they
-    share the embedding. So do parts of an axis that connect all of it, as replicas and shards do, together with those
-    that nobody used; unless the mesh is `inferred` from the groups, their descriptions must name that axis.
+    share the embedding. So do parts of an axis that connect all of it, as replicas and shards do, together with unused
+    ones; unless the mesh is `inferred` from the groups, their descriptions must name that axis.
     """
     parts: dict[str, list[tuple[GroupUse, list[int]]]] = defaultdict(list)
     unused: dict[str, list[list[int]]] = defaultdict(list)

@@ -98,9 +98,9 @@ def _inferred(
     order: Sequence[str] | None,
     programs: dict[int, tuple[tuple[str, int], ...]] | None,
 ) -> Inference:
-    """The mesh that groups tell; where those that no file names fit no mesh with the others, they are set aside.
+    """Return the mesh from the groups; unnamed groups that fit no mesh with the others are set aside.
 
-    Raises MeshError where the groups that the files name contradict each other, or any mesh.
+    Raises MeshError if the named groups contradict each other, or fit no mesh.
     """
     named = [u for u in uses if u.told]
     try:
@@ -273,7 +273,7 @@ def _named(run: Run) -> bool:
 
 
 def _check_messages(run: Run, ops: Operations, world: tuple[int, ...]) -> None:
-    """Raise MeshUnknownError where messages may lie along an axis of which neither names nor other ranks tell."""
+    """Raise MeshUnknownError if messages may lie along an axis that neither names nor other ranks show."""
     if not _named(run) and len(ops.ranks) < len(world) and (ops.op == "send_recv").any():
         raise MeshUnknownError(
             "messages name no peer, no process group is named and ranks are missing, so the mesh is unknown; "

@@ -1,7 +1,7 @@
-"""Groups whose messages go round in a ring, as keys and values do in ring attention: no pipeline.
+"""Groups with messages that go round in a ring, as keys and values do in ring attention: not a pipeline.
 
-Stages of a pipeline send activations on and gradients back, so that messages go both ways between two neighbours. In a
-ring every rank sends to one other and receives from one other, forward and backward alike; a ring of two sends and
+Stages of a pipeline send activations on and gradients back, so messages go both ways between two neighbours. In a
+ring every rank sends to one rank and receives from another, both forward and backward; a ring of two sends and
 receives at once, while a stage computes between a message that comes and the one that it sends for it.
 """
 
@@ -29,7 +29,7 @@ class _Message(NamedTuple):
 
 
 def rings(ops: Operations, groups: Collection[tuple[int, ...]]) -> set[tuple[int, ...]]:
-    """The `groups` (members) around which the messages go whose two ends are known."""
+    """Return the `groups` (members) around which the messages with known ends go."""
     sent: dict[int, set[int]] = defaultdict(set)  # by sender, as any of both ends tells it
     known = {rank: _known(source) for rank, source in ops.per_rank.items()}
     for rank, rows in known.items():
@@ -79,7 +79,7 @@ def _messages(ops: Operations, known: Mapping[int, I64], rank: int, peer: int) -
 
 
 def _at_once(messages: list[_Message]) -> float:
-    """The share of messages, in order, that stand in pairs of which the second goes the other way right behind."""
+    """Return the share of messages, in order, in pairs in which the second immediately goes the other way."""
     at = paired = 0
     while at + 1 < len(messages):
         a, b = messages[at], messages[at + 1]

@@ -1,7 +1,7 @@
 """Whether a whole job is one pipeline, where no process group divides its ranks.
 
 Ranks that share a model or its data reduce or gather gradients, parameters or activations among each other; stages of
-one pipeline send each other messages, and reduce little more than a norm. What some of them alone reduce tells nothing:
+one pipeline send each other messages, and reduce little more than a norm. Reductions of only some of them show nothing:
 an embedding that the first stage shares with the last one is reduced between these two.
 """
 
@@ -24,9 +24,9 @@ def pipeline_of(world: int) -> Mesh:
 
 
 def is_one_pipeline(ops: Operations) -> bool:
-    """Return whether messages whose ends are known connect all recorded ranks, while collectives move next to nothing.
+    """Return whether messages with known ends connect all recorded ranks, while collectives move almost nothing.
 
-    Where sizes are not recorded, few collectives beside many messages count, if not all ranks run the same operations:
+    If sizes are not recorded, few collectives beside many messages count, if not all ranks run the same operations:
     the ends of a pipeline talk to one neighbour only.
     """
     linked = DisjointSets(ops.ranks)

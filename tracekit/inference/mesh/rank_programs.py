@@ -1,4 +1,4 @@
-"""The program of each rank: equal for ranks of one pipeline stage, which tells the pipeline where no message does."""
+"""The program of each rank: equal for ranks of one pipeline stage, which shows the pipeline if no message does."""
 
 from collections import Counter, defaultdict
 from typing import Final
@@ -9,7 +9,7 @@ from tracekit.rank_events.operation_names import UNDIRECTED
 from tracekit.rank_events.step_marks import NO_STEP
 
 _MESSAGE: Final = "message"
-"""Kind of a kernel that carries messages, however many: some tell their direction, and others lost it."""
+"""Kind of a kernel that carries any number of messages: some have a direction, and others lost it."""
 
 
 def programs(ops: Operations) -> dict[int, tuple[tuple[str, int], ...]] | None:

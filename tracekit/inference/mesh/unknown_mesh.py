@@ -1,4 +1,4 @@
-"""Runs whose mesh nothing tells: all ranks are compared with each other, and the answer stays open."""
+"""Runs with an unknown mesh: all ranks are compared with each other, and the answer stays open."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -16,7 +16,7 @@ KIND = "mesh_unknown"
 def without_mesh(
     run: Run, ranks: Sequence[RankOps], world: Sequence[int], reason: str
 ) -> tuple[Run, list[RankOps]]:
-    """`run` marked as one whose mesh is unknown, and its operations, of which those without a named group have none.
+    """Return `run` marked as having an unknown mesh, and its operations, without inferred groups.
 
     world: all ranks of the job. reason: why the mesh is unknown, and the remedy.
     """

@@ -28,10 +28,10 @@ _Points = list[tuple[int, int, int]]
 def clock_differences(
     kernels: Mapping[int, OpenKernels], pairs: Iterable[Pair], tolerance: int
 ) -> dict[Pair, I64]:
-    """By pair of ranks what to add to times of the second, at each of its kernels, for the clock of the first.
+    """Return by pair of ranks the ns to add to times of the second, at each of its kernels, for the clock of the first.
 
-    In ns; without pairs of which nothing tells: too few kernels end together, or two differences would fit nearly as
-    well. All pairs between two islands of clocks differ alike, so that most of them tell of the others.
+    Pairs without evidence are left out: too few kernels end together, or two differences would fit nearly equally well.
+    All pairs between two islands of clocks differ by the same, so most of them show the others.
     """
     found: dict[Pair, I64 | None] = {}
     between: dict[Pair, list[Pair]] = defaultdict(list)
@@ -62,7 +62,7 @@ def _usual(every: list[_Points], tolerance: int) -> _Points:
 
 
 def _near(points: _Points, line: _Points, tolerance: int) -> npt.NDArray[np.bool_]:
-    """Whether each of the `points` lies on a `line`: the further from what tells it, the less exactly."""
+    """Return whether each of the `points` lies on a `line`: the further from its evidence, the less exactly."""
     when, difference, _ = np.array(points, np.float64).T
     at, told, _ = np.array(line, np.float64).T
     right = np.searchsorted(at, when).clip(1, max(len(at) - 1, 1))
@@ -84,10 +84,10 @@ def _at(two: OpenKernels, points: _Points) -> I64:
 
 
 def clock_difference(one: OpenKernels, two: OpenKernels, tolerance: int) -> I64 | None:
-    """What to add to times of `two` at each of its kernels to have them on the clock of `one`, ns.
+    """Return the ns to add to times of `two` at each of its kernels to have them on the clock of `one`.
 
-    None where nothing tells: too few kernels end together, or two differences would fit nearly as well. Few common
-    collectives tell by how much two clocks differ, and not how fast they drift apart: such a difference is small.
+    None without evidence: too few kernels end together, or two differences would fit nearly equally well. Few common
+    collectives show the difference of two clocks, but not how fast they drift apart: such a drift is small.
     """
     same = np.zeros(len(two.end), np.int64)
     if one.exact == two.exact:

@@ -1,4 +1,4 @@
-"""Messages that tell their direction and no peer: what is known of each, and a peer that was found written back."""
+"""Messages with a direction and no peer: what is known of each, and peers that were found, written back."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -46,12 +46,12 @@ def without_peer(source: RankOps) -> I64:
 
 
 def ways(source: RankOps) -> I64:
-    """The direction of each operation of a rank: SENDS, RECEIVES, or 0 where nothing tells."""
+    """Return the direction of each operation of a rank: SENDS, RECEIVES, or 0 if it is unknown."""
     return np.zeros(len(source.op), np.int64) if source.way is None else source.way
 
 
 def with_peers(source: RankOps, rows: Sequence[int], peers: Sequence[int]) -> RankOps:
-    """`source` whose messages in `rows` go to or come from `peers`, by their direction."""
+    """Return `source` with messages in `rows` that go to or come from `peers`, by their direction."""
     op, src, dst = list(source.op), source.src.copy(), source.dst.copy()
     way = ways(source)
     for row, peer in zip(rows, peers, strict=True):

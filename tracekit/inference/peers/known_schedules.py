@@ -33,7 +33,7 @@ class _Task(NamedTuple):
 
 
 def schedules(counts: tuple[int, ...]) -> Iterator[list[list[Kernel]]]:
-    """Yield the kernels of each stage under each schedule in which the stages run as many as `counts` tell."""
+    """Yield the kernels of each stage under each schedule in which the stages run `counts` kernels."""
     for chunks in (1, *CHUNKS):
         for micro_batches in range(1, counts[0] // chunks + 2):
             for gpipe in (False, True) if chunks == 1 else (False,):
@@ -46,7 +46,7 @@ def schedules(counts: tuple[int, ...]) -> Iterator[list[list[Kernel]]]:
 def _scheduled(
     counts: tuple[int, ...], micro_batches: int, chunks: int, grouping: Grouping, *, gpipe: bool
 ) -> list[list[Kernel]] | None:
-    """The kernels of each stage; None where one stage runs another number of them than `counts` tell."""
+    """Return the kernels of each stage; None if one stage runs another number of them than `counts`."""
     found: list[list[Kernel]] = []
     for stage, count in enumerate(counts):
         tasks = _tasks(stage, len(counts), micro_batches, chunks, gpipe=gpipe)
@@ -70,7 +70,7 @@ def _tasks(stage: int, stages: int, micro_batches: int, chunks: int, *, gpipe: b
 
 
 def _kernels(tasks: list[_Task], stage: int, stages: int, chunks: int, grouping: Grouping) -> list[Kernel]:
-    """The kernels of a stage: what stands between two of its `tasks`, by `grouping`."""
+    """Return the kernels of a stage: the messages between two of its `tasks`, by `grouping`."""
     ends = [_messages(t, stage, stages, chunks) for t in tasks]
     found: list[Kernel] = []
     for at in range(len(tasks) + 1):

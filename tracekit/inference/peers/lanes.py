@@ -1,7 +1,7 @@
-"""Messages whose kernels do not all end together, joined by their order on one stream of each of two ranks.
+"""Messages with kernels that do not all end together, joined by their order on one stream of each of two ranks.
 
 A send that went to a buffer ends before its receive is posted, or together with a receive that waited for it. On lanes
-(one stream, one direction) of two ranks that carry the same messages, those that end together stand at a constant
+(one stream, one direction) of two ranks that carry the same messages, kernels that end together have a constant
 distance in order, and no message is received before it was sent.
 """
 
@@ -78,9 +78,9 @@ def _of_pair(pair: PairOfRanks, taken: Collection[tuple[int, int]]) -> list[_Lan
 
 
 def _matched(pair: PairOfRanks, u: int, v: int) -> _Lanes | None:
-    """Lane `u` of one rank beside lane `v` of the other; None where they cannot carry the same messages.
+    """Return lane `u` of one rank beside lane `v` of the other; None if they cannot carry the same messages.
 
-    Of messages whose kernels end together nobody can tell which end sent, where the trace does not.
+    If the kernels of messages end together, only the trace can show which end sent.
     """
     one, two = pair.one, pair.two
     i, j = np.flatnonzero(one.lane == u), np.flatnonzero(two.lane == v)
@@ -111,9 +111,9 @@ def _matched(pair: PairOfRanks, u: int, v: int) -> _Lanes | None:
 
 
 def _distance(one: I64, two: I64, tolerance: int) -> int | None:
-    """By how many places the kernels that end with those of `one` (ends, ns, sorted) stand further back in `two`.
+    """Return the shift in `two`, in places, of the kernels that end with those of `one` (ends, ns, sorted).
 
-    None where too few end together, or at differing distances.
+    None if too few end together, or at differing distances.
     """
     place = np.clip(np.searchsorted(two, one), 1, max(len(two) - 1, 1))
     nearest = np.where(one - two[place - 1] <= two[np.minimum(place, len(two) - 1)] - one, place - 1, place)

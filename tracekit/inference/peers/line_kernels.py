@@ -1,4 +1,4 @@
-"""The kernels of a rank that carry messages along its pipeline: what each tells, and what was learnt of them."""
+"""The kernels of a rank that carry messages along its pipeline: what each shows, and what was learnt about them."""
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ Mask = npt.NDArray[np.bool_]
 
 
 class Says(NamedTuple):
-    """What a kernel tells of its messages: (stage of the peer, whether it is sent) of some, the direction of others."""
+    """What a kernel shows of its messages: (stage of the peer, whether it is sent) of some, the direction of others."""
 
     ends: tuple[tuple[int, bool], ...]
     ways: tuple[int, ...]  # SENDS, RECEIVES or 0, of those without a peer
@@ -85,7 +85,7 @@ def line_kernels(source: RankOps, clocks: Clocks, line: Sequence[int]) -> LineKe
 
 
 def _times(source: RankOps, clocks: Clocks, kernel: I64, rows: I64) -> OpenKernels:
-    """When the kernels ran whose first operations are `rows`; nothing of what they carry."""
+    """Return when the kernels with first operations in `rows` ran; nothing of what they carry."""
     rank = source.rank
     start, end = (clocks.align(rank, t[rows]) for t in (source.start, source.end))
     order = np.lexsort((kernel, end))
@@ -97,7 +97,7 @@ def _times(source: RankOps, clocks: Clocks, kernel: I64, rows: I64) -> OpenKerne
 
 
 def with_learnt(rank: RankOps, learnt: Sequence[Learnt]) -> RankOps:
-    """`rank` whose kernels carry the messages that were `learnt`; one that was counted as one has a row for each."""
+    """Return `rank` with kernels that carry the `learnt` messages; one that was counted as one has a row for each."""
     of: dict[int, list[Learnt]] = defaultdict(list)
     for message in learnt:
         of[message.kernel].append(message)

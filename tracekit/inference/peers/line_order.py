@@ -1,9 +1,9 @@
-"""Peers of messages in a pipeline of three stages or more that tell little, not even their direction.
+"""Peers of messages in a pipeline of three stages or more that show little, not even their direction.
 
-Without the host, and in batches up to torch 2.3, a kernel alone shows that a stage exchanged something; later batches
-lose their records, or tell no peer. Pipelines run few schedules (tables.known_schedules): one that gives as many
-kernels as every stage runs, contradicts nothing that is told, and whose messages fit when these began and ended, is
-theirs. Stages run the same in every step and replica, so a kernel is judged at its place of the step, over all of them
+Without the host, and in batches up to torch 2.3, only a kernel shows that a stage exchanged something; later batches
+lose their records, or name no peer. Pipelines run few schedules (tables.known_schedules): the right one gives as many
+kernels as every stage runs, contradicts no recorded fact, and its messages fit the times at which they began and ended.
+Stages run the same in every step and replica, so a kernel is judged at its place of the step, over all of them
 (tables.message_fits).
 """
 
@@ -28,7 +28,7 @@ from tracekit.thresholds.schedules import DEALT_MARGIN, DEALT_MISFITS, MOST_DEAL
 from tracekit.thresholds.tables import COMMON_END_NS
 
 _FEWEST: Final = 3
-"""Stages of which one has two neighbours."""
+"""Stages from which on one has two neighbours."""
 
 
 class _Line(NamedTuple):
@@ -58,9 +58,9 @@ class _Exchange(NamedTuple):
 def with_line_order(
     ops: Operations, clocks: Clocks, lines: Sequence[tuple[int, ...]]
 ) -> tuple[list[RankOps], int]:
-    """(operations of all ranks with the peers that a schedule tells of kernels along `lines`, how many were told).
+    """Return (operations of all ranks with the peers that a schedule gives to kernels along `lines`, their number).
 
-    `lines` hold ranks in the order of their stages. Those that run the same are judged together.
+    `lines` hold ranks in the order of their stages. Lines that run the same are judged together.
     """
     alike: dict[tuple[int, ...], list[_Line]] = defaultdict(list)
     for ranks in sorted(lines):
@@ -116,7 +116,7 @@ def _scheduled(counts: tuple[int, ...], lines: Sequence[_Line]) -> list[_Pair]:
 
 
 def _said(lines: Sequence[_Line], stage: int, count: int) -> list[set[Says]]:
-    """What kernels tell at each place of a stage's step, over all lines and usual steps."""
+    """Return what kernels show at each place of a stage's step, over all lines and usual steps."""
     found: list[set[Says]] = [set() for _ in range(count)]
     for line in lines:
         for places in line.steps[stage].values():
@@ -126,7 +126,7 @@ def _said(lines: Sequence[_Line], stage: int, count: int) -> list[set[Says]]:
 
 
 def _contradicts_nothing(stages: Sequence[Sequence[Kernel]], said: Sequence[Sequence[set[Says]]]) -> bool:
-    """Whether every kernel of a schedule may be what was told at its place."""
+    """Return whether every kernel of a schedule agrees with the facts at its place."""
     return all(
         says.may_be(kernel)
         for kernels, places in zip(stages, said, strict=True)

@@ -1,8 +1,8 @@
-"""Repairs operations whose kernels lost their arguments, by the others on their stream and by other steps.
+"""Repairs operations with kernels that lost their arguments, by the others on their stream and by other steps.
 
-Up to about torch 2.12 arguments go missing at random. Where the host was not recorded, the stream tells the group if
-all its other collectives are of one group, and the same place in other steps tells group and kind if those agree. A
-message whose direction is known has the peer of all others of its stream and direction, if they have one.
+Up to about torch 2.12 arguments go missing at random. If the host was not recorded, the stream gives the group if all
+its other collectives are of one group, and the same place in other steps gives group and kind if those agree. A message
+with a known direction has the peer of all others of its stream and direction, if they have one.
 """
 
 from collections import Counter
@@ -23,9 +23,9 @@ UNKNOWN = -1
 
 
 def repaired(rank: RankOps, *, final: bool = True) -> RankOps:
-    """`rank` with groups, kinds and sequence numbers filled in, as far as anything tells them.
+    """Return `rank` with groups, kinds and sequence numbers filled in, as far as the evidence goes.
 
-    Unless it is `final`, steps may still be found in a recording without marks, and tell more.
+    Unless it is `final`, steps may still be found in a recording without marks, and show more.
     """
     rank = with_lost_batches(rank)
     told = rank.group
@@ -51,9 +51,9 @@ def repaired(rank: RankOps, *, final: bool = True) -> RankOps:
 
 
 def with_lost_peers(rank: RankOps) -> RankOps:
-    """`rank` with the peers of messages whose kernels lost their arguments, where their direction is known.
+    """Return `rank` with the peers of messages with lost arguments, if their direction is known.
 
-    All other messages of that stream and direction must be like each other, and more than those that tell nothing.
+    All other messages of that stream and direction must be equal, and more than the messages without any fact.
     """
     if rank.stream is None or rank.way is None:
         return rank
@@ -115,7 +115,7 @@ def _lone(rank: RankOps) -> npt.NDArray[np.bool_]:
 
 
 def _fill_kinds(op: list[str], token: list[str], places: list[I64]) -> None:
-    """Takes over kinds that no name tells from the same place of other steps, where these agree."""
+    """Take kinds that no name shows from the same place of other steps, if these agree."""
     for place in places:
         told = {op[row] for row in place.tolist() if op[row] != OTHER}
         if len(told) == 1:
@@ -126,9 +126,9 @@ def _fill_kinds(op: list[str], token: list[str], places: list[I64]) -> None:
 
 
 def _fill_groups(group: I32, op: list[str], rows: I64, places: list[I64]) -> None:
-    """Takes over the group of the same place of other steps, else the only one that most of a kind on the stream tell.
+    """Take the group of the same place of other steps, else the only one that most of a kind on the stream name.
 
-    Where few tell it, the others did not lose their arguments: they are of a CUDA graph, and of any group.
+    If few name it, the others did not lose their arguments: they are of a CUDA graph, and of any group.
     """
     for place in places:
         here = np.unique(group[place][group[place] != UNKNOWN])
@@ -142,10 +142,10 @@ def _fill_groups(group: I32, op: list[str], rows: I64, places: list[I64]) -> Non
 
 
 def _withdraw_open_steps(group: I32, hint: I32, rank: RankOps, rows: I64) -> None:
-    """Turns groups into hints: of uncounted operations that share stream and step with one whose group stays unknown.
+    """Turn groups into hints: of uncounted operations that share stream and step with one of unknown group.
 
-    Those without a sequence number are matched by order, and an operation that is missing shifts all behind it. What
-    was inferred from the ends of whole steps has the same order on all ranks.
+    Operations without a sequence number are matched by order, and a missing operation shifts all after it. Groups
+    inferred from the ends of whole steps have the same order on all ranks.
     """
     open_ = np.unique(rank.step[rows][group[rows] == UNKNOWN])
     shifted = rows[np.isin(rank.step[rows], open_) & (rank.seq[rows] == UNKNOWN)]

@@ -1,7 +1,7 @@
-"""Kernels of messages that lost all arguments, as other steps tell them: one kernel may carry several messages.
+"""Kernels of messages that lost all arguments, restored from other steps: one kernel may carry several messages.
 
-A kernel without a record counts as one operation. Where it is a batch, its step has fewer operations than others, so
-that no place of it can be compared but by kernels.
+A kernel without a record counts as one operation. If it is a batch, its step has fewer operations than others, so its
+places can be compared only by kernels.
 """
 
 from collections.abc import Iterator
@@ -34,7 +34,7 @@ def with_lost_batches(rank: RankOps) -> RankOps:
 
 
 def _mute(rank: RankOps, way: I64) -> npt.NDArray[np.bool_]:
-    """Whether each operation is the only one of a kernel that tells neither peer, direction nor size of a message."""
+    """Return whether each operation is the only one of a kernel without peer, direction or size of a message."""
     message = np.isin(np.array(rank.op, str), UNDIRECTED)
     silent = message & (way == 0) & (rank.nelems < 0) & (rank.src < 0) & (rank.dst < 0)
     return np.asarray(silent & (np.bincount(rank.kernel)[rank.kernel] == 1), bool)
@@ -79,5 +79,5 @@ def with_rows(rank: RankOps, source: I64, own: I64) -> RankOps:
 
 
 def _at(values: npt.NDArray[_Scalar] | None, rows: I64) -> npt.NDArray[_Scalar] | None:
-    """The `values` of `rows`; None where the trace tells none."""
+    """Return the `values` of `rows`; None if the trace has none."""
     return None if values is None else values[rows]

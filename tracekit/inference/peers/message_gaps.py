@@ -35,7 +35,7 @@ class _Messages:
 
 
 def filled(ops: Operations, clocks: Clocks, tolerance_ns: float) -> list[RankOps]:
-    """The operations of all ranks, with the open messages that stand between linked ones linked in their order.
+    """Return the operations of all ranks, with open messages between linked ones linked in their order.
 
     No message is received before it was sent, up to `tolerance_ns` on the common clock; such lanes stay as they are.
     """
@@ -61,7 +61,7 @@ def filled(ops: Operations, clocks: Clocks, tolerance_ns: float) -> list[RankOps
 
 
 def _sort(rank: RankOps, lanes: dict[Lane, _Messages], strays: dict[tuple[int, int, int], list[int]]) -> None:
-    """Puts the messages of a rank whose direction is known on `lanes`, or among `strays` without a known peer."""
+    """Put the messages of a rank with a known direction on `lanes`, or among `strays` without a known peer."""
     if rank.message is None or rank.stream is None or rank.way is None:
         return
     kinds = np.array(rank.op, str)
@@ -83,7 +83,7 @@ def _sort(rank: RankOps, lanes: dict[Lane, _Messages], strays: dict[tuple[int, i
 
 
 def _of_the_only_other(lanes: dict[Lane, _Messages], strays: dict[tuple[int, int, int], list[int]]) -> None:
-    """Puts strays on the lane to the one rank that has more messages with theirs, of those that their stream serves."""
+    """Put strays on the lane to the one rank, among the ranks of their stream, that has more messages with theirs."""
     for (rank, stream, way), rows in sorted(strays.items()):
         served = [
             other
@@ -119,10 +119,10 @@ def _fill_peers(peer: I64, ways: I64, step: I32, rows: I64) -> None:
 
 
 def _between(sends: _Messages, receives: _Messages) -> list[tuple[int, int]]:
-    """(row of the sender, row of the receiver) of open messages that stand in order between linked ones.
+    """Return (row of the sender, row of the receiver) of open messages that lie in order between linked ones.
 
-    Between two linked messages there must be equally many on either side; before the first and behind the last one,
-    those next to it count.
+    Between two linked messages there must be equally many on either side; before the first and after the last one, the
+    messages next to it count.
     """
     place = {n: i for i, n in enumerate(receives.numbers) if n != _OPEN}
     anchors = [(i, place[n]) for i, n in enumerate(sends.numbers) if n in place]

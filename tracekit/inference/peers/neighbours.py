@@ -1,8 +1,8 @@
-"""Which kernels of two ranks carry the same message, where nothing tells the peer: those that end together.
+"""Finds kernels of two ranks that carry the same message if nothing names the peer: kernels that end together.
 
 Both kernels of a message that waits for its receiver end within microseconds of each other, on clocks that collectives
-align. A message that went to a buffer ends with its receive only where that one waited; its order on the streams of
-both ranks (tables.lanes) tells the rest. What ends together by chance, or fits several partners, stays open.
+align. A message that went to a buffer ends with its receive only if that one waited; its order on the streams of both
+ranks (tables.lanes) gives the rest. Kernels that end together by chance, or fit several partners, stay open.
 """
 
 from collections.abc import Iterable, Mapping
@@ -45,11 +45,11 @@ class _Matches:
 def linked(
     kernels: Mapping[int, OpenKernels], pairs: Iterable[tuple[int, int]], doubt_ns: float, *, sure: bool
 ) -> list[Link]:
-    """Links between the open `kernels` of the `pairs` of ranks that may exchange messages.
+    """Return links between the open `kernels` of the `pairs` of ranks that may exchange messages.
 
-    `doubt_ns` is what the clocks leave open beside the time within which both kernels of a message end. Unless it is
-    `sure` that the pairs are neighbours in a pipeline, two ranks whose kernels also start together are none: they are
-    of one stage.
+    `doubt_ns` is the error of the clocks, in addition to the time within which both kernels of a message end. Unless it
+    is `sure` that the pairs are neighbours in a pipeline, two ranks with kernels that also start together are not: they
+    are of one stage.
     """
     tolerance = round(COMMON_END_NS + doubt_ns)
     both = {(min(p), max(p)) for p in pairs if p[0] in kernels and p[1] in kernels and p[0] != p[1]}
@@ -94,7 +94,7 @@ def _twins(pair: PairOfRanks) -> bool:
 
 
 def _closest(pool: _Matches) -> _Matches:
-    """The matches in which each kernel appears once: again and again those that are the closest for both kernels."""
+    """Return the matches in which each kernel appears once: repeatedly the closest one for both kernels."""
     chosen: list[I64] = []
     order = np.lexsort((pool.right, pool.left, pool.apart))
     while len(order):
@@ -141,9 +141,9 @@ class _Everyone:
         return _Matches(left + self._first[one.rank], right + self._first[two.rank], apart)
 
     def of_many(self, pool: _Matches) -> Mask:
-        """Whether each match touches a rank most of whose kernels end with those of several ranks.
+        """Return whether each match touches a rank with mostly kernels that end with those of several ranks.
 
-        An all-to-all does, whose kernels have the name of a message's.
+        An all-to-all does; its kernels have the name of a message's.
         """
         ends = np.stack([np.append(pool.left, pool.right), self._rank[np.append(pool.right, pool.left)]])
         kernel, others = np.unique(np.unique(ends, axis=1)[0], return_counts=True)
@@ -172,7 +172,7 @@ class _Everyone:
         return np.asarray(keeps[0] & keeps[1], bool)
 
     def explained(self, found: _Matches) -> Mask:
-        """Whether each match is on a lane of which (nearly) all kernels are matched.
+        """Return whether each match is on a lane with (nearly) all kernels matched.
 
         Kernels before the first match of a lane and after the last one may be outside the other rank's recording.
         """
@@ -196,7 +196,7 @@ class _Everyone:
         return np.asarray((good[left] & good[right]) | ((good[left] | good[right]) & repeated), bool)
 
     def lanes_of(self, found: _Matches) -> set[tuple[int, int]]:
-        """(rank, lane) of every lane of which at least half of the kernels are matched."""
+        """Return (rank, lane) of every lane with at least half of the kernels matched."""
         count = int(self._lane.max()) + 1
         rows = np.concatenate([found.left, found.right])
         total, hit = np.bincount(self._lane, minlength=count), np.bincount(self._lane[rows], minlength=count)

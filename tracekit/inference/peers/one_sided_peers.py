@@ -1,7 +1,7 @@
-"""Messages of which only one side names its peer: the other side's kernels are looked for by their common ends.
+"""Messages with a peer named on one side only: the other side's kernels are found by their common ends.
 
-A recording may lack its arguments, or its host, while those of the other ranks are whole. What they say of their
-messages with that rank is set aside until its kernels were linked; no link may contradict it.
+A recording may lack its arguments, or its host, while the other ranks' recordings are whole. Their facts about messages
+with that rank are set aside until its kernels are linked; no link may contradict them.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,11 +18,11 @@ from tracekit.rank_events.operations import RankOps
 
 OPEN: Final = "send_recv"
 Told = Mapping[int, Mapping[int, tuple[str, int, int]]]
-"""Rank → its operation → (kind, source, destination) that it tells of it."""
+"""Rank → its operation → the recorded (kind, source, destination)."""
 
 
 def half_known(ops: Operations) -> Told:
-    """The messages that tell their peer but were matched with nobody, while messages of that peer tell none."""
+    """Return the messages that name their peer but were not matched, while messages of that peer name none."""
     open_ = {r for r in ops.ranks if ((ops.op[ops.of(r)] == OPEN) & (ops.per_rank[r].src < 0)).any()}
     found: dict[int, dict[int, tuple[str, int, int]]] = {}
     for rank in ops.ranks if open_ else ():
@@ -50,7 +50,7 @@ def taken_back(ranks: Iterable[RankOps], told: Told) -> list[RankOps]:
 
 
 def agreeing(links: Sequence[Link], ops: Operations, told: Told) -> list[Link]:
-    """The `links` that do not contradict what either rank told of its peers."""
+    """Return the `links` that do not contradict the peers recorded on either rank."""
     wanted: dict[tuple[int, int], set[int]] = {}
     for rank, rows in told.items():
         for row, (_, src, dst) in rows.items():

@@ -1,6 +1,6 @@
-"""Peers of messages in a pipeline of two stages: a rank's only neighbour, where both ranks' orders fit each other.
+"""Peers of messages in a pipeline of two stages: a rank's only neighbour, if both ranks' orders fit each other.
 
-torch up to 2.4 records that a message was sent or received, and not to whom. Between two stages there is one answer.
+torch up to 2.4 records that a message was sent or received, but not its peer. Between two stages there is one answer.
 """
 
 from collections.abc import Iterable
@@ -20,10 +20,10 @@ from tracekit.thresholds.tables import COMMON_END_NS
 def with_only_neighbours(
     ops: Operations, clocks: Clocks, lines: Iterable[tuple[int, ...]]
 ) -> tuple[list[RankOps], int]:
-    """(operations of all ranks with the peers that are told, how many were) along the `lines` of a pipeline's axis.
+    """Return (operations of all ranks with the peers found, their number) along the `lines` of a pipeline's axis.
 
-    On a line of two ranks a message goes to the other one, if in every step both ranks tell of the same messages: as
-    many and as large, none received before it was sent, the first one only received by one of them. In a ring of
+    On a line of two ranks a message goes to the other one, if in every step both ranks record the same messages: equal
+    in number and size, none received before it was sent, the first one only received by one of them. In a ring of
     context parallel ranks every kernel sends and receives.
     """
     told = dict(ops.per_rank)

@@ -1,4 +1,4 @@
-"""Kernels whose messages name no peer: what is known of each, and what was learnt of them written back.
+"""Kernels with messages that name no peer: what is known of each, and what was learnt about them, written back.
 
 torch 2.1 records a message's kernel alone, later versions lose its arguments or never had its peer.
 """
@@ -20,7 +20,7 @@ from tracekit.rank_events.step_marks import NO_STEP
 Mask = npt.NDArray[np.bool_]
 
 OPEN: Final = "send_recv"
-"""The kind of a kernel that may carry messages, as long as none is told."""
+"""The kind of a kernel that may carry messages, as long as none is known."""
 
 BOTH = 2
 """Direction of a kernel that sends and receives; SENDS, RECEIVES and 0 (unknown) are the others."""
@@ -28,7 +28,7 @@ BOTH = 2
 
 @dataclass(frozen=True)
 class OpenKernels:
-    """One rank's kernels whose messages name no peer, in order of end; one entry a kernel, times in ns."""
+    """One rank's kernels with messages that name no peer, in order of end; one entry a kernel, times in ns."""
 
     rank: int
     island: int
@@ -70,7 +70,7 @@ def open_rows(source: RankOps) -> Mask:
 
 
 def _left_over(source: RankOps) -> Mask:
-    """Whether each operation lies outside all steps, on a stream whose messages name their peers in every step."""
+    """Return whether each operation lies outside all steps, on a stream with named peers in every step."""
     if source.stream is None:
         return np.zeros(len(source.op), bool)
     stepped, open_ = source.step != NO_STEP, open_rows(source)
@@ -93,7 +93,7 @@ def open_kernels(ops: Operations, clocks: Clocks) -> dict[int, OpenKernels]:
 
 
 def _kernels(source: RankOps, unknown: Mask) -> I64:
-    """Numbers of the kernels all of whose operations are `unknown`."""
+    """Return the numbers of the kernels with only `unknown` operations."""
     numbers, place = np.unique(source.kernel, return_inverse=True)
     known = np.zeros(len(numbers), bool)
     known[place[~unknown]] = True
@@ -124,10 +124,10 @@ def _of_rank(source: RankOps, clocks: Clocks, kernels: I64) -> OpenKernels:
 
 
 def with_links(ops: Operations, links: Iterable[Link]) -> list[RankOps]:
-    """The operations of all ranks, those of linked kernels with the ends that the links tell.
+    """Return the operations of all ranks, those of linked kernels with the ends from the links.
 
-    An exchange keeps the kind `send_recv` and names its two ranks in order. A kernel of several messages is told only
-    where those of the other kernel are their counterparts.
+    An exchange keeps the kind `send_recv` and names its two ranks in order. A kernel of several messages is resolved
+    only if the messages of the other kernel are their counterparts.
     """
     learnt: dict[int, dict[int, tuple[str, int, int, int]]] = {rank: {} for rank in ops.ranks}
     rows_of = {rank: _rows_by_kernel(ops.per_rank[rank]) for rank in ops.ranks}

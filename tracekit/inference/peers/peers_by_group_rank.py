@@ -1,7 +1,7 @@
-"""Peers of messages that tell the peer's place in a group which nothing names: the pipeline's, or the world.
+"""Peers of messages that name the peer's place in an unnamed group: the pipeline's, or the world.
 
 The inputs of `c10d::send` and the title `nccl:send 0->1` count within the process group. Up to torch 2.3 nothing names
-that group; along the lines of a known pipeline only neighbours are possible, and both ends must tell of the same.
+that group; along the lines of a known pipeline only neighbours are possible, and both ends must agree.
 """
 
 from collections import Counter
@@ -23,11 +23,11 @@ _GROUPS: Final = ((True, False), (False, True), (True, True))
 def with_told_places(
     ops: Operations, _: Clocks, lines: Iterable[tuple[int, ...]]
 ) -> tuple[list[RankOps], int]:
-    """(operations of all ranks with the peers that their places tell, how many) along the pipelines `lines`.
+    """Return (operations of all ranks with the peers from their places, their number) along the pipelines `lines`.
 
     `lines` hold ranks in the order of their stages. The places of a line count in its own group, in the world, or
-    some in either. Its messages stay open where one of them has no or several neighbours at its place, where both ends
-    tell of different numbers in a step that they recorded, or where two ways to count give different peers.
+    some in either. Its messages stay open if one of them has no or several neighbours at its place, if both ends record
+    different numbers in a step, or if two ways to count give different peers.
     """
     told = dict(ops.per_rank)
     count = 0
@@ -44,7 +44,7 @@ def with_told_places(
 
 
 def _peers(source: RankOps, line: tuple[int, ...], of_line: bool, of_world: bool) -> dict[int, int]:
-    """The peer of each open message of a rank; -1 where its place in the line or the world tells none or several."""
+    """Return the peer of each open message of a rank; -1 if its place in the line or world gives none or several."""
     at = line.index(source.rank)
     beside = {line[at - 1], line[(at + 1) % len(line)]} - {source.rank}
     found: dict[int, int] = {}
@@ -57,7 +57,7 @@ def _peers(source: RankOps, line: tuple[int, ...], of_line: bool, of_world: bool
 
 
 def _agree(told: dict[int, RankOps], peers: _Peers) -> bool:
-    """Whether every message has one peer, and both ends tell of as many in each step that both recorded."""
+    """Return whether every message has one peer, and both ends record equally many in each common step."""
     if any(peer < 0 for mine in peers.values() for peer in mine.values()):
         return False
     sent: Counter[tuple[int, int, int]] = Counter()

@@ -1,7 +1,7 @@
 """Peers of messages in a pipeline of three stages or more, by the order of its schedule and by when messages ended.
 
-torch up to 2.4 records that a message was sent or received, and not to whom. The first stage talks to the second alone,
-the last to the one before it; what a stage between them exchanges with each neighbour follows from what that one does
+torch up to 2.4 records that a message was sent or received, but not its peer. The first stage talks only to the second,
+the last to the one before it; the messages of a stage between them with each neighbour follow from what that one does
 (tables.stage_labels). Stages run the same in every step and replica, so a message is judged at its place of the step,
 over all of them (tables.message_fits).
 """
@@ -36,15 +36,15 @@ from tracekit.thresholds.schedules import (
 )
 
 _FEWEST: Final = 3
-"""Stages of which one has two neighbours."""
+"""Stages from which on one has two neighbours."""
 
 
 def with_pipeline_order(
     ops: Operations, clocks: Clocks, lines: Sequence[tuple[int, ...]]
 ) -> tuple[list[RankOps], int]:
-    """(operations of all ranks with the peers that the order of a pipeline tells, how many) along `lines`.
+    """Return (operations of all ranks with the peers from the order of a pipeline, their number) along `lines`.
 
-    `lines` hold ranks in the order of their stages. Those that run the same are judged together.
+    `lines` hold ranks in the order of their stages. Lines that run the same are judged together.
     """
     told = dict(ops.per_rank)
     alike: dict[tuple[Program, ...], list[Line]] = defaultdict(list)
@@ -68,7 +68,7 @@ def with_pipeline_order(
 
 
 def _usual(ops: Operations, rank: int, clocks: Clocks) -> tuple[Program, dict[int, StageStep]]:
-    """What a rank exchanges in most of its steps whose messages all tell a direction, and those steps."""
+    """Return what a rank exchanges in most of its steps with fully directed messages, and these steps."""
     source, worked = ops.per_rank[rank], ops.at_start[ops.of(rank)]
     silent = np.array([op == "send_recv" for op in source.op], bool) & (source.src < 0)
     silent[without_peer(source)] = False
@@ -94,7 +94,7 @@ def _usual(ops: Operations, rank: int, clocks: Clocks) -> tuple[Program, dict[in
 
 
 class _Pipeline:
-    """Of each stage, as far as known, whether the messages that it sends and receives are with the one before."""
+    """For each stage, as far as known, whether the messages that it sends and receives are with the one before."""
 
     def __init__(
         self, programs: Sequence[Program], lines: Sequence[Line], kernels: Mapping[int, OpenKernels]
@@ -109,9 +109,9 @@ class _Pipeline:
         self._received: dict[int, Mask] = dict(self._sent)
 
     def solved(self) -> list[Mask]:
-        """Of each stage, whether each of its messages is with the stage before; nothing where a stage stays open.
+        """Return for each stage whether each of its messages is with the stage before; empty if a stage stays open.
 
-        What is learnt of a stage tells more of its neighbours. At last each must agree with all others.
+        Facts about a stage show more about its neighbours. At the end each must agree with all others.
         """
         while sum(self._learn(at) for at in self._open):
             pass

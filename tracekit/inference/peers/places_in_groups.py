@@ -1,7 +1,7 @@
-"""Peers of messages whose titles count within a group that nothing names, by the groups that the files list.
+"""Peers of messages with titles that count within an unnamed group, by the groups that the files list.
 
-Up to torch 2.3 no message names its group, and its title `nccl:send 0->1` tells the places of both ranks in it. Several
-groups of a rank may be as large and have it at that place; the peer's own titles tell which one both mean.
+Up to torch 2.3 no message names its group, and its title `nccl:send 0->1` gives the places of both ranks in it. Several
+groups of a rank may be as large and have it at that place; the peer's own titles show which one is right.
 """
 
 from collections import defaultdict
@@ -27,7 +27,7 @@ class _Said(NamedTuple):
 
 
 def with_places_in_groups(ranks: Sequence[RankOps], groups: Iterable[Group]) -> list[RankOps]:
-    """`ranks` with the peers of messages whose places fit one of the `groups` alone, as both ends tell them.
+    """Return `ranks` with the peers of messages with places that fit only one of the `groups`, for both ends.
 
     A rank without a trace contradicts nothing.
     """
@@ -49,9 +49,9 @@ def with_places_in_groups(ranks: Sequence[RankOps], groups: Iterable[Group]) -> 
 
 
 def _in_group(rank: RankOps, rows: list[int], group: Group, peer: int) -> RankOps:
-    """`rank` whose messages in `rows` are exchanged with the member at the place `peer` of `group`.
+    """Return `rank` with messages in `rows` that are exchanged with the member at the place `peer` of `group`.
 
-    They say so as those do whose titles fit one group alone.
+    They get the same fields as messages with titles that fit only one group.
     """
     told = with_peers(rank, rows, [group.ranks[peer]] * len(rows))
     number = told.group.copy()
@@ -91,7 +91,7 @@ def _fits(
     rows: Mapping[int, Mapping[_Said, list[int]]],
     known: Mapping[int, set[tuple[int, int]]],
 ) -> bool:
-    """Whether a group may be the one that a title means: its members stand so, and the peer tells of such messages."""
+    """Return whether a group may be the title's: its members have these places, and the peer has such messages."""
     members = group.ranks
     if said.size not in {-1, len(members)} or max(said.own, said.peer) >= len(members):
         return False

@@ -1,8 +1,8 @@
-"""Which messages of a pipeline's stage go to the stage before it and which to the one behind, by what each would cost.
+"""Assigns each message of a pipeline's stage to the stage before it or the stage after it, by the cost of each.
 
-An activation is received before it is sent on, its gradient comes back after that, and is sent on later still. Of all
-ways to deal a stage's messages to its two neighbours that keep this order, the one whose messages fit best is looked
-for, and how much worse each message would fit with the other neighbour.
+An activation is received before it is sent on, its gradient comes back after that, and is sent on later still. Among
+all assignments of a stage's messages to its two neighbours that keep this order, the best one is found, and how much
+worse each message would fit with the other neighbour.
 """
 
 from typing import NamedTuple
@@ -24,7 +24,7 @@ class Beside(NamedTuple):
 
 
 class Dealt(NamedTuple):
-    """The cheapest way to deal a stage's messages, and by how much others cost more."""
+    """The cheapest assignment of a stage's messages, and the extra cost of others."""
 
     before: Mask  # whether each goes to, or comes from, the stage before
     cost: float
@@ -33,7 +33,7 @@ class Dealt(NamedTuple):
 
 
 class _Batch(NamedTuple):
-    """Messages of one kernel and direction: nobody can tell them apart, so those of the stage before stand first."""
+    """Messages of one kernel and direction: they cannot be separated, so those of the stage before come first."""
 
     send: bool
     many: int
@@ -43,11 +43,11 @@ class _Batch(NamedTuple):
 
 
 def dealt(sends: Mask, kernel: I64, before: Beside, behind: Beside, back: F64) -> Dealt | None:
-    """The cheapest way to deal messages, of which `sends` are sent, to the stages `before` and `behind`.
+    """Return the cheapest assignment of messages (`sends` are sent) to the stages `before` and `behind`.
 
-    Messages stand in the order of their kernels, those that one kernel sends before those that it receives. What a
-    neighbour exchanges that is unknown costs nothing and may be any number. `back` is what it costs by itself to deal
-    each message to the stage before, less what it costs to deal it to the one behind. None where no way fits.
+    Messages are in the order of their kernels, sent ones before received ones of the same kernel. Unknown messages of a
+    neighbour cost nothing and may be any number. `back` is the cost of assigning each message to the stage before, less
+    the cost of the stage behind. None if nothing fits.
     """
     batches = _batches(sends, kernel, back)
     states = (int((~sends).sum()) + 1, int(sends.sum()) + 1)

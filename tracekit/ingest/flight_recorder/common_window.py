@@ -1,7 +1,7 @@
-"""The part of timed dumps that can be compared: steps told by calls that all ranks make, else a common window.
+"""The comparable part of timed dumps: steps marked by calls that all ranks make, else a common window.
 
-Rings of different ranks reach back to different moments. Where all ranks make a call together, that call ends a step;
-where such calls are many, every n-th of them does. Else the calls are cut into parts in which every group has the same
+Rings of different ranks reach back to different moments. If all ranks make a call together, that call ends a step; if
+there are many such calls, every n-th of them does. Else the calls are cut into parts in which every group has the same
 calls on all its members. Used by `reader`.
 """
 
@@ -45,7 +45,7 @@ class Marks:
 
 
 def find_marks(dumps: Mapping[int, RankDump], world: Members) -> Marks | None:
-    """Return the rarest call of all ranks whose sequence numbers are evenly spaced; None where there is none.
+    """Return the rarest call of all ranks with evenly spaced sequence numbers; None without one.
 
     world: all ranks of the job, sorted; marks are calls of a group of all of them.
     """
@@ -189,7 +189,7 @@ def _pairs(timing: TimedCalls, end: int) -> list[tuple[Channel, Int64]]:
 
 
 def twins(dump: RankDump, members: list[Members]) -> Int64:
-    """Return a number for each group, shape (groups,), that tells groups of the same members apart.
+    """Return a number for each group, shape (groups,), that separates groups of the same members.
 
     Such groups count their calls apart. They are numbered by description and name.
     """

@@ -1,7 +1,7 @@
 """Flight-recorder dumps with timing as event tables, so that every analysis of traces reads them.
 
-A dump times communication only: every timed call becomes a communication event, and nothing tells the work of a rank
-or why it was late. Steps are told by a call that all ranks make once a step, where there is one. `tracekit.dumps` reads
+A dump times communication only: every timed call becomes a communication event, and nothing shows the work of a rank
+or why it was late. Steps follow from a call that all ranks make once a step, if there is one. `tracekit.dumps` reads
 the dumps and lays out their calls; the tables made here go the way of all files (`merge`). Used by `load`.
 """
 
@@ -223,7 +223,7 @@ def _table(count: int, columns: dict[str, object]) -> pa.Table:
 def _quality(
     dumps: list[RankDump], marks: Marks | None, steps: dict[int, list[Span]], dropped: int
 ) -> list[Quality]:
-    """Say how steps were told, how exact the times are, and which calls were left out."""
+    """Return quality rows: how steps were found, how exact the times are, and which calls were left out."""
     timings = [d.timing for d in dumps if d.timing is not None]
     told = "the dumps mark no steps: all calls that every ring holds count as one step"
     if (parts := len(next(iter(steps.values()), ()))) > 1:

@@ -1,6 +1,6 @@
 """Finds the event array of a Chrome trace: `traceEvents` among top-level keys, or a bare array.
 
-Keys may stand before or after the array; strings may hold braces or the word itself; the file may be cut off
+Keys may come before or after the array; strings may hold braces or the word itself; the file may be cut off
 anywhere. Only what surrounds the events is kept, in bounded memory.
 """
 

@@ -1,7 +1,7 @@
-"""Clocks of the ranks of an operation table, set to one by what ends on several ranks at once.
+"""Clocks of the ranks of an operation table, aligned by operations that end on several ranks at once.
 
 Members leave a collective together, and both ends of a message end when it has arrived. So the median difference of
-the ends that two ranks share is the difference of their clocks. A table whose clocks agree already stays as it is.
+the ends that two ranks share is the difference of their clocks. A table with clocks that agree stays as it is.
 """
 
 from collections import defaultdict
@@ -20,7 +20,7 @@ from tracekit.units import NS_PER_MS, NS_PER_US
 
 @dataclass(frozen=True)
 class _Link:
-    """What two ranks share: `later`, by how much the clock of the second is ahead (ns), told by `ends`."""
+    """The link of two ranks: `later`, the lead of the second clock (ns), and the number of `ends` that show it."""
 
     later: float
     ends: int
@@ -29,7 +29,7 @@ class _Link:
 def on_one_clock(
     table: OperationTable, found: Communication, label: str
 ) -> tuple[OperationTable, list[Quality]]:
-    """Return the table with all starts on one clock, and a quality row that tells by how much clocks differed.
+    """Return the table with all starts on one clock, and a quality row with the difference of the clocks.
 
     label: the file. Nothing changes where one constant a rank does not bring common ends nearer to each other.
     """
@@ -73,9 +73,9 @@ def _links(table: OperationTable, found: Communication) -> dict[tuple[int, int],
 
 
 def _along_tree(ranks: list[int], links: Mapping[tuple[int, int], _Link]) -> dict[int, float]:
-    """By how much the clock of each rank is ahead of that of the first rank it is linked with, ns.
+    """Return the lead of each rank's clock over that of the first rank it is linked with, ns.
 
-    The links that most ends tell make the tree.
+    The links with the most ends make the tree.
     """
     joined, beside = DisjointSets(ranks), defaultdict(list)
     for a, b in sorted(links, key=lambda pair: (-links[pair].ends, pair)):

@@ -1,7 +1,7 @@
-"""The computation that each message of an interleaved pipeline belongs to, and which messages meet nobody.
+"""The computation that each message of an interleaved pipeline belongs to, and the messages without a counterpart.
 
 Stages that hold several model chunks pass micro-batches around a ring: the first stage receives all but those of its
-first chunk. Recorders write a row for what is not sent or received there either, or leave it out, or lack the first
+first chunk. Recorders write a row for unsent messages there as well, or leave it out, or lack the first
 receive (the published analysis of the OSDI'25 tables reads all three). Tables of one chunk a stage need none of this.
 """
 
@@ -20,7 +20,7 @@ class Served:
     """By row of a table, shape (rows,).
 
     computation: equal for a computation and the communication of the same rank and step that it needs or that follows
-    it, -1 where the table does not tell. pair: of a message its number among those that meet, -1 where it meets nobody.
+    it, -1 if unknown. pair: the number of a message among matched ones, -1 without a counterpart.
     """
 
     computation: I64
@@ -28,7 +28,7 @@ class Served:
 
 
 def served(table: OperationTable) -> Served:
-    """Return what each row serves; messages keep their ordinals where a stage has one chunk or chunks are not told."""
+    """Return what each row serves; messages keep their ordinals if a stage has one chunk or chunks are unknown."""
     found = Served(np.full(len(table.dp), -1, np.int64), table.ordinal.copy())
     names = [k.name for k in table.kinds]
     computes = [names.index(f"{p}-compute") if f"{p}-compute" in names else -1 for p in _PHASES]
@@ -45,7 +45,7 @@ def served(table: OperationTable) -> Served:
 
 
 def _serve(table: OperationTable, found: Served, here: I64, rows: I64, phase: int, chunks: int) -> None:
-    """Fill `found` for what serves the computations `rows` of one phase, all on the place whose rows are `here`."""
+    """Fill `found` for the rows that serve the computations `rows` of one phase, all on the place with rows `here`."""
     chunk = np.full(int(table.ordinal[rows].max()) + 1, -1, np.int64)
     chunk[table.ordinal[rows]] = table.chunk[rows]
     found.computation[rows] = 2 * table.ordinal[rows] + phase
@@ -71,7 +71,7 @@ def _serve(table: OperationTable, found: Served, here: I64, rows: I64, phase: in
 
 
 def _which(computes: int, meets: I64, messages: int, kind: OperationKind) -> I64 | None:
-    """By message the computation that it serves, of `computes` of which `meets` send or receive; None if unknown."""
+    """Return by message its computation among `computes` (`meets` of them send or receive); None if unknown."""
     if messages == computes:
         return np.arange(computes)
     if messages == len(meets):

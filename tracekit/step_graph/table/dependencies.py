@@ -20,8 +20,8 @@ Edges = list[list[int]]
 def dependencies(recording: Recording) -> Edges | None:
     """Return what each operation waits for on its own rank; None where receives and computes do not pair one to one.
 
-    That is so where a stage holds several model chunks, of which the first receives nothing, and the table does not
-    tell chunks (`mc`).
+    That is so if a stage holds several model chunks, the first of which receives nothing, and the table has no chunks
+    (`mc`).
     """
     before: Edges = [[] for _ in recording.operations]
     by_rank: dict[int, list[int]] = defaultdict(list)
@@ -34,7 +34,7 @@ def dependencies(recording: Recording) -> Edges | None:
 
 
 def meetings(operations: Sequence[Operation]) -> list[list[int]]:
-    """Return sets of operations that end only when all of a set have started; what meets nobody is a set of its own.
+    """Return sets of operations that end only when all of a set have started; an unmatched one is a set of its own.
 
     The gradient norm is a sum over all ranks, which tables record as if it were compute.
     """
@@ -79,7 +79,7 @@ def _chain(row: Sequence[int], before: Edges) -> None:
 
 
 def _served(recording: Recording, work: Sequence[int], messages: Sequence[int]) -> list[int] | None:
-    """By message the place in `work` of the computation that it serves; None where neither table nor counts tell."""
+    """Return by message the place in `work` of its computation; None if neither table nor counts show it."""
     at = {recording.operations[i].serves: k for k, i in enumerate(work)}
     told = [recording.operations[i].serves for i in messages]
     if all(t >= 0 and t in at for t in told):

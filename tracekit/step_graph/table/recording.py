@@ -17,13 +17,13 @@ from tracekit.store import Run
 F64 = npt.NDArray[np.float64]
 I64 = npt.NDArray[np.int64]
 FORMAT = "operation_table"
-"""The format whose rows name every operation of a step."""
+"""The format with rows that name every operation of a step."""
 NORM = "optimizer-clip-main-grad"
 """The operation that sums the gradient norm over all ranks of the job."""
 
 
 def communicates(name: str) -> bool:
-    """Whether operations of that name communicate, also one that meets nobody at an end of the pipeline."""
+    """Return whether operations of that name communicate, including ones without a counterpart at a pipeline's end."""
     return name == NORM or name.rpartition("-")[2] in ("send", "recv")
 
 
@@ -31,9 +31,8 @@ def communicates(name: str) -> bool:
 class Operation:
     """One operation of every step: the `ordinal`-th of its `name` on `rank`.
 
-    meeting: equal for the operations that meet in one collective or message; None for what meets nobody. micro_batch:
-    -1 where none is told. serves: equal for a computation and the communication that it needs or that follows it, -1
-    where the table does not tell.
+    meeting: equal for the operations of one collective or message; None without a counterpart. micro_batch: -1 if
+    unknown. serves: equal for a computation and the communication that it needs or that follows it, -1 if unknown.
     """
 
     rank: int

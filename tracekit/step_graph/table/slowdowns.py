@@ -42,7 +42,7 @@ class Slowdowns:
 
 
 def slowdowns(timeline: Timeline, mesh: Mesh) -> Slowdowns:
-    """Return what the stragglers of recorded steps cost; `mesh` tells the stage and the replica of every rank."""
+    """Return what the stragglers of recorded steps cost; `mesh` gives the stage and the replica of every rank."""
     operations = timeline.recording.operations
     rank = np.array([o.rank for o in operations])
     place = {r: mesh.coords(r) for r in set(rank.tolist())}

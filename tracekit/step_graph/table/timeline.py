@@ -17,8 +17,8 @@ class Timeline:
     """Operations with their dependencies, in topological order of their meetings.
 
     order: meetings, each the places of its operations. before: by operation what must have ended. work: how long each
-    takes once everybody is there (transfer for communication, duration for compute), ns, operations × steps.
-    communication: by operation whether its type is, though it may meet nobody.
+    takes once all members are there (transfer for communication, duration for compute), ns, operations × steps.
+    communication: by operation whether its type is, also without a counterpart.
     """
 
     recording: Recording
@@ -30,7 +30,7 @@ class Timeline:
     def ends(self, work: F64, late: F64 | None = None) -> F64:
         """Return when every operation ends, ns from the begin of its step, if it took `work` (operations × any).
 
-        late: how long each waits for nobody before it starts, ns, of the same shape; nothing where it is None.
+        late: the gap before each operation that waits for no other, ns, of the same shape; no gaps if it is None.
         """
         end = np.zeros_like(work)
         for members in self.order:
@@ -43,7 +43,7 @@ class Timeline:
         return end
 
     def step_ns(self, work: F64, late: F64 | None = None) -> F64:
-        """Return the time of each step, ns, if operations took `work` and waited `late` for nobody, as in `ends`."""
+        """Return the time of each step, ns, if operations took `work` after gaps of `late`, as in `ends`."""
         return np.asarray(self.ends(work, late).max(axis=0), np.float64)
 
     @cached_property
@@ -91,7 +91,7 @@ def timeline_of(recording: Recording) -> Timeline | None:
 
 
 def _topological(together: Sequence[Sequence[int]], before: Edges) -> tuple[tuple[int, ...], ...] | None:
-    """The meetings such that each comes after those that its members wait for; None where they wait in a circle."""
+    """Return the meetings so that each comes after the ones its members wait for; None if they wait in a circle."""
     home = {i: n for n, members in enumerate(together) for i in members}
     waits = [{home[b] for i in members for b in before[i]} for members in together]
     after: list[list[int]] = [[] for _ in together]

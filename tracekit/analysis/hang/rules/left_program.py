@@ -29,10 +29,10 @@ class _Parting(NamedTuple):
 def left_program(scene: Scene, _known: Found) -> Found:
     """Give the ranks that made other calls than their peers between two calls of a group.
 
-    Looks for: groups whose members made the same calls between the group's calls some times, and then one or few of
-    them others.
+    Looks for: groups with members that several times made the same calls between the group's calls, and then one or few
+    members made others.
     Excuses: members of groups that do not run one program, as shown before; ranks that fewer than two peers contradict,
-    or less than twice as many as they are; and everybody where some waiting does not start from them.
+    or fewer than twice their own number; and all ranks if some waiting does not start from them.
     Returns: `mismatched_call` for another operation of the same group, else `host_stalled` at the first call that the
     rank left out, with a note.
     """

@@ -8,9 +8,9 @@ from tracekit.analysis.hang.scene import Scene
 def lost_calls(scene: Scene, _known: Found) -> Found:
     """Give the doubt that outstanding calls have fallen out of the rings.
 
-    Looks for: dumps whose oldest kept entry is outstanding, without a `pg_status` that would tell their frontiers, or
-    of ranks that send and receive (of messages the status does not tell).
-    Excuses: every rank from the rules that follow, since those rest on calls that no ring shows.
+    Looks for: dumps with an outstanding oldest entry, without a `pg_status` that would show their frontiers, or of
+    ranks that send and receive (the status does not show messages).
+    Excuses: every rank from the rules that follow, because these depend on calls that no ring shows.
     Returns: no culprit; a doubt that says what to record.
     """
     paired = {r for g in scene.groups if g.mixed for r in g.frontiers}

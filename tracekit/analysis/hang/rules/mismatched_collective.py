@@ -1,6 +1,6 @@
-"""Members of one group that made different calls under one number: who disagrees with the rest, and how.
+"""Members of one group that made different calls under one number: the ranks that disagree with the rest, and how.
 
-The rest is the majority of the group. In groups without a majority it is the groups in the same place of other replicas
+The rest is the majority of the group. Without a majority it is the groups in the same place of other replicas
 under the same number, and the past of the group itself.
 """
 
@@ -24,11 +24,11 @@ from tracekit.thresholds.hang import MAX_WITNESSES, NAMED_A_SIDE, PATTERN_CALLS
 
 
 def mismatched_collectives(scene: Scene, _known: Found) -> Found:
-    """Give the ranks whose collective differs from that of the rest of the group under the same number.
+    """Return the ranks with a collective that differs from that of the rest of the group under the same number.
 
     Looks for: pending calls with several versions (operation, sizes or dtypes that all members must agree on); and
-    a lone version of which the other members left no dump, where replicas agree on another.
-    Excuses: everybody, with a doubt, where neither a majority, nor replicas, nor the past tells which side is right.
+    a lone version if the other members left no dump and replicas agree on another version.
+    Excuses: all ranks, with a doubt, if neither a majority, nor replicas, nor the past shows which side is right.
     Returns: `mismatched_call`, or `host_stalled` for a rank that left a call out; the calls in dispute.
     """
     culprits: dict[int, Accusation] = {}
@@ -72,7 +72,7 @@ class _Dispute:
 
 
 def _mismatches(scene: Scene) -> list[Mismatch]:
-    """List the pending calls on whose version members do not agree."""
+    """Return the pending calls with a version that members do not agree on."""
     found: list[Mismatch | None] = []
     for call in scene.graph.pending:
         group = scene.groups[call.group]
@@ -86,7 +86,7 @@ def _mismatches(scene: Scene) -> list[Mismatch]:
 
 
 def _others_unseen(scene: Scene, call: PendingCall) -> bool:
-    """Whether members left no dump, or too old a one, and nobody is known to be behind."""
+    """Return whether members left no dump, or too old a one, and no rank is known to be behind."""
     return bool(call.missing or scene.graph.stale.intersection(call.unknown)) and not call.behind
 
 
@@ -115,7 +115,7 @@ def _judge(dispute: _Dispute) -> Mismatch:
 
 
 def _left_one_out(group: Group, mine: Frontier, usual: Frontier, seq: int) -> bool:
-    """Whether a member's calls from this number on are the usual ones from the next on, as far as both rings tell.
+    """Return whether a member's calls from this number on are the usual ones from the next on, as far as rings reach.
 
     A call like the one before it is one more round of a loop: a member that makes fewer rounds leaves nothing out.
     """
@@ -161,9 +161,9 @@ def _by_pattern(dispute: _Dispute) -> Version | None:
 
 
 def _by_replicas(dispute: _Dispute, *, same_past_only: bool) -> Version | None:
-    """Find the version that groups in the same place call, or only those of them whose calls before are the same.
+    """Return the version that groups in the same place call, or only groups with the same calls before.
 
-    The latter tell more than the past of this group, of which a short ring holds only a part.
+    The latter show more than the past of this group, because a short ring holds only a part of it.
     """
     votes: set[Version] = set()
     for other in dispute.replicas:
@@ -177,7 +177,7 @@ def _by_replicas(dispute: _Dispute, *, same_past_only: bool) -> Version | None:
 
 
 def _judge_alone(dispute: _Dispute) -> Mismatch | None:
-    """Judge a call whose other members left no dump (a wrong size can end the peer) by replicas and the past."""
+    """Judge a call if its other members left no dump (a wrong size can end the peer), by replicas and the past."""
     version, ranks = next(iter(dispute.sides.items()))
     past = counts_before(dispute.group, dispute.seq)
     if len(ranks) != 1 or version in past or not past:
@@ -198,7 +198,7 @@ def _judge_alone(dispute: _Dispute) -> Mismatch | None:
 def _judge_beside(scene: Scene, dispute: _Dispute) -> Mismatch | None:
     """Judge such a call by groups of the rank's own peers with the same past: two or more that call something else.
 
-    With one such group alone nothing tells who is right.
+    With only one such group it is unknown which side is right.
     """
     group, seq = dispute.group, dispute.seq
     version, ranks = next(iter(dispute.sides.items()))

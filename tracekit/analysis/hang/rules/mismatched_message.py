@@ -1,7 +1,6 @@
 """Sends and receives of one pair of ranks that differ in size or dtype: which of the two ends is wrong.
 
-The odd end is the one whose call differs from its replicas' under the same number, else from earlier messages of this
-pair.
+The odd end differs from its replicas' calls under the same number, else from earlier messages of this pair.
 """
 
 from collections import defaultdict
@@ -23,12 +22,12 @@ from tracekit.analysis.hang.scene import Scene
 
 
 def mismatched_messages(scene: Scene, _known: Found) -> Found:
-    """Give the ranks that send or receive another size or dtype than the end that meets it.
+    """Return the ranks that send or receive another size or dtype than the other end.
 
-    Looks for: the first pair of unlike ends on every channel, of which at least one is unfinished; and an unlike end
-    whose peer left no dump, where its replicas and all else that it sends there agree.
+    Looks for: the first pair of different ends on every channel with at least one unfinished end; and a different end
+    with a peer without a dump, if its replicas and all its other messages to that peer agree.
     Excuses: both ends of such a pair from being a stalled device or host, since one of them is a victim; and both
-    altogether, with a doubt, where nothing tells which end is right.
+    altogether, with a doubt, if the dumps do not show which end is right.
     Returns: `mismatched_call` for the odd end, with both calls and the usual one.
     """
     excused: set[int] = set()
@@ -58,7 +57,7 @@ def mismatched_messages(scene: Scene, _known: Found) -> Found:
 
 @dataclass(frozen=True, slots=True)
 class _Unlike:
-    """A send and a receive that meet and differ; `odd` is None where nothing tells which end is right."""
+    """A send and its receive that differ; `odd` is None if the right end is unknown."""
 
     ends: tuple[int, int]
     odd: int | None
@@ -117,7 +116,7 @@ def _judge(scene: Scene, desc: str, members: tuple[int, ...], ends: tuple[End, E
 
 
 def _judge_alone(scene: Scene, members: tuple[int, ...], peer: int, end: End) -> _Unlike | None:
-    """Judge a message whose other end left no dump: odd if its replicas and all else that it sends there agree."""
+    """Judge a message without a dump of the other end: odd if its replicas and its other messages there agree."""
     groups = scene.groups
     number = next((i for i, g in enumerate(groups) if g.ranks == members and end.rank in g.frontiers), None)
     if number is None:

@@ -13,12 +13,12 @@ from tracekit.thresholds.hang import NAMED_IN_DOUBT
 
 
 def missing_dump(scene: Scene, _known: Found) -> Found:
-    """Give the one rank without a whole dump that every call waits for which no rank present holds up.
+    """Return the one rank without a whole dump that every call waits for if no rank with a dump delays it.
 
     Looks for: pending calls with members that left no dump, or an old one; the rank that is common to all of them.
     Excuses: that rank, if a partner of it left a call out (the partner is named), if the dumps speak against it, or
     if some waiting does not start from it; and all such ranks, if several fit.
-    Returns: `missing_dump`, or `host_stalled` where its old dump is whole; else a doubt that names who fits.
+    Returns: `missing_dump`, or `host_stalled` if its old dump is whole; else a doubt that names the ranks that fit.
     """
     fits, places = _fitting(scene)
     if not fits:
@@ -60,7 +60,7 @@ def _one_dump(scene: Scene, absent: frozenset[int]) -> Found:
 
 
 def _fitting(scene: Scene) -> tuple[list[set[int]], dict[int, list[CallId]]]:
-    """Give the ranks that fit, for each call that nobody present holds up; and the calls that only one rank fits."""
+    """Return the ranks that fit each call that no rank with a dump delays, and the calls that only one rank fits."""
     fits: list[set[int]] = []
     places: dict[int, list[CallId]] = defaultdict(list)
     stale = scene.graph.stale

@@ -1,9 +1,9 @@
-"""The rules that name culprits, in the order in which they are asked.
+"""The rules that name culprits, in the order in which they apply.
 
-Groups whose members do not agree come first, then calls that do not match, with those made in other places of the
+Groups with disagreeing members come first, then calls that do not match, including calls from other places of the
 program: these make every other sign unreliable. Stalled devices come before stalled hosts, since a host may wait for
-its own device. Then come jobs in which every rank waits, so that only an order of calls other than the peers' shows
-which rank left one out; and last the reasons that rest on gaps in the dumps.
+its own device. Then come jobs in which every rank waits, so that only a different order of calls shows which rank left
+one out; and last the reasons that depend on gaps in the dumps.
 """
 
 from typing import Final

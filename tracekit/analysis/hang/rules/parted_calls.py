@@ -17,13 +17,13 @@ from tracekit.thresholds.hang import MAX_WITNESSES
 
 
 def parted_calls(scene: Scene, _known: Found) -> Found:
-    """Give the ranks whose calls of a group are, from some number on, those of the others moved by some.
+    """Return the ranks with calls of a group that are, from some number on, the others' calls shifted by a few.
 
-    Looks for: the first number at which members made calls of another kind or with another stack, where those of the
-    minority go on as the majority's do some calls earlier or later; or the minority waits alone, and none of its calls
-    from there on is one that the others ever made. Of a group without a majority its replicas tell.
-    Excuses: everybody where the members disagreed alike before, or some waiting does not start from the minority; all
-    other members of the group, which made nothing wrong; and both sides, with a doubt, where there is no majority.
+    Looks for: the first number at which members made calls of another kind or with another stack, if the minority's
+    calls continue like the majority's some calls earlier or later; or the minority waits alone, and the others never
+    made any of its calls from there on. For a group without a majority its replicas decide.
+    Excuses: all ranks if the members disagreed in the same way before, or some waiting does not start from the
+    minority; all other members of the group; and both sides, with a doubt, if there is no majority.
     Returns: `mismatched_call` at the first number, or `host_stalled` for a call left out; the versions of that call.
     """
     found = Found()

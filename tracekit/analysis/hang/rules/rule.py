@@ -25,12 +25,12 @@ class Mismatch:
     sides: Mapping[Version, list[int]]
     """Ranks by the version that they made."""
     odd: list[int]
-    """Ranks with a wrong version; empty where nothing tells which side is right."""
+    """Ranks with a wrong version; empty if the right side is unknown."""
     skipped: bool
     """Whether the odd ranks left a call out, no round of a loop, and make those behind it under numbers too low."""
     expected: Signature | None
     calls: Mapping[int, Signature] = field(default_factory=dict)
-    """Of a send that meets a receive: the call of either end, by rank."""
+    """The call of either end by rank, for a send and its receive."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,14 +62,14 @@ class Found:
     notes: tuple[str, ...] = ()
     """Assumptions on which a culprit rests."""
     candidates: frozenset[int] = frozenset()
-    """Ranks of which one is the culprit, if the first doubt is right; empty where it tells none."""
+    """Ranks with the culprit among them, if the first doubt is right; empty if it names none."""
     decide: str | None = None
-    """What would tell which candidate it is, where that is no matter of stacks or dumps."""
+    """The evidence that would decide between candidates, if that is not a matter of stacks or dumps."""
     open: tuple[Mismatch, ...] = ()
-    """Calls in several versions of which nothing tells the right one."""
+    """Calls in several versions without evidence for the right one."""
 
     def and_then(self, later: "Found") -> "Found":
-        """Give both together; of a rank that both accuse the accusation of the earlier rule stands."""
+        """Return both together; for a rank that both accuse, the accusation of the earlier rule counts."""
         return Found(
             {**later.culprits, **self.culprits},
             self.excused | later.excused,
@@ -90,7 +90,7 @@ class When(Enum):
     NOTHING = "no rule before it named a culprit or left a doubt"
 
     def holds(self, known: Found) -> bool:
-        """Tell whether a rule of this kind is asked after the rules that found `known`."""
+        """Return whether a rule of this kind applies after the rules that found `known`."""
         if self is When.ALWAYS:
             return True
         return not known.culprits and (self is When.NO_CULPRIT or not known.doubts)
@@ -98,7 +98,7 @@ class When(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One reason to name a culprit; the docstring of `find` says which signs it looks for and whom it excuses."""
+    """One reason to name a culprit; the docstring of `find` lists the signs it looks for and the ranks it excuses."""
 
     name: str
     when: When

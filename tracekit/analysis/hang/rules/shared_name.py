@@ -15,14 +15,14 @@ from tracekit.text import ranges
 from tracekit.thresholds.hang import NAMED_A_SIDE
 
 _REPEATED: Final = ("mesh_", "split")
-"""Parts of the descriptions of groups whose names may repeat."""
+"""Parts of the descriptions of groups with names that may repeat."""
 
 
 def shared_name(scene: Scene, _known: Found) -> Found:
     """Give no culprit, but the groups of one name and of different members that explain a first call without an end.
 
-    Looks for: waiting members of a group that has finished no call, whose name and description another group bears.
-    Excuses: all members of these groups, since the dumps do not tell which rank called `new_group` wrongly.
+    Looks for: waiting members of a group that has finished no call and shares its name and description with another.
+    Excuses: all members of these groups, since the dumps do not show which rank called `new_group` wrongly.
     Returns: a doubt that names the groups, and their ranks as candidates.
     """
     for number in sorted({call.group for call in scene.graph.pending}):

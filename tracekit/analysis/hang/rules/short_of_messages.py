@@ -1,7 +1,7 @@
 """Ranks that went on to a collective with fewer messages made than their stage: a micro-batch less.
 
-A neighbour waits for the message that the rank leaves out; the rank waits in a collective, whose other members wait for
-that neighbour in the end. Ranks of one stage number their messages alike, so that nothing need have repeated before.
+A neighbour waits for the message that the rank leaves out; the rank waits in a collective with members that wait for
+that neighbour in the end. Ranks of one stage number their messages equally, so no earlier repetition is needed.
 """
 
 from collections import defaultdict
@@ -21,10 +21,10 @@ from tracekit.dumps.rank_dump import P2P
 def short_of_messages(scene: Scene, _known: Found) -> Found:
     """Give the ranks that issued a collective after fewer messages than their stage, and that a message awaits.
 
-    Looks for: ranks in a circle of waiting whose neighbour waits in a message that they have not met, and whose peers
-    had all made more messages, of one number, when they issued the collective in which the rank waits.
-    Excuses: ranks whose neighbour may be the one that made a message too many, since none of its own stage made it;
-    stages whose other ranks do not agree; and everybody where some waiting does not start from them.
+    Looks for: ranks in a circle of waiting with a neighbour that waits in a message they have not joined, if all their
+    peers had made more messages, of one number, when they issued the collective in which the rank waits.
+    Excuses: ranks with a neighbour that may have made a message too many, because no rank of its own stage made it;
+    stages with other ranks that do not agree; and all ranks if some waiting does not start from them.
     Returns: `host_stalled` at the first message left out, with a note.
     """
     stages: dict[object, list[int]] = defaultdict(list)
@@ -64,7 +64,7 @@ def _number(scene: Scene, rank: int, local: int) -> int | None:
 
 
 def _usual(scene: Scene, asker: int, op: P2P) -> bool:
-    """Whether another rank of the asker's stage made the message under its number: it is none too many."""
+    """Return whether another rank of the asker's stage made the message under its number: it is not one too many."""
     number = _number(scene, asker, op.group)
     same = (rank for rank, stage in scene.stages.items() if stage == scene.stages[asker] and rank != asker)
     for rank in same:
@@ -121,7 +121,7 @@ def _lacked_before(
 
 
 def _made_before(scene: Scene, rank: int, number: int, group: int, seq: int) -> int | None:
-    """Give the number of the last message that a rank made before a collective, in its own groups; None if untold."""
+    """Give the number of the last message that a rank made before a collective, in its own groups; None if unknown."""
     own, local = scene.own(rank, group), _local(scene, rank, number)
     if own is None or local is None:
         return None

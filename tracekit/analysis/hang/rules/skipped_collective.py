@@ -1,7 +1,7 @@
 """Cycles of waiting: ranks that went past a collective which their peers make first.
 
-A rank that leaves a collective out runs on and soon waits itself, so that no rank in the cycle is idle. But ranks of
-one place in the mesh run one program: those that made both calls, or only the first, show the order.
+A rank that leaves a collective out runs on and soon waits itself, so no rank in the cycle is idle. But ranks of one
+place in the mesh run one program: ranks that made both calls, or only the first, show the order.
 """
 
 from collections import defaultdict
@@ -20,8 +20,8 @@ def skipped_collectives(scene: Scene, _known: Found) -> Found:
 
     Looks for: ranks behind in one group that issued a later call of another group, or a send or receive, before the
     one they lack; and ranks that made two calls the other way round than their peers.
-    Excuses: ranks whose order only a few peers contradict: those on the usual side must be as many (messages) or
-    twice as many (calls).
+    Excuses: ranks with an order that only a few peers contradict: ranks on the usual side must be as many (messages)
+    or twice as many (calls).
     Returns: `host_stalled` at the call left out, with a note.
     """
     found = _past_collectives(scene) or _past_messages(scene) or _crossed(scene)
@@ -82,9 +82,9 @@ def _past_collectives(scene: Scene) -> dict[int, CallId]:
 def _order_shown(
     scene: Scene, stage: Iterable[int], lacked: tuple[Role, int], ahead: tuple[Role, int]
 ) -> tuple[set[int], int]:
-    """Find ranks of a stage that issued the call `ahead` without the one `lacked`; count those that issue that first.
+    """Return ranks of a stage that issued the call `ahead` without `lacked`, and how many ranks issue that one first.
 
-    The count is 0 if some do not. Ranks whose own groups of these roles count otherwise show nothing.
+    The count is 0 if some do not. Ranks with groups of these roles that count differently show nothing.
     """
     (role, seq), (later, other) = lacked, ahead
     first, second = _frontiers(scene, role), _frontiers(scene, later)
@@ -134,7 +134,7 @@ def _past_messages(scene: Scene) -> dict[int, CallId]:
 def _passed_by_message(
     frontiers: Mapping[int, Frontier], call: PendingCall, users: list[tuple[int, int]]
 ) -> bool:
-    """Tell whether ranks make the call before their message, as many at least as issued the message without it.
+    """Return whether ranks make the call before their message, at least as many as issued the message without it.
 
     users: (rank, time of issue) of the outstanding messages that are the same on every rank of the stage.
     """
@@ -149,9 +149,9 @@ def _passed_by_message(
 
 
 def _crossed(scene: Scene) -> dict[int, CallId]:
-    """Find ranks that made two calls, both of which every member waits in, the other way round than their peers.
+    """Return ranks that made two calls, in which every member waits, in the opposite order of their peers.
 
-    A rank that leaves out one of many alike calls makes the next of them under its number, but later. Witnesses are
+    A rank that leaves out one of many equal calls makes the next of them under its number, but later. Witnesses are
     the members of both groups, unless these are all ranks: other stages may run other programs.
     """
     odd: dict[int, CallId] = {}
@@ -173,9 +173,9 @@ def _crossed(scene: Scene) -> dict[int, CallId]:
 
 
 def _first_before_second(scene: Scene, first: PendingCall, second: PendingCall) -> dict[int, bool]:
-    """Tell for members of these two groups whether each made the first call first, in its own place.
+    """Return for members of these two groups whether each made the first call first, in its own place.
 
-    Of two groups of the same members every member makes both calls, also where these are all ranks.
+    If both groups have the same members, every member makes both calls, also if these are all ranks.
     """
     groups = [scene.groups[call.group] for call in (first, second)]
     found: dict[int, bool] = {}

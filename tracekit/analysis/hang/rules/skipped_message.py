@@ -1,4 +1,4 @@
-"""A send or receive that ranks left out: their later messages stand one number earlier than those of their stage."""
+"""A send or receive that ranks left out: their later messages have one number less than those of their stage."""
 
 from collections import defaultdict
 
@@ -58,7 +58,7 @@ def _logs(scene: Scene) -> dict[tuple[Role, int], dict[int, _Log]]:
 
 
 def _contradicting(log: _Log, stage: list[_Log]) -> list[_Log]:
-    """Give the logs of the stage that differ from this one; none where too few do against those that agree with it."""
+    """Return the logs of the stage that differ from this one; empty if too few do, compared with the agreeing ones."""
     differ = [other for other in stage if any(log.get(seq, name) != name for seq, name in other.items())]
     alike = len(stage) - len(differ)
     return differ if len(differ) >= max(MIN_WITNESSES, 2 * alike) else []

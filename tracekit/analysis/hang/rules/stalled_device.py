@@ -9,14 +9,14 @@ from tracekit.analysis.hang.wait_graph import PendingCall
 
 
 def stalled_devices(scene: Scene, known: Found) -> Found:
-    """Give the ranks whose own device has not done a call that every member issued and some have done.
+    """Return the ranks with a device that has not done a call that every member issued and some have done.
 
     Looks for: ranks with such a call in the wait-for graph, at the call in which each has waited longest.
     Excuses: calls in dispute, which may end on one side only; calls that more members wait in than have done, since a
-    dead link leaves most of a ring waiting, and so do dumps of a live job; where a device lacks one such call alone,
-    also calls that as many wait in as have done: of a pair nothing tells which end of a link is dead; members of one
-    group that lag at different calls, since whoever lets peers finish the later call has done the earlier; ends of
-    unlike messages; and on Gloo, which has no device, every rank that is not behind in another call (one that is
+    dead link leaves most of a ring waiting, and so do dumps of a live job; if a device lacks only one such call, also
+    calls that as many wait in as have done: in a pair the dead end of a link is unknown; members of one group that lag
+    at different calls, since a rank that lets peers finish the later call has done the earlier; ends of different
+    messages; and on Gloo, which has no device, every rank that is not behind in another call (one that is
     behind has a stalled host).
     Returns: `device_stalled`; on Gloo `host_stalled`; a doubt where most members of a call wait in it.
     """

@@ -15,12 +15,12 @@ from tracekit.text import ranges
 
 
 def stalled_hosts(scene: Scene, known: Found) -> Found:
-    """Give the ranks that wait for nobody while others wait for a call or message of theirs.
+    """Return the ranks that wait for no other rank while others wait for a call or message of theirs.
 
     Looks for: idle ranks that are behind in a pending call, or that a send or receive awaits, at the first call that
-    each lacks; where there is none and dumps are missing, idle ranks of groups with members that left no dump; and idle
-    ranks whose rings have lost how far they are in a call that others wait in and nobody has done.
-    Excuses: ranks already named, ends of unlike messages, and, where p2p is not recorded (Gloo), ranks that only wider
+    each lacks; without such ranks and with missing dumps, idle ranks of groups with members that left no dump; and idle
+    ranks with rings that have lost how far they are in a call that others wait in and no rank has done.
+    Excuses: ranks already named, ends of different messages, and, if p2p is not recorded (Gloo), ranks that only wider
     groups than the others' miss: they may wait in a receive.
     Returns: `host_stalled`; a doubt where they would be most ranks, and a few alone made a call unknown to them.
     """
@@ -70,7 +70,7 @@ def _few_ahead(scene: Scene, culprits: Mapping[int, Accusation]) -> Found | None
 
 
 def _at_first_lack(scene: Scene, rank: int, known: Found) -> Accusation | None:
-    """Accuse a rank at the first call or message that it lacks and others wait for; None where that is not told."""
+    """Return the accusation of a rank at the first call or message it lacks and others wait for; None if unknown."""
     graph = scene.graph
     lost = None
     if rank in graph.awaited and rank not in graph.stale:
@@ -120,11 +120,11 @@ def _lost_message(scene: Scene, rank: int, askers: set[int]) -> _LostMessage | N
 
 
 def _idle_beside_missing(scene: Scene) -> dict[int, Accusation]:
-    """Find ranks with nothing outstanding in a stuck job some of whose dumps are missing: they stopped.
+    """Return ranks with nothing outstanding in a stuck job with missing dumps: they stopped.
 
-    Had they come to their next call, it would be outstanding, whether or not a rank without a dump keeps it from
-    finishing. Those who wait for them directly may be among the ranks without a dump. Where most ranks have nothing
-    outstanding the job has ended for them.
+    If they had come to their next call, it would be outstanding, whether or not a rank without a dump prevents its end.
+    The ranks that wait for them directly may be among the ranks without a dump. If most ranks have nothing outstanding,
+    the job has ended for them.
     """
     found: dict[int, CallId] = {}
     graph = scene.graph
@@ -145,11 +145,11 @@ def _idle_beside_missing(scene: Scene) -> dict[int, Accusation]:
 
 
 def _idle_beyond_ring(scene: Scene) -> dict[int, Accusation]:
-    """Find ranks with nothing outstanding whose rings have lost the calls of a group that waits for a member.
+    """Return ranks with nothing outstanding and rings that have lost the calls of a group that waits for a member.
 
-    Had they come to the call, it would be outstanding: nobody has done it. An empty dump tells so, too, where no dump
-    holds a finished call. Where most ranks have nothing outstanding the job has ended for them, and where a ring is
-    full of outstanding calls others may have fallen out of it.
+    If they had come to the call, it would be outstanding, because no rank has done it. An empty dump shows this as well
+    if no dump holds a finished call. If most ranks have nothing outstanding, the job has ended for them, and if a ring
+    is full of outstanding calls, others may have fallen out of it.
     """
     graph = scene.graph
     told = {r for r, d in scene.dumps.items() if not d.cut and (d.entries or scene.outstanding_only)}
@@ -174,7 +174,7 @@ def _without_messages(scene: Scene) -> bool:
 
 
 def _of_innermost_groups(scene: Scene, culprits: Mapping[int, Accusation]) -> dict[int, Accusation]:
-    """Keep the ranks whose group lies innermost in the mesh; a group of unknown axes counts as outermost."""
+    """Return the ranks with the innermost group in the mesh; a group of unknown axes counts as outermost."""
 
     def depth(accusation: Accusation) -> int:
         group = scene.groups[accusation.group]

@@ -21,11 +21,11 @@ class _Item(NamedTuple):
 
 
 def unstarted_devices(scene: Scene, _known: Found) -> Found:
-    """Give the ranks whose device has not begun a call that others' devices began.
+    """Return the ranks with a device that has not begun a call that others' devices began.
 
-    Looks for: the oldest outstanding call or message of a rank, which its device has not begun, and which the other end
-    or as many other members have; only dumps with start times tell.
-    Excuses: ranks with anything outstanding that has begun: the device may wait there; ranks whose rings have lost
+    Looks for: the oldest outstanding call or message of a rank, if its device has not begun it, and the other end or as
+    many other members have; only dumps with start times show this.
+    Excuses: ranks with anything outstanding that has begun: the device may wait there; ranks with rings that have lost
     outstanding calls.
     Returns: `device_stalled`.
     """
