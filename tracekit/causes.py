@@ -34,7 +34,7 @@ class Comparison:
     )
 
     def over(self, quantity: Quantity) -> float:
-        """By how much the rank exceeds its peers by its own doing, ns."""
+        """Return the rank's excess over its peers by its own doing, ns."""
         less = self.no_fault if quantity in {"own", "gap"} else 0.0
         more = self.spared if quantity in {"own", "busy"} else 0.0
         return float(self.mine[quantity] - self.peers[quantity]) - less + more
@@ -94,7 +94,7 @@ SPARED: Final = Row("compute added by overlapping communication")
 """Evidence of a rank for which others wait beside their work: their kernels are longer for that, its own are not."""
 
 LONGEST_GAP: Final = "longest gap"
-"""What the evidence calls it that tells pauses from slow launches."""
+"""Name of the row of evidence that distinguishes pauses from slow launches."""
 
 _LONGEST = (Row(LONGEST_GAP, "longest_gap"),)
 

@@ -50,7 +50,7 @@ def gap_start(intervals: Intervals, times: I64) -> I64:
     """Begin of the idle gap around each of `times`, ns, or the time itself where an interval covers it.
 
     A time at the very end of an interval is idle, and its gap begins there. The gap before the first interval has no
-    begin; the smallest int64 stands for it.
+    begin; it is the smallest int64.
     """
     starts, ends = intervals
     if not len(starts):

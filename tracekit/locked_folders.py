@@ -1,6 +1,6 @@
-"""Temporary folders that outlive nobody: each is locked by the process that uses it.
+"""Temporary folders that end with their process: each is locked by the process that uses it.
 
-What a killed process left is told from what another one uses, and the next call removes it.
+A lock distinguishes a folder in use from one that a killed process left, and the next call removes the latter.
 """
 
 import fcntl
@@ -41,7 +41,7 @@ def locked(folder: Path) -> int | None:
 
 
 def sweep(parent: Path, prefix: str) -> None:
-    """Remove what processes that were killed left in `parent`: our folders there whose lock nobody holds."""
+    """Remove what killed processes left in `parent`: our folders there with a lock that no process holds."""
     with suppress(OSError):
         for folder in parent.glob(f"{literal(prefix)}*"):
             if folder.is_symlink() or not (folder / LOCK).is_file() or folder.stat().st_uid != os.getuid():

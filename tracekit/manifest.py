@@ -109,7 +109,7 @@ def _groups(path: Path) -> list[dict[str, Any]]:
 
 
 def _run_of(folder: Path, manifest: dict[str, Any], groups: list[dict[str, Any]]) -> Run:
-    """The run that a manifest describes; ValueError, TypeError or KeyError where a value is none that we write."""
+    """Return the run that a manifest describes; ValueError, TypeError or KeyError for a value that we do not write."""
     world = manifest["world_size"]
     most = MAX_RANKS if world is None else _whole(world, MAX_RANKS + 1)
     made = tuple(

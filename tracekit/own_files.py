@@ -1,4 +1,4 @@
-"""Folders that programs write into: what a program wrote is told from a stranger's files, which are never removed.
+"""Distinguishes what a program wrote into a folder from a stranger's files, which are never removed.
 
 Links are always a stranger's, and are not followed.
 """
@@ -33,7 +33,7 @@ _TEMPORARY: Final = re.compile(r"\.(.+)\.tmp")
 
 
 def of_a_run(path: str) -> bool:
-    """Whether a path stands in the contract of the run folder, or is what a killed writer of one leaves."""
+    """Return whether a path is in the contract of the run folder, or is what a killed writer of one leaves."""
     if _INNER.fullmatch(f"{path}/") or _INNER.fullmatch(f"{path}/run/"):
         return True
     folder, _, name = path[_prefix(path) :].rpartition("/")

@@ -1,8 +1,8 @@
 """Worker processes that read files of strangers under a bound on memory and time, and survive one that breaks them.
 
 A file that makes its worker die (memory, time, a crash in C) is refused with that reason; the worker is replaced and
-the rest goes on. A worker that was killed from outside says nothing of its file, which gets a second try. Results come
-as they finish; the caller puts them in order. A worker whose parent is gone ends.
+the rest goes on. A worker that was killed from outside says nothing about its file, which gets a second try. Results
+come as they finish; the caller puts them in order. A worker without its parent ends.
 """
 
 import contextlib
@@ -24,7 +24,7 @@ from typing import Any, Final, Protocol
 from tracekit.child_processes import die_with
 
 IDLE_SECONDS: Final = 0.2
-"""Time after which a caller is told that workers are still busy."""
+"""Time after which a caller hears that workers are still busy."""
 _SPENT = 75
 """Exit code of a worker that ended itself after a file took all its memory."""
 
@@ -62,7 +62,7 @@ class Engine(Protocol):
         """Yield (index, result) of `make_handler(place)(task)` for each of `tasks`, as they finish.
 
         What a handler writes to files in its `place` lies in `folder` when its result comes. limits, idle: as for
-        `do_all`. A task whose worker was lost is done again by another.
+        `do_all`. A task is done again by another worker if its worker was lost.
         """
 
 
@@ -100,7 +100,7 @@ class _Worker:
         return True
 
     def end(self) -> None:
-        """Tell the process that nothing is left, and wait for its end."""
+        """Send the process the message that nothing is left, and wait for its end."""
         with contextlib.suppress(OSError):
             self.pipe.send(None)
         self.bury()
@@ -186,7 +186,8 @@ def _answers(
 ) -> Iterator[tuple[int, Any]]:
     """Yield the results that are ready; give workers more to do, and remove those that end or have died.
 
-    killed: tasks whose worker was killed from outside once, which proves nothing of the file; a second time does.
+    killed: tasks that lost a worker to a kill from outside once, which proves nothing about the file; a second time
+    does.
     """
     for pipe in wait([w.pipe for w in workers], IDLE_SECONDS):
         worker = next(w for w in workers if w.pipe is pipe)
@@ -231,7 +232,7 @@ def _death(process: BaseProcess, limits: Limits) -> Exception:
 
 
 def _work(pipe: Connection, parent_end: Connection | None, job: _Job) -> None:
-    """Run a worker: handle the files whose indices arrive, until None arrives, and end without return."""
+    """Run a worker: handle the files by the indices that arrive, until None arrives, and end without return."""
     if parent_end is not None:
         parent_end.close()
     die_with(job.parent)

@@ -12,7 +12,7 @@ from tracekit.rank_events.operations import RankOps
 from tracekit.store import Group
 
 WORLD: Final = -1
-"""Group of an operation whose members the trace does not name."""
+"""Group of an operation if the trace does not name the group's members."""
 NO_SEQ: Final = -1
 """Sequence number of an operation that the trace does not count, or counts differently on each member."""
 
@@ -33,10 +33,10 @@ def channels_of(
 ) -> tuple[I64, tuple[Channel, ...]]:
     """The channel of every operation (-1: none), and all channels.
 
-    Messages have a channel for each (group, source, destination), those whose ends were inferred channels of their
-    own; a message that does not name its group is of the one that others between its ends name.
-    Collectives have one for each group. Where no group is known, the whole world counts as one, and a kernel that may
-    be a message or an all-to-all as its collective, unless the job is known to be `pipelined`.
+    Messages have a channel for each (group, source, destination), and messages with inferred ends have channels of
+    their own; a message that does not name its group belongs to the group that others between its ends name.
+    Collectives have a channel for each group. If no group is known, the whole world counts as one group, and a kernel
+    that may be a message or an all-to-all counts as its collective, unless the job is known to be `pipelined`.
     """
     numbers: dict[tuple[object, ...], Channel] = {}
     known: dict[_Row, int] = {}
@@ -102,7 +102,7 @@ def _carriers(ranks: Sequence[RankOps]) -> dict[tuple[int, int], int]:
 
 
 def groups_with_one_counter(ranks: Sequence[RankOps]) -> list[int]:
-    """Groups whose `Seq` counts messages and collectives together, and so differs between members.
+    """Return the groups with a `Seq` that counts messages and collectives together, and so differs between members.
 
     The backend of torch 2.15 does that. Elsewhere each kind has a counter of its own, and calls of both kinds in turn
     show numbers that fall.

@@ -1,6 +1,6 @@
 """Offsets and drifts between the clocks of ranks, from the common ends of collectives, and how far to trust them.
 
-Durations alone tell who waited in a collective. Waits of messages need a common clock, and so does any view of
+Durations alone show which rank waited in a collective. Waits of messages need a common clock, and so does any view of
 several ranks on one time line.
 """
 
@@ -49,7 +49,7 @@ class Clocks:
         default_factory=dict
     )  # ns by which a rank that only messages link may be off
     exact: dict[int, int] = field(default_factory=dict)
-    """The island of each rank if only as many collectives link two as tell how fast the clock of one runs."""
+    """The island of each rank if islands are linked by only as many collectives as the drift of a clock needs."""
 
     def align(self, rank: int, times: I64) -> I64:
         """Times of `rank` (ns) on the common clock of its island, counted from an arbitrary zero.
@@ -99,7 +99,7 @@ def align(ops: Operations) -> Clocks:
 
 
 def _inverse(shift: float, rate: float, lead: float) -> tuple[float, float, float]:
-    """The same line seen from the other rank, whose clock is ahead by `lead`."""
+    """Return the same line seen from the other rank; its clock is ahead by `lead`."""
     return -shift + rate * lead, -rate, -lead
 
 
@@ -119,8 +119,8 @@ def _join_islands(ops: Operations, clocks: Clocks) -> None:
     A message cannot arrive before it was sent. The least (arrival − sending) of the two directions therefore brackets
     the difference of the clocks, and if the quickest transfers are equal the difference lies in the middle, as in the
     network time protocol. Each pair of ranks gives one estimate, and the median of the pairs counts: one message that
-    is paired with the wrong one is enough to mislead a pair. Pairs whose messages always waited, one way or both, leave
-    wide brackets and do not count beside narrow ones.
+    is paired with the wrong one is enough to mislead a pair. Pairs with messages that always waited, one way or both,
+    leave wide brackets and do not count beside narrow ones.
     """
     ends = message_ends(ops)
     while True:
@@ -184,7 +184,7 @@ def common_ends(ops: Operations, origin: dict[int, int]) -> dict[tuple[int, int]
 def _agreeing(ends: I64, took: I64) -> npt.NDArray[np.bool_]:
     """Whether each common end of two ranks agrees with those of collectives in which one waited for the other.
 
-    Only those show that both left together. Others, on a stream whose group was guessed, may run in lockstep, apart.
+    Only those show that both left together. Others, on a stream with a guessed group, may run in lockstep, apart.
     `ends` and `took` (durations, ns) have a row for each collective and a column for each rank.
     """
     waited = np.abs(took[:, 0] - took[:, 1]) > COMMON_END_NS
@@ -232,7 +232,7 @@ def _on_a_line(shift: F64, when: F64) -> bool:
 
 
 def _line(shift: F64, when: F64, middle: float) -> tuple[float, float]:
-    """Theil and Sen's line, whose slope is the median over all pairs: (offset at zero plus `middle`, rate).
+    """Return Theil and Sen's line, with the median slope over all pairs: (offset at zero plus `middle`, rate).
 
     scipy's `theilslopes` gives the same line, but warns about its confidence interval where many points are equal.
     """

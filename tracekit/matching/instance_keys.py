@@ -27,7 +27,7 @@ def instance_keys(
 ) -> list[I64]:
     """A key for each operation of each side, in the shape of `sides`; operations with equal keys match.
 
-    Where most operations carry sequence numbers, those that lost theirs match none: their order would shift the others.
+    If most operations carry sequence numbers, an operation without one matches none: its order would shift the others.
     """
     if not p2p and all((seq[s] >= 0).mean() >= COUNTED_SHARE for s in sides):
         return [np.where(seq[s] >= 0, _with_occurrence(seq[s]), -1 - s) for s in sides]
@@ -44,7 +44,7 @@ def _with_occurrence(keys: I64) -> I64:
 
 
 def _occurrence(keys: I64) -> I64:
-    """How many equal keys stand before each."""
+    """Return the number of equal keys before each."""
     order = np.argsort(keys, kind="stable")
     ordered = keys[order]
     fresh = np.concatenate([[True], ordered[1:] != ordered[:-1]])
@@ -83,7 +83,7 @@ def _by_step(sides: Sequence[I64], step: npt.NDArray[np.int32]) -> list[I64]:
 
 
 def _outside(labels: I64) -> I64:
-    """Keys of one side's operations outside steps: the step beside them, and how many stand between.
+    """Return keys of one side's operations outside steps: the step beside them, and the number of operations between.
 
     Entries of operations inside steps are meaningless.
     """
@@ -131,6 +131,6 @@ def _best_shift(side: I64, reference: I64, end: I64, token: npt.NDArray[np.objec
 
 
 def _kind_and_size(token: str) -> tuple[str, str | None]:
-    """The operation of a token, and its dtype and size; None where the trace does not tell them."""
+    """Return the operation of a token, and its dtype and size; None if the trace does not have them."""
     kind, _, size = token.partition("/")
     return kind, None if token.endswith(UNKNOWN_SIZE) else size

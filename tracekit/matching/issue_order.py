@@ -2,7 +2,7 @@
 
 Every member of a group issues its collectives in one order, but from torch 2.8 some of them run on the stream of their
 caller: an all-gather and a reduce-scatter on two streams start in whatever order their inputs allow, on each rank in
-another one. Launches, where they were recorded, tell the order of issue.
+another one. Recorded launches show the order of issue.
 """
 
 import numpy as np

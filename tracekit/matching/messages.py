@@ -10,7 +10,7 @@ from tracekit.rank_events.operation_names import MESSAGES
 
 
 def found_done(ops: Operations) -> npt.NDArray[np.bool_]:
-    """Whether the host found each operation done when it looked, so that its end tells not when it was done."""
+    """Whether the host found each operation done when it looked, so that its end is not when it was done."""
     parts = [r.found if r.found is not None else np.zeros(len(r.start), bool) for r in ops.per_rank.values()]
     return np.concatenate([np.zeros(0, bool), *parts])
 

@@ -20,7 +20,7 @@ def name_axes(
 
     Names come from descriptions first, then from behaviour, then from position. order: axes inner to outer, where the
     user gave it. notes: takes a sentence where names were guessed. programs: what each rank runs, where messages have
-    no known peer. Raises MeshUnknownError where nothing tells along which axis those run.
+    no known peer. Raises MeshUnknownError if nothing shows along which axis those run.
     """
     if all(a.regular for a in axes):
         inner_first = sorted(axes, key=lambda a: (round(a.stride, 6), a.size))

@@ -106,7 +106,7 @@ def families(uses: Sequence[GroupUse], world: tuple[int, ...], notes: list[str])
 
 
 def _merge(parts: list[Family]) -> list[Family]:
-    """Join families of one size whose groups are disjoint: partitions seen in parts."""
+    """Join families of one size with disjoint groups: partitions seen in parts."""
     merged: list[Family] = []
     for family in parts:
         members = {r for g in family.groups for r in g.ranks}

@@ -10,7 +10,7 @@ from tracekit.mesh.infer import infer
 
 
 def misnamed(mesh: Mesh, uses: Sequence[GroupUse]) -> tuple[GroupUse, str] | None:
-    """Return the first group whose description names one axis along which its members do not lie, and that axis."""
+    """Return the first group with a description that names an axis along which its members do not lie, and the axis."""
     for use in uses:
         hints = hinted_dims(use.descs)
         if len(use.ranks) < 2 or len(hints) != 1 or is_foreign(use.descs):
@@ -23,7 +23,7 @@ def misnamed(mesh: Mesh, uses: Sequence[GroupUse]) -> tuple[GroupUse, str] | Non
 
 
 def reordered(mesh: Mesh, order: Sequence[str] | None) -> bool:
-    """Return whether `order` (inner to outer) numbers the ranks otherwise than `mesh`, whose ranks have an order."""
+    """Return whether `order` (inner to outer) numbers the ranks otherwise than `mesh`, if its ranks have an order."""
     if order is None or from_sizes(mesh.sizes, mesh.order).coordinates != mesh.coordinates:
         return False
     given = from_sizes(mesh.sizes, order)
@@ -31,7 +31,7 @@ def reordered(mesh: Mesh, order: Sequence[str] | None) -> bool:
 
 
 def said(uses: Sequence[GroupUse], world: tuple[int, ...]) -> str:
-    """Return what the groups say of the mesh, as the option that a user would give; empty where they tell none."""
+    """Return the mesh in the groups' descriptions, as the option that a user would give; empty if there is none."""
     try:
         found = infer(uses, world)
     except MeshError:

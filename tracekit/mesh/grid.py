@@ -59,7 +59,7 @@ class Mesh:
 
 
 def from_sizes(sizes: dict[str, int], order: Sequence[str]) -> Mesh:
-    """Return the mesh whose rank numbers count up along `order`, inner axis first; `sizes` holds every axis of it."""
+    """Return the mesh with ranks numbered along `order`, inner axis first; `sizes` holds every axis of it."""
     full = tuple(order)
     ranges = [range(sizes[d]) for d in reversed(full)]
     coordinates = {r: tuple(reversed(c)) for r, c in enumerate(product(*ranges))}

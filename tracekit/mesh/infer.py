@@ -2,7 +2,7 @@
 
 Families of groups (one partition each) are formed by description, rank pattern and use; the smallest mutually
 orthogonal ones are the axes, joins of them (dp×cp, tp×cp, model parallel) are recognised as unions, and a note names
-those that fit neither. Nothing here assumes strides: any numbering of ranks gives the same mesh.
+families that fit neither. Nothing here assumes strides: any numbering of ranks gives the same mesh.
 """
 
 from collections import Counter
@@ -33,9 +33,9 @@ def infer(
     order: Sequence[str] | None = None,
     programs: Mapping[int, object] | None = None,
 ) -> Inference:
-    """Return the mesh of `world` (all ranks of the job) told by its process groups.
+    """Return the mesh of `world` (all ranks of the job), from its process groups.
 
-    `order` names the axes inner to outer where descriptions do not. `programs` are given where messages have no known
+    `order` names the axes inner to outer if descriptions do not. `programs` are given if messages have no known
     peer: what each rank runs, equal for ranks of one pipeline stage. Raises MeshUnknownError when the groups do
     not determine a mesh, MeshError when they contradict each other.
     """
@@ -67,7 +67,7 @@ def _world_dim(uses: Sequence[GroupUse], ranks: tuple[int, ...]) -> str | None:
 
 
 def _described(axes: list[Family], uses: Sequence[GroupUse], ranks: tuple[int, ...]) -> list[Family]:
-    """`axes` in which those without a description have the only one that a group of everybody leaves them.
+    """Return `axes`; those without a description get the only one that a group of all ranks leaves them.
 
     In a job whose data and context parallel group holds all ranks there is no other axis.
     """

@@ -29,7 +29,7 @@ def parse_sizes(text: str) -> dict[str, int]:
 def parse_mesh(text: str) -> dict[str, int]:
     """Sizes of all four axes, as in `tp=8,cp=1,pp=16,dp=128`, in the order written (inner to outer).
 
-    Axes that `text` does not name have size 1 and stand outermost, in the default order. Raises UsageError as
+    Axes that `text` does not name have size 1 and are outermost, in the default order. Raises UsageError as
     `parse_sizes` does.
     """
     sizes = parse_sizes(text)
@@ -53,9 +53,9 @@ def parse_order(text: str) -> tuple[str, ...]:
 
 
 def mesh_remedy(world_size: int, *, known: bool = True) -> str:
-    """Return what to do where traces do not tell the mesh: an example that has as many ranks as the whole job.
+    """Return what to do if traces do not show the mesh: an example that has as many ranks as the whole job.
 
-    world_size: ranks of the job; unless it is `known`, the largest rank that anything names tells it.
+    world_size: ranks of the job; unless it is `known`, it follows from the largest rank that anything names.
     """
     sizes = dict.fromkeys(AXES, 1)
     for axis in ("tp", "pp"):

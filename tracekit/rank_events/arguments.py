@@ -1,6 +1,6 @@
 """What communication operations carry: kind, group, peers, sequence number and size, wherever the trace has them.
 
-Some arguments stand only on the host-side record of a kernel, some only in other ranks' files.
+Some arguments are only in the host-side record of a kernel, some only in other ranks' files.
 """
 
 import sys
@@ -97,7 +97,7 @@ def _kinds(collectives: Sequence[str | None], names: Sequence[str | None]) -> li
 
 
 def resolve_groups(events: pa.Table, groups: Sequence[Group]) -> pa.Table:
-    """`events` with the groups filled in whose member list was cut: by size and name, where one of `groups` fits.
+    """Return `events` with groups in place of cut member lists: by size and name, if one of `groups` fits.
 
     A file that lost its tail also lost the table that completes its lists; the files of the other members have it.
     """

@@ -15,7 +15,7 @@ Values = npt.NDArray[np.object_]
 
 
 def ints(events: pa.Table, column: str, null: int) -> I64:
-    """The integers of a column, one entry a row; `null` stands for missing values."""
+    """Return the integers of a column, one entry a row; missing values are `null`."""
     values = events.column(column)
     if values.null_count:
         values = pc.fill_null(values, null)
@@ -45,7 +45,7 @@ def matches(events: pa.Table, column: str, of: Callable[[str | None], object]) -
 
 
 def filled(values: Values) -> Mask:
-    """Whether each entry of `matches` is something: None stands for nothing."""
+    """Return whether each entry of `matches` is not None."""
     return np.asarray([v is not None for v in values.tolist()], bool)
 
 

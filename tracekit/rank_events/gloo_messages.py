@@ -1,4 +1,4 @@
-"""When messages on Gloo began and ended, whose spans tell when the host looked for them.
+"""Finds when messages on Gloo began and ended; their spans show when the host looked for them.
 
 A span begins when the call that posts the message is nearly over, though that call may wait, and ends when the host has
 waited for it. The host waits for one message after the other, so a send that was done long before is found done at

@@ -1,4 +1,4 @@
-"""What a rank's device ran, in order: the kernels of its busiest stream, by which steps without marks are told.
+"""What a rank's device ran, in order: the kernels of its busiest stream, which show steps without marks.
 
 A stream runs in order of launch, so the order of its kernels is the program's, whatever the timing was.
 """

@@ -19,11 +19,11 @@ _OPS = (
 )
 _OP_PATTERNS = tuple((name, re.compile(pattern, re.IGNORECASE)) for name, pattern in _OPS)
 OTHER: Final = "other"
-"""Kind of a kernel whose name tells none, as RCCL's: it may be a message."""
+"""Kind of a kernel if its name does not show one, as RCCL's: it may be a message."""
 COLLECTIVE: Final = "collective"
 """Kind of such a kernel once the ends of several ranks showed that it is a collective."""
 ROOTED: Final = ("broadcast", "scatter", "gather", "reduce")
-"""Operations in which one member may leave before the others arrive: their durations tell no order of arrival."""
+"""Operations in which one member may leave before the others arrive: durations do not show the order of arrival."""
 MESSAGES: Final = ("send", "recv")
 """Operations between two ranks that name each other."""
 CALL_OPS: Final = {"c10d::send": "send", "c10d::recv_": "recv"}
@@ -33,7 +33,7 @@ RECEIVES: Final = -1
 WAYS: Final = {"send": SENDS, "recv": RECEIVES}
 """Directions of messages as numbers; 0 is an unknown one."""
 UNDIRECTED: Final = (*MESSAGES, "send_recv")
-"""Operations that may be messages; a kernel alone tells neither direction nor peer."""
+"""Operations that may be messages; a kernel alone shows neither direction nor peer."""
 
 
 def canonical_op(text: str) -> str:

@@ -42,7 +42,7 @@ _COLUMNS = [
 class RankOps:
     """Communication of one rank, sorted by start; all arrays have one entry an operation, times in ns.
 
-    The messages of one batched kernel stand behind each other, in order of issue, and share `kernel`, start and end.
+    The messages of one batched kernel follow each other, in order of issue, and share `kernel`, start and end.
     """
 
     rank: int
@@ -107,7 +107,7 @@ def rank_ops(
 ) -> RankOps:  # fmt: skip
     """Operations and compute intervals of `rank` from its event table (schema.EVENTS).
 
-    `groups` are the process groups of the run that hold the rank: without them, peers told by their place in a group
+    `groups` are the process groups of the run that hold the rank: without them, peers named by their place in a group
     stay unknown. `windows` are the begins of its recording windows, ns, where there are several. Step marks are read
     only if `marked`.
     """
@@ -145,7 +145,7 @@ def rank_ops(
 
 
 def _marked(events: pa.Table, cat: Values, host: Host, rows: I64, start: I64) -> dict[int, tuple[int, int]]:
-    """The marked steps, as `step_spans`; none where the marks tell nothing of the operations `rows`."""
+    """The marked steps, as `step_spans`; none if the marks say nothing about the operations `rows`."""
     steps = step_spans(events, cat, host.start, host.end)
     return {} if (cat == "kernel").any() and run_ahead(steps, cat, rows, start) else steps
 
@@ -153,8 +153,8 @@ def _marked(events: pa.Table, cat: Values, host: Host, rows: I64, start: I64) ->
 def _launches(launch: I64, *, marked: bool) -> I64:
     """The `launch` rows of kernels; none if marks are not read and the host launched most before its window began.
 
-    The rare launches of a host that runs steps ahead tell the steps of its last kernels only; where all of them begin
-    tells the steps of all.
+    The rare launches of a host that runs steps ahead show the steps of its last kernels only; the begins of all
+    kernels show the steps of all.
     """
     ahead = not marked and float((launch < 0).mean() if len(launch) else 0.0) > MOST_BEHIND_MARKS
     return np.full_like(launch, -1) if ahead else launch

@@ -1,7 +1,7 @@
-"""A rank's own time: its wall time less the communication that its compute stood still for.
+"""Measures a rank's own time: its wall time minus the communication that its compute waited for.
 
 Every comparison between ranks uses own time. It needs no common clock. A rank that is late only because it waited
-for somebody has spent no own time on that, so it is not blamed for a delay that it passed on.
+for another one has spent no own time on that, so it is not blamed for a delay that it passed on.
 """
 
 from dataclasses import dataclass
@@ -40,8 +40,8 @@ def own_progress(ops: RankOps) -> Progress:
     """The split of a rank's wall time into exposed communication and own time.
 
     Communication is exposed from the begin of the compute gap in which it ends (or from its own begin, if later),
-    because compute resumed after it; but what the host alone held up is own time (tables.late_host). Communication that
-    ends under compute held nobody up, nor did what its stream did not wait for. Where no compute is recorded, an
+    because compute resumed after it; but a delay by the host alone is own time (tables.late_host). Communication that
+    ends under compute delayed no one, nor did what its stream did not wait for. If no compute is recorded, an
     operation that begins during another one shows that the rank went on until then.
     """
     ends = _resumed(ops)

@@ -1,7 +1,7 @@
 """From when each communication kernel could have started: once it was launched and its inputs were computed.
 
 A collective that queues behind another one of its group starts when that one ends, so its recorded start says when the
-group was free and not when the rank was ready. The host's launches tell the latter: a communication kernel waits for
+group was free and not when the rank was ready. The host's launches show the latter: a communication kernel waits for
 the compute that was launched before it.
 """
 
@@ -15,7 +15,7 @@ from tracekit.rank_events.event_columns import Mask, Values, ints
 from tracekit.rank_events.step_marks import launch_rows
 
 UNKNOWN = -1
-"""The trace does not tell when the kernel was launched."""
+"""The trace does not show when the kernel was launched."""
 
 
 def ready_times(
@@ -47,7 +47,7 @@ def ready_times(
 def _launched(start: I64, launch: I64, begin: I64) -> I64:
     """When the host launched each kernel of one stream at the latest, ns, never earlier than the kernel before it.
 
-    `launch` is the event row of its launch, −1 where the trace does not tell it, `begin` the start of the kernel. A
+    `launch` is the event row of its launch, −1 if the trace does not show it, `begin` the start of the kernel. A
     stream runs in order of launch, so a kernel without a launch was launched before the next one that has one: where
     the host runs ahead, long before it began.
     """

@@ -1,7 +1,7 @@
-"""Who the other end of a point-to-point operation is, by the best evidence that the recording holds.
+"""Finds the other end of a point-to-point operation, by the best evidence that the recording holds.
 
 `Src Rank` and `Dst Rank` are global ranks. `Rank` is the peer's rank in the group, as are both numbers in the titles
-`nccl:send 0->1` and `nccl:recv 0<-1`, of which the first is one's own, and the peer among the inputs of `c10d::send`
+`nccl:send 0->1` and `nccl:recv 0<-1` (the rank's own comes first), and the peer among the inputs of `c10d::send`
 and `c10d::recv_`. In a group of two the peer is the other one.
 """
 
@@ -36,7 +36,7 @@ class Title(NamedTuple):
 class Ends(NamedTuple):
     """What is known of an operation: its kind, its ends (global ranks, -1 unknown), its group, and its direction.
 
-    A message whose peer nothing tells is a `send_recv` without ends; its direction may be known all the same.
+    A message with an unknown peer is a `send_recv` without ends; its direction may be known all the same.
     """
 
     op: str
@@ -130,9 +130,9 @@ class Peers:
         return self._calls.around(launch) if row < 0 <= launch and record < 0 else row
 
     def _of_size(self, size: int, own: int) -> int:
-        """The one group of `size` members in which the rank stands at place `own`; -1 where several or none fit.
+        """Return the one group of `size` members with the rank at place `own`; -1 if several or none fit.
 
-        Of several it is the one that says to be a pipeline.
+        Among several, the one that calls itself a pipeline counts.
         """
         fits = [g for g, m in self._members.items() if len(m) == size and m[own : own + 1] == (self.rank,)]
         fits = [g for g in fits if g in self._piped] if len(fits) > 1 else fits

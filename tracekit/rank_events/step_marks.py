@@ -43,7 +43,7 @@ def step_spans(events: pa.Table, cat: Values, start: I64, end: I64) -> dict[int,
 
 
 def run_ahead(steps: dict[int, tuple[int, int]], cat: Values, rows: I64, start: I64) -> bool:
-    """Whether the host had ended all `steps` before most of the operations `rows` began, and no launch tells theirs.
+    """Whether the host had ended all `steps` before most of the operations `rows` began, and no launch shows theirs.
 
     Such marks say when the host was in a step, not when the device was. `cat` and `start` (ns) are per event.
     """
@@ -70,10 +70,11 @@ def label(times: I64, steps: dict[int, tuple[int, int]]) -> I32:
 
 
 def launch_rows(events: pa.Table, cat: Values, rows: I64, begins: Sequence[int] = ()) -> I64:
-    """For each kernel of `rows` the event row of its launch on the host; -1 where the trace does not tell.
+    """For each kernel of `rows` the event row of its launch on the host; -1 if the trace does not show it.
 
-    Of several launches with the kernel's correlation, as windows of two processes have, it is the last one before it.
-    One of another window, or of long after the kernel, is that of another kernel. `begins` of windows are sorted, ns.
+    Among several launches with the kernel's correlation, as windows of two processes have, it is the last one before
+    it. A launch in another window, or long after the kernel, belongs to another kernel. `begins` of windows are
+    sorted, ns.
     """
     correlation, start = ints(events, "correlation", -1), ints(events, "ts", 0)
     hosts = np.flatnonzero(np.isin(cat, ["cuda_runtime", "cuda_driver"]) & (correlation >= 0))

@@ -2,7 +2,7 @@
 
 They are written with `enable_cuda_sync_events` only, and name the other stream up to CUDA 12.8 only. A recording with
 one wait that names no stream proves nothing. A kernel waits for communication through a wait of its stream, or because
-its host stood in a synchronising call; it also waits for what is ahead of it on its own stream.
+its host was in a synchronising call; it also waits for what is ahead of it on its own stream.
 """
 
 import re
@@ -27,7 +27,7 @@ FREE: Final = -1
 """What resumed after the operation had no wait for it."""
 _STREAM_WAIT = re.compile(r"^Stream Wait Event$")
 HOST_WAIT: Final = re.compile(r"Synchronize|Memcpy")
-"""Calls in which the host may stand until its device has done what was launched."""
+"""Calls in which the host may wait until its device has done what was launched."""
 _GRAPH = re.compile(r"GraphLaunch")
 
 
@@ -108,7 +108,7 @@ def _covered(waits: _Waits, stream: I64, other: I64, before: I64, since: I64) ->
 
 
 def _through(waits: _Waits, stream: I64, before: I64, since: I64) -> Mask:
-    """Whether `stream` waited in that time for a stream that itself waits for a third one: for what nobody knows."""
+    """Whether `stream` waited in that time for a stream that itself waits for a third one; for what is unknown."""
     known = np.unique(np.concatenate([waits.stream, waits.other]))
     mine, other = np.searchsorted(known, waits.stream), np.searchsorted(known, waits.other)
     pairs = np.unique(mine * len(known) + other)
@@ -141,7 +141,7 @@ def _latest_reaches(key: I64, issued: I64, upto: I64, asked: I64, before: I64, s
 
 
 def _host_stood(events: pa.Table, cat: Values, moments: I64) -> Mask:
-    """Whether the host stood in a call that waits for the device at each of `moments`, ns."""
+    """Return whether the host was in a call that waits for the device at each of `moments`, ns."""
     rows = np.flatnonzero(np.isin(cat, ["cuda_runtime", "cuda_driver"]) & truth(events, "name", HOST_WAIT))
     if not len(rows):
         return np.zeros(len(moments), bool)

@@ -1,6 +1,6 @@
-"""When the host was free to go on in each recording window.
+"""Finds when the host was free to go on in each recording window.
 
-A profiler that starts while the host stands in a call that waits for the device records that wait. It belongs to the
+A profiler that starts while the host is in a call that waits for the device records that wait. It belongs to the
 step before: its device still works off what was launched ahead of the window.
 """
 

@@ -18,7 +18,7 @@ from tracekit.report.slowrank_json import (
 )
 
 _DIGITS = 6
-"""Digits of shares and speeds: a millionth of a step is less than clocks tell."""
+"""Digits of shares and speeds: a millionth of a step is below the resolution of clocks."""
 
 
 def breakdown_document(finding: BreakdownFinding) -> BreakdownDocument:

@@ -85,7 +85,7 @@ def _rank(rank: RankBreakdown) -> str:
 
 
 def _traffic_lines(finding: BreakdownFinding, *, verbose: bool) -> list[Line]:
-    """One line for each kind of communication; those for which compute stood still longest, unless `verbose`."""
+    """Return a line for each kind of communication; unless `verbose`, for those that compute waited longest for."""
     shown = finding.traffic[: None if verbose else ROWS_SHOWN]
     head = f"{'':14}{'calls':>7}{'moved':>10}{'exposed':>11}{'alg.':>8}{'bus GB/s':>9}"
     return [("axis", head), *((plain(t.axis), _traffic(t)) for t in shown)] if shown else []
@@ -115,7 +115,7 @@ def _size(count: float) -> str:
 
 
 def _volume_lines(finding: BreakdownFinding, *, verbose: bool) -> list[Line]:
-    """What was sent beside what formulas give: those that fit, where one does; all if `verbose`."""
+    """Return what was sent beside what formulas give: only the formulas that fit, if any; all if `verbose`."""
     fitting = {v.axis for v in finding.volumes if v.fits}
     shown = [v for v in finding.volumes if verbose or v.fits is not False or v.axis not in fitting]
     lines: list[Line] = []

@@ -26,7 +26,7 @@ def diff_text(finding: DiffFinding, *, verbose: bool = False) -> str:
 
 
 def change_lines(finding: DiffFinding) -> list[Line]:
-    """By how much the step changed, and what would decide where that is open."""
+    """Return the change of the step, and what would decide it if it is open."""
     low, high = ms(finding.low_ns), ms(finding.high_ns)
     change = f"{ms(finding.step.change_ns):+.1f} ms a step, between {low:+.1f} and {high:+.1f}"
     return [("change", change), *([("to decide", finding.to_decide)] if finding.to_decide else [])]

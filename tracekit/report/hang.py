@@ -1,6 +1,6 @@
 """`tracekit hang` as text and as JSON (contract `tracekit.hang/1`), from one finding.
 
-The verdict stands in the first line; then come the culprits, each with the call and its stack, and then the doubts.
+The verdict is the first line; then come the culprits, each with the call and its stack, and then the doubts.
 """
 
 from collections import defaultdict
@@ -148,7 +148,7 @@ def hang_text(finding: HangFinding, *, verbose: bool = False) -> str:
 
 
 def _open(finding: HangFinding) -> list[str]:
-    """Return who may be the culprit of an open answer, and what would tell, where the reason does not say so."""
+    """Return the candidates of an open answer, and what would decide between them if the reason does not say so."""
     lines = [some_ranks("  candidates: ranks ", finding.candidates)] if finding.candidates else []
     if finding.to_decide and finding.to_decide not in finding.reason:
         lines.append(f"  to decide: {finding.to_decide}")
@@ -180,7 +180,7 @@ def _culprits_line(same: Sequence[Culprit]) -> str:
 
 
 def _sides(finding: HangFinding) -> list[str]:
-    """Return the calls in dispute: the ranks of each version, the call, and the frame that tells it apart."""
+    """Return the calls in dispute: the ranks of each version, the call, and the frame that differs."""
     lines: list[str] = []
     for title, sides in calls_shown(finding):
         lines.append(f"  {title}:")

@@ -53,7 +53,7 @@ def indented_markdown(text: str) -> str:
 
 
 def fenced_markdown(text: str) -> str:
-    """Markdown of lines of text: the first in bold, the others as they stand in one fenced block."""
+    """Return lines of text as Markdown: the first in bold, the others unchanged in one fenced block."""
     first, *others = text.splitlines()
     shown, room = [], MARKDOWN_CHARACTERS
     for number, line in enumerate(map(_cut, others)):
@@ -66,7 +66,7 @@ def fenced_markdown(text: str) -> str:
 
 
 def escaped(text: str) -> str:
-    """Text that Markdown shows as it stands: no emphasis, no HTML, no link, no mention; cut where it is very long."""
+    """Return text that Markdown shows unchanged: no emphasis, HTML, link or mention; cut if it is very long."""
     shown = _SPECIAL.sub(r"\\\1", _cut(" ".join(text.split())))
     return _LINKED.sub(lambda begin: begin[0] + _UNSEEN, shown)
 

@@ -1,6 +1,6 @@
 """A finding as a trace of Perfetto: what was concluded, and the evidence beside it on aligned clocks.
 
-One track tells the finding, one each of its suspects, one the step that is shown; each rank shown has a track for each
+One track shows the finding, one each of its suspects, one the step that is shown; each rank shown has a track for each
 kind of time. Arrows go from the longest wait of a rank to the suspect, at the moment when the wait ends.
 """
 
@@ -43,7 +43,7 @@ def slowrank_trace(finding: SlowRankFinding, picture: SlowRankPicture) -> bytes:
 
 
 def _suspects(trace: "_Trace", finding: SlowRankFinding, lasts: int) -> None:
-    """Add a track for each suspect, or candidate of an open answer, the costliest first; it tells of those left out."""
+    """Add a track for each suspect, or candidate of an open answer, the costliest first, and name those left out."""
     named, role = finding.suspects or finding.candidates, "suspect" if finding.suspects else "candidate"
     left = len(named) - PERFETTO_SUSPECTS
     more = f", {left} more in the JSON" if left > 0 else ""
@@ -64,7 +64,7 @@ def _evidence(suspect: Suspect) -> dict[str, object]:
 
 
 def _step(trace: "_Trace", finding: SlowRankFinding, shown: Timeline, lasts: int) -> None:
-    """Add the step that is shown: its window, its ranks, and who waited for whom."""
+    """Add the step that is shown: its window, its ranks, and which rank waited for which."""
     linked = "clocks linked" if shown.told_apart else "clocks not linked: places of ranks are not comparable"
     trace.track(_WINDOW, "evidence window")
     trace.slice(_WINDOW, f"step {shown.step}", 0, lasts, {"clocks": linked, "gaps_closed_ms": shown.least})

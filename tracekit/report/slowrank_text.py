@@ -109,7 +109,7 @@ def _saved(finding: SlowRankFinding) -> float:
 
 
 def _others_cured(finding: SlowRankFinding) -> bool:
-    """Whether `what_if` cures more than the suspects of an imbalance: everybody, as of an operation table."""
+    """Whether `what_if` cures more than the suspects of an imbalance: all ranks, as for an operation table."""
     named = finding.verdict == "imbalance" and finding.suspects
     return bool(named) and finding.suspects[0].lost_ms_per_step < MOSTLY_THEIRS * _saved(finding)
 

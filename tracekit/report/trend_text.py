@@ -74,7 +74,7 @@ def _point(at_ns: int, step_ns: float, ranks: int) -> str:
 
 
 def _rank_lines(finding: TrendFinding, *, verbose: bool) -> list[Line]:
-    """Ranks that get slower than their peers, and those that change by what the step would feel."""
+    """Return lines of ranks that get slower than their peers, and of ranks with a change that the step would feel."""
     felt = CHANGES_SHOWN * finding.step.level_ns
     ranks = [
         r for r in finding.by_rank if verbose or r.slower or (_proven(r.trend) and r.trend.rise_ns >= felt)

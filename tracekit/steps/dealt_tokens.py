@@ -1,8 +1,8 @@
 """How much of each rank's work follows the tokens that all-to-alls dealt to its experts.
 
 The router sends tokens where the data wants them, so the work between one all-to-all and the next follows the number of
-elements that the rank received. No rank is at fault for that, even if the same expert is chosen often. If sizes were not
-recorded, uneven work behind every second all-to-all looks like it.
+elements that the rank received. No rank is at fault for that, even if the same expert is chosen often. If sizes were
+not recorded, uneven work behind every second all-to-all looks like it.
 """
 
 from collections import Counter

@@ -30,8 +30,8 @@ def longer_kernels(mine: StepKernels, peers: Sequence[StepKernels], column: int)
     Usual is the longer one of two medians of the kernel at the same place (the k-th one of its name): that of `peers`,
     which do the same work, in the same step, and that of the rank's own other steps. Only names that run equally often
     in all these are compared, because else it is unknown which kernels do the same; of a step that all have cut short,
-    the kernels that all recorded. A kernel that shares the device with communication for more of its time than usual may
-    be longer for that reason, and does not count as longer.
+    the kernels that all recorded. A kernel that shares the device with communication for more of its time than usual
+    may be longer for that reason, and does not count as longer.
     """
     took, usual = [np.zeros((0, 2))], [np.zeros((0, 2))]
     for name in np.unique(mine.name.astype(str)).tolist():

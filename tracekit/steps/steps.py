@@ -86,9 +86,9 @@ def whole_steps(
 
 
 def _whole(ops: Operations, step: npt.NDArray[np.int32], numbers: Sequence[int]) -> npt.NDArray[np.bool_]:
-    """Whether each rank (row) has each step (column) whole.
+    """Return whether each rank (row) has each step (column) whole.
 
-    Operations that lost their group may be those that it lacks, if it has as many of all as in its other steps. Where
+    Operations without their group may be the ones that it lacks, if it has as many of all as in its other steps. If
     members of a channel disagree about a step, it was cut, and maybe on all of them: then the fullest step gives the
     number of its operations.
     """

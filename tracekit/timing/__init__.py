@@ -1,1 +1,1 @@
-"""How long ranks waited, moved data and stood still: what is measured of a run before anything is judged."""
+"""Measures how long ranks waited, moved data and idled, before anything is judged."""

@@ -1,10 +1,10 @@
-"""Which sends go to a buffer (eager) and so wait for nobody, and which wait for their receiver (rendezvous).
+"""Tells sends that go to a buffer (eager) and so wait for no rank from those that wait for their receiver (rendezvous).
 
 It follows from a message's size, and from times: a send that ended before its receive was posted did not wait for it.
 NCCL buffers up to 16 KiB for each channel in any case, and between 1 and 4 MiB for each channel by transport; a kernel
 has no more channels than its grid. One job may have messages of both kinds, so each size is decided by itself, and each
 pair of ranks where it shows otherwise.
-Other libraries have other sizes, so that only times tell.
+Other libraries have other sizes, so only times show it.
 """
 
 import re
@@ -97,7 +97,7 @@ def buffered_sends(ops: Operations, clocks: Clocks) -> Buffered:
 
 
 def _most_buffered(ops: Operations, messages: _Messages) -> I64:
-    """Bytes that the buffer of each message may hold: by the smaller grid of its kernels, where one tells."""
+    """Return the bytes that the buffer of each message may hold: by the smaller grid of its kernels, if recorded."""
     parts = [np.full(len(r.start), -1) if r.grid is None else r.grid for r in ops.per_rank.values()]
     grid = np.concatenate([np.zeros(0, np.int64), *parts])
     known = NEVER_BUFFERED_BYTES // BUFFER_BYTES_A_CHANNEL
@@ -145,9 +145,9 @@ def _messages(ops: Operations, clocks: Clocks) -> _Messages:
 
 
 def _ended_alone(ops: Operations, send: I64, receive: I64, end: I64) -> Mask:
-    """Whether of all messages of each send's kernel one alone has another end that ends when the kernel does.
+    """Return whether only one message of each send's kernel has a peer operation that ends when the kernel does.
 
-    `end` is on a common clock, ns. A kernel of which a message was seen on one rank only may have waited for that one.
+    `end` is on a common clock, ns. If one rank alone recorded a message of the kernel, it may have waited for that one.
     """
     mine, other = np.concatenate([send, receive]), np.concatenate([receive, send])
     near = np.abs(end[mine] - end[other]) <= HELD_END_SHARE * (ops.end - ops.start)[mine]

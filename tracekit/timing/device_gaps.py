@@ -1,4 +1,4 @@
-"""Why a rank stood still although no communication held it up: its host was late, or the device idled by itself."""
+"""Explains why a device idled although no communication delayed it: its host was late, or it idled by itself."""
 
 from dataclasses import dataclass
 
@@ -17,7 +17,7 @@ _DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")
 
 @dataclass(frozen=True)
 class Gaps:
-    """Time in which a rank neither computed nor stood still for communication; each disjoint and sorted, ns."""
+    """Time in which a rank neither computed nor waited for communication; each disjoint and sorted, ns."""
 
     host: (
         Intervals  # the device waited for the launch of what ran next; on a CPU trace, outside every operator

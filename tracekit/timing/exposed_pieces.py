@@ -1,4 +1,4 @@
-"""For which operation a rank stood still at each moment: exposed communication, cut so that nothing counts twice."""
+"""Assigns each moment of exposed communication to the one operation that delayed the rank; nothing counts twice."""
 
 from dataclasses import dataclass
 
@@ -21,8 +21,8 @@ class Pieces:
 def exposed_pieces(ops: Operations, waits: Waits, rank: int) -> Pieces:
     """The pieces of `rank`; together they are all its exposed communication. KeyError where the run lacks the rank.
 
-    Where several operations held it up at once, the moment belongs to the one that ended last, because compute waited
-    for that one in any case; of messages that ended together, to the one whose peer came last.
+    If several operations delayed it at once, the moment belongs to the one that ended last, because compute waited for
+    that one in any case; if messages ended together, to the one with the peer that came last.
     """
     where = ops.of(rank)
     end = ops.progress[rank].resumed

@@ -88,7 +88,7 @@ class Measured:
     def shape_of(self, channel: Channel) -> tuple[object, ...]:
         """The axes of a channel; for part of an axis, as shards and replicas are, the axes with the members' offsets.
 
-        Channels of one shape connect ranks that stand in the same way to each other. Empty where ranks are unknown.
+        Channels of one shape connect ranks with the same relation on the mesh. Empty if ranks are unknown.
         """
         axes = self.axes_of(channel)
         at = [self.mesh.coordinates.get(m) for m in channel.members]
@@ -152,7 +152,7 @@ def _with_late_start(ops: Operations, steps: Steps, clocks: Clocks) -> Steps:
 
 
 def of_one_rank(run: Run, error: InputError) -> InputError:
-    """Return `error`, behind the sentence that one rank has nobody to be compared with, where only one was read."""
+    """Return `error`; if only one rank was read, behind the sentence that it cannot be compared with another."""
     if len(run.ranks) > 1:
         return error
     if run.world_size == 1:

@@ -1,4 +1,4 @@
-"""For every matched operation: who came last, how long the others waited, and how long the transfer took.
+"""Measures for every matched operation which rank came last, how long the others waited, and the transfer.
 
 Members of a collective leave together, so durations alone tell the order of arrival and no common clock is needed.
 A receive waits for its sender and a rendezvous send for its receiver; their begins are compared on aligned clocks.
@@ -23,7 +23,7 @@ from tracekit.timing.buffered_sends import Mask, linked, members_of_kernel
 class Waits:
     """Waits by operation (as in Operations), transfers by instance; ns.
 
-    Rooted operations wait for nobody here: a root may leave early, so their durations tell no order.
+    Rooted operations have no wait here: a root may leave early, so their durations do not show the order of arrival.
     """
 
     wait: I64  # per operation: until the last member arrived; 0 for the last one and where unmatched
@@ -69,7 +69,7 @@ def measure_waits(ops: Operations, clocks: Clocks, *, eager: Mask) -> Waits:
 
 
 def _measure_messages(ops: Operations, clocks: Clocks, waits: Waits, *, eager: Mask) -> None:
-    """Overwrites in `waits` what durations alone cannot tell of sends and receives."""
+    """Overwrite in `waits` what durations alone do not show for sends and receives."""
     send, receive = message_ends(ops)
     if not len(send):
         return
@@ -129,9 +129,9 @@ def _batched(ops: Operations) -> npt.NDArray[np.bool_]:
 
 
 def _share_in_batches(ops: Operations, waits: Waits, messages: I64) -> None:
-    """Sets in `waits` how long the kernels of `messages` were held up: until the last peer of any member had come.
+    """Set in `waits` how long the kernels of `messages` were delayed: until the last peer of any member had come.
 
-    In a batch the member whose peer came last carries the wait, so that sums count it once.
+    In a batch the member with the last peer carries the wait, so that sums count it once.
     """
     longest = np.zeros(int(ops.kernel.max(initial=-1)) + 1, np.int64)
     np.maximum.at(longest, ops.kernel[messages], waits.wait[messages])

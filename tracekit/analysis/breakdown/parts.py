@@ -92,7 +92,7 @@ def shares_of(total: TimeParts, ranks: Sequence[TimeParts], count: int) -> tuple
 
 
 def named(parts: TimeParts) -> dict[str, int]:
-    """The parts by name, in the order in which they are told."""
+    """The parts by name, in the order of the answer."""
     kinds = {
         f"{e.axis} {kind}": ns
         for e in parts.exposed
@@ -120,7 +120,7 @@ def _within(spans: Intervals, windows: Intervals) -> I64:
 
 
 def _held_up(case: Case, rank: int, told: Mask) -> dict[tuple[str, int], Intervals]:
-    """When the rank stood still for communication, by axis and by what it stood still for; disjoint, ns."""
+    """Return when the rank waited for communication, by axis and by what it waited for; disjoint, ns."""
     ops = case.ops
     pieces = exposed_pieces(ops, case.waits, rank)
     axis, known = case.axis[pieces.row].astype(str), told[pieces.row]
@@ -138,6 +138,6 @@ def _held_up(case: Case, rank: int, told: Mask) -> dict[tuple[str, int], Interva
 
 
 def _place(case: Case, axis: str) -> tuple[int, str]:
-    """Where an axis stands in a list: single axes as the mesh has them, then planes, then what is none."""
+    """Return the place of an axis in a list: single axes as the mesh has them, then planes, then what is neither."""
     order = [*case.mesh.order]
     return (order.index(axis) if axis in order else len(order) + (axis in {"other", "unknown"}), axis)

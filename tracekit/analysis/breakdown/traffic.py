@@ -85,7 +85,7 @@ def calls_of(case: Case) -> Calls:
 
 
 def traffic_of(case: Case, calls: Calls) -> tuple[Traffic, ...]:
-    """One row for each kind of `calls`, those for which compute stood still longest first."""
+    """Return one row for each kind of `calls`; the kinds that compute waited longest for come first."""
     rows = [_row(case, *key, mine) for key, mine in calls.kinds().items()]
     return tuple(sorted(rows, key=lambda t: (-t.exposed_ns, -t.moved_bytes, t.axis, t.op, t.members)))
 

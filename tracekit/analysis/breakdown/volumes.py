@@ -2,7 +2,7 @@
 
 Sources: ring all-reduce 2Φ(N−1)/N and ZeRO 3Φ (Rajbhandari et al., "ZeRO", section 7); tensor parallelism by two
 all-reduces a layer in each direction and the vocabulary-parallel loss (Shoeybi et al., "Megatron-LM", section 3).
-Φ is taken from the recording itself: formulas tell which scheme moves that much, not whether the model is right.
+Φ is taken from the recording itself: formulas show which scheme moves that much, not whether the model is right.
 """
 
 from typing import Final
@@ -63,7 +63,7 @@ def _gradients(axis: str, calls: Calls) -> list[Volume]:
 
 
 def _activations(axis: str, calls: Calls) -> list[Volume]:
-    """What tensor parallelism moves: Φ is the size of which most elements are moved."""
+    """Return what tensor parallelism moves: Φ is the size of message that moves most elements in sum."""
     sizes, code = np.unique(calls.elements, return_inverse=True)
     phi = int(sizes[np.argmax(np.bincount(code, calls.elements * calls.factor))])
     if phi < 1:

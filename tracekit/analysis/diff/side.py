@@ -48,7 +48,7 @@ class Side:
         return self._by_step(lambda parts: parts.get(name, 0), ranks)
 
     def own(self, rank: int) -> F64:
-        """How long the rank worked in each step and stood still for itself, shape (steps,), ns."""
+        """Return how long the rank worked in each step or idled by itself, shape (steps,), ns."""
         return self._by_step(lambda parts: sum(parts[p] for p in ("compute", "host", "idle")), [rank])
 
     def _by_step(self, value: Callable[[dict[str, int]], int], ranks: Sequence[int]) -> F64:

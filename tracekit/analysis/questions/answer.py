@@ -1,7 +1,7 @@
 """What the step would take if something were typical: from an ingested run to a finding.
 
-The run is opened as `slowrank` opens it. An engine prices fixes with the model of its steps: `table_engine` where an
-operation table tells all dependencies, else `step_engine`.
+The run is opened as `slowrank` opens it. An engine prices fixes with the model of its steps: `table_engine` if an
+operation table has all dependencies, else `step_engine`.
 """
 
 from collections.abc import Callable, Sequence
@@ -35,8 +35,8 @@ def answer(
 ) -> WhatIfFinding:
     """The step with each `fix` (`rank=5`, `stage=3`, `axis=tp`, `op=all_gather`) and with all together, ms.
 
-    Without a fix the standard questions are answered: everybody, the worst ranks, each axis and each stage typical.
-    `mesh`, `order`, `steps` and `progress` are as for `tracekit.slowrank`. Raises UsageError where a fix names
+    Without a fix the standard questions are answered: all ranks, the worst ranks, each axis and each stage typical.
+    `mesh`, `order`, `steps` and `progress` are as for `tracekit.slowrank`. Raises UsageError if a fix names
     nothing in the run, or mesh, order or job contradict it; MeshError and InputError as `tracekit.slowrank` does.
     """
     fixes = parse_fixes(fix)
@@ -58,7 +58,7 @@ def answer(
 
 
 def _check(engine: Engine, fix: Fix) -> None:
-    """Raise UsageError where `fix` names nothing in the run, or nothing tells what is typical of it."""
+    """Raise UsageError if `fix` names nothing in the run, or nothing shows what is typical of it."""
     known = engine.known(fix.key)
     if fix.value not in known:
         told = f"this run has {fix.key} {listed(known)}" if known else f"this run has no {fix.key}"

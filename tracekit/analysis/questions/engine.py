@@ -11,7 +11,7 @@ from tracekit.analysis.questions.fixes import Fix
 class Saved:
     """What a step would save, ns; negative where typical is longer than recorded.
 
-    likely: operations whose wait is unknown take what is usual of their message, where others tell that. low: they keep
+    likely: operations with an unknown wait take what is usual of their message, if others show that. low: they keep
     their recorded length. high: they may shrink to the shortest of their message.
     """
 
@@ -25,7 +25,7 @@ class Engine(Protocol):
 
     @property
     def base_ns(self) -> float:
-        """The recorded step as the model tells it again, ns: what savings are taken from."""
+        """Return the recorded step as the model computes it, ns: savings are subtracted from it."""
 
     def known(self, key: str) -> tuple[str, ...]:
         """The values that `key` can have in this run."""
@@ -37,7 +37,7 @@ class Engine(Protocol):
         """What `fix` changes, as a clause."""
 
     def ranks_of(self, fixes: Sequence[Fix]) -> tuple[int, ...]:
-        """The ranks whose own work `fixes` change."""
+        """Return the ranks whose own work changes with `fixes`."""
 
     def saved(self, fixes: Sequence[Fix]) -> Saved:
         """What all `fixes` together save."""

@@ -9,7 +9,7 @@ from tracekit.errors import UsageError
 KEYS: Final = ("rank", "stage", "axis", "op")
 """What can be made typical: one rank, one pipeline stage, all transfers of an axis, all operations of a type."""
 NUMBERED: Final = ("rank", "stage")
-"""Keys whose values are numbers."""
+"""Keys with numbers as values."""
 
 
 @dataclass(frozen=True)

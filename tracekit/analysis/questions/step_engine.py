@@ -41,7 +41,7 @@ class StepEngine:
 
     @property
     def base_ns(self) -> float:
-        """The recorded step as the model tells it again, ns."""
+        """Return the recorded step as the model computes it, ns."""
         return self.model.recorded_ns
 
     def known(self, key: str) -> tuple[str, ...]:
@@ -77,7 +77,7 @@ class StepEngine:
         return _MEANINGS[fix.key].format(fix.value)
 
     def ranks_of(self, fixes: Sequence[Fix]) -> tuple[int, ...]:
-        """The ranks whose own work `fixes` change."""
+        """Return the ranks with own work that `fixes` change."""
         rows = {
             *self._ranks(fixes).tolist(),
             *(r for s in self._stages(fixes) for r in self.case.stages[s].tolist()),

@@ -46,7 +46,7 @@ class TableEngine:
 
     @property
     def base_ns(self) -> float:
-        """The recorded step as the model tells it again, ns."""
+        """Return the recorded step as the model computes it, ns."""
         return self.model.recorded_ns
 
     def known(self, key: str) -> tuple[str, ...]:
@@ -70,7 +70,7 @@ class TableEngine:
         return _MEANINGS[fix.key].format(fix.value)
 
     def ranks_of(self, fixes: Sequence[Fix]) -> tuple[int, ...]:
-        """The ranks whose own work `fixes` change."""
+        """Return the ranks with own work that `fixes` change."""
         mine = self._fixed([fix for fix in fixes if fix.key in ("rank", "stage")])
         return tuple(sorted(set(self._rank[mine].tolist())))
 

@@ -17,7 +17,7 @@ Mask = npt.NDArray[np.bool_]
 class Transfers:
     """The matched operations of a case as transfers; all arrays have one entry an instance.
 
-    late: by how much the transfer is longer than the median of the same message, ns; 0 where it is not or unknown.
+    late: excess of the transfer over the median of the same message, ns; 0 if it is not longer, or unknown.
     """
 
     late: F64

@@ -63,7 +63,7 @@ def _opened(
     steps: Sequence[StepRange] | None,
     progress: Callable[[int, int], None] | None,
 ) -> Opened:
-    """The windows of `run` as series; those that cannot be analysed, or have another mesh than most, are told."""
+    """Return the windows of `run` as series, and which cannot be analysed or have another mesh than most."""
     windows = windows_of(run)
     if not windows:
         side = side_of(run, mesh, order, steps, progress)

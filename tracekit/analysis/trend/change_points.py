@@ -1,8 +1,8 @@
-"""Where a series changes its level at once: cumulative sums of ranks, beside those of random orders.
+"""Finds where a series changes its level at once: cumulative sums of ranks, compared with random orders.
 
 With R the ranks of n values, U(k) = 2 ΣR(1…k) − k(n+1) stays near zero where the order is random (Pettitt, A
 non-parametric approach to the change-point problem, 1979). Over its standard deviation √(k(n−k)(n+1)/3), its largest
-value tells one change, also near an end; its range tells a change that goes back. Both are asked, and count twice.
+value shows one change, also near an end; its range shows a change that goes back. Both are tested, and count twice.
 """
 
 from functools import lru_cache
@@ -21,7 +21,7 @@ _ASKED = 2
 
 
 def cuts_of(values: F64, least: float) -> tuple[int, ...]:
-    """The first places of new levels, without those that differ from the one before by less than `least`.
+    """Return the first places of new levels, if they differ from the level before by `least` or more.
 
     It splits where the sums are extreme, and goes on within the parts as long as they are unlikely to be random.
     """
@@ -166,7 +166,7 @@ def _kept(values: F64, cuts: list[int], least: float) -> tuple[int, ...]:
 
 
 def _wide(values: F64, cuts: list[int], least: float) -> list[int]:
-    """`cuts` whose levels are long enough and differ by `least`: the smallest step goes first."""
+    """Return the `cuts` with levels that are long enough and differ by `least`: the smallest step is dropped first."""
     while cuts:
         short = [min(len(a), len(b)) < LEAST_SEGMENT for a, b in pairwise(np.split(values, cuts))]
         steps = np.abs(np.diff(levels(values, tuple(cuts))))

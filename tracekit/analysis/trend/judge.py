@@ -1,4 +1,4 @@
-"""One series judged: whether it drifts or changes at once, which of the two describes it, and by how much."""
+"""Judges one series: whether it drifts or changes at once, which of the two describes it, and by what amount."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ from tracekit.thresholds.trend import LEAST_POINTS, LEVEL, STAIRS_BETTER
 class Judged:
     """A series as it is judged: known values with their times, both shapes that may describe it, and their chances.
 
-    places: of the values among all points, numbers: of these points. least: by how much levels must differ, ns. Chances
+    places: of the values among all points, numbers: of these points. least: least difference of levels, ns. Chances
     are of this one alone.
     """
 
@@ -41,7 +41,7 @@ class Judged:
 
     @property
     def drift(self) -> float:
-        """By how much the line changes over all the times, ns."""
+        """Return the change of the line over all the times, ns."""
         return self.line.slope * float(np.ptp(self.times))
 
     def misses(self, shape: Shape) -> float:
@@ -77,7 +77,7 @@ def trends(names: Sequence[str], series: Sequence[Judged], others: Sequence[floa
 
 
 def _trend(name: str, s: Judged, p_drift: float | None, p_change: float | None) -> Trend:
-    """The trend of one series whose chances account for all that were judged with it."""
+    """Return the trend of one series; its chances account for all series that were judged with it."""
     shape = _shape(s, p_drift, p_change)
     heights = levels(s.values, s.cuts) if shape == "change" else [0.0, s.drift if shape == "drift" else 0.0]
     span = float(np.ptp(s.times))

@@ -29,7 +29,7 @@ class Line:
 
 
 def line_of(times: F64, values: F64) -> Line:
-    """The line whose slope is the median over all pairs (Theil 1950, Sen 1968), with Sen's interval of it.
+    """Return the line with the median slope over all pairs (Theil 1950, Sen 1968), with Sen's interval of it.
 
     The interval counts how often pairs rise and fall by chance (Kendall), and widens as windows resemble the next.
     """

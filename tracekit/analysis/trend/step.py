@@ -26,7 +26,7 @@ from tracekit.units import NS_PER_DAY, NS_PER_HOUR
 class StepTrend:
     """The trend of the step and its parts, and its swing: None where it was not looked for, for the reason `unasked`.
 
-    hidden_ns: by how much the levels differ that fit best, proven or not; what is below is no change.
+    hidden_ns: difference of the levels that fit best, proven or not; a smaller difference is not a change.
     """
 
     trend: Trend
@@ -66,7 +66,7 @@ def _hidden(step: Judged) -> float:
 
 
 def _unasked(times: F64) -> str:
-    """Why no daily swing can be told; empty where it can."""
+    """Return why no daily swing can be looked for; empty if it can."""
     hours = float(np.ptp(times)) / NS_PER_HOUR
     if np.ptp(times) < DAYS * NS_PER_DAY:
         recorded = f"{hours:.3g} h are" if hours >= 1 else "less than an hour is"
@@ -83,7 +83,7 @@ def _unasked(times: F64) -> str:
 
 
 def _swing(times: F64, values: F64, least: float) -> tuple[float, Swing, F64]:
-    """(the chance of so large a wave of a day beside the drift, the wave as it is told, its value at each time).
+    """Return (the chance of so large a wave of a day beside the drift, the wave as reported, its value at each time).
 
     It is proven as one of the three tests of the step.
     """

@@ -16,7 +16,7 @@ from tracekit.units import ms
 
 @dataclass(frozen=True)
 class Answer:
-    """The verdict, and what stands beside it."""
+    """The verdict, its reason, what would decide it if it is open, and notes."""
 
     verdict: TrendVerdict
     reason: str
@@ -84,7 +84,7 @@ def _share(ns: float, t: Trend) -> str:
 
 
 def _notes(unit: TrendUnit, series: Series, step: StepTrend, ranks: Sequence[RankTrend]) -> Iterator[str]:
-    """What the answer rests on, and what could not be told."""
+    """Yield what the answer rests on, and what could not be found out."""
     if step.unasked:
         yield step.unasked
     if unit == "step":
