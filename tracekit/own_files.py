@@ -28,7 +28,7 @@ _RUN_FILES: Final = {
 """Names of files in each folder of a run folder."""
 
 _INNER: Final = re.compile(r"(\.without-faults-\w+/|\.?replay(-\w+/run)?/)?((exact|error)/)?")
-"""Runs within a run folder: the baseline of a lag, and replays with their captures; also those that a kill left."""
+"""Runs within a run folder: the baseline of a lag, and replays with their captures; also what a kill left."""
 _TEMPORARY: Final = re.compile(r"\.(.+)\.tmp")
 
 

@@ -184,7 +184,7 @@ def deaths(
 def _answers(
     workers: list[_Worker], chunks: list[list[int]], limits: Limits, killed: set[int]
 ) -> Iterator[tuple[int, Any]]:
-    """Yield the results that are ready; give workers more to do, and remove those that end or have died.
+    """Yield the results that are ready; give workers more to do, and remove workers that end or have died.
 
     killed: tasks that lost a worker to a kill from outside once, which proves nothing about the file; a second time
     does.

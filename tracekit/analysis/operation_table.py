@@ -22,12 +22,12 @@ def operations(
     steps: Sequence[StepRange] | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> pa.Table:
-    """The communication of all ranks as an Arrow table, one row an operation, rank by rank in order of start.
+    """Return the communication of all ranks as an Arrow table, one row an operation, by rank and in order of start.
 
     `rank`; `step`, null outside every step; `analysed`, whether that step is one that answers rest on; `axis`, as `tp`
-    or `cp_dp`; `op`; `start_ns`, `end_ns` on the rank's own clock; `exposed_ns`, for which compute stood still;
-    `wait_ns`, until the last member came, null where the traces do not tell; `instance`, equal on all members of one
-    communication, null where no partner was found; `elements`, null where unknown. Numbers share the memory of the
+    or `cp_dp`; `op`; `start_ns`, `end_ns` on the rank's own clock; `exposed_ns`, for which compute waited;
+    `wait_ns`, until the last member came, null if the traces do not show it; `instance`, equal on all members of one
+    communication, null if no partner was found; `elements`, null if unknown. Numbers share the memory of the
     analysis; `to_pandas()` copies. `mesh`, `order`, `steps`, `progress` are as for `tracekit.slowrank`.
 
     Raises UsageError, MeshError and InputError as `tracekit.breakdown` does.

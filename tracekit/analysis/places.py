@@ -1,4 +1,4 @@
-"""The mesh of a run, and the process groups that tell it: from an ingested run to a finding."""
+"""The mesh of a run, and the process groups that show it: from an ingested run to a finding."""
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
@@ -46,7 +46,7 @@ def places(
 
 
 def _depths(axes: Sequence[str], order: Sequence[str]) -> tuple[int, ...]:
-    """How many axes, and where they stand in the order: single axes come first, the inner ones before the outer."""
+    """Return the number of axes, and their places in the order: single axes first, the inner ones before the outer."""
     return (len(axes), *(order.index(axis) for axis in axes))
 
 

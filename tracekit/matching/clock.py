@@ -199,7 +199,7 @@ def _agreeing(ends: I64, took: I64) -> npt.NDArray[np.bool_]:
 def common_collectives(ops: Operations) -> I64:
     """Operations of neighbouring members of the same collective, shape (pairs, 2), the lower rank first.
 
-    Exchanges whose kernels were found to end together count as well.
+    Exchanges count as well if their kernels were found to end together.
     """
     p2p = np.array([c.p2p for c in ops.channels] or [False])
     counts = ~p2p[np.maximum(ops.channel, 0)] | ops.among(("send_recv",))

@@ -39,7 +39,7 @@ def instance_keys(
 
 
 def _with_occurrence(keys: I64) -> I64:
-    """`keys` made unique: equal ones (coalesced calls share a sequence number) are told apart by their order."""
+    """Return `keys` made unique by order, because coalesced calls share a sequence number."""
     return keys * _COALESCED + np.minimum(_occurrence(keys), _COALESCED - 1)
 
 
@@ -59,7 +59,7 @@ _BEFORE, _AFTER = 2**30, 2**31  # where operations outside steps stand among the
 
 
 def _by_step(sides: Sequence[I64], step: npt.NDArray[np.int32]) -> list[I64]:
-    """Keys by step and ordinal within the step; a side whose first step is cut short is aligned at that step's end.
+    """Return keys by step and ordinal within the step; a side with a first step cut short is aligned at its end.
 
     Operations outside steps count from the end of the step before them, or back from the first step.
     """
@@ -100,7 +100,7 @@ def _outside(labels: I64) -> I64:
 def _aligned(sides: Sequence[I64], end: I64, token: npt.NDArray[np.object_]) -> list[I64]:
     """Ordinals of each side, shifted so that kinds agree and ends differ by a constant.
 
-    Members of a collective end together, so the right shift is the one whose end differences vary least.
+    Members of a collective end together, so the right shift is the one with end differences that vary least.
     """
     reference = max(range(len(sides)), key=lambda i: len(sides[i]))
     keys = []

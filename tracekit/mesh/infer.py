@@ -69,7 +69,7 @@ def _world_dim(uses: Sequence[GroupUse], ranks: tuple[int, ...]) -> str | None:
 def _described(axes: list[Family], uses: Sequence[GroupUse], ranks: tuple[int, ...]) -> list[Family]:
     """Return `axes`; those without a description get the only one that a group of all ranks leaves them.
 
-    In a job whose data and context parallel group holds all ranks there is no other axis.
+    If the data and context parallel group of a job holds all ranks, there is no other axis.
     """
     told = {d for u in uses if u.ranks == ranks for d in hinted_dims(u.descs)}
     left = told - {d for axis in axes if len(axis.hints) == 1 for d in axis.hints}

@@ -25,9 +25,9 @@ _OPTIMIZER_SPAN: Final = re.compile(r"^Optimizer\.step#")
 
 @dataclass(frozen=True)
 class KernelOrder:
-    """Kernels of one stream in order, one entry a kernel, without those that were launched before their window.
+    """Kernels of one stream in order, one entry a kernel, without kernels that were launched before their window.
 
-    Times in ns. On a recording without kernels these are its communication operations.
+    Times in ns. On a recording without kernels the entries are its communication operations.
     """
 
     names: tuple[str, ...]  # distinct ones

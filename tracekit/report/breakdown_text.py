@@ -85,7 +85,7 @@ def _rank(rank: RankBreakdown) -> str:
 
 
 def _traffic_lines(finding: BreakdownFinding, *, verbose: bool) -> list[Line]:
-    """Return a line for each kind of communication; unless `verbose`, for those that compute waited longest for."""
+    """Return a line for each kind of communication; unless `verbose`, only the kinds with the longest exposed time."""
     shown = finding.traffic[: None if verbose else ROWS_SHOWN]
     head = f"{'':14}{'calls':>7}{'moved':>10}{'exposed':>11}{'alg.':>8}{'bus GB/s':>9}"
     return [("axis", head), *((plain(t.axis), _traffic(t)) for t in shown)] if shown else []

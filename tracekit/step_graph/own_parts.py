@@ -55,8 +55,9 @@ def parts_of(
     Steps are cut at the operations of the busiest channel and at all messages, or at the former only. Across other
     channels the order differs from rank to rank if one of them runs behind compute; operations that the rank waited for
     throughout keep their order, and cut the finest parts. The messages of a pipeline follow its schedule, which a
-    stage's ranks share. `rows` are the rank's operations, `labels` their steps, and `ready` the own time from which each
-    operation of the run could start: behind a late rank its peers' operations queue, and start later in their work.
+    stage's ranks share. `rows` are the rank's operations, `labels` their steps, and `ready` the own time from which
+    each operation of the run could start: behind a late rank its peers' operations queue, and start later in their
+    work.
     """
     turn = _turn(ops, rows)
     rows, labels = rows[turn], labels[turn]

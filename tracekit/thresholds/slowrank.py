@@ -1,4 +1,4 @@
-"""Who is named as slow, and who is not."""
+"""Bounds of which ranks `slowrank` names as slow, and which it does not."""
 
 from typing import Final
 
@@ -12,13 +12,13 @@ CALLS_OF_PIPELINE: Final = 4
 """Messages for each collective that a job of one pipeline has at the least: two a micro-batch beside a norm a step."""
 
 SIZES_TOLD: Final = 0.8
-"""Share of operations that must tell their size, so that sizes are compared and not counts."""
+"""Share of operations that must have a size, so that sizes are compared and not counts."""
 
 AXIS_RIVAL: Final = 0.6
 """An axis is the pipeline if no other axis explains more than this share of the messages that it does."""
 
 MIN_LOST_SHARE: Final = 0.02
-"""Below 2 % of the step nobody is named (contract): diurnal clock variation alone moves steps by 1–2 %."""
+"""Below 2 % of the step no rank is named (contract): diurnal clock variation alone moves steps by 1–2 %."""
 
 PRICE_DOUBT: Final = 2.0
 """A price may be this much too low, as far as its cause lasts longer than its peers: of generated jobs at the threshold
@@ -28,7 +28,7 @@ COVERAGE_WHOLE: Final = 0.995
 """Share of exposed communication time from which all of it counts as matched: less than a percent moves no verdict."""
 
 LEAST_MATCHED: Final = 0.1
-"""Matched share of the exposed communication below which nobody is called healthy: hardly any wait was seen."""
+"""Matched share of the exposed communication below which a job is not called healthy: hardly any wait was seen."""
 
 EXPLAINED_ERRORS: Final = 2.0
 """Errors of the step model that a saving loses before it is proven: one for the mean miss, one for the uneven rest."""
@@ -69,7 +69,7 @@ ALSO_SUSPECT: Final = 0.05
 """Share of the step from which a further suspect counts beside any other: once that one is cured it is the worst."""
 
 COLUMN_NOISE_FROM: Final = 5
-"""Ranks from which a group tells how much they vary in one step: of fewer, one slow rank is most of the spread."""
+"""Ranks from which a group shows how much they vary in one step: among fewer, one slow rank is most of the spread."""
 
 STEP_SHARE: Final = 0.3
 """A step counts as slow on a suspect when its excess exceeds this share of its worst step's."""
@@ -103,7 +103,7 @@ THROTTLED_KERNELS: Final = 8
 """Kernels that must be longer for a device to be slow throughout a step: an accident lengthens one or two."""
 
 STAGE_TELLING_PEERS: Final = 3
-"""Ranks a stage from which they tell a long stage from a slow rank: of fewer, all may be slow, or one short of work."""
+"""Least ranks of a stage to distinguish a long stage from a slow rank: fewer may all be slow, or one short of work."""
 
 STAGE_MIN_PEERS: Final = 2
 """Pipeline stages that are compared with each other: at least this many."""
@@ -118,14 +118,14 @@ ANSWER_NS: Final = 50_000
 """An operation posted within this time after another one ended may have waited for it."""
 
 QUEUED_NS: Final = 20_000
-"""An operation that starts within this time of the end of the one before it on its stream stood in the queue."""
+"""An operation that starts within this time of the end of the one before it on its stream was queued."""
 
 UNEVEN_RATIO: Final = 1.4
 """Overdispersion of the work between ranks (variance of blocks over the sum of their parts' variances, 1 where
 delays are independent from kernel to kernel) from which work is unevenly dealt rather than noisy."""
 
 UNEVEN_BLOCKS: Final = 8
-"""Blocks a step whose variance is compared with that of their operations."""
+"""Blocks a step that are compared by their variance with the operations in them."""
 
 DATA_VARIATION: Final = 0.03
 """Least coefficient of variation of attention time between peers that makes an imbalance follow the data."""
@@ -161,25 +161,25 @@ STAGE_GAIN: Final = 1.05
 """A stage must cost this many times as much as its slow rank alone: what both explain alike is the rank's."""
 
 RANKS_SAMPLED: Final = 16
-"""Ranks whose events are read to see whether an imbalance follows the data; reading all would take minutes."""
+"""Ranks to read the events of, to see whether an imbalance follows the data; reading all would take minutes."""
 
 PEERS_SAMPLED: Final = 6
-"""Peers whose events are read to explain a suspect: a median needs few."""
+"""Peers to read the events of, to explain a suspect: a median needs few."""
 
 LINK_RATIO: Final = 1.25
 """A link is slow when its transfers take this much longer than those of its peers for the same message."""
 
 LINK_RATIO_OF_TWO: Final = 1.6
-"""The same where there is one peer only, whose own spread is unknown."""
+"""The same if there is one peer only: its own spread is unknown."""
 
 USUALLY_SLOW: Final = 2.0
-"""Transfers of most channels that take this many times as long as the quickest ones are waits for somebody else."""
+"""Transfers of most channels that take this many times as long as the quickest ones are waits for another rank."""
 
 NETWORKS_RATIO: Final = 20.0
 """A link between nodes takes at most this many times as long as one inside a node by design: 450 against 25 GB/s."""
 
 NODE_RANKS: Final = 16
-"""No node holds more devices: more ranks than that run on several, where nothing tells the nodes."""
+"""No node holds more devices: more ranks than that run on several, if nothing names the nodes."""
 
 LINK_REPEATS: Final = 3
 """Steps from which messages are compared with those at the same place of other steps: a median needs three."""
@@ -245,11 +245,11 @@ UNSEEN_REPLAYED: Final = 1.0
 """Unseen ranks for each recorded one that are replayed as typical: of fewer recorded, most waits would be invented."""
 
 UNSEEN_ERROR: Final = 2.0 * MIN_LOST_SHARE
-"""Share of the step that such a replay may miss: prices lose twice as much, so that it names who costs 10 % or more."""
+"""Share of the step that such a replay may miss: prices lose twice as much, so that it names ranks that cost 10 % or more."""
 
 ODD_STEP: Final = 0.2
-"""Share by which a step is longer than the usual ones, so that it is asked what it did more: less hardly moves a mean
-step, and steps whose documents differ vary by as much."""
+"""Share by which a step is longer than the usual ones, so that its additional work is looked for: less hardly moves a mean
+step, and steps with different documents vary by as much."""
 
 FEWEST_USUAL_STEPS: Final = 2
 """Steps that do the same before another one counts as odd, and must be left without it: one alone is no rule."""
@@ -258,19 +258,19 @@ STEADY_LEVEL: Final = 0.03
 """Share by which a typical rank's kernel may differ from the others' where it follows no data: clocks vary by 1–2 %."""
 
 STEADY_KERNELS: Final = 4
-"""Such kernels a step from which a slow device is told: one or two may be long for a reason of their own."""
+"""Such kernels a step from which a device counts as slow: one or two may be long for a reason of their own."""
 
 STEADY_PEERS: Final = 4
 """Ranks that do the same from which on the others show which kernels follow no data: of three, two agree by chance."""
 
 STEADY_TIMES: Final = 3.0
-"""By how much more than on any other rank, in any step, these kernels must be longer, in every step."""
+"""Times the excess on any other rank, in any step, that these kernels must be longer, in every step."""
 
 MOSTLY_ONE: Final = 0.4
 """Share of an imbalance that one rank may cause: uneven documents gave up to 0.32, hidden culprits 0.49 and more."""
 
 LONGEST_PRICED: Final = 3
-"""Ranks that work longest beyond their peers, of which each is priced alone: who causes most of the loss is there."""
+"""Ranks that work longest beyond their peers; each is priced alone: the cause of most of the loss is among them."""
 
 STOOD_STILL: Final = 0.9
 """Share of an operation without compute beside it, if the rank waits for it at once: a tail of a kernel may overlap."""

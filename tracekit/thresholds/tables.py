@@ -1,4 +1,4 @@
-"""One step, one operation, one message, one group: how they are told in a recording."""
+"""Bounds to recognise a step, an operation, a message and a group in a recording."""
 
 from typing import Final
 
@@ -33,7 +33,7 @@ MOST_DRIFT: Final = 1e-4
 """Clocks of two hosts gain no more on each other than this, ns per ns: crystals are good to some 50 millionths."""
 
 WAITED_ENDS_LEAST: Final = 3
-"""Collectives of two ranks in which one waited for the other, from which these alone tell the clocks."""
+"""Collectives of two ranks in which one waited for the other, from which these alone give the clocks."""
 
 WAITED_ENDS_SPREADS: Final = 3.0
 """A common end belongs to them if it lies within so many of their spreads (10th to 90th percentile)."""
@@ -42,7 +42,7 @@ MOST_BEHIND_MARKS: Final = 0.5
 """More operations than this share of all begin behind the last mark of a step where the host runs steps ahead."""
 
 WIDE_TRIP: Final = 4.0
-"""A pair of ranks whose least round trip is so many times that of the quicker pairs always waited."""
+"""A pair of ranks with a least round trip this many times that of the quicker pairs always waited."""
 
 RESUME_SLACK_NS: Final = 50_000
 """Compute that begins this long before a wait ends resumed after it, on a CPU trace: both times are the host's."""
@@ -63,7 +63,7 @@ MOST_RANKS: Final = 0.5
 """The same where that leaves too few steps as well: with fewer ranks a median of peers means nothing."""
 
 CUT_STEP_SHARE: Final = 0.9
-"""A step was cut if all ranks whose messages name no peer have fewer operations than this share of their fullest one:
+"""A step was cut if all ranks with messages that name no peer have fewer operations than this share of their fullest:
 a reduction now and then is one of tens."""
 
 WHOLE_STEP_SHARE: Final = 0.5
@@ -79,13 +79,13 @@ RESULT_COPY_SHARE: Final = 0.05
 """An operator within this share of a communication span, at its end, belongs to it: Gloo copies its result there."""
 
 EAGER_SPREAD: Final = 3.0
-"""Sends whose 90th percentile stays below this many medians hardly vary: nothing held them up."""
+"""Sends whose 90th percentile stays below this many medians hardly vary: nothing delayed them."""
 
 EAGER_SHARE: Final = 0.5
 """Sends that wait for their receiver vary as receives do; eager ones stay below this share of the receives'."""
 
 LONG_TAIL_PERCENTILE: Final = 90
-"""Percentile that stands for the longest sends and receives; the last tenth may be accidents."""
+"""Percentile used as the longest sends and receives; the last tenth may be accidents."""
 
 HELD_LEAD: Final = 1.5
 """A receive that is posted more than this many copies after its send finds a buffered send ended."""
@@ -97,13 +97,13 @@ HELD_LEAST: Final = 2
 """And at least this many of them: one pair may be an accident."""
 
 PROVEN_EAGER_SHARE: Final = 0.05
-"""Share of the sends that must end before their receive was posted, where none stands alone in its kernel."""
+"""Share of the sends that must end before their receive was posted, if none is alone in its kernel."""
 
 ALWAYS_BUFFERED_BYTES: Final = 1 << 14
-"""Bytes of a message that NCCL buffers in any case: 16 KiB for each channel, of which there is at least one."""
+"""Bytes of a message that NCCL buffers in any case: 16 KiB for each channel, and there is at least one."""
 
 NEVER_BUFFERED_BYTES: Final = 1 << 27
-"""Bytes of a message that NCCL never buffers: 4 MiB for each channel over NVLink, of which there are at most 32."""
+"""Bytes of a message that NCCL never buffers: 4 MiB for each channel over NVLink, and there are at most 32."""
 
 BUFFER_BYTES_A_CHANNEL: Final = 1 << 22
 """Bytes of a message that NCCL buffers at most for each channel: 4 MiB over NVLink, 1 MiB over anything else."""
@@ -156,13 +156,13 @@ CLOCK_RIVAL: Final = 0.8
 """Two clocks are compared only if the second-best difference explains less than this share of the best one's ends."""
 
 MAX_KERNELS_COMPARED: Final = 128
-"""Kernels of a step whose ends are compared all with all to find the difference of two clocks."""
+"""Kernels of a step that are compared by their ends, all with all, to find the difference of two clocks."""
 
 MAX_MESSAGES_ALIGNED: Final = 1024
-"""Messages of a step whose sizes are compared all with all on one channel; a stage sends some tens."""
+"""Messages of a step that are compared by size, all with all, on one channel; a stage sends some tens."""
 
 TIE_NS: Final = 1_000_000
-"""Of two ways to join messages by size, ends that differ by this much more count half as much."""
+"""Between two ways to join messages by size, ends that differ by this much more count half as much."""
 
 LEAST_ENDS: Final = 4
 """Ends of a stream that are compared at the least: two numbers go into the clock's offset and drift."""
@@ -181,16 +181,16 @@ PLACES_COMPARED: Final = 4096
 """Ends of a stream that are compared at the most where each place of the step is: four steps of a thousand places."""
 
 PAIRS_COMPARED: Final = 64
-"""Pairs of members whose ends are compared at a place at the most, spread over all: more make nothing clearer."""
+"""Most pairs of members that are compared by their ends at a place, spread over all: more make nothing clearer."""
 
 LEAST_STEPS_BY_PLACE: Final = 3
-"""Steps from which a place of the step is told by itself: two ends may meet by chance, or by a clock's error."""
+"""Steps from which a place of the step is judged by itself: two ends may meet by chance, or by a clock's error."""
 
 TOLD_SHARE: Final = 0.5
-"""Share of a kind's calls on a stream that tell their group, from which the others lost it: one in ten does."""
+"""Share of a kind's calls on a stream that name their group, from which the others lost it: one in ten does."""
 
 LEAST_BLIND_ENDS: Final = 12
-"""Ends that tell clock and places at the least: a line through the better half of fewer meets some by chance."""
+"""Least ends that give clock and places: a line through the better half of fewer meets some by chance."""
 
 LEAST_IN_ALL_TO_ALL: Final = 3
 """Ranks that leave together at the least before a kernel named after messages is an all-to-all; two may exchange."""
@@ -205,7 +205,7 @@ APART_QUANTILE: Final = 0.75
 """Share of common ends that must agree: in a union of two groups half of the pairs with its first rank are false."""
 
 FAR_LONGER: Final = 10.0
-"""Transfers of most groups that take this many times as long as the quickest one's wait for somebody else."""
+"""Transfers of most groups that take this many times as long as the quickest one's wait for another rank."""
 
 TAIL_NS: Final = 5_000.0
 """Members of a collective leave within the tail of its transfer, ns: a few microseconds."""
@@ -224,7 +224,7 @@ CLEAREST_TAIL_NS: Final = 100.0
 traces with fractions of a microsecond still round."""
 
 PROVING_LEAD: Final = 3.0
-"""A rank that came last by this factor more than ends differ shows who waited for it."""
+"""A rank that came last by this factor more than ends differ shows which ranks waited for it."""
 
 MOST_CLUSTERED: Final = 1024
 """Ranks of a class that are compared each with each where no mesh is given: the work is quadratic."""
@@ -249,16 +249,16 @@ BORDER_SHARE: Final = 0.5
 by less, and one that is counted to the wrong step lies in the middle of another."""
 
 RARE_KINDS: Final = 8
-"""Kinds of communication that tell steps from the shorter repetitions in them: a job has fewer kinds in all."""
+"""Kinds of communication that distinguish steps from the shorter repetitions in them: a job has fewer kinds in all."""
 
 EVEN_SIZES: Final = 0.02
 """Share of the usual number of elements by which all-to-alls must differ, so that work is compared with it."""
 
 MOST_DEALT: Final = 64
-"""All-to-alls at one place of the step whose work is compared in pairs: 2 000 pairs give a steady median."""
+"""All-to-alls at one place of the step that are compared by work in pairs: 2 000 pairs give a steady median."""
 
 HOST_GAP_NS: Final = 10_000
-"""A device that stands still for longer than this between two kernels waits for its host: launches take a few µs."""
+"""A device that idles for longer than this between two kernels waits for its host: launches take a few µs."""
 
 LIKE_SHARE: Final = 0.1
 """Two kernels share the device alike if the shares of their time beside communication differ by at most this."""

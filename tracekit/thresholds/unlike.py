@@ -1,4 +1,4 @@
-"""Bounds of `slowrank` for what no peer or other step tells: an only group, accidents; each with its reason."""
+"""Bounds of `slowrank` for what no peer or other step shows: an only group, accidents; each with its reason."""
 
 from typing import Final
 
@@ -6,7 +6,7 @@ FAST_BUS_GB_S: Final = 100.0
 """Bus bandwidth that only sound links reach: 145 to 370 GB/s within a node of NVLink, as much over a card a GPU."""
 
 SOLE_GROUP_SHARE: Final = 0.15
-"""Share of a step that the only group could save at `FAST_BUS_GB_S`, from which nobody calls a job healthy unseen."""
+"""Share of a step that the only group could save at `FAST_BUS_GB_S`, from which a job is not called healthy unseen."""
 
 LIKE_RATIO: Final = 2.5
 """A collective may take this many times as long as another that moves as much: NVLS and tuning make up to twice."""
@@ -30,7 +30,7 @@ STALL_TIMES: Final = 2.0
 """Times the longest gap of a typical peer that each of them must last."""
 
 STALL_SHARE: Final = 0.03
-"""And this share of all that the rank worked longer: shorter ones are launches, of which every step has many."""
+"""And this share of all that the rank worked longer: shorter ones are launches, and every step has many."""
 
 LAG_BEFORE: Final = 0.05
 """Share of a step by which a rank's first one is shorter than its peers' where it began that step late. A third of it

@@ -1,9 +1,9 @@
-"""Tells sends that go to a buffer (eager) and so wait for no rank from those that wait for their receiver (rendezvous).
+"""Decides which sends go to a buffer (eager) and so do not wait, and which wait for their receiver (rendezvous).
 
 It follows from a message's size, and from times: a send that ended before its receive was posted did not wait for it.
 NCCL buffers up to 16 KiB for each channel in any case, and between 1 and 4 MiB for each channel by transport; a kernel
-has no more channels than its grid. One job may have messages of both kinds, so each size is decided by itself, and each
-pair of ranks where it shows otherwise.
+has no more channels than its grid. One job may have messages of both kinds, so each size is decided by itself, and so
+is a pair of ranks that differs from the others.
 Other libraries have other sizes, so only times show it.
 """
 

@@ -1,6 +1,6 @@
 """Measures for every matched operation which rank came last, how long the others waited, and the transfer.
 
-Members of a collective leave together, so durations alone tell the order of arrival and no common clock is needed.
+Members of a collective leave together, so durations alone show the order of arrival and no common clock is needed.
 A receive waits for its sender and a rendezvous send for its receiver; their begins are compared on aligned clocks.
 """
 

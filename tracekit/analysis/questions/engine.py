@@ -37,7 +37,7 @@ class Engine(Protocol):
         """What `fix` changes, as a clause."""
 
     def ranks_of(self, fixes: Sequence[Fix]) -> tuple[int, ...]:
-        """Return the ranks whose own work changes with `fixes`."""
+        """Return the ranks with own work that `fixes` change."""
 
     def saved(self, fixes: Sequence[Fix]) -> Saved:
         """What all `fixes` together save."""

@@ -1,4 +1,4 @@
-"""The page of `tracekit hang`: what the text says, and where on the mesh everybody stands."""
+"""The page of `tracekit hang`: what the text says, and the place of each rank on the mesh."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -20,7 +20,7 @@ Edges = list[list[int]]
 def dependencies(recording: Recording) -> Edges | None:
     """Return what each operation waits for on its own rank; None where receives and computes do not pair one to one.
 
-    That is so if a stage holds several model chunks, the first of which receives nothing, and the table has no chunks
+    That is so if a stage holds several model chunks, the first one receives nothing, and the table has no chunks
     (`mc`).
     """
     before: Edges = [[] for _ in recording.operations]
