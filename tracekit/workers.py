@@ -49,7 +49,7 @@ class Limits:
 
 
 class Engine(Protocol):
-    """Does tasks somewhere: in processes of this machine, or on a cluster."""
+    """Runs tasks in processes of this machine, or on a cluster."""
 
     def __call__(
         self,

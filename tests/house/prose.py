@@ -10,7 +10,7 @@ PACKAGES = ("tracekit", "numerics", "reftrain", "cli")
 PATTERNS = {
     "meant": r"\b(?:is|are|was|were|be|been) meant\b",
     "none": r"(?<!there )\b(?:is|are|was|were|be) none\b(?! of)",
-    "told": r"\b(?:told|untold|tells?|telling)\b",
+    "told": r"\b(?:told|untold|tells?|telling)\b(?!:)",
     "who": r"\b(?:who|whose|whom|whoever)\b",
     "somebody": r"\b(?:some|no|any|every)body(?:'s)?\b",
     "of which": r"\bof (?:which|whom)\b",

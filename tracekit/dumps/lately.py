@@ -1,7 +1,7 @@
 """Finds calls that ended just before a dump was written, or by a time-out, from the recorder's own bookkeeping.
 
-NCCL's watchdog looks at the calls that are not done ten times a second, and retires those that have ended. A dump that
-is written asks the devices once more. A call that reads as completed and is not retired has therefore ended since the
+NCCL's watchdog looks at the calls that are not done ten times a second, and retires what has ended. A dump that is
+written asks the devices once more. A call that reads as completed and is not retired has therefore ended since the
 watchdog last looked. After a time-out the watchdog aborts what is outstanding, and such calls read as completed, too:
 they ended as long after they were issued as the time-out is, and the rank issued nothing in the meantime. Part of
 `entries`.

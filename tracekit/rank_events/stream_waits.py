@@ -42,7 +42,7 @@ class _Waits:
 
 
 def waited_for(events: pa.Table, cat: Values, comm: Mask, rows: I64, end: I64, begins: Sequence[int]) -> I8:
-    """Return WAITED, FREE or UNTOLD for each communication kernel of `rows`.
+    """Return `WAITED`, `FREE` or `UNTOLD` for each communication kernel of `rows`.
 
     end: per event, ns; comm: which events communicate; begins: of windows, ns. What resumes is the first kernel of
     computing that starts when the operation has ended.

@@ -1,4 +1,4 @@
-"""Bounds of which ranks `slowrank` names as slow, and which it does not."""
+"""Bounds by which `slowrank` names a rank as slow, or does not."""
 
 from typing import Final
 
@@ -245,11 +245,11 @@ UNSEEN_REPLAYED: Final = 1.0
 """Unseen ranks for each recorded one that are replayed as typical: of fewer recorded, most waits would be invented."""
 
 UNSEEN_ERROR: Final = 2.0 * MIN_LOST_SHARE
-"""Share of the step that such a replay may miss: prices lose twice as much, so that it names ranks that cost 10 % or more."""
+"""Share of the step that such a replay may miss: prices lose twice that, so it names ranks that cost 10 % or more."""
 
 ODD_STEP: Final = 0.2
-"""Share by which a step is longer than the usual ones, so that its additional work is looked for: less hardly moves a mean
-step, and steps with different documents vary by as much."""
+"""Share by which a step is longer than the usual ones, so that its additional work is looked for: less hardly moves a
+mean step, and steps with different documents vary by as much."""
 
 FEWEST_USUAL_STEPS: Final = 2
 """Steps that do the same before another one counts as odd, and must be left without it: one alone is no rule."""

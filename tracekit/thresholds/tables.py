@@ -79,7 +79,7 @@ RESULT_COPY_SHARE: Final = 0.05
 """An operator within this share of a communication span, at its end, belongs to it: Gloo copies its result there."""
 
 EAGER_SPREAD: Final = 3.0
-"""Sends whose 90th percentile stays below this many medians hardly vary: nothing delayed them."""
+"""Sends hardly vary if their 90th percentile stays below this many medians: nothing delayed them."""
 
 EAGER_SHARE: Final = 0.5
 """Sends that wait for their receiver vary as receives do; eager ones stay below this share of the receives'."""

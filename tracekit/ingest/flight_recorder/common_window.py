@@ -78,8 +78,8 @@ def common_parts(dumps: Mapping[int, RankDump], members: Mapping[int, list[Membe
     """Return, by rank, the places among its calls where a part begins, and last the place where the last part ends.
 
     All ranks have the same parts. A part is as long as the period in which calls repeat; there may be only one. In
-    every part each group has the same calls on all its members: collectives are matched by their number, sends and
-    receives by how many follow them between the two ranks. Calls outside the parts are not on all ranks.
+    every part each group has the same calls on all its members: collectives match by their number, sends and
+    receives by the number of those behind them between the two ranks. Calls outside the parts are not on all ranks.
     """
     channels: dict[Channel, dict[int, Side]] = defaultdict(dict)
     for rank, dump in dumps.items():
