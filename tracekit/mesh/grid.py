@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
 
-from tracekit.axes import DESCENT
+from tracekit.axes import DATA, DESCENT, PIPELINE, ROLES
 
 
 @dataclass(frozen=True)
@@ -29,6 +29,32 @@ class Mesh:
         index = dict(zip(self.order, self.coordinates[rank], strict=True))
         descent = [d for d in DESCENT if d in index]
         return {d: index[d] for d in [*descent, *(d for d in self.order if d not in descent)]}
+
+    @property
+    def stages(self) -> int:
+        """Number of pipeline stages."""
+        return self.sizes[PIPELINE]
+
+    def stage(self, rank: int) -> int:
+        """Return the pipeline stage of `rank`; KeyError for no rank of the mesh."""
+        return self.coordinates[rank][self.order.index(PIPELINE)]
+
+    def replica(self, rank: int) -> int:
+        """Return the data-parallel index of `rank`: ranks that share it work on the same data. KeyError as above."""
+        return self.coordinates[rank][self.order.index(DATA)]
+
+    def pipeline(self, rank: int) -> tuple[int, ...]:
+        """Return the ranks of the pipeline of `rank`, itself included, sorted."""
+        return self.line(rank, (PIPELINE,))
+
+    @property
+    def roles(self) -> tuple[tuple[str, ...], ...]:
+        """The choices of axes along which the first rank may work for all; none without tensor groups."""
+        return tuple(axes for axes in ROLES if self.sizes[axes[0]] > 1)
+
+    def leads(self, rank: int, axes: Iterable[str]) -> bool:
+        """Return whether `rank` is the first along each of `axes`."""
+        return all(self.coordinates[rank][self.order.index(axis)] == 0 for axis in axes)
 
     @cached_property
     def _lines(self) -> dict[tuple[str, ...], dict[tuple[int, ...], tuple[int, ...]]]:

@@ -7,12 +7,8 @@ Megatron writes `TENSOR_MODEL_PARALLEL_GROUP` or `DATA_PARALLEL_GROUP_WITH_CP`, 
 import re
 from collections.abc import Iterable
 
-_WORDS = {
-    "tp": ("tp", "tensor"),
-    "cp": ("cp", "context"),
-    "pp": ("pp", "pipeline", "pipe"),
-    "dp": ("dp", "data", "fsdp", "ddp", "replicate", "shard", "zero"),
-}
+from tracekit.axes import TABLE
+
 _FOREIGN = frozenset(
     {
         "expert",
@@ -50,8 +46,10 @@ def _mentioned(text: str) -> frozenset[str]:
     tokens = set(_TOKEN.findall(text.lower()))
     if tokens & _FOREIGN:
         return frozenset()
-    dims = frozenset(dim for dim, words in _WORDS.items() if tokens & set(words))
-    return frozenset({"tp", "pp"}) if not dims and {"model", "parallel"} <= tokens else dims
+    dims = frozenset(axis.name for axis in TABLE if tokens & axis.words)
+    if not dims and {"model", "parallel"} <= tokens:
+        return frozenset(axis.name for axis in TABLE if axis.divides_model)
+    return dims
 
 
 def is_foreign(descriptions: Iterable[str]) -> bool:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
-from tracekit.axes import AXES
+from tracekit.axes import AXES, DATA
 from tracekit.errors import MeshError, MeshUnknownError
 from tracekit.mesh.axis_names import name_axes
 from tracekit.mesh.families import Blocks, Family, GroupUse, families, join, orthogonal, refines
@@ -54,7 +54,7 @@ def infer(
     return Inference(_build(named, ranks), tuple(notes), flat=False)
 
 
-def _flat(ranks: tuple[int, ...], dim: str = "dp") -> Mesh:
+def _flat(ranks: tuple[int, ...], dim: str = DATA) -> Mesh:
     sizes = {d: len(ranks) if d == dim else 1 for d in AXES}
     return Mesh(AXES, sizes, {r: tuple(i if d == dim else 0 for d in AXES) for i, r in enumerate(ranks)})
 

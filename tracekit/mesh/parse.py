@@ -1,6 +1,8 @@
 """Meshes and orders of axes as a user writes them on a command line."""
 
-from tracekit.axes import AXES
+from math import prod
+
+from tracekit.axes import AXES, DATA, TABLE
 from tracekit.errors import UsageError
 
 
@@ -58,10 +60,10 @@ def mesh_remedy(world_size: int, *, known: bool = True) -> str:
     world_size: ranks of the job; unless it is `known`, the largest rank that anything names tells it.
     """
     sizes = dict.fromkeys(AXES, 1)
-    for axis in ("tp", "pp"):
-        if world_size % (2 * sizes["tp"] * sizes["pp"]) == 0:
+    for axis in (row.name for row in TABLE if row.divides_model):
+        if world_size % (2 * prod(sizes.values())) == 0:
             sizes[axis] = 2
-    sizes["dp"] = world_size // (sizes["tp"] * sizes["pp"])
+    sizes[DATA] = world_size // prod(sizes.values())
     whole = (
         f"give the mesh of all {world_size} ranks"
         if known

@@ -56,8 +56,8 @@ class Measured:
     @cached_property
     def stages(self) -> Rows:
         """Rows of `steps` by pipeline stage, in stage order: the ranks that do the same work."""
-        stage = np.array([self.mesh.coords(r)["pp"] for r in self.steps.ranks], np.int64)
-        return [np.flatnonzero(stage == s) for s in range(self.mesh.sizes["pp"])]
+        stage = np.array([self.mesh.stage(r) for r in self.steps.ranks], np.int64)
+        return [np.flatnonzero(stage == s) for s in range(self.mesh.stages)]
 
     @cached_property
     def analysed(self) -> npt.NDArray[np.bool_]:

@@ -108,7 +108,7 @@ class TableEngine:
 
     @cached_property
     def _stage(self) -> npt.NDArray[np.int64]:
-        stage = {r: self.case.mesh.coords(r)["pp"] for r in set(self._rank.tolist())}
+        stage = {r: self.case.mesh.stage(r) for r in set(self._rank.tolist())}
         return np.array([stage[r] for r in self._rank.tolist()], np.int64)
 
     @cached_property

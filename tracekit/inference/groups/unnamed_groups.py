@@ -153,7 +153,7 @@ def _told(
 
 def _is_pipeline(run: Run, ranks: list[RankOps], order: Sequence[str] | None) -> bool:
     """Whether messages show that all ranks of `run` are one pipeline, where no ends show any group."""
-    return joined(run, match(ranks, run.groups), None, order)[1].mesh.sizes["pp"] > 1
+    return joined(run, match(ranks, run.groups), None, order)[1].mesh.stages > 1
 
 
 def _by_numbers(

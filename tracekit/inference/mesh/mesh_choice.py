@@ -7,7 +7,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from tracekit.axes import AXES
+from tracekit.axes import AXES, PIPELINE
 from tracekit.errors import MeshError, MeshUnknownError, TracekitError, UsageError
 from tracekit.findings import MeshFinding, MeshSource, Quality
 from tracekit.inference.mesh.group_contradictions import CHAIN, contradiction, shown
@@ -144,7 +144,7 @@ def group_uses(run: Run, ops: Operations, lines: Collection[tuple[int, ...]] = (
                 changes[group].append(before.get(group, op) != op)
                 before[group] = op
     whole = len(world_of(run, ops))
-    pipelines = [g.ranks for g in run.groups if hinted_dims(g.descs) == {"pp"}]
+    pipelines = [g.ranks for g in run.groups if hinted_dims(g.descs) == {PIPELINE}]
     p2p = carriers([g.ranks for g in run.groups], pairs, {*lines, *holding(pipelines, pairs)})
     round_ = rings(ops, p2p)
     uses = [

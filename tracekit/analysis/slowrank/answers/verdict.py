@@ -194,9 +194,8 @@ def _long_stage(case: Case, stage: LongStage, besides: str) -> Answer:
     stage = _least(case, stage)
     if stage.loaders:
         return loader_answer(case, stage)
-    where, index = case.mesh.coordinates, case.mesh.order.index("pp")
-    mine = where[case.steps.ranks[stage.rows[0]]][index]
-    unseen = [r for r in case.missing if r in where and where[r][index] == mine]
+    mesh, mine = case.mesh, case.mesh.stage(case.steps.ranks[stage.rows[0]])
+    unseen = [r for r in case.missing if r in mesh.coordinates and mesh.stage(r) == mine]
     if len(stage.rows) == 1 and unseen:
         return lonely_stage_answer(case, stage, unseen)
     shares = share_in_words(case, "typical work on that stage", stage.gain, {"even micro-batches": uneven})
