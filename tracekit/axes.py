@@ -11,13 +11,17 @@ class Axis:
 
     name: as options, answers and columns write it. words: tokens in the descriptions of process groups that name it.
     extends: the axis over whose groups its ranks hold copies of the same parameters, if any: data-parallel groups run
-    over both. divides_model: each of its ranks holds a part of every layer, or some of the layers.
+    over both. divides_model: each of its ranks holds a part of every layer, or some of the layers. inside: the axis
+    whose ranks it divides; None for an axis of the mesh, of which the product of sizes is the number of ranks. copies:
+    the name of groups of ranks that hold the same part, of an axis inside another.
     """
 
     name: str
     words: frozenset[str]
     extends: str | None = None
     divides_model: bool = False
+    inside: str | None = None
+    copies: str | None = None
 
 
 TENSOR: Final = "tp"
@@ -30,14 +34,29 @@ TABLE: Final = (
     Axis(CONTEXT, frozenset({"cp", "context"}), extends=DATA),
     Axis(PIPELINE, frozenset({"pp", "pipeline", "pipe"}), divides_model=True),
     Axis(DATA, frozenset({"dp", "data", "fsdp", "ddp", "replicate", "shard", "zero"})),
+    Axis("ep", frozenset({"ep", "expert", "experts", "moe"}), inside=DATA, copies="edp"),
 )
-"""A row for each axis, in Llama 3's order, inner to outer ("The Llama 3 Herd of Models", section 3.3.2)."""
+"""A row for each axis, in Llama 3's order, inner to outer ("The Llama 3 Herd of Models", section 3.3.2).
 
-AXES: Final = tuple(axis.name for axis in TABLE)
+Experts are spread over ranks that work on different data and hold the same dense layers (Megatron's
+EXPERT_MODEL_PARALLEL_GROUP, torchtitan's `ep`, DeepSpeed's `ep_size`): `ep` divides the ranks of `dp`, dp = edp × ep.
+"""
+
+AXES: Final = tuple(axis.name for axis in TABLE if axis.inside is None)
 """The axes of the mesh, inner to outer: the product of their sizes is the number of ranks."""
+
+PARTS: Final = {axis.name: axis for axis in TABLE if axis.inside is not None}
+"""The axes that divide the ranks of another one, by name."""
 
 DESCENT: Final = AXES[::-1]
 """The order in which a slow rank is looked for: DP → PP → CP → TP, outer to inner."""
+
+LEVELS: Final = tuple(
+    name
+    for axis in DESCENT
+    for name in (axis, *(part.name for part in PARTS.values() if part.inside == axis))
+)
+"""The same with the axes inside others, each behind the one that it divides: DP → EP → PP → CP → TP."""
 
 ROLES: Final = ((TENSOR,), (TENSOR, CONTEXT))
 """Axes along which the first rank may work for all: data is read once a tensor group, or once for each batch."""
@@ -50,7 +69,8 @@ def with_extensions(axis: str) -> set[str]:
 
 def crosses_replicas(axes: Iterable[str]) -> bool:
     """Whether a group along `axes` has members in several data-parallel replicas."""
-    return DATA in axes
+    inside = {name for part in PARTS.values() if part.inside == DATA for name in (part.name, part.copies)}
+    return any(axis == DATA or axis in inside for axis in axes)
 
 
 def along(label: str, axis: str) -> bool:

@@ -13,6 +13,7 @@ from tracekit.matching.channels import Channel
 from tracekit.matching.clock import Clocks, align
 from tracekit.matching.match import Operations
 from tracekit.mesh import Mesh
+from tracekit.mesh.parts import ALL_TO_ALL
 from tracekit.rank_events.step_marks import NO_STEP
 from tracekit.steps.steps import Steps, measure
 from tracekit.store import Run
@@ -59,6 +60,13 @@ class Measured:
         stage = np.array([self.mesh.stage(r) for r in self.steps.ranks], np.int64)
         return [np.flatnonzero(stage == s) for s in range(self.mesh.stages)]
 
+    @property
+    def expert_groups(self) -> Rows:
+        """Rows of `steps` by group that deals tokens to experts; by stage where no axis of experts is known."""
+        groups = [group for part in self.mesh.parts.values() for group in part.groups]
+        rows = [[self.steps.row(rank) for rank in group if rank in self.steps.ranks] for group in groups]
+        return [np.array(sorted(some), np.int64) for some in rows if len(some) > 1] if groups else self.stages
+
     @cached_property
     def analysed(self) -> npt.NDArray[np.bool_]:
         """Whether each operation belongs to an analysed step."""
@@ -83,7 +91,23 @@ class Measured:
     def axis(self) -> npt.NDArray[np.object_]:
         """By operation the axes of its channel, as `cp_dp`; `other` is no part of the mesh, `unknown` has none."""
         names = ["_".join(self.axes_of(c)) or "other" for c in self.ops.channels]
-        return np.array([*names, "unknown"], object)[self.ops.channel]  # channel −1 takes the last name
+        axis = np.array([*names, "unknown"], object)[self.ops.channel]  # channel −1 takes the last name
+        return np.where(self.inside == "", axis, self.inside)
+
+    @cached_property
+    def inside(self) -> npt.NDArray[np.object_]:
+        """By operation the axis inside another along which it communicates; empty for all others.
+
+        A group of experts may have the members of another group, as that of all replicas; then all-to-alls are theirs.
+        """
+        found = np.full(len(self.ops.op), "", object)
+        for axis, part in self.mesh.parts.items():
+            groups = set(map(frozenset, part.groups))
+            channels = self.ops.channels
+            mine = np.array([*(not c.p2p and frozenset(c.members) in groups for c in channels), False])
+            alone = np.array([*(self.axes_of(c) == (axis,) for c in channels), False])
+            found[mine[self.ops.channel] & (alone[self.ops.channel] | (self.ops.op == ALL_TO_ALL))] = axis
+        return found
 
     def shape_of(self, channel: Channel) -> tuple[object, ...]:
         """The axes of a channel; for part of an axis, as shards and replicas are, the axes with the members' offsets.

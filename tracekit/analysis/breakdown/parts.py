@@ -140,5 +140,5 @@ def _held_up(case: Case, rank: int, told: Mask) -> dict[tuple[str, int], Interva
 
 def _place(case: Case, axis: str) -> tuple[int, str]:
     """Where an axis stands in a list: single axes as the mesh has them, then planes, then what is none."""
-    order = [*case.mesh.order]
+    order = [*case.mesh.order, *case.mesh.parts]
     return (order.index(axis) if axis in order else len(order) + (axis in {"other", "unknown"}), axis)

@@ -21,9 +21,11 @@ from tracekit.matching.match import Operations
 from tracekit.mesh import GroupUse, Inference, Mesh, from_sizes, infer
 from tracekit.mesh.given import misnamed, reordered, said, written
 from tracekit.mesh.group_descriptions import hinted_dims
-from tracekit.mesh.parse import mesh_remedy
+from tracekit.mesh.parse import mesh_remedy, ranks_in
+from tracekit.mesh.parts import ALL_TO_ALL, given_parts, with_parts
 from tracekit.rank_events.operation_names import MESSAGES
 from tracekit.store import InferredGroup, Run
+from tracekit.thresholds.mesh import MANY_CALLS, UNEVEN_SIZES
 
 
 @dataclass(frozen=True)
@@ -38,7 +40,7 @@ class MeshChoice:
     @property
     def finding(self) -> MeshFinding:
         """The mesh as findings show it."""
-        return MeshFinding(self.mesh.order, dict(self.mesh.sizes), self.source)
+        return MeshFinding(self.mesh.order, dict(self.mesh.sizes), self.source, self.mesh.part_sizes)
 
 
 def world_of(run: Run, ops: Operations) -> tuple[int, ...]:
@@ -66,7 +68,7 @@ def choose(
         return MeshChoice(_flagged(sizes, order, world, uses, len(ops.ranks)), "flag")
     if is_unknown(run):
         return MeshChoice(infer([], world).mesh, "flat_world")
-    hinted = _hinted(run, world)
+    hinted = _hinted(run, world, uses)
     if not [u for u in uses if len(u.ranks) > 1]:
         if hinted is not None:
             _check_order(hinted, order, f"the run's manifest says --mesh {written(hinted)}")
@@ -83,7 +85,7 @@ def choose(
     _check_order(found.mesh, order, said(uses, world) or f"the groups say --mesh {written(found.mesh)}")
     if found.flat:
         _check_messages(run, ops, world)
-        return _undivided(world, found.notes, named=_named(run), piped=is_one_pipeline(ops))
+        return _undivided(world, found.notes, uses, named=_named(run), piped=is_one_pipeline(ops))
     return MeshChoice(found.mesh, "process_groups", found.notes)
 
 
@@ -127,12 +129,16 @@ def group_uses(run: Run, ops: Operations, lines: Collection[tuple[int, ...]] = (
     kinds: dict[int, set[str]] = defaultdict(set)
     exposed: dict[int, list[bool]] = defaultdict(list)
     changes: dict[int, list[bool]] = defaultdict(list)
+    dealt: dict[int, list[int]] = defaultdict(list)
     pairs: Counter[tuple[int, int]] = Counter()
     for rank, source in ops.per_rank.items():
         shown = (ops.exposed[ops.of(rank)] > 0).tolist()
         rows = zip(
             source.op, source.group.tolist(), source.src.tolist(), source.dst.tolist(), shown, strict=True
         )
+        if source.taken is not None:
+            for row in np.flatnonzero(np.array(source.op, object) == ALL_TO_ALL).tolist():
+                dealt[int(source.group[row])].append(int(source.taken[row]))
         before: dict[int, str] = {}
         for op, group, src, dst, waited in rows:
             if op in MESSAGES or (src >= 0 and dst >= 0):
@@ -151,7 +157,7 @@ def group_uses(run: Run, ops: Operations, lines: Collection[tuple[int, ...]] = (
         GroupUse(
             g.ranks, g.descs, max(calls[g.group].values(), default=0), p2p.get(g.ranks, 0),
             frozenset(kinds[g.group]), _share(exposed[g.group]), _share(changes[g.group]),
-            told=not isinstance(g, InferredGroup), ring=g.ranks in round_,
+            told=not isinstance(g, InferredGroup), ring=g.ranks in round_, dealt=_uneven(dealt[g.group]),
         )
         for g in run.groups
     ]  # fmt: skip
@@ -169,6 +175,15 @@ def _chain(
     return GroupUse(ranks, (), 0, count, CHAIN, told=told, partial=partial)
 
 
+def _uneven(elements: Sequence[int]) -> bool:
+    """Whether all-to-alls brought a rank other numbers of elements nearly each time, all of them recorded."""
+    return (
+        len(elements) >= MANY_CALLS
+        and min(elements) >= 0
+        and len(set(elements)) > UNEVEN_SIZES * len(elements)
+    )
+
+
 def _share(flags: list[bool]) -> float:
     return sum(flags) / len(flags) if flags else 0.0
 
@@ -181,14 +196,18 @@ def _flagged(
     read: int,
 ) -> Mesh:
     sizes = {**sizes, **{axis: 1 for axis in AXES if axis not in sizes}}  # as `parse_mesh` fills them in
-    product = int(np.prod(list(sizes.values())))
+    product = ranks_in(sizes)
     if product != len(world):
         told = ",".join(f"{d}={n}" for d, n in sizes.items())
         raise UsageError(
             f"--mesh {told} has {product} ranks, but the job has {len(world)} ranks, of which {read} were read; give "
             f"the sizes of the whole job, whose product is {len(world)}{_says(uses, world)}"
         )
-    mesh = from_sizes(sizes, order or tuple(sizes))
+    mesh, refusal = from_sizes(sizes, order or tuple(axis for axis in sizes if axis in AXES)), ""
+    try:
+        mesh = given_parts(mesh, sizes, uses)
+    except MeshError as error:
+        refusal = str(error)
     wrong = contradiction(mesh, uses)
     if wrong is not None:
         raise UsageError(
@@ -200,6 +219,8 @@ def _flagged(
             f"--mesh contradicts the traces: process group {shown(named[0])} does not lie along its axis {named[1]}; "
             f"mend the sizes or the order (inner to outer as written, or --order){_says(uses, world)}"
         )
+    if refusal:
+        raise UsageError(f"--mesh contradicts the traces: {refusal}{_says(uses, world)}")
     return mesh
 
 
@@ -217,15 +238,15 @@ def _check_order(mesh: Mesh, order: Sequence[str] | None, told: str) -> None:
         )
 
 
-def _hinted(run: Run, world: tuple[int, ...]) -> Mesh | None:
+def _hinted(run: Run, world: tuple[int, ...], uses: Sequence[GroupUse]) -> Mesh | None:
     if not run.mesh_hint:
         return None
     sizes = {str(d): int(n) for d, n in run.mesh_hint.get("sizes", {}).items()}
     order = [str(d) for d in run.mesh_hint.get("order", []) if d in AXES]
-    if not set(sizes) <= set(AXES) or int(np.prod(list(sizes.values()) or [0])) != len(world):
+    if not set(sizes) <= set(AXES) or not sizes or ranks_in(sizes) != len(world):
         return None
     full = {**sizes, **{d: 1 for d in AXES if d not in sizes}}
-    return from_sizes(full, [*order, *(d for d in AXES if d not in order)])
+    return with_parts(from_sizes(full, [*order, *(d for d in AXES if d not in order)]), uses)
 
 
 def _flat(ops: Operations, world: tuple[int, ...], remedy: str) -> MeshChoice:
@@ -248,7 +269,7 @@ def _flat(ops: Operations, world: tuple[int, ...], remedy: str) -> MeshChoice:
                 f"the traces name no process groups, and ranks {ops.ranks[0]} and {rank} call different collectives, "
                 f"so the mesh is unknown; {remedy}"
             )
-    return _undivided(world, (), named=False, piped=piped)
+    return _undivided(world, (), (), named=False, piped=piped)
 
 
 _Refusal = TypeVar("_Refusal", bound=TracekitError)
@@ -281,10 +302,12 @@ def _check_messages(run: Run, ops: Operations, world: tuple[int, ...]) -> None:
         )
 
 
-def _undivided(world: tuple[int, ...], notes: tuple[str, ...], *, named: bool, piped: bool) -> MeshChoice:
+def _undivided(
+    world: tuple[int, ...], notes: tuple[str, ...], uses: Sequence[GroupUse], *, named: bool, piped: bool
+) -> MeshChoice:
     """The mesh of a world that no group divides: one pipeline, or one data-parallel group."""
     taken = "messages connect the ranks and next to nothing is reduced: the world is taken as one pipeline"
-    mesh = pipeline_of(len(world)) if piped else infer([], world).mesh
+    mesh = with_parts(pipeline_of(len(world)) if piped else infer([], world).mesh, uses)
     if named:
         return MeshChoice(mesh, "process_groups", (taken,) if piped else notes)
     told = taken if piped else "the world is taken as one data-parallel group"
