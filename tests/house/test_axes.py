@@ -1,14 +1,14 @@
-"""The axes of the mesh are written once, in tracekit/axes.py, and few files of tracekit treat one by its name."""
+"""The axes are written once, in tracekit/axes.py, and few files of tracekit treat one by its name."""
 
 import ast
 
-from tests.house.measures import files_naming_an_axis, literal_axis
+from tests.house.measures import files_naming_an_axis, here
 from tests.house.source import CODE, modules, tree
-from tracekit.axes import AXES
+from tracekit.axes import AXES, PARTS, TABLE
 
 HOME = "tracekit/axes.py"
-MOST_FILES = 14
-"""36 before the mesh answered questions about stages, replicas, pipelines and roles; an axis more touches these."""
+MOST_FILES = 15
+"""33 before the mesh answered questions about stages, replicas, pipelines and roles."""
 
 
 def literal_axes(path):
@@ -26,8 +26,13 @@ def test_axes_are_listed_nowhere_else():
 
 
 def test_axes_are_written_once():
-    assert [path for path in modules("tracekit") if literal_axis(path)] == [HOME]
+    assert files_naming_an_axis(here(), literally=True) == [HOME]
 
 
 def test_few_files_name_an_axis():
-    assert len(files_naming_an_axis()) <= MOST_FILES, files_naming_an_axis()
+    assert len(files_naming_an_axis(here())) <= MOST_FILES, files_naming_an_axis(here())
+
+
+def test_every_axis_is_of_the_mesh_or_inside_one():
+    assert {*AXES, *PARTS} == {axis.name for axis in TABLE}
+    assert {part.inside for part in PARTS.values()} <= set(AXES)
