@@ -13,7 +13,8 @@ class Axis:
     extends: the axis over whose groups its ranks hold copies of the same parameters, if any: data-parallel groups run
     over both. divides_model: each of its ranks holds a part of every layer, or some of the layers. inside: the axis
     whose ranks it divides; None for an axis of the mesh, of which the product of sizes is the number of ranks. copies:
-    the name of groups of ranks that hold the same part, of an axis inside another.
+    the name of groups of ranks that hold the same part, of an axis inside another. deals_tokens: its all-to-alls bring
+    ranks as many tokens as the router wants.
     """
 
     name: str
@@ -22,6 +23,7 @@ class Axis:
     divides_model: bool = False
     inside: str | None = None
     copies: str | None = None
+    deals_tokens: bool = False
 
 
 TENSOR: Final = "tp"
@@ -34,7 +36,7 @@ TABLE: Final = (
     Axis(CONTEXT, frozenset({"cp", "context"}), extends=DATA),
     Axis(PIPELINE, frozenset({"pp", "pipeline", "pipe"}), divides_model=True),
     Axis(DATA, frozenset({"dp", "data", "fsdp", "ddp", "replicate", "shard", "zero"})),
-    Axis("ep", frozenset({"ep", "expert", "experts", "moe"}), inside=DATA, copies="edp"),
+    Axis("ep", frozenset({"ep", "expert", "experts", "moe"}), inside=DATA, copies="edp", deals_tokens=True),
 )
 """A row for each axis, in Llama 3's order, inner to outer ("The Llama 3 Herd of Models", section 3.3.2).
 

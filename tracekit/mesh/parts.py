@@ -53,6 +53,7 @@ def _told(mesh: Mesh, uses: Sequence[GroupUse], axis: str) -> tuple[Members, ...
         u.ranks
         for u in uses
         if len(u.ranks) > 1
+        and PARTS[axis].deals_tokens
         and u.dealt
         and not is_foreign(u.descs)
         and hinted_dims(u.descs) <= {PARTS[axis].inside}

@@ -7,6 +7,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
+from tracekit.axes import PARTS
 from tracekit.errors import InputError
 from tracekit.inference.mesh.mesh_choice import no_communication, world_of
 from tracekit.matching.channels import Channel
@@ -63,8 +64,12 @@ class Measured:
     @property
     def expert_groups(self) -> Rows:
         """Rows of `steps` by group that deals tokens to experts; by stage where no axis of experts is known."""
-        groups = [group for part in self.mesh.parts.values() for group in part.groups]
-        rows = [[self.steps.row(rank) for rank in group if rank in self.steps.ranks] for group in groups]
+        dealing = [part for axis, part in self.mesh.parts.items() if PARTS[axis].deals_tokens]
+        groups, row = (
+            [g for part in dealing for g in part.groups],
+            {r: i for i, r in enumerate(self.steps.ranks)},
+        )
+        rows = [[row[rank] for rank in group if rank in row] for group in groups]
         return [np.array(sorted(some), np.int64) for some in rows if len(some) > 1] if groups else self.stages
 
     @cached_property
