@@ -95,9 +95,16 @@ def test_slow_link_of_experts_is_their_group(tmp_path):
     assert {s.rank for s in found.suspects} == set(job.line(5, ["ep"]))
 
 
+def test_uneven_tokens_tell_experts_that_nothing_names(tmp_path):
+    found = analyse(Experts(mesh(2, tp=2, dp=4), slow={5: 1.2}, names=NONE).write(tmp_path))
+    assert found.mesh.sizes == {"tp": 2, "cp": 1, "pp": 1, "dp": 4}
+    assert found.mesh.parts == {"ep": 2}
+    assert [s.rank for s in found.suspects] == [5]
+
+
 def test_user_gives_experts_that_nothing_names(tmp_path):
     job = mesh(2, tp=2, dp=4)
-    run = Experts(job, slow={5: 1.2}, names=NONE).write(tmp_path)
+    run = Experts(job, slow={5: 1.2}, names=NONE, even=True).write(tmp_path)
     found = analyse(run, {"tp": 2, "cp": 1, "dp": 4, "pp": 1, "ep": 2})
     assert [level.dim for level in found.path] == ["dp", "ep", "tp"]
     assert slowrank_document(found)["mesh"]["parts"] == {"ep": 2}

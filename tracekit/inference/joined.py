@@ -9,7 +9,8 @@ from typing import NamedTuple
 from tracekit.axes import PIPELINE
 from tracekit.disjoint_sets import DisjointSets
 from tracekit.errors import MeshError
-from tracekit.inference.mesh.mesh_choice import MeshChoice, choose, group_uses, world_of
+from tracekit.inference.mesh.group_uses import group_uses, world_of
+from tracekit.inference.mesh.mesh_choice import MeshChoice, choose
 from tracekit.inference.mesh.one_pipeline import is_one_pipeline
 from tracekit.inference.mesh.unknown_mesh import is_unknown
 from tracekit.inference.peers.line_order import with_line_order

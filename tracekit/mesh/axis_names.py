@@ -30,6 +30,12 @@ def name_axes(
     for i, axis in enumerate(inner_first):
         if len(axis.hints) == 1:
             names[i] = next(iter(axis.hints))
+    dealing = [
+        i for i, axis in enumerate(inner_first) if i not in names and any(g.dealt for g in axis.groups)
+    ]
+    if dealing:  # experts are spread over replicas, beside groups of those that hold the same ones
+        alike = [i for i, a in enumerate(inner_first) if i not in names and not a.p2p and _looks(a) == DATA]
+        names.update(dict.fromkeys([*dealing, *alike], DATA))
     free = [i for i in range(len(inner_first)) if i not in names]
     if free:
         _guess(inner_first, free, names, order, programs)

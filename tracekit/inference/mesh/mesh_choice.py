@@ -1,31 +1,24 @@
 """The mesh that an analysis works on: the user's, else the process groups', else a manifest's, else one flat group."""
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TypeVar
 
-import numpy as np
-
-from tracekit.axes import AXES, PIPELINE
+from tracekit.axes import AXES
 from tracekit.errors import MeshError, MeshUnknownError, TracekitError, UsageError
 from tracekit.findings import MeshFinding, MeshSource, Quality
-from tracekit.inference.mesh.group_contradictions import CHAIN, contradiction, shown
-from tracekit.inference.mesh.message_chains import carriers, holding
-from tracekit.inference.mesh.message_rings import rings
+from tracekit.inference.mesh.group_contradictions import contradiction, shown
+from tracekit.inference.mesh.group_uses import group_uses, world_of
 from tracekit.inference.mesh.one_pipeline import is_one_pipeline, pipeline_of
 from tracekit.inference.mesh.rank_programs import programs
 from tracekit.inference.mesh.unknown_mesh import is_unknown
-from tracekit.matching.channels import WORLD
 from tracekit.matching.match import Operations
 from tracekit.mesh import GroupUse, Inference, Mesh, from_sizes, infer
 from tracekit.mesh.given import misnamed, reordered, said, written
-from tracekit.mesh.group_descriptions import hinted_dims
 from tracekit.mesh.parse import mesh_remedy, ranks_in
-from tracekit.mesh.parts import ALL_TO_ALL, given_parts, with_parts
-from tracekit.rank_events.operation_names import MESSAGES
-from tracekit.store import InferredGroup, Run
-from tracekit.thresholds.mesh import MANY_CALLS, UNEVEN_SIZES
+from tracekit.mesh.parts import given_parts, with_parts
+from tracekit.store import Run
 
 
 @dataclass(frozen=True)
@@ -41,13 +34,6 @@ class MeshChoice:
     def finding(self) -> MeshFinding:
         """The mesh as findings show it."""
         return MeshFinding(self.mesh.order, dict(self.mesh.sizes), self.source, self.mesh.part_sizes)
-
-
-def world_of(run: Run, ops: Operations) -> tuple[int, ...]:
-    """All ranks of the job: as many as the files claim, and at least as many as groups and files name."""
-    seen = {*ops.ranks, *(r for g in run.groups for r in g.ranks)}
-    size = max(run.world_size or 0, max(seen, default=-1) + 1)
-    return tuple(range(size))
 
 
 def choose(
@@ -118,74 +104,6 @@ def _inferred(
     if wrong is not None:
         raise MeshError(f"process group {shown(wrong)} fits no mesh with the other groups")
     return found
-
-
-def group_uses(run: Run, ops: Operations, lines: Collection[tuple[int, ...]] = ()) -> list[GroupUse]:
-    """Process groups with the calls that the traces show; messages that no group of their own carries form one.
-
-    `lines` are the pipelines along which the ends of messages were inferred.
-    """
-    calls: dict[int, Counter[int]] = defaultdict(Counter)
-    kinds: dict[int, set[str]] = defaultdict(set)
-    exposed: dict[int, list[bool]] = defaultdict(list)
-    changes: dict[int, list[bool]] = defaultdict(list)
-    dealt: dict[int, list[int]] = defaultdict(list)
-    pairs: Counter[tuple[int, int]] = Counter()
-    for rank, source in ops.per_rank.items():
-        shown = (ops.exposed[ops.of(rank)] > 0).tolist()
-        rows = zip(
-            source.op, source.group.tolist(), source.src.tolist(), source.dst.tolist(), shown, strict=True
-        )
-        if source.taken is not None:
-            for row in np.flatnonzero(np.array(source.op, object) == ALL_TO_ALL).tolist():
-                dealt[int(source.group[row])].append(int(source.taken[row]))
-        before: dict[int, str] = {}
-        for op, group, src, dst, waited in rows:
-            if op in MESSAGES or (src >= 0 and dst >= 0):
-                pairs[min(src, dst), max(src, dst)] += 1
-            elif group != WORLD:
-                calls[group][rank] += 1
-                kinds[group].add(op)
-                exposed[group].append(waited)
-                changes[group].append(before.get(group, op) != op)
-                before[group] = op
-    whole = len(world_of(run, ops))
-    pipelines = [g.ranks for g in run.groups if hinted_dims(g.descs) == {PIPELINE}]
-    p2p = carriers([g.ranks for g in run.groups], pairs, {*lines, *holding(pipelines, pairs)})
-    round_ = rings(ops, p2p)
-    uses = [
-        GroupUse(
-            g.ranks, g.descs, max(calls[g.group].values(), default=0), p2p.get(g.ranks, 0),
-            frozenset(kinds[g.group]), _share(exposed[g.group]), _share(changes[g.group]),
-            told=not isinstance(g, InferredGroup), ring=g.ranks in round_, dealt=_uneven(dealt[g.group]),
-        )
-        for g in run.groups
-    ]  # fmt: skip
-    groups = {u.ranks for u in uses}
-    chains = [replace(_chain(c, n, lines, ops), ring=c in round_) for c, n in p2p.items() if c not in groups]
-    return uses + [u for u in chains if len(u.ranks) < whole or not uses]
-
-
-def _chain(
-    ranks: tuple[int, ...], count: int, lines: Collection[tuple[int, ...]], ops: Operations
-) -> GroupUse:
-    """The use of a chain of `count` messages, which may go on behind a rank that was not recorded."""
-    told = ranks not in lines
-    partial = told and not set(ranks).issubset(ops.ranks)
-    return GroupUse(ranks, (), 0, count, CHAIN, told=told, partial=partial)
-
-
-def _uneven(elements: Sequence[int]) -> bool:
-    """Whether all-to-alls brought a rank other numbers of elements nearly each time, all of them recorded."""
-    return (
-        len(elements) >= MANY_CALLS
-        and min(elements) >= 0
-        and len(set(elements)) > UNEVEN_SIZES * len(elements)
-    )
-
-
-def _share(flags: list[bool]) -> float:
-    return sum(flags) / len(flags) if flags else 0.0
 
 
 def _flagged(
