@@ -1,4 +1,4 @@
-# make demo · make test · make test-all · make test-cluster · make wheel-check · make gpu · make lint · make docs · make bench · make bench-localise · make bench-shapes · make bench-paired · make ablation · make goldens · make bench-hang-shapes · make bench-trainers · make sweep · make fuzz — each creates .venv itself; nothing else to set up.
+# make demo · make test · make test-all · make test-cluster · make wheel-check · make gpu · make lint · make docs · make bench · make bench-localise · make bench-shapes · make bench-paired · make ablation · make goldens · make measures · make bench-hang-shapes · make bench-trainers · make sweep · make fuzz — each creates .venv itself; nothing else to set up.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -11,7 +11,7 @@ FUZZ_STAMP := $(VENV)/.installed-fuzz
 DOCS_STAMP := $(VENV)/.installed-docs
 CLUSTER_STAMP := $(VENV)/.installed-cluster
 
-.PHONY: demo test test-1 test-2 test-3 test-4 test-hta test-all test-cluster wheel-check gpu lint docs fuzz bench bench-localise bench-shapes bench-paired ablation goldens bench-hang-shapes bench-trainers sweep bench-numerics clean
+.PHONY: demo test test-1 test-2 test-3 test-4 test-hta test-all test-cluster wheel-check gpu lint docs fuzz bench bench-localise bench-shapes bench-paired ablation goldens measures bench-hang-shapes bench-trainers sweep bench-numerics clean
 
 $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed; set PYTHON=/path/to/python3.11" >&2; exit 1; }
@@ -135,6 +135,10 @@ ablation: $(STAMP)
 # The answers to the jobs that were looked at, written again; a quarter of an hour.
 goldens: $(STAMP)
 	@$(BIN)/python -m tests.paired --save tests/paired/goldens.jsonl $(PAIRED)
+
+# What the layout of tracekit is measured by, before the step model and now; tests/house keeps it from getting worse.
+measures: $(STAMP)
+	@$(BIN)/python -m tests.house.measures
 
 # Whom hang names on dumps of hung jobs in the shapes of Megatron, torchtitan, HSDP and DDP; HANG_SHAPES="--cases 42".
 HANG_SHAPES ?= --jobs 2

@@ -1,11 +1,14 @@
-"""The axes of the mesh are written once: in tracekit/axes.py."""
+"""The axes are written once, in tracekit/axes.py, and few files of tracekit treat one by its name."""
 
 import ast
 
+from tests.house.measures import files_naming_an_axis, here
 from tests.house.source import CODE, modules, tree
-from tracekit.axes import AXES
+from tracekit.axes import AXES, PARTS, TABLE
 
 HOME = "tracekit/axes.py"
+MOST_FILES = 15
+"""33 before the mesh answered questions about stages, replicas, pipelines and roles."""
 
 
 def literal_axes(path):
@@ -17,6 +20,19 @@ def literal_axes(path):
                 yield node.lineno
 
 
-def test_axes_are_written_once():
+def test_axes_are_listed_nowhere_else():
     found = {path: list(literal_axes(path)) for path in modules(*CODE)}
-    assert {path for path, lines in found.items() if lines} == {HOME}
+    assert {path for path, lines in found.items() if lines} == set()
+
+
+def test_axes_are_written_once():
+    assert files_naming_an_axis(here(), literally=True) == [HOME]
+
+
+def test_few_files_name_an_axis():
+    assert len(files_naming_an_axis(here())) <= MOST_FILES, files_naming_an_axis(here())
+
+
+def test_every_axis_is_of_the_mesh_or_inside_one():
+    assert {*AXES, *PARTS} == {axis.name for axis in TABLE}
+    assert {part.inside for part in PARTS.values()} <= set(AXES)

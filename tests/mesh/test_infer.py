@@ -75,11 +75,11 @@ def test_the_group_of_everybody_is_no_axis():
     assert infer([*groups(truth), world], range(8)).mesh.sizes == truth.sizes
 
 
-def test_expert_and_embedding_groups_are_ignored_with_a_word():
+def test_groups_of_no_axis_are_ignored_with_a_word():
     truth = grid(tp=2, pp=2, dp=4)
     extra = [
         GroupUse((0, 1, 4, 5), ("EXPERT_MODEL_PARALLEL_GROUP",), 12),
-        GroupUse((2, 3, 6, 7), ("EXPERT_MODEL_PARALLEL_GROUP",), 12),
+        GroupUse((1, 2, 6, 7), ("EXPERT_MODEL_PARALLEL_GROUP",), 12),
         *(GroupUse(g, ("EMBEDDING_GROUP",), 1) for g in members(truth, ["pp"])[:3]),
     ]
     found = infer([*groups(truth, style="megatron"), *extra], range(16))

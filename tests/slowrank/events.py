@@ -50,9 +50,13 @@ class Timeline:
 
 
 def write_run(
-    folder, lines: Sequence[Timeline], groups: Mapping[int, tuple[int, ...]], descs: Mapping[int, str], world
+    folder,
+    lines: Sequence[Timeline],
+    groups: Mapping[int, tuple[int, ...]],
+    descs: Mapping[int, object],
+    world,
 ):
-    """A Run of `lines`; `groups` by number."""
+    """A Run of `lines`; `groups` by number, `descs` a text or several for each."""
     records = []
     for line in lines:
         rows = sorted(line.rows, key=lambda r: (r["ts"], -r["dur"]))
@@ -63,5 +67,6 @@ def write_run(
                 line.rank, name, None, world, "kineto", "", 0, len(rows), name, groups=tuple(sorted(groups))
             )
         )
-    made = tuple(Group(n, tuple(r), (str(n),), (descs[n],)) for n, r in sorted(groups.items()))
+    told = {n: (desc,) if isinstance(desc, str) else desc for n, desc in descs.items()}
+    made = tuple(Group(n, tuple(r), (str(n),), told[n]) for n, r in sorted(groups.items()))
     return Run(folder, tuple(records), made, (), (), world)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from tracekit.analysis.slowrank.analyse import placed
 from tracekit.findings.mesh import GroupsAlong, PlacesFinding
 from tracekit.findings.shared import RankCoverage
-from tracekit.inference.mesh.mesh_choice import group_uses, world_of
+from tracekit.inference.mesh.group_uses import group_uses, world_of
 from tracekit.mesh import GroupUse
 from tracekit.store import Run
 

@@ -50,4 +50,4 @@ class PlacesFinding(Tabular):
 
     def headline(self) -> str:
         """The mesh, inner to outer."""
-        return ", ".join(f"{axis}={self.mesh.sizes[axis]}" for axis in self.mesh.order)
+        return self.mesh.written()

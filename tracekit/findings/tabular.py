@@ -65,12 +65,12 @@ class Tabular(ABC):
 
 def places(mesh: MeshFinding) -> dict[str, str]:
     """The columns that hold a rank's place: one for each axis of the mesh, inner to outer."""
-    return dict.fromkeys(mesh.order, "int64")
+    return dict.fromkeys((*mesh.order, *mesh.parts), "int64")
 
 
 def placed(coords: Mapping[str, int], mesh: MeshFinding) -> Row:
     """The cells of these columns: 0 on an axis of size 1, which answers leave out, None where the place is unknown."""
-    return [coords.get(axis, 0 if mesh.sizes[axis] == 1 else None) for axis in mesh.order]
+    return [coords.get(axis, 0 if mesh.sizes.get(axis) == 1 else None) for axis in (*mesh.order, *mesh.parts)]
 
 
 def _line(tag: str, cells: Row) -> str:

@@ -6,9 +6,11 @@ Which ranks may exchange messages follows from the mesh, and the mesh may follow
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from tracekit.axes import PIPELINE
 from tracekit.disjoint_sets import DisjointSets
 from tracekit.errors import MeshError
-from tracekit.inference.mesh.mesh_choice import MeshChoice, choose, group_uses, world_of
+from tracekit.inference.mesh.group_uses import group_uses, world_of
+from tracekit.inference.mesh.mesh_choice import MeshChoice, choose
 from tracekit.inference.mesh.one_pipeline import is_one_pipeline
 from tracekit.inference.mesh.unknown_mesh import is_unknown
 from tracekit.inference.peers.line_order import with_line_order
@@ -25,8 +27,6 @@ from tracekit.mesh import Mesh, infer
 from tracekit.store import Run
 from tracekit.thresholds.slowrank import AXIS_RIVAL, CLOCK_DOUBTS
 from tracekit.thresholds.tables import COMMON_END_NS
-
-PIPELINE = "pp"
 
 
 def joined(
@@ -126,9 +126,9 @@ def _candidates(
         mesh = None if is_unknown(run) else choose(run, ops, sizes, order).mesh
     except MeshError:
         mesh = _of_groups(run, ops, order)
-    if mesh is None or (sizes is not None and mesh.sizes[PIPELINE] == 1):
+    if mesh is None or (sizes is not None and mesh.stages == 1):
         return []
-    if mesh.sizes[PIPELINE] > 1:
+    if mesh.stages > 1:
         return [(mesh, PIPELINE, True)]
     return [(mesh, axis, False) for axis in mesh.order if mesh.sizes[axis] > 1] if any_open(ops) else []
 

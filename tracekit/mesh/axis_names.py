@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from tracekit.axes import AXES
+from tracekit.axes import AXES, CONTEXT, DATA, PIPELINE, TENSOR
 from tracekit.errors import MeshUnknownError
 from tracekit.mesh.families import Family
 from tracekit.thresholds.mesh import ALTERNATING, MANY_CALLS, MOSTLY_EXPOSED
@@ -30,6 +30,12 @@ def name_axes(
     for i, axis in enumerate(inner_first):
         if len(axis.hints) == 1:
             names[i] = next(iter(axis.hints))
+    dealing = [
+        i for i, axis in enumerate(inner_first) if i not in names and any(g.dealt for g in axis.groups)
+    ]
+    if dealing:  # experts are spread over replicas, beside groups of those that hold the same ones
+        alike = [i for i, a in enumerate(inner_first) if i not in names and not a.p2p and _looks(a) == DATA]
+        names.update(dict.fromkeys([*dealing, *alike], DATA))
     free = [i for i in range(len(inner_first)) if i not in names]
     if free:
         _guess(inner_first, free, names, order, programs)
@@ -56,25 +62,25 @@ def _guess(
         return
     around = [i for i in free if axes[i].ring or (programs is not None and _turns(axes, i, free, programs))]
     rings = bool(around) or any(axis.ring for axis in axes)
-    if "cp" in left and around:
-        names[around[0]] = "cp"
+    if CONTEXT in left and around:
+        names[around[0]] = CONTEXT
         free = [i for i in free if i != around[0]]
-        left = [d for d in left if d != "cp"]
+        left = [d for d in left if d != CONTEXT]
     piped = [i for i in free if axes[i].p2p > 0 and not axes[i].ring]
     open_ = programs is not None and (not rings or any(_differs(axes[i], programs) for i in free))
-    if "pp" in left and programs is not None and open_ and not piped:
+    if PIPELINE in left and programs is not None and open_ and not piped:
         piped = [_pipeline(axes, free, programs)]
-    if "pp" in left and piped:
+    if PIPELINE in left and piped:
         best = max(piped, key=lambda i: (axes[i].stride, axes[i].p2p))
-        names[best] = "pp"
+        names[best] = PIPELINE
         free = [i for i in free if i != best]
-        left = [d for d in left if d != "pp"]
-    wanted = _likely([d for d in left if d != "pp"], len(free))
+        left = [d for d in left if d != PIPELINE]
+    wanted = _likely([d for d in left if d != PIPELINE], len(free))
     looks = [_looks(axes[i]) for i in free]
     if len(set(looks)) == len(looks) and set(looks) <= set(left):
         wanted = looks
     if len(wanted) < len(free):
-        wanted = [*wanted, *[d for d in left if d not in wanted], *["dp"] * len(free)][: len(free)]
+        wanted = [*wanted, *[d for d in left if d not in wanted], *[DATA] * len(free)][: len(free)]
     names.update(zip(free, wanted, strict=True))
 
 
@@ -117,16 +123,16 @@ def _looks(axis: Family) -> str:
     """
     shown = [g for g in axis.groups if g.collectives]
     if not shown or axis.calls < MANY_CALLS or sum(g.exposed for g in shown) / len(shown) <= MOSTLY_EXPOSED:
-        return "dp"
+        return DATA
     kinds = frozenset().union(*(g.ops for g in shown))
     if "all_to_all" in kinds:
-        return "dp"
+        return DATA
     alternating = sum(g.alternation for g in shown) / len(shown) > ALTERNATING
-    return "tp" if alternating or "all_reduce" in kinds else "cp"
+    return TENSOR if alternating or "all_reduce" in kinds else CONTEXT
 
 
 def _likely(dims: Sequence[str], count: int) -> list[str]:
     """The `count` axes that a job most likely has (data, then tensor, pipeline, context), in the order given."""
-    rank = {"dp": 0, "tp": 1, "pp": 2, "cp": 3}
+    rank = {DATA: 0, TENSOR: 1, PIPELINE: 2, CONTEXT: 3}
     chosen = set(sorted(dims, key=lambda d: rank[d])[:count])
     return [d for d in dims if d in chosen]

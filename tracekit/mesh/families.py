@@ -28,6 +28,7 @@ class GroupUse:
     told: bool = True  # the files name it; else only its messages or common ends show it
     partial: bool = False  # it may have further members, which left no trace
     ring: bool = False  # its messages go round in a ring
+    dealt: bool = False  # its all-to-alls bring other numbers of elements each time, as tokens of experts do
 
 
 @dataclass
@@ -79,13 +80,10 @@ def families(uses: Sequence[GroupUse], world: tuple[int, ...], notes: list[str])
     inside = set(world)
     seen: dict[tuple[int, ...], GroupUse] = {}
     for use in uses:
-        if 2 <= len(use.ranks) < len(world) and inside.issuperset(use.ranks) and not use.partial:
+        fits = 2 <= len(use.ranks) < len(world) and inside.issuperset(use.ranks) and not use.partial
+        if fits and not is_foreign(use.descs):
             seen[use.ranks] = use
-    foreign = [u for u in seen.values() if is_foreign(u.descs)]
-    if foreign:
-        text = ", ".join(sorted({d for u in foreign for d in u.descs})[:3])
-        notes.append(f"{len(foreign)} process groups beside the four axes ignored ({text})")
-    rest = [u for u in seen.values() if not is_foreign(u.descs)]
+    rest = list(seen.values())
     found: list[Family] = []
     keys = {u.ranks: (len(u.ranks), tuple(sorted(hinted_dims(u.descs)))) for u in rest}
     for key in sorted(set(keys.values())):

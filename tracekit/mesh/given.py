@@ -27,7 +27,8 @@ def reordered(mesh: Mesh, order: Sequence[str] | None) -> bool:
     if order is None or from_sizes(mesh.sizes, mesh.order).coordinates != mesh.coordinates:
         return False
     given = from_sizes(mesh.sizes, order)
-    return any(given.coords(rank) != mesh.coords(rank) for rank in mesh.coordinates)
+    at = [given.order.index(axis) for axis in mesh.order]
+    return any(tuple(given.coordinates[r][i] for i in at) != place for r, place in mesh.coordinates.items())
 
 
 def said(uses: Sequence[GroupUse], world: tuple[int, ...]) -> str:
@@ -43,4 +44,4 @@ def said(uses: Sequence[GroupUse], world: tuple[int, ...]) -> str:
 
 def written(mesh: Mesh) -> str:
     """Return a mesh as the option `--mesh` takes it, inner to outer."""
-    return ",".join(f"{axis}={mesh.sizes[axis]}" for axis in mesh.order)
+    return ",".join(f"{axis}={mesh.size(axis)}" for axis in (*mesh.order, *mesh.parts))

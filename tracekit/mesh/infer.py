@@ -10,12 +10,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
-from tracekit.axes import AXES
+from tracekit.axes import AXES, DATA
 from tracekit.errors import MeshError, MeshUnknownError
 from tracekit.mesh.axis_names import name_axes
 from tracekit.mesh.families import Blocks, Family, GroupUse, families, join, orthogonal, refines
 from tracekit.mesh.grid import Mesh
-from tracekit.mesh.group_descriptions import hinted_dims
+from tracekit.mesh.group_descriptions import hinted_dims, is_foreign, mentions_part
+from tracekit.mesh.parts import with_parts
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,33 @@ def infer(
     peer: what each rank runs, equal for ranks of one pipeline stage. Raises MeshUnknownError when the groups do
     not determine a mesh, MeshError when they contradict each other.
     """
-    ranks = tuple(sorted(world))
+    found = _of_axes(uses, tuple(sorted(world)), order, programs)
+    mesh = with_parts(found.mesh, uses)
+    return replace(found, mesh=mesh, notes=(*_foreign(uses, mesh), *found.notes))
+
+
+def _foreign(uses: Sequence[GroupUse], mesh: Mesh) -> list[str]:
+    """A note on the groups that are along no axis of the mesh by their descriptions, if there are any."""
+    few = {
+        u.ranks: u
+        for u in uses
+        if 2 <= len(u.ranks) < mesh.world_size and not u.partial and is_foreign(u.descs)
+    }
+    placed = {
+        r for r, u in few.items() if mesh.parts and mentions_part(u.descs) and mesh.dims_of(r) is not None
+    }
+    left = [u for ranks, u in few.items() if ranks not in placed]
+    text = ", ".join(sorted({d for u in left for d in u.descs})[:3])
+    return [f"{len(left)} process groups beside the axes ignored ({text})"] if left else []
+
+
+def _of_axes(
+    uses: Sequence[GroupUse],
+    ranks: tuple[int, ...],
+    order: Sequence[str] | None,
+    programs: Mapping[int, object] | None,
+) -> Inference:
+    """The mesh of the axes that no other one holds. Arguments and errors as of `infer`."""
     notes: list[str] = []
     found = families(uses, ranks, notes)
     axes = [_with_messages(a, [u for u in uses if u.partial]) for a in _axes(found, ranks, notes)]
@@ -54,7 +81,7 @@ def infer(
     return Inference(_build(named, ranks), tuple(notes), flat=False)
 
 
-def _flat(ranks: tuple[int, ...], dim: str = "dp") -> Mesh:
+def _flat(ranks: tuple[int, ...], dim: str = DATA) -> Mesh:
     sizes = {d: len(ranks) if d == dim else 1 for d in AXES}
     return Mesh(AXES, sizes, {r: tuple(i if d == dim else 0 for d in AXES) for i, r in enumerate(ranks)})
 

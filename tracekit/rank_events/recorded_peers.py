@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from tracekit.axes import PIPELINE
 from tracekit.intervals import I64
 from tracekit.mesh.group_descriptions import hinted_dims
 from tracekit.rank_events.event_columns import Values, filled, ints, matches
@@ -22,7 +23,6 @@ from tracekit.store import Group
 
 TITLE = re.compile(r"^nccl:(send|recv) (\d{1,9})(?:->|<-)(\d{1,9})$")
 PAIR: Final = 2
-PIPELINE: Final = "pp"
 
 
 class Title(NamedTuple):

@@ -34,11 +34,12 @@ class RanksDocument(TypedDict):
 
 
 class MeshDocument(TypedDict):
-    """Axes from inner to outer, their sizes, and where they come from."""
+    """Axes from inner to outer, their sizes, and where they come from; `parts`: sizes of axes that divide others."""
 
     order: list[str]
     sizes: dict[str, int]
     source: MeshSource
+    parts: NotRequired[dict[str, int]]
 
 
 class StepsDocument(TypedDict):

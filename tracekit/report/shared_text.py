@@ -27,8 +27,7 @@ def laid_out(lines: Sequence[Line]) -> str:
 
 def mesh_line(mesh: MeshFinding) -> str:
     """Sizes of the axes from inner to outer, and where they come from."""
-    sizes = ", ".join(f"{d}={mesh.sizes[d]}" for d in mesh.order)
-    return f"{sizes} (inner to outer; {_SOURCES[mesh.source]})"
+    return f"{mesh.written()} (inner to outer; {_SOURCES[mesh.source]})"
 
 
 def ranks_line(ranks: RankCoverage) -> str:

@@ -94,8 +94,15 @@ def ranks_document(ranks: RankCoverage) -> RanksDocument:
 
 
 def mesh_document(mesh: MeshFinding) -> MeshDocument:
-    """The mesh as in every answer: axes from inner to outer, sizes, source."""
-    return {"order": list(mesh.order), "sizes": {d: mesh.sizes[d] for d in mesh.order}, "source": mesh.source}
+    """The mesh as in every answer: axes from inner to outer, sizes, source, and axes that divide others if any do."""
+    document: MeshDocument = {
+        "order": list(mesh.order),
+        "sizes": {d: mesh.sizes[d] for d in mesh.order},
+        "source": mesh.source,
+    }
+    if mesh.parts:
+        document["parts"] = dict(mesh.parts)
+    return document
 
 
 def steps_document(steps: StepsFinding) -> StepsDocument:

@@ -54,12 +54,11 @@ def with_unseen(run: Measured, model: StepModel, found: Excess) -> StepModel | N
 def _like(run: Measured, found: Excess, rank: int) -> int | None:
     """Return the row of the rank that `rank` is assumed to work like: of its stage and place, without an excess."""
     mesh, steps = run.mesh, run.steps
-    mine = mesh.coords(rank)
     whole = np.isfinite(steps.own).all(axis=1) & ~(np.nan_to_num(found.z) > found.limit)
     far = {
-        row: sum(where[d] != mine[d] for d in mesh.order)
+        row: sum(a != b for a, b in zip(mesh.coordinates[like], mesh.coordinates[rank], strict=True))
         for row in np.flatnonzero(whole).tolist()
-        if (where := mesh.coords(steps.ranks[row]))["pp"] == mine["pp"]
+        if mesh.stage(like := steps.ranks[row]) == mesh.stage(rank)
     }
     return min(far, key=lambda row: (far[row], abs(float(found.mean[row])), row), default=None)
 

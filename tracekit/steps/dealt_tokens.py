@@ -8,6 +8,7 @@ not recorded, uneven work behind every second all-to-all looks like it.
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -40,7 +41,7 @@ def dealt_tokens(ops: Operations, steps: Steps, stages: Sequence[npt.NDArray[np.
     if kind is None:
         return Dealt(beyond, untold, lost)
     for rows in (stage for stage in stages if len(stage) > 1):
-        work, tokens = _parts(ops, steps, rows, kind)
+        work, tokens, _ = _parts(ops, steps, rows, kind)
         if not work.shape[-1]:
             continue
         follows = _following(work, tokens)
@@ -53,6 +54,45 @@ def dealt_tokens(ops: Operations, steps: Steps, stages: Sequence[npt.NDArray[np.
     return Dealt(beyond, untold, lost)
 
 
+class Evened(NamedTuple):
+    """The work of a rank behind its all-to-alls, and what an even share of tokens makes of it.
+
+    begin, end: readings of own time, ns. column: its step, as in `Steps`. factor: by how much it is longer then.
+    """
+
+    begin: F64
+    end: F64
+    column: npt.NDArray[np.int64]
+    factor: F64
+
+
+def even_shares(
+    ops: Operations,
+    steps: Steps,
+    stages: Sequence[npt.NDArray[np.int64]],
+    groups: Sequence[npt.NDArray[np.int64]],
+) -> dict[int, Evened]:
+    """The work of each rank by its row, if every all-to-all brought all ranks of its group an equal share of tokens.
+
+    A router deals all tokens of a group out, so that an even share is their mean. stages, groups: rows of `steps`.
+    """
+    kind, found = _dealing(ops), {}
+    for rows in stages if kind is not None else ():
+        work, tokens, begin = _parts(ops, steps, rows, kind or "")
+        follows = _following(work, tokens)
+        known, wanted = np.isfinite(follows), work.copy()
+        for mine in (np.flatnonzero(np.isin(rows, group)) for group in groups):
+            told = np.where(known[mine], follows[mine], 0.0)
+            mean = told.sum(axis=0) / np.maximum(known[mine].sum(axis=0), 1)
+            wanted[mine] = np.maximum(work[mine] - np.where(known[mine], told - mean, 0.0), 0.0)
+        for i, row in enumerate(rows.tolist()):
+            told = np.isfinite(work[i])
+            spent, start = work[i][told], begin[i][told]
+            factor = np.asarray(wanted[i][told] / np.maximum(spent, 1.0), np.float64)
+            found[row] = Evened(start, start + spent, np.nonzero(told)[0], factor)
+    return found
+
+
 def _dealing(ops: Operations) -> str | None:
     """Return the kind of the operations that may deal tokens: collectives of any kind if the trace names few kinds."""
     kinds = Counter(ops.op.tolist())
@@ -61,8 +101,10 @@ def _dealing(ops: Operations) -> str | None:
     return "collective" if 2 * kinds["collective"] > len(ops.op) else None
 
 
-def _parts(ops: Operations, steps: Steps, rows: npt.NDArray[np.int64], kind: str) -> tuple[F64, F64]:
-    """(own time from the end of each all-to-all to the next one, elements that it brought), rows × steps × places.
+def _parts(ops: Operations, steps: Steps, rows: npt.NDArray[np.int64], kind: str) -> tuple[F64, F64, F64]:
+    """(own time from the end of each all-to-all to the next one, elements that it brought, where that time begins).
+
+    Each has the shape rows × steps × places.
 
     Places count from the end of a step, because kernels of the step before may be at the start of the first one.
     NaN where a rank has fewer, and where the elements are unknown.
@@ -78,15 +120,14 @@ def _parts(ops: Operations, steps: Steps, rows: npt.NDArray[np.int64], kind: str
             if len(calls) > 1 and np.isfinite(steps.own[row, column]):
                 sizes = np.full(len(calls), -1) if source.taken is None else source.taken[calls]
                 spent = (begin[calls[1:]] - end[calls[:-1]]).astype(np.float64)
-                found[i, column] = (spent, np.where(sizes < 0, np.nan, sizes)[:-1])
-    usual = int(np.median([len(spent) for spent, _ in found.values()])) if found else 0
-    shape = (len(rows), len(steps.numbers), usual)
-    work, tokens = np.full(shape, np.nan), np.full(shape, np.nan)
-    for place, (spent, sizes) in found.items():
-        many = min(len(spent), usual)
+                found[i, column] = (spent, np.where(sizes < 0, np.nan, sizes)[:-1], end[calls[:-1]])
+    usual = int(np.median([len(spent) for spent, *_ in found.values()])) if found else 0
+    parts = np.full((3, len(rows), len(steps.numbers), usual), np.nan)
+    for place, told in found.items():
+        many = min(len(told[0]), usual)
         if many:
-            work[place][-many:], tokens[place][-many:] = np.maximum(spent[-many:], 0.0), sizes[-many:]
-    return work, tokens
+            parts[(slice(None), *place)][:, -many:] = [values[-many:] for values in told]
+    return np.maximum(parts[0], 0.0), parts[1], parts[2]
 
 
 def _following(work: F64, tokens: F64) -> F64:

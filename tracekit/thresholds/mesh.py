@@ -11,6 +11,11 @@ MOSTLY_EXPOSED: Final = 0.6
 ALTERNATING: Final = 0.93
 """Share of collectives that differ in kind from the one before, above which gathers and scatters take turns (tp)."""
 
+UNEVEN_SIZES: Final = 1 / 8
+"""Share of all-to-alls that must differ in elements for them to send tokens: another number goes to experts each
+time, and back, and again in backward and recomputation, so that one in six differs. Sequence parallelism moves
+heads in the same few sizes in each of many layers."""
+
 RING_GAP_NS: Final = 100_000
 """Ranks of a ring send and receive within this time of each other, ns: a stage computes for far longer in between."""
 

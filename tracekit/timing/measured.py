@@ -7,12 +7,15 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
+from tracekit.axes import PARTS
 from tracekit.errors import InputError
-from tracekit.inference.mesh.mesh_choice import no_communication, world_of
+from tracekit.inference.mesh.group_uses import world_of
+from tracekit.inference.mesh.mesh_choice import no_communication
 from tracekit.matching.channels import Channel
 from tracekit.matching.clock import Clocks, align
 from tracekit.matching.match import Operations
 from tracekit.mesh import Mesh
+from tracekit.mesh.parts import ALL_TO_ALL
 from tracekit.rank_events.step_marks import NO_STEP
 from tracekit.steps.steps import Steps, measure
 from tracekit.store import Run
@@ -56,8 +59,19 @@ class Measured:
     @cached_property
     def stages(self) -> Rows:
         """Rows of `steps` by pipeline stage, in stage order: the ranks that do the same work."""
-        stage = np.array([self.mesh.coords(r)["pp"] for r in self.steps.ranks], np.int64)
-        return [np.flatnonzero(stage == s) for s in range(self.mesh.sizes["pp"])]
+        stage = np.array([self.mesh.stage(r) for r in self.steps.ranks], np.int64)
+        return [np.flatnonzero(stage == s) for s in range(self.mesh.stages)]
+
+    @property
+    def expert_groups(self) -> Rows:
+        """Rows of `steps` by group that deals tokens to experts; by stage where no axis of experts is known."""
+        dealing = [part for axis, part in self.mesh.parts.items() if PARTS[axis].deals_tokens]
+        groups, row = (
+            [g for part in dealing for g in part.groups],
+            {r: i for i, r in enumerate(self.steps.ranks)},
+        )
+        rows = [[row[rank] for rank in group if rank in row] for group in groups]
+        return [np.array(sorted(some), np.int64) for some in rows if len(some) > 1] if groups else self.stages
 
     @cached_property
     def analysed(self) -> npt.NDArray[np.bool_]:
@@ -83,7 +97,23 @@ class Measured:
     def axis(self) -> npt.NDArray[np.object_]:
         """By operation the axes of its channel, as `cp_dp`; `other` is no part of the mesh, `unknown` has none."""
         names = ["_".join(self.axes_of(c)) or "other" for c in self.ops.channels]
-        return np.array([*names, "unknown"], object)[self.ops.channel]  # channel −1 takes the last name
+        axis = np.array([*names, "unknown"], object)[self.ops.channel]  # channel −1 takes the last name
+        return np.where(self.inside == "", axis, self.inside)
+
+    @cached_property
+    def inside(self) -> npt.NDArray[np.object_]:
+        """By operation the axis inside another along which it communicates; empty for all others.
+
+        A group of experts may have the members of another group, as that of all replicas; then all-to-alls are theirs.
+        """
+        found = np.full(len(self.ops.op), "", object)
+        for axis, part in self.mesh.parts.items():
+            groups = set(map(frozenset, part.groups))
+            channels = self.ops.channels
+            mine = np.array([*(not c.p2p and frozenset(c.members) in groups for c in channels), False])
+            alone = np.array([*(self.axes_of(c) == (axis,) for c in channels), False])
+            found[mine[self.ops.channel] & (alone[self.ops.channel] | (self.ops.op == ALL_TO_ALL))] = axis
+        return found
 
     def shape_of(self, channel: Channel) -> tuple[object, ...]:
         """The axes of a channel; for part of an axis, as shards and replicas are, the axes with the members' offsets.

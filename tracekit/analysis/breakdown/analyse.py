@@ -46,7 +46,7 @@ def analyse(
 
 def _ranked(case: Case, rank: int, found: RankSteps) -> RankBreakdown:
     """All whole steps of `rank` in one."""
-    coords = {axis: at for axis, at in case.mesh.coords(rank).items() if case.mesh.sizes[axis] > 1}
+    coords = {axis: at for axis, at in case.mesh.coords(rank).items() if case.mesh.size(axis) > 1}
     host = next((r.host for r in case.run.ranks if r.rank == rank), None)
     parts = added(cell.parts for cell in found.cells)
     return RankBreakdown(rank, host, coords, len(found.cells), parts, found.communication_ns, found.hidden_ns)

@@ -8,6 +8,7 @@ import numpy as np
 
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.gaps.evidence_gaps import whole
+from tracekit.axes import PIPELINE, along
 from tracekit.findings import ExposedTime, Share, StepBreakdown, TimeParts
 from tracekit.intervals import I64, Intervals, covered_until, subtract, union
 from tracekit.matching.messages import message_ends
@@ -126,7 +127,7 @@ def _held_up(case: Case, rank: int, told: Mask) -> dict[tuple[str, int], Interva
     axis, known = case.axis[pieces.row].astype(str), told[pieces.row]
     arrived = np.clip(ops.start[pieces.row] + case.waits.held[pieces.row], pieces.start, pieces.end)
     between = case.in_message[pieces.row] & (ops.channel[pieces.row] >= 0)
-    bubble = known & between & np.array(["pp" in a.split("_") for a in axis.tolist()], bool)
+    bubble = known & between & np.array([along(a, PIPELINE) for a in axis.tolist()], bool)
     found = {(_BUBBLE, _WAIT): union(pieces.start[bubble], arrived[bubble])}
     for name in dict.fromkeys(axis.tolist()):
         mine = axis == name
@@ -139,5 +140,5 @@ def _held_up(case: Case, rank: int, told: Mask) -> dict[tuple[str, int], Interva
 
 def _place(case: Case, axis: str) -> tuple[int, str]:
     """Return the place of an axis in a list: single axes as the mesh has them, then planes, then what is neither."""
-    order = [*case.mesh.order]
+    order = [*case.mesh.order, *case.mesh.parts]
     return (order.index(axis) if axis in order else len(order) + (axis in {"other", "unknown"}), axis)

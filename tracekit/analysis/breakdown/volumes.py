@@ -10,6 +10,7 @@ from typing import Final
 import numpy as np
 
 from tracekit.analysis.breakdown.traffic import Calls
+from tracekit.axes import DATA, TENSOR, along
 from tracekit.findings import Volume
 from tracekit.matching.ring import ring_share
 from tracekit.thresholds.breakdown import SIZES_SHOWN, VOLUME_ERROR
@@ -34,9 +35,9 @@ def volumes_of(calls: Calls) -> tuple[Volume, ...]:
         mine = calls.of((calls.axis == axis) & np.isin(calls.op.astype(str), _GATHERS))
         if len(np.unique(mine.members)) != 1 or (mine.elements < 0).any():
             continue  # groups of several sizes share no formula, and unknown sizes none
-        if "dp" in axis.split("_"):
+        if along(axis, DATA):
             gradients += _gradients(axis, mine)
-        elif axis == "tp":
+        elif axis == TENSOR:
             others += _activations(axis, mine)
     most = max((v.phi for v in gradients), default=0)
     return (*(v for v in gradients if v.phi > VOLUME_ERROR * most), *others)  # a loss alone is no gradient

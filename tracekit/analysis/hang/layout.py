@@ -4,11 +4,13 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from tracekit.analysis.hang.scene import Scene
+from tracekit.axes import AXES
 from tracekit.errors import MeshError
-from tracekit.findings import MeshFinding
+from tracekit.findings import MeshFinding, MeshSource
 from tracekit.mesh import GroupUse, Mesh, from_sizes, infer
 from tracekit.mesh.given import misnamed, reordered, said, written
 from tracekit.mesh.parse import mesh_remedy
+from tracekit.mesh.parts import given_parts
 from tracekit.thresholds.hang import RANKS_SHOWN
 
 
@@ -26,9 +28,7 @@ def layout_of(scene: Scene, given: dict[str, int] | None, order: Sequence[str] |
     order: axes inner to outer. Raises MeshError where `given` or `order` does not fit the dumps.
     """
     if given is not None:
-        return Layout(
-            mesh := _given(scene, given, order), MeshFinding(tuple(mesh.order), dict(mesh.sizes), "flag"), ()
-        )
+        return Layout(mesh := _given(scene, given, order), _finding(mesh, "flag"), ())
     try:
         inferred = infer(_uses(scene), scene.world, order)
     except MeshError as error:
@@ -45,13 +45,17 @@ def layout_of(scene: Scene, given: dict[str, int] | None, order: Sequence[str] |
             f"--order {','.join(order or ())} contradicts the dumps: {told} (inner to outer); give that order, or "
             "leave --order out"
         )
-    finding = MeshFinding(tuple(mesh.order), dict(mesh.sizes), "process_groups")
+    finding = _finding(mesh, "process_groups")
     return Layout(mesh, finding, inferred.notes)
+
+
+def _finding(mesh: Mesh, source: MeshSource) -> MeshFinding:
+    return MeshFinding(mesh.order, dict(mesh.sizes), source, mesh.part_sizes)
 
 
 def _given(scene: Scene, given: dict[str, int], order: Sequence[str] | None) -> Mesh:
     """Give the mesh of the user; MeshError where it contradicts the dumps, with what their groups say."""
-    mesh = from_sizes(given, order or tuple(given))
+    mesh = from_sizes(given, order or tuple(axis for axis in given if axis in AXES))
     told = said(_uses(scene), scene.world)
     says = f"; {told}" if told else ""
     if mesh.world_size != len(scene.world):
@@ -65,7 +69,10 @@ def _given(scene: Scene, given: dict[str, int], order: Sequence[str] | None) -> 
             f"--mesh contradicts the dumps: group {use.descs[0]} of ranks {few} does not lie along its axis {axis}; "
             f"correct it{says}"
         )
-    return mesh
+    try:
+        return given_parts(mesh, given, _uses(scene))
+    except MeshError as error:
+        raise MeshError(f"--mesh contradicts the dumps: {error}{says}") from None
 
 
 def _uses(scene: Scene) -> list[GroupUse]:

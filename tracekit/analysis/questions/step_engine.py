@@ -19,7 +19,7 @@ from tracekit.analysis.questions.transfers import Transfers, transfers_of
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.gaps.evidence_gaps import coverage
 from tracekit.analysis.slowrank.hypotheses.candidates import typical_without
-from tracekit.axes import DESCENT
+from tracekit.axes import LEVELS
 from tracekit.step_graph.replay import StepModel, Usual
 from tracekit.steps.steps import F64
 from tracekit.thresholds.slowrank import WORST_WORKERS
@@ -53,7 +53,7 @@ class StepEngine:
             return tuple(str(i) for i, rows in enumerate(case.stages) if len(rows))
         if key == "axis":
             seen = {axis for c in case.ops.channels for axis in case.axes_of(c)}
-            return (*(a for a in DESCENT if a in seen), *sorted(seen - set(DESCENT)))
+            return (*(a for a in LEVELS if a in seen), *sorted(seen - set(LEVELS)))
         return tuple(sorted({str(op) for op in case.ops.op[case.analysed].tolist()}))
 
     def refusal(self, fix: Fix) -> str | None:

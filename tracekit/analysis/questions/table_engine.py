@@ -14,7 +14,7 @@ import numpy.typing as npt
 from tracekit.analysis.questions.engine import Saved
 from tracekit.analysis.questions.fixes import Fix
 from tracekit.analysis.slowrank.case import Case
-from tracekit.axes import DESCENT
+from tracekit.axes import LEVELS
 from tracekit.ingest.operation_table.kinds import kind_of
 from tracekit.rank_events.operation_names import canonical_op
 from tracekit.step_graph.table.recording import F64
@@ -57,7 +57,7 @@ class TableEngine:
             return tuple(str(s) for s in sorted(set(self._stage.tolist())))
         if key == "axis":
             seen = set(self._axis.tolist()) - {""}
-            return (*(a for a in DESCENT if a in seen), *sorted(seen - set(DESCENT)))
+            return (*(a for a in LEVELS if a in seen), *sorted(seen - set(LEVELS)))
         return tuple(sorted({name for names in self._types.values() for name in names}))
 
     def refusal(self, fix: Fix) -> str | None:
@@ -108,7 +108,7 @@ class TableEngine:
 
     @cached_property
     def _stage(self) -> npt.NDArray[np.int64]:
-        stage = {r: self.case.mesh.coords(r)["pp"] for r in set(self._rank.tolist())}
+        stage = {r: self.case.mesh.stage(r) for r in set(self._rank.tolist())}
         return np.array([stage[r] for r in self._rank.tolist()], np.int64)
 
     @cached_property

@@ -8,7 +8,6 @@ tells where in DP → PP → CP → TP it is.
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from math import prod
 from typing import Final
 
 import numpy as np
@@ -29,11 +28,13 @@ from tracekit.findings.picture import SlowRankPicture
 from tracekit.inference.groups.other_recordings import named_by_traces, strangers
 from tracekit.inference.groups.unnamed_groups import with_groups_of_streams, with_rare_groups
 from tracekit.inference.joined import joined
-from tracekit.inference.mesh.mesh_choice import MeshChoice, world_of
+from tracekit.inference.mesh.group_uses import world_of
+from tracekit.inference.mesh.mesh_choice import MeshChoice
 from tracekit.inference.mesh.unknown_mesh import without_mesh
 from tracekit.inference.peers.lost_arguments import repaired
 from tracekit.inference.peers.places_in_groups import with_places_in_groups
 from tracekit.matching.match import Operations, match
+from tracekit.mesh.parse import ranks_in
 from tracekit.rank_events.operations import RankOps, read_rank
 from tracekit.rank_events.step_marks import NO_STEP
 from tracekit.steps.common_part import common_part
@@ -126,7 +127,7 @@ def _read(
 ) -> tuple[Run, list[RankOps]]:
     """`run` with its size, and the operations of its ranks."""
     if mesh and run.world_size is None:  # traces that do not say how large the job is: the user does
-        run = replace(run, world_size=prod(mesh.values()))
+        run = replace(run, world_size=ranks_in(mesh))
     ranks: list[RankOps] = []
     for done, record in enumerate(run.ranks, 1):
         ranks.append(repaired(read_rank(run, record.rank), final=False))

@@ -81,7 +81,7 @@ class Case(Measured):
 
     def line_of(self, row: int) -> tuple[int, ...]:
         """The rows of the recorded ranks on the pipeline of the rank in `row`."""
-        line = self.mesh.line(self.steps.ranks[row], ["pp"])
+        line = self.mesh.pipeline(self.steps.ranks[row])
         return tuple(self.steps.row(rank) for rank in line if rank in self.steps.ranks)
 
     @cached_property
@@ -183,7 +183,7 @@ def _with_cut_step(run: Run, ops: Operations, mesh: Mesh) -> tuple[Run, Operatio
     """
     stages: dict[int, list[int]] = defaultdict(list)
     for rank in ops.ranks:
-        stages[mesh.coords(rank)["pp"]].append(rank)
+        stages[mesh.stage(rank)].append(rank)
     ops, number = with_cut_step(ops, list(stages.values()))
     if number is None:
         return run, ops, None

@@ -1,8 +1,8 @@
-"""The path down the axes, DP → PP → CP → TP: at each level, how long the other indices waited for this one."""
+"""The path down the axes, DP → EP → PP → CP → TP: at each level, how long the other indices waited for this one."""
 
 import numpy as np
 
-from tracekit.axes import DESCENT
+from tracekit.axes import LEVELS
 from tracekit.findings import PathLevel
 from tracekit.timing.measured import Measured
 from tracekit.units import ms
@@ -16,8 +16,8 @@ def descend(run: Measured, rank: int) -> tuple[PathLevel, ...]:
     coords = run.mesh.coords(rank)
     return tuple(
         PathLevel(axis, coords[axis], ms(_caused(run, rank, axis)))
-        for axis in DESCENT
-        if run.mesh.sizes.get(axis, 1) > 1
+        for axis in LEVELS
+        if run.mesh.size(axis) > 1
     )
 
 
@@ -27,12 +27,19 @@ def _caused(run: Measured, rank: int, axis: str) -> float:
     spans = {c.number: run.axes_of(c) for c in ops.channels if rank in c.members}
     pure = [c for c, axes in spans.items() if axes == (axis,)]
     chosen = pure or [c for c, axes in spans.items() if axis in axes]
+    inside = run.inside
+    if axis in run.mesh.parts:
+        chosen = [c for c in spans if (inside[ops.channel == c] == axis).any()]
     worst = 0.0
     for p2p in (False, True):
         by_rank: dict[int, float] = {}
         for channel in (c for c in chosen if ops.channels[c].p2p == p2p):
             rows = np.flatnonzero(
-                (ops.channel == channel) & (ops.instance >= 0) & run.analysed & (ops.rank != rank)
+                (ops.channel == channel)
+                & (ops.instance >= 0)
+                & run.analysed
+                & (ops.rank != rank)
+                & (inside == (axis if axis in run.mesh.parts else ""))
             )
             late = ops.rank[waits.last[ops.instance[rows]]] == rank
             for other, waited in zip(

@@ -31,7 +31,7 @@ def _ranked(
     run: Run, mesh: Mesh, series: Series, row: int, s: Judged, trend: Trend, least: float
 ) -> RankTrend:
     rank = series.ranks[row]
-    coords = {axis: at for axis, at in mesh.coords(rank).items() if mesh.sizes[axis] > 1}
+    coords = {axis: at for axis, at in mesh.coords(rank).items() if mesh.size(axis) > 1}
     host = next((r.host for r in run.ranks if r.rank == rank), None)
     places = list(s.places)
     rises = [_rise(trend, s, part[places]) for part in series.parts[row]]

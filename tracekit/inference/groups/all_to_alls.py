@@ -23,7 +23,6 @@ from tracekit.store import Run
 from tracekit.thresholds.tables import LEAST_IN_ALL_TO_ALL
 
 ALL_TO_ALL = "all_to_all"
-PIPELINE = "pp"
 
 
 def silent_messages(rank: RankOps) -> npt.NDArray[np.bool_]:
@@ -43,7 +42,7 @@ def with_all_to_alls(run: Run, ranks: list[RankOps], mesh: Mesh) -> tuple[Run, l
     for streams, ways in allowed_ways(run, mesh, classes, recorded):
         alike = _dealt(streams, ways, recorded)
         found |= members_of([(streams, alike)], recorded) if alike else {}
-    if mesh.sizes[PIPELINE] > 1:
+    if mesh.stages > 1:
         mute = {r.rank for r in ranks if not _exchanges(r, found)}
         found = {key: group for key, group in found.items() if not mute & set(group)}
     if not found:

@@ -34,8 +34,9 @@ from tracekit.inference.groups.thread_groups import groups_of_threads
 from tracekit.inference.groups.usual_numbering import Way, members_of, shown, usual_groups
 from tracekit.inference.joined import joined
 from tracekit.inference.mesh.group_contradictions import contradiction
+from tracekit.inference.mesh.group_uses import group_uses, world_of
 from tracekit.inference.mesh.mesh_choice import choose as choose_mesh
-from tracekit.inference.mesh.mesh_choice import group_uses, remedy, world_of
+from tracekit.inference.mesh.mesh_choice import remedy
 from tracekit.inference.mesh.unknown_mesh import is_unknown
 from tracekit.matching.clock import align
 from tracekit.matching.match import Operations, match, rematch
@@ -153,7 +154,7 @@ def _told(
 
 def _is_pipeline(run: Run, ranks: list[RankOps], order: Sequence[str] | None) -> bool:
     """Whether messages show that all ranks of `run` are one pipeline, where no ends show any group."""
-    return joined(run, match(ranks, run.groups), None, order)[1].mesh.sizes["pp"] > 1
+    return joined(run, match(ranks, run.groups), None, order)[1].mesh.stages > 1
 
 
 def _by_numbers(

@@ -6,6 +6,7 @@ from typing import Final
 
 import numpy as np
 
+from tracekit.axes import with_extensions
 from tracekit.disjoint_sets import DisjointSets
 from tracekit.mesh import GroupUse, Mesh
 from tracekit.mesh.group_descriptions import hinted_dims, is_foreign
@@ -85,9 +86,8 @@ def _part(mesh: Mesh, use: GroupUse, *, inferred: bool) -> tuple[str, list[int]]
         return "", []
     axis, values = partial[0]
     ends = values == [0, mesh.sizes[axis] - 1]
-    shards = {axis} == hints == {"dp"} and along == {
-        "dp",
-        "cp",
-    }  # FSDP shards over both and is called after one
+    shards = {axis} == hints and along == with_extensions(
+        axis
+    )  # FSDP shards over both and is called after one
     told = along == hints or shards or (along == {axis} and (ends or (inferred and not hints)))
     return (axis, values) if told else ("", [])

@@ -1,29 +1,24 @@
 """The mesh that an analysis works on: the user's, else the process groups', else a manifest's, else one flat group."""
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TypeVar
-
-import numpy as np
 
 from tracekit.axes import AXES
 from tracekit.errors import MeshError, MeshUnknownError, TracekitError, UsageError
 from tracekit.findings import MeshFinding, MeshSource, Quality
-from tracekit.inference.mesh.group_contradictions import CHAIN, contradiction, shown
-from tracekit.inference.mesh.message_chains import carriers, holding
-from tracekit.inference.mesh.message_rings import rings
+from tracekit.inference.mesh.group_contradictions import contradiction, shown
+from tracekit.inference.mesh.group_uses import group_uses, world_of
 from tracekit.inference.mesh.one_pipeline import is_one_pipeline, pipeline_of
 from tracekit.inference.mesh.rank_programs import programs
 from tracekit.inference.mesh.unknown_mesh import is_unknown
-from tracekit.matching.channels import WORLD
 from tracekit.matching.match import Operations
 from tracekit.mesh import GroupUse, Inference, Mesh, from_sizes, infer
 from tracekit.mesh.given import misnamed, reordered, said, written
-from tracekit.mesh.group_descriptions import hinted_dims
-from tracekit.mesh.parse import mesh_remedy
-from tracekit.rank_events.operation_names import MESSAGES
-from tracekit.store import InferredGroup, Run
+from tracekit.mesh.parse import mesh_remedy, ranks_in
+from tracekit.mesh.parts import given_parts, with_parts
+from tracekit.store import Run
 
 
 @dataclass(frozen=True)
@@ -38,14 +33,7 @@ class MeshChoice:
     @property
     def finding(self) -> MeshFinding:
         """The mesh as findings show it."""
-        return MeshFinding(self.mesh.order, dict(self.mesh.sizes), self.source)
-
-
-def world_of(run: Run, ops: Operations) -> tuple[int, ...]:
-    """All ranks of the job: as many as the files claim, and at least as many as groups and files name."""
-    seen = {*ops.ranks, *(r for g in run.groups for r in g.ranks)}
-    size = max(run.world_size or 0, max(seen, default=-1) + 1)
-    return tuple(range(size))
+        return MeshFinding(self.mesh.order, dict(self.mesh.sizes), self.source, self.mesh.part_sizes)
 
 
 def choose(
@@ -66,7 +54,7 @@ def choose(
         return MeshChoice(_flagged(sizes, order, world, uses, len(ops.ranks)), "flag")
     if is_unknown(run):
         return MeshChoice(infer([], world).mesh, "flat_world")
-    hinted = _hinted(run, world)
+    hinted = _hinted(run, world, uses)
     if not [u for u in uses if len(u.ranks) > 1]:
         if hinted is not None:
             _check_order(hinted, order, f"the run's manifest says --mesh {written(hinted)}")
@@ -83,7 +71,7 @@ def choose(
     _check_order(found.mesh, order, said(uses, world) or f"the groups say --mesh {written(found.mesh)}")
     if found.flat:
         _check_messages(run, ops, world)
-        return _undivided(world, found.notes, named=_named(run), piped=is_one_pipeline(ops))
+        return _undivided(world, found.notes, uses, named=_named(run), piped=is_one_pipeline(ops))
     return MeshChoice(found.mesh, "process_groups", found.notes)
 
 
@@ -118,61 +106,6 @@ def _inferred(
     return found
 
 
-def group_uses(run: Run, ops: Operations, lines: Collection[tuple[int, ...]] = ()) -> list[GroupUse]:
-    """Process groups with the calls that the traces show; messages that no group of their own carries form one.
-
-    `lines` are the pipelines along which the ends of messages were inferred.
-    """
-    calls: dict[int, Counter[int]] = defaultdict(Counter)
-    kinds: dict[int, set[str]] = defaultdict(set)
-    exposed: dict[int, list[bool]] = defaultdict(list)
-    changes: dict[int, list[bool]] = defaultdict(list)
-    pairs: Counter[tuple[int, int]] = Counter()
-    for rank, source in ops.per_rank.items():
-        shown = (ops.exposed[ops.of(rank)] > 0).tolist()
-        rows = zip(
-            source.op, source.group.tolist(), source.src.tolist(), source.dst.tolist(), shown, strict=True
-        )
-        before: dict[int, str] = {}
-        for op, group, src, dst, waited in rows:
-            if op in MESSAGES or (src >= 0 and dst >= 0):
-                pairs[min(src, dst), max(src, dst)] += 1
-            elif group != WORLD:
-                calls[group][rank] += 1
-                kinds[group].add(op)
-                exposed[group].append(waited)
-                changes[group].append(before.get(group, op) != op)
-                before[group] = op
-    whole = len(world_of(run, ops))
-    pipelines = [g.ranks for g in run.groups if hinted_dims(g.descs) == {"pp"}]
-    p2p = carriers([g.ranks for g in run.groups], pairs, {*lines, *holding(pipelines, pairs)})
-    round_ = rings(ops, p2p)
-    uses = [
-        GroupUse(
-            g.ranks, g.descs, max(calls[g.group].values(), default=0), p2p.get(g.ranks, 0),
-            frozenset(kinds[g.group]), _share(exposed[g.group]), _share(changes[g.group]),
-            told=not isinstance(g, InferredGroup), ring=g.ranks in round_,
-        )
-        for g in run.groups
-    ]  # fmt: skip
-    groups = {u.ranks for u in uses}
-    chains = [replace(_chain(c, n, lines, ops), ring=c in round_) for c, n in p2p.items() if c not in groups]
-    return uses + [u for u in chains if len(u.ranks) < whole or not uses]
-
-
-def _chain(
-    ranks: tuple[int, ...], count: int, lines: Collection[tuple[int, ...]], ops: Operations
-) -> GroupUse:
-    """The use of a chain of `count` messages, which may go on behind a rank that was not recorded."""
-    told = ranks not in lines
-    partial = told and not set(ranks).issubset(ops.ranks)
-    return GroupUse(ranks, (), 0, count, CHAIN, told=told, partial=partial)
-
-
-def _share(flags: list[bool]) -> float:
-    return sum(flags) / len(flags) if flags else 0.0
-
-
 def _flagged(
     sizes: dict[str, int],
     order: Sequence[str] | None,
@@ -181,14 +114,18 @@ def _flagged(
     read: int,
 ) -> Mesh:
     sizes = {**sizes, **{axis: 1 for axis in AXES if axis not in sizes}}  # as `parse_mesh` fills them in
-    product = int(np.prod(list(sizes.values())))
+    product = ranks_in(sizes)
     if product != len(world):
         told = ",".join(f"{d}={n}" for d, n in sizes.items())
         raise UsageError(
             f"--mesh {told} has {product} ranks, but the job has {len(world)} ranks ({read} were read); give the sizes "
             f"of the whole job, with product {len(world)}{_says(uses, world)}"
         )
-    mesh = from_sizes(sizes, order or tuple(sizes))
+    mesh, refusal = from_sizes(sizes, order or tuple(axis for axis in sizes if axis in AXES)), ""
+    try:
+        mesh = given_parts(mesh, sizes, uses)
+    except MeshError as error:
+        refusal = str(error)
     wrong = contradiction(mesh, uses)
     if wrong is not None:
         raise UsageError(
@@ -200,6 +137,8 @@ def _flagged(
             f"--mesh contradicts the traces: process group {shown(named[0])} does not lie along its axis {named[1]}; "
             f"correct the sizes or the order (inner to outer as written, or --order){_says(uses, world)}"
         )
+    if refusal:
+        raise UsageError(f"--mesh contradicts the traces: {refusal}{_says(uses, world)}")
     return mesh
 
 
@@ -217,15 +156,15 @@ def _check_order(mesh: Mesh, order: Sequence[str] | None, told: str) -> None:
         )
 
 
-def _hinted(run: Run, world: tuple[int, ...]) -> Mesh | None:
+def _hinted(run: Run, world: tuple[int, ...], uses: Sequence[GroupUse]) -> Mesh | None:
     if not run.mesh_hint:
         return None
     sizes = {str(d): int(n) for d, n in run.mesh_hint.get("sizes", {}).items()}
     order = [str(d) for d in run.mesh_hint.get("order", []) if d in AXES]
-    if not set(sizes) <= set(AXES) or int(np.prod(list(sizes.values()) or [0])) != len(world):
+    if not set(sizes) <= set(AXES) or not sizes or ranks_in(sizes) != len(world):
         return None
     full = {**sizes, **{d: 1 for d in AXES if d not in sizes}}
-    return from_sizes(full, [*order, *(d for d in AXES if d not in order)])
+    return with_parts(from_sizes(full, [*order, *(d for d in AXES if d not in order)]), uses)
 
 
 def _flat(ops: Operations, world: tuple[int, ...], remedy: str) -> MeshChoice:
@@ -248,7 +187,7 @@ def _flat(ops: Operations, world: tuple[int, ...], remedy: str) -> MeshChoice:
                 f"the traces name no process groups, and ranks {ops.ranks[0]} and {rank} call different collectives, "
                 f"so the mesh is unknown; {remedy}"
             )
-    return _undivided(world, (), named=False, piped=piped)
+    return _undivided(world, (), (), named=False, piped=piped)
 
 
 _Refusal = TypeVar("_Refusal", bound=TracekitError)
@@ -281,10 +220,12 @@ def _check_messages(run: Run, ops: Operations, world: tuple[int, ...]) -> None:
         )
 
 
-def _undivided(world: tuple[int, ...], notes: tuple[str, ...], *, named: bool, piped: bool) -> MeshChoice:
+def _undivided(
+    world: tuple[int, ...], notes: tuple[str, ...], uses: Sequence[GroupUse], *, named: bool, piped: bool
+) -> MeshChoice:
     """The mesh of a world that no group divides: one pipeline, or one data-parallel group."""
     taken = "messages connect the ranks and almost nothing is reduced: the world is taken as one pipeline"
-    mesh = pipeline_of(len(world)) if piped else infer([], world).mesh
+    mesh = with_parts(pipeline_of(len(world)) if piped else infer([], world).mesh, uses)
     if named:
         return MeshChoice(mesh, "process_groups", (taken,) if piped else notes)
     told = taken if piped else "the world is taken as one data-parallel group"

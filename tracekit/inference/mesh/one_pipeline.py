@@ -10,7 +10,7 @@ from collections import Counter
 import numpy as np
 import numpy.typing as npt
 
-from tracekit.axes import AXES
+from tracekit.axes import AXES, PIPELINE
 from tracekit.disjoint_sets import DisjointSets
 from tracekit.matching.match import Operations
 from tracekit.mesh import Mesh, from_sizes
@@ -20,7 +20,7 @@ from tracekit.thresholds.slowrank import CALLS_OF_PIPELINE, REDUCED_BY_PIPELINE,
 
 def pipeline_of(world: int) -> Mesh:
     """Return the mesh of one pipeline of `world` ranks."""
-    return from_sizes(dict.fromkeys(AXES, 1) | {"pp": world}, AXES)
+    return from_sizes(dict.fromkeys(AXES, 1) | {PIPELINE: world}, AXES)
 
 
 def is_one_pipeline(ops: Operations) -> bool:

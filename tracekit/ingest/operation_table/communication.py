@@ -7,8 +7,9 @@ from itertools import product
 
 import numpy as np
 
+from tracekit.axes import DATA, PIPELINE
 from tracekit.findings import Quality
-from tracekit.ingest.operation_table.kinds import OperationKind
+from tracekit.ingest.operation_table.kinds import EMBEDDING, OperationKind
 from tracekit.ingest.operation_table.layout import Layout, Place
 from tracekit.ingest.operation_table.served import Served, served
 from tracekit.ingest.operation_table.table import I64, OperationTable
@@ -94,7 +95,7 @@ class _Places:
         self.rank_at: dict[Place, int] = dict(table.rank_at)
         if layout is not None:
             sizes = layout.sizes
-            every = product(range(sizes["dp"]), range(sizes["pp"]))
+            every = product(range(sizes[DATA]), range(sizes[PIPELINE]))
             self.rank_at = {place: layout.rank(place) for place in every}
         self._last = max(s for _, s in self.rank_at)
         by_dp: dict[int, list[int]] = defaultdict(list)
@@ -106,11 +107,11 @@ class _Places:
 
     def members(self, kind: OperationKind, dp: int, stage: int) -> Members:
         """Ranks of the group in which the rank at (dp, stage) runs operations of this kind, sorted."""
-        if kind.axis == "dp":
+        if kind.axis == DATA:
             return self._by_stage[stage]
-        if kind.axis == "pp":
+        if kind.axis == PIPELINE:
             return self._by_dp[dp]
-        inside = [(dp, 0), (dp, self._last)] if kind.axis == "embedding" else [(dp, stage)]
+        inside = [(dp, 0), (dp, self._last)] if kind.axis == EMBEDDING else [(dp, stage)]
         return tuple(sorted({self.rank_at[p] for p in inside if p in self.rank_at}))
 
 

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from tracekit.axes import DATA, PIPELINE, TENSOR
+
 COLLECTIVES = (
     ("all-gather", "allgather"),
     ("reduce-scatter", "reduce_scatter"),
@@ -14,6 +16,8 @@ COMPUTATIONS = frozenset(
     {"forward-compute", "backward-compute", "optimizer", "optimizer-clip-main-grad", "gc"}
 )
 """Operation types of the published tables that are not communication."""
+EMBEDDING = "embedding"
+"""In place of an axis: the group of the first and the last stage, which share an embedding."""
 COMPUTE_STREAM, DP_STREAM, FORWARD_STREAM, BACKWARD_STREAM = 0, 1, 2, 3
 
 
@@ -21,7 +25,7 @@ COMPUTE_STREAM, DP_STREAM, FORWARD_STREAM, BACKWARD_STREAM = 0, 1, 2, 3
 class OperationKind:
     """The event fields that all operations of one type share.
 
-    axis: "dp", "pp", "tp" or "embedding"; None for compute. toward: of send and receive, +1 down the pipeline
+    axis: that of the group, or EMBEDDING; None for compute. toward: of send and receive, +1 down the pipeline
     (activations) or -1 up (gradients); 0 of all others.
     """
 
@@ -43,9 +47,9 @@ def kind_of(optype: str) -> OperationKind:
     for end in ("send", "recv"):
         if optype.endswith("-" + end):
             stream = FORWARD_STREAM if direction > 0 else BACKWARD_STREAM
-            return OperationKind(optype, end, "pp", direction, stream)
+            return OperationKind(optype, end, PIPELINE, direction, stream)
     for words, collective in COLLECTIVES:
         if words in optype:
-            axis = "embedding" if "embedding" in optype else "tp" if "layernorm" in optype else "dp"
+            axis = EMBEDDING if EMBEDDING in optype else TENSOR if "layernorm" in optype else DATA
             return OperationKind(optype, collective, axis, stream=DP_STREAM)
     return OperationKind(optype)

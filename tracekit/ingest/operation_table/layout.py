@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from tracekit.axes import AXES
+from tracekit.axes import AXES, CONTEXT, DATA, PIPELINE, TENSOR
 from tracekit.thresholds.ingest import MAX_RANKS
 
 Place = tuple[int, int]
@@ -38,7 +38,7 @@ class Layout:
     def rank(self, place: Place) -> int:
         """Return the rank at `place` that has the origin's index on the tensor axis, recorded or not."""
         dp, stage = place
-        return self.origin + dp * self.strides["dp"] + stage * self.strides["pp"]
+        return self.origin + dp * self.strides[DATA] + stage * self.strides[PIPELINE]
 
     @property
     def hint(self) -> dict[str, Any]:
@@ -51,14 +51,14 @@ def layout_of(rank_at: Mapping[Place, int], dp_size: int, pp_size: int) -> Layou
 
     Ranks between those of neighbouring places count as the tensor axis, the innermost in every common numbering.
     """
-    seen = {"dp": dp_size, "pp": pp_size}
+    seen = {DATA: dp_size, PIPELINE: pp_size}
     known = _strides(rank_at)
     inner, outer = sorted(seen, key=lambda axis: known.get(axis, MAX_RANKS))  # dp first where neither tells
     width = known.get(inner, 1)
     span = known.get(outer, width * seen[inner])  # ranks of a block of the outer axis
     if width < 1 or span % width or span // width < seen[inner]:
         return None
-    sizes = {"tp": width, "cp": 1, inner: span // width, outer: seen[outer]}
+    sizes = {TENSOR: width, CONTEXT: 1, inner: span // width, outer: seen[outer]}
     order = (*(a for a in AXES if a not in seen), inner, outer)
     layout = Layout(order, sizes, {inner: width, outer: span}, min(rank_at.values()) % width)
     if layout.world_size > MAX_RANKS or any(layout.rank(place) != rank for place, rank in rank_at.items()):
@@ -75,4 +75,4 @@ def _strides(rank_at: Mapping[Place, int]) -> dict[str, int]:
     axes = [i for i in range(places.shape[1]) if np.ptp(places[:, i])]
     columns = np.column_stack([places[:, axes], np.ones(len(places))])
     fitted = np.linalg.lstsq(columns, np.array(list(rank_at.values()), np.float64), rcond=None)[0]
-    return {("dp", "pp")[axis]: round(float(step)) for axis, step in zip(axes, fitted, strict=False)}
+    return {(DATA, PIPELINE)[axis]: round(float(step)) for axis, step in zip(axes, fitted, strict=False)}

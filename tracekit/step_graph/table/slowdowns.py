@@ -45,9 +45,9 @@ def slowdowns(timeline: Timeline, mesh: Mesh) -> Slowdowns:
     """Return what the stragglers of recorded steps cost; `mesh` gives the stage and the replica of every rank."""
     operations = timeline.recording.operations
     rank = np.array([o.rank for o in operations])
-    place = {r: mesh.coords(r) for r in set(rank.tolist())}
-    stage = np.array([place[r]["pp"] for r in rank.tolist()])
-    replica = np.array([place[r]["dp"] for r in rank.tolist()])
+    ranks = sorted(set(rank.tolist()))
+    stage = np.array([mesh.stage(r) for r in rank.tolist()])
+    replica = np.array([mesh.replica(r) for r in rank.tolist()])
     kind = np.array([operation_type(o.name) for o in operations])
     steps = timeline.step_ns(timeline.work)
     recorded, ideal = float(steps.mean()), _mean(timeline, timeline.ideal)
@@ -56,7 +56,7 @@ def slowdowns(timeline: Timeline, mesh: Mesh) -> Slowdowns:
         return {v: _mean(timeline, _mixed(timeline, of == v)) / ideal for v in sorted(set(of.tolist()))}
 
     by_replica, by_stage = shares(replica), shares(stage)
-    by_worker = {r: min(by_replica[place[r]["dp"]], by_stage[place[r]["pp"]]) for r in sorted(place)}
+    by_worker = {r: min(by_replica[mesh.replica(r)], by_stage[mesh.stage(r)]) for r in ranks}
     worst = sorted(by_worker, key=lambda r: (-by_worker[r], r))[: ceil(WORST_WORKERS * len(by_worker))]
 
     def explained(mine: Mask) -> float:

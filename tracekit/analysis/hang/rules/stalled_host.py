@@ -9,7 +9,7 @@ from tracekit.analysis.hang.channels import End, same_group, usual_calls
 from tracekit.analysis.hang.program_order import CallId, first_missed
 from tracekit.analysis.hang.rules.rule import Accusation, Found
 from tracekit.analysis.hang.scene import Scene
-from tracekit.axes import AXES
+from tracekit.axes import LEVELS
 from tracekit.dumps.calls import Signature
 from tracekit.text import ranges
 
@@ -175,11 +175,12 @@ def _without_messages(scene: Scene) -> bool:
 
 def _of_innermost_groups(scene: Scene, culprits: Mapping[int, Accusation]) -> dict[int, Accusation]:
     """Return the ranks with the innermost group in the mesh; a group of unknown axes counts as outermost."""
+    place = {axis: at for at, axis in enumerate(reversed(LEVELS))}
 
     def depth(accusation: Accusation) -> int:
         group = scene.groups[accusation.group]
         dims = scene.mesh.dims_of(group.ranks) if scene.mesh is not None else None
-        return max((AXES.index(d) if d in AXES else len(AXES) for d in dims or ()), default=len(AXES))
+        return max((place.get(axis, len(place)) for axis in dims or ()), default=len(place))
 
     innermost = min(depth(accusation) for accusation in culprits.values())
     return {rank: accused for rank, accused in culprits.items() if depth(accused) == innermost}

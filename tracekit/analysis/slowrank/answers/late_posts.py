@@ -93,7 +93,7 @@ def _instances(case: Case) -> tuple[I64, I64]:
     rows = np.flatnonzero((ops.instance >= 0) & case.analysed & ~case.in_message)
     rows = rows[waits.complete[ops.instance[rows]]]
     rows = rows[np.argsort(ops.instance[rows], kind="stable")]
-    stage = {rank: case.mesh.coords(rank)["pp"] for rank in ops.ranks}
+    stage = {rank: case.mesh.stage(rank) for rank in ops.ranks}
     mine = np.array([stage[rank] for rank in ops.ranks], np.int64)[np.searchsorted(ops.ranks, ops.rank[rows])]
     _, place, size = np.unique(ops.instance[rows], return_inverse=True, return_counts=True)
     first = np.cumsum(size) - size

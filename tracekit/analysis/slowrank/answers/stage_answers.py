@@ -83,7 +83,7 @@ def _beside_each_other(case: Case, ranks: Sequence[int]) -> str:
     slow = sorted({case.steps.ranks[row] for row in significant_rows(case, MIN_LOST_SHARE)} & set(ranks))
     if slow:
         return f"in addition, rank {listed(slow)} of it works longer than its peers"
-    each = max(Counter(case.mesh.coords(rank)["pp"] for rank in ranks).values())
+    each = max(Counter(case.mesh.stage(rank) for rank in ranks).values())
     if each >= STAGE_TELLING_PEERS:
         return "no rank of it is slower than its peers"
     if each < len(ranks):
@@ -195,12 +195,12 @@ def stages_in_words(case: Case, found: LongStage) -> str:
 
 def stage_of(case: Case, found: LongStage) -> int:
     """The index of the longest stage."""
-    return case.mesh.coords(case.steps.ranks[found.rows[0]])["pp"]
+    return case.mesh.stage(case.steps.ranks[found.rows[0]])
 
 
 def _stages(case: Case, found: LongStage) -> list[int]:
     """The indices of the stages."""
-    return sorted({case.mesh.coords(case.steps.ranks[row])["pp"] for row in found.rows})
+    return sorted({case.mesh.stage(case.steps.ranks[row]) for row in found.rows})
 
 
 def _has(case: Case, found: LongStage) -> str:

@@ -117,8 +117,18 @@ def _steady_excess(case: Case, rows: I64) -> F64 | None:
     )
     if int(steady.sum()) < STEADY_KERNELS:
         return None
-    found: F64 = took[:, :, steady].sum(axis=2) / np.maximum(usual[:, steady].sum(axis=1), 1.0) - 1.0
-    return found
+    lasted = took[:, :, steady].sum(axis=2) - _of_tokens(case, rows)
+    return np.asarray(lasted / np.maximum(usual[:, steady].sum(axis=1), 1.0) - 1.0, np.float64)
+
+
+def _of_tokens(case: Case, rows: I64) -> F64:
+    """By how much more tokens than its peers' lengthen the steady kernels of each rank in each step, ns.
+
+    Experts' kernels are steady where most ranks get equally many tokens; else nothing of them is among the steady ones.
+    """
+    beyond = np.nan_to_num(case.met.tokens.beyond[rows])
+    even = np.median(np.abs(beyond)) < STEADY_LEVEL * np.median(case.steps.own[rows])
+    return np.asarray(np.maximum(beyond, 0.0) if even else np.zeros(beyond.shape), np.float64)
 
 
 def _places(kernels: list[StepKernels], steps: int) -> F64:

@@ -146,9 +146,8 @@ def _long_stage(e: Evidence, stage: LongStage) -> Answer:
 
 def _unseen_mates(case: Case, stage: LongStage) -> list[int]:
     """The ranks of a stage that left no trace."""
-    where, index = case.mesh.coordinates, case.mesh.order.index("pp")
-    mine = where[case.steps.ranks[stage.rows[0]]][index]
-    return [r for r in case.missing if r in where and where[r][index] == mine]
+    mesh, mine = case.mesh, case.mesh.stage(case.steps.ranks[stage.rows[0]])
+    return [r for r in case.missing if r in mesh.coordinates and mesh.stage(r) == mine]
 
 
 def _slow_ranks(e: Evidence, found: Hypothesis) -> Answer:

@@ -97,6 +97,4 @@ def whole_boundaries(run: Measured, slow: Sequence[int], compared: Sequence[Chan
 
 def _stages(run: Measured, channel: Channel) -> frozenset[int]:
     """The pipeline stages that a channel between two ranks connects; none where their places are unknown."""
-    index = run.mesh.order.index("pp")
-    at = [run.mesh.coordinates.get(member) for member in channel.members]
-    return frozenset(c[index] for c in at if c is not None)
+    return frozenset(run.mesh.stage(m) for m in channel.members if m in run.mesh.coordinates)

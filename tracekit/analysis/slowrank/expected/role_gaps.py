@@ -19,9 +19,6 @@ from tracekit.thresholds.slowrank import (
 )
 from tracekit.timing.measured import Measured
 
-ROLES = (("tp",), ("tp", "cp"))
-"""Axes along which the first rank works for all: data is read once a tensor group, or once for each batch."""
-
 
 def role_gaps(run: Measured, computed: F64) -> tuple[I64, F64]:
     """Return the rows of the ranks that play such a role, and by how much it makes each step of each rank longer, ns.
@@ -32,7 +29,7 @@ def role_gaps(run: Measured, computed: F64) -> tuple[I64, F64]:
     """
     longer = np.zeros(computed.shape)
     nobody = np.zeros(0, np.int64), longer
-    if run.mesh.sizes["tp"] < 2 or len(run.steps.numbers) < 2:
+    if not run.mesh.roles or len(run.steps.numbers) < 2:
         return nobody
     floor = NOISE_FLOOR * float(np.nanmedian(run.steps.wall))
     still = excess(run.steps.own - computed, run.stages, floor)
@@ -73,8 +70,8 @@ def _role(run: Measured, still: Excess) -> I64:
     """The rows of all ranks with index 0, in stages in which each of them stands still longer than its peers."""
     mean = np.nan_to_num(still.mean)
     long = (np.nan_to_num(still.z) > Z_LIMIT) & (mean > CANDIDATE_SHARE * run.step_ns)
-    for axes in ROLES:
-        first = np.array([all(run.mesh.coords(r)[a] == 0 for a in axes) for r in run.steps.ranks])
+    for axes in run.mesh.roles:
+        first = np.array([run.mesh.leads(r, axes) for r in run.steps.ranks])
         mine = [stage[first[stage]] for stage in run.stages if not first[stage].all()]
         found = [rows for rows in mine if len(rows) and long[rows].all()]
         rows = np.sort(np.concatenate(found)) if found else np.zeros(0, np.int64)

@@ -80,10 +80,10 @@ def _shared(run: Measured, row: int, suspects: set[int]) -> bool:
 
     A batch that is longer in one step lengthens the kernels of all ranks that it is dealt to.
     """
-    here = run.mesh.coords(run.steps.ranks[row])
+    here = run.mesh.replica(run.steps.ranks[row])
     same = {
         r
         for r in next(g for g in run.stages if row in g).tolist()
-        if run.mesh.coords(run.steps.ranks[r])["dp"] == here["dp"]
+        if run.mesh.replica(run.steps.ranks[r]) == here
     }
     return len(same) > 1 and same <= suspects

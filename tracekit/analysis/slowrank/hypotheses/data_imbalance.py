@@ -10,7 +10,10 @@ from tracekit.analysis.slowrank.expected.excess import segments
 from tracekit.analysis.slowrank.hypotheses.dealt_price import dealt_ns
 from tracekit.analysis.slowrank.hypotheses.host_bound import levelling_saves_ns
 from tracekit.analysis.slowrank.hypotheses.uneven_micro_batches import lasting_ns, uneven_batches_ns
+from tracekit.step_graph.rank_timeline import RankTimeline
 from tracekit.step_graph.statistics import MAD_TO_SIGMA
+from tracekit.step_graph.table_model import TableModel
+from tracekit.steps.dealt_tokens import Evened, even_shares
 from tracekit.steps.features import read_features
 from tracekit.steps.steps import F64
 from tracekit.thresholds.slowrank import (
@@ -57,13 +60,32 @@ def data_explains(case: Case, uneven: float, rows: Sequence[int], gain: float) -
 def uneven_tokens(case: Case) -> float:
     """Time that tokens dealt unevenly to experts cost, ns a step; 0 where work does not follow recorded sizes.
 
-    The cost is that of `uneven_data`, and at most what the rank with most tokens works beyond the median.
+    It is what the step gains if every all-to-all deals its group out evenly, and at most what the rank with most tokens
+    works beyond the median.
     """
     least, most = MIN_LOST_SHARE * case.step_ns, case.met.tokens.lost_ns
-    if most < least:
+    if most < least or isinstance(case.model, TableModel):
         return 0.0
-    gain = min(case.model.recorded_ns - case.model.levelled_ns(case.stages), most)
+    even = even_shares(case.ops, case.steps, case.stages, case.expert_groups)
+    cuts = {
+        (n, line.row): _cuts(even[line.row], line, columns)
+        for n, (columns, lines) in enumerate(case.model.runs)
+        for line in lines
+        if line.row in even
+    }
+    gain = min(case.model.recorded_ns - case.model.rescaled_ns(cuts), most)
     return gain if gain >= least else 0.0
+
+
+def _cuts(even: Evened, line: RankTimeline, columns: tuple[int, ...]) -> tuple[F64, F64]:
+    """(readings of own time that cut the steps in `columns` behind all-to-alls, the factor of each part)."""
+    mine = np.isin(even.column, columns)
+    ends = np.stack([even.begin[mine], even.end[mine]], axis=1).ravel()
+    begin, end = line.knots[0], line.knots[-1]
+    cuts = np.concatenate([[begin], np.clip(ends, begin, end), [end]])
+    factor = np.ones(len(cuts) - 1)
+    factor[1::2] = even.factor[mine]
+    return np.maximum.accumulate(cuts), factor
 
 
 def _follows_data(case: Case) -> bool:

@@ -78,7 +78,7 @@ def _some_replicas(case: Case, rows: list[int]) -> list[int]:
 
 def _replica(case: Case, row: int) -> int:
     """Which replica the rank in `row` of Steps is part of: its ranks work on the same data."""
-    return case.mesh.coords(case.steps.ranks[row])["dp"]
+    return case.mesh.replica(case.steps.ranks[row])
 
 
 def followers(case: Case, read: Read) -> Followers | None:

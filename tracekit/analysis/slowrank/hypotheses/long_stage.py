@@ -208,7 +208,7 @@ def _levels(case: Case, spent: F64) -> F64:
 def _alike(case: Case) -> list[npt.NDArray[np.int64]]:
     """The rows of each recorded stage with a counterpart in every other one; all of them where there are none."""
     groups = _seen(case)
-    lines = [np.array([case.mesh.line(case.steps.ranks[row], ("pp",)) for row in g]) for g in groups]
+    lines = [np.array([case.mesh.pipeline(case.steps.ranks[row]) for row in g]) for g in groups]
     common = set.intersection(*({tuple(line) for line in found.tolist()} for found in lines))
     if not common:
         return groups

@@ -70,7 +70,7 @@ def dealt_to_its_replica(case: Case, row: int) -> bool:
     longer.
     """
     rank = case.steps.ranks[row]
-    line = set(case.mesh.line(rank, ("pp",))) - {rank}
+    line = set(case.mesh.pipeline(rank)) - {rank}
     mates = [i for i, r in enumerate(case.steps.ranks) if r in line]
     values = case.found.value[[row, *mates]]
     values = values[:, np.isfinite(values).all(axis=0)]
@@ -90,11 +90,11 @@ def _documents_show(case: Case, row: int) -> bool:
     make the other replicas change.
     """
     rank = case.steps.ranks[row]
-    mine = case.mesh.line(rank, ("pp",))
+    mine = case.mesh.pipeline(rank)
     whole = np.array([number != case.cut for number in case.steps.numbers])
     turns: dict[tuple[int, ...], list[F64]] = defaultdict(list)
     for stage in case.stages:
-        lines = [case.mesh.line(case.steps.ranks[r], ("pp",)) for r in stage.tolist()]
+        lines = [case.mesh.pipeline(case.steps.ranks[r]) for r in stage.tolist()]
         own, others = case.steps.own[stage][:, whole], [line != mine for line in lines]
         beyond = own - np.median(own[others], axis=0) if any(others) else np.full(own.shape, np.nan)
         for line, values in zip(lines, beyond - beyond.mean(axis=1, keepdims=True), strict=True):
@@ -201,13 +201,13 @@ def by_role(case: Case, rows: Sequence[int]) -> bool:
     slow host or device does not pick the same index everywhere.
     """
     chosen = {case.steps.ranks[r] for r in rows}
-    stages = {case.mesh.coords(r)["pp"] for r in chosen}
+    stages = {case.mesh.stage(r) for r in chosen}
     excess = case.found.mean[list(rows)]
-    if case.mesh.sizes["tp"] < 2 or not float(np.min(excess)) >= ROLE_EQUALITY * float(np.max(excess)):
+    if not case.mesh.roles or not float(np.min(excess)) >= ROLE_EQUALITY * float(np.max(excess)):
         return False
-    inside = [r for r in case.steps.ranks if case.mesh.coords(r)["pp"] in stages]
-    for axes in (("tp",), ("tp", "cp")):
-        told = [r for r in inside if all(case.mesh.coords(r)[a] == 0 for a in axes)]
+    inside = [r for r in case.steps.ranks if case.mesh.stage(r) in stages]
+    for axes in case.mesh.roles:
+        told = [r for r in inside if case.mesh.leads(r, axes)]
         if chosen == set(told) and len(told) >= ROLE_RANKS * len(stages):
             return True
     return False

@@ -128,4 +128,4 @@ class _Dealt:
 
     def _replica(self, row: int) -> int:
         """The lowest rank of the pipeline that the rank in `row` belongs to."""
-        return min(self.run.mesh.line(self.run.steps.ranks[row], ("pp",)))
+        return min(self.run.mesh.pipeline(self.run.steps.ranks[row]))

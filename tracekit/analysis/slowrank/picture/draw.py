@@ -9,7 +9,7 @@ from tracekit.analysis.slowrank.picture.levels import levels
 from tracekit.analysis.slowrank.picture.timeline import timeline
 from tracekit.analysis.slowrank.suspects import Answer
 from tracekit.findings.picture import F64, SlowRankPicture
-from tracekit.inference.mesh.mesh_choice import world_of
+from tracekit.inference.mesh.group_uses import world_of
 from tracekit.units import NS_PER_MS
 
 

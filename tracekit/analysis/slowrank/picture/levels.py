@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from tracekit.analysis.slowrank.case import Case
-from tracekit.axes import DESCENT
+from tracekit.axes import LEVELS, PARTS
 from tracekit.findings import PathLevel
 from tracekit.findings.picture import Level
 from tracekit.thresholds.report import LEVEL_INDICES
@@ -17,14 +17,15 @@ _QUANTILES = (0.0, 0.25, 0.5, 0.75, 1.0)
 def levels(case: Case, path: Sequence[PathLevel]) -> tuple[Level, ...]:
     """One level an axis of more than one index, outer to inner; without a path every level holds all ranks."""
     chosen = {level.dim: level.index for level in path}
-    rows = np.arange(len(case.steps.ranks))
+    rows = wider = np.arange(len(case.steps.ranks))
     found = []
-    for axis in DESCENT:
-        if case.mesh.sizes.get(axis, 1) > 1:
-            index = np.array([case.mesh.coords(case.steps.ranks[r])[axis] for r in rows], np.int64)
-            found.append(_level(case, axis, chosen.get(axis), rows, index))
-            if axis in chosen:
-                rows = rows[index == chosen[axis]]
+    for axis in LEVELS:
+        if case.mesh.size(axis) > 1:
+            mine = wider if axis in PARTS else rows  # one index of the axis that it divides tells its own
+            index = np.array([case.mesh.coords(case.steps.ranks[r])[axis] for r in mine], np.int64)
+            found.append(_level(case, axis, chosen.get(axis), mine, index))
+            if axis in chosen and axis not in PARTS:
+                wider, rows = rows, rows[index == chosen[axis]]
     return tuple(found)
 
 

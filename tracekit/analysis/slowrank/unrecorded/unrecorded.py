@@ -13,6 +13,7 @@ import numpy as np
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.unrecorded.quickest import beyond_likes, beyond_quickest
 from tracekit.analysis.slowrank.wording import listed
+from tracekit.axes import crosses_replicas
 from tracekit.matching.channels import Channel
 from tracekit.rank_events.operation_names import MESSAGES
 from tracekit.steps.steps import F64
@@ -160,7 +161,7 @@ def _beside_replicas(case: Case, kind: Kind, group: list[_Partial]) -> dict[int,
     count: dict[int, int] = defaultdict(int)
     for p in group:
         rank = int(ops.rank[p.row])
-        spent[case.mesh.coords(rank)["dp"]][rank] += p.spent
+        spent[case.mesh.replica(rank)][rank] += p.spent
         count[rank] += 1
     seen = {_stage(case, r) for r in ops.ranks}
     if _crosses_replicas(kind) or len(spent) < 2 or not seen.issuperset(kind[2]):
@@ -197,7 +198,7 @@ def slowest_ns(token: str) -> float:
 
 def _crosses_replicas(kind: Kind) -> bool:
     """Whether the members of a channel stand in several data-parallel replicas."""
-    return "dp" in {axis[0] if isinstance(axis, tuple) else axis for axis in kind[1]}
+    return crosses_replicas(str(axis[0] if isinstance(axis, tuple) else axis) for axis in kind[1])
 
 
 def _to_somebody(case: Case) -> dict[int, float]:
@@ -239,7 +240,7 @@ def _behind(case: Case, over: Mapping[int, float], missing: frozenset[int]) -> t
 
 
 def _stage(case: Case, rank: int) -> int:
-    return case.mesh.coords(rank)["pp"]
+    return case.mesh.stage(rank)
 
 
 def _ends(case: Case, channel: Channel) -> tuple[int, int]:

@@ -1,0 +1,88 @@
+"""No measure of tracekit's layout gets worse: whoever betters one writes its new value here."""
+
+import pytest
+
+from tests.house import measures
+from tests.house.measures import Code, here
+
+WORST = {
+    "causes": 8,
+    "models": 43,
+    "texts": 2,
+    "thresholds": 119,
+    "one importer": 0.41,
+    "chain": 38,
+    "reached": 225,
+    "answers": 61,
+    "answer functions": 44,
+}
+"""The values today, as `make measures` prints them with the goal of each."""
+
+
+def measured():
+    code = here()
+    one, modules = measures.one_importer(code)
+    chain, reached = measures.reached(code)
+    calls, functions = measures.answers(code)
+    return {
+        "causes": max(measures.files_naming_a_cause(code).values()),
+        "models": measures.kinds_of_model(code),
+        "texts": len(measures.control_by_text(code)),
+        "thresholds": len(measures.thresholds_of_slowrank(code)),
+        "one importer": round(one / modules, 2),
+        "chain": chain,
+        "reached": reached,
+        "answers": calls,
+        "answer functions": functions,
+    }
+
+
+def test_no_measure_gets_worse():
+    found = measured()
+    assert {name: value for name, value in found.items() if value > WORST[name]} == {}
+    assert found.keys() == WORST.keys()
+
+
+def test_table_has_all_measures():
+    lines = measures.table(here()).splitlines()
+    assert len(lines) == len(measures.MEASURES) + 2
+    assert all(line.count("|") == lines[0].count("|") for line in lines)
+
+
+@pytest.fixture
+def small(tmp_path):
+    """Three modules that show each of what is measured once."""
+    files = {
+        "axes.py": 'PIPELINE: Final = "pp"\n',
+        "findings/slowrank.py": 'Cause = Literal["memory", "unknown"]\n',
+        "analysis/slowrank/analyse.py": """
+from tracekit.analysis.slowrank.answer import blame_answer
+from tracekit.axes import PIPELINE
+from tracekit.thresholds.slowrank import LEAST
+
+
+def read(case, answer):
+    if isinstance(case.model, (TableModel, StepModel)) and "once" in answer.reason:
+        return answer.evidence[0]
+    return blame_answer(case)
+""",
+        "analysis/slowrank/answer.py": 'def blame_answer(case):\n    return Answer("memory")\n',
+        "thresholds/slowrank.py": "LEAST = 1\n",
+    }
+    for name, text in files.items():
+        path = tmp_path / "tracekit" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return Code(tmp_path)
+
+
+def test_measures_find_what_they_count(small):
+    assert measures.files_naming_an_axis(small, literally=True) == ["tracekit/axes.py"]
+    assert len(measures.files_naming_an_axis(small)) == 2
+    assert measures.files_naming_a_cause(small) == {"memory": 2}
+    assert measures.kinds_of_model(small) == 1
+    assert len(measures.control_by_text(small)) == 2
+    assert measures.thresholds_of_slowrank(small) == {"LEAST"}
+    assert measures.one_importer(small) == (3, 5)
+    assert measures.reached(small) == (1, 4)
+    assert measures.answers(small) == (1, 1)

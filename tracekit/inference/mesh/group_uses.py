@@ -1,0 +1,114 @@
+"""Process groups with what the traces show of their use, as an inference of the mesh takes them."""
+
+from collections import Counter, defaultdict
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field, replace
+
+from tracekit.axes import PIPELINE
+from tracekit.inference.mesh.group_contradictions import CHAIN
+from tracekit.inference.mesh.message_chains import carriers, holding
+from tracekit.inference.mesh.message_rings import rings
+from tracekit.matching.channels import WORLD
+from tracekit.matching.match import Operations
+from tracekit.mesh import GroupUse
+from tracekit.mesh.group_descriptions import hinted_dims
+from tracekit.mesh.parts import ALL_TO_ALL
+from tracekit.rank_events.operation_names import MESSAGES
+from tracekit.rank_events.operations import RankOps
+from tracekit.store import InferredGroup, Run
+from tracekit.thresholds.mesh import MANY_CALLS, UNEVEN_SIZES
+
+
+def world_of(run: Run, ops: Operations) -> tuple[int, ...]:
+    """All ranks of the job: as many as the files claim, and at least as many as groups and files name."""
+    seen = {*ops.ranks, *(r for g in run.groups for r in g.ranks)}
+    size = max(run.world_size or 0, max(seen, default=-1) + 1)
+    return tuple(range(size))
+
+
+@dataclass
+class _Calls:
+    """The collectives of one group, of all its members."""
+
+    by_rank: Counter[int] = field(default_factory=Counter)
+    kinds: set[str] = field(default_factory=set)
+    exposed: list[bool] = field(default_factory=list)
+    changes: list[bool] = field(default_factory=list)
+    dealt: list[int] = field(default_factory=list)  # elements that all-to-alls brought, -1 unknown
+
+
+def group_uses(run: Run, ops: Operations, lines: Collection[tuple[int, ...]] = ()) -> list[GroupUse]:
+    """Process groups with the calls that the traces show; messages that no group of their own carries form one.
+
+    `lines` are the pipelines along which the ends of messages were inferred.
+    """
+    calls: dict[int, _Calls] = defaultdict(_Calls)
+    pairs: Counter[tuple[int, int]] = Counter()
+    for rank, source in ops.per_rank.items():
+        _count(source, (ops.exposed[ops.of(rank)] > 0).tolist(), calls, pairs)
+    whole = len(world_of(run, ops))
+    pipelines = [g.ranks for g in run.groups if hinted_dims(g.descs) == {PIPELINE}]
+    p2p = carriers([g.ranks for g in run.groups], pairs, {*lines, *holding(pipelines, pairs)})
+    round_ = rings(ops, p2p)
+    uses = [
+        GroupUse(
+            g.ranks, g.descs, max(calls[g.group].by_rank.values(), default=0), p2p.get(g.ranks, 0),
+            frozenset(calls[g.group].kinds), _share(calls[g.group].exposed), _share(calls[g.group].changes),
+            told=not isinstance(g, InferredGroup), ring=g.ranks in round_, dealt=_uneven(calls[g.group].dealt),
+        )
+        for g in run.groups
+    ]  # fmt: skip
+    groups = {u.ranks for u in uses}
+    chains = [replace(_chain(c, n, lines, ops), ring=c in round_) for c, n in p2p.items() if c not in groups]
+    return uses + [u for u in chains if len(u.ranks) < whole or not uses]
+
+
+def _count(
+    source: RankOps, exposed: Sequence[bool], calls: dict[int, _Calls], pairs: Counter[tuple[int, int]]
+) -> None:
+    """Add the collectives of a rank to its groups' `calls`, and its messages to the `pairs` of ranks."""
+    taken = [-1] * len(source.op) if source.taken is None else source.taken.tolist()
+    rows = zip(
+        source.op,
+        source.group.tolist(),
+        source.src.tolist(),
+        source.dst.tolist(),
+        exposed,
+        taken,
+        strict=True,
+    )
+    before: dict[int, str] = {}
+    for op, group, src, dst, waited, came in rows:
+        if op in MESSAGES or (src >= 0 and dst >= 0):
+            pairs[min(src, dst), max(src, dst)] += 1
+        elif group != WORLD:
+            mine = calls[group]
+            mine.by_rank[source.rank] += 1
+            mine.kinds.add(op)
+            mine.exposed.append(waited)
+            mine.changes.append(before.get(group, op) != op)
+            before[group] = op
+            if op == ALL_TO_ALL:
+                mine.dealt.append(came)
+
+
+def _chain(
+    ranks: tuple[int, ...], count: int, lines: Collection[tuple[int, ...]], ops: Operations
+) -> GroupUse:
+    """The use of a chain of `count` messages, which may go on behind a rank that was not recorded."""
+    told = ranks not in lines
+    partial = told and not set(ranks).issubset(ops.ranks)
+    return GroupUse(ranks, (), 0, count, CHAIN, told=told, partial=partial)
+
+
+def _uneven(elements: Sequence[int]) -> bool:
+    """Whether all-to-alls brought other numbers of elements time after time, all of them recorded."""
+    return (
+        len(elements) >= MANY_CALLS
+        and min(elements) >= 0
+        and len(set(elements)) > UNEVEN_SIZES * len(elements)
+    )
+
+
+def _share(flags: list[bool]) -> float:
+    return sum(flags) / len(flags) if flags else 0.0
