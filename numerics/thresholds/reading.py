@@ -2,7 +2,7 @@
 
 from typing import Final
 
-MAX_RANKS: Final = 1 << 20
+MAX_RANKS: Final = 1 << 18
 """Largest world size believed; the largest known jobs have 10^5 ranks."""
 
 MAX_ORDINAL: Final = 1 << 40

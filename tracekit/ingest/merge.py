@@ -22,7 +22,7 @@ from tracekit.ingest.file_result import FileGroup, FileResult
 from tracekit.ingest.recordings import of_one_job
 from tracekit.ingest.write import EventWriter
 from tracekit.schema import EVENTS
-from tracekit.store import Group, RankRecord, Run
+from tracekit.store import Group, RankRecord, Run, rank_bound
 from tracekit.thresholds.ingest import CHUNK_ROWS
 
 Placed = dict[tuple[str, int], int]
@@ -49,8 +49,12 @@ def merge(
     merged.choose(results)
     hints = hints or _hints(merged)
     world = _world_size(merged, hints)
-    _drop_strangers(merged, world)
-    groups = _groups(merged, world)
+    members = {
+        r for claims in merged.chosen.values() for c in claims for g in c.table.groups for r in g.ranks
+    }
+    bound = rank_bound(world, {*merged.chosen, *members})
+    _drop_strangers(merged, bound)
+    groups = _groups(merged, bound)
     number = {g.ranks: g.group for g in groups}
     (folder / "events").mkdir()
     chosen = sorted(merged.chosen.items())
@@ -79,9 +83,9 @@ def _hints(merged: Claims) -> list[dict[str, Any]]:
     return hints
 
 
-def _drop_strangers(merged: Claims, world: int | None) -> None:
+def _drop_strangers(merged: Claims, world: int) -> None:
     """Reject the files of ranks that the job cannot have: another job's, or a damaged number."""
-    for rank in [r for r in merged.chosen if world is not None and r >= world]:
+    for rank in [r for r in merged.chosen if r >= world]:
         for claim in merged.chosen.pop(rank):
             reason = (
                 f"its rank {rank} is beyond the job's {world} ranks: another job's file, or a damaged one"
@@ -89,7 +93,7 @@ def _drop_strangers(merged: Claims, world: int | None) -> None:
             merged.rejected.append(Rejected(claim.result.label, reason, rank))
 
 
-def _groups(merged: Claims, world: int | None) -> tuple[Group, ...]:
+def _groups(merged: Claims, world: int) -> tuple[Group, ...]:
     """The process groups that the files tell, by number; one with a member beyond the world is dropped and counted."""
     names: dict[tuple[int, ...], set[str]] = defaultdict(set)
     descs: dict[tuple[int, ...], set[str]] = defaultdict(set)
@@ -97,7 +101,7 @@ def _groups(merged: Claims, world: int | None) -> tuple[Group, ...]:
     for claims in merged.chosen.values():
         for claim in claims:
             for group in claim.table.groups:
-                if world is not None and group.ranks and group.ranks[-1] >= world:
+                if group.ranks and group.ranks[-1] >= world:
                     beyond[claim.result.label] += 1
                     continue
                 names[group.ranks].update(group.names)
