@@ -11,6 +11,7 @@ from reftrain.config.file import load
 from reftrain.config.run import RunConfig
 from reftrain.config.trace_forms import HOST_FORMS
 from reftrain.rank.world import check_environment
+from reftrain.thresholds import MOST_STEPS
 
 from ..output import A_FILE
 from .run_settings import Tables, parse_steps, tables_of
@@ -49,7 +50,7 @@ class FieldsCommand(click.Command):
 @click.argument("config", required=False, type=A_FILE)
 @click.option("--preset", help="Model preset: tiny, small, 8b, 70b, 405b.")
 @click.option("--mesh", help="Axes and sizes from inner to outer, e.g. tp=2,cp=2,pp=2,dp=2.")
-@click.option("--steps", type=int, help="Steps to train.")
+@click.option("--steps", type=click.IntRange(1, MOST_STEPS), help="Steps to train.")
 @click.option("--out", help="Folder the run is written to.")
 @click.option("--resume", help="Checkpoint to start from, or auto for the run's own latest.")
 @click.option(

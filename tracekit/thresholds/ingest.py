@@ -74,6 +74,12 @@ INT32_END: Final = 1 << 31
 MAX_RANKS: Final = 1 << 18
 """Ranks of a job, and members of a process group: twice those of the largest known job; more is a fault of the file."""
 
+MOST_JOBS: Final = 4096
+"""Number of a job among those of one input; more are not numbered by any answer."""
+
+MOST_PROCESSES: Final = 4096
+"""Processes that read files at once: more than any machine has processors."""
+
 MAX_COUNT: Final = 1 << 62
 """Sequence numbers, element counts, streams and ids: a sum or a product by 2 of any two stays within 64 bits."""
 
