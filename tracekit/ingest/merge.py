@@ -49,16 +49,13 @@ def merge(
     merged.choose(results)
     hints = hints or _hints(merged)
     world = _world_size(merged, hints)
-    members = {
-        r for claims in merged.chosen.values() for c in claims for g in c.table.groups for r in g.ranks
-    }
-    bound = rank_bound(world, {*merged.chosen, *members})
+    groups_told = (g for claims in merged.chosen.values() for c in claims for g in c.table.groups)
+    bound = rank_bound(world, {*merged.chosen, *(r for g in groups_told for r in g.ranks)})
     _drop_strangers(merged, bound)
     groups = _groups(merged, bound)
     number = {g.ranks: g.group for g in groups}
     (folder / "events").mkdir()
-    chosen = sorted(merged.chosen.items())
-    records = tuple(_record(rank, claims, folder, number, hosts) for rank, claims in chosen)
+    records = tuple(_record(rank, c, folder, number, hosts) for rank, c in sorted(merged.chosen.items()))
     run = Run(
         folder=folder,
         ranks=records,
@@ -70,7 +67,7 @@ def merge(
         job=job if number_of_job is None else None,
         chosen=job is not None and number_of_job is not None,
     )
-    placed = {(c.result.label, rank): len(claims) for rank, claims in chosen for c in claims}
+    placed = {(c.result.label, rank): len(claims) for rank, claims in merged.chosen.items() for c in claims}
     return run, placed
 
 

@@ -22,7 +22,7 @@ from tracekit.analysis.slowrank.explanation import explanation_of
 from tracekit.analysis.slowrank.gaps.evidence_gaps import coverage
 from tracekit.analysis.slowrank.picture.draw import picture_of
 from tracekit.analysis.slowrank.suspects import Answer
-from tracekit.analysis.slowrank.wording import listed
+from tracekit.analysis.slowrank.wording import Remedy, listed
 from tracekit.errors import InputError, MeshUnknownError
 from tracekit.findings import Quality, RankCoverage, SlowRankFinding, StepsFinding, WhatIf
 from tracekit.findings.picture import SlowRankPicture
@@ -228,6 +228,7 @@ def _finding(case: Case, choice: MeshChoice, answer: Answer, *, explain: bool) -
         WhatIf(ms(step), ms(cured), step / cured if cured > 0 else 1.0), quality_of(case, choice),
         tuple(filter(None, (*choice.notes, residual, clocks, sole_group_note(case), role_in_words(case)))),
         coverage(case), answer.candidates, answer.to_decide, explanation_of(case, answer) if explain else None,
+        answer.to_decide.ranks if isinstance(answer.to_decide, Remedy) else (),
     )  # fmt: skip
 
 

@@ -21,8 +21,9 @@ from tracekit.analysis.slowrank.hypotheses.slow_link import SlowLink
 from tracekit.analysis.slowrank.hypotheses.usual_pace import may_be_pace
 from tracekit.analysis.slowrank.price_uncertainty import NOT_EXACT, may_cost_ns
 from tracekit.analysis.slowrank.suspects import Answer, explain_rank, stands, suspect_of
+from tracekit.analysis.slowrank.unrecorded.fewest import fewest_traces
 from tracekit.analysis.slowrank.unrecorded.unrecorded import Unseen, reason_of
-from tracekit.analysis.slowrank.wording import add_traces, ranks_in_words
+from tracekit.analysis.slowrank.wording import ranks_in_words
 from tracekit.findings import Evidence, Suspect
 from tracekit.step_graph.table_model import TableModel
 from tracekit.thresholds.slowrank import COVERAGE_WHOLE, MIN_LOST_SHARE, RANKS_LISTED
@@ -32,11 +33,9 @@ from tracekit.units import ms
 def unseen_answer(case: Case, unseen: Unseen) -> Answer:
     """A rank without a trace may be the culprit, so nobody is named and nothing is healthy.
 
-    The ranks without a trace are candidates. What each costs is known only as a bound: at most what the others spend in
-    its groups. A recorded rank that works longer than its peers is a candidate as well, and stands first if it does so
-    by more than the others are known to wait.
+    The ranks without a trace are candidates; each costs at most what the others spend in its groups. A recorded rank
+    that works longer than its peers is one as well, and comes first if that is more than the others are known to wait.
     """
-    to_decide = add_traces(unseen.ranks)
     low, high = ms(unseen.known), ms(max(unseen.known, unseen.undecided))
     steps, mesh = case.steps.numbers, case.mesh
     candidates = tuple(
@@ -66,7 +65,8 @@ def unseen_answer(case: Case, unseen: Unseen) -> Answer:
         recorded = (_once_candidate(case, once),)
         candidates = (*recorded, *candidates) if first else (*candidates, *recorded)
         reason += f"; {told(case, once)}"
-    return Answer("inconclusive", "unknown", reason, candidates=candidates, to_decide=to_decide)
+    decide = fewest_traces(case, unseen.ranks)
+    return Answer("inconclusive", "unknown", reason, candidates=candidates, to_decide=decide)
 
 
 def one_step_answer(case: Case, found: OneStep) -> Answer:
