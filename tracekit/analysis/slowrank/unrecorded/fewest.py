@@ -30,7 +30,7 @@ def completing(mesh: Mesh, recorded: Collection[int], lacking: Collection[int]) 
     for rank in sorted(lacking):
         if rank in mesh.coordinates and replica_of(mesh, rank) in begun:
             missing[replica_of(mesh, rank)].append(rank)
-    return tuple(min(missing.values(), key=len, default=[]))
+    return tuple(*sorted(missing.values(), key=len)[:1])
 
 
 def one_each(mesh: Mesh, recorded: Collection[int], lacking: Collection[int]) -> tuple[int, ...]:
