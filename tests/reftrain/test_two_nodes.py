@@ -17,18 +17,29 @@ NODES = {"node0": "10.77.0.1", "node1": "10.77.0.2"}
 CONFIG = """
 [model]
 preset = "tiny"
+layers = 2
+ffn_dim = 1024
+vocab_size = 16
 [mesh]
 tp = 2
 dp = 2
+[data]
+seq_len = 64
+batch_size = 4
+padding = 0.0
+mean_document = 16
 [evidence]
-trace_steps = [1, 2, 3, 4]
+trace_steps = [2, 3, 4, 5]
+trace_nested = false
 measure_lag = false
-faults = ["slow_compute:rank=3,factor=3"]
+faults = ["slow_compute:rank=3,factor=1.6"]
 [run]
-steps = 5
+steps = 6
 compute = "emulated"
+emulated_gflops = 0.03
 out = "{out}"
 """
+"""As `reftrain demo`, whose computing takes no processor, so that other work beside the test costs no rank alone."""
 
 
 def ip(*words):
