@@ -10,6 +10,7 @@ from tracekit.mesh import parse_mesh, parse_order
 from tracekit.text import whole_number
 from tracekit.thresholds.ingest import MAX_STEP
 
+from .completion import several_of
 from .output import JSON, MARKDOWN, Form, check_writable, emit
 from .packed import Decorator, packed
 
@@ -125,6 +126,7 @@ def failing(verdicts: Sequence[str]) -> Decorator:
     return click.option(
         "--fail-on",
         callback=fail_on(verdicts),
+        shell_complete=several_of((*verdicts, "any")),
         metavar="VERDICTS",
         help="Exit 1 on these verdicts (commas, or any); 4 if undecided.",
     )

@@ -10,6 +10,7 @@ from reftrain.errors import ConfigError
 from reftrain.thresholds import MOST_DEVICES, MOST_TOKENS, WIDEST
 from tracekit.text import whole_number
 
+from ..completion import one_of, presets
 from ..output import A_FILE, JSON, FiniteRange, emit, write_file
 
 SUFFIXES = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
@@ -27,7 +28,7 @@ def parse_count(option: str, text: str) -> int:
 
 @click.command()
 @click.argument("config", required=False, type=A_FILE)
-@click.option("--preset", help="Model preset: tiny, small, 8b, 70b, 405b.")
+@click.option("--preset", shell_complete=one_of(presets), help="Model preset: tiny, small, 8b, 70b, 405b.")
 @click.option("--mesh", help="Axes and sizes from inner to outer, e.g. tp=8,cp=1,pp=16,dp=128.")
 @click.option(
     "--set", "settings", multiple=True, metavar="TABLE.FIELD=VALUE", help="Set any field of run; repeatable."
@@ -68,7 +69,12 @@ def memory(
 
 
 @click.command()
-@click.option("--preset", required=True, help="Model preset: tiny, small, 8b, 70b, 405b.")
+@click.option(
+    "--preset",
+    required=True,
+    shell_complete=one_of(presets),
+    help="Model preset: tiny, small, 8b, 70b, 405b.",
+)
 @click.option("--gpus", type=click.IntRange(1, MOST_DEVICES), required=True, help="Devices.")
 @click.option("--tokens", required=True, help="Tokens of a step, e.g. 16M.")
 @click.option("--seq", required=True, help="Tokens of a sequence, e.g. 8192 or 128K.")

@@ -20,6 +20,7 @@ from reftrain.thresholds import MOST_ACTIONS, MOST_TABLE_BYTES
 from tracekit.small_files import read_small
 
 from .. import streams
+from ..completion import one_of, schedules
 from ..output import A_FILE, JSON, write_file
 from ..progress import waiting
 
@@ -44,7 +45,7 @@ class Outputs:
 
 
 @click.command(help=HELP)
-@click.argument("name", metavar="NAME|FILE")
+@click.argument("name", metavar="NAME|FILE", shell_complete=one_of(schedules))
 @click.option("--stages", type=SIZE, metavar="P", help="Pipeline ranks (p).")
 @click.option("--micro-batches", type=SIZE, metavar="M", help="Micro-batches of a step (m).")
 @click.option("--k", type=SIZE, metavar="K", help="Consecutive micro-batches a virtual stage; P if left out.")

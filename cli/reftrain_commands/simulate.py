@@ -18,7 +18,9 @@ from reftrain.schedule.spec import CONCATENATIONS, ScheduleSpec
 from reftrain.thresholds import DETAILED_WORLD, LARGEST_INTEGER, LARGEST_JITTER, MOST_THREADS
 from tracekit.text import whole_number
 
+from ..completion import fault, one_of, presets, schedules
 from ..output import A_FILE, FOLDER, JSON, FiniteRange, emit
+from ..progress import simulating
 from .schedule import SIZE
 
 if TYPE_CHECKING:
@@ -67,10 +69,14 @@ class Flags:
 
 @click.command()
 @click.argument("config", required=False, type=A_FILE)
-@click.option("--preset", help="Model preset: tiny, small, 8b, 70b, 405b.")
+@click.option("--preset", shell_complete=one_of(presets), help="Model preset: tiny, small, 8b, 70b, 405b.")
 @click.option("--mesh", help="Axes and sizes from inner to outer, e.g. tp=8,cp=1,pp=16,dp=128.")
 @click.option(
-    "--schedule", "name", metavar="NAME|FILE", help="Any of `reftrain schedule`, or a table's file."
+    "--schedule",
+    "name",
+    metavar="NAME|FILE",
+    shell_complete=one_of(schedules),
+    help="Any of `reftrain schedule`, or a table's file.",
 )
 @click.option(
     "--micro-batches", type=SIZE, metavar="M", help="Micro-batches of a step and data-parallel rank."
@@ -85,7 +91,11 @@ class Flags:
 @click.option("--concat", type=click.Choice(CONCATENATIONS), help="Chimera beyond m = p; direct if left out.")
 @click.option("--steps", type=SIZE, default=2, help="Steps to simulate.")
 @click.option(
-    "--fault", "faults", multiple=True, help="Planted fault as `reftrain run` takes it; repeatable."
+    "--fault",
+    "faults",
+    multiple=True,
+    shell_complete=fault,
+    help="Planted fault as `reftrain run` takes it; repeatable.",
 )
 @click.option("--hardware", default="h100", metavar="NAME|FILE", help="The machine.")
 @click.option(
@@ -143,17 +153,17 @@ def simulate(**flags: Any) -> None:
     config = _config(given)
     world = config.mesh.world_size
     ranks, detail = parse_ranks(given.ranks, world), given.detail_of(world)
-    with _faults_told_by(given):
-        setup = _setup(given, config)
-        _progress(given, f"simulating {world} ranks, {setup.steps} steps")
-        outcome = outcome_of(setup, run_simulation(setup))
-    if given.out is not None:
-        _progress(given, f"writing {len(ranks)} ranks to {given.out}")
-        jobs, dumps = given.jobs or usual_jobs(), given.flight_recorder
-        outcome = write_folder(
-            outcome, config, given.out, ranks=ranks, detail=detail, flight_recorder=dumps, jobs=jobs,
-            form=FORMS[given.trace_form],
-        )  # fmt: skip
+    with simulating(quiet=given.quiet) as progress:
+        with _faults_told_by(given):
+            setup = _setup(given, config)
+            progress(f"{world} ranks, {setup.steps} steps")
+            outcome = outcome_of(setup, run_simulation(setup))
+        if given.out is not None:
+            jobs, dumps = given.jobs or usual_jobs(), given.flight_recorder
+            outcome = write_folder(
+                outcome, config, given.out, ranks=ranks, detail=detail, flight_recorder=dumps, jobs=jobs,
+                form=FORMS[given.trace_form], progress=progress,
+            )  # fmt: skip
     _answer(outcome, given.json_to)
 
 
@@ -248,11 +258,6 @@ def parse_ranks(text: str, world: int) -> list[int]:
             )
         chosen.update(range(low, high + 1))
     return sorted(chosen)
-
-
-def _progress(given: Flags, text: str) -> None:
-    if not given.quiet:
-        click.echo(text, err=True)
 
 
 def _answer(outcome: "Outcome", json_to: str | None) -> None:

@@ -12,7 +12,7 @@ from reftrain.thresholds import LARGEST_NUMBER
 
 
 def setting(default: Any, meaning: str, least: float | None = None, most: float = LARGEST_NUMBER) -> Any:
-    """Build a dataclass field whose unit, meaning and bounds travel with it (`reftrain run --help` shows them).
+    """Build a dataclass field whose unit, meaning and bounds travel with it (`reftrain run --help-all` shows them).
 
     least, most: of a number, or of each of several; every number of a run has them.
     """
