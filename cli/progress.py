@@ -98,7 +98,7 @@ def planning(*, quiet: bool) -> Iterator[Callable[[int, int], None]]:
 
 @contextmanager
 def simulating(*, quiet: bool) -> Iterator[Callable[[str], None]]:
-    """Lend a callback for what a simulation does now: the first is said at once, others with their time now and then."""
+    """Lend a callback for what a simulation does now: the first is said at once, others with their time later."""
     if quiet:
         yield lambda _text: None
         return

@@ -177,6 +177,8 @@ def _record(raw: dict[str, Any], groups: int) -> RankRecord:
         _whole(begin + MAX_TIME_NS, 2 * MAX_TIME_NS)
     for number in made.groups:
         _whole(number + 1, groups + 1)  # −1 is a group that the job does not have
+    if len(made.window_names) not in {0, max(len(made.windows), 1)}:
+        raise ValueError(f"rank {str(made.rank)[:20]}: names of windows that it has not")
     for number in made.placed:
         _whole(number, groups)
     return made
@@ -198,7 +200,7 @@ def _members(ranks: list[Any], world: int) -> tuple[int, ...]:
 
 
 def _texts(values: list[Any]) -> tuple[str, ...]:
-    if not all(type(v) is str for v in values):
+    if type(values) is not list or not all(type(v) is str for v in values):
         raise ValueError("a name of a group is none")
     return tuple(values)
 

@@ -186,6 +186,12 @@ def test_groups_that_no_ingest_writes_are_refused(run, change):
     assert refused(run, "manifest.json")
 
 
+@pytest.mark.parametrize("names", [["a"] * 2, "word", [""] * 40, [1]])
+def test_names_of_windows_that_a_rank_has_not_are_refused(run, names):
+    signed(run, lambda manifest: manifest["ranks"][0].update(window_names=names))
+    assert refused(run, "manifest.json")
+
+
 def test_without_a_world_no_lone_rank_is_far(run):
     """Work grows with the ranks that are named, never with the largest number among them."""
     with_groups(run, lambda groups: groups[-1].update(ranks=[0, 200_000]))
