@@ -7,7 +7,10 @@ import click
 
 from tracekit.installation import check_extra
 from tracekit.mesh import parse_mesh, parse_order
+from tracekit.text import whole_number
+from tracekit.thresholds.ingest import MAX_STEP
 
+from .completion import several_of
 from .output import JSON, MARKDOWN, Form, check_writable, emit
 from .packed import Decorator, packed
 
@@ -31,11 +34,12 @@ def steps(_ctx: click.Context, _param: click.Parameter, text: str | None) -> lis
     ranges: list[StepRange] = []
     for part in text.split(","):
         first, colon, last = (p.strip() for p in part.partition(":"))
-        try:
-            begin = int(first) if first else None
-            end = (int(last) if last else None) if colon else (begin or 0) + 1
-        except ValueError:
-            raise click.BadParameter(f"{part!r} is not a range of steps; write 3:8, 5, :4 or 4:") from None
+        begin, end = whole_number(first, MAX_STEP), whole_number(last, MAX_STEP)
+        if (first and begin is None) or (last and end is None):
+            raise click.BadParameter(
+                f"{part[:40]!r} is not a range of steps from 0 to {MAX_STEP}; write 3:8, 5, :4 or 4:"
+            )
+        end = end if colon else (begin or 0) + 1
         if not part.strip() or (begin is not None and end is not None and end <= begin):
             raise click.BadParameter(f"{part!r} is an empty range of steps; write 3:8 for steps 3 to 7")
         ranges.append((begin, end))
@@ -124,6 +128,7 @@ def failing(verdicts: Sequence[str]) -> Decorator:
     return click.option(
         "--fail-on",
         callback=fail_on(verdicts),
+        shell_complete=several_of((*verdicts, "any")),
         metavar="VERDICTS",
         help="Exit 1 on these verdicts (commas, or any); 4 if undecided.",
     )

@@ -52,12 +52,23 @@ def reading(*, quiet: bool) -> Iterator[Callable[[ProgressEvent], None]]:
         yield _logger(console)
 
 
+class Comparing:
+    """A callback for (how many are done, all of them), and one for the name of what follows."""
+
+    def __init__(self, show: Callable[[int, int], None], enter: Callable[[str], None]) -> None:
+        self._show, self.enter = show, enter
+
+    def __call__(self, done: int, of: int) -> None:
+        """Show how many are done."""
+        self._show(done, of)
+
+
 @contextmanager
-def comparing(*, quiet: bool, what: str = "ranks") -> Iterator[Callable[[int, int], None]]:
-    """Lend a callback for (how many of `what` are done, all of them); what follows the last is shown by its time."""
+def comparing(*, quiet: bool, what: str = "ranks") -> Iterator[Comparing]:
+    """Lend a callback for (how many of `what` are read, all of them); what follows is shown by name and time."""
     console = Console(stderr=True)
     if quiet:
-        yield lambda _done, _of: None
+        yield Comparing(lambda _done, _of: None, lambda _stage: None)
     elif console.is_terminal:
         columns = (TextColumn("comparing {task.fields[ranks]}"), BarColumn(), TimeElapsedColumn())
         with Progress(*columns, console=console, transient=True) as bar:
@@ -66,10 +77,13 @@ def comparing(*, quiet: bool, what: str = "ranks") -> Iterator[Callable[[int, in
             def show(done: int, of: int) -> None:
                 bar.update(task, total=of + 1, completed=done, ranks=f"{done}/{of} {what}")
 
-            yield show
+            yield Comparing(show, lambda stage: bar.update(task, ranks=stage))
     else:
         with _ticking(console, "comparing") as told:
-            yield lambda done, of: told.update(text=f"{done}/{of} {what}")
+            yield Comparing(
+                lambda done, of: told.update(text=f"{done}/{of} {what}"),
+                lambda stage: told.update(text=stage),
+            )
 
 
 @contextmanager
@@ -80,6 +94,23 @@ def planning(*, quiet: bool) -> Iterator[Callable[[int, int], None]]:
         return
     with _ticking(Console(stderr=True), "planning") as told:
         yield lambda done, of: told.update(text=f"{done}/{of} candidates")
+
+
+@contextmanager
+def simulating(*, quiet: bool) -> Iterator[Callable[[str], None]]:
+    """Lend a callback for what a simulation does now: the first is said at once, others with their time later."""
+    if quiet:
+        yield lambda _text: None
+        return
+    console = Console(stderr=True)
+    with _ticking(console, "simulating") as told:
+
+        def now(text: str) -> None:
+            if not told["text"]:
+                console.print(f"simulating {text}", markup=False, highlight=False)
+            told.update(text=text)
+
+        yield now
 
 
 @contextmanager

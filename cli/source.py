@@ -13,6 +13,8 @@ from tracekit.errors import TracekitError, UsageError, with_rejected
 from tracekit.ingest import load
 from tracekit.ingest.ray_engine import on_ray
 from tracekit.store import Run
+from tracekit.text import whole_number
+from tracekit.thresholds.ingest import MOST_JOBS, MOST_PROCESSES
 from tracekit.workers import Engine
 
 from .output import about
@@ -100,7 +102,7 @@ class Pair:
 
 _JOB: Final = click.option(
     "--job",
-    type=click.IntRange(min=1),
+    type=click.IntRange(1, MOST_JOBS),
     metavar="N",
     help="Which job to answer for, where the input holds several: the refusal numbers them.",
 )
@@ -113,9 +115,12 @@ def parse_two_jobs(
     if text is None:
         return None, None
     given = [number.strip() for number in text.split(",")]
-    if len(given) > len(("before", "after")) or not all(n.isdecimal() and int(n) for n in given):
-        raise click.BadParameter(f"{text!r} names no jobs; write 2 for both runs, or 1,2 for one each")
-    return int(given[0]), int(given[-1])
+    jobs = [whole_number(number, MOST_JOBS) for number in given]
+    if len(given) > len(("before", "after")) or not all(jobs):
+        raise click.BadParameter(
+            f"{text[:40]!r} names no jobs from 1 to {MOST_JOBS}; write 2 for both runs, or 1,2 for one each"
+        )
+    return jobs[0], jobs[-1]
 
 
 _JOB_OF_EACH: Final = click.option(
@@ -126,7 +131,7 @@ _JOB_OF_EACH: Final = click.option(
 )
 _JOBS: Final = click.option(
     "--jobs",
-    type=click.IntRange(min=1),
+    type=click.IntRange(1, MOST_PROCESSES),
     metavar="N",
     help="Processes that read files; by the size of the input if left out.",
 )

@@ -16,8 +16,9 @@ from typing import Final, Literal
 import numpy as np
 import pyarrow as pa
 
-from numerics.thresholds.reading import MAX_DIMENSIONS
+from numerics.thresholds.reading import MAX_DIMENSIONS, MAX_RANKS
 from tracekit.axes import AXES
+from tracekit.text import whole_number
 
 CAPTURE_SCHEMA: Final = "numerics.capture/1"
 FOLDER: Final = "capture"
@@ -197,6 +198,12 @@ def format_boxes(boxes: Sequence[Box]) -> str:
     return "|".join(
         ",".join(f"{int(o)}+{int(n)}" for o, n in zip(box.offsets, box.sizes, strict=True)) for box in boxes
     )
+
+
+def ranks_in(group: str) -> list[int]:
+    """Return the ranks that the name of a group lists, as in "0,4,8"; what is no rank is left out."""
+    ranks = (whole_number(part, MAX_RANKS) for part in group.split(","))
+    return [rank for rank in ranks if rank is not None]
 
 
 def parse_boxes(text: str) -> tuple[Box, ...]:

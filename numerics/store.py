@@ -23,6 +23,7 @@ from numerics.thresholds.report import RANKS_IN_SENTENCE
 from numerics.values_file import ValuesFile
 from tracekit.axes import AXES
 from tracekit.errors import InputError
+from tracekit.small_files import read_small
 from tracekit.workers import Limits, deaths
 
 RUN_SCHEMA: Final = "reftrain.run/1"
@@ -105,7 +106,11 @@ def open_capture(folder: Path) -> Capture:
     world = stamp.get("world_size")
     if not isinstance(world, int) or isinstance(world, bool) or not 1 <= world <= MAX_RANKS:
         raise InputError(f"{root / STAMP}: no sensible world size ({str(world)[:40]}); capture the run again")
-    found = {int(m[1]): path for path in sorted(root.iterdir()) if (m := _RANK_FILE.fullmatch(path.name))}
+    found = {
+        int(m[1]): path
+        for path in sorted(root.iterdir())
+        if (m := _RANK_FILE.fullmatch(path.name)) and path.is_file()
+    }
     _refuse_broken(folder, root, found, world)
     table, environments = _read_ranks(found, world, stamp)
     if not table.num_rows:
@@ -178,9 +183,7 @@ def _ranks(ranks: list[int]) -> str:
 
 
 def _json(path: Path) -> dict[str, Any]:
-    if path.stat().st_size > MAX_JSON_BYTES:
-        raise ValueError("too large")
-    found = json.loads(path.read_text(encoding="utf-8"))
+    found = json.loads(read_small(path, MAX_JSON_BYTES).decode())
     if not isinstance(found, dict):
         raise TypeError("no table")
     return found

@@ -14,6 +14,7 @@ import numpy as np
 
 from numerics.errors import CaptureError
 from numerics.thresholds.reading import MAX_HEADER_BYTES
+from tracekit.small_files import check_regular
 
 LENGTH_BYTES: Final = 8
 """Bytes at the start of a file that hold the header's length, little-endian."""
@@ -41,6 +42,7 @@ def _placed(entry: Mapping[str, Any]) -> bool:
 def _header(path: Path) -> tuple[dict[str, Any], int, int]:
     """Return a file's header, the header's length and the file's size, in bytes."""
     try:
+        check_regular(path)
         size = path.stat().st_size
         with path.open("rb") as file:
             length = int.from_bytes(file.read(LENGTH_BYTES), "little")

@@ -10,8 +10,26 @@ from typing import Final
 LARGEST_CONFIG_FILE: Final = 1 << 20
 """Bytes of a configuration file: one that sets every field has less than 8 KB."""
 
-LARGEST_NUMBER: Final = 1e100
-"""Number of a configuration or machine: products of a few such numbers are still numbers, and none is ever needed."""
+LARGEST_NUMBER: Final = 1e12
+"""Number of a configuration or machine: a thousand times any rate that is written in its unit."""
+
+MOST_STEPS: Final = 10**9
+"""Steps of a run: thirty years of one a second."""
+
+MOST_TRACED: Final = 10_000
+"""Steps that `--trace` names: a trace of so many fills disks, and a range is written out."""
+
+MOST_THREADS: Final = 4096
+"""Threads of a rank, or processes that read or write: more than any machine has cores."""
+
+MOST_DEVICES: Final = 1 << 20
+"""Devices of a job, and ranks of an axis: ten times the largest jobs known."""
+
+LARGEST_COST: Final = 10**9
+"""Time of an action in `--cost`, in any unit: costs are compared with one another."""
+
+MOST_TOKENS: Final = 1 << 40
+"""Tokens of a step, and of a sequence: ten thousand times the largest batches known."""
 
 LARGEST_FAULT: Final = 1e9
 """Factor, or milliseconds, of a planted fault: eleven days of a pause, a rank slower than any job would wait for."""
@@ -156,9 +174,6 @@ SHOWN_MESHES: Final = 12
 
 LABELLED_MESHES: Final = 6
 """Points of a plan's picture that carry a label: more would cover one another."""
-
-LONGEST_COUNT: Final = 15
-"""Digits of a count such as `--tokens`: 10^15 tokens are more than any step has."""
 
 # --- simulate: how large a job may be, and how much of it is shown ---
 

@@ -16,7 +16,7 @@ from tracekit.errors import InputError
 from tracekit.findings import Quality, Rejected
 from tracekit.own_files import odd_name
 from tracekit.schema import GROUPS, RUN_SCHEMA
-from tracekit.store import MANIFEST, Group, RankRecord, Run, verify
+from tracekit.store import MANIFEST, Group, RankRecord, Run, rank_bound, verify
 from tracekit.thresholds.ingest import MAX_COUNT, MAX_RANKS, MAX_TIME_NS
 
 GROUPS_FILE = "groups.parquet"
@@ -36,7 +36,7 @@ def save_manifest(run: Run, *, kept: bool) -> None:
             parse_options=ParseOptions(explicit_schema=GROUPS),
         ).cast(GROUPS)
     pq.write_table(groups, run.folder / GROUPS_FILE)
-    ranks = [replace(r, table_sha256=_digest(run.folder / r.table)) for r in run.ranks] if kept else run.ranks
+    ranks = [_sealed(run, r) for r in run.ranks] if kept else run.ranks
     manifest = {
         "schema": RUN_SCHEMA,
         "world_size": run.world_size,
@@ -50,6 +50,14 @@ def save_manifest(run: Run, *, kept: bool) -> None:
         manifest["sha256"] = signature(manifest)
     text = json.dumps(manifest, indent=1, ensure_ascii=True) + "\n"
     (run.folder / MANIFEST).write_text(text, encoding="utf-8")
+
+
+def _sealed(run: Run, record: RankRecord) -> RankRecord:
+    """A rank's entry with the hash of its table, and the groups that tell whose table it is."""
+    own, others = run.placed(run.events(record.rank, ["group", "group_rank"]), record.rank)
+    return replace(
+        record, table_sha256=_digest(run.folder / record.table), placed=tuple(sorted(own - others))
+    )
 
 
 def signature(manifest: Mapping[str, Any]) -> str:
@@ -111,7 +119,8 @@ def _groups(path: Path) -> list[dict[str, Any]]:
 def _run_of(folder: Path, manifest: dict[str, Any], groups: list[dict[str, Any]]) -> Run:
     """Return the run that a manifest describes; ValueError, TypeError or KeyError for a value that we do not write."""
     world = manifest["world_size"]
-    most = MAX_RANKS if world is None else _whole(world, MAX_RANKS + 1)
+    named = {*(r["rank"] for r in manifest["ranks"]), *(member for g in groups for member in g["ranks"])}
+    most = rank_bound(None if world is None else _whole(world, MAX_RANKS + 1), named)
     made = tuple(
         Group(
             _whole(g["group"], len(groups)),
@@ -121,6 +130,8 @@ def _run_of(folder: Path, manifest: dict[str, Any], groups: list[dict[str, Any]]
         )
         for g in groups
     )
+    if [g.group for g in made] != list(range(len(made))) or len({g.ranks for g in made}) < len(made):
+        raise ValueError("its groups are not in order, or one is there twice")
     ranks = tuple(_record(r, len(groups)) for r in manifest["ranks"])
     if [r.rank for r in ranks] != sorted({r.rank for r in ranks}) or not ranks:
         raise ValueError("its ranks are not in order")
@@ -148,6 +159,7 @@ def _record(raw: dict[str, Any], groups: int) -> RankRecord:
                 "groups": tuple(raw["groups"]),
                 "windows": tuple(raw.get("windows", ())),
                 "window_names": _texts(raw.get("window_names", [])),
+                "placed": tuple(raw.get("placed", ())),
             }
         )
     )
@@ -165,6 +177,10 @@ def _record(raw: dict[str, Any], groups: int) -> RankRecord:
         _whole(begin + MAX_TIME_NS, 2 * MAX_TIME_NS)
     for number in made.groups:
         _whole(number + 1, groups + 1)  # −1 is a group that the job does not have
+    if len(made.window_names) not in {0, max(len(made.windows), 1)}:
+        raise ValueError(f"rank {str(made.rank)[:20]}: names of windows that it has not")
+    for number in made.placed:
+        _whole(number, groups)
     return made
 
 
@@ -184,7 +200,7 @@ def _members(ranks: list[Any], world: int) -> tuple[int, ...]:
 
 
 def _texts(values: list[Any]) -> tuple[str, ...]:
-    if not all(type(v) is str for v in values):
+    if type(values) is not list or not all(type(v) is str for v in values):
         raise ValueError("a group's name is not a string")
     return tuple(values)
 

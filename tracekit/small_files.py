@@ -1,8 +1,14 @@
-"""Files that people write, such as configurations: read whole, and within a bound."""
+"""Files whose place is named by a user or a folder: regular ones, and the small ones read whole within a bound."""
 
 import os
 import stat
 from pathlib import Path
+
+
+def check_regular(path: Path) -> None:
+    """Raise OSError where a path is a device, a pipe or a folder, or is not there; nothing is opened."""
+    if not stat.S_ISREG(path.stat().st_mode):
+        raise OSError(0, "is no regular file", str(path))
 
 
 def read_small(path: Path, most: int) -> bytes:

@@ -12,7 +12,7 @@ rows of GROUPS. `Run.events` hands out rows of GROUPS.
 """
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from importlib import import_module
@@ -27,8 +27,9 @@ from tracekit.arrays import MINUS_ONE, from_numpy, to_numpy
 from tracekit.errors import InputError
 from tracekit.findings import BreakdownFinding, Quality, Rejected, SlowRankFinding, WhatIfFinding
 from tracekit.schema import EVENTS
+from tracekit.small_files import check_regular
 from tracekit.stored_table import checked
-from tracekit.thresholds.ingest import MANIFEST_HEAD
+from tracekit.thresholds.ingest import MANIFEST_HEAD, MAX_RANKS, MAX_SPREAD
 
 MANIFEST = "manifest.json"
 
@@ -52,6 +53,9 @@ class RankRecord:
     table_sha256: str = ""  # of the Parquet file; empty in a run that is not kept
     windows: tuple[int, ...] = ()  # begin of each window, ns, where several files were joined
     window_names: tuple[str, ...] = ()  # of each window, where the files' paths tell them apart
+    placed: tuple[
+        int, ...
+    ] = ()  # rows of GROUPS of which every event gave the rank's own place, when it was kept
 
 
 @dataclass(frozen=True)
@@ -143,12 +147,26 @@ class Run:
                     EVENTS.field(name), pa.nulls(table.num_rows, EVENTS.field(name).type)
                 )
         table = self._within_world(table.unify_dictionaries())
-        if "group" not in table.schema.names or list(record.groups) == list(range(len(record.groups))):
-            return table
-        rows = from_numpy(np.array(record.groups, np.int32), np.array(record.groups) < 0)
-        local = table.column("group")
-        group = pa.chunked_array([rows.take(chunk) for chunk in local.chunks], pa.int32())
-        return table.set_column(table.schema.get_field_index("group"), EVENTS.field("group"), group)
+        if "group" in table.schema.names and list(record.groups) != list(range(len(record.groups))):
+            rows = from_numpy(np.array(record.groups, np.int32), np.array(record.groups) < 0)
+            group = pa.chunked_array([rows.take(chunk) for chunk in table.column("group").chunks], pa.int32())
+            table = table.set_column(table.schema.get_field_index("group"), EVENTS.field("group"), group)
+        if record.placed and not self.placed(table, rank)[1].isdisjoint(record.placed):
+            raise InputError(f"{path}: is the table of another rank than {rank}; ingest the traces again")
+        return table
+
+    def placed(self, table: pa.Table, rank: int) -> tuple[set[int], set[int]]:
+        """Return the groups in which a table's events give the place of `rank`, and those in which any gives another's.
+
+        Both are empty where the table lacks the columns. A message gives its peer's place, a broadcast its root's.
+        """
+        if not {"group", "group_rank"} <= set(table.schema.names):
+            return set(), set()
+        group, place = (to_numpy(table.column(c).fill_null(MINUS_ONE)) for c in ("group", "group_rank"))
+        mine = {n: self.groups[n].ranks for n in self.record(rank).groups if n >= 0}
+        own = {n: ranks.index(rank) for n, ranks in mine.items() if rank in ranks}
+        pairs = np.unique(np.stack([group, place])[:, (group >= 0) & (place >= 0)], axis=1).T.tolist()
+        return {g for g, p in pairs if own.get(g) == p}, {g for g, p in pairs if own.get(g) != p}
 
     def verified(self) -> "Run":
         """Return this run after a check that its manifest was written for all its tables; InputError if not for one."""
@@ -212,9 +230,15 @@ def _public(name: str) -> Any:
     return getattr(import_module("tracekit"), name)
 
 
+def rank_bound(world: int | None, named: Collection[int]) -> int:
+    """Return how many ranks a job may have: its `world`, else few enough that those `named` are a part of it."""
+    return min(MAX_RANKS, MAX_SPREAD * len(named)) if world is None else world
+
+
 def is_run(folder: Path) -> bool:
     """Whether `folder` is an ingested run (of any schema number)."""
     try:
+        check_regular(folder / MANIFEST)
         with (folder / MANIFEST).open(encoding="utf-8") as file:
             return '"schema": "tracekit.run/' in file.read(MANIFEST_HEAD)
     except (OSError, UnicodeDecodeError):
@@ -224,6 +248,7 @@ def is_run(folder: Path) -> bool:
 def verify(path: Path, sha256: str) -> None:
     """Raise InputError where a file of a run is unreadable or is not the one that its manifest was written for."""
     try:
+        check_regular(path)
         with path.open("rb") as file:
             found = hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:

@@ -26,6 +26,14 @@ def plain(text: str, mark: str | None = "\ufffd") -> str:
     return "".join(_shown(c, mark) if _obeyed(c) else c for c in text)
 
 
+def whole_number(text: str, most: int) -> int | None:
+    """Return the number from 0 to `most` that ASCII digits write; None of a greater one and of any other text."""
+    digits = text.lstrip("0") or text[-1:]
+    if not (text.isascii() and text.isdigit()) or len(digits) > len(str(most)):
+        return None
+    return int(digits) if int(digits) <= most else None
+
+
 def ranges(numbers: Iterable[int], most: int | None = None) -> str:
     """Return numbers as text, as in "0-5, 8", cut after `most` runs; an empty text without numbers."""
     runs: list[list[int]] = []

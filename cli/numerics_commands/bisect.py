@@ -9,6 +9,7 @@ from numerics.bisection.search import Prove, rounds_needed
 from numerics.bisection.search import bisect as search
 from numerics.report.bisect import bisect_document, bisect_text
 from numerics.report.json import dumps
+from numerics.thresholds.reading import MOST_STEPS
 
 from .. import exit_codes
 from ..output import FOLDER, JSON, emit
@@ -17,7 +18,9 @@ from ..output import FOLDER, JSON, emit
 @click.command()
 @click.option("--parallel", required=True, metavar="CMD", help="Command that trains the run in question.")
 @click.option("--baseline", required=True, metavar="CMD", help="Command that trains what it ought to equal.")
-@click.option("--steps", required=True, type=click.IntRange(min=1), help="Steps that both commands make.")
+@click.option(
+    "--steps", required=True, type=click.IntRange(1, MOST_STEPS), help="Steps that both commands make."
+)
 @click.option(
     "--out",
     type=FOLDER,

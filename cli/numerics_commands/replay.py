@@ -9,6 +9,7 @@ from numerics.order.plan_finding import plan_finding
 from numerics.order.replayer import make_replay
 from numerics.report.json import dumps
 from numerics.report.plan import plan_document, plan_text
+from numerics.thresholds.reading import MOST_STEPS
 from tracekit.text import plain
 
 from .. import exit_codes
@@ -26,7 +27,7 @@ from ..output import FOLDER, JSON, emit
     metavar="WHERE=FORMAT",
     help="Test a hypothesis about formats: rope, reduce, accumulate or compute = bf16, fp32, ...; repeatable.",
 )
-@click.option("--steps", type=click.IntRange(min=1), help="Replay only the first steps.")
+@click.option("--steps", type=click.IntRange(1, MOST_STEPS), help="Replay only the first steps.")
 @click.option(
     "--baseline",
     type=click.Choice(["matched", "2d"]),

@@ -8,6 +8,8 @@ from reftrain.errors import ConfigError
 from reftrain.job.demo import DEFAULT_FAULT, demo_config
 from tracekit.own_files import of_a_run, remove_own, strangers
 
+from .. import completion
+
 
 @click.command()
 @click.option(
@@ -15,7 +17,11 @@ from tracekit.own_files import of_a_run, remove_own, strangers
 )
 @click.option("--steps", type=click.IntRange(3, 200), default=4, show_default=True, help="Steps to trace.")
 @click.option(
-    "--fault", default=DEFAULT_FAULT, show_default=True, help="What to plant (see `reftrain run`), or none."
+    "--fault",
+    default=DEFAULT_FAULT,
+    shell_complete=completion.fault,
+    show_default=True,
+    help="What to plant (see `reftrain run`), or none.",
 )
 @click.option(
     "--seed", type=click.IntRange(0, 1 << 31), default=0, show_default=True, help="Seed of weights and data."

@@ -7,8 +7,10 @@ from pathlib import Path
 import click
 
 from reftrain.errors import ConfigError
-from reftrain.thresholds import LONGEST_COUNT, WIDEST
+from reftrain.thresholds import MOST_DEVICES, MOST_TOKENS, WIDEST
+from tracekit.text import whole_number
 
+from ..completion import one_of, presets
 from ..output import A_FILE, JSON, FiniteRange, emit, write_file
 
 SUFFIXES = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
@@ -17,14 +19,16 @@ SUFFIXES = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 def parse_count(option: str, text: str) -> int:
     """Read `8192`, `8K` or `16M` (powers of 1024)."""
     number, suffix = (text[:-1], text[-1].upper()) if text[-1:].isalpha() else (text, "")
-    if not number.isdigit() or suffix not in SUFFIXES or not int(number) or len(number) > LONGEST_COUNT:
-        raise ConfigError(option, f"{text!r} is not a count", "write for example 8192, 8K or 16M")
-    return int(number) * SUFFIXES[suffix]
+    count = whole_number(number, MOST_TOKENS) if suffix in SUFFIXES else None
+    if not count or count * SUFFIXES[suffix] > MOST_TOKENS:
+        remedy = f"write for example 8192, 8K or 16M, up to {MOST_TOKENS >> 30}G"
+        raise ConfigError(option, f"{text[:40]!r} is not a count", remedy)
+    return count * SUFFIXES[suffix]
 
 
 @click.command()
 @click.argument("config", required=False, type=A_FILE)
-@click.option("--preset", help="Model preset: tiny, small, 8b, 70b, 405b.")
+@click.option("--preset", shell_complete=one_of(presets), help="Model preset: tiny, small, 8b, 70b, 405b.")
 @click.option("--mesh", help="Axes and sizes from inner to outer, e.g. tp=8,cp=1,pp=16,dp=128.")
 @click.option(
     "--set", "settings", multiple=True, metavar="TABLE.FIELD=VALUE", help="Set any field of run; repeatable."
@@ -65,8 +69,13 @@ def memory(
 
 
 @click.command()
-@click.option("--preset", required=True, help="Model preset: tiny, small, 8b, 70b, 405b.")
-@click.option("--gpus", type=click.IntRange(1, 1 << 20), required=True, help="Devices.")
+@click.option(
+    "--preset",
+    required=True,
+    shell_complete=one_of(presets),
+    help="Model preset: tiny, small, 8b, 70b, 405b.",
+)
+@click.option("--gpus", type=click.IntRange(1, MOST_DEVICES), required=True, help="Devices.")
 @click.option("--tokens", required=True, help="Tokens of a step, e.g. 16M.")
 @click.option("--seq", required=True, help="Tokens of a sequence, e.g. 8192 or 128K.")
 @click.option("--hardware", default="h100", show_default=True, help="A known machine, or a .toml file.")

@@ -11,7 +11,9 @@ from reftrain.config.file import load
 from reftrain.config.run import RunConfig
 from reftrain.config.trace_forms import HOST_FORMS
 from reftrain.rank.world import check_environment
+from reftrain.thresholds import MOST_STEPS
 
+from ..completion import fault, one_of, presets
 from ..output import A_FILE
 from .run_settings import Tables, parse_steps, tables_of
 
@@ -36,20 +38,18 @@ def _field_line(field: "dataclasses.Field[Any]", default: object) -> str:
     return f"  {field.name} = {value}: {field.metadata['meaning']}"
 
 
-class FieldsCommand(click.Command):
-    """A command with the fields of the configuration at the end of its help."""
-
-    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the fields as they are, one a line."""
-        del ctx
-        formatter.write("\nFields of CONFIG.toml and --set:\n\n" + fields_help() + "\n")
+def show_all(ctx: click.Context, _param: click.Parameter, wanted: bool) -> None:
+    """Print the help with every field of the configuration, and leave."""
+    if wanted and not ctx.resilient_parsing:
+        click.echo(f"{ctx.get_help()}\n\nFields of CONFIG.toml and --set:\n\n{fields_help()}")
+        ctx.exit()
 
 
-@click.command(cls=FieldsCommand)
+@click.command()
 @click.argument("config", required=False, type=A_FILE)
-@click.option("--preset", help="Model preset: tiny, small, 8b, 70b, 405b.")
+@click.option("--preset", shell_complete=one_of(presets), help="Model preset: tiny, small, 8b, 70b, 405b.")
 @click.option("--mesh", help="Axes and sizes from inner to outer, e.g. tp=2,cp=2,pp=2,dp=2.")
-@click.option("--steps", type=int, help="Steps to train.")
+@click.option("--steps", type=click.IntRange(1, MOST_STEPS), help="Steps to train.")
 @click.option("--out", help="Folder the run is written to.")
 @click.option("--resume", help="Checkpoint to start from, or auto for the run's own latest.")
 @click.option(
@@ -58,7 +58,11 @@ class FieldsCommand(click.Command):
     help="Compute for real, or sleep each segment's time.",
 )
 @click.option(
-    "--fault", "faults", multiple=True, help="Planted fault, e.g. slow_compute:rank=5,factor=1.5; repeatable."
+    "--fault",
+    "faults",
+    multiple=True,
+    shell_complete=fault,
+    help="Planted fault, e.g. slow_compute:rank=5,factor=1.5; repeatable.",
 )
 @click.option("--trace", help="Steps to trace with the profiler, e.g. 3, or 2:4 (end excluded).")
 @click.option(
@@ -77,6 +81,10 @@ class FieldsCommand(click.Command):
 )
 @click.option("--dry-run", is_flag=True, help="Check configuration, faults and the ranks started, then stop.")
 @click.option("--quiet", is_flag=True, help="No progress on stderr.")
+@click.option(
+    "--help-all", is_flag=True, is_eager=True, expose_value=False, callback=show_all,
+    help="This help with every field of CONFIG.toml, its default and meaning.",
+)  # fmt: skip
 def run(config: Path | None, *, settings: Sequence[str], dry_run: bool, quiet: bool, **flags: Any) -> None:
     """Train with CONFIG.toml, flags going before it.
 

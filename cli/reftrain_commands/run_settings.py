@@ -4,8 +4,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from reftrain.errors import ConfigError
+from reftrain.thresholds import MOST_STEPS, MOST_TRACED
 from tracekit.axes import AXES
 from tracekit.mesh import parse_sizes
+from tracekit.text import whole_number
 
 Tables = dict[str, dict[str, Any]]
 """Values by table and field, as `reftrain.config.file.load` takes them."""
@@ -33,9 +35,12 @@ def mesh_table(text: str) -> dict[str, Any]:
 def parse_steps(text: str) -> list[int]:
     """The steps that `3` or `2:4` (end excluded) names; raises ConfigError where it names none."""
     first, colon, end = text.partition(":")
-    if not first.isdigit() or (colon and not end.isdigit()) or (colon and int(end) <= int(first)):
-        raise ConfigError("--trace", f"{text!r} is not a step or range", "write for example 3 or 2:4")
-    return list(range(int(first), int(end) if colon else int(first) + 1))
+    begin, stop = whole_number(first, MOST_STEPS), whole_number(end, MOST_STEPS)
+    steps = range(begin or 0, (stop or 0) if colon else (begin or 0) + 1)
+    if begin is None or not 0 < len(steps) <= MOST_TRACED:
+        remedy = f"write for example 3 or 2:4, {MOST_TRACED} steps or fewer below {MOST_STEPS}"
+        raise ConfigError("--trace", f"{text[:40]!r} is not a step or range", remedy)
+    return list(steps)
 
 
 def parse_setting(text: str) -> tuple[str, str, Any]:

@@ -16,15 +16,18 @@ from reftrain.schedule.lower import lower
 from reftrain.schedule.registry import SCHEMES, default_virtual
 from reftrain.schedule.replica_sync import SYNCS, with_syncs
 from reftrain.schedule.spec import CONCATENATIONS, ScheduleSpec
-from reftrain.thresholds import MOST_TABLE_BYTES
+from reftrain.thresholds import MOST_ACTIONS, MOST_TABLE_BYTES
 from tracekit.small_files import read_small
 
 from .. import streams
+from ..completion import one_of, schedules
 from ..output import A_FILE, JSON, write_file
 from ..progress import waiting
 
 TABLE_SUFFIXES = (".csv", ".txt")
 """Ends of names that are files of a table, not schemes."""
+SIZE = click.IntRange(1, MOST_ACTIONS)
+"""A number of ranks, micro-batches or steps: no table has more of any."""
 HELP = (
     "Show the schedule NAME, or check and show the table in FILE (.csv as torch writes it, or .txt).\n\n\b\n"
     + textwrap.fill(f"Names: {', '.join(SCHEMES)}.", width=84)
@@ -42,17 +45,17 @@ class Outputs:
 
 
 @click.command(help=HELP)
-@click.argument("name", metavar="NAME|FILE")
-@click.option("--stages", type=int, metavar="P", help="Pipeline ranks (p).")
-@click.option("--micro-batches", type=int, metavar="M", help="Micro-batches of a step (m).")
-@click.option("--k", type=int, metavar="K", help="Consecutive micro-batches a virtual stage; P if left out.")
-@click.option("--virtual", type=int, metavar="V", help="Virtual stages a rank (v).")
-@click.option("--pipelines", type=int, default=2, metavar="2F", help="Chimera's pipelines, half of them up.")
+@click.argument("name", metavar="NAME|FILE", shell_complete=one_of(schedules))
+@click.option("--stages", type=SIZE, metavar="P", help="Pipeline ranks (p).")
+@click.option("--micro-batches", type=SIZE, metavar="M", help="Micro-batches of a step (m).")
+@click.option("--k", type=SIZE, metavar="K", help="Consecutive micro-batches a virtual stage; P if left out.")
+@click.option("--virtual", type=SIZE, metavar="V", help="Virtual stages a rank (v).")
+@click.option("--pipelines", type=SIZE, default=2, metavar="2F", help="Chimera's pipelines, half of them up.")
 @click.option(
     "--concat", type=click.Choice(CONCATENATIONS), default="direct", help="How Chimera goes beyond m = p."
 )
 @click.option(
-    "--steps", type=int, default=1, help="Steps of an asynchronous schedule laid out without a flush."
+    "--steps", type=SIZE, default=1, help="Steps of an asynchronous schedule laid out without a flush."
 )
 @click.option(
     "--cost", default="", metavar="f=1,b=2,p2p=0", help="Times of an action; also i, w, c, sync, step."

@@ -1,6 +1,7 @@
 """`reftrain simulate`: a job of up to 16 384 ranks on a described machine, with traces and dumps as real ones."""
 
 import json
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,9 +15,13 @@ from reftrain.config.trace_forms import DEVICE_FORMS, FORMS, NEWEST
 from reftrain.errors import ConfigError
 from reftrain.schedule.registry import SCHEMES, default_virtual
 from reftrain.schedule.spec import CONCATENATIONS, ScheduleSpec
-from reftrain.thresholds import DETAILED_WORLD, LARGEST_JITTER
+from reftrain.thresholds import DETAILED_WORLD, LARGEST_INTEGER, LARGEST_JITTER, MOST_THREADS
+from tracekit.text import whole_number
 
-from ..output import A_FILE, FOLDER, JSON, emit
+from ..completion import fault, one_of, presets, schedules
+from ..output import A_FILE, FOLDER, JSON, FiniteRange, emit
+from ..progress import simulating
+from .schedule import SIZE
 
 if TYPE_CHECKING:
     from reftrain.config.run import RunConfig
@@ -54,16 +59,6 @@ class Flags:
     settings: tuple[str, ...]
     quiet: bool
 
-    def check(self) -> None:
-        """Raise ConfigError for a number out of bounds."""
-        few = self.steps < 1 or (self.jobs is not None and self.jobs < 1) or self.seed < 0
-        if few or not 0 <= self.jitter <= LARGEST_JITTER:
-            raise ConfigError(
-                "--steps, --jobs, --jitter, --seed",
-                "out of bounds",
-                f"give 1 or more; jitter 0 to {LARGEST_JITTER:.0f}",
-            )
-
     def detail_of(self, world: int) -> "Literal['kernels', 'collectives']":
         """Return the rows of traces for a job of `world` ranks."""
         if self.detail == "auto":
@@ -74,27 +69,44 @@ class Flags:
 
 @click.command()
 @click.argument("config", required=False, type=A_FILE)
-@click.option("--preset", help="Model preset: tiny, small, 8b, 70b, 405b.")
+@click.option("--preset", shell_complete=one_of(presets), help="Model preset: tiny, small, 8b, 70b, 405b.")
 @click.option("--mesh", help="Axes and sizes from inner to outer, e.g. tp=8,cp=1,pp=16,dp=128.")
 @click.option(
-    "--schedule", "name", metavar="NAME|FILE", help="Any of `reftrain schedule`, or a table's file."
+    "--schedule",
+    "name",
+    metavar="NAME|FILE",
+    shell_complete=one_of(schedules),
+    help="Any of `reftrain schedule`, or a table's file.",
 )
 @click.option(
-    "--micro-batches", type=int, metavar="M", help="Micro-batches of a step and data-parallel rank."
+    "--micro-batches", type=SIZE, metavar="M", help="Micro-batches of a step and data-parallel rank."
 )
-@click.option("--virtual", type=int, metavar="V", help="Virtual stages a rank.")
-@click.option("--k", type=int, metavar="K", help="Consecutive micro-batches a virtual stage; pp if left out.")
+@click.option("--virtual", type=SIZE, metavar="V", help="Virtual stages a rank.")
 @click.option(
-    "--pipelines", type=int, metavar="2F", help="Chimera's pipelines, half of them up; 2 if left out."
+    "--k", type=SIZE, metavar="K", help="Consecutive micro-batches a virtual stage; pp if left out."
+)
+@click.option(
+    "--pipelines", type=SIZE, metavar="2F", help="Chimera's pipelines, half of them up; 2 if left out."
 )
 @click.option("--concat", type=click.Choice(CONCATENATIONS), help="Chimera beyond m = p; direct if left out.")
-@click.option("--steps", type=int, default=2, help="Steps to simulate.")
+@click.option("--steps", type=SIZE, default=2, help="Steps to simulate.")
 @click.option(
-    "--fault", "faults", multiple=True, help="Planted fault as `reftrain run` takes it; repeatable."
+    "--fault",
+    "faults",
+    multiple=True,
+    shell_complete=fault,
+    help="Planted fault as `reftrain run` takes it; repeatable.",
 )
 @click.option("--hardware", default="h100", metavar="NAME|FILE", help="The machine.")
-@click.option("--seed", type=int, default=0, help="Seed of jitter, clocks and documents.")
-@click.option("--jitter", type=float, default=1.0, help="Scale of all random deviations; 0 leaves none.")
+@click.option(
+    "--seed", type=click.IntRange(0, LARGEST_INTEGER), default=0, help="Seed of jitter, clocks and documents."
+)
+@click.option(
+    "--jitter",
+    type=FiniteRange(0, LARGEST_JITTER),
+    default=1.0,
+    help="Scale of all random deviations; 0 leaves none.",
+)
 @click.option(
     "--free-host", is_flag=True, help="The host runs ahead of arriving messages, not waiting for them."
 )
@@ -107,8 +119,10 @@ class Flags:
     default=NEWEST,
     help="Torch version that writes the traces; 2.13 if left out.",
 )
-@click.option("--ranks", default="all", metavar="0-63,128|all", help="Ranks to write files for.")
-@click.option("--jobs", type=int, help="Processes that write; one a core if left out.")
+@click.option("--ranks", default="all", metavar="0-63,128|all", help="Ranks whose files are written.")
+@click.option(
+    "--jobs", type=click.IntRange(1, MOST_THREADS), help="Processes that write; one a core if left out."
+)
 @click.option("--documents", is_flag=True, help="Deal attention by packed documents (data.mean_document).")
 @click.option("--flight-recorder", is_flag=True, help="Write dumps too; a planted hang always does.")
 @click.option("--out", type=FOLDER, help="Run folder to write.")
@@ -136,21 +150,20 @@ def simulate(**flags: Any) -> None:
     from reftrain.simulate.runner import simulate as run_simulation
 
     given = Flags(**flags)
-    given.check()
     config = _config(given)
     world = config.mesh.world_size
     ranks, detail = parse_ranks(given.ranks, world), given.detail_of(world)
-    with _faults_told_by(given):
-        setup = _setup(given, config)
-        _progress(given, f"simulating {world} ranks, {setup.steps} steps")
-        outcome = outcome_of(setup, run_simulation(setup))
-    if given.out is not None:
-        _progress(given, f"writing {len(ranks)} ranks to {given.out}")
-        jobs, dumps = given.jobs or usual_jobs(), given.flight_recorder
-        outcome = write_folder(
-            outcome, config, given.out, ranks=ranks, detail=detail, flight_recorder=dumps, jobs=jobs,
-            form=FORMS[given.trace_form],
-        )  # fmt: skip
+    with simulating(quiet=given.quiet) as progress:
+        with _faults_told_by(given):
+            setup = _setup(given, config)
+            progress(f"{world} ranks, {setup.steps} steps")
+            outcome = outcome_of(setup, run_simulation(setup))
+        if given.out is not None:
+            jobs, dumps = given.jobs or usual_jobs(), given.flight_recorder
+            outcome = write_folder(
+                outcome, config, given.out, ranks=ranks, detail=detail, flight_recorder=dumps, jobs=jobs,
+                form=FORMS[given.trace_form], progress=progress,
+            )  # fmt: skip
     _answer(outcome, given.json_to)
 
 
@@ -170,8 +183,6 @@ def _config(given: Flags) -> "RunConfig":
     sizes = (("virtual_stages", given.virtual), ("consecutive", given.k))
     pipeline |= {field: size for field, size in sizes if size}
     if given.micro_batches is not None:
-        if given.micro_batches < 1:
-            raise ConfigError("--micro-batches", f"{given.micro_batches} is below 1", "give 1 or more")
         first = load(given.config, overrides)
         data = overrides.setdefault("data", {})
         data["batch_size"] = given.micro_batches * first.mesh.dp * first.data.micro_batch_size
@@ -226,6 +237,9 @@ def _faults_told_by(given: Flags) -> Iterator[None]:
         raise ConfigError(where, error.problem, error.remedy) from error
 
 
+_RANGE = re.compile(r"[0-9]+(-[0-9]+)?")
+
+
 def parse_ranks(text: str, world: int) -> list[int]:
     """Return the ranks that `0-63,128` or `all` names; raises ConfigError for any that is not a rank of the job."""
     if text == "all":
@@ -233,20 +247,17 @@ def parse_ranks(text: str, world: int) -> list[int]:
     chosen: set[int] = set()
     for part in text.split(","):
         first, dash, last = part.partition("-")
-        if not (first.isascii() and first.isdigit() and (not dash or (last.isascii() and last.isdigit()))):
+        if not _RANGE.fullmatch(part):
             raise ConfigError(
-                "--ranks", f"{part!r} is not a rank or range", "write for example 0-63,128 or all"
+                "--ranks", f"{part[:40]!r} is not a rank or range", "write for example 0-63,128 or all"
             )
-        low, high = int(first), int(last) if dash else int(first)
-        if high < low or high >= world:
-            raise ConfigError("--ranks", f"{part!r} is not within 0-{world - 1}", "name ranks of the job")
+        low, high = (whole_number(number, world - 1) for number in (first, last if dash else first))
+        if low is None or high is None or high < low:
+            raise ConfigError(
+                "--ranks", f"{part[:40]!r} is not within 0-{world - 1}", "name ranks of the job"
+            )
         chosen.update(range(low, high + 1))
     return sorted(chosen)
-
-
-def _progress(given: Flags, text: str) -> None:
-    if not given.quiet:
-        click.echo(text, err=True)
 
 
 def _answer(outcome: "Outcome", json_to: str | None) -> None:

@@ -12,9 +12,10 @@ from typing import Final
 from numerics.record.switch import LEVEL, NAMES, OUT, STEPS
 from numerics.schema import Level
 from numerics.store import open_capture
-from numerics.thresholds.reading import MAX_REPLAYER_LINE
+from numerics.thresholds.reading import MAX_JSON_BYTES, MAX_REPLAYER_LINE
 from tracekit.child_processes import run_command
 from tracekit.errors import InputError, UsageError
+from tracekit.small_files import read_small
 
 STATE: Final = "bisect.json"
 ROLES: Final = ("parallel", "baseline")
@@ -38,7 +39,7 @@ class Commands:
         path = self.out / STATE
         try:
             if path.is_file():
-                if json.loads(path.read_text(encoding="utf-8")) != told:
+                if json.loads(read_small(path, MAX_JSON_BYTES).decode()) != told:
                     raise InputError(
                         f"{self.out}: holds the bisection of other commands; choose another --out"
                     )

@@ -13,6 +13,8 @@ from numerics.local.records.recorded import Reading, RecordedRun, summed
 from numerics.local.records.shared_parameters import expert_modules, other_names
 from numerics.record.call_arguments import call_of
 from numerics.schema import AUTOCAST, BUFFER, CALL, RANDOM, TARGET, parse_boxes
+from numerics.thresholds.reading import MAX_EXTENT
+from tracekit.text import whole_number
 
 _NARROW: Final = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -264,5 +266,7 @@ class RecordedStep:
         called = None if form is None else call_of(form.numpy().tobytes(), tensors)
         if called is not None:
             return called
-        args = [tensors[n] for n in sorted((n for n in tensors if n.isdigit()), key=int)]
-        return args, {n: value for n, value in tensors.items() if not n.isdigit()}
+        numbers = {n: whole_number(n, MAX_EXTENT) for n in tensors}
+        places = {n: number for n, number in numbers.items() if number is not None}
+        args = [tensors[n] for n in sorted(places, key=places.__getitem__)]
+        return args, {n: value for n, value in tensors.items() if n not in places}

@@ -16,6 +16,7 @@ import msgspec
 from numerics.errors import CaptureError
 from numerics.store import LIMITS
 from numerics.thresholds.reading import MAX_EXTENT, MAX_ORDINAL, MAX_PLAN_BYTES, MAX_RANKS
+from tracekit.small_files import check_regular
 from tracekit.workers import deaths
 
 SCHEMA: Final = "numerics.orders/1"
@@ -89,6 +90,7 @@ def read_plan(folder: Path) -> OrderPlan | None:
     """
     path = folder / FILE
     try:
+        check_regular(path)
         if path.stat().st_size > MAX_PLAN_BYTES:
             raise CaptureError(
                 f"{path}: larger than {MAX_PLAN_BYTES >> 20} MiB; run again to record a new one"

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from numerics.thresholds.reading import MAX_EXTENT, MAX_PLAN_BYTES, MAX_RANKS, MAX_SQUARE
 from tracekit.errors import InputError
+from tracekit.small_files import read_small
 
 SHADOW_SCHEMA: Final = "numerics.shadow/1"
 SHADOW_FOLDER: Final = "shadow"
@@ -62,8 +63,7 @@ def _documents(run: Path) -> dict[int, Mapping[str, Any]]:
 
 def _document(path: Path, rank: int) -> Mapping[str, Any]:
     try:
-        size = path.stat().st_size
-        found = json.loads(path.read_text(encoding="utf-8")) if size <= MAX_PLAN_BYTES else None
+        found = json.loads(read_small(path, MAX_PLAN_BYTES).decode())
     except (OSError, ValueError, RecursionError) as error:
         raise InputError(f"{path}: unreadable ({str(error)[:200]}); run again") from error
     if not isinstance(found, dict) or found.get("schema") != SHADOW_SCHEMA:

@@ -2,8 +2,11 @@
 
 from typing import Final
 
-MAX_RANKS: Final = 1 << 20
+MAX_RANKS: Final = 1 << 18
 """Largest world size believed; the largest known jobs have 10^5 ranks."""
+
+MOST_STEPS: Final = 10**9
+"""Steps of a run: thirty years of one a second."""
 
 MAX_ORDINAL: Final = 1 << 40
 """Steps, micro-batches and rows of a rank are counted below this: keys that add or hash them stay within 64 bits."""

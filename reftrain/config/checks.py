@@ -158,10 +158,6 @@ def _check_stages(config: Tables) -> None:
                 f"for {stages} stages and {layers} layers",
                 f"give {stages} numbers with sum {layers}",
             )
-        if min(pipeline.layers_per_stage) < 0:
-            raise ConfigError(
-                "pipeline.layers_per_stage", "a stage has fewer than 0 layers", "give 0 or more"
-            )
     elif stages > layers + (2 if pipeline.balanced else 0):
         raise ConfigError(
             "pipeline.virtual_stages",

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Final
 
 from reftrain.config.fault_kinds import FAULT_KINDS, HANGS, Field
 from reftrain.errors import ConfigError
-from reftrain.thresholds import LARGEST_FAULT
+from reftrain.thresholds import LARGEST_FAULT, MOST_STEPS
 from tracekit.axes import AXES
+from tracekit.text import whole_number
 
 if TYPE_CHECKING:
     from reftrain.documents import FaultDocument
@@ -149,13 +150,14 @@ def _rank(kind: str, text: str | None, world_size: int) -> int | None:
         raise ConfigError(
             "fault.rank", f"{kind} strikes one rank and none is given", f"add rank=0…{world_size - 1}"
         )
-    if not text.isascii() or not text.isdigit() or int(text) >= world_size:
+    rank = whole_number(text, world_size - 1)
+    if rank is None:
         raise ConfigError(
             "fault.rank",
-            f"'{text}' is not a rank of a world of {world_size}",
+            f"'{text[:40]}' is not a rank of a world of {world_size}",
             f"give one of 0…{world_size - 1}",
         )
-    return int(text)
+    return rank
 
 
 def _word(name: str, text: str, known: tuple[str, ...]) -> str:
@@ -183,18 +185,14 @@ def _number(name: str, text: str | None, spec: Field) -> float:
 def _steps(text: str) -> tuple[int, int | None, int]:
     """`3`, `2:`, `2:8` or `2:8:3` as first, end (excluded) and stride."""
     parts = [p.strip() for p in text.split(":")]
-    remedy = "write one step (3) or a range first:end:stride (2: or 2:8 or 2:20:3)"
-    if (
-        len(parts) > _RANGE_PARTS
-        or any(p and not (p.isascii() and p.isdigit()) for p in parts)
-        or not any(parts)
-    ):
-        raise ConfigError("fault.steps", f"'{text}' is not a range of steps", remedy)
-    if len(parts) == 1:
-        return int(parts[0]), int(parts[0]) + 1, 1
-    first = int(parts[0] or 0)
-    end = int(parts[1]) if parts[1] else None
-    stride = int(parts[2]) if len(parts) == _RANGE_PARTS and parts[2] else 1
+    numbers = [whole_number(p, MOST_STEPS) for p in parts]
+    remedy = f"write one step (3) or a range first:end:stride (2: or 2:8 or 2:20:3), up to {MOST_STEPS}"
+    odd = any(part and number is None for part, number in zip(parts, numbers, strict=True))
+    if odd or len(parts) > _RANGE_PARTS or not any(parts):
+        raise ConfigError("fault.steps", f"'{text[:40]}' is not a range of steps", remedy)
+    first, end, stride = (*numbers, None, None)[:_RANGE_PARTS]
+    first, stride = first or 0, 1 if stride is None else stride
+    end = first + 1 if len(parts) == 1 else end
     if stride < 1 or (end is not None and end <= first):
-        raise ConfigError("fault.steps", f"'{text}' holds no step", remedy)
+        raise ConfigError("fault.steps", f"'{text[:40]}' holds no step", remedy)
     return first, end, stride

@@ -4,33 +4,35 @@
 with the field's name as users write it.
 """
 
-from dataclasses import field
+from dataclasses import field, fields
 from typing import Any
 
 from reftrain.errors import ConfigError
+from reftrain.thresholds import LARGEST_NUMBER
 
 
-def setting(default: Any, meaning: str) -> Any:
-    """Return a dataclass field that carries its unit and meaning (`reftrain run --help` shows them)."""
-    return field(default=default, metadata={"meaning": meaning})
+def setting(default: Any, meaning: str, least: float | None = None, most: float = LARGEST_NUMBER) -> Any:
+    """Return a dataclass field that carries its unit, meaning and bounds (`reftrain run --help-all` shows them).
+
+    least, most: of a number, or of each of several; every number of a run has them.
+    """
+    bounds = {} if least is None else {"least": least, "most": most}
+    return field(default=default, metadata={"meaning": meaning, **bounds})
 
 
-def check_at_least(table: str, config: Any, least: float, *names: str) -> None:
-    """Raise `ConfigError` when one of the named fields is below `least`."""
-    for name in names:
-        if getattr(config, name) < least:
-            raise ConfigError(
-                f"{table}.{name}", f"{getattr(config, name)} is below {least}", f"give {least} or more"
-            )
-
-
-def check_at_most(table: str, config: Any, most: float, *names: str) -> None:
-    """Raise `ConfigError` when one of the named fields is above `most`."""
-    for name in names:
-        if getattr(config, name) > most:
-            raise ConfigError(
-                f"{table}.{name}", f"{getattr(config, name)} is above {most}", f"give {most} or less"
-            )
+def check_bounds(table: str, config: Any) -> None:
+    """Raise `ConfigError` when a number of a table lies outside the bounds of its field."""
+    for known in fields(config):
+        if "least" in known.metadata:
+            least, most = known.metadata["least"], known.metadata["most"]
+            value = getattr(config, known.name)
+            for number in value if isinstance(value, tuple) else (value,):
+                if not least <= number <= most:
+                    raise ConfigError(
+                        f"{table}.{known.name}",
+                        f"{number} is not within bounds",
+                        f"give {least:.15g} to {most:.15g}",
+                    )
 
 
 def check_choice(table: str, config: Any, name: str, choices: tuple[str, ...]) -> None:

@@ -116,10 +116,14 @@ def _convert(field: str, hint: Any, value: Any) -> Any:
         raise TypeError(f"no conversion for {field}: {hint}")
     if hint is float and isinstance(value, int | float) and not isinstance(value, bool):
         if not abs(value) < LARGEST_NUMBER:
-            raise ConfigError(field, f"{str(value)[:40]} is not a size", "give a smaller number")
+            raise ConfigError(
+                field, f"{str(value)[:40]} is not a size", f"give a number below {LARGEST_NUMBER:g}"
+            )
         return float(value)
     if type(value) is int and not abs(value) < LARGEST_INTEGER:
-        raise ConfigError(field, f"{str(value)[:40]} is not a size", "give a smaller number")
+        raise ConfigError(
+            field, f"{str(value)[:40]} is not a size", f"give a number below {LARGEST_INTEGER:.0e}"
+        )
     if not isinstance(value, hint) or (hint is int and isinstance(value, bool)):
         names = {int: "a whole number", float: "a number", str: "text in quotes", bool: "true or false"}
         raise ConfigError(field, f"{value!r} has the wrong type", f"give {names[hint]}")

@@ -3,11 +3,11 @@
 from dataclasses import dataclass
 from typing import Final
 
-from reftrain.config.fields import check_at_least, check_at_most, check_choice, setting
+from reftrain.config.fields import check_bounds, check_choice, setting
 from reftrain.errors import ConfigError
 from reftrain.schedule.replica_sync import SYNCS
 from reftrain.schedule.spec import CONCATENATIONS
-from reftrain.thresholds import MOST_LAYERS, WIDEST
+from reftrain.thresholds import MOST_DEVICES, MOST_LAYERS, MOST_TABLE_RANKS, WIDEST
 from tracekit.axes import AXES
 
 ZERO_STAGES: Final = (0, 1, 2, 3)
@@ -21,29 +21,28 @@ class ModelConfig:
     """Shape of the Llama-3 decoder."""
 
     preset: str = setting("tiny", "name of the preset the other fields start from")
-    layers: int = setting(4, "number of decoder layers")
-    dim: int = setting(64, "model width")
-    heads: int = setting(8, "query heads; dim / heads is the head width")
-    kv_heads: int = setting(4, "key and value heads (grouped-query attention); divides heads")
-    ffn_dim: int = setting(128, "inner width of the SwiGLU feed-forward")
-    vocab_size: int = setting(260, "number of tokens")
-    rope_base: float = setting(500_000.0, "base of the rotary position embedding")
-    norm_eps: float = setting(1e-5, "epsilon of RMSNorm")
+    layers: int = setting(4, "number of decoder layers", least=1, most=MOST_LAYERS)
+    dim: int = setting(64, "model width", least=1, most=WIDEST)
+    heads: int = setting(8, "query heads; dim / heads is the head width", least=1, most=WIDEST)
+    kv_heads: int = setting(
+        4, "key and value heads (grouped-query attention); divides heads", least=1, most=WIDEST
+    )
+    ffn_dim: int = setting(128, "inner width of the SwiGLU feed-forward", least=1, most=WIDEST)
+    vocab_size: int = setting(260, "number of tokens", least=1, most=WIDEST)
+    rope_base: float = setting(500_000.0, "base of the rotary position embedding", least=1)
+    norm_eps: float = setting(1e-5, "epsilon of RMSNorm", least=0, most=1)
     tied_embeddings: bool = setting(default=False, meaning="output projection shares the embedding's weights")
     qk_norm: bool = setting(default=False, meaning="RMSNorm on each query and key head before RoPE")
     bias: bool = setting(default=False, meaning="biases in all projections but the output head")
     fused_qkv: bool = setting(default=False, meaning="one projection for query, key and value")
     pad_vocab: bool = setting(default=False, meaning="pad the vocabulary to a multiple of tp")
     zero_columns: int = setting(
-        0, "start every n-th column of the embedding as -0.0, to let signed zeros show"
+        0, "start every n-th column of the embedding as -0.0, to let signed zeros show", least=0, most=WIDEST
     )
     replicate_kv: bool = setting(default=True, meaning="copy key/value heads when there are fewer than tp")
 
     def __post_init__(self) -> None:
-        check_at_least("model", self, 1, "layers", "dim", "heads", "kv_heads", "ffn_dim", "vocab_size")
-        check_at_least("model", self, 0, "zero_columns")
-        check_at_most("model", self, MOST_LAYERS, "layers")
-        check_at_most("model", self, WIDEST, "dim", "heads", "kv_heads", "ffn_dim", "vocab_size")
+        check_bounds("model", self)
         if self.dim % self.heads:
             raise ConfigError(
                 "model.heads", f"{self.heads} does not divide dim {self.dim}", "choose a divisor of dim"
@@ -71,41 +70,48 @@ class ModelConfig:
 class MeshConfig:
     """Sizes of the axes and how data parallelism shards."""
 
-    tp: int = setting(1, "tensor-parallel ranks")
-    cp: int = setting(1, "context-parallel ranks")
-    pp: int = setting(1, "pipeline ranks")
-    dp: int = setting(1, "data-parallel ranks")
+    tp: int = setting(1, "tensor-parallel ranks", least=1, most=MOST_DEVICES)
+    cp: int = setting(1, "context-parallel ranks", least=1, most=MOST_DEVICES)
+    pp: int = setting(1, "pipeline ranks", least=1, most=MOST_DEVICES)
+    dp: int = setting(1, "data-parallel ranks", least=1, most=MOST_DEVICES)
     order: tuple[str, ...] = setting(AXES, "axes from inner (neighbouring ranks) to outer")
     sequence_parallel: bool = setting(
         default=True, meaning="shard norms and residuals over tp along the sequence"
     )
-    zero: int = setting(1, "0 replicates, 1 shards the optimiser, 2 also gradients, 3 also weights")
+    zero: int = setting(
+        1,
+        "0 replicates, 1 shards the optimiser, 2 also gradients, 3 also weights",
+        least=0,
+        most=ZERO_STAGES[-1],
+    )
     dp_shard: int = setting(
-        0, "HSDP: ranks of dp that shard among themselves, the others replicate; 0 means all"
+        0,
+        "HSDP: ranks of dp that shard among themselves, the others replicate; 0 means all",
+        least=0,
+        most=MOST_DEVICES,
     )
     bucket_mb: float = setting(
         0.0,
         "with zero = 0: MiB of gradients summed at once, as DistributedDataParallel does; 0 sums layer by layer",
+        least=0,
+        most=WIDEST,
     )
 
     def __post_init__(self) -> None:
-        check_at_least("mesh", self, 1, *AXES)
+        check_bounds("mesh", self)
         if sorted(self.order) != sorted(AXES):
             raise ConfigError(
                 "mesh.order",
                 f"{','.join(self.order)} is not a permutation of the axes",
                 "name tp, cp, pp, dp once each",
             )
-        if self.zero not in ZERO_STAGES:
-            raise ConfigError("mesh.zero", f"{self.zero} is not a ZeRO stage", "choose 0, 1, 2 or 3")
-        check_at_least("mesh", self, 0, "bucket_mb")
         if self.bucket_mb and self.zero:
             raise ConfigError(
                 "mesh.bucket_mb",
                 f"zero = {self.zero} reduces layer by layer",
                 "set zero = 0 or bucket_mb = 0",
             )
-        if self.dp_shard < 0 or (self.dp_shard and self.dp % self.dp_shard):
+        if self.dp_shard and self.dp % self.dp_shard:
             raise ConfigError(
                 "mesh.dp_shard", f"{self.dp_shard} does not divide dp {self.dp}", "choose a divisor of dp"
             )
@@ -147,20 +153,27 @@ class PipelineConfig:
     schedule: str = setting(
         "flexible", "flexible (interleaved 1F1B with free k) or another name of `reftrain schedule`"
     )
-    virtual_stages: int = setting(1, "v: virtual stages (model chunks) a pipeline rank holds")
-    consecutive: int = setting(0, "k: micro-batches that run consecutively on a virtual stage; 0 means pp")
-    pipelines: int = setting(2, "2f: pipelines of chimera, half of them down and half up")
+    virtual_stages: int = setting(
+        1, "v: virtual stages (model chunks) a pipeline rank holds", least=1, most=MOST_LAYERS
+    )
+    consecutive: int = setting(
+        0, "k: micro-batches that run consecutively on a virtual stage; 0 means pp", least=0, most=WIDEST
+    )
+    pipelines: int = setting(
+        2, "2f: pipelines of chimera, half of them down and half up", least=1, most=MOST_TABLE_RANKS
+    )
     concatenation: str = setting("direct", "chimera beyond pp micro-batches: direct, doubling or halving")
     replica_sync: str = setting(
         "eager_opt", "when chimera and gems sum the replicas' gradients: lazy, eager or eager_opt"
     )
-    layers_per_stage: tuple[int, ...] = setting((), "layers of each virtual stage in order; empty means even")
+    layers_per_stage: tuple[int, ...] = setting(
+        (), "layers of each virtual stage in order; empty means even", least=0, most=MOST_LAYERS
+    )
     balanced: bool = setting(
         default=False, meaning="count embedding and head as a layer each (fewer on first and last)"
     )
 
     def __post_init__(self) -> None:
-        check_at_least("pipeline", self, 1, "virtual_stages", "pipelines")
+        check_bounds("pipeline", self)
         check_choice("pipeline", self, "concatenation", CONCATENATIONS)
         check_choice("pipeline", self, "replica_sync", SYNCS)
-        check_at_least("pipeline", self, 0, "consecutive")

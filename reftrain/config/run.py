@@ -7,7 +7,7 @@ with stages), `reftrain.record.manifest` writes it into run.json.
 from dataclasses import dataclass
 
 from reftrain.config.checks import validate
-from reftrain.config.fields import check_at_least, check_choice
+from reftrain.config.fields import check_bounds, check_choice
 from reftrain.config.model_mesh import MeshConfig, ModelConfig, PipelineConfig
 from reftrain.config.tables import (
     CheckpointConfig,
@@ -17,7 +17,6 @@ from reftrain.config.tables import (
     OptimizerConfig,
     Tables,
 )
-from reftrain.errors import ConfigError
 
 __all__ = [
     "CheckpointConfig",
@@ -37,12 +36,7 @@ class RunConfig(Tables):
     """A whole run: its tables agree with one another, or `ConfigError` names the field and the remedy."""
 
     def __post_init__(self) -> None:
-        check_at_least("run", self, 1, "steps", "threads")
-        check_at_least("run", self, 0, "seed", "peak_tflops")
+        check_bounds("run", self)
         check_choice("run", self, "device", ("auto", "cpu", "cuda"))
         check_choice("run", self, "compute", ("real", "emulated"))
-        if self.emulated_gflops <= 0:
-            raise ConfigError(
-                "run.emulated_gflops", f"{self.emulated_gflops} is not a speed", "give a positive number"
-            )
         validate(self)

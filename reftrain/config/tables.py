@@ -7,11 +7,20 @@ Each table checks its own fields when it is constructed. `Tables` joins them wit
 from dataclasses import dataclass, field
 
 from reftrain.config.fault_spec import is_hang
-from reftrain.config.fields import check_at_least, check_at_most, check_choice, setting
+from reftrain.config.fields import check_bounds, check_choice, setting
 from reftrain.config.model_mesh import MeshConfig, ModelConfig, PipelineConfig
 from reftrain.config.trace_forms import HOST_FORMS, NEWEST
 from reftrain.errors import ConfigError
-from reftrain.thresholds import WAIT_IN_HANG_S, WAIT_S, WIDEST
+from reftrain.thresholds import (
+    FOREVER_S,
+    LARGEST_INTEGER,
+    MOST_STEPS,
+    MOST_THREADS,
+    SMALLEST_CONSTANT,
+    WAIT_IN_HANG_S,
+    WAIT_S,
+    WIDEST,
+)
 
 
 @dataclass(frozen=True)
@@ -23,25 +32,25 @@ class DataConfig:
     )
     source: str = setting("synthetic", "synthetic documents, or text: bytes of the files named")
     files: tuple[str, ...] = setting((), "text files for source = text")
-    seq_len: int = setting(64, "tokens a sequence")
-    batch_size: int = setting(12, "sequences a step over all data-parallel ranks")
-    micro_batch_size: int = setting(1, "sequences a micro-batch")
+    seq_len: int = setting(64, "tokens a sequence", least=2, most=WIDEST)
+    batch_size: int = setting(12, "sequences a step over all data-parallel ranks", least=1, most=WIDEST)
+    micro_batch_size: int = setting(1, "sequences a micro-batch", least=1, most=WIDEST)
     micro_batches: int = setting(
-        0, "m: micro-batches a step and data-parallel rank; 0 means what the batch gives"
+        0,
+        "m: micro-batches a step and data-parallel rank; 0 means what the batch gives",
+        least=0,
+        most=WIDEST,
     )
-    mean_document: int = setting(24, "mean length of a synthetic document in tokens")
+    mean_document: int = setting(24, "mean length of a synthetic document in tokens", least=2, most=WIDEST)
     padding: float = setting(
-        0.25, "greatest share of a sequence left as padding (the share varies by sequence)"
+        0.25, "greatest share of a sequence left as padding (the share varies by sequence)", least=0, most=1
     )
-    seed: int = setting(1, "seed of the documents")
+    seed: int = setting(1, "seed of the documents", least=0, most=LARGEST_INTEGER)
 
     def __post_init__(self) -> None:
         check_choice("data", self, "source", ("synthetic", "text"))
-        check_at_least("data", self, 2, "seq_len", "mean_document")
-        check_at_least("data", self, 1, "batch_size", "micro_batch_size")
-        check_at_least("data", self, 0, "micro_batches", "padding")
-        check_at_most("data", self, WIDEST, "seq_len", "batch_size", "micro_batch_size", "mean_document")
-        if self.padding >= 1:
+        check_bounds("data", self)
+        if self.padding == 1:
             raise ConfigError("data.padding", f"{self.padding} leaves no token", "give a share below 1")
         if self.source == "text" and not self.files:
             raise ConfigError("data.files", "source = text names no file", "name at least one text file")
@@ -68,7 +77,9 @@ class NumericsConfig:
     loss_log: str = setting(
         "running", "logged loss: running sum of the micro-batches in FP64, or stacked, in FP32"
     )
-    label_smoothing: float = setting(0.0, "share of the target spread evenly over the vocabulary")
+    label_smoothing: float = setting(
+        0.0, "share of the target spread evenly over the vocabulary", least=0, most=1
+    )
 
     def __post_init__(self) -> None:
         check_choice("numerics", self, "policy", ("bf16", "bf16_pure", "fp32", "fp64"))
@@ -77,7 +88,8 @@ class NumericsConfig:
         check_choice("numerics", self, "cp_method", ("all_gather", "ring"))
         check_choice("numerics", self, "tp_reduce", ("compute", "fp32"))
         check_choice("numerics", self, "loss_log", ("running", "stacked"))
-        if not 0 <= self.label_smoothing < 1:
+        check_bounds("numerics", self)
+        if self.label_smoothing == 1:
             raise ConfigError(
                 "numerics.label_smoothing", f"{self.label_smoothing} is not a share", "give 0 up to below 1"
             )
@@ -93,45 +105,46 @@ class NumericsConfig:
 class OptimizerConfig:
     """AdamW with a cosine schedule."""
 
-    learning_rate: float = setting(3e-4, "peak learning rate")
-    final_share: float = setting(0.1, "learning rate at the last step as a share of the peak")
-    warmup_steps: int = setting(2, "steps of linear warm-up")
-    decay_steps: int = setting(0, "step at which the cosine ends; 0 means the run's last")
-    weight_decay: float = setting(0.1, "decoupled weight decay of matrices (norms and biases have none)")
-    beta1: float = setting(0.9, "decay of the first moment")
-    beta2: float = setting(0.95, "decay of the second moment")
-    eps: float = setting(1e-8, "epsilon of AdamW")
-    clip_norm: float = setting(1.0, "greatest global gradient norm; 0 does not clip")
+    learning_rate: float = setting(3e-4, "peak learning rate", least=0)
+    final_share: float = setting(0.1, "learning rate at the last step as a share of the peak", least=0)
+    warmup_steps: int = setting(2, "steps of linear warm-up", least=0, most=MOST_STEPS)
+    decay_steps: int = setting(
+        0, "step at which the cosine ends; 0 means the run's last", least=0, most=MOST_STEPS
+    )
+    weight_decay: float = setting(
+        0.1, "decoupled weight decay of matrices (norms and biases have none)", least=0
+    )
+    beta1: float = setting(0.9, "decay of the first moment", least=0, most=1)
+    beta2: float = setting(0.95, "decay of the second moment", least=0, most=1)
+    eps: float = setting(1e-8, "epsilon of AdamW", least=0)
+    clip_norm: float = setting(1.0, "greatest global gradient norm; 0 does not clip", least=0)
     implementation: str = setting("foreach", "AdamW kernel: foreach, fused or single")
 
     def __post_init__(self) -> None:
         check_choice("optimizer", self, "implementation", ("foreach", "fused", "single"))
-        check_at_least(
-            "optimizer", self, 0, "learning_rate", "final_share", "warmup_steps", "weight_decay", "clip_norm"
-        )
+        check_bounds("optimizer", self)
 
 
 @dataclass(frozen=True)
 class CheckpointConfig:
     """When the state is saved and from where it starts."""
 
-    every: int = setting(0, "steps between checkpoints; 0 saves none")
-    keep: int = setting(2, "finished checkpoints kept")
+    every: int = setting(0, "steps between checkpoints; 0 saves none", least=0, most=MOST_STEPS)
+    keep: int = setting(2, "finished checkpoints kept", least=1, most=MOST_STEPS)
     asynchronous: bool = setting(default=True, meaning="write in the background while the next steps run")
     resume: str = setting(
         "", "folder to start from: a checkpoint, a checkpoint folder, or auto for this run's own latest"
     )
 
     def __post_init__(self) -> None:
-        check_at_least("checkpoint", self, 0, "every")
-        check_at_least("checkpoint", self, 1, "keep")
+        check_bounds("checkpoint", self)
 
 
 @dataclass(frozen=True)
 class EvidenceConfig:
     """What the run leaves behind besides run.json and metrics."""
 
-    trace_steps: tuple[int, ...] = setting((), "steps to trace with the profiler")
+    trace_steps: tuple[int, ...] = setting((), "steps to trace with the profiler", least=0, most=MOST_STEPS)
     trace_nested: bool = setting(
         default=True,
         meaning="keep operators called by operators in traces; without them files are half as large",
@@ -144,6 +157,8 @@ class EvidenceConfig:
         0.0,
         "seconds after which a collective that does not finish ends the run; 0 means 600, or 25 where a hang "
         "is planted",
+        least=0,
+        most=FOREVER_S,
     )
     flight_recorder: bool = setting(
         default=False,
@@ -171,7 +186,7 @@ class EvidenceConfig:
     faults: tuple[str, ...] = setting((), "planted faults, e.g. slow_compute:rank=5,factor=1.5,steps=2:")
 
     def __post_init__(self) -> None:
-        check_at_least("evidence", self, 0, "timeout_s")
+        check_bounds("evidence", self)
         check_choice("evidence", self, "trace_form", HOST_FORMS)
         check_choice("evidence", self, "capture", ("", "digest", "tensors"))
 
@@ -203,19 +218,21 @@ class Tables:
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     evidence: EvidenceConfig = field(default_factory=EvidenceConfig)
-    steps: int = setting(4, "steps to train")
-    seed: int = setting(0, "seed of the weights")
+    steps: int = setting(4, "steps to train", least=1, most=MOST_STEPS)
+    seed: int = setting(0, "seed of the weights", least=0, most=LARGEST_INTEGER)
     out: str = setting("run", "folder the run is written to")
     device: str = setting("auto", "cpu, cuda, or auto")
     share_gpus: bool = setting(
         False, "let ranks take turns on a GPU where they are more than the GPUs: slow, for tests and samples"
     )
-    threads: int = setting(1, "CPU threads a rank")
+    threads: int = setting(1, "CPU threads a rank", least=1, most=MOST_THREADS)
     compute: str = setting(
         "real", "real, or emulated: every segment also sleeps its time on the emulated device"
     )
-    emulated_gflops: float = setting(20.0, "speed of the emulated device in GFLOP/s")
-    peak_tflops: float = setting(0.0, "peak of a device in TFLOP/s for MFU; 0 means known devices only")
+    emulated_gflops: float = setting(20.0, "speed of the emulated device in GFLOP/s", least=SMALLEST_CONSTANT)
+    peak_tflops: float = setting(
+        0.0, "peak of a device in TFLOP/s for MFU; 0 means known devices only", least=0
+    )
 
     @property
     def micro_batches(self) -> int:

@@ -14,6 +14,7 @@ import numpy.typing as npt
 from reftrain.config.run import DataConfig
 from reftrain.errors import ConfigError
 from reftrain.thresholds import LARGEST_TEXT_FILE, LEAST_VOCABULARY
+from tracekit.small_files import read_small
 
 Tokens = npt.NDArray[np.int64]
 
@@ -100,9 +101,7 @@ class TextSource:
 
 def _document(path: Path) -> Tokens:
     try:
-        if path.stat().st_size > LARGEST_TEXT_FILE:
-            raise ConfigError("data.files", f"{path} is larger than 1 GiB", "name smaller files")
-        raw = path.read_bytes()
+        raw = read_small(path, LARGEST_TEXT_FILE)
     except OSError as error:
         raise ConfigError("data.files", f"{path}: {error.strerror}", "name readable text files") from error
     return np.append(np.frombuffer(raw, dtype=np.uint8).astype(np.int64), BYTE_EOS)

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from reftrain.config.checks import check_world
 from reftrain.config.run import RunConfig
 from reftrain.errors import ConfigError
-from reftrain.thresholds import FIRST_SLURM_PORT, SLURM_PORTS
+from reftrain.thresholds import FIRST_SLURM_PORT, MOST_DEVICES, SLURM_PORTS
+from tracekit.text import whole_number
 
 
 @dataclass(frozen=True)
@@ -48,11 +49,12 @@ def world_from_environment(environment: Mapping[str, str]) -> World | None:
 
 def _number(environment: Mapping[str, str], name: str, default: str | None) -> int:
     value = environment.get(name, default)
-    if value is None or not value.isdigit():
+    number = None if value is None else whole_number(value, MOST_DEVICES)
+    if number is None:
         raise ConfigError(
             name, f"{value!r} is not a number", "start ranks with torchrun or srun, or unset it"
         )
-    return int(value)
+    return number
 
 
 def _slurm_host(environment: Mapping[str, str]) -> str:

@@ -15,7 +15,9 @@ from typing import Any, Final, Protocol
 import reftrain
 from reftrain.config.run import RunConfig
 from reftrain.errors import ConfigError
+from reftrain.thresholds import LARGEST_MANIFEST
 from tracekit.own_files import of_a_run
+from tracekit.small_files import read_small
 
 SCHEMA: Final = "reftrain.run/1"
 
@@ -101,8 +103,8 @@ def write_manifest(folder: Path, values: Mapping[str, Any]) -> None:
 def read_manifest(folder: Path) -> dict[str, Any] | None:
     """Return the manifest of `folder`, or None where it holds no manifest of reftrain."""
     try:
-        found = json.loads((folder / "run.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        found = json.loads(read_small(folder / "run.json", LARGEST_MANIFEST).decode())
+    except (OSError, ValueError, RecursionError):
         return None
     return found if isinstance(found, dict) and found.get("schema") == SCHEMA else None
 

@@ -17,8 +17,10 @@ from numerics.order.order_plan import OrderPlan, read_plan, write_plan
 from numerics.schema import FOLDER, STAMP, Level
 from reftrain.errors import ReftrainError
 from reftrain.replay.manifest import ReplayError, configuration, described, read_manifest
+from reftrain.thresholds import LARGEST_MANIFEST
 from tracekit.errors import InputError
 from tracekit.installation import missing_extra
+from tracekit.small_files import read_small
 
 REFUSED = 3
 """Exit code of a replay that cannot be made; the reason is on stderr."""
@@ -27,7 +29,7 @@ REFUSED = 3
 def captured_level(run: Path) -> tuple[Level, tuple[str, ...]]:
     """Return level and names of the run's own capture; digest where it has none."""
     try:
-        stamp = json.loads((run / FOLDER / STAMP).read_text(encoding="utf-8"))
+        stamp = json.loads(read_small(run / FOLDER / STAMP, LARGEST_MANIFEST).decode())
         level, names = stamp["level"], stamp["names"]
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return "digest", ()

@@ -10,6 +10,7 @@ from reftrain.config.run import RunConfig
 from reftrain.errors import ReftrainError
 from reftrain.schedule.registry import SCHEMES
 from reftrain.thresholds import LARGEST_MANIFEST
+from tracekit.small_files import read_small
 
 SCHEMA: Final = "reftrain.run/1"
 _KERNELS: Final = frozenset({"auto", "sdpa", "math", "flash", "documents"})
@@ -29,9 +30,7 @@ def read_manifest(run: Path) -> dict[str, Any]:
     """Return run.json of a run folder; `ReplayError` where it is none of ours."""
     path = run / "run.json"
     try:
-        if path.stat().st_size > LARGEST_MANIFEST:
-            raise ReplayError(f"{path}: larger than 16 MiB; copy the run's manifest again")
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = json.loads(read_small(path, LARGEST_MANIFEST).decode())
     except (OSError, ValueError, RecursionError) as error:
         raise ReplayError(f"{path}: unreadable ({error}); copy the run's manifest again") from error
     if not isinstance(found, dict) or found.get("schema") != SCHEMA:

@@ -27,6 +27,7 @@ from reftrain.replay.first_values import State, first_state
 from reftrain.replay.formats import formats_of
 from reftrain.replay.manifest import ReplayError
 from reftrain.thresholds import LARGEST_MANIFEST
+from tracekit.small_files import check_regular
 
 INDEX: Final = ".metadata"
 _FILE: Final = re.compile(r"__\d{1,9}_\d{1,9}\.distcp")
@@ -76,6 +77,7 @@ class _Reader(FileSystemReader):
     def read_metadata(self, *_: Any, **__: Any) -> Metadata:
         """Return the index; `_ForeignError` where it is too large or names files elsewhere."""
         path = Path(self.path) / INDEX
+        check_regular(path)
         if path.stat().st_size > LARGEST_MANIFEST:
             raise _ForeignError("its index is larger than 16 MiB")
         with path.open("rb") as file:

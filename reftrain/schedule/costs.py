@@ -8,7 +8,7 @@ from fractions import Fraction
 
 from reftrain.errors import ScheduleError
 from reftrain.schedule.actions import Action, Kind
-from reftrain.thresholds import LONGEST_COST
+from reftrain.thresholds import LARGEST_COST, LONGEST_COST
 
 Time = Fraction
 PerStage = Fraction | tuple[Fraction, ...]
@@ -101,6 +101,6 @@ def _number(name: str, text: str) -> Fraction:
     except (ValueError, ZeroDivisionError):
         problem = f"{name}={text[:LONGEST_COST]!r} is not a number"
         raise ScheduleError("--cost", problem, "write for example f=1,b=2,p2p=0.1 or b=3/2") from None
-    if number < 0:
-        raise ScheduleError("--cost", f"{name}={text} is negative", "give 0 or more")
+    if not 0 <= number <= LARGEST_COST:
+        raise ScheduleError("--cost", f"{name}={text} is out of bounds", f"give 0 to {LARGEST_COST}")
     return number

@@ -15,7 +15,7 @@ import numpy as np
 
 from reftrain.simulate.grid import Group
 from reftrain.simulate.kernel_names import RECORDER_NAMES
-from reftrain.simulate.pool import in_parallel, made_folder, put
+from reftrain.simulate.pool import Progress, in_parallel, made_folder, put
 from reftrain.simulate.program import COMMUNICATION, Kind, Op
 from reftrain.simulate.simulation import Simulation
 from reftrain.thresholds import FLIGHT_ENTRIES
@@ -182,10 +182,12 @@ def _listed(ranks: tuple[int, ...]) -> str:
     return str(list(ranks))
 
 
-def write_dumps(writer: FlightWriter, ranks: Sequence[int], jobs: int) -> tuple[int, int]:
+def write_dumps(
+    writer: FlightWriter, ranks: Sequence[int], jobs: int, progress: Progress | None = None
+) -> tuple[int, int]:
     """Write the dumps of `ranks` with `jobs` processes; return entries and bytes in all.
 
     Raises MachineError where the folder cannot be written.
     """
     with made_folder(writer.folder):
-        return in_parallel(writer, ranks, jobs, lambda rank: writer.simulation.grid.place(rank)[0])
+        return in_parallel(writer, ranks, jobs, lambda rank: writer.simulation.grid.place(rank)[0], progress)

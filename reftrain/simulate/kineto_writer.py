@@ -16,7 +16,7 @@ from reftrain.config.trace_forms import FORMS, NEWEST, TraceForm
 from reftrain.simulate.call_texts import arguments_text, inputs_text, title_text
 from reftrain.simulate.grid import I64
 from reftrain.simulate.kineto_template import Detail, Template, Word
-from reftrain.simulate.pool import in_parallel, made_folder, put
+from reftrain.simulate.pool import Progress, in_parallel, made_folder, put
 from reftrain.simulate.simulation import Simulation
 
 BASE_NS: Final = 1_771_588_800_000_000_000  # baseTimeNanoseconds of every file
@@ -124,10 +124,12 @@ class KinetoWriter:
         }  # fmt: skip
 
 
-def write_traces(writer: KinetoWriter, ranks: Sequence[int], jobs: int) -> tuple[int, int]:
+def write_traces(
+    writer: KinetoWriter, ranks: Sequence[int], jobs: int, progress: Progress | None = None
+) -> tuple[int, int]:
     """Write the files of `ranks` with `jobs` processes; return events and bytes in all.
 
     Raises MachineError where the folder cannot be written.
     """
     with made_folder(writer.folder):
-        return in_parallel(writer, ranks, jobs, lambda rank: writer.simulation.grid.place(rank)[0])
+        return in_parallel(writer, ranks, jobs, lambda rank: writer.simulation.grid.place(rank)[0], progress)

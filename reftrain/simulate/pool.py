@@ -2,7 +2,7 @@
 
 import multiprocessing
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
@@ -13,6 +13,10 @@ from reftrain.errors import MachineError
 from reftrain.rank.processes import start_helper
 
 _CHUNK: Final = 32  # ranks a task
+
+
+Progress = Callable[[int, int], None]
+"""Takes (files written, all files)."""
 
 
 class Writer(Protocol):
@@ -32,13 +36,30 @@ def _write_some(ranks: Sequence[int]) -> tuple[int, int]:
     return sum(e for e, _ in done), sum(b for _, b in done)
 
 
+def _counted(
+    results: Iterable[tuple[int, int]], chunks: Sequence[Sequence[int]], progress: Progress | None
+) -> Iterator[tuple[int, int]]:
+    """Yield the results of chunks of ranks, and tell after each how many ranks are written."""
+    written, every = 0, sum(map(len, chunks))
+    for chunk, result in zip(chunks, results, strict=True):
+        written += len(chunk)
+        if progress is not None:
+            progress(written, every)
+        yield result
+
+
 def in_parallel(
-    writer: Writer, ranks: Sequence[int], jobs: int, alike: Callable[[int], int]
+    writer: Writer,
+    ranks: Sequence[int],
+    jobs: int,
+    alike: Callable[[int], int],
+    progress: Progress | None = None,
 ) -> tuple[int, int]:
     """Write all ranks' files with up to `jobs` processes; return events and bytes in all.
 
     Ranks that are `alike` are written one after the other, because they share a template. The files do not
-    depend on the number of processes. Raises MachineError where a process is killed.
+    depend on the number of processes. `progress` is told how many are written. Raises MachineError where a process is
+    killed.
     """
     global _WRITER  # noqa: PLW0603 - forked processes share the simulation's arrays through it
     ordered = sorted(ranks, key=lambda rank: (alike(rank), rank))
@@ -46,7 +67,7 @@ def in_parallel(
     _WRITER = writer
     try:
         if jobs <= 1 or len(chunks) <= 1:
-            done = [_write_some(chunk) for chunk in chunks]
+            done = list(_counted(map(_write_some, chunks), chunks, progress))
         else:
             context = multiprocessing.get_context("fork")
             count = min(jobs, len(chunks))
@@ -54,7 +75,7 @@ def in_parallel(
                 count, mp_context=context, initializer=start_helper, initargs=(os.getpid(),)
             ) as pool:
                 try:
-                    done = list(pool.map(_write_some, chunks))
+                    done = list(_counted(pool.map(_write_some, chunks), chunks, progress))
                 except KeyboardInterrupt:
                     for child in multiprocessing.active_children():
                         child.kill()

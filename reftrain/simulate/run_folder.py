@@ -6,7 +6,7 @@ same way. A job that hangs leaves dumps, and traces of the steps before it hung.
 
 import dataclasses
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -74,11 +74,13 @@ def write_folder(
     flight_recorder: bool,
     jobs: int,
     form: TraceForm = FORMS[NEWEST],
+    progress: Callable[[str], None] = lambda _: None,
 ) -> Outcome:
     """Write the run folder, its traces in `form`; return the outcome with its counts.
 
-    Traces and dumps of an earlier run are removed first, because they are of another job. Raises ConfigError if the
-    folder holds files of another program, MachineError if writing fails.
+    `progress` receives in words how many files are written. Files of an earlier run are removed first, because
+    they are of another job. Raises ConfigError if the folder holds files of another program, MachineError if writing
+    fails.
     """
     simulation, setup = outcome.simulation, outcome.setup
     refuse_foreign("--out", folder)
@@ -90,14 +92,21 @@ def write_folder(
     traces = dumps = None
     if simulation.whole_steps:
         writer = KinetoWriter(simulation, folder / "trace", detail, setup.hardware.name, form)
-        traces = Written(len(ranks), *write_traces(writer, ranks, jobs))
+        traces = Written(len(ranks), *write_traces(writer, ranks, jobs, _of("traces", progress)))
     if flight_recorder or outcome.hang:
         dead = [
             f.rank for f in setup.faults if f.kind == "crash" and f is outcome.hang and f.rank is not None
         ]
         recorder = FlightWriter(simulation, folder / "fr", dead)
-        dumps = Written(len(set(ranks) - set(dead)), *write_dumps(recorder, ranks, jobs))
+        dumps = Written(
+            len(set(ranks) - set(dead)), *write_dumps(recorder, ranks, jobs, _of("dumps", progress))
+        )
     return dataclasses.replace(outcome, traces=traces, dumps=dumps)
+
+
+def _of(what: str, progress: Callable[[str], None]) -> Callable[[int, int], None]:
+    """Return a callback for (files written, all files) that puts them into words."""
+    return lambda done, every: progress(f"{done} of {every} {what} written")
 
 
 def _is_own(part: str, path: str) -> bool:

@@ -100,7 +100,7 @@ def _check_length(setup: Setup) -> None:
     if runs > MOST_LAYER_RUNS:
         problem = f"{runs} runs of a layer are too many"
         remedy = f"stay below {MOST_LAYER_RUNS} with fewer micro-batches, steps or layers"
-        raise ConfigError("--micro-batches", problem, remedy)
+        raise ConfigError("--steps, --micro-batches", problem, remedy)
 
 
 def _deal_documents(setup: Setup, grid: Grid, conditions: Table, step: int) -> None:

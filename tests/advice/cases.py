@@ -29,6 +29,7 @@ from reftrain.record.manifest import write_manifest
 from tests.advice.register import Call, calls, case
 from tests.hang import simulate
 from tests.hostile import job as hostile
+from tests.hostile import test_run_folders as signature
 from tests.ingest.sample import document, event, put
 from tests.ingest.test_jobs import job as files
 from tests.slowrank import test_mesh_choice as meshes
@@ -50,14 +51,14 @@ calls("--order: unknown axis", parse_order, "xp", "tp")
 calls("--order: no axis given", parse_order, ",", "tp,cp,pp,dp")
 calls("is not key=value", parse_fixes, ["5"], ["rank=5,axis=tp"])
 calls("--fix: nothing is called", parse_fixes, ["node=5"], ["rank=5"])
-calls("must be a number, as in", parse_fixes, ["rank=five"], ["rank=3"])
-calls("is not a range of steps; write", lambda text: options.steps(None, None, text), "x", "3:8")
+calls("must be a number up to", parse_fixes, ["rank=five"], ["rank=3"])
+calls("is not a range of steps from", lambda text: options.steps(None, None, text), "x", "3:8")
 calls("is an empty range of steps", lambda text: options.steps(None, None, text), "8:3", "3:8")
-calls("names no jobs; write", lambda text: source.parse_two_jobs(None, None, text), "1,2,3", "1,2")
+calls("names no jobs from", lambda text: source.parse_two_jobs(None, None, text), "1,2,3", "1,2")
 calls("is not a verdict; choose", lambda text: options.fail_on(["hang"])(None, None, text), "x", "hang")
-calls("is not a step or range; write", run_settings.parse_steps, "x", "2:4")
+calls("is not a step or range; {}", run_settings.parse_steps, "x", "2:4")
 calls("is not a table.field=value", run_settings.parse_setting, "x", "optimizer.clip_norm=0.5")
-calls("is not a count; write", lambda text: reftrain_plan.parse_count("--seq", text), "x", "8K")
+calls("is not a count; {}", lambda text: reftrain_plan.parse_count("--seq", text), "x", "8K")
 calls("is not a rank or range; write", lambda text: reftrain_simulate.parse_ranks(text, 200), "x", "0-63,128")
 calls("is not within 0-", lambda text: reftrain_simulate.parse_ranks(text, 8), "0-63", "0-7")
 calls(
@@ -88,6 +89,15 @@ def ingested(folder: Path) -> tuple[str, Path]:
 def again(given: str, out: Path) -> Call:
     """The traces ingested again, and the run read."""
     return lambda: [open_run(load([given], out=out).folder).events(r) for r in (0, 1)]
+
+
+@case("is the table of another rank than")
+def _(folder, _patch):
+    given, out = ingested(folder)
+    signature.exchanged(out, 0, 1)
+    signature.signed(out)
+    run = open_run(out)
+    return lambda: run.events(0), again(given, out)
 
 
 MESH = {"tp": 2, "cp": 2, "pp": 2, "dp": 2}

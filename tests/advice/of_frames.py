@@ -17,7 +17,7 @@ def _no_pandas(_folder, patch):
 
 @case("no rank of the run has an event")
 def _no_events(_folder, patch):
-    patch.setattr(interop, "check_installed", lambda: None)
+    patch.setattr(interop, "check_extra", lambda *_: None)
     runs = {events: SimpleNamespace(ranks=[SimpleNamespace(rank=0, events=events)]) for events in (0, 1)}
 
     def reads():

@@ -1,5 +1,7 @@
 """Answers that cannot be put where they were wanted, here or behind URLs, and what the refusals advise."""
 
+from types import SimpleNamespace
+
 import fsspec
 from fsspec.implementations.memory import MemoryFileSystem
 from fsspec.registry import _registry
@@ -24,6 +26,18 @@ class Buckets(MemoryFileSystem):
 
     def exists(self, path: str, **_: object) -> bool:
         return path.partition("/")[0] == "there"
+
+
+@case("{}: reading takes about {} GB there for a while")
+def _(folder, patch):
+    given, full = traces(folder, 2), folder / "full"
+    full.mkdir()
+    room = {str(full): 0}
+    patch.setattr(
+        "tracekit.ingest.output_folder.shutil.disk_usage",
+        lambda path: SimpleNamespace(free=room.get(str(path.parent), 1 << 40)),
+    )
+    return lambda: load([given], out=full / "run"), lambda: load([given], out=folder / "run")
 
 
 @case("it is empty; name a file")

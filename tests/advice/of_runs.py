@@ -5,11 +5,9 @@ import gzip
 import json
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import torch
 from tracekit_cli.reftrain_commands import schedule as reftrain_schedule
-from tracekit_cli.reftrain_commands import simulate as reftrain_simulate
 
 from numerics.order.order_plan import OrderPlan, read_plan, write_plan
 from reftrain.config.checks import check_world
@@ -92,26 +90,9 @@ def _(_folder, patch):
     return lambda: drawn(8), lambda: drawn(2)
 
 
-def flags(**given: object) -> object:
-    """The numbers of `reftrain simulate`, checked."""
-    usual = {"steps": 1, "jobs": None, "seed": 0, "jitter": 1.0}
-    return reftrain_simulate.Flags.check(SimpleNamespace(**{**usual, **given}))  # type: ignore[arg-type]
-
-
-calls("--steps, --jobs, --jitter, --seed", lambda steps: flags(steps=steps), 0, 1)
-
-
-@case("--micro-batches: {} is below 1")
-def _(_folder, _patch):
-    few = "--preset tiny --steps 1 --quiet --micro-batches"
-    return command(reftrain_simulate.simulate, f"{few} 0", f"{few} 1")
-
-
 FIELD = BugField("share of the sum", 0.5)
-calls("{}: '{}' is not a {}; it is: {}", lambda text: parse_value("fault.x", FIELD, text), "x", "0.5")
-calls(
-    "{}: {} is out of bounds; give {} or more", lambda text: parse_value("fault.x", FIELD, text), "-1", "0.5"
-)
+calls("{}: '{}' is no {}; it is: {}", lambda text: parse_value("fault.x", FIELD, text), "x", "0.5")
+calls("{}: {} is out of bounds; give {} to {}", lambda text: parse_value("fault.x", FIELD, text), "-1", "0.5")
 calls(
     "{}: '{}' is unknown; choose among {}",
     lambda text: parse_value("fault.x", BugField("", "w1", ("w1", "w2")), text),
@@ -203,7 +184,6 @@ def manifest_case(part: str, text: str) -> None:
     case(part)(lambda folder, _patch: (lambda: manifest(folder, text), lambda: manifest(folder, WHOLE)))
 
 
-manifest_case("{}: larger than 16 MiB; copy", " " * (17 << 20))
 manifest_case("no manifest of {}; only reftrain's own runs", "{}")
 calls(
     "is not a variant; write one of",

@@ -163,7 +163,7 @@ def test_a_mesh_contradicted_by_groups_is_a_usage_error(tracekit, slow):
     ("arguments", "says"),
     [
         (["--mesh", "xp=2"], "unknown axis 'xp'"),
-        (["--mesh", "tp=0"], "positive integer"),
+        (["--mesh", "tp=0"], "an integer from 1 to 1048576"),
         (["--order", "tp,tp"], "given twice"),
         (["--steps", "8:3"], "empty range of steps"),
         (["--steps", "a:b"], "not a range of steps"),

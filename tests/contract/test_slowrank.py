@@ -19,7 +19,7 @@ SOURCES = {"process_groups", "flag", "manifest", "flat_world"}
 TOP = {
     "schema": str, "ranks": dict, "mesh": dict, "steps": dict, "verdict": str, "cause": str | None,
     "path": list, "suspects": list, "what_if": dict, "quality": list,
-    "coverage": dict, "candidates": list, "to_decide": str | None,
+    "coverage": dict, "candidates": list, "to_decide": str | None, "to_record": list,
 }  # fmt: skip
 SUSPECT = {
     "rank": int, "host": str | None, "coords": dict, "lost_ms_per_step": float, "confidence": float,

@@ -53,6 +53,7 @@ def inside(folder: Path) -> Iterator[None]:
         patch("tracekit.ingest.reading.on_this_machine", lambda *_: without_workers),
         patch("tracekit.dumps.load.do_all", in_this_process),
         patch("reftrain.simulate.runner.MOST_LAYER_RUNS", SHORT_WORK),
+        patch("tracekit.files.source.LEAST_EXPANDED", 1 << 22),
         patch.object(tempfile, "tempdir", str(folder)),
     ):
         yield

@@ -41,6 +41,7 @@ class Input:
     command: click.Command
     arguments: Sequence[str]
     judge: Judge = lambda _: ""
+    unnamed: bool = False  # a refusal need not name a file: there may be none
 
 
 Damage = Callable[[Random, Path], Input]

@@ -5,7 +5,16 @@ import pytest
 from tests.fuzz.__main__ import FINE, READERS, play
 from tests.marks import quick_first
 
-INPUTS = {"job": 1, "capture": 4, "trace": 6, "dumps": 6, "run.json": 4, "operation table": 6}
+INPUTS = {
+    "ratios": 1,
+    "streams": 4,
+    "job": 1,
+    "capture": 4,
+    "trace": 6,
+    "dumps": 6,
+    "run.json": 4,
+    "operation table": 6,
+}
 MOST = 10
 UNNAMED = "nameless"
 """An answer about all files at once names none of them."""

@@ -147,6 +147,58 @@ def test_a_group_beyond_all_jobs_is_refused(run, ranks):
     assert refused(run, "manifest.json")
 
 
+def exchanged(run, one=2, other=5):
+    """Give each of two ranks the table of the other."""
+    first, second = (run / f"events/rank-{rank:06d}.parquet" for rank in (one, other))
+    data = first.read_bytes()
+    first.write_bytes(second.read_bytes())
+    second.write_bytes(data)
+
+
+@pytest.mark.parametrize("ranks", [(2, 5), (0, 1), (3, 7)])
+def test_tables_exchanged_and_signed_are_refused(run, ranks):
+    exchanged(run, *ranks)
+    signed(run)
+    with pytest.raises(InputError, match=f"is the table of another rank than {ranks[0]}"):
+        opened(run)
+
+
+def with_groups(run, change):
+    """Change the rows of the table of groups, and sign the run."""
+    groups = pq.read_table(run / "groups.parquet").to_pylist()
+    change(groups)
+    schema = pq.read_schema(run / "groups.parquet")
+    pq.write_table(pa.Table.from_pylist(groups, schema), run / "groups.parquet")
+    signed(run)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda groups: groups[0].update(ranks=groups[1]["ranks"]),
+        lambda groups: groups[0].update(group=1),
+        lambda groups: groups.reverse(),
+    ],
+    ids=["twin", "number", "order"],
+)
+def test_groups_that_no_ingest_writes_are_refused(run, change):
+    with_groups(run, change)
+    assert refused(run, "manifest.json")
+
+
+@pytest.mark.parametrize("names", [["a"] * 2, "word", [""] * 40, [1]])
+def test_names_of_windows_that_a_rank_has_not_are_refused(run, names):
+    signed(run, lambda manifest: manifest["ranks"][0].update(window_names=names))
+    assert refused(run, "manifest.json")
+
+
+def test_without_a_world_no_lone_rank_is_far(run):
+    """Work grows with the ranks that are named, never with the largest number among them."""
+    with_groups(run, lambda groups: groups[-1].update(ranks=[0, 200_000]))
+    signed(run, lambda manifest: manifest.update(world_size=None))
+    assert refused(run, "manifest.json")
+
+
 def with_numbers(run, name, value):
     """Put one number into every row of a column of one rank."""
     path = run / FILES[3]

@@ -97,11 +97,11 @@ def test_parse_mesh_keeps_the_order_written(text, sizes, order):
         ("", "unknown axis"),
         ("tp=2,,dp=2", "unknown axis ''"),
         ("tp=2,tp=4", "given twice"),
-        ("tp=0", "positive integer"),
-        ("tp=-2", "positive integer"),
-        ("tp=2.5", "positive integer"),
-        ("tp", "positive integer"),
-        ("tp=two", "positive integer"),
+        ("tp=0", "an integer from 1 to 1048576"),
+        ("tp=-2", "an integer from 1 to 1048576"),
+        ("tp=2.5", "an integer from 1 to 1048576"),
+        ("tp", "an integer from 1 to 1048576"),
+        ("tp=two", "an integer from 1 to 1048576"),
     ],
 )
 def test_parse_mesh_says_what_is_wrong(text, says):

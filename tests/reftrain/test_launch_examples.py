@@ -8,6 +8,7 @@ import os
 import re
 import stat
 import subprocess
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -29,8 +30,12 @@ def recorded(tmp_path):
         path.write_text(f'#!/bin/sh\nprintf "%s\\n" "$@" > {log}\n')
         path.chmod(path.stat().st_mode | stat.S_IXUSR)
 
+    (tmp_path / "venv" / "bin").mkdir(parents=True)
+    (tmp_path / "venv" / "bin" / "activate").write_text(f"touch {tmp_path}/activated\n")
+
     def call(*command):
-        environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+        path = f"{tmp_path}:{os.environ['PATH']}"
+        environment = {**os.environ, "PATH": path, "VENV": str(tmp_path / "venv")}
         subprocess.run(["bash", *map(str, command)], check=True, cwd=ROOT, env=environment, timeout=30)
         return log.read_text().splitlines()
 
@@ -63,13 +68,14 @@ def test_torchrun_script(recorded, dry_run):
     assert "64 ranks, but 8 were started" in said
 
 
-def test_slurm_script(recorded, dry_run):
+def test_slurm_script(recorded, dry_run, tmp_path):
     script = LAUNCH / "slurm.sbatch"
     asked = dict(re.findall(r"^#SBATCH --([a-z-]+)=(\d+)$", script.read_text(), re.MULTILINE))
     size = int(asked["nodes"]) * int(asked["ntasks-per-node"])
     assert size == load(CONFIG, {}).mesh.world_size
     assert asked["gpus-per-node"] == asked["ntasks-per-node"]
     flag, *command = recorded(script)
+    assert (tmp_path / "activated").exists()
     assert flag == "--kill-on-bad-exit=1"
     code, said = dry_run(
         command,
@@ -122,3 +128,43 @@ def test_kubernetes_objects(dry_run):
     local = [a.replace("/config/", f"{LAUNCH}/") for a in started]
     code, _ = dry_run(local, RANK="5", LOCAL_RANK="5", WORLD_SIZE="64")
     assert code == 0
+
+
+def test_the_configuration_leaves_evidence():
+    """A job that leaves nothing to analyse is no example: traces of whole steps, and dumps."""
+    evidence = load(CONFIG, {}).evidence
+    assert len(evidence.trace_steps) >= 3
+    assert evidence.records_flight
+
+
+def test_what_kubernetes_names_is_made_there():
+    text = (LAUNCH / "kubernetes.yaml").read_text()
+    claims = set(re.findall(r"claimName: ([\w-]+)", text))
+    made = re.findall(r"kind: PersistentVolumeClaim\nmetadata:\n  name: ([\w-]+)", text)
+    assert claims == set(made) == {"reftrain-runs"}
+    generated = (LAUNCH / "kustomization.yaml").read_text()
+    (config,) = re.findall(r"configMap: \{name: ([\w-]+)\}", text)
+    assert re.search(
+        rf"configMapGenerator:\n  - name: {config}\n    files:\n      - {CONFIG.name}\n", generated
+    )
+    assert "disableNameSuffixHash: true" in generated
+
+
+def test_the_image_holds_what_its_command_needs():
+    """Each extra exists, and the files that are copied first are not left out of the build."""
+    text = (LAUNCH / "Containerfile").read_text()
+    (extras,) = re.findall(r"'\.\[([\w,]+)\]'", text)
+    known = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert set(extras.split(",")) <= set(known)
+    ignored = (ROOT / ".dockerignore").read_text().split()
+    assert not {
+        "constraints.txt",
+        "pyproject.toml",
+        "setup.py",
+        "tracekit",
+        "numerics",
+        "reftrain",
+        "cli",
+    } & {*ignored}
+    image = re.search(r"image: (\S+)", (LAUNCH / "kubernetes.yaml").read_text())[1]
+    assert image in text

@@ -43,7 +43,7 @@ def run(ranks):
             {"evidence": {"trace_steps": [2, 9]}},
             r"evidence\.trace_steps: step 9 is not among the run's steps 0 to 3",
         ),
-        ({"evidence": {"trace_steps": [-1]}}, r"evidence\.trace_steps: step -1 is not among"),
+        ({"evidence": {"trace_steps": [-1]}}, r"evidence\.trace_steps: -1 is not within bounds"),
         ({"optimizer": {"learning_rate": float("nan")}}, r"optimizer\.learning_rate: nan is not a size"),
         ({"run": {"emulated_gflops": float("inf")}}, r"run\.emulated_gflops: inf is not a size"),
         ({"data": {"padding": float("nan")}}, r"data\.padding: nan is not a size"),

@@ -184,7 +184,7 @@ def test_refused_fault_is_found_in_its_file(command, tmp_path, fault, said):
         (["--fault", "host_stall:rank=1,axis=cp"], "rank 1 makes no communication on cp call"),
         (["--hardware", "abacus"], "is not a known machine"),
         (["--ranks", "3-9"], "'3-9' is not within 0-7"),
-        (["--jitter", "-1"], "jitter 0 to 10"),
+        (["--jitter", "-1"], "'--jitter': -1.0 is not in the range"),
         (["--mesh", "tp=8,cp=1,pp=16,dp=256"], "32768 ranks are too many; simulate up to 16384"),
         (["--micro-batches", "0"], "--micro-batches"),
         (["--set", "mesh.dp_shard=1"], "mesh.dp_shard: hybrid sharding is not simulated; leave it out"),

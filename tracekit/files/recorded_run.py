@@ -7,6 +7,7 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
+from tracekit.small_files import read_small
 from tracekit.thresholds.ingest import MAX_RANKS, MAX_RUN_MANIFEST
 
 MANIFEST = "run.json"
@@ -29,9 +30,7 @@ def recorded_run(folder: Path) -> RecordedRun | None:
     """Read `run.json` in `folder`; None where there is none, or it is unreadable, too large or of another schema."""
     path = folder / MANIFEST
     try:
-        if path.stat().st_size > MAX_RUN_MANIFEST:
-            return None
-        manifest = json.loads(path.read_text(encoding="utf-8"))
+        manifest = json.loads(read_small(path, MAX_RUN_MANIFEST).decode())
     except (OSError, ValueError, RecursionError):
         return None
     if not isinstance(manifest, dict) or not str(manifest.get("schema", "")).startswith(SCHEMA):

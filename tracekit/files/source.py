@@ -13,7 +13,17 @@ from typing import Any, BinaryIO, cast
 import zstandard
 from isal import isal_zlib
 
-from tracekit.thresholds.ingest import BLOCK, HEAD, JSON_PER_GZIP, MAX_WINDOW, READ, SIP
+from tracekit.thresholds.ingest import (
+    BLOCK,
+    HEAD,
+    JSON_PER_GZIP,
+    LARGEST_EXPANDED,
+    LEAST_EXPANDED,
+    MAX_WINDOW,
+    MOST_EXPANSION,
+    READ,
+    SIP,
+)
 
 GZIP_MAGIC = b"\x1f\x8b"
 COMPRESSIONS = {GZIP_MAGIC: "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
@@ -103,16 +113,30 @@ class ByteStream:
         return self._read(size if size > 0 else READ)
 
     def blocks(self) -> Iterator[bytes]:
-        """Yield blocks of at most about `BLOCK` decompressed bytes, to the end or to the damage."""
-        if self.compression == "gzip":
-            yield from self._gzip()
-        elif self.compression == "zstd":
-            yield from self._zstd()
+        """Yield blocks of at most about `BLOCK` decompressed bytes, to the end or to the damage.
+
+        Raises OSError once they expand further than any recording does.
+        """
+        if self.compression is not None:
+            yield from self._bounded(self._gzip() if self.compression == "gzip" else self._zstd())
         else:
             head, self._head = self._head, b""
             yield head
             while data := self._read(BLOCK):
                 yield data
+
+    def _bounded(self, blocks: Iterator[bytes]) -> Iterator[bytes]:
+        """Yield decompressed blocks while their sum stays within the bounds of a recording."""
+        total = 0
+        for block in blocks:
+            total += len(block)
+            if total > LEAST_EXPANDED and total > MOST_EXPANSION * self.raw_bytes:
+                raise OSError(
+                    0, f"it expands to more than {MOST_EXPANSION} times its size, as no recording does"
+                )
+            if total > LARGEST_EXPANDED:
+                raise OSError(0, f"it expands to more than {LARGEST_EXPANDED >> 30} GiB; record fewer steps")
+            yield block
 
     def _gzip(self) -> Iterator[bytes]:
         """Decompress one gzip member after another; small pieces are joined to blocks."""

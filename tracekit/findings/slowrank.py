@@ -113,6 +113,7 @@ class SlowRankFinding(Tabular):
     candidates: tuple[Suspect, ...] = ()  # of an inconclusive verdict: who may cost more than the threshold
     to_decide: str | None = None  # of an inconclusive verdict: a sentence that says what to record or add
     explanation: Explanation | None = None  # the working, where it was asked for
+    to_record: tuple[int, ...] = ()  # of an inconclusive verdict: ranks whose traces would decide, sorted
 
     def columns(self) -> Columns:
         """A suspect or a candidate a row: its place, why it is named, and what it costs."""

@@ -23,8 +23,9 @@ from tracekit.ingest.file_result import FileGroup, FileResult, RankTable
 from tracekit.ingest.kept_run import open_kept
 from tracekit.ingest.merge import Placed
 from tracekit.manifest import checked_hint
+from tracekit.small_files import read_small
 from tracekit.store import verify
-from tracekit.thresholds.ingest import MAX_COUNT, MAX_RANKS, MAX_TIME_NS
+from tracekit.thresholds.ingest import MAX_COUNT, MAX_RANKS, MAX_RUN_MANIFEST, MAX_TIME_NS
 
 FILES: Final = "files.json"
 _SCHEMA: Final = "tracekit.files/1"
@@ -110,7 +111,7 @@ def kept_files(folder: Path, jobs: int = 1) -> KeptFiles:
 
 def _read(path: Path) -> _Document:
     """The document in a file; ValueError or OSError where there is none that we wrote."""
-    document = msgspec.convert(json.loads(path.read_bytes()), _Document, str_keys=True)
+    document = msgspec.convert(json.loads(read_small(path, MAX_RUN_MANIFEST)), _Document, str_keys=True)
     if document.schema != _SCHEMA or document.sha256 != _digest(replace(document, sha256="")):
         raise ValueError("it was changed")
     return document

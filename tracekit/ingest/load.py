@@ -16,7 +16,7 @@ from tracekit.ingest.file_result import FileResult
 from tracekit.ingest.kept_files import KeptFiles, kept_files, save_files
 from tracekit.ingest.kept_run import open_kept
 from tracekit.ingest.merge import merge
-from tracekit.ingest.output_folder import building, refuse_foreign
+from tracekit.ingest.output_folder import building, check_room, refuse_foreign
 from tracekit.ingest.readers import (
     ARCHIVES,
     FORMATS,
@@ -112,6 +112,7 @@ def _load(
     if out is not None and kept.results and not kept.new(found):
         return open_run(out)
     with building(out) as (folder, lease):
+        check_room(folder, kept.new(found), jobs)
         results, found = kept.joined(read_files(kept.new(found), folder, jobs, progress, engine), found)
         together = _read_together(found, results)
         if together is not None:

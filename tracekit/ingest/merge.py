@@ -22,7 +22,7 @@ from tracekit.ingest.file_result import FileGroup, FileResult
 from tracekit.ingest.recordings import of_one_job
 from tracekit.ingest.write import EventWriter
 from tracekit.schema import EVENTS
-from tracekit.store import Group, RankRecord, Run
+from tracekit.store import Group, RankRecord, Run, rank_bound
 from tracekit.thresholds.ingest import CHUNK_ROWS
 
 Placed = dict[tuple[str, int], int]
@@ -49,12 +49,13 @@ def merge(
     merged.choose(results)
     hints = hints or _hints(merged)
     world = _world_size(merged, hints)
-    _drop_strangers(merged, world)
-    groups = _groups(merged, world)
+    groups_told = (g for claims in merged.chosen.values() for c in claims for g in c.table.groups)
+    bound = rank_bound(world, {*merged.chosen, *(r for g in groups_told for r in g.ranks)})
+    _drop_strangers(merged, bound)
+    groups = _groups(merged, bound)
     number = {g.ranks: g.group for g in groups}
     (folder / "events").mkdir()
-    chosen = sorted(merged.chosen.items())
-    records = tuple(_record(rank, claims, folder, number, hosts) for rank, claims in chosen)
+    records = tuple(_record(rank, c, folder, number, hosts) for rank, c in sorted(merged.chosen.items()))
     run = Run(
         folder=folder,
         ranks=records,
@@ -66,7 +67,7 @@ def merge(
         job=job if number_of_job is None else None,
         chosen=job is not None and number_of_job is not None,
     )
-    placed = {(c.result.label, rank): len(claims) for rank, claims in chosen for c in claims}
+    placed = {(c.result.label, rank): len(claims) for rank, claims in merged.chosen.items() for c in claims}
     return run, placed
 
 
@@ -79,9 +80,9 @@ def _hints(merged: Claims) -> list[dict[str, Any]]:
     return hints
 
 
-def _drop_strangers(merged: Claims, world: int | None) -> None:
+def _drop_strangers(merged: Claims, world: int) -> None:
     """Reject the files of ranks that the job cannot have: another job's, or a damaged number."""
-    for rank in [r for r in merged.chosen if world is not None and r >= world]:
+    for rank in [r for r in merged.chosen if r >= world]:
         for claim in merged.chosen.pop(rank):
             reason = (
                 f"its rank {rank} is beyond the job's {world} ranks: another job's file, or a damaged one"
@@ -89,7 +90,7 @@ def _drop_strangers(merged: Claims, world: int | None) -> None:
             merged.rejected.append(Rejected(claim.result.label, reason, rank))
 
 
-def _groups(merged: Claims, world: int | None) -> tuple[Group, ...]:
+def _groups(merged: Claims, world: int) -> tuple[Group, ...]:
     """Return the process groups of the files by number; one with a member beyond the world is dropped and counted."""
     names: dict[tuple[int, ...], set[str]] = defaultdict(set)
     descs: dict[tuple[int, ...], set[str]] = defaultdict(set)
@@ -97,7 +98,7 @@ def _groups(merged: Claims, world: int | None) -> tuple[Group, ...]:
     for claims in merged.chosen.values():
         for claim in claims:
             for group in claim.table.groups:
-                if world is not None and group.ranks and group.ranks[-1] >= world:
+                if group.ranks and group.ranks[-1] >= world:
                     beyond[claim.result.label] += 1
                     continue
                 names[group.ranks].update(group.names)

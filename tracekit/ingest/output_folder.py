@@ -9,15 +9,17 @@ import re
 import shutil
 import tempfile
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
 from tracekit.errors import InputError, OutputError
+from tracekit.files.source import Source
 from tracekit.locked_folders import LOCK, literal, locked, sweep
 from tracekit.own_files import odd_name, strangers, unwritable
 from tracekit.store import MANIFEST, is_run
+from tracekit.thresholds.ingest import SPILLED_PER_JSON, STORED_PER_JSON
 
 TEMPORARY: Final = "tracekit-run-"
 _WRITTEN = re.compile(
@@ -50,6 +52,21 @@ def refuse_foreign(out: Path) -> None:
     if foreign := strangers(out, is_written):
         raise InputError(
             f"{out}: holds {foreign[0]}, which tracekit did not write; move it away, or name another folder"
+        )
+
+
+def check_room(folder: Path, sources: Sequence[Source], jobs: int) -> None:
+    """Raise OutputError where the disk of `folder` has less free than the tables of `sources` take while they are made.
+
+    jobs: files that are read at once, each of them sorted on disk.
+    """
+    sizes = sorted((source.json_size for source in sources), reverse=True)
+    needed = int(STORED_PER_JSON * sum(sizes) + SPILLED_PER_JSON * sum(sizes[:jobs]))
+    free = shutil.disk_usage(folder).free
+    if needed > free:
+        raise OutputError(
+            f"{folder.parent}: reading takes about {needed / 1e9:.1f} GB there for a while, and {free / 1e9:.1f} GB "
+            "are free; free some space, name another folder by TMPDIR (or --out), or give fewer files"
         )
 
 

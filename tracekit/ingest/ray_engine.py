@@ -16,6 +16,7 @@ from typing import Any, Final
 from tracekit.errors import InputError, TracekitError, UsageError
 from tracekit.installation import check_extra
 from tracekit.locked_folders import LOCK, temporary
+from tracekit.text import whole_number
 from tracekit.thresholds.ingest import (
     CONNECT_SECONDS,
     FILES_A_TASK,
@@ -26,6 +27,7 @@ from tracekit.workers import IDLE_SECONDS, Engine, Handler, Limits, do_all
 
 _ANY_HERE: Final = "auto"
 """Ray's word for the cluster that this machine belongs to."""
+_LAST_PORT: Final = 65_535
 _CLIENT: Final = "ray://"
 """What an address of Ray's own proxy begins with; it serves machines outside of the cluster."""
 
@@ -64,7 +66,7 @@ def _check(address: str) -> None:
     if address == _ANY_HERE:
         return
     host, _, port = address.removeprefix(_CLIENT).rpartition(":")
-    if not host or not port.isdecimal():
+    if not host or not whole_number(port, _LAST_PORT):
         raise UsageError(
             f"--address {address!r}: is not an address of a Ray cluster; write HOST:PORT, ray://HOST:PORT or auto"
         )

@@ -5,6 +5,8 @@ from math import prod
 
 from tracekit.axes import AXES, DATA, PARTS, TABLE
 from tracekit.errors import UsageError
+from tracekit.text import whole_number
+from tracekit.thresholds.ingest import MAX_PLACES
 
 
 def parse_sizes(text: str) -> dict[str, int]:
@@ -22,11 +24,12 @@ def parse_sizes(text: str) -> dict[str, int]:
             raise UsageError(f"--mesh: unknown axis {name!r} in {text!r}; the axes are {known}")
         if name in sizes:
             raise UsageError(f"--mesh: axis {name} is given twice in {text!r}")
-        if not value.isdecimal() or int(value) < 1:
+        size = whole_number(value, MAX_PLACES)
+        if not size:
             raise UsageError(
-                f"--mesh: size of {name} must be a positive integer, as in {name}=2; got {value!r}"
+                f"--mesh: size of {name} must be an integer from 1 to {MAX_PLACES}, as in {name}=2; got {value[:40]!r}"
             )
-        sizes[name] = int(value)
+        sizes[name] = size
     return sizes
 
 

@@ -152,6 +152,7 @@ class SlowRankDocument(TypedDict):
     suspects: list[SuspectDocument]
     candidates: list[SuspectDocument]
     to_decide: str | None
+    to_record: list[int]
     what_if: WithoutDocument
     coverage: CoverageDocument
     quality: list[QualityDocument]

@@ -43,6 +43,7 @@ def slowrank_document(finding: SlowRankFinding) -> SlowRankDocument:
         "suspects": [_suspect(s) for s in finding.suspects],
         "candidates": [_suspect(s) for s in finding.candidates],
         "to_decide": finding.to_decide,
+        "to_record": list(finding.to_record),
         "what_if": {
             "step_ms": number(finding.what_if.step_ms),
             "without_suspects_ms": number(finding.what_if.without_suspects_ms),

@@ -41,8 +41,8 @@ MAX_PARTS_SHOWN: Final = 8
 MAX_GROUPS: Final = 4096
 """Groups read of one dump: a rank of a 5D mesh is in a few dozen."""
 
-MAX_RANK: Final = 1 << 20
-"""Ranks are below this, as those of traces are (`MAX_RANKS`): ten times the largest jobs known."""
+MAX_RANK: Final = 1 << 18
+"""Ranks are below this, as those of traces are (`MAX_RANKS`): twice the largest jobs known."""
 
 MAX_INTEGER: Final = 1 << 62
 """Sequence numbers and times are below this, so that differences of two fit into int64."""

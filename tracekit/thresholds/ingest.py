@@ -14,6 +14,21 @@ BLOCK: Final = 1 << 22
 MAX_WINDOW: Final = 1 << 27
 """Window of zstd, bytes: `zstd --long` uses this much by default; more is an attack on memory."""
 
+MOST_EXPANSION: Final = 200
+"""Decompressed bytes of a compressed one: traces have 9 to 35 by gzip and zstd; gzip reaches 1032, zstd 10 000."""
+
+LEAST_EXPANDED: Final = 1 << 26
+"""Decompressed bytes, 64 MiB, from which a ratio is judged: fewer harm nobody, however they were compressed."""
+
+LARGEST_EXPANDED: Final = 1 << 36
+"""Decompressed bytes of a file, 64 GiB: hundreds of times the largest traces, and a quarter of an hour to read."""
+
+SPILLED_PER_JSON: Final = 0.35
+"""Temporary bytes of sorted runs for a byte of JSON while a file is read: an event is 170 of 400 bytes or more."""
+
+STORED_PER_JSON: Final = 0.02
+"""Temporary bytes of the event table for a byte of JSON that was read."""
+
 HEAD: Final = 16
 """Bytes that must have been read before the kind of a file is known; the longest magic number is shorter."""
 
@@ -56,8 +71,14 @@ LOOKED_INTO: Final = 64
 INT32_END: Final = 1 << 31
 """Ranks, group sizes and devices are stored as 32-bit integers; a value that does not fit is dropped and counted."""
 
-MAX_RANKS: Final = 1 << 20
-"""Ranks of a job, and members of a process group; more is a fault of the file."""
+MAX_RANKS: Final = 1 << 18
+"""Ranks of a job, and members of a process group: twice those of the largest known job; more is a fault of the file."""
+
+MOST_JOBS: Final = 4096
+"""Number of a job among those of one input; more are not numbered by any answer."""
+
+MOST_PROCESSES: Final = 4096
+"""Processes that read files at once: more than any machine has processors."""
 
 MAX_COUNT: Final = 1 << 62
 """Sequence numbers, element counts, streams and ids: a sum or a product by 2 of any two stays within 64 bits."""

@@ -6,7 +6,7 @@ from numerics.columns import Columns
 from numerics.comparison.joins.row_table import RowTable
 from numerics.comparison.joins.tensor_table import Status
 from numerics.keys import Ints
-from numerics.schema import parse_boxes
+from numerics.schema import parse_boxes, ranks_in
 from tracekit.axes import AXES
 
 
@@ -34,7 +34,7 @@ def group_axis(run: Columns, row: int) -> str | None:
     named = plain_axis(run, run.name("axis", row))
     if named in AXES:
         return named
-    ranks = [int(rank) for rank in run.name("group", row).split(",") if rank.isdigit()]
+    ranks = ranks_in(run.name("group", row))
     here = np.isin(run["rank"], ranks)
     axes = [axis for axis in AXES if len(np.unique(run[axis][here])) > 1]
     return axes[0] if len(axes) == 1 else None

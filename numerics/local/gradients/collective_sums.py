@@ -18,7 +18,7 @@ from numerics.local.gradients.repairs import repair, sum_of
 from numerics.local.gradients.sum_orders import Adder
 from numerics.local.judgement import Judged, Standing, lone_element, moved, within
 from numerics.local.records.recorded import RecordedRun
-from numerics.schema import COLLECTIVES
+from numerics.schema import COLLECTIVES, ranks_in
 from numerics.thresholds.local import SUM_ROUNDINGS
 from numerics.thresholds.report import RANKS_IN_SENTENCE
 
@@ -49,7 +49,7 @@ def calls_of(run: Columns, step: int) -> list[Recorded]:
     found: dict[tuple[str, str], Recorded] = {}
     for row in sorted(rows.nonzero()[0].tolist(), key=lambda r: (int(run["order"][r]), int(run["rank"][r]))):
         label, group = run.name("label", row), run.name("group", row)
-        ranks = tuple(int(rank) for rank in group.split(",") if rank.isdigit())
+        ranks = tuple(ranks_in(group))
         call = found.setdefault(
             (label, group), Recorded(run.name("op", row), label, run.name("phase", row), ranks)
         )

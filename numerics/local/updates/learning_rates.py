@@ -15,6 +15,8 @@ from numerics.local.records.recorded import RecordedRun
 from numerics.local.updates.optimizer_step import COUNT
 from numerics.schema import LEARNING_RATE
 from numerics.thresholds.local import LEAST_LAGGING, MOST_SCHEDULED, RATE_TOLERANCE, RATES_TOLD
+from numerics.thresholds.reading import MAX_EXTENT
+from tracekit.text import whole_number
 
 Schedule = torch.optim.lr_scheduler.LRScheduler
 """Sets the rates of an optimiser's groups; stepped once after each step of the optimiser."""
@@ -45,13 +47,14 @@ def rates_of_step(recorded: RecordedRun, step: int, rank: int | None = None) -> 
     """Return a step's recorded learning rates by number of the parameter group, of the first rank or of `rank`."""
     found: dict[int, float] = {}
     for name in recorded.names(step, "step", "scalar"):
-        if not name.startswith(LEARNING_RATE) or not name[len(LEARNING_RATE) :].isdigit():
+        group = whole_number(name.removeprefix(LEARNING_RATE), MAX_EXTENT)
+        if not name.startswith(LEARNING_RATE) or group is None:
             continue
         rows = recorded.rows(step, "step", "scalar", name)
         own = [row for row in rows if rank is None or int(recorded.run["rank"][row]) == rank]
         value = recorded.local(own[0]) if own else None
         if value is not None:
-            found[int(name[len(LEARNING_RATE) :])] = float(value)
+            found[group] = float(value)
     return found
 
 

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from reftrain.config.fields import setting
 from reftrain.errors import ConfigError
-from reftrain.thresholds import LARGEST_HARDWARE_FILE, LARGEST_INTEGER, LARGEST_NUMBER, SMALLEST_CONSTANT
+from reftrain.thresholds import LARGEST_HARDWARE_FILE, LARGEST_NUMBER, MOST_DEVICES, SMALLEST_CONSTANT
 from tracekit.small_files import read_small
 
 GIB: Final = 1 << 30
@@ -194,10 +194,10 @@ def parse_hardware(text: str, where: str) -> Hardware:
         if key not in data:
             raise ConfigError("--hardware", f"{where}: {key!r} is missing", "add it")
     size = data["node_size"]
-    if type(size) is not int or not 0 < size < LARGEST_INTEGER:
+    if type(size) is not int or not 0 < size <= MOST_DEVICES:
         shown = str(size)[:40]
         raise ConfigError(
-            "--hardware", f"{where}: node_size {shown!r} is not a count", "give a number of devices"
+            "--hardware", f"{where}: node_size {shown!r} is not a count", f"give 1 to {MOST_DEVICES} devices"
         )
     parts = {table: _table(data.get(table, {}), table, kind, where) for table, kind in TABLES.items()}
     hardware = Hardware(str(data["name"]), str(data["source"]), size, **parts)
@@ -219,7 +219,9 @@ def _table(value: object, table: str, kind: type[Any], where: str) -> Any:
             or not abs(number) < LARGEST_NUMBER
         ):
             raise ConfigError(
-                "--hardware", f"{where}: {table}.{name} {str(number)[:40]!r} is not a number", "give a number"
+                "--hardware",
+                f"{where}: {table}.{name} {str(number)[:40]!r} is not a number",
+                f"give 0 to {LARGEST_NUMBER:g}",
             )
         if number < 0:
             raise ConfigError("--hardware", f"{where}: {table}.{name} is below 0", "give 0 or more")

@@ -5,7 +5,6 @@ It is no branch in the trainer's code: at the start of a run every rank replaces
 functions that a wrong trainer would have written differently, and puts them back at the end.
 """
 
-import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -13,6 +12,7 @@ from typing import Any, Final
 
 from reftrain.config.run import RunConfig
 from reftrain.errors import ConfigError
+from reftrain.thresholds import LARGEST_FAULT
 
 Value = int | float | str
 Values = Mapping[str, Value]
@@ -135,8 +135,8 @@ def parse_value(where: str, known: BugField, text: str) -> Value:
     except ValueError:
         kind = "whole number" if isinstance(known.default, int) else "number"
         raise ConfigError(where, f"'{text}' is not a {kind}", f"it is: {known.meaning}") from None
-    if not math.isfinite(number) or number < known.least:
-        raise ConfigError(where, f"{text} is out of bounds", f"give {known.least:g} or more")
+    if not known.least <= number <= LARGEST_FAULT:
+        raise ConfigError(where, f"{text} is out of bounds", f"give {known.least:g} to {LARGEST_FAULT:g}")
     return number
 
 

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from tracekit.errors import UsageError
+from tracekit.text import whole_number
+from tracekit.thresholds.ingest import MAX_RANKS
 
 KEYS: Final = ("rank", "stage", "axis", "op")
 """What can be made typical: one rank, one pipeline stage, all transfers of an axis, all operations of a type."""
@@ -47,7 +49,10 @@ def _parsed(part: str, text: str) -> Fix:
     if key not in KEYS:
         raise UsageError(f"--fix: nothing is called {key!r}; the keys are {', '.join(KEYS)}")
     if key in NUMBERED:
-        if not (value.isascii() and value.isdecimal()):
-            raise UsageError(f"--fix: {key} must be a number, as in {key}=3; got {value!r}")
-        value = value.lstrip("0") or "0"
+        number = whole_number(value, MAX_RANKS)
+        if number is None:
+            raise UsageError(
+                f"--fix: {key} must be a number up to {MAX_RANKS}, as in {key}=3; got {value[:40]!r}"
+            )
+        value = str(number)
     return Fix(key, value)

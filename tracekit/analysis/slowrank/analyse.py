@@ -21,7 +21,7 @@ from tracekit.analysis.slowrank.explanation import explanation_of
 from tracekit.analysis.slowrank.gaps.evidence_gaps import coverage
 from tracekit.analysis.slowrank.picture.draw import picture_of
 from tracekit.analysis.slowrank.suspects import Answer
-from tracekit.analysis.slowrank.wording import listed
+from tracekit.analysis.slowrank.wording import Remedy, listed
 from tracekit.errors import InputError, MeshUnknownError
 from tracekit.findings import Quality, RankCoverage, SlowRankFinding, StepsFinding, WhatIf
 from tracekit.findings.picture import SlowRankPicture
@@ -63,9 +63,10 @@ def analyse(
     """The slow-rank finding of `run`: verdict, suspects with causes and evidence, and what the step costs (ms).
 
     `mesh` (axis → size, inner to outer as written) and `order` override what the process groups say; `steps` are
-    half-open ranges of step numbers; `progress` is called with (ranks read, all ranks). With `explain` the finding
-    holds its working as well. Where nothing determines the mesh, the answer is open. Raises UsageError where mesh,
-    order or `run.job` contradict the input, MeshError where process groups do, InputError if nothing can be compared.
+    half-open ranges of step numbers; `progress` is called with (ranks read, all ranks), and its method `enter`, if it
+    has one, with the name of each later stage. With `explain` the finding holds its working as well. Where nothing
+    determines the mesh, the answer is open. Raises UsageError where mesh, order or `run.job` contradict the input,
+    MeshError where process groups do, InputError if nothing can be compared.
     """
     return _finding(*_answered(run, mesh, order, steps, progress), explain=explain)
 
@@ -93,6 +94,7 @@ def _answered(
 ) -> tuple[Case, MeshChoice, Answer]:
     """The case, its mesh, and the answer about it."""
     run, ranks = _read(last_windows(run, steps), mesh, progress)
+    enter(progress, f"matching the operations of {len(ranks)} ranks")
     try:
         case, choice = _stepped(run, ranks, mesh, order, steps)
     except MeshUnknownError as error:
@@ -102,6 +104,7 @@ def _answered(
         case, choice = _stepped(*without_mesh(run, ranks, world, str(error)), mesh, order, steps)
     except InputError as error:
         raise of_one_rank(run, error) from error.__cause__
+    enter(progress, f"pricing what each of {len(ranks)} ranks costs")
     found, answer = concluded(case if steps else without_odd_steps(case))
     return found, choice, answer
 
@@ -119,7 +122,15 @@ def opened(
     where nothing determines the mesh.
     """
     read = with_step_ends(*_read(last_windows(run, steps), mesh, progress))
+    enter(progress, f"matching the operations of {len(read[1])} ranks")
     return _stepped(*read, mesh, order, steps)
+
+
+def enter(progress: Callable[[int, int], None] | None, stage: str) -> None:
+    """Tell the name of the next stage to a `progress` that takes it by its method `enter`."""
+    tell = getattr(progress, "enter", None)
+    if tell is not None:
+        tell(stage)
 
 
 def _read(
@@ -230,6 +241,7 @@ def _finding(case: Case, choice: MeshChoice, answer: Answer, *, explain: bool) -
         WhatIf(ms(step), ms(cured), step / cured if cured > 0 else 1.0), quality_of(case, choice),
         tuple(filter(None, (*choice.notes, residual, clocks, sole_group_note(case), role_in_words(case)))),
         coverage(case), answer.candidates, answer.to_decide, explanation_of(case, answer) if explain else None,
+        answer.to_decide.ranks if isinstance(answer.to_decide, Remedy) else (),
     )  # fmt: skip
 
 

@@ -23,8 +23,9 @@ from tracekit.analysis.slowrank.hypotheses.long_stage import long_stage
 from tracekit.analysis.slowrank.hypotheses.moving_stalls import moving_stalls
 from tracekit.analysis.slowrank.hypotheses.slow_link import slow_link
 from tracekit.analysis.slowrank.suspects import Answer
+from tracekit.analysis.slowrank.unrecorded.fewest import fewest_traces
 from tracekit.analysis.slowrank.unrecorded.unseen_replay import waited_for_unseen
-from tracekit.analysis.slowrank.wording import add_traces, listed, ranks_in_words
+from tracekit.analysis.slowrank.wording import listed, ranks_in_words
 from tracekit.findings.explanation import Considered, EvidenceGap, Explanation, Outcome
 from tracekit.thresholds.report import RANKS_CONSIDERED
 from tracekit.thresholds.slowrank import MIN_LOST_SHARE
@@ -164,7 +165,7 @@ def _gaps(case: Case) -> Iterator[EvidenceGap]:
     unseen = waited_for_unseen(case)
     if case.missing and unseen.undecided > 0:
         what = f"{ranks_in_words(case.missing)} left no trace: others may wait for them"
-        yield EvidenceGap(what, ms(unseen.undecided), add_traces(unseen.ranks or case.missing))
+        yield EvidenceGap(what, ms(unseen.undecided), fewest_traces(case, unseen.ranks or case.missing))
     without = unmeasured(case)
     if without:
         what = f"{ranks_in_words(without)} recorded no compared step whole"

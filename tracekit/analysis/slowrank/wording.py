@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from tracekit.text import ranges
 from tracekit.thresholds.slowrank import RANKS_LISTED
 
 
@@ -16,6 +17,18 @@ def ranks_in_words(ranks: Sequence[int]) -> str:
     return f"rank{'' if len(ranks) == 1 else 's'} {listed(ranks)}"
 
 
-def add_traces(ranks: Sequence[int]) -> str:
-    """What to do about ranks without a trace."""
-    return f"add the trace{'' if len(ranks) == 1 else 's'} of {ranks_in_words(ranks)}"
+class Remedy(str):
+    """A sentence that says what would decide; `ranks` are those whose traces to add, for programs."""
+
+    __slots__ = ("ranks",)
+    ranks: tuple[int, ...]
+
+
+def add_traces(ranks: Sequence[int], why: str = "") -> Remedy:
+    """Return what to do about ranks without a trace, and why these."""
+    shown = ranges(sorted(ranks), RANKS_LISTED)
+    more = f" ({len(ranks)} in all)" if shown.endswith("…") else ""
+    many = "" if len(ranks) == 1 else "s"
+    remedy = Remedy(f"add the trace{many} of rank{many} {shown}{more}{f': {why}' if why else ''}")
+    remedy.ranks = tuple(sorted(ranks))
+    return remedy

@@ -19,8 +19,9 @@ from tracekit.analysis.slowrank.gaps.recurrence import OneStep, in_one_step, tol
 from tracekit.analysis.slowrank.hypotheses.uneven_micro_batches import unexplained_ns
 from tracekit.analysis.slowrank.hypotheses.usual_pace import may_be_pace
 from tracekit.analysis.slowrank.suspects import Answer, explain_rank, left_open, stands, suspect_of
+from tracekit.analysis.slowrank.unrecorded.fewest import fewest_traces
 from tracekit.analysis.slowrank.unrecorded.unrecorded import Unseen, reason_of
-from tracekit.analysis.slowrank.wording import add_traces, listed, ranks_in_words
+from tracekit.analysis.slowrank.wording import listed, ranks_in_words
 from tracekit.findings import Suspect
 from tracekit.step_graph.table_model import TableModel
 from tracekit.thresholds.operation_tables import UNEXPLAINED
@@ -31,11 +32,9 @@ from tracekit.units import ms
 def unseen_answer(case: Case, unseen: Unseen) -> Answer:
     """A rank without a trace may be the culprit, so nobody is named and nothing is healthy.
 
-    The ranks without a trace are candidates. What each costs is known only as a bound: at most what the others spend in
-    its groups. A recorded rank that works longer than its peers is a candidate as well, and stands first if it does so
-    by more than the others are known to wait.
+    The ranks without a trace are candidates; each costs at most what the others spend in its groups. A recorded rank
+    that works longer than its peers is one as well, and comes first if that is more than the others are known to wait.
     """
-    to_decide = add_traces(unseen.ranks)
     low, high = ms(unseen.known), ms(max(unseen.known, unseen.undecided))
     steps, mesh = case.steps.numbers, case.mesh
     candidates = tuple(
@@ -65,7 +64,7 @@ def unseen_answer(case: Case, unseen: Unseen) -> Answer:
         recorded = (_once_candidate(case, once),)
         candidates = (*recorded, *candidates) if first else (*candidates, *recorded)
         reason += f"; {told(case, once)}"
-    return left_open(reason, to_decide, candidates)
+    return left_open(reason, fewest_traces(case, unseen.ranks), candidates)
 
 
 def one_step_answer(case: Case, found: OneStep) -> Answer:

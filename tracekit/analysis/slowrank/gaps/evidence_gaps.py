@@ -15,7 +15,7 @@ from tracekit.analysis.slowrank.expected.struck_steps import struck_ns
 from tracekit.analysis.slowrank.gaps.usually_slow import usually_slow_ns
 from tracekit.analysis.slowrank.hypotheses.candidates import Hypothesis, bounded, cured_ns, significant_rows
 from tracekit.analysis.slowrank.price_uncertainty import NOT_EXACT, may_cost_ns
-from tracekit.analysis.slowrank.wording import add_traces
+from tracekit.analysis.slowrank.unrecorded.fewest import fewest_traces
 from tracekit.findings import Coverage
 from tracekit.rank_events.operation_names import MESSAGES
 from tracekit.rank_events.step_marks import NO_STEP
@@ -257,11 +257,11 @@ def what_would_decide(case: Case) -> str:
         return _ROWS if spent[worst] > 0 else _STEPS
     if spent[worst] <= 0:
         return _LAUNCHES if not np.isfinite(ops.at_ready).all() else _STEPS
-    return worst.format(missing=add_traces(case.missing))
+    return fewest_traces(case, case.missing) if worst == _ADD else worst
 
 
 _PEERLESS = (*MESSAGES, "send_recv")
-_ADD = "{missing}"
+_ADD = "add traces"
 _PEERS = (
     "record sends and receives with their peers: torch 2.5 or newer, with ProfilerActivity.CPU and "
     "record_shapes=True"

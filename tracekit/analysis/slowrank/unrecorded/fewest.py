@@ -1,0 +1,45 @@
+"""Which traces to add first: the fewest that can decide, where many ranks left none.
+
+People record part of a large job. A replica that was recorded in part is completed first: its pipeline then shows every
+wait inside. Where the recorded replicas are whole, one rank of each other replica shows which replica comes late.
+"""
+
+from collections import defaultdict
+from collections.abc import Collection, Sequence
+
+from tracekit.analysis.slowrank.case import Case
+from tracekit.analysis.slowrank.wording import Remedy, add_traces
+from tracekit.mesh import Mesh
+
+
+def fewest_traces(case: Case, lacking: Sequence[int]) -> Remedy:
+    """Return the advice to add the fewest traces that can decide, of the ranks that an answer lacks."""
+    mesh, recorded = case.mesh, case.ops.ranks
+    partial, others = completing(mesh, recorded, case.missing), one_each(mesh, recorded, case.missing)
+    if partial and len(partial) < len(lacking):
+        return add_traces(partial, "they complete the replica of which most was recorded")
+    if not partial and others and len(others) < len(lacking):
+        return add_traces(others, "one of each other replica, which shows the replica that comes late")
+    return add_traces(lacking)
+
+
+def completing(mesh: Mesh, recorded: Collection[int], lacking: Collection[int]) -> tuple[int, ...]:
+    """Return the lacking ranks of the data-parallel replica that the fewest complete; none where all are whole."""
+    begun = {replica_of(mesh, rank) for rank in recorded if rank in mesh.coordinates}
+    missing: dict[int, list[int]] = defaultdict(list)
+    for rank in sorted(lacking):
+        if rank in mesh.coordinates and replica_of(mesh, rank) in begun:
+            missing[replica_of(mesh, rank)].append(rank)
+    return tuple(*sorted(missing.values(), key=len)[:1])
+
+
+def one_each(mesh: Mesh, recorded: Collection[int], lacking: Collection[int]) -> tuple[int, ...]:
+    """Return the lacking ranks that have the place of the first recorded rank in other data-parallel replicas."""
+    first = min((rank for rank in recorded if rank in mesh.coordinates), default=None)
+    wanted = set(lacking)
+    return () if first is None else tuple(rank for rank in mesh.line(first, ["dp"]) if rank in wanted)
+
+
+def replica_of(mesh: Mesh, rank: int) -> int:
+    """Return the index of a rank's data-parallel replica."""
+    return mesh.coords(rank)["dp"]
