@@ -14,7 +14,7 @@ from tempfile import TemporaryDirectory
 import tracekit
 from tests.docs.shown import printed, sessions
 from tests.house.source import ROOT
-from tests.report.test_html import CHROMIUM, QUIETLY
+from tests.report.browser import CHROMIUM, QUIETLY
 from tests.trend.jobs import windows
 from tracekit.report.html.trend import trend_html
 

@@ -16,7 +16,7 @@ import sys
 MODULES = {
     "train": ("torch",),
     "fast": ("numba", "llvmlite"),
-    "report": ("jinja2", "plotly"),
+    "report": ("jinja2",),
     "ray": ("ray",),
     "prometheus": ("prometheus_client",),
     "perfetto": ("perfetto",),

@@ -21,11 +21,11 @@ def _of_excess(case: Case, answer: Answer) -> tuple[Criterion, ...]:
         case.steps.row(s.rank) for s in (*answer.suspects, *answer.candidates) if s.rank in case.steps.ranks
     ]
     rows = np.array(named or range(len(case.steps.ranks)), np.int64)
-    who = "the ranks named" if named else "all ranks"
+    which = "the ranks named" if named else "all ranks"
     step = case.step_ns
     return (
         Criterion(
-            f"Own time beyond the peers', the largest mean of {who}",
+            f"Own time beyond the peers', the largest mean of {which}",
             _ms(_most(case.found.mean[rows])),
             f"{MIN_LOST_SHARE:.0%} of the step: {_ms(MIN_LOST_SHARE * step)}",
             "Clocks of devices vary by 1 to 2 % by themselves.",
@@ -38,9 +38,9 @@ def _of_excess(case: Case, answer: Answer) -> tuple[Criterion, ...]:
         ),
         Criterion(
             "What the step loses by it, by the model of the step",
-            _ms(step * answer.gain / case.base_ns) if answer.gain > 0 else "no price was asked for",
+            _ms(step * answer.gain / case.base_ns) if answer.gain > 0 else "no excess to price",
             f"{MIN_LOST_SHARE:.0%} of the step: {_ms(MIN_LOST_SHARE * step)}",
-            "Work that nobody waits for costs nothing, and nobody is blamed for it.",
+            "Work for which no rank waits costs nothing, so its rank is not blamed.",
         ),
     )
 
@@ -53,19 +53,19 @@ def _of_evidence(case: Case) -> tuple[Criterion, ...]:
             "What the model misses of the recorded step",
             _ms(case.residual_ns),
             "no smaller price is proven",
-            "The model is played with nothing changed and compared with the recording.",
+            "The model replays the steps unchanged; what it misses of the recording is its error.",
         ),
         Criterion(
             "Exposed communication that was matched with all members",
             "none was exposed" if matched is None else f"{matched:.1%}",
-            f"{LEAST_MATCHED:.0%}, below which nothing can be said",
+            f"{LEAST_MATCHED:.0%}, below this no verdict is possible",
             "What is not matched may be a wait or a transfer: it widens the interval of the price.",
         ),
         Criterion(
             "Steps recorded whole on enough ranks",
             str(len(case.steps.numbers)),
             f"{PROVING_STEPS} prove a faint excess",
-            "One step cannot tell a slow rank from an accident.",
+            "The excess of a single step may be an accident.",
         ),
     )
 
