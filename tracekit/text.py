@@ -9,6 +9,8 @@ from typing import Final
 _OBEYED = ("Zl", "Zp")
 """Unicode categories beside the C ones (control, format, surrogate, unassigned) that a terminal may act on."""
 
+_OPENS: Final = re.compile(r"(?<=://)[^/@]*(?=@)|(?<=\?)[^?/]*=.*")
+"""What stands before the host of a URL, and a query; a `?` without a `=` after it is part of a pattern of names."""
 _LABEL: Final = re.compile(r" *\S+(?: \S+)* {2,}|")
 """What stands before the text of a line, as `  cause     `; the text goes on below itself."""
 _BEFORE_UNIT: Final = re.compile(r"(?<=\d) (?=(?:ms|s|%|[kMGT]i?B)\b)")
@@ -24,6 +26,11 @@ def plain(text: str, mark: str | None = "\ufffd") -> str:
     With `mark` None such a character is shown by its number in hexadecimal, as in `\x1b`.
     """
     return "".join(_shown(c, mark) if _obeyed(c) else c for c in text)
+
+
+def without_secrets(text: str) -> str:
+    """Return a URL without what opens it, the user and password or a signed query; other text as it is."""
+    return _OPENS.sub("…", text) if "://" in text else text
 
 
 def ranges(numbers: Iterable[int], most: int | None = None) -> str:

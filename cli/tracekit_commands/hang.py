@@ -11,6 +11,7 @@ from tracekit.dumps.load import load_dumps
 from tracekit.errors import TracekitError, with_rejected
 from tracekit.findings.hang import HangVerdict
 from tracekit.ingest import ProgressEvent
+from tracekit.page.shell import date_text
 from tracekit.report.hang import hang_document, hang_text
 from tracekit.report.html.hang import hang_html
 from tracekit.report.markdown import indented_markdown
@@ -56,12 +57,13 @@ def hang(
             finding, picture = illustrated(found, axes.mesh, axes.order)
     except TracekitError as error:
         raise with_rejected(error, [(r.path, r.reason) for r in found.rejected]) from error.__cause__
+    foot = options.page_foot(source.inputs, date_text(found.last_ns()))
     text = hang_text(finding, verbose=answer.verbose)
     answer.emit(
         text,
         lambda: dumps(hang_document(finding)),
         lambda: indented_markdown(text),
-        (lambda: hang_html(finding, picture), html_to),
+        (lambda: hang_html(finding, picture, foot), html_to),
         (lambda: hang_metrics(finding), prometheus_to),
     )
     return exit_codes.of_verdict(finding.verdict, fail_on)
