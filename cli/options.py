@@ -164,7 +164,7 @@ def page_foot(inputs: Sequence[object | None], recorded: str | None = None) -> A
     values, _, order = ctx.command.make_parser(ctx).parse_args(written)
     words = [
         word
-        for parameter in dict.fromkeys(order)
+        for parameter in sorted(dict.fromkeys(order), key=lambda p: isinstance(p, click.Option))
         if parameter.name not in _FORMS
         for word in _words(parameter, values[str(parameter.name)])
     ]

@@ -9,7 +9,7 @@ from typing import Final
 _OBEYED = ("Zl", "Zp")
 """Unicode categories beside the C ones (control, format, surrogate, unassigned) that a terminal may act on."""
 
-_OPENS: Final = re.compile(r"(?<=://)[^/@]*(?=@)|(?<=\?)[^?/]*=.*")
+_OPENS: Final = re.compile(r"(?<=://)[^/]*(?=@)|(?<=\?)[^?/]*=.*")
 """What stands before the host of a URL, and a query; a `?` without a `=` after it is part of a pattern of names."""
 _LABEL: Final = re.compile(r" *\S+(?: \S+)* {2,}|")
 """What stands before the text of a line, as `  cause     `; the text goes on below itself."""

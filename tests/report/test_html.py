@@ -150,6 +150,25 @@ def test_slow_rank_leads_every_level(found):
     )
 
 
+def test_time_lines_of_other_stages_are_held(tmp_path):
+    finding, picture = illustrated(job(tmp_path, grid(tp=2, pp=2, dp=2), slow={5: 1.4}))
+    line = picture.timeline
+    assert line.ranks[0] == 5
+    assert sorted((*line.ranks, *line.held)) == list(range(8))
+    assert {row.rank for row in line.rows} == set(range(8))
+    stage = picture.places["pp"][5]
+    assert {picture.places["pp"][r] for r in line.ranks} == {stage}
+    drawn_of = data_of(slowrank_html(finding, picture))["timeline"]
+    assert drawn_of["ranks"] == [*line.ranks, *line.held]
+    assert drawn_of["shown"] == len(line.ranks)
+    assert set(drawn_of["fills"]) == {row.kind for row in line.rows}
+
+
+def test_page_of_sixteen_ranks_is_small(tmp_path):
+    page = slowrank_html(*illustrated(job(tmp_path, grid(tp=2, cp=2, pp=2, dp=2), slow={5: 1.4})))
+    assert len(page.encode()) < 200_000
+
+
 def test_names_of_traces_stay_inert(found):
     finding, picture = found
     suspect = replace(finding.suspects[0], host=EVIL)

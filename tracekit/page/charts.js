@@ -224,7 +224,7 @@ function grid(id, {rows, columns, cell, told, open, outlined, number, gapAfter =
     }
     brush.fillStyle = ink; brush.textAlign = "right";
     const every = Math.ceil(LEAST_LABEL / each);
-    for (let i = 0; i < shown; i += every) brush.fillText(fitted(rows[i * share], left - 8), left - 6, ys[i] + Math.min(each / 2, 10) + 4);
+    for (let i = 0; i < shown; i += every) brush.fillText(fitted(rows[i * share], left - 8), left - 6, ys[i] + each / 2 + 4);
     brush.textAlign = "center";
     const apart = Math.ceil(Math.min(widest(columns) + 8, 90) / w);
     for (let c = 0; c < columns.length; c += apart) {
