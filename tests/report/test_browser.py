@@ -8,11 +8,15 @@ import pytest
 
 from tests.report.browser import BROWSER, chromium
 from tests.report.test_html import EVIL, found  # noqa: F401 - the fixture
-from tracekit.findings.picture import SlowRankPicture
+from tracekit.findings.hang import HangFinding
+from tracekit.findings.picture import HangPicture, SlowRankPicture
+from tracekit.findings.shared import RankCoverage
 from tracekit.page.palette import PALETTE
+from tracekit.report.html.hang import hang_html
 from tracekit.report.html.slowrank import slowrank_html
 
 pytestmark = BROWSER
+HUNG = HangFinding(RankCoverage(9, 9), None, "hang", "it hangs", (), None, ())
 MOST_BYTES = 4_000_000
 SOON_S = 3.0
 
@@ -137,6 +141,30 @@ def test_gaps_of_many_ranks_are_not_drawn_across(found, page, tmp_path):  # noqa
     )
     assert gap
     assert not any(a < end - 0.05 and begin < b - 0.05 for begin, end in bars for a, b in gap)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "sizes",
+    [{}, {"dp": 1}, {"dp": 600}, {"dp": 16_384}, {"dp": 3, "pp": 5, "cp": 2, "tp": 7}, {"dp": 1000, "tp": 2}],
+)
+def test_map_of_any_mesh_is_drawn(page, tmp_path, sizes):
+    """Every rank has one cell, and the map fits a screen."""
+    world = int(np.prod(list(sizes.values()))) if sizes else 9
+    at = np.unravel_index(np.arange(world), list(sizes.values())) if sizes else ()
+    places = {axis: tuple(map(int, index)) for axis, index in zip(sizes, at, strict=True)}
+    states = tuple("culprit" if r == 4 else "no dump" if r == 5 else "waits" for r in range(world))
+    finding = replace(HUNG, culprits=(), verdict="inconclusive")
+    (tmp_path / "page.html").write_text(
+        hang_html(finding, HangPicture(tuple(range(world)), (None,) * world, places, states))
+    )
+    page.open(tmp_path / "page.html")
+    assert page.ask("document.getElementById('mesh').offsetHeight") < 1000
+    assert press(page, "mesh", "ArrowDown").startswith("rank 0")
+    cells = page.ask(
+        "(m => m.rows.map((_, r) => m.columns.map((_, c) => m.at(r, c))).flat(2).sort((a, b) => a - b))(layout())"
+    )
+    assert cells == list(range(world))
 
 
 @pytest.mark.slow

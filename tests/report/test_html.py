@@ -70,7 +70,8 @@ def test_price_is_a_bar_with_its_interval(found):
     wide = replace(
         finding.suspects[0], lost_ms_per_step=0.1 * step, lost_ms_low=0.05 * step, lost_ms_high=0.3 * step
     )
-    text = slowrank_html(replace(finding, suspects=(wide,)), picture)
+    after = replace(finding.what_if, without_suspects_ms=0.9 * step)
+    text = slowrank_html(replace(finding, suspects=(wide,), what_if=after), picture)
     bar = re.search(r'<svg class="interval".*?</svg>', text)[0]
     assert re.findall(r'<rect class="(\w+)"[^>]* width="([\d.]+)"', bar) == [
         ("ground", "100"),

@@ -53,7 +53,7 @@ def _foremost(finding: DiffFinding, threshold: float) -> list[str]:
     first = ranks[0]
     if len(ranks) > 1 and abs(ranks[1].change_ns) > abs(first.change_ns) * ALONE:
         return []
-    proof = "" if first.proven else ", which so few steps do not prove"
+    proof = "" if first.proven else " (not proven)"
     return [f"{plain(first.what)} changed most, own time {ms(first.change_ns):+.1f} ms a step{proof}"]
 
 

@@ -17,7 +17,7 @@ from tracekit.report.html.answer import Price, answer_page, price_of
 from tracekit.report.html.cells import blocks_of, field_of, number, rounded, shown_of, steps_text
 from tracekit.report.shared_text import Line
 from tracekit.report.slowrank_json import dumps, slowrank_document
-from tracekit.report.slowrank_text import slowrank_lines
+from tracekit.report.slowrank_text import cost_of, slowrank_lines
 from tracekit.text import plain, ranges
 from tracekit.thresholds.report import PAGE_ROWS, RANK_RUNS_SHOWN
 from tracekit.thresholds.slowrank import MIN_LOST_SHARE
@@ -72,14 +72,12 @@ def _is_above(finding: SlowRankFinding, line: Line) -> bool:
 
 
 def _price_of_answer(finding: SlowRankFinding) -> Price | None:
-    """Return what the answer costs: of its first suspect with the interval, else what the step loses."""
-    after = finding.what_if
+    """Return what the headline says that the answer costs, with the interval of the first suspect."""
     if finding.verdict in ("healthy", "inconclusive"):
         return None
-    if finding.suspects:
-        return _price(finding.suspects[0], after.step_ms)
-    lost = after.step_ms - after.without_suspects_ms
-    return price_of(lost, lost, lost, after.step_ms)
+    first = finding.suspects[0] if finding.suspects else None
+    low, high = (None, None) if first is None else (first.lost_ms_low, first.lost_ms_high)
+    return price_of(cost_of(finding), low, high, finding.what_if.step_ms)
 
 
 def _price(suspect: Suspect, step_ms: float) -> Price | None:
