@@ -4,7 +4,7 @@ from numerics.findings import Cell, CompareFinding, TensorDifference
 from numerics.precision.beside import LadderBeside
 from numerics.report.json import compare_document, dumps
 from numerics.report.ladder_html import Ladder, ladder_of
-from numerics.report.page import Field, answer_page, picture, strength
+from numerics.report.page import Field, answer_page, next_of, picture, strength
 from numerics.report.text import LADDER_TELLS, compare_text, first_words, headline
 from numerics.thresholds.report import MODULES_DRAWN, RANKS_IN_PAGE, STEPS_DRAWN
 from tracekit.page.shell import About
@@ -21,7 +21,7 @@ def compare_html(
         title=f"numerics: {finding.verdict.replace('_', ' ')}",
         verdict=finding.verdict,
         headline=headline(finding),
-        next_step=finding.next,
+        next_step=finding.next or _next(finding),
         facts=_facts(finding),
         document=("compare", dumps(compare_document(finding, ladder))),
         about=about,
@@ -45,6 +45,14 @@ def compare_html(
         ],
         text=compare_text(finding, ladder, verbose=True),
     )
+
+
+def _next(finding: CompareFinding) -> str | None:
+    """Return what to do, by the verdict and the first place where the runs differ."""
+    found = finding.first_divergence
+    if found is None:
+        return next_of(finding.verdict, "", -1, "")
+    return next_of(finding.verdict, found.module or found.tensor, found.step, found.phase)
 
 
 def _ladder(beside: LadderBeside | None) -> Ladder | None:

@@ -8,7 +8,7 @@ from typing import Final
 from numerics.precision.ladder import LadderFinding, Rung
 from numerics.report.json import dumps
 from numerics.report.ladder import VERDICTS, ladder_document, ladder_text, telling
-from numerics.report.page import TONES, Field, Picture, Place, answer_page, picture, strength
+from numerics.report.page import TONES, Field, Picture, Place, answer_page, next_of, picture, strength
 from numerics.thresholds.report import DECADES_DRAWN, MODULES_DRAWN, STEPS_DRAWN
 from tracekit.page.shell import About
 
@@ -49,13 +49,21 @@ def ladder_html(finding: LadderFinding, about: About | None = None) -> str:
         title=f"numerics ladder: {finding.verdict}",
         verdict=finding.verdict,
         headline=f"{ladder.verdict}: {finding.reason}",
-        next_step=None,
+        next_step=_next(finding),
         facts=ladder.facts,
         document=("ladder", dumps(ladder_document(finding))),
         about=about,
         ladder=ladder,
         text=ladder_text(finding),
     )
+
+
+def _next(finding: LadderFinding) -> str | None:
+    """Return what to do, by the verdict and the first tensor that stays apart."""
+    first = finding.first
+    if first is None:
+        return next_of(finding.verdict, "", -1, "")
+    return next_of(finding.verdict, first.module or first.tensor, first.step, first.phase)
 
 
 def ladder_of(finding: LadderFinding) -> Ladder:

@@ -71,6 +71,15 @@ def answer_page(
     )
 
 
+def next_of(verdict: str, module: str, step: int, phase: str) -> str | None:
+    """Return what to do about a verdict that comes without a next step of its own; `module` is empty if unknown."""
+    tone = TONES.get(verdict, "calm")
+    if tone == "blames" and module:
+        when = f"step {step}, {phase}" if step >= 0 else phase
+        return f"look at {module} in {when}, where the difference begins"
+    return "nothing to mend" if tone == "calm" else None
+
+
 def picture(fields: Mapping[Place, Field]) -> Picture:
     """Return the picture of fields."""
     columns = sorted({(step, _PHASES.get(phase, 9), phase) for _, step, phase in fields})

@@ -11,11 +11,14 @@ import pytest
 from click.testing import CliRunner
 from tracekit_cli.numerics import numerics as program
 
+from numerics.comparison.compare import compare
+from numerics.findings import Divergence
 from numerics.precision.ladder import LadderFinding, Rung, ladder
+from numerics.report.html import compare_html
 from numerics.report.ladder_html import ladder_html
 from tests.numerics.test_ladder import one_percent_in_second, pairs
 from tests.report.browser import BROWSER, WAIT_S, chromium
-from tests.report.test_html import EVIL
+from tests.report.test_html import EVIL, head_of
 from tracekit.page.palette import GROUND, PALETTE
 from tracekit.page.shell import About
 from tracekit.text import plain
@@ -57,6 +60,19 @@ def test_a_bug_has_the_colour_of_culprits(tmp_path):
     assert re.findall(r"<tr><th>(\w+\.weight\.grad)</th>", page)[:3] == [r.module for r in found.rungs]
     assert len(rungs) == 3
     assert found.reason in unescape(page)
+
+
+def test_pages_say_what_to_do_next(tmp_path):
+    ladders = pairs(tmp_path, one_percent_in_second)
+    headline, next_steps = head_of(ladder_html(ladder(ladders)))
+    assert headline.startswith("1 tensor stays apart")
+    assert next_steps == ["look at second.weight.grad in step 0, reduce, where the difference begins"]
+    same = compare(ladders[0][0], ladders[0][0])
+    assert head_of(compare_html(same))[1] == [same.next or "nothing to mend"]
+    place = Divergence(-1, "init", None, "layers.1", "layers.1.weight", None, None, (0,))
+    bug = replace(same, verdict="bug", next=None, first_divergence=place)
+    assert head_of(compare_html(bug))[1] == ["look at layers.1 in init, where the difference begins"]
+    assert head_of(compare_html(replace(bug, first_divergence=None)))[1] == []
 
 
 def test_rounding_fades_and_a_bug_does_not():
