@@ -92,7 +92,7 @@ def test_largest_page_is_interactive_soon(found, page, tmp_path):  # noqa: F811
     taken["what"] = page.choose("what", "1")
     fold(page, "tp")
     page.painted()
-    assert press(page, "mesh", "ArrowDown").startswith("8 ranks, foremost rank ")
+    assert press(page, "mesh", "ArrowDown").startswith("8 ranks, strongest: rank ")
     assert max(taken.values()) < SOON_S, taken
 
 
@@ -103,10 +103,10 @@ def test_map_folds_by_axis_and_keys(shown):
     fold(shown, "tp")
     folded = spots(shown, "mesh")
     assert len(folded) == 4
-    assert all(words.startswith("2 ranks, foremost rank") for words in folded)
+    assert all(words.startswith("2 ranks, strongest: rank") for words in folded)
     assert "rank 5 (dp 2, tp 1)" in folded[2]
     fold(shown, "dp")
-    assert "8 ranks, foremost rank 5" in spots(shown, "mesh")[0]
+    assert "8 ranks, strongest: rank 5" in spots(shown, "mesh")[0]
     fold(shown, "dp")
     fold(shown, "tp")
     assert len(spots(shown, "mesh")) == 5

@@ -102,13 +102,13 @@ const redrawAll = () => { for (const box of drawings.keys()) redraw(box); };
 // What the mouse and the keys do in a chart: `rows` × `columns(row)` spots, the words of each, and what opens it. The
 // spot stays chosen when the chart is drawn anew.
 const hide = () => { by("tip").hidden = true; };
-function steer(target, {rows, columns, find, place, told, open}) {
+function steer(target, {rows, columns, find, place, tooltip, open}) {
   const kept = current;
   const show = spot => {
     kept.at = spot;
     if (!spot) return hide();
     const box = target.getBoundingClientRect(), tip = by("tip"), [x, y] = place(...spot);
-    tip.textContent = told(...spot);
+    tip.textContent = tooltip(...spot);
     tip.hidden = false;
     const left = box.left + scrollX + x + 12, room = scrollX + root.clientWidth - tip.offsetWidth - 4;
     tip.style.left = clamp(left, scrollX + 4, Math.max(room, scrollX + 4)) + "px";
@@ -175,7 +175,7 @@ const area = (x, y, w, h) => "M" + x.toFixed(2) + " " + y.toFixed(2) + "h" + w.t
 
 // A grid of coloured cells on a canvas: a map of ranks, or ranks by step. Rows that are too many share a line of pixels,
 // which shows the heaviest of them. cell(row, column): null where nothing was recorded, else {weight, colour()}.
-function grid(id, {rows, columns, cell, told, open, outlined, number, gapAfter = () => false, rowHeight = ROW}) {
+function grid(id, {rows, columns, cell, tooltip, open, outlined, number, gapAfter = () => false, rowHeight = ROW}) {
   draw(id, whole => {
     const left = margin(rows, whole), lines = Math.min(rows.length, TALLEST), share = Math.ceil(rows.length / lines);
     const shown = Math.ceil(rows.length / share), each = clamp(Math.floor(TALLEST / shown), 1, rowHeight);
@@ -235,7 +235,7 @@ function grid(id, {rows, columns, cell, told, open, outlined, number, gapAfter =
     steer(canvas, {rows: shown, columns: () => columns.length,
       find: (px, py) => { const i = rowAt(py), c = Math.floor((px - left) / w); return i >= 0 && c >= 0 && c < columns.length ? [i, c] : null; },
       place: (i, c) => [left + (c + 0.5) * w, ys[i] + each / 2],
-      told: (i, c) => told(...best[i][c], share), open: open && ((i, c) => open(...best[i][c]))});
+      tooltip: (i, c) => tooltip(...best[i][c], share), open: open && ((i, c) => open(...best[i][c]))});
     return canvas;
   });
 }
@@ -247,7 +247,7 @@ function stacked(id, {rows, kinds, end, title}) {
   const seen = () => kinds.filter(kind => !hidden.has(kind.name));
   const sum = row => seen().reduce((total, kind) => total + (kind.values[row] || 0), 0);
   const missing = row => kinds.every(kind => kind.values[row] === null);
-  const told = row => rows[row] + (missing(row) ? ": not recorded" : ": " + ms(sum(row)) + "\n"
+  const tooltip = row => rows[row] + (missing(row) ? ": not recorded" : ": " + ms(sum(row)) + "\n"
     + seen().filter(kind => kind.values[row]).map(kind => cut(kind.name) + " " + ms(kind.values[row])).join("\n"));
   const paths = (svg, make, gaps) => {
     for (const kind of kinds) if (!hidden.has(kind.name)) svg.append(node("path", {d: make(kind), style: "fill:" + paint(kind.fill), "data-kind": kind.name}));
@@ -263,7 +263,7 @@ function stacked(id, {rows, kinds, end, title}) {
     const every = Math.ceil(LEAST_LABEL / each);
     for (let r = 0; r < rows.length; r += every) svg.append(node("text", {x: left - 6, y: (r + 0.5) * each + 4, "text-anchor": "end"}, fitted(rows[r], left - 8)));
     steer(svg, {rows: rows.length, columns: () => 1, find: (px, py) => py < bottom && px > left - 200 ? [clamp(Math.floor(py / each), 0, rows.length - 1), 0] : null,
-      place: row => [left + 20, (row + 0.5) * each], told});
+      place: row => [left + 20, (row + 0.5) * each], tooltip});
     return svg;
   }
   function standing(whole) {
@@ -277,7 +277,7 @@ function stacked(id, {rows, kinds, end, title}) {
     const apart = Math.ceil((widest(rows) + 16) / w);
     for (let i = 0; i < shown; i += apart) svg.append(node("text", {x: clamp(left + (i + 0.5) * w, left + 20, right - 30), y: bottom + 16, "text-anchor": "middle"}, rows[bars[i]]));
     steer(svg, {rows: 1, columns: () => shown, find: px => px >= left && px < right ? [0, clamp(Math.floor((px - left) / w), 0, shown - 1)] : null,
-      place: (_, i) => [left + (i + 0.5) * w, top + 40], told: (_, i) => told(bars[i])});
+      place: (_, i) => [left + (i + 0.5) * w, top + 40], tooltip: (_, i) => tooltip(bars[i])});
     return svg;
   }
   draw(id, whole => rows.length <= FEW_BARS ? lying(whole) : standing(whole));
@@ -301,7 +301,7 @@ function bars(id, {rows, scale, title}) {
         node("text", {x: right + 6, y: middle + 4}, fitted(row.words, room - 8)));
     });
     steer(svg, {rows: rows.length, columns: () => 1, find: (_, py) => py < bottom ? [clamp(Math.floor(py / each), 0, rows.length - 1), 0] : null,
-      place: row => [clamp(x(rows[row].value), left, right), (row + 0.5) * each], told: row => rows[row].told});
+      place: row => [clamp(x(rows[row].value), left, right), (row + 0.5) * each], tooltip: row => rows[row].tooltip});
     return svg;
   });
 }
@@ -319,8 +319,8 @@ function lines(id, {x: xs, series, scale, title, names}) {
       if (one.dots || xs.length <= FEW_BARS) one.y.forEach((v, i) => { if (v !== null && !one.bare) svg.append(node("circle", {cx: x((one.x || xs)[i]), cy: y(v), r: one.dots ? 3.5 : 2, style: "fill:var(--" + one.fill[0] + ")"})); });
     }
     const nearest = px => { let best = 0; xs.forEach((v, i) => { if (Math.abs(x(v) - px) < Math.abs(x(xs[best]) - px)) best = i; }); return best; };
-    const told = i => names[i] + "\n" + series.filter(one => one.name && one.y[i] !== null && one.y[i] !== undefined).slice(0, 12).map(one => cut(one.name) + " " + ms(one.y[i])).join("\n");
-    steer(svg, {rows: 1, columns: () => xs.length, find: px => px >= left - 5 ? [0, nearest(px)] : null, place: (_, i) => [x(xs[i]), top + 20], told: (_, i) => told(i)});
+    const tooltip = i => names[i] + "\n" + series.filter(one => one.name && one.y[i] !== null && one.y[i] !== undefined).slice(0, 12).map(one => cut(one.name) + " " + ms(one.y[i])).join("\n");
+    steer(svg, {rows: 1, columns: () => xs.length, find: px => px >= left - 5 ? [0, nearest(px)] : null, place: (_, i) => [x(xs[i]), top + 20], tooltip: (_, i) => tooltip(i)});
     return svg;
   });
 }

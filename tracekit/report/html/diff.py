@@ -88,7 +88,7 @@ def _bar(change: Change, threshold: float) -> dict[str, Any]:
         "fill": (towards,) if change.proven else (towards, "page"),
         "faint": abs(size) < threshold,
         "words": words,
-        "told": f"{plain(change.what)}: {ms(change.before_ns):.2f} → {ms(change.after_ns):.2f} ms, {words}",
+        "tooltip": f"{plain(change.what)}: {ms(change.before_ns):.2f} → {ms(change.after_ns):.2f} ms, {words}",
     }
 
 

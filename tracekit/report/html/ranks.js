@@ -71,8 +71,8 @@ function drawMesh() {
     cell: (r, c) => head[r][c] === undefined ? undefined : ofRank(head[r][c]),
     outlined: (r, c) => map.at(r, c).some(i => marked.has(data.ranks[i]) || i === state.chosen),
     number: (r, c) => map.at(r, c).length === 1 && data.ranks.length <= MOST_NUMBERED ? String(data.ranks[head[r][c]]) : "",
-    told: (r, c) => { const members = map.at(r, c), i = head[r][c];
-      return i === undefined ? "no rank" : (members.length > 1 ? many(members.length, "rank") + ", foremost " : "") + nameOf(i) + "\n" + aboutRank(i); },
+    tooltip: (r, c) => { const members = map.at(r, c), i = head[r][c];
+      return i === undefined ? "no rank" : (members.length > 1 ? many(members.length, "rank") + ", strongest: " : "") + nameOf(i) + "\n" + aboutRank(i); },
     open: (r, c) => { if (head[r][c] !== undefined) choose(head[r][c]); }});
 }
 function foldButtons() {
@@ -159,7 +159,7 @@ function drawSteps() {
   }));
   grid("steps", {rows: rows.map(g => g.label), columns: data.steps.map(s => "step " + s),
     cell: (r, c) => valued(largest[r][c], what),
-    told: (r, c, share) => rows[r].label + ", step " + data.steps[c] + ": " + (largest[r][c] === null ? "not recorded" : ms(largest[r][c])) + "\n"
+    tooltip: (r, c, share) => rows[r].label + ", step " + data.steps[c] + ": " + (largest[r][c] === null ? "not recorded" : ms(largest[r][c])) + "\n"
       + (share > 1 ? "the most of " + share + " rows" : many(rows[r].members.length, "rank")),
     open: r => { if (state.fold !== "rank") { state.group = rows[r]; state.fold = by("fold").value = "rank"; drawFolded(); } else choose(rows[r].members[0]); }});
   by("shown").textContent = many(rows.length, "row") + ", " + many(within().length, "rank");
@@ -195,7 +195,7 @@ function drawLevels() {
       });
       steer(svg, {rows: 1, columns: () => level.indices.length, find: px => px >= left ? [0, clamp(Math.floor((px - left) / w), 0, level.indices.length - 1)] : null,
         place: (_, i) => [left + (i + 0.5) * w, top + 20],
-        told: (_, i) => level.axis + " " + level.indices[i] + ": median " + ms(level.spread[i][2]) + ", " + ms(level.spread[i][0]) + " to " + ms(level.spread[i][4])});
+        tooltip: (_, i) => level.axis + " " + level.indices[i] + ": median " + ms(level.spread[i][2]) + ", " + ms(level.spread[i][0]) + " to " + ms(level.spread[i][4])});
       return svg;
     });
   });
@@ -248,7 +248,7 @@ function drawTimeline() {
       find: (px, py) => { const r = Math.floor(py / each), t = low + (px - left) / (right - left) * (high - low);
         const i = r >= 0 && r < ranks.length ? stretches[r].findIndex(([b, e]) => b <= t && t < e) : -1; return i < 0 ? null : [r, i]; },
       place: (r, i) => [clamp(x((stretches[r][i]?.[0] ?? low)), left, right), (r + 0.5) * each],
-      told: (r, i) => { const s = stretches[r][i]; return names[r] + (s ? ": " + cut(s[2]) + "\n" + ms(s[1] - s[0]) + ", from " + ms(s[0]) : ""); }});
+      tooltip: (r, i) => { const s = stretches[r][i]; return names[r] + (s ? ": " + cut(s[2]) + "\n" + ms(s[1] - s[0]) + ", from " + ms(s[0]) : ""); }});
     return svg;
   });
   drawings.get(by("timeline")).hidden = hidden;

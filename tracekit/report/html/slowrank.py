@@ -63,9 +63,9 @@ def _next(finding: SlowRankFinding) -> list[str]:
 
 def _is_above(finding: SlowRankFinding, line: Line) -> bool:
     """Whether the head of the page, or a table of it, says what this line says."""
-    told = ("next", "to decide", "suspect", "candidate")
+    elsewhere = ("next", "to decide", "suspect", "candidate")
     return (
-        line[0] in told
+        line[0] in elsewhere
         or line[0].startswith("rank ")
         or (finding.verdict == "inconclusive" and line[0] == "why")
     )

@@ -85,7 +85,7 @@ def _bar(answer: WhatIfAnswer, threshold: float) -> dict[str, Any]:
         "fill": ("culprit",) if answer.proven else DOUBTED,
         "faint": answer.lost_ms < threshold,
         "words": saved,
-        "told": f"{plain(answer.question)}: {saved}\nbetween {answer.lost_ms_low:.1f} and {answer.lost_ms_high:.1f} ms",
+        "tooltip": f"{plain(answer.question)}: {saved}\n{answer.lost_ms_low:.1f} to {answer.lost_ms_high:.1f} ms",
     }
 
 
