@@ -31,7 +31,7 @@ def breakdown(source: Source, cut: options.Cut, html_to: str | None, answer: opt
     """
     with source.analysed() as (run, progress):
         finding = analyse(run, cut.mesh, cut.order, cut.steps, progress)
-        recorded = run.last_ns()
+        recorded = run.last_ns() if html_to else 0
     text = breakdown_text(finding, verbose=answer.verbose)
     answer.emit(
         text,

@@ -41,7 +41,7 @@ def diff(
     for source in pair.sources:
         with source.analysed() as (run, progress):
             sides.append(side_of(run, cut.mesh, cut.order, cut.steps, progress))
-            dates.append(date_text(run.last_ns()) or "unknown")
+            dates.append((date_text(run.last_ns()) or "unknown") if html_to else "")
     finding = compared(*sides)
     text = diff_text(finding, verbose=answer.verbose)
     answer.emit(

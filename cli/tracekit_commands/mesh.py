@@ -31,7 +31,7 @@ def mesh(source: Source, axes: options.Axes, html_to: str | None, answer: option
     """
     with source.analysed() as (run, progress):
         finding = places(run, axes.mesh, axes.order, progress)
-        recorded = run.last_ns()
+        recorded = run.last_ns() if html_to else 0
     lines = mesh_lines(finding, verbose=answer.verbose)
     answer.emit(
         laid_out(lines),

@@ -37,7 +37,7 @@ def trend(
     """
     with source.analysed("windows") as (run, progress):
         finding = analyse(run, cut.mesh, cut.order, cut.steps, progress)
-        recorded = run.last_ns()
+        recorded = run.last_ns() if html_to else 0
     text = trend_text(finding, verbose=answer.verbose)
     answer.emit(
         text,

@@ -41,7 +41,7 @@ def whatif(
     """
     with source.analysed() as (run, progress):
         finding = priced(run, fix, cut.mesh, cut.order, cut.steps, progress)
-        recorded = run.last_ns()
+        recorded = run.last_ns() if html_to else 0
     lines = whatif_lines(finding, verbose=answer.verbose)
     answer.emit(
         laid_out(lines),

@@ -6,7 +6,7 @@ import subprocess
 from base64 import b64decode
 from dataclasses import replace
 from html import unescape
-from math import inf
+from math import inf, nan
 
 import numpy as np
 import pytest
@@ -179,6 +179,14 @@ def test_names_of_traces_stay_inert(found):
     assert "\u2028" not in text
     assert "49" not in re.search(r"<dt>why</dt><dd>(.*?)</dd>", text)[1]
     assert data_of(text)["hosts"]["names"][0].startswith("</script>")
+
+
+@pytest.mark.parametrize("step", [nan, inf, 0.0])
+def test_unknown_steps_have_a_page(found, step):
+    finding, picture = found
+    text = slowrank_html(replace(finding, what_if=replace(finding.what_if, step_ms=step)), picture)
+    assert 'class="interval"' not in text
+    assert data_of(text)["what"][1]["scale"] == {"low": 0, "high": 0, "pale": 0}
 
 
 def test_policy_allows_no_request(found):

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import isfinite
+from math import inf, isfinite
 from typing import Any, Final
 
 from tracekit.page.shell import About, render
@@ -25,7 +25,7 @@ class Price:
 def price_of(likely: float, low: float | None, high: float | None, step_ms: float) -> Price | None:
     """Return the bar of a price, ms a step; None where nothing of it is known."""
     ends = [v for v in (low, likely, high) if v is not None and isfinite(v)]
-    if not ends or step_ms <= 0:
+    if not ends or not 0 < step_ms < inf:
         return None
     least, most = max(min(ends), 0.0), max(*ends, 0.0)
     low_text, high_text = f"{least:.1f}", f"{most:.1f}"

@@ -3,6 +3,7 @@
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
+from math import isfinite
 from typing import Any
 
 import numpy as np
@@ -121,7 +122,7 @@ def _data(finding: SlowRankFinding, picture: SlowRankPicture, threshold: float) 
 def longest(parts: Sequence[np.typing.NDArray[np.float64]], step: float) -> float:
     """Return the end of a scale that holds the step, and each rank's parts on top of one another."""
     sums = np.nansum(parts, axis=0) if parts else np.zeros(0)
-    return round(max(step, float(sums.max(initial=0.0))), 3)
+    return round(max(step if isfinite(step) else 0.0, float(sums.max(initial=0.0))), 3)
 
 
 def _timeline(timeline: Timeline) -> dict[str, Any]:
