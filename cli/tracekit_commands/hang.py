@@ -57,13 +57,15 @@ def hang(
             finding, picture = illustrated(found, axes.mesh, axes.order)
     except TracekitError as error:
         raise with_rejected(error, [(r.path, r.reason) for r in found.rejected]) from error.__cause__
-    foot = options.page_foot(source.inputs, date_text(found.last_ns()))
     text = hang_text(finding, verbose=answer.verbose)
     answer.emit(
         text,
         lambda: dumps(hang_document(finding)),
         lambda: indented_markdown(text),
-        (lambda: hang_html(finding, picture, foot), html_to),
+        (
+            lambda: hang_html(finding, picture, options.page_foot(source.inputs, date_text(found.last_ns()))),
+            html_to,
+        ),
         (lambda: hang_metrics(finding), prometheus_to),
     )
     return exit_codes.of_verdict(finding.verdict, fail_on)
