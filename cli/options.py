@@ -1,18 +1,22 @@
 """Options that commands share, parsed into what the library takes."""
 
+import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import click
 
 from tracekit.installation import check_extra
 from tracekit.mesh import parse_mesh, parse_order
-from tracekit.text import whole_number
+from tracekit.page.shell import About
+from tracekit.text import whole_number, without_secrets
 from tracekit.thresholds.ingest import MAX_STEP
 
 from .completion import several_of
 from .output import JSON, MARKDOWN, Form, check_writable, emit
 from .packed import Decorator, packed
+from .settings import ARGUMENTS, from_outside
 
 StepRange = tuple[int | None, int | None]
 
@@ -150,6 +154,46 @@ def _page(_ctx: click.Context, _param: click.Parameter, text: str | None) -> str
     check_extra("report", "--html")
     check_writable(text)
     return text
+
+
+_FORMS: Final = frozenset({
+    "html_to", "json_to", "markdown_to", "prometheus_to", "perfetto_to",
+    "verbose", "quiet", "fail_on", "jobs", "engine", "address",
+})  # fmt: skip
+"""Options that say how an answer is made or written, and not which one it is."""
+
+
+def page_foot(inputs: Sequence[object | None], recorded: str | None = None) -> About:
+    """Return what the foot of a page says of the command that runs: without its forms, and without secrets in URLs."""
+    ctx = click.get_current_context()
+    written = list(ctx.meta.get(ARGUMENTS, ()))
+    values, _, order = ctx.command.make_parser(ctx).parse_args(written)
+    words = [
+        word
+        for parameter in sorted(dict.fromkeys(order), key=lambda p: isinstance(p, click.Option))
+        if parameter.name not in _FORMS
+        for word in _words(parameter, values[str(parameter.name)])
+    ]
+    from_file = (ctx.parent.default_map or {}).get(str(ctx.info_name), {}) if ctx.parent else {}
+    return About(
+        shlex.join([*ctx.command_path.split(), *words]),
+        tuple(without_secrets(str(given)) for given in inputs if given is not None),
+        recorded,
+        tuple(from_outside(ctx.command, from_file)),
+    )
+
+
+def _words(parameter: click.Parameter, given: object) -> list[str]:
+    """Return a parameter as it is written on a command line: its name before each value, unless it has none."""
+    if not isinstance(parameter, click.Option):
+        return [without_secrets(str(one)) for one in (given if isinstance(given, tuple) else (given,))]
+    if parameter.is_flag:
+        return [parameter.opts[0]]
+    words: list[str] = []
+    for one in given if isinstance(given, list) else [given]:
+        parts = one if isinstance(one, tuple) else (one,)
+        words += [parameter.opts[0], *(without_secrets(str(part)) for part in parts)]
+    return words
 
 
 def prometheus() -> Decorator:

@@ -21,7 +21,7 @@ from tracekit.errors import TracekitError
 from tracekit.installation import missing_extra
 
 from . import exit_codes, streams
-from .settings import from_outside, name_variables, read_settings
+from .settings import ARGUMENTS, from_outside, name_variables, read_settings
 
 DEBUG = "TRACEKIT_DEBUG"
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
@@ -75,6 +75,7 @@ class Program(click.Group):
         if near and args[0] not in self.entries:
             ctx.fail(f"No such command '{args[0]}'. Did you mean {' or '.join(near)}?")
         name, command, rest = super().resolve_command(ctx, args)
+        ctx.meta[ARGUMENTS] = tuple(rest)
         if name and command and not {*rest} & {*ctx.help_option_names}:
             ctx.default_map = {name: read_settings(str(self.name), command, name)}
         return name, command, rest

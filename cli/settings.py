@@ -17,6 +17,8 @@ from tracekit.small_files import read_small
 FILE: Final = "tracekit.toml"
 NAMED: Final = "TRACEKIT_CONFIG"
 """Environment variable that names another file."""
+ARGUMENTS: Final = f"{__name__}.arguments"
+"""Key in click's context of the arguments of a command as they were written."""
 MOST_BYTES: Final = 1_000_000
 """A file of settings is no longer than this; whatever is longer was not written as one."""
 

@@ -185,6 +185,13 @@ class Run:
         within = [("ts", ">=", span[0]), ("ts", "<", span[1])] if span else None
         return pq.read_table(path, columns=columns, memory_map=True, use_threads=False, filters=within)
 
+    def last_ns(self) -> int:
+        """Return when the last event of the lowest rank began, by its clock, ns; 0 where none was recorded."""
+        for record in self.ranks[:1]:
+            begun = self.events(record.rank, ["ts"]).column("ts")
+            return int(begun[-1].as_py()) if len(begun) else 0
+        return 0
+
     def between(self, spans: Mapping[int, tuple[int, int]]) -> "Run":
         """Return the part of this run that each rank of `spans` recorded in its half-open time, ns; no other rank."""
         kept = tuple(replace(r, windows=(), window_names=()) for r in self.ranks if r.rank in spans)

@@ -9,6 +9,8 @@ from typing import Final
 _OBEYED = ("Zl", "Zp")
 """Unicode categories beside the C ones (control, format, surrogate, unassigned) that a terminal may act on."""
 
+_OPENS: Final = re.compile(r"(?<=://)[^/]*(?=@)|(?<=\?)[^?/]*=.*")
+"""What stands before the host of a URL, and a query; a `?` without a `=` after it is part of a pattern of names."""
 _LABEL: Final = re.compile(r" *\S+(?: \S+)* {2,}|")
 """The label before the text of a line, as `  cause     `; the text goes on below itself."""
 _BEFORE_UNIT: Final = re.compile(r"(?<=\d) (?=(?:ms|s|%|[kMGT]i?B)\b)")
@@ -32,6 +34,11 @@ def whole_number(text: str, most: int) -> int | None:
     if not (text.isascii() and text.isdigit()) or len(digits) > len(str(most)):
         return None
     return int(digits) if int(digits) <= most else None
+
+
+def without_secrets(text: str) -> str:
+    """Return a URL without what opens it, the user and password or a signed query; other text as it is."""
+    return _OPENS.sub("…", text) if "://" in text else text
 
 
 def ranges(numbers: Iterable[int], most: int | None = None) -> str:

@@ -15,8 +15,8 @@ from numerics.report.text import compare_text
 from tracekit.report.markdown import fenced_markdown
 from tracekit.text import plain
 
-from .. import exit_codes
-from ..output import FOLDER, JSON, MARKDOWN, about, emit, to_file
+from .. import exit_codes, options
+from ..output import FOLDER, JSON, MARKDOWN, about, emit
 
 
 @click.command()
@@ -52,9 +52,7 @@ from ..output import FOLDER, JSON, MARKDOWN, about, emit, to_file
 )
 @JSON
 @MARKDOWN
-@click.option(
-    "--html", "html_to", metavar="FILE", callback=to_file, help="Write the answer as one HTML page."
-)
+@options.html()
 @click.option("--verbose", is_flag=True, help="All tensors, invariants and blind spots.")
 @click.option("--quiet", is_flag=True, help="No progress on stderr.")
 def compare(
@@ -91,7 +89,10 @@ def compare(
     talk = None if quiet else (lambda line: click.echo(plain(f"numerics: {line}"), err=True))
     beside = ladder_beside(finding, pairs, make=ladder, progress=talk)
     text = compare_text(finding, beside, verbose=verbose)
-    others = (lambda: fenced_markdown(text), markdown_to), (lambda: compare_html(finding, beside), html_to)
+    others = (
+        (lambda: fenced_markdown(text), markdown_to),
+        (lambda: compare_html(finding, beside, options.page_foot([parallel, baseline])), html_to),
+    )
     emit(text, lambda: dumps(compare_document(finding, beside)), json_to, *others)
     return exit_codes.of_comparison(finding.verdict)
 

@@ -13,8 +13,8 @@ from numerics.report.ladder import ladder_document, ladder_text
 from numerics.report.ladder_html import ladder_html
 from tracekit.text import plain
 
-from .. import exit_codes
-from ..output import FOLDER, JSON, emit, to_file
+from .. import exit_codes, options
+from ..output import FOLDER, JSON, emit
 
 
 @click.command()
@@ -32,9 +32,7 @@ from ..output import FOLDER, JSON, emit, to_file
     help="Instead of --parallel and --baseline: a pair that exists, both of one policy; repeat for each policy.",
 )
 @JSON
-@click.option(
-    "--html", "html_to", metavar="FILE", callback=to_file, help="Write the answer as one HTML page."
-)
+@options.html()
 @click.option("--verbose", is_flag=True, help="All tensors.")
 @click.option("--quiet", is_flag=True, help="No progress on stderr.")
 def ladder(
@@ -61,7 +59,10 @@ def ladder(
     """
     finding = _climbed(parallel, baseline, out, pairs, quiet=quiet)
     text = ladder_text(finding, verbose=verbose)
-    emit(text, lambda: dumps(ladder_document(finding)), json_to, (lambda: ladder_html(finding), html_to))
+    runs: list[Path | None] = [run for pair in pairs for run in pair]
+    runs = runs or [parallel, baseline]
+    page = (lambda: ladder_html(finding, options.page_foot(runs)), html_to)
+    emit(text, lambda: dumps(ladder_document(finding)), json_to, page)
     return exit_codes.of_comparison(finding.verdict)
 
 

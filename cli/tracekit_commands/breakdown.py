@@ -3,6 +3,7 @@
 import click
 
 from tracekit.analysis.breakdown.analyse import analyse
+from tracekit.page.shell import date_text
 from tracekit.report.breakdown_json import breakdown_document
 from tracekit.report.breakdown_text import breakdown_text
 from tracekit.report.html.breakdown import breakdown_html
@@ -30,11 +31,12 @@ def breakdown(source: Source, cut: options.Cut, html_to: str | None, answer: opt
     """
     with source.analysed() as (run, progress):
         finding = analyse(run, cut.mesh, cut.order, cut.steps, progress)
+        recorded = run.last_ns() if html_to else 0
     text = breakdown_text(finding, verbose=answer.verbose)
     answer.emit(
         text,
         lambda: dumps(breakdown_document(finding)),
         lambda: fenced_markdown(text),
-        (lambda: breakdown_html(finding), html_to),
+        (lambda: breakdown_html(finding, options.page_foot(source.inputs, date_text(recorded))), html_to),
     )
     return 0

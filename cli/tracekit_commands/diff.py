@@ -7,6 +7,7 @@ import click
 from tracekit.analysis.diff.analyse import compared
 from tracekit.analysis.diff.side import side_of
 from tracekit.findings.diff import DiffVerdict
+from tracekit.page.shell import date_text
 from tracekit.report.diff_json import diff_document
 from tracekit.report.diff_text import diff_text
 from tracekit.report.html.diff import diff_html
@@ -36,16 +37,20 @@ def diff(
     tracekit diff baseline/ new/ --fail-on slower --json -
     tracekit diff both/ both/ --job 1,2 --html changes.html
     """
-    sides = []
+    sides, dates = [], []
     for source in pair.sources:
         with source.analysed() as (run, progress):
             sides.append(side_of(run, cut.mesh, cut.order, cut.steps, progress))
+            dates.append((date_text(run.last_ns()) or "unknown") if html_to else "")
     finding = compared(*sides)
     text = diff_text(finding, verbose=answer.verbose)
     answer.emit(
         text,
         lambda: dumps(diff_document(finding)),
         lambda: fenced_markdown(text),
-        (lambda: diff_html(finding), html_to),
+        (
+            lambda: diff_html(finding, options.page_foot((pair.before, pair.after), " and ".join(dates))),
+            html_to,
+        ),
     )
     return exit_codes.of_verdict(finding.verdict, fail_on)

@@ -11,6 +11,7 @@ from tracekit.dumps.load import load_dumps
 from tracekit.errors import TracekitError, with_rejected
 from tracekit.findings.hang import HangVerdict
 from tracekit.ingest import ProgressEvent
+from tracekit.page.shell import date_text
 from tracekit.report.hang import hang_document, hang_text
 from tracekit.report.html.hang import hang_html
 from tracekit.report.markdown import indented_markdown
@@ -61,7 +62,10 @@ def hang(
         text,
         lambda: dumps(hang_document(finding)),
         lambda: indented_markdown(text),
-        (lambda: hang_html(finding, picture), html_to),
+        (
+            lambda: hang_html(finding, picture, options.page_foot(source.inputs, date_text(found.last_ns()))),
+            html_to,
+        ),
         (lambda: hang_metrics(finding), prometheus_to),
     )
     return exit_codes.of_verdict(finding.verdict, fail_on)

@@ -6,6 +6,7 @@ import click
 
 from tracekit.analysis.slowrank.analyse import analyse, illustrated
 from tracekit.findings import Verdict
+from tracekit.page.shell import date_text
 from tracekit.report.html.slowrank import slowrank_html
 from tracekit.report.markdown import labelled_markdown
 from tracekit.report.perfetto import slowrank_trace
@@ -58,7 +59,8 @@ def slowrank(
             finding = analyse(run, cut.mesh, cut.order, cut.steps, progress, explain=explain)
         else:
             finding, picture = illustrated(run, cut.mesh, cut.order, cut.steps, progress, explain=explain)
-            page = slowrank_html(finding, picture) if html_to else ""
+            foot = options.page_foot(source.inputs, date_text(run.last_ns()))
+            page = slowrank_html(finding, picture, foot) if html_to else ""
             trace = slowrank_trace(finding, picture) if perfetto_to else b""
     lines = slowrank_lines(finding, verbose=answer.verbose)
     answer.emit(

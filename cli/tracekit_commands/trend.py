@@ -6,6 +6,7 @@ import click
 
 from tracekit.analysis.trend.analyse import trend as analyse
 from tracekit.findings.trend import TrendVerdict
+from tracekit.page.shell import date_text
 from tracekit.report.html.trend import trend_html
 from tracekit.report.markdown import fenced_markdown
 from tracekit.report.slowrank_json import dumps
@@ -36,11 +37,12 @@ def trend(
     """
     with source.analysed("windows") as (run, progress):
         finding = analyse(run, cut.mesh, cut.order, cut.steps, progress)
+        recorded = run.last_ns() if html_to else 0
     text = trend_text(finding, verbose=answer.verbose)
     answer.emit(
         text,
         lambda: dumps(trend_document(finding)),
         lambda: fenced_markdown(text),
-        (lambda: trend_html(finding), html_to),
+        (lambda: trend_html(finding, options.page_foot(source.inputs, date_text(recorded))), html_to),
     )
     return exit_codes.of_verdict(finding.verdict, fail_on)

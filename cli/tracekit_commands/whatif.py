@@ -3,6 +3,7 @@
 import click
 
 from tracekit.analysis.questions.answer import answer as priced
+from tracekit.page.shell import date_text
 from tracekit.report.html.whatif import whatif_html
 from tracekit.report.markdown import labelled_markdown
 from tracekit.report.shared_text import laid_out
@@ -40,11 +41,12 @@ def whatif(
     """
     with source.analysed() as (run, progress):
         finding = priced(run, fix, cut.mesh, cut.order, cut.steps, progress)
+        recorded = run.last_ns() if html_to else 0
     lines = whatif_lines(finding, verbose=answer.verbose)
     answer.emit(
         laid_out(lines),
         lambda: dumps(whatif_document(finding)),
         lambda: labelled_markdown(lines),
-        (lambda: whatif_html(finding), html_to),
+        (lambda: whatif_html(finding, options.page_foot(source.inputs, date_text(recorded))), html_to),
     )
     return 0

@@ -1,55 +1,87 @@
 """The ladder's answer as one HTML page: the verdict, each rung, and modules by step as a whole and on every rung."""
 
 import math
-from collections.abc import Iterator, Sequence
-from html import escape
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from numerics.precision.ladder import LadderFinding, Rung
-from numerics.report.ladder import VERDICTS, ladder_text, telling
-from numerics.report.page import Place, facts, field, listed, page, picture, strength, text
+from numerics.report.json import dumps
+from numerics.report.ladder import VERDICTS, ladder_document, ladder_text, telling
+from numerics.report.page import TONES, Field, Picture, Place, answer_page, next_of, picture, strength
 from numerics.thresholds.report import DECADES_DRAWN, MODULES_DRAWN, STEPS_DRAWN
+from tracekit.page.shell import About
 
-_RED, _AMBER, _GREEN, _BLUE, _GREY = "194,50,31", "214,158,46", "44,122,75", "60,110,190", "128,136,144"
 _SHAPES: Final[dict[str, tuple[str | None, str]]] = {
-    "plateau": (_RED, "stay apart"),
+    "plateau": ("culprit", "stay apart"),
     "unknown": (None, "not comparable on the two finest rungs"),
-    "reported": (_BLUE, "reported values that stay apart"),
-    "slope": (_AMBER, "fall with the format"),
-    "vanishing": (_GREY, "zero but for rounding"),
-    "equal": (_GREEN, "equal on every rung"),
+    "reported": ("reported", "reported values that stay apart"),
+    "slope": ("rounding", "fall with the format"),
+    "vanishing": ("soft", "zero but for rounding"),
+    "equal": ("panel", "equal on every rung"),
 }
 """Colour and words of what tensors do on the ladder, the worst first: a field has the worst of its tensors."""
-_PALE: Final = 0.35
 _FAINT: Final = 0.12
 
 
-def ladder_html(finding: LadderFinding) -> str:
+@dataclass(frozen=True)
+class Ladder:
+    """What a page shows of a ladder: its verdict, each rung, and the pictures; `left` says what is not drawn."""
+
+    verdict: str
+    tone: str
+    reason: str
+    facts: tuple[tuple[str, str], ...]
+    rungs: tuple[tuple[str, ...], ...]
+    whole: Picture
+    left: str
+    pictures: tuple[tuple[str, Picture], ...]
+    policies: tuple[str, ...]
+    tensors: tuple[tuple[str, ...], ...]
+    notes: tuple[str, ...]
+
+
+def ladder_html(finding: LadderFinding, about: About | None = None) -> str:
     """Return one page: verdict, what each rung compares, modules by step on the ladder and on each rung, tensors."""
-    title = f"numerics ladder: {finding.verdict}"
-    parts = [
-        f"<h1>{text(title)}</h1>",
-        verdict_box(finding),
-        *sections(finding),
-        listed("Notes", finding.notes),
-        f"<h2>As text</h2><pre>{escape(ladder_text(finding))}</pre>",
-    ]
-    return page(title, parts)
-
-
-def verdict_box(finding: LadderFinding) -> str:
-    """Return the verdict in one sentence, with the formats and the first tensor that stays apart."""
-    return (
-        f'<div class="verdict {finding.verdict}"><p><b>{VERDICTS[finding.verdict]}</b>: {text(finding.reason)}</p>'
-        f"{facts([*_facts(finding)])}</div>"
+    ladder = ladder_of(finding)
+    return answer_page(
+        "ladder.html.j2",
+        title=f"numerics ladder: {finding.verdict}",
+        verdict=finding.verdict,
+        headline=f"{ladder.verdict}: {finding.reason}",
+        next_step=_next(finding),
+        facts=ladder.facts,
+        document=("ladder", dumps(ladder_document(finding))),
+        about=about,
+        ladder=ladder,
+        text=ladder_text(finding),
     )
 
 
-def sections(finding: LadderFinding) -> list[str]:
-    """Return what a page shows of a ladder: its rungs, modules by step as a whole and on each rung, tensors."""
+def _next(finding: LadderFinding) -> str | None:
+    """Return what to do, by the verdict and the first tensor that stays apart."""
+    first = finding.first
+    if first is None:
+        return next_of(finding.verdict, "", -1, "")
+    return next_of(finding.verdict, first.module or first.tensor, first.step, first.phase)
+
+
+def ladder_of(finding: LadderFinding) -> Ladder:
+    """Return what a page shows of a ladder."""
     fields, left = _fields(finding.rungs)
-    pictures = (_rung_picture(finding, fields, number) for number in range(len(finding.policies)))
-    return [_rungs(finding), _ladder_picture(fields, left), *pictures, _tensors(finding)]
+    return Ladder(
+        VERDICTS[finding.verdict],
+        TONES.get(finding.verdict, "calm"),
+        finding.reason,
+        tuple(_facts(finding)),
+        tuple(_comparisons(finding)),
+        picture({place: _ladder_field(members) for place, members in fields.items()}),
+        left,
+        tuple(_rung_pictures(finding, fields)),
+        finding.policies,
+        tuple(_tensor(rung) for rung in telling(finding)),
+        finding.notes,
+    )
 
 
 def _facts(finding: LadderFinding) -> Iterator[tuple[str, str]]:
@@ -61,29 +93,14 @@ def _facts(finding: LadderFinding) -> Iterator[tuple[str, str]]:
         yield "module", first.module or "-"
 
 
-def _rungs(finding: LadderFinding) -> str:
-    """Return the table of what the pair of each format says for itself."""
-    rows = "".join(
-        f"<tr><th>{text(policy)}</th>" + "".join(f"<td class=n>{text(cell)}</td>" for cell in cells) + "</tr>"
-        for policy, cells in zip(finding.policies, _comparisons(finding), strict=True)
-    )
-    head = "".join(
-        f"<th>{name}</th>"
-        for name in ("rung", "equal", "differ", "not comparable", "largest relative distance", "its tensor")
-    )
-    return (
-        "<h3>The rungs</h3><p>The same pair of runs in each format. One rung alone proves nothing: what counts is "
-        f"how distances go from rung to rung.</p><div class=scroll><table><tr>{head}</tr>{rows}</table></div>"
-    )
-
-
 def _comparisons(finding: LadderFinding) -> Iterator[tuple[str, ...]]:
     """Yield for each rung how many tensors are equal, differ and cannot be compared, and the farthest of them."""
-    for number in range(len(finding.policies)):
+    for number, policy in enumerate(finding.policies):
         known = [rung for rung in finding.rungs if not math.isnan(rung.distances[number])]
         apart = [rung for rung in known if rung.distances[number]]
         farthest = max(apart, key=lambda rung: rung.distances[number], default=None)
         yield (
+            policy,
             str(len(known) - len(apart)),
             str(len(apart)),
             str(len(finding.rungs) - len(known)),
@@ -103,7 +120,7 @@ def _fields(rungs: Sequence[Rung]) -> tuple[dict[Place, list[Rung]], str]:
             fields.setdefault((_module(rung), rung.step, rung.phase), []).append(rung)
     over = max(0, len(modules) - MODULES_DRAWN), max(0, len(steps) - STEPS_DRAWN)
     left = (
-        f" {over[0]} more modules and {over[1]} more steps are not drawn; --json holds all."
+        f"{over[0]} more modules and {over[1]} more steps are not drawn; the JSON holds all."
         if any(over)
         else ""
     )
@@ -119,23 +136,13 @@ def _behaviour(rung: Rung) -> str:
     return "reported" if rung.kind == "metric" and rung.shape == "plateau" else rung.shape
 
 
-def _ladder_picture(fields: dict[Place, list[Rung]], left: str) -> str:
-    """Return the picture of what the tensors of each module do from rung to rung."""
-    return (
-        "<h3>From rung to rung</h3><p>Red: stays apart however fine the format. Amber: falls with it, as rounding "
-        "does. Grey: zero but for rounding. Green: equal. Blue: a reported value stays apart. Dashed: not comparable, "
-        "so open. "
-        f"Stronger: larger on the finest rung.{left}</p>"
-        + picture({place: _ladder_field(members) for place, members in fields.items()})
-    )
-
-
-def _ladder_field(members: Sequence[Rung]) -> str:
+def _ladder_field(members: Sequence[Rung]) -> Field:
+    """Return the field of what the tensors of a module do from rung to rung: that of the worst of them."""
     found = [_behaviour(rung) for rung in members]
     worst = next(name for name in _SHAPES if name in found)
     largest = _largest([rung for rung in members if _behaviour(rung) == worst], -1)
-    words = ", ".join(f"{found.count(name)} {told}" for name, (_, told) in _SHAPES.items() if name in found)
-    return field(_SHAPES[worst][0], _PALE if worst == "equal" else strength(largest), words)
+    words = ", ".join(f"{found.count(name)} {does}" for name, (_, does) in _SHAPES.items() if name in found)
+    return Field(_SHAPES[worst][0], 1.0 if worst == "equal" else strength(largest), words)
 
 
 def _largest(members: Sequence[Rung], number: int) -> float:
@@ -144,23 +151,22 @@ def _largest(members: Sequence[Rung], number: int) -> float:
     return max(known, default=math.nan)
 
 
-def _rung_picture(finding: LadderFinding, fields: dict[Place, list[Rung]], number: int) -> str:
-    """Return the picture of the distances on one rung, on a scale that all rungs share."""
-    return (
-        f"<h3>On the rung {text(finding.policies[number])}</h3><p>The stronger, the farther apart; one scale for all "
-        "rungs, so that what rounds fades downwards. Green: equal. Dashed: not comparable.</p>"
-        + picture({place: _rung_field(members, number) for place, members in fields.items()})
-    )
+def _rung_pictures(
+    finding: LadderFinding, fields: Mapping[Place, Sequence[Rung]]
+) -> Iterator[tuple[str, Picture]]:
+    """Yield the picture of the distances on each rung, all on one scale."""
+    for number, policy in enumerate(finding.policies):
+        yield policy, picture({place: _rung_field(members, number) for place, members in fields.items()})
 
 
-def _rung_field(members: Sequence[Rung], number: int) -> str:
+def _rung_field(members: Sequence[Rung], number: int) -> Field:
     largest = _largest(members, number)
     unknown = sum(math.isnan(rung.distances[number]) for rung in members)
     if not largest and not unknown:
-        return field(_GREEN, _PALE, f"{len(members)} equal")
+        return Field("panel", 1.0, f"{len(members)} equal")
     words = "" if math.isnan(largest) else f"at most {largest:.1e} apart"
     words += f"{', ' if words else ''}{unknown} not comparable" if unknown else ""
-    return field(_AMBER if largest > 0 else None, _depth(largest), words)
+    return Field("rounding" if largest > 0 else None, _depth(largest), words)
 
 
 def _depth(distance: float) -> float:
@@ -170,21 +176,7 @@ def _depth(distance: float) -> float:
     return min(1.0, max(_FAINT, 1 + math.log10(distance) / DECADES_DRAWN))
 
 
-def _tensors(finding: LadderFinding) -> str:
-    """Return the table of the most informative tensors: the first that stay apart, else the farthest."""
-    shown = telling(finding)
-    if not shown:
-        return ""
-    head = "".join(
-        f"<th>{text(name)}</th>" for name in ("tensor", "step", *finding.policies, "slope", "shape")
-    )
-    rows = "".join(
-        f"<tr><td><code>{text(rung.tensor)}</code></td><td class=n>{rung.step}</td>"
-        + "".join(f"<td class=n>{distance:.1e}</td>" for distance in rung.distances)
-        + f"<td class=n>{rung.slope:.2f}</td><td>{text(rung.shape)}</td></tr>"
-        for rung in shown
-    )
-    return (
-        "<h3>Tensors that tell most</h3><p>Relative distance on each rung; the slope is the power of the unit roundoff "
-        f"with which it falls.</p><div class=scroll><table><tr>{head}</tr>{rows}</table></div>"
-    )
+def _tensor(rung: Rung) -> tuple[str, ...]:
+    """Return a row of the table of tensors: name, step, the distance on each rung, slope and shape."""
+    distances = (f"{distance:.1e}" for distance in rung.distances)
+    return (rung.tensor, str(rung.step), *distances, f"{rung.slope:.2f}", rung.shape)

@@ -1,88 +1,96 @@
-"""What the pages of numerics share: one file without scripts or references, and the picture of modules by step."""
+"""What the pages of numerics share: the head of an answer, and the picture of modules by step, as tables of fields."""
 
 import math
 from collections.abc import Mapping, Sequence
-from html import escape
-from typing import Final
+from dataclasses import dataclass
+from typing import Any, Final
 
-from tracekit.text import plain
+from tracekit.page.shell import About, render
 
-_STYLE: Final = """
-body{font:15px/1.45 system-ui,sans-serif;margin:2rem auto;max-width:70rem;padding:0 1rem;color:#1c2024;background:#fff}
-h1{font-size:1.5rem;margin:0 0 .3rem}h2{font-size:1.2rem;margin:1.8rem 0 .5rem}h3{font-size:1rem;margin:1.4rem 0 .4rem}
-.bug,.precision_policy{border-left:.4rem solid #c2321f}
-.drift,.identical,.signed_zero,.reporting_only{border-left:.4rem solid #2c7a4b}
-.undecided,.incomparable{border-left:.4rem solid #b7791f}.verdict{padding:.6rem 1rem;background:#f5f6f8}
-table{border-collapse:collapse;font-size:13px}td,th{padding:.15rem .5rem;text-align:left}
-th{font-weight:600}td.n{text-align:right;font-variant-numeric:tabular-nums}
-.map td{width:1.4rem;height:1.1rem;padding:0;border:1px solid #fff}.map th{font-weight:400;white-space:nowrap}
-.map td{print-color-adjust:exact;-webkit-print-color-adjust:exact}
-.map .unknown{border:1px dashed #8a929a}
-.map thead th{writing-mode:vertical-rl;height:7rem}.scroll{overflow-x:auto}
-code{font:13px ui-monospace,monospace;background:#f0f1f3;padding:.1rem .3rem}
-pre{overflow-x:auto;background:#f5f6f8;padding:1rem}
-@media(prefers-color-scheme:dark){
-body{color:#e6e8ea;background:#15181b}.verdict,pre,code{background:#23272b}
-.map td{border-color:#15181b}.map .unknown{border-color:#8a929a}}
-@media print{body{margin:0;max-width:none;color:#000;background:#fff}.scroll,pre{overflow:visible}
-pre{white-space:pre-wrap}.verdict,pre,code{background:#fff}.map td{border-color:#fff}
-h2,h3{break-after:avoid}tr{break-inside:avoid}}
-"""
 Place = tuple[str, int, str]
 """A module, a step and a phase: one field of a picture."""
 _PHASES: Final = {"init": 0, "forward": 1, "backward": 2, "reduce": 3, "step": 4, "save": 5}
+TONES: Final = {
+    "bug": "blames",
+    "precision_policy": "blames",
+    "undecided": "open",
+    "incomparable": "open",
+}
+"""How the head of a page looks, by verdict; the others are calm."""
 
 
-def page(title: str, parts: Sequence[str]) -> str:
-    """Return the page of these parts, which are HTML already; its own policy forbids scripts and requests."""
-    return (
-        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width,initial-scale=1">'
-        '<meta name="color-scheme" content="light dark">'
-        "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">"
-        f"<title>{text(title)}</title><style>{_STYLE}</style></head><body>{''.join(parts)}</body></html>\n"
+@dataclass(frozen=True)
+class Field:
+    """A field of a picture: its colour by name (None: unknown), how strong it is (0 to 1), and what is said of it."""
+
+    colour: str | None
+    depth: float
+    words: str
+
+
+@dataclass(frozen=True)
+class Picture:
+    """Modules downwards as they come, steps and phases to the right; None where nothing was recorded."""
+
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, tuple[Field | None, ...]], ...]
+
+
+def answer_page(
+    template: str,
+    *,
+    title: str,
+    verdict: str,
+    headline: str,
+    next_step: str | None,
+    facts: Sequence[tuple[str, str]],
+    document: tuple[str, str],
+    about: About | None,
+    **values: Any,
+) -> str:
+    """Return the page of a template of this folder without a script: the verdict in a sentence, and what it rests on.
+
+    Raises MissingExtraError where the extra `report` is not installed.
+    """
+    word, _, reason = headline.partition(": ")
+    return render(
+        __package__,
+        template,
+        {
+            "title": title,
+            "word": word,
+            "headline": reason or word,
+            "tone": TONES.get(verdict, "calm"),
+            "next": [next_step] if next_step else [],
+            "lines": list(facts),
+            "below": [],
+            **values,
+        },
+        document=document,
+        about=about,
     )
 
 
-def text(untrusted: object) -> str:
-    """Return a text of a file as HTML shows it, without control characters."""
-    return escape(plain(str(untrusted), "?"))
+def next_of(verdict: str, module: str, step: int, phase: str) -> str | None:
+    """Return what to do about a verdict that comes without a next step of its own; `module` is empty if unknown."""
+    tone = TONES.get(verdict, "calm")
+    if tone == "blames" and module:
+        when = f"step {step}, {phase}" if step >= 0 else phase
+        return f"look at {module} in {when}, where the difference begins"
+    return "nothing to mend" if tone == "calm" else None
 
 
-def facts(rows: Sequence[tuple[str, str]]) -> str:
-    """Return a table of names and texts."""
-    return "<table>" + "".join(f"<tr><th>{text(k)}</th><td>{text(v)}</td></tr>" for k, v in rows) + "</table>"
-
-
-def listed(title: str, rows: Sequence[str]) -> str:
-    """Return a list under a heading; nothing where it is empty."""
-    if not rows:
-        return ""
-    return f"<h2>{text(title)}</h2><ul>" + "".join(f"<li>{text(row)}</li>" for row in rows) + "</ul>"
-
-
-def picture(fields: Mapping[Place, str]) -> str:
-    """Return a table of fields, which are HTML: modules downwards as they come, steps and phases to the right."""
+def picture(fields: Mapping[Place, Field]) -> Picture:
+    """Return the picture of fields."""
     columns = sorted({(step, _PHASES.get(phase, 9), phase) for _, step, phase in fields})
     modules = dict.fromkeys(module for module, _, _ in fields)
-    head = "".join(f"<th>{f'{step} ' * (step >= 0)}{text(phase)}</th>" for step, _, phase in columns)
-    body = "".join(
-        f"<tr><th>{text(module)}</th>"
-        + "".join(fields.get((module, step, phase), "<td></td>") for step, _, phase in columns)
-        + "</tr>"
-        for module in modules
+    return Picture(
+        tuple(f"{f'{step} ' * (step >= 0)}{phase}" for step, _, phase in columns),
+        tuple(
+            (module, tuple(fields.get((module, step, phase)) for step, _, phase in columns))
+            for module in modules
+        ),
     )
-    return (
-        f'<div class="scroll"><table class="map"><thead><tr><th></th>{head}</tr></thead>'
-        f"<tbody>{body}</tbody></table></div>"
-    )
-
-
-def field(colour: str | None, depth: float, words: str) -> str:
-    """Return a field: a colour ("red,green,blue", None: unknown), how strong it is, and what is said of it."""
-    if colour is None:
-        return f'<td class="unknown" title="{text(words)}"></td>'
-    return f'<td style="background:rgba({colour},{depth:.2f})" title="{text(words)}"></td>'
 
 
 def strength(relative: float | None) -> float:

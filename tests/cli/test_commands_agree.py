@@ -86,7 +86,7 @@ def test_prices_agree(answered):
     shown(f"{told['step_ms']:.1f}", texts)
     shown(f"{fix['without_ms']:.1f}", texts)
     shown(f"{fix['slowdown']:.3f}", texts)
-    assert drawn["saved"][0]["lost"] == pytest.approx(fix["lost_ms"], abs=1e-3)
+    assert drawn["bars"]["saved"]["rows"][0]["value"] == pytest.approx(fix["lost_ms"], abs=1e-3)
     row = library.whatif(library.load(SLOW), ["rank=5"]).to_arrow().to_pylist()[0]
     assert row["lost_ms"] == pytest.approx(fix["lost_ms"], abs=1e-3)
 
@@ -100,10 +100,9 @@ def test_parts_agree(answered):
     table = library.breakdown(library.load(SLOW)).to_arrow().to_pylist()
     cells = {(c["rank"], c["step"]): c["compute_ns"] for c in told["cells"]}
     assert {(row["rank"], row["step"]): row["compute_ns"] for row in table} == cells
+    values = {part["name"]: part["values"] for part in drawn["parts"]}
     by_rank = {r["rank"]: r["compute_ns"] / r["steps"] / 1e6 for r in told["by_rank"]}
-    assert dict(zip(drawn["ranks"], drawn["parts"]["compute"], strict=True)) == pytest.approx(
-        by_rank, abs=0.01
-    )
+    assert dict(zip(drawn["ranks"], values["compute"], strict=True)) == pytest.approx(by_rank, abs=0.01)
 
 
 @pytest.mark.slow
@@ -115,7 +114,7 @@ def test_changes_agree(answered):
     shown(worst["what"], texts)
     for kind, text in texts.items():
         assert f"{worst['change_ns'] / 1e6:+.{3 if kind == 'page' else 2}f}" in text, kind
-    assert drawn["changes"]["parts"][0]["change"] == pytest.approx(worst["change_ns"] / 1e6, abs=1e-3)
+    assert drawn["bars"]["parts"]["rows"][0]["value"] == pytest.approx(worst["change_ns"] / 1e6, abs=1e-3)
     rows = library.diff(library.load(HEALTHY), library.load(SLOW)).to_arrow().to_pylist()
     changes = [p["change_ns"] for p in told["parts"]]
     assert [r["change_ns"] for r in rows if r["kind"] == "part"] == pytest.approx(changes, abs=1)
@@ -139,7 +138,7 @@ def test_hangs_agree(answered):
     shown(told["reason"], {k: v for k, v in texts.items() if k != "markdown"})
     shown(f"rank {culprit['rank']}", texts)
     shown(f"{culprit['collective']['op']} {culprit['collective']['seq']}", texts)
-    states = dict(zip(drawn["mesh"]["ranks"], drawn["mesh"]["states"], strict=True))
+    states = dict(zip(drawn["ranks"], drawn["states"], strict=True))
     assert states[culprit["rank"]] == "culprit"
     assert sorted(r for r, state in states.items() if state == "waits") == sorted(told["victims"])
     (row,) = library.hang(load_dumps([HUNG])).to_arrow().to_pylist()

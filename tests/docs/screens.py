@@ -14,12 +14,12 @@ from tempfile import TemporaryDirectory
 import tracekit
 from tests.docs.shown import printed, sessions
 from tests.house.source import ROOT
-from tests.report.test_html import CHROMIUM, QUIETLY
+from tests.report.browser import CHROMIUM, QUIETLY
 from tests.trend.jobs import windows
 from tracekit.report.html.trend import trend_html
 
 FOLDER = ROOT / "docs" / "screens"
-HEIGHTS = {"stuck": 720, "trend": 1060, "wrong": 1490}
+HEIGHTS = {"breakdown": 1080, "slow": 1060, "stuck": 730, "trend": 1000, "wrong": 1490}
 """Of pictures whose page fits less than a screen, needs less of it, or holds what matters below."""
 MOST_BYTES = 150_000
 

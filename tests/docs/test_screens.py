@@ -7,9 +7,9 @@ import pytest
 
 from tests.docs.screens import FOLDER, MOST_BYTES, PAGES, taken
 from tests.docs.shown import PAGES as TEXTS
-from tests.report.test_html import BROWSER
+from tests.report.browser import BROWSER
 
-pytest.importorskip("plotly", reason="the extra report is not installed")
+pytest.importorskip("jinja2", reason="the extra report is not installed")
 
 
 def shown():

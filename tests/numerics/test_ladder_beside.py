@@ -17,10 +17,11 @@ from numerics.precision.beside import PAIR, LadderBeside, climb_and_keep, ladder
 from numerics.precision.ladder import ladder
 from numerics.report.html import compare_html
 from tests.numerics.test_ladder import drift, one_percent_in_second, pairs, run
-from tests.numerics.test_ladder_page import finding, rung
-from tests.report.browser import WAIT_S, chromium
-from tests.report.test_html import BROWSER, EVIL
+from tests.numerics.test_ladder_page import finding, rung, shown
+from tests.report.browser import BROWSER, WAIT_S, chromium
+from tests.report.test_html import EVIL
 from tracekit.errors import InputError
+from tracekit.page.palette import GROUND
 
 
 @pytest.fixture
@@ -184,6 +185,6 @@ def test_browser_shows_ladder_below_comparison(tmp_path):
         assert page.ask("document.querySelectorAll('img, script').length") == 0
         assert page.ask("document.querySelectorAll('.map').length") == 5
         assert page.ask("document.querySelectorAll('.verdict').length") == 2
-        assert page.ask("getComputedStyle(document.body).backgroundColor") == "rgb(21, 24, 27)"
+        assert page.ask("getComputedStyle(document.body).backgroundColor") == shown(GROUND.dark)
         widest = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
         assert page.ask(widest) == 0

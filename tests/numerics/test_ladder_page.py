@@ -2,22 +2,28 @@
 
 import math
 import re
+import shlex
 import time
 from dataclasses import replace
-from html import unescape
+from html import escape, unescape
 
 import pytest
 from click.testing import CliRunner
 from tracekit_cli.numerics import numerics as program
 
+from numerics.comparison.compare import compare
+from numerics.findings import Divergence
 from numerics.precision.ladder import LadderFinding, Rung, ladder
+from numerics.report.html import compare_html
 from numerics.report.ladder_html import ladder_html
-from numerics.report.page import text as harmless
 from tests.numerics.test_ladder import one_percent_in_second, pairs
-from tests.report.browser import WAIT_S, chromium
-from tests.report.test_html import BROWSER, EVIL
+from tests.report.browser import BROWSER, WAIT_S, chromium
+from tests.report.test_html import EVIL, head_of
+from tracekit.page.palette import GROUND, PALETTE
+from tracekit.page.shell import About
+from tracekit.text import plain
 
-RED, AMBER, GREEN, BLUE = "194,50,31", "214,158,46", "44,122,75", "60,110,190"
+CULPRIT, ROUNDING, EQUAL, REPORTED = "--culprit", "--rounding", "--panel", "--reported"
 
 
 def rung(number=0, shape="slope", distances=(1e-2, 1e-7, 1e-16), kind="activation", module="m", step=0):
@@ -36,24 +42,37 @@ def pictures(page):
             (look, unescape(said))
             for look, said in re.findall(r'<td (style="\S+|class="unknown") title="(.*?)"', table)
         ]
-        for table in re.findall(r'<table class="map">(.*?)</table>', page)
+        for table in re.findall(r'<table class="map">(.*?)</table>', page, re.DOTALL)
     ]
 
 
 def depths(page):
     """How strong the first field of each rung's picture is."""
-    return [float(fields[0][0].split(",")[-1].rstrip(')"')) for fields in pictures(page)[1:]]
+    return [float(re.search(r"opacity:([\d.]+)", fields[0][0])[1]) for fields in pictures(page)[1:]]
 
 
-def test_a_bug_is_red_where_it_is(tmp_path):
+def test_a_bug_has_the_colour_of_culprits(tmp_path):
     found = ladder(pairs(tmp_path, one_percent_in_second))
     page = ladder_html(found)
     whole, *rungs = pictures(page)
-    assert [RED in look for look, _ in whole] == [False, True, False]
-    assert [AMBER in look for look, _ in whole] == [True, False, True]
+    assert [CULPRIT in look for look, _ in whole] == [False, True, False]
+    assert [ROUNDING in look for look, _ in whole] == [True, False, True]
     assert re.findall(r"<tr><th>(\w+\.weight\.grad)</th>", page)[:3] == [r.module for r in found.rungs]
     assert len(rungs) == 3
     assert found.reason in unescape(page)
+
+
+def test_pages_say_what_to_do_next(tmp_path):
+    ladders = pairs(tmp_path, one_percent_in_second)
+    headline, next_steps = head_of(ladder_html(ladder(ladders)))
+    assert headline.startswith("1 tensor stays apart")
+    assert next_steps == ["look at second.weight.grad in step 0, reduce, where the difference begins"]
+    same = compare(ladders[0][0], ladders[0][0])
+    assert head_of(compare_html(same))[1] == [same.next or "nothing to mend"]
+    place = Divergence(-1, "init", None, "layers.1", "layers.1.weight", None, None, (0,))
+    bug = replace(same, verdict="bug", next=None, first_divergence=place)
+    assert head_of(compare_html(bug))[1] == ["look at layers.1 in init, where the difference begins"]
+    assert head_of(compare_html(replace(bug, first_divergence=None)))[1] == []
 
 
 def test_rounding_fades_and_a_bug_does_not():
@@ -65,13 +84,13 @@ def test_rounding_fades_and_a_bug_does_not():
 
 def test_one_that_stays_outweighs_many_that_fall():
     (field,) = pictures(ladder_html(finding(*map(rung, range(9)), rung(9, "plateau"))))[0]
-    assert RED in field[0]
+    assert CULPRIT in field[0]
     assert field[1] == "1 stay apart, 9 fall with the format"
 
 
 def test_a_reported_value_is_no_bug_in_the_picture():
     (field,) = pictures(ladder_html(finding(rung(shape="plateau", kind="metric"))))[0]
-    assert BLUE in field[0]
+    assert REPORTED in field[0]
 
 
 @pytest.mark.parametrize("others", [(), (0.0,), (1e-3,)])
@@ -81,13 +100,13 @@ def test_what_cannot_be_compared_is_never_green(others):
     fields = [field for picture in pictures(ladder_html(finding(*rungs))) for field in picture]
     assert len(fields) == 4
     assert all("1 not comparable" in said for _, said in fields)
-    assert not any(GREEN in look for look, _ in fields)
+    assert not any(EQUAL in look for look, _ in fields)
 
 
 def test_rungs_are_counted_each_for_itself():
     page = ladder_html(finding(rung(0, distances=(0.5, 0.0, 0.0)), rung(1, "unknown", (0.0, math.nan, 1e-9))))
     rows = re.findall(r"<tr><th>(bf16|fp32|fp64)</th>(.*?)</tr>", page)
-    counts = {policy: re.findall(r"<td class=n>(.*?)</td>", row) for policy, row in rows}
+    counts = {policy: re.findall(r'<td(?: class="n")?>(.*?)</td>', row) for policy, row in rows}
     assert counts == {
         "bf16": ["1", "1", "0", "5.0e-01", "t0"],
         "fp32": ["1", "0", "1", "-", "-"],
@@ -109,7 +128,7 @@ def test_names_of_captures_stay_inert():
     assert "<img" not in page
     assert "<script" not in page
     assert "\u2028" not in page
-    assert page.count(harmless(EVIL)) > 6
+    assert page.count(escape(plain(EVIL))) > 6
 
 
 @pytest.mark.slow
@@ -118,7 +137,14 @@ def test_the_command_writes_the_page(tmp_path):
     arguments = ["ladder", *flags, "--html", str(tmp_path / "ladder.html")]
     assert CliRunner().invoke(program, arguments, standalone_mode=False).return_value == 1
     made = [(tmp_path / f"a_{p}", tmp_path / f"b_{p}") for p in ("bf16", "fp32", "fp64")]
-    assert (tmp_path / "ladder.html").read_text(encoding="utf-8") == ladder_html(ladder(made))
+    page = (tmp_path / "ladder.html").read_text(encoding="utf-8")
+    about = About(shlex.join(["numerics", *arguments[:-2]]), tuple(str(run) for pair in made for run in pair))
+    assert page == ladder_html(ladder(made), about)
+
+
+def shown(colour):
+    """A colour as a browser tells it."""
+    return f"rgb({', '.join(str(int(colour[i : i + 2], 16)) for i in (1, 3, 5))})"
 
 
 @BROWSER
@@ -138,8 +164,8 @@ def test_browser_opens_it_without_request(tmp_path):
         assert page.ask("document.querySelectorAll('img, script').length") == 0
         assert page.ask("document.querySelectorAll('.map').length") == 4
         assert page.ask("document.querySelector('.map td').getBoundingClientRect().width") > 10
-        assert RED in page.ask("getComputedStyle(document.querySelector('.map td')).backgroundColor").replace(
-            " ", ""
+        assert page.ask("getComputedStyle(document.querySelector('.map td')).backgroundColor") == shown(
+            PALETTE["culprit"].light
         )
         grounds = []
         for scheme, media in (("light", "screen"), ("dark", "screen"), ("dark", "print")):
@@ -149,5 +175,5 @@ def test_browser_opens_it_without_request(tmp_path):
                 features=[{"name": "prefers-color-scheme", "value": scheme}],
             )
             grounds.append(page.ask(ground))
-        assert grounds[0] == grounds[2] == "rgb(255, 255, 255)"
-        assert grounds[1] == "rgb(21, 24, 27)"
+        assert grounds[0] == grounds[2] == shown(GROUND.light)
+        assert grounds[1] == shown(GROUND.dark)

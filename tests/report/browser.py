@@ -3,12 +3,24 @@
 import json
 import os
 import select
+import shutil
 import subprocess
 import sys
 import time
 from contextlib import contextmanager
 
-from tests.report.test_html import CHROMIUM, QUIETLY
+import pytest
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+QUIETLY = (
+    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
+    *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
+)
+
+
+BROWSER = pytest.mark.skipif(
+    CHROMIUM is None, reason="no Chromium is installed (Debian: apt install chromium)"
+)
 
 WAIT_S = 60
 AS_THREE_AND_FOUR = (

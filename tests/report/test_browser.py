@@ -1,17 +1,23 @@
 """The pages in a real browser: nothing is asked for, nothing complains, and what can be used works, soon."""
 
+import re
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from tests.report.browser import chromium
-from tests.report.test_html import BROWSER, EVIL, found  # noqa: F401 - the fixture
-from tracekit.findings.picture import SlowRankPicture
+from tests.report.browser import BROWSER, chromium
+from tests.report.test_html import EVIL, found  # noqa: F401 - the fixture
+from tracekit.findings.hang import HangFinding
+from tracekit.findings.picture import HangPicture, SlowRankPicture
+from tracekit.findings.shared import RankCoverage
+from tracekit.page.palette import PALETTE
+from tracekit.report.html.hang import hang_html
 from tracekit.report.html.slowrank import slowrank_html
 
 pytestmark = BROWSER
-MOST_BYTES = 10_000_000
+HUNG = HangFinding(RankCoverage(9, 9), None, "hang", "it hangs", (), None, ())
+MOST_BYTES = 4_000_000
 SOON_S = 3.0
 
 
@@ -24,20 +30,52 @@ def page(tmp_path):
         assert len([url for url in opened.requests if url.startswith("file")]) == 1
 
 
+@pytest.fixture
+def shown(found, page, tmp_path):  # noqa: F811
+    """The page of a slow rank 5 of tp=2, dp=4 without rank 6, opened."""
+    (tmp_path / "page.html").write_text(slowrank_html(*found))
+    page.open(tmp_path / "page.html")
+    return page
+
+
 def largest():
     """The picture of a job of 16 384 ranks and 30 steps."""
     ranks = 16_384
     noise = np.random.default_rng(7).normal(0.0, 30.0, (ranks, 30))
+    parts = {f"waits on {axis}": abs(noise[:, i]) for i, axis in enumerate(("tp", "pp", "dp", "pp_dp"))}
+    for spent in parts.values():
+        spent[100:200] = np.nan
     return SlowRankPicture(
         tuple(range(ranks)), tuple(f"node{r // 8:04}.cluster" for r in range(ranks)),
-        {"dp": tuple(r // 128 for r in range(ranks)), "pp": tuple(r // 8 % 16 for r in range(ranks)),
-         "tp": tuple(r % 8 for r in range(ranks))},
-        tuple(range(30)), noise, abs(noise), {f"waits on {i}": abs(noise[:, i]) for i in range(8)}, (), None, (),
+        {"tp": tuple(r % 8 for r in range(ranks)), "pp": tuple(r // 8 % 16 for r in range(ranks)),
+         "dp": tuple(r // 128 for r in range(ranks))},
+        tuple(range(30)), noise, abs(noise), parts, (), None, (),
     )  # fmt: skip
 
 
-def rows(page):
-    return page.ask("document.getElementById('map').data[0].y.length")
+def spots(page, chart):
+    """What the arrow keys reach in a chart, going right and down from its first spot: the words of each."""
+    page.ask(f"document.querySelector('#{chart} > *').focus()")
+    words = [press(page, chart, "ArrowLeft")]
+    for key in ("ArrowRight", "ArrowDown"):
+        while (told := press(page, chart, key)) != words[-1]:
+            words.append(told)
+    return words
+
+
+def press(page, chart, key):
+    """Press a key in a chart, and read what it says."""
+    page.ask(
+        f"document.querySelector('#{chart} > *').dispatchEvent(new KeyboardEvent('keydown', {{key: '{key}'}}))"
+    )
+    return page.ask("document.getElementById('tip').textContent")
+
+
+def fold(page, axis):
+    """Press the button of an axis of the map."""
+    page.ask(
+        f"[...document.querySelectorAll('#axes button')].find(b => b.textContent.startsWith('{axis}')).click()"
+    )
 
 
 @pytest.mark.slow
@@ -48,40 +86,131 @@ def test_largest_page_is_interactive_soon(found, page, tmp_path):  # noqa: F811
     (tmp_path / "page.html").write_text(text)
     taken = {"opened": page.open(tmp_path / "page.html")}
     sizes = {"host": 2048, "dp × pp": 2048, "pp × tp": 128, "dp": 128, "rank": 16_384}
-    for fold, count in sizes.items():
-        taken[fold] = page.choose("fold", fold)
-        assert rows(page) == count
-    taken["what"] = page.choose("what", page.ask("document.getElementById('what').options[1].value"))
+    for name, count in sizes.items():
+        taken[name] = page.choose("fold", name)
+        assert page.ask("document.getElementById('shown').textContent") == f"{count} rows, 16384 ranks"
+    taken["what"] = page.choose("what", "1")
+    fold(page, "tp")
+    page.painted()
+    assert press(page, "mesh", "ArrowDown").startswith("8 ranks, strongest: rank ")
     assert max(taken.values()) < SOON_S, taken
 
 
+def test_map_folds_by_axis_and_keys(shown):
+    ranks = [words.split(" (")[0] for words in spots(shown, "mesh")]
+    assert ranks == ["rank 0", "rank 1", "rank 3", "rank 5", "rank 7"]
+    assert "no trace" in press(shown, "mesh", "ArrowLeft")
+    fold(shown, "tp")
+    folded = spots(shown, "mesh")
+    assert len(folded) == 4
+    assert all(words.startswith("2 ranks, strongest: rank") for words in folded)
+    assert "rank 5 (dp 2, tp 1)" in folded[2]
+    fold(shown, "dp")
+    assert "8 ranks, strongest: rank 5" in spots(shown, "mesh")[0]
+    fold(shown, "dp")
+    fold(shown, "tp")
+    assert len(spots(shown, "mesh")) == 5
+
+
+def test_chosen_rank_shows_its_time_line(shown):
+    first = "document.querySelector('#timeline text[text-anchor=end]').textContent"
+    assert shown.ask(first) == "rank 5 ◀"
+    for key in ("ArrowUp", "ArrowDown", "Enter"):
+        press(shown, "mesh", key)
+    assert shown.ask("document.getElementById('chosen').textContent").startswith("rank 2 (dp 1, tp 0)")
+    assert shown.ask(first) == "rank 2"
+    for key in ("ArrowDown", "ArrowDown", "Enter"):
+        press(shown, "mesh", key)
+    assert "no time line of rank 6" in shown.ask("document.getElementById('beside').textContent")
+    assert shown.ask(first) == "rank 5 ◀"
+
+
+def test_missing_rank_is_a_gap(shown):
+    assert shown.ask("document.querySelector('#parts .missing').getAttribute('d').match(/M/g).length") == 1
+    assert "rank 6: not recorded" in spots(shown, "parts")
+
+
 @pytest.mark.slow
-def test_folded_row_opens_and_closes(found, page, tmp_path):  # noqa: F811
-    (tmp_path / "page.html").write_text(slowrank_html(*found))
+def test_gaps_of_many_ranks_are_not_drawn_across(found, page, tmp_path):  # noqa: F811
+    (tmp_path / "page.html").write_text(slowrank_html(found[0], largest()))
     page.open(tmp_path / "page.html")
-    assert rows(page) == 8
-    page.choose("fold", "dp")
-    assert rows(page) == 4
-    page.ask("document.getElementById('map').scrollIntoView({block: 'center'})")
-    page.painted()
-    x, y = page.ask(
-        "(b => [b.x + b.width / 2, b.y + b.height / 8])"
-        "(document.querySelector('#map .nsewdrag').getBoundingClientRect())"
+    page.choose("fold", "rank")
+    gap, bars = page.ask(
+        "['.missing', '[data-kind]'].map(s => [...document.querySelector('#parts ' + s).getAttribute('d')"
+        ".matchAll(/M([0-9.]+) [0-9.]+h([0-9.]+)/g)].map(m => [+m[1], +m[1] + +m[2]]))"
     )
-    page.click(x, y)
-    assert page.ask("document.getElementById('shown').textContent") == "2 rows, 2 ranks"
-    page.ask("document.getElementById('back').click()")
-    page.painted()
-    assert page.ask("document.getElementById('shown').textContent") == "8 rows, 8 ranks"
+    assert gap
+    assert not any(a < end - 0.05 and begin < b - 0.05 for begin, end in bars for a, b in gap)
 
 
 @pytest.mark.slow
-def test_legend_hides_what_it_names(found, page, tmp_path):  # noqa: F811
-    (tmp_path / "page.html").write_text(slowrank_html(*found))
+@pytest.mark.parametrize(
+    "sizes",
+    [{}, {"dp": 1}, {"dp": 600}, {"dp": 16_384}, {"dp": 3, "pp": 5, "cp": 2, "tp": 7}, {"dp": 1000, "tp": 2}],
+)
+def test_map_of_any_mesh_is_drawn(page, tmp_path, sizes):
+    """Every rank has one cell, and the map fits a screen."""
+    world = int(np.prod(list(sizes.values()))) if sizes else 9
+    at = np.unravel_index(np.arange(world), list(sizes.values())) if sizes else ()
+    places = {axis: tuple(map(int, index)) for axis, index in zip(sizes, at, strict=True)}
+    states = tuple("culprit" if r == 4 else "no dump" if r == 5 else "waits" for r in range(world))
+    finding = replace(HUNG, culprits=(), verdict="inconclusive")
+    (tmp_path / "page.html").write_text(
+        hang_html(finding, HangPicture(tuple(range(world)), (None,) * world, places, states))
+    )
     page.open(tmp_path / "page.html")
-    page.ask("document.querySelector('.legend button').click()")
-    page.painted()
-    assert page.ask("document.getElementById('parts').data.map(t => t.visible ?? true)")[:2] == [False, True]
+    assert page.ask("document.getElementById('mesh').offsetHeight") < 1000
+    assert press(page, "mesh", "ArrowDown").startswith("rank 0")
+    cells = page.ask(
+        "(m => m.rows.map((_, r) => m.columns.map((_, c) => m.at(r, c))).flat(2).sort((a, b) => a - b))(layout())"
+    )
+    assert cells == list(range(world))
+
+
+@pytest.mark.slow
+def test_folded_row_opens_and_closes(shown):
+    shown.choose("fold", "dp")
+    press(shown, "steps", "ArrowDown")
+    press(shown, "steps", "Enter")
+    assert shown.ask("document.getElementById('shown').textContent") == "2 rows, 2 ranks"
+    shown.ask("document.getElementById('back').click()")
+    shown.painted()
+    assert shown.ask("document.getElementById('shown').textContent") == "8 rows, 8 ranks"
+
+
+@pytest.mark.slow
+def test_mouse_reaches_what_keys_reach(shown):
+    shown.ask("document.getElementById('mesh').scrollIntoView({block: 'center'})")
+    x, y, w, h = shown.ask(
+        "(b => [b.x, b.y, b.width, b.height])(document.querySelector('#mesh canvas').getBoundingClientRect())"
+    )
+    shown.click(x + 0.9 * w, y + 0.1 * h)
+    assert shown.ask("document.getElementById('chosen').textContent").startswith("rank 1 ")
+
+
+@pytest.mark.slow
+def test_legend_hides_what_it_names(shown):
+    kinds = "[...document.querySelectorAll('#parts [data-kind]')].map(p => p.dataset.kind)"
+    before = shown.ask(kinds)
+    button = "document.getElementById('parts').previousElementSibling.querySelector('button')"
+    shown.ask(button + ".click()")
+    assert shown.ask(kinds) == before[1:]
+    assert shown.ask(button + ".getAttribute('aria-pressed')") == "false"
+    shown.ask(button + ".click()")
+    assert shown.ask(kinds) == before
+
+
+@pytest.mark.slow
+def test_time_line_zooms_and_returns(shown):
+    axis = (
+        "[...document.querySelectorAll('#timeline text[text-anchor=middle]')].map(t => t.textContent).join()"
+    )
+    whole = shown.ask(axis)
+    for name in ("closer", "later", "earlier"):
+        shown.ask(f"document.getElementById('{name}').click()")
+    assert shown.ask(axis) != whole
+    shown.ask("document.getElementById('whole').click()")
+    assert shown.ask(axis) == whole
 
 
 def test_names_are_obeyed_by_no_browser(found, page, tmp_path):  # noqa: F811
@@ -89,9 +218,26 @@ def test_names_are_obeyed_by_no_browser(found, page, tmp_path):  # noqa: F811
     evil = replace(finding, reason=EVIL, suspects=(replace(finding.suspects[0], host=EVIL),))
     (tmp_path / "page.html").write_text(slowrank_html(evil, replace(picture, hosts=(EVIL,) * 8)))
     page.open(tmp_path / "page.html")
-    for fold in page.ask("[...document.getElementById('fold').options].map(o => o.value)"):
-        page.choose("fold", fold)
+    for name in page.ask("[...document.getElementById('fold').options].map(o => o.value)"):
+        page.choose("fold", name)
+        spots(page, "steps")
     assert page.ask("document.querySelectorAll('img').length") == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("width", [400, 1400, 2560])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_no_page_is_wider_than_its_window(found, page, tmp_path, width, scheme):  # noqa: F811
+    (tmp_path / "page.html").write_text(slowrank_html(*found))
+    page.call(
+        "Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=False
+    )
+    page.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
+    page.open(tmp_path / "page.html")
+    assert page.ask("document.documentElement.scrollWidth - document.documentElement.clientWidth") == 0
+    culprit = getattr(PALETTE["culprit"], scheme)
+    edge = page.ask("getComputedStyle(document.querySelector('.verdict')).borderLeftColor")
+    assert [int(n) for n in re.findall(r"\d+", edge)] == [int(culprit[i : i + 2], 16) for i in (1, 3, 5)]
 
 
 @pytest.mark.slow
@@ -99,7 +245,7 @@ def test_printing_is_light_and_open(found, page, tmp_path):  # noqa: F811
     (tmp_path / "page.html").write_text(slowrank_html(*found))
     page.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": "dark"}])
     page.open(tmp_path / "page.html")
-    ink = "document.getElementById('map').layout.font.color"
+    ink = "getComputedStyle(document.documentElement).getPropertyValue('--ink')"
     dark = page.ask(ink)
     page.ask("dispatchEvent(new Event('beforeprint'))")
     assert page.ask(ink) != dark

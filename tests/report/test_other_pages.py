@@ -6,7 +6,8 @@ import pytest
 
 import tracekit
 from tests.house.source import ROOT
-from tests.report.test_html import BROWSER, EVIL, charts, data_of, drawn
+from tests.report.browser import BROWSER
+from tests.report.test_html import EVIL, charts, data_of, drawn, head_of, words_of
 from tests.slowrank.jobs import grid, job
 from tests.trend.jobs import windows
 from tracekit.analysis.breakdown.analyse import analyse as breakdown
@@ -14,9 +15,11 @@ from tracekit.analysis.hang.analyse import analyse, illustrated
 from tracekit.analysis.questions.answer import answer
 from tracekit.dumps.load import load_dumps
 from tracekit.findings.picture import HangPicture
+from tracekit.report.hang import hang_text
 from tracekit.report.html.breakdown import breakdown_html
 from tracekit.report.html.diff import diff_html
-from tracekit.report.html.hang import hang_html
+from tracekit.report.html.hang import frames_of, hang_html
+from tracekit.report.html.mesh import mesh_html
 from tracekit.report.html.trend import trend_html
 from tracekit.report.html.whatif import whatif_html
 
@@ -56,6 +59,7 @@ def pages(hung, run, changed, course):
         priced, notes=(EVIL,), answers=(replace(priced.answers[0], question=EVIL), *priced.answers[1:])
     )
     parts = replace(parts, notes=(EVIL,), by_rank=tuple(replace(r, host=EVIL) for r in parts.by_rank))
+    groups = tracekit.places(run)
     kernels = (replace(changed.kernels[0], what=EVIL),)
     hosts = tuple(replace(r, host=EVIL) for r in course.by_rank)
     evil = replace(finding, reason=EVIL, culprits=(culprit,), notes=(EVIL,))
@@ -65,16 +69,57 @@ def pages(hung, run, changed, course):
         "breakdown": breakdown_html(parts),
         "trend": trend_html(replace(course, reason=EVIL, notes=(EVIL,), by_rank=hosts)),
         "diff": diff_html(replace(changed, kernels=kernels, notes=(EVIL,))),
+        "mesh": mesh_html(replace(groups, groups=(replace(groups.groups[0], descs=(EVIL,)),), notes=(EVIL,))),
     }
 
 
-def test_hang_shows_where_everybody_stands(hung):
-    field = data_of(hang_html(*hung))["mesh"]
+def test_hang_shows_the_state_of_every_rank(hung):
+    field = data_of(hang_html(*hung))
     assert [r for r, state in zip(field["ranks"], field["states"], strict=True) if state == "culprit"] == [6]
     assert field["states"].count("waits") == 15
     assert list(field["places"]) == ["dp", "pp", "cp", "tp"]
     assert [index[6] for index in field["places"].values()] == [0, 1, 1, 0]
     assert field["done"][6] == "all_gather 14 of group 35"
+
+
+def test_hang_says_what_to_do_next(hung):
+    headline, next_steps = head_of(hang_html(*hung))
+    assert headline == hung[0].reason
+    assert [f"next: {step}" for step in next_steps] == hang_text(hung[0]).splitlines()[-1:]
+
+
+@pytest.mark.parametrize(
+    ("frame", "of_torch"),
+    [
+        ("torch/nn/modules/module.py:1 f", True),
+        ("/usr/lib/python3.11/site-packages/torch/nn/modules/module.py:1 f", True),
+        ("/usr/lib/python3/dist-packages/torch/cuda/streams.py:1 f", True),
+        ("/opt/pytorch/torch/autograd/function.py:1 f", True),
+        (r"C:\py\Lib\site-packages\torch\_ops.py:1 f", True),
+        ("/home/me/torch/train.py:1 f", False),
+        ("torchtitan/train.py:1 f", False),
+        ("/usr/lib/python3.11/site-packages/torchtitan/train.py:1 f", False),
+        ("train.py:1 torch/step", False),
+        ("", False),
+    ],
+)
+def test_frames_of_torch_are_told_apart(frame, of_torch):
+    assert frames_of([frame]) == [(of_torch, [frame])]
+
+
+def test_frames_of_torch_are_folded(hung):
+    stack = hung[0].culprits[0].stack
+    runs = frames_of(stack)
+    assert [frame for _, run in runs for frame in run] == list(stack)
+    assert [(of_torch, len(run)) for of_torch, run in runs[:4]] == [
+        (True, 3),
+        (False, 1),
+        (True, 11),
+        (False, 1),
+    ]
+    text = hang_html(*hung)
+    assert "<summary>11 frames of torch</summary>" in text
+    assert "<div>reftrain/parallel/data.py:52 __call__</div>" in text
 
 
 def test_hang_lists_stacks_and_frontiers(hung):
@@ -94,38 +139,116 @@ def test_missing_dumps_are_no_health():
 
 def test_parts_of_the_page_sum_to_the_step(run):
     finding = breakdown(run)
-    parts = data_of(breakdown_html(finding))["parts"]
-    steps = [r.parts.step_ns / r.steps / 1e6 for r in sorted(finding.by_rank, key=lambda r: r.rank)]
-    assert [sum(row) for row in zip(*parts.values(), strict=True)] == pytest.approx(steps, abs=0.02)
+    data = data_of(breakdown_html(finding))
+    steps = {r.rank: r.parts.step_ns / r.steps / 1e6 for r in finding.by_rank}
+    sums = {
+        rank: sum(part["values"][i] for part in data["parts"])
+        for i, rank in enumerate(data["ranks"])
+        if rank != 6
+    }
+    assert sums == pytest.approx(steps, abs=0.02)
+
+
+def test_breakdown_leaves_a_gap_where_ranks_are_missing(run):
+    data = data_of(breakdown_html(breakdown(run)))
+    assert data["ranks"] == list(range(8))
+    assert all(part["values"][6] is None for part in data["parts"])
+    assert all(what["means"][6] is None for what in data["what"])
+
+
+def test_breakdown_names_its_largest_parts(run):
+    finding = breakdown(run)
+    first = max(finding.shares, key=lambda s: s.mean_ns)
+    headline, next_steps = head_of(breakdown_html(finding))
+    assert f"ms a step: {first.share:.1%} {first.part}, " in headline
+    assert "tracekit slowrank" in next_steps[0]
+
+
+def test_breakdown_marks_waiting_as_victims(run):
+    assert [what["colour"] for what in data_of(breakdown_html(breakdown(run)))["what"]] == [
+        "victim",
+        "compute",
+    ]
 
 
 def test_whatif_draws_what_it_prices(run):
     finding = answer(run, ["rank=5", "axis=tp"])
-    saved = data_of(whatif_html(finding))["saved"]
-    assert [row["question"] for row in saved] == ["rank=5", "axis=tp", finding.together.question]
-    assert saved[0]["lost"] == pytest.approx(finding.answers[0].lost_ms, abs=1e-3)
+    saved = data_of(whatif_html(finding))["bars"]["saved"]
+    assert [row["what"] for row in saved["rows"]] == ["rank=5", "axis=tp", finding.together.question]
+    assert saved["rows"][0]["value"] == pytest.approx(finding.answers[0].lost_ms, abs=1e-3)
+    assert saved["scale"]["high"] >= saved["scale"]["pale"] == pytest.approx(0.02 * finding.step_ms)
+
+
+def test_whatif_begins_with_the_best_fix(run):
+    finding = answer(run, ["rank=5", "axis=tp"])
+    best = finding.answers[0]
+    headline, next_steps = head_of(whatif_html(finding))
+    assert headline.startswith(f"{best.lost_ms:.1f} ms of {finding.step_ms:.1f} ms a step (")
+    assert best.meaning in headline
+    assert next_steps
+    unproven = replace(finding, answers=tuple(replace(a, proven=False) for a in finding.answers))
+    assert head_of(whatif_html(unproven))[0].startswith("no question saves more than the model's error")
 
 
 def test_changes_are_drawn_as_they_are_told(changed):
     page = diff_html(changed)
-    drawn_rows = data_of(page)["changes"]
+    charts_of = data_of(page)["bars"]
     assert changed.verdict == "faster"
-    assert drawn_rows["ranks"][0]["what"] == "rank 5"
+    assert charts_of["ranks"]["rows"][0]["what"] == "rank 5"
     for kind, rows in (("parts", changed.parts), ("ranks", changed.ranks), ("kernels", changed.kernels)):
-        told = [(c.what, round(c.change_ns / 1e6, 3), c.proven) for c in rows]
-        assert [(r["what"], r["change"], r["proven"]) for r in drawn_rows[kind]] == told
-        assert all(f"{change:+.3f}" in page for _, change, _ in told)
+        drawn_rows = charts_of[kind]["rows"]
+        assert [(r["what"], r["value"]) for r in drawn_rows] == [
+            (c.what, round(c.change_ns / 1e6, 3)) for c in rows
+        ]
+        assert [len(r["fill"]) == 1 for r in drawn_rows] == [c.proven for c in rows]
+        assert all(f"{c.change_ns / 1e6:+.3f}" in page for c in rows)
+
+
+def test_large_change_of_one_rank_stands_out(changed):
+    step = changed.step.before_ns
+    rank = replace(
+        changed.ranks[0], what="rank 5", before_ns=step / 2, after_ns=step * 0.7, proven=False, p=0.1
+    )
+    others = tuple(replace(rank, what=f"rank {i}", after_ns=step / 2 + i * 1e-4 * step) for i in range(4))
+    page = diff_html(replace(changed, ranks=(rank, *others)))
+    first, *rest = data_of(page)["bars"]["ranks"]["rows"]
+    assert (first["fill"], first["faint"]) == (["culprit", "page"], False)
+    assert all(row["faint"] for row in rest)
+    assert (
+        f"rank 5 changed most, own time {rank.change_ns / 1e6:+.1f} ms a step (not proven)"
+        in head_of(page)[0]
+    )
+    twice = diff_html(replace(changed, ranks=(rank, replace(rank, what="rank 6"))))
+    assert "changed most" not in head_of(twice)[0]
+
+
+def test_equal_runs_are_faint(run):
+    page = diff_html(tracekit.diff(run, run))
+    assert all(row["faint"] for chart in data_of(page)["bars"].values() for row in chart["rows"])
+    assert all(
+        chart["scale"]["high"] >= chart["scale"]["pale"] > 0 for chart in data_of(page)["bars"].values()
+    )
+
+
+def test_mesh_shows_every_rank_and_group(run):
+    finding = tracekit.places(run)
+    page = mesh_html(finding)
+    data = data_of(page)
+    assert data["states"] == ["read"] * 6 + ["no trace", "read"]
+    assert data["places"] == {"dp": [0, 0, 1, 1, 2, 2, 3, 3], "tp": [0, 1] * 4}
+    assert head_of(page)[0].startswith("tp=2, cp=1, pp=1, dp=4 ")
+    assert "4 groups of 2" in words_of(page)
 
 
 def test_page_of_many_changes_is_bounded(changed):
     many = tuple(replace(changed.ranks[0], what=f"rank {i}") for i in range(16_384))
     page = diff_html(replace(changed, ranks=many))
     assert len(page.encode()) < 10_000_000
-    assert len(data_of(page)["changes"]["ranks"]) == 24
+    assert len(data_of(page)["bars"]["ranks"]["rows"]) == 24
     assert "15884 smaller changes are left out" in page
 
 
-@pytest.mark.parametrize("name", ["hang", "whatif", "breakdown", "diff", "trend"])
+@pytest.mark.parametrize("name", ["hang", "whatif", "breakdown", "diff", "trend", "mesh"])
 def test_names_stay_inert_on_every_page(name, pages):
     told = pages[name].split("<script>")[0]
     assert "<img" not in told
@@ -151,13 +274,15 @@ def test_course_is_drawn_as_it_is_told(course):
     begin, end = drawn_of["drift"]
     assert end - begin == pytest.approx(course.step.drift_ns / 1e6, abs=2e-3)
     assert [r["rank"] for r in drawn_of["ranks"] if r["slower"]] == [r.rank for r in course.slower] == [2]
-    assert all(len(y) == len(course.points) for y in (*drawn_of["parts"].values(), drawn_of["hours"]))
+    assert all(
+        len(y) == len(course.points) for y in (*(part["ms"] for part in drawn_of["parts"]), drawn_of["times"])
+    )
 
 
 @pytest.mark.slow
 @BROWSER
 @pytest.mark.parametrize(
-    ("name", "count"), [("hang", 1), ("whatif", 1), ("breakdown", 2), ("diff", 3), ("trend", 3)]
+    ("name", "count"), [("hang", 1), ("whatif", 1), ("breakdown", 4), ("diff", 3), ("trend", 3), ("mesh", 1)]
 )
 def test_browser_draws_the_other_pages(name, count, pages, tmp_path):
     assert len(charts(drawn(pages[name], tmp_path))) == count

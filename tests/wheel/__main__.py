@@ -24,7 +24,7 @@ from tests.wheel.extras import MODULES, ends, helps
 EXTRAS = ("hta", "report", "perfetto", "ray")
 PYTHONS = ("3.11", "3.13")
 SETS = ("latest", "pandas2", "lowest")
-SHOWN = ("numpy", "pandas", "pyarrow", "scipy", "traceinsight", "plotly", "perfetto", "ray")
+SHOWN = ("numpy", "pandas", "pyarrow", "scipy", "traceinsight", "perfetto", "ray")
 
 
 def lowest(extras=EXTRAS):

@@ -16,7 +16,7 @@ import sys
 MODULES = {
     "train": ("torch",),
     "fast": ("numba", "llvmlite"),
-    "report": ("jinja2", "plotly"),
+    "report": ("jinja2",),
     "ray": ("ray",),
     "prometheus": ("prometheus_client",),
     "perfetto": ("perfetto",),
@@ -77,6 +77,7 @@ def uses(sample, capture, folder):
         ("train", ["reftrain", "demo", "--out", str(folder / "demo")]),
         ("train", ["reftrain", "calibrate"]),
         ("report", ["tracekit", *traces, "--html", str(folder / "page.html")]),
+        ("report", ["numerics", "compare", *runs, "--html", str(folder / "compare.html")]),
         ("prometheus", ["tracekit", *traces, "--prometheus", str(folder / "metrics.prom")]),
         ("perfetto", ["tracekit", *traces, "--perfetto", str(folder / "trace.pftrace")]),
         ("perfetto", ["tracekit", "open", str(sample), "--no-browser", "--quiet"]),

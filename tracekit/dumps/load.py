@@ -46,6 +46,10 @@ class DumpSet:
     world: tuple[int, ...]  # ranks of the job, sorted: the greatest group, and every rank read
     job: int | None = None  # its number, where the input held several jobs
 
+    def last_ns(self) -> int:
+        """Return when the last call of any rank was issued, ns since 1970; 0 where no dump holds a time."""
+        return max((dump.last_created for dump in self.dumps.values()), default=0)
+
 
 def load_dumps(
     inputs: Inputs,

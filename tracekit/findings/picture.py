@@ -20,13 +20,17 @@ class TimelineRow:
 
 @dataclass(frozen=True)
 class Timeline:
-    """One step of a suspect beside its peers; the first rank is the one that the others are compared with."""
+    """One step of a suspect beside its peers; the first rank is the one that the others are compared with.
+
+    rows: those of `ranks`, and of the ranks `held` besides, whose clocks are linked with that of the first.
+    """
 
     step: int
     ranks: tuple[int, ...]
     rows: tuple[TimelineRow, ...]
     least: float  # gaps shorter than this were closed, ms
     told_apart: bool  # the clocks of all these ranks are linked
+    held: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -141,7 +141,7 @@ def hang_text(finding: HangFinding, *, verbose: bool = False) -> str:
         lines.append(
             f"note: {row.kind.replace('_', ' ')}{path}: {row.count or ''} {clean(row.detail)}".rstrip()
         )
-    lines.extend(_next(finding.culprits))
+    lines.extend(f"next: {step}" for step in next_steps(finding.culprits))
     if verbose:
         lines.extend(_verbose(finding))
     return "\n".join(lines) + "\n"
@@ -155,12 +155,12 @@ def _open(finding: HangFinding) -> list[str]:
     return lines
 
 
-def _next(culprits: Sequence[Culprit]) -> list[str]:
-    """Return what to look at, a line for each way in which ranks failed, with these ranks."""
+def next_steps(culprits: Sequence[Culprit]) -> list[str]:
+    """Return what to look at, a sentence for each way in which ranks failed, with these ranks."""
     ranks: dict[str, list[int]] = defaultdict(list)
     for culprit in culprits:
         ranks[NEXT_ORDER if culprit.how else NEXT[culprit.kind]].append(culprit.rank)
-    return [f"next: {ranks_text(sorted({*who}))}: {what}" for what, who in ranks.items()]
+    return [f"{ranks_text(sorted({*who}))}: {what}" for what, who in ranks.items()]
 
 
 def _culprits_line(same: Sequence[Culprit]) -> str:

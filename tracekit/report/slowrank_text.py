@@ -90,7 +90,7 @@ def _considered(one: Considered) -> str:
 def _headline(finding: SlowRankFinding) -> tuple[str, str]:
     title = _TITLES[finding.verdict]
     step = finding.what_if.step_ms
-    lost = finding.suspects[0].lost_ms_per_step if _others_cured(finding) else _saved(finding)
+    lost = cost_of(finding)
     price = f"costs {lost:.1f} ms of {step:.1f} ms a step ({100 * lost / step if step else 0:.1f} %)"
     if finding.verdict == "healthy":
         return title, f"no rank delays the others; {step:.1f} ms a step ({_seen(finding)})"
@@ -101,6 +101,11 @@ def _headline(finding: SlowRankFinding) -> tuple[str, str]:
     who = _who(finding.suspects[0])
     others = f" and {len(finding.suspects) - 1} more" if len(finding.suspects) > 1 else ""
     return title, f"{who}{others}: {price}"
+
+
+def cost_of(finding: SlowRankFinding) -> float:
+    """Return what the verdict costs, ms a step: what `what_if` saves, or the part of it that is the first suspect's."""
+    return finding.suspects[0].lost_ms_per_step if _others_cured(finding) else _saved(finding)
 
 
 def _saved(finding: SlowRankFinding) -> float:

@@ -30,11 +30,17 @@ LEVEL_INDICES: Final = 64
 TIMELINE_RANKS: Final = 8
 """Ranks to show time lines of beside each other on a page."""
 
+TIMELINE_HELD: Final = 64
+"""Ranks whose time lines a page holds, to show any of them beside its peers: some 5 kB each."""
+
 TIMELINE_PARTS: Final = 1500
 """Gaps below this part of a step are closed in a time line: they are narrower than a dot of the screen."""
 
 MAP_CELLS: Final = 200_000
 """Cells of one heat map in a page: 16 384 ranks × 12 steps; more are drawn in blocks of steps."""
+
+CELL_PARTS: Final = 999
+"""Parts of a colour scale that a cell is rounded to: more shades cannot be told apart, and three digits are short."""
 
 PAGE_ROWS: Final = 500
 """Rows of one table in a page: more are not read, and --json holds all."""
@@ -71,3 +77,9 @@ MOSTLY_THEIRS: Final = 0.9
 
 RANKS_CONSIDERED: Final = 8
 """Ranks that `slowrank --explain` lists one by one: the largest excesses, and as many named ranks."""
+
+PARTS_IN_HEADLINE: Final = 3
+"""Parts of the step that the headline of a page names: a line holds them, and they make most of a step."""
+
+ALONE: Final = 0.5
+"""Share of the largest change that no other rank may reach for the headline of a page to name one rank."""

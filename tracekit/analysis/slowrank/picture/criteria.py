@@ -21,11 +21,11 @@ def _of_excess(case: Case, answer: Answer) -> tuple[Criterion, ...]:
         case.steps.row(s.rank) for s in (*answer.suspects, *answer.candidates) if s.rank in case.steps.ranks
     ]
     rows = np.array(named or range(len(case.steps.ranks)), np.int64)
-    who = "the ranks named" if named else "all ranks"
+    which = "the ranks named" if named else "all ranks"
     step = case.step_ns
     return (
         Criterion(
-            f"Own time beyond the peers', the largest mean of {who}",
+            f"Own time beyond the peers', the largest mean of {which}",
             _ms(_most(case.found.mean[rows])),
             f"{MIN_LOST_SHARE:.0%} of the step: {_ms(MIN_LOST_SHARE * step)}",
             "Device clocks vary by 1 to 2 % in healthy jobs.",
@@ -37,10 +37,10 @@ def _of_excess(case: Case, answer: Answer) -> tuple[Criterion, ...]:
             "With many ranks the largest one is high by chance; an excess in a single step counts 0.",
         ),
         Criterion(
-            "Cost to the step, by the model of the step",
-            _ms(step * answer.gain / case.base_ns) if answer.gain > 0 else "not priced",
+            "What the step loses by it, by the model of the step",
+            _ms(step * answer.gain / case.base_ns) if answer.gain > 0 else "no excess to price",
             f"{MIN_LOST_SHARE:.0%} of the step: {_ms(MIN_LOST_SHARE * step)}",
-            "Work that no rank waits for costs nothing, so its rank is not blamed.",
+            "Work for which no rank waits costs nothing, so its rank is not blamed.",
         ),
     )
 

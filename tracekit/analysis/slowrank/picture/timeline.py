@@ -1,5 +1,7 @@
 """One step of the suspect beside its peers, on aligned clocks."""
 
+from collections.abc import Iterable
+
 import numpy as np
 
 from tracekit.analysis.slowrank.case import Case
@@ -8,7 +10,7 @@ from tracekit.analysis.slowrank.suspects import Answer
 from tracekit.findings.picture import Timeline, TimelineRow
 from tracekit.intervals import I64, union
 from tracekit.steps.compute_time import windows_of
-from tracekit.thresholds.report import TIMELINE_PARTS, TIMELINE_RANKS
+from tracekit.thresholds.report import TIMELINE_HELD, TIMELINE_PARTS, TIMELINE_RANKS
 from tracekit.units import NS_PER_MS
 
 
@@ -21,28 +23,43 @@ def timeline(case: Case, answer: Answer) -> Timeline | None:
     named = [r for r in named if np.isfinite(value[case.steps.row(r)]).any()]
     rank = named[0] if named else case.steps.ranks[int(np.argmax(value.max(axis=1)))]
     column = int(np.argmax(value[case.steps.row(rank)]))
-    ranks = _beside(case, rank, named[1:], column)
+    shown = _beside(case, rank, named[1:], column)
+    held = _held(case, shown, column)
+    ranks = [*shown, *held]
     windows = {r: windows_of(case.ops, case.steps, r, [column]) for r in ranks}
     begins = [int(case.clocks.align(r, windows[r][0])[0]) for r in ranks]
     ends = [int(case.clocks.align(r, windows[r][1])[0]) for r in ranks]
     gap = max((max(ends) - min(begins)) // TIMELINE_PARTS, 1)
     rows = [row for r in ranks for row in _rows(case, r, windows[r], min(begins), gap)]
-    linked = len({case.clocks.island.get(r) for r in ranks}) == 1
-    return Timeline(case.steps.numbers[column], tuple(ranks), tuple(rows), gap / NS_PER_MS, linked)
+    linked = len({case.clocks.island.get(r) for r in shown}) == 1
+    return Timeline(
+        case.steps.numbers[column], tuple(shown), tuple(rows), gap / NS_PER_MS, linked, tuple(held)
+    )
 
 
 def _beside(case: Case, rank: int, named: list[int], column: int) -> list[int]:
     """`rank`, others named with it, and the ranks of its stage that stand next to it in the mesh."""
-    at = case.mesh.coords(rank)
     stage = next(rows for rows in case.stages if case.steps.row(rank) in rows)
-    peers = [case.steps.ranks[r] for r in stage]
-    peers.sort(key=lambda r: (sum(at[d] != i for d, i in case.mesh.coords(r).items()), r))
-    known = [
-        r
-        for r in dict.fromkeys([rank, *named, *peers])
-        if np.isfinite(case.steps.own[case.steps.row(r), column])
-    ]
-    return known[:TIMELINE_RANKS]
+    peers = _nearest(case, rank, [case.steps.ranks[r] for r in stage])
+    return _recorded(case, dict.fromkeys([rank, *named, *peers]), column)[:TIMELINE_RANKS]
+
+
+def _held(case: Case, shown: list[int], column: int) -> list[int]:
+    """Further ranks whose clocks are linked with that of the first one shown, those nearest to it in the mesh first."""
+    island = case.clocks.island.get(shown[0])
+    others = [r for r in case.steps.ranks if r not in shown and case.clocks.island.get(r) == island]
+    return _recorded(case, _nearest(case, shown[0], others), column)[: TIMELINE_HELD - len(shown)]
+
+
+def _nearest(case: Case, rank: int, others: list[int]) -> list[int]:
+    """The others by the number of axes on which they differ from `rank`."""
+    at = case.mesh.coords(rank)
+    return sorted(others, key=lambda r: (sum(at[d] != i for d, i in case.mesh.coords(r).items()), r))
+
+
+def _recorded(case: Case, ranks: Iterable[int], column: int) -> list[int]:
+    """Those of which the step was recorded whole."""
+    return [r for r in ranks if np.isfinite(case.steps.own[case.steps.row(r), column])]
 
 
 def _rows(case: Case, rank: int, window: tuple[I64, I64], zero: int, gap: int) -> list[TimelineRow]:

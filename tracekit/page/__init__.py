@@ -1,0 +1,1 @@
+"""What every page shares, of tracekit and of numerics: shell, colours, scales, style, and the script that draws."""
