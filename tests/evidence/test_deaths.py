@@ -51,8 +51,10 @@ OTHERS = "".join(timed_out(rank) for rank in (0, 1, 3))
         "torch.multiprocessing.spawn.ProcessExitedException: process 2 terminated with signal SIGKILL\n",
         line(2, 6, MEMORY),
         "[rank2]: Fatal Python error: Segmentation fault\n",
-        "Root Cause (first observed failure):\n[0]:\n  time      : 2026-11-18_04:00:06\n  host      : n1\n"
-        "  rank      : 2 (local_rank: 2)\n  exitcode  : -9 (pid: 12)\n",
+        (
+            "Root Cause (first observed failure):\n[0]:\n  time      : 2026-11-18_04:00:06\n  host      : n1\n"
+            "  rank      : 2 (local_rank: 2)\n  exitcode  : -9 (pid: 12)\n"
+        ),
     ],
 )
 def test_a_rank_that_dies_first_is_named(tmp_path, report):

@@ -28,14 +28,14 @@ EvidenceKind = Literal[
 Says = Literal["supports", "contradicts", "silent"]
 """Whether a kind of evidence supports the answer, contradicts it, or tells nothing of it."""
 Question = Literal["hang", "slowrank", "none"]
-"""The question that the answer is to: who hung the job, who slows it, or neither."""
+"""The question that an answer is to: which rank hung the job, which slows it, or neither."""
 
 
 @dataclass(frozen=True)
 class FoundFile:
     """One file or folder: what it is, of which ranks, and from when to when as its own clock tells it.
 
-    `job` is the number of the job, where the input held several. `detail` says what it tells, or what reads it.
+    `job` is the folder of the recorded run that it belongs to. `detail` says what it tells, or what reads it.
     """
 
     kind: EvidenceKind
@@ -49,7 +49,7 @@ class FoundFile:
 
 @dataclass(frozen=True)
 class Testimony:
-    """What one kind of evidence says of the answer."""
+    """What one kind of evidence, taken alone, says of the answer."""
 
     kind: EvidenceKind
     says: Says
@@ -65,40 +65,57 @@ class ToCollect:
 
 
 @dataclass(frozen=True)
-class TriageFinding(Tabular):
-    """The answer of `tracekit triage`: what was found, the answer, what each kind says of it, and what to collect.
+class JobAnswer:
+    """The answer for one job. job: the folder of its recorded run, None where all files are of one.
 
-    `other` is the answer to the other question, where the files answer both. `named` are files that another command
-    reads, with the command. `skipped` are files of archives that were not unpacked, with the reason.
+    reason: why there is no answer. other: the answer to the other question, where the files answer both.
+    """
+
+    job: str | None
+    question: Question
+    answer: HangFinding | SlowRankFinding | None
+    reason: str = ""
+    evidence: tuple[Testimony, ...] = ()
+    collect: tuple[ToCollect, ...] = ()
+    other: HangFinding | SlowRankFinding | None = None
+
+    @property
+    def verdict(self) -> str:
+        """The verdict; `inconclusive` where the files answer no question."""
+        return "inconclusive" if self.answer is None else self.answer.verdict
+
+    def headline(self) -> str:
+        """The verdict and why."""
+        return f"inconclusive: {self.reason}" if self.answer is None else self.answer.headline()
+
+
+@dataclass(frozen=True)
+class TriageFinding(Tabular):
+    """The answer of `tracekit triage`: the files found, and an answer for each job among them.
+
+    `skipped` are files that could not be read or were not unpacked, with the reason.
     """
 
     found: tuple[FoundFile, ...]
     unknown: tuple[str, ...]
-    question: Question
-    answer: HangFinding | SlowRankFinding | None
-    evidence: tuple[Testimony, ...] = ()
-    collect: tuple[ToCollect, ...] = ()
-    other: SlowRankFinding | None = None
+    answers: tuple[JobAnswer, ...]
     skipped: tuple[Rejected, ...] = ()
 
     @property
-    def verdict(self) -> str:
-        """The verdict of the answer; `inconclusive` where the files answer no question."""
-        return "inconclusive" if self.answer is None else self.answer.verdict
+    def first(self) -> JobAnswer:
+        """The first answer that names something; else the first one."""
+        calm = {"healthy", "none", "inconclusive"}
+        return next((a for a in self.answers if a.verdict not in calm), self.answers[0])
 
     def columns(self) -> Columns:
         """A file a row."""
-        return dict.fromkeys(("kind", "path", "begin", "end", "detail"), "string") | {"ranks": "int64"}
+        return dict.fromkeys(("kind", "path", "begin", "end", "job", "detail"), "string") | {"ranks": "int64"}
 
     def rows(self) -> Iterator[Row]:
         """The files as the answer lists them."""
         for file in self.found:
-            yield file.kind, file.path, file.begin, file.end, file.detail, len(file.ranks)
+            yield file.kind, file.path, file.begin, file.end, file.job, file.detail, len(file.ranks)
 
     def headline(self) -> str:
-        """The verdict and why."""
-        return (
-            self.answer.headline()
-            if self.answer is not None
-            else "inconclusive: no evidence of a slow or stuck job"
-        )
+        """The verdict of the first job that stands out, and why."""
+        return self.first.headline()

@@ -7,6 +7,7 @@ from tracekit.report.breakdown_document import BreakdownDocument
 from tracekit.report.diff_json import DiffDocument
 from tracekit.report.documents import HangDocument, PlacesDocument, SlowRankDocument, WhatIfDocument
 from tracekit.report.trend_json import TrendDocument
+from tracekit.report.triage import TriageDocument
 
 DOCUMENTS: Final[dict[str, type]] = {
     "slowrank": SlowRankDocument,
@@ -16,6 +17,7 @@ DOCUMENTS: Final[dict[str, type]] = {
     "trend": TrendDocument,
     "mesh": PlacesDocument,
     "hang": HangDocument,
+    "triage": TriageDocument,
 }
 """The answers by the command that gives them."""
 

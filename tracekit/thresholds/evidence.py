@@ -56,6 +56,9 @@ MAX_UNPACKED: Final = 1 << 34
 MAX_RATIO: Final = 200
 """Times its size that one archive may unpack to: logs and traces shrink by 10 to 60."""
 
+LEAST_UNPACKED: Final = 1 << 28
+"""Bytes that any archive may unpack to, 256 MiB: a log of one repeated line shrinks a thousand times."""
+
 MIN_STACKS: Final = 3
 """Ranks whose stacks are needed before the odd one is named: of two, either is."""
 
