@@ -68,7 +68,7 @@ def test_all_wait_and_the_size_is_told(tmp_path):
     assert finding.candidates == (0, 1, 2, 3)
 
 
-def test_a_rank_without_a_line_is_named_where_the_size_is_told(tmp_path):
+def test_a_silent_rank_is_named_where_sizes_are_told(tmp_path):
     text = "".join(timed_out(rank) for rank in (0, 1, 3))
     assert ranks(of_text(tmp_path, text)) == []
     (tmp_path / "again").mkdir()

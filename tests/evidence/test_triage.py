@@ -125,8 +125,9 @@ def test_a_hang_is_answered_as_hang_does(tracekit):
 @pytest.mark.slow
 def test_all_samples_are_answered_as_by_their_commands(tracekit):
     document = json.loads(tracekit("triage", SAMPLES, "--json", "-").out)
-    assert len(document["answers"]) == len(list(SAMPLES.glob("*/run.json")))
-    for job in document["answers"]:
+    named = [job for job in document["answers"] if job["job"] is not None]
+    assert len(named) == len(list(SAMPLES.glob("*/run.json")))
+    for job in named:
         own = json.loads(tracekit(job["question"], job["job"], "--json", "-").out)
         assert job["answer"] == own, job["job"]
 

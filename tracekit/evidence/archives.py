@@ -3,6 +3,7 @@
 Only plain files are unpacked: no link, no device. An archive inside an archive stays packed. Used by `triage`.
 """
 
+import stat
 import tarfile
 import zipfile
 from collections.abc import Callable, Iterator
@@ -66,7 +67,8 @@ class _Left:
 def _of_zip(raw: IO[bytes]) -> Iterator[_Member]:
     with zipfile.ZipFile(raw) as archive:
         for info in archive.infolist():
-            plain = not info.is_dir() and (info.external_attr >> 28) in {0, 8}
+            mode = info.external_attr >> 16  # of a file system of Unix; 0 where it is of another
+            plain = mode == 0 or stat.S_IFMT(mode) in {0, stat.S_IFREG}
             if not info.is_dir():
                 yield info.filename, plain, lambda info=info: archive.open(info)  # type: ignore[misc]
 
