@@ -5,7 +5,7 @@ First stands the answer, then what each kind of evidence says of it, what was fo
 
 from collections import defaultdict
 from collections.abc import Iterable
-from typing import Literal, NotRequired, TypedDict
+from typing import Any, Literal, TypedDict
 
 from tracekit.findings.hang import HangFinding
 from tracekit.findings.slowrank import SlowRankFinding
@@ -17,7 +17,6 @@ from tracekit.findings.triage import (
     Says,
     TriageFinding,
 )
-from tracekit.report.documents import HangDocument, SlowRankDocument
 from tracekit.report.hang import hang_document, hang_text
 from tracekit.report.shared_text import laid_out
 from tracekit.report.slowrank_json import slowrank_document
@@ -62,7 +61,7 @@ class JobDocument(TypedDict):
     job: str | None
     question: Question
     verdict: str
-    answer: HangDocument | SlowRankDocument | None
+    answer: dict[str, Any] | None
     reason: str
     evidence: list[TestimonyDocument]
     collect: list[CollectDocument]
@@ -84,11 +83,10 @@ class TriageDocument(TypedDict):
     skipped: list[SkippedDocument]
     question: Question
     verdict: str
-    answer: HangDocument | SlowRankDocument | None
+    answer: dict[str, Any] | None
     evidence: list[TestimonyDocument]
     collect: list[CollectDocument]
     answers: list[JobDocument]
-    note: NotRequired[str]
 
 
 def triage_document(finding: TriageFinding) -> TriageDocument:
@@ -132,10 +130,11 @@ def _job(answer: JobAnswer) -> JobDocument:
     }
 
 
-def _answer(answer: HangFinding | SlowRankFinding | None) -> HangDocument | SlowRankDocument | None:
+def _answer(answer: HangFinding | SlowRankFinding | None) -> dict[str, Any] | None:
+    """Return the document of the command that gave the answer; its schema stands in that of this one."""
     if isinstance(answer, HangFinding):
-        return hang_document(answer)
-    return None if answer is None else slowrank_document(answer)
+        return {**hang_document(answer)}
+    return None if answer is None else {**slowrank_document(answer)}
 
 
 def triage_text(finding: TriageFinding, *, verbose: bool = False) -> str:
