@@ -18,7 +18,7 @@ from tracekit.files.discover import Found, Inputs, Wanted, discover, listed
 from tracekit.files.source import ByteStream, Source
 from tracekit.findings import Quality, Rejected
 from tracekit.findings.triage import EvidenceKind, FoundFile
-from tracekit.text import ranges
+from tracekit.text import rank_names
 from tracekit.thresholds.evidence import MAX_RAS_BYTES
 
 Progress = Callable[[int, int, int, int], None]
@@ -160,7 +160,7 @@ def _log_told(log: LogFile) -> str:
     own = [death for death in log.deaths if not death.consequence]
     timed_out = {rank for rank, marks in log.marks.items() if any(mark.work for mark in marks.values())}
     parts = [f"states of {len(log.marks)} ranks"] if log.marks else []
-    parts += [f"time-outs of ranks {ranges(sorted(timed_out))}"] if timed_out else []
+    parts += [f"time-outs of {rank_names(timed_out)}"] if timed_out else []
     parts += [f"{len(own)} reports of processes that died"] if own else []
     parts += [f"{len(log.waits.signs)} warnings"] if log.waits.signs else []
     return ", ".join(parts)

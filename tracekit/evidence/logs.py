@@ -237,7 +237,8 @@ def rank_of_path(path: str) -> int | None:
 def _whole_messages(line: Line) -> Iterator[Message]:
     """Yield the messages of a line; of one that a terminal has wrapped also what stands in the next line."""
     found = list(messages_of(line.text))
-    cut = b"SeqNum=" in line.text and not any(m.work for m in found)
+    begun = b"SeqNum=" in line.text or b"Watchdog caught" in line.text
+    cut = begun and not any(m.work for m in found)
     cut = cut or (b"last enqueued" in line.text.lower() and not any(m.state for m in found))
     if cut and (after := line.after()[:2]):
         found = list(messages_of(line.text + b"".join(after)))

@@ -66,7 +66,13 @@ def judged(
     missing = tuple(r for r in scene.world if r not in scene.dumps)
     verdict, reason = _verdict(judgement, culprits, len(missing))
     if len(scene.dumps) == 1 and missing and not culprits:
-        reason = f"only rank {min(scene.dumps)} left a dump that was read: add the others' dumps; {reason}"
+        rank, dump = next(iter(scene.dumps.items()))
+        left = (
+            "a dump that was read: add the others' dumps"
+            if dump.path
+            else "lines that were read: add the others'"
+        )
+        reason = f"only rank {rank} left {left}; {reason}"
     waits = verdict == "inconclusive" and bool(scene.graph.stuck)
     left = candidates_of(scene, found) if waits and not judgement.live else Candidates()
     finding = HangFinding(

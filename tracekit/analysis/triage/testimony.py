@@ -11,7 +11,7 @@ from tracekit.evidence.bundle import Bundle
 from tracekit.findings.hang import HangFinding
 from tracekit.findings.slowrank import SlowRankFinding
 from tracekit.findings.triage import EvidenceKind, Says, Testimony, ToCollect
-from tracekit.text import ranges
+from tracekit.text import rank_names
 from tracekit.thresholds.hang import NAMED_IN_DOUBT
 
 DUMPS: Final = ToCollect(
@@ -115,10 +115,10 @@ def _for_hang(answer: HangFinding, bundle: Bundle) -> Iterator[ToCollect]:
     stacks = {stack.rank for stack in bundle.stacks}
     lacking = [rank for rank in asked if rank not in stacks]
     if lacking:
-        which = ranges(sorted(lacking), NAMED_IN_DOUBT)
+        which = rank_names(lacking, NAMED_IN_DOUBT)
         yield ToCollect(
             "py-spy dump --pid PID > rank_R.txt",
-            f"for ranks {which}, twice, some seconds apart: where they stand",
+            f"for {which}, twice, some seconds apart: where they stand",
         )
     if answer.verdict != "inconclusive":
         return

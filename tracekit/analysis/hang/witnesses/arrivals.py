@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from tracekit.analysis.hang.witnesses.case import Case, Named, accuse, leave_open
 from tracekit.evidence.log_waits import Waits
 from tracekit.findings.hang import HangFinding
-from tracekit.text import ranges
+from tracekit.text import rank_names
 from tracekit.thresholds.evidence import WAITING_SHARE
 
 _STARTED = "look whether the processes of the candidates started, and for the first error in their logs"
@@ -33,8 +33,8 @@ def _barrier(case: Case, finding: HangFinding, waits: Iterable[Waits]) -> HangFi
     own = failed - waiting
     if not own or (finding.culprits and not own & {c.rank for c in finding.culprits}):
         return None
-    if len(own) > 1 and len(own) > WAITING_SHARE * max(len(case.world), len(failed) + 1):
-        reason = f"ranks {ranges(sorted(own))} did not reach a monitored barrier: they are most ranks"
+    if len(own) > 1 and len(own) > WAITING_SHARE * max(len(case.world), max(failed) + 1):
+        reason = f"{rank_names(own)} did not reach a monitored barrier: they are most ranks"
         return leave_open(finding, reason, own, "take py-spy dumps of the candidates")
     return _name(case, finding, own, "did not reach a monitored barrier in which the others wait")
 
@@ -101,7 +101,7 @@ def _unreached(case: Case, finding: HangFinding, waits: Iterable[Waits]) -> Hang
     by = set().union(*(w.unreached_by for w in listed))
     if not addresses or finding.culprits or case.scene.graph.stuck:
         return None
-    reason = f"the address {addresses[0]} did not answer" + (f" ranks {ranges(sorted(by))}" if by else "")
+    reason = f"the address {addresses[0]} did not answer" + (f" {rank_names(by)}" if by else "")
     decide = (
         "look whether rank 0 started and listens there, and whether these hosts reach it (nc -vz HOST PORT)"
     )

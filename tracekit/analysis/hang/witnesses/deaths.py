@@ -13,7 +13,7 @@ from tracekit.evidence.log_deaths import Death
 from tracekit.evidence.log_file import LogFile
 from tracekit.evidence.log_lines import When
 from tracekit.findings.hang import HangFinding
-from tracekit.text import ranges
+from tracekit.text import rank_names
 from tracekit.thresholds.evidence import DIED_TOGETHER_S
 from tracekit.thresholds.hang import NAMED_IN_DOUBT
 
@@ -104,9 +104,7 @@ def _name_first(case: Case, finding: HangFinding, first: dict[int, _Report]) -> 
         listed = "; ".join(
             f"rank {rank}: {first[rank].death.text}" for rank in sorted(first)[:NAMED_IN_DOUBT]
         )
-        reason = (
-            f"ranks {ranges(sorted(first))} died, and their logs do not tell which of them first ({listed})"
-        )
+        reason = f"{rank_names(first)} died, and their logs do not tell which of them first ({listed})"
         decide = "compare the times of these logs, or give one log with time stamps of all ranks"
         return leave_open(finding, reason, first, decide)
     how = {rank: f"died ({first[rank].death.text})" for rank in together}

@@ -12,7 +12,7 @@ from tracekit.analysis.hang.wait_chains import all_explained, unseen_waits
 from tracekit.analysis.hang.witnesses.case import Case, Named, accuse, leave_open, note
 from tracekit.evidence.ras import moves
 from tracekit.findings.hang import HangFinding
-from tracekit.text import ranges
+from tracekit.text import rank_names
 from tracekit.thresholds.evidence import MIN_STACKS
 
 MORE_LOGS: Final = "add the logs of all ranks, py-spy dumps of the candidates, or flight-recorder dumps"
@@ -92,7 +92,7 @@ def _may_wait_elsewhere(case: Case, finding: HangFinding) -> HangFinding | None:
     ):
         return None
     reason = (
-        f"ranks {ranges(sorted(unsure))} did not come to a call in which the others wait; one of them may wait for "
+        f"{rank_names(unsure)} did not come to a call in which the others wait; one of them may wait for "
         "another outside what the evidence tells"
     )
     return leave_open(finding, reason, unsure, MORE_LOGS)
@@ -128,9 +128,7 @@ def _unresponsive(case: Case, finding: HangFinding) -> HangFinding | None:
         return accuse(
             case, finding, Named("missing_dump", dict.fromkeys(silent, "gives NCCL's RAS no answer"))
         )
-    reason = (
-        f"ranks {ranges(sorted(silent))} give NCCL's RAS no answer; nothing tells which of them stopped first"
-    )
+    reason = f"{rank_names(silent)} give NCCL's RAS no answer; nothing tells which of them stopped first"
     return leave_open(
         finding, reason, silent, "look whether their hosts answer, and in their logs for the first error"
     )
@@ -163,7 +161,7 @@ def _ras_moves(case: Case, finding: HangFinding) -> HangFinding | None:
         return leave_open(finding, "counts grew between two answers of ncclras: the job moves", (), None)
     if moved is None and finding.culprits:
         ranks = {c.rank for c in finding.culprits}
-        reason = f"ranks {ranges(sorted(ranks))} have launched fewer calls than their peers, in one answer of ncclras"
+        reason = f"{rank_names(ranks)} have launched fewer calls than their peers, in one answer of ncclras"
         return leave_open(finding, reason, ranks, RAS_AGAIN)
     if not finding.culprits and finding.verdict == "none":
         reason = "all ranks that answered have launched the same calls; RAS does not tell whether these end"
@@ -178,7 +176,7 @@ def _unknown_size(case: Case, finding: HangFinding) -> HangFinding | None:
     if missing:
         ranks = {c.rank for c in missing}
         reason = (
-            f"ranks {ranges(sorted(ranks))} left no line while their peers timed out, but nothing tells how many ranks "
+            f"{rank_names(ranks)} left no line while their peers timed out, but nothing tells how many ranks "
             "the job has: others may be silent, too"
         )
         return leave_open(finding, reason, ranks, _SIZE)
