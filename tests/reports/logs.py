@@ -128,7 +128,8 @@ def memory_first(folder: Path) -> None:
     """The process of rank 1 is killed for memory, and torchrun says so."""
     text = (
         "torch.distributed.elastic.multiprocessing.api: [ERROR] failed (exitcode: -9) local_rank: 1 (pid: 14447) of "
-        "binary: python\nRoot Cause (first observed failure):\n[0]:\n  time      : 2026-06-15_10:00:00\n  host      : gpu1\n"
+        "binary: python\nRoot Cause (first observed failure):\n[0]:\n  time      : 2026-06-15_10:00:00\n"
+        "  host      : gpu1\n"
         "  rank      : 1 (local_rank: 1)\n  exitcode  : -9 (pid: 14447)\n"
     )
     written(folder, text)

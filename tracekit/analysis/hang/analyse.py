@@ -67,12 +67,12 @@ def judged(
     verdict, reason = _verdict(judgement, culprits, len(missing))
     if len(scene.dumps) == 1 and missing and not culprits:
         rank, dump = next(iter(scene.dumps.items()))
-        left = (
+        what = (
             "a dump that was read: add the others' dumps"
             if dump.path
             else "lines that were read: add the others'"
         )
-        reason = f"only rank {rank} left {left}; {reason}"
+        reason = f"only rank {rank} left {what}; {reason}"
     waits = verdict == "inconclusive" and bool(scene.graph.stuck)
     left = candidates_of(scene, found) if waits and not judgement.live else Candidates()
     finding = HangFinding(

@@ -126,9 +126,9 @@ def _unresponsive(case: Case, finding: HangFinding) -> HangFinding | None:
         return None
     if len(silent) == 1:
         return accuse(
-            case, finding, Named("missing_dump", dict.fromkeys(silent, "gives NCCL's RAS no answer"))
+            case, finding, Named("missing_dump", dict.fromkeys(silent, "gave NCCL's RAS no answer"))
         )
-    reason = f"{rank_names(silent)} give NCCL's RAS no answer; nothing tells which of them stopped first"
+    reason = f"{rank_names(silent)} gave NCCL's RAS no answer; nothing tells which of them stopped first"
     return leave_open(
         finding, reason, silent, "look whether their hosts answer, and in their logs for the first error"
     )
@@ -161,7 +161,7 @@ def _ras_moves(case: Case, finding: HangFinding) -> HangFinding | None:
         return leave_open(finding, "counts grew between two answers of ncclras: the job moves", (), None)
     if moved is None and finding.culprits:
         ranks = {c.rank for c in finding.culprits}
-        reason = f"{rank_names(ranks)} have launched fewer calls than their peers, in one answer of ncclras"
+        reason = f"{rank_names(ranks)} launched fewer calls than the others, in one answer of ncclras"
         return leave_open(finding, reason, ranks, RAS_AGAIN)
     if not finding.culprits and finding.verdict == "none":
         reason = "all ranks that answered have launched the same calls; RAS does not tell whether these end"

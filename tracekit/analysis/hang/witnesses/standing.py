@@ -11,7 +11,7 @@ from dataclasses import replace
 from tracekit.analysis.hang.witnesses.case import Case, Named, accuse, leave_open, note
 from tracekit.evidence.stacks import RankStack
 from tracekit.findings.hang import HangFinding
-from tracekit.text import ranges, rank_names
+from tracekit.text import rank_names
 from tracekit.thresholds.evidence import MAX_ODD_STACKS, MIN_STACKS, WAITING_SHARE
 
 _INSIDE = "its stack stands inside a collective: it did not return from the call, or waits in another one"
@@ -33,8 +33,8 @@ def decide_by_stacks(case: Case, finding: HangFinding) -> HangFinding:
         if apart and inside:
             names = {c.rank for c in finding.culprits} | apart
             reason = (
-                f"calls speak for {rank_names(c.rank for c in finding.culprits)}, stacks for ranks "
-                f"{ranges(sorted(apart))}, which alone stand outside a collective"
+                f"calls speak for {rank_names(c.rank for c in finding.culprits)}, stacks for "
+                f"{rank_names(apart)}, outside any collective while the others wait in one"
             )
             return leave_open(finding, reason, names, "take stacks of all ranks twice, some seconds apart")
         return note(finding, *notes) if notes else finding
@@ -45,8 +45,8 @@ def decide_by_stacks(case: Case, finding: HangFinding) -> HangFinding:
         how = "stands outside any collective, by its stack, while the others wait in one"
         return accuse(case, finding, Named("host_stalled", {rank: how}, {rank: place}))
     if odd and not finding.candidates:
-        who = f"{rank_names(odd)}"
-        reason = f"{who} stand outside a collective, by their stacks, while the others wait in one"
+        who = rank_names(odd)
+        reason = f"{who}: outside a collective, by the stacks, while the others wait in one"
         return leave_open(finding, reason, odd, "take stacks of all ranks twice, some seconds apart")
     return finding
 
