@@ -17,13 +17,14 @@ from random import Random
 from tempfile import mkdtemp
 from unittest.mock import patch
 
+from tests.fuzz.evidence_readers import EVIDENCE
 from tests.fuzz.other_commands import COMMANDS_OF
 from tests.fuzz.other_readers import OTHERS
 from tests.fuzz.outcome import inside, outcome
 from tests.fuzz.readers import TRACEKIT, read_once
 from tracekit.workers import Limits, do_all
 
-READERS = {**TRACEKIT, **COMMANDS_OF, **OTHERS}
+READERS = {**TRACEKIT, **EVIDENCE, **COMMANDS_OF, **OTHERS}
 SHARE = {
     "job": 4, "run.json": 40, "capture": 60, "operation table": 80, "trace": 100, "other command": 100, "dumps": 100,
     "TOML of a machine": 100, "run folder": 120,

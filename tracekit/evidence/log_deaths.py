@@ -11,8 +11,7 @@ from typing import Final, Literal
 
 from tracekit.evidence.line_scan import Line
 from tracekit.evidence.log_lines import Message, When, clean_text, when_of
-from tracekit.thresholds.dumps import MAX_RANK
-from tracekit.thresholds.evidence import MAX_FRAME_LINES
+from tracekit.thresholds.evidence import MAX_FRAME_LINES, MAX_LOG_RANKS
 
 DeathKind = Literal["memory", "exception", "signal"]
 """How a process died: it ran out of memory, raised an exception, or was killed by a signal."""
@@ -84,7 +83,7 @@ def deaths_of(line: Line, message: Message) -> Iterator[Death]:
     elif found := _SRUN.search(part):
         yield from _of_srun(line, found)
     elif (found := _KILLED.search(part)) or (found := _CHILD.search(part)):
-        if found[2] and int(found[1]) < MAX_RANK and found[2].decode() in _SIGNALS.values():
+        if found[2] and int(found[1]) < MAX_LOG_RANKS and found[2].decode() in _SIGNALS.values():
             yield _death("signal", f"killed by {found[2].decode()}", line, rank=int(found[1]))
     elif found := _KERNEL.search(part):
         yield _death("memory", "killed by the kernel for memory", line, pid=int(found[1]))
@@ -121,7 +120,7 @@ def _of_block(line: Line, found: re.Match[bytes]) -> Iterator[Death]:
     host = _BLOCK_HOST.findall(line.before)[-1:]
     time = _BLOCK_TIME.findall(line.before)[-1:]
     when = when_of(b" ".join(time[0])) if time else None
-    number = int(rank[0][1]) if rank and int(rank[0][1]) < MAX_RANK else None
+    number = int(rank[0][1]) if rank and int(rank[0][1]) < MAX_LOG_RANKS else None
     name = clean_text(host[0]) if host else None
     yield from _of_exit(int(found[1]), line, rank=number, pid=int(found[2]), host=name, when=when)
 
@@ -181,6 +180,6 @@ def _numbers(text: bytes) -> list[int]:
         first, _, last = part.partition(b"-")
         if first.isdigit() and (last.isdigit() or not last):
             begin, end = int(first), int(last or first)
-            if begin <= end < MAX_RANK and end - begin < MAX_RANK:
+            if begin <= end < MAX_LOG_RANKS and end - begin < MAX_LOG_RANKS:
                 found.extend(range(begin, end + 1))
     return found

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from tracekit.dumps.calls import Signature
-from tracekit.thresholds.dumps import MAX_GROUP_NAME, MAX_INTEGER, MAX_RANK
-from tracekit.thresholds.evidence import MAX_TEXT
+from tracekit.thresholds.dumps import MAX_GROUP_NAME, MAX_INTEGER
+from tracekit.thresholds.evidence import MAX_LOG_RANKS, MAX_TEXT
 
 LITERALS: Final = (
     "ProcessGroup", "PG GUID", "Watchdog caught", "ed NCCL work", "ed work:", "dump signal", "watchdog got stuck",
@@ -171,7 +171,7 @@ def _message(part: bytes, task: int | None, local: int | None) -> Message:
         told = int(size[2])
     return Message(
         text=part,
-        rank=told if told is None or told < MAX_RANK else None,
+        rank=told if told is None or told < MAX_LOG_RANKS else None,
         local=local,
         task=task,
         place=_integer(place),
@@ -182,7 +182,7 @@ def _message(part: bytes, task: int | None, local: int | None) -> Message:
         state=_state(part, _integer(at)),
         dump_asked_by=None if first is None or first[1] is None or first[1][:1] == b"-" else int(first[1]),
         stuck=_STUCK.search(part) is not None,
-        size=int(size[1]) if size is not None and 0 < int(size[1]) < MAX_RANK else None,
+        size=int(size[1]) if size is not None and 0 < int(size[1]) < MAX_LOG_RANKS else None,
     )
 
 

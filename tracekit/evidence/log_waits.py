@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from tracekit.evidence.log_lines import Message, When, clean_text
-from tracekit.thresholds.dumps import MAX_RANK
-from tracekit.thresholds.evidence import MAX_MARKS, MAX_SIGNS
+from tracekit.thresholds.evidence import MAX_LOG_RANKS, MAX_MARKS, MAX_SIGNS
 
 _INIT: Final = re.compile(
     rb"(?:(\S{1,200}?):(\d{1,9}):\d{1,9} \[\d{1,3}\] NCCL INFO [^\n]{0,80}?)?rank (\d{1,7}) nranks (\d{1,7})"
@@ -128,7 +127,7 @@ class Waits:
 
 
 def _bounded(number: bytes) -> int:
-    return min(int(number), MAX_RANK)
+    return min(int(number), MAX_LOG_RANKS)
 
 
 def _text(found: bytes | None) -> str | None:

@@ -16,8 +16,7 @@ from tracekit.evidence.log_file import GroupKey, LogFile, Mark
 from tracekit.evidence.log_lines import LITERALS, MESSAGES, Message, When, Work, messages_of, when_of
 from tracekit.evidence.log_waits import Waits
 from tracekit.files.source import Source
-from tracekit.thresholds.dumps import MAX_RANK
-from tracekit.thresholds.evidence import MAX_DEATHS, MAX_MARKS
+from tracekit.thresholds.evidence import MAX_DEATHS, MAX_LOG_RANKS, MAX_MARKS
 
 _RANK_IN_NAME: Final = re.compile(r"(?:rank|task|proc|worker)[_\-=.]?(\d{1,7})(?!\d)", re.IGNORECASE)
 _RANK_FOLDER: Final = re.compile(r"/(\d{1,7})/(?:std(?:out|err)\.log|error\.json)$")
@@ -215,7 +214,7 @@ class _Reader:
         """Return the global rank of a process; None where the file does not tell it."""
         kind, number = key
         if kind == "rank":
-            return number if number < MAX_RANK else None
+            return number if number < MAX_LOG_RANKS else None
         if kind == "local":
             offsets = self._offsets["local"] or (set() if self._ranks else self._offsets["place"])
             return number + min(offsets) if len(offsets) == 1 else None

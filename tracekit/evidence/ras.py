@@ -14,7 +14,8 @@ from typing import Any, Final
 
 from tracekit.dumps.rank_dump import GroupTail
 from tracekit.evidence.log_lines import clean_text
-from tracekit.thresholds.dumps import MAX_INTEGER, MAX_RANK
+from tracekit.thresholds.dumps import MAX_INTEGER
+from tracekit.thresholds.evidence import MAX_LOG_RANKS
 
 _SUMMARY: Final = re.compile(
     r"^ *(\d{1,7}) +(\d{1,7}) +(\d{1,7}) +[\d-]{1,15} +(\d{1,7}) +(\d{1,7}) +([A-Z,]{1,40}) +([A-Z,]{1,40}) *$",
@@ -133,7 +134,7 @@ def _of_json(path: str, document: Any) -> RasReport:
         raise ValueError("no answer of ncclras")  # noqa: TRY004
     report.time = str(document.get("timestamp", ""))[:40] or None
     for number, given in enumerate(document["communicators"]):
-        if isinstance(given, dict) and 0 < _count(given.get("size")) < MAX_RANK:
+        if isinstance(given, dict) and 0 < _count(given.get("size")) < MAX_LOG_RANKS:
             report.communicators.append(_communicator(number, given))
     report.world = max((c.size for c in report.communicators), default=None)
     return report
@@ -204,7 +205,7 @@ def _of_text(path: str, text: str) -> RasReport:
     for mark, end in zip(marks, ends[: len(marks)], strict=True):
         body = text[mark.end() : end]
         size = sizes.get(int(mark[1]), 0)
-        if 0 < size < MAX_RANK:
+        if 0 < size < MAX_LOG_RANKS:
             found = kept.setdefault(mark[3], Communicator(mark[3], size))
             _read_body(found, mark[4], body.partition("\n\n")[0], dead)
     report.communicators = list(kept.values())

@@ -13,8 +13,7 @@ from typing import Final, Literal
 from tracekit.evidence.line_scan import strip_colours
 from tracekit.evidence.log_lines import clean_text
 from tracekit.evidence.logs import rank_of_path
-from tracekit.thresholds.dumps import MAX_RANK
-from tracekit.thresholds.evidence import MAX_STACK_FRAMES, MAX_STACKS
+from tracekit.thresholds.evidence import MAX_LOG_RANKS, MAX_STACK_FRAMES, MAX_STACKS
 
 StackKind = Literal["py_spy", "faulthandler"]
 """The program that printed a stack."""
@@ -147,7 +146,7 @@ def _processes(path: str, text: bytes) -> Iterator[RankStack]:
 
 def _last_rank(_line: bytes, before: int | None) -> int | None:
     """Return the rank that a heading before the first process told."""
-    return before if before is None or before < MAX_RANK else None
+    return before if before is None or before < MAX_LOG_RANKS else None
 
 
 def _thread(line: bytes) -> _Thread | None:

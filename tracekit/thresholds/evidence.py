@@ -23,6 +23,9 @@ MAX_FRAME_LINES: Final = 400
 MAX_TEXT: Final = 300
 """Characters kept of a message: enough to recognise it."""
 
+MAX_LOG_RANKS: Final = 1 << 17
+"""Ranks of a log or a RAS answer are below this: eight times the largest job, and a false one costs seconds at most."""
+
 MAX_MARKS: Final = 200_000
 """Ranks times groups kept of one log: 16 384 ranks with a dozen groups each."""
 
