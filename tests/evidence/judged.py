@@ -31,7 +31,7 @@ def record(
         if state.alive:
             stands = "elsewhere" if rank in outside else "collective"
             printed = (py_spy if rank % 2 else faulthandler)(state, stands)
-            (found["stacks"] / f"rank_{rank}").write_text(printed)
+            (found["stacks"] / f"rank_{rank}").write_text(printed * 2)  # two samples
     return found
 
 

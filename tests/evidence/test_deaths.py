@@ -74,15 +74,38 @@ def test_exceptions_after_the_time_out_follow_from_it(tmp_path):
 def test_the_first_by_time_is_named_not_the_last(tmp_path):
     early = "2026-11-18 04:00:05,100 [INFO] step\n" + traceback(1, "KeyError: 'input_ids'")
     late = "2026-11-18 04:03:05,100 [INFO] step\n" + traceback(2, "ValueError: bad sample")
-    assert ranks(of_text(tmp_path, late, early)) == [1]
+    assert ranks(of_text(tmp_path, late, early + timed_out(0))) == [1]
 
 
 def test_ranks_that_die_of_one_cause_are_all_named(tmp_path):
-    assert ranks(of_text(tmp_path, STARTED + "".join(traceback(r, MEMORY) for r in range(4)))) == [0, 1, 2, 3]
+    raised = STARTED + "".join(traceback(r, MEMORY) for r in range(4))
+    assert ranks(of_text(tmp_path, raised + FAILED.format(1))) == [0, 1, 2, 3]
+
+
+def test_an_exception_alone_is_no_death(tmp_path):
+    """The program may have caught it and gone on."""
+    finding = of_text(tmp_path, STARTED + traceback(0, "ImportError: no module named flash_attn"))
+    assert ranks(finding) == []
+    assert finding.candidates == (0,)
+
+
+def test_an_exception_of_a_rank_that_went_on_is_no_death(tmp_path):
+    went_on = line(2, 705, STATE.format(rank=2, seq=9, done=8).replace("failure detected", "x"))
+    finding = of_text(
+        tmp_path, STARTED + traceback(2, "ImportError: no module") + OTHERS + timed_out(2) + went_on
+    )
+    assert ranks(finding) == []
+
+
+def test_a_signal_to_all_ranks_blames_nobody(tmp_path):
+    finding = of_text(tmp_path, STARTED + "srun: error: node1: tasks 0-7: Killed\n", expected=8)
+    assert ranks(finding) == []
+    assert "no rank is to blame" in finding.reason
 
 
 def test_deaths_without_an_order_are_open(tmp_path):
-    finding = of_text(tmp_path, traceback(1, "KeyError: 'a'"), traceback(2, "ValueError: bad sample"))
+    parts = traceback(1, "KeyError: 'a'"), traceback(2, "ValueError: bad sample")
+    finding = of_text(tmp_path, *parts, FAILED.format(1))
     assert finding.verdict == "inconclusive"
     assert finding.candidates == (1, 2)
 

@@ -9,7 +9,7 @@ from tracekit.evidence.bundle import Bundle
 from tracekit.evidence.stacks import is_stacks, stacks_in
 
 
-def stacks(stands, printed=py_spy, samples=1):
+def stacks(stands, printed=py_spy, samples=2):
     """The stacks of ranks, by where they stand."""
     return tuple(
         stack
@@ -24,7 +24,7 @@ def judged(stands, **more):
 
 @pytest.mark.parametrize("printed", [py_spy, faulthandler])
 def test_the_main_thread_is_found(printed):
-    (stack,) = stacks(["elsewhere"], printed)
+    (stack,) = stacks(["elsewhere"], printed, samples=1)
     assert stack.rank == 0
     assert stack.frames[0] == "dataset.py:77 read_shard"
     assert stack.activity == "elsewhere"
@@ -35,6 +35,14 @@ def test_the_rank_outside_a_collective_is_named(printed):
     finding = judged(["collective", "collective", "elsewhere", "collective"], printed=printed)
     assert [(c.rank, c.kind) for c in finding.culprits] == [(2, "host_stalled")]
     assert finding.culprits[0].stack[0] == "dataset.py:77 read_shard"
+
+
+def test_one_sample_names_nobody():
+    """It may be of a job that moves."""
+    finding = judged(["collective", "collective", "elsewhere", "collective"], samples=1)
+    assert finding.culprits == ()
+    assert finding.candidates == (2,)
+    assert "twice" in finding.to_decide
 
 
 @pytest.mark.parametrize(

@@ -79,9 +79,8 @@ def preprocessing(folder: Path) -> None:
 def loader(folder: Path) -> None:
     """Rank 0 of eight stands in its loader, all others in a collective."""
     for rank in range(8):
-        written(
-            folder, py_spy(RankState(rank, []), "collective" if rank else "elsewhere"), f"rank_{rank}.txt"
-        )
+        printed = py_spy(RankState(rank, []), "collective" if rank else "elsewhere")
+        written(folder, printed * 2, f"rank_{rank}.txt")
 
 
 def ahead(folder: Path) -> None:
@@ -175,7 +174,7 @@ REPORTS = [
     ),
     pasted(
         "pytorch/pytorch#87995",
-        "py-spy dumps of 8 ranks: rank 0 in its data loader, the others in an all-reduce",
+        "py-spy dumps of 8 ranks, two samples: rank 0 in its data loader, the others in an all-reduce",
         "rank 0, in its loader",
         loader,
         named("culprits", (0,), "dataset.py"),

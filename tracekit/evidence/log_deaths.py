@@ -135,11 +135,14 @@ def _of_exit(
     host: str | None = None,
     when: When | None = None,
 ) -> Iterator[Death]:
-    """Yield the death that an exit code tells: of signals only those that no peer's failure explains."""
+    """Yield the end that an exit code tells: only some signals are ends that no peer's failure explains."""
     signal = _SIGNALS.get(-code) or _SIGNALS.get(code - _BY_SIGNAL)
-    if signal is not None:
-        text = f"killed by {signal}"
-        yield Death("signal", text, rank, local, pid, host, when or when_of(line.text), line.offset)
+    kind: DeathKind = "exception" if signal is None else "signal"
+    text = f"exit code {code}" if signal is None else f"killed by {signal}"
+    own = signal is not None
+    yield Death(
+        kind, text, rank, local, pid, host, when or when_of(line.text), line.offset, consequence=not own
+    )
 
 
 def _of_srun(line: Line, found: re.Match[bytes]) -> Iterator[Death]:

@@ -36,10 +36,14 @@ def name_dead(case: Case, finding: HangFinding) -> HangFinding | None:
     unplaced: list[_Report] = []
     for report in _own_deaths(case):
         (unplaced if report.death.rank is None else by_rank[report.death.rank]).append(report)
-    first = {rank: min(reports, key=_order) for rank, reports in by_rank.items() if not _waited(case, rank)}
+    first = {rank: min(reports, key=_order) for rank, reports in by_rank.items() if not _lived_on(case, rank)}
     first |= {rank: report for rank, report in _dead_by_ras(case).items() if rank not in first}
     if first:
-        return _name_first(case, finding, first)
+        if (all_at_once := _ended_from_outside(case, finding, first)) is not None:
+            return all_at_once
+        return (
+            _name_first(case, finding, first) if _shows_an_end(case, first) else _only_raised(finding, first)
+        )
     if unplaced and all(culprit.kind == "missing_dump" for culprit in finding.culprits):
         return _of_unknown_rank(case, finding, unplaced)
     return None
@@ -73,9 +77,50 @@ def _after_time_out(death: Death, log: LogFile, timed_out: Sequence[LogFile]) ->
     return any(before is True for before in earlier)
 
 
-def _waited(case: Case, rank: int) -> bool:
-    """Return whether a rank logged a time-out of its own: it was alive, and waited for others."""
-    return any(mark.work is not None for log in case.bundle.logs for mark in log.marks.get(rank, {}).values())
+def _lived_on(case: Case, rank: int) -> bool:
+    """Return whether a rank was alive while others waited: it waited itself, or no call lacks it.
+
+    A traceback may be one that the program caught, or one of an earlier attempt.
+    """
+    waited = any(
+        mark.work is not None for log in case.bundle.logs for mark in log.marks.get(rank, {}).values()
+    )
+    graph = case.scene.graph
+    lacked = any(rank in {*call.behind, *call.missing, *call.unknown} for call in graph.pending)
+    return waited or rank in graph.stuck or (rank in case.scene.dumps and bool(graph.pending) and not lacked)
+
+
+def _shows_an_end(case: Case, first: dict[int, _Report]) -> bool:
+    """Return whether something beside an exception shows that a process ended: a signal, an exit, ranks that wait."""
+    logs = case.bundle.logs
+    waits = any(log.timed_out is not None or log.waits.in_gloo or log.stuck for log in logs)
+    ended = any(death.pid is not None for log in logs for death in log.deaths)
+    signalled = any(report.death.kind == "signal" for report in first.values())
+    return waits or ended or signalled or bool(case.scene.graph.stuck)
+
+
+def _only_raised(finding: HangFinding, first: dict[int, _Report]) -> HangFinding:
+    """Return the answer where ranks raised exceptions, and nothing shows that a process ended or a rank waits."""
+    rank = min(first, key=lambda r: _order(first[r]))
+    reason = (
+        f"rank {rank} raised an exception ({first[rank].death.text}); nothing shows that its process ended for it, or "
+        "that other ranks wait"
+    )
+    return leave_open(
+        finding, reason, first, "give the whole log with its end, and the logs of the other ranks"
+    )
+
+
+def _ended_from_outside(case: Case, finding: HangFinding, first: dict[int, _Report]) -> HangFinding | None:
+    """Return the answer where a signal ended all ranks together, as a scheduler or a user does; None elsewhere."""
+    signalled = {rank for rank, report in first.items() if report.death.kind == "signal"}
+    others = (case.world | case.bundle.ranks) - signalled
+    if len(signalled) < 2 or others or not _within(list(first.values())):
+        return None
+    reason = f"a signal ended all {len(signalled)} ranks together, as a scheduler or a user does: no rank is to blame"
+    return leave_open(
+        finding, reason, (), "look what ended the job: a time limit, scancel, the host's memory"
+    )
 
 
 def _dead_by_ras(case: Case) -> dict[int, _Report]:

@@ -39,7 +39,10 @@ def decide_by_stacks(case: Case, finding: HangFinding) -> HangFinding:
             return leave_open(finding, reason, names, "take stacks of all ranks twice, some seconds apart")
         return note(finding, *notes) if notes else finding
     allowed = odd & set(finding.candidates) if finding.candidates else odd
-    if len(allowed) == 1 and allowed == odd and not _undecidable(case, finding):
+    sure = case.scene.graph.stuck or all(
+        len(stacks[rank]) > 1 for rank in allowed
+    )  # one sample may be of a live job
+    if len(allowed) == 1 and allowed == odd and sure and not _undecidable(case, finding):
         (rank,) = allowed
         place = stacks[rank][-1].frames
         how = "stands outside any collective, by its stack, while the others wait in one"
