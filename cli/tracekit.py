@@ -45,6 +45,11 @@ from .program import Command, program, run
                 "hang",
                 "Which rank never came, in which collective, and whether host or device stalled.",
             ),
+            Command(
+                "triage",
+                "triage",
+                "What is left of a job, in any mixture, and what it tells.",
+            ),
         ),
         "What was recorded": (
             Command(
@@ -74,6 +79,7 @@ def tracekit() -> None:
     \b
     tracekit slowrank traces/
     tracekit hang dumps/
+    tracekit triage whatever_is_left/
     """
 
 

@@ -53,6 +53,12 @@ def ranges(numbers: Iterable[int], most: int | None = None) -> str:
     return ", ".join(shown) + (", …" if most is not None and len(runs) > most else "")
 
 
+def rank_names(ranks: Iterable[int], most: int | None = None) -> str:
+    """Return "rank 5" or "ranks 0-3, 7", cut after `most` runs."""
+    listed = sorted(ranks)
+    return f"rank{'' if len(listed) == 1 else 's'} {ranges(listed, most)}"
+
+
 def _obeyed(character: str) -> bool:
     category = unicodedata.category(character)
     return category[0] == "C" or category in _OBEYED

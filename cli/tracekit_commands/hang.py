@@ -2,13 +2,14 @@
 
 import os
 from collections.abc import Callable
+from math import prod
 from typing import get_args
 
 import click
 
-from tracekit.analysis.hang.analyse import illustrated
-from tracekit.dumps.load import load_dumps
+from tracekit.analysis.hang.witnesses.judge import judge_evidence
 from tracekit.errors import TracekitError, with_rejected
+from tracekit.evidence.gather import load_evidence
 from tracekit.findings.hang import HangVerdict
 from tracekit.ingest import ProgressEvent
 from tracekit.page.shell import date_text
@@ -42,8 +43,9 @@ def hang(
     """Name the ranks that made the others wait, the call, and whether their host or device stalled.
 
     DUMPS: flight-recorder dumps (pickle or JSON, versions 2.0 to 2.10, NCCL or Gloo) under any names,
-    folders, globs or fsspec URLs. Ranks may be missing; files that cannot be used are listed with the
-    reason. No code in a pickle is run.
+    folders, globs or fsspec URLs. Logs of the job, stacks of its ranks (py-spy, faulthandler) and answers
+    of ncclras are read beside them, or in their place. Ranks may be missing; files that cannot be used
+    are listed with the reason. No code in a pickle is run.
 
     \b
     tracekit hang dumps/
@@ -51,19 +53,27 @@ def hang(
     """
     jobs = source.jobs or len(os.sched_getaffinity(0))
     with reading(quiet=source.quiet) as show:
-        found = load_dumps(source.inputs, jobs=jobs, progress=_shown(show), job=source.job)
+        world = None if axes.mesh is None else prod(axes.mesh.values())
+        found = load_evidence(source.inputs, jobs, _shown(show), job=source.job, expected=world)
+    rejected = (*found.rejected, *(found.dumps.rejected if found.dumps is not None else ()))
     try:
         with about(source.inputs):
-            finding, picture = illustrated(found, axes.mesh, axes.order)
+            finding, picture = judge_evidence(found, axes.mesh, axes.order)
     except TracekitError as error:
-        raise with_rejected(error, [(r.path, r.reason) for r in found.rejected]) from error.__cause__
+        raise with_rejected(error, [(r.path, r.reason) for r in rejected]) from error.__cause__
     text = hang_text(finding, verbose=answer.verbose)
     answer.emit(
         text,
         lambda: dumps(hang_document(finding)),
         lambda: indented_markdown(text),
         (
-            lambda: hang_html(finding, picture, options.page_foot(source.inputs, date_text(found.last_ns()))),
+            lambda: hang_html(
+                finding,
+                picture,
+                options.page_foot(
+                    source.inputs, date_text(found.dumps.last_ns() if found.dumps is not None else 0)
+                ),
+            ),
             html_to,
         ),
         (lambda: hang_metrics(finding), prometheus_to),

@@ -20,6 +20,7 @@ ASKED_FOR = {
         "breakdown",
         "diff",
         "trend",
+        "triage",
     ),
 }
 HEAVY = {"numpy", "pyarrow", "torch", "scipy", "rich"}
@@ -51,7 +52,9 @@ def test_an_unknown_command_is_a_usage_error(tracekit, name):
 
 def test_commands_stand_by_what_they_are_for(tracekit):
     out = tracekit("--help").out
-    places = [out.index(f"\n  {name} ") for name in ("slowrank", "whatif", "hang", "mesh", "doctor")]
+    places = [
+        out.index(f"\n  {name} ") for name in ("slowrank", "whatif", "hang", "triage", "mesh", "doctor")
+    ]
     assert places == sorted(places)
     assert [title for title in group.sections if f"\n{title}:\n" in out] == list(group.sections)
 

@@ -77,7 +77,14 @@ FINDINGS = {
 CHOICES = {
     "Verdict": {"healthy", "slow_rank", "slow_link", "imbalance", "inconclusive"},
     "HangVerdict": {"hang", "mismatch", "none", "inconclusive"},
-    "CulpritKind": {"host_stalled", "device_stalled", "mismatched_call", "missing_dump"},
+    "CulpritKind": {
+        "host_stalled",
+        "device_stalled",
+        "mismatched_call",
+        "missing_dump",
+        "died",
+        "never_joined",
+    },
     "MeshSource": {"process_groups", "flag", "manifest", "flat_world"},
     "Cause": {
         "gpu_compute", "cpu_launch", "host_stall", "dataloader", "network", "data_imbalance", "stage_imbalance",

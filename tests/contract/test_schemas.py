@@ -10,6 +10,7 @@ from jsonschema import Draft202012Validator
 from tracekit_cli.tracekit_commands.schema import schema
 
 import tracekit
+from tracekit.analysis.triage.triage import triage
 from tracekit.report.breakdown_json import breakdown_document
 from tracekit.report.diff_json import diff_document
 from tracekit.report.hang import hang_document
@@ -17,6 +18,7 @@ from tracekit.report.mesh import mesh_document_of
 from tracekit.report.schemas import DOCUMENTS, json_schema
 from tracekit.report.slowrank_json import dumps, slowrank_document
 from tracekit.report.trend_json import trend_document
+from tracekit.report.triage import triage_document
 from tracekit.report.whatif_json import whatif_document
 
 ANSWERS = {
@@ -27,6 +29,7 @@ ANSWERS = {
     "trend": lambda run: trend_document(tracekit.trend(run)),
     "mesh": lambda run: mesh_document_of(tracekit.places(run)),
     "hang": lambda _: hang_document(tracekit.hang(tracekit.load_dumps("sample_traces/hang_host_stall"))),
+    "triage": lambda _: triage_document(triage("sample_traces/hang_host_stall")),
 }
 
 

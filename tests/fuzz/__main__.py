@@ -17,6 +17,7 @@ from random import Random
 from tempfile import mkdtemp
 from unittest.mock import patch
 
+from tests.fuzz.evidence_readers import EVIDENCE
 from tests.fuzz.other_commands import COMMANDS_OF
 from tests.fuzz.other_readers import OTHERS
 from tests.fuzz.outcome import inside, outcome
@@ -24,7 +25,7 @@ from tests.fuzz.readers import TRACEKIT, read_once
 from tests.fuzz.surroundings import SURROUNDINGS
 from tracekit.workers import Limits, do_all
 
-READERS = {**TRACEKIT, **COMMANDS_OF, **OTHERS, **SURROUNDINGS}
+READERS = {**TRACEKIT, **EVIDENCE, **COMMANDS_OF, **OTHERS, **SURROUNDINGS}
 SHARE = {
     "job": 4, "run.json": 40, "capture": 60, "operation table": 80, "trace": 100, "other command": 100, "dumps": 100,
     "TOML of a machine": 100, "run folder": 120, "ratios": 4, "streams": 20,

@@ -6,6 +6,8 @@ from functools import cache
 import pytest
 
 from reftrain.config.trace_forms import DEVICE_FORMS, HOST_FORMS
+from tests.evidence import other_channels
+from tests.evidence.watchdog import LAUNCHERS, VERSIONS
 from tests.generator.erasures import ERASURES
 from tests.generator.forms import FORMS
 from tests.house.source import ROOT
@@ -24,10 +26,12 @@ WRITERS = {
     "erasure": {*ERASURES, "two_captures"},
     "localise": set(DRAWN),
     "shapes": set(SHAPES),
+    "watchdog": {*VERSIONS, *LAUNCHERS},
+    "channels": {"ras_json", "ras_text", "py_spy", "faulthandler"} & set(vars(other_channels)),
     "reach": {name.replace("`", "") for name in TAKEN},
 }
 """By program, what it can write."""
-ALL = ("run", "simulate", "generator", "erasure", "localise")
+ALL = ("run", "simulate", "generator", "erasure", "localise", "watchdog", "channels")
 """Programs all of whose forms stand in the table."""
 
 

@@ -4,6 +4,9 @@ Both are named tuples: a job has few of them, a dump repeats them thousands of t
 and sent between processes by C code. `signatures` makes one object of all that are equal.
 """
 
+import json
+from functools import lru_cache
+from math import prod
 from typing import NamedTuple
 
 
@@ -34,3 +37,20 @@ class CallKind(NamedTuple):
     """Rank that sends; -1 in a collective."""
     destination: int
     """Rank that receives; -1 in a collective."""
+
+
+@lru_cache(4096)
+def numel(text: str) -> int | None:
+    """Count the elements of the tensors in "[[8192, 1, 5120], …]"; None where the text is no list of shapes."""
+    shapes = sizes(text)
+    return None if shapes is None else sum(prod(s) for s in shapes)
+
+
+def sizes(text: str) -> tuple[tuple[int, ...], ...] | None:
+    """Give the shapes in "[[8192, 1, 5120], …]", also of a coalesced call's parts; None for any other text."""
+    try:
+        value = [shape for part in text.split("; ") for shape in json.loads(part)]
+        shapes = tuple(tuple(int(n) for n in shape) for shape in value)
+    except (ValueError, TypeError, RecursionError, OverflowError):
+        return None
+    return shapes

@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -51,9 +51,13 @@ def read_bytes(path: str) -> bytes:
     return data
 
 
-def find_files(inputs: Sequence[str]) -> Found:
-    """Return what `inputs` name, one file at least, and what cannot be read; InputError where one names nothing."""
+def find_files(inputs: Sequence[str], without: Collection[str] = ()) -> Found:
+    """Return what `inputs` name, one file at least, and what cannot be read; InputError where one names nothing.
+
+    without: files to leave out.
+    """
     found = discover(inputs, DUMPS)
+    found.sources = [source for source in found.sources if source.label not in without]
     if not found.sources and found.unreadable:
         raise InputError(f"{found.unreadable[0].path}: {found.unreadable[0].reason}")
     if not found.sources:
@@ -76,7 +80,7 @@ def logs_told(paths: Iterable[str]) -> str:
     if not logs:
         return ""
     more = f" and {len(logs) - 1} more look" if len(logs) > 1 else " looks"
-    return f" ({logs[0]}{more} like a log, which is not read here; {HOW_TO_DUMP})"
+    return f" ({logs[0]}{more} like a log, and no line of it tells of a hang; {HOW_TO_DUMP})"
 
 
 def size_of(path: str) -> int:

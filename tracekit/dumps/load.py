@@ -4,7 +4,7 @@
 return only columns; `assign` gives them their ranks.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
@@ -66,8 +66,21 @@ def load_dumps(
     Raises InputError if an input names nothing, no file holds a dump, or dumps are of several jobs and `job` is None;
     UsageError if there is no job of that number.
     """
+    return load_dumps_without((), inputs, jobs, progress, timed=timed, job=job)
+
+
+def load_dumps_without(
+    beside: Collection[str],
+    inputs: Inputs,
+    jobs: int = 1,
+    progress: Progress | None = None,
+    *,
+    timed: bool = False,
+    job: int | None = None,
+) -> DumpSet:
+    """Give the dumps in files as `load_dumps` does, without the files `beside`, which are evidence of another kind."""
     inputs = listed(inputs)
-    found = find_files(inputs)
+    found = find_files(inputs, beside)
     paths = [source.uri for source in found.sources]
     read = _read(paths, found.named, jobs, progress, timed=timed)
     kept, others, number = of_one_job(read.dumps, {p: found.run_of(p) for p in paths}, job)

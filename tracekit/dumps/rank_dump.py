@@ -36,6 +36,7 @@ class GroupTail:
     entry_seen_done: bool = False  # and the ring still holds that call: it is no mere upper bound
     has_p2p: bool = False
     open_end: bool = False  # a damaged entry may be its newest call
+    partial: bool = False  # made of a log that does not tell all members
     seq: Int64 = field(default_factory=lambda: np.zeros(0, np.int64))  # (tail,) ascending
     state: Int8 = field(default_factory=lambda: np.zeros(0, np.int8))  # (tail,)
     created: Int64 = field(default_factory=lambda: np.zeros(0, np.int64))  # (tail,) ns, 0 unknown

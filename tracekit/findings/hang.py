@@ -12,8 +12,11 @@ from tracekit.findings.tabular import Columns, Row, Tabular
 
 HangVerdict = Literal["hang", "mismatch", "none", "inconclusive"]
 """A rank stopped; a rank made another call; no rank waits; or the dumps do not show which."""
-CulpritKind = Literal["host_stalled", "device_stalled", "mismatched_call", "missing_dump"]
-"""How a rank failed: it never issued the call, never completed it, made another one, or left no dump."""
+CulpritKind = Literal[
+    "host_stalled", "device_stalled", "mismatched_call", "missing_dump", "died", "never_joined"
+]
+"""How a rank failed: it never issued the call, never completed it, made another one, or left no dump; its process ended
+before the others waited; or it never reached a rendezvous, a barrier or a communicator that the others wait in."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +69,8 @@ class Culprit:
     """A rank that made the others wait, and the call in which it did.
 
     `last_enqueued` and `last_completed` are its own frontier in the group, `group_enqueued` is that of the furthest
-    member; sequence numbers. `stack` is that of its last recorded call ("file:line function", innermost first).
+    member; sequence numbers. Of a rank that died or never joined the group may be unknown: it has no members then, and
+    the call the number 0. `stack` is that of its last recorded call ("file:line function", innermost first).
     `sides` are the versions of a mismatched call. `how` says what the rank did, where its kind alone says it badly: the
     end of a sentence that begins with the rank.
     """

@@ -40,6 +40,8 @@ NEXT: Final[dict[CulpritKind, str]] = {
     "device_stalled": "look in dmesg for Xid errors and ECC, and for a kernel before the call that does not end",
     "mismatched_call": "find the code that decides which call it makes, with what shape and type",
     "missing_dump": "check whether its node crashed, is unreachable, or killed it for lack of memory",
+    "died": "look at what ended it; the time-outs of the other ranks follow from that",
+    "never_joined": "check whether its process started, and whether its host reaches the address of the store",
 }
 """What to do about each kind of culprit."""
 
@@ -159,7 +161,8 @@ def next_steps(culprits: Sequence[Culprit]) -> list[str]:
     """Return what to look at, a sentence for each way in which ranks failed, with these ranks."""
     ranks: dict[str, list[int]] = defaultdict(list)
     for culprit in culprits:
-        ranks[NEXT_ORDER if culprit.how else NEXT[culprit.kind]].append(culprit.rank)
+        by_order = culprit.how and culprit.sides  # it made other calls than its peers
+        ranks[NEXT_ORDER if by_order else NEXT[culprit.kind]].append(culprit.rank)
     return [f"{ranks_text(sorted({*who}))}: {what}" for what, who in ranks.items()]
 
 
@@ -173,10 +176,10 @@ def _culprits_line(same: Sequence[Culprit]) -> str:
         else f"enqueued {least_most(c.last_enqueued for c in same)} of {max(c.group_enqueued for c in same)}, "
         f"completed {least_most(c.last_completed for c in same)}"
     )
-    return (
-        f"  {ranks_text([c.rank for c in same])}{at}: {kind_text(culprit)} at {call_text(culprit.collective)}, "
-        f"{groups_text(same)}: {frontier}"
-    )
+    named = f"  {ranks_text([c.rank for c in same])}{at}: {kind_text(culprit)}"
+    if not culprit.group.ranks:
+        return named
+    return f"{named} at {call_text(culprit.collective)}, {groups_text(same)}: {frontier}"
 
 
 def _sides(finding: HangFinding) -> list[str]:

@@ -7,6 +7,7 @@ from tracekit.report.breakdown_document import BreakdownDocument
 from tracekit.report.diff_json import DiffDocument
 from tracekit.report.documents import HangDocument, PlacesDocument, SlowRankDocument, WhatIfDocument
 from tracekit.report.trend_json import TrendDocument
+from tracekit.report.triage import TriageDocument
 
 DOCUMENTS: Final[dict[str, type]] = {
     "slowrank": SlowRankDocument,
@@ -16,10 +17,26 @@ DOCUMENTS: Final[dict[str, type]] = {
     "trend": TrendDocument,
     "mesh": PlacesDocument,
     "hang": HangDocument,
+    "triage": TriageDocument,
 }
 """The answers by the command that gives them."""
 
 
+_HOLDING: Final = {"triage": ("hang", "slowrank")}
+"""Answers whose field `answer` is an answer of one of these commands."""
+
+
 def json_schema(name: str) -> dict[str, Any]:
     """The JSON Schema (draft 2020-12) of the answer of a command. Raises KeyError for a name not in `DOCUMENTS`."""
-    return schema_of(DOCUMENTS[name])
+    schema = schema_of(DOCUMENTS[name])
+    for held in _HOLDING.get(name, ()):
+        part = schema_of(DOCUMENTS[held])
+        whole = {key: part[key] for key in part if key not in {"$schema", "$id", "$defs"}}
+        schema["$defs"] |= part["$defs"] | {DOCUMENTS[held].__name__: whole}
+    if held_by := _HOLDING.get(name):
+        choices = [{"$ref": f"#/$defs/{DOCUMENTS[held].__name__}"} for held in held_by]
+        for place in (schema, *schema["$defs"].values()):
+            if "answer" in place.get("properties", {}):
+                place["properties"]["answer"] = {"anyOf": [*choices, {"type": "null"}]}
+        schema["$defs"] = dict(sorted(schema["$defs"].items()))
+    return schema

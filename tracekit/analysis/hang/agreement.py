@@ -1,10 +1,6 @@
 """The version of a call, on which all members of a group must agree, and the calls that synchronise them."""
 
-import json
-from functools import lru_cache
-from math import prod
-
-from tracekit.dumps.calls import Signature
+from tracekit.dumps.calls import Signature, numel
 
 Version = tuple[object, ...]
 """The properties of a call on which all members must agree; two versions under one number are a mismatch."""
@@ -37,20 +33,3 @@ def version_of(call: Signature) -> Version:
 
 def _plain(name: str) -> str:
     return name.lower().replace("_", "")
-
-
-@lru_cache(4096)
-def numel(text: str) -> int | None:
-    """Count the elements of the tensors in "[[8192, 1, 5120], …]"; None where the text is not a list of shapes."""
-    shapes = sizes(text)
-    return None if shapes is None else sum(prod(s) for s in shapes)
-
-
-def sizes(text: str) -> tuple[tuple[int, ...], ...] | None:
-    """Give the shapes in "[[8192, 1, 5120], …]", also of a coalesced call's parts; None for any other text."""
-    try:
-        value = [shape for part in text.split("; ") for shape in json.loads(part)]
-        shapes = tuple(tuple(int(n) for n in shape) for shape in value)
-    except (ValueError, TypeError, RecursionError, OverflowError):
-        return None
-    return shapes

@@ -33,7 +33,6 @@ from tracekit.dumps.load import DumpSet
 from tracekit.findings import Quality, RankCoverage
 from tracekit.findings.hang import Culprit, HangFinding, HangVerdict
 from tracekit.findings.picture import HangPicture
-from tracekit.mesh import Mesh
 from tracekit.thresholds.hang import NAMED_IN_DOUBT
 
 
@@ -52,6 +51,13 @@ def illustrated(
     dumps: DumpSet, mesh: dict[str, int] | None = None, order: Sequence[str] | None = None
 ) -> tuple[HangFinding, HangPicture]:
     """Give the verdict as `analyse` does, and what a page draws of it."""
+    return judged(dumps, mesh, order)[:2]
+
+
+def judged(
+    dumps: DumpSet, mesh: dict[str, int] | None = None, order: Sequence[str] | None = None
+) -> tuple[HangFinding, HangPicture, Scene]:
+    """Give the verdict and the picture as `illustrated` does, and the scene on which they rest."""
     seen = build_scene(dumps)
     layout = layout_of(seen, mesh, order)
     judgement = judge(replace(seen, mesh=layout.mesh))
@@ -60,7 +66,13 @@ def illustrated(
     missing = tuple(r for r in scene.world if r not in scene.dumps)
     verdict, reason = _verdict(judgement, culprits, len(missing))
     if len(scene.dumps) == 1 and missing and not culprits:
-        reason = f"only rank {min(scene.dumps)} left a dump that was read: add the others' dumps; {reason}"
+        rank, dump = next(iter(scene.dumps.items()))
+        what = (
+            "a dump that was read: add the others' dumps"
+            if dump.path
+            else "lines that were read: add the others'"
+        )
+        reason = f"only rank {rank} left {what}; {reason}"
     waits = verdict == "inconclusive" and bool(scene.graph.stuck)
     left = candidates_of(scene, found) if waits and not judgement.live else Candidates()
     finding = HangFinding(
@@ -80,11 +92,12 @@ def illustrated(
         open_calls=() if culprits else open_calls(scene, found.open),
         waits=() if culprits or found.open else waits_of(scene, left.ranks[:NAMED_IN_DOUBT]),
     )
-    return finding, _picture(scene, layout.mesh, finding)
+    return finding, picture_of(scene, finding), scene
 
 
-def _picture(scene: Scene, mesh: Mesh | None, finding: HangFinding) -> HangPicture:
+def picture_of(scene: Scene, finding: HangFinding) -> HangPicture:
     """Give every rank with its place and whether it waits, failed, or left no dump."""
+    mesh = scene.mesh
     ranks = tuple(sorted(scene.world))
     states = dict.fromkeys(ranks, "does not wait")
     states.update(dict.fromkeys(scene.graph.stuck, "waits"))
@@ -101,7 +114,8 @@ def _picture(scene: Scene, mesh: Mesh | None, finding: HangFinding) -> HangPictu
 
 def _guessed(scene: Scene) -> list[Quality]:
     """Return a quality row for groups without listed members: these were taken from the ranks that use the name."""
-    if not any(g.guessed for g in scene.groups):
+    told = [f.tail.partial for g in scene.groups if g.guessed for f in g.frontiers.values()]
+    if all(told):
         return []
     detail = "pg_config lists no members: taken as the ranks that use the name"
     return [Quality("unknown_members", detail=detail)]

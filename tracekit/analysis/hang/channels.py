@@ -8,8 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from tracekit.analysis.hang.agreement import numel
-from tracekit.dumps.calls import Signature
+from tracekit.dumps.calls import Signature, numel
 from tracekit.dumps.fields import p2p_ends
 from tracekit.dumps.rank_dump import P2P, RankDump
 

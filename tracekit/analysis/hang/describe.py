@@ -5,12 +5,11 @@ Only here do numbers of groups and sequence numbers become words for a reader.
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from tracekit.analysis.hang.agreement import sizes
 from tracekit.analysis.hang.program_order import CallId, first_in_program
 from tracekit.analysis.hang.rules.rule import Accusation, Mismatch
 from tracekit.analysis.hang.scene import Scene
 from tracekit.analysis.hang.wait_chains import first_waits
-from tracekit.dumps.calls import Signature
+from tracekit.dumps.calls import Signature, sizes
 from tracekit.dumps.rank_dump import Stack
 from tracekit.findings.hang import CallRef, Culprit, GroupFrontier, GroupRef, LastDone, OpenCall, Side
 from tracekit.text import ranges
@@ -21,6 +20,8 @@ _KINDS = {
     "device_stalled": "device stalled (enqueued it, never completed it)",
     "mismatched_call": "mismatched call",
     "missing_dump": "left no whole dump and was not seen to enqueue it",
+    "died": "its process ended",
+    "never_joined": "never joined",
 }
 
 
@@ -152,14 +153,18 @@ def sentence(scene: Scene, culprits: tuple[Culprit, ...]) -> str:
         same = [c for c in culprits if (c.kind, c.how) == (kind, how)]
         first = same[0]
         ranks = _named(same) + _in_common(scene, same)
-        where = f"{first.group.dim or first.group.desc or 'group'} group {first.group.name}"
-        op = first.collective.op or "call"
-        parts.append(
-            f"rank{'s' * (len(same) > 1)} {ranks}: {how or _KINDS[kind]}, {op} {first.collective.seq} of {where}"
-        )
+        parts.append(f"rank{'s' * (len(same) > 1)} {ranks}: {how or _KINDS[kind]}{_where(first)}")
     stuck = len(scene.graph.stuck - {c.rank for c in culprits})
     wait = f"{stuck} rank{' waits' if stuck == 1 else 's wait'} for {'it' if len(culprits) == 1 else 'them'}"
     return "; ".join([*parts, wait] if stuck else parts)
+
+
+def _where(culprit: Culprit) -> str:
+    """Give the call and the group of a culprit as the end of a sentence; nothing where they are unknown."""
+    group, call = culprit.group, culprit.collective
+    if not group.ranks:
+        return ""
+    return f", {call.op or 'call'} {call.seq} of {group.dim or group.desc or 'group'} group {group.name}"
 
 
 def _named(culprits: Sequence[Culprit]) -> str:

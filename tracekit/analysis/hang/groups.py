@@ -68,6 +68,7 @@ def _merged(keyed: dict[_Key, _Uses]) -> dict[_Key, _Uses]:
 
 def _group(ranks: tuple[int, ...], uses: _Uses, dumps: DumpSet, *, guessed: bool = False) -> Group:
     """Return one group with the frontiers of the members that have it in their dumps."""
+    guessed = guessed or any(tail.partial for _, tail in uses)
     group = Group(ranks, uses[0][1].name, uses[0][1].desc, guessed=guessed)
     group.mixed = any(t.has_p2p for _, t in uses) or "PIPELINE" in group.desc.upper()
     for dump, tail in uses:

@@ -1,0 +1,105 @@
+"""Ranks that never joined are named where lines name ranks, and nobody is where they only count."""
+
+import pytest
+
+from tests.evidence.judged import of_text, ranks
+
+
+def test_a_monitored_barrier_names_the_absent(tmp_path):
+    text = "[rank0]: RuntimeError: Rank 2 failed to pass monitoredBarrier in 60000 ms\n Original exception:\n x\n"
+    finding = of_text(tmp_path, text)
+    assert ranks(finding) == [2]
+    assert finding.culprits[0].kind == "never_joined"
+
+
+def test_a_barrier_blames_no_rank_that_waits(tmp_path):
+    text = "[rank0]: RuntimeError: Rank 2 failed to pass monitoredBarrier in 60000 ms\n"
+    gloo = (
+        "[gloo/transport/tcp/unbound_buffer.cc:81] Timed out waiting 60000ms for recv operation to complete"
+    )
+    text += f"[rank2]: RuntimeError: {gloo}\n"
+    assert ranks(of_text(tmp_path, text)) == []
+
+
+def start(rank, size=8, stage="START"):
+    return (
+        f"node{rank // 4}:{50 + rank}:99 [{rank % 4}] NCCL INFO ncclCommInitRank comm 0x55 rank {rank} nranks {size} "
+        f"cudaDev {rank % 4} nvmlDev {rank % 4} busId 7000 commId 0xabc123 - Init {stage}\n"
+    )
+
+
+def test_the_rank_that_began_no_communicator_is_named(tmp_path):
+    finding = of_text(tmp_path, "".join(start(rank) for rank in range(8) if rank != 5))
+    assert ranks(finding) == [5]
+    assert finding.culprits[0].kind == "never_joined"
+
+
+def test_all_began_and_none_joined_is_open(tmp_path):
+    finding = of_text(tmp_path, "".join(start(rank) for rank in range(8)))
+    assert finding.verdict == "inconclusive"
+    assert "network" in finding.reason
+
+
+def test_a_joined_communicator_is_no_hang(tmp_path):
+    both = "".join(start(rank) + start(rank, stage="COMPLETE") for rank in range(8))
+    assert ranks(of_text(tmp_path, both)) == []
+
+
+def test_the_store_barrier_names_the_absent(tmp_path):
+    text = "".join(
+        f"[rank{r}]: INFO: Waiting in store based barrier to initialize process group for rank: {r}, key: "
+        "store_based_barrier_key:1 (world_size=8, worker_count=7, timeout=0:30:00)\n"
+        for r in range(7)
+    )
+    assert ranks(of_text(tmp_path, text)) == [7]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (
+            "torch.distributed.DistStoreError: Timed out after 601 seconds waiting for clients. 5/8 clients joined.\n",
+            "5 of 8",
+        ),
+        (
+            "[c10d] The client socket has timed out after 60s while trying to connect to (10.0.0.9, 29500).\n",
+            "10.0.0.9:29500",
+        ),
+    ],
+)
+def test_counts_name_nobody(tmp_path, text, said):
+    finding = of_text(tmp_path, text)
+    assert finding.verdict == "inconclusive"
+    assert said in finding.reason
+    assert finding.to_decide
+
+
+def unique(rank):
+    return (
+        f"[rank{rank}]: torch.distributed.DistBackendError: [{rank}] is setting up NCCL communicator and retrieving "
+        "ncclUniqueId from [0] via c10d key-value store by key '0', but store->get('0') got error: wait timeout after "
+        "600000ms, keys: /default_pg/0//cuda//0\n"
+    )
+
+
+def test_all_wait_for_the_first_rank(tmp_path):
+    assert ranks(of_text(tmp_path, "".join(unique(r) for r in range(1, 4)), expected=4)) == [0]
+
+
+def test_some_wait_for_the_first_of_their_group(tmp_path):
+    finding = of_text(tmp_path, unique(1) + unique(3), expected=8)
+    assert ranks(finding) == []
+    assert finding.candidates == (0,)
+
+
+def stuck(rank):
+    return (
+        f"[rank{rank}]:[F1118 04:00:00.5 ProcessGroupNCCL.cpp:1] [PG ID 0 PG GUID 0(default_pg) Rank {rank}] "
+        "ProcessGroupNCCL's watchdog got stuck for 480 seconds without making progress\n"
+    )
+
+
+def test_all_stood_at_once_blames_nobody(tmp_path):
+    finding = of_text(tmp_path, "".join(stuck(rank) for rank in range(4)))
+    assert finding.verdict == "inconclusive"
+    assert "no rank is to blame" in finding.reason

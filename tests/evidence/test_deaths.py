@@ -1,0 +1,162 @@
+"""The first rank that died by itself is named; what followed from it is not."""
+
+import pytest
+
+from tests.evidence.judged import of_text, ranks
+
+STATE = (
+    "[PG ID 0 PG GUID 0(default_pg) Rank {rank}]  failure detected by watchdog at work sequence id: {seq} PG status: "
+    "last enqueued work: {seq}, last completed work: {done}"
+)
+FAILED = (
+    "E1118 04:00:06.1 70 torch/distributed/elastic/multiprocessing/api.py:869] failed (exitcode: {}) local_rank: 2 "
+    "(pid: 9) of binary: python\n"
+)
+
+
+def line(rank, second, text):
+    return f"[rank{rank}]:[E1118 04:{second // 60:02}:{second % 60:02}.5 ProcessGroupNCCL.cpp:1] {text}\n"
+
+
+def timed_out(rank, second=700, seq=9):
+    work = (
+        f"[Rank {rank}] Watchdog caught collective operation timeout: WorkNCCL(SeqNum={seq}, OpType=ALLREDUCE, "
+        "NumelIn=8, NumelOut=8, Timeout(ms)=600000) ran for 600005 milliseconds before timing out."
+    )
+    return line(rank, second, work) + line(rank, second, STATE.format(rank=rank, seq=seq, done=seq - 1))
+
+
+def traceback(rank, error, prefix="[rank{}]: "):
+    rows = [
+        "Traceback (most recent call last):",
+        '  File "/w/train.py", line 41, in step',
+        "    loss.backward()",
+        error,
+    ]
+    return "".join(prefix.format(rank) + row + "\n" for row in rows)
+
+
+MEMORY = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
+STARTED = "2026-11-18 04:00:05,100 [INFO] step 8\n"
+OTHERS = "".join(timed_out(rank) for rank in (0, 1, 3))
+
+
+@pytest.mark.parametrize(
+    "report",
+    [
+        traceback(2, MEMORY),
+        traceback(2, "ValueError: bad sample"),
+        "srun: error: node1: task 2: Out Of Memory\n",
+        "reftrain: rank 2 (process 77) was killed by SIGKILL\n",
+        "torch.multiprocessing.spawn.ProcessExitedException: process 2 terminated with signal SIGKILL\n",
+        line(2, 6, MEMORY),
+        "[rank2]: Fatal Python error: Segmentation fault\n",
+        (
+            "Root Cause (first observed failure):\n[0]:\n  time      : 2026-11-18_04:00:06\n  host      : n1\n"
+            "  rank      : 2 (local_rank: 2)\n  exitcode  : -9 (pid: 12)\n"
+        ),
+    ],
+)
+def test_a_rank_that_dies_first_is_named(tmp_path, report):
+    finding = of_text(tmp_path, STARTED + report + OTHERS)
+    assert ranks(finding) == [2], finding.reason
+    assert finding.culprits[0].kind == "died"
+    assert finding.verdict == "hang"
+
+
+def test_exceptions_after_the_time_out_follow_from_it(tmp_path):
+    finding = of_text(
+        tmp_path, OTHERS + traceback(2, "ValueError: bad sample") + traceback(0, "RuntimeError: x")
+    )
+    assert all(c.kind != "died" for c in finding.culprits)
+
+
+def test_the_first_by_time_is_named_not_the_last(tmp_path):
+    early = "2026-11-18 04:00:05,100 [INFO] step\n" + traceback(1, "KeyError: 'input_ids'")
+    late = "2026-11-18 04:03:05,100 [INFO] step\n" + traceback(2, "ValueError: bad sample")
+    assert ranks(of_text(tmp_path, late, early + timed_out(0))) == [1]
+
+
+def test_ranks_that_die_of_one_cause_are_all_named(tmp_path):
+    raised = STARTED + "".join(traceback(r, MEMORY) for r in range(4))
+    assert ranks(of_text(tmp_path, raised + FAILED.format(1))) == [0, 1, 2, 3]
+
+
+def test_an_exception_alone_is_no_death(tmp_path):
+    """The program may have caught it and gone on."""
+    finding = of_text(tmp_path, STARTED + traceback(0, "ImportError: no module named flash_attn"))
+    assert ranks(finding) == []
+    assert finding.candidates == (0,)
+
+
+def test_an_exception_of_a_rank_that_went_on_is_no_death(tmp_path):
+    went_on = line(2, 705, STATE.format(rank=2, seq=9, done=8).replace("failure detected", "x"))
+    finding = of_text(
+        tmp_path, STARTED + traceback(2, "ImportError: no module") + OTHERS + timed_out(2) + went_on
+    )
+    assert ranks(finding) == []
+
+
+def test_a_signal_to_all_ranks_blames_nobody(tmp_path):
+    finding = of_text(tmp_path, STARTED + "srun: error: node1: tasks 0-7: Killed\n", expected=8)
+    assert ranks(finding) == []
+    assert "no rank is to blame" in finding.reason
+
+
+def test_deaths_without_an_order_are_open(tmp_path):
+    parts = traceback(1, "KeyError: 'a'"), traceback(2, "ValueError: bad sample")
+    finding = of_text(tmp_path, *parts, FAILED.format(1))
+    assert finding.verdict == "inconclusive"
+    assert finding.candidates == (1, 2)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        "torch.distributed.DistBackendError: NCCL error in: x.cpp:1, remote process exited or a network error",
+        "RuntimeError: [gloo/transport/tcp/pair.cc:598] Connection closed by peer [10.0.0.1]:8594",
+        "torch.distributed.elastic.multiprocessing.api.SignalException: Process 7 got signal: 15",
+        "KeyboardInterrupt",
+        "ConnectionResetError: [Errno 104] Connection reset by peer",
+    ],
+)
+def test_consequences_name_nobody(tmp_path, error):
+    finding = of_text(tmp_path, STARTED + traceback(2, error) + "".join(timed_out(r) for r in range(4)))
+    assert ranks(finding) == []
+
+
+def test_a_caught_memory_error_is_no_death(tmp_path):
+    """The rank went on and waited in a call of its own."""
+    finding = of_text(tmp_path, STARTED + traceback(2, MEMORY) + "".join(timed_out(r) for r in range(4)))
+    assert all(c.kind != "died" for c in finding.culprits)
+
+
+def test_interleaved_lines_keep_their_ranks(tmp_path):
+    rows = zip(
+        traceback(2, "ValueError: bad").splitlines(), traceback(5, "EOFError").splitlines(), strict=True
+    )
+    finding = of_text(tmp_path, STARTED + "\n".join(row for pair in rows for row in pair) + "\n" + OTHERS)
+    assert ranks(finding) == [2]
+    assert finding.culprits[0].stack == ("/w/train.py:41 step",)
+
+
+def test_a_process_of_unknown_rank_is_the_silent_one(tmp_path):
+    killed = FAILED.format(-9)
+    assert ranks(of_text(tmp_path, STARTED + killed + OTHERS)) == [2]
+    (tmp_path / "b").mkdir()
+    named = of_text(tmp_path / "b", STARTED + killed + timed_out(0) + timed_out(5))
+    assert ranks(named) == []
+
+
+def test_an_abort_by_the_watchdog_is_no_death(tmp_path):
+    finding = of_text(tmp_path, "".join(timed_out(r) for r in range(4)) + FAILED.format(-6))
+    assert ranks(finding) == []
+
+
+def test_control_codes_of_a_log_are_not_obeyed(tmp_path):
+    from tracekit.report.hang import hang_text
+
+    text = hang_text(
+        of_text(tmp_path, STARTED + traceback(2, "ValueError: \x1b]0;x\x07\x9b31m\x08evil") + OTHERS)
+    )
+    assert not [c for c in text if (ord(c) < 32 and c != "\n") or 127 <= ord(c) < 160]

@@ -1,0 +1,113 @@
+"""Each version and launcher of a watchdog line tells the same frontier."""
+
+import gzip
+
+import pytest
+
+from tests.evidence.stuck_job import states
+from tests.evidence.watchdog import LAUNCHERS, NAMED, VERSIONS, Spelling, log, logs
+from tests.hang import simulate
+from tests.marks import quick_first
+from tracekit.evidence.logs import read_log
+from tracekit.files.source import Source
+
+MESH = {"tp": 2, "cp": 1, "pp": 1, "dp": 4}
+
+
+@pytest.fixture(scope="module")
+def job(tmp_path_factory):
+    """A job that hangs without messages."""
+    folder = tmp_path_factory.mktemp("job")
+    return states(simulate.make(3, "host_stall", "tp", MESH).write(folder))
+
+
+def read(path, data):
+    path.write_bytes(data)
+    return read_log(Source(str(path), str(path), len(data)))
+
+
+def frontier(marks):
+    """Groups of each rank with their last enqueued, last completed and timed-out call."""
+    return {
+        rank: {key: (m.place, m.enqueued, m.completed, m.work and m.work.seq) for key, m in of_rank.items()}
+        for rank, of_rank in marks.items()
+    }
+
+
+def truth(job):
+    """The same, as the dumps tell it."""
+    found = {}
+    for rank, state in job.items():
+        kept = {state.groups[0].name: state.groups[0]} | ({g.name: g} if (g := state.waits) else {})
+        found[rank] = {
+            (g.name, g.desc): (
+                g.place,
+                max(g.enqueued, 0),
+                max(g.completed, 0),
+                g.open.seq if g is state.waits else None,
+            )
+            for g in kept.values()
+        }
+    return found
+
+
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+@pytest.mark.parametrize("version", quick_first(2, reversed(NAMED)))
+def test_launchers_change_no_frontier(tmp_path, job, version, launcher):
+    text = log(job, Spelling(version, launcher, colours=launcher == "srun"))
+    assert frontier(read(tmp_path / "a", text.encode()).marks) == truth(job)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_every_version_is_a_watchdog_log(tmp_path, job, version):
+    found = read(tmp_path / "a", log(job, Spelling(version)).encode())
+    assert found.watchdog
+    assert found.timed_out is not None
+
+
+def test_one_file_or_a_file_a_rank(tmp_path, job):
+    parts = logs(job, Spelling())
+    found = {}
+    for rank, text in parts.items():
+        found |= read(tmp_path / f"rank{rank}.log", text.encode()).marks
+    assert frontier(found) == truth(job)
+
+
+def test_compressed_logs_are_read(tmp_path, job):
+    data = log(job, Spelling()).encode()
+    assert frontier(read(tmp_path / "a.gz", gzip.compress(data)).marks) == truth(job)
+    cut = read(tmp_path / "b.gz", gzip.compress(data)[:-40])
+    assert cut.damage is not None
+    assert set(cut.marks) <= set(job)
+
+
+def test_lines_that_lost_their_newlines(tmp_path, job):
+    text = log(job, Spelling(), noise=0).replace(".\n[rank", ".[rank").replace("down.\n", "down.")
+    assert frontier(read(tmp_path / "a", text.encode()).marks) == truth(job)
+
+
+def test_lines_wrapped_by_a_terminal(tmp_path, job):
+    rows = []
+    for line in log(job, Spelling(), noise=0).splitlines():
+        rows += [line[at : at + 160] for at in range(0, len(line), 160)]
+    found = read(tmp_path / "a", "\n".join(rows).encode() + b"\n")
+    waited = {rank for rank, marks in found.marks.items() if any(mark.work for mark in marks.values())}
+    assert waited == {rank for rank, state in job.items() if state.waits}
+
+
+def test_a_cut_number_is_not_believed(tmp_path):
+    line = "[rank0]:[E1118 04:00:00.5 ProcessGroupNCCL.cpp:1] [PG ID 0 PG GUID 0(default_pg) Rank 0]  failure detected"
+    line += (
+        " by watchdog at work sequence id: 2635 PG status: last enqueued work: 2640, last completed work: 26"
+    )
+    mark = read(tmp_path / "a", line.encode()).marks
+    assert mark == {}
+    assert read(tmp_path / "b", line.encode() + b"34\n").marks[0]["0", "default_pg"].completed == 2634
+
+
+def test_numbers_of_an_earlier_attempt_are_forgotten(tmp_path, job):
+    first = log(job, Spelling()).replace("last enqueued work: ", "last enqueued work: 9")
+    first = first.replace("Last enqueued NCCL work: ", "Last enqueued NCCL work: 9")
+    found = read(tmp_path / "a", (first + log(job, Spelling())).encode())
+    assert found.attempts == 2
+    assert frontier(found.marks) == truth(job)

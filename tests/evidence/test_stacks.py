@@ -1,0 +1,91 @@
+"""Stacks: the thread that runs the program, its rank, and the odd one out."""
+
+import pytest
+
+from tests.evidence.other_channels import faulthandler, py_spy
+from tests.evidence.stuck_job import RankState
+from tracekit.analysis.hang.witnesses.judge import judge_evidence
+from tracekit.evidence.bundle import Bundle
+from tracekit.evidence.stacks import is_stacks, stacks_in
+
+
+def stacks(stands, printed=py_spy, samples=2):
+    """The stacks of ranks, by where they stand."""
+    return tuple(
+        stack
+        for rank, where in enumerate(stands)
+        for stack in stacks_in(f"rank{rank}.txt", printed(RankState(rank, []), where).encode() * samples)
+    )
+
+
+def judged(stands, **more):
+    return judge_evidence(Bundle(stacks=stacks(stands, **more)))[0]
+
+
+@pytest.mark.parametrize("printed", [py_spy, faulthandler])
+def test_the_main_thread_is_found(printed):
+    (stack,) = stacks(["elsewhere"], printed, samples=1)
+    assert stack.rank == 0
+    assert stack.frames[0] == "dataset.py:77 read_shard"
+    assert stack.activity == "elsewhere"
+
+
+@pytest.mark.parametrize("printed", [py_spy, faulthandler])
+def test_the_rank_outside_a_collective_is_named(printed):
+    finding = judged(["collective", "collective", "elsewhere", "collective"], printed=printed)
+    assert [(c.rank, c.kind) for c in finding.culprits] == [(2, "host_stalled")]
+    assert finding.culprits[0].stack[0] == "dataset.py:77 read_shard"
+
+
+def test_one_sample_names_nobody():
+    """It may be of a job that moves."""
+    finding = judged(["collective", "collective", "elsewhere", "collective"], samples=1)
+    assert finding.culprits == ()
+    assert finding.candidates == (2,)
+    assert "twice" in finding.to_decide
+
+
+@pytest.mark.parametrize(
+    "stands",
+    [
+        ["collective"] * 4,
+        ["collective", "device", "collective", "collective"],
+        ["collective", "elsewhere"],
+        ["elsewhere", "elsewhere", "collective", "collective"],
+        ["elsewhere"] * 4,
+    ],
+)
+def test_others_are_left_open(stands):
+    assert judged(stands).culprits == ()
+
+
+def test_two_odd_ranks_are_candidates():
+    finding = judged(["collective"] * 10 + ["elsewhere"] * 2)
+    assert finding.culprits == ()
+    assert finding.candidates == (10, 11)
+
+
+def test_many_processes_in_one_file():
+    text = "".join(f"== rank {rank} ==\n{py_spy(RankState(rank, []), 'collective')}\n" for rank in range(5))
+    assert is_stacks(text.encode())
+    assert [stack.rank for stack in stacks_in("all", text.encode())] == [0, 1, 2, 3, 4]
+
+
+def test_processes_of_unknown_rank_name_nobody():
+    text = "".join(py_spy(RankState(r, []), "elsewhere" if r == 2 else "collective") for r in range(4))
+    found = tuple(stacks_in("all", text.encode()))
+    assert [stack.rank for stack in found] == [None] * 4
+    assert judge_evidence(Bundle(stacks=found))[0].culprits == ()
+
+
+def test_a_moving_rank_is_not_odd():
+    """Two samples of it differ: it is busy."""
+    busy = py_spy(RankState(2, []), "elsewhere") + py_spy(RankState(2, []), "elsewhere").replace("77", "90")
+    parts = [s for s in stacks(["collective"] * 4, samples=2) if s.rank != 2] + stacks_in(
+        "rank2.txt", busy.encode()
+    )
+    assert judge_evidence(Bundle(stacks=tuple(parts)))[0].culprits == ()
+
+
+def test_a_log_with_a_traceback_is_no_stack_file():
+    assert not is_stacks(b"[rank0]: step 5 loss 3\n" * 50 + b'  File "a.py", line 3, in f\n')

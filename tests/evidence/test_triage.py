@@ -1,0 +1,157 @@
+"""`tracekit triage`: one command for whatever is left, as the special commands answer."""
+
+import io
+import json
+import shutil
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from tests.evidence.judged import record
+from tests.evidence.test_channels import SAMPLE
+from tests.evidence.watchdog import Spelling
+from tests.marks import quick_first
+from tracekit.analysis.hang.analyse import analyse
+from tracekit.analysis.triage.triage import triage
+from tracekit.dumps.load import load_dumps
+from tracekit.errors import InputError
+
+SAMPLES = SAMPLE.parents[1]
+
+
+@pytest.fixture(scope="module")
+def mixture(tmp_path_factory):
+    """Every channel of a real hang in one folder, half of the dumps, and files of no use."""
+    folder = tmp_path_factory.mktemp("incident")
+    shutil.copytree(SAMPLE, folder / "fr")
+    record(folder, folder / "fr", Spelling("2.8"), (6,))
+    for path in sorted((folder / "fr").iterdir())[::2]:
+        path.unlink()
+    (folder / "notes.md").write_text("who was on call\n")
+    (folder / "picture.png").write_bytes(b"\x89PNG\r\n\x1a\n" + bytes(range(256)))
+    return folder
+
+
+def culprits(finding):
+    return [c.rank for c in finding.first.answer.culprits]
+
+
+def test_a_mixture_is_sorted_by_content(mixture):
+    finding = triage(str(mixture))
+    assert {file.kind for file in finding.found} == {
+        "dump",
+        "watchdog_log",
+        "nccl_ras",
+        "py_spy",
+        "faulthandler",
+    }
+    assert {Path(path).name for path in finding.unknown} == {"notes.md", "picture.png"}
+    assert culprits(finding) == [6]
+    says = {t.kind: t.says for t in finding.first.evidence}
+    assert says["watchdog_log"] == "supports"
+    assert "contradicts" not in says.values()
+
+
+def test_names_of_files_tell_nothing(mixture, tmp_path):
+    for number, path in enumerate(sorted(p for p in mixture.rglob("*") if p.is_file())):
+        kept = path.name if path.name.startswith("rank_") else f"{number}.bin"
+        shutil.copy(path, tmp_path / f"{number:03}_{kept}")
+    assert culprits(triage(str(tmp_path))) == [6]
+
+
+@pytest.mark.parametrize("form", ["tgz", "zip", "tar"])
+def test_an_archive_is_as_good_as_its_folder(mixture, tmp_path, form):
+    target = tmp_path / f"incident.{form}"
+    if form == "zip":
+        with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
+            for path in sorted(mixture.rglob("*")):
+                archive.write(path, path.relative_to(mixture))
+    else:
+        with tarfile.open(target, "w:gz" if form == "tgz" else "w") as archive:
+            archive.add(mixture, "incident")
+    finding = triage(str(target))
+    assert culprits(finding) == [6]
+    assert all(file.path.startswith(str(target)) for file in finding.found)
+
+
+def test_archives_lead_nowhere(tmp_path):
+    outside = tmp_path / "outside"
+    target = tmp_path / "in" / "evil.tar"
+    target.parent.mkdir()
+    with tarfile.open(target, "w") as archive:
+        for name, kind in (
+            ("../outside", tarfile.REGTYPE),
+            (str(outside), tarfile.REGTYPE),
+            ("link", tarfile.SYMTYPE),
+        ):
+            info = tarfile.TarInfo(name)
+            info.type, info.size, info.linkname = kind, 3 if kind == tarfile.REGTYPE else 0, "/etc/passwd"
+            archive.addfile(info, io.BytesIO(b"abc"))
+    finding = triage(str(target))
+    assert not outside.exists()
+    assert len(finding.skipped) == 3
+    assert finding.first.answer is None
+
+
+def test_an_archive_that_grows_too_much_is_cut(tmp_path, monkeypatch):
+    monkeypatch.setattr("tracekit.evidence.archives.LEAST_UNPACKED", 1000)
+    with zipfile.ZipFile(tmp_path / "bomb.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("a.log", b"0" * 10_000_000)
+    finding = triage(str(tmp_path / "bomb.zip"))
+    assert "cut here" in finding.skipped[0].reason
+
+
+def test_nothing_found_says_what_to_collect(tmp_path):
+    (tmp_path / "notes.txt").write_text("all fine\n")
+    finding = triage(str(tmp_path))
+    assert finding.first.verdict == "inconclusive"
+    assert finding.unknown
+    assert finding.first.collect
+
+
+def test_no_such_path_is_refused(tmp_path):
+    with pytest.raises(InputError, match="no such file or folder"):
+        triage(str(tmp_path / "absent"))
+
+
+def test_a_hang_is_answered_as_hang_does(tracekit):
+    own = json.loads(tracekit("hang", SAMPLE, "--json", "-").out)
+    assert json.loads(tracekit("triage", SAMPLE, "--json", "-").out)["answer"] == own
+    assert analyse(load_dumps([str(SAMPLE)])).verdict == own["verdict"]
+
+
+@pytest.mark.slow
+def test_all_samples_are_answered_as_by_their_commands(tracekit, tmp_path):
+    chosen = tmp_path / "samples"
+    for name in ("demo_healthy", "demo_slow_tp", "hang_host_stall", "only_a_log"):
+        shutil.copytree(SAMPLES / name, chosen / name)
+    document = json.loads(tracekit("triage", chosen, "--json", "-").out)
+    named = [job for job in document["answers"] if job["job"] is not None]
+    assert len(named) == len(list(chosen.glob("*/run.json"))) == 3
+    for job in named:
+        own = json.loads(tracekit(job["question"], job["job"], "--json", "-").out)
+        assert job["answer"] == own, job["job"]
+
+
+@pytest.mark.parametrize(
+    ("fail_on", "code"), quick_first(2, [("hang", 1), ("slow_rank", 0), ("any", 1), ("mismatch,none", 0)])
+)
+def test_exit_codes_follow_the_verdict(tracekit, mixture, fail_on, code):
+    assert tracekit("triage", mixture / "log", "--fail-on", fail_on).code == code
+
+
+def test_other_forms_of_the_answer(tracekit, mixture, tmp_path):
+    page, list_ = tmp_path / "a.html", tmp_path / "a.md"
+    told = tracekit("triage", mixture / "log", "--html", page, "--markdown", list_)
+    assert told.code == 0
+    assert "rank 6" in page.read_text()
+    assert list_.read_text().startswith("**hang: rank 6")
+
+
+def test_hang_reads_a_log_beside_dumps(tracekit, mixture):
+    told = tracekit("hang", mixture, "--json", "-")
+    assert [c["rank"] for c in json.loads(told.out)["culprits"]] == [6]
+    alone = tracekit("hang", mixture / "log" / "job.out", "--json", "-")
+    assert [c["rank"] for c in json.loads(alone.out)["culprits"]] == [6]

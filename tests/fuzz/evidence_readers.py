@@ -1,0 +1,135 @@
+"""What `tracekit triage` reads beside dumps and traces, damaged: logs, RAS answers, stacks, archives of them."""
+
+import io
+import tarfile
+import zipfile
+from collections.abc import Callable, Mapping
+from functools import cache
+from pathlib import Path
+from random import Random
+from tempfile import TemporaryDirectory
+
+from tracekit_cli.tracekit_commands.triage import triage
+
+from tests.evidence.other_channels import faulthandler, py_spy, ras_json, ras_text
+from tests.evidence.stuck_job import RankState, states
+from tests.evidence.watchdog import LAUNCHERS, VERSIONS, Spelling, log
+from tests.fuzz.mutate import damaged
+from tests.fuzz.readers import Damage, Input
+from tests.hang.simulate import make
+
+CODES = (
+    "\x1b[2J",
+    "\x1b]0;owned\x07",
+    "\x9b31m",
+    "\r",
+    "\x08" * 9,
+    "\u202e",
+    "\0",
+    "\ud7ff",
+    "[rank99999999]:",
+    "[rank0]:",
+)
+NUMBERS = ("0", "-1", "99999999999999999999999", "4294967296", "9223372036854775807", "", "1e9")
+
+
+@cache
+def _job(seed: int) -> Mapping[int, RankState]:
+    """What the ranks of a small stuck job know."""
+    with TemporaryDirectory() as folder:
+        case = make(seed, sizes={"tp": 2, "cp": 1, "pp": 1, "dp": 2})
+        return states(case.write(Path(folder) / "fr"))
+
+
+def in_lines(text: str, rng: Random) -> str:
+    """Drop, repeat, move, join and cut lines; put control codes and absurd numbers into them."""
+    lines = text.split("\n")
+    for _ in range(rng.randrange(1, 12)):
+        at = rng.randrange(len(lines))
+        kind = rng.randrange(7)
+        if kind == 0:
+            del lines[at : at + rng.randrange(1, 9)]
+            lines = lines or [""]
+        elif kind == 1:
+            lines[at:at] = lines[at : at + 3] * rng.randrange(1, 5)
+        elif kind == 2:
+            lines[at : at + 2] = ["".join(lines[at : at + 2])]
+        elif kind == 3:
+            lines[at] = lines[at][: rng.randrange(len(lines[at]) + 1)]
+        elif kind == 4:
+            place = rng.randrange(len(lines[at]) + 1)
+            lines[at] = lines[at][:place] + rng.choice(CODES) + lines[at][place:]
+        elif kind == 5:
+            digits = [n for n, c in enumerate(lines[at]) if c.isdigit()]
+            if digits:
+                place = rng.choice(digits)
+                lines[at] = lines[at][:place] + rng.choice(NUMBERS) + lines[at][place + 1 :]
+        else:
+            rng.shuffle(lines)
+    return "\n".join(lines)
+
+
+def _spoilt(text: str, rng: Random) -> bytes:
+    """Damage lines, bytes, or both."""
+    data = in_lines(text, rng) if rng.random() < 0.8 else text
+    encoded = data.encode("utf-8", "surrogatepass")
+    return damaged(encoded, rng) if rng.random() < 0.4 else encoded
+
+
+def _log(rng: Random) -> bytes:
+    spelling = Spelling(rng.choice(VERSIONS), rng.choice(LAUNCHERS), colours=rng.random() < 0.2)
+    return _spoilt(log(_job(rng.randrange(6)), spelling, seed=rng.randrange(9)), rng)
+
+
+def _ras(rng: Random) -> bytes:
+    return _spoilt(rng.choice((ras_json, ras_text))(_job(rng.randrange(6))), rng)
+
+
+def _stacks(rng: Random) -> bytes:
+    job = _job(rng.randrange(6))
+    stands = ("collective", "device", "elsewhere")
+    parts = [rng.choice((py_spy, faulthandler))(s, rng.choice(stands)) for s in job.values()]
+    return _spoilt("\n".join(f"rank {rank}\n{part}" for rank, part in enumerate(parts)), rng)
+
+
+KINDS: Mapping[str, Callable[[Random], bytes]] = {"log": _log, "RAS answer": _ras, "stacks": _stacks}
+
+
+def harmless(text: str) -> str:
+    """Return what is wrong with an answer: a control code in it."""
+    codes = [c for c in text if (ord(c) < 32 and c != "\n") or 127 <= ord(c) < 160]
+    return f"control codes {codes[:3]!r}" if codes else ""
+
+
+def _reader(kind: str) -> Damage:
+    def make_input(rng: Random, folder: Path) -> Input:
+        for number in range(rng.randrange(1, 4)):
+            (folder / f"f{number}").write_bytes(KINDS[kind](rng))
+        return Input(triage, [str(folder), "--quiet"], harmless)
+
+    return make_input
+
+
+def _archive(rng: Random, folder: Path) -> Input:
+    """An archive of evidence, damaged or with names that lead elsewhere."""
+    names = ["a.log", "b/ras", "../up", "/abs", "x" * 300, "c\x1b[2J", "", "."]
+    chosen = rng.sample(names, rng.randrange(1, 4))
+    parts = [(name, rng.choice(list(KINDS.values()))(rng)) for name in chosen]
+    buffer = io.BytesIO()
+    if rng.random() < 0.5:
+        with zipfile.ZipFile(buffer, "w") as packed:
+            for name, data in parts:
+                packed.writestr(name or "e", data)
+    else:
+        with tarfile.open(fileobj=buffer, mode=rng.choice(("w", "w:gz"))) as archive:
+            for name, data in parts:
+                info = tarfile.TarInfo(name)
+                info.size = len(data)
+                archive.addfile(info, io.BytesIO(data))
+    data = buffer.getvalue()
+    (folder / "incident.tgz").write_bytes(damaged(data, rng) if rng.random() < 0.6 else data)
+    return Input(triage, [str(folder / "incident.tgz"), "--quiet"], harmless)
+
+
+EVIDENCE: dict[str, Damage] = {**{kind: _reader(kind) for kind in KINDS}, "archive": _archive}
+"""By name, how a damaged input is made."""

@@ -1,0 +1,124 @@
+"""Ranks that never reached a rendezvous, a store, a barrier or a communicator in which the others wait.
+
+Only where lines name ranks is one named; "3 of 8 clients joined" names none. Part of `judge`.
+"""
+
+from collections.abc import Iterable
+
+from tracekit.analysis.hang.witnesses.case import Case, Named, accuse, leave_open
+from tracekit.evidence.log_waits import Waits
+from tracekit.findings.hang import HangFinding
+from tracekit.text import rank_names
+from tracekit.thresholds.evidence import WAITING_SHARE
+
+_STARTED = "look whether the processes of the candidates started, and for the first error in their logs"
+
+
+def name_absent(case: Case, finding: HangFinding) -> HangFinding | None:
+    """Return the answer of a job that waits for ranks to join; None where nothing shows it."""
+    waits = [log.waits for log in case.bundle.logs]
+    for ask in (_barrier, _communicator, _first_rank, _store, _unreached, _clients):
+        if (answer := ask(case, finding, waits)) is not None:
+            return answer
+    return None
+
+
+def _barrier(case: Case, finding: HangFinding, waits: Iterable[Waits]) -> HangFinding | None:
+    """Answer where a monitored barrier names the ranks that did not come."""
+    failed = set().union(*(w.failed_barrier for w in waits))
+    if not failed:
+        return None
+    waiting = {rank for w in (log.waits for log in case.bundle.logs) for rank in w.in_gloo}
+    waiting |= case.scene.graph.stuck
+    own = failed - waiting
+    if not own or (finding.culprits and not own & {c.rank for c in finding.culprits}):
+        return None
+    if len(own) > 1 and len(own) > WAITING_SHARE * max(len(case.world), max(failed) + 1):
+        reason = f"{rank_names(own)} did not reach a monitored barrier: they are most ranks"
+        return leave_open(finding, reason, own, "take py-spy dumps of the candidates")
+    return _name(case, finding, own, "did not reach a monitored barrier in which the others wait")
+
+
+def _communicator(case: Case, finding: HangFinding, waits: Iterable[Waits]) -> HangFinding | None:
+    """Answer where some ranks began to set up an NCCL communicator that not all began."""
+    started: dict[str, set[int]] = {}
+    joined: dict[str, set[int]] = {}
+    sizes: dict[str, int] = {}
+    for one in waits:
+        for target, given in ((started, one.started), (joined, one.joined)):
+            for name, ranks in given.items():
+                target.setdefault(name, set()).update(ranks)
+        sizes.update(one.sizes)
+    for name, ranks in started.items():
+        size, done = sizes[name], joined.get(name, set())
+        lacking = set(range(size)) - ranks
+        world = len(case.world) <= size
+        if done or finding.culprits or len(ranks) > size:
+            continue
+        if not lacking:
+            reason = f"all {size} ranks began to set up communicator {name} and none has: a network or a host is stuck"
+            return leave_open(
+                finding, reason, (), "set NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,NET on all ranks"
+            )
+        if world and len(ranks) > WAITING_SHARE * size:
+            return _name(
+                case, finding, lacking, "never began to set up the communicator in which the others wait"
+            )
+    return None
+
+
+def _first_rank(case: Case, finding: HangFinding, waits: Iterable[Waits]) -> HangFinding | None:
+    """Answer where ranks wait for the id that the first rank of their group makes."""
+    waiting = set().union(*(w.for_first for w in waits))
+    if not waiting or finding.culprits or case.scene.graph.stuck:
+        return None
+    others = case.world - {0}
+    if 0 not in waiting and others and waiting >= others and len(waiting) > 1:
+        return _name(case, finding, {0}, "never set up the communicator whose id the others wait for")
+    reason = f"{len(waiting)} ranks wait for the first rank of their group to set up a communicator"
+    decide = "give the logs of all ranks: the first rank of the group died, or stands before its first call"
+    return leave_open(finding, reason, {0} if 0 not in waiting else (), decide)
+
+
+def _store(case: Case, finding: HangFinding, waits: Iterable[Waits]) -> HangFinding | None:
+    """Answer where ranks wait in the store's barrier."""
+    listed = list(waits)
+    reached = set().union(*(w.in_store for w in listed))
+    size = max((w.store_size for w in listed if w.store_size), default=None)
+    if not reached or size is None or finding.culprits or case.scene.graph.stuck:
+        return None
+    lacking = set(range(size)) - reached
+    if lacking and len(reached) > WAITING_SHARE * size:
+        return _name(case, finding, lacking, "never reached the store's barrier in which the others wait")
+    reason = f"{len(reached)} of {size} ranks are known to wait in the store's barrier at the start"
+    return leave_open(finding, reason, lacking, _STARTED)
+
+
+def _unreached(case: Case, finding: HangFinding, waits: Iterable[Waits]) -> HangFinding | None:
+    """Answer where ranks cannot reach the store's address."""
+    listed = list(waits)
+    addresses = sorted({address for w in listed for address in w.unreached})
+    by = set().union(*(w.unreached_by for w in listed))
+    if not addresses or finding.culprits or case.scene.graph.stuck:
+        return None
+    reason = f"the address {addresses[0]} did not answer" + (f" {rank_names(by)}" if by else "")
+    decide = (
+        "look whether rank 0 started and listens there, and whether these hosts reach it (nc -vz HOST PORT)"
+    )
+    return leave_open(finding, reason, (), decide)
+
+
+def _clients(_case: Case, finding: HangFinding, waits: Iterable[Waits]) -> HangFinding | None:
+    """Answer where the store counts fewer clients than ranks."""
+    counts = [w.joined_store for w in waits if w.joined_store is not None]
+    short = [(joined, of) for joined, of in counts if joined < of]
+    if not short or finding.culprits:
+        return None
+    joined, of = max(short)
+    reason = f"{joined} of {of} ranks reached the store in time; it does not tell which"
+    decide = "give the logs of all hosts: the ranks that never came left an error there, or no line at all"
+    return leave_open(finding, reason, (), decide)
+
+
+def _name(case: Case, finding: HangFinding, ranks: set[int], how: str) -> HangFinding:
+    return accuse(case, finding, Named("never_joined", dict.fromkeys(ranks, how)))

@@ -1,0 +1,201 @@
+"""Ranks whose process ended by itself before the others waited: out of memory, an exception, a signal.
+
+The first that died is at fault; what died after the first time-out died of it. A rank that waited in a call of its own
+until the time-out was alive. Part of `judge`.
+"""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from tracekit.analysis.hang.witnesses.case import Case, Named, accuse, leave_open
+from tracekit.evidence.log_deaths import Death
+from tracekit.evidence.log_file import LogFile
+from tracekit.evidence.log_lines import When
+from tracekit.findings.hang import HangFinding
+from tracekit.text import rank_names
+from tracekit.thresholds.evidence import DIED_TOGETHER_S
+from tracekit.thresholds.hang import NAMED_IN_DOUBT
+
+
+class _Report(NamedTuple):
+    """A death and the log that reports it."""
+
+    death: Death
+    log: LogFile
+
+    @property
+    def cause(self) -> str:
+        """Return the kind of the death and the type of its exception."""
+        return f"{self.death.kind} {self.death.text.partition(':')[0]}"
+
+
+def name_dead(case: Case, finding: HangFinding) -> HangFinding | None:
+    """Return the answer that deaths give; None where none came first."""
+    by_rank: dict[int, list[_Report]] = defaultdict(list)
+    unplaced: list[_Report] = []
+    for report in _own_deaths(case):
+        (unplaced if report.death.rank is None else by_rank[report.death.rank]).append(report)
+    first = {rank: min(reports, key=_order) for rank, reports in by_rank.items() if not _lived_on(case, rank)}
+    first |= {rank: report for rank, report in _dead_by_ras(case).items() if rank not in first}
+    if first:
+        if (all_at_once := _ended_from_outside(case, finding, first)) is not None:
+            return all_at_once
+        return (
+            _name_first(case, finding, first) if _shows_an_end(case, first) else _only_raised(finding, first)
+        )
+    if unplaced and all(culprit.kind == "missing_dump" for culprit in finding.culprits):
+        return _of_unknown_rank(case, finding, unplaced)
+    return None
+
+
+def _own_deaths(case: Case) -> list[_Report]:
+    """Return the deaths that no other failure explains and that came before the first time-out.
+
+    Of two reports of one process only the one that tells its rank counts.
+    """
+    placed = {
+        d.pid for log in case.bundle.logs for d in log.deaths if d.rank is not None and d.pid is not None
+    }
+    timed_out = [log for log in case.bundle.logs if log.timed_out is not None]
+    return [
+        _Report(death, log)
+        for log in case.bundle.logs
+        for death in log.deaths
+        if not death.consequence and not _after_time_out(death, log, timed_out)
+        if death.rank is not None or death.pid not in placed
+    ]
+
+
+def _after_time_out(death: Death, log: LogFile, timed_out: Sequence[LogFile]) -> bool:
+    """Return whether a death came after the first time-out: by its place in one file, else by time."""
+    if log.timed_out is not None:
+        return death.order > log.timed_out[1]
+    whens = [other.timed_out[0] for other in timed_out if other.timed_out is not None]
+    known = [when for when in whens if when is not None]
+    earlier = [when.before(death.when) for when in known]
+    return any(before is True for before in earlier)
+
+
+def _lived_on(case: Case, rank: int) -> bool:
+    """Return whether a rank was alive while others waited: it waited itself, or no call lacks it.
+
+    A traceback may be one that the program caught, or one of an earlier attempt.
+    """
+    waited = any(
+        mark.work is not None for log in case.bundle.logs for mark in log.marks.get(rank, {}).values()
+    )
+    graph = case.scene.graph
+    lacked = any(rank in {*call.behind, *call.missing, *call.unknown} for call in graph.pending)
+    return waited or rank in graph.stuck or (rank in case.scene.dumps and bool(graph.pending) and not lacked)
+
+
+def _shows_an_end(case: Case, first: dict[int, _Report]) -> bool:
+    """Return whether something beside an exception shows that a process ended: a signal, an exit, ranks that wait."""
+    logs = case.bundle.logs
+    waits = any(log.timed_out is not None or log.waits.in_gloo or log.stuck for log in logs)
+    ended = any(death.pid is not None for log in logs for death in log.deaths)
+    signalled = any(report.death.kind == "signal" for report in first.values())
+    return waits or ended or signalled or bool(case.scene.graph.stuck)
+
+
+def _only_raised(finding: HangFinding, first: dict[int, _Report]) -> HangFinding:
+    """Return the answer where ranks raised exceptions, and nothing shows that a process ended or a rank waits."""
+    rank = min(first, key=lambda r: _order(first[r]))
+    reason = (
+        f"rank {rank} raised an exception ({first[rank].death.text}); nothing shows that its process ended for it, or "
+        "that other ranks wait"
+    )
+    return leave_open(
+        finding, reason, first, "give the whole log with its end, and the logs of the other ranks"
+    )
+
+
+def _ended_from_outside(case: Case, finding: HangFinding, first: dict[int, _Report]) -> HangFinding | None:
+    """Return the answer where a signal ended all ranks together, as a scheduler or a user does; None elsewhere."""
+    signalled = {rank for rank, report in first.items() if report.death.kind == "signal"}
+    others = (case.world | case.bundle.ranks) - signalled
+    if len(signalled) < 2 or others or not _within(list(first.values())):
+        return None
+    reason = f"a signal ended all {len(signalled)} ranks together, as a scheduler or a user does: no rank is to blame"
+    return leave_open(
+        finding, reason, (), "look what ended the job: a time limit, scancel, the host's memory"
+    )
+
+
+def _dead_by_ras(case: Case) -> dict[int, _Report]:
+    """Return the ranks whose processes RAS gave up."""
+    found: dict[int, _Report] = {}
+    for report in case.bundle.ras:
+        for communicator in report.communicators:
+            ranks = report.global_ranks(communicator)
+            for place in communicator.dead:
+                if place in ranks:
+                    text = "RAS no longer reaches its process and takes it for dead"
+                    death = Death("signal", text, ranks[place], None, None, None, None, 0)
+                    found[ranks[place]] = _Report(death, LogFile(report.path))
+    return found
+
+
+def _order(report: _Report) -> tuple[float, str, int]:
+    when = report.death.when
+    return (when.seconds if when is not None else float("inf"), report.log.path, report.death.order)
+
+
+def _name_first(case: Case, finding: HangFinding, first: dict[int, _Report]) -> HangFinding:
+    """Return the answer that names the rank that died first, or all that died together of one cause."""
+    together = _together(first)
+    if together is None:
+        listed = "; ".join(
+            f"rank {rank}: {first[rank].death.text}" for rank in sorted(first)[:NAMED_IN_DOUBT]
+        )
+        reason = f"{rank_names(first)} died, and their logs do not tell which of them first ({listed})"
+        decide = "compare the times of these logs, or give one log with time stamps of all ranks"
+        return leave_open(finding, reason, first, decide)
+    how = {rank: f"died ({first[rank].death.text})" for rank in together}
+    stacks = {rank: (frame,) for rank in together if (frame := first[rank].death.frame) is not None}
+    hosts = {rank: host for rank in together if (host := first[rank].death.host) is not None}
+    return accuse(case, finding, Named("died", how, stacks, hosts))
+
+
+def _together(first: dict[int, _Report]) -> list[int] | None:
+    """Return the ranks that died first: one, or several of one cause; None where nothing tells which were first."""
+    if len({report.cause for report in first.values()}) == 1 and _within(list(first.values())):
+        return sorted(first)
+    earliest = [rank for rank, one in first.items() if all(_precedes(one, other) for other in first.values())]
+    if not earliest:
+        return None
+    head = first[earliest[0]]
+    return sorted(r for r, report in first.items() if report.cause == head.cause and _within([head, report]))
+
+
+def _within(reports: Sequence[_Report]) -> bool:
+    """Return whether these deaths lie within seconds of each other, as far as their times tell."""
+    whens = [report.death.when for report in reports]
+    known = [when for when in whens if when is not None]
+    if len({when.clock for when in known}) > 1:
+        return False
+    seconds = [when.seconds for when in known]
+    return not seconds or max(seconds) - min(seconds) <= DIED_TOGETHER_S
+
+
+def _precedes(one: _Report, other: _Report) -> bool:
+    """Return whether one death is known to be no later than another."""
+    if one is other or one.log.path == other.log.path:
+        return one.death.order <= other.death.order
+    when: When | None = one.death.when
+    return when is not None and other.death.when is not None and when.before(other.death.when) is True
+
+
+def _of_unknown_rank(case: Case, finding: HangFinding, unplaced: Sequence[_Report]) -> HangFinding:
+    """Return the answer where a process died whose rank nothing tells."""
+    death = min(unplaced, key=_order).death
+    told = (("on", death.host), ("process", death.pid), ("local rank", death.local))
+    where = "".join(f" ({word} {value})" for word, value in told if value is not None)
+    silent = case.world - case.bundle.ranks
+    if len(silent) == 1:
+        how = f"died ({death.text}): its process is the one that ended, since all other ranks left lines"
+        return accuse(case, finding, Named("died", dict.fromkeys(silent, how)))
+    reason = f"a process whose rank the log does not tell died first{where}: {death.text}"
+    decide = "give a log whose lines begin with ranks (torchrun --tee 3 or --log-dir, srun --label)"
+    return leave_open(finding, reason, silent, decide)

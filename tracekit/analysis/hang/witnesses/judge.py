@@ -1,0 +1,83 @@
+"""The verdict on a stuck job from all evidence that is left: dumps, logs, RAS reports and stacks.
+
+All of it becomes one scene, which the rules judge as they judge dumps. Then the witnesses are asked, in one visible
+order: a rank that died, ranks that never joined, doubts about what rests on logs and RAS, processes that stood, stacks.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final
+
+from tracekit.analysis.hang.analyse import illustrated, judged, picture_of
+from tracekit.analysis.hang.witnesses.arrivals import name_absent
+from tracekit.analysis.hang.witnesses.case import Case
+from tracekit.analysis.hang.witnesses.deaths import name_dead
+from tracekit.analysis.hang.witnesses.doubts import doubt_scene
+from tracekit.analysis.hang.witnesses.standing import all_stood, decide_by_stacks
+from tracekit.evidence.as_dumps import compose
+from tracekit.evidence.bundle import Bundle
+from tracekit.findings import Quality, RankCoverage
+from tracekit.findings.hang import HangFinding
+from tracekit.findings.picture import HangPicture
+from tracekit.thresholds.evidence import MAX_SIGNS
+
+_WITNESSES: Final = (name_dead, name_absent, all_stood)
+"""Asked one after another; the first that answers is believed."""
+_SIGNS_SHOWN: Final = 4
+"""Warnings of one kind and file that are told: the first say the kind."""
+
+
+def judge_evidence(
+    bundle: Bundle, mesh: dict[str, int] | None = None, order: Sequence[str] | None = None
+) -> tuple[HangFinding, HangPicture]:
+    """Return the verdict on all evidence of a job, and what a page draws of it.
+
+    mesh, order: as for `analyse`. Raises MeshError where they do not fit the evidence.
+    """
+    if bundle.only_dumps and bundle.dumps is not None:
+        return illustrated(bundle.dumps, mesh, order)
+    composed = compose(bundle)
+    finding, _, scene = judged(composed.dumps, mesh if composed.dumps.world else None, order)
+    case = Case(bundle, composed, scene)
+    if not composed.dumps.dumps:
+        finding = _without_calls(case, finding)
+    answer = next((found for ask in _WITNESSES if (found := ask(case, finding)) is not None), None)
+    if answer is None:
+        answer = decide_by_stacks(case, doubt_scene(case, finding))
+    finding = _told(case, answer)
+    return finding, picture_of(scene, finding)
+
+
+def _without_calls(case: Case, finding: HangFinding) -> HangFinding:
+    """Return the answer of a job of which no evidence tells a call."""
+    told = "the evidence tells of no call that a rank waits in"
+    waiting = set().union(*(log.waits.in_gloo for log in case.bundle.logs))
+    if waiting:
+        told = f"{len(waiting)} ranks waited in vain in a Gloo call; their lines do not tell for which rank"
+    elif case.bundle.ras:
+        told = "no communicator that RAS lists shows ranks that differ; RAS does not tell whether calls end"
+    silent = tuple(sorted(case.world - case.bundle.ranks))
+    decide = "add the logs of all ranks, py-spy dumps, or flight-recorder dumps"
+    return replace(finding, verdict="inconclusive", reason=told, candidates=silent, to_decide=decide)
+
+
+def _told(case: Case, finding: HangFinding) -> HangFinding:
+    """Return the finding with the ranks that any evidence tells of, and the warnings that stand beside it."""
+    ranks = case.bundle.ranks
+    missing = tuple(sorted(case.world - ranks))
+    expected = max(len(case.world), len(ranks))
+    coverage = RankCoverage(expected, len(ranks), missing, finding.ranks.rejected)
+    return replace(finding, ranks=coverage, quality=(*finding.quality, *_signs(case.bundle)))
+
+
+def _signs(bundle: Bundle) -> list[Quality]:
+    """Return the warnings of NCCL and of kernels: they support or exclude a cause and name no rank."""
+    rows: dict[tuple[str, str], list[str]] = {}
+    for log in bundle.logs:
+        for sign in log.waits.signs[:MAX_SIGNS]:
+            who = f"rank {sign.rank}: " if sign.rank is not None else f"{sign.host}: " if sign.host else ""
+            rows.setdefault((sign.kind, log.path), []).append(f"{who}{sign.text}")
+    return [
+        Quality(kind, path, len(texts), "; ".join(dict.fromkeys(texts[:_SIGNS_SHOWN])))
+        for (kind, path), texts in rows.items()
+    ]

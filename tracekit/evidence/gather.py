@@ -1,0 +1,189 @@
+"""All evidence of a stuck job among files: recognised by content, read by the module of its kind.
+
+Dumps and traces have readers of their own; here they are only told apart. Used by the commands `hang` and `triage`.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final, cast
+
+from tracekit.dumps.load import DumpSet, load_dumps, load_dumps_without
+from tracekit.evidence.bundle import Bundle
+from tracekit.evidence.log_file import LogFile
+from tracekit.evidence.logs import read_log
+from tracekit.evidence.ras import RasReport, read_ras
+from tracekit.evidence.recognise import Form, form_of
+from tracekit.evidence.stacks import RankStack, stacks_in
+from tracekit.files.discover import Found, Inputs, Wanted, discover, listed
+from tracekit.files.source import ByteStream, Source
+from tracekit.findings import Quality, Rejected
+from tracekit.findings.triage import EvidenceKind, FoundFile
+from tracekit.text import rank_names
+from tracekit.thresholds.evidence import MAX_RAS_BYTES
+
+Progress = Callable[[int, int, int, int], None]
+"""Called with files done, files in all, bytes done, bytes in all."""
+EVERYTHING: Final = Wanted(lambda name: not name.startswith("."), part="", patterns_name_files=True)
+"""The files that a search for evidence takes: any."""
+
+
+@dataclass
+class Gathered:
+    """The evidence of a set of files. by_form: the files of forms that others read; unknown: what nothing reads."""
+
+    logs: list[LogFile] = field(default_factory=list)
+    ras: list[RasReport] = field(default_factory=list)
+    stacks: list[RankStack] = field(default_factory=list)
+    files: list[FoundFile] = field(default_factory=list)
+    by_form: dict[Form, list[str]] = field(default_factory=dict)
+    unknown: list[str] = field(default_factory=list)
+    rejected: list[Rejected] = field(default_factory=list)
+
+    @property
+    def read(self) -> frozenset[str]:
+        """Return the paths of the files that were read here."""
+        return frozenset(file.path for file in self.files)
+
+    def bundle(self, expected: int | None = None) -> Bundle:
+        """Return the evidence that was read here, without dumps."""
+        reports = sorted(self.ras, key=lambda report: (report.time or "", report.path))
+        quality = [
+            Quality("damaged_file", log.path, 1, f"{log.damage}; what stands before that was read")
+            for log in self.logs
+            if log.damage
+        ]
+        return Bundle(
+            None,
+            tuple(self.logs),
+            tuple(reports),
+            tuple(self.stacks),
+            expected,
+            tuple(self.rejected),
+            tuple(quality),
+        )
+
+
+def find_everything(inputs: Sequence[str]) -> Found:
+    """Return all files that inputs name; InputError where one of them names nothing."""
+    return discover(inputs, EVERYTHING)
+
+
+def load_evidence(
+    inputs: Inputs,
+    jobs: int = 1,
+    progress: Progress | None = None,
+    *,
+    job: int | None = None,
+    expected: int | None = None,
+) -> Bundle:
+    """Return all evidence of a stuck job in the files that `inputs` name: dumps, logs, RAS answers, stacks.
+
+    jobs, progress, job: as for `load_dumps`. expected: the job's ranks, where a mesh tells them. Where there is nothing
+    but dumps, or nothing at all, the errors are those of `load_dumps`.
+    """
+    named = listed(inputs)
+    found = gather(find_everything(named).sources)
+    if not found.read:
+        return Bundle(load_dumps(named, jobs, progress, job=job), expected=expected)
+    bundle = found.bundle(expected)
+    return replace(bundle, dumps=dumps_beside(found, named, jobs, progress, job))
+
+
+def dumps_beside(
+    found: Gathered, inputs: Sequence[str], jobs: int, progress: Progress | None, job: int | None
+) -> DumpSet | None:
+    """Return the dumps among inputs that hold other evidence as well; None where there are none."""
+    if not found.by_form.get("dump"):
+        return None
+    return load_dumps_without(found.read, inputs, jobs, progress, job=job)
+
+
+def gather(sources: Iterable[Source], progress: Progress | None = None) -> Gathered:
+    """Return the evidence in these files; a file that cannot be read is listed with the reason."""
+    listed = list(sources)
+    total, done = sum(s.size for s in listed), 0
+    found = Gathered()
+    for number, source in enumerate(listed):
+        try:
+            _read(found, source)
+        except OSError as error:
+            found.rejected.append(Rejected(source.label, f"cannot be read ({error.strerror or error})"))
+        except (ValueError, RecursionError, MemoryError) as error:
+            found.rejected.append(
+                Rejected(source.label, f"damaged ({type(error).__name__}: {str(error)[:100]})")
+            )
+        done += source.size
+        if progress is not None:
+            progress(number + 1, len(listed), done, total)
+    return found
+
+
+def _read(found: Gathered, source: Source) -> None:
+    form = form_of(source)
+    if form == "text":
+        _read_log(found, source)
+    elif form == "ras":
+        report = read_ras(source.label, _whole(source))
+        found.ras.append(report)
+        told = f"{len(report.communicators)} communicators" + (
+            f"; dead: {len(report.dead)}" if report.dead else ""
+        )
+        _add(found, "nccl_ras", source, report.ranks, (report.time, report.time), told)
+    elif form == "stacks":
+        stacks = stacks_in(source.label, _whole(source))
+        found.stacks.extend(stacks)
+        ranks = {s.rank for s in stacks if s.rank is not None}
+        kind = cast("EvidenceKind", stacks[0].kind if stacks else "py_spy")
+        untold = sum(s.rank is None for s in stacks)
+        told = f"{len(stacks)} processes" + (f", {untold} of unknown rank" if untold else "")
+        _add(found, kind, source, ranks, (None, None), told)
+    elif form in {"unknown", "empty"}:
+        found.unknown.append(source.label)
+    else:
+        found.by_form.setdefault(form, []).append(source.label)
+
+
+def _read_log(found: Gathered, source: Source) -> None:
+    """Read a text file; it is a log where a line tells of a failure, else it is unknown."""
+    log = read_log(source)
+    if not log.lines:
+        found.unknown.append(source.label)
+        return
+    found.logs.append(log)
+    times = tuple(when.text if when is not None else None for when in (log.first, log.last))
+    kind: EvidenceKind = "watchdog_log" if log.watchdog else "job_log"
+    _add(found, kind, source, log.ranks, cast("tuple[str | None, str | None]", times), _log_told(log))
+
+
+def _log_told(log: LogFile) -> str:
+    """Return what a log tells, in a few words."""
+    own = [death for death in log.deaths if not death.consequence]
+    timed_out = {rank for rank, marks in log.marks.items() if any(mark.work for mark in marks.values())}
+    parts = [f"states of {len(log.marks)} ranks"] if log.marks else []
+    parts += [f"time-outs of {rank_names(timed_out)}"] if timed_out else []
+    parts += [f"{len(own)} reports of processes that died"] if own else []
+    parts += [f"{len(log.waits.signs)} warnings"] if log.waits.signs else []
+    return ", ".join(parts)
+
+
+def _add(
+    found: Gathered,
+    kind: EvidenceKind,
+    source: Source,
+    ranks: Iterable[int],
+    times: tuple[str | None, str | None],
+    detail: str,
+) -> None:
+    found.files.append(FoundFile(kind, source.label, tuple(sorted(ranks)), times[0], times[1], None, detail))
+
+
+def _whole(source: Source) -> bytes:
+    """Return the decompressed bytes of a file; ValueError where they are more than any such file holds."""
+    parts, size = [], 0
+    with source.open() as raw:
+        for block in ByteStream(raw).blocks():
+            parts.append(block)
+            size += len(block)
+            if size > MAX_RAS_BYTES:
+                raise ValueError(f"larger than {MAX_RAS_BYTES >> 20} MiB")
+    return b"".join(parts)

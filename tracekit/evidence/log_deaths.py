@@ -1,0 +1,188 @@
+"""Lines of a log that tell of a rank that died, never came, or complained: exceptions, signals, rendezvous, NCCL, Xid.
+
+An exception that another rank's failure explains (a closed connection, an abort by the watchdog) is a consequence: it
+never makes its rank the first that died. Used by `logs`.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from tracekit.evidence.line_scan import Line
+from tracekit.evidence.log_lines import Message, When, clean_text, when_of
+from tracekit.thresholds.evidence import MAX_FRAME_LINES, MAX_LOG_RANKS
+
+DeathKind = Literal["memory", "exception", "signal"]
+"""How a process died: it ran out of memory, raised an exception, or was killed by a signal."""
+
+_CONSEQUENCE: Final = re.compile(
+    rb"Dist(?:Backend|Network|Store)Error|ChildFailedError|NCCL (?:error|communicator|operation)|Watchdog caught"
+    rb"|closed by (?:remote )?peer|Connection (?:reset|refused|closed)|[Bb]roken ?[Pp]ipe|KeyboardInterrupt"
+    rb"|SignalException|SystemExit|[Ss]ocket ?[Tt]imeout|[Tt]imed? ?out|monitoredBarrier|gloo|RendezvousTimeout"
+    rb"|Process(?:Exited|Raised)Exception|failed to recv|EOFError|ActorDied|RayTaskError|CalledProcessError"
+    rb"|caused (?:pair|connection) closure|remote process exited"
+)
+_EXCEPTION: Final = re.compile(rb"([A-Za-z_][\w.]{0,120})(?:: (.{0,600}))?$")
+_PREFIX: Final = re.compile(rb"(?:\[[^\[\]\n]{1,60}\]:? ?|\([^()\n]{1,80}\) |\d{1,7}: )+(?=\S|  |$)")
+_FRAME: Final = re.compile(rb'\s*File "([^"]{1,400})", line (\d+), in (\S{1,200})')
+_MEMORY: Final = re.compile(rb"OutOfMemory|out of memory|MemoryError|Cannot allocate memory")
+_BLOCK_RANK: Final = re.compile(rb"rank\s+: (\d{1,7}) \(local_rank: (\d{1,7})\)\s*$", re.MULTILINE)
+_BLOCK_HOST: Final = re.compile(rb"host\s+: (\S{1,200})")
+_BLOCK_TIME: Final = re.compile(rb"time\s+: (\d{4}-\d{2}-\d{2})_(\d{2}:\d{2}:\d{2})")
+_BLOCK_EXIT: Final = re.compile(rb"exitcode\s+: (-?\d{1,4}) \(pid: (\d{1,9})\)")
+_FAILED: Final = re.compile(rb"failed \(exitcode: (-?\d{1,4})\) local_rank: (\d{1,7}) \(pid: (\d{1,9})\)")
+_SRUN: Final = re.compile(
+    rb"srun: error: (\S{1,200}?): tasks? (\[?[\d,-]{1,200}\]?): "
+    rb"(Killed|Out Of Memory|Segmentation fault|Bus error|Exited with exit code (\d+))"
+)
+_CHILD: Final = re.compile(rb"[Pp]rocess (\d{1,7}) terminated with (?:signal (SIG\w+)|the following error)")
+_KILLED: Final = re.compile(rb"\brank (\d{1,7})\b[^\n]{0,60} killed by (SIG\w+)")
+_KERNEL: Final = re.compile(rb"[Oo]ut of memory: [Kk]illed process (\d{1,9})")
+_FATAL: Final = re.compile(rb"Fatal Python error: ([^\n]{1,200})")
+_MEMORY_LINE: Final = re.compile(
+    rb"[\w.]{0,80}OutOfMemoryError: [^\n]{1,300}|CUDA (?:error: )?out of memory[^\n]{0,200}"
+)
+_SIGNALS: Final = {4: "SIGILL", 7: "SIGBUS", 8: "SIGFPE", 9: "SIGKILL", 11: "SIGSEGV"}
+"""Signals that no peer's failure explains; SIGABRT ends a process after a time-out, SIGTERM when another has died."""
+
+_BY_SIGNAL: Final = 128
+"""What a shell adds to the number of the signal that ended a process."""
+
+
+@dataclass(frozen=True, slots=True)
+class Death:
+    """One report of a process that ended.
+
+    rank, local, pid: what the report tells of the process. consequence: another rank's failure explains it.
+    order: place in the file, so that reports of one file can be ordered where they bear no times.
+    """
+
+    kind: DeathKind
+    text: str
+    rank: int | None
+    local: int | None
+    pid: int | None
+    host: str | None
+    when: When | None
+    order: int
+    consequence: bool = False
+    frame: str | None = None
+
+
+def deaths_of(line: Line, message: Message) -> Iterator[Death]:
+    """Yield the deaths that one rank's part of a line reports; times are those that the report itself bears."""
+    part = message.text
+    if b"Traceback (most recent call last)" in part:
+        if (raised := _raised(line, message)) is not None:
+            yield raised
+    elif found := _BLOCK_EXIT.search(part):
+        yield from _of_block(line, found)
+    elif found := _FAILED.search(part):
+        yield from _of_exit(int(found[1]), line, local=int(found[2]), pid=int(found[3]))
+    elif found := _SRUN.search(part):
+        yield from _of_srun(line, found)
+    elif (found := _KILLED.search(part)) or (found := _CHILD.search(part)):
+        if found[2] and int(found[1]) < MAX_LOG_RANKS and found[2].decode() in _SIGNALS.values():
+            yield _death("signal", f"killed by {found[2].decode()}", line, rank=int(found[1]))
+    elif found := _KERNEL.search(part):
+        yield _death("memory", "killed by the kernel for memory", line, pid=int(found[1]))
+    elif found := _FATAL.search(part):
+        aborted = b"Abort" in found[1]
+        text = f"Fatal Python error: {clean_text(found[1])}"
+        yield _death("signal", text, line, message, consequence=aborted)
+    elif found := _MEMORY_LINE.search(part):
+        yield _death("memory", clean_text(found[0]), line, message)
+
+
+def _raised(line: Line, message: Message) -> Death | None:
+    """Return the exception in which a traceback ends; None where the log does not hold its end."""
+    frame = None
+    for text in line.after()[:MAX_FRAME_LINES]:
+        other = re.match(rb"\[rank(\d{1,7})\]:", text)
+        if message.rank is not None and other is not None and int(other[1]) != message.rank:
+            continue  # another rank's line in between
+        bare = _PREFIX.sub(b"", text, count=1) if text[:1] in b"[(0123456789" else text
+        if found := _FRAME.match(bare):
+            frame = f"{clean_text(found[1])}:{int(found[2])} {clean_text(found[3])}"
+        elif bare[:1] not in {b" ", b"\t", b""} and _EXCEPTION.match(bare.rstrip()):
+            whole = bare.rstrip()
+            memory = _MEMORY.search(whole) is not None
+            consequence = not memory and _CONSEQUENCE.search(whole) is not None
+            kind: DeathKind = "memory" if memory else "exception"
+            return _death(kind, clean_text(whole), line, message, consequence=consequence, frame=frame)
+    return None
+
+
+def _of_block(line: Line, found: re.Match[bytes]) -> Iterator[Death]:
+    """Yield the death in one of the failures that torchrun lists at its end."""
+    rank = list(_BLOCK_RANK.finditer(line.before))[-1:]
+    host = _BLOCK_HOST.findall(line.before)[-1:]
+    time = _BLOCK_TIME.findall(line.before)[-1:]
+    when = when_of(b" ".join(time[0])) if time else None
+    number = int(rank[0][1]) if rank and int(rank[0][1]) < MAX_LOG_RANKS else None
+    name = clean_text(host[0]) if host else None
+    yield from _of_exit(int(found[1]), line, rank=number, pid=int(found[2]), host=name, when=when)
+
+
+def _of_exit(
+    code: int,
+    line: Line,
+    *,
+    rank: int | None = None,
+    local: int | None = None,
+    pid: int | None = None,
+    host: str | None = None,
+    when: When | None = None,
+) -> Iterator[Death]:
+    """Yield the end that an exit code tells: only some signals are ends that no peer's failure explains."""
+    signal = _SIGNALS.get(-code) or _SIGNALS.get(code - _BY_SIGNAL)
+    kind: DeathKind = "exception" if signal is None else "signal"
+    text = f"exit code {code}" if signal is None else f"killed by {signal}"
+    own = signal is not None
+    yield Death(
+        kind, text, rank, local, pid, host, when or when_of(line.text), line.offset, consequence=not own
+    )
+
+
+def _of_srun(line: Line, found: re.Match[bytes]) -> Iterator[Death]:
+    """Yield a death for each task that srun reports as killed."""
+    code = int(found[4] or 0)
+    if found[4] and code - _BY_SIGNAL not in _SIGNALS:
+        return
+    what = clean_text(found[3])
+    for rank in _numbers(found[2].strip(b"[]")):
+        kind: DeathKind = "memory" if found[3] == b"Out Of Memory" else "signal"
+        yield _death(kind, f"srun: {what}", line, rank=rank, host=clean_text(found[1]))
+
+
+def _death(
+    kind: DeathKind,
+    text: str,
+    line: Line,
+    message: Message | None = None,
+    *,
+    rank: int | None = None,
+    pid: int | None = None,
+    host: str | None = None,
+    consequence: bool = False,
+    frame: str | None = None,
+) -> Death:
+    local = None
+    if message is not None:
+        rank = message.rank if message.rank is not None else message.task
+        local = message.local
+    when = when_of(line.text) if message is None else message.when
+    return Death(kind, text, rank, local, pid, host, when, line.offset, consequence, frame)
+
+
+def _numbers(text: bytes) -> list[int]:
+    """Return the numbers in "3,5-7"; none where a range is absurd."""
+    found: list[int] = []
+    for part in text.split(b","):
+        first, _, last = part.partition(b"-")
+        if first.isdigit() and (last.isdigit() or not last):
+            begin, end = int(first), int(last or first)
+            if begin <= end < MAX_LOG_RANKS and end - begin < MAX_LOG_RANKS:
+                found.extend(range(begin, end + 1))
+    return found

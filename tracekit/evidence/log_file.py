@@ -1,0 +1,73 @@
+"""What one log tells, by global rank: how far groups are, what timed out, what died, what waits. Made by `logs`."""
+
+from dataclasses import dataclass, field
+
+from tracekit.evidence.log_deaths import Death
+from tracekit.evidence.log_lines import MESSAGES, Message, When, Work
+from tracekit.evidence.log_waits import Waits
+
+GroupKey = tuple[str, str]
+"""Name and description of a group; ("", "") where the lines name none."""
+
+
+@dataclass(slots=True)
+class Mark:
+    """How far one rank is in one group, as its lines tell; None where they do not.
+
+    place: the rank's place in the group. size: members that an initialisation or the elements of a call tell.
+    """
+
+    place: int | None
+    unique: bool = False
+    enqueued: int | None = None
+    completed: int | None = None
+    work: Work | None = None
+    size: int | None = None
+    messages: bool = False
+
+    def take(self, message: Message) -> None:
+        """Take the numbers and the call of a later message."""
+        if message.state is not None:
+            enqueued, completed = message.state
+            self.enqueued = enqueued
+            self.completed = self.completed if completed is None else completed
+        if message.work is not None and (self.work is None or message.work.seq < self.work.seq):
+            self.work = message.work
+            self.messages |= message.work.call.op in MESSAGES
+            self.size = self.size or message.work.group_size
+        self.size = message.size or self.size
+
+
+@dataclass
+class LogFile:
+    """What one log tells. Ranks are global where `marks`, `deaths` and `stuck` name one."""
+
+    path: str
+    size: int = 0
+    damage: str | None = None
+    first: When | None = None
+    last: When | None = None
+    marks: dict[int, dict[GroupKey, Mark]] = field(default_factory=dict)
+    deaths: list[Death] = field(default_factory=list)
+    waits: Waits = field(default_factory=Waits)
+    stuck: set[int] = field(default_factory=set)
+    asked_by: set[int] = field(default_factory=set)
+    ranks: set[int] = field(default_factory=set)
+    attempts: int = 1
+    unresolved: int = 0
+    timed_out: tuple[When | None, int] | None = None
+    """When the first call timed out, and where in the file."""
+    lines: int = 0
+    watchdog: bool = False
+    by_place: bool = False
+    """Whether ranks are those within a group, which lines before torch 2.2 tell alone."""
+
+    @property
+    def world(self) -> int | None:
+        """Return the ranks of the job, as a line tells; None where none does."""
+        told = [
+            mark.size for marks in self.marks.values() for (_, d), mark in marks.items() if d == "default_pg"
+        ]
+        joined = self.waits.joined_store[1] if self.waits.joined_store else None
+        known = [n for n in (*told, joined, self.waits.store_size, self.waits.widest or None) if n]
+        return max(known, default=None)

@@ -1,0 +1,233 @@
+"""The lines of a job's log that tell of a hang, as torch, NCCL, launchers and kernels have spelt them since torch 1.13.
+
+Each pattern stands beside the version that writes it. A line may hold several messages, since ranks write into one
+stream: it is cut at each `[rankN]:`. Sources of the spellings: torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp
+(1.13 to 2.13), ProcessGroupGloo.cpp and TCPStore.cpp, torch/distributed/elastic, NVIDIA/nccl. Used by `logs`.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from tracekit.dumps.calls import Signature
+from tracekit.thresholds.dumps import MAX_GROUP_NAME, MAX_INTEGER
+from tracekit.thresholds.evidence import MAX_LOG_RANKS, MAX_TEXT
+
+LITERALS: Final = (
+    "ProcessGroup", "PG GUID", "Watchdog caught", "ed NCCL work", "ed work:", "dump signal", "watchdog got stuck",
+    "NCCL WARN", " - Init ", "NVRM: Xid", "ut of memory", "ut Of Memory", "oom_kill", "oom-kill",
+    "Traceback (most recent call last)", "exitcode", "srun: error", "Fatal Python error", "killed by SIG",
+    "terminated with", "monitoredBarrier", "s joined", "store_based_barrier", "Timed out waiting", "by peer",
+    "setting up NCCL communicator", "has timed out after", "attempts left", "RendezvousTimeout",
+)  # fmt: skip
+"""Texts of which each line of interest holds one."""
+
+_RANK_MARK: Final = re.compile(rb"(?=\[rank\d{1,7}\]:)")
+_RANK: Final = re.compile(rb"\[rank(\d{1,7})\]:")
+_LOCAL: Final = re.compile(rb"\[[A-Za-z_]\w{0,30}?(\d{1,4})\]:")
+_TASK: Final = re.compile(rb"(\d{1,7}): ")
+_GROUP: Final = re.compile(
+    rb"\[PG (?:ID (?P<id>\d+) PG GUID )?(?P<name>[^\s()\[\]]{1,200})(?: ?\((?P<desc>[^)\]]{0,200})\))?"
+    rb" Rank (?P<rank>\d{1,7})\]"
+)
+"""torch 2.3: `[PG 0 Rank 1]`; 2.4: `[PG 0 (default_pg) Rank 1]`; from 2.5: `[PG ID 0 PG GUID 0(default_pg) Rank 1]`."""
+_PLACE: Final = re.compile(rb"\[Rank (\d{1,7})\]")
+"""Up to torch 2.2 before each message, later before the time-out alone: the rank within the group."""
+_WORK: Final = re.compile(
+    rb"Work\w{2,8}\(SeqNum=(\d{1,19}), OpType=(\w{1,40})(?:, NumelIn=(\d{1,19}), NumelOut=(\d{1,19}))?"
+    rb", Timeout\(ms\)=(\d{1,19})\)(?: ran for (\d{1,19}) milliseconds)?"
+)
+"""The call that timed out; elements from torch 2.1 on."""
+_STATE: Final = re.compile(
+    rb"[Ll]ast enqueued (?:NCCL )?work: (-?\d{1,20})(?:, last started (?:NCCL )?work: (-?\d{1,20})(?: \(\w{0,40}\))?)?"
+    rb", last completed (?:NCCL )?work: (-?\d{1,20})(?!\d|\[rank)"
+)
+"""How far a group is: from torch 2.3 on; the started call from 2.13 on."""
+_AT: Final = re.compile(
+    rb"(?:detected by watchdog at work(?: sequence id)?|Timeout at NCCL work): (\d{1,19})"
+)
+_FIRST: Final = re.compile(rb"due to a collective timeout from +(?:this local rank|rank (-?\d{1,7}))")
+_STUCK: Final = re.compile(rb"watchdog got stuck for (\d+) seconds|Heartbeat monitor timed out")
+_SIZE: Final = re.compile(rb"initialization options: size: (\d{1,7}), global rank: (\d{1,7})")
+_GLOG: Final = re.compile(rb"\[?[IWEF](\d{1,2})(\d{2}) (\d{2}):(\d{2}):(\d{2})\.(\d{1,9})")
+_ISO: Final = re.compile(rb"\d{4}-(\d{2})-(\d{2})[T ](\d{2}):(\d{2}):(\d{2})(?:[.,](\d{1,9}))?")
+_DAYS: Final = (0, 31, 60, 91, 121, 152, 182, 213, 244, 274, 305, 335)
+"""Days of a leap year before each month: no line of glog tells its year."""
+
+_OPERATIONS: Final = {
+    "ALLREDUCE": "all_reduce",
+    "_ALLGATHER_BASE": "_all_gather_base",
+    "ALLGATHER": "all_gather",
+    "_REDUCE_SCATTER_BASE": "_reduce_scatter_base",
+    "REDUCE_SCATTER": "reduce_scatter",
+    "ALLTOALL": "all_to_all",
+    "ALLTOALL_BASE": "all_to_all",
+}
+"""Names of operations in dumps by those in logs; others differ by case alone."""
+MESSAGES: Final = frozenset({"send", "recv", "recvanysource"})
+
+
+class When(NamedTuple):
+    """A time in a log: seconds since the year began, by the clock of the lines that are written so."""
+
+    clock: str
+    seconds: float
+    text: str
+
+    def before(self, other: "When | None") -> bool | None:
+        """Return whether this is before another time; None where their clocks may differ."""
+        return None if other is None or other.clock != self.clock else self.seconds < other.seconds
+
+
+@dataclass(frozen=True, slots=True)
+class GroupName:
+    """A process group as a line names it, and the rank's place in it. unique: the name is the same on all ranks."""
+
+    name: str
+    desc: str
+    place: int
+    unique: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """A call that timed out: number, call, and how long it waited (ms, unknown: 0)."""
+
+    seq: int
+    call: Signature
+    timeout_ms: int
+    ran_ms: int
+
+    @property
+    def group_size(self) -> int | None:
+        """Return the members that the elements of a gather or scatter tell; None where they do not."""
+        least, most = self.elements
+        if self.call.op not in {"_all_gather_base", "_reduce_scatter_base"} or least <= 0 or most % least:
+            return None
+        return most // least
+
+    @property
+    def elements(self) -> tuple[int, int]:
+        """Return the smaller and the greater count of elements; 0 where unknown."""
+        counts = [int(text[2:-2]) if text else 0 for text in (self.call.input_sizes, self.call.output_sizes)]
+        return min(counts), max(counts)
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """What one rank's part of a line tells; None where it does not.
+
+    rank: the global rank; local: the rank within a host; place: within an unnamed group; task: label of srun.
+    state: last enqueued and last completed call; None for a number that is no number of this group.
+    """
+
+    text: bytes
+    rank: int | None
+    local: int | None
+    task: int | None
+    place: int | None
+    when: When | None
+    group: GroupName | None = None
+    work: Work | None = None
+    at: int | None = None
+    state: tuple[int | None, int | None] | None = None
+    dump_asked_by: int | None = None
+    stuck: bool = False
+    size: int | None = None
+
+
+def messages_of(line: bytes) -> Iterator[Message]:
+    """Yield the messages of a line, one for each rank that wrote into it."""
+    parts = _RANK_MARK.split(line)
+    task = _TASK.match(parts[0])
+    local = _LOCAL.search(parts[0][:80])
+    for part in parts:
+        if part.strip():
+            yield _message(part, _integer(task), _integer(local))
+
+
+def when_of(line: bytes) -> When | None:
+    """Return the time that a line bears; None without one."""
+    if found := _GLOG.search(line[:300]):
+        return _when("glog", found.groups())
+    if found := _ISO.search(line[:300]):
+        return _when("iso", found.groups(b"0"))
+    return None
+
+
+def clean_text(text: bytes) -> str:
+    """Return a message as text, without its end where it is long."""
+    return text.decode("utf-8", "replace").strip()[:MAX_TEXT]
+
+
+def _message(part: bytes, task: int | None, local: int | None) -> Message:
+    """Return what the part of a line tells that one rank wrote."""
+    rank, place = _RANK.match(part), _PLACE.search(part)
+    named, work, at = _GROUP.search(part), _WORK.search(part), _AT.search(part)
+    size, first = _SIZE.search(part), _FIRST.search(part)
+    told = _integer(rank)
+    if told is None and size is not None:
+        told = int(size[2])
+    return Message(
+        text=part,
+        rank=told if told is None or told < MAX_LOG_RANKS else None,
+        local=local,
+        task=task,
+        place=_integer(place),
+        when=when_of(part),
+        group=None if named is None else _group(named),
+        work=None if work is None else _work(work),
+        at=_integer(at),
+        state=_state(part, _integer(at)),
+        dump_asked_by=None if first is None or first[1] is None or first[1][:1] == b"-" else int(first[1]),
+        stuck=_STUCK.search(part) is not None,
+        size=int(size[1]) if size is not None and 0 < int(size[1]) < MAX_LOG_RANKS else None,
+    )
+
+
+def _state(part: bytes, at: int | None) -> tuple[int | None, int | None] | None:
+    """Return the last enqueued and the last completed call; 0 for none yet, None for a number that cannot be true.
+
+    Versions before 2.4 print a field that nobody set as the completed call: it exceeds the enqueued one.
+    """
+    found = _STATE.search(part)
+    if found is None:
+        return None
+    enqueued, completed = (max(int(found[n]), 0) for n in (1, 3))
+    if enqueued >= MAX_INTEGER:
+        return None
+    if completed > enqueued:
+        return enqueued, None if at is None else max(at - 1, 0)
+    return enqueued, completed if at is None else min(completed, max(at - 1, 0))
+
+
+def _group(found: re.Match[bytes]) -> GroupName:
+    name, desc = (clean_text(found[key] or b"")[:MAX_GROUP_NAME] for key in ("name", "desc"))
+    unique = found["id"] is not None or bool(desc)
+    if name == "0" and not desc:
+        desc = "default_pg"
+    return GroupName(name, desc, int(found["rank"]), unique or name == "0")
+
+
+def _work(found: re.Match[bytes]) -> Work | None:
+    seq, kind, given, taken, timeout, ran = found.groups()
+    if int(seq) >= MAX_INTEGER:
+        return None
+    name = kind.decode()
+    op = _OPERATIONS.get(name, name.lower())
+    sizes = ["" if n is None else f"[[{int(n)}]]" for n in (given, taken)]
+    return Work(int(seq), Signature(op, sizes[0], sizes[1], "", ""), int(timeout), int(ran or 0))
+
+
+def _when(clock: str, parts: tuple[bytes, ...]) -> When | None:
+    month, day, hour, minute, second = (int(part) for part in parts[:5])
+    if not 1 <= month <= len(_DAYS):
+        return None
+    fraction = float(b"0." + (parts[5] or b"0"))
+    seconds = (((_DAYS[month - 1] + day) * 24 + hour) * 60 + minute) * 60 + second + fraction
+    return When(clock, seconds, f"{month:02}-{day:02} {hour:02}:{minute:02}:{second:02}")
+
+
+def _integer(found: re.Match[bytes] | None) -> int | None:
+    return None if found is None else int(found[1])

@@ -1,0 +1,262 @@
+"""One log, of one rank or of many, as what it tells: how far groups are, what timed out, what died, what waits.
+
+`line_scan` finds the lines, `log_lines`, `log_deaths` and `log_waits` read them; here they are put together by rank.
+A line without `[rankN]:` belongs to the rank that its launcher's prefix, its `[Rank N]`, or the whole file tells.
+"""
+
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from tracekit.evidence.line_scan import Line, Scan, scan_lines
+from tracekit.evidence.log_deaths import Death, deaths_of
+from tracekit.evidence.log_file import GroupKey, LogFile, Mark
+from tracekit.evidence.log_lines import LITERALS, MESSAGES, Message, When, Work, messages_of, when_of
+from tracekit.evidence.log_waits import Waits
+from tracekit.files.source import Source
+from tracekit.thresholds.evidence import MAX_DEATHS, MAX_LOG_RANKS, MAX_MARKS
+
+_RANK_IN_NAME: Final = re.compile(r"(?:rank|task|proc|worker)[_\-=.]?(\d{1,7})(?!\d)", re.IGNORECASE)
+_RANK_FOLDER: Final = re.compile(r"/(\d{1,7})/(?:std(?:out|err)\.log|error\.json)$")
+"""torchrun's `--log-dir`: a folder for each local rank."""
+_ATTEMPT: Final = re.compile(rb"(\d{1,4})/(\d{1,4}) attempts left")
+_LAUNCHED: Final = re.compile(rb"(\d{1,4})/\d{1,4} attempts left; (?:will )?restart")
+
+Key = tuple[str, int]
+"""How a line names its process: by global rank, local rank, place within a group, or by its file."""
+
+
+def read_log(source: Source) -> LogFile:
+    """Return what a log tells; a file that is no log has no lines of interest. OSError passes through."""
+    reader = _Reader(source)
+    scan = Scan()
+    for line in scan_lines(source, LITERALS, scan):
+        reader.take(line)
+    found = reader.result()
+    found.size, found.damage = scan.size, scan.damage
+    return found
+
+
+@dataclass
+class _Open:
+    """What the lines of one attempt tell, by the key of the process that wrote them."""
+
+    marks: dict[Key, dict[GroupKey, Mark]] = field(default_factory=lambda: defaultdict(dict))
+    loose: dict[Key, list[Work]] = field(default_factory=lambda: defaultdict(list))
+    deaths: list[tuple[Key, Death]] = field(default_factory=list)
+    stuck: set[Key] = field(default_factory=set)
+    asked_by: set[int] = field(default_factory=set)
+    waits: Waits = field(default_factory=Waits)
+    timed_out: tuple[When | None, int] | None = None
+    last: dict[Key, When] = field(default_factory=dict)
+
+
+class _Reader:
+    """Takes the lines of one file in turn."""
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self._open = _Open()
+        self._file = LogFile(source.label)
+        self._offsets: dict[str, set[int]] = {"local": set(), "place": set()}
+        self._ranks: set[int] = set()
+        self._count = 0
+
+    def take(self, line: Line) -> None:
+        """Take one line of interest."""
+        if _ATTEMPT.search(line.text) and _LAUNCHED.search(line.text):
+            self._next_attempt()
+        when = when_of(line.text)
+        if when is not None:
+            self._file.first = self._file.first or when
+            self._file.last = when
+        for message in _whole_messages(line):
+            self._take(line, message)
+
+    def _take(self, line: Line, message: Message) -> None:
+        key = self._key(message)
+        if message.when is not None:
+            self._open.last[key] = message.when
+        told = self._take_group(key, message, line.offset)
+        told = self._take_death(key, line, message) or told
+        if message.stuck:
+            self._open.stuck.add(key)
+            self._file.watchdog = told = True
+        if message.dump_asked_by is not None:
+            self._open.asked_by.add(message.dump_asked_by)
+        if not told:
+            self._count += self._open.waits.take(message)
+        else:
+            self._count += 1
+
+    def _take_group(self, key: Key, message: Message, order: int) -> bool:
+        """Take the state of a group and the call that timed out; a call without a group waits for its group's line."""
+        if message.work is not None and self._open.timed_out is None:
+            self._open.timed_out = (message.when, order)
+        self._file.watchdog |= message.work is not None
+        if message.group is None:
+            if message.work is not None and message.work not in self._open.loose[key]:
+                self._open.loose[key] = [*self._open.loose[key], message.work][-MAX_DEATHS:]
+            return message.work is not None
+        periodic = b"update periodically" in message.text  # of no moment that all ranks share
+        if periodic or (message.state is None and message.work is None and message.size is None):
+            return False
+        name = (message.group.name, message.group.desc)
+        mark = self._open.marks[key].get(name)
+        if mark is not None and _begins_again(mark, message):
+            self._next_attempt()
+            mark = None
+        if mark is None and len(self._open.marks) < MAX_MARKS:
+            mark = self._open.marks[key][name] = Mark(message.group.place, message.group.unique)
+        if mark is not None:
+            mark.take(message)
+            if message.at is not None:
+                self._join(key, mark, message.at)
+        self._file.watchdog = self._file.watchdog or message.size is None
+        return True
+
+    def _join(self, key: Key, mark: Mark, at: int) -> None:
+        """Join the call that timed out to the group whose line names its number."""
+        loose = self._open.loose[key]
+        found = next((work for work in loose if work.seq == at), None)
+        if found is not None:
+            loose.remove(found)
+            if mark.work is None or found.seq < mark.work.seq:
+                mark.work, mark.size = found, mark.size or found.group_size
+                mark.messages |= found.call.op in MESSAGES
+
+    def _take_death(self, key: Key, line: Line, message: Message) -> bool:
+        """Take the deaths that a message reports, at the last time that its process wrote."""
+        told = False
+        for death in deaths_of(line, message):
+            told = True
+            when = death.when or _time_before(line) or self._open.last.get(key) or self._file.last
+            if len(self._open.deaths) < MAX_DEATHS:
+                self._open.deaths.append((key, replace(death, when=when)))
+        return told
+
+    def _key(self, message: Message) -> Key:
+        if message.rank is not None:
+            self._ranks.add(message.rank)
+            if message.local is not None:
+                self._offsets["local"].add(message.rank - message.local)
+            return "rank", message.rank
+        if message.local is not None:
+            if message.place is not None:
+                self._offsets["place"].add(message.place - message.local)
+            return "local", message.local
+        if message.task is not None:
+            return "rank", message.task
+        return ("place", message.place) if message.place is not None else ("file", 0)
+
+    def _next_attempt(self) -> None:
+        """Forget all of an earlier attempt: its numbers began anew."""
+        self._open = _Open()
+        self._file.attempts += 1
+
+    def result(self) -> LogFile:
+        """Return the file's contents by global rank."""
+        file, opened = self._file, self._open
+        for key, works in opened.loose.items():
+            for work in works:
+                mark = Mark(key[1] if key[0] == "place" else None, work=work, size=work.group_size)
+                mark.messages = work.call.op in MESSAGES
+                self._add_loose(opened.marks[key], mark)
+        keys = {*opened.marks, *opened.stuck, *(key for key, _ in opened.deaths)}
+        alone = self._places_are_ranks()
+        ranks = {key: self._rank(key) if key[0] != "place" or alone else None for key in keys}
+        file.by_place = alone and any(key[0] == "place" and marks for key, marks in opened.marks.items())
+        for key, marks in opened.marks.items():
+            if marks and (rank := ranks[key]) is not None:
+                file.marks.setdefault(rank, {}).update(marks)
+            file.unresolved += ranks[key] is None
+        file.stuck = {rank for key in opened.stuck if (rank := ranks[key]) is not None}
+        for key, death in opened.deaths:
+            own = death.rank if death.rank is not None else self._rank_of_death(death, ranks[key])
+            file.deaths.append(replace(death, rank=own))
+        file.waits, file.asked_by, file.timed_out = opened.waits, opened.asked_by, opened.timed_out
+        file.ranks = {
+            *file.marks,
+            *file.stuck,
+            *(d.rank for d in file.deaths if d.rank is not None),
+            *self._ranks,
+        }
+        file.lines = self._count
+        file.watchdog = file.watchdog or bool(file.marks)
+        return file
+
+    def _places_are_ranks(self) -> bool:
+        """Return whether `[Rank N]` may be the global rank: one call of each, and the same number on all.
+
+        It is the rank within the group of the call. Two processes of one place show that there are several groups.
+        """
+        works = [works for key, works in self._open.loose.items() if key[0] == "place"]
+        return all(len(own) == 1 for own in works) and len({own[0].seq for own in works}) <= 1
+
+    @staticmethod
+    def _add_loose(marks: dict[GroupKey, Mark], mark: Mark) -> None:
+        """Add a call of an unnamed group; of several the groups are unknown, and none is kept."""
+        if ("", "") in marks:
+            marks["", ""] = Mark(None)
+        elif not marks:
+            marks["", ""] = mark
+
+    def _rank_of_death(self, death: Death, of_line: int | None) -> int | None:
+        if death.pid is not None and death.pid in self._open.waits.pids:
+            return self._open.waits.pids[death.pid]
+        if death.local is not None:
+            return self._rank(("local", death.local))
+        return of_line if death.pid is None else None
+
+    def _rank(self, key: Key) -> int | None:
+        """Return the global rank of a process; None where the file does not tell it."""
+        kind, number = key
+        if kind == "rank":
+            return number if number < MAX_LOG_RANKS else None
+        if kind == "local":
+            offsets = self._offsets["local"] or (set() if self._ranks else self._offsets["place"])
+            return number + min(offsets) if len(offsets) == 1 else None
+        if kind == "place":
+            return None if self._ranks else number
+        named = sorted(self._ranks)
+        return named[0] if len(named) == 1 else None if named else rank_of_path(self._source.uri)
+
+
+def rank_of_path(path: str) -> int | None:
+    """Return the rank that a log's name or folder tells; None where it tells none."""
+    slashes = path.replace("\\", "/")
+    if found := _RANK_FOLDER.search(slashes):
+        return int(found[1])
+    named = _RANK_IN_NAME.findall(slashes.rpartition("/")[2])
+    return int(named[-1]) if named else None
+
+
+def _whole_messages(line: Line) -> Iterator[Message]:
+    """Yield the messages of a line; of one that a terminal has wrapped also what stands in the next line."""
+    found = list(messages_of(line.text))
+    begun = b"SeqNum=" in line.text or b"Watchdog caught" in line.text
+    cut = begun and not any(m.work for m in found)
+    cut = cut or (b"last enqueued" in line.text.lower() and not any(m.state for m in found))
+    if cut and (after := line.after()[:2]):
+        found = list(messages_of(line.text + b"".join(after)))
+    if not line.whole and found:
+        found[-1] = replace(found[-1], state=None)  # its last number may be cut
+    yield from found
+
+
+def _time_before(line: Line) -> When | None:
+    """Return the time of the nearest line before that bears one: tracebacks bear none."""
+    times = (when_of(text) for text in reversed(line.before.split(b"\n")))
+    return next((when for when in times if when is not None), None)
+
+
+def _begins_again(mark: Mark, message: Message) -> bool:
+    """Return whether a group counts from the start again, as after a restart."""
+    return (
+        message.state is not None
+        and message.state[0] is not None
+        and mark.enqueued is not None
+        and message.state[0] < mark.enqueued
+    )

@@ -1,0 +1,78 @@
+"""Bounds on logs, stacks and other evidence that nobody vouches for, and what they must show before a rank is named."""
+
+from typing import Final
+
+SCAN_BLOCK: Final = 1 << 22
+"""Bytes of a log that are searched at a time: 4 MiB, so that costs of a block vanish and memory stays constant."""
+
+SCAN_PIECE: Final = 1 << 14
+"""Bytes of which the quick search says whether they hold a line of interest: few lines are looked at for each hit."""
+
+LOOK_BACK: Final = 1 << 10
+"""Bytes before a line in which the rest of a report is looked for: a failure of torchrun has five lines."""
+
+LOOK_AHEAD: Final = 1 << 16
+"""Bytes after a line in which the rest is looked for: a Python traceback of 200 frames fits."""
+
+LONGEST_LINE: Final = 1 << 12
+"""Bytes of a line that are read: what PyTorch and NCCL write is shorter."""
+
+MAX_FRAME_LINES: Final = 400
+"""Lines of a traceback that are followed to its exception."""
+
+MAX_TEXT: Final = 300
+"""Characters kept of a message: enough to recognise it."""
+
+MAX_LOG_RANKS: Final = 1 << 17
+"""Ranks of a log or a RAS answer are below this: eight times the largest job, and a false one costs seconds at most."""
+
+MAX_MARKS: Final = 200_000
+"""Ranks times groups kept of one log: 16 384 ranks with a dozen groups each."""
+
+MAX_DEATHS: Final = 4096
+"""Deaths kept of one log: the first ones count, and later ones repeat them."""
+
+MAX_SIGNS: Final = 256
+"""Warnings kept of one log (NCCL, Xid, memory): the first tell the kind."""
+
+MAX_STACKS: Final = 4096
+"""Stacks read of one file: a host has eight ranks of some tens of threads each."""
+
+MAX_STACK_FRAMES: Final = 128
+"""Frames of one stack that are kept."""
+
+MAX_RAS_BYTES: Final = 1 << 28
+"""Largest answer of `ncclras` that is read whole, 256 MiB: 16 384 ranks in twenty communicators take about 150."""
+
+KIND_HEAD: Final = 1 << 16
+"""Bytes of a file by which its kind is told."""
+
+TEXT_SHARE: Final = 0.95
+"""Share of printable bytes from which a file without a known beginning is searched as a log."""
+
+MAX_MEMBERS: Final = 10_000
+"""Files of one archive that are unpacked."""
+
+MAX_UNPACKED: Final = 1 << 34
+"""Bytes that one archive may unpack to, 16 GiB: a disk must not fill from a crafted one."""
+
+MAX_RATIO: Final = 200
+"""Times its size that one archive may unpack to: logs and traces shrink by 10 to 60."""
+
+LEAST_UNPACKED: Final = 1 << 28
+"""Bytes that any archive may unpack to, 256 MiB: a log of one repeated line shrinks a thousand times."""
+
+MIN_STACKS: Final = 3
+"""Ranks whose stacks are needed before the odd one is named: of two, either is."""
+
+WAITING_SHARE: Final = 0.5
+"""Share of ranks with stacks that must wait in a collective before the rest count as the odd ones."""
+
+MAX_ODD_STACKS: Final = 0.25
+"""Share of ranks outside a collective beyond which the program, and not a rank, is the reason."""
+
+DIED_TOGETHER_S: Final = 5.0
+"""Seconds within which ranks that die of one exception die of one cause."""
+
+FILES_IN_ANSWER: Final = 40
+"""Files of one kind listed in the text of `triage`; JSON lists all."""
