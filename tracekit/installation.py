@@ -21,7 +21,7 @@ _REQUIREMENT: Final = re.compile(
     r"(?P<name>[\w.-]+)(\[[\w,-]+\])?\s*(>=\s*(?P<least>[\d.]+))?[^;]*(;.*extra\s*==\s*['\"](?P<extra>[\w-]+)['\"])?"
 )
 
-_MODULES: Final = {"traceinsight": "hta"}
+_MODULES: Final = {"traceinsight": "hta", "mlflow-skinny": "mlflow"}
 """Modules with names that differ from their packages' names in more than `_` for `-`."""
 _BROUGHT_BY: Final = {"llvmlite": "numba"}
 """Modules that a package of an extra brings along, and that are imported by their own names."""

@@ -187,7 +187,7 @@ def test_groups_that_no_ingest_writes_are_refused(run, change):
 
 
 @pytest.mark.parametrize("names", [["a"] * 2, "word", [""] * 40, [1]])
-def test_names_of_windows_that_a_rank_has_not_are_refused(run, names):
+def test_names_of_absent_windows_are_refused(run, names):
     signed(run, lambda manifest: manifest["ranks"][0].update(window_names=names))
     assert refused(run, "manifest.json")
 
