@@ -89,7 +89,7 @@ def test_an_exception_alone_is_no_death(tmp_path):
     assert finding.candidates == (0,)
 
 
-def test_an_exception_of_a_rank_that_went_on_is_no_death(tmp_path):
+def test_a_rank_that_went_on_is_not_dead(tmp_path):
     went_on = line(2, 705, STATE.format(rank=2, seq=9, done=8).replace("failure detected", "x"))
     finding = of_text(
         tmp_path, STARTED + traceback(2, "ImportError: no module") + OTHERS + timed_out(2) + went_on

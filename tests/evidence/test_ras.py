@@ -10,7 +10,8 @@ from tests.evidence.stuck_job import states
 from tests.hang import simulate
 from tracekit.analysis.hang.witnesses.judge import judge_evidence
 from tracekit.evidence.bundle import Bundle
-from tracekit.evidence.ras import is_ras, moves, read_ras
+from tracekit.evidence.ras import is_ras, read_ras
+from tracekit.evidence.ras_counts import moves
 
 MESH = {"tp": 2, "cp": 1, "pp": 1, "dp": 4}
 

@@ -1,6 +1,7 @@
 """Each version and launcher of a watchdog line tells the same frontier."""
 
 import gzip
+import json
 
 import pytest
 
@@ -79,6 +80,16 @@ def test_compressed_logs_are_read(tmp_path, job):
     cut = read(tmp_path / "b.gz", gzip.compress(data)[:-40])
     assert cut.damage is not None
     assert set(cut.marks) <= set(job)
+
+
+def test_lines_kept_by_docker(tmp_path, job):
+    lines = log(job, Spelling(colours=True)).splitlines()
+    kept = "".join(
+        json.dumps({"log": f"{li}\n", "stream": "stderr", "time": "2026-11-18T04:00:00Z"}) + "\n"
+        for li in lines
+    )
+    kept = kept.replace('": "', '":"').replace('", "', '","')
+    assert frontier(read(tmp_path / "a", kept.encode()).marks) == truth(job)
 
 
 def test_lines_that_lost_their_newlines(tmp_path, job):

@@ -1,5 +1,7 @@
 """Stacks: the thread that runs the program, its rank, and the odd one out."""
 
+import json
+
 import pytest
 
 from tests.evidence.other_channels import faulthandler, py_spy
@@ -85,6 +87,21 @@ def test_a_moving_rank_is_not_odd():
         "rank2.txt", busy.encode()
     )
     assert judge_evidence(Bundle(stacks=tuple(parts)))[0].culprits == ()
+
+
+def test_json_of_py_spy_is_read():
+    frames = [
+        {"name": "read_shard", "filename": "dataset.py", "line": 77},
+        {"name": "<module>", "filename": "t.py", "line": 2},
+    ]
+    threads = [
+        {"pid": 9, "thread_id": 1, "thread_name": "pin", "active": False, "frames": [{"name": "wait"}]},
+        {"pid": 9, "thread_id": 2, "thread_name": "MainThread", "active": True, "frames": frames},
+    ]
+    text = json.dumps(threads).encode()
+    assert is_stacks(text)
+    (stack,) = stacks_in("rank3.json", text)
+    assert (stack.rank, stack.frames[0]) == (3, "dataset.py:77 read_shard")
 
 
 def test_a_log_with_a_traceback_is_no_stack_file():

@@ -6,17 +6,21 @@ import shutil
 import tarfile
 import zipfile
 from pathlib import Path
+from random import Random
 
 import pytest
 
 from tests.evidence.judged import record
 from tests.evidence.test_channels import SAMPLE
 from tests.evidence.watchdog import Spelling
+from tests.hang.fuzz import in_bytes
 from tests.marks import quick_first
 from tracekit.analysis.hang.analyse import analyse
 from tracekit.analysis.triage.triage import triage
 from tracekit.dumps.load import load_dumps
 from tracekit.errors import InputError
+from tracekit.evidence.archives import unpack
+from tracekit.files.source import Source
 
 SAMPLES = SAMPLE.parents[1]
 
@@ -101,6 +105,25 @@ def test_an_archive_that_grows_too_much_is_cut(tmp_path, monkeypatch):
         archive.writestr("a.log", b"0" * 10_000_000)
     finding = triage(str(tmp_path / "bomb.zip"))
     assert "cut here" in finding.skipped[0].reason
+
+
+@pytest.mark.parametrize("form", ["tgz", "zip"])
+def test_a_damaged_archive_is_no_fault(tmp_path, form):
+    buffer, rng = io.BytesIO(), Random(5)
+    if form == "zip":
+        with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+            archive.writestr("a.log", b"[rank0]: step 5\n" * 90)
+            archive.writestr("b.log", b"x" * 90)
+    else:
+        with tarfile.open(fileobj=buffer, mode="w:gz") as archive:
+            info = tarfile.TarInfo("a.log")
+            info.size = 900
+            archive.addfile(info, io.BytesIO(b"y" * 900))
+    for number in range(300):
+        path = tmp_path / f"{number}.{form}"
+        path.write_bytes(in_bytes(buffer.getvalue(), rng))
+        (tmp_path / str(number)).mkdir()
+        unpack(Source(str(path), str(path), path.stat().st_size), tmp_path / str(number))
 
 
 def test_nothing_found_says_what_to_collect(tmp_path):

@@ -3,9 +3,12 @@
 Only plain files are unpacked: no link, no device. An archive inside an archive stays packed. Used by `triage`.
 """
 
+import lzma
 import stat
+import struct
 import tarfile
 import zipfile
+import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
 from typing import IO, Final
@@ -21,11 +24,18 @@ _DAMAGED: Final = (
     tarfile.TarError,
     zipfile.BadZipFile,
     zstandard.ZstdError,
+    zlib.error,
+    lzma.LZMAError,
+    struct.error,
+    ArithmeticError,
     EOFError,
+    LookupError,
+    NotImplementedError,
     OSError,
     RuntimeError,
     ValueError,
 )
+"""What the libraries raise over damaged archives; RuntimeError over encrypted ones."""
 _Member = tuple[str, bool, Callable[[], IO[bytes] | None]]
 """Name, whether it is a plain file, and how it is opened."""
 

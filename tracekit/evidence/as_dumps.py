@@ -17,7 +17,7 @@ from tracekit.dumps.rank_dump import STARTED, GroupTail, RankDump
 from tracekit.evidence.bundle import Bundle
 from tracekit.evidence.group_members import Members, members_of, merged_marks
 from tracekit.evidence.log_file import GroupKey, Mark
-from tracekit.evidence.ras import tails_of_ras
+from tracekit.evidence.ras_counts import tails_of_ras
 from tracekit.findings import Quality
 
 LOG_VERSION: Final = "log"

@@ -18,6 +18,10 @@ from tracekit.thresholds.evidence import LONGEST_LINE, LOOK_AHEAD, LOOK_BACK, SC
 
 _CONTROL: Final = re.compile(rb"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]{0,200}(?:\x07|\x1b\\)|\r")
 """Colours and cursor movements of a terminal, titles of a window, and carriage returns."""
+_IN_JSON: Final = re.compile(rb'^\{"log":"(.*?)(?:\\[rn])*","stream":"\w+"[^\n]*$', re.MULTILINE)
+"""A line as Docker's json-file driver keeps it."""
+_ESCAPED: Final = re.compile(rb"\\u001[bB]\[[0-9;?]*[@-~]")
+"""A colour in such a line."""
 
 
 @dataclass(slots=True)
@@ -47,7 +51,9 @@ class Scan:
 
 
 def strip_colours(text: bytes) -> bytes:
-    """Return the text without terminal sequences and carriage returns."""
+    """Return the text without terminal sequences and carriage returns, and lines of Docker's driver without JSON."""
+    if b'{"log":"' in text:
+        text = _ESCAPED.sub(b"", _IN_JSON.sub(rb"\1", text)).replace(b'\\"', b'"')
     return _CONTROL.sub(b"", text) if b"\x1b" in text or b"\r" in text else text
 
 

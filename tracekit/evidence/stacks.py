@@ -5,15 +5,16 @@ innermost first as `function (file:line)`. faulthandler writes `Thread 0x… (mo
 `File "file", line N in function`. Sources: benfred/py-spy src/dump.rs, CPython's traceback.c. Used by `gather`.
 """
 
+import json
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from tracekit.evidence.line_scan import strip_colours
 from tracekit.evidence.log_lines import clean_text
 from tracekit.evidence.logs import rank_of_path
-from tracekit.thresholds.evidence import MAX_LOG_RANKS, MAX_STACK_FRAMES, MAX_STACKS
+from tracekit.thresholds.evidence import MAX_LOG_RANKS, MAX_STACK_FRAMES, MAX_STACKS, MAX_TEXT
 
 StackKind = Literal["py_spy", "faulthandler"]
 """The program that printed a stack."""
@@ -86,6 +87,8 @@ class _Thread:
 
 def is_stacks(head: bytes) -> bool:
     """Return whether a file that begins so holds stacks and is no log with one in it."""
+    if head.lstrip()[:1] == b"[":
+        return b'"thread_name"' in head and b'"frames"' in head
     text = strip_colours(head)
     threads = len(_PY_THREAD.findall(text)) + len(_FH_THREAD.findall(text))
     frames = len(re.findall(_PY_FRAME.pattern, text, re.MULTILINE))
@@ -96,11 +99,34 @@ def is_stacks(head: bytes) -> bool:
 
 def stacks_in(path: str, data: bytes) -> list[RankStack]:
     """Return the main threads of the processes in a text; `path` may tell the rank of a lone process."""
-    found = list(_processes(path, strip_colours(data)))
+    listed = data.lstrip()[:1] == b"["
+    found = list(_of_json(path, data) if listed else _processes(path, strip_colours(data)))
     if len({s.pid for s in found}) <= 1 and all(s.rank is None for s in found):
         rank = rank_of_path(path)
         found = [RankStack(path, s.kind, rank, s.pid, s.frames, s.sample) for s in found]
     return found
+
+
+def _of_json(path: str, data: bytes) -> Iterator[RankStack]:
+    """Yield the main threads of what `py-spy dump --json` prints; ValueError where it is no JSON."""
+    threads = [t for t in json.loads(data) if isinstance(t, dict) and isinstance(t.get("frames"), list)]
+    pids: dict[int, None] = dict.fromkeys(pid for t in threads if type(pid := t.get("pid")) is int)
+    for pid in pids:
+        own = []
+        for thread in threads:
+            if thread.get("pid") == pid:
+                kept = _Thread("py_spy", str(thread.get("thread_name") or "")[:MAX_TEXT], current=False)
+                kept.frames = [
+                    _json_frame(f) for f in thread["frames"][:MAX_STACK_FRAMES] if isinstance(f, dict)
+                ]
+                own.append(kept)
+        if (main := _main(own)) is not None:
+            yield RankStack(path, "py_spy", None, pid, tuple(main.frames))
+
+
+def _json_frame(frame: dict[str, Any]) -> str:
+    file, line, name = (str(frame.get(key, ""))[:MAX_TEXT] for key in ("filename", "line", "name"))
+    return f"{file}:{line} {name}"
 
 
 def _processes(path: str, text: bytes) -> Iterator[RankStack]:

@@ -23,6 +23,8 @@ def folded(culprits: Iterable[Culprit]) -> list[list[Culprit]]:
 
 def kind_text(culprit: Culprit) -> str:
     """Return the kind of a culprit, with what the rank did where the kind alone says it badly."""
+    if culprit.how and culprit.how.startswith(culprit.kind):
+        return clean(culprit.how)
     return culprit.kind + (f" ({clean(culprit.how)})" if culprit.how else "")
 
 

@@ -10,7 +10,7 @@ from typing import Final
 
 from tracekit.analysis.hang.wait_chains import all_explained, unseen_waits
 from tracekit.analysis.hang.witnesses.case import Case, Named, accuse, leave_open, note
-from tracekit.evidence.ras import moves
+from tracekit.evidence.ras_counts import moves
 from tracekit.findings.hang import HangFinding
 from tracekit.text import rank_names
 from tracekit.thresholds.evidence import MIN_STACKS
