@@ -7,6 +7,8 @@ import pytest
 from tests.slowrank.experts import MEGATRON, TORCHTITAN, Experts
 from tests.slowrank.jobs import grid
 from tracekit.analysis.breakdown.analyse import analyse as broken_down
+from tracekit.analysis.places import places
+from tracekit.analysis.questions.answer import answer as asked
 from tracekit.analysis.slowrank.analyse import analyse
 from tracekit.errors import UsageError
 from tracekit.mesh.parts import given_parts
@@ -86,6 +88,17 @@ def test_one_group_of_two_kinds_shows_tokens_apart(tmp_path):
     """Experts over all replicas share members with the data-parallel group; all-to-alls are theirs."""
     run = Experts(mesh(4, tp=2, dp=4), slow={5: 1.2}).write(tmp_path)
     assert {spent.axis for spent in broken_down(run).total.exposed} == {"tp", "dp", "ep"}
+    assert asked(run, ["axis=ep"]).mesh.parts == {"ep": 4}
+    (groups,) = (g for g in places(run).groups if g.axes == ("dp",))
+    assert groups.descs == (MEGATRON["dp"], MEGATRON["ep"])
+
+
+def test_groups_of_experts_are_listed_behind_axes(tmp_path):
+    found = places(Experts(mesh(2, tp=2, dp=4)).write(tmp_path))
+    kinds = [(*g.axes, g.size) for g in found.groups]
+    assert (kinds[:2], sorted(kinds[2:])) == ([("tp", 2), ("dp", 4)], [("edp", 2), ("ep", 2)])
+    assert found.headline() == "tp=2, cp=1, pp=1, dp=4; ep=2 inside dp"
+    assert found.to_arrow().column("ep").to_pylist() == [0, 0, 1, 1] * 2
 
 
 def test_slow_link_of_experts_is_their_group(tmp_path):

@@ -46,8 +46,11 @@ def places(
 
 
 def _depths(axes: Sequence[str], order: Sequence[str]) -> tuple[int, ...]:
-    """How many axes, and where they stand in the order: single axes come first, the inner ones before the outer."""
-    return (len(axes), *(order.index(axis) for axis in axes))
+    """How many axes, and where they stand in the order: single axes come first, the inner ones before the outer.
+
+    Those inside others, and their copies, come last.
+    """
+    return (len(axes), *(order.index(axis) if axis in order else len(order) for axis in axes))
 
 
 def _along(axes: tuple[str, ...], uses: Sequence[GroupUse]) -> GroupsAlong:
