@@ -73,6 +73,16 @@ def test_liked_experts_are_no_slow_ranks(tmp_path, shape):
     assert (found.verdict, found.cause, found.suspects) == ("imbalance", "data_imbalance", ())
 
 
+def test_price_of_liked_experts_is_an_even_share(tmp_path):
+    """Half of a group gets half as many tokens more: all of them would get a quarter more if they were dealt evenly."""
+    job = mesh(2, tp=2, dp=4)
+    (tmp_path / "even").mkdir()
+    uneven = analyse(Experts(job, liked=liked(job)).write(tmp_path)).what_if
+    even = analyse(Experts(job, liked=dict.fromkeys(job.coordinates, 1.25)).write(tmp_path / "even")).what_if
+    assert uneven.step_ms > 1.05 * even.step_ms
+    assert uneven.without_suspects_ms == pytest.approx(even.step_ms, rel=0.02)
+
+
 @pytest.mark.parametrize("seed", range(2))
 def test_numbering_of_ranks_changes_no_answer(tmp_path, seed):
     ep, sizes = SHAPES["pipeline"]
