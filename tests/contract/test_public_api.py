@@ -71,7 +71,7 @@ FINDINGS = {
     "LastDone": "rank group op seq",
     "RankCoverage": "expected read missing rejected",
     "Rejected": "path reason rank",
-    "MeshFinding": "order sizes source",
+    "MeshFinding": "order sizes source parts",
     "Quality": "kind path count detail kept_events",
 }
 CHOICES = {

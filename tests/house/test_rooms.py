@@ -1,10 +1,12 @@
-"""A room holds what one person can look over."""
+"""A room holds what one person can look over, and few lead from files to a finding."""
 
+import re
 from collections import Counter
 
 from tests.house.source import ROOT
 
 MOST_MODULES = 25
+MOST_ROOMS = 12
 
 
 def test_no_room_is_crowded():
@@ -13,3 +15,12 @@ def test_no_room_is_crowded():
     )
     rooms = Counter(str(path.parent.relative_to(ROOT)) for path in modules)
     assert {room: count for room, count in rooms.items() if count > MOST_MODULES} == {}
+
+
+def test_the_walk_names_few_rooms_that_exist():
+    text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    walk = text[text.index("**From files to a finding") :].split("\n\n")[0]
+    rooms = list(dict.fromkeys(re.findall(r"`([a-z_]+)`", walk)))
+    folders = {path.name for path in (ROOT / "tracekit").rglob("*") if path.is_dir()}
+    assert 1 < len(rooms) <= MOST_ROOMS
+    assert set(rooms) <= folders

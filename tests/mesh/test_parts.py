@@ -121,6 +121,14 @@ def test_uneven_tokens_tell_experts_without_description():
     assert with_parts(grid(tp=2, dp=4), expert_uses(truth, "undefined", "undefined")).parts == {}
 
 
+def test_copies_called_like_their_experts_stay_apart():
+    truth = spread(2, tp=2, dp=4)
+    found = with_parts(grid(tp=2, dp=4), expert_uses(truth, "ep_size_2", "ep_size_2"))
+    assert {frozenset(g) for g in found.parts["ep"].groups} == {
+        frozenset(g) for g in truth.parts["ep"].groups
+    }
+
+
 def test_user_writes_experts_beside_their_axis():
     sizes = parse_mesh("tp=2,dp=4,ep=2")
     assert ranks_in(sizes) == 8

@@ -7,6 +7,8 @@ import pytest
 from tests.slowrank.experts import MEGATRON, TORCHTITAN, Experts
 from tests.slowrank.jobs import grid
 from tracekit.analysis.breakdown.analyse import analyse as broken_down
+from tracekit.analysis.places import places
+from tracekit.analysis.questions.answer import answer as asked
 from tracekit.analysis.slowrank.analyse import analyse
 from tracekit.errors import UsageError
 from tracekit.mesh.parts import given_parts
@@ -71,6 +73,16 @@ def test_liked_experts_are_no_slow_ranks(tmp_path, shape):
     assert (found.verdict, found.cause, found.suspects) == ("imbalance", "data_imbalance", ())
 
 
+def test_price_of_liked_experts_is_an_even_share(tmp_path):
+    """Half of a group gets half as many tokens more: all of them would get a quarter more if they were dealt evenly."""
+    job = mesh(2, tp=2, dp=4)
+    (tmp_path / "even").mkdir()
+    uneven = analyse(Experts(job, liked=liked(job)).write(tmp_path)).what_if
+    even = analyse(Experts(job, liked=dict.fromkeys(job.coordinates, 1.25)).write(tmp_path / "even")).what_if
+    assert uneven.step_ms > 1.05 * even.step_ms
+    assert uneven.without_suspects_ms == pytest.approx(even.step_ms, rel=0.02)
+
+
 @pytest.mark.parametrize("seed", range(2))
 def test_numbering_of_ranks_changes_no_answer(tmp_path, seed):
     ep, sizes = SHAPES["pipeline"]
@@ -86,6 +98,17 @@ def test_one_group_of_two_kinds_shows_tokens_apart(tmp_path):
     """Experts over all replicas share members with the data-parallel group; all-to-alls are theirs."""
     run = Experts(mesh(4, tp=2, dp=4), slow={5: 1.2}).write(tmp_path)
     assert {spent.axis for spent in broken_down(run).total.exposed} == {"tp", "dp", "ep"}
+    assert asked(run, ["axis=ep"]).mesh.parts == {"ep": 4}
+    (groups,) = (g for g in places(run).groups if g.axes == ("dp",))
+    assert groups.descs == (MEGATRON["dp"], MEGATRON["ep"])
+
+
+def test_groups_of_experts_are_listed_behind_axes(tmp_path):
+    found = places(Experts(mesh(2, tp=2, dp=4)).write(tmp_path))
+    kinds = [(*g.axes, g.size) for g in found.groups]
+    assert (kinds[:2], sorted(kinds[2:])) == ([("tp", 2), ("dp", 4)], [("edp", 2), ("ep", 2)])
+    assert found.headline() == "tp=2, cp=1, pp=1, dp=4; ep=2 inside dp"
+    assert found.to_arrow().column("ep").to_pylist() == [0, 0, 1, 1] * 2
 
 
 def test_slow_link_of_experts_is_their_group(tmp_path):

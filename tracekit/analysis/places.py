@@ -46,8 +46,11 @@ def places(
 
 
 def _depths(axes: Sequence[str], order: Sequence[str]) -> tuple[int, ...]:
-    """Return the number of axes, and their places in the order: single axes first, the inner ones before the outer."""
-    return (len(axes), *(order.index(axis) for axis in axes))
+    """Return the number of axes, and their places in the order: single axes first, the inner ones before the outer.
+
+    Axes inside others, and their copies, come last.
+    """
+    return (len(axes), *(order.index(axis) if axis in order else len(order) for axis in axes))
 
 
 def _along(axes: tuple[str, ...], uses: Sequence[GroupUse]) -> GroupsAlong:

@@ -58,7 +58,10 @@ def _told(mesh: Mesh, uses: Sequence[GroupUse], axis: str) -> tuple[Members, ...
         and not is_foreign(u.descs)
         and hinted_dims(u.descs) <= {PARTS[axis].inside}
     }
-    for some in (described, dealing):
+    sending = {
+        u.ranks for u in uses if u.ranks in described and ALL_TO_ALL in u.ops
+    }  # copies may be called alike
+    for some in (described, sending, dealing):
         for size in sorted({len(ranks) for ranks in some}, reverse=True):
             groups = _whole(mesh, [ranks for ranks in sorted(some) if len(ranks) == size])
             if groups:

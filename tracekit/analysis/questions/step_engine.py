@@ -52,7 +52,9 @@ class StepEngine:
         if key == "stage":
             return tuple(str(i) for i, rows in enumerate(case.stages) if len(rows))
         if key == "axis":
-            seen = {axis for c in case.ops.channels for axis in case.axes_of(c)}
+            seen = {axis for c in case.ops.channels for axis in case.axes_of(c)} | {*case.inside.tolist()} - {
+                ""
+            }
             return (*(a for a in LEVELS if a in seen), *sorted(seen - set(LEVELS)))
         return tuple(sorted({str(op) for op in case.ops.op[case.analysed].tolist()}))
 

@@ -24,11 +24,12 @@ class Transfers:
     axes: tuple[frozenset[str], ...]  # by channel: the axes along which its members differ
     channel: npt.NDArray[np.int64]
     op: npt.NDArray[np.object_]
+    inside: npt.NDArray[np.object_]  # the axis inside another along which it runs, empty where there is none
 
     def along(self, axis: str) -> Mask:
         """Which instances run along `axis`; groups that extend along several axes count with each of them."""
         within = np.array([axis in axes for axes in self.axes] or [False])
-        return np.asarray(within[self.channel], bool)
+        return np.asarray(np.where(self.inside == "", within[self.channel], self.inside == axis), bool)
 
     def of_type(self, op: str) -> Mask:
         """Which instances are the operation `op`; a send and its receive are one message."""
@@ -57,4 +58,5 @@ def transfers_of(case: Case) -> Transfers:
     for same in np.split(order, np.flatnonzero(np.diff(message[order])) + 1):
         if len(same):
             late[same] = np.maximum(delivery[same] - np.median(delivery[same]), 0.0)
-    return Transfers(late, tuple(frozenset(n) for n in named), channel, ops.op[waits.first_row])
+    axes = tuple(frozenset(n) for n in named)
+    return Transfers(late, axes, channel, ops.op[waits.first_row], case.inside[waits.first_row])

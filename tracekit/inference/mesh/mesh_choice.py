@@ -5,7 +5,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from tracekit.axes import AXES
+from tracekit.axes import AXES, PARTS
 from tracekit.errors import MeshError, MeshUnknownError, TracekitError, UsageError
 from tracekit.findings import MeshFinding, MeshSource, Quality
 from tracekit.inference.mesh.group_contradictions import contradiction, shown
@@ -119,7 +119,7 @@ def _flagged(
         told = ",".join(f"{d}={n}" for d, n in sizes.items())
         raise UsageError(
             f"--mesh {told} has {product} ranks, but the job has {len(world)} ranks ({read} were read); give the sizes "
-            f"of the whole job, with product {len(world)}{_says(uses, world)}"
+            f"of the whole job, with product {len(world)}{_adds_none(sizes)}{_says(uses, world)}"
         )
     mesh, refusal = from_sizes(sizes, order or tuple(axis for axis in sizes if axis in AXES)), ""
     try:
@@ -140,6 +140,12 @@ def _flagged(
     if refusal:
         raise UsageError(f"--mesh contradicts the traces: {refusal}{_says(uses, world)}")
     return mesh
+
+
+def _adds_none(sizes: dict[str, int]) -> str:
+    """What an axis inside another is, where the user gives one: its size is no factor."""
+    given = [PARTS[axis] for axis in sizes if axis in PARTS]
+    return "".join(f"; {part.name} divides the ranks of {part.inside} and adds none" for part in given)
 
 
 def _says(uses: Sequence[GroupUse], world: tuple[int, ...]) -> str:
