@@ -75,7 +75,7 @@ def test_names_of_addends_in_words():
 def test_moves_are_told():
     b = rng.normal(size=(6, 4)).astype(np.float32)
     assert moved(b[[1, 0, 2, 3, 4, 5]], b) == "rows 0 and 1 along dimension 0 are swapped"
-    assert moved(b[[3, 4, 5, 0, 1, 2]], b) == "its 2 blocks along dimension 0 stand in the order 1, 0"
+    assert moved(b[[3, 4, 5, 0, 1, 2]], b) == "its 2 blocks along dimension 0 are in the order 1, 0"
     assert moved(np.roll(b, 1, 0), b) == "shifted by -1 along dimension 0"
     assert moved(b[:, [1, 0, 2, 3]], b) == "rows 0 and 1 along dimension 1 are swapped"
     assert moved(b[[0, 0, 2, 3, 4, 5]], b) == "1 rows along dimension 0 hold copies of other rows"

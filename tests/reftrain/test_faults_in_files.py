@@ -15,7 +15,7 @@ REFUSED = {
     "slow_compute:rank=2": "fault.rank: '2' is not a rank of a world of 2; give one of 0…1",
     "slow_compute:rank=1,steps=9:": "fault.steps: slow_compute would begin in step 9 of a run with last step 3; "
     "begin earlier, or raise run.steps",
-    "host_stall:rank=1,axis=tp": "fault.axis: nobody communicates on tp: it has one rank; "
+    "host_stall:rank=1,axis=tp": "fault.axis: no rank communicates on tp: it has one rank; "
     "choose another axis, or a mesh with tp of 2 or more",
     "P99": "fault: no bug 'P99'; near it are",
     "P02:layer=0": "fault: P02 (",
@@ -44,7 +44,7 @@ def test_refused_entry_is_told_with_its_file(entry, words, tmp_path):
 
 def test_first_of_several_entries_is_told(tmp_path):
     _, told = refusal(tmp_path, [GOOD, "slow_compute:rank=7", "slow_compute:rank=8"])
-    assert "evidence.faults 'slow_compute:rank=7': fault.rank: '7' is no rank" in told
+    assert "evidence.faults 'slow_compute:rank=7': fault.rank: '7' is not a rank" in told
 
 
 def test_entries_that_have_no_end_are_cut(tmp_path):

@@ -141,7 +141,7 @@ def test_a_wrong_size_stands_in_its_ranks_dump(hang, axis, op):
     [
         ("crash:rank=1,axis=ep", "fault.axis: 'ep' is unknown; choose among tp, cp, pp, dp"),
         ("crash:rank=1,op=gather", "fault.op: 'gather' is unknown; choose among all_reduce"),
-        ("crash:rank=1,axis=cp", "fault.axis: nobody communicates on cp: it has one rank"),
+        ("crash:rank=1,axis=cp", "fault.axis: no rank communicates on cp: it has one rank"),
         (
             "slow_link:rank=1,axis=tp",
             "fault.axis: slow_link has no such field; it takes rank, delay_ms, steps",

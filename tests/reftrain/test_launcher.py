@@ -195,7 +195,7 @@ def test_a_planted_hang_leaves_dumps_and_ends_all_ranks(start, tmp_path):
     last = done.stderr.splitlines()[-1]
     assert last.startswith("reftrain: rank 0 (process ")
     assert "waited in vain for another rank" in last
-    assert last.endswith(f"ended the other 1 ranks; tracekit hang {tmp_path}/fr tells who never came")
+    assert last.endswith(f"ended the other 1 ranks; tracekit hang {tmp_path}/fr shows which rank never came")
     assert sorted(p.name for p in (tmp_path / "fr").iterdir()) == ["rank_0", "rank_1"]
     assert json.loads((tmp_path / "run.json").read_text())["faults"][0]["kind"] == "host_stall"
 

@@ -296,7 +296,16 @@ REPORTS = [
         StaleParameters(),
         SOUND,
         verdict(
-            "bug", words=("not updated", "stand still", "unchanged", "does not hold", "never", "not move")
+            "bug",
+            words=(
+                "not updated",
+                "stand still",
+                "not change",
+                "unchanged",
+                "does not hold",
+                "never",
+                "not move",
+            ),
         ),
     ),
     seen(

@@ -49,7 +49,7 @@ def test_own_statistics_are_named(runs, layer, words, split):
     for baseline in (None, runs(layer, "one")):
         found = answered(layer, runs(layer, split), baseline)
         assert (found.verdict, found.proof) == ("undecided", "none"), found.reason
-        assert found.reason.startswith(f"{words} computes over the sequences of its batch")
+        assert found.reason.startswith(f"{words} computes statistics over the sequences of its batch")
         assert "different by design" in found.reason
         assert "SyncBatchNorm" in found.next
 

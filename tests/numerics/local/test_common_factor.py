@@ -50,13 +50,17 @@ def trained(out, after, *, loss=mean, share=2.0, clip=0.0, given=False, steps=2)
 @pytest.mark.parametrize(
     ("after", "more", "said"),
     [
-        (0.5, {}, "0.5 times those of a mean of the loss (1 / micro-batches): divided more than once"),
-        (0.5, {"steps": 1}, "0.5 times those of a mean of the loss (1 / micro-batches)"),
-        (0.5, {"given": True}, "0.5 times those of a mean of the loss (1 / micro-batches)"),
-        (0.37, {}, "0.37 times those of a mean of the loss: divided"),
+        (
+            0.5,
+            {},
+            "0.5 times the gradients of a mean of the loss (1 / micro-batches): divided more than once",
+        ),
+        (0.5, {"steps": 1}, "0.5 times the gradients of a mean of the loss (1 / micro-batches)"),
+        (0.5, {"given": True}, "0.5 times the gradients of a mean of the loss (1 / micro-batches)"),
+        (0.37, {}, "0.37 times the gradients of a mean of the loss: divided"),
         (2.0, {}, "2 times their sum over micro-batches and ranks (micro-batches): reduced or counted"),
         (3.0, {"share": 1.0}, "3 times their sum over micro-batches and ranks: reduced or counted"),
-        (0.25, {"share": 1.0}, "0.5 times those of a mean of the loss (1 / micro-batches)"),
+        (0.25, {"share": 1.0}, "0.5 times the gradients of a mean of the loss (1 / micro-batches)"),
     ],
 )
 def test_a_factor_of_all_leaves_the_verdict_open(tmp_path, after, more, said):
@@ -94,4 +98,4 @@ def test_gradients_averaged_twice_are_named(ranks, tmp_path):
     whole = build("tests.numerics.local.second_strangers:llama")
     found = compare(tmp_path / "run", None, Options(prove=partial(prove, model=whole.model, optimizer=None)))
     assert found.verdict == "undecided"
-    assert "0.333333 times those of a mean of the loss (1 / data-parallel ranks)" in found.reason
+    assert "0.333333 times the gradients of a mean of the loss (1 / data-parallel ranks)" in found.reason

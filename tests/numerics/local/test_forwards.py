@@ -178,7 +178,7 @@ def test_losses_kept_beside_the_output_are_no_bug(tmp_path, weight):
     proving = partial(prove, model=whole, optimizer=torch.optim.SGD(whole.parameters(), lr=0.1))
     found = compare(tmp_path / "run", None, Options(prove=proving))
     assert found.verdict == ("undecided" if weight else "identical"), found.reason
-    assert not weight or "balance, which the model keeps beside its output" in found.reason
+    assert not weight or "balance, which the model keeps in addition to its output" in found.reason
 
 
 class Turned(nn.Module):

@@ -52,7 +52,7 @@ def test_other_random_numbers_are_said_first(runs, kind, first):
     found = answered(runs(3, kind), runs(1, kind), kind)
     assert found.verdict in {"drift", "rounding"}
     assert found.reason.startswith(f"the runs drew other random numbers: {first} at step 0 differs by")
-    assert "each run is proved by itself, and positions count alike in both losses" in found.reason
+    assert "each run is proved by itself, and positions count equally in both losses" in found.reason
     assert "only the order of sums" not in found.reason
 
 

@@ -42,7 +42,9 @@ def test_ranks_that_read_the_same_are_named(runs):
 def test_beside_a_baseline_that_is_a_bug(runs):
     found = answered(runs(readers=(0, 0, 0)), runs())
     assert found.verdict == "bug"
-    assert "read the same sequences of in.0 in every step, and those of the baseline do not" in found.reason
+    assert (
+        "read the same sequences of in.0 in every step, and the ranks of the baseline do not" in found.reason
+    )
     assert compare(runs(readers=(0, 0, 0)), runs()).verdict == "bug"
 
 

@@ -55,7 +55,7 @@ def test_a_loss_scale_stands_in_the_first_line(tmp_path):
 @pytest.mark.parametrize(
     ("habit", "said"),
     [
-        ("never unscaled", "1024 times those of a mean of the loss"),
+        ("never unscaled", "1024 times the gradients of a mean of the loss"),
         ("clips before unscaling", "0.05 / 1024, the scale of the loss: they were clipped before"),
         ("one layer frozen", "up.weight gets a gradient from the loss, and none reached the optimiser"),
     ],

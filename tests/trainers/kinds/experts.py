@@ -117,7 +117,7 @@ BROKEN = (
         source="NeMo-Automodel#1408",
         where=r"router|balance|mixture|loss",
         reason=r"router|balance|loss",
-        word=r"not checked: the loss|adds to no gradient",
+        word=r"not checked: the loss|contributes to no gradient",
     ),
     Case(
         "experts_balance_not_divided",
