@@ -194,9 +194,9 @@ def test_shapes_and_boxes_are_written_and_read_back():
     assert parse_shape(format_shape((2, 64))) == (2, 64)
     assert parse_shape(format_shape(())) == ()
     for text in ("3", "a+b", "1+2,3", "-1+2"):
-        with pytest.raises(ValueError, match=r"no list|invalid"):
+        with pytest.raises(ValueError, match=r"not a list|invalid"):
             parse_boxes(text)
-    with pytest.raises(ValueError, match=r"no shape|invalid"):
+    with pytest.raises(ValueError, match=r"not a shape|invalid"):
         parse_shape("3x-1")
 
 
