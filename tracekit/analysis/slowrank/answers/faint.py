@@ -31,7 +31,7 @@ from tracekit.units import ms
 
 
 def faint_answer(case: Case) -> Answer | None:
-    """Return the answer about ranks, a stage or a node with an excess that is unlikely to be chance; None without any."""
+    """Return the answer about ranks, a stage or a node with an excess unlikely to be chance; None without any."""
     return faint_rank_answer(case) or faint_stage_answer(case) or faint_node_answer(case)
 
 

@@ -32,7 +32,7 @@ def without_lag_before(
 
 
 def _late(case: Case) -> list[int]:
-    """The ranks that miss, in the first step, `LAG_BEFORE` of a step more of its usual length than in any later one."""
+    """The ranks with a first step shorter than the others' by `LAG_BEFORE` of a step more than any later step."""
     if not case.steps.labelled or len(case.steps.numbers) <= 2:
         return []
     missed = np.nanmedian(case.steps.wall, axis=0) - case.steps.wall

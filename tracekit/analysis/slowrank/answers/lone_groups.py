@@ -32,7 +32,7 @@ class LoneGroup:
 
 
 def lone_group(case: Case) -> LoneGroup | None:
-    """The group without recorded peers that could hide the most in its transfers; None where that is below the threshold.
+    """The group without recorded peers that could hide the most in its transfers; None below the threshold.
 
     Assumes the smallest ratio that a comparison of two groups would report. Groups without any peer in the job are left
     out: no recording could help.

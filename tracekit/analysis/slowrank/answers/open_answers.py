@@ -95,7 +95,7 @@ def unproven_answer(case: Case, price: float) -> Answer:
 
 
 def disagreeing_answer(case: Case, suspects: Sequence[Suspect]) -> Answer:
-    """The open answer about ranks with an excess over their peers that does not support their price: all are candidates."""
+    """The open answer about ranks with an excess that does not support their price: all are candidates."""
     first = next(s for s in suspects if not stands(case, s) or may_be_pace(case, s, suspects))
     reason = f"without rank {first.rank} a step would save {first.lost_ms_per_step:.1f} ms of {ms(case.step_ns):.1f} ms"
     reason += f", but {_PACE if may_be_pace(case, first, suspects) else _DISAGREE}"

@@ -152,7 +152,7 @@ def lonely_stage_answer(case: Case, stage: LongStage, unseen: Sequence[int]) -> 
 
 
 def idle_stage_answer(case: Case, stage: LongStage) -> Answer:
-    """The answer about a stage with devices that are idle longer: healthy by design or with equal hosts, otherwise open."""
+    """The answer about a stage with idle devices: healthy by design or with equal hosts, otherwise open."""
     still = (
         f"the devices of {stages_in_words(case, stage)} are idle {ms(stage.over):.1f} ms of "
         f"{ms(case.step_ns):.1f} ms a step longer than other devices, waiting for launches from their hosts"

@@ -1,4 +1,4 @@
-"""The picture of a case and its answer: the job's ranks by step, the descent, one time line, and the tests passed."""
+"""The picture of a case and its answer: ranks by step, the descent, one time line, and the criteria."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""How the excess spreads over the indices of each axis, going down the path that the finding names."""
+"""The spread of the excess over the indices of each axis, down the path that the finding names."""
 
 from collections.abc import Sequence
 
@@ -35,7 +35,7 @@ def _level(
     rows: np.typing.NDArray[np.int64],
     index: np.typing.NDArray[np.int64],
 ) -> Level:
-    """The level of one axis: `index` is that of each of `rows`. Where there are many, those with the most excess."""
+    """The level of one axis; `index` is that of each of `rows`. Holds at most LEVEL_INDICES, by the largest excess."""
     spread: dict[int, tuple[float, ...]] = {}
     for i in np.unique(index).tolist():
         values = case.found.mean[rows[index == i]]

@@ -1,4 +1,4 @@
-"""One step of the suspect beside its peers, on aligned clocks."""
+"""The time line of one step of the suspect and its peers, on aligned clocks."""
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from tracekit.units import NS_PER_MS
 
 
 def timeline(case: Case, answer: Answer) -> Timeline | None:
-    """The step in which the first suspect, or else the rank with the most excess, is furthest beyond its peers."""
+    """The time line of the step with the largest excess of the first suspect, or else of any rank; None without one."""
     value = np.where(np.isfinite(case.found.value), case.found.value, -np.inf)
     if not np.isfinite(value).any():
         return None
@@ -32,7 +32,7 @@ def timeline(case: Case, answer: Answer) -> Timeline | None:
 
 
 def _beside(case: Case, rank: int, named: list[int], column: int) -> list[int]:
-    """`rank`, others named with it, and the ranks of its stage that stand next to it in the mesh."""
+    """`rank`, others named with it, and the ranks of its stage that are nearest to it in the mesh."""
     at = case.mesh.coords(rank)
     stage = next(rows for rows in case.stages if case.steps.row(rank) in rows)
     peers = [case.steps.ranks[r] for r in stage]
