@@ -41,7 +41,7 @@ class Case(Measured):
     model: StepModel | TableModel  # prices an explanation by the length of a step without it
     met: Circumstances  # the confounders of each rank's own time
     found: Excess  # own time of each rank beyond its peers, without confounders
-    seen: StepModel | TableModel | None = None  # of the recorded ranks alone, if `model` has ranks without a trace
+    seen: StepModel | TableModel | None = None  # of the recorded ranks only, if `model` holds unrecorded ones
     cut: int | None = None  # the number of a step that counts as far as all ranks recorded it
     of_part: bool = False  # no step is whole: what all ranks recorded counts as one step
 
@@ -66,8 +66,8 @@ class Case(Measured):
     def base_ns(self) -> float:
         """The length of the step that savings are shares of, ns; for a table that of its operations.
 
-        For traces it is the recorded step, because unmatched operations may shorten the model's step, corrected by what
-        the model's replay shortens the step if ranks drifted apart in the recording.
+        For traces it is the recorded step, because unmatched operations may shorten the model's; where ranks drifted
+        apart in the recording, the model's difference to a step without drift is added.
         """
         if self.table is not None:
             return self.table.recorded_ns

@@ -34,9 +34,7 @@ class Answer:
     gain: float = 0.0
     candidates: tuple[Suspect, ...] = ()  # of an inconclusive verdict
     to_decide: str | None = None  # of an inconclusive verdict: the evidence to record or to add
-    rules: tuple[
-        str, ...
-    ] = ()  # the rule that gave the answer, and the challenges that changed it
+    rules: tuple[str, ...] = ()  # the rule that gave the answer, and the challenges that changed it
 
 
 def left_open(reason: str, to_decide: str | None = None, candidates: tuple[Suspect, ...] = ()) -> Answer:
@@ -106,7 +104,7 @@ def suspect_of(
     *,
     every: bool = False,
 ) -> Suspect:
-    """Return the suspect in `row`, which costs `lost` ns a step; with `every` it names all steps, else the slow ones."""
+    """Return the suspect in `row`, which costs `lost` ns a step; with `every` it names all steps, else slow ones."""
     rank = case.steps.ranks[row]
     value = np.nan_to_num(case.found.value[row], nan=0.0)
     slow = [

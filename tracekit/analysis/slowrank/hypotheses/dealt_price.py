@@ -22,7 +22,7 @@ class Dealt:
     """Bounds of what the uneven distribution of work that follows the data costs, ns a step."""
 
     low: float  # unmatched operations keep their recorded length
-    high: float  # waits in unmatched operations may vanish; at most the time that data add to a rank's kernels
+    high: float  # unmatched waits may vanish; at most the time that data add to a rank's kernels
 
 
 def dealt_ns(case: Case) -> float:
@@ -57,7 +57,7 @@ def _priced(case: Case) -> Dealt:
     found = followers(case, read) if read is not None else None
     if read is None or found is None:
         return Dealt(0.0, 0.0)
-    if len(read.by_row) < len(case.steps.ranks):  # ranks whose kernels were not read would still be the longest
+    if len(read.by_row) < len(case.steps.ranks):  # the other ranks would still be the longest
         levelled = max(model.recorded_ns - model.levelled_ns(case.stages), 0.0)
         return Dealt(levelled, levelled)
     factor = {row: _factors(read, found, row) for row in read.by_row}

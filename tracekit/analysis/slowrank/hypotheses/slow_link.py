@@ -56,9 +56,7 @@ class SlowLink:
     slow_ns: float  # median transfer on the slow channels
     peers_ns: float
     z: float
-    late: float = (
-        0.0  # the lateness of its messages beyond their peers', on the slowest channel, ns a step
-    )
+    late: float = 0.0  # the lateness of its messages beyond their peers', on the slowest channel, ns a step
     guessed: bool = (
         False  # only messages with inferred peers show it, and only on clocks that these messages align
     )
