@@ -1,14 +1,14 @@
-"""What a step consists of."""
+"""Thresholds of `breakdown`, which divides a step into parts."""
 
 from typing import Final
 
 LAUNCH_NS: Final = 20_000
-"""How long after its launch a kernel may begin on a device that stands still: 3 to 10 µs are usual, 20 µs on a busy
-bus. A longer gap behind a launch is not the host's."""
+"""Longest time from its launch to the begin of a kernel on an idle device: 3 to 10 µs are usual, 20 µs on a busy bus.
+The host does not cause a longer gap after a launch."""
 
 VOLUME_ERROR: Final = 0.02
 """Share by which a recorded volume may miss a formula that it follows: shards are padded, and losses and norms add a
 few elements."""
 
 SIZES_SHOWN: Final = 3
-"""Sizes of small all-reduces that may be a loss: it has one, norms and biases have one or two others."""
+"""Sizes of small all-reduces shown as possible losses: the loss has one, norms and biases have one or two others."""

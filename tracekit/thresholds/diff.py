@@ -1,23 +1,23 @@
-"""What changed between two runs."""
+"""Thresholds of `diff`, which compares two runs."""
 
 from typing import Final
 
 LEVEL: Final = 0.1
-"""Chance, both directions together, that equal steps are told apart: one in twenty each way, which three steps beside
-three can just reach."""
+"""Probability, two-sided, of a false difference between equal steps: one in twenty each way, which three steps
+against three can just reach."""
 
 LEAST_STEPS: Final = 3
-"""Steps of each run: of two and two no order is rarer than one in three."""
+"""Least steps of each run: with two against two no order is rarer than one in three."""
 
 LEAST_CHANGE: Final = 0.02
-"""Share of the step below which a change is none: as `slowrank` counts what a rank costs."""
+"""Share of the step below which a change does not count: the threshold of `slowrank`."""
 
 RESAMPLES: Final = 2_000
-"""Bootstrap samples of an interval: its ends are steady to a hundredth of its length."""
+"""Bootstrap samples of an interval: its ends vary by a hundredth of its length."""
 
 SEED: Final = 20_260_101
-"""The same runs give the same interval."""
+"""Seed of the bootstrap: the same runs give the same interval."""
 
 KERNELS_KEPT: Final = 200
-"""Kernels that are compared one by one, those that take longest: a model has some hundreds. Chosen by time and not by
-change, they leave the test what it is."""
+"""Kernels compared one by one, longest first: a model has some hundreds. Selection by time, not by change, keeps the
+test valid."""

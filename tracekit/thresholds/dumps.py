@@ -1,4 +1,4 @@
-"""Bounds on dumps of the flight recorder, and how their times are told."""
+"""Bounds on dumps of the flight recorder, and on the inference of their times."""
 
 from typing import Final
 
@@ -24,19 +24,19 @@ MAX_OPEN_MESSAGES: Final = 128
 """Outstanding sends and receives kept per rank: a pipeline stage has a few per micro-batch."""
 
 MOVED_LATELY_NS: Final = 1_000_000_000
-"""Time since a call was last issued or retired within which a job counts as moving: 1 s, ten looks of the watchdog."""
+"""Time since the last issued or retired call within which a job counts as moving: 1 s, ten polls of the watchdog."""
 
 ABORT_SHARE: Final = 0.5
 """Share of its time-out after which a call that ends and is not retired may be aborted: ranks issue it apart."""
 
 USUAL_TIMEOUT_MS: Final = 600_000
-"""Time-out of a call whose dump does not tell it: torch's for NCCL."""
+"""Time-out of a call without one in its dump: torch's default for NCCL."""
 
 MAX_PARTS: Final = 4
 """Parts a coalesced call is expected to have when the rows of the last calls are cut out; more shorten the tail."""
 
 MAX_PARTS_SHOWN: Final = 8
-"""Parts of a coalesced call whose sizes stand in its signature."""
+"""Parts of a coalesced call with their sizes in its signature."""
 
 MAX_GROUPS: Final = 4096
 """Groups read of one dump: a rank of a 5D mesh is in a few dozen."""
@@ -48,7 +48,7 @@ MAX_INTEGER: Final = 1 << 62
 """Sequence numbers and times are below this, so that differences of two fit into int64."""
 
 MAX_LEAP: Final = 1 << 12
-"""Numbers by which calls of a group may lie further apart than the ring tells: those between were left out as done."""
+"""Most numbers between calls of a group beyond the ring's: calls in between were left out as done."""
 
 MAX_SEQ: Final = 1 << 40
 """Sequence numbers of timed calls are below this, so that they can share an int64 with a kind."""
@@ -80,7 +80,7 @@ MAX_FRAMES: Final = 64
 """Frames of a stack that are kept."""
 
 MAX_SHAPES: Final = 64
-"""Tensors of one call whose elements are counted."""
+"""Tensors of one call with counted elements."""
 
 MAX_DIMENSIONS: Final = 64
 """Dimensions of a tensor: PyTorch allows as many."""
@@ -98,8 +98,8 @@ LONGEST_CALL_MS: Final = 86_400_000.0
 """Longest call that is believed: a day."""
 
 MOMENTS_APART_NS: Final = 60 * 1_000_000_000
-"""Between the last calls of ranks that did not stop together, ns: clocks of one job's hosts differ by far less, and a
-rank whose peers stand still issues no more calls within seconds."""
+"""Least time between the last calls of ranks that did not stop together, ns: clocks of one job's hosts differ by far
+less, and a rank issues no more calls within seconds after its peers stop."""
 
 OLD_DUMPS_SHARE: Final = 0.25
 """Share of dumps that may be old ones of ranks that died: as many as the analysis takes for old (STALE_DUMPS_SHARE)."""
@@ -109,7 +109,7 @@ TIMES_AGREE_NS: Final = 10_000
 """Share of the duration, and time beside it, by which discovered times may differ from the measured one."""
 
 TIMED_SHARE: Final = 0.9
-"""Share of calls whose discovered times must be there, or agree, before all calls are placed by them."""
+"""Share of calls with discovered times, or with agreeing ones, from which all calls are placed by these times."""
 
 SAME_POLL_NS: Final = 1_000_000
 """Calls discovered within a millisecond of each other were discovered in one poll of the watchdog."""

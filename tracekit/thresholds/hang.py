@@ -1,21 +1,23 @@
-"""Who is named for a hang, and who is not."""
+"""Thresholds of `hang`: which ranks are named for a hang."""
 
 from typing import Final
 
 MAX_WITNESSES: Final = 64
-"""Ranks or replicas asked about an order or a version: all of them run one program, so more tell nothing new."""
+"""Ranks or replicas compared about an order or a version: all run one program, so more show nothing new."""
 
 MIN_WITNESSES: Final = 2
-"""Peers that must show the usual order before a rank is named for another: one may be the odd one itself."""
+"""Peers that must show the usual order before a rank is named for a different one: a single peer may be the odd one."""
 
 MIN_ALIKE: Final = 2
-"""Times that members of a group must have made the same calls between two of its calls before one counts as parting."""
+"""Times that members must make the same calls between two calls of their group before one of them counts as leaving
+the pattern."""
 
 MAX_CALLS_MOVED: Final = 8
 """Calls that a rank makes more or fewer than its peers before both go on alike: a save or a log makes one to four."""
 
 MIN_MOVED_CALLS: Final = 4
-"""Calls that must go on alike, moved by some, where no stacks tell them apart: fewer fit by chance as kinds repeat."""
+"""Calls that must continue equally after a shift, without stacks to distinguish them: repeating kinds make fewer fit by
+chance."""
 
 PATTERN_CALLS: Final = 12
 """Calls compared to find a place in a repeating pattern: a layer makes about ten on one group."""
@@ -27,7 +29,8 @@ LIVE_DUMPS_SHARE: Final = 0.5
 """Share of dumps that must show calls just finished before a job counts as live: a stopped watchdog shows them, too."""
 
 STATES_OF_A_HANG: Final = 2
-"""Last finished calls that members of a group may tell in a hang: the stuck call ended on some of them, or on none."""
+"""Most different last finished calls among members of a group in a hang: the stuck call ended on some of them, or on
+none."""
 
 STRAGGLER_CALLS: Final = 8
 """Timed collectives below which coming last says nothing of a rank."""
@@ -42,13 +45,13 @@ RANKS_SHOWN: Final = 8
 """Members of a group shown in a refusal: enough to recognise it."""
 
 MAX_ASKED: Final = 256
-"""Ranks of which each is asked whether all waiting can start from it: a second for a job of as many."""
+"""Ranks checked one by one as the origin of all waiting: a second for a job of as many."""
 
 NAMED_A_SIDE: Final = 4
-"""Ranks named of each side of a mismatch in doubt; the group tells the rest."""
+"""Ranks named on each side of a mismatch in doubt; the group identifies the rest."""
 
 NAMED_IN_SENTENCE: Final = 8
 """Culprits of a kind named in the verdict's sentence; the list below it names all."""
 
 NAMED_IN_DOUBT: Final = 16
-"""Ranks named of those that may explain a standstill; more are no lead."""
+"""Ranks named as possible explanations of a standstill; more do not help."""

@@ -1,4 +1,4 @@
-"""Bounds on files and folders that nobody vouches for, and the sizes in which they are read."""
+"""Bounds on untrusted files and folders, and the sizes in which they are read."""
 
 from typing import Final
 
@@ -15,7 +15,7 @@ MAX_WINDOW: Final = 1 << 27
 """Window of zstd, bytes: `zstd --long` uses this much by default; more is an attack on memory."""
 
 HEAD: Final = 16
-"""Bytes that must have been read before the kind of a file is told; the longest magic number is shorter."""
+"""Bytes read before the kind of a file is decided; the longest magic number is shorter."""
 
 MANIFEST_HEAD: Final = 200
 """Characters of a file `manifest.json` in which a run names its schema: it is the first field."""
@@ -51,7 +51,7 @@ FILES_NAMED: Final = 3
 """Files that a message names before it says how many more there are."""
 
 LOOKED_INTO: Final = 64
-"""Files set aside by name whose first bytes are looked at, in case the folder holds dumps only; events at a time."""
+"""Files set aside by name with their first bytes checked, in case the folder holds dumps only; events at a time."""
 
 INT32_END: Final = 1 << 31
 """Ranks, group sizes and devices are stored as 32-bit integers; a value that does not fit is dropped and counted."""
@@ -63,7 +63,7 @@ MAX_COUNT: Final = 1 << 62
 """Sequence numbers, element counts, streams and ids: a sum or a product by 2 of any two stays within 64 bits."""
 
 MAX_MARKED_STEPS: Final = 100_000
-"""Steps of one file that are remembered to tell recordings apart; a profiler records some tens."""
+"""Steps of one file that are remembered to separate recordings; a profiler records some tens."""
 
 MAX_STEP: Final = 1 << 30
 """Number of a training step: keys that hold a step beside an ordinal stay within 64 bits."""
@@ -81,13 +81,13 @@ MAX_OVERLAP: Final = 0.1
 """Overlap of two recordings of a rank, of the shorter one: its device events may start after the next one's first."""
 
 HOPELESS: Final = 100_000
-"""Elements of an event array that are no events, before the first that is one, after which reading stops."""
+"""Elements of an event array that are no events, before the first event, after which reading stops."""
 
 MAX_HEADER: Final = 1 << 25
 """Bytes before the event array, and behind it, 32 MiB: the groups of 100 000 ranks need a third of that."""
 
 KEPT_START: Final = 1 << 20
-"""Bytes kept of a file without an event array, to tell its kind."""
+"""Bytes kept of a file without an event array, to identify its kind."""
 
 KEY_ROOM: Final = 64
 """Bytes that hold a separator or a colon, the blanks around it and the first key behind it."""
@@ -138,7 +138,7 @@ LEAST_CALLS: Final = 8
 """Calls of a step of timed dumps, and of the window that all ranks' rings hold; fewer compare nothing."""
 
 LEAST_STEPS: Final = 3
-"""Steps that marks or a period must tell before they are believed."""
+"""Least steps by marks or by a period before either is believed."""
 
 MAX_RARE_CALLS: Final = 64
 """Calls of the rarest kind that one period may hold."""
@@ -147,7 +147,7 @@ PERIODS_ALIKE: Final = 0.9
 """Share of calls that must repeat after a period; evaluation and logging add some calls of their own."""
 
 MAX_TWINS: Final = 64
-"""Process groups of the same members that are told apart; their sequence numbers are interleaved by this."""
+"""Most process groups of the same members that are distinguished; their sequence numbers are interleaved by this."""
 
 BEYOND_ALL_CALLS: Final = 1 << 62
 """A sequence number beyond that of every call."""
@@ -156,7 +156,7 @@ MAX_RUN_MANIFEST: Final = 1 << 26
 """Bytes of a `run.json` that is read, 64 MiB: the hosts of a hundred thousand ranks need a few."""
 
 CAPTURES_COMPARED: Final = 8
-"""Files of one rank that are compared with each other, to tell captures of one job from recordings of several."""
+"""Files of one rank that are compared with each other, to separate captures of one job from several recordings."""
 
 JOBS_TOLD_APART: Final = 64
 """Jobs that one input is divided into; more is not a folder of jobs but of damaged files."""
@@ -177,22 +177,22 @@ READER_SECONDS: Final = 6 * 3600.0
 """Time for one trace. The largest take minutes; only a reader that loops needs hours."""
 
 LOOK_SECONDS: Final = 0.1
-"""Time between looks at how far all files are: no eye sees more, and a look costs as many steps as there are files."""
+"""Time between updates of the progress: no eye sees more, and an update costs as many steps as there are files."""
 
 MAX_ARRAYS: Final = 64
 """Arrays within arrays that the compiled scanner passes over; shapes of lists have three, Python bears hundreds."""
 
 MAX_KEYS: Final = 128
-"""Keys of one event and its arguments that the compiled scanner tells apart; recorders write some thirty."""
+"""Keys of one event and its arguments that the compiled scanner distinguishes; recorders write some thirty."""
 
 MAX_CODED_DIGITS: Final = 18
-"""Digits of an integer that fits into 64 bits whatever they are."""
+"""Digits of an integer that always fits into 64 bits."""
 
 MAX_MICROS_DIGITS: Final = 16
 """Digits of whole microseconds that are read: as many as the time since 1970 has."""
 
 MAX_MICROS: Final = (1 << 63) // 1000 - 1
-"""Whole microseconds of which the nanoseconds fit into 64 bits whatever the fraction is."""
+"""Largest whole microseconds with nanoseconds that fit into 64 bits for any fraction."""
 
 MAX_FRACTION: Final = 18
 """Digits of a microsecond behind the point that the general reader rounds in one way only."""
@@ -249,7 +249,7 @@ FILES_A_TASK: Final = 16
 """Files of one task of a cluster: its process starts in a second, which as many small files are worth."""
 
 TASKS_A_CPU: Final = 2
-"""Tasks handed to each processor of a cluster: one to do, one to follow; all results under way must fit in memory."""
+"""Tasks handed to each processor of a cluster: one running, one queued; all results under way must fit in memory."""
 
 LOST_WORKERS: Final = 8
 """Workers that one task may lose before it is given up: nodes that may be taken away go several times an hour."""
@@ -258,4 +258,4 @@ WINDOW_GAP_NS: Final = 1_000_000_000
 """Time between windows that are laid one behind the other, ns: longer than any event that begins in the earlier one."""
 
 RANK_FOLDERS: Final = 3
-"""Folders around a file in whose names a rank is looked for: `rank3/iteration_10/trace.json`, with a host between."""
+"""Folders around a file that may name a rank: `rank3/iteration_10/trace.json`, with a host between."""

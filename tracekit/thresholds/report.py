@@ -1,4 +1,4 @@
-"""How much is shown."""
+"""Limits on what reports show."""
 
 from typing import Final
 
@@ -22,13 +22,13 @@ NUMBER_RUNS_SHOWN: Final = 12
 """Runs of step or rank numbers that one line of text lists."""
 
 TIGHT_INTERVAL: Final = 0.1
-"""Share by which the ends of a price may differ before the text shows both."""
+"""Relative difference between the ends of a price from which the text shows both."""
 
 LEVEL_INDICES: Final = 64
-"""Indices of an axis whose spread a page draws: more boxes cannot be told apart on one screen."""
+"""Indices of an axis in the chart of its spread: more boxes cannot be distinguished on one screen."""
 
 TIMELINE_RANKS: Final = 8
-"""Ranks whose time lines a page shows beside each other."""
+"""Ranks with time lines in one chart of a page."""
 
 TIMELINE_PARTS: Final = 1500
 """Gaps below this part of a step are closed in a time line: they are narrower than a dot of the screen."""
@@ -43,7 +43,7 @@ BARS_DRAWN: Final = 24
 """Bars of one chart of changes: more have no room for their names, and the table below lists them."""
 
 LINES_DRAWN: Final = 64
-"""Ranks drawn as lines over time: those that get slower come first, and more lines cover each other."""
+"""Ranks drawn as lines over time, slowing ranks first: more lines cover each other."""
 
 MARKDOWN_ITEM_CHARACTERS: Final = 1_000
 """Characters of one line of Markdown: names in a trace may be megabytes long."""
@@ -70,4 +70,4 @@ MOSTLY_THEIRS: Final = 0.9
 """Share of a saving below which it is not the suspects' alone: a model's scale moves a price by a few per cent."""
 
 RANKS_CONSIDERED: Final = 8
-"""Ranks that `slowrank --explain` lists one by one: those that exceed their peers most, and as many that are named."""
+"""Ranks that `slowrank --explain` lists one by one: those with the largest excess, and as many that are named."""
