@@ -1,4 +1,4 @@
-"""What a step consists of: from an ingested run to a finding. The run is opened as `slowrank` opens it."""
+"""The parts of a step: from an ingested run to a finding. Opens the run as `slowrank` does."""
 
 from collections.abc import Callable, Sequence
 
@@ -23,7 +23,7 @@ def analyse(
     steps: Sequence[StepRange] | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> BreakdownFinding:
-    """The parts of each recorded step of each rank (ns, they add up to it), and what each axis moved, how fast.
+    """Return the parts of each recorded step of each rank (ns, they add up to it), and the traffic of each axis.
 
     `mesh`, `order`, `steps` and `progress` are as for `tracekit.slowrank`. Raises UsageError where mesh, order or job
     contradict the run; MeshError and InputError as `tracekit.slowrank` does.
@@ -45,7 +45,7 @@ def analyse(
 
 
 def _ranked(case: Case, rank: int, found: RankSteps) -> RankBreakdown:
-    """All whole steps of `rank` in one."""
+    """The sum of all whole steps of `rank`."""
     coords = {axis: at for axis, at in case.mesh.coords(rank).items() if case.mesh.sizes[axis] > 1}
     host = next((r.host for r in case.run.ranks if r.rank == rank), None)
     parts = added(cell.parts for cell in found.cells)
@@ -53,6 +53,6 @@ def _ranked(case: Case, rank: int, found: RankSteps) -> RankBreakdown:
 
 
 def _waited(rank: RankBreakdown) -> tuple[float, int]:
-    """By what share of its steps a rank is known to have waited for others; of equal ones the lower rank is first."""
+    """The share of its steps for which a rank is known to have waited for others, and the rank: a key to sort by."""
     parts = rank.parts
     return (parts.bubble_ns + parts.waiting_ns) / max(parts.step_ns, 1), rank.rank

@@ -1,4 +1,4 @@
-"""Each recorded step of each rank cut into parts that add up to it, in whole nanoseconds."""
+"""The parts of each recorded step of each rank, which add up to it in whole nanoseconds."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ _WAIT, _TRANSFER, _OPEN = range(3)
 
 @dataclass(frozen=True)
 class RankSteps:
-    """One rank's whole steps, and what its communication had beside it in all of them, ns."""
+    """One rank's whole steps, its communication in all of them, and the part hidden by compute; ns."""
 
     cells: tuple[StepBreakdown, ...]
     communication_ns: int
@@ -31,7 +31,7 @@ class RankSteps:
 
 
 def steps_of(case: Case, rank: int, told: Mask) -> RankSteps:
-    """The steps of `rank`, as long as their wall time; `told` as from `waits_told`. InputError on a bad file."""
+    """Return the steps of `rank`, cut into parts; the mask is from `waits_told`. Raises InputError on a bad file."""
     steps, source = case.steps, case.ops.per_rank[rank]
     row = steps.row(rank)
     columns = np.flatnonzero(np.isfinite(steps.wall[row])).tolist()
@@ -43,7 +43,7 @@ def steps_of(case: Case, rank: int, told: Mask) -> RankSteps:
     exposed = case.ops.progress[rank].exposed
     compute = _within(subtract(source.computed, exposed), windows)
     host, idle, unknown = (_within(kind, windows) for kind in (gaps.host, gaps.idle, gaps.unknown))
-    unknown += wall - (windows[1] - windows[0])  # what came before the recording
+    unknown += wall - (windows[1] - windows[0])  # the time before the recording
     held = {key: _within(spans, windows) for key, spans in _held_up(case, rank, told).items()}
     axes = sorted({axis for axis, _ in held if axis != _BUBBLE}, key=lambda a: _place(case, a))
     none = np.zeros(len(columns), np.int64)
@@ -62,7 +62,7 @@ def steps_of(case: Case, rank: int, told: Mask) -> RankSteps:
 
 
 def added(parts: Iterable[TimeParts]) -> TimeParts:
-    """The sums of `parts`; axes in the order in which they come."""
+    """Return the sums of `parts`; axes in the order of their first occurrence."""
     every = list(parts)
     axes = dict.fromkeys(e.axis for p in every for e in p.exposed)
     spent = {axis: [e for p in every for e in p.exposed if e.axis == axis] for axis in axes}
@@ -80,7 +80,7 @@ def added(parts: Iterable[TimeParts]) -> TimeParts:
 
 
 def shares_of(total: TimeParts, ranks: Sequence[TimeParts], count: int) -> tuple[Share, ...]:
-    """Each part of `total`, the sum of `count` steps, with its spread over `ranks`; no exposed part of no time."""
+    """Return each part of `total`, the sum of `count` steps, with its spread over `ranks`; no empty exposed parts."""
     spent = named(total)
     by_rank = [named(parts) for parts in ranks]
     found = []
@@ -92,7 +92,7 @@ def shares_of(total: TimeParts, ranks: Sequence[TimeParts], count: int) -> tuple
 
 
 def named(parts: TimeParts) -> dict[str, int]:
-    """The parts by name, in the order in which they are told."""
+    """Return the parts by name, in the order of the report."""
     kinds = {
         f"{e.axis} {kind}": ns
         for e in parts.exposed
@@ -104,7 +104,7 @@ def named(parts: TimeParts) -> dict[str, int]:
 
 
 def waits_told(case: Case) -> Mask:
-    """By operation: whether its wait is known, of all that its kernel carries; else it may be waiting or transfer."""
+    """Return whether the waits of all operations in each operation's kernel are known; else it may wait or transfer."""
     ops = case.ops
     told = whole(case) & ~ops.among(ROOTED)
     send, receive = message_ends(ops)
@@ -115,12 +115,12 @@ def waits_told(case: Case) -> Mask:
 
 
 def _within(spans: Intervals, windows: Intervals) -> I64:
-    """How much of the disjoint `spans` lies in each of the `windows`, ns."""
+    """The length of the disjoint `spans` inside each of the `windows`, ns."""
     return covered_until(spans, windows[1]) - covered_until(spans, windows[0])
 
 
 def _held_up(case: Case, rank: int, told: Mask) -> dict[tuple[str, int], Intervals]:
-    """When the rank stood still for communication, by axis and by what it stood still for; disjoint, ns."""
+    """The intervals in which compute waits for communication, by axis and kind of time; disjoint, ns."""
     ops = case.ops
     pieces = exposed_pieces(ops, case.waits, rank)
     axis, known = case.axis[pieces.row].astype(str), told[pieces.row]
@@ -138,6 +138,6 @@ def _held_up(case: Case, rank: int, told: Mask) -> dict[tuple[str, int], Interva
 
 
 def _place(case: Case, axis: str) -> tuple[int, str]:
-    """Where an axis stands in a list: single axes as the mesh has them, then planes, then what is none."""
+    """The sort key of an axis: single axes in the order of the mesh, then planes, then `other` and `unknown`."""
     order = [*case.mesh.order]
     return (order.index(axis) if axis in order else len(order) + (axis in {"other", "unknown"}), axis)

@@ -1,4 +1,4 @@
-"""What changed between two runs: from two ingested runs to a finding."""
+"""The changes between two runs: from two ingested runs to a finding."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
@@ -29,9 +29,9 @@ def diff(
     steps: Sequence[StepRange] | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> DiffFinding:
-    """What of `after` takes longer than in `before`: the step, its parts, ranks at equal places, kernels; tested.
+    """Return the changes from `before` to `after`: the step, its parts, ranks at equal places, kernels; tested.
 
-    Clocks and step numbers need not agree; worlds may differ, then no rank is compared. `mesh`, `order`, `steps` and
+    Clocks and step numbers need not agree; with different worlds ranks are not compared. `mesh`, `order`, `steps` and
     `progress` are as for `tracekit.slowrank`, and hold for both runs. Raises UsageError, MeshError and InputError as
     `tracekit.breakdown` does.
     """
@@ -40,7 +40,7 @@ def diff(
 
 
 def compared(one: Side, two: Side) -> DiffFinding:
-    """What of the second side takes longer than in the first. Raises InputError where events are unreadable."""
+    """Return the changes from the first side to the second. Raises InputError where events are unreadable."""
     sides = (one, two)
     alike = _sizes(one) == _sizes(two)
     common = sorted(one.places.keys() & two.places.keys()) if alike else []
@@ -59,7 +59,7 @@ def compared(one: Side, two: Side) -> DiffFinding:
 
 
 def _too_few(steps: tuple[int, int], tested: Mapping[str, Sequence[Change]]) -> Iterator[str]:
-    """What so few steps cannot prove, whatever changed; nothing where the runs are too short for any test."""
+    """The note on changes that so few steps cannot prove; nothing where the runs are too short for any test."""
     needed = {kind: steps_for_one(steps, len(changes)) for kind, changes in tested.items()}
     kinds = {kind: steps for kind, steps in needed.items() if steps is not None}
     if kinds and min(steps) >= LEAST_STEPS:
@@ -70,7 +70,7 @@ def _too_few(steps: tuple[int, int], tested: Mapping[str, Sequence[Change]]) -> 
 
 
 def _verdict(step: Change, low: float, high: float, steps: int) -> tuple[DiffVerdict, str]:
-    """The verdict on the step, and why."""
+    """The verdict on the step, and its reason."""
     least = LEAST_CHANGE * step.before_ns
     share = step.change_ns / step.before_ns if step.before_ns else 0.0
     told = f"{ms(step.before_ns):.1f} → {ms(step.after_ns):.1f} ms a step ({share:+.1%})"
@@ -91,7 +91,7 @@ def _parts(sides: Sequence[Side], ranks: Sequence[Sequence[int]]) -> tuple[Chang
 
 
 def _ranks(sides: Sequence[Side], ranks: Sequence[Sequence[int]]) -> tuple[Change, ...]:
-    """The changes of the own time of ranks at equal places; they are named as in the second run."""
+    """The changes of the own time of ranks at equal places, named as in the second run."""
     one, two = (_columns([s.own(r) for r in rs], s) for s, rs in zip(sides, ranks, strict=True))
     return changes("rank", [f"rank {r}" for r in ranks[1]], one, two)
 
@@ -112,7 +112,7 @@ def _kernels(sides: Sequence[Side], ranks: Sequence[Sequence[int]]) -> tuple[Cha
 
 
 def _times(kernels: Kernels, names: Sequence[str], side: Side) -> F64:
-    """The time of all these kernels in each step, shape (steps,), ns; none where a kernel did not run."""
+    """The time of all these kernels in each step, shape (steps,), ns; 0 where none ran."""
     total = np.zeros(len(side.case.steps.numbers))
     for name in names:
         for column, ns in kernels.get(name, {}).items():
@@ -121,19 +121,19 @@ def _times(kernels: Kernels, names: Sequence[str], side: Side) -> F64:
 
 
 def _columns(values: Sequence[F64], side: Side) -> F64:
-    """Values side by side, shape (steps, quantities)."""
+    """The values side by side, shape (steps, quantities)."""
     return np.stack(values, axis=1) if values else np.zeros((len(side.case.steps.numbers), 0))
 
 
 def _sizes(side: Side) -> dict[str, int]:
-    """The axes longer than 1; of two meshes that have the same, ranks at one place do the same work."""
+    """The axes longer than 1: in two meshes with equal ones, ranks at the same place do the same work."""
     return {
         axis: side.case.mesh.sizes[axis] for axis in side.case.mesh.order if side.case.mesh.sizes[axis] > 1
     }
 
 
 def _notes(sides: Sequence[Side], *, alike: bool, common: int) -> list[str]:
-    """What the comparison rests on."""
+    """The notes on what the comparison rests on."""
     read = [len(s.case.ops.ranks) for s in sides]
     if not alike:
         told = f"the meshes differ: means over all {read[0]} and {read[1]} recorded ranks are compared, no single rank"

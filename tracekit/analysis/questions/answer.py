@@ -1,7 +1,7 @@
-"""What the step would take if something were typical: from an ingested run to a finding.
+"""The length of a step if something is made typical: from an ingested run to a finding.
 
-The run is opened as `slowrank` opens it. An engine prices fixes with the model of its steps: `table_engine` where an
-operation table tells all dependencies, else `step_engine`.
+Opens the run as `slowrank` does. An engine prices fixes with the model of the steps: `table_engine` for an operation
+table, which holds all dependencies, else `step_engine`.
 """
 
 from collections.abc import Callable, Sequence
@@ -33,9 +33,9 @@ def answer(
     steps: Sequence[StepRange] | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> WhatIfFinding:
-    """The step with each `fix` (`rank=5`, `stage=3`, `axis=tp`, `op=all_gather`) and with all together, ms.
+    """Return the step with each `fix` (`rank=5`, `stage=3`, `axis=tp`, `op=all_gather`) and with all together, ms.
 
-    Without a fix the standard questions are answered: everybody, the worst ranks, each axis and each stage typical.
+    Without a fix, answers the standard questions: all ranks, the worst ranks, each axis and each stage typical.
     `mesh`, `order`, `steps` and `progress` are as for `tracekit.slowrank`. Raises UsageError where a fix names
     nothing in the run, or mesh, order or job contradict it; MeshError and InputError as `tracekit.slowrank` does.
     """
@@ -58,7 +58,7 @@ def answer(
 
 
 def _check(engine: Engine, fix: Fix) -> None:
-    """Raise UsageError where `fix` names nothing in the run, or nothing tells what is typical of it."""
+    """Raise UsageError where `fix` names nothing in the run, or has nothing to be compared with."""
     known = engine.known(fix.key)
     if fix.value not in known:
         told = f"this run has {fix.key} {listed(known)}" if known else f"this run has no {fix.key}"
@@ -69,7 +69,7 @@ def _check(engine: Engine, fix: Fix) -> None:
 
 
 class _Pricing:
-    """Turns what an engine saves into answers about the recorded step."""
+    """Turns the savings of an engine into answers about the recorded step."""
 
     def __init__(self, case: Case, engine: Engine) -> None:
         self.case, self.engine = case, engine
@@ -82,7 +82,7 @@ class _Pricing:
         return self._answer(named, meaning, self.engine.ranks_of(fixes), self.engine.saved(fixes))
 
     def standard(self) -> tuple[WhatIfAnswer, ...]:
-        """The standard questions, those left out that this run cannot be asked."""
+        """The answers to the standard questions that apply to this run."""
         everybody = "all ranks, stages and transfers are typical"
         found = [self._answer("everybody", everybody, (), self.all)]
         worst = self.engine.worst()
@@ -96,7 +96,7 @@ class _Pricing:
         return tuple(found)
 
     def _answer(self, question: str, meaning: str, ranks: tuple[int, ...], saved: Saved) -> WhatIfAnswer:
-        """The share of the model's step that is saved, taken from the recorded step."""
+        """The answer that subtracts the saved share of the model's step from the recorded step."""
         base, step = self.case.base_ns, self.case.step_ns
         likely, low, high = (
             step * min(v / base, MOST_GAIN) if base > 0 else 0.0

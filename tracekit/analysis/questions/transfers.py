@@ -17,31 +17,31 @@ Mask = npt.NDArray[np.bool_]
 class Transfers:
     """The matched operations of a case as transfers; all arrays have one entry an instance.
 
-    late: by how much the transfer is longer than the median of the same message, ns; 0 where it is not or unknown.
+    late: excess of the transfer over the median of the same message, ns; 0 where it is shorter or unknown.
     """
 
     late: F64
-    axes: tuple[frozenset[str], ...]  # by channel: the axes along which its members differ
+    axes: tuple[frozenset[str], ...]  # by channel: the axes that its members differ along
     channel: npt.NDArray[np.int64]
     op: npt.NDArray[np.object_]
 
     def along(self, axis: str) -> Mask:
-        """Which instances run along `axis`; groups that extend along several axes count with each of them."""
+        """Whether each instance runs along `axis`; groups that extend along several axes count with each of them."""
         within = np.array([axis in axes for axes in self.axes] or [False])
         return np.asarray(within[self.channel], bool)
 
     def of_type(self, op: str) -> Mask:
-        """Which instances are the operation `op`; a send and its receive are one message."""
+        """Whether each instance is the operation `op`; a send and its receive are one message."""
         alike = MESSAGES if op in MESSAGES else (op,)
         return among(self.op, alike)
 
     def typical(self, recorded: F64, fixed: Mask) -> F64:
-        """`recorded` transfers (ns) with those of `fixed` instances typical."""
+        """The `recorded` transfers (ns), made typical for `fixed` instances."""
         return np.where(fixed, np.maximum(recorded - self.late, 0.0), recorded)
 
 
 def transfers_of(case: Case) -> Transfers:
-    """The transfers of `case`. A message that travels before its receive is posted is compared by its delivery."""
+    """Return the transfers of `case`; a message that travels before its receive is posted counts by its delivery."""
     ops, waits = case.ops, case.waits
     channel = ops.channel[waits.first_row]
     named = [case.axes_of(c) for c in ops.channels]

@@ -1,8 +1,7 @@
-"""Which ranks get slower than their peers over windows.
+"""The ranks that become slower than their peers over windows.
 
-Followed is a rank's own time beyond the median of the peers that do the same work, as `slowrank` compares them: work
-that communication stretches or that the data dealt is none of its doing. Of two ranks that drift apart, the one
-is named whose own time rises.
+Follows each rank's own time beyond the median of peers with the same work, without the confounders of `slowrank`: time
+that communication or data add to its work. If two ranks drift apart, the rank with a rising own time is named.
 """
 
 import numpy as np
@@ -19,7 +18,7 @@ from tracekit.thresholds.trend import OWN_SHARE
 
 
 def rank_trends(run: Run, mesh: Mesh, series: Series, least: float) -> tuple[RankTrend, ...]:
-    """The trend of each rank that has peers in two windows or more; those that get slower first, then by change."""
+    """Return the trend of each rank that has peers in two windows or more; slower ranks first, then by change."""
     rows = [i for i in range(len(series.ranks)) if np.isfinite(series.beyond[i]).sum() > 1]
     each = [judged(series, series.beyond[i], least) for i in rows]
     told = trends([f"rank {series.ranks[i]}" for i in rows], each)
@@ -43,7 +42,7 @@ def _ranked(
 
 
 def _rise(trend: Trend, s: Judged, values: F64) -> float:
-    """By how much `values` rise in the same shape: along the line, or up to the highest level; ns."""
+    """The rise of `values` in the same shape, along the line or up to the highest level; ns."""
     if trend.shape == "change":
         return _rise_of_levels(levels(s.values, s.cuts), levels(values, s.cuts))
     return line_of(s.times, values).slope * float(np.ptp(s.times))

@@ -1,4 +1,4 @@
-"""The trend of the step and of its parts, and its daily swing, taken away before drift and changes are judged."""
+"""The trend of the step and its parts, and its daily swing, removed before drift and changes are judged."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -24,9 +24,9 @@ from tracekit.units import NS_PER_DAY, NS_PER_HOUR
 
 @dataclass(frozen=True)
 class StepTrend:
-    """The trend of the step and its parts, and its swing: None where it was not looked for, for the reason `unasked`.
+    """The trend of the step and its parts, and its swing: None where it was not tested, for the reason `unasked`.
 
-    hidden_ns: by how much the levels differ that fit best, proven or not; what is below is no change.
+    hidden_ns: difference between the best-fitting levels, proven or not.
     """
 
     trend: Trend
@@ -38,7 +38,7 @@ class StepTrend:
 
 
 def step_trend(series: Series) -> StepTrend:
-    """The trend of the step of `series`, of its parts, and its swing."""
+    """Return the trend of the step of `series`, of its parts, and its swing."""
     times, values = series.times, series.step
     least = LEAST_CHANGE * float(np.median(values))
     unasked = _unasked(times)
@@ -54,7 +54,7 @@ def step_trend(series: Series) -> StepTrend:
 
 
 def _residual(step: Judged, told: Trend) -> F64:
-    """What the trend leaves of the step."""
+    """The step without its trend."""
     if told.shape == "change":
         return step.values - stairs(step.values, step.cuts)
     return step.values - step.line.at(step.times)
@@ -66,7 +66,7 @@ def _hidden(step: Judged) -> float:
 
 
 def _unasked(times: F64) -> str:
-    """Why no daily swing can be told; empty where it can."""
+    """The reason that a daily swing cannot be tested; empty where it can."""
     hours = float(np.ptp(times)) / NS_PER_HOUR
     if np.ptp(times) < DAYS * NS_PER_DAY:
         recorded = f"{hours:.3g} h are" if hours >= 1 else "less than an hour is"
@@ -83,9 +83,9 @@ def _unasked(times: F64) -> str:
 
 
 def _swing(times: F64, values: F64, least: float) -> tuple[float, Swing, F64]:
-    """(the chance of so large a wave of a day beside the drift, the wave as it is told, its value at each time).
+    """(the probability of so large a daily wave beside the drift, the wave of the finding, its value at each time).
 
-    It is proven as one of the three tests of the step.
+    Proven as one of the three tests of the step.
     """
     rest = values - line_of(times, values).at(times)
     size, peak, wave = swing_of(times, rest, NS_PER_DAY)

@@ -1,4 +1,4 @@
-"""What the trends add up to: a verdict, why, what would decide, and what the answer rests on."""
+"""The verdict on all trends, its reason, the remedy of an open one, and notes on what it rests on."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from tracekit.units import ms
 
 @dataclass(frozen=True)
 class Answer:
-    """The verdict, and what stands beside it."""
+    """The verdict with its reason, its remedy and its notes."""
 
     verdict: TrendVerdict
     reason: str
@@ -25,7 +25,7 @@ class Answer:
 
 
 def decided(unit: TrendUnit, series: Series, step: StepTrend, ranks: Sequence[RankTrend]) -> Answer:
-    """The answer on the step's trend and the ranks'."""
+    """Return the answer on the trends of the step and of the ranks."""
     verdict, reason = _of_step(unit, step, len(series.points))
     slower = [r for r in ranks if r.slower]
     if slower and verdict in {"steady", "inconclusive"}:
@@ -47,7 +47,7 @@ _NAMED: Final = 8
 
 
 def _of_step(unit: TrendUnit, step: StepTrend, points: int) -> tuple[TrendVerdict, str]:
-    """The verdict on the step alone, and why."""
+    """The verdict on the step alone, and its reason."""
     t = step.trend
     least = LEAST_CHANGE * t.level_ns
     if points < LEAST_POINTS:
@@ -68,7 +68,7 @@ def _of_step(unit: TrendUnit, step: StepTrend, points: int) -> tuple[TrendVerdic
 
 
 def _changed(unit: TrendUnit, t: Trend) -> str:
-    """What is proven of the step."""
+    """The sentence about the proven trend of the step."""
     if t.shape == "drift":
         return (
             f"the step drifts by {ms(t.drift_ns):+.2f} ms ({_share(t.drift_ns, t)}) over {t.points} {unit}s"
@@ -84,7 +84,7 @@ def _share(ns: float, t: Trend) -> str:
 
 
 def _notes(unit: TrendUnit, series: Series, step: StepTrend, ranks: Sequence[RankTrend]) -> Iterator[str]:
-    """What the answer rests on, and what could not be told."""
+    """The notes on what the answer rests on, and what could not be decided."""
     if step.unasked:
         yield step.unasked
     if unit == "step":
