@@ -1,4 +1,4 @@
-"""The JSON answer of `tracekit breakdown` as types; `documents` has those that all answers share. Times are ns."""
+"""The JSON answer of `tracekit breakdown` as types; `documents` has the types of all answers. Times are ns."""
 
 from typing import Annotated, Literal, TypedDict
 

@@ -18,11 +18,11 @@ from tracekit.report.slowrank_json import (
 )
 
 _DIGITS = 6
-"""Digits of shares and speeds: a millionth of a step is less than clocks tell."""
+"""Digits of shares and speeds: a millionth of a step is below the resolution of clocks."""
 
 
 def breakdown_document(finding: BreakdownFinding) -> BreakdownDocument:
-    """The finding as a dict that JSON can hold; times in whole ns, so that the parts of a step add up to it."""
+    """Return the finding as a JSON-ready dict; times in whole ns, so that the parts of a step add up to it."""
     return {
         "schema": "tracekit.breakdown/1",
         "ranks": ranks_document(finding.ranks),

@@ -1,6 +1,6 @@
 """`tracekit hang` as text and as JSON (contract `tracekit.hang/1`), from one finding.
 
-The verdict stands in the first line; then come the culprits, each with the call and its stack, and then the doubts.
+The first line holds the verdict; the culprits follow, each with the call and its stack, and then the doubts.
 """
 
 from collections import defaultdict
@@ -41,14 +41,14 @@ NEXT: Final[dict[CulpritKind, str]] = {
     "mismatched_call": "find the code that decides which call it makes, with what shape and type",
     "missing_dump": "check whether its node crashed, is unreachable, or killed it for lack of memory",
 }
-"""What to do about each kind of culprit."""
+"""The next step for each kind of culprit."""
 
 
 NEXT_ORDER: Final = (
     "look in the program for a branch, a loop or an order that only this rank takes (a condition on the rank or on "
     "data, a loop over a set)"
 )
-"""What to do about a rank that made other calls than its peers, or in another order."""
+"""The next step for a rank that made other calls than its peers, or in another order."""
 
 
 def hang_document(finding: HangFinding) -> HangDocument:
@@ -83,7 +83,7 @@ def _side(side: Side) -> SideDocument:
 
 
 def _culprit(culprit: Culprit) -> CulpritDocument:
-    """Return one culprit as a dict; `sides` and `how` are there only where they say something."""
+    """Return one culprit as a dict; empty `sides` and `how` are left out."""
     call = culprit.collective
     document: CulpritDocument = {
         "rank": culprit.rank,
@@ -148,7 +148,7 @@ def hang_text(finding: HangFinding, *, verbose: bool = False) -> str:
 
 
 def _open(finding: HangFinding) -> list[str]:
-    """Return who may be the culprit of an open answer, and what would tell, where the reason does not say so."""
+    """Return the candidates of an open answer, and the remedy where the reason does not hold it."""
     lines = [some_ranks("  candidates: ranks ", finding.candidates)] if finding.candidates else []
     if finding.to_decide and finding.to_decide not in finding.reason:
         lines.append(f"  to decide: {finding.to_decide}")
@@ -156,7 +156,7 @@ def _open(finding: HangFinding) -> list[str]:
 
 
 def _next(culprits: Sequence[Culprit]) -> list[str]:
-    """Return what to look at, a line for each way in which ranks failed, with these ranks."""
+    """Return the next steps, a line for each kind of failure with its ranks."""
     ranks: dict[str, list[int]] = defaultdict(list)
     for culprit in culprits:
         ranks[NEXT_ORDER if culprit.how else NEXT[culprit.kind]].append(culprit.rank)
@@ -180,7 +180,7 @@ def _culprits_line(same: Sequence[Culprit]) -> str:
 
 
 def _sides(finding: HangFinding) -> list[str]:
-    """Return the calls in dispute: the ranks of each version, the call, and the frame that tells it apart."""
+    """Return the calls in dispute: the ranks of each version, the call, and the frame that distinguishes it."""
     lines: list[str] = []
     for title, sides in calls_shown(finding):
         lines.append(f"  {title}:")

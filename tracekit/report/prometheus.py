@@ -16,7 +16,7 @@ _MS: Final = 1e-3
 
 
 def slowrank_metrics(finding: SlowRankFinding) -> str:
-    """The finding as metrics; an interval that is not known has no metric."""
+    """Return the finding as metrics; an unknown interval has no metric."""
     metrics = _Metrics("slowrank")
     metrics.verdict(get_args(Verdict), finding.verdict)
     metrics.ranks(finding.ranks)
@@ -37,7 +37,7 @@ def slowrank_metrics(finding: SlowRankFinding) -> str:
 
 
 def hang_metrics(finding: HangFinding) -> str:
-    """The finding as metrics."""
+    """Return the finding as metrics."""
     metrics = _Metrics("hang")
     metrics.verdict(get_args(HangVerdict), finding.verdict)
     metrics.ranks(finding.ranks)
@@ -48,7 +48,7 @@ def hang_metrics(finding: HangFinding) -> str:
 
 
 class _Metrics:
-    """Metrics of one command; names begin with `tracekit_` and the command."""
+    """The metrics of one command; names begin with `tracekit_` and the command."""
 
     def __init__(self, command: str) -> None:
         from prometheus_client import CollectorRegistry
@@ -71,17 +71,17 @@ class _Metrics:
             (gauge.labels(*key) if labels else gauge).set(value)
 
     def verdict(self, verdicts: Collection[str], given: str) -> None:
-        """Add 1 for the verdict that was given, 0 for each other one."""
+        """Add 1 for the verdict of the finding, 0 for each other verdict."""
         values = [((verdict,), float(verdict == given)) for verdict in verdicts]
         self.each("verdict", "1 for the verdict of the answer.", ("verdict",), values)
 
     def ranks(self, ranks: RankCoverage) -> None:
-        """Add how many ranks the job has, and how many of them were read."""
+        """Add the number of ranks of the job, and the number of ranks read."""
         values = [(("expected",), float(ranks.expected)), (("read",), float(ranks.read))]
         self.each("ranks", "Ranks of the job, and ranks that were read.", ("state",), values)
 
     def prices(self, name: str, whom: str, suspects: Collection[Suspect]) -> None:
-        """Add the time a step that each suspect costs, with its bounds where they are known."""
+        """Add the price of each suspect a step, with its bounds where they are known."""
         values = []
         for s in suspects:
             bounds = {"mean": s.lost_ms_per_step, "low": s.lost_ms_low, "high": s.lost_ms_high}
@@ -92,7 +92,7 @@ class _Metrics:
         self.each(f"{name}_lost_seconds", told, ("rank", "host", "cause", "bound"), values)
 
     def text(self) -> str:
-        """All metrics in Prometheus' text format."""
+        """Return all metrics in Prometheus' text format."""
         from prometheus_client import generate_latest
 
         return generate_latest(self._registry).decode()

@@ -1,4 +1,4 @@
-"""JSON Schemas of the answers, made of the types that their writers are checked against."""
+"""JSON Schemas of the answers, built from the types that their writers are checked against."""
 
 from typing import Any, Final
 
@@ -17,9 +17,9 @@ DOCUMENTS: Final[dict[str, type]] = {
     "mesh": PlacesDocument,
     "hang": HangDocument,
 }
-"""The answers by the command that gives them."""
+"""The types of the answers by command."""
 
 
 def json_schema(name: str) -> dict[str, Any]:
-    """The JSON Schema (draft 2020-12) of the answer of a command. Raises KeyError for a name not in `DOCUMENTS`."""
+    """Return the JSON Schema (draft 2020-12) of a command's answer. Raises KeyError for a name not in `DOCUMENTS`."""
     return schema_of(DOCUMENTS[name])

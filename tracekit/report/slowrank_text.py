@@ -1,4 +1,4 @@
-"""The slow-rank finding as a few lines of text: first the verdict, then why, what it costs, and the next step."""
+"""The slow-rank finding as a few lines of text: the verdict, the reason, the cost, and the next step."""
 
 from collections.abc import Sequence
 
@@ -28,12 +28,12 @@ _TITLES = {
 
 
 def slowrank_text(finding: SlowRankFinding, *, verbose: bool = False) -> str:
-    """The finding in lines of `label  text`; `verbose` adds all evidence, quality rows and assumptions."""
+    """Return the finding in lines of `label  text`; `verbose` adds all evidence, quality rows and assumptions."""
     return laid_out(slowrank_lines(finding, verbose=verbose))
 
 
 def slowrank_lines(finding: SlowRankFinding, *, verbose: bool = False) -> list[Line]:
-    """The finding as pairs of label and text, the verdict first: text and Markdown show these."""
+    """Return the finding as pairs of label and text, the verdict first, for text and Markdown."""
     lines: list[Line] = [_headline(finding), ("why", finding.reason)]
     if finding.cause and finding.verdict != "inconclusive":
         lines.append(("cause", f"{finding.cause}: {CAUSES[finding.cause].meaning}"))
@@ -70,7 +70,7 @@ def slowrank_lines(finding: SlowRankFinding, *, verbose: bool = False) -> list[L
 
 
 def explanation_lines(found: Explanation) -> list[Line]:
-    """Every hypothesis with its price and outcome, every gap with its remedy, and the rule, by label and text."""
+    """Return each hypothesis with its price and outcome, each gap with its remedy, and the rule, as label and text."""
     lines: list[Line] = [("considered", _considered(c)) for c in found.considered]
     lines += [
         ("gap", f"{g.what}: could hide {g.could_hide_ms:.2f} ms a step; {g.remedy}") for g in found.gaps
@@ -109,13 +109,13 @@ def _saved(finding: SlowRankFinding) -> float:
 
 
 def _others_cured(finding: SlowRankFinding) -> bool:
-    """Whether `what_if` cures more than the suspects of an imbalance: everybody, as of an operation table."""
+    """Whether `what_if` cures more than the suspects of an imbalance: all ranks, as for an operation table."""
     named = finding.verdict == "imbalance" and finding.suspects
     return bool(named) and finding.suspects[0].lost_ms_per_step < MOSTLY_THEIRS * _saved(finding)
 
 
 def _seen(finding: SlowRankFinding) -> str:
-    """What a healthy answer rests on: the ranks and steps read, and how much of their waits was matched."""
+    """The evidence of a healthy answer: the ranks and steps read, and the matched share of exposed communication."""
     ranks, steps, matched = finding.ranks, finding.steps.analysed, finding.coverage.matched
     known = (
         f"{ranks.read} of {ranks.expected} ranks and {len(steps)} step{'s' if len(steps) != 1 else ''} read"
@@ -160,7 +160,7 @@ def _few(suspects: Sequence[Suspect], *, verbose: bool) -> Sequence[Suspect]:
 
 
 def _between(suspect: Suspect) -> str:
-    """The interval of what a suspect costs; one figure where nothing was measured of its ends."""
+    """The price interval of a suspect; one figure where its ends are unknown."""
     if suspect.lost_ms_low is None or suspect.lost_ms_high is None:
         return f"{suspect.lost_ms_per_step:.1f} ms a step"
     return f"{suspect.lost_ms_low:.1f} to {suspect.lost_ms_high:.1f} ms a step"

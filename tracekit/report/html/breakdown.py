@@ -16,7 +16,7 @@ from tracekit.units import ms
 
 
 def breakdown_html(finding: BreakdownFinding) -> str:
-    """The page as text; the same finding gives the same bytes."""
+    """Return the page as text; the same finding gives the same bytes."""
     told = headline(finding)
     return render(
         "breakdown.html.j2",
@@ -41,7 +41,7 @@ def _share(share: Share) -> tuple[str, ...]:
 
 
 def _data(finding: BreakdownFinding) -> dict[str, Any]:
-    """What the script draws; times in ms, rounded to 1 µs."""
+    """The data that the script draws; times in ms, rounded to 1 µs."""
     ranks = sorted(finding.by_rank, key=lambda r: r.rank)
     steps = sorted({cell.step for cell in finding.cells})
     blocks = blocks_of(steps, max(len(ranks), 1))
@@ -59,13 +59,13 @@ def _data(finding: BreakdownFinding) -> dict[str, Any]:
 
 
 def _places(ranks: Iterable[RankBreakdown]) -> dict[str, list[int]]:
-    """Axis → index of each rank, -1 where that is unknown."""
+    """The index of each rank by axis; -1 where it is unknown."""
     axes = dict.fromkeys(axis for r in ranks for axis in r.coords)
     return {axis: [r.coords.get(axis, -1) for r in ranks] for axis in axes}
 
 
 def _named(parts: TimeParts, steps: int) -> dict[str, float]:
-    """Name of each part → ms a step; their sum is the step. Parts without time in any rank are not drawn."""
+    """The ms a step of each part by name; they add up to the step. Parts without time on all ranks are left out."""
     told = {"compute": parts.compute_ns, "host": parts.host_ns, "bubble": parts.bubble_ns}
     for e in parts.exposed:
         told[f"waits on {e.axis}"] = e.wait_ns
@@ -76,7 +76,7 @@ def _named(parts: TimeParts, steps: int) -> dict[str, float]:
 
 
 def _cells(finding: BreakdownFinding, ranks: Iterable[RankBreakdown], steps: list[int]) -> dict[str, F64]:
-    """What a map shows → ms, one row a rank and one column a step; NaN where a step was not recorded whole."""
+    """The heat maps by title: ms, one row a rank and one column a step; NaN where a step was not recorded whole."""
     row = {r.rank: i for i, r in enumerate(ranks)}
     column = {step: i for i, step in enumerate(steps)}
     stood, computed = (np.full((len(row), len(column)), np.nan) for _ in range(2))

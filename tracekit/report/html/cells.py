@@ -1,4 +1,4 @@
-"""Cells of ranks × steps as a page holds them: few enough to draw, rounded, and None where nothing is known."""
+"""Cells of ranks × steps for a page: few enough to draw, rounded, and None where unknown."""
 
 from collections.abc import Sequence
 from math import isfinite
@@ -10,19 +10,19 @@ from tracekit.thresholds.report import MAP_CELLS
 
 
 def blocks_of(steps: Sequence[int], ranks: int) -> list[slice]:
-    """Columns of a heat map: steps, or blocks of consecutive ones where all of them would be too many cells."""
+    """Return the columns of a heat map: steps, or blocks of consecutive steps where there are too many cells."""
     width = -(-len(steps) * ranks // MAP_CELLS) if steps else 1
     return [slice(i, i + width) for i in range(0, len(steps), max(width, 1))]
 
 
 def steps_text(steps: Sequence[int], block: slice) -> str:
-    """The name of a block of steps."""
+    """Return the name of a block of steps."""
     first, *rest = steps[block]
     return f"{first}-{rest[-1]}" if rest else str(first)
 
 
 def columns_of(values: F64, blocks: Sequence[slice]) -> list[list[float | None]]:
-    """One list a rank: the mean of each block of columns; None where nothing is known."""
+    """Return a list for each rank: the mean of each block of columns; None where unknown."""
     columns = []
     for block in blocks:
         known = np.isfinite(values[:, block])
@@ -33,10 +33,10 @@ def columns_of(values: F64, blocks: Sequence[slice]) -> list[list[float | None]]
 
 
 def rounded(values: F64) -> list[float | None]:
-    """Values as JSON takes them: rounded to a thousandth, None where nothing is known."""
+    """Return values for JSON: rounded to a thousandth, None where unknown."""
     return [number(v) for v in values.tolist()]
 
 
 def number(value: float) -> float | None:
-    """One value as JSON takes it."""
+    """Return one value for JSON."""
     return round(value, 3) if isfinite(value) else None

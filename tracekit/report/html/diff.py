@@ -1,4 +1,4 @@
-"""The page of `tracekit diff`: what changed between two runs, the largest changes of each kind first."""
+"""The page of `tracekit diff`: the changes between two runs, the largest of each kind first."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -13,7 +13,7 @@ from tracekit.units import ms
 
 
 def diff_html(finding: DiffFinding) -> str:
-    """The page as text; the same finding gives the same bytes."""
+    """Return the page as text; the same finding gives the same bytes."""
     kinds = {"parts": finding.parts, "ranks": finding.ranks, "kernels": finding.kernels}
     return render(
         "diff.html.j2",
@@ -32,7 +32,7 @@ def diff_html(finding: DiffFinding) -> str:
 
 
 def _section(kind: str, title: str, note: str, rows: Sequence[Change]) -> dict[str, Any]:
-    """What the template shows of one kind of change."""
+    """The values of the template for one kind of change."""
     left = len(rows) - PAGE_ROWS
     return {
         "kind": kind,
@@ -45,7 +45,7 @@ def _section(kind: str, title: str, note: str, rows: Sequence[Change]) -> dict[s
 
 
 def _bar(change: Change) -> dict[str, Any]:
-    """What the script draws of one change, ms."""
+    """The data that the script draws of one change, ms."""
     return {
         "what": plain(change.what),
         "before": number(ms(change.before_ns)),

@@ -1,4 +1,4 @@
-"""The page of `tracekit hang`: what the text says, and where on the mesh everybody stands."""
+"""The page of `tracekit hang`: the words of the text, and a map of all ranks on the mesh."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -26,7 +26,7 @@ from tracekit.thresholds.report import PAGE_ROWS
 
 
 def hang_html(finding: HangFinding, picture: HangPicture) -> str:
-    """The page as text; the same finding and picture give the same bytes."""
+    """Return the page as text; the same finding and picture give the same bytes."""
     return render(
         "hang.html.j2",
         {"mesh": _field(finding, picture)},
@@ -53,7 +53,7 @@ def hang_html(finding: HangFinding, picture: HangPicture) -> str:
 
 
 def _lines(finding: HangFinding) -> list[Line]:
-    """What the answer rests on, and how many wait."""
+    """The lines on what the answer rests on, and on the number of waiting ranks."""
     lines = [("ranks", ranks_line(finding.ranks))]
     if finding.mesh is not None:
         lines.append(("mesh", mesh_line(finding.mesh)))
@@ -67,7 +67,7 @@ def _lines(finding: HangFinding) -> list[Line]:
 
 
 def _field(finding: HangFinding, picture: HangPicture) -> dict[str, Any]:
-    """What the script draws: each rank, its place and state, and the last collective that it completed."""
+    """The data that the script draws: each rank, its place and state, and the last collective that it completed."""
     done = {d.rank: f"{d.op or 'call'} {d.seq} of group {d.group}" for d in finding.last_done}
     return {
         "ranks": list(picture.ranks),
@@ -83,7 +83,7 @@ def _title(text: str) -> str:
 
 
 def _culprits(same: Sequence[Culprit]) -> dict[str, Any]:
-    """A row of the table of culprits, of ranks that failed alike; an unknown frontier is a dash."""
+    """A row of the table of culprits, for ranks with equal failures; an unknown frontier is a dash."""
     culprit = same[0]
     known = culprit.last_enqueued is not None
     return {

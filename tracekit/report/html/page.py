@@ -1,7 +1,7 @@
-"""One HTML file that asks for nothing: style, script, chart library and data stand in it.
+"""One self-contained HTML file: it holds its style, script, chart library and data.
 
 Every text of a finding is untrusted. The templates escape it, the data block cannot end its element, and the page's own
-policy lets only the two scripts run whose hashes it names, and no request leave.
+policy allows only the two scripts with the hashes that it names, and no request.
 """
 
 import json
@@ -18,7 +18,7 @@ _IN_DATA: Final = str.maketrans({"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"}
 
 
 def render(template: str, data: dict[str, Any], **values: Any) -> str:
-    """The page of a template in this folder; `data` goes to the script, `values` to the template.
+    """Return the page of a template in this folder; `data` goes to the script, `values` to the template.
 
     The same arguments give the same bytes. Raises MissingExtraError where the extra `report` is not installed.
     """
@@ -47,11 +47,11 @@ def render(template: str, data: dict[str, Any], **values: Any) -> str:
 
 
 BELOW: Final = ("evidence", "quality", "rejected", "note")
-"""Labels whose lines have sections of their own."""
+"""Labels of lines with sections of their own."""
 
 
 def below(lines: Sequence[tuple[str, str]]) -> dict[str, Any]:
-    """Lines of an answer as templates take them: `lines` beside the verdict, and those `below` by their label."""
+    """Return the lines of an answer for templates: `lines` beside the verdict, and the lines `below` by label."""
     return {
         "lines": [line for line in lines if line[0] not in BELOW],
         "below": [(name, [text for label, text in lines if label == name]) for name in BELOW],
@@ -65,12 +65,12 @@ _POLICY: Final = (
 
 
 def data_block(data: dict[str, Any]) -> str:
-    """`data` as JSON that no text in it can break out of a script element with. ValueError for NaN and infinity."""
+    """Return `data` as JSON in which no text can end a script element. Raises ValueError for NaN and infinity."""
     return json.dumps(data, ensure_ascii=True, allow_nan=False, separators=(",", ":")).translate(_IN_DATA)
 
 
 def _harmless(value: Any) -> Any:
-    """Text without control characters; what is no plain `str` stays as it is."""
+    """The text without control characters; a value that is not a plain `str` is unchanged."""
     return plain(value) if type(value) is str else value
 
 

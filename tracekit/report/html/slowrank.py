@@ -1,4 +1,4 @@
-"""The page of `tracekit slowrank`: what the text says, and the pictures behind it."""
+"""The page of `tracekit slowrank`: the words of the text, and its charts."""
 
 from dataclasses import replace
 from typing import Any
@@ -12,7 +12,7 @@ from tracekit.text import plain
 
 
 def slowrank_html(finding: SlowRankFinding, picture: SlowRankPicture) -> str:
-    """The page as text; the same finding and picture give the same bytes."""
+    """Return the page as text; the same finding and picture give the same bytes."""
     (title, headline), *lines = slowrank_lines(replace(finding, explanation=None), verbose=True)
     return render(
         "slowrank.html.j2",
@@ -30,7 +30,7 @@ def slowrank_html(finding: SlowRankFinding, picture: SlowRankPicture) -> str:
 
 
 def _data(finding: SlowRankFinding, picture: SlowRankPicture) -> dict[str, Any]:
-    """What the script draws; times in ms, rounded to 1 µs."""
+    """The data that the script draws; times in ms, rounded to 1 µs."""
     blocks = blocks_of(picture.steps, max(len(picture.ranks), 1))
     return {
         "ranks": list(picture.ranks),

@@ -12,7 +12,7 @@ from tracekit.units import NS_PER_HOUR, ms
 
 
 def trend_html(finding: TrendFinding) -> str:
-    """The page as text; the same finding gives the same bytes."""
+    """Return the page as text; the same finding gives the same bytes."""
     ranks = finding.by_rank[:PAGE_ROWS]
     return render(
         "trend.html.j2",
@@ -31,7 +31,7 @@ def trend_html(finding: TrendFinding) -> str:
 
 
 def _rows(ranks: tuple[RankTrend, ...]) -> list[tuple[str, ...]]:
-    """Rows of the table of ranks: the host stands behind the rank."""
+    """The rows of the table of ranks; the host follows the rank."""
     rows = changes_of([r.trend for r in ranks])
     return [
         (row[0] + (f" on {r.host}" if r.host else ""), *row[1:]) for row, r in zip(rows, ranks, strict=True)
@@ -39,7 +39,7 @@ def _rows(ranks: tuple[RankTrend, ...]) -> list[tuple[str, ...]]:
 
 
 def _data(finding: TrendFinding) -> dict[str, Any]:
-    """What the script draws; times in ms, those of windows in hours."""
+    """The data that the script draws; times in ms, begins of windows in hours."""
     names = dict.fromkeys(name for p in finding.points for name in p.parts)
     t = finding.step
     edges = [0, *(_place(finding, s.number) for s in t.shifts), len(finding.points)]
@@ -73,5 +73,5 @@ def _data(finding: TrendFinding) -> dict[str, Any]:
 
 
 def _place(finding: TrendFinding, found: int) -> int:
-    """The place of the window of that number among the points."""
+    """The index of the window with that number among the points."""
     return [p.number for p in finding.points].index(found)

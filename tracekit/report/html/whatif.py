@@ -1,4 +1,4 @@
-"""The page of `tracekit whatif`: what each question would save, with its interval."""
+"""The page of `tracekit whatif`: the saving of each question, with its interval."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from tracekit.text import plain
 
 
 def whatif_html(finding: WhatIfFinding) -> str:
-    """The page as text; the same finding gives the same bytes."""
+    """Return the page as text; the same finding gives the same bytes."""
     lines = foundations(finding, verbose=True)
     headline = f"{finding.step_ms:.1f} ms a step as recorded"
     return render(
@@ -27,7 +27,7 @@ def whatif_html(finding: WhatIfFinding) -> str:
 
 
 def _saved(answer: WhatIfAnswer) -> dict[str, Any]:
-    """What the script draws of one answer, ms."""
+    """The data that the script draws of one answer, ms."""
     return {
         "question": plain(answer.question),
         "lost": number(answer.lost_ms),
