@@ -60,5 +60,5 @@ def _change(change: Change) -> str:
 def _run(title: str, run: ComparedRun, *, verbose: bool) -> list[Line]:
     """The words on the compared part of a run."""
     steps = f"steps {numbers(run.steps.analysed)}, median {run.steps.median_ms:.1f} ms"
-    told = [(title, f"{steps}; ranks {ranks_line(run.ranks)}"), ("", mesh_line(run.mesh))]
-    return [*told, *rejected_lines(run.ranks, verbose=verbose), *quality_lines(run.quality, verbose=verbose)]
+    lines = [(title, f"{steps}; ranks {ranks_line(run.ranks)}"), ("", mesh_line(run.mesh))]
+    return [*lines, *rejected_lines(run.ranks, verbose=verbose), *quality_lines(run.quality, verbose=verbose)]

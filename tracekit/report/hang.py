@@ -160,7 +160,7 @@ def _next(culprits: Sequence[Culprit]) -> list[str]:
     ranks: dict[str, list[int]] = defaultdict(list)
     for culprit in culprits:
         ranks[NEXT_ORDER if culprit.how else NEXT[culprit.kind]].append(culprit.rank)
-    return [f"next: {ranks_text(sorted({*who}))}: {what}" for what, who in ranks.items()]
+    return [f"next: {ranks_text(sorted({*failed}))}: {what}" for what, failed in ranks.items()]
 
 
 def _culprits_line(same: Sequence[Culprit]) -> str:

@@ -28,14 +28,14 @@ def slowrank_trace(finding: SlowRankFinding, picture: SlowRankPicture) -> bytes:
     trace.track(_FINDING, "finding")
     label = finding.verdict + (f": {finding.cause}" if finding.cause else "")
     prices = finding.what_if
-    told = {
+    arguments = {
         "verdict": finding.verdict,
         "cause": finding.cause or "",
         "step_ms": prices.step_ms,
         "without_suspects_ms": prices.without_suspects_ms,
         "slowdown": prices.slowdown,
     }
-    trace.slice(_FINDING, label, 0, lasts, told)
+    trace.slice(_FINDING, label, 0, lasts, arguments)
     if shown is not None:
         _step(trace, finding, shown, lasts)
     _suspects(trace, finding, lasts)
@@ -57,10 +57,10 @@ def _suspects(trace: "_Trace", finding: SlowRankFinding, lasts: int) -> None:
 def _evidence(suspect: Suspect) -> dict[str, object]:
     """The price, confidence and host of a suspect, under their names in the JSON."""
     low, high = suspect.lost_ms_low, suspect.lost_ms_high
-    told: dict[str, object] = {"rank": suspect.rank, "lost_ms_per_step": suspect.lost_ms_per_step}
-    told |= {"confidence": suspect.confidence, "host": plain(suspect.host or "")}
-    told |= {name: ms for name, ms in (("lost_ms_low", low), ("lost_ms_high", high)) if ms is not None}
-    return told
+    arguments: dict[str, object] = {"rank": suspect.rank, "lost_ms_per_step": suspect.lost_ms_per_step}
+    arguments |= {"confidence": suspect.confidence, "host": plain(suspect.host or "")}
+    arguments |= {name: ms for name, ms in (("lost_ms_low", low), ("lost_ms_high", high)) if ms is not None}
+    return arguments
 
 
 def _step(trace: "_Trace", finding: SlowRankFinding, shown: Timeline, lasts: int) -> None:

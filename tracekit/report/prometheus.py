@@ -31,8 +31,8 @@ def slowrank_metrics(finding: SlowRankFinding) -> str:
     shares = dict(finding.coverage.by_axis)
     if finding.coverage.matched is not None:
         shares["all"] = finding.coverage.matched
-    told = "Share of exposed communication that was matched with all members."
-    metrics.each("matched_ratio", told, ("axis",), [((axis,), share) for axis, share in shares.items()])
+    meaning = "Share of exposed communication that was matched with all members."
+    metrics.each("matched_ratio", meaning, ("axis",), [((axis,), share) for axis, share in shares.items()])
     return metrics.text()
 
 
@@ -88,8 +88,8 @@ class _Metrics:
             for bound, ms in bounds.items():
                 if ms is not None:
                     values.append(((str(s.rank), plain(s.host or ""), s.cause, bound), ms * _MS))
-        told = f"Time that a step loses by {whom}: mean, and bounds."
-        self.each(f"{name}_lost_seconds", told, ("rank", "host", "cause", "bound"), values)
+        meaning = f"Time that a step loses by {whom}: mean, and bounds."
+        self.each(f"{name}_lost_seconds", meaning, ("rank", "host", "cause", "bound"), values)
 
     def text(self) -> str:
         """Return all metrics in Prometheus' text format."""

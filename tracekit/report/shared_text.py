@@ -48,8 +48,8 @@ def coverage_lines(coverage: Coverage, *, verbose: bool) -> list[Line]:
     matched = coverage.matched
     if matched is None or (matched >= COVERAGE_WHOLE and not verbose):
         return []
-    told = {axis: "no known axis" if axis == "unknown" else axis for axis in coverage.by_axis}
-    axes = ", ".join(f"{told[axis]} {share:.0%}" for axis, share in coverage.by_axis.items())
+    names = {axis: "no known axis" if axis == "unknown" else axis for axis in coverage.by_axis}
+    axes = ", ".join(f"{names[axis]} {share:.0%}" for axis, share in coverage.by_axis.items())
     return [("matched", f"{matched:.0%} of the exposed communication ({axes})")]
 
 

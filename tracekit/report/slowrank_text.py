@@ -98,9 +98,9 @@ def _headline(finding: SlowRankFinding) -> tuple[str, str]:
         return title, "no culprit is proven"
     if not finding.suspects:
         return title, f"no rank is to blame; it {price}"
-    who = _who(finding.suspects[0])
+    first = _who(finding.suspects[0])
     others = f" and {len(finding.suspects) - 1} more" if len(finding.suspects) > 1 else ""
-    return title, f"{who}{others}: {price}"
+    return title, f"{first}{others}: {price}"
 
 
 def _saved(finding: SlowRankFinding) -> float:

@@ -42,8 +42,8 @@ def step_lines(finding: TrendFinding) -> list[Line]:
     ]
     for s in t.shifts:
         levels = f"{ms(s.before_ns):.2f} → {ms(s.after_ns):.2f} ms"
-        told = f"{levels} at {finding.unit} {s.number}, after {time_text(s.at_ns)} (p {_p(t.p_change)})"
-        lines.append(("change", told))
+        change = f"{levels} at {finding.unit} {s.number}, after {time_text(s.at_ns)} (p {_p(t.p_change)})"
+        lines.append(("change", change))
     if finding.swing is not None:
         wave = finding.swing
         longest = f"longest {wave.peak_h:.1f} h after the first"
@@ -91,9 +91,9 @@ def _rank_lines(finding: TrendFinding, *, verbose: bool) -> list[Line]:
 def _rank(rank: RankTrend) -> str:
     t = rank.trend
     where = ", ".join(f"{axis} {index}" for axis, index in rank.coords.items())
-    told = f", {rank.part} grows" if rank.slower else ""
+    grows = f", {rank.part} grows" if rank.slower else ""
     host = f", {plain(rank.host)}" if rank.host else ""
-    return f"{_row(f'rank {rank.rank}', t)}  {where}{host}{told}"
+    return f"{_row(f'rank {rank.rank}', t)}  {where}{host}{grows}"
 
 
 def _part_lines(finding: TrendFinding, *, verbose: bool) -> list[Line]:

@@ -29,8 +29,8 @@ def analyse(
     contradict the run; MeshError and InputError as `tracekit.slowrank` does.
     """
     case, choice = opened(run, mesh, order, steps, progress)
-    told = waits_told(case)
-    by_rank = {rank: steps_of(case, rank, told) for rank in case.ops.ranks}
+    known = waits_told(case)
+    by_rank = {rank: steps_of(case, rank, known) for rank in case.ops.ranks}
     cells = tuple(cell for found in by_rank.values() for cell in found.cells)
     calls = calls_of(case)
     ranked = [_ranked(case, rank, found) for rank, found in by_rank.items() if found.cells]

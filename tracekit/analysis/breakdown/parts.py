@@ -106,12 +106,12 @@ def named(parts: TimeParts) -> dict[str, int]:
 def waits_told(case: Case) -> Mask:
     """Return whether the waits of all operations in each operation's kernel are known; else it may wait or transfer."""
     ops = case.ops
-    told = whole(case) & ~ops.among(ROOTED)
+    known = whole(case) & ~ops.among(ROOTED)
     send, receive = message_ends(ops)
     apart = ~linked(ops, case.clocks, send, receive)
-    told[send[apart]] = told[receive[apart]] = False
-    untold = np.bincount(ops.kernel, ~told, minlength=1)
-    return np.asarray(untold[ops.kernel] == 0, bool)
+    known[send[apart]] = known[receive[apart]] = False
+    unknown = np.bincount(ops.kernel, ~known, minlength=1)
+    return np.asarray(unknown[ops.kernel] == 0, bool)
 
 
 def _within(spans: Intervals, windows: Intervals) -> I64:

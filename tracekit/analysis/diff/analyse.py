@@ -42,19 +42,19 @@ def diff(
 def compared(one: Side, two: Side) -> DiffFinding:
     """Return the changes from the first side to the second. Raises InputError where events are unreadable."""
     sides = (one, two)
-    alike = _sizes(one) == _sizes(two)
-    common = sorted(one.places.keys() & two.places.keys()) if alike else []
-    ranks = [[s.places[at] for at in common] if alike else list(s.case.ops.ranks) for s in sides]
+    same_mesh = _sizes(one) == _sizes(two)
+    common = sorted(one.places.keys() & two.places.keys()) if same_mesh else []
+    ranks = [[s.places[at] for at in common] if same_mesh else list(s.case.ops.ranks) for s in sides]
     (step,) = changes("step", ["step"], one.step()[:, None], two.step()[:, None])
     low, high = interval(one.step(), two.step())
     verdict, reason = _verdict(step, low, high, min(len(one.step()), len(two.step())))
     to_decide = None if verdict != "inconclusive" else "record more whole steps of both runs"
     parts, kernels = _parts(sides, ranks), _kernels(sides, ranks)
-    by_rank = _ranks(sides, ranks) if alike else ()
+    by_rank = _ranks(sides, ranks) if same_mesh else ()
     few = _too_few((len(one.step()), len(two.step())), {"part": parts, "rank": by_rank, "kernel": kernels})
     return DiffFinding(
         one.told, two.told, verdict, reason, step, low, high, parts, by_rank, kernels, len(common), to_decide,
-        (*_notes(sides, alike=alike, common=len(common)), *few),
+        (*_notes(sides, alike=same_mesh, common=len(common)), *few),
     )  # fmt: skip
 
 
@@ -73,14 +73,14 @@ def _verdict(step: Change, low: float, high: float, steps: int) -> tuple[DiffVer
     """The verdict on the step, and its reason."""
     least = LEAST_CHANGE * step.before_ns
     share = step.change_ns / step.before_ns if step.before_ns else 0.0
-    told = f"{ms(step.before_ns):.1f} → {ms(step.after_ns):.1f} ms a step ({share:+.1%})"
+    times = f"{ms(step.before_ns):.1f} → {ms(step.after_ns):.1f} ms a step ({share:+.1%})"
     if steps < LEAST_STEPS:
-        return "inconclusive", f"{told}, but one run has fewer than {LEAST_STEPS} whole steps"
+        return "inconclusive", f"{times}, but one run has fewer than {LEAST_STEPS} whole steps"
     if step.proven and abs(step.change_ns) >= least:
-        return ("slower" if step.change_ns > 0 else "faster"), told
+        return ("slower" if step.change_ns > 0 else "faster"), times
     if -least < low and high < least:
-        return "unchanged", f"{told}: less than {LEAST_CHANGE:.0%} of the step"
-    return "inconclusive", f"{told}: steps of the same run differ by as much"
+        return "unchanged", f"{times}: less than {LEAST_CHANGE:.0%} of the step"
+    return "inconclusive", f"{times}: steps of the same run differ by as much"
 
 
 def _parts(sides: Sequence[Side], ranks: Sequence[Sequence[int]]) -> tuple[Change, ...]:
@@ -136,9 +136,9 @@ def _notes(sides: Sequence[Side], *, alike: bool, common: int) -> list[str]:
     """The notes on what the comparison rests on."""
     read = [len(s.case.ops.ranks) for s in sides]
     if not alike:
-        told = f"the meshes differ: means over all {read[0]} and {read[1]} recorded ranks are compared, no single rank"
+        note = f"the meshes differ: means over all {read[0]} and {read[1]} recorded ranks are compared, no single rank"
     elif common < max(read):
-        told = f"parts, ranks and kernels cover the {common} mesh places that both runs recorded"
+        note = f"parts, ranks and kernels cover the {common} mesh places that both runs recorded"
     else:
-        told = f"all {common} recorded places are compared"
-    return [told, _WITHIN]
+        note = f"all {common} recorded places are compared"
+    return [note, _WITHIN]

@@ -80,12 +80,12 @@ def side_of(
 ) -> Side:
     """Return the run as a side of a comparison. Arguments and errors as of `tracekit.breakdown`."""
     case, choice = opened(run, mesh, order, steps, progress)
-    told = waits_told(case)
+    known = waits_told(case)
     column = {number: i for i, number in enumerate(case.steps.numbers)}
     parts = {
         (rank, column[cell.step]): named(cell.parts)
         for rank in case.ops.ranks
-        for cell in steps_of(case, rank, told).cells
+        for cell in steps_of(case, rank, known).cells
     }
     measured = StepsFinding(case.steps.numbers, ms(float(np.nanmedian(case.steps.wall))))
     return Side(case, ComparedRun(ranks_of(case), choice.finding, measured, quality_of(case, choice)), parts)

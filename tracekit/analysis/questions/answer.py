@@ -61,8 +61,8 @@ def _check(engine: Engine, fix: Fix) -> None:
     """Raise UsageError where `fix` names nothing in the run, or has nothing to be compared with."""
     known = engine.known(fix.key)
     if fix.value not in known:
-        told = f"this run has {fix.key} {listed(known)}" if known else f"this run has no {fix.key}"
-        raise UsageError(f"--fix {fix.name}: no such {fix.key} was recorded; {told}")
+        choices = f"this run has {fix.key} {listed(known)}" if known else f"this run has no {fix.key}"
+        raise UsageError(f"--fix {fix.name}: no such {fix.key} was recorded; {choices}")
     refusal = engine.refusal(fix)
     if refusal is not None:
         raise UsageError(f"--fix {fix.name}: {refusal}; fix something else")
@@ -83,13 +83,13 @@ class _Pricing:
 
     def standard(self) -> tuple[WhatIfAnswer, ...]:
         """The answers to the standard questions that apply to this run."""
-        everybody = "all ranks, stages and transfers are typical"
-        found = [self._answer("everybody", everybody, (), self.all)]
+        all_typical = "all ranks, stages and transfers are typical"
+        found = [self._answer("everybody", all_typical, (), self.all)]
         worst = self.engine.worst()
         if worst:
             fixes = [Fix("rank", str(rank)) for rank in worst]
-            told = f"the worst ranks are typical: {listed(worst)}"
-            found.append(self._answer("worst_ranks", told, worst, self.engine.saved(fixes)))
+            worst_typical = f"the worst ranks are typical: {listed(worst)}"
+            found.append(self._answer("worst_ranks", worst_typical, worst, self.engine.saved(fixes)))
         for key in ("axis", "stage"):
             asked = [Fix(key, value) for value in self.engine.known(key)]
             found += [self.fixes([fix]) for fix in asked if self.engine.refusal(fix) is None]

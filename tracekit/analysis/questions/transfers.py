@@ -32,8 +32,8 @@ class Transfers:
 
     def of_type(self, op: str) -> Mask:
         """Whether each instance is the operation `op`; a send and its receive are one message."""
-        alike = MESSAGES if op in MESSAGES else (op,)
-        return among(self.op, alike)
+        names = MESSAGES if op in MESSAGES else (op,)
+        return among(self.op, names)
 
     def typical(self, recorded: F64, fixed: Mask) -> F64:
         """The `recorded` transfers (ns), made typical for `fixed` instances."""

@@ -148,13 +148,13 @@ def _stepped(
     except NoWholeStepError as error:
         if steps:
             raise
-        told = f"{error}: "
+        prefix = f"{error}: "
     if any(r.steps for r in ranks):
         again = [replace(read_rank(run, r.rank, marked=False), group=r.group) for r in ranks]
         with suppress(NoWholeStepError):
             case, choice = _opened(run, [repaired(r, final=False) for r in again], mesh, order, None)
-            return replace(case, run=_with(case.run, f"{told}each repetition counts as one")), choice
-    run = _with(run, f"{told}what all ranks recorded counts as one step")
+            return replace(case, run=_with(case.run, f"{prefix}each repetition counts as one")), choice
+    run = _with(run, f"{prefix}what all ranks recorded counts as one step")
     return _opened(run, ranks, mesh, order, None, common=True)
 
 
@@ -195,7 +195,7 @@ def _matched(
     run: Run, ranks: list[RankOps], mesh: dict[str, int] | None, order: Sequence[str] | None
 ) -> tuple[Run, Operations, MeshChoice]:
     """`run` without foreign recordings and with groups inferred from its operations, the operations, and the mesh."""
-    named, told = run.groups, named_by_traces(ranks)
+    named, in_traces = run.groups, named_by_traces(ranks)
     marked = any((r.step != NO_STEP).any() for r in ranks)
     ranks = with_places_in_groups(ranks, run.groups)
     ranks = with_repeating_steps(ranks, None) or ranks
@@ -206,7 +206,7 @@ def _matched(
     ranks = [repaired(r) for r in ranks]
     ops = match(ranks, run.groups)
     asked = run.groups == named or run.job is not None
-    if asked and (others := strangers(ops, told, run.job, chosen=run.chosen)):
+    if asked and (others := strangers(ops, in_traces, run.job, chosen=run.chosen)):
         run = run.without(
             others,
             "its collectives do not end when the other ranks' collectives end: it belongs to another recording",

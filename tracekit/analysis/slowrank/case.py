@@ -187,5 +187,5 @@ def _with_cut_step(run: Run, ops: Operations, mesh: Mesh) -> tuple[Run, Operatio
     ops, number = with_cut_step(ops, list(stages.values()))
     if number is None:
         return run, ops, None
-    told = f"step {number} counts as far as all ranks recorded it"
-    return replace(run, quality=(*run.quality, Quality("cut_step", None, 1, told))), ops, number
+    detail = f"step {number} counts as far as all ranks recorded it"
+    return replace(run, quality=(*run.quality, Quality("cut_step", None, 1, detail))), ops, number

@@ -56,10 +56,10 @@ def explain_rank(
     """
     mine = features_of(case, row)
     peers = peers_of(case, row, suspects, other_stages=other_stages)
-    told = _no_fault(case, row), _spared(case, row)
+    allowances = _no_fault(case, row), _spared(case, row)
     if mine is None:
         return "unknown", _spared_evidence(case, row)
-    cause, evidence, order = explained(mine, peers, *told)
+    cause, evidence, order = explained(mine, peers, *allowances)
     if cause == "host_stall" and order == Order.SHAPE_OF_GAPS and _launches_slowly(case, row):
         cause = "cpu_launch"
     return cause, (*evidence, *_spared_evidence(case, row))

@@ -70,8 +70,8 @@ def series_of(points: Sequence[Point]) -> Series:
     beyond = np.array([[p.beyond.get(r, np.nan) for p in points] for r in ranks])
     parts = np.array([[p.parts.get(r, none) for p in points] for r in ranks]).transpose(0, 2, 1)
     blocks = _blocks(len(points))
-    told = tuple(_together([p.told for p in points[b]]) for b in blocks)
-    return Series(told, ranks, *(_medians(values, blocks) for values in (own, beyond, parts)))
+    merged = tuple(_together([p.told for p in points[b]]) for b in blocks)
+    return Series(merged, ranks, *(_medians(values, blocks) for values in (own, beyond, parts)))
 
 
 def _point(side: Side, columns: list[int], number: int, at_ns: int) -> Point:
@@ -79,7 +79,7 @@ def _point(side: Side, columns: list[int], number: int, at_ns: int) -> Point:
     case, steps = side.case, side.case.steps
     chosen = _chooser(columns)
     names = dict.fromkeys(name for (_, c), parts in side.parts.items() if c in columns for name in parts)
-    told = TrendPoint(
+    point = TrendPoint(
         number, at_ns,
         tuple(steps.numbers[c] for c in columns), int(np.isfinite(steps.wall[:, columns]).any(axis=1).sum()),
         chosen(side.step()), {name: chosen(side.part(name, steps.ranks)) for name in names},
@@ -88,7 +88,7 @@ def _point(side: Side, columns: list[int], number: int, at_ns: int) -> Point:
     rows = [row for row in range(len(steps.ranks)) if np.isfinite(own[row, columns]).any()]
     parts = {steps.ranks[row]: _own_parts(side, steps.ranks[row], columns) for row in rows}
     return Point(
-        told,
+        point,
         {steps.ranks[row]: chosen(own[row]) for row in rows},
         {steps.ranks[row]: chosen(case.found.value[row]) for row in rows},
         parts,

@@ -44,12 +44,12 @@ def step_trend(series: Series) -> StepTrend:
     unasked = _unasked(times)
     chance, swing, wave = (1.0, None, values) if unasked else _swing(times, values, least)
     step = judged(series, values - wave if swing is not None and swing.proven else values, least)
-    (told,) = trends(["step"], [step], [] if unasked else [chance])
+    (of_step,) = trends(["step"], [step], [] if unasked else [chance])
     names = list(dict.fromkeys(name for p in series.points for name in p.parts))
     parts = trends(names, [judged(series, series.part(n), least) for n in names])
     return StepTrend(
-        told, swing, tuple(sorted(parts, key=lambda t: (-abs(t.change_ns), -abs(t.drift_ns), t.what))),
-        correlation(_residual(step, told)), _hidden(step), unasked,
+        of_step, swing, tuple(sorted(parts, key=lambda t: (-abs(t.change_ns), -abs(t.drift_ns), t.what))),
+        correlation(_residual(step, of_step)), _hidden(step), unasked,
     )  # fmt: skip
 
 

@@ -17,14 +17,14 @@ from tracekit.units import ms
 
 def breakdown_html(finding: BreakdownFinding) -> str:
     """Return the page as text; the same finding gives the same bytes."""
-    told = headline(finding)
+    title = headline(finding)
     return render(
         "breakdown.html.j2",
         _data(finding),
-        title=f"BREAKDOWN: {told}",
+        title=f"BREAKDOWN: {title}",
         verdict="",
         word="BREAKDOWN",
-        headline=told,
+        headline=title,
         **below(foundations(finding, verbose=True)),
         shares=[_share(s) for s in finding.shares],
         traffic=[(t.axis, t.op, t.members, *traffic_cells(t)) for t in finding.traffic[:PAGE_ROWS]],
@@ -66,13 +66,13 @@ def _places(ranks: Iterable[RankBreakdown]) -> dict[str, list[int]]:
 
 def _named(parts: TimeParts, steps: int) -> dict[str, float]:
     """The ms a step of each part by name; they add up to the step. Parts without time on all ranks are left out."""
-    told = {"compute": parts.compute_ns, "host": parts.host_ns, "bubble": parts.bubble_ns}
+    spent = {"compute": parts.compute_ns, "host": parts.host_ns, "bubble": parts.bubble_ns}
     for e in parts.exposed:
-        told[f"waits on {e.axis}"] = e.wait_ns
-        told[f"transfers on {e.axis}"] = e.transfer_ns
-        told["waits or transfers"] = told.get("waits or transfers", 0) + e.open_ns
-    told |= {"idle": parts.idle_ns, "unknown": parts.unknown_ns}
-    return {kind: ms(ns / steps) for kind, ns in told.items()}
+        spent[f"waits on {e.axis}"] = e.wait_ns
+        spent[f"transfers on {e.axis}"] = e.transfer_ns
+        spent["waits or transfers"] = spent.get("waits or transfers", 0) + e.open_ns
+    spent |= {"idle": parts.idle_ns, "unknown": parts.unknown_ns}
+    return {kind: ms(ns / steps) for kind, ns in spent.items()}
 
 
 def _cells(finding: BreakdownFinding, ranks: Iterable[RankBreakdown], steps: list[int]) -> dict[str, F64]:

@@ -61,9 +61,9 @@ def _with_dearer_step(case: Case, answer: Answer) -> Answer:
     once = in_one_step(case)
     if not answer.suspects or once is None or once.gain <= answer.gain or others_prove_health(case, once):
         return answer
-    told = one_step_answer(case, once)
-    besides = f"{told.reason}; another {ms(answer.gain):.1f} ms a step are lost elsewhere: {answer.reason}"
-    return replace(told, reason=besides)
+    open_ = one_step_answer(case, once)
+    besides = f"{open_.reason}; another {ms(answer.gain):.1f} ms a step are lost elsewhere: {answer.reason}"
+    return replace(open_, reason=besides)
 
 
 def _saved(case: Case, row: int, over: F64) -> float:

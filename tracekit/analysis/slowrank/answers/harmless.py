@@ -53,10 +53,10 @@ def _beside_communication(case: Case) -> str | None:
 
 def _by_role(case: Case) -> str | None:
     """The reason if their role explains why ranks are idle longer; None where it explains none."""
-    told = role_in_words(case)
+    sentence = role_in_words(case)
     return (
-        f"{told}; this is probably by design, and no single one of them waits longer than the rest"
-        if told
+        f"{sentence}; this is probably by design, and no single one of them waits longer than the rest"
+        if sentence
         else None
     )
 

@@ -24,8 +24,8 @@ def without_lag_before(
     if not late:
         return case, answer
     first = case.steps.numbers[0]
-    told = f"step {first} is left out: rank {min(late)} began it late, after a delay before the recording"
-    run = replace(case.run, quality=(*case.run.quality, Quality("late_begin", None, 1, told)))
+    detail = f"step {first} is left out: rank {min(late)} began it late, after a delay before the recording"
+    run = replace(case.run, quality=(*case.run.quality, Quality("late_begin", None, 1, detail)))
     rest, again = judged(build(run, case.ops, case.mesh, [(n, n + 1) for n in case.steps.numbers[1:]]))
     same = again.verdict == answer.verdict and {s.rank for s in again.suspects} == suspects
     return (rest, again) if same else (case, answer)

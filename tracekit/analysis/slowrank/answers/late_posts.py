@@ -41,12 +41,12 @@ def late_posts(case: Case) -> LatePosts | None:
         return None
     next_ = max((v for r, v in usual.items() if r != row), default=0.0)
     often = float((waited[row] >= MAJORITY * usual[row]).mean()) > MAJORITY
-    told = (
+    known = (
         float(np.nanmean(case.met.told[row])) >= MAJORITY * usual[row]
     )  # communication or tokens explain as much
     longer = row in significant_rows(case, MIN_LOST_SHARE)
     return (
-        None if told or longer or not often or next_ > MAJORITY * usual[row] else LatePosts(row, usual[row])
+        None if known or longer or not often or next_ > MAJORITY * usual[row] else LatePosts(row, usual[row])
     )
 
 

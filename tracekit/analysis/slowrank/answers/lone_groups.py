@@ -130,14 +130,14 @@ def sole_group_answer(case: Case) -> Answer | None:
     if dearest is None:
         return None
     axes = "_".join(dearest.axes)
-    told = (
+    rate = (
         "an unknown bandwidth (sizes were not recorded)"
         if speed is None
         else f"a bus bandwidth of {speed:.3g} GB/s"
     )
     reason = (
         f"the transfers of the only group along {axes} take {ms(dearest.spent):.1f} ms of {ms(case.step_ns):.1f} ms a "
-        f"step at {told}, and this job has no other group to compare with: a slow link and a slow network would look "
+        f"step at {rate}, and this job has no other group to compare with: a slow link and a slow network would look "
         "the same"
     )
     decide = (

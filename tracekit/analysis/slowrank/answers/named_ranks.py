@@ -84,10 +84,10 @@ def _rank_answer(case: Case, found: Hypothesis) -> Answer:
     path = descend(case, first.rank)
     on_host = all(CAUSES[s.cause].on_host for s in suspects)
     if on_host and found.gain < ROLE_SHARE * case.step_ns and by_role(case, found.rows):
-        told = (
+        by_design = (
             "probably by design: all ranks with tensor index 0 do this on their hosts, and no other rank does"
         )
-        return healthy(f"{reason}; {told}")
+        return healthy(f"{reason}; {by_design}")
     return Answer("slow_rank", first.cause, reason, tuple(suspects), path, found.gain)
 
 

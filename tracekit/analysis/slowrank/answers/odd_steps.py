@@ -21,8 +21,8 @@ def without_odd_steps(case: Case) -> Case:
     kept = [n for n in case.steps.numbers if n not in odd]
     if not odd or len(kept) < max(FEWEST_USUAL_STEPS, MAJORITY * len(case.steps.numbers)):
         return case
-    told = f"left out because operations that other steps lack made them long, as a checkpoint does: {listed(odd)}"
-    run = replace(case.run, quality=(*case.run.quality, Quality("odd_steps", None, len(odd), told)))
+    detail = f"left out because operations that other steps lack made them long, as a checkpoint does: {listed(odd)}"
+    run = replace(case.run, quality=(*case.run.quality, Quality("odd_steps", None, len(odd), detail)))
     return build(run, case.ops, case.mesh, [(n, n + 1) for n in kept])
 
 
@@ -66,8 +66,8 @@ def _inserted(mine: tuple[object, ...], usual: tuple[object, ...]) -> tuple[int,
     more = len(mine) - len(usual)
     if more <= 0:
         return None
-    alike = next((i for i, (a, b) in enumerate(zip(mine, usual, strict=False)) if a != b), len(usual))
-    return (alike, alike + more) if mine[alike + more :] == usual[alike:] else None
+    common = next((i for i, (a, b) in enumerate(zip(mine, usual, strict=False)) if a != b), len(usual))
+    return (common, common + more) if mine[common + more :] == usual[common:] else None
 
 
 def _lasted(end: I64, first: int, behind: int, wall: float) -> float:

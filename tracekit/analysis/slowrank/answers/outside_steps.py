@@ -84,10 +84,10 @@ def _slow(case: Case, parts: dict[int, _Part], *, before: bool) -> list[SlowOuts
     """
     long = list(parts)
     if len(parts) > RANKS_SAMPLED:
-        alike = _alike(parts)
-        slowest = sorted(alike, key=lambda row: -int(alike[row].own[-1]))
+        same_parts = _alike(parts)
+        slowest = sorted(same_parts, key=lambda row: -int(same_parts[row].own[-1]))
         long = slowest[:RANKS_SAMPLED]
-        parts = {row: alike[row] for row in (*long, *slowest[len(slowest) // 2 :][:PEERS_SAMPLED])}
+        parts = {row: same_parts[row] for row in (*long, *slowest[len(slowest) // 2 :][:PEERS_SAMPLED])}
     if len(parts) < STAGE_TELLING_PEERS:
         return []
     kernels = {row: _kernels(case, row, part, before=before) for row, part in parts.items()}

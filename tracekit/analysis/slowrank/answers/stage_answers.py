@@ -26,8 +26,8 @@ def beside(case: Case, answer: Answer, found: LongStage | None) -> Answer:
     """`answer`, extended by the price of a long stage where it names other suspects."""
     if found is None or not answer.suspects:
         return answer
-    told = f"in addition, {stages_in_words(case, found)} {_has(case, found)} more work than the others"
-    return replace(answer, reason=f"{answer.reason}; {told}, which costs {ms(found.gain):.1f} ms a step")
+    addition = f"in addition, {stages_in_words(case, found)} {_has(case, found)} more work than the others"
+    return replace(answer, reason=f"{answer.reason}; {addition}, which costs {ms(found.gain):.1f} ms a step")
 
 
 def long_stage_answer(case: Case, found: LongStage, besides: str) -> Answer:
@@ -44,8 +44,8 @@ def long_stage_answer(case: Case, found: LongStage, besides: str) -> Answer:
     than = f"{ms(mine):.1f} ms{of} against {ms(others):.1f} ms a step"
     node = node_of(case, found.rows)
     if node and len(stages) > 1 and not runs_more(case, found.rows):
-        told = f"all ranks of {node} take longer ({than}), and they make up several whole stages: the node is slow, or"
-        return _slow_node_answer(case, found, f"{told} {long}, in an equal number of kernels{besides}")
+        head = f"all ranks of {node} take longer ({than}), and they make up several whole stages: the node is slow, or"
+        return _slow_node_answer(case, found, f"{head} {long}, in an equal number of kernels{besides}")
     (row,) = CAUSES["stage_imbalance"].signs[0].rows
     named = listed(stages)
     what = f"compute of stage {named} a step" if found.by_compute else row.what.format(stage=named)

@@ -99,8 +99,8 @@ def _of(late: F64, where: list[tuple[int, ...]], members: tuple[int, ...]) -> fl
 def _sisters(case: Case, channel: Channel, where: list[tuple[int, ...]]) -> list[tuple[int, ...]]:
     """The other compared groups with the same shape in the mesh as `channel`, sorted."""
     shape = case.shape_of(channel)
-    alike = {tuple(sorted(c.members)) for c in case.ops.channels if shape and case.shape_of(c) == shape}
-    return sorted((alike & set(where)) - {tuple(sorted(channel.members))})
+    same_shape = {tuple(sorted(c.members)) for c in case.ops.channels if shape and case.shape_of(c) == shape}
+    return sorted((same_shape & set(where)) - {tuple(sorted(channel.members))})
 
 
 def _late(case: Case) -> tuple[F64, npt.NDArray[np.bool_]]:
@@ -131,8 +131,8 @@ def _usual(case: Case, numbers: I64, lasted: F64) -> F64:
     unknown = str(ops.token[rows[0]]).endswith(UNKNOWN_SIZE)
     usual = np.full(len(numbers), 0.0 if unknown else float(np.median(lasted)))
     steps = [np.flatnonzero(ops.step[rows] == n) for n in np.unique(ops.step[rows])]
-    alike = len({len(step) for step in steps}) == 1
-    if not alike or len(steps) == 1:
+    regular = len({len(step) for step in steps}) == 1
+    if not regular or len(steps) == 1:
         return np.full(len(numbers), np.inf) if unknown else usual
     if unknown and len(steps) < LINK_REPEATS:
         return np.full(len(numbers), np.inf)

@@ -75,9 +75,9 @@ def mesh_is_unknown(case: Case, answer: Answer) -> Answer:
     open_ = None if answer.suspects else undecided(case)
     answer = open_answer(case, open_) if open_ is not None else answer
     found = answer.suspects or answer.candidates
-    told = answer.reason if found else "no rank differs clearly from all others"
+    detail = answer.reason if found else "no rank differs clearly from all others"
     return left_open(
-        f"{reason}, and ranks of different stages do different work; {told}",
+        f"{reason}, and ranks of different stages do different work; {detail}",
         remedy,
         tuple(_candidate(s) for s in found),
     )

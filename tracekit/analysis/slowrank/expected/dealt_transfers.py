@@ -17,22 +17,22 @@ def message_of(run: Measured) -> tuple[list[str], F64]:
     equally many calls of the kind in a step carry the same message.
     """
     ops, first = run.ops, run.waits.first_row
-    told = _of_unknown_size(run, ops.token[first].astype(str).tolist())
+    message = _of_unknown_size(run, ops.token[first].astype(str).tolist())
     scale = np.ones(len(first))
     dealt = np.flatnonzero(ops.op[first] == "all_to_all")
     if not len(dealt):
-        return told, scale
+        return message, scale
     elements = np.concatenate([ops.per_rank[rank].nelems for rank in ops.ranks])
     most = np.zeros(len(first), np.int64)
     rows = np.flatnonzero(ops.instance >= 0)
     np.maximum.at(most, ops.instance[rows], elements[rows])
     dealt = dealt[most[dealt] > 0]
     for number in dealt.tolist():
-        told[number] = told[number].rpartition("/")[0]
-    for kind in sorted({told[number] for number in dealt.tolist()}):
-        mine = np.array([number for number in dealt.tolist() if told[number] == kind])
+        message[number] = message[number].rpartition("/")[0]
+    for kind in sorted({message[number] for number in dealt.tolist()}):
+        mine = np.array([number for number in dealt.tolist() if message[number] == kind])
         scale[mine] = most[mine] / np.median(most[mine])
-    return told, scale
+    return message, scale
 
 
 def _of_unknown_size(run: Measured, told: list[str]) -> list[str]:

@@ -51,11 +51,11 @@ class Circumstances:
 def circumstances(run: Measured, *, of_table: bool) -> Circumstances:
     """The confounders of each rank; none for an operation table, which shows neither tokens nor overlap."""
     none = np.zeros(run.steps.own.shape)
-    nobody = np.zeros(0, np.int64)
+    no_rows = np.zeros(0, np.int64)
     if of_table:
-        return Circumstances(Dealt(none, none, 0.0), none, none, none, nobody, none * np.nan)
+        return Circumstances(Dealt(none, none, 0.0), none, none, none, no_rows, none * np.nan)
     tokens = dealt_tokens(run.ops, run.steps, run.stages)
-    plain = Circumstances(tokens, none, none, none, nobody, spun_longer(run))
+    plain = Circumstances(tokens, none, none, none, no_rows, spun_longer(run))
     computed = _computed(run)
     if computed is None:
         longer = _significant(run, alike_excess(run, plain))

@@ -30,18 +30,18 @@ def role_gaps(run: Measured, computed: F64) -> tuple[I64, F64]:
     the median excess of the other ranks of the role, so that a rank which loads for longer keeps the difference.
     """
     longer = np.zeros(computed.shape)
-    nobody = np.zeros(0, np.int64), longer
+    no_role = np.zeros(0, np.int64), longer
     if run.mesh.sizes["tp"] < 2 or len(run.steps.numbers) < 2:
-        return nobody
+        return no_role
     floor = NOISE_FLOOR * float(np.nanmedian(run.steps.wall))
     still = excess(run.steps.own - computed, run.stages, floor)
     rows = _role(run, still)
     if not len(rows):
-        return nobody
-    told = longer.copy()
+        return no_role
+    explained = longer.copy()
     for row in rows.tolist():
-        told[row] = np.nan_to_num(np.maximum(_median(still.value[np.setdiff1d(rows, row)]), 0.0))
-    return rows, told
+        explained[row] = np.nan_to_num(np.maximum(_median(still.value[np.setdiff1d(rows, row)]), 0.0))
+    return rows, explained
 
 
 def costs_much(run: Measured, rows: I64, longer: F64) -> bool:
@@ -77,7 +77,7 @@ def _role(run: Measured, still: Excess) -> I64:
         mine = [stage[first[stage]] for stage in run.stages if not first[stage].all()]
         found = [rows for rows in mine if len(rows) and long[rows].all()]
         rows = np.sort(np.concatenate(found)) if found else np.zeros(0, np.int64)
-        alike = len(rows) and mean[rows].min() >= ROLE_EQUALITY * np.median(mean[rows])
-        if alike and len(rows) >= ROLE_RANKS and int(long.sum()) - len(rows) < len(rows):
+        similar = len(rows) and mean[rows].min() >= ROLE_EQUALITY * np.median(mean[rows])
+        if similar and len(rows) >= ROLE_RANKS and int(long.sum()) - len(rows) < len(rows):
             return rows
     return np.zeros(0, np.int64)

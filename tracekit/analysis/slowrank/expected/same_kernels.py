@@ -115,8 +115,8 @@ def _places(kernels: Sequence[StepKernels], name: str, steps: int) -> I64 | None
     at = [np.flatnonzero(k.name == name) for k in kernels]
     count = np.stack([np.bincount(k.column[w], minlength=steps) for k, w in zip(kernels, at, strict=True)])
     few = int(count.min())
-    alike = not np.ptp(count, axis=0).any() and len(np.unique(count[0, 1:])) < 2 and few == count[0, 0]
-    if not alike or few < MAJORITY * count.max() or few == 0:
+    regular = not np.ptp(count, axis=0).any() and len(np.unique(count[0, 1:])) < 2 and few == count[0, 0]
+    if not regular or few < MAJORITY * count.max() or few == 0:
         return None
     ends = np.cumsum(count, axis=1)
     return np.stack([w[e[:, None] - few + np.arange(few)] for w, e in zip(at, ends, strict=True)])

@@ -81,8 +81,8 @@ def typical_without(case: Case, rows: npt.NDArray[np.int64]) -> F64:
 
     Communication that waits for `rows` no longer lengthens the kernels of the other ranks.
     """
-    told = case.met.told
-    own = np.fmin(case.steps.own, _typical_without(case.steps.own - told, case.stages, rows) + told)
+    extra = case.met.told
+    own = np.fmin(case.steps.own, _typical_without(case.steps.own - extra, case.stages, rows) + extra)
     return np.maximum(relieved(case.met.spun, own, case.stages, _in_line(case, rows)), 0.0)
 
 

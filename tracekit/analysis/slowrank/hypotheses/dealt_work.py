@@ -102,9 +102,9 @@ def _disturbed(read: Read, clear: Read, known: dict[Kind, float]) -> dict[Kind, 
     """
     share: dict[Kind, float] = {}
     for every, stage in zip(read.stages, clear.stages, strict=True):
-        told = [stage[kind].off_in_step for kind in known if kind in stage]
-        for kind, kernels in every.items() if told else ():
-            both = np.stack([kernels.off_in_step, np.mean(told, axis=0)], axis=1)
+        followed = [stage[kind].off_in_step for kind in known if kind in stage]
+        for kind, kernels in every.items() if followed else ():
+            both = np.stack([kernels.off_in_step, np.mean(followed, axis=0)], axis=1)
             common = _in_common(list(both), tests=len(every))
             if common is not None:
                 share[kind] = max(share.get(kind, 0.0), common)

@@ -81,10 +81,10 @@ def _with_mates(case: Case, late: F64) -> F64:
     mates = rows[(held > 0) & (late[ops.instance[rows]] == 0)]
     result = late.copy()
     for token in _tokens(ops.token[mates]):
-        alike = ops.instance[rows[(held == 0) & (ops.token[rows] == token)]]
+        punctual = ops.instance[rows[(held == 0) & (ops.token[rows] == token)]]
         mine = mates[ops.token[mates] == token]
-        if len(alike):
-            over = waits.transfer[ops.instance[mine]] - float(np.median(waits.transfer[alike]))
+        if len(punctual):
+            over = waits.transfer[ops.instance[mine]] - float(np.median(waits.transfer[punctual]))
             result[ops.instance[mine]] = np.minimum(_of_kernel(case, late)[mine], over).clip(0.0)
     return result
 
@@ -99,12 +99,12 @@ def _cured(case: Case, model: StepModel, late: F64) -> StepModel:
     rows = np.flatnonzero((ops.op == "send") & (ops.instance >= 0) & (own >= 0))
     by = _of_kernel(case, late)[rows]
     for token in _tokens(ops.token[rows[by > 0]]):
-        alike = ops.token[rows] == token
-        sound = fixed[rows[alike & (by == 0)]]
+        same = ops.token[rows] == token
+        sound = fixed[rows[same & (by == 0)]]
         if len(sound):
-            mine = rows[alike & (by > 0)]
+            mine = rows[same & (by > 0)]
             least = np.minimum(fixed[mine], float(np.median(sound)))
-            fixed[mine] = np.maximum(fixed[mine] - by[alike & (by > 0)], least)
+            fixed[mine] = np.maximum(fixed[mine] - by[same & (by > 0)], least)
     return model.retimed(fixed=fixed)
 
 

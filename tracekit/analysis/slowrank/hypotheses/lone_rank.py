@@ -73,8 +73,8 @@ def _device(case: Case, model: StepModel, row: int, others: Sequence[int]) -> Lo
         return None
     cured = case.steps.own.copy()
     cured[row] -= compute_in_steps(case.ops, case.steps)[row] * (1.0 - 1.0 / pace[row])
-    told = f"nearly all kinds of kernels that every stage runs take {pace[row]:.2f} times as long"
-    return LoneFault(row, "gpu_compute", model.recorded_ns - model.step_ns(cured), told)
+    sign = f"nearly all kinds of kernels that every stage runs take {pace[row]:.2f} times as long"
+    return LoneFault(row, "gpu_compute", model.recorded_ns - model.step_ns(cured), sign)
 
 
 def _by_name(kernels: StepKernels) -> dict[str, tuple[float, float]]:
@@ -98,8 +98,8 @@ def _host(case: Case, model: StepModel, row: int, others: Sequence[int]) -> Lone
     cuts = without_gaps(case, model, [row], over)
     gain = model.recorded_ns - model.rescaled_ns(cuts)
     if pace[0] > HOST_PACE * pace[1]:
-        told = f"its host needs {pace[0] / pace[1]:.1f} times as long between two launches"
-        return LoneFault(row, "cpu_launch", gain, told)
+        sign = f"its host needs {pace[0] / pace[1]:.1f} times as long between two launches"
+        return LoneFault(row, "cpu_launch", gain, sign)
     return LoneFault(row, "host_stall", gain, "its process pauses") if _pauses(case, row, others) else None
 
 

@@ -130,10 +130,10 @@ def faint_stage(case: Case) -> LongStage | None:
 def _idle(case: Case, stage: LongStage) -> LongStage:
     """The stage marked as idle, with what its hosts show: their pace beside other stages, and pauses."""
     others = np.setdiff1d(np.arange(len(case.steps.ranks)), stage.rows)
-    alike = launches_alike(case, stage.rows, others.tolist())
+    as_fast = launches_alike(case, stage.rows, others.tolist())
     paused = paused_hosts(case, stage.rows) if launch_pace(case.run, case.steps.ranks[stage.rows[0]]) else ()
     design = set(paused) == set(stage.rows) and _on_several_nodes(case, stage.rows)
-    return replace(stage, idle=True, hosts_alike=alike, paused=paused, by_design=design)
+    return replace(stage, idle=True, hosts_alike=as_fast, paused=paused, by_design=design)
 
 
 def _on_several_nodes(case: Case, rows: Sequence[int]) -> bool:

@@ -36,9 +36,9 @@ def places_of(case: Case) -> Places:
     new = np.append(True, (np.diff(columns, axis=1) != 0).any(axis=0))[: len(order)]
     begins = np.flatnonzero(new)
     turn = np.arange(len(order)) - np.repeat(begins, np.diff(np.append(begins, len(order))))
-    _, told = np.unique(np.stack([*columns[:3], turn]), axis=1, return_inverse=True)
+    _, code = np.unique(np.stack([*columns[:3], turn]), axis=1, return_inverse=True)
     place = np.empty(len(order), np.int64)
-    place[order] = told.reshape(-1)
+    place[order] = code.reshape(-1)
     return Places(place, int(place.max(initial=-1)) + 1)
 
 

@@ -133,15 +133,15 @@ def _slow_channels(
     for channels in comparable(case, message, nodes):
         for c, numbers in channels.items():
             tested[c] += numbers
-        told = _compare(case, channels, brief, nodes)  # without any clock
+        clear = _compare(case, channels, brief, nodes)  # without any clock
         for c, found in _compare(case, channels, delivery / scale, nodes).items():
             if only is not None and c not in only:
                 continue
-            doubt = _doubt(case, ops.channels[c].members) if ops.channels[c].p2p and c not in told else 0.0
+            doubt = _doubt(case, ops.channels[c].members) if ops.channels[c].p2p and c not in clear else 0.0
             if found.here - found.peers <= max(doubt, scheduled):
                 continue
             slow[c].append(found)
-            sure |= is_sure(case, c, channels[c], clockless=c in told)
+            sure |= is_sure(case, c, channels[c], clockless=c in clear)
             token = str(ops.token[case.waits.first_row[channels[c][0]]])
             usual = found.peers * scale[channels[c]]
             if token.endswith(UNKNOWN_SIZE) and not ops.channels[c].p2p:  # large and small calls
@@ -188,10 +188,10 @@ def comparable(case: Case, message: list[str], nodes: Mapping[int, str | int]) -
     usable = np.flatnonzero(case.waits.complete & case.waits.timed & case.analysed[rows])
     channels, which = np.unique(ops.channel[rows[usable]], return_inverse=True)
     found = [ops.channels[c] for c in channels.tolist()]
-    alike = [(case.shape_of(c), reach(c, nodes), c.p2p) for c in found]
+    shapes = [(case.shape_of(c), reach(c, nodes), c.p2p) for c in found]
     for number, at in zip(usable.tolist(), which.tolist(), strict=True):
-        if alike[at][0]:
-            families[*alike[at], message[number]][found[at].number].append(number)
+        if shapes[at][0]:
+            families[*shapes[at], message[number]][found[at].number].append(number)
     return [channels for channels in families.values() if len(channels) > 1]
 
 

@@ -99,14 +99,14 @@ def _documents_show(case: Case, row: int) -> bool:
         beyond = own - np.median(own[others], axis=0) if any(others) else np.full(own.shape, np.nan)
         for line, values in zip(lines, beyond - beyond.mean(axis=1, keepdims=True), strict=True):
             turns[line].append(values)
-    everybody = _alike(list(turns.values()))
+    every_replica = _alike(list(turns.values()))
     rest = [found for line, found in turns.items() if line != mine]
     most = max(
         (float(np.abs(np.nan_to_num(v)).max(initial=0.0)) for found in rest for v in found), default=0.0
     )
     if float(np.nanmean(case.found.value[row])) > DOCUMENTS_REACH * most:
         return False
-    return everybody >= MATES_ALIKE and _alike(rest) >= MAJORITY
+    return every_replica >= MATES_ALIKE and _alike(rest) >= MAJORITY
 
 
 def _alike(turns: Sequence[Sequence[F64]]) -> float:
@@ -207,7 +207,7 @@ def by_role(case: Case, rows: Sequence[int]) -> bool:
         return False
     inside = [r for r in case.steps.ranks if case.mesh.coords(r)["pp"] in stages]
     for axes in (("tp",), ("tp", "cp")):
-        told = [r for r in inside if all(case.mesh.coords(r)[a] == 0 for a in axes)]
-        if chosen == set(told) and len(told) >= ROLE_RANKS * len(stages):
+        first_ranks = [r for r in inside if all(case.mesh.coords(r)[a] == 0 for a in axes)]
+        if chosen == set(first_ranks) and len(first_ranks) >= ROLE_RANKS * len(stages):
             return True
     return False

@@ -23,10 +23,10 @@ def share_in_words(case: Case, cure: str, gain: float, others: dict[str, float])
     if case.table is None or case.table.lost_ns <= 0:
         return ""
     whole = case.table.lost_ns
-    told = f"; {cure} alone saves {ms(gain):.1f} ms a step, {gain / whole:.0%} of what typical work on all ranks saves"
+    words = f"; {cure} alone saves {ms(gain):.1f} ms a step, {gain / whole:.0%} of what typical work on all ranks saves"
     rest = [
         f"{other} alone {ns / whole:.0%} ({ms(ns):.1f} ms)"
         for other, ns in others.items()
         if ns >= MIN_LOST_SHARE * case.step_ns
     ]
-    return f"{told} ({ms(whole):.1f} ms)" + (f"; {' and '.join(rest)}, partly the same time" if rest else "")
+    return f"{words} ({ms(whole):.1f} ms)" + (f"; {' and '.join(rest)}, partly the same time" if rest else "")

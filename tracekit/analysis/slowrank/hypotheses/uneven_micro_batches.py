@@ -26,8 +26,8 @@ def uneven_batches_ns(run: Measured, model: TableModel) -> float:
     Each rank keeps its lasting excess over its peers, and each step its excess over other steps.
     """
     dealt = _Dealt(run, model)
-    shared, alike = dealt.shared
-    if shared < BATCHES_VARY or alike < BATCHES_ALIKE:
+    shared, correlation = dealt.shared
+    if shared < BATCHES_VARY or correlation < BATCHES_ALIKE:
         return 0.0
     return model.recorded_ns - float(model.timeline.step_ns(dealt.evenly).mean())
 

@@ -21,11 +21,11 @@ def _of_excess(case: Case, answer: Answer) -> tuple[Criterion, ...]:
         case.steps.row(s.rank) for s in (*answer.suspects, *answer.candidates) if s.rank in case.steps.ranks
     ]
     rows = np.array(named or range(len(case.steps.ranks)), np.int64)
-    who = "the ranks named" if named else "all ranks"
+    subject = "the ranks named" if named else "all ranks"
     step = case.step_ns
     return (
         Criterion(
-            f"Own time beyond the peers', the largest mean of {who}",
+            f"Own time beyond the peers', the largest mean of {subject}",
             _ms(_most(case.found.mean[rows])),
             f"{MIN_LOST_SHARE:.0%} of the step: {_ms(MIN_LOST_SHARE * step)}",
             "Device clocks vary by 1 to 2 % in healthy jobs.",
