@@ -78,7 +78,7 @@ def _cut(text: str) -> str:
 
 
 def _fenced(block: Sequence[str]) -> Iterator[str]:
-    """A block of code inside a list item."""
+    """The block of code inside a list item."""
     yield "\n".join(f"  {line}" for line in _fence(block))
 
 

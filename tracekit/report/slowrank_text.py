@@ -79,7 +79,7 @@ def explanation_lines(found: Explanation) -> list[Line]:
 
 
 def _considered(one: Considered) -> str:
-    """A hypothesis in one line; times in ms a step."""
+    """The words on a hypothesis in one line; times in ms a step."""
     longer = "" if one.longer_ms is None else f" by {one.longer_ms:.2f} ms"
     sure = "" if one.significance is None else f", z {one.significance:.1f}"
     sure += "" if one.limit is None or one.significance is None else f" (counts from {one.limit:.1f})"

@@ -61,7 +61,7 @@ class TableEngine:
         return tuple(sorted({name for names in self._types.values() for name in names}))
 
     def refusal(self, fix: Fix) -> str | None:
-        """None, because the usual time of every type is known."""
+        """Return None, because the usual time of every type is known."""
         del fix
         return None
 

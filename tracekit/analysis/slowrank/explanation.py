@@ -125,7 +125,7 @@ def _of(
     case: Case, answer: Answer, kind: str, subject: str, ranks: tuple[int, ...], z: float | None,
     prices: tuple[float, float, float], *, named: bool,
 ) -> Considered:  # fmt: skip
-    """A hypothesis about more than one rank; `prices` are its least, likely and highest price, ns a step."""
+    """The hypothesis about more than one rank; `prices` are its least, likely and highest price, ns a step."""
     low, likely, high = prices
     low, high = min(low, likely), max(high, likely)
     outcome = "named" if named else _outcome(case, answer, ranks, low, high, significant=True, alone=False)

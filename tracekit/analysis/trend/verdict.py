@@ -53,18 +53,18 @@ def _of_step(unit: TrendUnit, step: StepTrend, points: int) -> tuple[TrendVerdic
     if points < LEAST_POINTS:
         return "inconclusive", f"{points} {unit}s were recorded; fewer than {LEAST_POINTS} prove nothing"
     if t.shape != "none":
-        over = _changed(unit, t)
+        text = _changed(unit, t)
         if abs(t.change_ns) >= least:
-            return ("slower" if t.change_ns > 0 else "faster"), over
-        return "varies", over
+            return ("slower" if t.change_ns > 0 else "faster"), text
+        return "varies", text
     if step.swing is not None and step.swing.proven:
         size = step.swing.swing_ns
         return "varies", f"the step swings with the day by {ms(size):.2f} ms ({_share(size, t)})"
     within = f"between {ms(t.low_ns):+.2f} and {ms(t.high_ns):+.2f} ms"
-    over = f"over {points} {unit}s the step of {ms(t.level_ns):.2f} ms"
+    text = f"over {points} {unit}s the step of {ms(t.level_ns):.2f} ms"
     if -least < t.low_ns and t.high_ns < least and step.hidden_ns < least:
-        return "steady", f"{over} changes by less than {LEAST_CHANGE:.0%} (drift {within})"
-    return "inconclusive", f"{over} differs by more than {LEAST_CHANGE:.0%}, maybe by chance (drift {within})"
+        return "steady", f"{text} changes by less than {LEAST_CHANGE:.0%} (drift {within})"
+    return "inconclusive", f"{text} differs by more than {LEAST_CHANGE:.0%}, maybe by chance (drift {within})"
 
 
 def _changed(unit: TrendUnit, t: Trend) -> str:

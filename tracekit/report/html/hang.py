@@ -83,7 +83,7 @@ def _title(text: str) -> str:
 
 
 def _culprits(same: Sequence[Culprit]) -> dict[str, Any]:
-    """A row of the table of culprits, for ranks with equal failures; an unknown frontier is a dash."""
+    """The row of the table of culprits for ranks with equal failures; an unknown frontier is a dash."""
     culprit = same[0]
     known = culprit.last_enqueued is not None
     return {
@@ -99,7 +99,7 @@ def _culprits(same: Sequence[Culprit]) -> dict[str, Any]:
 
 
 def _group(row: GroupFrontier) -> dict[str, Any]:
-    """A row of the table of groups."""
+    """The row of the table of groups."""
     dim = f" [{row.group.dim}]" if row.group.dim else ""
     return {
         "name": f"{row.group.name} {row.group.desc}{dim}",

@@ -73,7 +73,7 @@ def _timeline(timeline: Timeline) -> dict[str, Any]:
 
 
 def _price(suspect: Suspect) -> dict[str, Any]:
-    """A row of the table of prices; unknown ends of an interval are dashes."""
+    """The row of the table of prices; unknown ends of an interval are dashes."""
     return {
         "rank": suspect.rank,
         "host": suspect.host or "–",

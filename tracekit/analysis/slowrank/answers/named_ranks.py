@@ -33,7 +33,7 @@ from tracekit.units import ms
 
 
 def ranks_answer(case: Case, found: Hypothesis) -> Answer:
-    """The answer that blames slow ranks; open where all-to-alls of unknown size may explain them, or matches lack."""
+    """The answer that blames slow ranks; open where all-to-alls may explain them or matches are missing."""
     kept = [row for row in found.rows if not tokens_may_explain(case, row)]
     if len(kept) < len(found.rows):
         rest = those_that_cost(case, np.array(kept)) if kept[:1] == [found.rows[0]] else None

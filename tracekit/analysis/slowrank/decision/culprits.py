@@ -97,7 +97,7 @@ def lone_rank_of_a_stage(e: Evidence) -> Answer | None:
 
 
 def long_stage_is_dearest(e: Evidence) -> Answer | None:
-    """A long stage costs most: imbalance, unless uneven data costs more, its loaders are late, or evidence lacks."""
+    """A long stage costs most: imbalance, unless uneven data costs more, loaders are late, or evidence is missing."""
     stage, case = _costly_stage(e), e.case
     if stage is None:
         return None

@@ -41,7 +41,7 @@ class Evidence:
 
     @cached_property
     def least(self) -> float:
-        """The threshold: a hypothesis that costs less, ns a step, gets no answer."""
+        """The threshold, ns a step: a hypothesis that costs less is not reported."""
         return MIN_LOST_SHARE * self.case.step_ns
 
     @cached_property
@@ -91,7 +91,7 @@ class Evidence:
 
     @cached_property
     def unseen(self) -> Unseen:
-        """How long the recorded ranks wait for ranks without a trace."""
+        """The time that the recorded ranks wait for ranks without a trace."""
         return waited_for_unseen(self.case)
 
     @cached_property

@@ -39,7 +39,7 @@ class Circumstances:
 
     @property
     def gaps(self) -> F64:
-        """Gaps that the rank does not cause."""
+        """The gaps that the rank does not cause."""
         return self.role + self.chance
 
     @property

@@ -63,7 +63,7 @@ def _throughout(run: Measured, found: Excess, rows: npt.NDArray[np.int64]) -> fr
 
 
 def _peers(run: Measured, row: int, column: int, suspects: Collection[int]) -> list[int]:
-    """A sample of unsuspected rows with the same work as `row` that have the step in `column` whole."""
+    """The sample of unsuspected rows with the same work as `row` that have the step in `column` whole."""
     stage = next(g for g in run.stages if row in g)
     pool = [r for r in stage.tolist() if r not in suspects and np.isfinite(run.steps.own[r, column])]
     return sampled(pool)

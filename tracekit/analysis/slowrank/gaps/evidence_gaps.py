@@ -117,12 +117,12 @@ def explained_from(case: Case) -> float:
 
 
 def _pinned_ns(case: Case, rows: npt.NDArray[np.int64]) -> float:
-    """What a step saves if `rows` work like their peers and unmatched operations keep their length, ns."""
+    """The saving if `rows` work like their peers and unmatched operations keep their recorded length, ns."""
     return case.pinned_model.recorded_ns - cured_ns(case, case.pinned_model, rows)
 
 
 def _by_steps_ns(case: Case, rows: npt.NDArray[np.int64]) -> float:
-    """What slowness of `rows` costs by comparison with the steps in which they are fast, ns; 0 where all is matched."""
+    """The price of slowness of `rows` by comparison with their fast steps, ns; 0 where all is matched."""
     return 0.0 if coverage(case).matched == 1 else struck_ns(case, case.found, rows)
 
 
@@ -155,12 +155,12 @@ def proven_pinned(case: Case, rows: npt.NDArray[np.int64]) -> bool:
 
 
 def undecided(case: Case) -> Undecided | None:
-    """Ranks with a significant excess that may cost the threshold or more; None where their bound is below it."""
+    """The ranks with a significant excess that may cost the threshold or more; None where their bound is below it."""
     return _left_open(case, significant_rows(case, MIN_LOST_SHARE))
 
 
 def nearly_costly(case: Case) -> Undecided | None:
-    """Ranks with a significant excess and a price below the threshold by less than its uncertainty; else None."""
+    """The ranks with a significant excess and a price below the threshold by less than its uncertainty, or None."""
     rows = significant_rows(case, MIN_LOST_SHARE)
     if not len(rows):
         return None
@@ -189,7 +189,7 @@ _TOO_SMALL: Final = (
 
 
 def _may_cost_ns(price: float, more: float, longer: float) -> float:
-    """`may_cost_ns`, and `more` ns a step."""
+    """The bound of `may_cost_ns` plus `more`, ns a step; at most `longer`."""
     return min(may_cost_ns(price, longer) + more, longer)
 
 
@@ -219,7 +219,7 @@ def tokens_may_explain(case: Case, row: int) -> bool:
 
 
 def in_the_only_step(case: Case) -> Undecided | None:
-    """Ranks that may cost the threshold or more in the only step that they recorded whole; None where there are none.
+    """The ranks that may cost the threshold in the only step that they recorded whole; None where there are none.
 
     One step cannot separate a slow rank from an accident.
     """
@@ -243,7 +243,7 @@ def bounds_of(case: Case, rows: npt.NDArray[np.int64]) -> Undecided:
 
 
 def what_would_decide(case: Case) -> str:
-    """A sentence that says what to record or to add, for the largest kind of operation that was not matched."""
+    """The sentence on what to record or to add, for the largest kind of operation that was not matched."""
     ops = case.ops
     open_ = case.analysed & ~whole(case)
     message = ops.among(_PEERLESS)

@@ -48,12 +48,12 @@ def lopsided(case: Case) -> Lopsided | None:
 
 
 def _lasting(over: F64) -> F64:
-    """Mean of each row of `over` (rows × steps, ns) without its longest step, which may be an accident."""
+    """The mean of each row of `over` (rows × steps, ns) without its longest step, which may be an accident."""
     return over[:, 0] if over.shape[1] == 1 else without_longest(over)
 
 
 def _beyond_peers(case: Case, kind: Mask, open_: Mask) -> F64:
-    """How much longer than their peers ranks wait in operations of a `kind`, rows × steps, ns; `open_`: not matched.
+    """The wait of ranks in operations of a `kind` beyond their peers, rows × steps, ns; `open_`: not matched.
 
     Compares only unmatched operations where all peers have equally many of the kind, and otherwise all of the kind:
     kernels that lost their arguments leave different operations unmatched on each rank.

@@ -69,7 +69,7 @@ def in_one_step(case: Case) -> OneStep | None:
 
 
 def _unrecorded(case: Case, column: int) -> float:
-    """How many times as long as recorded the step in `column` may have been: one that windows cut is shorter."""
+    """The ratio of a usual step to the step in `column`, at least 1: a step that windows cut is shorter."""
     wall = np.nanmedian(case.steps.wall, axis=0)
     return max(float(np.median(wall) / wall[column]), 1.0) if wall[column] > 0 else 1.0
 

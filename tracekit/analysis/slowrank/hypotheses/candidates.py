@@ -64,7 +64,7 @@ def _as_one(case: Case, rows: npt.NDArray[np.int64]) -> bool:
 
 
 def slow_ranks(case: Case) -> Hypothesis | None:
-    """Ranks that work significantly longer than their peers and make the step longer; None where there are none."""
+    """Return the ranks that work significantly longer than their peers at a price; None where there are none."""
     rows = significant_rows(case, CANDIDATE_SHARE)
     return those_that_cost(case, rows) if len(rows) else None
 
@@ -77,7 +77,7 @@ def significant_rows(case: Case, share: float) -> npt.NDArray[np.int64]:
 
 
 def typical_without(case: Case, rows: npt.NDArray[np.int64]) -> F64:
-    """Own times (ranks × steps, ns) in which `rows` take no longer than the median of their unsuspected peers.
+    """Return own times (ranks × steps, ns) with `rows` no longer than the median of their unsuspected peers.
 
     Communication that waits for `rows` no longer lengthens the kernels of the other ranks.
     """

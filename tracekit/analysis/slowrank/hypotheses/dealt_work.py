@@ -96,7 +96,7 @@ def followers(case: Case, read: Read) -> Followers | None:
 
 
 def _disturbed(read: Read, clear: Read, known: dict[Kind, float]) -> dict[Kind, float]:
-    """Kinds with the share of variance by step that they have in common with kinds `known` to follow the data.
+    """The kinds with the share of variance by step that they have in common with kinds `known` to follow the data.
 
     This finds kernels that follow the data but overlap with communication, which disturbs their single places.
     """
@@ -174,7 +174,7 @@ _ALL = 0.999999
 
 
 def _names(read: Read) -> Iterator[Kind]:
-    """Names of kernels that at least one stage runs equally often."""
+    """The kinds of kernels that at least one stage runs equally often, sorted."""
     yield from sorted({name for stage in read.stages for name in stage})
 
 

@@ -139,7 +139,7 @@ def cause_of(case: Case, found: MovingStalls) -> Cause:
 
 
 def _host_gaps(case: Case, row: int) -> F64:
-    """Time of each step in which the device of the rank in `row` waits for a launch, or its CPU runs nothing, ns."""
+    """The time of each step in which the device of the rank in `row` waits for a launch, or its CPU is idle, ns."""
     columns = list(range(len(case.steps.numbers)))
     rank, known = case.steps.ranks[row], np.isfinite(case.steps.own[row])
     found = np.zeros(len(columns))

@@ -20,7 +20,7 @@ def axes_of_channels(run: Measured) -> list[str]:
 
 
 def parts_of_step(run: Measured) -> dict[str, F64]:
-    """Kind of time → mean of a step of each rank (rows of `run.steps`), ns; the kinds sum to the step.
+    """Return kind of time → mean of a step of each rank (rows of `run.steps`), ns; the kinds sum to the step.
 
     Time in which compute is idle for several operations at once is divided among them in proportion.
     """

@@ -15,7 +15,7 @@ _QUANTILES = (0.0, 0.25, 0.5, 0.75, 1.0)
 
 
 def levels(case: Case, path: Sequence[PathLevel]) -> tuple[Level, ...]:
-    """One level an axis of more than one index, outer to inner; without a path every level holds all ranks."""
+    """Return a level for each axis of more than one index, outer to inner; without a path each holds all ranks."""
     chosen = {level.dim: level.index for level in path}
     rows = np.arange(len(case.steps.ranks))
     found = []
