@@ -1,1 +1,1 @@
-"""The same findings as text and as JSON; nothing is computed here."""
+"""Findings as text, JSON and pages; nothing is computed here."""

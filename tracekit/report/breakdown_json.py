@@ -22,7 +22,7 @@ _DIGITS = 6
 
 
 def breakdown_document(finding: BreakdownFinding) -> BreakdownDocument:
-    """The finding as a dict that JSON can hold; times in whole ns, so that the parts of a step add up to it."""
+    """Return the finding as a JSON-ready dict; times in whole ns, so that the parts of a step add up to it."""
     return {
         "schema": "tracekit.breakdown/1",
         "ranks": ranks_document(finding.ranks),

@@ -21,7 +21,7 @@ _UNITS: Final = ((1_000_000_000, "GB"), (1_000_000, "MB"), (1_000, "kB"), (1, "B
 
 
 def breakdown_text(finding: BreakdownFinding, *, verbose: bool = False) -> str:
-    """The finding in lines of `label  text`; `verbose` adds all ranks, kinds, quality rows and assumptions."""
+    """Return the finding in lines of `label  text`; `verbose` adds all ranks, kinds, quality rows and assumptions."""
     lines: list[Line] = [("BREAKDOWN", headline(finding)), *_share_lines(finding)]
     lines += _rank_lines(finding, verbose=verbose)
     lines += _traffic_lines(finding, verbose=verbose)
@@ -30,14 +30,14 @@ def breakdown_text(finding: BreakdownFinding, *, verbose: bool = False) -> str:
 
 
 def headline(finding: BreakdownFinding) -> str:
-    """How long a step is."""
+    """Return the mean length of a step, in words."""
     steps = len(finding.cells)
     mean = ms(finding.total.step_ns / max(steps, 1))
     return f"{mean:.3f} ms a step (mean of {steps} steps of ranks)"
 
 
 def foundations(finding: BreakdownFinding, *, verbose: bool) -> list[Line]:
-    """What the answer rests on, as pairs of label and text."""
+    """Return the lines on what the answer rests on, as pairs of label and text."""
     lines: list[Line] = []
     lines.append(("steps", f"{numbers(finding.steps.analysed)}; median {finding.steps.median_ms:.1f} ms"))
     lines.append(("mesh", mesh_line(finding.mesh)))
@@ -51,7 +51,7 @@ def foundations(finding: BreakdownFinding, *, verbose: bool) -> list[Line]:
 
 
 def _share_lines(finding: BreakdownFinding) -> list[Line]:
-    """One line for each part of the step."""
+    """The lines on the parts of the step, one each."""
     head = f"{'ms a step':>12} {'share':>7}  by rank: least, median, most"
     return [("part", head), *((plain(s.part), _share(s)) for s in finding.shares)]
 
@@ -62,7 +62,7 @@ def _share(share: Share) -> str:
 
 
 def _rank_lines(finding: BreakdownFinding, *, verbose: bool) -> list[Line]:
-    """One line for each rank, the one that waited least first; the first ones unless `verbose`."""
+    """The lines on ranks, the rank that waited least first; only the first ones unless `verbose`."""
     shown = finding.by_rank[: None if verbose else ROWS_SHOWN]
     head = " compute waiting  moving  bubble    host    idle unknown"
     left = len(finding.by_rank) - len(shown)
@@ -97,7 +97,7 @@ def _traffic(traffic: Traffic) -> str:
 
 
 def traffic_cells(traffic: Traffic) -> tuple[str, str, str, str, str]:
-    """Calls, bytes and exposed ms of a rank's step, and both bandwidths, GB/s."""
+    """The line on one kind: calls, bytes and exposed ms of a rank's step, and both bandwidths, GB/s."""
     each = max(traffic.rank_steps, 1)
     moved = _size(traffic.moved_bytes / each) if traffic.unsized < traffic.calls else "?"
     speeds = _speed(traffic.algorithm_gb_s), _speed(traffic.bus_gb_s)
@@ -109,7 +109,7 @@ def _speed(value: float | None) -> str:
 
 
 def _size(count: float) -> str:
-    """Bytes in the largest unit that leaves a whole number before the point."""
+    """The bytes in the largest unit that leaves a whole number before the point."""
     unit, name = next((u for u in _UNITS if count >= u[0]), _UNITS[-1])
     return f"{count / unit:.1f} {name}"
 
@@ -126,5 +126,5 @@ def _volume_lines(finding: BreakdownFinding, *, verbose: bool) -> list[Line]:
 
 
 def sent_text(volume: Volume) -> str:
-    """What was sent, as a multiple of the formula."""
+    """The recorded volume as a multiple of the formula."""
     return f"{volume.recorded:.4g} elements a step = {volume.times:.4g} × {plain(volume.formula)}, Φ {volume.phi}"

@@ -53,7 +53,7 @@ class DiffDocument(TypedDict):
 
 
 def diff_document(finding: DiffFinding) -> DiffDocument:
-    """The finding as a dict that JSON can hold; times in whole ns."""
+    """Return the finding as a JSON-ready dict; times in whole ns."""
     return {
         "schema": "tracekit.diff/1",
         "before": _run(finding.before),

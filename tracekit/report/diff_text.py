@@ -18,7 +18,7 @@ from tracekit.units import ms
 
 
 def diff_text(finding: DiffFinding, *, verbose: bool = False) -> str:
-    """The finding in lines of `label  text`; `verbose` adds all changes, quality rows and assumptions."""
+    """Return the finding in lines of `label  text`; `verbose` adds all changes, quality rows and assumptions."""
     lines: list[Line] = [(finding.verdict.upper(), finding.reason), *change_lines(finding)]
     for title, rows in (("part", finding.parts), ("own time", finding.ranks), ("kernel", finding.kernels)):
         lines += _changes(title, rows, finding.step.before_ns, verbose=verbose)
@@ -33,14 +33,14 @@ def change_lines(finding: DiffFinding) -> list[Line]:
 
 
 def foundations(finding: DiffFinding, *, verbose: bool) -> list[Line]:
-    """What of both runs the answer rests on."""
+    """Return the lines on the evidence of both runs."""
     runs = (("before", finding.before), ("after", finding.after))
     lines = [line for title, run in runs for line in _run(title, run, verbose=verbose)]
     return [*lines, *(("note", plain(note)) for note in finding.notes)]
 
 
 def _changes(title: str, rows: Sequence[Change], step_ns: float, *, verbose: bool) -> list[Line]:
-    """A head and a line for each change; the largest ones that a step would feel, unless `verbose`."""
+    """The lines on changes, under a head; only the largest ones that matter to a step unless `verbose`."""
     felt = [c for c in rows if verbose or abs(c.change_ns) >= CHANGES_SHOWN * step_ns]
     shown = felt[: None if verbose else ROWS_SHOWN]
     if not shown:
@@ -58,7 +58,7 @@ def _change(change: Change) -> str:
 
 
 def _run(title: str, run: ComparedRun, *, verbose: bool) -> list[Line]:
-    """What of a run was compared."""
+    """The words on the compared part of a run."""
     steps = f"steps {numbers(run.steps.analysed)}, median {run.steps.median_ms:.1f} ms"
-    told = [(title, f"{steps}; ranks {ranks_line(run.ranks)}"), ("", mesh_line(run.mesh))]
-    return [*told, *rejected_lines(run.ranks, verbose=verbose), *quality_lines(run.quality, verbose=verbose)]
+    lines = [(title, f"{steps}; ranks {ranks_line(run.ranks)}"), ("", mesh_line(run.mesh))]
+    return [*lines, *rejected_lines(run.ranks, verbose=verbose), *quality_lines(run.quality, verbose=verbose)]

@@ -43,14 +43,14 @@ NEXT: Final[dict[CulpritKind, str]] = {
     "died": "look at what ended it; the time-outs of the other ranks follow from that",
     "never_joined": "check whether its process started, and whether its host reaches the address of the store",
 }
-"""What to do about each kind of culprit."""
+"""The next step for each kind of culprit."""
 
 
 NEXT_ORDER: Final = (
     "look in the program for a branch, a loop or an order that only this rank takes (a condition on the rank or on "
     "data, a loop over a set)"
 )
-"""What to do about a rank that made other calls than its peers, or in another order."""
+"""The next step for a rank that made other calls than its peers, or in another order."""
 
 
 def hang_document(finding: HangFinding) -> HangDocument:
@@ -85,7 +85,7 @@ def _side(side: Side) -> SideDocument:
 
 
 def _culprit(culprit: Culprit) -> CulpritDocument:
-    """Return one culprit as a dict; `sides` and `how` are there only where they say something."""
+    """Return one culprit as a dict; empty `sides` and `how` are left out."""
     call = culprit.collective
     document: CulpritDocument = {
         "rank": culprit.rank,

@@ -1,4 +1,4 @@
-"""What the text and the page of `tracekit hang` say alike: culprits folded, calls, groups, stacks and ranks as text."""
+"""Words that the text and the page of `tracekit hang` share: folded culprits, calls, groups, stacks and ranks."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -9,10 +9,9 @@ from tracekit.thresholds.report import RANK_RUNS_SHOWN, SHAPES_SHOWN
 
 
 def folded(culprits: Iterable[Culprit]) -> list[list[Culprit]]:
-    """Return the culprits put together that failed alike in one call: the ranks of one stage, host or of all replicas.
+    """Return the culprits grouped by equal failures: the same kind and call, in groups of the same role.
 
-    Of groups in the same place of several replicas the first is named; ranks of several hosts share a line where they
-    share a group.
+    Groups at the same place of several replicas form one entry, as do ranks of several hosts.
     """
     found: dict[object, list[Culprit]] = defaultdict(list)
     for c in culprits:
@@ -29,13 +28,13 @@ def kind_text(culprit: Culprit) -> str:
 
 
 def hosts_text(same: Iterable[Culprit]) -> str:
-    """Return the host of these culprits, or how many these are; an empty text where none is known."""
+    """Return the host of these culprits, or the number of their hosts; an empty text where none is known."""
     hosts = list(dict.fromkeys(c.host for c in same if c.host))
     return clean(hosts[0]) if len(hosts) == 1 else f"{len(hosts)} hosts" if hosts else ""
 
 
 def groups_text(same: Iterable[Culprit]) -> str:
-    """Return the first of the groups in which these culprits failed, and how many more."""
+    """Return the first of the groups in which these culprits failed, and the number of further ones."""
     groups = list(dict.fromkeys(c.group for c in same))
     others = f" and {len(groups) - 1} more in its place" if len(groups) > 1 else ""
     return group_text(groups[0]) + others
@@ -75,9 +74,10 @@ def side_ranks(side: Side) -> str:
 
 
 def stacks_of(culprits: Iterable[Culprit]) -> list[tuple[str, tuple[str, ...]]]:
-    """Return the culprits' stacks, each under a title that names the call and the ranks, those of most ranks first.
+    """Return the culprits' stacks, each under a title that names the call and the ranks, most ranks first.
 
-    Of a rank that made another call than its peers it is the stack of that call, else of the last recorded one.
+    The stack is that of the disputed call where a rank made another call than its peers, else of its last recorded
+    call.
     """
     shared: dict[tuple[str, tuple[str, ...]], list[int]] = defaultdict(list)
     for culprit in culprits:
@@ -102,13 +102,13 @@ def span(pair: tuple[int, int]) -> str:
 
 
 def some_ranks(prefix: str, ranks: Iterable[int]) -> str:
-    """Return ranks as text, runs drawn together and cut after some; an empty text without ranks."""
+    """Return ranks as text after `prefix`, as runs, cut after a few; an empty text without ranks."""
     text = ranges(ranks, RANK_RUNS_SHOWN)
     return prefix + text if text else ""
 
 
 def ranks_text(ranks: Sequence[int]) -> str:
-    """Return ranks as text behind the word for one or several."""
+    """Return ranks as text after `rank` or `ranks`."""
     return some_ranks("rank " if len(ranks) == 1 else "ranks ", ranks)
 
 

@@ -1,4 +1,4 @@
-"""Answers as Markdown for issues and chats: the words of the text, bounded, and nothing of a trace is obeyed.
+"""Answers as Markdown for issues and chats: the words of the text, bounded, with all text of a trace escaped.
 
 Only a bold headline, a list and fenced blocks are written: GitHub, GitLab, Slack and Mattermost all show these.
 """
@@ -12,12 +12,12 @@ from tracekit.thresholds.report import MARKDOWN_CHARACTERS, MARKDOWN_ITEM_CHARAC
 _SPECIAL = re.compile(r"([\\`*_{}\[\]<>|~#])")
 _LINKED = re.compile(r"[@#]|:(?=//)|w(?=ww\.)", re.IGNORECASE)
 _UNSEEN = "\u200b"
-"""A space of no width: behind `@`, `#` and in an address it keeps a page from calling a person or making a link."""
+"""A space of no width: after `@`, `#` and in an address it keeps a page from notifying a person or making a link."""
 _INDENTED = "    "
 
 
 def labelled_markdown(lines: Sequence[Line]) -> str:
-    """Markdown of lines of `label  text`: the first in bold, the others a list; lines of one label are one item."""
+    """Return the Markdown of lines of `label  text`: the first in bold, the others a list with an item a label."""
     (title, headline), *others = lines
     items: list[tuple[str, list[str]]] = []
     for label, text in others:
@@ -36,7 +36,7 @@ def labelled_markdown(lines: Sequence[Line]) -> str:
 
 
 def indented_markdown(text: str) -> str:
-    """Markdown of lines of text: the first in bold, what is indented by four spaces fenced, the others a list."""
+    """Return the Markdown of lines of text: the first in bold, lines indented by four spaces fenced, others a list."""
     first, *others = text.splitlines()
     parts = [f"**{escaped(first)}**\n"]
     block: list[str] = []
@@ -78,19 +78,19 @@ def _cut(text: str) -> str:
 
 
 def _fenced(block: Sequence[str]) -> Iterator[str]:
-    """A block of code inside a list item."""
+    """The block of code inside a list item."""
     yield "\n".join(f"  {line}" for line in _fence(block))
 
 
 def _fence(block: Sequence[str]) -> tuple[str, ...]:
-    """The lines of a block between fences that are longer than every run of backticks in it."""
+    """The lines of a block between fences longer than every run of backticks in it."""
     longest = max((len(run) for line in block for run in re.findall("`+", line)), default=0)
     fence = "`" * max(3, longest + 1)
     return (fence, *block, fence)
 
 
 def _bounded(parts: Sequence[str]) -> str:
-    """The parts as lines, cut at the last that leaves the whole within what a comment holds."""
+    """The parts as lines, cut so that a comment can hold them."""
     kept, room = [], MARKDOWN_CHARACTERS
     for number, part in enumerate(parts):
         room -= len(part) + 1

@@ -9,7 +9,7 @@ from tracekit.thresholds.report import ROWS_SHOWN
 
 
 def mesh_document_of(finding: PlacesFinding) -> PlacesDocument:
-    """The finding as a dict that JSON can hold; `coords` has the ranks as text, because JSON knows no other key."""
+    """Return the finding as a JSON-ready dict; `coords` has ranks as text, because JSON has no other keys."""
     return {
         "schema": "tracekit.mesh/1",
         "ranks": ranks_document(finding.ranks),
@@ -36,7 +36,7 @@ def _group(along: GroupsAlong) -> AlongDocument:
 
 
 def mesh_lines(finding: PlacesFinding, *, verbose: bool = False) -> list[Line]:
-    """The finding as pairs of label and text, the mesh first; `verbose` adds the place of every rank, and all rows."""
+    """Return the finding as pairs of label and text, the mesh first; `verbose` adds all ranks' places and all rows."""
     lines: list[Line] = [("MESH", mesh_line(finding.mesh))]
     lines.extend((_name(g), _told(g)) for g in finding.groups)
     places = list(finding.coords.items())
@@ -54,7 +54,7 @@ def _name(along: GroupsAlong) -> str:
 
 
 def _told(along: GroupsAlong) -> str:
-    """How many groups there are, their first members, what files call them, and what runs in them."""
+    """The words on groups: their number, first members, names in files, and operations."""
     many = f"{along.groups} group{'s' if along.groups != 1 else ''} of {along.size}"
     called = ", ".join(plain(desc) for desc in along.descs[:ROWS_SHOWN] if desc)
     used = [", ".join(plain(op) for op in along.operations[:ROWS_SHOWN])] if along.operations else []

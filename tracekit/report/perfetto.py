@@ -1,4 +1,4 @@
-"""A finding as a trace of Perfetto: what was concluded, and the evidence beside it on aligned clocks.
+"""A finding as a trace of Perfetto: the conclusion, and its evidence on aligned clocks.
 
 One track shows the finding, one each of its suspects, one the step that is shown; each rank shown has a track for each
 kind of time. Arrows go from the longest wait of a rank to the suspect, at the moment when the wait ends.
@@ -20,7 +20,7 @@ _WAITS: Final = "waits on"
 
 
 def slowrank_trace(finding: SlowRankFinding, picture: SlowRankPicture) -> bytes:
-    """The finding and the step shown as a serialized `perfetto.protos.Trace`; times in ns from the step's begin."""
+    """Return the finding and its step as a serialized `perfetto.protos.Trace`; times in ns from the step's begin."""
     trace, shown = _Trace(), picture.timeline
     lasts = _ns(finding.what_if.step_ms)
     if shown is not None:
@@ -28,14 +28,14 @@ def slowrank_trace(finding: SlowRankFinding, picture: SlowRankPicture) -> bytes:
     trace.track(_FINDING, "finding")
     label = finding.verdict + (f": {finding.cause}" if finding.cause else "")
     prices = finding.what_if
-    told = {
+    arguments = {
         "verdict": finding.verdict,
         "cause": finding.cause or "",
         "step_ms": prices.step_ms,
         "without_suspects_ms": prices.without_suspects_ms,
         "slowdown": prices.slowdown,
     }
-    trace.slice(_FINDING, label, 0, lasts, told)
+    trace.slice(_FINDING, label, 0, lasts, arguments)
     if shown is not None:
         _step(trace, finding, shown, lasts)
     _suspects(trace, finding, lasts)
@@ -55,12 +55,12 @@ def _suspects(trace: "_Trace", finding: SlowRankFinding, lasts: int) -> None:
 
 
 def _evidence(suspect: Suspect) -> dict[str, object]:
-    """Price, place and evidence of a suspect, under the names that the JSON has."""
+    """The price, confidence and host of a suspect, under their names in the JSON."""
     low, high = suspect.lost_ms_low, suspect.lost_ms_high
-    told: dict[str, object] = {"rank": suspect.rank, "lost_ms_per_step": suspect.lost_ms_per_step}
-    told |= {"confidence": suspect.confidence, "host": plain(suspect.host or "")}
-    told |= {name: ms for name, ms in (("lost_ms_low", low), ("lost_ms_high", high)) if ms is not None}
-    return told
+    arguments: dict[str, object] = {"rank": suspect.rank, "lost_ms_per_step": suspect.lost_ms_per_step}
+    arguments |= {"confidence": suspect.confidence, "host": plain(suspect.host or "")}
+    arguments |= {name: ms for name, ms in (("lost_ms_low", low), ("lost_ms_high", high)) if ms is not None}
+    return arguments
 
 
 def _step(trace: "_Trace", finding: SlowRankFinding, shown: Timeline, lasts: int) -> None:
@@ -106,7 +106,7 @@ def _ns(ms: float) -> int:
 
 
 class _Trace:
-    """Packets of one sequence; tracks by number."""
+    """The packets of one sequence, with numbered tracks."""
 
     def __init__(self) -> None:
         from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as protos
@@ -115,7 +115,7 @@ class _Trace:
         self._number = _OTHERS - 1
 
     def next_number(self) -> int:
-        """A number that no track has."""
+        """Return an unused number for a track."""
         self._number += 1
         return self._number
 
@@ -146,13 +146,13 @@ class _Trace:
         self._on(track, self._event.TYPE_SLICE_END, end)
 
     def instant(self, track: int, name: str, at: int, flow: int) -> None:
-        """Add a moment at which an arrow ends."""
+        """Add an instant at which an arrow ends."""
         event = self._on(track, self._event.TYPE_INSTANT, at)
         event.name = name
         event.terminating_flow_ids.append(flow)
 
     def serialized(self) -> bytes:
-        """The trace's bytes."""
+        """Return the trace's bytes."""
         data: bytes = self._trace.SerializeToString()
         return data
 

@@ -16,7 +16,7 @@ _MS: Final = 1e-3
 
 
 def slowrank_metrics(finding: SlowRankFinding) -> str:
-    """The finding as metrics; an interval that is not known has no metric."""
+    """Return the finding as metrics; an unknown interval has no metric."""
     metrics = _Metrics("slowrank")
     metrics.verdict(get_args(Verdict), finding.verdict)
     metrics.ranks(finding.ranks)
@@ -31,13 +31,13 @@ def slowrank_metrics(finding: SlowRankFinding) -> str:
     shares = dict(finding.coverage.by_axis)
     if finding.coverage.matched is not None:
         shares["all"] = finding.coverage.matched
-    told = "Share of exposed communication that was matched with all members."
-    metrics.each("matched_ratio", told, ("axis",), [((axis,), share) for axis, share in shares.items()])
+    meaning = "Share of exposed communication that was matched with all members."
+    metrics.each("matched_ratio", meaning, ("axis",), [((axis,), share) for axis, share in shares.items()])
     return metrics.text()
 
 
 def hang_metrics(finding: HangFinding) -> str:
-    """The finding as metrics."""
+    """Return the finding as metrics."""
     metrics = _Metrics("hang")
     metrics.verdict(get_args(HangVerdict), finding.verdict)
     metrics.ranks(finding.ranks)
@@ -48,7 +48,7 @@ def hang_metrics(finding: HangFinding) -> str:
 
 
 class _Metrics:
-    """Metrics of one command; names begin with `tracekit_` and the command."""
+    """The metrics of one command; names begin with `tracekit_` and the command."""
 
     def __init__(self, command: str) -> None:
         from prometheus_client import CollectorRegistry
@@ -71,28 +71,28 @@ class _Metrics:
             (gauge.labels(*key) if labels else gauge).set(value)
 
     def verdict(self, verdicts: Collection[str], given: str) -> None:
-        """Add 1 for the verdict that was given, 0 for each other one."""
+        """Add 1 for the verdict of the finding, 0 for each other verdict."""
         values = [((verdict,), float(verdict == given)) for verdict in verdicts]
         self.each("verdict", "1 for the verdict of the answer.", ("verdict",), values)
 
     def ranks(self, ranks: RankCoverage) -> None:
-        """Add how many ranks the job has, and how many of them were read."""
+        """Add the number of ranks of the job, and the number of ranks read."""
         values = [(("expected",), float(ranks.expected)), (("read",), float(ranks.read))]
         self.each("ranks", "Ranks of the job, and ranks that were read.", ("state",), values)
 
     def prices(self, name: str, whom: str, suspects: Collection[Suspect]) -> None:
-        """Add the time a step that each suspect costs, with its bounds where they are known."""
+        """Add the price of each suspect a step, with its bounds where they are known."""
         values = []
         for s in suspects:
             bounds = {"mean": s.lost_ms_per_step, "low": s.lost_ms_low, "high": s.lost_ms_high}
             for bound, ms in bounds.items():
                 if ms is not None:
                     values.append(((str(s.rank), plain(s.host or ""), s.cause, bound), ms * _MS))
-        told = f"Time that a step loses by {whom}: mean, and bounds."
-        self.each(f"{name}_lost_seconds", told, ("rank", "host", "cause", "bound"), values)
+        meaning = f"Time that a step loses by {whom}: mean, and bounds."
+        self.each(f"{name}_lost_seconds", meaning, ("rank", "host", "cause", "bound"), values)
 
     def text(self) -> str:
-        """All metrics in Prometheus' text format."""
+        """Return all metrics in Prometheus' text format."""
         from prometheus_client import generate_latest
 
         return generate_latest(self._registry).decode()

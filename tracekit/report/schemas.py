@@ -1,4 +1,4 @@
-"""JSON Schemas of the answers, made of the types that their writers are checked against."""
+"""JSON Schemas of the answers, built from the types that their writers are checked against."""
 
 from typing import Any, Final
 
@@ -19,7 +19,7 @@ DOCUMENTS: Final[dict[str, type]] = {
     "hang": HangDocument,
     "triage": TriageDocument,
 }
-"""The answers by the command that gives them."""
+"""The types of the answers by command."""
 
 
 _HOLDING: Final = {"triage": ("hang", "slowrank")}

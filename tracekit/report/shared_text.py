@@ -19,7 +19,7 @@ _SOURCES: Final = {
 
 
 def laid_out(lines: Sequence[Line]) -> str:
-    """The text of an answer: the first line as it is, the others indented, with their labels in one column."""
+    """Return the text of an answer: the first line unchanged, the others indented, with their labels in one column."""
     width = max(len(label) for label, _ in lines[1:])
     head = f"{lines[0][0]}  {lines[0][1]}"
     return "\n".join([head, *(f"  {label:<{width}}  {text}" for label, text in lines[1:])]) + "\n"
@@ -31,29 +31,29 @@ def mesh_line(mesh: MeshFinding) -> str:
 
 
 def ranks_line(ranks: RankCoverage) -> str:
-    """How many ranks were read, and which are missing."""
+    """Return the number of ranks read, and the missing ranks."""
     missing = f"; missing {numbers(ranks.missing)}" if ranks.missing else ""
     return f"{ranks.read} of {ranks.expected} read{missing}"
 
 
 def rejected_lines(ranks: RankCoverage, *, verbose: bool) -> list[Line]:
-    """A line for each file that could not be used; the first ones unless `verbose`."""
+    """Return a line for each file that could not be used; only the first ones unless `verbose`."""
     shown = ranks.rejected[: None if verbose else ROWS_SHOWN]
     return [("rejected", f"{plain(r.path)}: {plain(r.reason)}") for r in shown]
 
 
 def coverage_lines(coverage: Coverage, *, verbose: bool) -> list[Line]:
-    """How much of the exposed communication was matched, where that is not all of it."""
+    """Return the line on the matched share of exposed communication, where that is not all of it."""
     matched = coverage.matched
     if matched is None or (matched >= COVERAGE_WHOLE and not verbose):
         return []
-    told = {axis: "no known axis" if axis == "unknown" else axis for axis in coverage.by_axis}
-    axes = ", ".join(f"{told[axis]} {share:.0%}" for axis, share in coverage.by_axis.items())
+    names = {axis: "no known axis" if axis == "unknown" else axis for axis in coverage.by_axis}
+    axes = ", ".join(f"{names[axis]} {share:.0%}" for axis, share in coverage.by_axis.items())
     return [("matched", f"{matched:.0%} of the exposed communication ({axes})")]
 
 
 def quality_lines(rows: Sequence[Quality], *, verbose: bool) -> list[Line]:
-    """Lines for quality rows: one for each row if `verbose`, else one for each kind."""
+    """Return the lines for quality rows: one for each row if `verbose`, else one for each kind."""
     if verbose:
         return [("quality", _row(r)) for r in rows]
     kinds: dict[str, list[Quality]] = {}
@@ -77,7 +77,7 @@ def _row(row: Quality) -> str:
 
 
 def numbers(values: Sequence[int]) -> str:
-    """Runs of consecutive numbers, as in `0-3, 7`; the rest are counted if there are too many."""
+    """Return runs of consecutive numbers, as in `0-3, 7`; the rest are counted if there are too many."""
     runs: list[list[int]] = []
     for n in sorted(values):
         if runs and n == runs[-1][1] + 1:

@@ -30,7 +30,7 @@ from tracekit.report.documents import (
 
 
 def slowrank_document(finding: SlowRankFinding) -> SlowRankDocument:
-    """The finding as a dict that JSON can hold, with its working if asked for; times in ms, rounded to 0.1 µs."""
+    """Return the finding as a JSON-ready dict, with its working if asked for; times in ms, rounded to 0.1 µs."""
     document: SlowRankDocument = {
         "schema": "tracekit.slowrank/1",
         "ranks": ranks_document(finding.ranks),
@@ -85,7 +85,7 @@ def _explanation(found: Explanation) -> ExplanationDocument:
 
 
 def ranks_document(ranks: RankCoverage) -> RanksDocument:
-    """The ranks that an answer rests on, as in every answer."""
+    """Return the ranks that an answer rests on, as in every answer."""
     return {
         "expected": ranks.expected,
         "read": ranks.read,
@@ -107,17 +107,17 @@ def mesh_document(mesh: MeshFinding) -> MeshDocument:
 
 
 def steps_document(steps: StepsFinding) -> StepsDocument:
-    """The analysed steps, and their median time in ms."""
+    """Return the analysed steps, and their median time in ms."""
     return {"analysed": list(steps.analysed), "median_ms": number(steps.median_ms)}
 
 
 def coverage_document(coverage: Coverage) -> CoverageDocument:
-    """The shares of exposed communication time that were matched."""
+    """Return the matched shares of exposed communication time."""
     return {"matched": coverage.matched, "by_axis": dict(coverage.by_axis)}
 
 
 def quality_document(row: Quality) -> QualityDocument:
-    """One repair or doubt as a dict; empty fields are left out."""
+    """Return one repair or doubt as a dict; empty fields are left out."""
     document: QualityDocument = {"kind": row.kind}
     if row.path is not None:
         document["path"] = row.path
@@ -151,12 +151,12 @@ def _evidence(row: Evidence) -> EvidenceDocument:
 
 
 def number(value: float) -> float | None:
-    """`value` (ms) rounded to 0.1 µs; None where it is not finite, because JSON knows no NaN."""
+    """Return `value` (ms) rounded to 0.1 µs; None where it is not finite, because JSON has no NaN."""
     return round(float(value), 4) if math.isfinite(value) else None
 
 
 def dumps(document: Mapping[str, Any]) -> str:
-    """The JSON text of `document`, ASCII (a terminal or log may show it), with a newline at the end.
+    """Return the JSON text of `document`, ASCII (a terminal or log may show it), with a newline at the end.
 
     The same document always gives the same bytes. Raises ValueError for NaN and infinity.
     """

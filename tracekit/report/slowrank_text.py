@@ -1,4 +1,4 @@
-"""The slow-rank finding as a few lines of text: first the verdict, then why, what it costs, and the next step."""
+"""The slow-rank finding as a few lines of text: the verdict, the reason, the cost, and the next step."""
 
 from collections.abc import Sequence
 
@@ -28,12 +28,12 @@ _TITLES = {
 
 
 def slowrank_text(finding: SlowRankFinding, *, verbose: bool = False) -> str:
-    """The finding in lines of `label  text`; `verbose` adds all evidence, quality rows and assumptions."""
+    """Return the finding in lines of `label  text`; `verbose` adds all evidence, quality rows and assumptions."""
     return laid_out(slowrank_lines(finding, verbose=verbose))
 
 
 def slowrank_lines(finding: SlowRankFinding, *, verbose: bool = False) -> list[Line]:
-    """The finding as pairs of label and text, the verdict first: text and Markdown show these."""
+    """Return the finding as pairs of label and text, the verdict first, for text and Markdown."""
     lines: list[Line] = [_headline(finding), ("why", finding.reason)]
     if finding.cause and finding.verdict != "inconclusive":
         lines.append(("cause", f"{finding.cause}: {CAUSES[finding.cause].meaning}"))
@@ -70,7 +70,7 @@ def slowrank_lines(finding: SlowRankFinding, *, verbose: bool = False) -> list[L
 
 
 def explanation_lines(found: Explanation) -> list[Line]:
-    """Every hypothesis with its price and outcome, every gap with its remedy, and the rule, by label and text."""
+    """Return each hypothesis with its price and outcome, each gap with its remedy, and the rule, as label and text."""
     lines: list[Line] = [("considered", _considered(c)) for c in found.considered]
     lines += [
         ("gap", f"{g.what}: could hide {g.could_hide_ms:.2f} ms a step; {g.remedy}") for g in found.gaps
@@ -79,7 +79,7 @@ def explanation_lines(found: Explanation) -> list[Line]:
 
 
 def _considered(one: Considered) -> str:
-    """A hypothesis in one line; times in ms a step."""
+    """The words on a hypothesis in one line; times in ms a step."""
     longer = "" if one.longer_ms is None else f" by {one.longer_ms:.2f} ms"
     sure = "" if one.significance is None else f", z {one.significance:.1f}"
     sure += "" if one.limit is None or one.significance is None else f" (counts from {one.limit:.1f})"
@@ -98,9 +98,9 @@ def _headline(finding: SlowRankFinding) -> tuple[str, str]:
         return title, "no culprit is proven"
     if not finding.suspects:
         return title, f"no rank is to blame; it {price}"
-    who = _who(finding.suspects[0])
+    first = _who(finding.suspects[0])
     others = f" and {len(finding.suspects) - 1} more" if len(finding.suspects) > 1 else ""
-    return title, f"{who}{others}: {price}"
+    return title, f"{first}{others}: {price}"
 
 
 def cost_of(finding: SlowRankFinding) -> float:
@@ -120,7 +120,7 @@ def _others_cured(finding: SlowRankFinding) -> bool:
 
 
 def _seen(finding: SlowRankFinding) -> str:
-    """What a healthy answer rests on: the ranks and steps read, and how much of their waits was matched."""
+    """The evidence of a healthy answer: the ranks and steps read, and the matched share of exposed communication."""
     ranks, steps, matched = finding.ranks, finding.steps.analysed, finding.coverage.matched
     known = (
         f"{ranks.read} of {ranks.expected} ranks and {len(steps)} step{'s' if len(steps) != 1 else ''} read"
@@ -165,7 +165,7 @@ def _few(suspects: Sequence[Suspect], *, verbose: bool) -> Sequence[Suspect]:
 
 
 def _between(suspect: Suspect) -> str:
-    """The interval of what a suspect costs; one figure where nothing was measured of its ends."""
+    """The price interval of a suspect; one figure where its ends are unknown."""
     if suspect.lost_ms_low is None or suspect.lost_ms_high is None:
         return f"{suspect.lost_ms_per_step:.1f} ms a step"
     return f"{suspect.lost_ms_low:.1f} to {suspect.lost_ms_high:.1f} ms a step"

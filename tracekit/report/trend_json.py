@@ -93,7 +93,7 @@ class TrendDocument(TypedDict):
 
 
 def trend_document(finding: TrendFinding) -> TrendDocument:
-    """The finding as a dict that JSON can hold; times in whole ns."""
+    """Return the finding as a JSON-ready dict; times in whole ns."""
     return {
         "schema": "tracekit.trend/1",
         "ranks": ranks_document(finding.ranks),

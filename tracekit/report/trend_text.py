@@ -18,7 +18,7 @@ from tracekit.units import NS_PER_DAY, NS_PER_HOUR, NS_PER_S, ms
 
 
 def trend_text(finding: TrendFinding, *, verbose: bool = False) -> str:
-    """The finding in lines of `label  text`; `verbose` adds all parts, ranks, quality rows and windows."""
+    """Return the finding in lines of `label  text`; `verbose` adds all parts, ranks, quality rows and windows."""
     lines: list[Line] = [(word(finding), finding.reason), *step_lines(finding)]
     lines += _rank_lines(finding, verbose=verbose)
     lines += _part_lines(finding, verbose=verbose)
@@ -26,12 +26,12 @@ def trend_text(finding: TrendFinding, *, verbose: bool = False) -> str:
 
 
 def word(finding: TrendFinding) -> str:
-    """The verdict as the text begins."""
+    """Return the first words of the text for the verdict."""
     return finding.verdict.upper().replace("_", " ")
 
 
 def step_lines(finding: TrendFinding) -> list[Line]:
-    """What is known of the step's drift, changes and swing, and what would decide."""
+    """Return the lines on the step's drift, changes and swing, and on the remedy of an open answer."""
     t = finding.step
     between = f"between {ms(t.low_ns):+.2f} and {ms(t.high_ns):+.2f}"
     lines = [
@@ -42,8 +42,8 @@ def step_lines(finding: TrendFinding) -> list[Line]:
     ]
     for s in t.shifts:
         levels = f"{ms(s.before_ns):.2f} → {ms(s.after_ns):.2f} ms"
-        told = f"{levels} at {finding.unit} {s.number}, after {time_text(s.at_ns)} (p {_p(t.p_change)})"
-        lines.append(("change", told))
+        change = f"{levels} at {finding.unit} {s.number}, after {time_text(s.at_ns)} (p {_p(t.p_change)})"
+        lines.append(("change", change))
     if finding.swing is not None:
         wave = finding.swing
         longest = f"longest {wave.peak_h:.1f} h after the first"
@@ -53,7 +53,7 @@ def step_lines(finding: TrendFinding) -> list[Line]:
 
 
 def foundations(finding: TrendFinding, *, verbose: bool) -> list[Line]:
-    """What the answer rests on."""
+    """Return the lines on what the answer rests on."""
     counted = f"{len(finding.points)} in {time_text(finding.span_ns)}"
     if finding.unit == "window":
         counted += f": {numbers([p.number for p in finding.points])}"
@@ -91,13 +91,13 @@ def _rank_lines(finding: TrendFinding, *, verbose: bool) -> list[Line]:
 def _rank(rank: RankTrend) -> str:
     t = rank.trend
     where = ", ".join(f"{axis} {index}" for axis, index in rank.coords.items())
-    told = f", {rank.part} grows" if rank.slower else ""
+    grows = f", {rank.part} grows" if rank.slower else ""
     host = f", {plain(rank.host)}" if rank.host else ""
-    return f"{_row(f'rank {rank.rank}', t)}  {where}{host}{told}"
+    return f"{_row(f'rank {rank.rank}', t)}  {where}{host}{grows}"
 
 
 def _part_lines(finding: TrendFinding, *, verbose: bool) -> list[Line]:
-    """Parts of the step that change by what it would feel; all if `verbose`."""
+    """The lines on parts of the step with a change that matters to it; all if `verbose`."""
     felt = CHANGES_SHOWN * finding.step.level_ns
     shown = [t for t in finding.parts if verbose or max(abs(t.change_ns), abs(t.drift_ns)) >= felt]
     if not shown:
@@ -107,7 +107,7 @@ def _part_lines(finding: TrendFinding, *, verbose: bool) -> list[Line]:
 
 
 def _row(name: str, t: Trend) -> str:
-    """Drift, last and highest level; the last two only where a change is proven."""
+    """The row of a trend: drift, last level and highest level, marked where no change is proven."""
     times = f"{ms(t.drift_ns):+10.2f} {ms(t.change_ns):+10.2f} {ms(t.rise_ns):+10.2f}"
     doubt = "" if _proven(t) else "  not proven"
     return f"{plain(name)[:NAME_CHARACTERS]:<{NAME_CHARACTERS}} {times}{doubt}"
@@ -122,7 +122,7 @@ def _p(p: float | None) -> str:
 
 
 def time_text(ns: float) -> str:
-    """A time in the largest unit that leaves a number above one."""
+    """Return a time in the largest unit that leaves a number above one."""
     for unit, name in ((NS_PER_DAY, "days"), (NS_PER_HOUR, "h"), (NS_PER_S, "s")):
         if ns >= unit:
             return f"{ns / unit:.1f} {name}"
@@ -130,7 +130,7 @@ def time_text(ns: float) -> str:
 
 
 def changes_of(trends: Sequence[Trend]) -> list[tuple[str, ...]]:
-    """Rows of a table of trends: name, level, drift with its interval, change, highest, chances, shape."""
+    """Return the rows of a table of trends: name, level, drift with interval, change, highest, probabilities, shape."""
     return [
         (
             t.what, f"{ms(t.level_ns):.3f}", f"{ms(t.drift_ns):+.3f}",

@@ -13,7 +13,7 @@ from tracekit.report.slowrank_json import (
 
 
 def whatif_document(finding: WhatIfFinding) -> WhatIfDocument:
-    """The finding as a dict that JSON can hold; times in ms, rounded to 0.1 µs."""
+    """Return the finding as a JSON-ready dict; times in ms, rounded to 0.1 µs."""
     return {
         "schema": "tracekit.whatif/1",
         "ranks": ranks_document(finding.ranks),

@@ -1,4 +1,4 @@
-"""The what-if finding as text: one line for each question, then what the answers rest on."""
+"""The what-if finding as text: one line for each question, then the evidence."""
 
 from tracekit.findings import WhatIfAnswer, WhatIfFinding
 from tracekit.report.shared_text import (
@@ -16,12 +16,12 @@ from tracekit.thresholds.report import TIGHT_INTERVAL
 
 
 def whatif_text(finding: WhatIfFinding, *, verbose: bool = False) -> str:
-    """The finding in lines of `label  text`; `verbose` adds what questions mean, quality rows and assumptions."""
+    """Return the finding in lines of `label  text`; `verbose` adds meanings, quality rows and assumptions."""
     return laid_out(whatif_lines(finding, verbose=verbose))
 
 
 def whatif_lines(finding: WhatIfFinding, *, verbose: bool = False) -> list[Line]:
-    """The finding as pairs of label and text, the recorded step first: text and Markdown show these."""
+    """Return the finding as pairs of label and text, the recorded step first, for text and Markdown."""
     lines: list[Line] = [("WHAT IF", f"{finding.step_ms:.1f} ms a step as recorded")]
     for answer in asked(finding):
         lines.append((plain(answer.question), _priced(answer, finding.residual_ms)))
@@ -31,14 +31,14 @@ def whatif_lines(finding: WhatIfFinding, *, verbose: bool = False) -> list[Line]
 
 
 def asked(finding: WhatIfFinding) -> list[WhatIfAnswer]:
-    """The answers, and that to all fixes at once where there are several."""
+    """Return the answers, with the one to all fixes together where there are several."""
     if finding.together is None or len(finding.answers) <= 1:
         return [*finding.answers]
     return [*finding.answers, finding.together]
 
 
 def foundations(finding: WhatIfFinding, *, verbose: bool) -> list[Line]:
-    """What the answers rest on, as pairs of label and text."""
+    """Return the lines on what the answers rest on, as pairs of label and text."""
     lines: list[Line] = []
     lines.append(("model", f"misses the recorded step by {finding.residual_ms:.1f} ms with nothing changed"))
     lines.append(("steps", f"{numbers(finding.steps.analysed)}; median {finding.steps.median_ms:.1f} ms"))
@@ -53,7 +53,7 @@ def foundations(finding: WhatIfFinding, *, verbose: bool) -> list[Line]:
 
 
 def _priced(answer: WhatIfAnswer, residual_ms: float) -> str:
-    """The step without, the slowdown and the share of the loss, with the interval where it is not tight."""
+    """Return the step with the fix, the slowdown and the share of the loss, with the interval where it is wide."""
     text = f"{answer.without_ms:9.1f} ms"
     if answer.lost_ms_high - answer.lost_ms_low > max(TIGHT_INTERVAL * answer.lost_ms_low, residual_ms):
         text += f" ({answer.without_ms_low:.1f} to {answer.without_ms_high:.1f})"

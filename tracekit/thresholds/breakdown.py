@@ -1,4 +1,4 @@
-"""What a step consists of."""
+"""Thresholds of `breakdown`, which divides a step into parts."""
 
 from typing import Final
 
@@ -11,4 +11,4 @@ VOLUME_ERROR: Final = 0.02
 few elements."""
 
 SIZES_SHOWN: Final = 3
-"""Sizes of small all-reduces that may be a loss: it has one, norms and biases have one or two others."""
+"""Sizes of small all-reduces shown as possible losses: the loss has one, norms and biases have one or two others."""

@@ -1,4 +1,4 @@
-"""What changed between two runs."""
+"""Thresholds of `diff`, which compares two runs."""
 
 from typing import Final
 
@@ -7,16 +7,16 @@ LEVEL: Final = 0.1
 against three can just reach."""
 
 LEAST_STEPS: Final = 3
-"""Steps of each run: of two and two no order is rarer than one in three."""
+"""Least steps of each run: with two against two no order is rarer than one in three."""
 
 LEAST_CHANGE: Final = 0.02
 """Share of the step below which a change does not count: as `slowrank` counts the cost of a rank."""
 
 RESAMPLES: Final = 2_000
-"""Bootstrap samples of an interval: its ends are steady to a hundredth of its length."""
+"""Bootstrap samples of an interval: its ends vary by a hundredth of its length."""
 
 SEED: Final = 20_260_101
-"""The same runs give the same interval."""
+"""Seed of the bootstrap: the same runs give the same interval."""
 
 KERNELS_KEPT: Final = 200
 """Kernels that are compared one by one, the longest first: a model has some hundreds. Chosen by time and not by

@@ -24,7 +24,7 @@ MAX_OPEN_MESSAGES: Final = 128
 """Outstanding sends and receives kept per rank: a pipeline stage has a few per micro-batch."""
 
 MOVED_LATELY_NS: Final = 1_000_000_000
-"""Time since a call was last issued or retired within which a job counts as moving: 1 s, ten looks of the watchdog."""
+"""Time since the last issued or retired call within which a job counts as moving: 1 s, ten polls of the watchdog."""
 
 ABORT_SHARE: Final = 0.5
 """Share of its time-out after which a call that ends and is not retired may be aborted: ranks issue it apart."""

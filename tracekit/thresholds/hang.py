@@ -6,10 +6,11 @@ MAX_WITNESSES: Final = 64
 """Ranks or replicas asked about an order or a version: all of them run one program, so more show nothing new."""
 
 MIN_WITNESSES: Final = 2
-"""Peers that must show the usual order before a rank is named for another: one may be the odd one itself."""
+"""Peers that must show the usual order before a rank is named for a different one: a single peer may be the odd one."""
 
 MIN_ALIKE: Final = 2
-"""Times that members of a group must have made the same calls between two of its calls before one counts as parting."""
+"""Times that members must make the same calls between two calls of their group before one of them counts as leaving
+the pattern."""
 
 MAX_CALLS_MOVED: Final = 8
 """Calls that a rank makes more or fewer than its peers before both go on alike: a save or a log makes one to four."""

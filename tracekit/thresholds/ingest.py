@@ -102,7 +102,7 @@ MAX_OVERLAP: Final = 0.1
 """Overlap of two recordings of a rank, of the shorter one: its device events may start after the next one's first."""
 
 HOPELESS: Final = 100_000
-"""Elements of an event array that are no events, before the first that is one, after which reading stops."""
+"""Elements of an event array that are no events, before the first event, after which reading stops."""
 
 MAX_HEADER: Final = 1 << 25
 """Bytes before the event array, and behind it, 32 MiB: the groups of 100 000 ranks need a third of that."""
@@ -198,7 +198,7 @@ READER_SECONDS: Final = 6 * 3600.0
 """Time for one trace. The largest take minutes; only a reader that loops needs hours."""
 
 LOOK_SECONDS: Final = 0.1
-"""Time between looks at how far all files are: no eye sees more, and a look costs as many steps as there are files."""
+"""Time between updates of the progress: no eye sees more, and an update costs as many steps as there are files."""
 
 MAX_ARRAYS: Final = 64
 """Arrays within arrays that the compiled scanner passes over; shapes of lists have three, Python bears hundreds."""
@@ -207,7 +207,7 @@ MAX_KEYS: Final = 128
 """Keys of one event and its arguments that the compiled scanner separates; recorders write some thirty."""
 
 MAX_CODED_DIGITS: Final = 18
-"""Digits of an integer that fits into 64 bits whatever they are."""
+"""Digits of an integer that always fits into 64 bits."""
 
 MAX_MICROS_DIGITS: Final = 16
 """Digits of whole microseconds that are read: as many as the time since 1970 has."""
@@ -270,7 +270,7 @@ FILES_A_TASK: Final = 16
 """Files of one task of a cluster: its process starts in a second, which as many small files are worth."""
 
 TASKS_A_CPU: Final = 2
-"""Tasks handed to each processor of a cluster: one to do, one to follow; all results under way must fit in memory."""
+"""Tasks handed to each processor of a cluster: one running, one queued; all results under way must fit in memory."""
 
 LOST_WORKERS: Final = 8
 """Workers that one task may lose before it is given up: nodes that may be taken away go several times an hour."""

@@ -1,4 +1,4 @@
-"""An axis that no description names: how much it communicates, and how."""
+"""Thresholds that identify an unnamed axis by the amount and the kind of its communication."""
 
 from typing import Final
 

@@ -1,4 +1,4 @@
-"""Numbers behind answers about operation tables, in which every dependency between operations is known."""
+"""Thresholds of answers about operation tables, in which every dependency between operations is known."""
 
 from typing import Final
 

@@ -1,10 +1,10 @@
-"""Bounds for comparing ranks that do not all do the same: some load data, and hosts come and go."""
+"""Thresholds for comparing ranks with different roles and hosts: some load data, others wait."""
 
 from typing import Final
 
 HIDDEN_BY_GAPS: Final = 3.0
-"""Standard errors by which gaps are shorter where compute is longer, from which the host's lead may hide the device:
-work that was launched long before costs a slow device only what its queue holds. Chance does so on one rank in 700."""
+"""Standard errors of shorter gaps beside longer compute, from which the host's lead may hide a slow device: work that
+was launched long before costs it only what its queue holds. Chance exceeds this on one rank in 700."""
 
 THOSE_WHO_WAIT: Final = 75.0
 """Percentile of a stage's hidden waits that represents its waiting ranks: ranks held in step with the late one wait

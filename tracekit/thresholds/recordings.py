@@ -6,7 +6,7 @@ ENDS_ELSEWHEN_NS: Final = 3600 * 1_000_000_000
 """Between recordings of ranks that share no operation, ns: clocks of one job's hosts differ by seconds at the most."""
 
 ENDS_LEAST: Final = 4
-"""Common collectives of two ranks from which their ends can miss a line: three nearly always fit one."""
+"""Least common collectives of two ranks to test that their ends fit a line: three nearly always do."""
 
 ENDS_MISFIT: Final = 0.15
 """Median miss of a common line, of the median time between ends. Ranks of one job: 0.002 on GPUs, up to 0.12 on Gloo.
@@ -15,7 +15,7 @@ Ranks of two jobs that have the same layout: 0.2 to 3, because the differences o
 """
 
 ENDS_TAIL: Final = 2.0
-"""The same miss, of the time that the member which came last takes: members leave within the operation's own time."""
+"""The same error, relative to the time of the member that came last: members leave within the operation's own time."""
 
 ENDS_ODD_NS: Final = 30_000.0
 """The same miss of two devices that were not recorded together, where those of most pairs agree to microseconds."""
@@ -30,7 +30,7 @@ ENDS_MOST_RANKS: Final = 0.6
 """Share of the ranks that the largest recording holds, if ends that must agree so well set others apart."""
 
 ENDS_SHIFTS: Final = 16
-"""Operations by which two windows may be numbered differently before their ends are called another recording's."""
+"""Largest shift in numbering between two windows before their ends are attributed to different recordings."""
 
 ENDS_MATCHED: Final = 300
 """Ends of a rank that are compared with all of another rank: enough to count by, few enough to square."""

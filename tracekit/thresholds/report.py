@@ -1,4 +1,4 @@
-"""How much is shown."""
+"""Limits on what reports show."""
 
 from typing import Final
 
@@ -22,7 +22,7 @@ NUMBER_RUNS_SHOWN: Final = 12
 """Runs of step or rank numbers that one line of text lists."""
 
 TIGHT_INTERVAL: Final = 0.1
-"""Share by which the ends of a price may differ before the text shows both."""
+"""Relative difference between the ends of a price from which the text shows both."""
 
 LEVEL_INDICES: Final = 64
 """Indices of an axis to draw the spread of on a page: more boxes cannot be distinguished on one screen."""

@@ -1,4 +1,4 @@
-"""Messages of pipelines that name no peer: how well the order of a schedule must fit them."""
+"""Thresholds for messages of pipelines without peers: how well the order of a schedule must fit them."""
 
 from typing import Final
 
@@ -16,7 +16,7 @@ CLEARLY_DEALT_MISFITS: Final = 0.25
 """The same where every other way has twice the misfits: transfers beside compute take longer than the quickest ones."""
 
 MOST_DEALT_MESSAGES: Final = 256
-"""Messages of a stage and step that are dealt to its neighbours: 64 micro-batches; the work grows with the cube."""
+"""Messages of a stage and step assigned to its neighbours: 64 micro-batches; the work grows with the cube."""
 
 MOST_DEALT_STEPS: Final = 64
 """Steps, of all replicas, in which messages are compared: more make nothing clearer."""

@@ -3,13 +3,13 @@
 from typing import Final
 
 CLOCK_DOUBTS: Final = 3.0
-"""Median differences of common ends that two clocks may be apart; beyond them few ends of collectives lie."""
+"""Multiple of the median difference of common ends that two clocks may differ by; few ends of collectives exceed it."""
 
 REDUCED_BY_PIPELINE: Final = 0.01
-"""Elements of collectives beside those of messages that a job of one pipeline has at the most: norms, losses, flags."""
+"""Largest ratio of elements of collectives to those of messages in a job of one pipeline: norms, losses, flags."""
 
 CALLS_OF_PIPELINE: Final = 4
-"""Messages for each collective that a job of one pipeline has at the least: two a micro-batch beside a norm a step."""
+"""Least messages a collective in a job of one pipeline: two a micro-batch, with one norm a step."""
 
 SIZES_TOLD: Final = 0.8
 """Share of operations that must have a size, so that sizes are compared and not counts."""
@@ -21,37 +21,38 @@ MIN_LOST_SHARE: Final = 0.02
 """Below 2 % of the step no rank is named (contract): diurnal clock variation alone moves steps by 1–2 %."""
 
 PRICE_DOUBT: Final = 2.0
-"""A price may be this much too low, as far as its cause lasts longer than its peers: of generated jobs at the threshold
-the model found half of the true cost and more, so only a price below half of the threshold is harmless."""
+"""Factor by which a price may be too low, up to the excess of its cause: in generated jobs at the threshold the model
+found half of the true cost or more, so only a price below half of the threshold is harmless."""
 
 COVERAGE_WHOLE: Final = 0.995
-"""Share of exposed communication time from which all of it counts as matched: less than a percent moves no verdict."""
+"""Matched share of exposed communication that counts as all of it: less than a percent changes no verdict."""
 
 LEAST_MATCHED: Final = 0.1
 """Matched share of the exposed communication below which a job is not called healthy: hardly any wait was seen."""
 
 EXPLAINED_ERRORS: Final = 2.0
-"""Errors of the step model that a saving loses before it is proven: one for the mean miss, one for the uneven rest."""
+"""Errors of the step model that are subtracted from a saving before it is proven: one for the mean error, one for its
+uneven distribution."""
 
 JOINED_ERROR: Final = 0.005
-"""Share of the step that a model may miss in which ranks of a stage wait for each other in unknown groups: a wait that
-it gives so closely is no transfer."""
+"""Largest error, as a share of the step, of a model in which ranks of a stage wait for each other in unknown groups: a
+wait that it reproduces so closely is not a transfer."""
 
 CANDIDATE_SHARE: Final = 0.5 * MIN_LOST_SHARE
-"""Excess of own time, as a share of the step, from which a rank is suspected: two of them may cost 2 % together."""
+"""Excess of own time, as a share of the step, from which a rank is suspected: two such ranks may cost 2 % together."""
 
 Z_LIMIT: Final = 4.5
-"""Standard errors a rank's excess must clear: one false alarm in about 300 000 normal trials, so that a thousand
+"""Standard errors that a rank's excess must exceed: one false alarm in about 300 000 normal trials, so that a thousand
 ranks still give less than one in a hundred; the noise is heavier-tailed than normal, hence no smaller."""
 
 FAINT_CONFIDENCE: Final = 0.99
-"""An excess with at most one chance in a hundred, over all ranks, is no sign of health, though no proof either."""
+"""Confidence, over all ranks, from which an excess that is not significant excludes a healthy answer."""
 
 PROVING_STEPS: Final = 10
-"""Steps that are asked for where noise hides an excess: three times as many as usual, for 1.7 times the z."""
+"""Steps to record where noise hides an excess: three times as many as usual, for 1.7 times the z."""
 
 TIME_SLICE_NS: Final = 4_000_000.0
-"""A transfer by threads of a host may take as much longer: one slice of Linux's scheduler, for which a thread waits."""
+"""Time that a transfer by threads of a host may take longer: a thread waits for one slice of Linux's scheduler."""
 
 ONE_STEP_P: Final = 0.05
 """With a single step a rank is named if coming last so often has at most this probability (all ranks tested)."""
@@ -66,7 +67,7 @@ SUSPECT_SHARE: Final = 0.2
 """A further suspect must cost at least this share of the worst one's loss."""
 
 ALSO_SUSPECT: Final = 0.05
-"""Share of the step from which a further suspect counts beside any other: once that one is cured it is the worst."""
+"""Share of the step from which a further suspect always counts: once the worst one is cured, it is the worst."""
 
 COLUMN_NOISE_FROM: Final = 5
 """Ranks from which a group shows how much they vary in one step: among fewer, one slow rank is most of the spread."""
@@ -81,20 +82,20 @@ MOST_GAIN: Final = 0.99
 """A cure is never reported to save more than this share of the step: the rest must stay positive."""
 
 RECURRING_SHARE: Final = 0.25
-"""Share of its mean that an excess keeps without its longest step if it recurs: one that strikes twice keeps half."""
+"""Share of its mean that a recurring excess keeps without its longest step: one in two steps keeps half."""
 
 OTHER_STEPS: Final = 3
-"""Steps in which a rank must be as quick as its peers before one long step counts as an accident for sure.
+"""Steps in which a rank must be as fast as its peers before one long step counts as an accident.
 
-In fewer steps an intermittent fault may show once; in more it would have shown again."""
+In fewer steps an intermittent fault may show only once; in more it would have shown again."""
 
 OTHER_STEPS_OF_FIRST: Final = 2
-"""The same where the long step is the first one captured: there a profiler starts."""
+"""`OTHER_STEPS` if the long step is the first one captured, in which a profiler starts."""
 
 OTHER_STEPS_OF_DEVICE: Final = 9
-"""The same where the device was slow throughout the long step, which no accident in an operation explains.
+"""`OTHER_STEPS` if the device was slow throughout the long step, which no accident of one operation explains.
 
-A fault that strikes one step in four stays away from nine others once in thirteen jobs."""
+A fault in one step of four misses nine other steps in one job of thirteen."""
 
 THROTTLED_SHARE: Final = 0.75
 """Share of a step's compute that must be longer for a device to be slow: experts or attention alone are half of it."""
@@ -106,7 +107,7 @@ STAGE_TELLING_PEERS: Final = 3
 """Least ranks of a stage to distinguish a long stage from a slow rank: fewer may all be slow, or one short of work."""
 
 STAGE_MIN_PEERS: Final = 2
-"""Pipeline stages that are compared with each other: at least this many."""
+"""Least pipeline stages that are compared with each other."""
 
 STEP_PARTS: Final = 8
 """Parts of a step in which peers are compared where work moves between ranks within the step."""
@@ -122,7 +123,7 @@ QUEUED_NS: Final = 20_000
 
 UNEVEN_RATIO: Final = 1.4
 """Overdispersion of the work between ranks (variance of blocks over the sum of their parts' variances, 1 where
-delays are independent from kernel to kernel) from which work is unevenly dealt rather than noisy."""
+delays are independent from kernel to kernel) from which work is uneven rather than noisy."""
 
 UNEVEN_BLOCKS: Final = 8
 """Blocks a step that are compared by their variance with the operations in them."""
@@ -131,34 +132,35 @@ DATA_VARIATION: Final = 0.03
 """Least coefficient of variation of attention time between peers that makes an imbalance follow the data."""
 
 ATTENTION_NAMED: Final = 0.02
-"""Attention below this share of the other compute is taken for a trace that does not name its attention kernels."""
+"""Attention below this share of the other compute means that the trace does not name its attention kernels."""
 
 ATTENTION_VARIATION: Final = 2.0
 """Attention must vary this many times as much as the other compute: a slow device slows both alike."""
 
 MATES_SHARE: Final = 0.33
-"""Documents make other stages longer by at least this share of what they make one: stages differ in layers."""
+"""Least share of a rank's excess that its documents cause on every other stage: stages differ in layers."""
 
 MATES_ALIKE: Final = 0.8
-"""Correlation of how the work of two stages of a replica changes, over replicas and steps: that of documents."""
+"""Correlation between changes of work on two stages of a replica, over replicas and steps, that shows documents."""
 
 MATES_ENTRIES: Final = 6
-"""Changes over which that is asked: of six, chance gives such a correlation once in forty jobs."""
+"""Least changes for that correlation: with six, chance gives it in one job of forty."""
 
 DOCUMENTS_REACH: Final = 2.0
-"""Mean excess over the largest change that documents make in a step of another replica: more is no document's doing."""
+"""Largest ratio of a mean excess to the largest change by documents in a step of another replica; documents do not
+cause more."""
 
 NODE_EQUALITY: Final = 0.5
-"""Least excess of ranks that are slow as one over the largest: their stages differ in work, and one may have slack."""
+"""Ratio of the least to the largest excess of ranks slow for one reason: their stages differ in work and slack."""
 
 NODE_APART: Final = 2.0
-"""Least excess of ranks that are slow as one over the largest of their peers: else they are the end of a spread."""
+"""Ratio of their least excess to the largest of their peers: below it they are the end of a spread."""
 
 LEVELLING_GAIN: Final = 2.0
 """Levelling all ranks must save this many times as much as curing the suspects for the data to be the cause."""
 
 STAGE_GAIN: Final = 1.05
-"""A stage must cost this many times as much as its slow rank alone: what both explain alike is the rank's."""
+"""A stage must cost this many times as much as the slow ranks: if both explain the same cost, the ranks are blamed."""
 
 RANKS_SAMPLED: Final = 16
 """Ranks to read the events of, to see whether an imbalance follows the data; reading all would take minutes."""
@@ -197,25 +199,25 @@ MAJORITY: Final = 0.5
 """A cause must explain at least half of the excess own time."""
 
 PAUSES_A_STEP: Final = 8
-"""More long gaps than this in a step are no pauses but a slow host, which delays every launch a little."""
+"""Most long gaps in a step that are pauses: more come from a slow host, which delays every launch a little."""
 
 KERNELS_SHOWN: Final = 0.1
 """A kind of kernel is shown as evidence where it makes up more than this share of the excess."""
 
 ATTENTION_ALONE: Final = 0.7
-"""Share of the excess that attention must explain before a suspect is excused by the documents it was dealt."""
+"""Share of the excess that attention must explain before the documents of a suspect excuse it."""
 
 PRODUCTS_STEADY: Final = 0.2
-"""And the relative excess of matrix products must be below this share of attention's: a slow device slows both."""
+"""Upper bound of the relative excess of matrix products over that of attention: a slow device slows both."""
 
 ROLE_SHARE: Final = 0.1
 """Share of the step up to which host work of all ranks with tensor index 0 is the job's design, not a fault."""
 
 ROLE_EQUALITY: Final = 0.5
-"""The least of their excesses must reach this share of the largest: one of them may be slow besides."""
+"""Least share of the largest excess that the smallest one must reach: one of the ranks may be slow as well."""
 
 ROLE_RANKS: Final = 2
-"""Ranks of that role a pipeline stage, at least: a single one shows no pattern."""
+"""Least ranks of that role a pipeline stage: a single one shows no pattern."""
 
 DUMP_LITTLE: Final = 0.5
 """In dumps a rank that others wait for waits less than this share of what its peers wait."""
@@ -242,7 +244,7 @@ ROUND_TRIP: Final = 2
 """An all-reduce moves each byte twice, other collectives less."""
 
 UNSEEN_REPLAYED: Final = 1.0
-"""Unseen ranks for each recorded one that are replayed as typical: of fewer recorded, most waits would be invented."""
+"""Most unrecorded ranks for each recorded one that are replayed as typical: with more, most waits would be invented."""
 
 UNSEEN_ERROR: Final = 2.0 * MIN_LOST_SHARE
 """Share of the step that such a replay may miss: prices lose twice that, so it names ranks that cost 10 % or more."""
@@ -252,25 +254,25 @@ ODD_STEP: Final = 0.2
 mean step, and steps with different documents vary by as much."""
 
 FEWEST_USUAL_STEPS: Final = 2
-"""Steps that do the same before another one counts as odd, and must be left without it: one alone is no rule."""
+"""Least steps that do the same before a different one counts as odd, and least steps left without it."""
 
 STEADY_LEVEL: Final = 0.03
-"""Share by which a typical rank's kernel may differ from the others' where it follows no data: clocks vary by 1–2 %."""
+"""Largest relative deviation of a typical rank's kernel that does not follow the data: clocks vary by 1–2 %."""
 
 STEADY_KERNELS: Final = 4
 """Such kernels a step from which a device counts as slow: one or two may be long for a reason of their own."""
 
 STEADY_PEERS: Final = 4
-"""Ranks that do the same from which on the others show which kernels follow no data: of three, two agree by chance."""
+"""Least ranks of the same work that show which kernels do not follow the data: of three, two agree by chance."""
 
 STEADY_TIMES: Final = 3.0
 """Times the excess on any other rank, in any step, that these kernels must be longer, in every step."""
 
 MOSTLY_ONE: Final = 0.4
-"""Share of an imbalance that one rank may cause: uneven documents gave up to 0.32, hidden culprits 0.49 and more."""
+"""Share of an imbalance from which one rank is named: uneven documents gave up to 0.32, hidden culprits from 0.49."""
 
 LONGEST_PRICED: Final = 3
 """Ranks that work longest beyond their peers; each is priced alone: the cause of most of the loss is among them."""
 
 STOOD_STILL: Final = 0.9
-"""Share of an operation without compute beside it, if the rank waits for it at once: a tail of a kernel may overlap."""
+"""Least share of an operation without overlapping compute if its rank waits at once: a kernel's tail may overlap."""

@@ -6,7 +6,7 @@ MAX_BATCH_MEMBERS: Final = 256
 """Messages that one batched kernel may carry: a stage exchanges a few with each neighbour; more are not read."""
 
 LATE_LAUNCH_NS: Final = 10_000_000
-"""A launch may seem to begin this long after its kernel did: clocks of host and device differ by less than 10 ms."""
+"""Longest time by which a launch may appear after its kernel: clocks of host and device differ by less than 10 ms."""
 
 MAX_NESTED_RECORDS: Final = 8
 """Records before a launch that are tried for the one around it: calls nest two or three deep."""
@@ -15,10 +15,10 @@ CLOCK_FIT_FROM: Final = 12
 """Common collectives of two ranks from which a drift is fitted; from fewer, noise would pass for drift."""
 
 CLOCK_LINE_FROM: Final = 4
-"""The same where all of them lie on a line: two would always, and three by chance."""
+"""`CLOCK_FIT_FROM` if all of them lie on a line: two always do, and three by chance."""
 
 CLOCK_LINE_SHARE: Final = 0.1
-"""Most that an end may miss that line by, of the most by which one misses a constant."""
+"""Largest distance of an end from that line, as a share of the largest distance from a constant."""
 
 CLOCK_FIT_POINTS: Final = 240
 """Common collectives that a drift is fitted to: Theil and Sen's line compares all pairs of them."""
@@ -27,7 +27,7 @@ QUICKER_LINKS_PERCENTILE: Final = 25
 """Round trips up to this percentile bound what two clocks leave open: a slow link lengthens its own pairs' only."""
 
 POLLS_THAT_WAIT: Final = 3
-"""A host that asks so often whether an event has come, and launches nothing meanwhile, waits for it."""
+"""Queries of an event, without a launch in between, from which a host waits for it."""
 
 MOST_DRIFT: Final = 1e-4
 """Clocks of two hosts gain no more on each other than this, ns per ns: crystals are good to some 50 millionths."""
@@ -36,16 +36,17 @@ WAITED_ENDS_LEAST: Final = 3
 """Collectives of two ranks in which one waited for the other, from which these alone give the clocks."""
 
 WAITED_ENDS_SPREADS: Final = 3.0
-"""A common end belongs to them if it lies within so many of their spreads (10th to 90th percentile)."""
+"""Number of their spreads (10th to 90th percentile) within which a common end counts as one of them."""
 
 MOST_BEHIND_MARKS: Final = 0.5
-"""More operations than this share of all begin behind the last mark of a step where the host runs steps ahead."""
+"""Share of operations after the last mark of a step, above which the host runs steps ahead."""
 
 WIDE_TRIP: Final = 4.0
 """A pair of ranks with a least round trip this many times that of the quicker pairs always waited."""
 
 RESUME_SLACK_NS: Final = 50_000
-"""Compute that begins this long before a wait ends resumed after it, on a CPU trace: both times are the host's."""
+"""Compute that begins at most this long before the end of a wait resumed after it, on a CPU trace: the host gives both
+times."""
 
 RESUME_SLACK_SHARE: Final = 0.02
 """The same as a share of the wait, also on a CPU trace only."""
@@ -60,7 +61,7 @@ NEARLY_ALL_RANKS: Final = 0.8
 """Share of ranks that must have a step whole, where too few steps are whole on all ranks."""
 
 MOST_RANKS: Final = 0.5
-"""The same where that leaves too few steps as well: with fewer ranks a median of peers means nothing."""
+"""`NEARLY_ALL_RANKS` if that leaves too few steps as well: with fewer ranks a median of peers means nothing."""
 
 CUT_STEP_SHARE: Final = 0.9
 """A step was cut if all ranks with messages that name no peer have fewer operations than this share of their fullest:
@@ -73,7 +74,7 @@ ALIGN_LEAST_OVERLAP: Final = 0.5
 """Ragged recordings are aligned with at least this share of the shorter one inside the longer one."""
 
 COUNTED_SHARE: Final = 0.8
-"""Share of a group's operations that carry sequence numbers, from which these match them: a tenth is lost at random."""
+"""Share of a group's operations with sequence numbers from which these match them: a tenth is lost at random."""
 
 RESULT_COPY_SHARE: Final = 0.05
 """An operator within this share of a communication span, at its end, belongs to it: Gloo copies its result there."""
@@ -94,7 +95,7 @@ HELD_END_SHARE: Final = 0.25
 """A send that waited for such a receive ends together with it, within this share of the send's duration."""
 
 HELD_LEAST: Final = 2
-"""And at least this many of them: one pair may be an accident."""
+"""Least number of such sends: one pair may be an accident."""
 
 PROVEN_EAGER_SHARE: Final = 0.05
 """Share of the sends that must end before their receive was posted, if none is alone in its kernel."""
@@ -109,26 +110,26 @@ BUFFER_BYTES_A_CHANNEL: Final = 1 << 22
 """Bytes of a message that NCCL buffers at most for each channel: 4 MiB over NVLink, 1 MiB over anything else."""
 
 BUFFERED_RECEIVE: Final = 3
-"""A receive below this many times the quickest one of its message only copied what had arrived before."""
+"""Ratio to the fastest receive of its message below which a receive only copied data that had arrived before."""
 
 COMMON_END_NS: Final = 30_000
-"""Both kernels of a message end within this time of each other, beside what the clocks leave open: across nodes the
-last bytes and the flag behind them take some ten microseconds."""
+"""Largest difference between the ends of both kernels of a message, beside the error of the clocks: across nodes the
+last bytes and the flag after them take some ten microseconds."""
 
 CANDIDATE_ENDS: Final = 2
-"""Kernels before and behind an end that are tried as its partner: a stage has two neighbours."""
+"""Kernels before and after an end that are tried as its partner: a stage has two neighbours."""
 
 COMMON_ENDS_LEAST: Final = 4
-"""Messages that must end together before two lanes are taken to carry the same ones: fewer happen by chance."""
+"""Messages that must end together before two lanes count as carrying the same ones: fewer happen by chance."""
 
 COMMON_ENDS_SHARE: Final = 0.85
-"""Share of a lane's messages that must be explained: the rest may be cut, or was called late by a disturbed clock."""
+"""Share of a lane's messages that must be explained: the rest may be cut, or late by a disturbed clock."""
 
 BY_CHANCE: Final = 0.3
 """Share of kernels that may end together by chance; with more, agreement proves nothing."""
 
 TWINS_SHARE: Final = 0.5
-"""Share of kernels that begin and end together on two ranks from which the two do the same and send each other none."""
+"""Share of kernels that begin and end together on two ranks, from which the two do the same work and exchange none."""
 
 LANE_MAJORITY: Final = 0.65
 """Share of a lane's messages that one other lane must explain for it to be the peer: with two peers each has half."""
@@ -138,7 +139,7 @@ LANE_ENDS_SHARE: Final = 0.05
 that is slower than the one before it waits for the first micro-batch of a step only."""
 
 BOTH_WAYS_SHARE: Final = 0.25
-"""The same for two lanes on which messages go both ways: there each of them explains more by itself."""
+"""`LANE_ENDS_SHARE` for two lanes with messages in both directions: each of them explains more by itself."""
 
 LANE_RIVAL: Final = 0.6
 """A lane is given to another only if its second-best partner explains less than this share of what the best does."""
@@ -165,20 +166,20 @@ TIE_NS: Final = 1_000_000
 """Between two ways to join messages by size, ends that differ by this much more count half as much."""
 
 LEAST_ENDS: Final = 4
-"""Ends of a stream that are compared at the least: two numbers go into the clock's offset and drift."""
+"""Least compared ends of a stream: the clock's offset and drift use up two."""
 
 LEAST_WIDER_ENDS: Final = 3
-"""Ends of a kind that must agree on all ranks before it is taken from its stream: one more than offset and drift take
+"""Ends of a kind that must agree on all ranks before it is taken from its stream: one more than offset and drift use
 up. A kind that is taken in error stays open."""
 
 LEAST_ALIGNED_ENDS: Final = 2
-"""Ends of a stream that are compared at the least where clocks are known: one end may meet another by chance."""
+"""Least compared ends of a stream with known clocks: one end may meet another by chance."""
 
 ENDS_COMPARED: Final = 128
-"""Ends of a stream that are compared at the most, spread over the recording: more make nothing clearer."""
+"""Most compared ends of a stream, spread over the recording: more make nothing clearer."""
 
 PLACES_COMPARED: Final = 4096
-"""Ends of a stream that are compared at the most where each place of the step is: four steps of a thousand places."""
+"""Most compared ends of a stream if each place of the step is compared: four steps of a thousand places."""
 
 PAIRS_COMPARED: Final = 64
 """Most pairs of members that are compared by their ends at a place, spread over all: more make nothing clearer."""
@@ -193,7 +194,7 @@ LEAST_BLIND_ENDS: Final = 12
 """Least ends that give clock and places: a line through the better half of fewer meets some by chance."""
 
 LEAST_IN_ALL_TO_ALL: Final = 3
-"""Ranks that leave together at the least before a kernel named after messages is an all-to-all; two may exchange."""
+"""Least ranks that leave together before a kernel named after messages is an all-to-all; two may exchange."""
 
 PLACES_TRIED: Final = 8
 """Places of a step from which a fit to the better half of the ends starts: one of them is of that half."""
@@ -217,11 +218,11 @@ CLEARLY_APART: Final = 4.0
 """Ends that differ by this factor more than those of members are ends of different groups."""
 
 LEAST_TAIL_NS: Final = 1_000.0
-"""Ends that agree better than this are taken to differ by so much, ns: older traces have whole microseconds."""
+"""Least difference of ends that is assumed, ns: older traces have whole microseconds."""
 
 CLEAREST_TAIL_NS: Final = 100.0
-"""Ends that agree better than this are taken to differ by so much where the tails of a stream's clear places show it:
-traces with fractions of a microsecond still round."""
+"""Least difference of ends that is assumed, ns, if the tails of a stream's clear places show it: traces with fractions
+of a microsecond still round."""
 
 PROVING_LEAD: Final = 3.0
 """A rank that came last by this factor more than ends differ shows which ranks waited for it."""
@@ -230,7 +231,7 @@ MOST_CLUSTERED: Final = 1024
 """Ranks of a class that are compared each with each where no mesh is given: the work is quadratic."""
 
 MOST_WAYS: Final = 4096
-"""Ways to divide the ranks that are tried: 1,024 ranks have 385, numbers with many divisors more than are worth it."""
+"""Most divisions of the ranks that are tried: 1,024 ranks have 385; numbers with many divisors have too many."""
 
 MOST_AXES: Final = 5
 """Axes of a mesh that is looked for: tensor, context, pipeline, and data parallelism in two parts."""
@@ -239,7 +240,7 @@ WHOLE_REPEATS: Final = 2
 """Repetitions that make a pattern, of most of a recording: the end of a step breaks the pattern of its layers."""
 
 RAGGED_RIMS: Final = (0.0, 0.05, 0.1, 0.2)
-"""Shares of a recording that are left off its end in turn: the last kernels of other streams may be cut off there."""
+"""Shares of a recording that are left off its end in turn: the last kernels of other streams may be missing there."""
 
 REPEATING_SHARE: Final = 0.6
 """Share of a rank's operations that must repeat: the first step of a program often runs something more."""
@@ -261,10 +262,10 @@ HOST_GAP_NS: Final = 10_000
 """A device that idles for longer than this between two kernels waits for its host: launches take a few µs."""
 
 LIKE_SHARE: Final = 0.1
-"""Two kernels share the device alike if the shares of their time beside communication differ by at most this."""
+"""Largest difference of two kernels' shares of time beside communication that counts as equal."""
 
 MOST_STRETCHED: Final = 0.5
-"""Communication takes at most this part of the time in which it shares the device: twice as long was the worst seen."""
+"""Largest part of the shared time that communication adds to a kernel: twice as long was the worst seen."""
 
 DRIFT_NS: Final = 100_000
 """Two clocks may drift apart by this much over a recording of seconds: 20 µs a second are common."""

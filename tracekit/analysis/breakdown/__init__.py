@@ -1,1 +1,1 @@
-"""What a step consists of: compute, exposed communication by axis, bubble, host, idle; and what each axis moved."""
+"""The parts of a step: compute, exposed communication by axis, bubble, host, idle; and the traffic of each axis."""

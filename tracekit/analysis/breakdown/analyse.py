@@ -1,4 +1,4 @@
-"""What a step consists of: from an ingested run to a finding. The run is opened as `slowrank` opens it."""
+"""The parts of a step: from an ingested run to a finding. Opens the run as `slowrank` does."""
 
 from collections.abc import Callable, Sequence
 
@@ -23,14 +23,14 @@ def analyse(
     steps: Sequence[StepRange] | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> BreakdownFinding:
-    """The parts of each recorded step of each rank (ns, they add up to it), and what each axis moved, how fast.
+    """Return the parts of each recorded step of each rank (ns, they add up to it), and the traffic of each axis.
 
     `mesh`, `order`, `steps` and `progress` are as for `tracekit.slowrank`. Raises UsageError where mesh, order or job
     contradict the run; MeshError and InputError as `tracekit.slowrank` does.
     """
     case, choice = opened(run, mesh, order, steps, progress)
-    told = waits_told(case)
-    by_rank = {rank: steps_of(case, rank, told) for rank in case.ops.ranks}
+    known = waits_told(case)
+    by_rank = {rank: steps_of(case, rank, known) for rank in case.ops.ranks}
     cells = tuple(cell for found in by_rank.values() for cell in found.cells)
     calls = calls_of(case)
     ranked = [_ranked(case, rank, found) for rank, found in by_rank.items() if found.cells]
@@ -53,6 +53,6 @@ def _ranked(case: Case, rank: int, found: RankSteps) -> RankBreakdown:
 
 
 def _waited(rank: RankBreakdown) -> tuple[float, int]:
-    """By what share of its steps a rank is known to have waited for others; of equal ones the lower rank is first."""
+    """The share of its steps for which a rank is known to have waited for others, and the rank: a key to sort by."""
     parts = rank.parts
     return (parts.bubble_ns + parts.waiting_ns) / max(parts.step_ns, 1), rank.rank

@@ -1,4 +1,4 @@
-"""Each recorded step of each rank cut into parts that add up to it, in whole nanoseconds."""
+"""The parts of each recorded step of each rank, which add up to it in whole nanoseconds."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ _WAIT, _TRANSFER, _OPEN = range(3)
 
 @dataclass(frozen=True)
 class RankSteps:
-    """One rank's whole steps, and what its communication had beside it in all of them, ns."""
+    """One rank's whole steps, its communication in all of them, and the part hidden by compute; ns."""
 
     cells: tuple[StepBreakdown, ...]
     communication_ns: int
@@ -32,7 +32,7 @@ class RankSteps:
 
 
 def steps_of(case: Case, rank: int, told: Mask) -> RankSteps:
-    """The steps of `rank`, as long as their wall time; `told` as from `waits_told`. InputError on a bad file."""
+    """Return the steps of `rank`, cut into parts; the mask is from `waits_told`. Raises InputError on a bad file."""
     steps, source = case.steps, case.ops.per_rank[rank]
     row = steps.row(rank)
     columns = np.flatnonzero(np.isfinite(steps.wall[row])).tolist()
@@ -44,7 +44,7 @@ def steps_of(case: Case, rank: int, told: Mask) -> RankSteps:
     exposed = case.ops.progress[rank].exposed
     compute = _within(subtract(source.computed, exposed), windows)
     host, idle, unknown = (_within(kind, windows) for kind in (gaps.host, gaps.idle, gaps.unknown))
-    unknown += wall - (windows[1] - windows[0])  # what came before the recording
+    unknown += wall - (windows[1] - windows[0])  # the time before the recording
     held = {key: _within(spans, windows) for key, spans in _held_up(case, rank, told).items()}
     axes = sorted({axis for axis, _ in held if axis != _BUBBLE}, key=lambda a: _place(case, a))
     none = np.zeros(len(columns), np.int64)
@@ -63,7 +63,7 @@ def steps_of(case: Case, rank: int, told: Mask) -> RankSteps:
 
 
 def added(parts: Iterable[TimeParts]) -> TimeParts:
-    """The sums of `parts`; axes in the order in which they come."""
+    """Return the sums of `parts`; axes in the order of their first occurrence."""
     every = list(parts)
     axes = dict.fromkeys(e.axis for p in every for e in p.exposed)
     spent = {axis: [e for p in every for e in p.exposed if e.axis == axis] for axis in axes}
@@ -81,7 +81,7 @@ def added(parts: Iterable[TimeParts]) -> TimeParts:
 
 
 def shares_of(total: TimeParts, ranks: Sequence[TimeParts], count: int) -> tuple[Share, ...]:
-    """Each part of `total`, the sum of `count` steps, with its spread over `ranks`; no exposed part of no time."""
+    """Return each part of `total`, the sum of `count` steps, with its spread over `ranks`; no empty exposed parts."""
     spent = named(total)
     by_rank = [named(parts) for parts in ranks]
     found = []
@@ -105,18 +105,18 @@ def named(parts: TimeParts) -> dict[str, int]:
 
 
 def waits_told(case: Case) -> Mask:
-    """By operation: whether its wait is known, of all that its kernel carries; else it may be waiting or transfer."""
+    """Return whether the waits of all operations in each operation's kernel are known; else it may wait or transfer."""
     ops = case.ops
-    told = whole(case) & ~ops.among(ROOTED)
+    known = whole(case) & ~ops.among(ROOTED)
     send, receive = message_ends(ops)
     apart = ~linked(ops, case.clocks, send, receive)
-    told[send[apart]] = told[receive[apart]] = False
-    untold = np.bincount(ops.kernel, ~told, minlength=1)
-    return np.asarray(untold[ops.kernel] == 0, bool)
+    known[send[apart]] = known[receive[apart]] = False
+    unknown = np.bincount(ops.kernel, ~known, minlength=1)
+    return np.asarray(unknown[ops.kernel] == 0, bool)
 
 
 def _within(spans: Intervals, windows: Intervals) -> I64:
-    """How much of the disjoint `spans` lies in each of the `windows`, ns."""
+    """The length of the disjoint `spans` inside each of the `windows`, ns."""
     return covered_until(spans, windows[1]) - covered_until(spans, windows[0])
 
 

@@ -1,4 +1,4 @@
-"""What each kind of communication moved along each axis, and how fast.
+"""The bytes and the bandwidth of each kind of communication along each axis.
 
 Sizes and factors are those of nccl-tests (doc/PERFORMANCE.md): the size of a call is its larger side, and a ring sends
 2(N−1)/N of an all-reduce and (N−1)/N of an all-gather, a reduce-scatter or an all-to-all.
@@ -47,7 +47,7 @@ class Calls:
         )
 
     def of(self, chosen: Mask) -> "Calls":
-        """The chosen ones."""
+        """The chosen calls."""
         return Calls(
             self.axis[chosen], self.op[chosen], self.members[chosen], self.rank_step[chosen],
             self.elements[chosen], self.bytes[chosen], self.exposed[chosen], self.instance[chosen],
@@ -63,7 +63,7 @@ class Calls:
 
 
 def calls_of(case: Case) -> Calls:
-    """All communication of the steps that ranks recorded whole."""
+    """Return all communication of the steps that ranks recorded whole."""
     ops, steps = case.ops, case.steps
     row = np.searchsorted(np.array(steps.ranks), ops.rank)
     label = ops.step if steps.labelled else np.zeros(len(ops.step), np.int64)
@@ -102,7 +102,7 @@ def _row(case: Case, axis: str, op: str, members: int, calls: Calls) -> Traffic:
 
 
 def _speed(case: Case, calls: Calls) -> float | None:
-    """Bytes over transfer time, GB/s, of the instances that all members recorded; None where there is none."""
+    """The bytes over the transfer time, GB/s, of the instances that all members recorded; None without any."""
     known = calls.of((calls.bytes > 0) & (calls.instance >= 0))
     instance, first = np.unique(known.instance, return_index=True)
     waits = case.waits
@@ -112,7 +112,7 @@ def _speed(case: Case, calls: Calls) -> float | None:
 
 
 def _by_token(token: npt.NDArray[np.object_], of: Callable[[str], int]) -> I64:
-    """`of(token)` for each operation; it is called once for each distinct one."""
+    """The result of `of(token)` for each operation; called once for each distinct token."""
     distinct, code = numbered(token)
     return np.array([of(t) for t in distinct], np.int64)[code]
 

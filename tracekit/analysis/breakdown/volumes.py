@@ -1,4 +1,4 @@
-"""Recorded volumes beside the formulas of the field; elements that a rank sends in a step.
+"""Recorded volumes compared with published formulas; elements that a rank sends in a step.
 
 Sources: ring all-reduce 2Φ(N−1)/N and ZeRO 3Φ (Rajbhandari et al., "ZeRO", section 7); tensor parallelism by two
 all-reduces a layer in each direction and the vocabulary-parallel loss (Shoeybi et al., "Megatron-LM", section 3).
@@ -22,13 +22,13 @@ _GRADIENTS: Final = (
     ("3Φ(N−1)/N", "ZeRO-3", 3),
 )
 _LAYER: Final = 8
-"""Four all-reduces of Φ = b·s·h, two in each direction, send 2Φ(N−1)/N each; so do as many pairs of the others."""
+"""Four all-reduces of Φ = b·s·h, two in each direction, send 2Φ(N−1)/N each; so do pairs of gather and scatter."""
 _MEGATRON: Final = ("8Φ(N−1)/N", "a layer and micro-batch of Megatron, Φ = b·s·h")
 _LOSS: Final = ("Φ + N", "a micro-batch of a vocabulary-parallel loss, if Φ = b·s")
 
 
 def volumes_of(calls: Calls) -> tuple[Volume, ...]:
-    """Volumes along each axis that a formula is known for, those of gradients first; none where sizes are unknown."""
+    """Return volumes along each axis with a known formula, gradients first; none where sizes are unknown."""
     gradients: list[Volume] = []
     others: list[Volume] = []
     for axis in sorted({str(a) for a in calls.axis.tolist()}):
@@ -40,11 +40,11 @@ def volumes_of(calls: Calls) -> tuple[Volume, ...]:
         elif axis == TENSOR:
             others += _activations(axis, mine)
     most = max((v.phi for v in gradients), default=0)
-    return (*(v for v in gradients if v.phi > VOLUME_ERROR * most), *others)  # a loss alone is no gradient
+    return (*(v for v in gradients if v.phi > VOLUME_ERROR * most), *others)  # a loss is no gradient
 
 
 def _gradients(axis: str, calls: Calls) -> list[Volume]:
-    """What sums gradients, and gathers parameters, along the axis: Φ are the elements summed in a step."""
+    """The volumes of summed gradients and gathered parameters along the axis: Φ are the elements summed in a step."""
     summed = np.isin(calls.op.astype(str), _REDUCES)
     steps = len(np.unique(calls.rank_step))
     phi = float(calls.elements[summed].sum()) / steps
@@ -78,7 +78,7 @@ def _activations(axis: str, calls: Calls) -> list[Volume]:
 
 
 def _values(axis: str, calls: Calls, phi: int) -> list[Volume]:
-    """All-reduces of a size that divides Φ = b·s·h: one value a token, as of a loss, or one a channel, as of norms."""
+    """The volumes of all-reduces of a size that divides Φ = b·s·h: one value a token (a loss) or a channel (norms)."""
     part = calls.of((calls.op == "all_reduce") & (calls.elements > 1) & (calls.elements < phi))
     sizes = [n for n in np.unique(part.elements).tolist() if phi % n == 0]
     found = []
@@ -91,5 +91,5 @@ def _values(axis: str, calls: Calls, phi: int) -> list[Volume]:
 
 
 def _sent(calls: Calls) -> float:
-    """Elements that a rank sends in a step by a ring."""
+    """The elements that a rank sends in a step by a ring."""
     return float((calls.elements * calls.factor).sum()) / max(len(np.unique(calls.rank_step)), 1)

@@ -1,4 +1,4 @@
-"""What changed between two runs: from two ingested runs to a finding."""
+"""The changes between two runs: from two ingested runs to a finding."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
@@ -29,9 +29,9 @@ def diff(
     steps: Sequence[StepRange] | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> DiffFinding:
-    """What of `after` takes longer than in `before`: the step, its parts, ranks at equal places, kernels; tested.
+    """Return the changes from `before` to `after`: the step, its parts, ranks at equal places, kernels; tested.
 
-    Clocks and step numbers need not agree; worlds may differ, then no rank is compared. `mesh`, `order`, `steps` and
+    Clocks and step numbers need not agree; with different worlds ranks are not compared. `mesh`, `order`, `steps` and
     `progress` are as for `tracekit.slowrank`, and hold for both runs. Raises UsageError, MeshError and InputError as
     `tracekit.breakdown` does.
     """
@@ -40,26 +40,26 @@ def diff(
 
 
 def compared(one: Side, two: Side) -> DiffFinding:
-    """What of the second side takes longer than in the first. Raises InputError where events are unreadable."""
+    """Return the changes from the first side to the second. Raises InputError where events are unreadable."""
     sides = (one, two)
-    alike = _sizes(one) == _sizes(two)
-    common = sorted(one.places.keys() & two.places.keys()) if alike else []
-    ranks = [[s.places[at] for at in common] if alike else list(s.case.ops.ranks) for s in sides]
+    same_mesh = _sizes(one) == _sizes(two)
+    common = sorted(one.places.keys() & two.places.keys()) if same_mesh else []
+    ranks = [[s.places[at] for at in common] if same_mesh else list(s.case.ops.ranks) for s in sides]
     (step,) = changes("step", ["step"], one.step()[:, None], two.step()[:, None])
     low, high = interval(one.step(), two.step())
     verdict, reason = _verdict(step, low, high, min(len(one.step()), len(two.step())))
     to_decide = None if verdict != "inconclusive" else "record more whole steps of both runs"
     parts, kernels = _parts(sides, ranks), _kernels(sides, ranks)
-    by_rank = _ranks(sides, ranks) if alike else ()
+    by_rank = _ranks(sides, ranks) if same_mesh else ()
     few = _too_few((len(one.step()), len(two.step())), {"part": parts, "rank": by_rank, "kernel": kernels})
     return DiffFinding(
         one.told, two.told, verdict, reason, step, low, high, parts, by_rank, kernels, len(common), to_decide,
-        (*_notes(sides, alike=alike, common=len(common)), *few),
+        (*_notes(sides, alike=same_mesh, common=len(common)), *few),
     )  # fmt: skip
 
 
 def _too_few(steps: tuple[int, int], tested: Mapping[str, Sequence[Change]]) -> Iterator[str]:
-    """What so few steps cannot prove, whatever changed; nothing where the runs are too short for any test."""
+    """The note on changes that so few steps cannot prove; nothing where the runs are too short for any test."""
     needed = {kind: steps_for_one(steps, len(changes)) for kind, changes in tested.items()}
     kinds = {kind: steps for kind, steps in needed.items() if steps is not None}
     if kinds and min(steps) >= LEAST_STEPS:
@@ -70,17 +70,17 @@ def _too_few(steps: tuple[int, int], tested: Mapping[str, Sequence[Change]]) -> 
 
 
 def _verdict(step: Change, low: float, high: float, steps: int) -> tuple[DiffVerdict, str]:
-    """The verdict on the step, and why."""
+    """The verdict on the step, and its reason."""
     least = LEAST_CHANGE * step.before_ns
     share = step.change_ns / step.before_ns if step.before_ns else 0.0
-    told = f"{ms(step.before_ns):.1f} → {ms(step.after_ns):.1f} ms a step ({share:+.1%})"
+    times = f"{ms(step.before_ns):.1f} → {ms(step.after_ns):.1f} ms a step ({share:+.1%})"
     if steps < LEAST_STEPS:
-        return "inconclusive", f"{told}, but one run has fewer than {LEAST_STEPS} whole steps"
+        return "inconclusive", f"{times}, but one run has fewer than {LEAST_STEPS} whole steps"
     if step.proven and abs(step.change_ns) >= least:
-        return ("slower" if step.change_ns > 0 else "faster"), told
+        return ("slower" if step.change_ns > 0 else "faster"), times
     if -least < low and high < least:
-        return "unchanged", f"{told}: less than {LEAST_CHANGE:.0%} of the step"
-    return "inconclusive", f"{told}: steps of the same run differ by as much"
+        return "unchanged", f"{times}: less than {LEAST_CHANGE:.0%} of the step"
+    return "inconclusive", f"{times}: steps of the same run differ by as much"
 
 
 def _parts(sides: Sequence[Side], ranks: Sequence[Sequence[int]]) -> tuple[Change, ...]:
@@ -91,7 +91,7 @@ def _parts(sides: Sequence[Side], ranks: Sequence[Sequence[int]]) -> tuple[Chang
 
 
 def _ranks(sides: Sequence[Side], ranks: Sequence[Sequence[int]]) -> tuple[Change, ...]:
-    """The changes of the own time of ranks at equal places; they are named as in the second run."""
+    """The changes of the own time of ranks at equal places, named as in the second run."""
     one, two = (_columns([s.own(r) for r in rs], s) for s, rs in zip(sides, ranks, strict=True))
     return changes("rank", [f"rank {r}" for r in ranks[1]], one, two)
 
@@ -112,7 +112,7 @@ def _kernels(sides: Sequence[Side], ranks: Sequence[Sequence[int]]) -> tuple[Cha
 
 
 def _times(kernels: Kernels, names: Sequence[str], side: Side) -> F64:
-    """The time of all these kernels in each step, shape (steps,), ns; none where a kernel did not run."""
+    """The time of all these kernels in each step, shape (steps,), ns; 0 where none ran."""
     total = np.zeros(len(side.case.steps.numbers))
     for name in names:
         for column, ns in kernels.get(name, {}).items():
@@ -121,24 +121,24 @@ def _times(kernels: Kernels, names: Sequence[str], side: Side) -> F64:
 
 
 def _columns(values: Sequence[F64], side: Side) -> F64:
-    """Values side by side, shape (steps, quantities)."""
+    """The values side by side, shape (steps, quantities)."""
     return np.stack(values, axis=1) if values else np.zeros((len(side.case.steps.numbers), 0))
 
 
 def _sizes(side: Side) -> dict[str, int]:
-    """The axes longer than 1; of two meshes that have the same, ranks at one place do the same work."""
+    """The axes longer than 1: in two meshes with equal ones, ranks at the same place do the same work."""
     return {
         axis: side.case.mesh.sizes[axis] for axis in side.case.mesh.order if side.case.mesh.sizes[axis] > 1
     }
 
 
 def _notes(sides: Sequence[Side], *, alike: bool, common: int) -> list[str]:
-    """What the comparison rests on."""
+    """The notes on what the comparison rests on."""
     read = [len(s.case.ops.ranks) for s in sides]
     if not alike:
-        told = f"the meshes differ: means over all {read[0]} and {read[1]} recorded ranks are compared, no single rank"
+        note = f"the meshes differ: means over all {read[0]} and {read[1]} recorded ranks are compared, no single rank"
     elif common < max(read):
-        told = f"parts, ranks and kernels cover the {common} mesh places that both runs recorded"
+        note = f"parts, ranks and kernels cover the {common} mesh places that both runs recorded"
     else:
-        told = f"all {common} recorded places are compared"
-    return [told, _WITHIN]
+        note = f"all {common} recorded places are compared"
+    return [note, _WITHIN]

@@ -1,4 +1,4 @@
-"""One of two runs that are compared: its steps cut into parts, by rank, and its kernels."""
+"""One of two compared runs: its steps cut into parts, by rank, and its kernels."""
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
@@ -19,15 +19,15 @@ from tracekit.timing.measured import StepRange
 from tracekit.units import ms
 
 Place = tuple[int, ...]
-"""Index on each axis, in the mesh's order."""
+"""The index on each axis, in the mesh's order."""
 
 Kernels = dict[str, dict[int, float]]
-"""Time of a kernel by its name and the column of the step, ns; a step in which it never ran is absent."""
+"""The time of a kernel by its name and the column of the step, ns; a step without it is absent."""
 
 
 @dataclass(frozen=True)
 class Side:
-    """What of one run is compared; `parts` by (rank, column of the step) → part → ns."""
+    """The compared quantities of one run; `parts` by (rank, column of the step) → part → ns."""
 
     case: Case
     told: ComparedRun
@@ -40,11 +40,11 @@ class Side:
         return {tuple(mesh.coords(r)[axis] for axis in mesh.order): r for r in self.case.ops.ranks}
 
     def step(self) -> F64:
-        """Length of each step, mean over ranks, shape (steps,), ns."""
+        """The length of each step, mean over ranks, shape (steps,), ns."""
         return np.asarray(np.nanmean(self.case.steps.wall, axis=0), np.float64)
 
     def part(self, name: str, ranks: Sequence[int]) -> F64:
-        """How long the part takes in each step, mean over those of `ranks` that recorded it, shape (steps,), ns."""
+        """The time of the part in each step, mean over the `ranks` that recorded it, shape (steps,), ns."""
         return self._by_step(lambda parts: parts.get(name, 0), ranks)
 
     def own(self, rank: int) -> F64:
@@ -57,7 +57,7 @@ class Side:
         return np.array([np.mean(h) if h else np.nan for h in held], np.float64)
 
     def kernels(self, ranks: Sequence[int]) -> Kernels:
-        """Time of each kernel of computing in each step, mean over `ranks` that run on a GPU; ns."""
+        """The time of each compute kernel in each step, mean over the `ranks` on a GPU; ns."""
         case = self.case
         spent: dict[str, dict[int, float]] = defaultdict(lambda: defaultdict(float))
         asked = [r for r in ranks if case.ops.per_rank[r].on_gpu]
@@ -78,14 +78,14 @@ def side_of(
     steps: Sequence[StepRange] | None,
     progress: Callable[[int, int], None] | None,
 ) -> Side:
-    """The run as it is compared. Arguments and errors as of `tracekit.breakdown`."""
+    """Return the run as a side of a comparison. Arguments and errors as of `tracekit.breakdown`."""
     case, choice = opened(run, mesh, order, steps, progress)
-    told = waits_told(case)
+    known = waits_told(case)
     column = {number: i for i, number in enumerate(case.steps.numbers)}
     parts = {
         (rank, column[cell.step]): named(cell.parts)
         for rank in case.ops.ranks
-        for cell in steps_of(case, rank, told).cells
+        for cell in steps_of(case, rank, known).cells
     }
     measured = StepsFinding(case.steps.numbers, ms(float(np.nanmedian(case.steps.wall))))
     return Side(case, ComparedRun(ranks_of(case), choice.finding, measured, quality_of(case, choice)), parts)

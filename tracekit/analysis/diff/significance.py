@@ -1,6 +1,6 @@
 """Whether a quantity differs between two runs, by its values in their steps.
 
-The test of Mann and Whitney asks only which step is longer, so that one long step decides nothing. All changes of one
+The test of Mann and Whitney uses only the order of steps, so that one long step decides nothing. All changes of one
 kind are judged together (Benjamini and Hochberg), because among a thousand ranks some differ by chance.
 """
 
@@ -17,7 +17,7 @@ from tracekit.thresholds.diff import LEAST_STEPS, LEVEL, RESAMPLES, SEED
 
 
 def changes(kind: ChangeKind, names: Sequence[str], before: F64, after: F64) -> tuple[Change, ...]:
-    """The change of each quantity, the largest first.
+    """Return the change of each quantity, the largest first.
 
     before, after: its values by step, shape (steps of the run, quantities), ns; NaN where a step lacks it.
     """
@@ -35,19 +35,19 @@ def changes(kind: ChangeKind, names: Sequence[str], before: F64, after: F64) -> 
 
 
 def steps_for_one(steps: tuple[int, int], tested: int) -> int | None:
-    """Steps of each run from which one change among `tested` can be proven alone; None where `steps` are enough."""
+    """Return the steps of each run that can prove one change among `tested`; None where `steps` suffice."""
     if not tested or _rarest(*steps) * tested <= LEVEL:
         return None
     return next(n for n in count(LEAST_STEPS) if _rarest(n, n) * tested <= LEVEL)
 
 
 def _rarest(before: int, after: int) -> float:
-    """The chance of the rarest order of the steps of two equal runs, both ways: all of one before all of the other."""
+    """The probability of the rarest order of two equal runs' steps, two-sided: all of one before all of the other."""
     return 2 / comb(before + after, before)
 
 
 def interval(before: F64, after: F64) -> tuple[float, float]:
-    """Between which the change of the median lies, ns (bootstrap percentiles); shapes (steps,)."""
+    """Return the interval of the change of the median, ns (bootstrap percentiles); shapes (steps,)."""
     draw = np.random.default_rng(SEED)
     shifts = np.median(draw.choice(np.sort(after), (RESAMPLES, len(after))), axis=1) - np.median(
         draw.choice(np.sort(before), (RESAMPLES, len(before))), axis=1
@@ -57,7 +57,7 @@ def interval(before: F64, after: F64) -> tuple[float, float]:
 
 
 def _p(before: F64, after: F64) -> float | None:
-    """The chance of so different an order in equal runs; None where a run has too few steps."""
+    """The probability of so different an order in equal runs; None where a run has too few steps."""
     if min(len(before), len(after)) < LEAST_STEPS:
         return None
     if np.ptp(np.concatenate([before, after])) == 0:
@@ -66,6 +66,6 @@ def _p(before: F64, after: F64) -> float | None:
 
 
 def _median(values: F64) -> float:
-    """The median of what is known; 0 where nothing is."""
+    """The median of the known values; 0 without any."""
     known = values[np.isfinite(values)]
     return float(np.median(known)) if len(known) else 0.0

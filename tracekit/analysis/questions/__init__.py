@@ -1,1 +1,1 @@
-"""What the step would take if a rank, a stage, an axis or an operation were typical: fixes, and standard questions."""
+"""The length of a step with a typical rank, stage, axis or operation: fixes of a user, and standard questions."""

@@ -1,4 +1,4 @@
-"""What the step would take if something were typical: from an ingested run to a finding.
+"""The length of a step if something is made typical: from an ingested run to a finding.
 
 The run is opened as `slowrank` opens it. An engine prices fixes with the model of its steps: `table_engine` if an
 operation table has all dependencies, else `step_engine`.
@@ -33,7 +33,7 @@ def answer(
     steps: Sequence[StepRange] | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> WhatIfFinding:
-    """The step with each `fix` (`rank=5`, `stage=3`, `axis=tp`, `op=all_gather`) and with all together, ms.
+    """Return the step with each `fix` (`rank=5`, `stage=3`, `axis=tp`, `op=all_gather`) and with all together, ms.
 
     Without a fix the standard questions are answered: all ranks, the worst ranks, each axis and each stage typical.
     `mesh`, `order`, `steps` and `progress` are as for `tracekit.slowrank`. Raises UsageError if a fix names
@@ -61,15 +61,15 @@ def _check(engine: Engine, fix: Fix) -> None:
     """Raise UsageError if `fix` names nothing in the run, or nothing shows what is typical of it."""
     known = engine.known(fix.key)
     if fix.value not in known:
-        told = f"this run has {fix.key} {listed(known)}" if known else f"this run has no {fix.key}"
-        raise UsageError(f"--fix {fix.name}: no such {fix.key} was recorded; {told}")
+        choices = f"this run has {fix.key} {listed(known)}" if known else f"this run has no {fix.key}"
+        raise UsageError(f"--fix {fix.name}: no such {fix.key} was recorded; {choices}")
     refusal = engine.refusal(fix)
     if refusal is not None:
         raise UsageError(f"--fix {fix.name}: {refusal}; fix something else")
 
 
 class _Pricing:
-    """Turns what an engine saves into answers about the recorded step."""
+    """Turns the savings of an engine into answers about the recorded step."""
 
     def __init__(self, case: Case, engine: Engine) -> None:
         self.case, self.engine = case, engine
@@ -82,21 +82,21 @@ class _Pricing:
         return self._answer(named, meaning, self.engine.ranks_of(fixes), self.engine.saved(fixes))
 
     def standard(self) -> tuple[WhatIfAnswer, ...]:
-        """The standard questions, those left out that this run cannot be asked."""
-        everybody = "all ranks, stages and transfers are typical"
-        found = [self._answer("everybody", everybody, (), self.all)]
+        """The answers to the standard questions that apply to this run."""
+        all_typical = "all ranks, stages and transfers are typical"
+        found = [self._answer("everybody", all_typical, (), self.all)]
         worst = self.engine.worst()
         if worst:
             fixes = [Fix("rank", str(rank)) for rank in worst]
-            told = f"the worst ranks are typical: {listed(worst)}"
-            found.append(self._answer("worst_ranks", told, worst, self.engine.saved(fixes)))
+            worst_typical = f"the worst ranks are typical: {listed(worst)}"
+            found.append(self._answer("worst_ranks", worst_typical, worst, self.engine.saved(fixes)))
         for key in ("axis", "stage"):
             asked = [Fix(key, value) for value in self.engine.known(key)]
             found += [self.fixes([fix]) for fix in asked if self.engine.refusal(fix) is None]
         return tuple(found)
 
     def _answer(self, question: str, meaning: str, ranks: tuple[int, ...], saved: Saved) -> WhatIfAnswer:
-        """The share of the model's step that is saved, taken from the recorded step."""
+        """The answer that subtracts the saved share of the model's step from the recorded step."""
         base, step = self.case.base_ns, self.case.step_ns
         likely, low, high = (
             step * min(v / base, MOST_GAIN) if base > 0 else 0.0

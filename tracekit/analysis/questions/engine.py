@@ -1,4 +1,4 @@
-"""What every way of pricing fixes can do, and what it answers."""
+"""The interface of all engines that price fixes, and their result."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from tracekit.analysis.questions.fixes import Fix
 
 @dataclass(frozen=True)
 class Saved:
-    """What a step would save, ns; negative where typical is longer than recorded.
+    """The saving of a step, ns; negative where typical is longer than recorded.
 
     likely: operations with an unknown wait take what is usual of their message, if others show that. low: they keep
     their recorded length. high: they may shrink to the shortest of their message.
@@ -31,19 +31,19 @@ class Engine(Protocol):
         """The values that `key` can have in this run."""
 
     def refusal(self, fix: Fix) -> str | None:
-        """Why a known value cannot be made typical here; None where it can."""
+        """The reason that a known value cannot be made typical here; None where it can."""
 
     def meaning(self, fix: Fix) -> str:
-        """What `fix` changes, as a clause."""
+        """The change by `fix`, as a clause."""
 
     def ranks_of(self, fixes: Sequence[Fix]) -> tuple[int, ...]:
         """Return the ranks with own work that `fixes` change."""
 
     def saved(self, fixes: Sequence[Fix]) -> Saved:
-        """What all `fixes` together save."""
+        """The saving of all `fixes` together."""
 
     def saved_by_all(self) -> Saved:
-        """What a step saves where every rank, stage and transfer is typical: the loss behind S of the OSDI'25 paper."""
+        """The saving if every rank, stage and transfer is typical: the loss behind S of the OSDI'25 paper."""
 
     def worst(self) -> tuple[int, ...]:
-        """The worst ranks, as many as M_W of the OSDI'25 paper takes; none where ranks have no peers."""
+        """The worst ranks, as many as M_W of the OSDI'25 paper takes; empty where ranks have no peers."""

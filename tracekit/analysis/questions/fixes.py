@@ -1,4 +1,4 @@
-"""Fixes as a user writes them, `rank=5,stage=3,axis=tp,op=all_gather`: what is to be typical."""
+"""Fixes as a user writes them, `rank=5,stage=3,axis=tp,op=all_gather`: the things to make typical."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,28 +9,28 @@ from tracekit.text import whole_number
 from tracekit.thresholds.ingest import MAX_RANKS
 
 KEYS: Final = ("rank", "stage", "axis", "op")
-"""What can be made typical: one rank, one pipeline stage, all transfers of an axis, all operations of a type."""
+"""Kinds of fixes: one rank, one pipeline stage, all transfers of an axis, all operations of a type."""
 NUMBERED: Final = ("rank", "stage")
 """Keys with numbers as values."""
 
 
 @dataclass(frozen=True)
 class Fix:
-    """One thing that is to be typical: a `key` of KEYS, and which one of its kind."""
+    """One thing to make typical: a `key` of KEYS, and its value."""
 
     key: str
     value: str
 
     @property
     def name(self) -> str:
-        """The fix as it is written."""
+        """The fix in its written form."""
         return f"{self.key}={self.value}"
 
 
 def parse_fixes(texts: Sequence[str]) -> tuple[Fix, ...]:
-    """The fixes that `texts` name, in the order written, each once; a text may join several by commas.
+    """Return the fixes that `texts` name, in the order written, each once; a text may join several by commas.
 
-    Raises UsageError where a part is no `key=value`, its key is unknown, or a rank or stage is not a number.
+    Raises UsageError where a part is not `key=value`, its key is unknown, or a rank or stage is not a number.
     """
     found: dict[Fix, None] = {}
     for text in texts:

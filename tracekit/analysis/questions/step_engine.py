@@ -1,8 +1,8 @@
 """Fixes priced by the step model of matched traces.
 
-A rank is typical where it works no longer than the median of its stage, a stage where its ranks work no longer than
-those of the other stages, a transfer where it takes no longer than the median of the same message. What is quicker
-keeps its time, so that no fix can cost anything.
+A rank is typical if it works no longer than the median of its stage, a stage if its ranks work no longer than the ranks
+of other stages, a transfer if it takes no longer than the median of the same message. Faster work keeps its time, so
+that no fix can cost anything.
 """
 
 from collections.abc import Callable, Sequence
@@ -59,7 +59,7 @@ class StepEngine:
         return tuple(sorted({str(op) for op in case.ops.op[case.analysed].tolist()}))
 
     def refusal(self, fix: Fix) -> str | None:
-        """Why a known value cannot be made typical here, with any remedy; None where it can."""
+        """The reason that a known value cannot be made typical here, with any remedy; None where it can."""
         stages = [rows for rows in self.case.stages if len(rows)]
         if fix.key == "stage" and len(stages) < 2:
             return "there is no other stage to compare it with"
@@ -75,7 +75,7 @@ class StepEngine:
         return None
 
     def meaning(self, fix: Fix) -> str:
-        """What `fix` changes, as a clause."""
+        """The change by `fix`, as a clause."""
         return _MEANINGS[fix.key].format(fix.value)
 
     def ranks_of(self, fixes: Sequence[Fix]) -> tuple[int, ...]:
@@ -87,7 +87,7 @@ class StepEngine:
         return tuple(sorted(self.case.steps.ranks[r] for r in rows))
 
     def saved(self, fixes: Sequence[Fix]) -> Saved:
-        """What all `fixes` together save."""
+        """The saving of all `fixes` together."""
         rows = self._ranks(fixes)
         own = typical_without(self.case, rows) if len(rows) else self.case.steps.own.copy()
         for stage in self._stages(fixes):
@@ -103,12 +103,12 @@ class StepEngine:
         return self._priced(own, fixed, self.model.usual(self._peers(rows)), capped=only_work)
 
     def saved_by_all(self) -> Saved:
-        """What a step saves if no rank works longer than the mean of the stages' medians, no transfer than usual."""
+        """The saving if no rank works longer than the mean of the stages' medians, no transfer than its median."""
         own = np.minimum(self.case.steps.own, _over_known(np.nanmean, self._levels)[None, :])
         return self._priced(own, np.ones(len(self._transfers.late), bool), None, capped=False)
 
     def worst(self) -> tuple[int, ...]:
-        """The ranks that work longest beyond the median of their stage, as many as M_W takes."""
+        """The ranks with the largest excess over their stage, as many as M_W takes."""
         mean = self.case.found.mean
         rows = [
             r
@@ -119,7 +119,7 @@ class StepEngine:
 
     # -- pricing
     def _priced(self, own: F64, fixed: npt.NDArray[np.bool_], usual: Usual | None, *, capped: bool) -> Saved:
-        """What own times `own` and typical transfers of `fixed` instances save; less work saves at most itself."""
+        """The saving of own times `own` and typical transfers of `fixed` instances; `capped` at the removed work."""
         likely = self.base_ns - self._step_ns(self.model, own, fixed, usual)
         models = None if coverage(self.case).matched == 1 else self.case.timelines
         if models is None:
@@ -139,7 +139,7 @@ class StepEngine:
 
     # -- what is fixed
     def _ranks(self, fixes: Sequence[Fix]) -> I64:
-        """Rows of the ranks that are fixed."""
+        """The rows of the fixed ranks."""
         return np.array(sorted(self.case.steps.row(int(f.value)) for f in fixes if f.key == "rank"), np.int64)
 
     @staticmethod
@@ -147,7 +147,7 @@ class StepEngine:
         return tuple(int(f.value) for f in fixes if f.key == "stage")
 
     def _peers(self, rows: I64) -> dict[int, I64]:
-        """For each fixed row the ranks of its stage that are not; all others where every one is."""
+        """The ranks of the stage of each fixed row that are not fixed; all others where every rank is fixed."""
         peers = {}
         for stage in self.case.stages:
             others = np.setdiff1d(stage, rows)
@@ -156,14 +156,14 @@ class StepEngine:
         return peers
 
     def _level_beside(self, stages: Sequence[int]) -> F64:
-        """Usual own time (by step, ns) of the stages that are not among `stages`; of all where every one is."""
+        """The usual own time (by step, ns) of the stages outside `stages`; of all stages where none is outside."""
         with_ranks = [i for i, rows in enumerate(self.case.stages) if len(rows)]
         beside = [n for n, i in enumerate(with_ranks) if i not in stages] or list(range(len(with_ranks)))
         return _over_known(np.nanmedian, self._levels[beside])
 
     @cached_property
     def _levels(self) -> F64:
-        """Own time of the median rank of each stage that has ranks: stages × steps, ns."""
+        """The lower median of own time over each recorded stage: stages × steps, ns."""
         return np.array([_lower_median(self.case.steps.own[rows]) for rows in self.case.stages if len(rows)])
 
     @cached_property
@@ -172,14 +172,14 @@ class StepEngine:
 
 
 def _lower_median(values: F64) -> F64:
-    """By column the lower median of the known rows: of two the quicker. NaN where none is known."""
+    """The lower median of each column's known rows, the faster one of two; NaN where no row is known."""
     ordered = np.sort(values, axis=0)  # NaN last
     known = np.maximum(np.isfinite(values).sum(axis=0), 1)
     return np.asarray(ordered[(known - 1) // 2, np.arange(values.shape[1])])
 
 
 def _over_known(middle: Callable[..., F64], levels: F64) -> F64:
-    """`middle` (a mean or median) of each column's known rows; NaN where none is known."""
+    """The `middle` (a mean or median) of each column's known rows; NaN where no row is known."""
     known = np.isfinite(levels).any(axis=0)
     result = np.full(levels.shape[1], np.nan)
     result[known] = middle(levels[:, known], axis=0)

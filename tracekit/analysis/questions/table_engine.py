@@ -1,7 +1,7 @@
 """Fixes priced on operation tables, by the method of the OSDI'25 paper.
 
 Typical is what the paper calls ideal: compute takes the mean of its type over all ranks and steps, communication the
-median. What met ranks that were not recorded keeps its time, or is free to shrink to the shortest of its type.
+median. Operations with unrecorded ranks keep their time, or may shrink to the shortest of their type.
 """
 
 from collections.abc import Callable, Sequence
@@ -61,12 +61,12 @@ class TableEngine:
         return tuple(sorted({name for names in self._types.values() for name in names}))
 
     def refusal(self, fix: Fix) -> str | None:
-        """None: what is usual of a type is known for every operation."""
+        """Return None, because the usual time of every type is known."""
         del fix
         return None
 
     def meaning(self, fix: Fix) -> str:
-        """What `fix` changes, as a clause."""
+        """The change by `fix`, as a clause."""
         return _MEANINGS[fix.key].format(fix.value)
 
     def ranks_of(self, fixes: Sequence[Fix]) -> tuple[int, ...]:
@@ -75,11 +75,11 @@ class TableEngine:
         return tuple(sorted(set(self._rank[mine].tolist())))
 
     def saved(self, fixes: Sequence[Fix]) -> Saved:
-        """What all `fixes` together save."""
+        """The saving of all `fixes` together."""
         return self._priced(self._fixed(fixes))
 
     def saved_by_all(self) -> Saved:
-        """What a step saves if every operation takes the usual time of its type: S of the paper."""
+        """The saving if every operation takes the usual time of its type: S of the paper."""
         return self._priced(np.ones(len(self._rank), bool))
 
     def worst(self) -> tuple[int, ...]:
@@ -100,7 +100,7 @@ class TableEngine:
         return float(self.timeline.step_ns(work).mean())
 
     def _fixed(self, fixes: Sequence[Fix]) -> Mask:
-        """Which operations `fixes` make typical."""
+        """Whether `fixes` make each operation typical."""
         fixed = np.zeros(len(self._rank), bool)
         for fix in fixes:
             fixed |= self._labels[fix.key](fix)
@@ -113,12 +113,12 @@ class TableEngine:
 
     @cached_property
     def _axis(self) -> npt.NDArray[np.str_]:
-        """By operation the axis along which it communicates; empty for what is no communication."""
+        """The axis along which each operation communicates; empty for compute."""
         return np.array([kind_of(o.name).axis or "" for o in self.timeline.recording.operations], str)
 
     @cached_property
     def _types(self) -> dict[str, frozenset[str]]:
-        """By name of an operation the names under which it can be fixed: its own, the paper's type, the collective."""
+        """The names under which each operation can be fixed: its own, the paper's type, the collective; by its name."""
         found = {}
         for name in {o.name for o in self.timeline.recording.operations}:
             collective = {canonical_op(name)} if kind_of(name).collective else set()
@@ -127,7 +127,7 @@ class TableEngine:
 
     @cached_property
     def _shortest(self) -> F64:
-        """By operation the shortest work of its type on any rank in any step, ns."""
+        """The shortest work of each operation's name on any rank in any step, ns."""
         least = np.zeros(len(self._rank))
         for name in self._types:
             rows = self.timeline.rows(name)

@@ -21,28 +21,28 @@ class Transfers:
     """
 
     late: F64
-    axes: tuple[frozenset[str], ...]  # by channel: the axes along which its members differ
+    axes: tuple[frozenset[str], ...]  # by channel: the axes that its members differ along
     channel: npt.NDArray[np.int64]
     op: npt.NDArray[np.object_]
     inside: npt.NDArray[np.object_]  # the axis inside another along which it runs, empty where there is none
 
     def along(self, axis: str) -> Mask:
-        """Which instances run along `axis`; groups that extend along several axes count with each of them."""
+        """Whether each instance runs along `axis`; groups that extend along several axes count with each of them."""
         within = np.array([axis in axes for axes in self.axes] or [False])
         return np.asarray(np.where(self.inside == "", within[self.channel], self.inside == axis), bool)
 
     def of_type(self, op: str) -> Mask:
-        """Which instances are the operation `op`; a send and its receive are one message."""
-        alike = MESSAGES if op in MESSAGES else (op,)
-        return among(self.op, alike)
+        """Whether each instance is the operation `op`; a send and its receive are one message."""
+        names = MESSAGES if op in MESSAGES else (op,)
+        return among(self.op, names)
 
     def typical(self, recorded: F64, fixed: Mask) -> F64:
-        """`recorded` transfers (ns) with those of `fixed` instances typical."""
+        """The `recorded` transfers (ns), made typical for `fixed` instances."""
         return np.where(fixed, np.maximum(recorded - self.late, 0.0), recorded)
 
 
 def transfers_of(case: Case) -> Transfers:
-    """The transfers of `case`. A message that travels before its receive is posted is compared by its delivery."""
+    """Return the transfers of `case`; a message that travels before its receive is posted counts by its delivery."""
     ops, waits = case.ops, case.waits
     channel = ops.channel[waits.first_row]
     named = [case.axes_of(c) for c in ops.channels]

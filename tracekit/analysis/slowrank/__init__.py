@@ -1,1 +1,1 @@
-"""Who makes the job slow: pure functions from tables to one finding."""
+"""Which rank makes the job slow: pure functions from tables to one finding."""

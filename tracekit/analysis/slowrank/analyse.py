@@ -1,8 +1,8 @@
-"""Who makes the job slow: from an ingested run to a finding.
+"""Which rank makes the job slow: from an ingested run to a finding.
 
-`excess` compares own times of comparable ranks. `candidates`, `slow_link` and `data_imbalance` raise explanations and
-price each with the step model of `what_if`. `verdict` takes the dearest one, `explain` finds its cause, and `descent`
-tells where in DP → PP → CP → TP it is.
+`case` holds the measurements and the step model, `expected` the excess of each rank over comparable ranks. `hypotheses`
+price explanations by replaying the model, `decision` chooses one or leaves the answer open, and `descent` gives its
+path DP → PP → CP → TP.
 """
 
 from collections.abc import Callable, Sequence
@@ -60,7 +60,7 @@ def analyse(
     *,
     explain: bool = False,
 ) -> SlowRankFinding:
-    """The slow-rank finding of `run`: verdict, suspects with causes and evidence, and what the step costs (ms).
+    """Return the slow-rank finding of `run`: verdict, suspects with causes and evidence, and the cost of the step (ms).
 
     `mesh` (axis → size, inner to outer as written) and `order` override what the process groups say; `steps` are
     half-open ranges of step numbers; `progress` is called with (ranks read, all ranks), and its method `enter`, if it
@@ -80,7 +80,7 @@ def illustrated(
     *,
     explain: bool = False,
 ) -> tuple[SlowRankFinding, SlowRankPicture]:
-    """The finding of `analyse`, and what a page draws beside it. Arguments and errors as there."""
+    """Return the finding of `analyse` and the charts of its HTML page. Arguments and errors as there."""
     case, choice, answer = _answered(run, mesh, order, steps, progress)
     return _finding(case, choice, answer, explain=explain), picture_of(case, answer)
 
@@ -116,9 +116,9 @@ def opened(
     steps: Sequence[StepRange] | None,
     progress: Callable[[int, int], None] | None,
 ) -> tuple[Case, MeshChoice]:
-    """Everything measured of `run`, with the model of its steps, and its mesh. Arguments and errors as of `analyse`.
+    """Return the case of `run`, with the model of its steps, and its mesh. Arguments and errors as of `analyse`.
 
-    Traces without communication are taken too: no rank is compared with another here. Raises MeshUnknownError as well,
+    Accepts traces without communication, because no rank is compared with another. Raises MeshUnknownError as well,
     where nothing determines the mesh.
     """
     read = with_step_ends(*_read(last_windows(run, steps), mesh, progress))
@@ -154,24 +154,24 @@ def _stepped(
     order: Sequence[str] | None,
     steps: Sequence[StepRange] | None,
 ) -> tuple[Case, MeshChoice]:
-    """The case and the mesh; where no marked step is whole on enough ranks, of repetitions, or of the common part."""
+    """The case and the mesh: of marked steps, else of repetitions, else of the part that all ranks recorded."""
     try:
         return _opened(run, ranks, mesh, order, steps)
     except NoWholeStepError as error:
         if steps:
             raise
-        told = f"{error}: "
+        prefix = f"{error}: "
     if any(r.steps for r in ranks):
         again = [replace(read_rank(run, r.rank, marked=False), group=r.group) for r in ranks]
         with suppress(NoWholeStepError):
             case, choice = _opened(run, [repaired(r, final=False) for r in again], mesh, order, None)
-            return replace(case, run=_with(case.run, f"{told}each repetition counts as one")), choice
-    run = _with(run, f"{told}what all ranks recorded counts as one step")
+            return replace(case, run=_with(case.run, f"{prefix}each repetition counts as one")), choice
+    run = _with(run, f"{prefix}what all ranks recorded counts as one step")
     return _opened(run, ranks, mesh, order, None, common=True)
 
 
 def _with(run: Run, told: str) -> Run:
-    """`run` with a quality row that says what stands for the steps."""
+    """`run` with a quality row on what counts as a step instead of marked steps."""
     return replace(run, quality=(*run.quality, Quality("no_whole_step", None, 0, told)))
 
 
@@ -184,7 +184,7 @@ def _opened(
     *,
     common: bool = False,
 ) -> tuple[Case, MeshChoice]:
-    """The case and the mesh of the operations that were read; of the `common` part only, as one step, if wanted."""
+    """The case and the mesh of the operations read; with `common` only of the part on all ranks, as one step."""
     run, ops, choice = _matched(run, ranks, mesh, order)
     case = build(run, common_part(ops) if common else ops, choice.mesh, steps)
     return replace(case, of_part=common), choice
@@ -196,7 +196,7 @@ def placed(
     order: Sequence[str] | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> tuple[Run, Operations, MeshChoice]:
-    """`run` with all groups that were found, its operations, and its mesh: no step is compared.
+    """Return `run` with all inferred groups, its operations, and its mesh, without comparing steps.
 
     Arguments and errors as of `analyse`; raises MeshUnknownError as well, where nothing determines the mesh.
     """
@@ -206,8 +206,8 @@ def placed(
 def _matched(
     run: Run, ranks: list[RankOps], mesh: dict[str, int] | None, order: Sequence[str] | None
 ) -> tuple[Run, Operations, MeshChoice]:
-    """`run` without other recordings and with the groups that its operations tell, these operations, and the mesh."""
-    named, told = run.groups, named_by_traces(ranks)
+    """`run` without foreign recordings and with groups inferred from its operations, the operations, and the mesh."""
+    named, in_traces = run.groups, named_by_traces(ranks)
     marked = any((r.step != NO_STEP).any() for r in ranks)
     ranks = with_places_in_groups(ranks, run.groups)
     ranks = with_repeating_steps(ranks, None) or ranks
@@ -218,7 +218,7 @@ def _matched(
     ranks = [repaired(r) for r in ranks]
     ops = match(ranks, run.groups)
     asked = run.groups == named or run.job is not None
-    if asked and (others := strangers(ops, told, run.job, chosen=run.chosen)):
+    if asked and (others := strangers(ops, in_traces, run.job, chosen=run.chosen)):
         run = run.without(
             others,
             "its collectives do not end when the other ranks' collectives end: it belongs to another recording",
@@ -229,7 +229,7 @@ def _matched(
 
 
 def _finding(case: Case, choice: MeshChoice, answer: Answer, *, explain: bool) -> SlowRankFinding:
-    """The finding of `case`: the answer with what it rests on, and the step with and without the suspects."""
+    """The finding of `case`: the answer, the evidence it rests on, and the step with and without the suspects."""
     step, base = case.step_ns, case.base_ns
     cured = step * (1.0 - min(max(answer.gain / base, 0.0), MOST_GAIN)) if base > 0 else step
     residual = f"model residual {ms(case.residual_ns):.2f} ms of {ms(step):.1f} ms a step"
@@ -246,18 +246,18 @@ def _finding(case: Case, choice: MeshChoice, answer: Answer, *, explain: bool) -
 
 
 def ranks_of(case: Case) -> RankCoverage:
-    """The ranks that an answer about `case` rests on."""
+    """Return the ranks that an answer about `case` rests on."""
     world = world_of(case.run, case.ops)
     return RankCoverage(len(world), len(case.ops.ranks), case.missing, case.run.rejected)
 
 
 def quality_of(case: Case, choice: MeshChoice) -> tuple[Quality, ...]:
-    """Quality rows of the files, of the mesh, and of what the analysis left out or assumed."""
+    """Return the quality rows of the files, the mesh, and what the analysis left out or assumed."""
     return (*case.run.quality, *choice.quality, *_doubts(case))
 
 
 def _doubts(case: Case) -> list[Quality]:
-    """Quality rows for what the analysis left out or assumed."""
+    """The quality rows for what the analysis left out or assumed."""
     rows: list[Quality] = []
     if case.steps.partial:
         what = f"not recorded whole on enough ranks: {listed(case.steps.partial)}"

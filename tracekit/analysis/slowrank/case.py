@@ -1,4 +1,4 @@
-"""A run as every verdict reads it: what was measured, each rank's excess over its peers, and a model of the step."""
+"""The case that every verdict reads: the measurements, each rank's excess over its peers, and a model of the step."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -27,23 +27,23 @@ from tracekit.timing.measured import Measured, StepRange, measure_run
 
 @dataclass(frozen=True)
 class Timelines:
-    """Models of one step from its traces, which differ in what waits without a match last."""
+    """Models of one step from its traces, which differ in the length of unmatched waits."""
 
-    likely: StepModel  # as the groups and schedules that were found make them
-    pinned: StepModel  # as recorded, so that a cure saves least
-    free: StepModel  # as short as their transfers, so that it saves most
+    likely: StepModel  # by the inferred groups and schedules
+    pinned: StepModel  # their recorded length: a cure saves least
+    free: StepModel  # the length of their transfers: a cure saves most
 
 
 @dataclass(frozen=True)
 class Case(Measured):
-    """Everything a verdict rests on; times in ns."""
+    """All that a verdict rests on; times in ns."""
 
-    model: StepModel | TableModel  # prices an explanation: what the step would take without it
-    met: Circumstances  # what of each rank's own time is none of its doing
-    found: Excess  # own time of each rank beyond its peers, like with like
-    seen: StepModel | TableModel | None = None  # of the recorded ranks alone, if `model` has unseen ones
-    cut: int | None = None  # the number of a step that counts in part, as far as all ranks recorded it
-    of_part: bool = False  # no step was recorded whole: what all ranks recorded counts as one
+    model: StepModel | TableModel  # prices an explanation by the length of a step without it
+    met: Circumstances  # the confounders of each rank's own time
+    found: Excess  # own time of each rank beyond its peers, without confounders
+    seen: StepModel | TableModel | None = None  # of the recorded ranks only, if `model` holds unrecorded ones
+    cut: int | None = None  # the number of a step that counts as far as all ranks recorded it
+    of_part: bool = False  # no step is whole: what all ranks recorded counts as one step
 
     @property
     def table(self) -> TableModel | None:
@@ -52,7 +52,7 @@ class Case(Measured):
 
     @cached_property
     def timelines(self) -> Timelines | None:
-        """The models that know what each rank does when; None of an operation table."""
+        """The models with a time line of each rank; None of an operation table."""
         found = self.model, self.pinned_model, self.free_model
         likely, pinned, free = (m if isinstance(m, StepModel) else None for m in found)
         return Timelines(likely, pinned, free) if likely and pinned and free else None
@@ -64,10 +64,10 @@ class Case(Measured):
 
     @property
     def base_ns(self) -> float:
-        """The step that a saving of the model is a share of, ns: a table's lasts as long as its operations.
+        """The length of the step that savings are shares of, ns; for a table that of its operations.
 
-        Of traces it is the recorded step, because what is not matched may shorten the model's; where ranks drifted
-        apart in the recording, a step of those that no longer do.
+        For traces it is the recorded step, because unmatched operations may shorten the model's; where ranks drifted
+        apart in the recording, the model's difference to a step without drift is added.
         """
         if self.table is not None:
             return self.table.recorded_ns
@@ -75,7 +75,7 @@ class Case(Measured):
 
     @cached_property
     def waiting_parts(self) -> dict[int, WaitingParts]:
-        """The parts of own time that waits beside it make longer, of the ranks on which anything tells by how much."""
+        """The parts of own time that overlapping waits lengthen, by row, for ranks where this is known."""
         spun = np.flatnonzero(np.isfinite(self.met.spun).any(axis=1))
         return waiting_parts(self, spun.tolist())
 
@@ -86,24 +86,24 @@ class Case(Measured):
 
     @cached_property
     def residual_ns(self) -> float:
-        """By how much the model with nothing changed misses what was recorded, ns: no smaller effect is proven."""
+        """The error of the unchanged model, ns a step: a smaller effect is not proven."""
         return self.missed_ns(self.model)
 
     @cached_property
     def pinned_residual_ns(self) -> float:
-        """The same of the model that keeps what was not matched: it misses only where matches are wrong."""
+        """The error of the model that keeps recorded lengths, ns a step: only wrong matches cause it."""
         return self.missed_ns(self.pinned_model)
 
     def missed_ns(self, model: StepModel | TableModel) -> float:
-        """By how much `model` with nothing changed misses the recording, ns a step.
+        """The difference between the unchanged `model` and the recording, ns a step.
 
-        The larger one of two misses: of the mean step, and of the time for which each rank stood still in each step
-        (mean of the absolute differences), because errors of ranks and steps may cancel in the mean step. Where a
-        profiler started later on some ranks, their first step is shorter, and the mean step as long as the others'.
+        The larger of two errors: that of the mean step, and the mean absolute error of each rank's idle time in each
+        step, because errors of ranks and steps may cancel in the mean step. Where a profiler started later on some
+        ranks, their first step is shorter, so that a model's step may be as long as the longest rank's.
         """
         if isinstance(
             model, TableModel
-        ):  # with its gaps, which count where some ranks lie idle longer than others
+        ):  # with its gaps, which count where some ranks are idle longer than others
             return max(abs(model.replayed_ns - self.step_ns), model.gaps_ns(self.stages))
         whole = abs(model.replayed_ns - self.step_ns)
         if model.replayed_ns > self.step_ns:
@@ -112,7 +112,7 @@ class Case(Measured):
         column = {number: i for i, number in enumerate(self.steps.numbers)}
         stood = np.zeros(self.steps.own.shape)
         event, spent = model.replay()
-        recorded = event < len(self.ops.rank)  # behind these come those of ranks without a trace
+        recorded = event < len(self.ops.rank)  # operations of ranks without a trace follow
         event, spent = event[recorded], spent[recorded]
         ranks, which = np.unique(self.ops.rank[event], return_inverse=True)
         steps, when = np.unique(self.ops.step[event], return_inverse=True)
@@ -126,7 +126,7 @@ class Case(Measured):
 
     @cached_property
     def host_needs(self) -> F64:
-        """For how long hosts work in each step, ranks × steps, ns; NaN where not recorded, or of no rank asked."""
+        """The time that hosts need for each step, ranks × steps, ns; NaN where not recorded, or not in the sample."""
         needs = np.full(self.steps.own.shape, np.nan)
         asked = range(0, len(needs), max(1, len(needs) // RANKS_SAMPLED))
         for row in asked:
@@ -137,13 +137,13 @@ class Case(Measured):
 
     @cached_property
     def free_model(self) -> StepModel | TableModel:
-        """The step model in which every wait that is not matched may vanish: what a cure could save at the most."""
+        """The step model in which every unmatched wait may vanish: a cure saves most in it."""
         model = self.seen or self.model
         return model_of(self, free=True, like=model) if isinstance(model, StepModel) else model
 
     @cached_property
     def pinned_model(self) -> StepModel | TableModel:
-        """The step model in which every operation that was not matched with all members keeps its recorded length."""
+        """The step model in which every operation not matched with all members keeps its recorded length."""
         model = self.seen or self.model
         if not isinstance(model, StepModel):
             return model
@@ -152,15 +152,15 @@ class Case(Measured):
         transfer = model.transfer.copy()
         known = transfer[
             : len(self.waits.transfer)
-        ]  # those of unknown groups come behind, and keep their lengths
+        ]  # operations of unknown groups follow, and keep their lengths
         known[~self.waits.complete] = self.waits.transfer[~self.waits.complete]
         return model.retimed(fixed=fixed, transfer=transfer)
 
 
 def build(run: Run, ops: Operations, mesh: Mesh, wanted: Sequence[StepRange] | None) -> Case:
-    """The case of `run`; only the `wanted` steps, or all of them. Raises InputError where nothing can be compared.
+    """Return the case of `run`, of the `wanted` steps or of all. Raises InputError where nothing can be compared.
 
-    Where groups are unknown, the model lets a stage wait for each other if that gives the recorded waits as well.
+    Where groups are unknown, the model lets ranks of a stage wait for each other if that reproduces the recorded waits.
     """
     run, ops, cut = _with_cut_step(run, ops, mesh)
     measured = measure_run(run, ops, mesh, wanted)
@@ -177,9 +177,9 @@ def build(run: Run, ops: Operations, mesh: Mesh, wanted: Sequence[StepRange] | N
 
 
 def _with_cut_step(run: Run, ops: Operations, mesh: Mesh) -> tuple[Run, Operations, int | None]:
-    """`run` and `ops` in which a step that windows cut counts as far as all ranks recorded it, where few are whole.
+    """`run`, `ops` and a step that windows cut, which counts as far as all ranks recorded it where few are whole.
 
-    With the number of that step; None where there is none.
+    The number of that step is None where there is none.
     """
     stages: dict[int, list[int]] = defaultdict(list)
     for rank in ops.ranks:
@@ -187,5 +187,5 @@ def _with_cut_step(run: Run, ops: Operations, mesh: Mesh) -> tuple[Run, Operatio
     ops, number = with_cut_step(ops, list(stages.values()))
     if number is None:
         return run, ops, None
-    told = f"step {number} counts as far as all ranks recorded it"
-    return replace(run, quality=(*run.quality, Quality("cut_step", None, 1, told))), ops, number
+    detail = f"step {number} counts as far as all ranks recorded it"
+    return replace(run, quality=(*run.quality, Quality("cut_step", None, 1, detail))), ops, number

@@ -9,7 +9,7 @@ from tracekit.units import ms
 
 
 def descend(run: Measured, rank: int) -> tuple[PathLevel, ...]:
-    """The path to `rank`: for each axis its index, and the mean exposed wait that the rank caused along it, ms a step.
+    """Return the path to `rank`: for each axis its index, and the mean exposed wait that it caused along it, ms a step.
 
     Axes of size one are left out. Raises KeyError for a rank outside the mesh.
     """
@@ -22,7 +22,7 @@ def descend(run: Measured, rank: int) -> tuple[PathLevel, ...]:
 
 
 def _caused(run: Measured, rank: int, axis: str) -> float:
-    """Mean wait of each other member, ns a step, in the rank's channels along `axis`, for operations it joined last."""
+    """The mean wait of other members, ns a step, in the rank's channels along `axis`, for operations it joined last."""
     ops, waits = run.ops, run.waits
     spans = {c.number: run.axes_of(c) for c in ops.channels if rank in c.members}
     pure = [c for c, axes in spans.items() if axes == (axis,)]

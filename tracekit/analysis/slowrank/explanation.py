@@ -1,6 +1,6 @@
-"""The working of an answer: every hypothesis with its interval, every gap with what it could hide, the rule that chose.
+"""The working of an answer: hypotheses with their intervals, gaps with what they could hide, the rule that decided.
 
-Everything is measured by the functions that decide, so that the table and the verdict cannot differ.
+The functions of the decision measure everything, so that the table and the verdict cannot differ.
 """
 
 from collections.abc import Iterator
@@ -55,7 +55,7 @@ def explanation_of(case: Case, answer: Answer) -> Explanation:
 
 
 def _ranks(case: Case, answer: Answer) -> Iterator[Considered]:
-    """The ranks that exceed their peers most or are named, each alone, and those that are slow together."""
+    """The ranks with the largest excess or named in the answer, each alone, and the ranks that are slow together."""
     excess = np.nan_to_num(case.found.mean, nan=-np.inf)
     mentioned = [
         case.steps.row(s.rank) for s in (*answer.suspects, *answer.candidates) if s.rank in case.steps.ranks
@@ -85,7 +85,7 @@ def _ranks(case: Case, answer: Answer) -> Iterator[Considered]:
 
 
 def _others(case: Case, answer: Answer) -> Iterator[Considered]:
-    """What is no single rank: a stage, a link, stalls in turn, uneven data, ranks without a trace."""
+    """The hypotheses beside single ranks: a stage, a link, stalls in turn, uneven data, ranks without a trace."""
     stage = long_stage(case)
     if stage is not None:
         ranks = tuple(case.steps.ranks[row] for row in stage.rows)
@@ -126,7 +126,7 @@ def _of(
     case: Case, answer: Answer, kind: str, subject: str, ranks: tuple[int, ...], z: float | None,
     prices: tuple[float, float, float], *, named: bool,
 ) -> Considered:  # fmt: skip
-    """A hypothesis that is no single rank; `prices` are its least, likely and highest price, ns a step."""
+    """The hypothesis about more than one rank; `prices` are its least, likely and highest price, ns a step."""
     low, likely, high = prices
     low, high = min(low, likely), max(high, likely)
     outcome = "named" if named else _outcome(case, answer, ranks, low, high, significant=True, alone=False)
@@ -137,7 +137,7 @@ def _outcome(
     case: Case, answer: Answer, ranks: tuple[int, ...], low: float, high: float, *, significant: bool,
     alone: bool = True,
 ) -> Outcome:  # fmt: skip
-    """What became of a hypothesis whose price lies between `low` and `high` ns a step."""
+    """The outcome of a hypothesis with a price between `low` and `high` ns a step."""
     least = MIN_LOST_SHARE * case.step_ns
     if alone and answer.verdict == "slow_rank" and set(ranks) <= {s.rank for s in answer.suspects}:
         return "named"
@@ -151,7 +151,7 @@ def _outcome(
 
 
 def _gaps(case: Case) -> Iterator[EvidenceGap]:
-    """What the evidence does not show, and how much of the step that could hide."""
+    """The gaps of the evidence, each with the share of the step that it could hide."""
     steps = len(case.steps.numbers)
     matched = coverage(case).matched
     if matched is not None and matched < 1:

@@ -1,4 +1,4 @@
-"""An answer and its suspects: what each rank costs, why, and in which steps."""
+"""An answer and its suspects: the price of each rank, its cause, and its slow steps."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ from tracekit.units import ms
 
 @dataclass(frozen=True)
 class Answer:
-    """A verdict with its suspects; `gain` is the time that the step would save without their slowness, ns."""
+    """A verdict with its suspects; `gain` is the saving of a step without their slowness, ns."""
 
     verdict: Verdict
     cause: Cause | None
@@ -33,14 +33,12 @@ class Answer:
     path: tuple[PathLevel, ...] = ()
     gain: float = 0.0
     candidates: tuple[Suspect, ...] = ()  # of an inconclusive verdict
-    to_decide: str | None = None  # of an inconclusive verdict: what to record or to add
-    rules: tuple[
-        str, ...
-    ] = ()  # of the decision: the one that spoke first, and those that spoke against its answer
+    to_decide: str | None = None  # of an inconclusive verdict: the evidence to record or to add
+    rules: tuple[str, ...] = ()  # the rule that gave the answer, and the challenges that changed it
 
 
 def left_open(reason: str, to_decide: str | None = None, candidates: tuple[Suspect, ...] = ()) -> Answer:
-    """Return the answer that the evidence leaves open, with what would decide it and the ranks that may be slow."""
+    """Return an open answer, with the evidence that would decide and the ranks that may be slow."""
     return Answer("inconclusive", "unknown", reason, candidates=candidates, to_decide=to_decide)
 
 
@@ -52,44 +50,44 @@ def healthy(reason: str) -> Answer:
 def explain_rank(
     case: Case, row: int, suspects: Sequence[int], *, other_stages: bool = False
 ) -> tuple[Cause, tuple[Evidence, ...]]:
-    """(cause, evidence) of the suspect in `row`, beside unsuspected ranks of its stage or of all stages.
+    """Return (cause, evidence) of the suspect in `row`, against unsuspected ranks of its stage or of all stages.
 
-    A few long gaps are no pauses of a host that launches slowly throughout: they are where its device ran dry.
+    A few long gaps are not pauses if the host launches slowly throughout: in them the device ran out of work.
     """
     mine = features_of(case, row)
     peers = peers_of(case, row, suspects, other_stages=other_stages)
-    told = _no_fault(case, row), _spared(case, row)
+    allowances = _no_fault(case, row), _spared(case, row)
     if mine is None:
         return "unknown", _spared_evidence(case, row)
-    cause, evidence, order = explained(mine, peers, *told)
+    cause, evidence, order = explained(mine, peers, *allowances)
     if cause == "host_stall" and order == Order.SHAPE_OF_GAPS and _launches_slowly(case, row):
         cause = "cpu_launch"
     return cause, (*evidence, *_spared_evidence(case, row))
 
 
 def _launches_slowly(case: Case, row: int) -> bool:
-    """Whether the host of the rank in `row` needs longer between launches than its peers; false where nothing tells."""
+    """Whether the host of the rank in `row` needs longer between launches than its peers; false where unknown."""
     pace = pace_beside(case, row)
     return pace is not None and pace[0] > HOST_PACE * pace[1]
 
 
 def _no_fault(case: Case, row: int) -> float:
-    """Gaps a step of the rank in `row` beyond its peers' that its role or chance makes, ns, or the pace of all hosts.
+    """The part of a rank's gaps beyond its peers' that its role, chance, or the pace of all hosts explains, ns a step.
 
-    The device of a host that is late stands still at every launch behind that, where others' devices wait for it: its
-    gaps add up to more than any cure of the host saves.
+    The device behind a late host is idle at every later launch, while the other devices wait for it: its gaps add up to
+    more than any cure of the host saves.
     """
     beyond = float(np.nan_to_num(case.found.mean[row])) - most_saved_ns(case, np.array([row]))
     return float(np.nanmean(case.met.gaps[row])) + max(beyond, 0.0)
 
 
 def _spared(case: Case, row: int) -> float:
-    """By how much longer kernels of the rank in `row` would be if it waited beside its work as its peers do, ns."""
+    """The time that overlapping waits add to the kernels of the peers but not of the rank in `row`, ns a step."""
     return max(-float(np.nanmean(case.met.beside[row])), 0.0)
 
 
 def _spared_evidence(case: Case, row: int) -> tuple[Evidence, ...]:
-    """What communication adds to the compute of the rank in `row` and of its peers, where they differ by much."""
+    """The evidence that communication adds less to the compute of the rank in `row` than to its peers'; else empty."""
     if _spared(case, row) < CANDIDATE_SHARE * case.step_ns:
         return ()
     mine = float(np.nanmean(case.met.spun[row]))
@@ -106,7 +104,7 @@ def suspect_of(
     *,
     every: bool = False,
 ) -> Suspect:
-    """The suspect in `row`, which costs `lost` ns a step; with `every` all steps are named, else the slow ones."""
+    """Return the suspect in `row`, which costs `lost` ns a step; with `every` it names all steps, else slow ones."""
     rank = case.steps.ranks[row]
     value = np.nan_to_num(case.found.value[row], nan=0.0)
     slow = [
@@ -120,11 +118,11 @@ def suspect_of(
 
 
 def agrees(suspect: Suspect, no_fault_ms: float = 0.0, spared_ms: float = 0.0) -> bool:
-    """Whether the suspect's excess, its price and its cause tell the same, by the evidence that is shown.
+    """Whether the suspect's excess, price and cause agree, by the evidence shown.
 
-    Its own time exceeds its peers', and what its cause lies in (compute, gaps, or own time where the cause is unknown)
-    exceeds theirs by half of the price or more. True where there was nobody to compare it with. `no_fault_ms` a step
-    of its gaps count for nothing, and its kernels would be `spared_ms` longer if it waited as its peers do.
+    Its own time must exceed its peers', and the quantity of its cause (compute, gaps, or own time where the cause is
+    unknown) by half of the price or more. True where there were no peers. `no_fault_ms` a step of its gaps are ignored,
+    and `spared_ms` are added to its kernels for the waits that it is spared.
     """
     rows = [e for e in suspect.evidence if e.quantity and e.peers_median is not None]
     over = {e.quantity: e.value - (e.peers_median or 0.0) for e in reversed(rows)}
@@ -140,16 +138,16 @@ def agrees(suspect: Suspect, no_fault_ms: float = 0.0, spared_ms: float = 0.0) -
 
 
 def in_gaps(case: Case, rows: tuple[int, ...]) -> bool:
-    """Whether the first of `rows` is longer by gaps between a GPU's kernels, not by these: no data make such gaps."""
+    """Whether gaps between kernels of a GPU, which no data cause, explain the excess of the first of `rows`."""
     cause = explain_rank(case, rows[0], rows)[0]
     return case.ops.per_rank[case.steps.ranks[rows[0]]].on_gpu and cause not in {"gpu_compute", "unknown"}
 
 
 def stands(case: Case, suspect: Suspect) -> bool:
-    """Whether the suspect's evidence agrees, and its host launches no faster than it is said to.
+    """Whether the suspect's evidence agrees, and a host blamed for slow launches is slower than its peers' hosts.
 
-    Where hosts are hardly quicker than devices, one of them is the last to launch in any step, and without it another
-    one would be: a host that launches as fast as its peers' is not slow.
+    Where hosts are hardly faster than devices, some host is the last to launch in any step; without it another one
+    would be. A host that launches as fast as its peers' hosts is not slow.
     """
     row = case.steps.row(suspect.rank)
     others = np.setdiff1d(next(g for g in case.stages if row in g), row).tolist()

@@ -1,4 +1,4 @@
-"""Words that sentences of several verdicts share."""
+"""Phrases that the sentences of several verdicts share."""
 
 from collections.abc import Sequence
 
@@ -7,13 +7,13 @@ from tracekit.thresholds.slowrank import RANKS_LISTED
 
 
 def listed(values: Sequence[object]) -> str:
-    """The first few of `values`, and how many there are in all if that is more."""
+    """Return the first few of `values`, and their number if there are more."""
     shown = ", ".join(map(str, values[:RANKS_LISTED]))
     return shown + (f", … ({len(values)} in all)" if len(values) > RANKS_LISTED else "")
 
 
 def ranks_in_words(ranks: Sequence[int]) -> str:
-    """`rank 5`, or `ranks 5, 6`, as `listed`."""
+    """Return `rank 5`, or `ranks 5, 6`, as `listed`."""
     return f"rank{'' if len(ranks) == 1 else 's'} {listed(ranks)}"
 
 

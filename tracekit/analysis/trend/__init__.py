@@ -1,1 +1,1 @@
-"""How a job changes over many windows: drift, changes at once, a daily swing, and ranks slower than before."""
+"""The trend of a job over many windows: drift, changes at once, a daily swing, and ranks that become slower."""

@@ -1,4 +1,4 @@
-"""How a job changes over its windows: from an ingested run to a finding; each is opened as `slowrank` does."""
+"""The trend of a job over its windows: from an ingested run to a finding; each is opened as by `slowrank`."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -21,7 +21,7 @@ from tracekit.timing.measured import StepRange
 
 @dataclass(frozen=True)
 class Opened:
-    """The windows that could be analysed: what is followed over them, and what they rest on."""
+    """The windows that could be analysed: the series over them, and the evidence they rest on."""
 
     unit: TrendUnit
     series: Series
@@ -38,9 +38,9 @@ def trend(
     steps: Sequence[StepRange] | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> TrendFinding:
-    """How the step, its parts and each rank's own time beside its peers change over the windows of `run`, tested.
+    """Return the trend of the step, its parts and each rank's excess of own time over the windows of `run`, tested.
 
-    A window is what one file of each rank holds; of a run with one window, steps are compared. `mesh`, `order` and
+    A window is what one file of each rank holds; in a run with one window, steps are compared. `mesh`, `order` and
     `steps` are as for `tracekit.slowrank`; `progress` is called with (windows analysed, all windows). Raises
     UsageError, MeshError and InputError as `tracekit.breakdown` does, where no window can be analysed.
     """
@@ -88,7 +88,7 @@ def _opened(
 def _of_windows(
     run: Run, found: Sequence[tuple[Side, Point]], lost: dict[int, InputError | MeshError]
 ) -> Opened:
-    """The windows `found` as series, those of the mesh that most have."""
+    """The windows `found` as series, restricted to the most common mesh."""
     often = Counter(_key(side) for side, _ in found)
     usual = max(often, key=lambda k: (often[k], k))
     kept = [(side, point) for side, point in found if _key(side) == usual]
@@ -106,5 +106,5 @@ def _of_windows(
 
 
 def _key(side: Side) -> tuple[tuple[str, int], ...]:
-    """The mesh of a window, and its order."""
+    """The sizes of a window's mesh, in its order."""
     return tuple((axis, side.case.mesh.sizes[axis]) for axis in side.case.mesh.order)

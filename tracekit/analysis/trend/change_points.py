@@ -17,13 +17,13 @@ from tracekit.steps.steps import F64
 from tracekit.thresholds.trend import ARRANGEMENTS, LEAST_SEGMENT, LEVEL, MOST_POINTS, SEED
 
 _ASKED = 2
-"""Questions that one series is asked: for one change, and for one that goes back."""
+"""Tests of one series: for one change, and for a change that goes back."""
 
 
 def cuts_of(values: F64, least: float) -> tuple[int, ...]:
     """Return the first places of new levels, if they differ from the level before by `least` or more.
 
-    It splits where the sums are extreme, and goes on within the parts as long as they are unlikely to be random.
+    Splits where the sums are extreme, and continues within the parts while these are unlikely to be random.
     """
     cuts: set[int] = set()
     todo = [(0, len(values))]
@@ -38,31 +38,31 @@ def cuts_of(values: F64, least: float) -> tuple[int, ...]:
 
 
 def likeliest_cuts(values: F64, least: float) -> tuple[int, ...]:
-    """Where the level changes most, whether or not by chance; only changes of at least `least`."""
+    """Return the places where the level changes most, by chance or not; only changes of at least `least`."""
     found = _extremes(values) if len(values) >= 2 * LEAST_SEGMENT else ()
     return tuple(_wide(values, list(found), least))
 
 
 def levels(values: F64, cuts: tuple[int, ...]) -> list[float]:
-    """The median of each segment between `cuts`."""
+    """Return the median of each segment between `cuts`."""
     return [float(np.median(part)) for part in np.split(values, list(cuts))]
 
 
 def stairs(values: F64, cuts: tuple[int, ...]) -> F64:
-    """The level at each place."""
+    """Return the level at each place."""
     parts = np.split(values, list(cuts))
     return np.concatenate([np.full(len(p), np.median(p)) for p in parts])
 
 
 def chance_of_change(values: F64) -> float:
-    """The chance that values in random order change their level so clearly; 1 where all are equal."""
+    """Return the probability that values in random order change their level so clearly; 1 where all are equal."""
     if len(values) < 2 * LEAST_SEGMENT or np.ptp(values) == 0:
         return 1.0
     return min(_ASKED * min(_chances(values)), 1.0)
 
 
 def points_needed(tests: int) -> int:
-    """How many values show one change in their middle, if nothing else varies, as one of that many tests."""
+    """Return the number of values that prove one change in their middle, without noise, among that many tests."""
     for n in range(2 * LEAST_SEGMENT, MOST_POINTS):
         counted = max(2 / comb(n, n // 2), 1 / ARRANGEMENTS)
         largest = float(np.sqrt(3 * (n // 2) * (n - n // 2) / (n + 1)))
@@ -72,9 +72,9 @@ def points_needed(tests: int) -> int:
 
 
 def _chances(values: F64) -> tuple[float, float]:
-    """The chances of so large a standardised sum, and of so large a range, each alone.
+    """The probabilities of so large a standardised sum, and of so large a range, each alone.
 
-    They are counted over random orders; rarer ones are bounded by the sum of normal tails, and by Kuiper's formula.
+    Counted over random orders; rarer ones are bounded by the sum of normal tails, and by Kuiper's formula.
     """
     n = len(values)
     sums = _sums(rankdata(values)[None, :])
@@ -90,16 +90,16 @@ def _chances(values: F64) -> tuple[float, float]:
 
 
 _TIE = 1e-9
-"""Sums that differ by less are equal: floating-point division made the difference."""
+"""Sums that differ by less are equal: the difference is rounding of a division."""
 
 
 def _bound_of_one(largest: float, n: int) -> float:
-    """The sum over all places of the chance that the standardised sum there is so large; tails of ranks are lighter."""
+    """The sum over all places of the normal tail beyond `largest`; the tails of ranks are lighter."""
     return float((n - 2 * LEAST_SEGMENT + 1) * 2 * ndtr(-largest))
 
 
 def _sums(ranks: F64) -> F64:
-    """U at each place where a level may begin; one row a series."""
+    """The U at each place where a level may begin; one row a series."""
     n = ranks.shape[1]
     every = 2 * np.cumsum(ranks, axis=1) - np.arange(1, n + 1) * (n + 1)
     return np.asarray(every[:, LEAST_SEGMENT - 1 : n - LEAST_SEGMENT], np.float64)
@@ -120,14 +120,14 @@ def _peaks(sums: F64) -> tuple[F64, F64]:
 
 @lru_cache(maxsize=64)
 def _null(n: int) -> tuple[F64, F64]:
-    """Both peaks of random orders of n values, ascending."""
+    """The peaks of both kinds for random orders of n values, ascending."""
     orders = np.tile(np.arange(1, n + 1, dtype=np.float64), (ARRANGEMENTS, 1))
     one, back = _peaks(_sums(np.random.default_rng(SEED).permuted(orders, axis=1)))
     return np.sort(one), np.sort(back)
 
 
 def _extremes(values: F64) -> tuple[int, ...]:
-    """The likeliest places of one change or of two, whichever is rarer, moved to where levels fit best."""
+    """The likeliest places of one change or of two, by the rarer test, moved to where levels fit best."""
     sums = _sums(rankdata(values)[None, :])[0]
     one, back = _chances(values)
     if one <= back:
@@ -139,7 +139,7 @@ def _extremes(values: F64) -> tuple[int, ...]:
 
 
 def _moved(values: F64, cuts: list[int]) -> list[int]:
-    """Each cut moved, one after the other, to where the values lie nearest to the levels before and after it."""
+    """The cuts, each moved in turn to where the values are nearest to the levels before and after it."""
     for i, cut in enumerate(cuts):
         begin, end = [0, *cuts][i], [*cuts, len(values)][i + 1]
         places = range(begin + LEAST_SEGMENT, end - LEAST_SEGMENT + 1)
@@ -154,7 +154,7 @@ def _missed(values: F64, cut: int) -> float:
 
 
 def _kept(values: F64, cuts: list[int], least: float) -> tuple[int, ...]:
-    """`cuts` without those at which nothing is proven to change: the least proven goes first."""
+    """The `cuts` with a proven change; the least proven cut is removed first."""
     cuts = _wide(values, cuts, least)
     while cuts:
         chances = [_differ(a, b) for a, b in pairwise(np.split(values, cuts))]
@@ -178,5 +178,5 @@ def _wide(values: F64, cuts: list[int], least: float) -> list[int]:
 
 
 def _differ(one: F64, two: F64) -> float:
-    """The chance of so different an order of two levels."""
+    """The probability of so different an order of two levels."""
     return float(mannwhitneyu(one, two, alternative="two-sided").pvalue)

@@ -23,7 +23,7 @@ from tracekit.thresholds.trend import LEAST_POINTS, LEVEL, STAIRS_BETTER
 
 @dataclass(frozen=True)
 class Judged:
-    """A series as it is judged: known values with their times, both shapes that may describe it, and their chances.
+    """A series with its known values and times, both shapes that may describe it, and their probabilities.
 
     places: of the values among all points, numbers: of these points. least: least difference of levels, ns. Chances
     are of this one alone.
@@ -45,14 +45,14 @@ class Judged:
         return self.line.slope * float(np.ptp(self.times))
 
     def misses(self, shape: Shape) -> float:
-        """Mean distance of the values from the line or the levels, for each value not spent on them, ns."""
+        """Return the distance of the values from the line or the levels, over the degrees of freedom left, ns."""
         fit = self.line.at(self.times) if shape == "drift" else stairs(self.values, self.cuts)
         spent = 2 if shape == "drift" else 2 * len(self.cuts) + 1
         return float(np.abs(self.values - fit).sum()) / max(len(self.values) - spent, 1)
 
 
 def judged(series: Series, values: F64, least: float) -> Judged:
-    """One quantity at the points of `series`, judged alone; NaN is left out. It must have a value."""
+    """Return one quantity at the points of `series`, judged alone; NaN is left out. It needs at least one value."""
     known = np.flatnonzero(np.isfinite(values))
     at, held = series.times[known], values[known]
     line = line_of(at, held)
@@ -66,7 +66,7 @@ def judged(series: Series, values: F64, least: float) -> Judged:
 
 
 def trends(names: Sequence[str], series: Sequence[Judged], others: Sequence[float] = ()) -> list[Trend]:
-    """The trend of each series, all judged together; `others` are chances of further tests of the same kind."""
+    """Return the trend of each series, judged together; `others` are probabilities of further tests of the kind."""
     enough = [len(s.values) >= LEAST_POINTS for s in series]
     chances = [p for s, e in zip(series, enough, strict=True) if e for p in (s.p_drift, s.p_change)]
     every = iter(adjusted([*chances, *others]))
@@ -90,7 +90,7 @@ def _trend(name: str, s: Judged, p_drift: float | None, p_change: float | None) 
 
 
 def _shape(s: Judged, p_drift: float | None, p_change: float | None) -> Shape:
-    """What is proven of the series and large enough; the one that misses it less where both are."""
+    """The proven shape of the series that is large enough; the better fit where both are."""
     proven: list[Shape] = []
     if p_drift is not None and p_drift <= LEVEL and abs(s.drift) >= s.least:
         proven.append("drift")

@@ -22,8 +22,8 @@ def rank_trends(run: Run, mesh: Mesh, series: Series, least: float) -> tuple[Ran
     """Return the trend of each rank that has peers in two windows or more; slowing ranks first, then by change."""
     rows = [i for i in range(len(series.ranks)) if np.isfinite(series.beyond[i]).sum() > 1]
     each = [judged(series, series.beyond[i], least) for i in rows]
-    told = trends([f"rank {series.ranks[i]}" for i in rows], each)
-    found = [_ranked(run, mesh, series, i, s, t, least) for i, s, t in zip(rows, each, told, strict=True)]
+    tested = trends([f"rank {series.ranks[i]}" for i in rows], each)
+    found = [_ranked(run, mesh, series, i, s, t, least) for i, s, t in zip(rows, each, tested, strict=True)]
     return tuple(sorted(found, key=lambda r: (not r.slower, -r.trend.rise_ns, -r.trend.drift_ns, r.rank)))
 
 

@@ -1,4 +1,4 @@
-"""What is followed over windows: the step, its parts, and each rank's own time, alone and beyond its peers'."""
+"""The quantities over windows: the step, its parts, and each rank's own time, alone and beyond its peers'."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ OWN_PARTS = ("compute", "host", "idle")
 
 @dataclass(frozen=True)
 class Point:
-    """One window, or one step: medians over its steps; own time (ns), that beyond the peers', and its parts by rank."""
+    """One window or step: medians over its steps; by rank the own time, its excess over peers, and its parts; ns."""
 
     told: TrendPoint
     own: dict[int, float]
@@ -37,41 +37,41 @@ class Series:
 
     @property
     def times(self) -> F64:
-        """When each point began, ns since the first."""
+        """The begin of each point, ns since the first."""
         return np.array([p.at_ns for p in self.points], np.float64)
 
     @property
     def step(self) -> F64:
-        """Length of the step at each point, ns."""
+        """The length of the step at each point, ns."""
         return np.array([p.step_ns for p in self.points], np.float64)
 
     def part(self, name: str) -> F64:
-        """A part of the step at each point, ns; 0 where it has none."""
+        """The part of the step at each point, ns; 0 where the point lacks it."""
         return np.array([p.parts.get(name, 0.0) for p in self.points], np.float64)
 
 
 def of_window(side: Side, number: int, at_ns: int) -> Point:
-    """The window `side` as one point."""
+    """Return the window `side` as one point."""
     return _point(side, list(range(len(side.case.steps.numbers))), number, at_ns)
 
 
 def of_steps(side: Side) -> list[Point]:
-    """Each step of the one window `side` as a point, in order of time on the common clock."""
+    """Return each step of the one window `side` as a point, in order of time on the common clock."""
     begins = _begins(side)
     order = sorted(begins, key=lambda c: begins[c])
     return [_point(side, [c], side.case.steps.numbers[c], begins[c] - begins[order[0]]) for c in order]
 
 
 def series_of(points: Sequence[Point]) -> Series:
-    """The points as arrays; consecutive ones are taken together where there are more than a slope can look at."""
+    """Return the points as arrays; more than MOST_POINTS are merged in blocks of consecutive ones."""
     ranks = tuple(sorted({r for p in points for r in p.own}))
     none = (np.nan,) * len(OWN_PARTS)
     own = np.array([[p.own.get(r, np.nan) for p in points] for r in ranks])
     beyond = np.array([[p.beyond.get(r, np.nan) for p in points] for r in ranks])
     parts = np.array([[p.parts.get(r, none) for p in points] for r in ranks]).transpose(0, 2, 1)
     blocks = _blocks(len(points))
-    told = tuple(_together([p.told for p in points[b]]) for b in blocks)
-    return Series(told, ranks, *(_medians(values, blocks) for values in (own, beyond, parts)))
+    merged = tuple(_together([p.told for p in points[b]]) for b in blocks)
+    return Series(merged, ranks, *(_medians(values, blocks) for values in (own, beyond, parts)))
 
 
 def _point(side: Side, columns: list[int], number: int, at_ns: int) -> Point:
@@ -79,7 +79,7 @@ def _point(side: Side, columns: list[int], number: int, at_ns: int) -> Point:
     case, steps = side.case, side.case.steps
     chosen = _chooser(columns)
     names = dict.fromkeys(name for (_, c), parts in side.parts.items() if c in columns for name in parts)
-    told = TrendPoint(
+    point = TrendPoint(
         number, at_ns,
         tuple(steps.numbers[c] for c in columns), int(np.isfinite(steps.wall[:, columns]).any(axis=1).sum()),
         chosen(side.step()), {name: chosen(side.part(name, steps.ranks)) for name in names},
@@ -88,7 +88,7 @@ def _point(side: Side, columns: list[int], number: int, at_ns: int) -> Point:
     rows = [row for row in range(len(steps.ranks)) if np.isfinite(own[row, columns]).any()]
     parts = {steps.ranks[row]: _own_parts(side, steps.ranks[row], columns) for row in rows}
     return Point(
-        told,
+        point,
         {steps.ranks[row]: chosen(own[row]) for row in rows},
         {steps.ranks[row]: chosen(case.found.value[row]) for row in rows},
         parts,
@@ -102,7 +102,7 @@ def _own_parts(side: Side, rank: int, columns: list[int]) -> tuple[float, ...]:
 
 
 def _chooser(columns: list[int]) -> Callable[[F64], float]:
-    """The median of what is known in `columns`; NaN where nothing is."""
+    """The function that takes the median of known values in `columns`; NaN without any."""
 
     def median(values: F64) -> float:
         known = values[columns][np.isfinite(values[columns])]
@@ -112,7 +112,7 @@ def _chooser(columns: list[int]) -> Callable[[F64], float]:
 
 
 def _begins(side: Side) -> dict[int, int]:
-    """When each step began, ns on the common clock of the first rank's island: the median of its ranks."""
+    """The begin of each step, ns on the common clock of the first rank's island: the median over its ranks."""
     case = side.case
     found: dict[int, list[int]] = {}
     home = case.clocks.island[case.steps.ranks[0]]
@@ -126,13 +126,13 @@ def _begins(side: Side) -> dict[int, int]:
 
 
 def _blocks(count: int) -> list[slice]:
-    """Consecutive points that are taken together."""
+    """The blocks of consecutive points that are merged."""
     width = -(-count // MOST_POINTS)
     return [slice(i, i + width) for i in range(0, count, width)]
 
 
 def _together(points: Sequence[TrendPoint]) -> TrendPoint:
-    """Several points as one: medians."""
+    """The medians of several points as one point."""
     names = dict.fromkeys(name for p in points for name in p.parts)
     return TrendPoint(
         points[0].number,

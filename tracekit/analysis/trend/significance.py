@@ -1,4 +1,4 @@
-"""How sure a trend is: the drift of a series, a daily swing, and what it takes away that windows resemble the next.
+"""The significance of a trend: drift, daily swing, and a correction for correlation between consecutive windows.
 
 All tests use ranks of values, so that one long window decides nothing.
 """
@@ -31,7 +31,7 @@ class Line:
 def line_of(times: F64, values: F64) -> Line:
     """Return the line with the median slope over all pairs (Theil 1950, Sen 1968), with Sen's interval of it.
 
-    The interval counts how often pairs rise and fall by chance (Kendall), and widens as windows resemble the next.
+    The interval follows from Kendall's variance of rising pairs by chance, widened by the serial correlation.
     """
     one, two = np.triu_indices(len(times), 1)
     apart = times[two] > times[one]
@@ -49,9 +49,10 @@ def line_of(times: F64, values: F64) -> Line:
 
 
 def chance_of_drift(times: F64, values: F64) -> float:
-    """The chance that values in random order rise or fall so steadily (Kendall's tau, two-sided; exact if few).
+    """Return the probability that values in random order rise or fall so steadily (Kendall's tau, two-sided).
 
-    It is widened by the likeness of ranks and the next ones beside a steady rise of ranks, which bent courses have too.
+    Exact for few values. Widened by the serial correlation of ranks around a steady rise, which curved courses have
+    too.
     """
     if np.ptp(values) == 0:
         return 1.0
@@ -62,11 +63,11 @@ def chance_of_drift(times: F64, values: F64) -> float:
 
 
 _ROUND = 9
-"""Digits of what a steady rise leaves of ranks: rounding is no likeness."""
+"""Digits of ranks without a steady rise: rounding must not look like correlation."""
 
 
 def swing_of(times: F64, values: F64, period: float) -> tuple[float, float, F64]:
-    """(peak to trough, time of the peak, the swing at each time) of the wave of that `period` nearest to `values`."""
+    """Return (peak to trough, time of the peak, the swing at each time) of the wave of `period` nearest to `values`."""
     waves = _waves(times, period)
     (_, cosine, sine), *_ = np.linalg.lstsq(waves, values, rcond=None)
     peak = float(np.arctan2(sine, cosine) / (2 * np.pi) * period % period)
@@ -74,7 +75,7 @@ def swing_of(times: F64, values: F64, period: float) -> tuple[float, float, F64]
 
 
 def chance_of_swing(times: F64, values: F64, period: float) -> float:
-    """The chance that ranks in random order fit one wave of that `period` so well (F test with 2 and n−3 degrees)."""
+    """Return the probability that ranks in random order fit a wave of `period` so well (F test, 2 and n−3 degrees)."""
     if np.ptp(values) == 0:
         return 1.0
     ranks = rankdata(values)
@@ -90,17 +91,17 @@ def _waves(times: F64, period: float) -> F64:
 
 
 def serial_factor(residual: F64) -> float:
-    """How many windows count as one: (1 + r)/(1 − r), r the correlation of each window's rank with the next one's.
+    """Return the number of windows that count as one: (1 + r)/(1 − r), r the correlation of each rank with the next.
 
-    r is estimated too low by about (1 + 3 r)/n (Kendall 1954), which is added; it counts where it is
-    above its standard error.
+    r is estimated too low by about (1 + 3 r)/n (Kendall 1954), which is added; it counts where it is above its standard
+    error.
     """
     r = correlation(residual)
     return (1 + r) / (1 - r)
 
 
 def correlation(residual: F64) -> float:
-    """The correlation of each value's rank with the next one's, up to `MOST_SERIAL`; 0 below its standard error."""
+    """Return the correlation of each value's rank with the next one's, at most `MOST_SERIAL`; 0 below its error."""
     if np.ptp(residual) == 0:
         return 0.0
     ranks = rankdata(residual) - (len(residual) + 1) / 2
@@ -110,12 +111,12 @@ def correlation(residual: F64) -> float:
 
 
 def widened(p: float, factor: float) -> float:
-    """The chance `p` if only one window in `factor` counts: its standard error grows by the root of that."""
+    """Return the probability `p` if only one window in `factor` counts: its standard error grows by the root of it."""
     return float(min(2 * ndtr(ndtri(max(p, np.finfo(float).tiny) / 2) / np.sqrt(factor)), 1.0))
 
 
 def adjusted(chances: Sequence[float]) -> list[float]:
-    """The chance of each as one of all of them (Holm): that any at all is so rare."""
+    """Return each probability adjusted for all of them (Holm): that any of them is so rare."""
     order = np.argsort(chances, kind="stable")
     found = np.zeros(len(chances))
     held = 0.0

@@ -1,4 +1,4 @@
-"""The trend of the step and of its parts, and its daily swing, taken away before drift and changes are judged."""
+"""The trend of the step and its parts, and its daily swing, removed before drift and changes are judged."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -24,7 +24,7 @@ from tracekit.units import NS_PER_DAY, NS_PER_HOUR
 
 @dataclass(frozen=True)
 class StepTrend:
-    """The trend of the step and its parts, and its swing: None where it was not looked for, for the reason `unasked`.
+    """The trend of the step and its parts, and its swing: None where it was not tested, for the reason `unasked`.
 
     hidden_ns: difference of the levels that fit best, proven or not; a smaller difference is not a change.
     """
@@ -38,23 +38,23 @@ class StepTrend:
 
 
 def step_trend(series: Series) -> StepTrend:
-    """The trend of the step of `series`, of its parts, and its swing."""
+    """Return the trend of the step of `series`, of its parts, and its swing."""
     times, values = series.times, series.step
     least = LEAST_CHANGE * float(np.median(values))
     unasked = _unasked(times)
     chance, swing, wave = (1.0, None, values) if unasked else _swing(times, values, least)
     step = judged(series, values - wave if swing is not None and swing.proven else values, least)
-    (told,) = trends(["step"], [step], [] if unasked else [chance])
+    (of_step,) = trends(["step"], [step], [] if unasked else [chance])
     names = list(dict.fromkeys(name for p in series.points for name in p.parts))
     parts = trends(names, [judged(series, series.part(n), least) for n in names])
     return StepTrend(
-        told, swing, tuple(sorted(parts, key=lambda t: (-abs(t.change_ns), -abs(t.drift_ns), t.what))),
-        correlation(_residual(step, told)), _hidden(step), unasked,
+        of_step, swing, tuple(sorted(parts, key=lambda t: (-abs(t.change_ns), -abs(t.drift_ns), t.what))),
+        correlation(_residual(step, of_step)), _hidden(step), unasked,
     )  # fmt: skip
 
 
 def _residual(step: Judged, told: Trend) -> F64:
-    """What the trend leaves of the step."""
+    """The step without its trend."""
     if told.shape == "change":
         return step.values - stairs(step.values, step.cuts)
     return step.values - step.line.at(step.times)
@@ -85,7 +85,7 @@ def _unasked(times: F64) -> str:
 def _swing(times: F64, values: F64, least: float) -> tuple[float, Swing, F64]:
     """Return (the chance of so large a wave of a day beside the drift, the wave as reported, its value at each time).
 
-    It is proven as one of the three tests of the step.
+    Proven as one of the three tests of the step.
     """
     rest = values - line_of(times, values).at(times)
     size, peak, wave = swing_of(times, rest, NS_PER_DAY)

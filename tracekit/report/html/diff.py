@@ -1,4 +1,4 @@
-"""The page of `tracekit diff`: what changed between two runs, the largest changes of each kind first."""
+"""The page of `tracekit diff`: the changes between two runs, the largest of each kind first."""
 
 from collections.abc import Sequence
 from typing import Any

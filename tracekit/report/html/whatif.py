@@ -1,4 +1,4 @@
-"""The page of `tracekit whatif`: what each question would save, with its interval."""
+"""The page of `tracekit whatif`: the saving of each question, with its interval."""
 
 from typing import Any
 

@@ -1,1 +1,1 @@
-"""From hypotheses and gaps to one answer: named, healthy, imbalance or open."""
+"""Answers to hypotheses and gaps, in words: a culprit, health, an imbalance, or an open question."""

@@ -1,8 +1,8 @@
-"""A rank that causes most of what looks like an imbalance or another's fault, and is not proven to be slow.
+"""One rank causes most of what looks like an imbalance or the fault of another, but is not proven to be slow.
 
-Where data is dealt unevenly, many take turns. Beside documents of uneven length a rank that stalls in one step, or a
-slow one among few steps, is one of those that were longest. What tells it is the price: without it alone most of the
-loss is gone, which no turn of the data does.
+With uneven data, many ranks take turns in being the longest. A rank that stalls in one step, or is slow in a recording
+of few steps, looks like one of them. Its price separates it: curing it alone saves most of the loss, which no single
+rank of uneven data does.
 """
 
 from dataclasses import replace
@@ -28,11 +28,11 @@ from tracekit.units import ms
 
 
 def with_most_of_it(case: Case, answer: Answer) -> Answer:
-    """`answer`, or the open one that names a rank which costs more than what `answer` blames.
+    """`answer`, or an open one that names a rank which costs more than what `answer` blames.
 
-    That is the data, of which one rank causes most, or a stage or a link where one step of a rank costs more than
-    these. A rank whose share of tokens explains its work is not meant; one that is blamed for what its experts got
-    gives way to the data.
+    `answer` may blame the data, although one rank causes most of their price, or a stage or a link that costs less than
+    one step of a rank. A rank with work explained by its tokens is not named; where `answer` blames a rank for the
+    tokens of its experts, the data is blamed instead.
     """
     if dealt_to_experts(case, answer):
         return uneven_experts_answer(case, max(answer.gain, _levelled(case)))
@@ -52,29 +52,29 @@ def with_most_of_it(case: Case, answer: Answer) -> Answer:
 
 
 def _levelled(case: Case) -> float:
-    """What a step would save if every rank took its peers' median time in each part of each step, ns."""
+    """The time that a step saves if every rank takes its peers' median time in each part of each step, ns."""
     return case.model.recorded_ns - case.model.levelled_ns(case.stages)
 
 
 def _with_dearer_step(case: Case, answer: Answer) -> Answer:
-    """`answer`, or the open one that names a rank whose one long step costs more and may recur."""
+    """`answer`, or an open one that names a rank with one long step that costs more and may recur."""
     once = in_one_step(case)
     if not answer.suspects or once is None or once.gain <= answer.gain or others_prove_health(case, once):
         return answer
-    told = one_step_answer(case, once)
-    besides = f"{told.reason}; another {ms(answer.gain):.1f} ms a step are lost elsewhere: {answer.reason}"
-    return replace(told, reason=besides)
+    open_ = one_step_answer(case, once)
+    besides = f"{open_.reason}; another {ms(answer.gain):.1f} ms a step are lost elsewhere: {answer.reason}"
+    return replace(open_, reason=besides)
 
 
 def _saved(case: Case, row: int, over: F64) -> float:
-    """What a step would save if the rank in `row` worked like its peers wherever it works longer, ns."""
+    """The time that a step saves if the rank in `row` works like its peers wherever it works longer, ns."""
     cured = case.steps.own.copy()
     cured[row] -= over[row]
     return saved_ns(case, np.array([row]), cured)
 
 
 def _answer(case: Case, row: int, lost: float, uneven: float, over: F64) -> Answer:
-    """The rank in `row` causes `lost` of the `uneven` ns a step; `over` is how much longer it works, by step."""
+    """The open answer: the rank in `row` causes `lost` of the `uneven` ns a step; `over` is its excess by step, ns."""
     cause, evidence = explain_rank(case, row, (row,))
     candidate = replace(
         suspect_of(case, row, 0.0, 0.0, cause, evidence), lost_ms_low=0.0, lost_ms_high=ms(lost)

@@ -1,8 +1,8 @@
-"""Work that varies between ranks by more than chance, where nothing tells why: such a job is not called healthy.
+"""Work that varies between ranks by more than chance, without a known cause: such a job is not called healthy.
 
-The longest of many ranks costs something in any job, because noise makes somebody the longest. Chance lengthens each
-operation for itself, so that it averages out over a part of a step; what makes whole parts longer, now here and now
-there, has a cause, though none was found. What lasts is a rank's own, and asked for elsewhere.
+In any job noise makes one of many ranks the longest, which costs something. Chance lengthens single operations, and
+averages out over a part of a step. Where whole parts are longer, on changing ranks, there is a cause, although none was
+found. What one rank exceeds in all parts is not counted here: other rules look for it.
 """
 
 import numpy as np
@@ -22,7 +22,7 @@ from tracekit.units import ms
 
 
 def varied_answer(case: Case) -> Answer | None:
-    """The answer that work varies without a known cause; None where usual work of all saves no 2 % beyond chance."""
+    """The answer that work varies without a known cause; None where typical work saves less than 2 % beyond chance."""
     lost = varied_ns(case)
     if lost < MIN_LOST_SHARE * case.step_ns:
         return None
@@ -39,7 +39,7 @@ def varied_answer(case: Case) -> Answer | None:
 
 
 def open_imbalance_answer(case: Case) -> Answer | None:
-    """The answer that uneven data may cost enough, as far as waits were matched; None where it cannot."""
+    """The open answer that uneven data may reach the threshold; None where it cannot, or all waits were matched."""
     dealt = dealt_bounds(case)
     if dealt.high < MIN_LOST_SHARE * case.step_ns or coverage(case).matched == 1:
         return None
@@ -52,10 +52,10 @@ def open_imbalance_answer(case: Case) -> Answer | None:
 
 
 def varied_ns(case: Case) -> float:
-    """What a step would save if nothing but chance varied between ranks that do the same, ns; 0 where only chance does.
+    """The time that a step saves if only chance varies between ranks that do the same work, ns; 0 if only it does.
 
-    What the model misses is taken off, and so are single parts that stand out: these are accidents. Threads of a CPU
-    get unequal shares of it, so that nothing is told there.
+    The model's error is subtracted, and single outlying parts are left out as accidents. Returns 0 for ranks on CPUs,
+    because their threads get unequal shares of a processor.
     """
     model = case.timeline
     if model is None or not all(o.on_gpu for o in case.ops.per_rank.values()):
@@ -70,9 +70,9 @@ def varied_ns(case: Case) -> float:
 
 
 def _by_chance(lines: tuple[RankTimeline, ...], stages: Rows, ratio: float) -> dict[int, tuple[F64, F64]]:
-    """Row → (cuts of own time, the factor of each part) with which parts vary as far as chance explains.
+    """Row → (cuts of own time, a factor for each part) after which parts vary only as much as chance explains.
 
-    Chance is one part in `ratio` of the variance of whole parts.
+    Chance makes up 1 / `ratio` of the variance of whole parts.
     """
     by_row = {line.row: line for line in lines}
     found: dict[int, tuple[F64, F64]] = {}

@@ -1,4 +1,4 @@
-"""An excess that is hardly chance, and no proof either: it leaves the answer open, for it is no sign of health."""
+"""An excess that is unlikely to be chance but not significant: it leaves the answer open instead of healthy."""
 
 from dataclasses import replace
 
@@ -31,12 +31,12 @@ from tracekit.units import ms
 
 
 def faint_answer(case: Case) -> Answer | None:
-    """Return the answer about ranks, a stage or a node whose excess chance hardly explains; None without any."""
+    """Return the answer about ranks, a stage or a node with an excess unlikely to be chance; None without any."""
     return faint_rank_answer(case) or faint_stage_answer(case) or faint_node_answer(case)
 
 
 def faint_rank_answer(case: Case) -> Answer | None:
-    """Return the answer that names ranks whose excess chance hardly explains; None where there are none."""
+    """Return the answer that names ranks with an excess that is unlikely to be chance; None where there are none."""
     z = np.nan_to_num(case.found.z, nan=0.0)
     sure = np.array([confidence(v, len(z)) for v in z.tolist()])
     hardly = (sure > FAINT_CONFIDENCE) & (z <= case.found.limit)
@@ -56,7 +56,7 @@ def faint_rank_answer(case: Case) -> Answer | None:
 
 
 def faint_stage_answer(case: Case) -> Answer | None:
-    """Return the answer that leaves it open whether a stage is too long; None where chance explains the longest."""
+    """Return the open answer about a stage that may be too long; None where chance explains the longest one."""
     stage = faint_stage(case)
     if stage is None:
         return None
@@ -72,7 +72,7 @@ def faint_stage_answer(case: Case) -> Answer | None:
 
 
 def faint_node_answer(case: Case) -> Answer | None:
-    """Return the answer that names the ranks of a node that work longer together; None where no node may cost 2 %."""
+    """Return the answer that names the ranks of one node, which all work longer; None where no node may cost 2 %."""
     rows = faint_node(case)
     if rows is None:
         return None
@@ -94,7 +94,7 @@ def faint_node_answer(case: Case) -> Answer | None:
 
 
 def faint_node(case: Case) -> I64 | None:
-    """Return the rows of the node whose ranks work longest beyond chance, in each step; None where there is none."""
+    """Return the rows of the node that exceeds the other nodes beyond chance and in every step; None without one."""
     nodes = nodes_of(case)
     members: dict[str | int, list[int]] = {}
     for row, rank in enumerate(case.steps.ranks):

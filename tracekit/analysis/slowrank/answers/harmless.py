@@ -1,4 +1,4 @@
-"""Answers that a job is healthy, and why what stands out in it costs nothing."""
+"""Answers that a job is healthy, and why an excess in it costs nothing."""
 
 import numpy as np
 
@@ -12,19 +12,19 @@ from tracekit.units import ms
 
 
 def accident_answer(case: Case, once: OneStep) -> Answer:
-    """A rank was slow in one step alone, and enough other steps tell that this was an accident."""
+    """The healthy answer: a rank was slow in one step only, an accident by enough other steps."""
     accident = f"chance, not a slow rank, because nothing costs {MIN_LOST_SHARE:.0%} in the other steps"
     return healthy(f"{told(case, once)}: {accident}")
 
 
 def slack_answer(case: Case) -> Answer | None:
-    """Ranks work longer than their peers, and no other rank waits for them; None where none works longer."""
+    """The healthy answer: ranks work longer, but no other rank waits for them; None where none works longer."""
     free = significant_rows(case, MIN_LOST_SHARE)
     return healthy(_costs_nothing(case, int(free[np.argmax(case.found.mean[free])]))) if len(free) else None
 
 
 def healthy_answer(case: Case) -> Answer:
-    """Nobody works longer than the others by more than chance."""
+    """The healthy answer: no rank costs the threshold beyond chance, communication beside it, or its role."""
     explained = _beside_communication(case) or _by_role(case)
     if explained:
         return healthy(explained)
@@ -39,7 +39,7 @@ def healthy_answer(case: Case) -> Answer:
 
 
 def _beside_communication(case: Case) -> str | None:
-    """Why a rank that works longer is not slow: communication shares its device; None where none does."""
+    """The reason if communication that shares a rank's device explains its excess; None if it explains little."""
     longer = np.nanmean(case.met.beside, axis=1)
     row = int(np.argmax(longer))
     if longer[row] < MIN_LOST_SHARE * case.step_ns:
@@ -52,17 +52,17 @@ def _beside_communication(case: Case) -> str | None:
 
 
 def _by_role(case: Case) -> str | None:
-    """Why ranks that stand still longer are not slow: their role makes them; None where it makes nobody."""
-    told = role_in_words(case)
+    """The reason if their role explains why ranks are idle longer; None where it explains none."""
+    sentence = role_in_words(case)
     return (
-        f"{told}; this is probably by design, and no single one of them waits longer than the rest"
-        if told
+        f"{sentence}; this is probably by design, and no single one of them waits longer than the rest"
+        if sentence
         else None
     )
 
 
 def role_in_words(case: Case) -> str | None:
-    """Return the sentence that tells how long ranks stand still for their role; None where that is below 2 %."""
+    """Return the sentence about how long ranks are idle for their role; None where that is below 2 % of the step."""
     rows = case.met.of_role
     longer = np.nanmean(case.met.role, axis=1)
     if not len(rows) or longer[rows].max() < MIN_LOST_SHARE * case.step_ns:
@@ -75,7 +75,7 @@ def role_in_words(case: Case) -> str | None:
 
 
 def _costs_nothing(case: Case, row: int) -> str:
-    """Why a rank that works longer than its peers costs nothing: which rank sets the pace instead."""
+    """The reason that a longer rank costs nothing: another rank, which waits least, sets the pace."""
     ops, analysed = case.ops, case.analysed
     waited = [
         float(np.where(analysed, case.waits.exposed_wait, 0)[ops.of(r)].sum()) for r in case.steps.ranks

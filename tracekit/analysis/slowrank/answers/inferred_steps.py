@@ -1,4 +1,4 @@
-"""Steps that no mark told must last equally long on ranks that do the same: else they were told wrongly."""
+"""Inferred steps must last equally long on ranks that do the same work; otherwise they were inferred wrongly."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,11 +10,11 @@ from tracekit.units import ms
 
 
 def unequal_steps_answer(case: Case) -> Answer | None:
-    """The open answer where repetitions stand for steps, and ranks of a stage disagree about how long they lasted.
+    """The open answer where steps inferred from repetitions last longer on some ranks of a stage than on others.
 
-    Such ranks end each step together, so that only a begin that was told wrongly makes one's steps shorter; its own
-    time is short by as much, and may hide that it is slow. None where the steps are marked, or agree, or where the
-    longer ones only wait longer: a rank whose profiler took long to start comes late to its first operation.
+    Such ranks end each step together, so only a wrongly inferred begin makes the steps of one rank shorter. Its own
+    time is short by the same amount, which may hide that it is slow. None where the steps are marked or agree, or where
+    the longer ones only wait longer: a late profiler start makes a rank join its first operation late.
     """
     if all(q.kind != "no_step_marks" for q in case.run.quality):
         return None
@@ -31,7 +31,7 @@ def unequal_steps_answer(case: Case) -> Answer | None:
 
 
 def _apart_ns(wall: NDArray[np.float64], own: NDArray[np.float64]) -> float:
-    """How much longer the steps of a stage last on some ranks, as far as these ranks work longer: ns, mean of steps.
+    """The mean of `_begun_early_ns` over the steps of one stage, ns; 0 where no step is known.
 
     `wall` and `own` are [rank, step] in ns.
     """
@@ -41,7 +41,7 @@ def _apart_ns(wall: NDArray[np.float64], own: NDArray[np.float64]) -> float:
 
 
 def _begun_early_ns(wall: NDArray[np.float64], own: NDArray[np.float64]) -> float:
-    """The lesser of how much longer one step lasts, and how much more work it holds, on ranks that began it early."""
+    """The excess of one step on the ranks that began it early, ns: the lesser of its wall time and its own time."""
     short, long = wall.min(), wall.max()
     early = wall > (short + long) / 2
     if early.all() or not early.any():

@@ -1,7 +1,7 @@
-"""A host that launches collectives late though its device works no longer: what others wait for it was hidden before.
+"""A host that launches collectives late, although its device works no longer than its peers' devices.
 
-Peers have the same collective in their queues long before. On the late rank it starts as soon as it is launched, so
-that its transfer runs beside less compute: the step loses overlap, which no own time shows.
+The peers queued the same collective long before. On the late rank it starts as soon as it is launched, so its transfer
+overlaps with less compute: the step loses overlap, which no own time shows.
 """
 
 from collections.abc import Iterator
@@ -20,17 +20,17 @@ from tracekit.units import ms
 
 @dataclass(frozen=True)
 class LateLaunch:
-    """The rank that launches late (row of Steps), and for how long most others stand still for it, ns a step."""
+    """The rank that launches late (row of Steps), and the median wait of the others for it, ns a step."""
 
     row: int
     waited: float
 
 
 def late_launch(case: Case) -> LateLaunch | None:
-    """The rank for whose late launches the others wait most; None where that is below the threshold, or not its host's.
+    """The rank that the others wait for longest because of late launches; None where that is below the threshold.
 
-    An instance counts as late if the member that came last started it as soon as its host launched it, and most of the
-    others had launched theirs long before. What they wait is the median of their waits.
+    An instance counts if the member that came last started it as soon as its host launched it, and most of the others
+    had launched theirs long before. The wait of an instance is the median over the others.
     """
     ops = case.ops
     issued = np.concatenate([np.zeros(0, np.int64), *(ops.per_rank[r].issued for r in ops.ranks)])
@@ -46,7 +46,7 @@ def late_launch(case: Case) -> LateLaunch | None:
 
 
 def waited_for(case: Case) -> F64:
-    """By row and column of Steps for how long most others stand still until that rank comes to their groups, ns."""
+    """The median wait of the other members for a rank that joins a collective last, ns, by row and column of Steps."""
     ops, steps = case.ops, case.steps
     spent = np.zeros(steps.own.shape)
     column = {number: i for i, number in enumerate(steps.numbers)}
@@ -57,7 +57,7 @@ def waited_for(case: Case) -> F64:
 
 
 def _awaited(case: Case) -> Iterator[tuple[int, I64]]:
-    """(the operation that came last, those that came before it) of each collective with all members and launches."""
+    """(the last operation to arrive, the other operations) of each collective with all members and launches."""
     ops, waits = case.ops, case.waits
     rows = np.flatnonzero((ops.instance >= 0) & case.analysed & ~case.in_message & np.isfinite(ops.at_ready))
     rows = rows[np.argsort(ops.instance[rows], kind="stable")]
@@ -69,7 +69,7 @@ def _awaited(case: Case) -> Iterator[tuple[int, I64]]:
 
 
 def late_launch_answer(case: Case) -> Answer | None:
-    """The answer that a host launches late and nothing tells its price; None where no host does."""
+    """The open answer that a host launches late at an unknown price; None where no host does."""
     found = late_launch(case)
     if found is None:
         return None

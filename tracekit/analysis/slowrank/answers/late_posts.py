@@ -1,7 +1,7 @@
-"""A rank that comes to collectives late in its own time, though it works no longer than its peers.
+"""A rank that joins collectives late in its own time, although it works no longer than its peers.
 
-Copies from the host, work on other streams or a host that is late put a collective off without making the step's work
-longer: no own time shows them, and the replay, which keeps them, prices nobody. The others wait all the same.
+Copies from the host, work on other streams or a late host delay a collective without lengthening the step's work. No
+own time shows the delay, and the replay keeps it, so that no rank gets a price. The other ranks wait nevertheless.
 """
 
 from collections import defaultdict
@@ -21,17 +21,18 @@ from tracekit.units import ms
 
 @dataclass(frozen=True)
 class LatePosts:
-    """The rank that posts late (row of Steps), and for how long most others stand still for that, ns a step."""
+    """The rank that posts late (row of Steps), and the median wait of the others for it, ns a step."""
 
     row: int
     waited: float
 
 
 def late_posts(case: Case) -> LatePosts | None:
-    """The rank that comes last in most steps, late in its own time; None where nobody loses much by it.
+    """The rank that posts late in most steps, in its own time; None where the others lose less than the threshold.
 
-    What others wait for it counts as far as it did more of its own work before the collective than most of them. The
-    median over steps counts, which chance gives to nobody; a rank that clearly works longer is not meant.
+    A wait counts as far as the rank did more of its own work before the collective than the median of the others. The
+    median over steps decides, which chance leaves small on every rank. None as well where another rank is nearly as
+    late, or where communication, tokens or a significant excess explain the rank.
     """
     waited = _waits(case)
     usual = {row: float(np.median(by_step)) for row, by_step in waited.items()}
@@ -40,20 +41,20 @@ def late_posts(case: Case) -> LatePosts | None:
         return None
     next_ = max((v for r, v in usual.items() if r != row), default=0.0)
     often = float((waited[row] >= MAJORITY * usual[row]).mean()) > MAJORITY
-    told = (
+    known = (
         float(np.nanmean(case.met.told[row])) >= MAJORITY * usual[row]
     )  # communication or tokens explain as much
     longer = row in significant_rows(case, MIN_LOST_SHARE)
     return (
-        None if told or longer or not often or next_ > MAJORITY * usual[row] else LatePosts(row, usual[row])
+        None if known or longer or not often or next_ > MAJORITY * usual[row] else LatePosts(row, usual[row])
     )
 
 
 def _waits(case: Case) -> dict[int, F64]:
-    """Row of a rank → ns by step for which most members of its collectives wait because it posts them late.
+    """Row of a rank → ns by step for which the other members wait, at the median, because it posts collectives late.
 
-    A rank that fell behind stays behind, though its peers waited for that already: only what it fell behind since the
-    collective before it on the same channel counts.
+    A rank that fell behind stays behind, although its peers waited for that once. Only what it fell behind since the
+    previous collective of the same channel counts.
     """
     steps, ops = case.steps, case.ops
     order, bounds = _instances(case)
@@ -76,9 +77,9 @@ def _waits(case: Case) -> dict[int, F64]:
 
 
 def _fell_behind(behind: F64, places: tuple[I64, I64, I64]) -> F64:
-    """By how much each operation's rank fell behind since its one before at the same place, ns; in order of time.
+    """The growth of `behind` since the previous operation at the same place, ns; rows are in order of time.
 
-    `places` are channel, row and column of Steps; what is first at its place began even.
+    `places` are channel, row and column of Steps; the first operation at a place keeps its whole value.
     """
     order = np.lexsort(places)
     same = np.all([np.diff(p[order]) == 0 for p in places], axis=0)
@@ -88,7 +89,7 @@ def _fell_behind(behind: F64, places: tuple[I64, I64, I64]) -> F64:
 
 
 def _instances(case: Case) -> tuple[I64, I64]:
-    """(operations of the collectives within a stage that were seen whole, by instance; where each instance begins)."""
+    """(operations of completely recorded collectives within one stage, by instance; where each instance begins)."""
     ops, waits = case.ops, case.waits
     rows = np.flatnonzero((ops.instance >= 0) & case.analysed & ~case.in_message)
     rows = rows[waits.complete[ops.instance[rows]]]
@@ -104,7 +105,7 @@ def _instances(case: Case) -> tuple[I64, I64]:
 
 
 def with_late_posts(case: Case, answer: Answer) -> Answer:
-    """`answer`, or the open one that names who posts late, where nobody is blamed for that: it is no health."""
+    """`answer`, or an open one that names the rank that posts late where `answer` is healthy or blames the data."""
     blameless = answer.verdict == "healthy" or answer.cause == "data_imbalance"
     found = late_posts(case) if blameless and len(case.steps.numbers) > 1 else None
     if found is None:

@@ -1,6 +1,6 @@
-"""Ranks whose devices stand still behind hosts that are as quick as others, in jobs whose hosts set the pace.
+"""Ranks with devices that are idle behind hosts as fast as the others, in jobs where the hosts set the pace.
 
-Without such a rank another host would be the last to launch, so that its gaps have hardly a price.
+Without such a rank another host would be the last to launch, so that curing its gaps saves little.
 """
 
 from dataclasses import replace
@@ -16,9 +16,9 @@ from tracekit.units import ms
 
 
 def launch_bound_answer(case: Case) -> Answer | None:
-    """The open answer that ranks stand still behind hosts which are as quick as others; None where none do.
+    """The open answer that ranks are idle behind hosts as fast as the others; None where no rank is.
 
-    It is for jobs of which something else keeps open that they are healthy: the model's miss is what may be lost.
+    Asked only where the model's error leaves health open: that error bounds what the rank may cost.
     """
     rows = significant_rows(case, MIN_LOST_SHARE)
     if (

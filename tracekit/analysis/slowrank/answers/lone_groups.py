@@ -1,6 +1,6 @@
-"""Groups whose transfers nothing was compared with, because every other one along their axes lacks a trace.
+"""Groups with transfers that have nothing to compare with, because no other group along their axes was recorded.
 
-A slow link shows by the transfers of its peers. Where they were not recorded, equal transfers prove no sound link.
+A slow link shows by comparison with the transfers of its peers. Without these, nothing proves a healthy link.
 """
 
 from collections.abc import Sequence
@@ -32,17 +32,17 @@ class LoneGroup:
 
 
 def lone_group(case: Case) -> LoneGroup | None:
-    """The group in whose transfers the most could be lost to a slow link unseen; None where that is too little.
+    """The group without recorded peers that could hide the most in its transfers; None below the threshold.
 
-    The least slowness is taken that two groups would show. Groups that have no peers in the job are not meant: there
-    is nothing that could be recorded.
+    Assumes the smallest ratio that a comparison of two groups would report. Groups without any peer in the job are left
+    out: no recording could help.
     """
     found = [_lone(case, channel, axes) for channel, axes in _alone(case)]
     return _dearest(case, [f for f in found if f is not None])
 
 
 def sole_group_note(case: Case) -> str | None:
-    """What the transfers of groups that have no peers in the job leave unseen; None where they are short."""
+    """The note that transfers of a group without peers in the job could hide a slow link; None where they are short."""
     most = _dearest(case, sole_groups(case))
     if most is None:
         return None
@@ -62,7 +62,7 @@ def sole_groups(case: Case) -> list[LoneGroup]:
 
 
 def _alone(case: Case) -> list[tuple[Channel, tuple[str, ...]]]:
-    """The channels of collectives that are the only ones along their axes, with these."""
+    """The channels of collectives that are the only recorded ones along their axes, each with its axes."""
     groups: dict[tuple[str, ...], set[int]] = {}
     seen = np.unique(case.ops.channel[case.analysed & whole(case)])
     for channel in (case.ops.channels[c] for c in seen.tolist() if c >= 0):
@@ -72,7 +72,7 @@ def _alone(case: Case) -> list[tuple[Channel, tuple[str, ...]]]:
 
 
 def _dearest(case: Case, found: Sequence[LoneGroup]) -> LoneGroup | None:
-    """The group that spends most in transfers; None where the least slowness that shows would cost too little."""
+    """The group that spends most in transfers; None where its least detectable slowness is below the threshold."""
     most = max(found, key=lambda f: f.spent, default=None)
     if most is None or most.spent * (1 - 1 / LINK_RATIO_OF_TWO) < MIN_LOST_SHARE * case.step_ns:
         return None
@@ -80,7 +80,7 @@ def _dearest(case: Case, found: Sequence[LoneGroup]) -> LoneGroup | None:
 
 
 def _lone(case: Case, channel: Channel, axes: tuple[str, ...]) -> LoneGroup | None:
-    """The group of a channel; None where the job has no other one along its axes."""
+    """The group of a channel with an unrecorded peer; None where the job has no such peer along its axes."""
     members, recorded = set(channel.members), set(case.steps.ranks)
     others = (r for r in sorted(case.mesh.coordinates) if r not in members and r not in recorded)
     peers = next((line for r in others if members.isdisjoint(line := case.mesh.line(r, axes))), None)
@@ -92,14 +92,14 @@ def _lone(case: Case, channel: Channel, axes: tuple[str, ...]) -> LoneGroup | No
 
 
 def _spent(case: Case, channel: Channel) -> float:
-    """What the rank that spends most of a step in transfers of `channel` does, ns a step."""
+    """The time in transfers of `channel` of the rank that spends most in them, ns a step."""
     mine = case.analysed & (case.ops.channel == channel.number)
     moved = np.where(mine, case.ops.exposed - case.waits.exposed_wait, 0)
     return float((np.bincount(case.ops.rank, moved) / len(case.steps.numbers)).max())
 
 
 def lone_group_answer(case: Case) -> Answer | None:
-    """The answer that a slow link would not show; None where it would."""
+    """The open answer that a slow link would not show in a group without recorded peers; None without such a group."""
     found = lone_group(case)
     if found is None:
         return None
@@ -120,7 +120,7 @@ def lone_group_answer(case: Case) -> Answer | None:
 
 
 def sole_group_answer(case: Case) -> Answer | None:
-    """The answer that the only group of its axes may hide a slow link; None where that could save little."""
+    """The open answer that the only group along its axes may hide a slow link; None where a cure saves little."""
     dearest, most, speed = None, SOLE_GROUP_SHARE * case.step_ns, None
     for found in sole_groups(case):
         bus = bus_gb_s(case, found)
@@ -130,14 +130,14 @@ def sole_group_answer(case: Case) -> Answer | None:
     if dearest is None:
         return None
     axes = "_".join(dearest.axes)
-    told = (
+    rate = (
         "an unknown bandwidth (sizes were not recorded)"
         if speed is None
         else f"a bus bandwidth of {speed:.3g} GB/s"
     )
     reason = (
         f"the transfers of the only group along {axes} take {ms(dearest.spent):.1f} ms of {ms(case.step_ns):.1f} ms a "
-        f"step at {told}, and this job has no other group to compare with: a slow link and a slow network would look "
+        f"step at {rate}, and this job has no other group to compare with: a slow link and a slow network would look "
         "the same"
     )
     decide = (
@@ -148,7 +148,7 @@ def sole_group_answer(case: Case) -> Answer | None:
 
 
 def bus_gb_s(case: Case, group: LoneGroup) -> float | None:
-    """The bus bandwidth of a group's collectives, GB/s, over those whose size is known; None where none is."""
+    """The bus bandwidth of a group's collectives, GB/s, over the calls of known size; None without any."""
     ops, waits = case.ops, case.waits
     mine = case.analysed & (ops.channel == group.channel) & (ops.instance >= 0)
     instance, first = np.unique(ops.instance[mine], return_index=True)

@@ -1,4 +1,4 @@
-"""Answers about slow links: that one is to blame, that its price is open, and what of a price is proven."""
+"""Answers about slow links, blamed or with an open price, and the proven part of a price."""
 
 from dataclasses import replace
 from typing import TypeVar
@@ -20,9 +20,9 @@ from tracekit.units import ms
 
 
 def shown(case: Case, found: LongStage | SlowLink) -> bool:
-    """Whether the evidence proves that `found` costs something: the model gives the recording, or the least is enough.
+    """Whether the evidence proves a price of `found`: the model reproduces the recording, or the lower bound suffices.
 
-    Where much is unmatched, the model that keeps recorded lengths follows the recording closer than any other.
+    Where much is unmatched, the model that keeps recorded lengths reproduces the recording best.
     """
     least = MIN_LOST_SHARE * case.step_ns
     if isinstance(found, SlowLink) and (found.guessed or found.layout):
@@ -36,12 +36,12 @@ _Found = TypeVar("_Found", LongStage, SlowLink)
 
 
 def least_proven(case: Case, found: _Found) -> _Found:
-    """`found` at the least price where only that is proven."""
+    """`found` with its lower bound as the price where the model's error exceeds its likely price."""
     return replace(found, gain=min(found.gain, found.low)) if found.gain < case.residual_ns else found
 
 
 def link_answer(case: Case, link: SlowLink) -> Answer:
-    """Transfers are slow, and the ranks at the link are named."""
+    """The answer that blames a slow link and names its ranks."""
     (row,) = CAUSES["network"].signs[0].rows
     evidence = (Evidence(row.what, ms(link.slow_ns), ms(link.peers_ns), "ms"),)
     suspects = link_suspects(case, link, evidence)
@@ -54,7 +54,7 @@ def link_answer(case: Case, link: SlowLink) -> Answer:
 
 
 def open_link_answer(case: Case, link: SlowLink) -> Answer:
-    """A link is slow, and too much is unmatched to tell whether anybody loses by it."""
+    """The open answer that a link is slow at an unproven price."""
     near = link.high < MIN_LOST_SHARE * case.step_ns
     high = may_cost_ns(link.high, link.late) if near else link.high
     reason = (
@@ -79,7 +79,7 @@ _WITHOUT_LINK = (
 
 
 def link_suspects(case: Case, link: SlowLink, evidence: tuple[Evidence, ...]) -> tuple[Suspect, ...]:
-    """The recorded ranks at a slow link, each with what the link may cost."""
+    """The recorded ranks at a slow link, each with the price interval of the link."""
     return tuple(
         replace(
             suspect_of(case, case.steps.row(r), link.gain, link.z, "network", evidence, every=True),

@@ -1,4 +1,4 @@
-"""Answers that blame ranks: each with its cause and its price, and open ones where the evidence does not carry that."""
+"""Answers that blame ranks, each with its cause and price; open ones where the evidence does not support that."""
 
 from dataclasses import replace
 
@@ -33,7 +33,7 @@ from tracekit.units import ms
 
 
 def ranks_answer(case: Case, found: Hypothesis) -> Answer:
-    """Slow ranks are to blame, unless all-to-alls of unknown size may explain them, or too little was matched."""
+    """The answer that blames slow ranks; open where all-to-alls may explain them or matches are missing."""
     kept = [row for row in found.rows if not tokens_may_explain(case, row)]
     if len(kept) < len(found.rows):
         rest = those_that_cost(case, np.array(kept)) if kept[:1] == [found.rows[0]] else None
@@ -50,7 +50,7 @@ def ranks_answer(case: Case, found: Hypothesis) -> Answer:
 
 
 def lone_answer(case: Case, stage: LongStage, found: LoneFault) -> Answer:
-    """The only rank of a long stage is to blame for a part of what the stage costs."""
+    """The answer that blames the only rank of a long stage for a part of the stage's price."""
     _, evidence = explain_rank(case, found.row, stage.rows, other_stages=True)
     suspect = suspect_of(case, found.row, found.gain, stage.z, found.cause, evidence)
     reason = (
@@ -61,7 +61,7 @@ def lone_answer(case: Case, stage: LongStage, found: LoneFault) -> Answer:
 
 
 def _rank_answer(case: Case, found: Hypothesis) -> Answer:
-    """Slow ranks are to blame, unless only their attention is longer: that depends on the documents they were dealt."""
+    """The answer that blames slow ranks, or the data where only attention or their replica's documents are longer."""
     if only_attention(case, found.rows) or all(dealt_to_its_replica(case, row) for row in found.rows):
         return uneven_answer(case, found.gain)
     suspects = []
@@ -84,20 +84,20 @@ def _rank_answer(case: Case, found: Hypothesis) -> Answer:
     path = descend(case, first.rank)
     on_host = all(CAUSES[s.cause].on_host for s in suspects)
     if on_host and found.gain < ROLE_SHARE * case.step_ns and by_role(case, found.rows):
-        told = (
+        by_design = (
             "probably by design: all ranks with tensor index 0 do this on their hosts, and no other rank does"
         )
-        return healthy(f"{reason}; {told}")
+        return healthy(f"{reason}; {by_design}")
     return Answer("slow_rank", first.cause, reason, tuple(suspects), path, found.gain)
 
 
 def _proves(case: Case, suspect: Suspect, suspects: list[Suspect]) -> bool:
-    """Whether the suspect's evidence agrees, and tells more than the usual pace of a host."""
+    """Whether the suspect's evidence agrees with its price, and shows more than the usual pace of a host."""
     return stands(case, suspect) and not may_be_pace(case, suspect, suspects)
 
 
 def _without_disagreeing(case: Case, suspects: list[Suspect], found: Hypothesis) -> Answer:
-    """The answer about the suspects whose evidence agrees; open where they alone do not cost enough."""
+    """The answer about the suspects with agreeing evidence; open where they alone cost less than the threshold."""
     kept = [row for row, s in zip(found.rows, suspects, strict=True) if _proves(case, s, suspects)]
     rest = those_that_cost(case, np.array(kept)) if kept else None
     if rest is None or price(case, rest) < MIN_LOST_SHARE * case.step_ns:
@@ -106,7 +106,7 @@ def _without_disagreeing(case: Case, suspects: list[Suspect], found: Hypothesis)
 
 
 def _with_bounds(case: Case, suspects: list[Suspect], found: Hypothesis) -> list[Suspect]:
-    """The suspects with the least and the most that each may cost, given what could not be matched."""
+    """The suspects with a price interval each, which allows for unmatched operations."""
     rows = np.array(found.rows)
     beyond = max(most_ns(case, rows) - found.gain, 0.0)
     unsure = max(found.gain - least_ns(case, rows), 0.0) if coverage(case).matched != 1 else 0.0

@@ -1,6 +1,6 @@
-"""A step in which the program does something more, as a checkpoint or an evaluation: it is left out of the comparison.
+"""Leaves out of the comparison the steps with additional operations, such as a checkpoint or an evaluation.
 
-Who is late for that is not who is late for a step, and its time would be priced into each rank and into the data.
+A rank that is late for the additional work need not be late for the step, and its time would distort all prices.
 """
 
 from collections import Counter
@@ -16,13 +16,13 @@ from tracekit.thresholds.slowrank import FEWEST_USUAL_STEPS, MAJORITY, ODD_STEP
 
 
 def without_odd_steps(case: Case) -> Case:
-    """`case` of the steps that do the same; unchanged where all do, or where too few would be left."""
+    """`case` without its odd steps; unchanged where there are none, or where too few steps would remain."""
     odd = odd_steps(case)
     kept = [n for n in case.steps.numbers if n not in odd]
     if not odd or len(kept) < max(FEWEST_USUAL_STEPS, MAJORITY * len(case.steps.numbers)):
         return case
-    told = f"left out because operations that other steps lack made them long, as a checkpoint does: {listed(odd)}"
-    run = replace(case.run, quality=(*case.run.quality, Quality("odd_steps", None, len(odd), told)))
+    detail = f"left out because operations that other steps lack made them long, as a checkpoint does: {listed(odd)}"
+    run = replace(case.run, quality=(*case.run.quality, Quality("odd_steps", None, len(odd), detail)))
     return build(run, case.ops, case.mesh, [(n, n + 1) for n in kept])
 
 
@@ -36,7 +36,7 @@ def odd_steps(case: Case) -> tuple[int, ...]:
 
 
 def _odd_columns(case: Case, row: int) -> list[int]:
-    """The columns of the rank's steps that something more than in its usual ones made long."""
+    """The columns of the rank's steps that additional operations made long."""
     rank = case.steps.ranks[row]
     source, labels = case.ops.per_rank[rank], case.ops.step[case.ops.of(rank)]
     kinds, ends = {}, {}
@@ -62,16 +62,16 @@ def _odd_columns(case: Case, row: int) -> list[int]:
 
 
 def _inserted(mine: tuple[object, ...], usual: tuple[object, ...]) -> tuple[int, int] | None:
-    """(first, behind the last) of what `mine` has in one place more than `usual`; None where it differs otherwise."""
+    """The half-open range of what `mine` has inserted into `usual` in one place; None where they differ otherwise."""
     more = len(mine) - len(usual)
     if more <= 0:
         return None
-    alike = next((i for i, (a, b) in enumerate(zip(mine, usual, strict=False)) if a != b), len(usual))
-    return (alike, alike + more) if mine[alike + more :] == usual[alike:] else None
+    common = next((i for i, (a, b) in enumerate(zip(mine, usual, strict=False)) if a != b), len(usual))
+    return (common, common + more) if mine[common + more :] == usual[common:] else None
 
 
 def _lasted(end: I64, first: int, behind: int, wall: float) -> float:
-    """For how long a step of length `wall` (ns) ran operations `first` to `behind`, and what came before each of them.
+    """The time from the end of all earlier operations to the end of `first` to `behind`, in a step of `wall`; ns.
 
     `end` is when each of its operations ended.
     """

@@ -1,4 +1,4 @@
-"""Answers that leave it open who is slow, with the candidates and what would decide."""
+"""Open answers: the reason, the ranks that may be slow, and what to record to decide."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -30,7 +30,7 @@ from tracekit.units import ms
 
 
 def unseen_answer(case: Case, unseen: Unseen) -> Answer:
-    """A rank without a trace may be the culprit, so nobody is named and nothing is healthy.
+    """The open answer where a rank without a trace may be the culprit.
 
     The ranks without a trace are candidates; each costs at most what the others spend in its groups. A recorded rank
     that works longer than its peers is one as well, and comes first if that is more than the others are known to wait.
@@ -68,7 +68,7 @@ def unseen_answer(case: Case, unseen: Unseen) -> Answer:
 
 
 def one_step_answer(case: Case, found: OneStep) -> Answer:
-    """A rank was slow in one step, and too few other steps were recorded to tell whether that recurs."""
+    """The open answer about a rank that was slow in one step; too few others were recorded to know if it recurs."""
     candidate = _once_candidate(case, found)
     costs = f"which costs up to {ms(found.gain):.1f} ms a step"
     reason = f"{told(case, found)}, {costs}: one step cannot separate a fault from chance"
@@ -76,14 +76,14 @@ def one_step_answer(case: Case, found: OneStep) -> Answer:
 
 
 def _once_candidate(case: Case, found: OneStep) -> Suspect:
-    """The rank that was slow in one step, as a candidate: what that costs may be chance."""
+    """The rank that was slow in one step as a candidate, priced from zero, because that may be chance."""
     cause, evidence = explain_rank(case, found.row, (found.row,))
     candidate = suspect_of(case, found.row, found.gain, 0.0, cause, evidence)
     return replace(candidate, lost_ms_low=0.0, lost_ms_high=ms(found.gain))
 
 
 def unproven_answer(case: Case, price: float) -> Answer:
-    """The step model does not reproduce the recorded steps well enough for the price that it gives."""
+    """The open answer where the step model's error exceeds the price that it gives."""
     reason = (
         f"the model of the step puts the cost at {ms(price):.1f} ms, but that model differs from the recorded steps "
         f"by {ms(case.residual_ns):.1f} ms of {ms(case.step_ns):.1f} ms, so the cost is not proven"
@@ -94,7 +94,7 @@ def unproven_answer(case: Case, price: float) -> Answer:
 
 
 def disagreeing_answer(case: Case, suspects: Sequence[Suspect]) -> Answer:
-    """Ranks have a price that their own time beside their peers' does not carry: they are candidates."""
+    """The open answer about ranks with an excess that does not support their price: all are candidates."""
     first = next(s for s in suspects if not stands(case, s) or may_be_pace(case, s, suspects))
     reason = f"without rank {first.rank} a step would save {first.lost_ms_per_step:.1f} ms of {ms(case.step_ns):.1f} ms"
     reason += f", but {_PACE if may_be_pace(case, first, suspects) else _DISAGREE}"
@@ -110,7 +110,7 @@ _PACE: Final = (
 
 
 def open_answer(case: Case, found: Undecided) -> Answer:
-    """A rank works longer than its peers, and too much is unmatched to tell whether the others wait for it."""
+    """The open answer about a rank with an excess; too little was matched to show whether the others wait for it."""
     candidates = candidates_of(case, found)
     first = candidates[0]
     longer = ms(float(case.found.mean[found.rows[0]]))
@@ -122,7 +122,7 @@ def open_answer(case: Case, found: Undecided) -> Answer:
 
 
 def open_tokens_answer(case: Case, found: Undecided) -> Answer:
-    """A rank works longer than its peers behind all-to-alls alone, whose sizes were not recorded."""
+    """The open answer about a rank that works longer mostly after all-to-alls of unrecorded sizes."""
     candidates = candidates_of(case, found)
     longer = ms(float(case.found.mean[found.rows[0]]))
     reason = (
@@ -139,7 +139,7 @@ _SIZES = (
 
 
 def contradicted_answer(case: Case) -> Answer:
-    """Nobody works longer than the others, but the recorded waits do not follow from the operations as matched."""
+    """The open answer where no rank has an excess, but the replay does not reproduce the recorded waits."""
     if case.table is not None:
         return _idle_answer(case, case.table)
     reason = (
@@ -154,7 +154,7 @@ def contradicted_answer(case: Case) -> Answer:
 
 
 def _idle_answer(case: Case, model: TableModel) -> Answer:
-    """Nobody works longer than the others, but operations of a table start later than all they wait for ends."""
+    """The open answer about a table in which operations start later than all their dependencies end."""
     idle = model.idle.mean(axis=1)
     row = int(np.argmax(idle))
     reason = (
@@ -171,7 +171,7 @@ _MARKS = "call the profiler's step() after every step on every rank, and record 
 
 
 def lopsided_answer(case: Case, found: Lopsided) -> Answer:
-    """A rank stands still longer than its peers in operations that were not matched, so that nothing tells for whom."""
+    """The open answer about a rank that waits longer than its peers in operations that were not all matched."""
     row, rank = found.row, case.steps.ranks[found.row]
     candidate = replace(
         suspect_of(case, row, 0.0, 0.0, "network", (), every=True),
@@ -187,7 +187,7 @@ def lopsided_answer(case: Case, found: Lopsided) -> Answer:
 
 
 def why_open(case: Case) -> str:
-    """Why a price is an interval: waits without partners, launches that were not recorded, gaps in a table."""
+    """The reason that a price is an interval: unmatched waits, unrecorded launches, or gaps in a table."""
     matched = coverage(case).matched
     if case.table is not None:
         return f"the model of the table's operations differs from the recorded steps by {ms(case.residual_ns):.1f} ms"
@@ -198,7 +198,7 @@ def why_open(case: Case) -> str:
 
 
 def unread_answer(case: Case) -> Answer:
-    """Nobody works longer than the others, but hardly any wait was matched: a slow link would not show."""
+    """The open answer where no rank has an excess, but so few waits were matched that a slow link would not show."""
     matched = coverage(case).matched or 0.0
     reason = (
         f"no rank works longer than its peers, but only {matched:.0%} of the exposed communication could be matched "
@@ -208,7 +208,7 @@ def unread_answer(case: Case) -> Answer:
 
 
 def unmeasured_answer(case: Case) -> Answer:
-    """Nobody who was measured works longer than the others, but some ranks recorded no compared step whole."""
+    """The open answer where no measured rank has an excess, but some ranks recorded no compared step whole."""
     ranks = ranks_in_words(unmeasured(case))
     reason = (
         f"no rank works longer than its peers, but {ranks} recorded none of the compared steps whole, so their own "
@@ -218,7 +218,7 @@ def unmeasured_answer(case: Case) -> Answer:
 
 
 def only_step_answer(case: Case, found: Undecided) -> Answer:
-    """A rank works longer than its peers in the only step that it recorded whole."""
+    """The open answer about a rank that works longer than its peers in the only step that it recorded whole."""
     candidates = candidates_of(case, found)
     longer = ms(float(case.found.mean[found.rows[0]]))
     of, whole = ("of it ", " whole") if len(case.steps.numbers) > 1 else ("", "")
@@ -230,7 +230,7 @@ def only_step_answer(case: Case, found: Undecided) -> Answer:
 
 
 def whole_steps(case: Case) -> str:
-    """What decides where one step alone was compared."""
+    """The advice on what to record where only one step was compared."""
     return _STEPS_OF_TABLE if case.table is not None else _WHOLE_STEPS
 
 
@@ -242,7 +242,7 @@ _WHOLE_STEPS: Final = (
 
 
 def candidates_of(case: Case, found: Undecided) -> tuple[Suspect, ...]:
-    """The ranks that may cost more than the threshold, each with its interval."""
+    """The ranks of `found` as candidates, each with its cause, its evidence and its price interval."""
     made = []
     for row, low, high in zip(found.rows, found.low, found.high, strict=True):
         cause, evidence = explain_rank(case, row, found.rows)
@@ -252,7 +252,7 @@ def candidates_of(case: Case, found: Undecided) -> tuple[Suspect, ...]:
 
 
 def near_answer(case: Case, found: Undecided) -> Answer:
-    """A rank works longer than its peers, and the price of that is too near the threshold to call it harmless."""
+    """The open answer about ranks with a price just below the threshold, by less than its uncertainty."""
     candidates = candidates_of(case, found)
     longer = ms(float(case.found.mean[found.rows[0]]))
     reason = (
@@ -263,7 +263,7 @@ def near_answer(case: Case, found: Undecided) -> Answer:
 
 
 def unexplained_table_answer(case: Case) -> Answer | None:
-    """The answer that an operation table loses time which nothing explains; None where it does not."""
+    """The open answer that an operation table loses unexplained time; None where it loses too little, or of traces."""
     if case.table is None:
         return None
     lost = unexplained_ns(case, case.table)
@@ -279,7 +279,7 @@ def unexplained_table_answer(case: Case) -> Answer | None:
 
 
 def one_of_several_answer(case: Case) -> Answer:
-    """Nobody works longer than the others in the one step that could be compared, and most was recorded outside it."""
+    """The open answer where one step was compared without an excess, and most operations lie outside it."""
     share = float(case.analysed.mean())
     reason = (
         f"no rank works longer than its peers in the only step that all ranks recorded whole, but that step holds "
@@ -289,7 +289,7 @@ def one_of_several_answer(case: Case) -> Answer:
 
 
 def unexplained_answer(case: Case) -> Answer:
-    """Nobody costs as much by the step model, but that misses the recorded steps by more: it rules nobody out."""
+    """The open answer where no rank costs the threshold by the step model, but its error is larger than that."""
     reason = (
         f"no rank, stage or link costs {MIN_LOST_SHARE:.0%} of the step by the model of the recorded steps, but that "
         f"model is off by {ms(case.residual_ns):.1f} ms of {ms(case.step_ns):.1f} ms: a rank with unmatched messages "

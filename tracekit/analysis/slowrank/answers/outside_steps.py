@@ -1,8 +1,8 @@
-"""Devices that were slow in what the windows hold of other steps than those that were compared.
+"""Devices that were slow in the recorded parts of steps that were not compared.
 
-A profiler's window seldom begins and ends with a step. A fault that comes and goes may lie in the part of a step before
-the first whole one, or behind the last: no step tells what that cost, but nobody may call the job healthy then. Work is
-compared from the border that all ranks have, as far as all recorded it; nearly all kernels must be longer.
+A profiler's window seldom begins and ends with a step. An intermittent fault may lie in the part of a step before the
+first whole one, or after the last. No step shows its price, but it excludes a healthy answer. Work is compared from the
+border that all ranks share, as far as all recorded it; nearly all kernels must be longer.
 """
 
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ from tracekit.units import ms
 
 @dataclass(frozen=True)
 class _Part:
-    """Operations of a rank before its first compared step (latest first) or behind its last; times in ns.
+    """Operations of a rank before its first compared step (latest first) or after its last; times in ns.
 
     `own` is the rank's own time from the border to the far side of each operation, `until` wall time of that side.
     """
@@ -38,7 +38,7 @@ class _Part:
 
 @dataclass(frozen=True)
 class SlowOutside:
-    """A rank whose device was slow beside the compared steps: its row of Steps, by which factor, and where."""
+    """A rank with a slow device outside the compared steps: its row of Steps, the factor, and the side."""
 
     row: int
     factor: float
@@ -46,7 +46,7 @@ class SlowOutside:
 
 
 def slow_outside_answer(case: Case) -> Answer | None:
-    """The answer that a device was slow in a part of a step that was not compared; None where none was."""
+    """The open answer that a device was slow in a part of a step that was not compared; None where none was."""
     found = slow_outside(case)
     if found is None:
         return None
@@ -65,7 +65,7 @@ def slow_outside_answer(case: Case) -> Answer | None:
 
 
 def slow_outside(case: Case) -> SlowOutside | None:
-    """The rank whose device was slowest beside the compared steps; None where none could cost enough."""
+    """The rank with the slowest device outside the compared steps; None where none could cost the threshold."""
     found: list[SlowOutside] = []
     compared = ~case.ops.among(UNDIRECTED)  # messages on streams of their own keep no common order
     for before in (True, False):
@@ -78,16 +78,16 @@ def slow_outside(case: Case) -> SlowOutside | None:
 
 
 def _slow(case: Case, parts: dict[int, _Part], *, before: bool) -> list[SlowOutside]:
-    """The ranks among those of one stage whose kernels are longer than their peers' in these parts.
+    """The ranks of one stage with kernels that are longer than their peers' kernels in these parts.
 
-    In larger stages only those are read that took long for the same operations.
+    In stages of more than `RANKS_SAMPLED` ranks only the ranks that took longest for the same operations are judged.
     """
     long = list(parts)
     if len(parts) > RANKS_SAMPLED:
-        alike = _alike(parts)
-        slowest = sorted(alike, key=lambda row: -int(alike[row].own[-1]))
+        same_parts = _alike(parts)
+        slowest = sorted(same_parts, key=lambda row: -int(same_parts[row].own[-1]))
         long = slowest[:RANKS_SAMPLED]
-        parts = {row: alike[row] for row in (*long, *slowest[len(slowest) // 2 :][:PEERS_SAMPLED])}
+        parts = {row: same_parts[row] for row in (*long, *slowest[len(slowest) // 2 :][:PEERS_SAMPLED])}
     if len(parts) < STAGE_TELLING_PEERS:
         return []
     kernels = {row: _kernels(case, row, part, before=before) for row, part in parts.items()}
@@ -101,17 +101,17 @@ def _slow(case: Case, parts: dict[int, _Part], *, before: bool) -> list[SlowOuts
 
 
 def _beside_peers(mine: StepKernels, others: Sequence[StepKernels]) -> LongerKernels:
-    """How kernels compare with those of the peers that recorded most, as far as all of these did."""
+    """The comparison of kernels with those of the peers that recorded most, over the length that all of them hold."""
     longest = sorted((len(k.name) for k in others), reverse=True)[:PEERS_SAMPLED]
     peers = [
         k for k in others if len(k.name) >= longest[-1]
-    ]  # with those as long, so that no order of ranks counts
+    ]  # with ties, so that the order of ranks does not matter
     count = min(len(mine.name), longest[-1])
     return longer_kernels(mine.first(count), [k.first(count) for k in peers], 0)
 
 
 def _alike(parts: dict[int, _Part]) -> dict[int, _Part]:
-    """The parts cut to what the same ranks recorded, of as many ranks as hold most together, without the others."""
+    """The parts cut to one length and one set of operations, so that ranks × length is largest; others dropped."""
     counts = np.array([len(p.kinds) for p in parts.values()])
     shared = {n: n * int((counts >= n).sum()) for n in sorted(set(counts.tolist()))}
     count = max(shared, key=lambda n: shared[n], default=0)
@@ -126,12 +126,12 @@ def _alike(parts: dict[int, _Part]) -> dict[int, _Part]:
 
 
 def _sorted(part: _Part, count: int) -> tuple[str, ...]:
-    """The first `count` kinds of a part, whose order between streams depends on the speed of the rank."""
+    """The first `count` kinds of a part, sorted, because the order between streams depends on the rank's speed."""
     return tuple(sorted(part.kinds[:count]))
 
 
 def _part(case: Case, row: int, compared: Mask, *, before: bool) -> _Part | None:
-    """What the rank in `row` recorded on one side of its steps; None without operations that are `compared`."""
+    """The operations of the rank in `row` on one side of its steps; None without any that are `compared`."""
     ops, rank = case.ops, case.steps.ranks[row]
     columns = np.flatnonzero(np.isfinite(case.steps.own[row])).tolist()
     if not columns or not ops.per_rank[rank].on_gpu:
@@ -151,7 +151,7 @@ def _part(case: Case, row: int, compared: Mask, *, before: bool) -> _Part | None
 
 
 def _kernels(case: Case, row: int, part: _Part, *, before: bool) -> StepKernels:
-    """The kernels of a part, the one at the border first."""
+    """The kernels of a part, beginning at the border."""
     begin, end = sorted((part.border, int(part.until[-1])))
     found = kernels_between(case.run, case.ops, case.steps.ranks[row], begin, end)
     return found.reversed() if before else found

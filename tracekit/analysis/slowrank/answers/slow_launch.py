@@ -1,7 +1,8 @@
-"""A host that launches more slowly than its peers': it is named with its price, though its device works no longer.
+"""A host that launches more slowly than its peers' hosts, named with its price although its device works no longer.
 
-Its device computes beside what comes late, so that its own time is its peers'. What the others wait for is told by the
-step model, in which the rank issues its operations when a peer does; that its host is the reason, by its launches.
+Its device computes while late operations are missing, so its own time equals its peers'. The price is what a step model
+saves in which the rank issues its operations when a peer does; the pace of its launches shows that its host is the
+reason.
 """
 
 from dataclasses import dataclass, replace
@@ -27,20 +28,20 @@ from tracekit.units import NS_PER_US, ms
 
 @dataclass(frozen=True)
 class SlowLaunch:
-    """The rank whose host is slow (row of Steps), and what a step saves if it issues as its peers do; ns."""
+    """The rank with the slow host (row of Steps), and the saving of a step if it issues as its peers do; ns."""
 
     row: int
     low: float
     gain: float
     high: float
-    pace: tuple[float, float]  # between two launches: its own host's, its peers'
+    pace: tuple[float, float]  # between two launches: of its own host, of its peers' hosts
 
 
 def slow_launch(case: Case) -> SlowLaunch | None:
     """The rank that costs the threshold or more because its host launches too slowly; None where none is proven.
 
-    The others wait for it in every step, its host needs longer between launches than its peers', and the step would be
-    shorter if it issued as any of these does, by more than the model misses the recording.
+    The others wait for it in every step, its host needs longer between launches than its peers' hosts, and a step is
+    shorter if it issues as any of its peers does, by more than the model's error.
     """
     if case.timeline is None or len(case.steps.numbers) < ENOUGH_STEPS:
         return None
@@ -61,15 +62,15 @@ def slow_launch(case: Case) -> SlowLaunch | None:
 
 
 def slow_launch_answer(case: Case) -> Answer | None:
-    """The answer that names the rank whose host launches too slowly; None where none is proven."""
+    """The answer that blames the rank of a host that launches too slowly; None where none is proven."""
     found = slow_launch(case)
     return None if found is None else _answer(case, found)
 
 
 def launched_late(case: Case, answer: Answer) -> Answer:
-    """`answer`, or if it names one rank for its gaps, the dearer one that its host launches too slowly.
+    """`answer`; if it names one rank for its gaps, the answer with a higher price that its host launches too slowly.
 
-    The gaps in its own time are part of what a slow host costs; the rest is what others wait for on other streams.
+    Gaps in its own time are one part of what a slow host costs; waits of the others on other streams are the rest.
     """
     if [s.cause in _GAPS for s in answer.suspects] != [True]:
         return answer

@@ -1,4 +1,4 @@
-"""Answers about long pipeline stages: that they are to blame, that this is open, or that they are not."""
+"""Answers about long pipeline stages: blamed, open, or healthy."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -23,15 +23,15 @@ from tracekit.units import ms
 
 
 def beside(case: Case, answer: Answer, found: LongStage | None) -> Answer:
-    """`answer`, and what a long stage costs besides, where it names somebody else."""
+    """`answer`, extended by the price of a long stage where it names other suspects."""
     if found is None or not answer.suspects:
         return answer
-    told = f"in addition, {stages_in_words(case, found)} {_has(case, found)} more work than the others"
-    return replace(answer, reason=f"{answer.reason}; {told}, which costs {ms(found.gain):.1f} ms a step")
+    addition = f"in addition, {stages_in_words(case, found)} {_has(case, found)} more work than the others"
+    return replace(answer, reason=f"{answer.reason}; {addition}, which costs {ms(found.gain):.1f} ms a step")
 
 
 def long_stage_answer(case: Case, found: LongStage, besides: str) -> Answer:
-    """Pipeline stages have more work than the others, or their node is slow; `besides` ends the reason."""
+    """The answer that blames long stages, or the slow node that they make up; `besides` ends the reason."""
     ranks = [case.steps.ranks[r] for r in found.rows]
     stages = _stages(case, found)
     spent = compute_in_steps(case.ops, case.steps) if found.by_compute else case.steps.own
@@ -44,8 +44,8 @@ def long_stage_answer(case: Case, found: LongStage, besides: str) -> Answer:
     than = f"{ms(mine):.1f} ms{of} against {ms(others):.1f} ms a step"
     node = node_of(case, found.rows)
     if node and len(stages) > 1 and not runs_more(case, found.rows):
-        told = f"all ranks of {node} take longer ({than}), and they make up several whole stages: the node is slow, or"
-        return _slow_node_answer(case, found, f"{told} {long}, in an equal number of kernels{besides}")
+        head = f"all ranks of {node} take longer ({than}), and they make up several whole stages: the node is slow, or"
+        return _slow_node_answer(case, found, f"{head} {long}, in an equal number of kernels{besides}")
     (row,) = CAUSES["stage_imbalance"].signs[0].rows
     named = listed(stages)
     what = f"compute of stage {named} a step" if found.by_compute else row.what.format(stage=named)
@@ -61,7 +61,7 @@ def long_stage_answer(case: Case, found: LongStage, besides: str) -> Answer:
 
 
 def _slow_node_answer(case: Case, found: LongStage, reason: str) -> Answer:
-    """All ranks of a node take longer than those of other stages."""
+    """The answer that blames all ranks of a node, which take longer than the ranks of other stages."""
     suspects = []
     for row in found.rows:
         cause, evidence = explain_rank(case, row, found.rows, other_stages=True)
@@ -73,13 +73,13 @@ def _slow_node_answer(case: Case, found: LongStage, reason: str) -> Answer:
 
 
 def _bounded(suspect: Suspect, stage: LongStage) -> Suspect:
-    """The suspect with the least and the most that its stage may cost."""
+    """The suspect with the price interval of its stage."""
     low, high = ms(min(stage.low, stage.gain)), ms(stage.high)
     return replace(suspect, lost_ms_low=low, lost_ms_high=high)
 
 
 def _beside_each_other(case: Case, ranks: Sequence[int]) -> str:
-    """What the ranks of a long stage tell of each other: too few of them cannot tell its work from their speed."""
+    """The words on the ranks of a long stage among each other: few ranks cannot separate its work from their speed."""
     slow = sorted({case.steps.ranks[row] for row in significant_rows(case, MIN_LOST_SHARE)} & set(ranks))
     if slow:
         return f"in addition, rank {listed(slow)} of it works longer than its peers"
@@ -98,9 +98,9 @@ def _beside_each_other(case: Case, ranks: Sequence[int]) -> str:
 
 
 def elsewhere(case: Case, stage: LongStage, slow: Hypothesis | None) -> str:
-    """Who works longer than its peers in other stages, and how little that costs; empty where nobody does.
+    """The words on ranks with an excess in other stages and its small price; empty where there are none.
 
-    slow: the ranks that cost something, each in several steps.
+    slow: the ranks that cost something.
     """
     rows = [r for r in significant_rows(case, MIN_LOST_SHARE).tolist() if r not in stage.rows]
     if not rows:
@@ -114,7 +114,7 @@ def elsewhere(case: Case, stage: LongStage, slow: Hypothesis | None) -> str:
 
 
 def loader_answer(case: Case, found: LongStage) -> Answer:
-    """A stage is long because its ranks wait for data: the loaders are at fault, not the partition."""
+    """The answer that blames data loaders for a long stage, instead of its partition."""
     suspects = []
     for row in found.loaders:
         _, evidence = explain_rank(case, row, found.rows, other_stages=True)
@@ -128,7 +128,7 @@ def loader_answer(case: Case, found: LongStage) -> Answer:
 
 
 def open_stage_answer(case: Case, stage: LongStage) -> Answer:
-    """A stage works longer than the others, and too much is unmatched to tell whether they wait for it."""
+    """The open answer about a long stage; too little was matched to show whether the others wait for it."""
     reason = (
         f"{stages_in_words(case, stage)} {_works(case, stage)} {ms(stage.over):.1f} ms of {ms(case.step_ns):.1f} ms "
         f"a step longer than the others; they lose between {ms(stage.low):.1f} and {ms(stage.high):.1f} ms by it, "
@@ -139,7 +139,7 @@ def open_stage_answer(case: Case, stage: LongStage) -> Answer:
 
 
 def lonely_stage_answer(case: Case, stage: LongStage, unseen: Sequence[int]) -> Answer:
-    """One rank of a stage was read, and works longer than the other stages: its peers left no trace to compare with."""
+    """The open answer about the only rank read of a long stage; its peers have no trace."""
     rank = case.steps.ranks[stage.rows[0]]
     reason = (
         f"rank {rank} works {ms(stage.over):.1f} ms of {ms(case.step_ns):.1f} ms a step longer than the ranks of the "
@@ -152,7 +152,7 @@ def lonely_stage_answer(case: Case, stage: LongStage, unseen: Sequence[int]) -> 
 
 
 def idle_stage_answer(case: Case, stage: LongStage) -> Answer:
-    """The devices of a stage stand still between kernels more than the others': nobody's fault if hosts are alike."""
+    """The answer about a stage with idle devices: healthy by design or with equal hosts, otherwise open."""
     still = (
         f"the devices of {stages_in_words(case, stage)} are idle {ms(stage.over):.1f} ms of "
         f"{ms(case.step_ns):.1f} ms a step longer than other devices, waiting for launches from their hosts"
@@ -163,7 +163,7 @@ def idle_stage_answer(case: Case, stage: LongStage) -> Answer:
         )
         return healthy(reason)
     if stage.paused:
-        # the stage is priced as if all its work were less; a pause that is gone in its place may save all of itself
+        # the price of the stage scales all its work; without the pause, in its place, a step may save all of the pause
         few = replace(stage, rows=stage.paused, high=max(stage.high, stage.over))
         named = listed([case.steps.ranks[row] for row in stage.paused])
         decide = "record its peers in the other replicas, and check what else that process does"
@@ -181,7 +181,7 @@ def idle_stage_answer(case: Case, stage: LongStage) -> Answer:
 
 
 def of_stage(case: Case, stage: LongStage, cause: Cause) -> tuple[Suspect, ...]:
-    """The ranks of a stage as candidates, each with the interval of what the stage costs."""
+    """The ranks of a stage as candidates, each with the price interval of the stage."""
     low, high = ms(stage.low), ms(stage.high)
     found = [suspect_of(case, row, stage.gain, stage.z, cause, ()) for row in stage.rows]
     return tuple(replace(s, lost_ms_low=low, lost_ms_high=high) for s in found)

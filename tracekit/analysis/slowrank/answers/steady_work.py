@@ -1,9 +1,9 @@
-"""Kernels that follow no data tell a slow rank from uneven work: on a slow device they are longer in every step.
+"""Kernels with a length that does not depend on the data separate a slow rank from uneven work.
 
-Where data is dealt unevenly, the longest rank changes, and hides one that is slow besides. Most kernels follow the
-data, but some do not, as those of the optimizer: on all other ranks they take equally long. What is longer there is no
-data. And a rank that is long in every step while these take as long on it as on its peers has more tokens for its
-experts, and no slow device.
+Where data is distributed unevenly, the longest rank changes, which hides a rank that is slow as well. Most kernels
+depend on the data, but some do not, such as the optimizer's: they take equally long on all healthy ranks, and longer on
+a slow device in every step. A rank that is long in every step although these kernels take as long as on its peers got
+more tokens for its experts, and its device is not slow.
 """
 
 from dataclasses import replace
@@ -31,9 +31,9 @@ from tracekit.units import ms
 
 
 def with_hidden_rank(case: Case, answer: Answer) -> Answer:
-    """`answer`, or if it blames the data alone, the open one that names a rank which is slow besides.
+    """`answer`; if it blames only the data, an open one that names a rank which is slow as well.
 
-    Its price is that of the common factor by which its steady kernels are longer, applied to all that it computes.
+    Its price is the saving if all its own time is divided by the factor by which its steady kernels are longer.
     """
     if answer.verdict != "imbalance" or answer.suspects:
         return answer
@@ -51,7 +51,7 @@ def with_hidden_rank(case: Case, answer: Answer) -> Answer:
 
 
 def _answer(case: Case, row: int, factor: float, lost: float, uneven: float) -> Answer:
-    """The rank in `row` may cost `lost` ns a step beside an imbalance that costs `uneven`."""
+    """The open answer that the rank in `row` may cost `lost` ns a step beside an imbalance that costs `uneven`."""
     cause, evidence = explain_rank(case, row, (row,))
     candidate = replace(
         suspect_of(case, row, lost, 0.0, cause, evidence, every=True), lost_ms_low=0.0, lost_ms_high=ms(lost)
@@ -68,9 +68,10 @@ def _answer(case: Case, row: int, factor: float, lost: float, uneven: float) -> 
 
 
 def dealt_to_experts(case: Case, answer: Answer) -> bool:
-    """Whether the suspects are long for their experts' tokens, as far as kernels show.
+    """Whether the suspects' excess comes from the tokens of their experts, by the evidence of their kernels.
 
-    The job exchanges tokens, other ranks are as far from the usual, and what follows no data is not longer on them.
+    That is: the job exchanges tokens, other ranks deviate as much, and kernels that do not depend on data are not
+    longer on the suspects.
     """
     if (
         answer.cause != "gpu_compute"
@@ -92,7 +93,7 @@ def dealt_to_experts(case: Case, answer: Answer) -> bool:
 
 
 def _longer(case: Case, rows: I64) -> tuple[int, float] | None:
-    """(the row whose steady kernels are longer in every step, by which factor); None where no single one's are."""
+    """(the row with longer steady kernels in every step, the factor); None where no single row is far from the rest."""
     over = _steady_excess(case, rows)
     if over is None:
         return None
@@ -104,7 +105,7 @@ def _longer(case: Case, rows: I64) -> tuple[int, float] | None:
 
 
 def _steady_excess(case: Case, rows: I64) -> F64 | None:
-    """By which share the steady kernels of each rank are longer in each step; None where too few are steady."""
+    """The relative excess of the steady kernels, rows × steps; None where too few kernels are steady."""
     if not np.isfinite(case.steps.own[rows]).all() or len(case.steps.numbers) < FEWEST_USUAL_STEPS:
         return None
     if not all(case.ops.per_rank[case.steps.ranks[r]].on_gpu for r in rows.tolist()):
@@ -132,7 +133,7 @@ def _of_tokens(case: Case, rows: I64) -> F64:
 
 
 def _places(kernels: list[StepKernels], steps: int) -> F64:
-    """How long each kernel took, ranks × steps × places: the k-th one of a name that all run equally often."""
+    """The duration of each kernel, ranks × steps × places: the k-th of each name that all ranks run equally often."""
     found = [np.zeros((len(kernels), steps, 0))]
     for name in sorted(set(kernels[0].name.tolist())):
         lasted = [by_step(k, name) for k in kernels]

@@ -1,4 +1,4 @@
-"""Answers that no rank is to blame: work is dealt unevenly, or the hosts stall in turn."""
+"""Answers that blame no rank: work is distributed unevenly, or the hosts stall in turn."""
 
 import numpy as np
 
@@ -14,9 +14,9 @@ from tracekit.units import ms
 
 
 def uneven_answer(case: Case, gain: float, stage: LongStage | None = None) -> Answer:
-    """Work is dealt unevenly, which costs `gain` (ns a step), and nobody is to blame; a long `stage` costs less.
+    """The answer that uneven work costs `gain` (ns a step); a long `stage` costs less and is mentioned.
 
-    Of an operation table the price is that of typical work on all ranks, as of any imbalance.
+    For an operation table the price is that of typical work on all ranks, as for every imbalance.
     """
     whole = everybody_ns(case, gain)
     besides = {} if stage is None else {f"typical work on {stages_in_words(case, stage)}": stage.gain}
@@ -29,7 +29,7 @@ def uneven_answer(case: Case, gain: float, stage: LongStage | None = None) -> An
 
 
 def uneven_tokens_answer(case: Case, gain: float) -> Answer:
-    """Experts got uneven numbers of tokens, which costs `gain` (ns a step), and nobody is to blame."""
+    """The answer that experts got uneven numbers of tokens, which costs `gain` (ns a step)."""
     reason = (
         "tokens are distributed unevenly over experts: the work after all-to-alls follows the sizes that ranks "
         f"received, and ranks wait {ms(gain):.1f} ms of {ms(case.step_ns):.1f} ms a step; no rank is slow for the "
@@ -39,7 +39,7 @@ def uneven_tokens_answer(case: Case, gain: float) -> Answer:
 
 
 def uneven_experts_answer(case: Case, gain: float) -> Answer:
-    """Experts got uneven numbers of tokens, whose sizes nothing tells, which costs `gain` (ns a step)."""
+    """The answer that experts got uneven numbers of tokens, by kernels alone, which costs `gain` (ns a step)."""
     reason = (
         "tokens are distributed unevenly over experts: ranks differ in every step, but kernels that do not depend on "
         f"the data take equally long on all; ranks wait {ms(gain):.1f} ms of {ms(case.step_ns):.1f} ms a step"
@@ -48,7 +48,7 @@ def uneven_experts_answer(case: Case, gain: float) -> Answer:
 
 
 def moving_stalls_answer(case: Case, found: MovingStalls) -> Answer:
-    """The answer that hosts stall, with the price of all stalls, and the ranks that stall longest or the steps."""
+    """The answer that hosts stall in turn, with the longest ranks, or all data loaders are late, with the steps."""
     cause = cause_of(case, found)
     if found.together:
         late = [case.steps.numbers[c] for c in np.flatnonzero((found.over > 0).any(axis=0)).tolist()]

@@ -1,7 +1,7 @@
-"""Links that are slow at times: a few transfers of a group take much longer than the same calls of it do otherwise.
+"""Links that are slow at times: a few transfers of a group take much longer than the same calls usually do.
 
-That needs no other group to compare with: a card that drops packets, or a network that others use, delays some calls
-and leaves the rest as they were. Which member it is the group's own calls do not tell, so nobody is accused.
+The comparison needs no other group: a card that drops packets, or a network under foreign load, delays some calls and
+leaves the rest unchanged. The group's own calls do not show which member causes the delay, so no rank is blamed.
 """
 
 from collections import defaultdict
@@ -29,23 +29,23 @@ from tracekit.units import ms
 
 @dataclass(frozen=True)
 class UnsteadyLink:
-    """Ranks whose transfers are irregular, and what that costs; ns."""
+    """Ranks with irregular transfers, and their price; ns."""
 
     ranks: tuple[int, ...]
     axes: tuple[str, ...]
-    message: bool  # whether it is two ranks that send each other messages
+    message: bool  # whether the link carries point-to-point messages of two ranks
     calls: tuple[int, int]  # how many were late, of how many that were compared
-    steps: tuple[int, ...]  # those that hold late calls
-    summed: float  # by how much these were late, over all steps
+    steps: tuple[int, ...]  # the steps with late calls
+    summed: float  # their total lateness over all steps
     gain: float  # what the step would save if no transfer were late, ns a step
     others: int  # other groups along these axes
     as_late: int  # how many of these are late in the same steps
 
 
 def unsteady_link(case: Case) -> UnsteadyLink | None:
-    """The members of the group whose transfers are late at times; None where that costs too little or was one call.
+    """The group with transfers that are late at times; None where that costs too little, or is a single call.
 
-    The first step of a capture alone tells nothing.
+    None as well where only the first steps of captures are late, in which connections and caches warm up.
     """
     late, compared = _late(case)
     rows = case.waits.first_row
@@ -73,34 +73,34 @@ def unsteady_link(case: Case) -> UnsteadyLink | None:
 
 
 def _warming(case: Case, steps: tuple[int, ...]) -> bool:
-    """Whether `steps` are no others than first ones of captures, in which connections and caches warm up."""
+    """Whether all of `steps` are first steps of captures, in which connections and caches warm up."""
     known = case.steps.numbers
     first = {n for n in known if n - 1 not in known}
     return len(known) == 1 or (set(steps) <= first and (len(steps) == 1 or len(first) < len(known)))
 
 
 def _gain(case: Case, late: F64) -> float:
-    """What the step would save if no transfer were `late` (by instance, ns) while compute stood still; ns a step."""
+    """The saving of a step if no transfer were `late` (by instance, ns) while compute waits; ns a step."""
     gain, _, _ = prices(case, late)
     return gain
 
 
 def _members(case: Case) -> list[tuple[int, ...]]:
-    """By instance the members of its group, sorted: both directions between two ranks are one link."""
+    """The sorted members of each instance's group: both directions between two ranks are one link."""
     of = [tuple(sorted(channel.members)) for channel in case.ops.channels]
     return [of[c] for c in case.ops.channel[case.waits.first_row].tolist()]
 
 
 def _of(late: F64, where: list[tuple[int, ...]], members: tuple[int, ...]) -> float:
-    """The sum of what is `late` in the group of `members`, ns."""
+    """The total of `late` in the group of `members`, ns."""
     return float(sum(late[i] for i, at in enumerate(where) if at == members))
 
 
 def _sisters(case: Case, channel: Channel, where: list[tuple[int, ...]]) -> list[tuple[int, ...]]:
-    """The other groups whose members stand to each other as those of `channel` do, that were compared."""
+    """The other compared groups with the same shape in the mesh as `channel`, sorted."""
     shape = case.shape_of(channel)
-    alike = {tuple(sorted(c.members)) for c in case.ops.channels if shape and case.shape_of(c) == shape}
-    return sorted((alike & set(where)) - {tuple(sorted(channel.members))})
+    same_shape = {tuple(sorted(c.members)) for c in case.ops.channels if shape and case.shape_of(c) == shape}
+    return sorted((same_shape & set(where)) - {tuple(sorted(channel.members))})
 
 
 def _late(case: Case) -> tuple[F64, npt.NDArray[np.bool_]]:
@@ -122,17 +122,17 @@ def _late(case: Case) -> tuple[F64, npt.NDArray[np.bool_]]:
 
 
 def _usual(case: Case, numbers: I64, lasted: F64) -> F64:
-    """What each call of one message usually takes, ns (as `lasted`): the group's median, or that of its place.
+    """The usual time of each call of one message, in the unit of `lasted`: the group's median, or that of its place.
 
-    The longer one counts: what runs beside a call makes it longer at its place of every step. Calls of unknown size are
-    compared with those at their place only; infinite where steps do not repeat them.
+    The longer of the two counts: work that overlaps with a call lengthens it at the same place of every step. Calls of
+    unknown size are compared at their place only; infinite where steps do not repeat them.
     """
     ops, rows = case.ops, case.waits.first_row[numbers]
     unknown = str(ops.token[rows[0]]).endswith(UNKNOWN_SIZE)
     usual = np.full(len(numbers), 0.0 if unknown else float(np.median(lasted)))
     steps = [np.flatnonzero(ops.step[rows] == n) for n in np.unique(ops.step[rows])]
-    alike = len({len(step) for step in steps}) == 1
-    if not alike or len(steps) == 1:
+    regular = len({len(step) for step in steps}) == 1
+    if not regular or len(steps) == 1:
         return np.full(len(numbers), np.inf) if unknown else usual
     if unknown and len(steps) < LINK_REPEATS:
         return np.full(len(numbers), np.inf)
@@ -143,9 +143,9 @@ def _usual(case: Case, numbers: I64, lasted: F64) -> F64:
 
 
 def with_unsteady_link(case: Case, answer: Answer) -> Answer:
-    """`answer`, or the open one that tells of transfers which are late at times, where these cost more than it tells.
+    """`answer`, or an open one about transfers that are late at times and cost more than what `answer` reports.
 
-    Only health and an imbalance give way: who is blamed for what others wait for stays so.
+    Replaces only a healthy answer or an imbalance; a blamed rank or link stays blamed.
     """
     blameless = answer.verdict in {"healthy", "imbalance"}
     found = unsteady_link(case) if blameless else None
@@ -170,7 +170,7 @@ _DECIDE: Final = (
 
 
 def _which(found: UnsteadyLink, axes: str) -> str:
-    """What other groups along the same axes tell of an irregular one."""
+    """The words on whether other groups along the same axes are late in the same steps."""
     if not found.others:
         return f"no other group along {axes} was recorded that would show which link is slow"
     if found.as_late:
@@ -179,7 +179,7 @@ def _which(found: UnsteadyLink, axes: str) -> str:
 
 
 def _candidates(case: Case, found: UnsteadyLink) -> tuple[Suspect, ...]:
-    """The members as candidates where other groups tell that it is theirs, and they are few enough to look at."""
+    """The members as candidates where other groups exist and are not late, and the members are few enough to check."""
     if not found.others or found.as_late or len(found.ranks) > MEMBERS_TO_LOOK_AT:
         return ()
     high = ms(found.gain)

@@ -1,1 +1,1 @@
-"""From what was measured of a case to its answer: one list of rules, and one of what may speak against their answer."""
+"""Decides about a case: one ordered list of rules, and one list of challenges to the answer they give."""

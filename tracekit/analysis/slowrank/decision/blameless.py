@@ -14,19 +14,26 @@ from tracekit.analysis.slowrank.suspects import Answer
 
 
 def hosts_stall_in_turn(e: Evidence) -> Answer | None:
-    """Stalls move from rank to rank, or strike all ranks at once."""
+    """Hosts stall in turn, so that the stall moves from rank to rank, or all stall in the same step."""
     return moving_stalls_answer(e.case, e.stalls) if e.stalls is not None else None
 
 
 def experts_get_uneven_tokens(e: Evidence) -> Answer | None:
-    """Tokens explain what ranks differ by; they explain no rank that is slow in one step, or of open price."""
+    """The token counts of experts explain why ranks differ.
+
+    They do not explain a rank that is slow in one step only or has an open price. A device that was slow outside the
+    compared steps is reported first.
+    """
     if not e.tokens or e.once_in_doubt or e.only_step is not None or e.undecided is not None:
         return None
     return slow_outside_answer(e.case) or uneven_tokens_answer(e.case, e.tokens)
 
 
 def work_is_uneven(e: Evidence) -> Answer | None:
-    """The longest rank changes with the data; a single step shows no change, except by attention."""
+    """Work follows the data, so that the longest rank changes from step to step.
+
+    One step cannot show a change; it counts only where nothing but attention is longer.
+    """
     if e.tokens or not e.data:
         return None
     changes = e.only_step is None or only_attention(e.case, e.only_step.rows)
@@ -39,7 +46,7 @@ def one_step_was_an_accident(e: Evidence) -> Answer | None:
 
 
 def stage_stands_still(e: Evidence) -> Answer | None:
-    """The devices of a stage stand still between kernels."""
+    """The devices of a stage are idle between kernels for longer than those of other stages."""
     return idle_stage_answer(e.case, e.stage) if e.stage is not None else None
 
 

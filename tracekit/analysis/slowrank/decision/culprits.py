@@ -35,7 +35,7 @@ from tracekit.thresholds.slowrank import CANDIDATE_SHARE, MAJORITY
 
 
 def one_rank_alone(e: Evidence) -> Answer | None:
-    """Nothing is compared where a single rank was read."""
+    """Only one rank was read, so there is nothing to compare it with."""
     ranks = e.case.ops.ranks
     if len(ranks) > 1:
         return None
@@ -43,7 +43,7 @@ def one_rank_alone(e: Evidence) -> Answer | None:
 
 
 def unseen_rank_is_dearer(e: Evidence) -> Answer | None:
-    """The recorded ranks wait for one without a trace, longer than for anything that was recorded."""
+    """The recorded ranks wait for a rank without a trace, and lose at least as much by it as by anything recorded."""
     dearest, unseen = max(e.prices.values()), e.unseen
     awaited = max(min(e.least, MAJORITY * dearest), CANDIDATE_SHARE * e.case.step_ns)
     bound = unseen.undecided if unseen.awaited >= awaited else 0.0
@@ -53,7 +53,7 @@ def unseen_rank_is_dearer(e: Evidence) -> Answer | None:
 
 
 def slow_link_is_dearest(e: Evidence) -> Answer | None:
-    """No rank and no stage costs as much as slow transfers; open where their price is not proven."""
+    """A slow link costs more than slow ranks or a long stage; the answer is open where its price is not proven."""
     link = e.link
     if e.dearest != LINK or link is None:
         return None
@@ -65,10 +65,10 @@ def slow_link_is_dearest(e: Evidence) -> Answer | None:
 
 
 def slow_ranks_beside_a_stage(e: Evidence) -> Answer | None:
-    """Ranks are slow within a stage that costs more.
+    """Slow ranks reach the threshold by themselves, although a long stage costs more.
 
-    A stage is long by design, and all its ranks are; a rank that takes longer for its peers' work is a fault, which a
-    design must not hide.
+    A stage is long by design, and so are all its ranks. A rank that needs longer than its peers for the same work has
+    a fault, and the design must not hide that.
     """
     stage, ranks = _costly_stage(e), e.ranks
     if stage is None or ranks is None or e.prices[RANKS] < e.least or stage.loaders:
@@ -78,7 +78,7 @@ def slow_ranks_beside_a_stage(e: Evidence) -> Answer | None:
 
 
 def slow_link_beside_a_stage(e: Evidence) -> Answer | None:
-    """A link is proven to be slow beside a stage that costs more."""
+    """A link is proven to be slow, at the threshold or above, although a long stage costs more."""
     stage, link, case = _costly_stage(e), e.link, e.case
     if stage is None or link is None or stage.loaders or not shown(case, link):
         return None
@@ -87,7 +87,7 @@ def slow_link_beside_a_stage(e: Evidence) -> Answer | None:
 
 
 def lone_rank_of_a_stage(e: Evidence) -> Answer | None:
-    """The only rank of a stage has a device or a host that is slow beside other stages' in what all of them run."""
+    """The only rank of a long stage has a slow device or host, by the work that all stages have in common."""
     stage, case = _costly_stage(e), e.case
     found = lone_fault(case, stage) if stage is not None else None
     if stage is None or found is None or found.gain < max(e.least, case.residual_ns):
@@ -97,7 +97,7 @@ def lone_rank_of_a_stage(e: Evidence) -> Answer | None:
 
 
 def long_stage_is_dearest(e: Evidence) -> Answer | None:
-    """A stage is long, unless levelling saves more, its loaders are late, or too little was matched or recorded."""
+    """A long stage costs most: imbalance, unless uneven data costs more, loaders are late, or evidence is missing."""
     stage, case = _costly_stage(e), e.case
     if stage is None:
         return None
@@ -105,7 +105,7 @@ def long_stage_is_dearest(e: Evidence) -> Answer | None:
     if alone is not None and alone.high[0] > stage.gain:
         return only_step_answer(case, alone)
     if open_ is not None and coverage(case).matched != 1 and open_.high[0] > stage.gain:
-        return open_answer(case, open_)  # its waits are unknown: it alone may be what makes the stage long
+        return open_answer(case, open_)  # its waits are not matched: this rank alone may make the stage long
     if e.data > stage.gain:
         return uneven_answer(case, e.data, stage)
     if not shown(case, stage):
@@ -114,24 +114,24 @@ def long_stage_is_dearest(e: Evidence) -> Answer | None:
 
 
 def slow_ranks_are_dearest(e: Evidence) -> Answer | None:
-    """No stage and no link costs as much as ranks that work longer than their peers."""
+    """Ranks that work longer than their peers cost more than a stage or a link."""
     if e.dearest != RANKS or e.ranks is None:
         return None
     return beside(e.case, _slow_ranks(e, e.ranks), e.stage if e.prices[STAGE] >= e.least else None)
 
 
 def host_launches_slowly(e: Evidence) -> Answer | None:
-    """A host launches more slowly than its peers' and is priced, though its device works no longer."""
+    """A host launches more slowly than its peers' hosts at a proven price, although its device works no longer."""
     return slow_launch_answer(e.case)
 
 
 def _costly_stage(e: Evidence) -> LongStage | None:
-    """The stage, if it is dearer than ranks and links."""
+    """The long stage where it costs more than ranks and links; None otherwise."""
     return e.stage if e.dearest == STAGE else None
 
 
 def _long_stage(e: Evidence, stage: LongStage) -> Answer:
-    """The answer that blames a stage of proven price, or its loaders; open where one rank of it alone was read."""
+    """The answer that blames a stage of proven price, or its loaders; open if only one of its ranks has a trace."""
     case = e.case
     if stage.loaders:
         return loader_answer(case, stage)
@@ -151,7 +151,7 @@ def _unseen_mates(case: Case, stage: LongStage) -> list[int]:
 
 
 def _slow_ranks(e: Evidence, found: Hypothesis) -> Answer:
-    """The answer about slow ranks, unless the model misses more than they cost, or data or stalls explain them."""
+    """The answer that blames slow ranks, unless the model errs by more, or data or stalls explain their excess."""
     case, rows = e.case, np.array(found.rows)
     if found.gain < case.residual_ns and not proven_pinned(case, rows):
         return unproven_answer(case, found.gain)

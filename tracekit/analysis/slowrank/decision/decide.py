@@ -1,4 +1,4 @@
-"""The decision about a case: the first rule that speaks, what speaks against it, and the case that this rests on."""
+"""Decides about a case: the first rule that applies gives an answer, which the challenges may change."""
 
 from dataclasses import replace
 
@@ -11,7 +11,7 @@ from tracekit.analysis.slowrank.unrecorded.unseen_replay import with_typical_uns
 
 
 def concluded(case: Case) -> tuple[Case, Answer]:
-    """Return the answer after everything that speaks against it, and the case that it rests on."""
+    """Return the answer after all challenges, and the case that it rests on."""
     case, answer = without_lag_before(*_judged(case), _judged)
     for challenge in CHALLENGES:
         left = challenge(case, answer)
@@ -21,12 +21,12 @@ def concluded(case: Case) -> tuple[Case, Answer]:
 
 
 def decide(case: Case) -> Answer:
-    """Return the answer of the first rule that has something to say about `case`, and which rule that is."""
+    """Return the answer of the first rule that applies to `case`; its `rules` name that rule."""
     return first_of(Evidence(case))
 
 
 def first_of(evidence: Evidence) -> Answer:
-    """Return the answer of the first rule that has something to say about `evidence`."""
+    """Return the answer of the first rule that applies to `evidence`; the last rule always does."""
     for rule in RULES:
         answer = rule(evidence)
         if answer is not None:
@@ -35,7 +35,7 @@ def first_of(evidence: Evidence) -> Answer:
 
 
 def _judged(case: Case) -> tuple[Case, Answer]:
-    """The answer, and the case that it rests on: with unseen ranks where that model is better, or names a rank."""
+    """The answer and its case: with ranks without a trace modelled where that fits better, or turns open into named."""
     replayed = with_typical_unseen(case)
     if replayed is not None and replayed.residual_ns < case.residual_ns:
         return replayed, decide(replayed)

@@ -1,4 +1,4 @@
-"""What the rules of the decision read of a case: every hypothesis and every gap, measured once and only when asked."""
+"""What the rules of the decision read: every hypothesis and every gap of a case, each measured once, on demand."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -41,17 +41,17 @@ class Evidence:
 
     @cached_property
     def least(self) -> float:
-        """The price from which a hypothesis is worth an answer."""
+        """The threshold, ns a step: a hypothesis that costs less is not reported."""
         return MIN_LOST_SHARE * self.case.step_ns
 
     @cached_property
     def slow(self) -> Hypothesis | None:
-        """Ranks that work significantly longer than their peers, and for which the step waits."""
+        """The ranks that work significantly longer than their peers and make the step longer."""
         return slow_ranks(self.case)
 
     @cached_property
     def accident(self) -> bool:
-        """Whether the slow ranks cost something in one step alone, and nothing fills that step."""
+        """Whether the slow ranks cost something in one step only, in which their device was not slow throughout."""
         found, case = self.slow, self.case
         if found is None or found.rows[0] in case.found.throughout:
             return False
@@ -59,22 +59,22 @@ class Evidence:
 
     @cached_property
     def ranks(self) -> Hypothesis | None:
-        """The slow ranks that no accident explains, or the one that other steps price higher."""
+        """The slow ranks unless an accident, or the rank with the largest excess where other steps price it higher."""
         return told_by_steps(self.case, None if self.accident else self.slow)
 
     @cached_property
     def stage(self) -> LongStage | None:
-        """The stage that works longer than the others, or stands still."""
+        """The stage that works longer than the others, or has devices that are idle longer."""
         return long_stage(self.case)
 
     @cached_property
     def link(self) -> SlowLink | None:
-        """The link whose transfers take longer than its peers'."""
+        """The link with transfers that take longer than its peers' transfers."""
         return slow_link(self.case)
 
     @cached_property
     def prices(self) -> dict[str, float]:
-        """What ranks, a stage and a link cost; a stage costs nothing where one slow rank explains as much."""
+        """What ranks, a stage and a link cost; a stage counts only from `STAGE_GAIN` times the price of the ranks."""
         ranks = price(self.case, self.ranks) if self.ranks else 0.0
         stage = self.stage.gain if self.stage and not self.stage.idle else 0.0
         return {
@@ -85,28 +85,28 @@ class Evidence:
 
     @cached_property
     def dearest(self) -> str:
-        """Which of `prices` is the highest; empty where none is worth an answer."""
+        """The key of the highest of `prices`; empty where that is below the threshold."""
         first = max(self.prices, key=lambda kind: self.prices[kind])
         return first if self.prices[first] >= self.least else ""
 
     @cached_property
     def unseen(self) -> Unseen:
-        """What the recorded ranks wait for those without a trace."""
+        """The time that the recorded ranks wait for ranks without a trace."""
         return waited_for_unseen(self.case)
 
     @cached_property
     def stalls(self) -> MovingStalls | None:
-        """Stalls that move from rank to rank, or strike all ranks at once."""
+        """Host stalls that move from rank to rank, or hit all ranks in the same step."""
         return moving_stalls(self.case)
 
     @cached_property
     def once(self) -> OneStep | None:
-        """The rank that was slow in one step alone."""
+        """The rank that was slow in one step only."""
         return in_one_step(self.case)
 
     @cached_property
     def once_in_doubt(self) -> bool:
-        """Whether too few other steps tell that its one slow step was an accident."""
+        """Whether too few other steps were recorded to call the one slow step an accident."""
         return self.once is not None and not others_prove_health(self.case, self.once)
 
     @cached_property
@@ -116,19 +116,19 @@ class Evidence:
 
     @cached_property
     def undecided(self) -> Undecided | None:
-        """Ranks with a significant excess whose price is an interval that reaches the threshold."""
+        """Ranks with a significant excess and a price interval that reaches the threshold."""
         return undecided(self.case)
 
     @cached_property
     def tokens(self) -> float:
-        """What tokens that are dealt unevenly to experts cost."""
+        """What an uneven distribution of tokens over experts costs."""
         return uneven_tokens(self.case)
 
     @cached_property
     def data(self) -> float:
-        """What work that follows the data costs."""
+        """What unevenly distributed data costs."""
         return uneven_data(self.case)
 
     def is_accident(self, found: Undecided) -> bool:
-        """Whether `found` is the rank of `once` alone, which costs nothing in the other steps."""
+        """Whether `found` names only the rank of `once`, which costs nothing in the other steps."""
         return self.once is not None and found.rows == (self.once.row,)

@@ -1,9 +1,9 @@
-"""What the evidence as a whole allows an answer to say: dumps, an unknown mesh, and a part of a step allow less.
+"""Limits that the evidence as a whole sets to an answer: dumps, an unknown mesh, or only a part of a step.
 
-Dumps time communication and tell no causes. Where calls could only be placed to within a watchdog's poll, clocks and
-gaps are too coarse for stages and links, and a slow rank is believed only if it also waited least, which durations
-alone tell. A large difference that is not significant is no proof of health. Where nothing tells the mesh, all ranks
-were compared with each other: ranks of different stages do different work, so that each is a candidate only.
+Flight-recorder dumps time communication and show no causes. Where calls are placed only to within a watchdog's poll,
+clocks and gaps are too coarse for stages and links, and a slow rank is believed only if it also waited least, which
+durations alone show. A large difference that is not significant does not prove health. Where the mesh is unknown, all
+ranks were compared with each other; ranks of different stages do different work, so each rank is only a candidate.
 """
 
 from dataclasses import replace
@@ -22,7 +22,7 @@ _FORMAT = "flight_recorder"
 
 
 def dumps_time_communication(case: Case, answer: Answer) -> Answer:
-    """The answer that dumps allow; the answer to any other input is returned as it is."""
+    """The answer that dumps support: no cause, and open where they are too coarse; `answer` itself without dumps."""
     if all(r.format != _FORMAT for r in case.run.ranks):
         return answer
     placed = any(q.kind == "placed_calls" for q in case.run.quality)
@@ -67,24 +67,24 @@ def _waits_least(case: Case, rank: int) -> bool:
 
 
 def mesh_is_unknown(case: Case, answer: Answer) -> Answer:
-    """The answer that an unknown mesh allows: whoever is named is a candidate; any other is returned as it is."""
+    """The answer without a mesh: open, with all named ranks as candidates; `answer` itself where the mesh is known."""
     rows = [q.detail for q in case.run.quality if q.kind == KIND]
-    if not rows or len(case.ops.ranks) < 2:  # that a rank is alone is said first
+    if not rows or len(case.ops.ranks) < 2:  # `one_rank_alone` has answered already
         return answer
     reason, _, remedy = rows[0].rpartition("; ")
     open_ = None if answer.suspects else undecided(case)
     answer = open_answer(case, open_) if open_ is not None else answer
     found = answer.suspects or answer.candidates
-    told = answer.reason if found else "no rank differs clearly from all others"
+    detail = answer.reason if found else "no rank differs clearly from all others"
     return left_open(
-        f"{reason}, and ranks of different stages do different work; {told}",
+        f"{reason}, and ranks of different stages do different work; {detail}",
         remedy,
         tuple(_candidate(s) for s in found),
     )
 
 
 def _candidate(suspect: Suspect) -> Suspect:
-    """The suspect with the interval from nothing to what it may cost, and without a place in a mesh."""
+    """The suspect with an interval from zero to its highest price, without confidence and without coordinates."""
     most = suspect.lost_ms_high if suspect.lost_ms_high is not None else suspect.lost_ms_per_step
     return replace(
         suspect, lost_ms_low=0.0, lost_ms_high=max(most, suspect.lost_ms_per_step), confidence=0.0, coords={}
@@ -92,7 +92,7 @@ def _candidate(suspect: Suspect) -> Suspect:
 
 
 def part_of_a_step(case: Case, answer: Answer) -> Answer:
-    """`answer`, left open where it rests on a part of a step: that proves neither health nor a slow rank."""
+    """`answer`, left open where it rests on part of a step, which proves neither health nor a slow rank."""
     if not case.of_part or answer.verdict == "inconclusive":
         return answer
     reason = f"no step was recorded whole on enough ranks; in the part that all recorded {answer.reason}"

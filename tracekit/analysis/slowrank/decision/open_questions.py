@@ -1,4 +1,4 @@
-"""Rules that leave the answer open: something may cost as much as the threshold, or too little was seen to say no."""
+"""Rules that leave the answer open: something may cost the threshold, or too little was recorded to exclude it."""
 
 from tracekit.analysis.slowrank.answers.everybody_typical import open_imbalance_answer, varied_answer
 from tracekit.analysis.slowrank.answers.faint import faint_answer
@@ -32,7 +32,7 @@ from tracekit.thresholds.slowrank import MIN_LOST_SHARE
 
 
 def unseen_rank_may_cost(e: Evidence) -> Answer | None:
-    """The recorded ranks may wait for one without a trace."""
+    """The recorded ranks may lose the threshold by waiting for a rank without a trace."""
     return unseen_answer(e.case, e.unseen) if e.unseen.undecided >= e.least else None
 
 
@@ -63,18 +63,18 @@ def only_step_may_cost(e: Evidence) -> Answer | None:
 
 
 def rank_nearly_costs(e: Evidence) -> Answer | None:
-    """The price of a rank is below the threshold by less than what is in doubt."""
+    """The price of a rank is below the threshold by less than its uncertainty."""
     near = nearly_costly(e.case)
     return near_answer(e.case, near) if near is not None and not e.is_accident(near) else None
 
 
 def excess_is_faint(e: Evidence) -> Answer | None:
-    """Chance hardly explains the excess of a rank, a stage or a node, and does not exclude it."""
+    """The excess of a rank, a stage or a node is unlikely to be chance, but not significant."""
     return faint_answer(e.case)
 
 
 def replay_contradicts(e: Evidence) -> Answer | None:
-    """No replay of the operations as matched gives the recorded waits."""
+    """The replay of the operations as matched misses the recorded waits by the threshold or more."""
     if e.case.pinned_residual_ns < e.least:
         return None
     return launch_bound_answer(e.case) or contradicted_answer(e.case)
@@ -91,17 +91,17 @@ def little_was_compared(e: Evidence) -> Answer | None:
 
 
 def group_has_no_peer(e: Evidence) -> Answer | None:
-    """All groups that a recorded one could be compared with lack a trace."""
+    """A group's transfers have no peer to compare with: all other groups along its axes lack a trace."""
     return lone_group_answer(e.case)
 
 
 def steps_are_unequal(e: Evidence) -> Answer | None:
-    """Steps that no mark shows last longer on one rank than on its peers."""
+    """The traces mark no steps, and the repetitions used as steps last longer on one rank than on its peers."""
     return unequal_steps_answer(e.case)
 
 
 def host_launches_late(e: Evidence) -> Answer | None:
-    """A host launches collectives late, and nothing tells what that costs."""
+    """A host launches collectives late, at a price that the traces do not show."""
     return late_launch_answer(e.case)
 
 
@@ -111,7 +111,7 @@ def slow_outside_steps(e: Evidence) -> Answer | None:
 
 
 def waits_are_lopsided(e: Evidence) -> Answer | None:
-    """A rank waits longer than its peers in operations that were not matched."""
+    """A rank waits longer than its peers in a kind of operation that was not matched everywhere."""
     apart = lopsided(e.case)
     return lopsided_answer(e.case, apart) if apart is not None and apart.over >= e.least else None
 
@@ -124,7 +124,7 @@ def model_misses(e: Evidence) -> Answer | None:
 
 
 def communication_is_unmatched(e: Evidence) -> Answer | None:
-    """Hardly any communication was matched between ranks."""
+    """Hardly any communication was matched between ranks, and no rank has a significant excess."""
     return (
         unread_answer(e.case)
         if unread(e.case) and not len(significant_rows(e.case, MIN_LOST_SHARE))
@@ -133,7 +133,7 @@ def communication_is_unmatched(e: Evidence) -> Answer | None:
 
 
 def sole_group_may_be_slow(e: Evidence) -> Answer | None:
-    """The only group along its axes has no peer in the job, and its bandwidth proves no sound link."""
+    """The only group along its axes has no peer in the job, and its bandwidth does not prove a healthy link."""
     return sole_group_answer(e.case)
 
 

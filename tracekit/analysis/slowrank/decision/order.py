@@ -1,8 +1,8 @@
-"""The rules of the decision in the order in which they are asked, and what may then speak against their answer.
+"""The rules of the decision in the order in which they are asked, and the challenges to their answer.
 
-The first rule that has something to say gives the answer; the last one always has. What costs most is blamed, if its
-least price reaches the threshold; a fault goes before a design that costs more. What may cost as much as the threshold,
-or could be hidden by a gap of the evidence, leaves the answer open. A job is healthy only where nothing else speaks.
+The first rule that applies gives the answer; the last one always applies. The highest price is blamed if its lower
+bound reaches the threshold; a fault is named before a design that costs more. What may cost as much as the threshold,
+or could be hidden by a gap of the evidence, leaves the answer open. A job is healthy only if no other rule applies.
 """
 
 from collections.abc import Callable
@@ -18,9 +18,9 @@ from tracekit.analysis.slowrank.decision.evidence import Evidence
 from tracekit.analysis.slowrank.suspects import Answer
 
 Rule = Callable[[Evidence], Answer | None]
-"""What is said about a case if nothing before it had anything to say; None where it has nothing either."""
+"""Returns the answer about a case; None where the rule does not apply, and the next one is asked."""
 Challenge = Callable[[Case, Answer], Answer]
-"""The answer that is left of another one; the same object where nothing speaks against that."""
+"""Returns what a challenge leaves of an answer; the same object where it does not apply."""
 
 RULES: Final[tuple[Rule, ...]] = (
     culprits.one_rank_alone,

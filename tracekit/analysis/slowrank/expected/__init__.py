@@ -1,1 +1,1 @@
-"""How long work and transfers would take on a typical rank, and how much longer a rank takes than that."""
+"""The expected time of work and transfers on a typical rank, and each rank's excess over it."""

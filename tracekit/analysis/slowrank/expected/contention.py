@@ -1,7 +1,7 @@
-"""How much longer kernels are because communication beside them spins for a late rank: on all ranks but the late one.
+"""The time that communication which spins for a late rank adds to overlapping kernels, on all ranks but the late one.
 
-A collective that waits for its last member holds part of the device of every member that came before. Whoever comes
-last never waits, so that its own time is shorter than it would be among its peers, by just what it costs them.
+A collective that waits for its last member occupies a part of the device of every member that came before. The last
+member never waits, so that its own time is shorter than its peers' own time by what its lateness costs them.
 """
 
 import numpy as np
@@ -17,9 +17,9 @@ from tracekit.timing.measured import Measured
 
 
 def spun_longer(run: Measured) -> F64:
-    """Own time that kernels take longer beside communication, ranks × steps as in `Steps`, ns.
+    """The own time that overlapping communication adds to kernels, ranks × steps as in `Steps`, ns.
 
-    NaN for ranks of a stage in which all wait alike beside their work, or on whose devices nothing tells.
+    NaN for ranks of a stage in which all wait equally while they compute, and for ranks without a GPU.
     """
     found = np.full(run.steps.own.shape, np.nan)
     hidden = _hidden_waits(run)
@@ -37,7 +37,7 @@ def spun_longer(run: Measured) -> F64:
 
 
 def relieved(spun: F64, own: F64, stages: list[I64], rows: I64) -> F64:
-    """`own` (ranks × steps, ns) of the others once they no longer wait for `rows`, which are cured; `spun` as above."""
+    """`own` (ranks × steps, ns) with the others relieved of waiting for the cured `rows`; `spun` is `spun_longer`."""
     less = own.copy()
     for stage in stages:
         mine = np.intersect1d(stage, rows)
@@ -49,7 +49,7 @@ def relieved(spun: F64, own: F64, stages: list[I64], rows: I64) -> F64:
 
 
 def _hidden_waits(run: Measured) -> F64:
-    """For how long communication of each rank waits for others while it computes, ranks × steps, ns; NaN unknown."""
+    """The time that communication of each rank waits for others while it computes, ranks × steps, ns; NaN unknown."""
     ops, steps = run.ops, run.steps
     spent = (run.waits.wait - run.waits.exposed_wait).astype(np.float64)
     result = np.where(np.isfinite(steps.own), 0.0, np.nan)
@@ -63,9 +63,9 @@ def _hidden_waits(run: Measured) -> F64:
 
 
 def _of_stage(run: Measured, spared: I64, waiting: I64, hidden: F64) -> F64:
-    """`spun_longer` of the ranks of one stage, in order of rows; a few of them are read, and waits tell the others.
+    """`spun_longer` of the ranks of one stage, in order of rows; a few are read, the others are interpolated by waits.
 
-    Those that are read are spread over the waits, so that they do not depend on how ranks are numbered.
+    The ranks that are read are spread over the waits, so that they do not depend on how ranks are numbered.
     """
     longest = spared[np.argsort(-np.nanmean(run.steps.own[spared], axis=1), kind="stable")]
     spread = [

@@ -1,4 +1,4 @@
-"""All-to-alls of uneven size, made comparable: a transfer lasts as long as the member with most elements needs."""
+"""All-to-alls of uneven size, made comparable: a transfer takes the time of the member with most elements."""
 
 from collections import Counter
 
@@ -10,33 +10,33 @@ from tracekit.timing.measured import Measured
 
 
 def message_of(run: Measured) -> tuple[list[str], F64]:
-    """(what each instance carries, its size over the usual one), by instance.
+    """(the message of each instance, its size over the usual one), by instance.
 
-    Instances that carry the same are comparable. All-to-alls of one type count as the same whatever their size, as far
-    as that is known; of anything else the size is part of what it is, and 1.0 stands for it here. Where the size is
-    unknown, groups with as many calls of the kind in a step carry the same.
+    Instances of the same message are comparable. All-to-alls of one type are one message whatever their known size; for
+    other operations the size is part of the message, and the ratio is 1.0. Where the size is unknown, groups with
+    equally many calls of the kind in a step carry the same message.
     """
     ops, first = run.ops, run.waits.first_row
-    told = _of_unknown_size(run, ops.token[first].astype(str).tolist())
+    message = _of_unknown_size(run, ops.token[first].astype(str).tolist())
     scale = np.ones(len(first))
     dealt = np.flatnonzero(ops.op[first] == "all_to_all")
     if not len(dealt):
-        return told, scale
+        return message, scale
     elements = np.concatenate([ops.per_rank[rank].nelems for rank in ops.ranks])
     most = np.zeros(len(first), np.int64)
     rows = np.flatnonzero(ops.instance >= 0)
     np.maximum.at(most, ops.instance[rows], elements[rows])
     dealt = dealt[most[dealt] > 0]
     for number in dealt.tolist():
-        told[number] = told[number].rpartition("/")[0]
-    for kind in sorted({told[number] for number in dealt.tolist()}):
-        mine = np.array([number for number in dealt.tolist() if told[number] == kind])
+        message[number] = message[number].rpartition("/")[0]
+    for kind in sorted({message[number] for number in dealt.tolist()}):
+        mine = np.array([number for number in dealt.tolist() if message[number] == kind])
         scale[mine] = most[mine] / np.median(most[mine])
-    return told, scale
+    return message, scale
 
 
 def _of_unknown_size(run: Measured, told: list[str]) -> list[str]:
-    """`told` (by instance), with the number of calls of the kind in the group's step where the size is unknown."""
+    """The messages (by instance) with the number of calls of the kind in the group's step where the size is unknown."""
     ops, first = run.ops, run.waits.first_row
     keys = list(
         zip(ops.op[first].tolist(), ops.channel[first].tolist(), ops.step[first].tolist(), strict=True)

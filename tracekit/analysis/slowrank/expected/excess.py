@@ -1,6 +1,6 @@
 """Which ranks work longer than their peers, and whether that is more than chance.
 
-Peers of a rank are the ranks that do the same work: same pipeline stage, any data, context or tensor index.
+Peers of a rank do the same work: same pipeline stage, any data, context or tensor index.
 """
 
 from dataclasses import replace
@@ -24,7 +24,7 @@ from tracekit.timing.measured import Measured, Rows
 
 
 def typical(own: F64, groups: Rows) -> F64:
-    """Own time of each rank and step if the rank worked like the median of its peers; its own where it has none.
+    """The own time of each rank and step if the rank works like the median of its peers; its own where it has none.
 
     `own` and the result are ranks × steps, ns; `groups` are the rows of ranks that do the same work.
     """
@@ -33,10 +33,10 @@ def typical(own: F64, groups: Rows) -> F64:
 
 
 def rank_excess(run: Measured, own: F64) -> Excess:
-    """Own-time excess of every rank over its peers; its significance over steps, or over collectives of one step.
+    """The own-time excess of every rank over its peers; its significance over steps, or over collectives of one step.
 
-    `own` are own times (ranks × steps, ns), less what not all ranks met alike. An excess that one operation or one step
-    alone explains is an accident and not a slow rank, unless the device was slow throughout that step: its z is 0.
+    `own` are own times (ranks × steps, ns), less known confounders. An excess that one operation or one step alone
+    explains is an accident, and gets a z of 0 unless the device was slow throughout that step.
     """
     steps = run.steps
     found = excess(own, run.stages, NOISE_FLOOR * float(np.nanmedian(steps.wall)))
@@ -58,9 +58,9 @@ def rank_excess(run: Measured, own: F64) -> Excess:
 
 
 def recurs(value: F64, step_ns: float) -> npt.NDArray[np.bool_]:
-    """Whether the excess of each row of `value` (rows × steps, ns) is there without its longest step as well.
+    """Whether the excess of each row of `value` (rows × steps, ns) persists without its longest step.
 
-    What is left must be worth a verdict of its own, or a fair share of the whole: peers differ a little in every step.
+    The rest must reach the threshold by itself, or a fair share of the whole: peers differ a little in every step.
     """
     rest = without_longest(value)
     known = np.isfinite(value)
@@ -70,9 +70,9 @@ def recurs(value: F64, step_ns: float) -> npt.NDArray[np.bool_]:
 
 
 def struck_twice(found: Excess, step_ns: float) -> npt.NDArray[np.bool_]:
-    """Return whether two steps of each row would be worth a verdict each, though the row gains in others what it lost.
+    """Return whether two steps of each row reach the threshold each, even if the row is faster than peers in others.
 
-    Who comes late waits for nobody afterwards, and its kernels run beside less communication than its peers'.
+    A late rank does not wait, so its kernels overlap with less communication than its peers' kernels.
     """
     known = np.where(np.isfinite(found.value), found.value, -np.inf)
     second = np.sort(known, axis=1)[:, -2]
@@ -81,7 +81,7 @@ def struck_twice(found: Excess, step_ns: float) -> npt.NDArray[np.bool_]:
 
 
 def without_longest(value: F64) -> F64:
-    """Mean of each row of `value` without its largest entry, ns; 0 where it has no other entry. NaN is left out."""
+    """The mean of each row of `value` without its largest entry, ns; 0 where it has no other entry. NaN is left out."""
     known = np.isfinite(value)
     rest = np.where(known, value, 0.0).sum(axis=1) - np.where(known, value, -np.inf).max(
         axis=1, initial=-np.inf
@@ -91,7 +91,7 @@ def without_longest(value: F64) -> F64:
 
 
 def _longest_single(run: Measured) -> F64:
-    """Per rank the largest excess over its peers before a single operation, ns; a late entry counts as one."""
+    """The largest excess of each rank over its peers before a single operation, ns; a late begin counts as one."""
     parts = segments(run)
     if not parts.shape[1] or not np.isfinite(parts).any():
         return np.zeros(len(run.steps.ranks))
@@ -101,7 +101,7 @@ def _longest_single(run: Measured) -> F64:
 
 
 def _longest_waits(run: Measured) -> I64:
-    """By instance the longest wait of a member, ns."""
+    """The longest wait of a member of each instance, ns."""
     longest = np.zeros(len(run.waits.members), np.int64)
     matched = run.ops.instance >= 0
     np.maximum.at(longest, run.ops.instance[matched], run.waits.wait[matched])
@@ -109,10 +109,10 @@ def _longest_waits(run: Measured) -> I64:
 
 
 def _z_of_coming_last(run: Measured, rank: int, longest: I64) -> float:
-    """Standard errors by which the rank came last more often than by chance.
+    """The standard errors by which the rank came last more often than by chance.
 
-    Each collective is one trial, won with probability 1/members. Collectives in which nobody waited long enough for
-    the order to mean anything are left out: `longest` is the longest wait of each.
+    Each collective is one trial with probability 1/members. Collectives without any wait (`longest` is the longest wait
+    of each) are left out, because their order means nothing.
     """
     ops, waits, mine = run.ops, run.waits, run.ops.of(rank)
     inside = ops.instance[mine] >= 0
@@ -126,18 +126,18 @@ def _z_of_coming_last(run: Measured, rank: int, longest: I64) -> float:
         return 0.0
     last = int((ops.rank[waits.last[trials]] == rank).sum())
     chance = float(np.mean(1.0 / waits.members[trials]))
-    from scipy.stats import binom  # takes half a second to import, which few inputs need
+    from scipy.stats import binom  # few inputs need this import of half a second
 
     odds = float(binom.sf(last - 1, len(trials), chance))
     return max(errors_of_chance(max(odds, LEAST_CHANCE)), 0.0)
 
 
 def segments(run: Measured) -> F64:
-    """Own time before each operation of the analysed steps, ns; rows as in `run.steps`, one column an operation.
+    """The own time before each operation of the analysed steps, ns; rows as in `run.steps`, one column an operation.
 
-    Column k is the work between the posts of the rank's operations k−1 and k, or since the begin of its step where
-    steps before it were not analysed. Ranks of a stage that runs fewer operations end in NaN; a rank that has not as
-    many as its peers is NaN throughout.
+    Column k is the work between the posts of the rank's operations k−1 and k, or since the begin of its step where the
+    previous step was not analysed. Rows of stages with fewer operations end in NaN; a rank with a different number of
+    operations than its peers is NaN throughout.
     """
     ops, steps = run.ops, run.steps
     parts = []

@@ -1,7 +1,7 @@
-"""What of a rank's own time is none of its doing, so that ranks are compared as if all had met the same.
+"""Confounders: parts of a rank's own time that it does not cause, removed before ranks are compared.
 
-A rank works longer than its peers because it is slow, because the data dealt it more tokens, or because communication
-that others do not have shares its device. The last two are told by what was recorded beside the work.
+A rank works longer than its peers because it is slow, because it got more tokens, or because communication that other
+ranks do not have shares its device. Sizes and overlapping operations in the recording show the last two.
 """
 
 from dataclasses import dataclass, replace
@@ -26,36 +26,36 @@ from tracekit.timing.measured import Measured
 
 @dataclass(frozen=True)
 class Circumstances:
-    """Own time beyond the peers' that is nobody's fault; ranks × steps as in `Steps`, ns."""
+    """Own time beyond the peers' that the rank does not cause; ranks × steps as in `Steps`, ns."""
 
     tokens: Dealt  # all-to-alls brought more or fewer tokens
     beside: F64  # kernels shared the device with more communication than the peers', or with less (below 0)
     role: F64  # gaps that the rank's role makes
-    chance: F64  # gaps that differ by chance, of ranks whose compute tells that they are slow
+    chance: F64  # gaps that differ by chance, on ranks that compute alone shows to be slow
     of_role: I64  # rows of ranks with such a role
-    spun: F64  # kernels are longer beside communication, all in all; NaN where nothing tells
+    spun: F64  # total time that communication adds to kernels; NaN where unknown
     computing: Excess | None = None  # compute beyond the peers', where `chance` was taken off
-    by_compute: tuple[int, ...] = ()  # the rows of which this is so
+    by_compute: tuple[int, ...] = ()  # the rows with `chance` taken off
 
     @property
     def gaps(self) -> F64:
-        """Gaps that are no fault of the rank that has them."""
+        """The gaps that the rank does not cause."""
         return self.role + self.chance
 
     @property
     def told(self) -> F64:
-        """All that the recording explains."""
+        """The sum of all confounders that the recording shows."""
         return self.tokens.beyond + self.beside + self.gaps
 
 
 def circumstances(run: Measured, *, of_table: bool) -> Circumstances:
-    """What each rank met; an operation table tells neither tokens nor what ran beside what."""
+    """The confounders of each rank; none for an operation table, which shows neither tokens nor overlap."""
     none = np.zeros(run.steps.own.shape)
-    nobody = np.zeros(0, np.int64)
+    no_rows = np.zeros(0, np.int64)
     if of_table:
-        return Circumstances(Dealt(none, none, 0.0), none, none, none, nobody, none * np.nan)
+        return Circumstances(Dealt(none, none, 0.0), none, none, none, no_rows, none * np.nan)
     tokens = dealt_tokens(run.ops, run.steps, run.stages)
-    plain = Circumstances(tokens, none, none, none, nobody, spun_longer(run))
+    plain = Circumstances(tokens, none, none, none, no_rows, spun_longer(run))
     computed = _computed(run)
     if computed is None:
         longer = _significant(run, alike_excess(run, plain))
@@ -63,12 +63,12 @@ def circumstances(run: Measured, *, of_table: bool) -> Circumstances:
     rows, role = role_gaps(run, computed)
     found = _of_parts(run, replace(plain, role=role, of_role=rows), computed)
     if costs_much(run, rows, role) and not _significant(run, alike_excess(run, found)).any():
-        return _of_parts(run, plain, computed)  # nobody else is slow: then it is those who load
+        return _of_parts(run, plain, computed)  # no other rank is slow, so the loading ranks are
     return found
 
 
 def _of_parts(run: Measured, met: Circumstances, computed: F64) -> Circumstances:
-    """`met` with what ran beside kernels, and with gaps that differ by chance; `computed` is compute by step, ns."""
+    """`met` with overlapping communication and with gaps that differ by chance; `computed` is compute by step, ns."""
     suspected = _significant(run, alike_excess(run, met)) | _computes_longer(run, met, computed)[1]
     found = replace(met, beside=_beside(run, met, np.flatnonzero(suspected).tolist()))
     computing, apart = _computes_longer(run, found, computed)
@@ -76,10 +76,10 @@ def _of_parts(run: Measured, met: Circumstances, computed: F64) -> Circumstances
 
 
 def alike_excess(run: Measured, met: Circumstances) -> Excess:
-    """Excess of every rank over its peers if all had met the same.
+    """The excess of every rank over its peers without confounders.
 
-    Ranks of a role differ by what they load as well: the noise of these is their own. Ranks whose compute tells that
-    they are slow are told by it alone.
+    Ranks of a role differ by what they load as well, so their own noise scales their z. Ranks that compute alone shows
+    to be slow get the excess of their compute.
     """
     found = rank_excess(run, run.steps.own - met.told)
     z, mean, value = found.z.copy(), found.mean.copy(), found.value.copy()
@@ -96,13 +96,13 @@ def alike_excess(run: Measured, met: Circumstances) -> Excess:
 
 
 def _significant(run: Measured, found: Excess) -> npt.NDArray[np.bool_]:
-    """Which rows are longer than their peers by more than chance and by enough to be looked at."""
+    """Whether each row exceeds its peers by more than chance and by CANDIDATE_SHARE of the step."""
     enough = np.nan_to_num(found.mean, nan=0.0) > CANDIDATE_SHARE * run.step_ns
     return np.asarray((np.nan_to_num(found.z, nan=0.0) > found.limit) & enough, bool)
 
 
 def _computed(run: Measured) -> F64 | None:
-    """Compute of each rank in each step, ns; None where a rank's trace does not tell it from what its host does."""
+    """The compute of each rank in each step, ns; None for ranks on CPUs, which do not show it apart from host work."""
     if not all(r.on_gpu for r in run.ops.per_rank.values()):
         return None
     return compute_in_steps(run.ops, run.steps)
@@ -111,10 +111,10 @@ def _computed(run: Measured) -> F64 | None:
 def _computes_longer(
     run: Measured, met: Circumstances, computed: F64
 ) -> tuple[Excess, npt.NDArray[np.bool_]]:
-    """Compute of each rank beyond its peers', and which rows are slow by that alone, their gaps differing by chance.
+    """The excess of compute over the peers', and whether it alone makes each row slow, with gaps that differ by chance.
 
-    Gaps that are shorter than the peers' by more than that are no chance: the host of a slow device runs ahead of it,
-    and the device makes up for its kernels where others stand still. Nor are gaps that are longer in every step.
+    Gaps much shorter than the peers' are not chance: the host of a slow device runs ahead of it, so the device makes up
+    for its kernels where others are idle. Gaps that are clearly longer are not chance either.
     """
     floor = NOISE_FLOOR * float(np.nanmedian(run.steps.wall))
     found = excess(computed - met.tokens.beyond - met.beside, run.stages, floor)
@@ -131,7 +131,7 @@ def _computes_longer(
 
 
 def _of_compute(run: Measured, met: Circumstances, computing: Excess, rows: I64) -> Circumstances:
-    """`met`, in which gaps of `rows` count as chance: what is left of their own time beyond the peers' is compute."""
+    """`met` with the gaps of `rows` counted as chance, so that only compute is left of their excess."""
     if not len(rows):
         return met
     own = run.steps.own - met.told
@@ -142,9 +142,9 @@ def _of_compute(run: Measured, met: Circumstances, computing: Excess, rows: I64)
 
 
 def _beside(run: Measured, met: Circumstances, rows: list[int]) -> F64:
-    """Own time for which communication makes kernels longer than it does the peers', ranks × steps.
+    """The own time that communication adds to kernels beyond what it adds to the peers', ranks × steps, ns.
 
-    Of stages in which some wait less than others it is told of all ranks, else of `rows`.
+    Known for all ranks of a stage in which some wait less than others, otherwise read for `rows` only.
     """
     found = np.zeros(run.steps.own.shape)
     for stage in run.stages:

@@ -1,4 +1,4 @@
-"""On which nodes ranks run: a link between nodes is slower by design than one inside a node."""
+"""The nodes of ranks: a link between nodes is slower by design than one inside a node."""
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
@@ -20,11 +20,11 @@ NAME_NODES: Final = (
 )
 
 Reach = tuple[int, ...] | None
-"""How many members of a channel run on each of its nodes, most first; None where nothing tells the nodes."""
+"""The numbers of a channel's members on each of its nodes, largest first; None where the nodes are unknown."""
 
 
 def nodes_of(run: Measured) -> Mapping[int, str | int]:
-    """The node of each rank, as far as anything tells it: the hosts that files name, else the numbers of devices."""
+    """The node of each rank, as far as known: by the hosts that files name, else by the numbers of devices."""
     hosts = {r.rank: r.host for r in run.run.ranks if r.host}
     shared = len(set(hosts.values())) < len(hosts) == len(run.ops.ranks)  # else containers, each with a name
     if shared and len(set(hosts.values())) > 1:
@@ -35,7 +35,7 @@ def nodes_of(run: Measured) -> Mapping[int, str | int]:
 
 
 def _by_device(device: Mapping[int, int], ranks: Mapping[int, object]) -> dict[int, str | int]:
-    """The node of all `ranks` where devices are numbered as launchers do, rank after rank on each node; else none."""
+    """The node of all `ranks` if devices are numbered rank after rank on each node, as launchers do; else empty."""
     each = 1 + max(device.values(), default=-1)
     if each < 2 or any(rank % each != number for rank, number in device.items()):
         return {}
@@ -43,13 +43,13 @@ def _by_device(device: Mapping[int, int], ranks: Mapping[int, object]) -> dict[i
 
 
 def reach(channel: Channel, nodes: Mapping[int, str | int]) -> Reach:
-    """How many members of `channel` run on each of its nodes."""
+    """The numbers of members of `channel` on each of its nodes, largest first; None where a node is unknown."""
     where = [nodes.get(member) for member in channel.members]
     return None if None in where else tuple(sorted(Counter(where).values(), reverse=True))
 
 
 def lone_links(run: Measured, nodes: Mapping[int, str | int]) -> set[int]:
-    """The channels between two ranks on different nodes whose link is the only such one along its axes."""
+    """The channels between two ranks on different nodes that are the only such link along their axes."""
     links: dict[tuple[object, ...], dict[frozenset[int], list[int]]] = defaultdict(lambda: defaultdict(list))
     for number in np.unique(run.ops.channel[run.ops.channel >= 0]).tolist():
         channel = run.ops.channels[number]
@@ -62,10 +62,10 @@ def lone_links(run: Measured, nodes: Mapping[int, str | int]) -> set[int]:
 def on_slow_node(
     run: Measured, slow: Collection[int], tested: Collection[int], nodes: Mapping[int, str | int]
 ) -> tuple[int, ...]:
-    """The ranks at the `slow` channels on the one node whose links to others are all slow, of those `tested`.
+    """The ranks of the `slow` channels on the one node with only slow links to other nodes, among `tested` channels.
 
-    Empty where no node or several are so, where fewer than two of its links were tested, or where a rank is in all slow
-    channels: it may have a card of its own.
+    Empty where there is no such node or several, where fewer than two of its links were tested, or where one rank is in
+    all slow channels: it may have a network card of its own.
     """
     links: dict[str | int, dict[int, bool]] = defaultdict(dict)
     for number in sorted(tested):
@@ -80,13 +80,14 @@ def on_slow_node(
 
 
 _LINKS_OF_NODE: Final = 2
-"""Links of a node to others that must be slow: one alone has two ends."""
+"""The least number of links of a node that must be slow: one alone has two ends, and either may be slow."""
 
 
 def whole_boundaries(run: Measured, slow: Sequence[int], compared: Sequence[Channel]) -> bool:
-    """Whether all links between pipeline stages that the channels `slow` connect are slow, of those `compared`.
+    """Whether all `compared` links between the pipeline stages that the channels `slow` connect are slow.
 
-    The network between these stages may be another one: a node ends there. Collectives tell nothing of it.
+    Then the boundary of a node may lie between these stages, with a slower network. False for collectives, which do not
+    show that.
     """
     if not all(run.ops.channels[c].p2p for c in slow):
         return False

@@ -1,4 +1,4 @@
-"""How far each kernel of ranks that do the same work is from its usual length, by rank, step and place."""
+"""Deviations of kernels from their usual length on ranks that do the same work, by rank, step and place."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -23,15 +23,15 @@ class SameKernels:
     rows: tuple[int, ...]  # of Steps
     index: I64  # ranks × steps × places: which kernel of its rank
     lasted: F64  # the same shape, ns
-    alone: npt.NDArray[np.bool_]  # places at which all ranks share the device alike with communication
+    alone: npt.NDArray[np.bool_]  # places where all ranks share the device equally with communication
 
     def at(self, places: I64) -> "SameKernels":
-        """Those at some places alone."""
+        """The kernels at some places only."""
         return SameKernels(self.rows, self.index[:, :, places], self.lasted[:, :, places], self.alone[places])
 
     @property
     def undisturbed(self) -> "SameKernels | None":
-        """Those at places where communication beside some ranks' kernels alone makes none longer; None without any."""
+        """The kernels at places where communication overlaps equally on all ranks; None without any."""
         return self.at(np.flatnonzero(self.alone)) if self.alone.any() else None
 
     @property
@@ -41,24 +41,24 @@ class SameKernels:
 
     @cached_property
     def share(self) -> F64:
-        """By which share each kernel is longer than usual at its place: ranks × steps × places."""
+        """The relative excess of each kernel over the usual length at its place: ranks × steps × places."""
         return np.asarray(self.lasted / self.usual - 1.0, np.float64)
 
     @cached_property
     def lasting(self) -> F64:
-        """By which share all kernels of a rank are longer in all steps, which is the device's doing: by rank."""
+        """The relative excess of all kernels of a rank in all steps, which its device causes; by rank."""
         return np.asarray(self.share.mean(axis=(1, 2)), np.float64)
 
     @cached_property
     def off(self) -> F64:
-        """`share` without what a rank has in all steps, and without what a step has on all ranks."""
+        """`share` without the mean of each rank over all steps, and the mean of each step over all ranks."""
         share = self.share - self.lasting[:, None, None]
         return np.asarray(share - share.mean(axis=(0, 2), keepdims=True), np.float64)
 
     def typical(self) -> F64:
-        """The usual length of each place, drawn to that of places as long as it as far as chance sets them apart; ns.
+        """The usual length of each place, ns, shrunk towards places of about the same length as far as chance explains.
 
-        Few ranks and steps were recorded, so a mean of one place is off by itself. After James and Stein.
+        Few ranks and steps were recorded, so the mean of one place has an error of its own: a James-Stein estimator.
         """
         usual = self.usual
         drawn = usual.copy()
@@ -71,29 +71,29 @@ class SameKernels:
         return drawn
 
     def lasting_by_chance(self) -> F64:
-        """What of `lasting` chance explains, because few steps were recorded; by rank."""
+        """The part of `lasting` that chance explains, because few steps were recorded; by rank."""
         by_step = self.off.mean(axis=2)
         chance = float(np.square(by_step).mean()) / max(by_step.shape[1] - 1, 1)
         return np.asarray(self.lasting * (1.0 - beyond_chance(self.lasting, chance)), np.float64)
 
     @cached_property
     def off_in_step(self) -> F64:
-        """`off` of all kernels of a step together, as their only place."""
+        """`off` of all kernels of a step together, as one place."""
         sums = self.lasted.sum(axis=2, keepdims=True)
         return SameKernels(self.rows, self.index[:, :, :1], sums, np.ones(1, bool)).off
 
     @cached_property
     def off_within(self) -> F64:
-        """The same without what is common to the step of a rank: no slow device makes some places longer."""
+        """`off` without the mean of each step of a rank: a slow device does not lengthen single places."""
         return np.asarray(self.off - self.off.mean(axis=2, keepdims=True), np.float64)
 
 
 Kind = tuple[str, int]
-"""The name of a kernel, and which of its lengths: forward and backward run some kernels of one name."""
+"""The name of a kernel, and the ordinal of its length: forward and backward share some names of kernels."""
 
 
 def same_kernels(kernels: Sequence[StepKernels], rows: Sequence[int], steps: int) -> dict[Kind, SameKernels]:
-    """Kernels of ranks in `rows` that run them equally often in each of `steps` steps, by kind."""
+    """The kernels that all ranks in `rows` run equally often in each of `steps` steps, by kind."""
     found: dict[Kind, SameKernels] = {}
     for name in sorted(set(kernels[0].name.tolist())):
         index = _places(kernels, name, steps)
@@ -108,22 +108,22 @@ def same_kernels(kernels: Sequence[StepKernels], rows: Sequence[int], steps: int
 
 
 def _places(kernels: Sequence[StepKernels], name: str, steps: int) -> I64 | None:
-    """Which kernels of each rank have a name, ranks × steps × places; None where ranks or steps run other numbers.
+    """The indices of kernels of a name, ranks × steps × places; None where ranks or steps run different numbers.
 
-    Windows may cut the first step: then its places are the last ones of the others.
+    Windows may cut the first step: then only its last kernels, and as many of the other steps, are used.
     """
     at = [np.flatnonzero(k.name == name) for k in kernels]
     count = np.stack([np.bincount(k.column[w], minlength=steps) for k, w in zip(kernels, at, strict=True)])
     few = int(count.min())
-    alike = not np.ptp(count, axis=0).any() and len(np.unique(count[0, 1:])) < 2 and few == count[0, 0]
-    if not alike or few < MAJORITY * count.max() or few == 0:
+    regular = not np.ptp(count, axis=0).any() and len(np.unique(count[0, 1:])) < 2 and few == count[0, 0]
+    if not regular or few < MAJORITY * count.max() or few == 0:
         return None
     ends = np.cumsum(count, axis=1)
     return np.stack([w[e[:, None] - few + np.arange(few)] for w, e in zip(at, ends, strict=True)])
 
 
 def _as_long(usual: F64) -> list[I64]:
-    """Places in groups that are about as long, the shortest first, each in order; `usual` are their lengths, ns."""
+    """The places in groups of about equal length, shortest first, each in order; `usual` are their lengths, ns."""
     order = np.argsort(usual, kind="stable")
     ascending = usual[order]
     cuts = np.flatnonzero(ascending[1:] > (1.0 + SAME_LENGTH) * ascending[:-1]) + 1
@@ -131,11 +131,11 @@ def _as_long(usual: F64) -> list[I64]:
 
 
 def beyond_chance(deviations: F64, chance: float) -> float:
-    """The share of `deviations` that is left where chance alone gives the variance `chance`: 0 to 1."""
+    """The factor, 0 to 1, by which `deviations` shrink if chance alone gives the variance `chance`."""
     found = float(np.square(deviations).mean())
     return max(0.0, 1.0 - chance / found) if found > 0 else 0.0
 
 
 def most_usual(shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
-    """The shape that most arrays have."""
+    """The most common shape."""
     return Counter(shapes).most_common(1)[0][0]

@@ -1,4 +1,4 @@
-"""A few of many ranks: reading the events of one takes time, and a median needs few."""
+"""A sample of ranks: reading the events of a rank takes time, and a median needs few."""
 
 from collections.abc import Sequence
 from typing import TypeVar

@@ -1,9 +1,9 @@
-"""How much longer the kernels of a whole stage are because communication shares their devices.
+"""The time that communication on the same device adds to the kernels of a whole stage.
 
-Ranks of one stage are compared with each other, so that what all of them meet alike cancels. Stages are not alike: one
-overlaps its compute with long collectives, another with none, and its kernels are longer by that, for no work of its
-own. A kernel that shares the device is compared with those at its place in the program that do not: on its own stage,
-or on the others at the pace of its own.
+Ranks of one stage are compared with each other, so that common effects cancel. Stages differ: one overlaps its compute
+with long collectives, another with none, which lengthens the kernels of the former without more work. A kernel that
+shares the device is compared with undisturbed kernels at the same place of the program: on its own stage, or on other
+stages, scaled to the pace of its own.
 """
 
 from collections.abc import Mapping
@@ -19,14 +19,14 @@ from tracekit.thresholds.tables import LIKE_SHARE, MOST_STRETCHED
 from tracekit.timing.measured import Measured
 
 _Place = tuple[str, str, str]
-"""The names of a kernel and of the ones before and behind it: kernels of one name may do work of several sizes."""
+"""The names of a kernel, its predecessor and its successor: kernels of one name may do work of several sizes."""
 
 
 def stage_contention(run: Measured, stages: list[I64]) -> F64:
-    """Return how much longer communication makes the compute of a typical rank of each stage, stages × steps, ns.
+    """Return the time that communication adds to the compute of a typical rank of each stage, stages × steps, ns.
 
-    stages: rows of Steps of each. The ranks that are read are those whose own time is nearest to the stage's middle.
-    0 where no kernel at the same place runs without communication.
+    stages: rows of Steps of each. Reads the ranks with own times nearest to the stage's lower median. 0 where no kernel
+    at the same place runs without communication.
     """
     read = [
         [kernels_in_steps(run.run, run.ops, run.steps, row) for row in _middle(run, rows)] for rows in stages
@@ -40,7 +40,7 @@ def stage_contention(run: Measured, stages: list[I64]) -> F64:
 
 
 def _middle(run: Measured, rows: I64) -> list[int]:
-    """The few of `rows` whose own time is nearest to their lower median."""
+    """The few of `rows` with own times nearest to their lower median."""
     own = np.nan_to_num(np.nanmean(run.steps.own[rows], axis=1))
     middle = float(np.sort(own)[(len(own) - 1) // 2])
     near: list[int] = rows[np.lexsort((rows, np.abs(own - middle)))][:PEERS_SAMPLED].tolist()
@@ -54,13 +54,13 @@ def _places(kernels: StepKernels) -> list[_Place]:
 
 
 def _is_free(kernels: StepKernels) -> list[bool]:
-    """Whether each kernel shares the device with no communication to speak of."""
+    """Whether each kernel shares the device with communication for at most LIKE_SHARE of its length."""
     free: list[bool] = (kernels.shared <= LIKE_SHARE * kernels.lasted).tolist()
     return free
 
 
 def _free(read: list[StepKernels]) -> dict[_Place, float]:
-    """How long kernels of a stage take at each place where they do not share the device, median, ns."""
+    """The median length of a stage's undisturbed kernels at each place, ns."""
     lasted: dict[_Place, list[float]] = {}
     for kernels in read:
         rows = zip(_places(kernels), kernels.lasted.tolist(), _is_free(kernels), strict=True)
@@ -71,7 +71,7 @@ def _free(read: list[StepKernels]) -> dict[_Place, float]:
 
 
 def _with_others(mine: Mapping[_Place, float], others: list[dict[_Place, float]]) -> dict[_Place, float]:
-    """`mine`, and what `others` take at places where a stage has no such kernel, at the pace of `mine`; ns."""
+    """`mine`, completed at missing places by the times of `others`, scaled to the pace of `mine`; ns."""
     elsewhere: dict[_Place, list[float]] = {}
     for stage in others:
         for place, ns in stage.items():
@@ -86,7 +86,7 @@ def _with_others(mine: Mapping[_Place, float], others: list[dict[_Place, float]]
 
 
 def _stretched(kernels: StepKernels, alone: Mapping[_Place, float], steps: int) -> F64:
-    """By how much the kernels of a rank that share the device are longer than `alone` at their places, by step, ns."""
+    """The excess of a rank's device-sharing kernels over the times `alone` at their places, by step, ns."""
     usual = np.array([alone.get(place, np.inf) for place in _places(kernels)])
     beside = ~np.array(_is_free(kernels), bool) & np.isfinite(usual) & kernels.counts
     over = np.clip(kernels.lasted[beside] - usual[beside], 0.0, MOST_STRETCHED * kernels.shared[beside])

@@ -1,7 +1,7 @@
-"""What a rank costs that is slow in some steps only: the job's other steps tell, whatever could be matched.
+"""The price of a rank that is slow in some steps only, by comparison with the other steps, without any matching.
 
-If the steps in which it works longer last longer than those in which it does not, and nobody else works longer in them,
-the others waited for it.
+If the steps in which it works longer last longer than the others, and no other rank works longer in them, the other
+ranks waited for it.
 """
 
 import numpy as np
@@ -16,8 +16,8 @@ from tracekit.timing.measured import Measured
 def struck_ns(run: Measured, found: Excess, rows: npt.NDArray[np.int64]) -> float:
     """The least that slowness of `rows` in some steps costs, ns a step; 0 where their steps do not differ.
 
-    It is by how much the shortest step in which they are slow is longer than the longest one in which they are not,
-    less what anybody else works longer in these, and at most their own excess.
+    The shortest slow step minus the longest fast step, less the most that another rank works longer in slow steps, and
+    at most their own excess.
     """
     value = np.where(np.isfinite(found.value[rows]), found.value[rows], 0.0).sum(axis=0)
     known = np.isfinite(run.steps.own[rows]).all(axis=0)
@@ -34,7 +34,7 @@ def struck_ns(run: Measured, found: Excess, rows: npt.NDArray[np.int64]) -> floa
 
 
 def _more_work(own: F64, struck: npt.NDArray[np.int64], quick: npt.NDArray[np.int64]) -> float:
-    """By how much any of the ranks with times `own` works longer in its longest struck step than in a quick one, ns."""
+    """The largest difference of a rank between its longest slow step and its shortest fast step in `own`, ns."""
     known = np.isfinite(own[:, struck]).any(axis=1) & np.isfinite(own[:, quick]).any(axis=1)
     if not known.any():
         return 0.0

@@ -1,8 +1,8 @@
-"""Devices that were slow throughout one step: that is no accident in one operation, though it has not recurred.
+"""Devices that were slow throughout one step: not an accident of one operation, although it did not recur.
 
-Where few steps were recorded, an intermittent fault may show in one of them only, and one step may be all there is. It
-lengthens nearly all kernels of that step by a common factor. A profiler that starts, a checkpoint or a pause keeps the
-device waiting, an accident lengthens one kernel, and uneven data lengthens what follows the data.
+Where few steps were recorded, an intermittent fault may show in only one of them. It lengthens nearly all kernels of
+that step by a common factor. A profiler that starts, a checkpoint or a pause keeps the device waiting, an accident
+lengthens one kernel, and uneven data lengthens the kernels that follow the data.
 """
 
 from collections.abc import Collection
@@ -27,10 +27,10 @@ from tracekit.timing.measured import Measured
 
 
 def throttled(run: Measured, found: Excess, recurring: npt.NDArray[np.bool_]) -> frozenset[int]:
-    """Rows whose devices were slow throughout their longest step, where too few others tell that it was an accident.
+    """The rows with devices slow throughout their longest step, and with too few other steps to call it an accident.
 
-    `found` is the excess with the significance of its mean, `recurring` the rows whose excess is in several steps. At
-    most RANKS_SAMPLED rows are read, those with the largest excess.
+    `found` is the excess with the significance of its mean, `recurring` marks rows with an excess in several steps.
+    Reads at most RANKS_SAMPLED rows, by the largest excess.
     """
     others = np.isfinite(found.value).sum(axis=1) - 1
     enough = np.nan_to_num(found.mean, nan=0.0) > CANDIDATE_SHARE * run.step_ns
@@ -40,13 +40,13 @@ def throttled(run: Measured, found: Excess, recurring: npt.NDArray[np.bool_]) ->
 
 
 def slow_throughout(run: Measured, found: Excess, row: int) -> bool:
-    """Whether the device of the rank in `row` was slow throughout its longest step, however many others there are."""
+    """Whether the device of the rank in `row` was slow throughout its longest step, whatever the other steps show."""
     long = np.flatnonzero(np.nan_to_num(found.mean, nan=0.0) > CANDIDATE_SHARE * run.step_ns)
     return row in _throughout(run, found, long)
 
 
 def _throughout(run: Measured, found: Excess, rows: npt.NDArray[np.int64]) -> frozenset[int]:
-    """Those of `rows` whose devices were slow throughout their longest step."""
+    """The rows among `rows` with devices that were slow throughout their longest step."""
     worst = rows[np.argsort(-found.mean[rows], kind="stable")][:RANKS_SAMPLED].tolist()
     slow = [row for row in worst if run.ops.per_rank[run.steps.ranks[row]].on_gpu]
     kernels = cache(lambda row: kernels_in_steps(run.run, run.ops, run.steps, row))
@@ -63,7 +63,7 @@ def _throughout(run: Measured, found: Excess, rows: npt.NDArray[np.int64]) -> fr
 
 
 def _peers(run: Measured, row: int, column: int, suspects: Collection[int]) -> list[int]:
-    """Some unsuspected rows that do the same work as `row` and have the step in `column` whole."""
+    """The sample of unsuspected rows with the same work as `row` that have the step in `column` whole."""
     stage = next(g for g in run.stages if row in g)
     pool = [r for r in stage.tolist() if r not in suspects and np.isfinite(run.steps.own[r, column])]
     return sampled(pool)
@@ -76,9 +76,9 @@ def fills_step(longer: LongerKernels, excess: float) -> bool:
 
 
 def _shared(run: Measured, row: int, suspects: set[int]) -> bool:
-    """Whether all recorded ranks that work on the same data in the stage of `row`, several, are among `suspects`.
+    """Whether all recorded ranks on the same data in the stage of `row`, two or more, are among `suspects`.
 
-    A batch that is longer in one step lengthens the kernels of all ranks that it is dealt to.
+    A longer batch in one step lengthens the kernels of all ranks that work on it.
     """
     here = run.mesh.replica(run.steps.ranks[row])
     same = {

@@ -1,6 +1,6 @@
-"""What the evidence leaves open: unmatched waits, and the most that curing a rank could save in spite of them.
+"""Gaps of the evidence: waits that were not matched, and bounds of what curing a rank saves in spite of them.
 
-An operation that was matched with nobody may be a transfer or a wait. The step model keeps its recorded length, so a
+An unmatched operation may be a transfer or a wait. The step model keeps its recorded length, so a
 price from that model is a lower bound. Here every such operation may shrink to the shortest one of its message.
 """
 
@@ -31,7 +31,7 @@ from tracekit.thresholds.slowrank import (
 
 @dataclass(frozen=True)
 class Undecided:
-    """Ranks (rows of Steps, worst first) whose price the evidence leaves open; ns a step."""
+    """Ranks (rows of Steps, worst first) with the bounds of their prices; ns a step."""
 
     rows: tuple[int, ...]
     low: tuple[float, ...]  # what each costs if every unmatched operation keeps its recorded length
@@ -52,7 +52,7 @@ def coverage(case: Case) -> Coverage:
 
 
 def unread(case: Case) -> bool:
-    """Whether so little of the communication was matched that nothing can be said of it, healthy or not."""
+    """Whether too little communication was matched to judge it, slow or healthy, and it takes long enough to matter."""
     exposed = float(np.where(case.analysed, case.ops.exposed, 0).sum())
     spent = case.step_ns * case.steps.wall.size
     matched = coverage(case).matched
@@ -72,7 +72,7 @@ def compared_little(case: Case) -> bool:
 
 
 def unmeasured(case: Case) -> tuple[int, ...]:
-    """The ranks that recorded none of the compared steps whole: of them nothing is known, health neither."""
+    """The ranks that recorded no compared step whole: neither slowness nor health is known of them."""
     nothing = np.flatnonzero(np.isnan(case.steps.own).all(axis=1))
     return tuple(case.steps.ranks[row] for row in nothing.tolist())
 
@@ -91,9 +91,9 @@ def _share(exposed: npt.NDArray[np.float64], matched: npt.NDArray[np.bool_]) -> 
 
 
 def most_ns(case: Case, rows: npt.NDArray[np.int64]) -> float:
-    """The most that a step could save if `rows` worked like their peers, ns; never more than excess and hosts allow.
+    """The most that a step could save if `rows` worked like their peers, ns; at most their excess and what hosts allow.
 
-    The model's own error counts in: an effect that it may have missed is no proof that there is none.
+    The model's own error is added: the model may have missed an effect of that size.
     """
     saved = case.model.recorded_ns - cured_ns(case, case.free_model, rows) + case.residual_ns
     excess = float(np.nansum(np.maximum(case.found.mean[rows], 0.0)))
@@ -103,33 +103,33 @@ def most_ns(case: Case, rows: npt.NDArray[np.int64]) -> float:
 def least_ns(case: Case, rows: npt.NDArray[np.int64]) -> float:
     """The least that a step saves if `rows` work like their peers, ns.
 
-    It is what is saved if unmatched operations keep their length, or what the model of the step saves beyond its error:
-    a wait for somebody unknown that the model gives without him has none to wait for; or what other steps show, in
-    which these ranks are quick.
+    The largest of three bounds: the saving if unmatched operations keep their recorded length; the saving by the step
+    model beyond its error, which takes unmatched waits that it reproduces for waits for these ranks; and what the
+    steps show in which these ranks are fast.
     """
     explained = case.model.recorded_ns - cured_ns(case, case.model, rows) - explained_from(case)
     return max(_pinned_ns(case, rows), explained, _by_steps_ns(case, rows), 0.0)
 
 
 def explained_from(case: Case) -> float:
-    """The saving from which the step model explains the recording by it, ns: what it misses may be another's doing."""
+    """The least saving of the step model that counts as explained, ns: its error may have another cause."""
     return EXPLAINED_ERRORS * case.residual_ns
 
 
 def _pinned_ns(case: Case, rows: npt.NDArray[np.int64]) -> float:
-    """What a step saves if `rows` work like their peers and unmatched operations keep their length, ns."""
+    """The saving if `rows` work like their peers and unmatched operations keep their recorded length, ns."""
     return case.pinned_model.recorded_ns - cured_ns(case, case.pinned_model, rows)
 
 
 def _by_steps_ns(case: Case, rows: npt.NDArray[np.int64]) -> float:
-    """What slowness of `rows` costs by the steps in which they are quick, ns; 0 where all is matched."""
+    """The price of slowness of `rows` by comparison with their fast steps, ns; 0 where all is matched."""
     return 0.0 if coverage(case).matched == 1 else struck_ns(case, case.found, rows)
 
 
 def told_by_steps(case: Case, found: Hypothesis | None) -> Hypothesis | None:
-    """`found`, or the rank with the largest excess as other steps price it, if that is more and not all was matched.
+    """`found`, or the rank with the largest excess if comparing its steps prices it higher and not all was matched.
 
-    What happened in one step alone is an accident, unless the device was slow throughout it.
+    An excess in one step only is an accident, unless the device was slow throughout that step.
     """
     rows = significant_rows(case, CANDIDATE_SHARE)
     if not len(rows):
@@ -147,7 +147,7 @@ def told_by_steps(case: Case, found: Hypothesis | None) -> Hypothesis | None:
 def proven_pinned(case: Case, rows: npt.NDArray[np.int64]) -> bool:
     """Whether the least that `rows` may cost is above the threshold, and above the error of the model that gives it.
 
-    Where much is unmatched, the model that keeps recorded lengths follows the recording closer than any other.
+    Where much is unmatched, the model that keeps recorded lengths reproduces the recording best.
     """
     return max(_pinned_ns(case, rows), _by_steps_ns(case, rows)) >= max(
         MIN_LOST_SHARE * case.step_ns, case.pinned_residual_ns
@@ -155,12 +155,12 @@ def proven_pinned(case: Case, rows: npt.NDArray[np.int64]) -> bool:
 
 
 def undecided(case: Case) -> Undecided | None:
-    """Ranks with a significant excess that may cost more than the threshold; None where no such rank is left open."""
+    """The ranks with a significant excess that may cost the threshold or more; None where their bound is below it."""
     return _left_open(case, significant_rows(case, MIN_LOST_SHARE))
 
 
 def nearly_costly(case: Case) -> Undecided | None:
-    """Ranks with a significant excess whose price is below the threshold by less than what is in doubt; else None."""
+    """The ranks with a significant excess and a price below the threshold by less than its uncertainty, or None."""
     rows = significant_rows(case, MIN_LOST_SHARE)
     if not len(rows):
         return None
@@ -189,15 +189,15 @@ _TOO_SMALL: Final = (
 
 
 def _may_cost_ns(price: float, more: float, longer: float) -> float:
-    """`may_cost_ns`, and `more` ns a step."""
+    """The bound of `may_cost_ns` plus `more`, ns a step; at most `longer`."""
     return min(may_cost_ns(price, longer) + more, longer)
 
 
 def _spun_elsewhere_ns(case: Case, rows: npt.NDArray[np.int64]) -> float:
-    """What communication beside it adds at most to the compute of a rank in other stages than `rows`, ns a step.
+    """The most that overlapping communication adds to the compute of a rank in stages without `rows`, ns a step.
 
-    It counts against the ranks of its stage to which it adds least. If it waits for `rows`, through messages, a cure
-    gives some of it back, and nothing tells how much.
+    Counted from the rank of that stage to which it adds least. Where this communication waits for `rows` through
+    messages, a cure saves an unknown part of it.
     """
     others = [stage for stage in case.stages if len(stage) and not len(np.intersect1d(stage, rows))]
     added = [np.nan_to_num(np.nanmean(case.met.beside[stage], axis=1)) for stage in others]
@@ -205,7 +205,7 @@ def _spun_elsewhere_ns(case: Case, rows: npt.NDArray[np.int64]) -> float:
 
 
 def tokens_may_explain(case: Case, row: int) -> bool:
-    """Whether all-to-alls of unknown size may explain most of what the rank in `row` works beyond its peers.
+    """Whether all-to-alls of unknown size may explain most of the excess of the rank in `row`.
 
     More tokens make kernels longer; they do not keep the device waiting for its host.
     """
@@ -219,23 +219,23 @@ def tokens_may_explain(case: Case, row: int) -> bool:
 
 
 def in_the_only_step(case: Case) -> Undecided | None:
-    """Ranks that may cost more than the threshold in the only step that they recorded whole; None where there are none.
+    """The ranks that may cost the threshold in the only step that they recorded whole; None where there are none.
 
-    One step cannot tell a slow rank from an accident, and so proves neither.
+    One step cannot separate a slow rank from an accident.
     """
     longer = np.nan_to_num(case.found.mean, nan=0.0) > MIN_LOST_SHARE * case.step_ns
     return _left_open(case, np.flatnonzero(longer & (np.isfinite(case.found.value).sum(axis=1) == 1)))
 
 
 def _left_open(case: Case, rows: npt.NDArray[np.int64]) -> Undecided | None:
-    """`rows` with what each may cost, worst first; None where all of them together stay below the threshold."""
+    """`rows` with the bounds of their prices, worst first; None where all together cost less than the threshold."""
     if not len(rows) or most_ns(case, rows) < MIN_LOST_SHARE * case.step_ns:
         return None
     return bounds_of(case, rows)
 
 
 def bounds_of(case: Case, rows: npt.NDArray[np.int64]) -> Undecided:
-    """`rows` with what each may cost if it alone worked like its peers, worst first."""
+    """`rows` with the bounds of what a step saves if one of them alone worked like its peers, largest excess first."""
     kept = rows[np.argsort(-case.found.mean[rows], kind="stable")]
     low = [least_ns(case, np.array([r])) for r in kept]
     high = [max(most_ns(case, np.array([r])), at_least) for r, at_least in zip(kept, low, strict=True)]
@@ -243,7 +243,7 @@ def bounds_of(case: Case, rows: npt.NDArray[np.int64]) -> Undecided:
 
 
 def what_would_decide(case: Case) -> str:
-    """A sentence that says what to record or to add, for the largest kind of operation that was not matched."""
+    """The sentence on what to record or to add, for the largest kind of operation that was not matched."""
     ops = case.ops
     open_ = case.analysed & ~whole(case)
     message = ops.among(_PEERLESS)

@@ -1,7 +1,7 @@
-"""Whether a rank stands still longer than its peers in operations that were not matched: a slow link, or a late rank.
+"""Waits in unmatched operations that are longer on one rank than on its peers: a slow link, or a late rank.
 
-Ranks of one stage do the same work, so each kind of operation should hold them up alike. What is not matched cannot be
-priced, but where it holds nobody up more than his peers, it hides nothing that costs one rank more than another.
+Ranks of one stage do the same work, so each kind of operation should delay all of them equally. An unmatched operation
+has no price, but where it delays no rank more than its peers, it hides no single slow rank or link.
 """
 
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ from tracekit.timing.buffered_sends import Mask
 
 @dataclass(frozen=True)
 class Lopsided:
-    """The rank (row of Steps) that unmatched operations of one kind hold up most beyond its peers, ns a step."""
+    """The rank (row of Steps) that waits longest beyond its peers in one kind of operation, ns a step."""
 
     row: int
     kind: str
@@ -28,10 +28,10 @@ class Lopsided:
 
 
 def lopsided(case: Case) -> Lopsided | None:
-    """The rank that stands still longest beyond its peers in a kind of operation of which some are not matched.
+    """The rank that waits longest beyond its peers in a kind of operation that was not matched everywhere.
 
-    A rank without peers counts with all that it stands still; of several steps the longest is left out. None where
-    everything was matched, or nobody stands still longer.
+    A rank without peers counts with its whole wait; of several steps the longest is left out. None where everything
+    was matched, or no rank waits longer than its peers.
     """
     ops = case.ops
     seen = whole(case)
@@ -48,15 +48,15 @@ def lopsided(case: Case) -> Lopsided | None:
 
 
 def _lasting(over: F64) -> F64:
-    """Mean of each row of `over` (rows × steps, ns) without its longest step: one step alone shows an accident."""
+    """The mean of each row of `over` (rows × steps, ns) without its longest step, which may be an accident."""
     return over[:, 0] if over.shape[1] == 1 else without_longest(over)
 
 
 def _beyond_peers(case: Case, kind: Mask, open_: Mask) -> F64:
-    """Time that operations of a `kind` hold ranks up beyond their peers, rows × steps, ns; `open_`: not matched.
+    """The wait of ranks in operations of a `kind` beyond their peers, rows × steps, ns; `open_`: not matched.
 
-    Only what is open is compared where as many operations of the kind are open on all peers, else all of the kind:
-    arguments that single kernels lost leave other operations open on each rank.
+    Compares only unmatched operations where all peers have equally many of the kind, and otherwise all of the kind:
+    kernels that lost their arguments leave different operations unmatched on each rank.
     """
     count = _by_step(case, kind & open_, np.ones(len(kind)))
     some, every = (_by_step(case, rows, case.ops.exposed) for rows in (kind & open_, kind))

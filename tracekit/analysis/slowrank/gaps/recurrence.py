@@ -1,7 +1,7 @@
-"""Whether slowness recurs: what one step alone shows is an accident, and no slow rank or long stage.
+"""Whether slowness recurs: an excess in one step only is an accident, not a slow rank or a long stage.
 
 A profiler that starts on one rank, a checkpoint, or a pause of one host makes one step long. A fault shows in every
-step, an intermittent one in some; a device that was slow throughout its one step is told in `throttled`.
+step, an intermittent one in some; `throttled` finds a device that was slow throughout its one step.
 """
 
 from dataclasses import dataclass
@@ -34,16 +34,16 @@ from tracekit.units import ms
 
 @dataclass(frozen=True)
 class OneStep:
-    """A rank that was slow in one step alone: its row of Steps, the step's column, its price in ns a step."""
+    """A rank that was slow in one step only: its row of Steps, the step's column, its price in ns a step."""
 
     row: int
     column: int
     excess: float  # beyond its peers, ns a step
-    gain: float  # of a step that windows cut the most that it may cost
+    gain: float  # where windows cut the step, the most that it may cost
 
 
 def in_one_step(case: Case) -> OneStep | None:
-    """The rank whose excess in one step alone costs most; None where none costs enough to matter, or all recur."""
+    """The rank that costs most by an excess in one step only; None where none reaches the threshold, or all recur."""
     if len(case.steps.numbers) < 2:
         return None
     best: OneStep | None = None
@@ -54,10 +54,10 @@ def in_one_step(case: Case) -> OneStep | None:
         part = _unrecorded(case, column)
         if row in case.found.throughout and part <= 1:
             continue
-        if coverage(case).matched != 1 and recurring[row]:  # no replay tells what its other steps cost
+        if coverage(case).matched != 1 and recurring[row]:  # a replay cannot price its other steps
             continue
         gain = saved_ns(case, rows, typical_without(case, rows))
-        if coverage(case).matched != 1:  # others may wait for it where nothing tells with whom
+        if coverage(case).matched != 1:  # others may wait for it in unmatched operations
             gain = max(gain, most_ns(case, rows))
         most = part * float(mean[row]) if part > 1 else gain  # others wait for it behind the cut
         longer = part * mean[row] > MIN_LOST_SHARE * case.step_ns
@@ -69,7 +69,7 @@ def in_one_step(case: Case) -> OneStep | None:
 
 
 def _unrecorded(case: Case, column: int) -> float:
-    """How many times as long as recorded the step in `column` may have been: one that windows cut is shorter."""
+    """The ratio of a usual step to the step in `column`, at least 1: a step that windows cut is shorter."""
     wall = np.nanmedian(case.steps.wall, axis=0)
     return max(float(np.median(wall) / wall[column]), 1.0) if wall[column] > 0 else 1.0
 
@@ -77,8 +77,8 @@ def _unrecorded(case: Case, column: int) -> float:
 def costs_in_others(case: Case, rows: npt.NDArray[np.int64], gain: float) -> bool:
     """Whether slowness of `rows` that costs `gain` (ns a step) still costs something without their longest step.
 
-    What is left must be worth a verdict of its own, or a fair share of the whole. A single step has no others. Behind a
-    step that windows cut the others wait unseen: there the work itself tells that slowness recurs.
+    The rest must reach the threshold by itself, or `RECURRING_SHARE` of `gain`; true where only one step was recorded.
+    In a step that windows cut, later waits of the others are not recorded: there the excess itself must recur.
     """
     many = len(case.steps.numbers)
     if many < 2:
@@ -101,12 +101,11 @@ def _recurs_in_cut(case: Case, rows: npt.NDArray[np.int64], longest: int) -> boo
 
 
 def others_prove_health(case: Case, found: OneStep) -> bool:
-    """Whether enough other steps were recorded in which the rank was as quick as its peers.
+    """Whether enough other steps were recorded in which the rank was as fast as its peers.
 
-    A profiler that starts makes the first step long, but its kernels no longer. A device that was slow throughout a
-    step had no accident in an operation, nor had a process that paused in it, and a data loader that stalls does so
-    whenever its queue runs dry: many steps must be quick before that counts as a whim. What takes as long as several
-    steps, as a compiler does, is no whim.
+    A profiler that starts makes the first step long, but not its kernels. Many fast steps are needed where a device was
+    slow throughout the step, a process paused in it, or a data loader stalled, which recurs whenever its queue is
+    empty. An excess as long as several steps, such as that of a compiler, is never called an accident.
     """
     known = np.flatnonzero(np.isfinite(case.found.value[found.row]))
     few = len(known) - 1 < OTHER_STEPS_OF_DEVICE
@@ -122,10 +121,10 @@ def others_prove_health(case: Case, found: OneStep) -> bool:
 
 
 def _no_accident_in_one(case: Case, found: OneStep, longer: float) -> bool:
-    """Whether more than one lengthened kernel makes the step `longer` (ns): the process paused, or much was slow.
+    """Whether more than one lengthened kernel makes the step `longer` (ns): the process paused, or many were slow.
 
-    Without that kernel the step must cost nothing. Threads of a CPU may be held up within any operation; there a host
-    that stalls several times had no accident in one.
+    True where the excess without the most lengthened kernel still reaches the threshold. Threads of a CPU may be
+    delayed within any operation; there a host must stall several times.
     """
     if not case.ops.per_rank[case.steps.ranks[found.row]].on_gpu:
         return stalled_often(case, found.row, longer)
@@ -135,7 +134,7 @@ def _no_accident_in_one(case: Case, found: OneStep, longer: float) -> bool:
 
 
 def _computes_longer(case: Case, found: OneStep) -> bool:
-    """Whether most of the excess of the one step is compute; false where a trace of a CPU does not tell."""
+    """Whether most of the excess of the one step is compute; false for a CPU's trace, which does not show that."""
     if not case.ops.per_rank[case.steps.ranks[found.row]].on_gpu:
         return False
     computed = compute_in_steps(case.ops, case.steps)
@@ -144,7 +143,7 @@ def _computes_longer(case: Case, found: OneStep) -> bool:
 
 
 def told(case: Case, found: OneStep) -> str:
-    """The sentence that tells of the accident; times in ms."""
+    """The sentence about the one slow step; times in ms."""
     number = case.steps.numbers[found.column]
     longer = ms(float(case.found.value[found.row, found.column]))
     rank = case.steps.ranks[found.row]

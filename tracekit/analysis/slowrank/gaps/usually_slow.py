@@ -1,4 +1,4 @@
-"""Transfers that are slow in most groups: these wait for somebody who is not taken for a member."""
+"""Transfers that are slow in most groups: the inferred groups probably lack a member, and the transfer waits for it."""
 
 import numpy as np
 
@@ -9,10 +9,10 @@ from tracekit.thresholds.slowrank import USUALLY_SLOW
 
 
 def usually_slow_ns(case: Case) -> float:
-    """Return by how much transfers last longer than those of the quickest channels, ns a step, median over ranks.
+    """Return the extra time of transfers over the fastest comparable channel, ns a step, as the median over ranks.
 
-    Where most channels take twice as long as a few, and those few are no fault, their members wait for somebody who is
-    not taken for one: groups that were told from streams may be too small.
+    Where most channels take twice as long as a few fast ones, their members probably wait for a rank that the inferred
+    group lacks: groups inferred from streams may be too small.
     """
     extra = np.zeros(len(case.waits.first_row))
     for channels in comparable(case, message_of(case)[0], {}):

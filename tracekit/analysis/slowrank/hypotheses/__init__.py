@@ -1,1 +1,1 @@
-"""Explanations of a slow step (rank, host, link, stage, node, data), each with the time that the step would save."""
+"""Explanations of a slow step (rank, host, link, stage, node, data), each priced by what a step saves without it."""

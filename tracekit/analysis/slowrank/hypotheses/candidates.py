@@ -1,7 +1,7 @@
-"""Slow ranks: explanations of a slow step, each with the time that the step would save without it.
+"""Slow ranks as explanations of a slow step, each priced by the time that a step saves without it.
 
-An explanation is raised only where its statistic is significant. The step model then prices it, so that ranks with
-slack cost nothing and are not named.
+Only ranks with a significant excess are considered. The step model then prices them, so that ranks with slack cost
+nothing and are not named.
 """
 
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ from tracekit.timing.measured import Rows
 
 @dataclass(frozen=True)
 class Hypothesis:
-    """Suspects (rows of Steps, worst first), what each costs, and what all of them cost together; ns a step."""
+    """Suspects (rows of Steps, worst first), the price of each, and the price of all together; ns a step."""
 
     rows: tuple[int, ...]
     lost: tuple[float, ...]
@@ -39,16 +39,16 @@ class Hypothesis:
 
 
 def price(case: Case, found: Hypothesis) -> float:
-    """What ranks must cost to be called slow, ns a step: the dearest alone, or all of them if they are slow as one.
+    """The price that must reach the threshold, ns a step: of the worst rank alone, or of all if they are slow alike.
 
-    Several that cost little each are no culprit, unless they stand apart from all their peers by the same, as the
-    ranks of a slow node do: each alone costs next to nothing, because the others are as late.
+    Ranks that each cost little are not reported unless all exceed their peers by a similar amount, as on a slow node:
+    curing one of them alone saves almost nothing, because the others are as late.
     """
     return found.gain if _as_one(case, np.array(found.rows)) else found.lost[0]
 
 
 def _as_one(case: Case, rows: npt.NDArray[np.int64]) -> bool:
-    """Whether all of `rows` exceed their peers alike, are few beside these, and stand far apart from them."""
+    """Whether all of `rows` exceed their peers by a similar amount, are the minority, and exceed every peer by far."""
     excess = np.nan_to_num(case.found.mean)
     least = float(excess[rows].min())
     if len(rows) < 2 or least < NODE_EQUALITY * float(excess[rows].max()):
@@ -64,66 +64,63 @@ def _as_one(case: Case, rows: npt.NDArray[np.int64]) -> bool:
 
 
 def slow_ranks(case: Case) -> Hypothesis | None:
-    """Ranks that work significantly longer than their peers and that the step waits for; None where there is none."""
+    """Return the ranks that work significantly longer than their peers at a price; None where there are none."""
     rows = significant_rows(case, CANDIDATE_SHARE)
     return those_that_cost(case, rows) if len(rows) else None
 
 
 def significant_rows(case: Case, share: float) -> npt.NDArray[np.int64]:
-    """Rows whose excess over their peers is significant and more than `share` of the step."""
+    """The rows with a significant excess over their peers of more than `share` of the step."""
     found = case.found
     enough = np.nan_to_num(found.mean, nan=0.0) > share * case.step_ns
     return np.flatnonzero((np.nan_to_num(found.z, nan=0.0) > found.limit) & enough)
 
 
 def typical_without(case: Case, rows: npt.NDArray[np.int64]) -> F64:
-    """Own times (ranks × steps, ns) in which `rows` take no longer than the median of their unsuspected peers.
+    """Return own times (ranks × steps, ns) with `rows` no longer than the median of their unsuspected peers.
 
-    Kernels of the others are no longer beside communication that waits for `rows`.
+    Communication that waits for `rows` no longer lengthens the kernels of the other ranks.
     """
-    told = case.met.told
-    own = np.fmin(case.steps.own, _typical_without(case.steps.own - told, case.stages, rows) + told)
+    extra = case.met.told
+    own = np.fmin(case.steps.own, _typical_without(case.steps.own - extra, case.stages, rows) + extra)
     return np.maximum(relieved(case.met.spun, own, case.stages, _in_line(case, rows)), 0.0)
 
 
 def _in_line(case: Case, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """`rows`, and in stages without any of them the ranks that are late with them: those of their pipelines."""
+    """`rows`, and in stages without any of them the ranks of the same pipelines, which are late with them."""
     mates = {row for r in rows.tolist() for row in case.line_of(r)}
     away = [np.intersect1d(stage, sorted(mates)) for stage in case.stages if not np.isin(rows, stage).any()]
     return np.unique(np.concatenate([rows, *away])).astype(np.int64)
 
 
 def cured_ns(case: Case, model: StepModel | TableModel, rows: npt.NDArray[np.int64]) -> float:
-    """What a step takes in `model` if `rows` work like their peers, each cut where it takes longer than they, ns.
-
-    It is not shorter than the hosts of others allow.
-    """
+    """The length of a step in `model` if `rows` work like their peers, ns; at least what the hosts of others need."""
     cured = model.step_ns(typical_without(case, rows), usual=usual_of(case, rows))
     return model.recorded_ns - bounded(case, rows, model.recorded_ns - cured)
 
 
 def saved_ns(case: Case, rows: npt.NDArray[np.int64], own: F64) -> float:
-    """What a step would save if own times were `own` (ranks × steps, ns), those of `rows` cut as their peers' are."""
+    """The saving of a step with own times `own` (ranks × steps, ns), those of `rows` cut where peers are faster; ns."""
     return bounded(case, rows, case.model.recorded_ns - case.model.step_ns(own, usual=usual_of(case, rows)))
 
 
 def bounded(case: Case, rows: npt.NDArray[np.int64], saved: float) -> float:
-    """What a step saves without slowness of `rows`, ns: `saved`, or less where the hosts of others need the rest.
+    """The saving without slowness of `rows`, ns: `saved`, limited by what the hosts of the others need.
 
-    Hosts are not asked about savings that decide nothing.
+    Small savings, which decide nothing, are returned without reading the hosts.
     """
     return saved if saved < CANDIDATE_SHARE * case.step_ns else min(saved, most_saved_ns(case, rows))
 
 
 def bound_by_hosts(case: Case, rows: npt.NDArray[np.int64]) -> bool:
-    """Whether the hosts of others leave less to save than the replay of devices does without slowness of `rows`."""
+    """Whether the hosts of others limit the saving without slowness of `rows` to less than the replay gives."""
     cured = case.model.step_ns(typical_without(case, rows), usual=usual_of(case, rows))
     saved = case.model.recorded_ns - cured
     return bounded(case, rows, saved) < saved
 
 
 def _typical_without(own: F64, groups: Rows, rows: npt.NDArray[np.int64]) -> F64:
-    """`typical_without` of any own times, with the ranks that do the same work in `groups`."""
+    """`typical_without` for any own times, with ranks of the same work in `groups`."""
     target = own.copy()
     for group in groups:
         mine = np.intersect1d(group, rows)
@@ -136,7 +133,7 @@ def _typical_without(own: F64, groups: Rows, rows: npt.NDArray[np.int64]) -> F64
 
 
 def _median(own: F64) -> F64:
-    """Median over ranks, per step; NaN for a step that none of them has whole."""
+    """The median over ranks, per step; NaN for a step that no rank has whole."""
     known = np.isfinite(own).any(axis=0)
     result = np.full(own.shape[1], np.nan)
     result[known] = np.nanmedian(own[:, known], axis=0)
@@ -144,10 +141,10 @@ def _median(own: F64) -> F64:
 
 
 def those_that_cost(case: Case, rows: npt.NDArray[np.int64]) -> Hypothesis | None:
-    """The ranks among `rows` without which the step would be shorter even if the others were cured.
+    """The ranks among `rows` that still cost something if all others are cured; None where curing all saves nothing.
 
-    Each round cures all that are left and then takes back one cure after the other. Ranks whose cure saves little
-    beside the dearest one's are dropped, until all that are left are needed.
+    Each round cures all remaining ranks and takes back one cure after the other. Ranks that save little compared with
+    the most expensive one are dropped, until every remaining rank is needed.
     """
     own, model = case.steps.own, case.model
     target = typical_without(case, rows)

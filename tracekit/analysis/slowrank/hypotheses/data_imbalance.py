@@ -1,4 +1,4 @@
-"""Work that the data deals unevenly: the longest rank changes from step to step, and nobody is to blame."""
+"""Work that follows unevenly distributed data: the longest rank changes from step to step, and no rank is slow."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -30,11 +30,11 @@ from tracekit.timing.measured import Measured
 
 
 def uneven_data(case: Case) -> float:
-    """Time that an imbalance which follows the data costs, ns a step; 0 where there is none.
+    """The price of an imbalance that follows the data, ns a step; 0 where there is none, or it is below the threshold.
 
-    The cost is what a step would save if all that follows the data took its usual time. Where no kernels show what
-    does, it is that of every rank working like the median of its peers in each part of the step; of an operation table,
-    that of micro-batches that are not alike.
+    The price is what a step saves if all work that follows the data takes its usual time. Where the kernels do not show
+    which work that is, every rank takes the median of its peers in each part of the step. For an operation table, all
+    micro-batches are made alike.
     """
     if case.table is not None:
         dealt = uneven_batches_ns(case, case.table)
@@ -50,7 +50,7 @@ def uneven_data(case: Case) -> float:
 def data_explains(case: Case, uneven: float, rows: Sequence[int], gain: float) -> bool:
     """Whether an imbalance that costs `uneven` explains why `rows`, which cost `gain` (ns a step), work longer.
 
-    An operation table tells what they would cost if all micro-batches were alike.
+    For an operation table, compares with what `rows` cost if all micro-batches are alike.
     """
     if case.table is not None:
         return 0 < uneven >= lasting_ns(case, case.table, rows)
@@ -58,7 +58,7 @@ def data_explains(case: Case, uneven: float, rows: Sequence[int], gain: float) -
 
 
 def uneven_tokens(case: Case) -> float:
-    """Time that tokens dealt unevenly to experts cost, ns a step; 0 where work does not follow recorded sizes.
+    """The price of an uneven distribution of tokens over experts, ns a step; 0 where it is below the threshold.
 
     It is what the step gains if every all-to-all deals its group out evenly, and at most what the rank with most tokens
     works beyond the median.
@@ -89,10 +89,10 @@ def _cuts(even: Evened, line: RankTimeline, columns: tuple[int, ...]) -> tuple[F
 
 
 def _follows_data(case: Case) -> bool:
-    """Whether the data deals work unevenly: attention varies between peers more than the rest of compute does.
+    """Whether work follows uneven data: attention varies between peers more than the rest of compute.
 
-    Where a GPU trace does not name attention, work that is dealt unevenly throughout (not kernel by kernel) suffices.
-    On a CPU it does not, because the scheduler of the host deals time unevenly as well.
+    Where a GPU trace does not name attention, it suffices that whole parts of a step vary, not only single kernels. On
+    a CPU it does not, because its scheduler distributes time unevenly as well.
     """
     stage = max(case.stages, key=len)
     rows = [int(r) for r in stage[:: max(1, len(stage) // RANKS_SAMPLED)]][:RANKS_SAMPLED]
@@ -104,7 +104,7 @@ def _follows_data(case: Case) -> bool:
     if not read:
         return False
     most = max(len(f.busy_by_step) for f in read)
-    read = [f for f in read if len(f.busy_by_step) == most]  # ranks that have all steps whole
+    read = [f for f in read if len(f.busy_by_step) == most]  # ranks with every step whole
     if len(read) < 2:
         return False
     attention = np.array([f.attention_by_step for f in read])
@@ -116,9 +116,9 @@ def _follows_data(case: Case) -> bool:
 
 
 def _variation(values: F64) -> float:
-    """Spread between ranks over their median, of the median step; `values` are ranks × steps.
+    """The spread between ranks over their median, in the median step; `values` are ranks × steps.
 
-    A single rank that stands apart does not change it.
+    Robust against a single outlying rank.
     """
     middle = np.median(values, axis=0)
     off = MAD_TO_SIGMA * np.median(np.abs(values - middle), axis=0) / np.maximum(middle, 1.0)
@@ -127,14 +127,14 @@ def _variation(values: F64) -> float:
 
 @dataclass(frozen=True)
 class Dispersion:
-    """How unevenly work is dealt between peers: `ratio` is 1 where delays are independent of each other."""
+    """How unevenly work is distributed between peers: `ratio` is 1 where delays are independent of each other."""
 
     ratio: float
     spread_share: float  # standard deviation of a peer's own time in a step over its mean
 
 
 def dispersion(run: Measured) -> Dispersion:
-    """Overdispersion of own time between peers: variance of blocks over the sum of their operations' variances."""
+    """The overdispersion of own time between peers: variance of blocks over the sum of their operations' variances."""
     parts = segments(run)
     whole, single, level = 0.0, 0.0, 0.0
     for rows in (stage for stage in run.stages if len(stage) >= 2):
@@ -145,7 +145,7 @@ def dispersion(run: Measured) -> Dispersion:
         cuts = np.linspace(0, values.shape[1], UNEVEN_BLOCKS * len(run.steps.numbers) + 1).astype(int)
         cuts = np.unique(cuts)
         deviation = values - values.mean(axis=0)
-        # a persistent difference is a slow rank and no imbalance
+        # a persistent difference is a slow rank, not an imbalance
         deviation -= deviation.mean(axis=1, keepdims=True)
         sums = np.add.reduceat(deviation, cuts[:-1], axis=1)
         whole += float(np.square(sums).sum())

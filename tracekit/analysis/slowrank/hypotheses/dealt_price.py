@@ -1,4 +1,4 @@
-"""What it costs that the data deal work unevenly: the step if every micro-batch were typical, chance left as it is."""
+"""The price of unevenly distributed data: the saving if every micro-batch is typical and chance stays as it is."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,23 +19,23 @@ from tracekit.thresholds.slowrank import MIN_LOST_SHARE
 
 @dataclass(frozen=True)
 class Dealt:
-    """What work that follows the data costs by being dealt unevenly, ns a step."""
+    """Bounds of what the uneven distribution of work that follows the data costs, ns a step."""
 
-    low: float  # every operation that was not matched keeps its length
-    high: float  # waits for unmatched operations may vanish; at most what data make a rank's kernels longer
+    low: float  # unmatched operations keep their recorded length
+    high: float  # unmatched waits may vanish; at most the time that data add to a rank's kernels
 
 
 def dealt_ns(case: Case) -> float:
-    """Time that work which follows the data costs by being dealt unevenly, ns a step; 0 where none follows the data.
+    """The price of unevenly distributed work that follows the data, ns a step; 0 where none follows the data.
 
-    What is common to those who work on the same data is taken off the kernels, so that each is as far from its usual
-    length as chance puts it: noise makes somebody the longest in any job.
+    Only what ranks with the same data have in common is taken off the kernels, so that each keeps its deviation by
+    chance: in any job noise makes some rank the longest.
     """
     return dealt_bounds(case).low
 
 
 def dealt_bounds(case: Case) -> Dealt:
-    """The same with the most that it may cost, where waits were not matched."""
+    """The price of `dealt_ns` with its upper bound, which allows for unmatched waits."""
     known = case.__dict__.get(_KNOWN)
     if not isinstance(known, Dealt):
         known = case.__dict__[_KNOWN] = _priced(case)
@@ -43,7 +43,7 @@ def dealt_bounds(case: Case) -> Dealt:
 
 
 _KNOWN: Final = "dealt_bounds"
-"""Where a case keeps the answer, which several verdicts ask for."""
+"""The key under which a case caches the answer, which several verdicts need."""
 
 
 def _priced(case: Case) -> Dealt:
@@ -57,7 +57,7 @@ def _priced(case: Case) -> Dealt:
     found = followers(case, read) if read is not None else None
     if read is None or found is None:
         return Dealt(0.0, 0.0)
-    if len(read.by_row) < len(case.steps.ranks):  # others would still be the longest
+    if len(read.by_row) < len(case.steps.ranks):  # the other ranks would still be the longest
         levelled = max(model.recorded_ns - model.levelled_ns(case.stages), 0.0)
         return Dealt(levelled, levelled)
     factor = {row: _factors(read, found, row) for row in read.by_row}
@@ -69,7 +69,7 @@ def _priced(case: Case) -> Dealt:
 def _all_cuts(
     case: Case, model: StepModel, read: Read, factor: Mapping[int, F64]
 ) -> dict[tuple[int, int], tuple[F64, F64]]:
-    """The cuts of own time with the factors of all ranks in `model`, as `rescaled_ns` takes them."""
+    """The cuts of own time and the factors of all ranks in `model`, in the form of `rescaled_ns`."""
     return {
         (n, line.row): _cuts(case, line.row, read.by_row[line.row], factor[line.row], line, columns)
         for n, (columns, lines) in enumerate(model.runs)
@@ -79,7 +79,7 @@ def _all_cuts(
 
 
 def _longest_taken_off(case: Case, read: Read, factor: Mapping[int, F64]) -> float:
-    """By how much the data lengthen kernels on the rank on which that is most, mean over the steps, ns."""
+    """The largest time that data add to the kernels of one rank, by step; mean over the steps, ns."""
     many = len(case.steps.numbers)
     taken = [
         np.bincount(kernels.column, kernels.lasted * np.maximum(1.0 - factor[row], 0.0), minlength=many)
@@ -89,7 +89,7 @@ def _longest_taken_off(case: Case, read: Read, factor: Mapping[int, F64]) -> flo
 
 
 def _factors(read: Read, found: Followers, row: int) -> F64:
-    """By which factor each kernel of the rank in `row` would be longer without what the data did to it."""
+    """The factor by which each kernel of the rank in `row` is scaled to remove the effect of the data."""
     kernels = read.by_row[row]
     factor = np.ones(len(kernels.lasted))
     for kind, share in found.share.items():
@@ -100,7 +100,7 @@ def _factors(read: Read, found: Followers, row: int) -> F64:
 
 
 def _without_data(same: SameKernels, i: int, share: float, *, by_step: bool) -> F64:
-    """The factor for the `i`-th rank's kernels, steps × places: what the data make is `share` of the variance."""
+    """The factor for the `i`-th rank's kernels, steps × places: the data cause `share` of the variance."""
     took = 1.0 + same.share[i]
     off = np.broadcast_to(same.off_in_step[i], took.shape) if by_step else same.off[i]
     data = np.where(np.abs(off) > WHIM, 0.0, off) * (1.0 - np.sqrt(1.0 - min(share, 1.0)))

@@ -1,9 +1,9 @@
-"""Which kernels follow the data: they are longer and shorter together on all that work on the same data.
+"""Which kernels follow the data: they are longer and shorter together on all ranks with the same data.
 
 The ranks of one replica get the same documents, so the same kernels of all its stages, tensor and context ranks are
-longer in the same micro-batches; chance lengthens each kernel for itself, and a slow device all kernels of a step of
-one rank. Where nobody else works on a rank's data, its own kernels tell: those of different names follow the same
-documents.
+longer in the same micro-batches. Chance lengthens single kernels, and a slow device lengthens all kernels of a step on
+one rank. Where no other rank has the same data, kernels of different names on one rank are compared: they follow the
+same documents.
 """
 
 from collections import defaultdict
@@ -28,19 +28,19 @@ class Read:
     stages: tuple[dict[Kind, SameKernels], ...]
 
     def of(self, kind: Kind) -> list[SameKernels]:
-        """Those of a kind, of each stage that runs it equally often in every step."""
+        """The kernels of a kind, for each stage that runs it equally often in every step."""
         return [stage[kind] for stage in self.stages if kind in stage]
 
     @property
     def undisturbed(self) -> "Read":
-        """The same without places where communication runs beside the kernels of some ranks alone: these are longer."""
+        """The same without places where communication overlaps on some ranks only, which lengthens their kernels."""
         kept = [{kind: k.undisturbed for kind, k in stage.items()} for stage in self.stages]
         return Read(self.by_row, tuple({n: k for n, k in stage.items() if k is not None} for stage in kept))
 
 
 @dataclass(frozen=True)
 class Followers:
-    """Kernels that follow the data, with the share of their variance that the data make."""
+    """Kernels that follow the data, with the share of their variance that the data cause."""
 
     share: dict[Kind, float]
     by_step: bool  # only whole steps show it, not the places within a step
@@ -65,7 +65,7 @@ def read_kernels(case: Case) -> Read | None:
 
 
 def _some_replicas(case: Case, rows: list[int]) -> list[int]:
-    """Those of `rows` that belong to the first replicas, at most RANKS_READ of them, or the first rows alone."""
+    """The `rows` of the first whole replicas, at most RANKS_READ; the first rows where these replicas hold too few."""
     replicas: dict[int, list[int]] = defaultdict(list)
     for row in rows:
         replicas[_replica(case, row)].append(row)
@@ -84,8 +84,8 @@ def _replica(case: Case, row: int) -> int:
 def followers(case: Case, read: Read) -> Followers | None:
     """The kernels that follow the data; None where none do.
 
-    Within a step no slow device explains what is common. Of whole steps it may, so that then some kernels must take
-    as long as ever.
+    No slow device explains common deviations within a step. It may explain those of whole steps, so that then some
+    kernels must keep their usual length.
     """
     clear = read.undisturbed
     for off, by_step in ((_within, False), (_in_step, True)):
@@ -96,15 +96,15 @@ def followers(case: Case, read: Read) -> Followers | None:
 
 
 def _disturbed(read: Read, clear: Read, known: dict[Kind, float]) -> dict[Kind, float]:
-    """Kinds with the share of variance that they have in common with those `known` to follow the data, by step.
+    """The kinds with the share of variance by step that they have in common with kinds `known` to follow the data.
 
-    So are kernels found that follow them beside communication, whose own places tell nothing.
+    This finds kernels that follow the data but overlap with communication, which disturbs their single places.
     """
     share: dict[Kind, float] = {}
     for every, stage in zip(read.stages, clear.stages, strict=True):
-        told = [stage[kind].off_in_step for kind in known if kind in stage]
-        for kind, kernels in every.items() if told else ():
-            both = np.stack([kernels.off_in_step, np.mean(told, axis=0)], axis=1)
+        followed = [stage[kind].off_in_step for kind in known if kind in stage]
+        for kind, kernels in every.items() if followed else ():
+            both = np.stack([kernels.off_in_step, np.mean(followed, axis=0)], axis=1)
             common = _in_common(list(both), tests=len(every))
             if common is not None:
                 share[kind] = max(share.get(kind, 0.0), common)
@@ -120,7 +120,7 @@ def _in_step(kernels: SameKernels) -> F64:
 
 
 def _of_mates(case: Case, read: Read, off: Callable[[SameKernels], F64]) -> dict[Kind, float]:
-    """Name → share of its variance that the ranks of a replica have in common, where that is no chance."""
+    """Name → the share of its variance that the ranks of a replica have in common, where chance does not explain it."""
     share: dict[Kind, float] = {}
     for name in _names(read):
         stages = read.of(name)
@@ -150,9 +150,10 @@ def _of_names(read: Read, off: Callable[[SameKernels], F64]) -> dict[Kind, float
 
 
 def _in_common(groups: Sequence[F64], tests: int = 1) -> float | None:
-    """The share of the variance of values that the members of groups have in common; None where chance explains it.
+    """The share of the variance that the members of groups have in common; None where chance explains it.
 
-    Each group is members × steps × places, as deviations. It is the intraclass correlation, by Fisher's transformation.
+    Each group holds deviations, members × steps × places. The share is the intraclass correlation, tested by Fisher's
+    transformation.
     """
     if not groups:
         return None
@@ -169,16 +170,16 @@ def _in_common(groups: Sequence[F64], tests: int = 1) -> float | None:
 
 
 _ALL = 0.999999
-"""A share of one, of which the transformation would be infinite."""
+"""The largest share that is transformed: for a share of one the transformation is infinite."""
 
 
 def _names(read: Read) -> Iterator[Kind]:
-    """Names of kernels that at least one stage runs equally often."""
+    """The kinds of kernels that at least one stage runs equally often, sorted."""
     yield from sorted({name for stage in read.stages for name in stage})
 
 
 def _others_untouched(read: Read, share: dict[Kind, float]) -> bool:
-    """Whether some kernels hardly vary while those that follow the data do."""
+    """Whether some kernels hardly vary while the kernels that follow the data do."""
     varies = {
         name: float(np.sqrt(np.mean([np.square(s.off_in_step).mean() for s in read.of(name)])))
         for name in _names(read)

@@ -1,6 +1,6 @@
-"""Why a suspect works longer than its peers, where the evidence is plain; else `unknown`.
+"""Why a suspect works longer than its peers, where the evidence is clear; else `unknown`.
 
-The signs of `tracekit.causes` are looked for in their order, and the first one that holds decides.
+The signs of `tracekit.causes` are checked in their order, and the first one that holds decides.
 """
 
 from collections.abc import Sequence
@@ -27,10 +27,10 @@ def explain(
 def explained(
     suspect: Features, peers: Sequence[Features], no_fault: float = 0.0, spared: float = 0.0
 ) -> tuple[Cause, tuple[Evidence, ...], Order | None]:
-    """(cause of one rank's excess over its peers, the quantities that show it in ms a step, by which sign it is told).
+    """(cause of one rank's excess over its peers, the quantities that show it in ms a step, the sign that decided).
 
-    no_fault: the part of its gaps beyond the peers' that its role or chance makes, ns a step. spared: by how much
-    longer its kernels would be beside communication that waits for others, as its peers' are.
+    no_fault: the part of its gaps beyond the peers' that its role or chance explains, ns a step. spared: the time that
+    overlapping communication that waits for others adds to its peers' kernels but not to its own, ns a step.
     """
     if not peers:
         return "unknown", (Evidence("own time a step", ms(suspect.own), None, "ms", "own"),), None
@@ -41,7 +41,7 @@ def explained(
     computes = rank.mine["busy"] > 0 or rank.peers["busy"] > 0
     for cause, sign in SIGNS:
         if sign.order == Order.SHAPE_OF_GAPS and not computes:
-            continue  # only communication was recorded: what looks like a gap may be anything
+            continue  # only communication was recorded, so an apparent gap may hold any work
         if callable(sign.decides) and sign.decides(rank):
             return cause.name, evidence + _evidence(rank, sign.rows), sign.order
     return "unknown", evidence, None
@@ -58,9 +58,9 @@ def _evidence(rank: Comparison, rows: Sequence[Row]) -> tuple[Evidence, ...]:
 
 
 def _beside(suspect: Features, peers: Sequence[Features]) -> Comparison:
-    """`suspect` beside the medians of `peers`.
+    """The comparison of `suspect` with the medians of `peers`.
 
-    Long gaps are compared one by one, longest with longest: a busy machine gives every rank a few of them.
+    Long gaps are compared one by one, longest with longest, because a busy machine gives every rank a few of them.
     """
     steps = suspect.gaps.sum() / suspect.gap if suspect.gap else 1.0
     few = suspect.gaps[: max(1, round(PAUSES_A_STEP * steps))]
@@ -76,7 +76,7 @@ def _beside(suspect: Features, peers: Sequence[Features]) -> Comparison:
 
 
 def _usual_gaps(peers: Sequence[Features], count: int) -> npt.NDArray[np.float64]:
-    """Median over the peers of their longest gap, of their second longest, and so on up to `count`; ns."""
+    """The median over the peers of their longest gap, their second longest, and so on up to `count`; ns."""
     longest = np.zeros((len(peers), count))
     for row, peer in zip(longest, peers, strict=True):
         own = peer.gaps[:count]

@@ -1,6 +1,6 @@
-"""A cure that takes time from the longest gaps of a rank alone: where it loads its data or pauses, not in its work.
+"""A cure that shortens only the longest gaps of a rank, where it loads data or pauses, and not its work.
 
-A gap at the begin of a step holds up all that follows. Spread over the step, the same time would cost less.
+A gap at the begin of a step delays all that follows. Spread over the step, the same time would cost less.
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from tracekit.steps.steps import F64
 from tracekit.timing.device_gaps import gaps_of
 
 Cuts = dict[tuple[int, int], tuple[F64, F64]]
-"""As of `StepModel.rescaled_ns`."""
+"""Cuts and factors by run and row, in the form of `StepModel.rescaled_ns`."""
 
 
 def without_gaps(case: Case, model: StepModel, rows: Sequence[int], over: F64) -> Cuts:
@@ -42,7 +42,7 @@ def without_gaps(case: Case, model: StepModel, rows: Sequence[int], over: F64) -
 
 
 def _longest(begin: I64, end: I64, low: float, high: float, over: float) -> tuple[F64, F64]:
-    """(begin and end of the longest gaps between `low` and `high` that hold `over`, what is left of each); own time."""
+    """(begin and end of the longest gaps between `low` and `high` that add up to `over`, the share left of each)."""
     first, last = np.clip(begin, low, high).astype(np.float64), np.clip(end, low, high).astype(np.float64)
     width = last - first
     order = np.argsort(-width, kind="stable")
@@ -53,7 +53,7 @@ def _longest(begin: I64, end: I64, low: float, high: float, over: float) -> tupl
 
 
 def _laid_out(knots: F64, gaps: F64, left: F64) -> tuple[F64, F64]:
-    """(readings between which parts lie, factor of each part): gaps become shorter, all else keeps its length."""
+    """(readings of own time that bound parts, the factor of each part): only gaps become shorter."""
     order = np.argsort(gaps[:, 0], kind="stable")
     gaps, left = gaps[order], left[order]
     readings = np.concatenate([[knots[0]], gaps.ravel(), [knots[-1]]])

@@ -1,4 +1,4 @@
-"""What hosts need to launch a step: no cure of a rank makes the step shorter than that.
+"""The time that hosts need to launch a step: no cure of a rank makes the step shorter than that.
 
 Where hosts need nearly the whole step, the device of one rank idles behind its host while the devices of the others
 spin in collectives for it. That rank alone shows gaps, and without them another host would be the last to launch.
@@ -17,7 +17,7 @@ from tracekit.thresholds.slowrank import CANDIDATE_SHARE
 
 
 def most_saved_ns(case: Case, rows: npt.NDArray[np.int64]) -> float:
-    """The most that a step can save if `rows` work like their peers, ns: usual hosts need the rest of it.
+    """The most that a step can save if `rows` work like their peers, ns: usual hosts need the rest of the step.
 
     Infinite where no host was recorded.
     """
@@ -30,10 +30,10 @@ def most_saved_ns(case: Case, rows: npt.NDArray[np.int64]) -> float:
 
 
 def _usual(needs: F64, stages: list[I64], rows: I64) -> I64:
-    """The ranks whose hosts a cure of `rows` leaves as they are; `needs` are ranks × steps, ns.
+    """The ranks with hosts that bound the saving of a cure of `rows`; `needs` are ranks × steps, ns.
 
-    A host that needs far more than others of its stage has a fault of its own, and is no bound. One of `rows` is
-    quicker once it is cured, if it needs more than the others by more than chance.
+    A host that needs far longer than others of its stage has a fault of its own and is no bound. One of `rows` is a
+    bound unless it needs longer than the others by more than chance: the cure makes it faster.
     """
     known = np.flatnonzero(np.isfinite(needs).any(axis=1))
     found = excess(needs, stages, 0.0)
@@ -55,7 +55,7 @@ def _usual(needs: F64, stages: list[I64], rows: I64) -> I64:
 
 
 def _median(needs: F64) -> F64:
-    """Median of each column; NaN where nothing in it is known."""
+    """The median of each column; NaN where nothing in it is known."""
     result = np.full(needs.shape[1], np.nan)
     known = np.isfinite(needs).any(axis=0)
     result[known] = np.nanmedian(needs[:, known], axis=0)
@@ -63,12 +63,12 @@ def _median(needs: F64) -> F64:
 
 
 def alike(case: Case, row: int, rows: npt.NDArray[np.int64]) -> bool:
-    """Whether the host of `row`, one of `rows`, needs no longer than those of others by more than chance."""
+    """Whether the host of `row`, one of `rows`, needs no longer than other hosts beyond chance."""
     return row in _usual(case.host_needs, case.stages, rows)
 
 
 def levelling_saves_ns(case: Case) -> float:
-    """The most that a step can save if all ranks work alike, ns: a typical host needs the rest of it.
+    """The most that a step can save if all ranks work alike, ns: a typical host needs the rest of the step.
 
     Infinite where no host was recorded.
     """
@@ -80,7 +80,7 @@ def levelling_saves_ns(case: Case) -> float:
 
 
 def unstalled_saves_ns(case: Case) -> float:
-    """The most that a step can save if no host stalls, ns: the host of the typical rank and step needs the rest of it.
+    """The most that a step can save if no host stalls, ns: a typical host in a typical step needs the rest.
 
     Infinite where no host was recorded.
     """

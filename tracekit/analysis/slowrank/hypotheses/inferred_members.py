@@ -1,9 +1,9 @@
-"""Whether slow transfers are surely of those to whom they were joined, where no argument tells who takes part.
+"""Whether the members of slow transfers are certain, where no recorded argument names them.
 
-A collective of an inferred group that lasts longer than any transfer may wait for somebody whom the group leaves out.
-Groups that no argument names are told by who leaves together. Replicas in step leave together as well, so that the wait
-of a stage for another one may be taken for the transfer of its own groups. Where all ranks were recorded on one clock
-and nobody else leaves with the members, nobody was left out.
+A collective of an inferred group that lasts longer than any transfer may wait for a rank that the group lacks. Groups
+without recorded names are inferred from ranks that leave a collective together. Replicas in step leave together as
+well, so that the wait of a stage for another one may be taken for the transfer of its own groups. Where all ranks were
+recorded on one clock and no other rank leaves together with the members, the group is complete.
 """
 
 from collections import defaultdict
@@ -19,9 +19,10 @@ from tracekit.thresholds.tables import TAIL_NS
 
 
 def beyond_inferred_group(case: Case, numbers: Sequence[int]) -> bool:
-    """Whether most of the collectives `numbers` may wait for others than their members, for all that is known.
+    """Whether most of the collectives `numbers` may wait for ranks that are not their members.
 
-    They are of an inferred group, last longer than on the slowest network, and somebody else may leave with them.
+    That is: their group is inferred, they last longer than on the slowest network, and another rank may leave with
+    them.
     """
     ops = case.ops
     beyond = []
@@ -34,9 +35,9 @@ def beyond_inferred_group(case: Case, numbers: Sequence[int]) -> bool:
 
 
 def _leave_alone(case: Case, numbers: Sequence[int]) -> bool:
-    """Whether every other rank was recorded on the clock of the members, and leaves nothing together with them.
+    """Whether every other rank was recorded on the clock of the members, and rarely leaves together with them.
 
-    Of many ranks some leave at the same moment by chance; somebody who belongs to them does so most of the time.
+    Among many ranks some leave at the same moment by chance; a missing member does so most of the time.
     """
     ops, clocks = case.ops, case.clocks
     members = set(ops.channels[int(ops.channel[case.waits.first_row[numbers[0]]])].members)
@@ -54,12 +55,15 @@ def _leave_alone(case: Case, numbers: Sequence[int]) -> bool:
 
 
 def _guessed(case: Case, ends: tuple[int, ...]) -> bool:
-    """Whether nothing but when they ended told the ends of messages between two ranks, either way."""
+    """Whether the peers of messages between two ranks, in either direction, were inferred from end times only."""
     return any(c.inferred and set(c.members) == set(ends) for c in case.ops.channels)
 
 
 def is_sure(case: Case, channel: int, numbers: list[int], *, clockless: bool) -> bool:
-    """Whether slow messages, the instances `numbers`, surely are of their channel, or are slow without any clock."""
+    """Whether the slow instances `numbers` belong to `channel` for certain.
+
+    Messages with inferred peers must be slow without any clock (`clockless`), and their ends must leave together.
+    """
     if not case.ops.channels[channel].p2p:
         return not beyond_inferred_group(case, numbers)
     if not _guessed(case, case.ops.channels[channel].members):
@@ -68,7 +72,7 @@ def is_sure(case: Case, channel: int, numbers: list[int], *, clockless: bool) ->
 
 
 def _loosely_joined(case: Case, numbers: list[int]) -> bool:
-    """Whether most of the exchanges `numbers` leave apart on the common clock: others may be their counterparts."""
+    """Whether the ends of a typical exchange of `numbers` leave apart on the common clock: the match may be wrong."""
     ops = case.ops
     rows = np.flatnonzero(np.isin(ops.instance, numbers) & (ops.op == "send_recv"))
     ends = [int(case.clocks.align(int(ops.rank[row]), ops.end[row : row + 1])[0]) for row in rows.tolist()]

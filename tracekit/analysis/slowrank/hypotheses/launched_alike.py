@@ -1,9 +1,8 @@
-"""What the step would take if a rank issued its operations when a peer does.
+"""The length of a step if a rank issues its operations when a peer does.
 
-Own time alone does not tell what a slow host costs: its device computes no longer, but comes later to collectives and
-messages of other streams, at which the others wait. The rank takes over the events of a peer as they lie on the axis of
-that one's own time, each with the operation of its own at the same place; it keeps its groups and the moment at which
-it begins.
+Own time alone does not show what a slow host costs: its device computes no longer, but joins collectives and messages
+of other streams later, and the others wait for it. The rank takes over the events of a peer at their readings of the
+peer's own time, each with its own operation at the same place; it keeps its groups and the time at which it begins.
 """
 
 from dataclasses import replace
@@ -19,9 +18,9 @@ from tracekit.thresholds.slowrank import MIN_LOST_SHARE
 
 
 def saved_as_peers(case: Case, places: Places, row: int) -> F64:
-    """What a step would save if the rank in `row` issued as each of some peers does, ns; fewer where it is little.
+    """The saving of a step if the rank in `row` issues as a peer does, ns, for each of up to LAUNCH_PEERS peers.
 
-    The first peers are asked that run the same operations; none further once one of them saves less than is named.
+    Takes the first peers that run the same operations, and stops after a peer that saves less than the threshold.
     """
     model = case.timeline
     if model is None:
@@ -38,7 +37,7 @@ def saved_as_peers(case: Case, places: Places, row: int) -> F64:
 
 
 def _as_peer(case: Case, model: StepModel, places: Places, pair: tuple[int, int]) -> StepModel | None:
-    """`model` in which the first row of `pair` issues as the second does; None where they run other operations."""
+    """`model` with the first row of `pair` issuing as the second does; None where they run different operations."""
     row, mate = pair
     mine, theirs = (places.rows_of(case.ops.of(case.steps.ranks[r])) for r in pair)
     if not np.array_equal(mine >= 0, theirs >= 0):

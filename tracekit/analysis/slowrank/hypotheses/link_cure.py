@@ -1,6 +1,6 @@
-"""What a step saves if slow transfers take no longer than those of their peers.
+"""The saving of a step if slow transfers take no longer than their peers' transfers.
 
-A late message holds up more than its receiver: its sender, whose buffer it drains slowly, and the other messages of
+A late message delays its receiver, its sender, because it drains the sender's buffer slowly, and the other messages of
 the two kernels that carry it.
 """
 
@@ -16,9 +16,9 @@ from tracekit.thresholds.slowrank import CONTENTION, SUSPECT_SHARE
 
 
 def prices(case: Case, late: F64) -> tuple[float, float, float]:
-    """(gain, low, high) of transfers without what they are `late` (by instance, ns), as `SlowLink` has them; ns a step.
+    """(gain, low, high) of transfers without what they are `late` (by instance, ns), as in `SlowLink`; ns a step.
 
-    Compute beside an operation that waits for a late transfer takes longer, which only `high` counts. No rank can save
+    An operation that waits for a late transfer slows overlapping compute, which only `high` counts. No rank can save
     more than it spends in late transfers.
     """
     own, models = case.steps.own, case.timelines
@@ -39,10 +39,10 @@ def prices(case: Case, late: F64) -> tuple[float, float, float]:
 
 
 def dear_channels(case: Case, slow: Iterable[int], late: F64) -> set[int]:
-    """The `slow` channels that cost most by what their instances are `late` (ns), of the axes of the dearest one.
+    """The `slow` channels of the most expensive one's axes that cost a fair share of it; `late` is by instance, ns.
 
-    Only an operation table tells what one channel costs alone; else all of them are returned. Messages of stages differ
-    by design, as those with an embedding do, so what costs little beside the dearest channel is no part of its fault.
+    Only an operation table prices a channel alone; for traces all are returned. Messages of stages differ by design,
+    for example with an embedding, so a channel that costs little compared with the most expensive one is not faulty.
     """
     if case.table is None:
         return set(slow)
@@ -55,14 +55,14 @@ def dear_channels(case: Case, slow: Iterable[int], late: F64) -> set[int]:
 
 
 def _most_on_a_rank(case: Case, spent: F64) -> float:
-    """The largest sum over the operations of one rank of what they `spent` (by operation), ns a step."""
+    """The largest total of `spent` (by operation, ns) over the operations of one rank, ns a step."""
     counts = (case.ops.instance >= 0) & case.analysed
     by_rank = [float(spent[mine][counts[mine]].sum()) for mine in map(case.ops.of, case.ops.ranks)]
     return max(by_rank, default=0.0) / len(case.steps.numbers)
 
 
 def _of_kernel(case: Case, late: F64) -> F64:
-    """Per operation the most by which a message of its kernel is late, ns."""
+    """The largest lateness of a message in the kernel of each operation, ns."""
     ops = case.ops
     rows = np.flatnonzero(ops.instance >= 0)
     most = np.zeros(int(ops.kernel.max(initial=-1)) + 1)
@@ -71,9 +71,9 @@ def _of_kernel(case: Case, late: F64) -> F64:
 
 
 def _with_mates(case: Case, late: F64) -> F64:
-    """`late`, and what the other messages in kernels of late ones are held up by them (by instance, ns).
+    """`late`, extended by the delay of other messages in the kernels of late ones (by instance, ns).
 
-    None of these becomes shorter than the usual one of its message.
+    No message becomes shorter than the usual transfer of its token.
     """
     ops, waits = case.ops, case.waits
     rows = np.flatnonzero((ops.instance >= 0) & (ops.op == "recv"))
@@ -81,33 +81,33 @@ def _with_mates(case: Case, late: F64) -> F64:
     mates = rows[(held > 0) & (late[ops.instance[rows]] == 0)]
     result = late.copy()
     for token in _tokens(ops.token[mates]):
-        alike = ops.instance[rows[(held == 0) & (ops.token[rows] == token)]]
+        punctual = ops.instance[rows[(held == 0) & (ops.token[rows] == token)]]
         mine = mates[ops.token[mates] == token]
-        if len(alike):
-            over = waits.transfer[ops.instance[mine]] - float(np.median(waits.transfer[alike]))
+        if len(punctual):
+            over = waits.transfer[ops.instance[mine]] - float(np.median(waits.transfer[punctual]))
             result[ops.instance[mine]] = np.minimum(_of_kernel(case, late)[mine], over).clip(0.0)
     return result
 
 
 def _cured(case: Case, model: StepModel, late: F64) -> StepModel:
-    """`model` in which buffered sends end earlier by what a message of their kernel is `late` (by instance, ns).
+    """`model` with buffered sends shortened by what a message of their kernel is `late` (by instance, ns).
 
-    No send becomes shorter than the usual one of its message in kernels that are in time.
+    No send becomes shorter than the usual send of its token in punctual kernels.
     """
     ops, fixed = case.ops, model.fixed.copy()
-    own = fixed[: len(ops.op)]  # behind these come operations of ranks without a trace
+    own = fixed[: len(ops.op)]  # operations of ranks without a trace follow
     rows = np.flatnonzero((ops.op == "send") & (ops.instance >= 0) & (own >= 0))
     by = _of_kernel(case, late)[rows]
     for token in _tokens(ops.token[rows[by > 0]]):
-        alike = ops.token[rows] == token
-        sound = fixed[rows[alike & (by == 0)]]
+        same = ops.token[rows] == token
+        sound = fixed[rows[same & (by == 0)]]
         if len(sound):
-            mine = rows[alike & (by > 0)]
+            mine = rows[same & (by > 0)]
             least = np.minimum(fixed[mine], float(np.median(sound)))
-            fixed[mine] = np.maximum(fixed[mine] - by[alike & (by > 0)], least)
+            fixed[mine] = np.maximum(fixed[mine] - by[same & (by > 0)], least)
     return model.retimed(fixed=fixed)
 
 
 def _tokens(found: npt.NDArray[np.object_]) -> list[str]:
-    """The different tokens among those that were `found`, sorted."""
+    """The different tokens in `found`, sorted."""
     return sorted(set(found.astype(str).tolist()))

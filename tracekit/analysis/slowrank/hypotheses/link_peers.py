@@ -1,7 +1,7 @@
-"""Which links a link is compared with where a pipeline is short: those of other ranks, and those found to be sound.
+"""Which links a link is compared with in a short pipeline: links of other ranks, or links that are not slow.
 
-Most links of a short pipeline touch the two ranks at a slow one. Where all links of a rank are slow, the median link is
-as slow as they are. The same holds of nodes, each of which runs a stage: all links of one share its network card.
+In a short pipeline most links touch one of the two ranks of a slow link. Where all links of a rank are slow, the median
+link is slow as well. The same holds for nodes that each run a stage: all links of a node share its network card.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -10,11 +10,11 @@ from tracekit.matching.channels import Channel
 from tracekit.thresholds.unlike import FEW_LINKS
 
 Ends = Mapping[int, tuple[object, ...]]
-"""Members of each channel, or their nodes."""
+"""The members of each channel, or their nodes."""
 
 
 def short_pipeline(channels: Sequence[Channel], nodes: Mapping[int, str | int]) -> Ends:
-    """The ends of `channels` where all carry messages and they are few, or connect few of the `nodes`; else empty."""
+    """The ends of `channels` where all carry messages and are few, or connect few pairs of `nodes`; else empty."""
     if not all(c.p2p for c in channels):
         return {}
     if len(channels) <= FEW_LINKS:
@@ -25,12 +25,12 @@ def short_pipeline(channels: Sequence[Channel], nodes: Mapping[int, str | int]) 
 
 
 def crowded(ends: Ends, channel: int) -> bool:
-    """Whether at most half of the other channels are links of other ranks than those that `channel` connects."""
+    """Whether fewer than half of the channels share no end with `channel`."""
     return channel in ends and 2 * len(_apart(ends, channel)) < len(ends)
 
 
 def beside(ends: Ends, channel: int, slow: Collection[int]) -> list[int]:
-    """The channels of other ranks than those that `channel` connects; where it has none, those that are not `slow`."""
+    """The channels that share no end with `channel`; where there are none, the channels that are not `slow`."""
     sound = [c for c in ends if c not in slow and set(ends[c]) != set(ends[channel])]
     return _apart(ends, channel) or (sound if slow else [])
 

@@ -1,8 +1,8 @@
-"""A rank that is alone on its stage: what of its longer work is a fault of its device or of its host.
+"""A rank that is alone on its stage: the part of its longer work that its device or its host causes.
 
-Nobody else does the same work, so that a longer stage may be one by design. But stages run the same layers: a device
+No other rank does the same work, so that a longer stage may be one by design. But stages run the same layers: a device
 that needs longer for nearly every kind of kernel that all stages run is slow, and a host that launches far more slowly
-than theirs, or stands still again and again, is late. More layers, or a loss, lengthen none of these kernels.
+than the others, or pauses again and again, is late. More layers, or a loss, lengthen none of these kernels.
 """
 
 from collections.abc import Sequence
@@ -25,12 +25,12 @@ from tracekit.thresholds.slowrank import MAJORITY, STAGE_TELLING_PEERS, STEP_SHA
 from tracekit.thresholds.tables import LIKE_SHARE, LONGER_PART
 
 _CLEARLY: Final = 2.5
-"""How much further from the others' a device's pace must be than theirs are from each other."""
+"""The ratio by which a device's deviation from the usual pace must exceed the largest deviation of the others."""
 
 
 @dataclass(frozen=True)
 class LoneFault:
-    """A rank (row of Steps) whose device or host is slow: the cause, what that costs (ns a step), how it shows."""
+    """A rank (row of Steps) with a slow device or host: the cause, its price (ns a step), and its sign in words."""
 
     row: int
     cause: Cause
@@ -39,7 +39,7 @@ class LoneFault:
 
 
 def lone_fault(case: Case, stage: LongStage) -> LoneFault | None:
-    """The dearest fault of a rank that `stage` holds alone; None where stages hold several ranks, or none shows."""
+    """The most expensive fault of a rank in `stage`; None where stages hold several ranks, or no rank has a fault."""
     model = case.timeline
     alone = all(len(rows) == 1 for rows in case.stages) and len(case.mesh.coordinates) == len(case.stages)
     on_gpu = all(r.on_gpu for r in case.ops.per_rank.values())
@@ -58,7 +58,7 @@ def lone_fault(case: Case, stage: LongStage) -> LoneFault | None:
 
 
 def _device(case: Case, model: StepModel, row: int, others: Sequence[int]) -> LoneFault | None:
-    """The fault of the device of the rank in `row`: nearly all kinds of kernels of all stages take longer on it."""
+    """The fault of the device of the rank in `row`; None unless nearly all kernels common to all stages are longer."""
     kernels = {r: _by_name(kernels_in_steps(case.run, case.ops, case.steps, r)) for r in (row, *others)}
     common = sorted(set.intersection(*(set(k) for k in kernels.values())))
     if not common:
@@ -73,12 +73,12 @@ def _device(case: Case, model: StepModel, row: int, others: Sequence[int]) -> Lo
         return None
     cured = case.steps.own.copy()
     cured[row] -= compute_in_steps(case.ops, case.steps)[row] * (1.0 - 1.0 / pace[row])
-    told = f"nearly all kinds of kernels that every stage runs take {pace[row]:.2f} times as long"
-    return LoneFault(row, "gpu_compute", model.recorded_ns - model.step_ns(cured), told)
+    sign = f"nearly all kinds of kernels that every stage runs take {pace[row]:.2f} times as long"
+    return LoneFault(row, "gpu_compute", model.recorded_ns - model.step_ns(cured), sign)
 
 
 def _by_name(kernels: StepKernels) -> dict[str, tuple[float, float]]:
-    """Name → (median length of its kernels that share the device with no communication, length of all); ns."""
+    """Name → (median, total) length of its kernels that do not share the device with communication; ns."""
     free = kernels.shared <= LIKE_SHARE * kernels.lasted
     found = {}
     for name in sorted(set(kernels.name[free].tolist())):
@@ -88,7 +88,7 @@ def _by_name(kernels: StepKernels) -> dict[str, tuple[float, float]]:
 
 
 def _host(case: Case, model: StepModel, row: int, others: Sequence[int]) -> LoneFault | None:
-    """The fault of the host of the rank in `row`: its device stands still longer, in several steps, and it is slow."""
+    """The fault of the host of the rank in `row`; None unless its device is idle longer in several steps for it."""
     gaps = case.steps.own - compute_in_steps(case.ops, case.steps)
     over = np.nan_to_num(np.clip(gaps[row] - np.median(gaps[list(others)], axis=0), 0.0, None))
     recurs = (over >= STEP_SHARE * over.max()).sum() > 1 if over.max() > 0 else False
@@ -98,13 +98,13 @@ def _host(case: Case, model: StepModel, row: int, others: Sequence[int]) -> Lone
     cuts = without_gaps(case, model, [row], over)
     gain = model.recorded_ns - model.rescaled_ns(cuts)
     if pace[0] > HOST_PACE * pace[1]:
-        told = f"its host needs {pace[0] / pace[1]:.1f} times as long between two launches"
-        return LoneFault(row, "cpu_launch", gain, told)
+        sign = f"its host needs {pace[0] / pace[1]:.1f} times as long between two launches"
+        return LoneFault(row, "cpu_launch", gain, sign)
     return LoneFault(row, "host_stall", gain, "its process pauses") if _pauses(case, row, others) else None
 
 
 def _pauses(case: Case, row: int, others: Sequence[int]) -> bool:
-    """Whether most of what a device stands still beyond the others' lies in gaps longer than any of theirs."""
+    """Whether most of a device's excess of idle time lies in gaps longer than any gap of the others."""
     mine, theirs = features_of(case, row), [features_of(case, r) for r in others]
     if mine is None or any(f is None for f in theirs):
         return False

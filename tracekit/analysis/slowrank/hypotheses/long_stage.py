@@ -1,10 +1,10 @@
-"""A pipeline stage whose ranks all work longer than the other stages, and between what bounds it costs.
+"""Pipeline stages with ranks that all work longer than those of other stages, and the bounds of their price.
 
-Two that are long alike, as those of a slow node are, cost nothing one by one: the others wait for the other one, so
-that they are priced together.
+Two equally long stages, such as those of a slow node, cost nothing one by one, because the others wait for the second
+one; they are priced together.
 
-Work is compute. A stage that stands still more than the others between kernels has hosts that launch late: nothing lets
-those of the first stage run ahead at the begin of a step, while the others' do so as they wait for it.
+Work means compute. A stage with devices that are idle longer between kernels has hosts that launch late: the hosts of
+the first stage cannot run ahead at the begin of a step, while those of later stages do so as they wait for it.
 """
 
 from collections.abc import Sequence
@@ -47,15 +47,15 @@ class LongStage:
     rows: tuple[int, ...]
     z: float
     over: float  # work beyond the other stages
-    gain: float  # what the step would save if the stage worked like the others
-    low: float  # the same if all that is not matched keeps its recorded length
-    high: float  # the same if all that is not matched shrinks to its transfer, and the model's error counts
-    loaders: tuple[int, ...] = ()  # those of `rows` that wait for their data loaders
-    idle: bool = False  # it computes no longer: its devices stand still between kernels
+    gain: float  # the saving of a step if the stage works like the others
+    low: float  # the same if unmatched operations keep their recorded length
+    high: float  # the same if unmatched operations shrink to their transfer, plus the model's error
+    loaders: tuple[int, ...] = ()  # the ranks among `rows` that wait for their data loaders
+    idle: bool = False  # it computes no longer: its devices are idle between kernels
     hosts_alike: bool = False  # its hosts launch as fast as the others'
-    paused: tuple[int, ...] = ()  # those of `rows` whose processes pause, if it is idle
-    by_design: bool = False  # all of them do, on several nodes
-    by_compute: bool = False  # only its compute is longer: other stages stand still for their hosts as long
+    paused: tuple[int, ...] = ()  # the ranks among `rows` with pausing processes, if it is idle
+    by_design: bool = False  # all of its ranks pause, on several nodes
+    by_compute: bool = False  # only its compute is longer: other stages wait for their hosts as long
 
 
 @dataclass(frozen=True)
@@ -68,9 +68,9 @@ class _Longer:
 
 
 def long_stage(case: Case) -> LongStage | None:
-    """The stages that work significantly longer than the others, most often one; None where none does, or for free.
+    """The stages that work significantly longer than the others, usually one; None where none does at a price.
 
-    Only compute makes several long together: that the first and the last stage load data is how jobs are written.
+    Only compute makes several stages long together: in most jobs the first and the last stage load data by design.
     """
     least = MIN_LOST_SHARE * case.step_ns
     found = _longest(case, case.steps.own)
@@ -92,9 +92,9 @@ def long_stage(case: Case) -> LongStage | None:
 
 
 def _computing_longer(case: Case, least: float) -> LongStage | None:
-    """The stage that computes longer, though others stand still for their hosts as long; None where that costs little.
+    """The stage that computes longer, although others wait for their hosts as long; None below the threshold.
 
-    Hosts must leave the saving: without its work the stage may stand still as the others do.
+    The saving is limited by hosts: with less work the stage may wait for its hosts as the others do.
     """
     computed = _compute(case)
     found = _longest(case, computed) if computed is not None else []
@@ -106,7 +106,7 @@ def _computing_longer(case: Case, least: float) -> LongStage | None:
 
 
 def _of_work(case: Case, found: Sequence[_Longer], computed: F64) -> list[_Longer]:
-    """The stages of `found`, longer only as far as they compute longer, without those that hardly do."""
+    """The stages of `found` with their excess limited to compute, without stages that hardly compute longer."""
     levels = _levels(case, computed)
     beyond = levels - median_of_others(levels, [np.arange(len(levels))])
     work = [
@@ -119,7 +119,7 @@ def _of_work(case: Case, found: Sequence[_Longer], computed: F64) -> list[_Longe
 
 
 def faint_stage(case: Case) -> LongStage | None:
-    """The stage whose longer work costs, and is hardly chance, but no proof either; None where there is none."""
+    """The stage with a costly excess that is unlikely to be chance, but not significant; None where there is none."""
     found = _longest(case, case.steps.own, proven=False)
     if not found or found[0].z > Z_LIMIT:
         return None
@@ -128,24 +128,24 @@ def faint_stage(case: Case) -> LongStage | None:
 
 
 def _idle(case: Case, stage: LongStage) -> LongStage:
-    """The stage as one whose devices stand still, with whether its hosts launch as fast as those of other stages."""
+    """The stage marked as idle, with what its hosts show: their pace beside other stages, and pauses."""
     others = np.setdiff1d(np.arange(len(case.steps.ranks)), stage.rows)
-    alike = launches_alike(case, stage.rows, others.tolist())
+    as_fast = launches_alike(case, stage.rows, others.tolist())
     paused = paused_hosts(case, stage.rows) if launch_pace(case.run, case.steps.ranks[stage.rows[0]]) else ()
     design = set(paused) == set(stage.rows) and _on_several_nodes(case, stage.rows)
-    return replace(stage, idle=True, hosts_alike=alike, paused=paused, by_design=design)
+    return replace(stage, idle=True, hosts_alike=as_fast, paused=paused, by_design=design)
 
 
 def _on_several_nodes(case: Case, rows: Sequence[int]) -> bool:
-    """Whether ranks surely run on several nodes: as their traces tell, or because there are more than a node holds."""
+    """Whether ranks run on several nodes for certain: by their traces, or because one node cannot hold so many."""
     nodes = nodes_of(case)
     return len({nodes.get(case.steps.ranks[row]) for row in rows}) > 1 if nodes else len(rows) > NODE_RANKS
 
 
 def _longest(case: Case, spent: F64, *, proven: bool = True) -> list[_Longer]:
-    """The longest stage, and those that are long alike behind it; none if it is so by chance.
+    """The longest stage, and further stages of a similar excess; empty where chance explains the longest.
 
-    spent: time of each rank in each step, ns. It need not be `proven` that it is no chance, but likely.
+    spent: time of each rank in each step, ns. Unless `proven`, an excess that is unlikely to be chance suffices.
     """
     groups = _seen(case)
     if len(groups) < STAGE_MIN_PEERS:
@@ -170,32 +170,32 @@ def _longest(case: Case, spent: F64, *, proven: bool = True) -> list[_Longer]:
 
 
 def _any_longer(found: Excess) -> bool:
-    """Whether a stage is longer than the others by what is likely no chance: only then are kernels read."""
+    """Whether any stage has an excess that is unlikely to be chance; kernels are read only then."""
     return any(confidence(z, len(found.z)) > FAINT_CONFIDENCE for z in np.nan_to_num(found.z).tolist())
 
 
 def _contention(case: Case) -> F64:
-    """How much longer communication makes the compute of each recorded stage, stages × steps, ns; 0 where unknown."""
+    """The time that communication adds to the compute of each recorded stage, stages × steps, ns; 0 where unknown."""
     if case.table is not None or not all(r.on_gpu for r in case.ops.per_rank.values()):
         return np.zeros((len(_seen(case)), len(case.steps.numbers)))
     return stage_contention(case, _seen(case))
 
 
 def _place(case: Case, rows: I64) -> int:
-    """The place of the stage of `rows` among those that were recorded."""
+    """The index of the stage of `rows` among the recorded stages."""
     return next(i for i, group in enumerate(_seen(case)) if group[0] == rows[0])
 
 
 def _seen(case: Case) -> list[npt.NDArray[np.int64]]:
-    """Rows of Steps of each stage that was recorded."""
+    """The rows of Steps of each recorded stage."""
     return [g for g in case.stages if len(g)]
 
 
 def _levels(case: Case, spent: F64) -> F64:
-    """Lower median over the ranks of each recorded stage, by step, ns: if one of two is slow, the stage is not long.
+    """The lower median over the ranks of each recorded stage, by step, ns: one slow rank of two does not make it long.
 
-    Where ranks are missing, those count that have their counterparts in all recorded stages: context and data parallel
-    ranks differ by what they were dealt.
+    Where ranks are missing, only ranks with counterparts in all recorded stages count, because context- and
+    data-parallel ranks work on different data.
     """
     levels = []
     for group in _alike(case):
@@ -218,7 +218,7 @@ def _alike(case: Case) -> list[npt.NDArray[np.int64]]:
 
 
 def _compute(case: Case) -> F64 | None:
-    """Compute of each rank in each step, ns; None where the trace does not tell it from what a rank does besides."""
+    """The compute of each rank in each step, ns; None for traces of CPUs and tables, which do not show it apart."""
     on_gpu = all(r.on_gpu for r in case.ops.per_rank.values())
     if case.table is not None or not on_gpu:
         return None
@@ -227,14 +227,14 @@ def _compute(case: Case) -> F64 | None:
 
 
 def _priced(case: Case, found: Sequence[_Longer]) -> LongStage:
-    """The longest stage of `found`, or all of them where only together they cost what they work longer."""
+    """The price of the longest stage of `found`, or of all together where that is clearly higher."""
     alone = _price(case, found[:1])
     together = _price(case, found) if len(found) > 1 else alone
     return together if together.gain > STAGE_GAIN * alone.gain else alone
 
 
 def _price(case: Case, found: Sequence[_Longer]) -> LongStage:
-    """The stages of `found` with the price of their work beyond that of the others."""
+    """The stages of `found` with the price of their excess over the other stages."""
     own = case.steps.own
     levels = _levels(case, own)
     cured = own.copy()
@@ -257,7 +257,7 @@ def _price(case: Case, found: Sequence[_Longer]) -> LongStage:
 
 
 def _without_gaps(case: Case, stage: _Longer, priced: LongStage) -> LongStage:
-    """`priced`, with prices of a cure that shortens only the longest gaps of the `stage`, if its model tells."""
+    """`priced` with the prices of a cure that shortens only the longest gaps of `stage`, where these are higher."""
     models = case.timelines
     if models is None:
         return priced
@@ -271,9 +271,9 @@ def _without_gaps(case: Case, stage: _Longer, priced: LongStage) -> LongStage:
 
 
 def _loading_costs(case: Case, stage: _Longer, loaders: Sequence[int], least: float) -> bool:
-    """Whether the step saves `least` ns if the `loaders` of a stage alone stand still as little as other stages do.
+    """Whether the step saves `least` ns if only the `loaders` of a stage lose their excess over other stages.
 
-    Others of the stage may stand still as long. True where the model of a table tells no gaps.
+    Other ranks of the stage may be idle as long. True for a table: its model has no gaps.
     """
     model = case.timeline
     if model is None:
@@ -287,5 +287,5 @@ def _loading_costs(case: Case, stage: _Longer, loaders: Sequence[int], least: fl
 
 
 def _saved(recorded: StepModel | TableModel, model: StepModel | TableModel, cured: F64) -> float:
-    """What the step saves with the `cured` own times, ns."""
+    """The saving of a step with the `cured` own times, ns."""
     return recorded.recorded_ns - model.step_ns(cured)

@@ -1,9 +1,9 @@
-"""Hosts that stall in turn, or data loaders that are late on all ranks at once: no rank is slow, and no job healthy.
+"""Hosts that stall in turn, or data loaders that are late on all ranks at once: the job is not healthy, no rank slow.
 
-Garbage collection out of phase, logging, or any pause that strikes now this process and now that one makes every step
-wait for another rank: each stall is significant by itself, but no rank has more of them than chance deals it. Loaders
-that run dry every few batches make all ranks late in the same steps: no rank exceeds its peers. What counts is the
-step without all these stalls.
+Garbage collection out of phase, logging, or any pause that moves from process to process makes every step wait for
+another rank: each stall is significant by itself, but no rank has more stalls than chance explains. Loaders that run
+empty every few batches make all ranks late in the same steps, so that no rank exceeds its peers. The price is what a
+step saves without all these stalls.
 """
 
 from collections.abc import Sequence
@@ -34,9 +34,9 @@ from tracekit.timing.device_gaps import gaps_of
 
 @dataclass(frozen=True)
 class MovingStalls:
-    """Stalls of several ranks: `over` is their length beyond usual gaps (ranks × steps, ns), 0 where none is.
+    """Stalls of several ranks: `over` is their length beyond usual gaps (ranks × steps, ns), 0 elsewhere.
 
-    `gain` is what the mean step would save without all of them, ns. `together`: all ranks stall in the same steps.
+    `gain` is the saving of the mean step without all of them, ns. `together`: all ranks stall in the same steps.
     """
 
     over: F64
@@ -45,19 +45,19 @@ class MovingStalls:
 
     @property
     def rows(self) -> list[int]:
-        """The rows of Steps that stall, the one that stalls longest first."""
+        """The rows of Steps that stall, longest total first."""
         total = self.over.sum(axis=1)
         return sorted(np.flatnonzero(total > 0).tolist(), key=lambda row: (-total[row], row))
 
     def explains(self, case: Case, rows: Sequence[int]) -> bool:
-        """Whether stalls are most of what each of `rows` works beyond its peers: without them it is as quick."""
+        """Whether stalls explain most of the excess of each of `rows`, which is as fast as its peers without them."""
         return all(self.over[row].mean() >= EXPLAINED * case.found.mean[row] for row in rows)
 
 
 def moving_stalls(case: Case) -> MovingStalls | None:
-    """Return stalls that strike most steps, on ranks that chance may draw, and cost 2 % of the step; else None.
+    """Return stalls that hit most steps, on ranks drawn as if by chance, and cost 2 % of the step; else None.
 
-    Else those of late loaders that strike all ranks of some steps together.
+    Without such stalls, returns those of late data loaders that hit most ranks in the same steps.
     """
     if case.timeline is None or len(case.steps.numbers) < 2:
         return None
@@ -77,7 +77,7 @@ def _priced(case: Case, found: MovingStalls) -> MovingStalls | None:
     over, model = found.over, case.timeline
     most = float(over.max(axis=0).sum()) / len(
         case.steps.numbers
-    )  # no cure saves more than the longest of each step
+    )  # no cure saves more than the longest stall of each step
     if most < MIN_LOST_SHARE * case.step_ns or model is None:
         return None
     cuts: Cuts = {}
@@ -89,26 +89,26 @@ def _priced(case: Case, found: MovingStalls) -> MovingStalls | None:
 
 
 def _outliers(over: F64, step_ns: float) -> F64:
-    """What of `over` (ranks × steps, ns) is a stall, 0 elsewhere.
+    """The entries of `over` (ranks × steps, ns) that are stalls, 0 elsewhere.
 
-    A stall exceeds the spread of all ranks and steps by Z_LIMIT times, and lasts a fair share of the step.
+    A stall exceeds Z_LIMIT times the spread over all ranks and steps, and STALL_SHARE of the step.
     """
     least = max(Z_LIMIT * spread(over), STALL_SHARE * step_ns)
     return np.asarray(np.where(np.nan_to_num(over) > least, over, 0.0), np.float64)
 
 
 def _at_once(over: F64) -> bool:
-    """Whether most ranks stall in the same steps, in enough of these to recur."""
+    """Whether at least RANKS_AT_ONCE of the ranks stall together in FEWEST_STALLS steps or more."""
     return int(((over > 0).mean(axis=0) >= RANKS_AT_ONCE).sum()) >= FEWEST_STALLS
 
 
 def _in_turn(over: F64) -> bool:
-    """Whether stalls strike most steps and several ranks, and are dealt to the ranks as chance deals.
+    """Whether stalls hit most steps and several ranks, distributed over the ranks as if by chance.
 
-    n stalls that strike R ranks at random give counts with the dispersion of a multinomial (chi-square, R − 1 degrees),
-    and one rank has k or more with a probability of at most R times the binomial tail of n, 1/R from k on. So has it
-    the longest stall of each step, for which the others wait, however often a busy machine makes them stall a little.
-    Ranks that load for others, or that are slow, stall in every step, and their peers in none.
+    n stalls that hit R ranks at random give counts with the dispersion of a multinomial (chi-square, R − 1 degrees),
+    and one rank has k or more with a probability of at most R times the binomial tail of n, 1/R from k on. The same
+    bound is tested for the longest stall of each step, which the others wait for, because on a busy machine every rank
+    stalls a little. Ranks that load data for others, or are slow, stall in every step, and their peers in none.
     """
     struck = over > 0
     by_rank, count, ranks = struck.sum(axis=1), int(struck.sum()), len(over)
@@ -128,7 +128,7 @@ def _in_turn(over: F64) -> bool:
 
 
 def cause_of(case: Case, found: MovingStalls) -> Cause:
-    """The cause of the longest stalls: the loader, else the host if devices wait for launches; else `unknown`."""
+    """The cause of the longest stalls: the data loader, else the host if devices wait for launches, else `unknown`."""
     rows = found.rows[:RANKS_EXPLAINED]
     stalled, steps = found.over[rows], len(case.steps.numbers)
     loader = [0.0 if (mine := features_of(case, row)) is None else mine.loader * steps for row in rows]
@@ -139,7 +139,7 @@ def cause_of(case: Case, found: MovingStalls) -> Cause:
 
 
 def _host_gaps(case: Case, row: int) -> F64:
-    """Time of each step in which the device of the rank in `row` waits for a launch, or its CPU runs nothing, ns."""
+    """The time of each step in which the device of the rank in `row` waits for a launch, or its CPU is idle, ns."""
     columns = list(range(len(case.steps.numbers)))
     rank, known = case.steps.ranks[row], np.isfinite(case.steps.own[row])
     found = np.zeros(len(columns))

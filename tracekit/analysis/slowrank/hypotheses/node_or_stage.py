@@ -1,4 +1,4 @@
-"""Long stages that are all ranks of one node: the partition may be uneven, or the node slow.
+"""Long stages that make up all ranks of one node: the partition may be uneven, or the node slow.
 
 A stage with more layers runs more kernels; on a slow node each kernel takes longer, or its host launches it later.
 """
@@ -15,7 +15,7 @@ from tracekit.thresholds.slowrank import MAJORITY
 
 
 def node_of(case: Case, rows: Sequence[int]) -> str | None:
-    """Return the node whose recorded ranks are those of `rows`; None where there is none, or it is the only one."""
+    """Return the node with exactly `rows` as its recorded ranks; None where there is none, or it is the only node."""
     nodes = nodes_of(case)
     ranks = [case.steps.ranks[row] for row in rows]
     mine = {nodes.get(rank) for rank in ranks}
@@ -28,9 +28,9 @@ def node_of(case: Case, rows: Sequence[int]) -> str | None:
 
 
 def runs_more(case: Case, rows: Sequence[int]) -> bool:
-    """Whether the ranks of `rows` run more kernels than those of other stages, by half of what they take longer.
+    """Whether the ranks of `rows` run more kernels than other stages, by more than half of their relative excess.
 
-    True as well where too little was recorded to tell.
+    True as well where no kernels were recorded.
     """
     others = np.setdiff1d(np.arange(len(case.steps.ranks)), rows)
     mine, theirs = _kernels(case, list(rows)), _kernels(case, others.tolist())
@@ -41,7 +41,7 @@ def runs_more(case: Case, rows: Sequence[int]) -> bool:
 
 
 def _kernels(case: Case, rows: Sequence[int]) -> float:
-    """Compute kernels that the typical one of some of `rows` runs in a typical step; 0 where none was recorded."""
+    """The median number of compute kernels a step on a sample of `rows`; 0 where none was recorded."""
     found = []
     for row in sampled(rows):
         if case.ops.per_rank[case.steps.ranks[row]].on_gpu:

@@ -1,4 +1,4 @@
-"""Operations of different ranks that stand at the same place of the same program."""
+"""Operations of different ranks at the same place of the same program."""
 
 from dataclasses import dataclass
 
@@ -10,20 +10,20 @@ from tracekit.intervals import I64
 
 @dataclass(frozen=True)
 class Places:
-    """By operation the place that it shares with those of other ranks: the same call, the how-manieth of its step."""
+    """The place of each operation, shared with other ranks: the same call, with the same ordinal in its step."""
 
     place: I64
     count: int  # of places
 
     def rows_of(self, where: slice) -> I64:
-        """By place the operation of the rank whose operations are `where`, -1 where it has none there."""
+        """The operation at each place of the rank with operations `where`; -1 where it has none."""
         rows = np.full(self.count, -1, np.int64)
         rows[self.place[where]] = np.arange(where.start, where.stop)
         return rows
 
 
 def places_of(case: Case) -> Places:
-    """The places of all operations of `case`: groups that connect ranks alike, operation, step and number in it."""
+    """The places of all operations of `case`: the shape of the group, the operation, the step and the ordinal in it."""
     ops = case.ops
     kinds: dict[object, int] = {}
     sides = np.array([_sides(case, number, kinds) for number in range(len(ops.channels))], np.int64)
@@ -36,14 +36,14 @@ def places_of(case: Case) -> Places:
     new = np.append(True, (np.diff(columns, axis=1) != 0).any(axis=0))[: len(order)]
     begins = np.flatnonzero(new)
     turn = np.arange(len(order)) - np.repeat(begins, np.diff(np.append(begins, len(order))))
-    _, told = np.unique(np.stack([*columns[:3], turn]), axis=1, return_inverse=True)
+    _, code = np.unique(np.stack([*columns[:3], turn]), axis=1, return_inverse=True)
     place = np.empty(len(order), np.int64)
-    place[order] = told.reshape(-1)
+    place[order] = code.reshape(-1)
     return Places(place, int(place.max(initial=-1)) + 1)
 
 
 def _sides(case: Case, number: int, kinds: dict[object, int]) -> tuple[int, int]:
-    """What the channel `number` is for its first member and for any other one; `kinds` numbers what was met."""
+    """The kind of the channel `number` for its first member and for any other member; `kinds` numbers the kinds."""
     channel = case.ops.channels[number]
     if not channel.p2p:
         same = ("group", case.shape_of(channel) or len(channel.members))

@@ -1,7 +1,7 @@
-"""Slow links: transfers that take longer than their peers' though everybody arrived in time.
+"""Slow links: transfers that take longer than their peers' transfers although all members arrived in time.
 
-The transfer of an operation begins when its last member has come. Groups along one axis that carry the same message
-are peers. The ranks at the slow link are in slow groups on every axis that can tell.
+The transfer of an operation begins when its last member arrives. Groups along one axis that carry the same message are
+peers. The ranks at the slow link are in slow groups on every axis that was compared.
 """
 
 from collections import defaultdict
@@ -45,29 +45,27 @@ from tracekit.thresholds.slowrank import (
 
 @dataclass(frozen=True)
 class SlowLink:
-    """The ranks at a slow link, which no collective can tell apart, and the cost of its transfers; ns."""
+    """The ranks at a slow link, which collectives cannot separate, and the price of its transfers; ns."""
 
     ranks: tuple[int, ...]
-    gain: float  # what the step would save with its peers' transfers
-    low: float  # the same if all that is not matched keeps its recorded length
-    high: float  # the same if all that is not matched shrinks to its transfer, and the model's error counts
+    gain: float  # the saving of a step with its peers' transfers
+    low: float  # the same if unmatched operations keep their recorded length
+    high: float  # the same if unmatched operations shrink to their transfer, plus the model's error
     channels: tuple[int, ...]
-    ratio: float  # slow transfer over that of its peers
+    ratio: float  # the slow transfer over its peers' transfer
     slow_ns: float  # median transfer on the slow channels
     peers_ns: float
     z: float
-    late: float = (
-        0.0  # by how much its messages came later than their peers', on the slowest channel, ns a step
-    )
+    late: float = 0.0  # the lateness of its messages beyond their peers', on the slowest channel, ns a step
     guessed: bool = (
-        False  # only messages show it whose ends were inferred, and only on clocks that they align
+        False  # only messages with inferred peers show it, and only on clocks that these messages align
     )
-    layout: str = ""  # why nodes may be what makes it slower than its peers; empty where they are not
+    layout: str = ""  # the reason that a border between nodes may explain it; empty where none does
 
 
 @dataclass(frozen=True)
 class _Slowness:
-    """The transfer of one message on a slow channel beside its peers'; ns."""
+    """The transfer of one message on a slow channel and on its peers; ns."""
 
     here: float
     peers: float
@@ -75,10 +73,10 @@ class _Slowness:
 
 
 def slow_link(case: Case) -> SlowLink | None:
-    """The slow links, and what the step would save without them; None where none is significant or all are cheap.
+    """The slow links with their price; None where none is significant, or the price is below the threshold.
 
-    Channels along the same mesh axes that carry the same message are compared with each other, those between nodes and
-    those inside one apart. The only link between nodes has no peer: it is compared with the others, and proves nothing.
+    Compares channels along the same mesh axes that carry the same message, separately between nodes and inside nodes.
+    The only link between nodes has no peer: it is compared with the others, which proves nothing.
     """
     nodes = nodes_of(case)
     found = _slowest(case, nodes)
@@ -92,7 +90,7 @@ def slow_link(case: Case) -> SlowLink | None:
 
 
 def _whole_boundaries(case: Case, found: SlowLink) -> bool:
-    """Whether all links between the stages that the slow ones connect are slow: nodes may end there."""
+    """Whether all links between the stages that the slow links connect are slow: a node may end there."""
     ops, rows = case.ops, case.waits.first_row
     usable = np.flatnonzero(case.waits.complete & case.waits.timed & case.analysed[rows])
     compared = [ops.channels[c] for c in np.unique(ops.channel[rows[usable]]).tolist()]
@@ -102,7 +100,7 @@ def _whole_boundaries(case: Case, found: SlowLink) -> bool:
 def _slowest(
     case: Case, nodes: Mapping[int, str | int], only: Collection[int] | None = None
 ) -> SlowLink | None:
-    """`slow_link` among channels of one reach over `nodes`, or of any where that is empty; of channels `only`."""
+    """`slow_link` among channels of equal reach over `nodes` (any reach where empty), restricted to channels `only`."""
     slow, tested, late, sure = _slow_channels(case, nodes, only)
     if not slow:
         return None
@@ -124,7 +122,7 @@ def _slowest(
 def _slow_channels(
     case: Case, nodes: Mapping[int, str | int], only: Collection[int] | None
 ) -> tuple[dict[int, list[_Slowness]], dict[int, list[int]], F64, bool]:
-    """(slow channels, instances compared by channel, ns by which each instance is late, whether the ends are sure)."""
+    """(slow channels, compared instances by channel, lateness of each instance in ns, whether peers are certain)."""
     ops = case.ops
     message, scale = message_of(case)
     brief = _briefest(case) / scale
@@ -135,18 +133,18 @@ def _slow_channels(
     for channels in comparable(case, message, nodes):
         for c, numbers in channels.items():
             tested[c] += numbers
-        told = _compare(case, channels, brief, nodes)  # without any clock
+        clear = _compare(case, channels, brief, nodes)  # without any clock
         for c, found in _compare(case, channels, delivery / scale, nodes).items():
             if only is not None and c not in only:
                 continue
-            doubt = _doubt(case, ops.channels[c].members) if ops.channels[c].p2p and c not in told else 0.0
+            doubt = _doubt(case, ops.channels[c].members) if ops.channels[c].p2p and c not in clear else 0.0
             if found.here - found.peers <= max(doubt, scheduled):
                 continue
             slow[c].append(found)
-            sure |= is_sure(case, c, channels[c], clockless=c in told)
+            sure |= is_sure(case, c, channels[c], clockless=c in clear)
             token = str(ops.token[case.waits.first_row[channels[c][0]]])
             usual = found.peers * scale[channels[c]]
-            if token.endswith(UNKNOWN_SIZE) and not ops.channels[c].p2p:  # large ones and small ones
+            if token.endswith(UNKNOWN_SIZE) and not ops.channels[c].p2p:  # large and small calls
                 usual = delivery[channels[c]] * found.peers / found.here
             late[channels[c]] = np.maximum(delivery[channels[c]] - usual, 0.0)
             untimed = _untimed(case, c, token)
@@ -158,22 +156,22 @@ def _slow_channels(
 
 
 def _longest(case: Case, slow: Iterable[int], late: F64) -> float:
-    """By how much messages of one of the `slow` channels are `late` (ns, one an instance) in all, ns a step."""
+    """The largest total of `late` (by instance, ns) on one of the `slow` channels, ns a step."""
     channel = case.ops.channel[case.waits.first_row]
     return max(float(late[channel == c].sum()) for c in slow) / len(case.steps.numbers)
 
 
 def _untimed(case: Case, channel: int, token: str) -> I64:
-    """Instances of `token` on a slow channel whose time is only bounded: they took no less than the others there."""
+    """The instances of `token` on a slow channel with only a bound of their time, at least that of the timed ones."""
     rows = case.waits.first_row
     bounded = case.waits.complete & ~case.waits.timed & case.analysed[rows]
     return np.flatnonzero(bounded & (case.ops.channel[rows] == channel) & (case.ops.token[rows] == token))
 
 
 def _not_compared(case: Case, channel: int, compared: list[int]) -> I64:
-    """Instances of a slow channel that carry what no other channel does, as tokens dealt to experts: slow as well.
+    """The instances of a slow channel that no other channel carries, such as tokens of experts: slow as well.
 
-    A sound link would take the same share of the time as for what was compared.
+    A healthy link would take the same share of their time as for the compared instances.
     """
     rows = case.waits.first_row
     usable = case.waits.complete & case.waits.timed & case.analysed[rows]
@@ -183,22 +181,22 @@ def _not_compared(case: Case, channel: int, compared: list[int]) -> I64:
 def comparable(case: Case, message: list[str], nodes: Mapping[int, str | int]) -> list[dict[int, list[int]]]:
     """Return channel → instances of one `message` (by instance), for each set of channels that can be compared.
 
-    `nodes` are those of the ranks; where they are unknown, channels of any reach are compared.
+    `nodes` gives the node of each rank; where it is empty, channels of any reach are compared.
     """
     ops, rows = case.ops, case.waits.first_row
     families: dict[tuple[object, ...], dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
     usable = np.flatnonzero(case.waits.complete & case.waits.timed & case.analysed[rows])
     channels, which = np.unique(ops.channel[rows[usable]], return_inverse=True)
     found = [ops.channels[c] for c in channels.tolist()]
-    alike = [(case.shape_of(c), reach(c, nodes), c.p2p) for c in found]
+    shapes = [(case.shape_of(c), reach(c, nodes), c.p2p) for c in found]
     for number, at in zip(usable.tolist(), which.tolist(), strict=True):
-        if alike[at][0]:
-            families[*alike[at], message[number]][found[at].number].append(number)
+        if shapes[at][0]:
+            families[*shapes[at], message[number]][found[at].number].append(number)
     return [channels for channels in families.values() if len(channels) > 1]
 
 
 def _briefest(case: Case) -> F64:
-    """By instance the duration of its briefest operation, ns: whoever came last to a message waited for nobody."""
+    """The duration of the shortest operation of each instance, ns: the end that joined a message last did not wait."""
     ops = case.ops
     brief = np.full(len(case.waits.first_row), np.inf)
     rows = np.flatnonzero(ops.instance >= 0)
@@ -214,7 +212,7 @@ def _compare(
 ) -> dict[int, _Slowness]:
     """The channels that spend longer than the median of the others; `channels` holds their instances, `spent` is ns.
 
-    In a short pipeline the others are links of other ranks, or `nodes`, and those found to be sound.
+    In a short pipeline the others are links of other ranks or `nodes`, or links that are not slow.
     """
     places = {c: _by_place(case, n) for c, n in channels.items()}
     level = _both_ways(
@@ -223,7 +221,7 @@ def _compare(
     slow: dict[int, _Slowness] = {}
     usual = dict(zip(level, zip(*spread_of_others(list(level.values())), strict=True), strict=True))
     ends = short_pipeline([case.ops.channels[c] for c in channels], nodes)
-    for channel in sorted(channels, key=lambda c: not beside(ends, c, ())):  # those that touch all come last
+    for channel in sorted(channels, key=lambda c: not beside(ends, c, ())):  # overlapping with all comes last
         others = beside(ends, channel, slow) if crowded(ends, channel) else []
         peers, between = level_of([level[c] for c in others]) if others else usual[channel]
         ratio = LINK_RATIO if len(others or channels) > 2 else LINK_RATIO_OF_TWO
@@ -237,10 +235,10 @@ def _compare(
 
 
 def _by_place(case: Case, numbers: list[int]) -> list[I64]:
-    """A channel's instances; those that may differ are split by their place in the step, if enough steps repeat them.
+    """The instances of a channel, split by their place in the step if they may differ and enough steps repeat them.
 
-    In a pipeline every second message of a slow link may be asked for late enough to hide it, and operations whose
-    size is unknown carry now more, now less: that is not noise.
+    In a pipeline the receiver may ask for every second message late enough to hide a slow link, and operations of
+    unknown size carry varying amounts: that is not noise.
     """
     chosen, ops = np.array(numbers), case.ops
     rows = case.waits.first_row[chosen]
@@ -254,12 +252,12 @@ def _by_place(case: Case, numbers: list[int]) -> list[I64]:
 
 
 def _doubt(case: Case, members: tuple[int, ...]) -> float:
-    """The difference of transfers between two ranks that their clocks alone may cause, ns."""
+    """The difference between transfers of two ranks that their clocks alone may cause, ns."""
     return CLOCK_DOUBT * sum(case.clocks.doubt.get(r, 0.0) for r in members)
 
 
 def _thread_doubt(case: Case) -> float:
-    """The difference of transfers that the scheduler of a host may cause where threads carry them out, ns."""
+    """The difference between transfers that a host's scheduler may cause where threads carry them out, ns."""
     ranks = case.ops.per_rank.values()
     return (
         TIME_SLICE_NS
@@ -269,7 +267,7 @@ def _thread_doubt(case: Case) -> float:
 
 
 def _both_ways(case: Case, level: dict[int, float]) -> dict[int, float]:
-    """Mean transfer of both directions between two ranks, by channel; an error of their clocks cancels in it. ns."""
+    """The mean transfer of both directions between two ranks, by channel, ns; an error of their clocks cancels."""
     known = case.ops.channels
     number = {known[c].members: c for c in level if known[c].p2p}
     back = {c: number.get(known[c].members[::-1], c) if known[c].p2p else c for c in level}
@@ -277,9 +275,9 @@ def _both_ways(case: Case, level: dict[int, float]) -> dict[int, float]:
 
 
 def _at_the_link(case: Case, slow: set[int], tested: set[int]) -> tuple[int, ...]:
-    """The ranks in most slow channels; if some of them are in no sound channel, those alone.
+    """The ranks in most slow channels; only the ranks without a healthy channel if there are such ranks.
 
-    The evidence cannot tell them apart.
+    The evidence cannot separate them.
     """
     bad = {r: 0 for c in slow for r in case.ops.channels[c].members}
     sound = dict.fromkeys(bad, 0)

@@ -1,4 +1,4 @@
-"""How suspects spend their time beside their peers: questions whose answers decide between verdicts."""
+"""How suspects spend their time compared with their peers; the answers decide between verdicts."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -33,12 +33,12 @@ from tracekit.thresholds.unlike import STALL_SHARE, STALL_TIMES, STALLS
 
 
 def features_of(case: Case, row: int) -> Features | None:
-    """Features of the rank in `row` of Steps; None where it has no step whole."""
+    """The features of the rank in `row` of Steps; None where it has no step whole."""
     return read_features(case.run, case.ops, case.steps, case.steps.ranks[row])
 
 
 def peers_of(case: Case, row: int, suspects: Sequence[int], *, other_stages: bool = False) -> list[Features]:
-    """Features of some unsuspected ranks of the stage of `row`, or of any stage; at most PEERS_SAMPLED."""
+    """The features of a sample of unsuspected ranks in the stage of `row`, or in any stage."""
     stage = next(g for g in case.stages if row in g)
     pool = np.arange(len(case.steps.ranks)) if other_stages else stage
     rows = [int(r) for r in pool if r not in suspects and np.isfinite(case.steps.own[r]).any()]
@@ -46,9 +46,9 @@ def peers_of(case: Case, row: int, suspects: Sequence[int], *, other_stages: boo
 
 
 def only_attention(case: Case, rows: Sequence[int]) -> bool:
-    """Whether the excess of the worst suspect, `rows[0]`, is attention alone; a slow device slows products as well.
+    """Whether the excess of the worst suspect, `rows[0]`, is attention only; a slow device slows products as well.
 
-    What tokens and communication explain of its time is no part of the excess: few tokens may hide it.
+    Time that tokens and communication explain is not part of the excess: few tokens may hide it.
     """
     mine, peers = features_of(case, rows[0]), peers_of(case, rows[0], rows)
     if mine is None or not peers:
@@ -63,11 +63,11 @@ def only_attention(case: Case, rows: Sequence[int]) -> bool:
 
 
 def dealt_to_its_replica(case: Case, row: int) -> bool:
-    """Whether the documents that its replica was dealt explain why a rank works longer.
+    """Whether the documents of its replica explain why a rank works longer.
 
-    The same documents pass through all stages, so these work longer in the same steps, and shorter in others; or those
-    of the other replicas rise and fall together as well. A slow device has no faster step, and makes no other stage
-    longer.
+    The same documents pass through all stages, so all of them work longer in the same steps, and shorter in others; or
+    the stages of the other replicas rise and fall together as well. A slow device has no faster step, and makes no
+    other stage longer.
     """
     rank = case.steps.ranks[row]
     line = set(case.mesh.pipeline(rank)) - {rank}
@@ -83,11 +83,11 @@ def dealt_to_its_replica(case: Case, row: int) -> bool:
 
 
 def _documents_show(case: Case, row: int) -> bool:
-    """Whether the stages of each replica work longer, and shorter, in the same steps; also without that of `row`.
+    """Whether the stages of each replica work longer, and shorter, in the same steps, also without that of `row`.
 
-    By how much a rank is longer or shorter in every step is no document's doing, and left out; so is a step that
-    windows cut, in which all stages of a replica lack the same. `row` may be longer by little more than documents
-    make the other replicas change.
+    A constant excess of a rank is not caused by documents and is left out; so is a step that windows cut, in which all
+    stages of a replica lack the same part. The excess of `row` may be at most DOCUMENTS_REACH times the largest change
+    of the other replicas.
     """
     rank = case.steps.ranks[row]
     mine = case.mesh.pipeline(rank)
@@ -99,18 +99,18 @@ def _documents_show(case: Case, row: int) -> bool:
         beyond = own - np.median(own[others], axis=0) if any(others) else np.full(own.shape, np.nan)
         for line, values in zip(lines, beyond - beyond.mean(axis=1, keepdims=True), strict=True):
             turns[line].append(values)
-    everybody = _alike(list(turns.values()))
+    every_replica = _alike(list(turns.values()))
     rest = [found for line, found in turns.items() if line != mine]
     most = max(
         (float(np.abs(np.nan_to_num(v)).max(initial=0.0)) for found in rest for v in found), default=0.0
     )
     if float(np.nanmean(case.found.value[row])) > DOCUMENTS_REACH * most:
         return False
-    return everybody >= MATES_ALIKE and _alike(rest) >= MAJORITY
+    return every_replica >= MATES_ALIKE and _alike(rest) >= MAJORITY
 
 
 def _alike(turns: Sequence[Sequence[F64]]) -> float:
-    """Correlation of how the first and any other stage of a replica change; 0 where too few were measured."""
+    """The correlation between changes of the first and of the other stages of a replica; 0 with too few values."""
     pairs = [(found[0], later) for found in turns for later in found[1:]]
     first = np.concatenate([x for x, _ in pairs] or [np.zeros(0)])
     later = np.concatenate([y for _, y in pairs] or [np.zeros(0)])
@@ -121,7 +121,7 @@ def _alike(turns: Sequence[Sequence[F64]]) -> float:
 
 
 def late_loaders(case: Case, rows: Sequence[int]) -> tuple[int, ...]:
-    """The ranks among `rows` whose data loading explains most of their excess over other stages."""
+    """The ranks among `rows` with data loading that explains most of their excess over other stages."""
     peers = peers_of(case, rows[0], rows, other_stages=True)
     if not peers:
         return ()
@@ -135,16 +135,16 @@ def late_loaders(case: Case, rows: Sequence[int]) -> tuple[int, ...]:
 
 
 def paused_hosts(case: Case, rows: Sequence[int]) -> tuple[int, ...]:
-    """The ranks among `rows` whose excess over other stages is that their processes pause."""
+    """The ranks among `rows` with pauses of their processes as the cause of their excess over other stages."""
     peers = peers_of(case, rows[0], rows, other_stages=True)
     found = [(row, features_of(case, row)) for row in rows] if peers else []
     return tuple(row for row, mine in found if mine is not None and explain(mine, peers)[0] == "host_stall")
 
 
 def stalled_often(case: Case, row: int, excess: float) -> bool:
-    """Whether most of `excess` (ns in all) of the rank in `row` is several gaps, each longer than any of its peers.
+    """Whether several gaps, each far longer than the peers' longest, make up most of `excess` (ns in all) of `row`.
 
-    One gap is an accident of one operation; several are a host that stalls again and again, though in one step alone.
+    One gap is an accident of one operation; several mean that the host stalls repeatedly, although in one step only.
     """
     mine, peers = features_of(case, row), peers_of(case, row, (row,))
     if mine is None or not peers:
@@ -155,28 +155,28 @@ def stalled_often(case: Case, row: int, excess: float) -> bool:
 
 
 def launches_alike(case: Case, rows: Sequence[int], others: Sequence[int]) -> bool:
-    """Whether the hosts of `rows` launch as fast as those of `others`, of some of each; False where nothing tells.
+    """Whether hosts of `rows` launch as fast as hosts of `others`, by samples of each; False where unknown.
 
-    Those that are held up at nearly every launch show no pace of their own. If they are quicker all the same most of
-    the time, hosts of `rows` are slow.
+    Hosts that are delayed at nearly every launch show no pace of their own. If `others` are faster at most launches all
+    the same, the hosts of `rows` are slow.
     """
     paces = [pace_among(case, rows, others, percentile) for percentile in (FREE, MOSTLY)]
     return all(p is not None and p[0] <= HOST_PACE * p[1] for p in paces)
 
 
 def pace_beside(case: Case, row: int) -> tuple[float, float] | None:
-    """Ns between two launches of the host of `row`, and of some of its stage's others; None where nothing tells."""
+    """The ns between two launches of the host of `row`, and of other hosts of its stage; None where unknown."""
     return pace_among(case, (row,), np.setdiff1d(next(g for g in case.stages if row in g), row).tolist())
 
 
 def pace_among(
     case: Case, rows: Sequence[int], others: Sequence[int], percentile: float = FREE
 ) -> tuple[float, float] | None:
-    """Return median ns between two launches of the hosts of `rows`, and of `others`; None if nothing tells one.
+    """Return the median ns between two launches of the hosts of `rows`, and of `others`; None where either is unknown.
 
-    That of one host is a `percentile` of its launches.
-    Of `rows` the steps in which they are slow count: in others a host that is slow at times launches as fast as any.
-    Those that wait for them are held up in these steps, and show their pace elsewhere.
+    The pace of one host is a `percentile` over its launches. For `rows` only the slow steps count: in other steps an
+    intermittently slow host launches as fast as any. For `others` all steps count, because in the slow steps they are
+    delayed by waiting for `rows`.
     """
     value = np.nan_to_num(case.found.value[list(rows)]).max(axis=0)
     slow = value >= STEP_SHARE * max(float(value.max()), 0.0)
@@ -188,7 +188,7 @@ def pace_among(
 
 
 def _spans(case: Case, row: int, slow: npt.NDArray[np.bool_]) -> Intervals | None:
-    """The `slow` steps on the host of the rank in `row`; None where nothing tells when it began them."""
+    """The intervals of the `slow` steps on the host of the rank in `row`; None where their begin is unknown."""
     begins, ends = on_host(case.ops, case.steps, case.steps.ranks[row])
     known = slow & (ends > begins)
     return (begins[known], ends[known]) if known.any() else None
@@ -197,8 +197,8 @@ def _spans(case: Case, row: int, slow: npt.NDArray[np.bool_]) -> Intervals | Non
 def by_role(case: Case, rows: Sequence[int]) -> bool:
     """Whether `rows` are all ranks of tensor index 0 in their stages, several a stage, with similar excesses.
 
-    If one rank of a tensor group loads and broadcasts the data, or logs, in every replica, the job was written so. A
-    slow host or device does not pick the same index everywhere.
+    If one rank of every tensor group loads and broadcasts data, or logs, the job does so by design. Slow hosts or
+    devices do not have the same index everywhere.
     """
     chosen = {case.steps.ranks[r] for r in rows}
     stages = {case.mesh.stage(r) for r in chosen}

@@ -1,7 +1,8 @@
-"""Shares of the factors of an operation table: what curing one alone saves, beside what curing all saves.
+"""Shares of the factors of an operation table: the saving of curing one factor over the saving of curing all.
 
-A long stage takes typical work (M_S of Lin et al., OSDI'25, section 5.2), uneven data even micro-batches. Factors
-overlap, because ranks wait for whichever is longest, so that shares add up to more than one: they are compared only.
+A long stage is cured by typical work (M_S of Lin et al., OSDI'25, section 5.2), uneven data by equal micro-batches.
+Factors overlap, because ranks wait for the longest one, so that shares may add up to more than one: they only rank the
+factors.
 """
 
 from tracekit.analysis.slowrank.case import Case
@@ -10,22 +11,22 @@ from tracekit.units import ms
 
 
 def everybody_ns(case: Case, gain: float) -> float:
-    """Return what typical work on all ranks saves where the model is an operation table's, else `gain`; ns a step."""
+    """Return the saving of typical work on all ranks for an operation table, otherwise `gain`; ns a step."""
     return gain if case.table is None else max(gain, case.table.lost_ns)
 
 
 def share_in_words(case: Case, cure: str, gain: float, others: dict[str, float]) -> str:
-    """Return the share that a `cure` alone saves, which is `gain` (ns a step), and those that the `others` save.
+    """Return the words on the share that `cure` alone saves, `gain` (ns a step), and on the shares of the `others`.
 
-    It is empty where the run is no operation table. Others below the least cost of a finding are left out.
+    Empty for traces. Others below the threshold are left out.
     """
     if case.table is None or case.table.lost_ns <= 0:
         return ""
     whole = case.table.lost_ns
-    told = f"; {cure} alone saves {ms(gain):.1f} ms a step, {gain / whole:.0%} of what typical work on all ranks saves"
+    words = f"; {cure} alone saves {ms(gain):.1f} ms a step, {gain / whole:.0%} of what typical work on all ranks saves"
     rest = [
         f"{other} alone {ns / whole:.0%} ({ms(ns):.1f} ms)"
         for other, ns in others.items()
         if ns >= MIN_LOST_SHARE * case.step_ns
     ]
-    return f"{told} ({ms(whole):.1f} ms)" + (f"; {' and '.join(rest)}, partly the same time" if rest else "")
+    return f"{words} ({ms(whole):.1f} ms)" + (f"; {' and '.join(rest)}, partly the same time" if rest else "")

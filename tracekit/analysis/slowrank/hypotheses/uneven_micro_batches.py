@@ -1,7 +1,7 @@
-"""Micro-batches that need unequal work, told by operation tables: nobody is slow, the data is dealt unevenly.
+"""Micro-batches of unequal work in operation tables: no rank is slow, the data is distributed unevenly.
 
-A micro-batch that is long is so on every stage that it passes, forward and backward; noise and slow devices differ from
-stage to stage. Where there is one stage only, forward and backward tell.
+A long micro-batch is long on every stage that it passes, forward and backward; noise and slow devices differ from stage
+to stage. With only one stage, forward and backward are compared.
 """
 
 from collections import defaultdict
@@ -21,19 +21,19 @@ I64 = npt.NDArray[np.int64]
 
 
 def uneven_batches_ns(run: Measured, model: TableModel) -> float:
-    """What a step would save if every micro-batch needed the same work, ns; 0 where stages do not agree that they vary.
+    """The saving of a step if every micro-batch needs the same work, ns; 0 where stages do not agree on the long ones.
 
-    Each rank keeps by how much it is slower than its peers in all steps, and each step what it has more of than others.
+    Each rank keeps its lasting excess over its peers, and each step its excess over other steps.
     """
     dealt = _Dealt(run, model)
-    shared, alike = dealt.shared
-    if shared < BATCHES_VARY or alike < BATCHES_ALIKE:
+    shared, correlation = dealt.shared
+    if shared < BATCHES_VARY or correlation < BATCHES_ALIKE:
         return 0.0
     return model.recorded_ns - float(model.timeline.step_ns(dealt.evenly).mean())
 
 
 def lasting_ns(run: Measured, model: TableModel, rows: Sequence[int]) -> float:
-    """What a step would save without the lasting slowness of `rows` if all micro-batches were alike, ns."""
+    """The saving of a step without the lasting slowness of `rows`, with all micro-batches alike, ns."""
     dealt = _Dealt(run, model)
     work = dealt.evenly.copy()
     for kind in dealt.kinds.values():
@@ -47,7 +47,7 @@ def lasting_ns(run: Measured, model: TableModel, rows: Sequence[int]) -> float:
 
 
 def unexplained_ns(run: Measured, model: TableModel) -> float:
-    """What a step would save if every operation were typical of its type, compute of its type on its stage, ns."""
+    """The saving of a step if every operation takes the typical time of its type, compute by stage and type; ns."""
     work = model.typical.copy()
     for rows in _Dealt(run, model).kinds.values():
         work[rows] = model.timeline.work[rows].mean()
@@ -56,19 +56,19 @@ def unexplained_ns(run: Measured, model: TableModel) -> float:
 
 @dataclass(frozen=True)
 class _Dealt:
-    """Compute of micro-batches, by what it is and on which stage."""
+    """The compute of micro-batches, by kind and stage."""
 
     run: Measured
     model: TableModel
 
     @cached_property
     def stage(self) -> dict[int, int]:
-        """Pipeline stage by row of Steps."""
+        """The pipeline stage of each row of Steps."""
         return {int(row): n for n, rows in enumerate(self.run.stages) for row in rows}
 
     @cached_property
     def kinds(self) -> dict[tuple[int, str, int], I64]:
-        """(stage, name, chunk) → operations, of all that compute a micro-batch or else do one thing once a step."""
+        """(stage, name, chunk) → the operations that compute a micro-batch, or run once a step."""
         found: dict[tuple[int, str, int], list[int]] = defaultdict(list)
         seen: dict[tuple[int, str, int], int] = defaultdict(int)
         for i in np.flatnonzero(~self.model.timeline.communication).tolist():
@@ -83,7 +83,7 @@ class _Dealt:
 
     @cached_property
     def evenly(self) -> F64:
-        """Work if all micro-batches were alike, operations × steps, ns."""
+        """The work if all micro-batches are alike, operations × steps, ns."""
         work = self.model.timeline.work.copy()
         for rows in self.kinds.values():
             mine = self.model.timeline.work[rows]
@@ -97,7 +97,7 @@ class _Dealt:
     def shared(self) -> tuple[float, float]:
         """(coefficient of variation that all places of a micro-batch share, correlation between these places).
 
-        What a rank needs longer in all micro-batches of a step is left out: so do hosts that are slow at times.
+        An excess of a rank in all micro-batches of a step is left out, because intermittently slow hosts cause it too.
         """
         work = self.model.timeline.work / np.maximum(self.evenly, 1.0)
         places: dict[tuple[int, int], dict[tuple[int, str], list[F64]]] = defaultdict(

@@ -1,7 +1,7 @@
-"""Gaps that may be the usual pace of hosts: unless the host of their rank is known to be slow, they have no price.
+"""Gaps that may be the usual pace of hosts: they have a price only if the host of their rank is known to be slow.
 
-Where hosts set the pace, the device of the one that is last stands still at every launch, while those of the others
-spin in collectives for it. Only gaps that no usual host makes between two launches tell a fault by themselves.
+Where hosts set the pace, the device of the last host is idle at every launch, while the other devices spin in
+collectives for it. Only gaps longer than a usual host needs between two launches prove a fault by themselves.
 """
 
 from collections.abc import Sequence
@@ -20,11 +20,11 @@ from tracekit.thresholds.slowrank import MAJORITY
 
 
 def may_be_pace(case: Case, suspect: Suspect, suspects: Sequence[Suspect]) -> bool:
-    """Whether the gaps of a suspect may be a usual host's pace, which leaves hardly any longer ones.
+    """Whether the gaps of a suspect may be the pace of a usual host, with hardly any longer gaps.
 
-    Either no host was recorded, and the step is no longer than hosts that launch every `HOST_SILENT_NS` would make it;
-    or hosts bound what a cure of all `suspects` saves, and the host of this one is as quick as others: then nothing
-    that was loaded is longer either.
+    Either no host was recorded, and the step is no longer than hosts that launch every `HOST_SILENT_NS` make it; or
+    hosts bound the saving of a cure of all `suspects`, and the host of this one is as fast as the others. A late data
+    loader is then excluded as well.
     """
     row = case.steps.row(suspect.rank)
     asked = CAUSES[suspect.cause].on_host and case.ops.per_rank[suspect.rank].on_gpu
@@ -40,7 +40,7 @@ def may_be_pace(case: Case, suspect: Suspect, suspects: Sequence[Suspect]) -> bo
 
 
 def _short(case: Case, row: int) -> bool:
-    """Whether what the gaps of a rank last beyond a usual pace is less than half of what they cost at the most."""
+    """Whether the part of a rank's gaps beyond a usual pace is less than half of the most that they may cost."""
     mine, peers = features_of(case, row), peers_of(case, row, (row,))
     if mine is None or not peers:
         return False
@@ -50,6 +50,6 @@ def _short(case: Case, row: int) -> bool:
 
 
 def _beyond_pace(rank: Features) -> float:
-    """For how long a device stands still beyond what a usual host needs between launches, ns a step."""
+    """The idle time of a device beyond what a usual host needs between launches, ns a step."""
     steps = rank.gaps.sum() / rank.gap if rank.gap else 1.0
     return float(np.maximum(rank.gaps - HOST_SILENT_NS, 0).sum() / steps)

@@ -1,4 +1,4 @@
-"""Where a suspect's time is longer than its peers' in a step, so that a cure takes it from there alone."""
+"""Where in a step a suspect takes longer than its peers, so that a cure shortens only these parts."""
 
 import numpy as np
 
@@ -12,11 +12,11 @@ from tracekit.steps.steps import F64
 
 
 def usual_of(case: Case, rows: I64) -> Usual:
-    """Return the work of each of `rows` in each part of the steps if it worked as its unsuspected peers do; ns.
+    """Return the work of each of `rows` in each part of the steps if it works like its unsuspected peers; ns.
 
-    Of a rank whose compute alone tells that it is slow, only compute becomes shorter: its gaps are as long by chance. A
-    rank whose role makes gaps is compared with others of that role, if its stage has any. Other ranks lose time where
-    their communication waits, if any does beside their work.
+    Where compute alone shows that a rank is slow, only its compute becomes shorter, because its gaps are as long by
+    chance. A rank with gaps by its role is compared with others of that role, if its stage has any. The parts of other
+    ranks that communication lengthens while it waits are returned as well.
     """
     peers = _peers(case, rows)
     found = case.model.usual(peers)
@@ -34,7 +34,7 @@ def usual_of(case: Case, rows: I64) -> Usual:
 
 
 def _peers(case: Case, rows: I64) -> dict[int, I64]:
-    """For each of `rows` the unsuspected ranks that do the same work; all of them where everybody is suspected."""
+    """The unsuspected ranks of the same work for each of `rows`; all others of the stage where all are suspected."""
     peers = {}
     for group in case.stages:
         others = np.setdiff1d(group, rows)
@@ -46,7 +46,7 @@ def _peers(case: Case, rows: I64) -> dict[int, I64]:
 
 
 def _quick_compute(case: Case, line: RankTimeline, parts: Parts, mates: list[RankTimeline]) -> F64:
-    """Own time of a rank in each of its `parts` if it computed there as long as the median of its `mates`, ns."""
+    """The own time of a rank in each of its `parts` if its compute takes the median of its `mates` there, ns."""
     width = np.diff(parts.cuts)
     theirs = [_compute(case, mate, found) for mate in mates if (found := mate.alike(parts)) is not None]
     if not theirs:
@@ -56,7 +56,7 @@ def _quick_compute(case: Case, line: RankTimeline, parts: Parts, mates: list[Ran
 
 
 def _compute(case: Case, line: RankTimeline, parts: Parts) -> F64:
-    """Compute of a rank in each of its `parts`, ns."""
+    """The compute of a rank in each of its `parts`, ns."""
     rank = case.steps.ranks[line.row]
     progress = case.ops.progress[rank]
     computing = subtract(case.ops.per_rank[rank].computed, progress.exposed)

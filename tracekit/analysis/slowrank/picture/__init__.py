@@ -1,1 +1,1 @@
-"""What the page draws of a case, as arrays."""
+"""The charts of a case for an HTML page, as arrays."""

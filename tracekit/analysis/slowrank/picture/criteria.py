@@ -1,4 +1,4 @@
-"""The tests that an answer went through, with what was measured and the thresholds."""
+"""The tests behind an answer, each with its measured value and its threshold."""
 
 import numpy as np
 
@@ -11,12 +11,12 @@ from tracekit.units import ms
 
 
 def criteria(case: Case, answer: Answer) -> tuple[Criterion, ...]:
-    """What decided: significance, length and price of the excess, the model's error, and how much was matched."""
+    """The criteria of the decision: size, significance and price of the excess, model error, and matched share."""
     return (*_of_excess(case, answer), *_of_evidence(case))
 
 
 def _of_excess(case: Case, answer: Answer) -> tuple[Criterion, ...]:
-    """How long and how significant the excess is, and what it costs."""
+    """The criteria on the excess: its size, its significance and its price."""
     named = [
         case.steps.row(s.rank) for s in (*answer.suspects, *answer.candidates) if s.rank in case.steps.ranks
     ]
@@ -46,7 +46,7 @@ def _of_excess(case: Case, answer: Answer) -> tuple[Criterion, ...]:
 
 
 def _of_evidence(case: Case) -> tuple[Criterion, ...]:
-    """How well the model repeats the recording, and how much of it was matched and whole."""
+    """The criteria on the evidence: the model's error, the matched share, and the number of whole steps."""
     matched = coverage(case).matched
     return (
         Criterion(

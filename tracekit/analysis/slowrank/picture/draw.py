@@ -1,4 +1,4 @@
-"""The picture of a case and its answer: the job's ranks by step, the descent, one time line, and the tests passed."""
+"""The picture of a case and its answer: ranks by step, the descent, one time line, and the criteria."""
 
 import numpy as np
 
@@ -35,7 +35,7 @@ def picture_of(case: Case, answer: Answer) -> SlowRankPicture:
 
 
 def _spread(values: F64, rows: np.typing.NDArray[np.int64], world: int) -> F64:
-    """`values` (ns; by rank read) by rank of the job, ms."""
+    """The `values` (ns, by rank read) by rank of the job, ms; NaN without a trace."""
     result = np.full((world, *values.shape[1:]), np.nan)
     result[rows] = values / NS_PER_MS
     return result

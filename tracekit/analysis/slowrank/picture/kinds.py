@@ -1,4 +1,4 @@
-"""What each rank spends its step on: computing, other own time, and communication by axis, waited for or moved."""
+"""The parts of each rank's step: compute, other own time, and communication by axis, as waits and transfers."""
 
 from typing import Final
 
@@ -15,14 +15,14 @@ TRANSFER: Final = "transfers on"
 
 
 def axes_of_channels(run: Measured) -> list[str]:
-    """Per channel the name of its axes; the last entry is for operations without a channel."""
+    """The name of each channel's axes; the last entry is for operations without a channel."""
     return [*("_".join(run.axes_of(c)) or "other" for c in run.ops.channels), "unknown"]
 
 
 def parts_of_step(run: Measured) -> dict[str, F64]:
-    """Kind of time → mean of a step of each rank (rows of `run.steps`), ns; the kinds sum to the step.
+    """Return kind of time → mean of a step of each rank (rows of `run.steps`), ns; the kinds sum to the step.
 
-    Time for which compute stood still for several operations at once is shared among them in proportion.
+    Time in which compute is idle for several operations at once is divided among them in proportion.
     """
     steps, ops = run.steps, run.ops
     whole = np.isfinite(steps.own)

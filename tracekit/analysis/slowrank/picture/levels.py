@@ -1,4 +1,4 @@
-"""How the excess spreads over the indices of each axis, going down the path that the finding names."""
+"""The spread of the excess over the indices of each axis, down the path that the finding names."""
 
 from collections.abc import Sequence
 
@@ -15,7 +15,7 @@ _QUANTILES = (0.0, 0.25, 0.5, 0.75, 1.0)
 
 
 def levels(case: Case, path: Sequence[PathLevel]) -> tuple[Level, ...]:
-    """One level an axis of more than one index, outer to inner; without a path every level holds all ranks."""
+    """Return a level for each axis of more than one index, outer to inner; without a path each holds all ranks."""
     chosen = {level.dim: level.index for level in path}
     rows = wider = np.arange(len(case.steps.ranks))
     found = []
@@ -36,7 +36,7 @@ def _level(
     rows: np.typing.NDArray[np.int64],
     index: np.typing.NDArray[np.int64],
 ) -> Level:
-    """The level of one axis: `index` is that of each of `rows`. Where there are many, those with the most excess."""
+    """The level of one axis; `index` is that of each of `rows`. Holds at most LEVEL_INDICES, by the largest excess."""
     spread: dict[int, tuple[float, ...]] = {}
     for i in np.unique(index).tolist():
         values = case.found.mean[rows[index == i]]

@@ -1,4 +1,4 @@
-"""One step of the suspect beside its peers, on aligned clocks."""
+"""The time line of one step of the suspect and its peers, on aligned clocks."""
 
 from collections.abc import Iterable
 
@@ -15,7 +15,7 @@ from tracekit.units import NS_PER_MS
 
 
 def timeline(case: Case, answer: Answer) -> Timeline | None:
-    """The step in which the first suspect, or else the rank with the most excess, is furthest beyond its peers."""
+    """The time line of the step with the largest excess of the first suspect, or else of any rank; None without one."""
     value = np.where(np.isfinite(case.found.value), case.found.value, -np.inf)
     if not np.isfinite(value).any():
         return None

@@ -1,1 +1,1 @@
-"""Ranks without a trace: what the others may be waiting for."""
+"""Ranks without a trace, and the time that recorded ranks may wait for them."""

@@ -1,7 +1,7 @@
-"""How much longer collectives with an unseen member last than quick ones that move as much through the same group.
+"""The excess of collectives with an unrecorded member over fast ones that move as many bytes in the same group.
 
-The last recorded member waits for nobody who was recorded. Where it still stays longer than such a message takes, it
-waited for an unseen one, or its network is busy.
+The last recorded member waits for no recorded rank. Where it stays longer than such a message takes, it waits for an
+unrecorded member, or its network is busy.
 """
 
 from collections import defaultdict
@@ -18,11 +18,11 @@ from tracekit.timing.buffered_sends import bytes_of
 
 
 def beyond_quickest(case: Case, rows: Sequence[int]) -> dict[int, float]:
-    """By collective of a device the exposed time beyond the quickest transfer of the same message, ns.
+    """The exposed time of each GPU collective beyond the fastest transfer of the same message, ns, by operation.
 
-    `rows` are operations of one message. It takes one network about as long at every place of a step; an unseen rank
-    that works slowly is late by more where there was more to do. Nothing of messages of unknown size, and of those
-    between two ranks.
+    `rows` are operations of one message. A network needs about the same time for it at every place of a step; a slow
+    unrecorded rank is late by more where it had more work. Empty for messages of unknown size and for messages between
+    two ranks.
     """
     ops, waits = case.ops, case.waits
     rows = [row for row in rows if ops.instance[row] >= 0 and ops.per_rank[int(ops.rank[row])].on_gpu]
@@ -35,11 +35,11 @@ def beyond_quickest(case: Case, rows: Sequence[int]) -> dict[int, float]:
 
 
 def beyond_likes(case: Case, lasted: Mapping[int, float]) -> dict[int, float]:
-    """By collective of a device the exposed time beyond what another of its group needs for as many bytes, ns.
+    """The exposed time of each GPU collective beyond what others of its group need for as many bytes, ns, by operation.
 
-    `lasted` is by operation how long it would last if it waited for no recorded rank, ns. Members of a ring send as
-    much of an all-gather as of a reduce-scatter, and twice that of an all-reduce, and may be LIKE_RATIO times as slow
-    at one as at another.
+    `lasted` is the time of each operation without waits for recorded ranks, ns. Members of a ring send as many bytes in
+    an all-gather as in a reduce-scatter, and twice as many in an all-reduce; one kind may be LIKE_RATIO times as slow
+    as another.
     """
     ops = case.ops
     by_channel: dict[int, list[int]] = defaultdict(list)
@@ -58,9 +58,9 @@ def beyond_likes(case: Case, lasted: Mapping[int, float]) -> dict[int, float]:
 
 
 def _quickest(moved: F64, lasted: F64) -> F64:
-    """The time in which the quickest operation that is not much larger would move as many bytes, ns; an entry each.
+    """The time of each operation's bytes at the rate of the fastest operation that is not much larger, ns.
 
-    Smaller ones are slower for a byte, so that they promise nothing that a large one could not keep.
+    Smaller operations need more time a byte, so that a larger one can keep up with their rate.
     """
     order = np.argsort(moved, kind="stable")
     rate = np.minimum.accumulate(lasted[order] / moved[order])

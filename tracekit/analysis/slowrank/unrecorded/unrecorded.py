@@ -1,7 +1,7 @@
-"""Ranks without a trace: the others may be waiting for one of them.
+"""Ranks without a trace: the recorded ranks may wait for one of them.
 
-An operation with an unseen member is compared with complete operations of its kind, else with the same operation in the
-other data-parallel replicas. Where there is neither, nothing tells waiting from transfer.
+An operation with an unrecorded member is compared with complete operations of its kind, else with the same operation in
+the other data-parallel replicas. Without either, waiting and transfer cannot be separated.
 """
 
 from collections import defaultdict
@@ -28,17 +28,17 @@ from tracekit.timing.buffered_sends import bytes_of
 from tracekit.units import ms
 
 Kind = tuple[str, tuple[object, ...], tuple[int, ...]]
-"""Operations that replicas can compare: message, shape of the channel, pipeline stages of its members."""
+"""A kind of comparable operations: message, shape of the channel, pipeline stages of its members."""
 
 
 @dataclass(frozen=True)
 class Unseen:
-    """What ranks without a trace may cost, ns a step on the rank most hit.
+    """What ranks without a trace may cost, ns a step on the rank that loses most.
 
-    known: operations with unseen members last longer by this than others of their kind. undecided: spent in such
-    operations that nothing can be compared with. ranks: unseen members behind `known`, worst first; where that is
-    nothing, those behind `undecided`. awaited: of `undecided`, beyond what the slowest network would need, or beyond
-    the quickest transfer of the same message: one that takes longer may wait.
+    known: excess of operations with unrecorded members over others of their kind. undecided: time in such operations
+    without anything to compare with. ranks: unrecorded members of the operations in `known`, worst first; without such,
+    of those in `undecided`. awaited: the part of `undecided` beyond what the slowest network needs, or beyond the
+    fastest transfer of the same message, which may be waiting.
     """
 
     known: float
@@ -49,17 +49,17 @@ class Unseen:
 
 @dataclass(frozen=True)
 class _Partial:
-    """One operation with an unseen member: its place among Operations, and the exposed time it lasted at least, ns."""
+    """One operation with an unrecorded member: its row of Operations, and the least exposed time it lasted, ns."""
 
     row: int
     spent: float
 
 
 def waited_for_missing(case: Case) -> Unseen:
-    """Return what the recorded ranks wait for those without a trace.
+    """Return the time that the recorded ranks wait for ranks without a trace.
 
-    Too long is beyond the transfer and the wait that the other members would have if one member of a complete
-    operation were left out, because members wait for each other in every job.
+    Members wait for each other in every job, so the expected time is the transfer plus the wait of the other members if
+    one member of a complete operation is left out.
     """
     missing = frozenset(case.missing)
     partial = _partial(case, missing)
@@ -85,7 +85,7 @@ def waited_for_missing(case: Case) -> Unseen:
     shortest = {row: float(case.waits.transfer[case.ops.instance[row]]) for row in longer}
     awaited = max(beyond_network(case, undecided), _worst(case, longer), beyond_others(case, shortest))
     known, named = _worst(case, over), _behind(case, over, missing)
-    if not named:  # one rank waits longer, but nobody makes all of its groups wait
+    if not named:  # one rank waits longer, but no unrecorded rank makes its groups wait in total
         known, named = 0.0, _behind(case, undecided, missing)
     undecided.update(open_ends)
     named = named or (tuple(sorted(missing)) if open_ends else ())
@@ -93,7 +93,7 @@ def waited_for_missing(case: Case) -> Unseen:
 
 
 def reason_of(case: Case, unseen: Unseen) -> str:
-    """Return the sentence that tells what the recorded ranks wait, or may wait, and for whom."""
+    """Return the sentence on how long the recorded ranks wait, or may wait, and for which ranks."""
     found = unseen.known >= MIN_LOST_SHARE * case.step_ns
     spent = ms(unseen.known if found else unseen.undecided)
     doubt = "" if found else ", and no recorded operation shows whether they wait there"
@@ -112,12 +112,12 @@ def partial_rows(case: Case, missing: frozenset[int]) -> list[int]:
 
 
 def beyond_network(case: Case, spent: Mapping[int, float]) -> float:
-    """Return the most that a rank spends (by operation, ns) beyond what the slowest network would need, ns a step."""
+    """Return the largest total of `spent` (by operation, ns) on a rank beyond the slowest network's need, ns a step."""
     return _worst(case, _beyond_network(case, spent))
 
 
 def beyond_others(case: Case, lasted: Mapping[int, float]) -> float:
-    """Return the most that a rank spends beyond what other operations of the group would need, as `beyond_likes`."""
+    """Return the largest total of `beyond_likes` on one rank, ns a step."""
     return _worst(case, beyond_likes(case, lasted))
 
 
@@ -133,7 +133,7 @@ def _partial(case: Case, missing: frozenset[int]) -> list[_Partial]:
 
 
 def _beside_complete(group: list[_Partial], should: float | None) -> dict[int, float] | None:
-    """By operation the time beyond what complete ones of its kind make their members wait, ns; None without any."""
+    """The time of each operation beyond the usual one `should` of complete operations, ns; None where that is None."""
     return None if should is None else {p.row: p.spent - should for p in group}
 
 
@@ -151,10 +151,10 @@ def _kind(case: Case, row: int) -> Kind:
 
 
 def _beside_replicas(case: Case, kind: Kind, group: list[_Partial]) -> dict[int, float] | None:
-    """By operation the time beyond the lower median of the replicas, ns; None where replicas cannot tell.
+    """The time of each operation beyond the lower median of the replicas, ns; None where replicas cannot be compared.
 
-    The lower median is right while fewer than half of the replicas, or one of two, wait for somebody unseen. A stage
-    that nobody recorded may be too long in every replica.
+    The lower median is right if fewer than half of the replicas, or one of two, wait for an unrecorded rank. Where a
+    stage was not recorded at all, it may be too long in every replica.
     """
     ops = case.ops
     spent: dict[int, dict[int, float]] = defaultdict(lambda: defaultdict(float))
@@ -172,15 +172,15 @@ def _beside_replicas(case: Case, kind: Kind, group: list[_Partial]) -> dict[int,
 
 
 def _in_every_replica(group: list[_Partial]) -> dict[int, float]:
-    """By operation the time beyond the quickest one of its kind, ns: ranks of all replicas may wait for unseen ones."""
+    """The time of each operation beyond the shortest one, ns: all replicas may wait for unrecorded ranks."""
     least = min(p.spent for p in group)
     return {p.row: p.spent - least for p in group}
 
 
 def _beyond_network(case: Case, spent: Mapping[int, float]) -> dict[int, float]:
-    """By collective of a device the time of `spent` beyond its transfer on the slowest network, ns.
+    """The time of `spent` beyond the transfer on the slowest network, ns, by operation, for GPU collectives.
 
-    The last recorded member may still have waited for an unseen one; the network bounds only a transfer of known size.
+    The last recorded member may wait for an unrecorded one; a transfer of known size is bounded by the network.
     """
     ops = case.ops
     beyond = {}
@@ -192,7 +192,7 @@ def _beyond_network(case: Case, spent: Mapping[int, float]) -> dict[int, float]:
 
 
 def slowest_ns(token: str) -> float:
-    """Return the longest that any network takes for a collective of `token`; of one without a size, to begin. ns."""
+    """Return the longest time of a collective of `token` on any network, ns; without a size only the start-up time."""
     return SLOWEST_START_NS + ROUND_TRIP * max(bytes_of(token), 0) / SLOWEST_BYTES_PER_NS
 
 
@@ -202,9 +202,9 @@ def _crosses_replicas(kind: Kind) -> bool:
 
 
 def _to_somebody(case: Case) -> dict[int, float]:
-    """By operation the exposed time of those with whom nothing tells, ns: it may be with a rank without a trace.
+    """The exposed time of messages without a known peer and collectives without a known group, ns, by operation.
 
-    They are messages without a peer, and collectives without a group.
+    Their unknown members may be ranks without a trace.
     """
     ops = case.ops
     rows = np.flatnonzero((ops.channel < 0) & case.analysed & (ops.op != "other"))
@@ -212,7 +212,7 @@ def _to_somebody(case: Case) -> dict[int, float]:
 
 
 def _worst(case: Case, over: Mapping[int, float]) -> float:
-    """The largest sum of `over` (by operation) on one rank, ns a step; 0 where no sum is positive."""
+    """The largest total of `over` (by operation) on one rank, ns a step; 0 where no total is positive."""
     lost: dict[int, float] = defaultdict(float)
     for row, value in over.items():
         lost[int(case.ops.rank[row])] += value
@@ -220,9 +220,9 @@ def _worst(case: Case, over: Mapping[int, float]) -> float:
 
 
 def _behind(case: Case, over: Mapping[int, float], missing: frozenset[int]) -> tuple[int, ...]:
-    """Ranks without a trace by the time that others spend in operations with them, the longest first.
+    """The ranks without a trace, by the time that others spend in operations with them, longest first.
 
-    Nothing tells apart those of the group in which others spend most: if one of them is named, all are.
+    Unrecorded members of the group in which others spend most cannot be separated: all are named or none.
     """
     blame: dict[int, float] = defaultdict(float)
     groups: dict[tuple[int, ...], float] = defaultdict(float)
@@ -244,15 +244,16 @@ def _stage(case: Case, rank: int) -> int:
 
 
 def _ends(case: Case, channel: Channel) -> tuple[int, int]:
-    """Pipeline stages of the source and the destination of a channel between two ranks."""
+    """The pipeline stages of the source and the destination of a channel between two ranks."""
     source, destination = channel.members
     return _stage(case, source), _stage(case, destination)
 
 
 def _usual(case: Case) -> dict[Kind, float]:
-    """Mean time that complete operations make their members wait, by kind, and by kind at any stage; ns.
+    """The mean exposed time of complete operations, by kind, and by kind at any stage; ns.
 
-    A message counts with its pipeline bubble. A collective counts with the quickest member if one were unseen.
+    A message counts with its pipeline bubble. A collective counts with its shortest member, averaged over which member
+    could be unrecorded.
     """
     ops, waits = case.ops, case.waits
     spent: dict[Kind, list[float]] = defaultdict(list)
@@ -269,7 +270,7 @@ def _usual(case: Case) -> dict[Kind, float]:
 
 
 def _least(case: Case) -> F64:
-    """By instance the duration of the quickest member if one member of it were unseen, ns; infinite of one member."""
+    """The mean duration of the shortest member of each instance if any one member is left out, ns; infinite for one."""
     ops, waits = case.ops, case.waits
     duration = (ops.end - ops.start).astype(np.float64)
     second = np.full(len(waits.members), np.inf)

@@ -1,7 +1,7 @@
-"""What recorded ranks wait beyond a replay in which ranks without a trace work as typical peers do.
+"""The waits of recorded ranks beyond a replay in which ranks without a trace work like typical peers.
 
-Where that replay follows the recording closer than one of the recorded ranks alone, and leaves nobody waiting for long,
-the recorded ranks explain what was recorded, and need no slow unseen one.
+Where that replay reproduces the recording better than one of the recorded ranks alone, and leaves no long wait of any
+rank unexplained, the recorded ranks explain the recording without a slow unrecorded rank.
 """
 
 from collections import defaultdict
@@ -22,7 +22,7 @@ from tracekit.thresholds.slowrank import MIN_LOST_SHARE, UNSEEN_ERROR
 
 
 def with_typical_unseen(case: Case) -> Case | None:
-    """`case` whose model holds unseen ranks as well; None where they do not matter, or it misses what was recorded."""
+    """`case` with unrecorded ranks in its model; None where they do not matter, or the model misses the recording."""
     least = MIN_LOST_SHARE * case.step_ns
     unseen = waited_for_missing(case)
     if case.timeline is None or max(unseen.known, unseen.undecided) < least:
@@ -36,9 +36,10 @@ def with_typical_unseen(case: Case) -> Case | None:
 
 
 def waited_for_unseen(case: Case) -> Unseen:
-    """What the recorded ranks wait for those without a trace: what a replay with typical ones leaves, where it holds.
+    """The wait of recorded ranks for ranks without a trace; reduced by the replay with typical ones where it fits.
 
-    What nothing can be compared with stays undecided all the same: a replay that holds names, and proves no health.
+    Time without anything to compare with stays undecided: a replay that fits can name a rank, but does not prove
+    health.
     """
     unseen = waited_for_missing(case)
     if case.seen is None:
@@ -50,7 +51,7 @@ def waited_for_unseen(case: Case) -> Unseen:
 
 
 def _transfers(case: Case) -> dict[int, float]:
-    """By operation with an unseen member the transfer that the model gives it, ns: it may be a wait for that one."""
+    """The model's transfer of each operation with an unrecorded member, ns: it may be a wait for that member."""
     model, missing = case.timeline, frozenset(case.missing)
     if model is None:
         return {}
@@ -58,7 +59,7 @@ def _transfers(case: Case) -> dict[int, float]:
 
 
 def _left(case: Case) -> float:
-    """The most that a rank stood still on one axis beyond what the model of `case` gives, ns a step."""
+    """The most that the exposed time of a rank on one axis exceeds the model of `case`, ns a step."""
     if case.timeline is None:
         return 0.0
     ops = case.ops
