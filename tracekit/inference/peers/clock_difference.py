@@ -1,7 +1,7 @@
-"""How far the clocks of two ranks are apart that share few collectives or none, from the ends of messages' kernels.
+"""Clock difference of two ranks that share few collectives or none, from the ends of their message kernels.
 
-The kernels of messages between them end together, so one difference of ends occurs more often than any other. Clocks
-drift, so each step is taken by itself, and the differences of all steps must lie on one line.
+Both kernels of a message end together, so one difference of ends is more frequent than any other. Clocks
+drift, so each step is searched by itself, and the differences of all steps must lie on one line.
 """
 
 from collections import defaultdict
@@ -28,29 +28,29 @@ _Points = list[tuple[int, int, int]]
 def clock_differences(
     kernels: Mapping[int, OpenKernels], pairs: Iterable[Pair], tolerance: int
 ) -> dict[Pair, I64]:
-    """By pair of ranks what to add to times of the second, at each of its kernels, for the clock of the first.
+    """Return for each pair of ranks the ns to add to times of the second, one entry a kernel, to get the first's clock.
 
-    In ns; without pairs of which nothing tells: too few kernels end together, or two differences would fit nearly as
-    well. All pairs between two islands of clocks differ alike, so that most of them tell of the others.
+    Omits pairs with too few kernels that end together, or with two differences that fit nearly equally well. All
+    pairs between two islands of clocks share one line of differences, so most of them correct the others.
     """
-    found: dict[Pair, I64 | None] = {}
+    shifts: dict[Pair, I64 | None] = {}
     between: dict[Pair, list[Pair]] = defaultdict(list)
     for a, b in sorted(set(pairs)):
         if kernels[a].island == kernels[b].island:
-            found[a, b] = clock_difference(kernels[a], kernels[b], tolerance)
+            shifts[a, b] = clock_difference(kernels[a], kernels[b], tolerance)
         else:
             between[kernels[a].island, kernels[b].island].append((a, b))
     for several in between.values():
-        told = [_points(kernels[a], kernels[b], tolerance, None) for a, b in several]
-        usual = _usual(told, tolerance)
-        for (a, b), own in zip(several, told, strict=True):
+        own_points = [_points(kernels[a], kernels[b], tolerance, None) for a, b in several]
+        usual = _usual(own_points, tolerance)
+        for (a, b), own in zip(several, own_points, strict=True):
             points = own if not usual or _agrees(own, usual, tolerance) else usual
-            found[a, b] = _at(kernels[b], points) if points else None
-    return {p: shift for p, shift in sorted(found.items()) if shift is not None}
+            shifts[a, b] = _at(kernels[b], points) if points else None
+    return {p: shift for p, shift in sorted(shifts.items()) if shift is not None}
 
 
 def _usual(every: list[_Points], tolerance: int) -> _Points:
-    """The points of all pairs that lie on the line of one, with which most ends agree; empty where most do not."""
+    """Return the points of all pairs on the one pair's line that most ends agree with; empty if no line has most."""
     points = sorted(p for own in every for p in own)
     counts = np.array([count for _, _, count in points], np.int64)
     best, most = np.zeros(len(points), bool), 0
@@ -62,13 +62,13 @@ def _usual(every: list[_Points], tolerance: int) -> _Points:
 
 
 def _near(points: _Points, line: _Points, tolerance: int) -> npt.NDArray[np.bool_]:
-    """Whether each of the `points` lies on a `line`: the further from what tells it, the less exactly."""
+    """Whether each of the `points` lies on a `line`; the tolerance grows with the time to the line's nearest point."""
     when, difference, _ = np.array(points, np.float64).T
-    at, told, _ = np.array(line, np.float64).T
+    at, differences, _ = np.array(line, np.float64).T
     right = np.searchsorted(at, when).clip(1, max(len(at) - 1, 1))
     gap = np.minimum(np.abs(at[right - 1] - when), np.abs(at[np.minimum(right, len(at) - 1)] - when))
     return np.asarray(
-        np.abs(difference - np.interp(when, at, told)) <= tolerance + MAX_CLOCK_RATE * gap, bool
+        np.abs(difference - np.interp(when, at, differences)) <= tolerance + MAX_CLOCK_RATE * gap, bool
     )
 
 
@@ -84,10 +84,10 @@ def _at(two: OpenKernels, points: _Points) -> I64:
 
 
 def clock_difference(one: OpenKernels, two: OpenKernels, tolerance: int) -> I64 | None:
-    """What to add to times of `two` at each of its kernels to have them on the clock of `one`, ns.
+    """Return the ns to add to times of `two`, one entry a kernel, to get the clock of `one`.
 
-    None where nothing tells: too few kernels end together, or two differences would fit nearly as well. Few common
-    collectives tell by how much two clocks differ, and not how fast they drift apart: such a difference is small.
+    None if too few kernels end together, or two differences fit nearly equally well. On one island a few common
+    collectives fix the offset but not the drift, so there the difference is at most the drift over the recording.
     """
     same = np.zeros(len(two.end), np.int64)
     if one.exact == two.exact:
@@ -137,16 +137,16 @@ def _followed(sides: list[tuple[I64, I64]], largest: int, difference: int, toler
 
 
 def _joins(points: _Points, best: _Points, tolerance: int) -> bool:
-    """Whether most `points` lie where those of the `best` difference do: the search came to the same clock."""
+    """Whether most `points` coincide with those of the `best` difference, so that both describe one clock."""
     at = {when: difference for when, difference, _ in best}
     same = [abs(at[when] - difference) <= tolerance for when, difference, _ in points if when in at]
     return 2 * sum(same) > len(points)
 
 
 def _densest(a: I64, b: I64, tolerance: int, most: int | None) -> list[int]:
-    """The differences at which most ends of `a` and `b` are together, ns; the best first, none near another.
+    """Return the differences (ns) at which most ends of `a` and `b` coincide, best first and well separated.
 
-    None is further from 0 than `most`, where that is given.
+    All are at most `most` from 0, if given.
     """
     apart = np.sort((a[:, None] - b[None, :]).reshape(-1))
     apart = apart if most is None else apart[np.abs(apart) <= most]

@@ -1,4 +1,4 @@
-"""Messages that tell their direction and no peer: what is known of each, and a peer that was found written back."""
+"""Messages with a direction and no peer: their columns, and operations with the inferred peers filled in."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -26,7 +26,7 @@ class Directed(NamedTuple):
     kernel: I64
 
     def at(self, step: int, way: int) -> I64:
-        """The places of those of a step that go one way."""
+        """Return the positions of one step's messages in one direction."""
         return np.flatnonzero((self.step == step) & (self.way == way))
 
 
@@ -46,12 +46,12 @@ def without_peer(source: RankOps) -> I64:
 
 
 def ways(source: RankOps) -> I64:
-    """The direction of each operation of a rank: SENDS, RECEIVES, or 0 where nothing tells."""
+    """Return the direction of each operation of a rank: SENDS, RECEIVES, or 0 where unknown."""
     return np.zeros(len(source.op), np.int64) if source.way is None else source.way
 
 
 def with_peers(source: RankOps, rows: Sequence[int], peers: Sequence[int]) -> RankOps:
-    """`source` whose messages in `rows` go to or come from `peers`, by their direction."""
+    """Return `source` with its messages in `rows` sent to or received from `peers`, by their direction."""
     op, src, dst = list(source.op), source.src.copy(), source.dst.copy()
     way = ways(source)
     for row, peer in zip(rows, peers, strict=True):

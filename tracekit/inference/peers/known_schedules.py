@@ -1,4 +1,4 @@
-"""The messages that the stages of a pipeline exchange in a step, kernel by kernel, under schedules that are in use.
+"""The messages that pipeline stages exchange in a step, kernel by kernel, under the schedules in common use.
 
 1F1B (Narayanan et al., SOSP 2019), interleaved 1F1B (Narayanan et al., SC 2021) and GPipe (Huang et al., NeurIPS 2019).
 A stage receives what a task needs before it, and sends its result behind it. Frameworks put each message into a kernel
@@ -33,7 +33,7 @@ class _Task(NamedTuple):
 
 
 def schedules(counts: tuple[int, ...]) -> Iterator[list[list[Kernel]]]:
-    """Yield the kernels of each stage under each schedule in which the stages run as many as `counts` tell."""
+    """Yield the kernels of each stage under each schedule that gives the stages `counts` kernels."""
     for chunks in (1, *CHUNKS):
         for micro_batches in range(1, counts[0] // chunks + 2):
             for gpipe in (False, True) if chunks == 1 else (False,):
@@ -46,7 +46,7 @@ def schedules(counts: tuple[int, ...]) -> Iterator[list[list[Kernel]]]:
 def _scheduled(
     counts: tuple[int, ...], micro_batches: int, chunks: int, grouping: Grouping, *, gpipe: bool
 ) -> list[list[Kernel]] | None:
-    """The kernels of each stage; None where one stage runs another number of them than `counts` tell."""
+    """Return the kernels of each stage; None where a stage's number of kernels differs from `counts`."""
     found: list[list[Kernel]] = []
     for stage, count in enumerate(counts):
         tasks = _tasks(stage, len(counts), micro_batches, chunks, gpipe=gpipe)
@@ -70,7 +70,7 @@ def _tasks(stage: int, stages: int, micro_batches: int, chunks: int, *, gpipe: b
 
 
 def _kernels(tasks: list[_Task], stage: int, stages: int, chunks: int, grouping: Grouping) -> list[Kernel]:
-    """The kernels of a stage: what stands between two of its `tasks`, by `grouping`."""
+    """Return the kernels of a stage: the messages between consecutive `tasks`, grouped by `grouping`."""
     ends = [_messages(t, stage, stages, chunks) for t in tasks]
     found: list[Kernel] = []
     for at in range(len(tasks) + 1):
@@ -86,7 +86,7 @@ def _kernels(tasks: list[_Task], stage: int, stages: int, chunks: int, grouping:
 
 
 def _messages(task: _Task, stage: int, stages: int, chunks: int) -> tuple[Message | None, Message | None]:
-    """What a stage receives for a task, and what it sends behind it."""
+    """Return the message that a stage receives before a task, and the one that it sends after it."""
     first = stage == 0 and task.chunk == 0
     last = stage == stages - 1 and task.chunk == chunks - 1
     before, behind = (stage - 1) % stages, (stage + 1) % stages

@@ -1,8 +1,8 @@
-"""Messages whose kernels do not all end together, joined by their order on one stream of each of two ranks.
+"""Joins messages by their order on one stream of each of two ranks, where not all pairs of kernels end together.
 
-A send that went to a buffer ends before its receive is posted, or together with a receive that waited for it. On lanes
-(one stream, one direction) of two ranks that carry the same messages, those that end together stand at a constant
-distance in order, and no message is received before it was sent.
+A buffered send ends before its receive is posted, or together with a receive that waited for it. On lanes
+(one stream, one direction) of two ranks that carry the same messages, the kernels that end together have positions
+with a constant offset, and no message is received before it was sent.
 """
 
 from collections.abc import Collection, Sequence
@@ -25,7 +25,7 @@ from tracekit.thresholds.tables import (
 
 @dataclass(frozen=True)
 class PairOfRanks:
-    """The open kernels of two ranks that may exchange messages, on one clock, and what it leaves open; ns."""
+    """The open kernels of two ranks that may exchange messages, on one clock, and its tolerance in ns."""
 
     one: OpenKernels
     two: OpenKernels
@@ -49,9 +49,9 @@ class _Lanes:
 
 
 def in_order(pairs: Sequence[PairOfRanks], taken: Collection[tuple[int, int]]) -> list[Link]:
-    """Links between lanes of the `pairs` of ranks, but for the `taken` lanes (rank, lane).
+    """Return the links between lanes of the `pairs` of ranks, without the `taken` lanes (rank, lane).
 
-    Where a lane fits two others nearly as well, it stays open.
+    A lane that fits two others nearly equally well stays open.
     """
     found = [lanes for pair in pairs for lanes in _of_pair(pair, taken)]
     found.sort(key=lambda f: (-f.score, f.ranks, f.lanes))
@@ -78,14 +78,14 @@ def _of_pair(pair: PairOfRanks, taken: Collection[tuple[int, int]]) -> list[_Lan
 
 
 def _matched(pair: PairOfRanks, u: int, v: int) -> _Lanes | None:
-    """Lane `u` of one rank beside lane `v` of the other; None where they cannot carry the same messages.
+    """Return lane `u` of one rank matched with lane `v` of the other; None if they cannot carry the same messages.
 
-    Of messages whose kernels end together nobody can tell which end sent, where the trace does not.
+    Where the trace records no direction, kernels that end together do not show which end sent.
     """
     one, two = pair.one, pair.two
     i, j = np.flatnonzero(one.lane == u), np.flatnonzero(two.lane == v)
-    told, other = int(one.way[i[0]]), int(two.way[j[0]])
-    if BOTH in (told, other) or (told and told == other):
+    own_way, other_way = int(one.way[i[0]]), int(two.way[j[0]])
+    if BOTH in (own_way, other_way) or (own_way and own_way == other_way):
         return None
     ahead = _distance(one.end[i], two.end[j], pair.tolerance)
     if ahead is None:
@@ -95,7 +95,7 @@ def _matched(pair: PairOfRanks, u: int, v: int) -> _Lanes | None:
     sizes = (one.nelems[i] == two.nelems[j]) | (one.nelems[i] < 0) | (two.nelems[j] < 0)
     if not sizes.all():
         return None
-    known = told or -other
+    known = own_way or -other_way
     together = np.abs(one.end[i] - two.end[j]) <= pair.tolerance
     sent = one.end[i] <= two.start[j] + pair.tolerance  # before the other rank asked for it
     received = two.end[j] <= one.start[i] + pair.tolerance
@@ -111,9 +111,9 @@ def _matched(pair: PairOfRanks, u: int, v: int) -> _Lanes | None:
 
 
 def _distance(one: I64, two: I64, tolerance: int) -> int | None:
-    """By how many places the kernels that end with those of `one` (ends, ns, sorted) stand further back in `two`.
+    """Return the offset in position from `one` to the kernels of `two` that end with them (ends, ns, sorted).
 
-    None where too few end together, or at differing distances.
+    None if too few end together, or if their offsets differ.
     """
     place = np.clip(np.searchsorted(two, one), 1, max(len(two) - 1, 1))
     nearest = np.where(one - two[place - 1] <= two[np.minimum(place, len(two) - 1)] - one, place - 1, place)

@@ -1,4 +1,4 @@
-"""The kernels of a rank that carry messages along its pipeline: what each tells, and what was learnt of them."""
+"""The kernels of a rank that carry messages along its pipeline: what each records, and inferred messages filled in."""
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
@@ -20,13 +20,13 @@ Mask = npt.NDArray[np.bool_]
 
 
 class Says(NamedTuple):
-    """What a kernel tells of its messages: (stage of the peer, whether it is sent) of some, the direction of others."""
+    """What a kernel records of its messages: (peer's stage, whether sent) of some, only the direction of others."""
 
     ends: tuple[tuple[int, bool], ...]
     ways: tuple[int, ...]  # SENDS, RECEIVES or 0, of those without a peer
 
     def may_be(self, kernel: Kernel) -> bool:
-        """Whether it may carry the messages of `kernel`; one without a record may carry any number of them."""
+        """Whether it may carry the messages of `kernel`; a kernel without a record may carry any number."""
         left = Counter((m.peer, m.sent) for m in kernel)
         left.subtract(self.ends)
         if min(left.values(), default=0) < 0 or left.total() < len(self.ways):
@@ -61,7 +61,7 @@ class Learnt(NamedTuple):
 
 
 def line_kernels(source: RankOps, clocks: Clocks, line: Sequence[int]) -> LineKernels | None:
-    """What `source` runs along the pipeline `line` (ranks in the order of their stages); None where it runs nothing."""
+    """Return the message kernels of `source` along the pipeline `line` (ranks by stage); None without any."""
     stage = {rank: at for at, rank in enumerate(line)}
     peer = np.where(source.src == source.rank, source.dst, source.src)
     message = np.isin(np.array(source.op, str), UNDIRECTED)
@@ -85,7 +85,7 @@ def line_kernels(source: RankOps, clocks: Clocks, line: Sequence[int]) -> LineKe
 
 
 def _times(source: RankOps, clocks: Clocks, kernel: I64, rows: I64) -> OpenKernels:
-    """When the kernels ran whose first operations are `rows`; nothing of what they carry."""
+    """Return the times of the kernels that have their first operations in `rows`, with unknown contents."""
     rank = source.rank
     start, end = (clocks.align(rank, t[rows]) for t in (source.start, source.end))
     order = np.lexsort((kernel, end))
@@ -97,7 +97,7 @@ def _times(source: RankOps, clocks: Clocks, kernel: I64, rows: I64) -> OpenKerne
 
 
 def with_learnt(rank: RankOps, learnt: Sequence[Learnt]) -> RankOps:
-    """`rank` whose kernels carry the messages that were `learnt`; one that was counted as one has a row for each."""
+    """Return `rank` with the `learnt` messages; a kernel without a record gets one row for each of its messages."""
     of: dict[int, list[Learnt]] = defaultdict(list)
     for message in learnt:
         of[message.kernel].append(message)

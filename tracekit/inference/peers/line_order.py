@@ -1,10 +1,9 @@
-"""Peers of messages in a pipeline of three stages or more that tell little, not even their direction.
+"""Peers of messages in a pipeline of three stages or more that record little, not even a direction.
 
-Without the host, and in batches up to torch 2.3, a kernel alone shows that a stage exchanged something; later batches
-lose their records, or tell no peer. Pipelines run few schedules (tables.known_schedules): one that gives as many
-kernels as every stage runs, contradicts nothing that is told, and whose messages fit when these began and ended, is
-theirs. Stages run the same in every step and replica, so a kernel is judged at its place of the step, over all of them
-(tables.message_fits).
+Without the host, and in batches up to torch 2.3, only a kernel shows that a stage exchanged messages; later batches
+lose their records, or name no peer. Pipelines run few schedules (known_schedules), so a schedule is accepted that
+gives every stage its number of kernels, contradicts no record, and fits the times of its messages' kernels. Stages
+repeat in every step and replica, so a kernel is judged by its position in the step, over all of them (message_fits).
 """
 
 from collections import Counter, defaultdict
@@ -28,11 +27,11 @@ from tracekit.thresholds.schedules import DEALT_MARGIN, DEALT_MISFITS, MOST_DEAL
 from tracekit.thresholds.tables import COMMON_END_NS
 
 _FEWEST: Final = 3
-"""Stages of which one has two neighbours."""
+"""The fewest stages of a pipeline with an inner stage, which has two neighbours."""
 
 
 class _Line(NamedTuple):
-    """The ranks of a line in the order of their stages, their kernels, and those of their usual steps by place."""
+    """The ranks of a line by stage, their kernels, and the kernels of their usual steps by position."""
 
     ranks: tuple[int, ...]
     kernels: tuple[LineKernels, ...]
@@ -40,7 +39,7 @@ class _Line(NamedTuple):
 
 
 class _Pair(NamedTuple):
-    """A message: which stage sends it with which of its kernels, and which one receives it with which."""
+    """A message: the sending stage and its kernel's position in the step, the receiving stage and its kernel's."""
 
     sender: int
     sends: int
@@ -58,20 +57,20 @@ class _Exchange(NamedTuple):
 def with_line_order(
     ops: Operations, clocks: Clocks, lines: Sequence[tuple[int, ...]]
 ) -> tuple[list[RankOps], int]:
-    """(operations of all ranks with the peers that a schedule tells of kernels along `lines`, how many were told).
+    """Return the operations of all ranks with the peers that a schedule gives along `lines`, and the number of peers.
 
-    `lines` hold ranks in the order of their stages. Those that run the same are judged together.
+    `lines` hold ranks in the order of their stages. Lines with equal numbers of kernels are judged together.
     """
-    alike: dict[tuple[int, ...], list[_Line]] = defaultdict(list)
+    by_counts: dict[tuple[int, ...], list[_Line]] = defaultdict(list)
     for ranks in sorted(lines):
         line = _line(ops, clocks, ranks) if len(ranks) >= _FEWEST else None
         counts = tuple(len(next(iter(steps.values()), ())) for steps in line.steps) if line else ()
         if line and min(counts) > 0 and max(counts) <= MOST_DEALT_MESSAGES:
-            alike[counts].append(line)
+            by_counts[counts].append(line)
     learnt: dict[int, list[Learnt]] = defaultdict(list)
     known = (r.message for r in ops.per_rank.values() if r.message is not None)
     number = 1 + max((int(m.max(initial=-1)) for m in known), default=-1)
-    for counts, members in alike.items():
+    for counts, members in by_counts.items():
         for pair in _scheduled(counts, members):
             for line in members:
                 number = _learn(learnt, line, pair, number)
@@ -80,7 +79,7 @@ def with_line_order(
 
 
 def _line(ops: Operations, clocks: Clocks, ranks: tuple[int, ...]) -> _Line | None:
-    """What the ranks of a pipeline run; None where one recorded no message, or all messages name their peers."""
+    """Return the kernels of a pipeline's ranks; None if a rank recorded no message, or all messages name peers."""
     if not all(r in ops.per_rank for r in ranks):
         return None
     kernels = [k for r in ranks if (k := line_kernels(ops.per_rank[r], clocks, ranks)) is not None]
@@ -90,7 +89,7 @@ def _line(ops: Operations, clocks: Clocks, ranks: tuple[int, ...]) -> _Line | No
 
 
 def _usual_steps(kernels: OpenKernels) -> dict[int, I64]:
-    """Step → its kernels in order of start, of the steps that hold as many as most do."""
+    """Return step → its kernels in order of start, for the steps with the most frequent number of kernels."""
     order = np.argsort(kernels.start, kind="stable")
     steps = {n: order[kernels.step[order] == n] for n in np.unique(kernels.step).tolist() if n != NO_STEP}
     usual = Counter(len(mine) for mine in steps.values()).most_common(1)
@@ -98,7 +97,7 @@ def _usual_steps(kernels: OpenKernels) -> dict[int, I64]:
 
 
 def _scheduled(counts: tuple[int, ...], lines: Sequence[_Line]) -> list[_Pair]:
-    """The messages of the one schedule that fits; none where no schedule does, or two do with other messages."""
+    """Return the messages of the one schedule that fits; empty if none does, or two with different messages do."""
     said = [_said(lines, stage, count) for stage, count in enumerate(counts)]
     exchanges: dict[tuple[int, int], _Exchange | None] = {}
     tried: list[tuple[float, list[_Pair]]] = []
@@ -116,7 +115,7 @@ def _scheduled(counts: tuple[int, ...], lines: Sequence[_Line]) -> list[_Pair]:
 
 
 def _said(lines: Sequence[_Line], stage: int, count: int) -> list[set[Says]]:
-    """What kernels tell at each place of a stage's step, over all lines and usual steps."""
+    """Return what kernels record at each position of a stage's step, over all lines and usual steps."""
     found: list[set[Says]] = [set() for _ in range(count)]
     for line in lines:
         for places in line.steps[stage].values():
@@ -126,17 +125,17 @@ def _said(lines: Sequence[_Line], stage: int, count: int) -> list[set[Says]]:
 
 
 def _contradicts_nothing(stages: Sequence[Sequence[Kernel]], said: Sequence[Sequence[set[Says]]]) -> bool:
-    """Whether every kernel of a schedule may be what was told at its place."""
+    """Whether every kernel of a schedule agrees with the records at its position."""
     return all(
         says.may_be(kernel)
         for kernels, places in zip(stages, said, strict=True)
-        for kernel, told in zip(kernels, places, strict=True)
-        for says in told
+        for kernel, records in zip(kernels, places, strict=True)
+        for says in records
     )
 
 
 def _pairs(stages: Sequence[Sequence[Kernel]]) -> list[_Pair] | None:
-    """The messages of a schedule; None where a stage sends other numbers than the other one receives."""
+    """Return the messages of a schedule; None where two stages disagree on the number of their messages."""
     ends: dict[tuple[int, int], tuple[list[int], list[int]]] = defaultdict(lambda: ([], []))
     for stage, kernels in enumerate(stages):
         for place, kernel in enumerate(kernels):
@@ -152,7 +151,7 @@ def _pairs(stages: Sequence[Sequence[Kernel]]) -> list[_Pair] | None:
 
 
 def _exchange(lines: Sequence[_Line], stages: tuple[int, int]) -> _Exchange | None:
-    """The kernels of two `stages` in the steps that both recorded; None where no clock is common to them."""
+    """Return the kernels of two `stages` in steps that both recorded; None without a common clock."""
     sides = [[line.kernels[stage].times for line in lines] for stage in stages]
     every = {k.rank: k for side in sides for k in side}
     pairs = [(a.rank, b.rank) for a, b in zip(*sides, strict=True)]
@@ -179,7 +178,7 @@ def _cost(
     pairs: Sequence[_Pair],
     exchanges: Mapping[tuple[int, int], _Exchange | None],
 ) -> float:
-    """Over messages the sum of the share of steps in which their kernels cannot carry them; infinite without clocks."""
+    """Return the sum over messages of the share of steps that rule them out; infinite without a common clock."""
     alone = [np.array([len(kernel) == 1 for kernel in kernels], bool) for kernels in stages]
     tables: dict[tuple[int, int], F64] = {}
     for a, b in {(p.sender, p.receiver) for p in pairs}:
@@ -192,9 +191,9 @@ def _cost(
 
 
 def _learn(learnt: dict[int, list[Learnt]], line: _Line, pair: _Pair, number: int) -> int:
-    """The next free number of a message, behind those of `pair` in all steps that both ranks recorded.
+    """Add the messages of `pair` to `learnt`, for each step that both ranks recorded; return the next free number.
 
-    Where both ends name their peer there is nothing to learn.
+    Skips messages that name their peer at both ends.
     """
     a, b = line.ranks[pair.sender], line.ranks[pair.receiver]
     one, two = line.kernels[pair.sender], line.kernels[pair.receiver]

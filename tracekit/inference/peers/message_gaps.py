@@ -1,7 +1,7 @@
-"""Messages between linked ones: a kernel that both sends and receives may end with neither of its counterparts.
+"""Links for messages between linked ones: a kernel that sends and receives may end with neither of its counterparts.
 
-Messages from one rank's stream to another's stay in order: those behind or before a linked message are counterparts of
-those behind or before its other end. A stream that serves several ranks does so in the same order in every step.
+Messages between two streams stay in order, so the messages before and after a linked one are the counterparts of the
+messages before and after its other end. A stream that serves several ranks does so in the same order in every step.
 """
 
 from collections import defaultdict
@@ -27,7 +27,7 @@ _OPEN: Final = -1
 
 @dataclass(frozen=True)
 class _Messages:
-    """The messages on one lane in order: rows of the rank's operations, and the number of each, −1 where it is open."""
+    """The messages of one lane in order: rows of the rank's operations, and message numbers, −1 where open."""
 
     rows: list[int]
     numbers: list[int]
@@ -35,9 +35,9 @@ class _Messages:
 
 
 def filled(ops: Operations, clocks: Clocks, tolerance_ns: float) -> list[RankOps]:
-    """The operations of all ranks, with the open messages that stand between linked ones linked in their order.
+    """Return the operations of all ranks with the open messages between linked ones linked in their order.
 
-    No message is received before it was sent, up to `tolerance_ns` on the common clock; such lanes stay as they are.
+    A lane stays unchanged if a message would arrive more than `tolerance_ns` before it was sent, on the common clock.
     """
     lanes: dict[Lane, _Messages] = {}
     strays: dict[tuple[int, int, int], list[int]] = {}  # by rank, stream and direction
@@ -61,7 +61,7 @@ def filled(ops: Operations, clocks: Clocks, tolerance_ns: float) -> list[RankOps
 
 
 def _sort(rank: RankOps, lanes: dict[Lane, _Messages], strays: dict[tuple[int, int, int], list[int]]) -> None:
-    """Puts the messages of a rank whose direction is known on `lanes`, or among `strays` without a known peer."""
+    """Add a rank's messages with a known direction to `lanes`, or to `strays` without a known peer."""
     if rank.message is None or rank.stream is None or rank.way is None:
         return
     kinds = np.array(rank.op, str)
@@ -83,7 +83,7 @@ def _sort(rank: RankOps, lanes: dict[Lane, _Messages], strays: dict[tuple[int, i
 
 
 def _of_the_only_other(lanes: dict[Lane, _Messages], strays: dict[tuple[int, int, int], list[int]]) -> None:
-    """Puts strays on the lane to the one rank that has more messages with theirs, of those that their stream serves."""
+    """Add strays to the lane of the only peer on their stream that has more counterparts than the lane has messages."""
     for (rank, stream, way), rows in sorted(strays.items()):
         served = [
             other
@@ -103,9 +103,9 @@ def _count(lanes: dict[Lane, _Messages], lane: Lane) -> int:
 
 
 def _fill_peers(peer: I64, ways: I64, step: I32, rows: I64) -> None:
-    """Takes over the peer of open messages among `rows`, those of one stream: of its direction's only one, or by place.
+    """Fill in the peer of open messages among the `rows` of one stream.
 
-    At the same place of other steps messages go to the same rank.
+    The peer is that of the same position of other steps, or the only one of the stream's direction.
     """
     for place in places(step, rows):
         here = np.unique(peer[place][peer[place] != _OPEN])
@@ -119,10 +119,10 @@ def _fill_peers(peer: I64, ways: I64, step: I32, rows: I64) -> None:
 
 
 def _between(sends: _Messages, receives: _Messages) -> list[tuple[int, int]]:
-    """(row of the sender, row of the receiver) of open messages that stand in order between linked ones.
+    """Return (row of the sender, row of the receiver) of open messages, in order between linked ones.
 
-    Between two linked messages there must be equally many on either side; before the first and behind the last one,
-    those next to it count.
+    Between two linked messages both sides must have equally many. Before the first and after the last one, messages
+    are paired outwards from it.
     """
     place = {n: i for i, n in enumerate(receives.numbers) if n != _OPEN}
     anchors = [(i, place[n]) for i, n in enumerate(sends.numbers) if n in place]

@@ -1,7 +1,7 @@
-"""Messages of which only one side names its peer: the other side's kernels are looked for by their common ends.
+"""Messages that name their peer at one end only: the kernels of the other end are found by common end times.
 
-A recording may lack its arguments, or its host, while those of the other ranks are whole. What they say of their
-messages with that rank is set aside until its kernels were linked; no link may contradict it.
+A recording may lack its arguments, or its host, while other ranks recorded both. The peers that other ranks name in
+their messages with it are set aside until its kernels are linked; no link may contradict them.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,11 +18,11 @@ from tracekit.rank_events.operations import RankOps
 
 OPEN: Final = "send_recv"
 Told = Mapping[int, Mapping[int, tuple[str, int, int]]]
-"""Rank → its operation → (kind, source, destination) that it tells of it."""
+"""Rank → row of its operation → recorded (kind, source, destination)."""
 
 
 def half_known(ops: Operations) -> Told:
-    """The messages that tell their peer but were matched with nobody, while messages of that peer tell none."""
+    """Return the unmatched messages that name a peer, where that peer has messages without one."""
     open_ = {r for r in ops.ranks if ((ops.op[ops.of(r)] == OPEN) & (ops.per_rank[r].src < 0)).any()}
     found: dict[int, dict[int, tuple[str, int, int]]] = {}
     for rank in ops.ranks if open_ else ():
@@ -36,12 +36,12 @@ def half_known(ops: Operations) -> Told:
 
 
 def set_aside(ranks: Iterable[RankOps], told: Told) -> list[RankOps]:
-    """The operations of all ranks, without the peers that `told` names."""
+    """Return the operations of all ranks without the recorded peers to set aside."""
     return [_with(rank, dict.fromkeys(told.get(rank.rank, ()), (OPEN, -1, -1))) for rank in ranks]
 
 
 def taken_back(ranks: Iterable[RankOps], told: Told) -> list[RankOps]:
-    """The operations of all ranks, with the peers that `told` names where nothing was linked."""
+    """Return the operations of all ranks with the peers that were set aside restored where no link was found."""
     found = []
     for rank in ranks:
         left = {row: ends for row, ends in told.get(rank.rank, {}).items() if rank.src[row] < 0}
@@ -50,7 +50,7 @@ def taken_back(ranks: Iterable[RankOps], told: Told) -> list[RankOps]:
 
 
 def agreeing(links: Sequence[Link], ops: Operations, told: Told) -> list[Link]:
-    """The `links` that do not contradict what either rank told of its peers."""
+    """Return the `links` that agree at both ends with the peers that were set aside."""
     wanted: dict[tuple[int, int], set[int]] = {}
     for rank, rows in told.items():
         for row, (_, src, dst) in rows.items():
@@ -65,7 +65,7 @@ def agreeing(links: Sequence[Link], ops: Operations, told: Told) -> list[Link]:
 
 
 def _with(rank: RankOps, ends: Mapping[int, tuple[str, int, int]]) -> RankOps:
-    """`rank` with (kind, source, destination) of some operations."""
+    """Return `rank` with (kind, source, destination) of some operations replaced."""
     if not ends:
         return rank
     op, token, src, dst = list(rank.op), list(rank.token), rank.src.copy(), rank.dst.copy()

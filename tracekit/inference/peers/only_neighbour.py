@@ -1,6 +1,6 @@
 """Peers of messages in a pipeline of two stages: a rank's only neighbour, where both ranks' orders fit each other.
 
-torch up to 2.4 records that a message was sent or received, and not to whom. Between two stages there is one answer.
+torch up to 2.4 records the direction of a message and not its peer. Between two stages only one peer is possible.
 """
 
 from collections.abc import Iterable
@@ -20,29 +20,29 @@ from tracekit.thresholds.tables import COMMON_END_NS
 def with_only_neighbours(
     ops: Operations, clocks: Clocks, lines: Iterable[tuple[int, ...]]
 ) -> tuple[list[RankOps], int]:
-    """(operations of all ranks with the peers that are told, how many were) along the `lines` of a pipeline's axis.
+    """Return the operations of all ranks with peers filled in along `lines` of two ranks, and the number of peers.
 
-    On a line of two ranks a message goes to the other one, if in every step both ranks tell of the same messages: as
-    many and as large, none received before it was sent, the first one only received by one of them. In a ring of
-    context parallel ranks every kernel sends and receives.
+    `lines` lie along the pipeline axis. A message goes to the other rank if in every step both ranks recorded equally
+    many messages of equal size, none received before it was sent, and the first kernel of one rank only receives. In
+    a ring of context parallel ranks every kernel sends and receives.
     """
-    told = dict(ops.per_rank)
+    filled = dict(ops.per_rank)
     count = 0
     for line in sorted(lines):
-        if len(line) != len((SENDS, RECEIVES)) or not set(line) <= set(told):
+        if len(line) != len((SENDS, RECEIVES)) or not set(line) <= set(filled):
             continue
-        one, two = (directed_messages(told[r], clocks) for r in line)
+        one, two = (directed_messages(filled[r], clocks) for r in line)
         same = clocks.island[line[0]] == clocks.island[line[1]]
         if not _fit(one, two, same_clock=same):
             continue
         for (own, peer), found in zip((line, line[::-1]), (one, two), strict=True):
-            told[own] = with_peers(told[own], found.rows.tolist(), [peer] * len(found.rows))
+            filled[own] = with_peers(filled[own], found.rows.tolist(), [peer] * len(found.rows))
             count += len(found.rows)
-    return [told[r] for r in ops.ranks], count
+    return [filled[r] for r in ops.ranks], count
 
 
 def _fit(one: Directed, two: Directed, *, same_clock: bool) -> bool:
-    """Whether the messages of two ranks can be each other's, in all steps that both recorded."""
+    """Whether the messages of two ranks can be counterparts, in all steps that both recorded."""
     steps = np.intersect1d(one.step[one.step != NO_STEP], two.step[two.step != NO_STEP]).tolist()
     there, back = [], []
     for step in steps:

@@ -1,6 +1,6 @@
-"""Kernels whose messages name no peer: what is known of each, and what was learnt of them written back.
+"""Open kernels, with messages that name no peer: their columns, and operations with the inferred links filled in.
 
-torch 2.1 records a message's kernel alone, later versions lose its arguments or never had its peer.
+torch 2.1 records only a message's kernel; later versions lose its arguments or do not record its peer.
 """
 
 from collections.abc import Iterable, Mapping
@@ -20,7 +20,7 @@ from tracekit.rank_events.step_marks import NO_STEP
 Mask = npt.NDArray[np.bool_]
 
 OPEN: Final = "send_recv"
-"""The kind of a kernel that may carry messages, as long as none is told."""
+"""The kind of an operation that may be a message, while it has no direction and peer."""
 
 BOTH = 2
 """Direction of a kernel that sends and receives; SENDS, RECEIVES and 0 (unknown) are the others."""
@@ -28,7 +28,7 @@ BOTH = 2
 
 @dataclass(frozen=True)
 class OpenKernels:
-    """One rank's kernels whose messages name no peer, in order of end; one entry a kernel, times in ns."""
+    """One rank's kernels with messages that name no peer, in order of end; one entry a kernel, times in ns."""
 
     rank: int
     island: int
@@ -48,7 +48,7 @@ class OpenKernels:
 
 @dataclass(frozen=True)
 class Link:
-    """Two kernels that were found to carry the same message, or to exchange some."""
+    """Two kernels that carry the same message, or exchange messages."""
 
     ranks: tuple[int, int]
     kernels: tuple[int, int]  # numbers on their ranks
@@ -58,8 +58,8 @@ class Link:
 def any_open(ops: Operations) -> bool:
     """Whether any message of a step names no peer; where no steps are known, any message.
 
-    What the device still ran for the host of before the window has no record. Where the messages of that stream name
-    their peers in all steps, it leaves nothing open that a step rests on.
+    Kernels that the host launched before the window have no record. They do not count where the messages of their
+    stream name their peers in all steps.
     """
     return any(bool((open_rows(r) & ~_left_over(r)).any()) for r in ops.per_rank.values())
 
@@ -70,13 +70,13 @@ def open_rows(source: RankOps) -> Mask:
 
 
 def _left_over(source: RankOps) -> Mask:
-    """Whether each operation lies outside all steps, on a stream whose messages name their peers in every step."""
+    """Whether each operation lies outside all steps, on a stream where messages name their peers in every step."""
     if source.stream is None:
         return np.zeros(len(source.op), bool)
     stepped, open_ = source.step != NO_STEP, open_rows(source)
     message = np.array([op in UNDIRECTED for op in source.op], bool)
-    told = np.setdiff1d(source.stream[message & stepped & ~open_], source.stream[open_ & stepped])
-    return np.asarray(~stepped & (source.stream >= 0) & np.isin(source.stream, told), bool)
+    named = np.setdiff1d(source.stream[message & stepped & ~open_], source.stream[open_ & stepped])
+    return np.asarray(~stepped & (source.stream >= 0) & np.isin(source.stream, named), bool)
 
 
 def open_kernels(ops: Operations, clocks: Clocks) -> dict[int, OpenKernels]:
@@ -93,7 +93,7 @@ def open_kernels(ops: Operations, clocks: Clocks) -> dict[int, OpenKernels]:
 
 
 def _kernels(source: RankOps, unknown: Mask) -> I64:
-    """Numbers of the kernels all of whose operations are `unknown`."""
+    """Return the numbers of the kernels that have only `unknown` operations."""
     numbers, place = np.unique(source.kernel, return_inverse=True)
     known = np.zeros(len(numbers), bool)
     known[place[~unknown]] = True
@@ -101,13 +101,13 @@ def _kernels(source: RankOps, unknown: Mask) -> I64:
 
 
 def _of_rank(source: RankOps, clocks: Clocks, kernels: I64) -> OpenKernels:
-    """What is known of `kernels`."""
+    """Return the columns of `kernels`."""
     rows = np.flatnonzero(np.isin(source.kernel, kernels))
     place = np.searchsorted(kernels, source.kernel[rows])
     first = rows[np.unique(place, return_index=True)[1]]
-    told = np.zeros(len(source.op), np.int64) if source.way is None else source.way
-    sends = np.bincount(place, told[rows] == SENDS, len(kernels)) > 0
-    receives = np.bincount(place, told[rows] == RECEIVES, len(kernels)) > 0
+    directions = np.zeros(len(source.op), np.int64) if source.way is None else source.way
+    sends = np.bincount(place, directions[rows] == SENDS, len(kernels)) > 0
+    receives = np.bincount(place, directions[rows] == RECEIVES, len(kernels)) > 0
     way = np.where(sends & receives, BOTH, np.where(sends, SENDS, np.where(receives, RECEIVES, 0)))
     alone = np.bincount(place, minlength=len(kernels)) == 1
     stream = np.full(len(first), -1) if source.stream is None else source.stream[first]
@@ -124,10 +124,10 @@ def _of_rank(source: RankOps, clocks: Clocks, kernels: I64) -> OpenKernels:
 
 
 def with_links(ops: Operations, links: Iterable[Link]) -> list[RankOps]:
-    """The operations of all ranks, those of linked kernels with the ends that the links tell.
+    """Return the operations of all ranks, with the peers of linked kernels filled in.
 
-    An exchange keeps the kind `send_recv` and names its two ranks in order. A kernel of several messages is told only
-    where those of the other kernel are their counterparts.
+    An exchange keeps the kind `send_recv` and names its two ranks in order. A kernel of several messages is filled in
+    only if the messages of the other kernel are their counterparts.
     """
     learnt: dict[int, dict[int, tuple[str, int, int, int]]] = {rank: {} for rank in ops.ranks}
     rows_of = {rank: _rows_by_kernel(ops.per_rank[rank]) for rank in ops.ranks}
@@ -157,7 +157,7 @@ def _rows_by_kernel(source: RankOps) -> dict[int, list[int]]:
 def _counterparts(
     one: RankOps, mine: list[int], two: RankOps, theirs: list[int], way: int
 ) -> list[tuple[int, int, str]]:
-    """(row of the first rank, row of the second, what the first does) of each message; none where they disagree."""
+    """Return (row of the first rank, row of the second, the first's kind) of each message; empty if they disagree."""
     if len(mine) == 1 and len(theirs) == 1:
         return [(mine[0], theirs[0], {SENDS: "send", RECEIVES: "recv"}.get(way, "send_recv"))]
     found = []
@@ -171,7 +171,7 @@ def _counterparts(
 
 
 def told(source: RankOps, learnt: Mapping[int, tuple[str, int, int, int]]) -> RankOps:
-    """`source` with kind, source, destination and number of the message for each row of `learnt`."""
+    """Return `source` with kind, source, destination and number of the message for each row of `learnt`."""
     if not learnt:
         return source
     op = list(source.op)

@@ -1,7 +1,7 @@
-"""Peers of messages that tell the peer's place in a group which nothing names: the pipeline's, or the world.
+"""Peers of messages that record the peer's group rank in an unnamed group: the pipeline's, or the world.
 
 The inputs of `c10d::send` and the title `nccl:send 0->1` count within the process group. Up to torch 2.3 nothing names
-that group; along the lines of a known pipeline only neighbours are possible, and both ends must tell of the same.
+that group; along the lines of a known pipeline only neighbours are possible, and both ends must agree.
 """
 
 from collections import Counter
@@ -17,34 +17,34 @@ from tracekit.rank_events.operations import RankOps
 _Peers = dict[int, dict[int, int]]
 """Rank → row of a message → its peer."""
 _GROUPS: Final = ((True, False), (False, True), (True, True))
-"""Whether places may count in the pipeline's group, and whether in the world."""
+"""Whether group ranks may refer to the pipeline's group, and whether to the world."""
 
 
 def with_told_places(
     ops: Operations, _: Clocks, lines: Iterable[tuple[int, ...]]
 ) -> tuple[list[RankOps], int]:
-    """(operations of all ranks with the peers that their places tell, how many) along the pipelines `lines`.
+    """Return the operations of all ranks with peers from recorded group ranks along `lines`, and the number of peers.
 
-    `lines` hold ranks in the order of their stages. The places of a line count in its own group, in the world, or
-    some in either. Its messages stay open where one of them has no or several neighbours at its place, where both ends
-    tell of different numbers in a step that they recorded, or where two ways to count give different peers.
+    `lines` are pipelines: ranks in the order of their stages. The group ranks of a line refer to its own group, to the
+    world, or to a mix of both. Its messages stay open if one of them fits no or several neighbours, if both ends
+    recorded different numbers of messages in a step, or if two readings give different peers.
     """
-    told = dict(ops.per_rank)
+    filled = dict(ops.per_rank)
     count = 0
     for line in sorted(lines):
-        recorded = [rank for rank in line if rank in told]
-        ways_to_read = ({rank: _peers(told[rank], line, *of) for rank in recorded} for of in _GROUPS)
-        agreed = [peers for peers in ways_to_read if any(peers.values()) and _agree(told, peers)]
+        recorded = [rank for rank in line if rank in filled]
+        ways_to_read = ({rank: _peers(filled[rank], line, *of) for rank in recorded} for of in _GROUPS)
+        agreed = [peers for peers in ways_to_read if any(peers.values()) and _agree(filled, peers)]
         if not agreed or any(peers != agreed[0] for peers in agreed):
             continue
         for rank, mine in agreed[0].items():
-            told[rank] = with_peers(told[rank], list(mine), list(mine.values()))
+            filled[rank] = with_peers(filled[rank], list(mine), list(mine.values()))
             count += len(mine)
-    return [told[r] for r in ops.ranks], count
+    return [filled[r] for r in ops.ranks], count
 
 
 def _peers(source: RankOps, line: tuple[int, ...], of_line: bool, of_world: bool) -> dict[int, int]:
-    """The peer of each open message of a rank; -1 where its place in the line or the world tells none or several."""
+    """Return the peer of each open message of a rank; -1 where its group rank fits no or several neighbours."""
     at = line.index(source.rank)
     beside = {line[at - 1], line[(at + 1) % len(line)]} - {source.rank}
     found: dict[int, int] = {}
@@ -57,7 +57,7 @@ def _peers(source: RankOps, line: tuple[int, ...], of_line: bool, of_world: bool
 
 
 def _agree(told: dict[int, RankOps], peers: _Peers) -> bool:
-    """Whether every message has one peer, and both ends tell of as many in each step that both recorded."""
+    """Whether every message has one peer, and both ends have equally many in each step that both recorded."""
     if any(peer < 0 for mine in peers.values() for peer in mine.values()):
         return False
     sent: Counter[tuple[int, int, int]] = Counter()

@@ -1,9 +1,9 @@
-"""Peers of messages in a pipeline of three stages or more, by the order of its schedule and by when messages ended.
+"""Peers of messages in a pipeline of three stages or more, from the order of its schedule and the messages' end times.
 
-torch up to 2.4 records that a message was sent or received, and not to whom. The first stage talks to the second alone,
-the last to the one before it; what a stage between them exchanges with each neighbour follows from what that one does
-(tables.stage_labels). Stages run the same in every step and replica, so a message is judged at its place of the step,
-over all of them (tables.message_fits).
+torch up to 2.4 records the direction of a message and not its peer. The first stage exchanges messages with the second
+only, the last with the one before it; the messages of an inner stage are divided between its neighbours by what these
+exchange (stage_labels). Stages repeat in every step and replica, so a message is judged by its position in the step,
+over all of them (message_fits).
 """
 
 from collections import Counter, defaultdict
@@ -36,47 +36,47 @@ from tracekit.thresholds.schedules import (
 )
 
 _FEWEST: Final = 3
-"""Stages of which one has two neighbours."""
+"""The fewest stages of a pipeline with an inner stage, which has two neighbours."""
 
 
 def with_pipeline_order(
     ops: Operations, clocks: Clocks, lines: Sequence[tuple[int, ...]]
 ) -> tuple[list[RankOps], int]:
-    """(operations of all ranks with the peers that the order of a pipeline tells, how many) along `lines`.
+    """Return the operations of all ranks with peers from the order of the pipelines `lines`, and the number of peers.
 
-    `lines` hold ranks in the order of their stages. Those that run the same are judged together.
+    `lines` hold ranks in the order of their stages. Lines with equal programs are judged together.
     """
-    told = dict(ops.per_rank)
-    alike: dict[tuple[Program, ...], list[Line]] = defaultdict(list)
+    filled = dict(ops.per_rank)
+    by_programs: dict[tuple[Program, ...], list[Line]] = defaultdict(list)
     for line in sorted(lines):
-        usual = [_usual(ops, r, clocks) for r in line if r in told] if len(line) >= _FEWEST else []
+        usual = [_usual(ops, r, clocks) for r in line if r in filled] if len(line) >= _FEWEST else []
         if usual and len(usual) == len(line) and all(program for program, _ in usual):
             programs = tuple(program for program, _ in usual)
-            alike[programs].append(Line(line, tuple(steps for _, steps in usual)))
+            by_programs[programs].append(Line(line, tuple(steps for _, steps in usual)))
     count = 0
-    kernels = open_kernels(ops, clocks) if alike else {}
-    for programs, members in alike.items():
+    kernels = open_kernels(ops, clocks) if by_programs else {}
+    for programs, members in by_programs.items():
         for at, back in enumerate(_Pipeline(programs, members, kernels).solved()):
             for member in members:
                 rank, steps = member.ranks[at], member.steps[at].values()
                 peers = [member.ranks[at - 1 if b else at + 1] for b in back.tolist()] * len(steps)
-                told[rank] = with_peers(
-                    told[rank], [row for step in steps for row in step.rows.tolist()], peers
+                filled[rank] = with_peers(
+                    filled[rank], [row for step in steps for row in step.rows.tolist()], peers
                 )
                 count += len(peers)
-    return [told[r] for r in ops.ranks], count
+    return [filled[r] for r in ops.ranks], count
 
 
 def _usual(ops: Operations, rank: int, clocks: Clocks) -> tuple[Program, dict[int, StageStep]]:
-    """What a rank exchanges in most of its steps whose messages all tell a direction, and those steps."""
+    """Return the most frequent program of a rank's steps with all directions known, and the steps that run it."""
     source, worked = ops.per_rank[rank], ops.at_start[ops.of(rank)]
     silent = np.array([op == "send_recv" for op in source.op], bool) & (source.src < 0)
     silent[without_peer(source)] = False
-    told = np.setdiff1d(source.step, np.append(source.step[silent], NO_STEP)).tolist()
+    directed = np.setdiff1d(source.step, np.append(source.step[silent], NO_STEP)).tolist()
     found = directed_messages(source, clocks)
     programs: dict[int, Program] = {}
     steps: dict[int, StageStep] = {}
-    for number in told:
+    for number in directed:
         at = np.flatnonzero(found.step == number)
         kernel = np.unique(found.kernel[at], return_index=True)
         order = np.argsort(kernel[1], kind="stable")
@@ -94,7 +94,7 @@ def _usual(ops: Operations, rank: int, clocks: Clocks) -> tuple[Program, dict[in
 
 
 class _Pipeline:
-    """Of each stage, as far as known, whether the messages that it sends and receives are with the one before."""
+    """For each stage, as far as known, whether each of its sends and receives is with the previous stage."""
 
     def __init__(
         self, programs: Sequence[Program], lines: Sequence[Line], kernels: Mapping[int, OpenKernels]
@@ -109,9 +109,9 @@ class _Pipeline:
         self._received: dict[int, Mask] = dict(self._sent)
 
     def solved(self) -> list[Mask]:
-        """Of each stage, whether each of its messages is with the stage before; nothing where a stage stays open.
+        """Return for each stage whether each message is with the previous stage; empty if a stage stays open.
 
-        What is learnt of a stage tells more of its neighbours. At last each must agree with all others.
+        A solved stage constrains its neighbours, so stages are solved in turn; at the end each must agree with all.
         """
         while sum(self._learn(at) for at in self._open):
             pass
@@ -122,7 +122,7 @@ class _Pipeline:
         return whole if all(f and (f.before == whole[at]).all() for at, f in again) else []
 
     def _learn(self, at: int) -> bool:
-        """Whether anything was learnt of stage `at`."""
+        """Solve the sends or receives of stage `at`; return whether either is new."""
         found = None if at in self._sent and at in self._received else self._dealt(at)
         known = len(self._sent) + len(self._received)
         if found and found.margin_sent >= DEALT_MARGIN:
@@ -132,13 +132,13 @@ class _Pipeline:
         return len(self._sent) + len(self._received) > known
 
     def _dealt(self, at: int) -> Dealt | None:
-        """How the messages of stage `at` go with what is known of its neighbours; None where they do not fit."""
+        """Return the best division of stage `at`'s messages between its neighbours; None where it does not fit."""
         before, behind = self._beside(at, at - 1), self._beside(at, at + 1)
         found = dealt(self._sends[at], self._kernel[at], before, behind, self._back[at])
         return found if found and _fits(found) else None
 
     def _beside(self, at: int, other: int) -> Beside:
-        """What is known of the messages of stage `at` with the stage before or behind it."""
+        """Return the costs of stage `at`'s messages with the known ones of the stage `other` beside it."""
         behind = other > at
         one, two = self._times[min(at, other)]
         mine, theirs = (one, two) if behind else (two, one)
@@ -150,6 +150,6 @@ class _Pipeline:
 
 
 def _fits(found: Dealt) -> bool:
-    """Whether few messages misfit; more may, as slow transfers do, where any other way has twice as many."""
+    """Whether few messages misfit; more may, as with slow transfers, if every other division has twice the cost."""
     clear = min(found.margin_sent, found.margin_received) >= max(found.cost, DEALT_MARGIN)
     return found.cost <= (CLEARLY_DEALT_MISFITS if clear else DEALT_MISFITS) * len(found.before)

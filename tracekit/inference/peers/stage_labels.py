@@ -1,8 +1,8 @@
-"""Which messages of a pipeline's stage go to the stage before it and which to the one behind, by what each would cost.
+"""Divides the messages of a pipeline stage between the previous and the next stage, at the least cost.
 
-An activation is received before it is sent on, its gradient comes back after that, and is sent on later still. Of all
-ways to deal a stage's messages to its two neighbours that keep this order, the one whose messages fit best is looked
-for, and how much worse each message would fit with the other neighbour.
+An activation is received before it is sent on, its gradient comes back after that, and is sent on later still. Dynamic
+programming over all divisions that keep this order finds the cheapest, and its margin: the least extra cost of
+any division that gives some message to the other neighbour.
 """
 
 from typing import NamedTuple
@@ -17,23 +17,23 @@ Mask = npt.NDArray[np.bool_]
 
 
 class Beside(NamedTuple):
-    """A neighbour: what each of its messages (rows) costs if it is one of the stage's (columns); None where unknown."""
+    """A neighbour: the cost of matching each of its messages (rows) with the stage's (columns); None if unknown."""
 
-    received: F64 | None  # those that it sends to the stage, by the stage's receives
-    sent: F64 | None  # those that it receives from the stage, by the stage's sends
+    received: F64 | None  # its sends to the stage, by the stage's receives
+    sent: F64 | None  # its receives from the stage, by the stage's sends
 
 
 class Dealt(NamedTuple):
-    """The cheapest way to deal a stage's messages, and by how much others cost more."""
+    """The cheapest division of a stage's messages, and the extra cost of the next best ones."""
 
     before: Mask  # whether each goes to, or comes from, the stage before
     cost: float
-    margin_sent: float  # of ways that deal some message otherwise that is sent
-    margin_received: float  # that is received
+    margin_sent: float  # extra cost of the best division that differs in a sent message
+    margin_received: float  # the same for a received message
 
 
 class _Batch(NamedTuple):
-    """Messages of one kernel and direction: nobody can tell them apart, so those of the stage before stand first."""
+    """Messages of one kernel and direction: indistinguishable, so those of the previous stage are put first."""
 
     send: bool
     many: int
@@ -43,11 +43,11 @@ class _Batch(NamedTuple):
 
 
 def dealt(sends: Mask, kernel: I64, before: Beside, behind: Beside, back: F64) -> Dealt | None:
-    """The cheapest way to deal messages, of which `sends` are sent, to the stages `before` and `behind`.
+    """Return the cheapest division of messages between the stages `before` and `behind`; None where none fits.
 
-    Messages stand in the order of their kernels, those that one kernel sends before those that it receives. What a
-    neighbour exchanges that is unknown costs nothing and may be any number. `back` is what it costs by itself to deal
-    each message to the stage before, less what it costs to deal it to the one behind. None where no way fits.
+    Messages are in the order of their kernels, sends before receives within a kernel; `sends` marks the sends. The
+    unknown messages of a neighbour cost nothing and may be any number. `back` is each message's own cost of the
+    previous stage, minus that of the next stage.
     """
     batches = _batches(sends, kernel, back)
     states = (int((~sends).sum()) + 1, int(sends.sum()) + 1)
@@ -87,9 +87,10 @@ def _batches(sends: Mask, kernel: I64, back: F64) -> list[_Batch]:
 
 
 def _moves(batch: _Batch, states: tuple[int, int], before: Beside, behind: Beside) -> list[F64]:
-    """What it costs to deal none, one, … or all messages of a batch to the stage before.
+    """Return the costs of giving 0, 1, … or all messages of a batch to the previous stage.
 
-    By the number of receives (rows) and sends (columns) that this one has so far; infinite where the order forbids it.
+    Each is a table by the number of receives (rows) and sends (columns) of that stage so far; infinite where the
+    order forbids it.
     """
     x, y = np.broadcast_arrays(*np.ogrid[: states[0], : states[1]])
     found = []
@@ -111,7 +112,7 @@ def _moves(batch: _Batch, states: tuple[int, int], before: Beside, behind: Besid
 
 
 def _of(table: F64 | None, column: int, number: I64) -> F64:
-    """Entries `number` of a column of costs, infinite outside; zero without a table."""
+    """Return entries `number` of a column of costs, infinite outside; zero without a table."""
     if table is None:
         return np.where(number >= 0, 0.0, np.inf)
     known = np.append(table[:, column], np.inf)
@@ -119,7 +120,7 @@ def _of(table: F64 | None, column: int, number: I64) -> F64:
 
 
 def _moved(table: F64, batch: _Batch, by: int) -> F64:
-    """`table` moved by some places along the number of sends or receives, infinite where nothing comes from."""
+    """Return `table` shifted along the number of sends or receives, filled up with infinity."""
     moved = np.full(table.shape, np.inf)
     axis = 1 if batch.send else 0
     end = table.shape[axis] - abs(by)
@@ -130,7 +131,7 @@ def _moved(table: F64, batch: _Batch, by: int) -> F64:
 
 
 def _last(states: tuple[int, int], before: Beside, behind: Beside) -> F64:
-    """Zero for the numbers of receives and sends of the stage before with which all known messages are dealt."""
+    """Return 0 at the final numbers of receives and sends that use all known messages, infinity elsewhere."""
     x, y = np.ogrid[: states[0], : states[1]]
     fits = np.ones(states, bool)
     for side, number, rest in ((before, x, y), (behind, states[0] - 1 - x, states[1] - 1 - y)):
