@@ -1,7 +1,7 @@
-"""All-to-alls whose kernels have the name of a message's, and no argument that tells more.
+"""All-to-alls with the kernel name of messages and no arguments.
 
-NCCL carries an all-to-all out by sends and receives, in a kernel of that name. What leaves together on three ranks or
-more that came one after the other is no message between two.
+NCCL implements an all-to-all by sends and receives, in one SendRecv kernel. Kernels that end together on three or more
+ranks, which arrived one after the other, are no message between two ranks.
 """
 
 from collections.abc import Mapping, Sequence
@@ -41,8 +41,8 @@ def with_all_to_alls(run: Run, ranks: list[RankOps], mesh: Mesh) -> tuple[Run, l
     classes = stream_classes(ranks, by_place=True, rows=silent_messages)
     found: dict[tuple[int, int], Members] = {}
     for streams, ways in allowed_ways(run, mesh, classes, recorded):
-        alike = _dealt(streams, ways, recorded)
-        found |= members_of([(streams, alike)], recorded) if alike else {}
+        fitting = _dealt(streams, ways, recorded)
+        found |= members_of([(streams, fitting)], recorded) if fitting else {}
     if mesh.sizes[PIPELINE] > 1:
         mute = {r.rank for r in ranks if not _exchanges(r, found)}
         found = {key: group for key, group in found.items() if not mute & set(group)}
@@ -52,9 +52,9 @@ def with_all_to_alls(run: Run, ranks: list[RankOps], mesh: Mesh) -> tuple[Run, l
 
 
 def _exchanges(rank: RankOps, found: Mapping[tuple[int, int], Members]) -> bool:
-    """Whether a rank of a pipeline has messages beside the all-to-alls that were `found`, as every stage does.
+    """Whether a rank of a pipeline has messages besides the all-to-alls in `found`, as every stage must.
 
-    Messages of tensor ranks, which are in step, leave together as well.
+    The messages of tensor-parallel ranks, which run in step, end together too and could be mistaken for all-to-alls.
     """
     silent, stream = silent_messages(rank), rank.stream
     if stream is not None:
@@ -63,18 +63,18 @@ def _exchanges(rank: RankOps, found: Mapping[tuple[int, int], Members]) -> bool:
 
 
 def _dealt(streams: StreamClass, ways: Sequence[Way], recorded: set[int]) -> list[Way]:
-    """The ways that may be those of a class that leaves together in groups of several that waited, at no place else."""
-    alike = by_parts(streams, ways, recorded)
-    parts, together = list(alike), Together(streams)
+    """Return the ways that fit a class as all-to-alls; empty unless every position shows the same proven groups."""
+    by_part = by_parts(streams, ways, recorded)
+    parts, together = list(by_part), Together(streams)
     way = choose(together, parts)
     if way is None or not set(ways_by_place(streams, parts).values()) <= {way}:
         return []
     several = min(len(group) for group in parts[way]) >= LEAST_IN_ALL_TO_ALL
-    return alike[parts[way]] if several and together.proven(parts[way]) else []
+    return by_part[parts[way]] if several and together.proven(parts[way]) else []
 
 
 def _renamed(rank: RankOps, found: dict[tuple[int, int], Members]) -> RankOps:
-    """`rank` with the silent messages of the streams in `found` as all-to-alls."""
+    """Return `rank` with the silent messages of the streams in `found` as all-to-alls."""
     silent = silent_messages(rank)
     if rank.stream is not None:
         silent &= np.isin(rank.stream, [s for r, s in found if r == rank.rank])

@@ -1,9 +1,9 @@
-"""Which ranks leave their collectives together, told without a common clock: they are members of one group.
+"""Finds members of one group as ranks that leave their collectives together, without a common clock.
 
-Differences between the ends of members stay the same but for the drift of clocks and the tail of a transfer. Ends of
-different groups differ by whatever their last ranks did. Ranks that leave together without having waited prove nothing:
-an operation shows that they belong together if one of them came last by far, because without it the others would have
-left earlier.
+The differences between the ends of members are constant up to clock drift and the tail of a transfer. Ends of
+different groups differ by the lateness of their last ranks. Ranks that leave together without having waited prove
+nothing: an operation proves one group if one rank came last by far, because without it the others would have left
+earlier.
 """
 
 from collections.abc import Iterable, Sequence
@@ -46,13 +46,13 @@ class Together:
         return [r for r in rows if len(r) > 1]
 
     def apart(self, groups: Iterable[Members]) -> float | None:
-        """How far most ends are from those of the group's first rank, ns; None where no group has two of the ranks."""
+        """Return how far most ends are from those of the group's first rank, ns; None if no group has two ranks."""
         ends = [self.ends[r[1:]] - self.ends[r[0]] for r in self._rows(groups)]
         away = [np.abs(self._clocks.taken_out(e)).ravel() for e in ends]
         return float(np.quantile(np.concatenate(away), APART_QUANTILE)) if away else None
 
     def closest(self) -> float:
-        """How far the ends of those two ranks are apart that leave most nearly together, ns; infinite of one rank."""
+        """Return the distance between the ends of the two closest ranks, ns; infinite for a single rank."""
         if not 1 < len(self.row) <= MOST_CLUSTERED:
             return float("inf")
         apart = _pairwise(self.ends)
@@ -60,14 +60,14 @@ class Together:
         return float(apart.min())
 
     def waited(self, groups: Iterable[Members]) -> float:
-        """By how much the last rank of a group came later than the one before it, in the clearer operations; ns."""
+        """Return the lead in ns of the second last arrival over the last, at the quantile of the clearer operations."""
         found = arrivals(self._lasted, self._rows(groups), ()).lead
         return float(np.quantile(found, APART_QUANTILE)) if len(found) else 0.0
 
     def even(self, groups: Sequence[Members]) -> bool:
-        """Whether the last member of most groups takes no far longer than that of the quickest one.
+        """Whether the operations of the last member take about as long in most groups as in the fastest group.
 
-        The last one waits for nobody, if its group has no other members: then it takes as long as the transfer.
+        The last member of a complete group does not wait, so its operation lasts as long as the transfer.
         """
         brief = np.sort([self._lasted[rows].min(axis=0) for rows in self._rows(groups)], axis=0)
         if len(brief) < len(("one", "other")):
@@ -76,23 +76,22 @@ class Together:
         return bool(usual <= FAR_LONGER * max(least, TAIL_NS))
 
     def proven(self, groups: Sequence[Members]) -> bool:
-        """Whether the members of `groups` waited for each other by far longer than their ends differ."""
+        """Whether the members of `groups` waited for each other far longer than their ends differ."""
         ends = self.apart(groups)
         return ends is not None and self.waited(groups) >= PROVING_LEAD * max(ends, LEAST_TAIL_NS)
 
     def in_step(self) -> list[tuple[int, int]]:
-        """Pairs of ranks that come together to (nearly) all operations: no end tells one of them from the other."""
+        """Return pairs of ranks that arrive together at (nearly) all operations, so that ends cannot separate them."""
         if not 1 < len(self.row) <= MOST_CLUSTERED:
             return []
         ranks, together = list(self.row), _pairwise(self._lasted) <= TAIL_NS
         return [(ranks[i], ranks[j]) for i, j in np.argwhere(np.triu(together, 1)).tolist()]
 
     def wider(self, groups: Sequence[Members], finer: Sequence[Sequence[Members]]) -> bool:
-        """Whether `groups` are shown though the `finer` ones leave together too, as parts of any group do.
+        """Whether the ends prove `groups`, although the `finer` ones leave together too, as parts of any group do.
 
-        Each of the finer ones, taken for one, waited for the others of its group, or came with them: then nobody waits
-        for the others, whichever the group is, if it is known to be a collective: messages wait for other ranks.
-        Without a common clock nothing tells.
+        Each finer group must have waited for the others of its group, or have arrived with them; arriving together
+        counts only for known collectives, since messages wait for other ranks. False without a common clock.
         """
         apart = max(self.apart(groups) or 0.0, LEAST_TAIL_NS)
         rows = self._rows(groups)
@@ -101,17 +100,17 @@ class Together:
 
 
 class ClockErrors(NamedTuple):
-    """What a common clock may be wrong by: a constant between two ranks, or a line where nothing told their rates."""
+    """The errors of a common clock: a constant between two ranks, or a line where their rates are unknown."""
 
     when: F64  # of each column, ns
     doubt: float  # ns
     drifts: bool
 
     def taken_out(self, away: F64) -> F64:
-        """Differences of ends (pairs × columns, ns) without what the clocks may cause.
+        """Return differences of ends (pairs × columns, ns) without the part that clock errors can explain.
 
-        A clock of unknown rate may be off by more than the doubt at the middle of the recording, but not by more than
-        it may gain in all of it.
+        A clock of unknown rate may be off by more than the doubt at the middle of the recording, but at most by its
+        largest drift over the recording.
         """
         bound, rest = self.doubt, away
         if self.drifts and away.shape[1] >= LEAST_ENDS:
@@ -123,22 +122,22 @@ class ClockErrors(NamedTuple):
         return np.asarray(rest - np.clip(np.median(rest, axis=1, keepdims=True), -bound, bound), np.float64)
 
     def of(self, columns: npt.NDArray[np.int64]) -> "ClockErrors":
-        """The same for some columns."""
+        """Return the errors of some columns."""
         return self._replace(when=self.when[columns])
 
     def tell(self, columns: int) -> bool:
-        """Whether so many columns tell more than the clocks may cause."""
+        """Whether this many columns determine more than clock errors can explain."""
         return not self.drifts or columns >= LEAST_ENDS
 
 
 class Arrivals(NamedTuple):
-    """By how much the last unit came after the one before, and after the first; an entry a group and column."""
+    """Times from the second last and from the first arrival to the last one; one entry a group and column."""
 
     lead: F64
     spread: F64
 
     def tell(self, apart: float, *, collective: bool) -> bool:
-        """Whether units waited by far longer than their ends are `apart`, ns, or came together to a `collective`."""
+        """Whether units waited far longer than their ends are `apart`, ns, or arrived together at a `collective`."""
         if not len(self.lead):
             return False
         lead, spread = (float(np.quantile(v, APART_QUANTILE)) for v in self)
@@ -146,10 +145,10 @@ class Arrivals(NamedTuple):
 
 
 def arrivals(lasted: F64, groups: Sequence[list[int]], units: Sequence[list[int]]) -> Arrivals:
-    """Return how the units of `groups` came one after the other.
+    """Return the arrivals of the units of `groups`.
 
-    `lasted` are the lengths of operations, ranks × columns; groups and units are lists of its rows. Rows in no unit are
-    units of their own. A group that is one unit has no entry.
+    `lasted` holds the durations of operations, ranks × columns; groups and units are lists of its rows. A row in no
+    unit is its own unit. A group that is one unit has no entry.
     """
     home = {row: n for n, unit in enumerate(units) for row in unit}
     lead, spread = [np.zeros(0)], [np.zeros(0)]
@@ -165,7 +164,7 @@ def arrivals(lasted: F64, groups: Sequence[list[int]], units: Sequence[list[int]
 
 
 def _without_clock(ends: F64) -> F64:
-    """What takes offset and drift out of rows of times as `ends`."""
+    """Return the matrix (columns × columns) that projects offset and drift out of rows of times like `ends`."""
     when = np.median(ends, axis=0)
     spread = float(np.std(when)) or 1.0
     base = np.stack([np.ones(len(when)), (when - when.mean()) / spread], axis=1)
@@ -173,10 +172,10 @@ def _without_clock(ends: F64) -> F64:
 
 
 def choose(together: Together, ways: Sequence[Sequence[Members]]) -> int | None:
-    """Which of the `ways` to divide the ranks into groups the ends show; None where they leave it open.
+    """Return the index of the way to divide the ranks that the ends prove; None where they leave it open.
 
-    It is the coarsest of those whose members leave together, if all others are clearly apart and its members waited for
-    each other, or came together too: then nobody waits there, whichever group it is of.
+    It is the coarsest way with members that leave together, if all other ways are clearly apart and its members
+    waited for each other, or arrived together too.
     """
     ends = {i: e for i, way in enumerate(ways) if (e := together.apart(way)) is not None}
     if not ends:
@@ -196,10 +195,10 @@ def choose(together: Together, ways: Sequence[Sequence[Members]]) -> int | None:
 
 
 def choose_in_step(together: Together, ways: Sequence[Sequence[Members]]) -> int | None:
-    """Which of the `ways` the ends show where ranks come in step, as those that another group holds together do.
+    """Return the index of the way that the ends prove where ranks run in step, held together by another group.
 
-    Ranks in step leave together whichever their group is, and so do ways that differ by them alone. Of those the finest
-    one is returned, if its members waited for each other; None where the ends leave it open.
+    Ranks in step leave together whatever their group, so ways that differ only in them cannot be separated. The
+    finest of these is returned, if its members waited for each other; None where the ends leave it open.
     """
     ends = {i: e for i, way in enumerate(ways) if (e := together.apart(way)) is not None}
     least = max(min(ends.values(), default=0.0), LEAST_TAIL_NS)
@@ -208,18 +207,18 @@ def choose_in_step(together: Together, ways: Sequence[Sequence[Members]]) -> int
     pairs = together.in_step()
     merged = {i: _merged(ways[i], pairs) for i in close}
     top = max(merged.values(), key=lambda m: max(map(len, m)), default=frozenset())
-    alike = [i for i in close if merged[i] == top and all(len(g) < len(m) for g in ways[i] for m in top)]
-    best = min(alike, key=lambda i: (max(map(len, ways[i])), i), default=None)
+    widest = [i for i in close if merged[i] == top and all(len(g) < len(m) for g in ways[i] for m in top)]
+    best = min(widest, key=lambda i: (max(map(len, ways[i])), i), default=None)
     if best is None or len(close) + len(far) < len(ends):
         return None
     nested = all(_within(m, top) for m in merged.values()) and all(
-        _within(ways[best], ways[i]) for i in alike
+        _within(ways[best], ways[i]) for i in widest
     )
     return best if nested and together.proven(ways[best]) and together.even(ways[best]) else None
 
 
 def _merged(way: Sequence[Members], pairs: Iterable[tuple[int, int]]) -> frozenset[Members]:
-    """The groups of `way`, merged where `pairs` of ranks are of two."""
+    """Return the groups of `way`, merged where one of the `pairs` of ranks connects two."""
     sets = DisjointSets(rank for group in way for rank in group)
     for one, other in [*pairs, *((group[0], rank) for group in way for rank in group)]:
         sets.join(one, other)
@@ -230,15 +229,15 @@ def _merged(way: Sequence[Members], pairs: Iterable[tuple[int, int]]) -> frozens
 
 
 def _within(finer: Iterable[Members], wider: Iterable[Members]) -> bool:
-    """Whether each group of the `finer` division lies within one of the `wider` one."""
+    """Whether each group of the `finer` division lies within one group of the `wider` division."""
     home = {rank: n for n, group in enumerate(wider) for rank in group}
     return all(len({home.get(rank) for rank in group}) == 1 for group in finer)
 
 
 def clusters(together: Together) -> list[Members]:
-    """The groups that the ends show where nothing is known of the mesh; empty where they leave it open.
+    """Return the groups that the ends prove where the mesh is unknown; empty where they leave it open.
 
-    Groups are joined from the closest ends on until the next ones are clearly apart.
+    Complete-linkage clustering joins groups, closest ends first, until the next ones are clearly apart.
     """
     from scipy.cluster.hierarchy import fcluster, linkage  # a tenth of a second that few inputs need
     from scipy.spatial.distance import squareform
@@ -262,6 +261,6 @@ def clusters(together: Together) -> list[Members]:
 
 
 def _pairwise(times: F64) -> F64:
-    """How far each two rows are apart in most of their columns."""
+    """Return the distance between each two rows, as a quantile over their columns."""
     far = np.stack([np.quantile(np.abs(times - row), APART_QUANTILE, axis=1) for row in times])
     return np.asarray(np.maximum(far, far.T), np.float64)

@@ -1,4 +1,4 @@
-"""Operations take the groups that were inferred for them, and lose them where they are to be told again."""
+"""Sets the inferred groups of operations, and removes them before groups are inferred again."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -17,8 +17,8 @@ def named(
 ) -> tuple[Run, list[RankOps]]:
     """Return `run` with the groups in `found` ((rank, stream) → members), and the operations of their streams in them.
 
-    What left together on a stream is a collective, whatever its kernel is called (RCCL has one name for all). Unless it
-    is `sure`, because nothing else is possible, a group counts as inferred, and may be told again.
+    Operations that end together on a stream are collectives, whatever their kernel is called (RCCL has one name for
+    all). Unless `sure`, which means that no other group is possible, a group counts as inferred and may be replaced.
     """
     number = {g.ranks: g.group for g in run.groups}
     groups = list(run.groups)
@@ -43,7 +43,7 @@ def named(
 
 
 def without_inferred(rank: RankOps) -> RankOps:
-    """Return `rank` with the groups that its arguments told only."""
+    """Return `rank` with only the groups that its arguments name."""
     if rank.inferred is None:
         return rank
     return replace(rank, group=np.where(rank.inferred, NO_GROUP, rank.group).astype(rank.group.dtype))

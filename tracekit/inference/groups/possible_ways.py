@@ -1,4 +1,4 @@
-"""The ways in which the groups of an operation that names none may divide the ranks: of the mesh, and as files list."""
+"""The ways to divide the ranks into groups that the mesh and the groups listed by the files allow."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -12,7 +12,7 @@ from tracekit.store import InferredGroup, Run
 
 
 def allowed_ways(run: Run, mesh: Mesh, classes: Sequence[StreamClass], recorded: set[int]) -> Shown:
-    """Return each class with the ways of `mesh` whose groups have the told size and are listed by their ranks' files.
+    """Return each class with the ways of `mesh` that have groups of its recorded size, listed by their ranks' files.
 
     recorded: ranks with a trace.
     """
@@ -23,20 +23,20 @@ def allowed_ways(run: Run, mesh: Mesh, classes: Sequence[StreamClass], recorded:
 
 
 def several_listed(run: Run, mesh: Mesh) -> dict[int, set[Members]]:
-    """Return rank → the groups that its file lists, where it names one besides everybody's: then it lists all."""
+    """Return rank → the groups that its file lists, where one is not the world: such a file lists all its groups."""
     everybody = tuple(sorted(mesh.coordinates))
     return {rank: groups for rank, groups in listed_groups(run).items() if groups - {everybody}}
 
 
 def listed_groups(run: Run) -> dict[int, set[Members]]:
     """Return rank → the groups of several ranks that its files name."""
-    told = [g for g in run.groups if not isinstance(g, InferredGroup)]
-    several = {g.group: g.ranks for g in told if len(g.ranks) > 1}
+    recorded = [g for g in run.groups if not isinstance(g, InferredGroup)]
+    several = {g.group: g.ranks for g in recorded if len(g.ranks) > 1}
     return {record.rank: {several[n] for n in record.groups if n in several} for record in run.ranks}
 
 
 def is_listed(way: Way, listed: dict[int, set[Members]], streams: StreamClass) -> bool:
-    """Return whether the files of the class's ranks list their groups in `way`; those that list none allow any."""
+    """Return whether the files of the class's ranks list their groups in `way`; a file without a list allows any."""
     home = {rank: group for group in way.groups for rank in group}
     return all(home[rank] in listed[rank] for rank in streams.streams if rank in listed and rank in home)
 
@@ -60,7 +60,7 @@ def ways_of(mesh: Mesh) -> Iterator[Way]:
 
 
 def _parts_of(mesh: Mesh, axis: str, along: tuple[str, ...]) -> Iterator[Way]:
-    """The ways along `along` of which `axis` is divided: into its inner and its outer part."""
+    """Yield the ways along `along` with `axis` divided into an inner and an outer part."""
     for way in usual_ways(mesh.sizes[axis]):
         if not 1 < len(way.groups) < mesh.sizes[axis]:
             continue

@@ -1,7 +1,7 @@
-"""Collectives without a named group, by the stream that they ran on: a stream of its own is a communicator.
+"""Collectives without a named group, classed by the stream that they ran on, one stream for each communicator.
 
 The legacy NCCL backend gives every communicator a stream, so the collectives of one stream are those of one group.
-Ranks whose streams run the same kinds in every step may be members of one group; together they are a class.
+Ranks with streams that run the same kinds in every step may be members of one group; together they are a class.
 """
 
 from collections import Counter, defaultdict
@@ -27,14 +27,14 @@ F64 = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
 Kinds = tuple[str, ...]
 NO_GROUP = -1
-"""Group of an operation whose members the trace does not name, and stream where it names none."""
+"""Group of an operation without recorded members, and stream of one without a recorded stream."""
 UNTOLD_KINDS = frozenset({OTHER, COLLECTIVE})
-"""Kinds of a kernel whose name tells none, as RCCL's, and of one inferred to be a collective: maybe messages."""
+"""Kinds of a kernel with a name common to all operations, as RCCL's, and of an inferred collective: maybe messages."""
 
 
 @dataclass(frozen=True)
 class StreamClass:
-    """Streams of different ranks that run the same collectives; `kept` are those that all compared steps are whole on.
+    """Streams of different ranks that run the same collectives; `kept` are the ranks with all compared steps whole.
 
     Times are ns since the rank's first compared end, unless they are `aligned`; rows as `kept`, columns are operations.
     """
@@ -48,12 +48,12 @@ class StreamClass:
     kinds: Kinds = ()  # of the operations, by column
     places: tuple[int, ...] = ()  # in the step's sequence, by column
     usual: Kinds = ()  # what each step runs
-    doubt: float = 0.0  # by how much aligned times of two ranks may differ because of their clocks, ns
-    drifts: bool = False  # whether nothing tells how fast the clocks of some ranks run
+    doubt: float = 0.0  # uncertainty of the clocks in aligned times of two ranks, ns
+    drifts: bool = False  # whether the clock rates of some ranks are unknown
 
 
 def unnamed_rows(rank: RankOps) -> npt.NDArray[np.bool_]:
-    """Whether each operation is a collective on a known stream whose group is not named."""
+    """Whether each operation is a collective without a group, on a known stream."""
     message = np.isin(np.array(rank.op, str), UNDIRECTED) if rank.op else np.zeros(0, bool)
     if rank.stream is None:
         return np.zeros(len(rank.op), bool)
@@ -67,13 +67,12 @@ def stream_classes(
     by_place: bool = False,
     rows: Callable[[RankOps], Mask] | None = None,
 ) -> list[StreamClass]:
-    """The classes of streams whose collectives name no group; streams that run too little to be compared are left out.
+    """Return the classes of streams with collectives that name no group, without streams that run too few to compare.
 
-    Streams of one rank that run the same are told apart by their order, which is that of the groups' creation. With
-    `clocks`, fewer collectives suffice, and only ranks with a common clock are compared; then streams that carry named
-    groups as well are left out no more: if what is unnamed on them is not one group's, it does not end together. Nor
-    are they `by_place`, where each place of the step is compared, and no column is left out. `rows` chooses other
-    operations than those.
+    Streams of one rank with the same sequence are paired by their order, which is that of the groups' creation. With
+    `clocks`, fewer collectives suffice, and only ranks with a common clock are compared. Streams that also carry named
+    groups take part only with `clocks`, because unnamed operations of several groups do not end together, or with
+    `by_place`, where each position of the step is compared by itself. `rows` chooses other operations.
     """
     mixed, chosen = by_place or clocks is not None, rows or unnamed_rows
     streams = {r.rank: _streams(r, chosen(r), mixed=mixed) for r in ranks}
@@ -90,9 +89,9 @@ def stream_classes(
 
 
 def places_on(rank: RankOps, stream: int, usual: Kinds, chosen: Mask) -> I64:
-    """Return the place of each operation in the sequence `usual` of its step on `stream`; -1 of any other operation.
+    """Return the position of each operation in the sequence `usual` of its step on `stream`; -1 for other operations.
 
-    The sequence is that of the `chosen` operations. Steps that run another one have no places.
+    The sequence is that of the `chosen` operations. Steps with another sequence have no positions.
     """
     place = np.full(len(rank.op), NO_GROUP, np.int64)
     for mine in (s for s in _streams(rank, chosen, mixed=True) if s.stream == stream):
@@ -103,13 +102,13 @@ def places_on(rank: RankOps, stream: int, usual: Kinds, chosen: Mask) -> I64:
 
 
 def _sized(mine: Sequence["_Stream"], every: Iterable[Sequence["_Stream"]]) -> list["_Stream"]:
-    """The streams `mine` of one rank; where one lost all arguments that tell its size, others' tell the only one left.
+    """Return the streams `mine` of one rank, with a lost group size filled in if other ranks leave only one size.
 
     `every` are the streams of each rank.
     """
     lost = {s.usual for s in mine if s.size == NO_GROUP}
     known = [Counter((s.usual, s.size) for s in found if s.usual in lost) for found in every]
-    told = {}
+    filled = {}
     for usual in lost:
         sizes = [{key: n for key, n in found.items() if key[0] == usual} for found in known]
         whole = [found for found in sizes if found and (usual, NO_GROUP) not in found]
@@ -118,14 +117,14 @@ def _sized(mine: Sequence["_Stream"], every: Iterable[Sequence["_Stream"]]) -> l
         here = Counter((s.usual, s.size) for s in mine if s.usual == usual)
         left = Counter(whole[0]) - here
         if len(left) == 1 and left.total() == here[usual, NO_GROUP]:
-            told[usual] = next(iter(left))[1]
-    return [replace(s, size=told.get(s.usual, s.size)) if s.size == NO_GROUP else s for s in mine]
+            filled[usual] = next(iter(left))[1]
+    return [replace(s, size=filled.get(s.usual, s.size)) if s.size == NO_GROUP else s for s in mine]
 
 
 def streams_of_all(
     ranks: Sequence[RankOps], world: tuple[int, ...]
 ) -> dict[tuple[int, int], tuple[int, ...]]:
-    """Return (rank, stream) → `world` for streams whose collectives count as many members as the world has."""
+    """Return (rank, stream) → `world` for streams with collectives of as many members as the world."""
     return {
         (s.rank.rank, s.stream): world
         for rank in ranks
@@ -145,7 +144,7 @@ class _Stream:
     usual: Kinds  # the kinds of most of its steps
 
     def whole(self, step: int) -> bool:
-        """Whether the stream runs in `step` what it runs in most."""
+        """Whether the stream runs its usual sequence in `step`."""
         return step in self.rows and _kinds(self.rank, self.rows[step]) == self.usual
 
 
@@ -154,7 +153,7 @@ def _kinds(rank: RankOps, rows: I64) -> Kinds:
 
 
 def _streams(rank: RankOps, chosen: Mask, *, mixed: bool = False) -> list[_Stream]:
-    """The streams of `rank` that run `chosen` operations, by number; those with named ones too only if `mixed`."""
+    """Return the streams of `rank` that run `chosen` operations, by number; streams with named ones only if `mixed`."""
     rows = np.flatnonzero(chosen)
     if not len(rows) or rank.stream is None:
         return []
@@ -162,7 +161,7 @@ def _streams(rank: RankOps, chosen: Mask, *, mixed: bool = False) -> list[_Strea
     for stream in np.unique(rank.stream[rows]).tolist():
         mine = rows[rank.stream[rows] == stream]
         if not mixed and (rank.group[rank.stream == stream] != NO_GROUP).any():
-            continue  # what is unnamed on it need not be one group's
+            continue  # its unnamed operations may belong to several groups
         steps = {int(s): mine[rank.step[mine] == s] for s in np.unique(rank.step[mine])}
         inside = {s: r for s, r in steps.items() if s != NO_GROUP} or steps
         usual = Counter(_kinds(rank, r) for r in inside.values()).most_common(1)[0][0]
@@ -173,7 +172,7 @@ def _streams(rank: RankOps, chosen: Mask, *, mixed: bool = False) -> list[_Strea
 
 
 def _class(members: dict[int, _Stream], clocks: Clocks | None, columns: int) -> StreamClass | None:
-    """The class of `members` (rank → stream) over the steps that nearly all have whole; None if too few ends are left.
+    """Return the class of `members` (rank → stream) over steps that nearly all have whole; None if too few ends remain.
 
     Ranks that lack one of these steps, or a common clock, belong to the class, but are not compared.
     """
@@ -208,7 +207,7 @@ def _class(members: dict[int, _Stream], clocks: Clocks | None, columns: int) -> 
 
 
 def _doubt(ranks: Sequence[int], clocks: Clocks | None) -> tuple[float, bool]:
-    """(by how much times of `ranks` on the common clock may differ because of it, ns; whether they may drift)."""
+    """Return (uncertainty of the common clock over `ranks`, ns; whether their clocks may drift)."""
     if clocks is None:
         return 0.0, False
     drifts = len({clocks.exact.get(rank, rank) for rank in ranks}) > 1

@@ -1,8 +1,8 @@
-"""Groups of collectives that name none: by the stream they ran on, the mesh, and the ranks that leave together.
+"""Infers the groups of collectives that name none: from their stream, the mesh, and the ranks that leave together.
 
 Up to torch 2.3 no operation names its group. Where the mesh is known, its lines, planes and blocks are the groups that
-a stream can belong to; else the groups are those whose members leave together, or, where ranks are missing, what a mesh
-of the usual numbering leaves of them. What stays open keeps no group, and so no wait of it is known.
+a stream can belong to; else groups are ranks that leave together, or, where ranks are missing, the recorded parts of
+groups in a mesh of the usual numbering. An operation that stays open keeps no group, and its wait is unknown.
 """
 
 from collections.abc import Sequence
@@ -49,16 +49,16 @@ from tracekit.thresholds.tables import TAIL_NS
 def with_groups_of_streams(
     run: Run, ranks: list[RankOps], sizes: dict[str, int] | None, order: Sequence[str] | None
 ) -> tuple[Run, list[RankOps]]:
-    """`run` and its operations with the groups that streams tell; unchanged where every collective names its group.
+    """Return `run` and its operations with groups inferred from streams; unchanged if every collective names its group.
 
     `sizes` and `order` are the user's mesh. Raises UsageError where they contradict the input, MeshUnknownError where
-    neither groups nor common ends tell a mesh.
+    neither groups nor common ends determine a mesh.
     """
     if len(ranks) < len(("one", "other")) or is_unknown(run):
         return run, ranks
     if any(unnamed_rows(r).any() for r in ranks):
-        run, told = _by_streams(run, streams_apart(ranks), sizes, order)
-        ranks = [replace(new, stream=old.stream) for new, old in zip(told, ranks, strict=True)]
+        run, named_ranks = _by_streams(run, streams_apart(ranks), sizes, order)
+        ranks = [replace(new, stream=old.stream) for new, old in zip(named_ranks, ranks, strict=True)]
     silent = any(silent_messages(r).any() for r in ranks)
     mesh = _mesh(run, ranks, sizes, order) if silent else None
     return (run, ranks) if mesh is None else with_all_to_alls(run, ranks, mesh)
@@ -67,7 +67,7 @@ def with_groups_of_streams(
 def _by_streams(
     run: Run, ranks: list[RankOps], sizes: dict[str, int] | None, order: Sequence[str] | None
 ) -> tuple[Run, list[RankOps]]:
-    """What `with_groups_of_streams` returns, where each stream carries one group."""
+    """Return what `with_groups_of_streams` does, for streams that carry one group each."""
     run, ranks = named(
         run, ranks, streams_of_all(ranks, _world(run, ranks)) | _only_worlds(run, ranks), sure=True
     )
@@ -83,7 +83,7 @@ def _by_streams(
                 "the traces name no process groups, and the ends of collectives do not show which ranks belong "
                 f"together; {remedy(run, _world(run, ranks))}"
             )
-        # with a group in the run, an operation without one is unknown, and not everybody's
+        # with a group in the run, an operation without one is unknown rather than the world's
         run, ranks = named(run, ranks, told or {(-1, -1): _world(run, ranks)})
     mesh = _mesh(run, ranks, sizes, order)
     if mesh is None:
@@ -94,10 +94,10 @@ def _by_streams(
 
 
 def _only_worlds(run: Run, ranks: list[RankOps]) -> dict[tuple[int, int], Members]:
-    """(rank, stream) → everybody, where no file names another group of several ranks; empty where the ends contradict.
+    """Return (rank, stream) → the world, if files name no other group of several ranks; empty if the ends contradict.
 
-    From torch 2.3 a file lists the groups of its rank, so that what names none, as in a CUDA graph, is in one of these,
-    unless operations count fewer members.
+    From torch 2.3 on a file lists the groups of its rank, so an operation that names none, as in a CUDA graph, is in
+    one of these, unless operations recorded a smaller group size.
     """
     world = _world(run, ranks)
     counted = {n for r in ranks if r.told_size is not None for n in r.told_size[unnamed_rows(r)].tolist()}
@@ -107,24 +107,24 @@ def _only_worlds(run: Run, ranks: list[RankOps]) -> dict[tuple[int, int], Member
 
 
 def _everybodys(run: Run, ranks: list[RankOps]) -> dict[tuple[int, int], Members]:
-    """(rank, stream) → everybody, for all streams with collectives that name no group."""
+    """Return (rank, stream) → the world, for all streams with collectives that name no group."""
     world = _world(run, ranks)
     open_ = ((r.rank, r.stream[unnamed_rows(r)]) for r in ranks if r.stream is not None)
     return {(rank, s): world for rank, streams in open_ for s in np.unique(streams).tolist()}
 
 
 def _leaves_apart(ranks: list[RankOps], world: Members) -> bool:
-    """Whether ends show that the collectives of streams are not everybody's."""
+    """Whether ends show that the collectives of some stream are not the world's."""
     apart = [Together(c).apart([world]) for c in stream_classes(ranks)]
     return any(a is not None and a > ENDS_WIDTH_NS for a in apart)
 
 
 def _one_stream_each(ranks: list[RankOps]) -> bool:
-    """Whether each rank communicates on one stream alone, in the same collectives, over a step or more.
+    """Whether each rank communicates on one stream only, in the same collectives, over a step or more.
 
-    Before torch 2.3, where files list no groups, each communicator has a stream of its own. Ranks that have one alone
-    form one group, or they would be several jobs. Windows of less than a step may hold one of several groups only, and
-    messages may join ranks in other ways.
+    Before torch 2.3, where files list no groups, each communicator has a stream of its own. Ranks with only one
+    form one group, since they would be several jobs otherwise. Windows of less than a step may show only one of several
+    groups, and messages may connect ranks in other ways.
     """
     kinds = {frozenset(r.op) for r in ranks}
     if len(kinds) > 1 or kinds & {frozenset()} or any(kinds_of & UNTOLD_KINDS for kinds_of in kinds):
@@ -140,9 +140,9 @@ def _one_stream_each(ranks: list[RankOps]) -> bool:
 def _told(
     run: Run, ranks: list[RankOps], order: Sequence[str] | None
 ) -> dict[tuple[int, int], Members] | None:
-    """(rank, stream) → members of its group, by common ends; None where they tell no mesh.
+    """Return (rank, stream) → members of its group, by common ends; None where they form no mesh.
 
-    Where all ranks were recorded they may be numbered in any way; else they count up along the axes.
+    If all ranks were recorded, any numbering is possible; else ranks must count up along the axes.
     """
     classes, world = stream_classes(ranks), _world(run, ranks)
     for told in (_by_ends(classes) if len(ranks) == len(world) else {}, _by_numbers(classes, world, ranks)):
@@ -152,7 +152,7 @@ def _told(
 
 
 def _is_pipeline(run: Run, ranks: list[RankOps], order: Sequence[str] | None) -> bool:
-    """Whether messages show that all ranks of `run` are one pipeline, where no ends show any group."""
+    """Whether messages show a pipeline, where no ends show any group."""
     return joined(run, match(ranks, run.groups), None, order)[1].mesh.sizes["pp"] > 1
 
 
@@ -175,7 +175,7 @@ def _is_mesh(run: Run, ranks: list[RankOps], order: Sequence[str] | None) -> boo
 def _mesh(
     run: Run, ranks: list[RankOps], sizes: dict[str, int] | None, order: Sequence[str] | None
 ) -> Mesh | None:
-    """The mesh as far as it is known before every group is; None where nothing tells it."""
+    """Return the mesh as known before all groups are; None where it is unknown."""
     try:
         return choose_mesh(run, match(ranks, run.groups), sizes, order).mesh
     except MeshError:
@@ -187,7 +187,7 @@ def _world(run: Run, ranks: list[RankOps]) -> Members:
 
 
 def _by_ends(classes: list[StreamClass]) -> dict[tuple[int, int], Members]:
-    """(rank, stream) → members of its group, by common ends alone."""
+    """Return (rank, stream) → members of its group, from common ends only."""
     found: dict[tuple[int, int], Members] = {}
     for streams in classes:
         for group in clusters(Together(streams)):
@@ -197,7 +197,7 @@ def _by_ends(classes: list[StreamClass]) -> dict[tuple[int, int], Members]:
 
 
 def _possible(mesh: Mesh) -> list[Group]:
-    """The groups of all ways in which `mesh` can be divided; nothing tells in which order they were created."""
+    """Return the groups of all ways to divide `mesh` along whole axes, without names, since their order is unknown."""
     members = [group for way in ways_of(mesh) if not way.part for group in way.groups]
     return [Group(n, ranks, (), ()) for n, ranks in enumerate(members)]
 
@@ -205,14 +205,14 @@ def _possible(mesh: Mesh) -> list[Group]:
 def _by_mesh(
     run: Run, classes: list[StreamClass], mesh: Mesh, recorded: set[int]
 ) -> dict[tuple[int, int], Members]:
-    """(rank, stream) → members of its group, which is one of those that `mesh` allows and the files of its ranks list.
+    """Return (rank, stream) → members of its group, a group that `mesh` allows and the files of its ranks list.
 
-    What ends with no listed group stays open: there the clocks are wrong.
+    A stream that ends together with no listed group stays open, because its clocks are wrong.
     """
     listed = several_listed(run, mesh)
-    told = shown(classes, list(ways_of(mesh)), recorded, in_step=True)
-    found = [(streams, [way for way in ways if is_listed(way, listed, streams)]) for streams, ways in told]
-    open_ = [c for c in classes if not any(c is streams for streams, _ in told)]
+    decided = shown(classes, list(ways_of(mesh)), recorded, in_step=True)
+    found = [(streams, [way for way in ways if is_listed(way, listed, streams)]) for streams, ways in decided]
+    open_ = [c for c in classes if not any(c is streams for streams, _ in decided)]
     for streams, ways in allowed_ways(run, mesh, open_, recorded):
         if listed.keys() >= streams.streams.keys():
             found += [(c, w) for c, w in shown([streams], ways, recorded) if _leave_together(c, w)]
@@ -226,23 +226,25 @@ def _leave_together(streams: StreamClass, ways: Sequence[Way]) -> bool:
 
 
 def with_rare_groups(run: Run, ops: Operations, mesh: Mesh) -> tuple[Run, Operations]:
-    """`run` and `ops` with the groups of collectives that are too rare to tell without a common clock.
+    """Return `run` and `ops` with the groups of collectives that are too rare to infer without a common clock.
 
-    They are often those that matter most: once a step everybody waits in one. The clocks follow from what was matched.
-    Where a stream carries several groups, what was inferred without the clocks is told again, place by place.
+    These often matter most: one that runs once a step makes all ranks wait. The clocks follow from matched operations.
+    Where a stream carries several groups, groups inferred without the clocks are inferred again by position.
     """
     ranks = list(ops.per_rank.values())
     if is_unknown(run) or len(ranks) < len(("one", "other")) or not any(_open(r) for r in ranks):
         return run, ops
     for _ in range(ROUNDS_OF_CLOCKS):
-        run, told = with_groups_of_places(run, ranks, mesh, align(ops))
-        run, told = named(run, told, _by_mesh(run, stream_classes(told, align(ops)), mesh, set(ops.ranks)))
-        if all((a.group == b.group).all() for a, b in zip(ranks, told, strict=True)):
+        run, renamed = with_groups_of_places(run, ranks, mesh, align(ops))
+        run, renamed = named(
+            run, renamed, _by_mesh(run, stream_classes(renamed, align(ops)), mesh, set(ops.ranks))
+        )
+        if all((a.group == b.group).all() for a, b in zip(ranks, renamed, strict=True)):
             break
-        ranks, ops = told, rematch(ops, told, run.groups)
+        ranks, ops = renamed, rematch(ops, renamed, run.groups)
     return run, ops
 
 
 def _open(rank: RankOps) -> bool:
-    """Whether a collective of the rank names no group, or has one that was inferred."""
+    """Whether a collective of the rank names no group, or has an inferred one."""
     return bool(unnamed_rows(rank).any() or (rank.inferred is not None and rank.inferred.any()))

@@ -1,7 +1,7 @@
-"""Groups of collectives that name none, where ranks count up along the axes of a mesh, as launchers number them.
+"""Infers unnamed groups where ranks count up along the axes of a mesh, as launchers number them.
 
-Where some ranks left no trace, common ends show parts of groups only. But a mesh whose ranks count up along its axes
-has few ways to divide them, and the parts that were recorded tell which.
+Where some ranks left no trace, common ends show only parts of groups. But ranks that count up along the axes of a mesh
+can be divided in few ways, and the recorded parts decide between them.
 """
 
 from collections import defaultdict
@@ -21,7 +21,7 @@ Cuts = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Way:
-    """A division of all ranks into groups: in the usual numbering, along one axis or two that others separate."""
+    """A division of all ranks into groups: in the usual numbering, along one axis or along two with others between."""
 
     groups: tuple[Members, ...]
     cuts: Cuts = ()
@@ -35,10 +35,10 @@ Shown = list[tuple[StreamClass, list[Way]]]
 def usual_groups(
     classes: Sequence[StreamClass], world: int, recorded: Iterable[int]
 ) -> dict[tuple[int, int], Members]:
-    """Return the members of each (rank, stream)'s group, unrecorded ones too; empty where no one mesh explains all.
+    """Return (rank, stream) → members of its group, unrecorded ones too; empty where no single mesh explains all.
 
-    world: ranks of the job. recorded: ranks with a trace. The mesh has the fewest axes that explain all classes whose
-    common ends show a division; streams of which nothing is shown are left out.
+    world: ranks of the job. recorded: ranks with a trace. The mesh has the fewest axes that explain all classes with a
+    division shown by common ends; streams without one are left out.
     """
     known = set(recorded)
     found = shown(classes, usual_ways(world), known)
@@ -48,7 +48,7 @@ def usual_groups(
 
 
 def usual_ways(world: int) -> list[Way]:
-    """Return every way in which a mesh of `world` ranks can be divided; none where there are too many to try."""
+    """Return every way to divide a mesh of `world` ranks; empty where there are too many to try."""
     if world > MOST_CLUSTERED:
         return []
     steps = [d for d in range(1, world + 1) if world % d == 0]
@@ -71,7 +71,7 @@ def usual_ways(world: int) -> list[Way]:
 
 
 def _parts(way: Way, ranks: set[int]) -> tuple[Members, ...]:
-    """What is left of each group if only `ranks` are known."""
+    """Return the groups of `way` restricted to `ranks`."""
     kept = (tuple(r for r in group if r in ranks) for group in way.groups)
     return tuple(sorted(k for k in kept if k))
 
@@ -79,22 +79,22 @@ def _parts(way: Way, ranks: set[int]) -> tuple[Members, ...]:
 def by_parts(
     streams: StreamClass, ways: Sequence[Way], recorded: set[int]
 ) -> dict[tuple[Members, ...], list[Way]]:
-    """Return the ways that may be those of the class, by what of them was recorded."""
-    alike: dict[tuple[Members, ...], list[Way]] = defaultdict(list)
+    """Return the ways that fit the class, by their recorded parts."""
+    by_part: dict[tuple[Members, ...], list[Way]] = defaultdict(list)
     for way in ways:
         if fits(way.groups, streams, recorded):
-            alike[_parts(way, set(streams.kept))].append(way)
-    return alike
+            by_part[_parts(way, set(streams.kept))].append(way)
+    return by_part
 
 
 def shown(
     classes: Sequence[StreamClass], ways: Sequence[Way], recorded: set[int], *, in_step: bool = False
 ) -> Shown:
-    """Return the classes of which something tells how they divide the ranks, each with the `ways` that are left.
+    """Return the classes with evidence of how they divide the ranks, each with the remaining `ways`.
 
-    Common ends tell it; where ranks may be `in_step`, because the `ways` are those of their mesh, they need not tell
-    ways apart that differ by such ranks alone. Where no two ranks of a class leave together, while they do elsewhere,
-    one rank of each of its groups was recorded; so it is where one way alone has groups of the told size.
+    The evidence are common ends; with `in_step`, where the `ways` are those of a known mesh, they need not separate
+    ways that differ only in ranks that run in step. Where no two ranks of a class leave together, while ranks of other
+    classes do, or where only one way has groups of the recorded size, one rank of each group was recorded.
     """
     fitting = [(streams, by_parts(streams, ways, recorded)) for streams in classes]
     found: Shown = []
@@ -119,10 +119,10 @@ def shown(
 
 
 def members_of(found: Shown, recorded: set[int]) -> dict[tuple[int, int], Members]:
-    """Return the members of each (rank, stream)'s group: those of the finest way that is left of each class.
+    """Return (rank, stream) → members of its group, from the finest remaining way of each class.
 
-    Parts of an axis count only where no whole axis fits: a member that was not recorded would be taken for none. A
-    class whose ways disagree about `recorded` ranks stays open: they were on clocks that nothing compares.
+    Parts of an axis count only where no whole axis fits, since an unrecorded member would be missed otherwise. A
+    class stays open if its ways disagree about `recorded` ranks, which had no common clock.
     """
     members: dict[tuple[int, int], Members] = {}
     for streams, allowed in found:
@@ -135,7 +135,7 @@ def members_of(found: Shown, recorded: set[int]) -> dict[tuple[int, int], Member
 
 
 def fits(way: Sequence[Members], streams: StreamClass, recorded: set[int]) -> bool:
-    """Return whether groups of `way` may be those of the class: of the told size, with no recorded member outside."""
+    """Return whether groups of `way` fit the class: they have its size, and no recorded member outside it."""
     mine = set(streams.streams)
     shared = [g for g in way if mine.intersection(g)]
     sized = all(streams.size in {-1, len(g)} for g in shared)
@@ -144,7 +144,7 @@ def fits(way: Sequence[Members], streams: StreamClass, recorded: set[int]) -> bo
 
 
 def _mesh(allowed: Sequence[Sequence[Way]], world: int) -> Cuts | None:
-    """Where the axes of the one mesh with the fewest axes end that has a way for each class; None if there is none."""
+    """Return the cuts of the only mesh with the fewest axes that has a way for each class; None without one."""
     if not allowed:
         return None
     steps = [d for d in range(2, world) if world % d == 0]

@@ -12,11 +12,11 @@ from tracekit.mesh.group_descriptions import hinted_dims, is_foreign
 from tracekit.thresholds.slowrank import MEMBERS_LISTED
 
 CHAIN: Final = frozenset({"p2p"})
-"""Kinds of operations of ranks that only messages connect."""
+"""The kinds of operations in a group that only messages connect."""
 
 
 def shown(use: GroupUse) -> str:
-    """Return the members and descriptions of a group, as messages tell them."""
+    """Return the members and descriptions of a group, as error messages show them."""
     members = ", ".join(map(str, use.ranks[:MEMBERS_LISTED])) + (
         ", …" if len(use.ranks) > MEMBERS_LISTED else ""
     )
@@ -29,8 +29,8 @@ def contradiction(mesh: Mesh, uses: Sequence[GroupUse], *, inferred: bool = Fals
     Groups that no file names do not count, and against a mesh that was inferred neither do chains of messages.
 
     The two ends of a line fit as well: the first and last stage of a pipeline share a group of their own where they
-    share the embedding. So do parts of an axis that connect all of it, as replicas and shards do, together with those
-    that nobody used; unless the mesh is `inferred` from the groups, their descriptions must name that axis.
+    share the embedding. So do parts of an axis that together, with unused groups, connect all of it, as replicas and
+    shards do; unless the mesh is `inferred` from the groups, their descriptions must name that axis.
     """
     parts: dict[str, list[tuple[GroupUse, list[int]]]] = defaultdict(list)
     unused: dict[str, list[list[int]]] = defaultdict(list)
@@ -48,7 +48,7 @@ def contradiction(mesh: Mesh, uses: Sequence[GroupUse], *, inferred: bool = Fals
         if not known:
             return use
         if use.ops == CHAIN and sum(len(set(c)) > 1 for c in _columns(mesh, use)) == 1:
-            continue  # messages along one axis, of which a rank between was not recorded
+            continue  # messages along one axis, with a rank between that was not recorded
         axis, values = _part(mesh, use, inferred=inferred)
         if values == [0, mesh.sizes.get(axis, 0) - 1]:
             continue
@@ -66,12 +66,12 @@ def contradiction(mesh: Mesh, uses: Sequence[GroupUse], *, inferred: bool = Fals
 
 
 def _columns(mesh: Mesh, use: GroupUse) -> list[tuple[int, ...]]:
-    """By axis of `mesh.order` the members' indices on it."""
+    """Return for each axis of `mesh.order` the members' indices on it."""
     return list(zip(*(mesh.coordinates[r] for r in use.ranks), strict=True))
 
 
 def _part(mesh: Mesh, use: GroupUse, *, inferred: bool) -> tuple[str, list[int]]:
-    """(axis, indices on it) of a group that is part of the line or block that its description names; else none."""
+    """Return (axis, indices on it) of a group that is part of the line or block of its description; else ("", [])."""
     columns = [sorted(set(c)) for c in _columns(mesh, use)]
     along = {axis for axis, values in zip(mesh.order, columns, strict=True) if len(values) > 1}
     partial = [

@@ -42,7 +42,7 @@ class MeshChoice:
 
 
 def world_of(run: Run, ops: Operations) -> tuple[int, ...]:
-    """All ranks of the job: as many as the files claim, and at least as many as groups and files name."""
+    """Return all ranks of the job: as many as the files claim, at least up to the largest rank in groups and files."""
     seen = {*ops.ranks, *(r for g in run.groups for r in g.ranks)}
     size = max(run.world_size or 0, max(seen, default=-1) + 1)
     return tuple(range(size))
@@ -55,7 +55,7 @@ def choose(
     order: Sequence[str] | None,
     lines: Collection[tuple[int, ...]] = (),
 ) -> MeshChoice:
-    """The mesh of `run`; `sizes` and `order` (inner to outer) are the user's; `lines` as in `group_uses`.
+    """Return the mesh of `run`; `sizes` and `order` (inner to outer) are the user's; `lines` as in `group_uses`.
 
     Raises UsageError where they contradict the input, MeshUnknownError where nothing determines the mesh,
     MeshError where groups that the files name contradict each other.
@@ -88,7 +88,7 @@ def choose(
 
 
 def remedy(run: Run, world: Sequence[int]) -> str:
-    """What to do where the mesh of `world` is unknown."""
+    """Return what the user can do where the mesh of `world` is unknown."""
     return mesh_remedy(len(world), known=run.world_size is not None)
 
 
@@ -98,7 +98,7 @@ def _inferred(
     order: Sequence[str] | None,
     programs: dict[int, tuple[tuple[str, int], ...]] | None,
 ) -> Inference:
-    """The mesh that groups tell; where those that no file names fit no mesh with the others, they are set aside.
+    """Return the mesh inferred from groups; groups that no file names are dropped if they fit no mesh with the others.
 
     Raises MeshError where the groups that the files name contradict each other, or any mesh.
     """
@@ -119,7 +119,7 @@ def _inferred(
 
 
 def group_uses(run: Run, ops: Operations, lines: Collection[tuple[int, ...]] = ()) -> list[GroupUse]:
-    """Process groups with the calls that the traces show; messages that no group of their own carries form one.
+    """Return the process groups with their recorded calls; messages without a group of their own form one.
 
     `lines` are the pipelines along which the ends of messages were inferred.
     """
@@ -163,7 +163,7 @@ def group_uses(run: Run, ops: Operations, lines: Collection[tuple[int, ...]] = (
 def _chain(
     ranks: tuple[int, ...], count: int, lines: Collection[tuple[int, ...]], ops: Operations
 ) -> GroupUse:
-    """The use of a chain of `count` messages, which may go on behind a rank that was not recorded."""
+    """Return the use of a chain of `count` messages, which may continue beyond a rank that was not recorded."""
     told = ranks not in lines
     partial = told and not set(ranks).issubset(ops.ranks)
     return GroupUse(ranks, (), 0, count, CHAIN, told=told, partial=partial)
@@ -204,12 +204,12 @@ def _flagged(
 
 
 def _says(uses: Sequence[GroupUse], world: tuple[int, ...]) -> str:
-    told = said(uses, world)
-    return f"; {told}" if told else ""
+    known = said(uses, world)
+    return f"; {known}" if known else ""
 
 
 def _check_order(mesh: Mesh, order: Sequence[str] | None, told: str) -> None:
-    """Raise UsageError where the user's order numbers the ranks otherwise than the mesh that was found."""
+    """Raise UsageError where the user's order numbers the ranks differently from the inferred mesh."""
     if reordered(mesh, order):
         raise UsageError(
             f"--order {','.join(order or ())} contradicts the traces: {told} (inner to outer); give that order, or "
@@ -229,9 +229,9 @@ def _hinted(run: Run, world: tuple[int, ...]) -> Mesh | None:
 
 
 def _flat(ops: Operations, world: tuple[int, ...], remedy: str) -> MeshChoice:
-    """One data-parallel group of all ranks, or one pipeline.
+    """Return one data-parallel group of all ranks, or one pipeline.
 
-    Raises MeshUnknownError with the `remedy` unless all are there and call the same operations.
+    Raises MeshUnknownError with the `remedy` if a rank is missing, or ranks of no pipeline call different operations.
     """
     missing = sorted(set(world) - set(ops.ranks))
     if missing:
@@ -273,7 +273,7 @@ def _named(run: Run) -> bool:
 
 
 def _check_messages(run: Run, ops: Operations, world: tuple[int, ...]) -> None:
-    """Raise MeshUnknownError where messages may lie along an axis of which neither names nor other ranks tell."""
+    """Raise MeshUnknownError where messages may lie along an axis that neither names nor other ranks show."""
     if not _named(run) and len(ops.ranks) < len(world) and (ops.op == "send_recv").any():
         raise MeshUnknownError(
             "messages name no peer, no process group is named and ranks are missing, so the mesh is unknown; "
@@ -282,7 +282,7 @@ def _check_messages(run: Run, ops: Operations, world: tuple[int, ...]) -> None:
 
 
 def _undivided(world: tuple[int, ...], notes: tuple[str, ...], *, named: bool, piped: bool) -> MeshChoice:
-    """The mesh of a world that no group divides: one pipeline, or one data-parallel group."""
+    """Return the mesh of a world that no group divides: one pipeline, or one data-parallel group."""
     taken = "messages connect the ranks and almost nothing is reduced: the world is taken as one pipeline"
     mesh = pipeline_of(len(world)) if piped else infer([], world).mesh
     if named:

@@ -1,8 +1,8 @@
-"""Groups whose messages go round in a ring, as keys and values do in ring attention: no pipeline.
+"""Finds groups that pass messages round in a ring, as ring attention passes keys and values: no pipelines.
 
 Stages of a pipeline send activations on and gradients back, so that messages go both ways between two neighbours. In a
-ring every rank sends to one other and receives from one other, forward and backward alike; a ring of two sends and
-receives at once, while a stage computes between a message that comes and the one that it sends for it.
+ring every rank sends to one rank and receives from another, in forward and backward; a ring of two sends and
+receives at once, while a stage computes between receiving a message and sending its result.
 """
 
 from collections import defaultdict
@@ -21,7 +21,7 @@ _PAIR = 2
 
 
 class _Message(NamedTuple):
-    """A message as one of its two ranks saw it; ns."""
+    """A message as one of its two ranks recorded it; ns."""
 
     start: int
     end: int
@@ -29,8 +29,8 @@ class _Message(NamedTuple):
 
 
 def rings(ops: Operations, groups: Collection[tuple[int, ...]]) -> set[tuple[int, ...]]:
-    """The `groups` (members) around which the messages go whose two ends are known."""
-    sent: dict[int, set[int]] = defaultdict(set)  # by sender, as any of both ends tells it
+    """Return the `groups` (members) that pass messages with known ends round in a ring."""
+    sent: dict[int, set[int]] = defaultdict(set)  # by sender, from the records of either end
     known = {rank: _known(source) for rank, source in ops.per_rank.items()}
     for rank, rows in known.items():
         ends = np.stack([ops.per_rank[rank].src[rows], ops.per_rank[rank].dst[rows]])
@@ -44,14 +44,14 @@ def rings(ops: Operations, groups: Collection[tuple[int, ...]]) -> set[tuple[int
 
 
 def _known(source: RankOps) -> I64:
-    """The messages of a rank that name both ends and which of them sends."""
+    """Return the messages of a rank that name sender and receiver."""
     ends = (source.src >= 0) & (source.dst >= 0) & (source.src != source.dst)
     mine = (source.src == source.rank) | (source.dst == source.rank)
     return np.flatnonzero(np.isin(np.array(source.op, str), MESSAGES) & ends & mine)
 
 
 def _is_ring(group: tuple[int, ...], sent: Mapping[int, set[int]], ops: Operations) -> bool:
-    """Whether each recorded rank of a group sends to one member and receives from another one, and from no third."""
+    """Whether each recorded rank of a group sends to exactly one member and receives from exactly one other."""
     inside = set(group)
     to = {a: {b for b in sent.get(a, ()) if b in inside} for a in group}
     come = {b: {a for a in group if b in to[a]} for b in group}
@@ -62,14 +62,14 @@ def _is_ring(group: tuple[int, ...], sent: Mapping[int, set[int]], ops: Operatio
 
 
 def _is_pair(group: tuple[int, ...], ops: Operations, known: Mapping[int, I64]) -> bool:
-    """Whether both ranks of a group of two send and receive at once, every time."""
+    """Whether both ranks of a group of two send and receive at once in (nearly) all exchanges."""
     one, two = group
     both = [_messages(ops, known, a, b) for a, b in ((one, two), (two, one))]
     return all(both) and all(_at_once(messages) >= RING_SHARE for messages in both)
 
 
 def _messages(ops: Operations, known: Mapping[int, I64], rank: int, peer: int) -> list[_Message]:
-    """The messages of `rank` with `peer`, in order; empty where the rank left no trace."""
+    """Return the messages of `rank` with `peer`, in order; empty where the rank left no trace."""
     if rank not in known:
         return []
     source, rows = ops.per_rank[rank], known[rank]
@@ -79,7 +79,7 @@ def _messages(ops: Operations, known: Mapping[int, I64], rank: int, peer: int) -
 
 
 def _at_once(messages: list[_Message]) -> float:
-    """The share of messages, in order, that stand in pairs of which the second goes the other way right behind."""
+    """Return the share of messages, in order, that form pairs of opposite directions without a gap."""
     at = paired = 0
     while at + 1 < len(messages):
         a, b = messages[at], messages[at + 1]

@@ -1,8 +1,8 @@
 """Whether a whole job is one pipeline, where no process group divides its ranks.
 
 Ranks that share a model or its data reduce or gather gradients, parameters or activations among each other; stages of
-one pipeline send each other messages, and reduce little more than a norm. What some of them alone reduce tells nothing:
-an embedding that the first stage shares with the last one is reduced between these two.
+one pipeline send each other messages, and reduce little more than a norm. Reductions among only some of them are no
+evidence: the first and last stage reduce an embedding that they share.
 """
 
 from collections import Counter
@@ -24,14 +24,14 @@ def pipeline_of(world: int) -> Mesh:
 
 
 def is_one_pipeline(ops: Operations) -> bool:
-    """Return whether messages whose ends are known connect all recorded ranks, while collectives move next to nothing.
+    """Return whether messages with known ends connect all recorded ranks, while collectives move almost nothing.
 
-    Where sizes are not recorded, few collectives beside many messages count, if not all ranks run the same operations:
-    the ends of a pipeline talk to one neighbour only.
+    Where sizes are not recorded, numbers of calls are compared instead, and ranks must not all run the same
+    operations: the first and last stage exchange messages with one neighbour only.
     """
     linked = DisjointSets(ops.ranks)
     moved, called = {True: 0, False: 0}, {True: 0, False: 0}
-    told = total = 0
+    sized = total = 0
     programs = set()
     everybody = _of_everybody(ops)
     for rank, source in ops.per_rank.items():
@@ -43,17 +43,17 @@ def is_one_pipeline(ops: Operations) -> bool:
             sizes = source.nelems[message if kind else ~message & everybody[ops.of(rank)]]
             moved[kind] += int(sizes[sizes > 0].sum())
             called[kind] += len(sizes)
-            told += int((sizes >= 0).sum())
+            sized += int((sizes >= 0).sum())
             total += len(sizes)
         programs.add(tuple(sorted(Counter(source.op).items())))
     if not called[True] or len({linked.find(r) for r in ops.ranks}) > 1:
         return False
-    if told >= SIZES_TOLD * total:
+    if sized >= SIZES_TOLD * total:
         return moved[False] <= REDUCED_BY_PIPELINE * moved[True]
     return len(programs) > 1 and CALLS_OF_PIPELINE * called[False] <= called[True]
 
 
 def _of_everybody(ops: Operations) -> npt.NDArray[np.bool_]:
-    """Whether no group with fewer than all recorded ranks is known to carry each operation."""
+    """Whether each operation's group holds all recorded ranks, or is unknown."""
     few = [not set(ops.ranks).issubset(c.members) for c in ops.channels]
     return ~np.array([*few, False])[ops.channel]

@@ -1,4 +1,4 @@
-"""The program of each rank: equal for ranks of one pipeline stage, which tells the pipeline where no message does."""
+"""The program of each rank: equal for ranks of one pipeline stage, which shows the pipeline where no message does."""
 
 from collections import Counter, defaultdict
 from typing import Final
@@ -9,13 +9,13 @@ from tracekit.rank_events.operation_names import UNDIRECTED
 from tracekit.rank_events.step_marks import NO_STEP
 
 _MESSAGE: Final = "message"
-"""Kind of a kernel that carries messages, however many: some tell their direction, and others lost it."""
+"""Kind of a kernel that carries any number of messages, whether or not their directions are recorded."""
 
 
 def programs(ops: Operations) -> dict[int, tuple[tuple[str, int], ...]] | None:
-    """What each rank runs in most steps, where messages have no known peer; None where there are none of these.
+    """Return what each rank runs in most steps, if messages lack a peer; None if all messages have one.
 
-    Where steps are marked, ranks without one are left out: what is outside steps was cut off somewhere.
+    Where steps are marked, ranks without one are left out: operations outside steps may be cut off anywhere.
     """
     if not any_open(ops):
         return None

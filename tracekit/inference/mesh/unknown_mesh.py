@@ -1,4 +1,4 @@
-"""Runs whose mesh nothing tells: all ranks are compared with each other, and the answer stays open."""
+"""Runs with an unknown mesh: all ranks are compared with each other, and the answer stays open."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -16,12 +16,12 @@ KIND = "mesh_unknown"
 def without_mesh(
     run: Run, ranks: Sequence[RankOps], world: Sequence[int], reason: str
 ) -> tuple[Run, list[RankOps]]:
-    """`run` marked as one whose mesh is unknown, and its operations, of which those without a named group have none.
+    """Return `run` marked as one with an unknown mesh, and its operations without inferred groups.
 
     world: all ranks of the job. reason: why the mesh is unknown, and the remedy.
     """
     groups = tuple(g for g in run.groups if not isinstance(g, InferredGroup))
-    if not any(len(g.ranks) > 1 for g in groups):  # else an operation without a group would be everybody's
+    if not any(len(g.ranks) > 1 for g in groups):  # else an operation without a group would be the world's
         groups = (*groups, InferredGroup(len(groups), tuple(world), (), ()))
     known = [g.group for g in groups]
     kept = [replace(r, group=np.where(np.isin(r.group, known), r.group, WORLD)) for r in ranks]
