@@ -62,7 +62,7 @@ class _Linked(NamedTuple):
 
 
 def _connected(found: _Linked) -> bool:
-    """Whether messages connect all ranks of each fully recorded line; tokens of experts connect only parts of a line."""
+    """Whether messages connect all ranks of each fully recorded line; expert tokens connect only parts of a line."""
     sets = DisjointSets(found.ops.ranks)
     for channel in found.ops.channels:
         if channel.p2p and set(channel.members) <= set(found.ops.ranks):

@@ -25,9 +25,10 @@ def instance_keys(
     end: I64,
     token: npt.NDArray[np.object_],
 ) -> list[I64]:
-    """A key for each operation of each side, in the shape of `sides`; operations with equal keys match.
+    """Return a key for each operation of each side, in the shape of `sides`; operations with equal keys match.
 
-    Where most operations carry sequence numbers, those that lost theirs match none: their order would shift the others.
+    Where most operations carry sequence numbers, operations that lost theirs stay unmatched, since matching them by
+    order would shift the others.
     """
     if not p2p and all((seq[s] >= 0).mean() >= COUNTED_SHARE for s in sides):
         return [np.where(seq[s] >= 0, _with_occurrence(seq[s]), -1 - s) for s in sides]
@@ -39,12 +40,12 @@ def instance_keys(
 
 
 def _with_occurrence(keys: I64) -> I64:
-    """`keys` made unique: equal ones (coalesced calls share a sequence number) are told apart by their order."""
+    """Return `keys` made unique: equal ones (coalesced calls share a sequence number) are numbered in their order."""
     return keys * _COALESCED + np.minimum(_occurrence(keys), _COALESCED - 1)
 
 
 def _occurrence(keys: I64) -> I64:
-    """How many equal keys stand before each."""
+    """Return the number of equal keys before each."""
     order = np.argsort(keys, kind="stable")
     ordered = keys[order]
     fresh = np.concatenate([[True], ordered[1:] != ordered[:-1]])
@@ -54,12 +55,12 @@ def _occurrence(keys: I64) -> I64:
     return occurrence
 
 
-_COALESCED: Final = 1024  # calls with one sequence number that keys can tell apart
-_BEFORE, _AFTER = 2**30, 2**31  # where operations outside steps stand among the keys of the step beside them
+_COALESCED: Final = 1024  # calls with one sequence number that keys can distinguish
+_BEFORE, _AFTER = 2**30, 2**31  # offsets of operations outside steps among the keys of the step beside them
 
 
 def _by_step(sides: Sequence[I64], step: npt.NDArray[np.int32]) -> list[I64]:
-    """Keys by step and ordinal within the step; a side whose first step is cut short is aligned at that step's end.
+    """Return keys by step and ordinal within the step; a truncated first step is aligned at its end.
 
     Operations outside steps count from the end of the step before them, or back from the first step.
     """
@@ -83,7 +84,7 @@ def _by_step(sides: Sequence[I64], step: npt.NDArray[np.int32]) -> list[I64]:
 
 
 def _outside(labels: I64) -> I64:
-    """Keys of one side's operations outside steps: the step beside them, and how many stand between.
+    """Return keys of one side's operations outside steps: the step beside them, and the distance from it.
 
     Entries of operations inside steps are meaningless.
     """
@@ -98,9 +99,9 @@ def _outside(labels: I64) -> I64:
 
 
 def _aligned(sides: Sequence[I64], end: I64, token: npt.NDArray[np.object_]) -> list[I64]:
-    """Ordinals of each side, shifted so that kinds agree and ends differ by a constant.
+    """Return the ordinals of each side, shifted so that kinds agree and ends differ by a constant.
 
-    Members of a collective end together, so the right shift is the one whose end differences vary least.
+    Members of a collective end together, so the right shift is the one with the least variation of end differences.
     """
     reference = max(range(len(sides)), key=lambda i: len(sides[i]))
     keys = []
@@ -111,9 +112,9 @@ def _aligned(sides: Sequence[I64], end: I64, token: npt.NDArray[np.object_]) -> 
 
 
 def _best_shift(side: I64, reference: I64, end: I64, token: npt.NDArray[np.object_]) -> int:
-    """The position in `reference` at which `side` begins: where kinds agree most, then where ends vary least.
+    """Return the position in `reference` at which `side` begins: where kinds agree most, then where ends vary least.
 
-    An operation that lost its arguments may have any size.
+    An operation that lost its arguments fits any size.
     """
     kinds, sizes = zip(*(_kind_and_size(str(t)) for t in token[np.append(side, reference)]), strict=True)
     kind, size = np.array(kinds, object), np.array(sizes, object)
@@ -122,8 +123,8 @@ def _best_shift(side: I64, reference: I64, end: I64, token: npt.NDArray[np.objec
     for shift in range(need - len(side), len(reference) - need + 1):
         low, high = max(0, -shift), min(len(side), len(reference) - shift)
         mine, theirs = slice(low, high), slice(len(side) + low + shift, len(side) + high + shift)
-        told = (size[mine] != None) & (size[theirs] != None)  # noqa: E711
-        disagree = float(np.mean((kind[mine] != kind[theirs]) | (told & (size[mine] != size[theirs]))))
+        known = (size[mine] != None) & (size[theirs] != None)  # noqa: E711
+        disagree = float(np.mean((kind[mine] != kind[theirs]) | (known & (size[mine] != size[theirs]))))
         difference = (end[side[low:high]] - end[reference[low + shift : high + shift]]).astype(np.float64)
         spread = float(np.median(np.abs(difference - np.median(difference))))
         best = min(best, (round(disagree, 2), spread, shift))
@@ -131,6 +132,6 @@ def _best_shift(side: I64, reference: I64, end: I64, token: npt.NDArray[np.objec
 
 
 def _kind_and_size(token: str) -> tuple[str, str | None]:
-    """The operation of a token, and its dtype and size; None where the trace does not tell them."""
+    """Return the operation of a token, and its dtype and size; None where the size is unknown."""
     kind, _, size = token.partition("/")
     return kind, None if token.endswith(UNKNOWN_SIZE) else size

@@ -1,7 +1,7 @@
-"""Messages of one channel whose order was disturbed: those of equal size and dtype match in order.
+"""Repairs the matching of one channel after lost messages: messages of equal size and dtype match in order.
 
-The k-th send is the k-th receive, but a recording that lost some in the middle shifts the rest. Sizes show it, and the
-best common sub-sequence of sizes fixes it.
+The k-th send is the k-th receive, but a recording that lost some in the middle shifts the rest. Differing sizes reveal
+it, and the longest common sub-sequence of sizes corrects it.
 """
 
 from collections.abc import Sequence
@@ -15,14 +15,14 @@ from tracekit.thresholds.tables import MAX_MESSAGES_ALIGNED, TIE_NS
 
 Tokens = npt.NDArray[np.object_]
 UNKNOWN_SIZE = "/-1"
-"""End of the token of a message whose size the trace does not tell."""
+"""End of the token of a message of unknown size."""
 
 
 def by_size(sides: Sequence[I64], keys: list[I64], step: I32, token: Tokens, end: I64) -> list[I64]:
-    """`keys` of both `sides` of a channel, fixed in each step in which messages of equal keys differ in size.
+    """Return `keys` of both `sides` of a channel, corrected in steps in which messages of equal keys differ in size.
 
-    `sides` are rows in order of issue; `step`, `token` and `end` (ns) are by row. Messages whose size is unknown, and
-    steps with more messages than can be compared all with all, keep their keys.
+    `sides` are rows in order of issue; `step`, `token` and `end` (ns) are by row. All keys stay if any size is
+    unknown, and so do those of a step with more than MAX_MESSAGES_ALIGNED messages.
     """
     mine, theirs = sides
     if any(str(t).endswith(UNKNOWN_SIZE) for t in {*token[mine].tolist(), *token[theirs].tolist()}):
@@ -49,9 +49,9 @@ def by_size(sides: Sequence[I64], keys: list[I64], step: I32, token: Tokens, end
 
 
 def _common(equal: npt.NDArray[np.bool_], close: npt.NDArray[np.float64]) -> tuple[I64, I64]:
-    """Rows and columns of the longest common sub-sequence of two lists whose entries are `equal` or not.
+    """Return rows and columns of the longest common sub-sequence of two lists with entries `equal` or not.
 
-    Of several as long the one whose entries are `close` (0 to 1) counts.
+    Among equally long ones, the one with the closest entries (`close`, 0 to 1) is chosen.
     """
     rows, columns = equal.shape
     worth = np.where(equal, 1.0 + close / (2.0 * max(min(rows, columns), 1)), 0.0)

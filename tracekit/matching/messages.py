@@ -10,13 +10,13 @@ from tracekit.rank_events.operation_names import MESSAGES
 
 
 def found_done(ops: Operations) -> npt.NDArray[np.bool_]:
-    """Whether the host found each operation done when it looked, so that its end tells not when it was done."""
+    """Whether the host found each operation done when it looked, so that it may have ended before its recorded end."""
     parts = [r.found if r.found is not None else np.zeros(len(r.start), bool) for r in ops.per_rank.values()]
     return np.concatenate([np.zeros(0, bool), *parts])
 
 
 def message_ends(ops: Operations) -> tuple[I64, I64]:
-    """(sends, receives): rows of `ops` with the two ends of each message seen on both ranks, in order of instance."""
+    """Return (sends, receives): rows of `ops` of both ends of each matched message, in order of instance."""
     rows = np.flatnonzero((ops.instance >= 0) & ops.among(MESSAGES))
     rows = rows[np.lexsort((numbered(ops.op[rows])[1], ops.instance[rows]))]  # "recv" sorts before "send"
     first = np.flatnonzero(ops.instance[rows[:-1]] == ops.instance[rows[1:]])

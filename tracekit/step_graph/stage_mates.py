@@ -1,8 +1,8 @@
-"""Collectives of unknown groups, joined with those at the same place of other ranks: there their members are.
+"""Joins collectives of unknown groups with those at the same position on the other ranks of their stage.
 
-Ranks of a pipeline stage run the same program, so the members of such a collective's group are at the same place of the
-same stream. To let all of the stage wait for each other there is more than they did; a step model of that takes no
-less time than the job, and where it gives the recorded waits all the same, it tells what an operation waited for.
+Ranks of a pipeline stage run the same program, so the members of such a group are at the same position of the same
+stream. Making the whole stage wait there is at least as strict as the real groups, so the step model takes no less
+time than the job; where it still gives the recorded waits, it shows which operations were waited for.
 """
 
 from collections import defaultdict
@@ -17,10 +17,10 @@ from tracekit.timing.measured import Measured
 
 
 def mates(run: Measured) -> I64:
-    """By operation the number that it shares with those at its place on the other ranks of its stage; −1 of others.
+    """Return by operation a number shared by the same position on all ranks of its stage; −1 for other operations.
 
     Only collectives without a group are numbered, and only where all ranks of the stage run equally many of them. One
-    that every rank of the job runs once a step is one for all stages.
+    that every rank of the job runs once a step is shared by all stages.
     """
     ops = run.ops
     number = np.full(len(ops.start), -1, np.int64)
@@ -46,9 +46,9 @@ def mates(run: Measured) -> I64:
 
 
 def with_mates(run: Measured, fixed: F64, transfer: F64) -> tuple[I64, F64, F64]:
-    """(instance by operation, its fixed duration, transfer by instance) with the joined ones behind the matched; ns.
+    """Return (instance by operation, its fixed duration, transfer by instance), joined ones after the matched; ns.
 
-    `fixed` and `transfer` are those of a step model. Who comes last to a place tells how long the transfer is.
+    `fixed` and `transfer` belong to a step model. The transfer is the shortest duration, that of the last arrival.
     """
     ops, number = run.ops, mates(run)
     rows = np.flatnonzero(number >= 0)
@@ -60,7 +60,7 @@ def with_mates(run: Measured, fixed: F64, transfer: F64) -> tuple[I64, F64, F64]
 
 
 def _of_rank(run: Measured, rank: int, open_: Mask) -> dict[tuple[int, int, str], I64]:
-    """The `open_` operations of a rank in order of start, by step, stream and message."""
+    """Return the `open_` operations of a rank in order of start, by step, stream and token."""
     ops, where = run.ops, run.ops.of(rank)
     rows = np.flatnonzero(open_[where])
     stream = ops.per_rank[rank].stream

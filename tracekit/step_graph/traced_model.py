@@ -1,4 +1,4 @@
-"""The step model of traces: what each rank posts and needs, how long transfers take, and who leaves them later."""
+"""The step model of traces: posts and needs of each rank, durations of transfers, and late exits of host threads."""
 
 import numpy as np
 
@@ -14,15 +14,12 @@ from tracekit.timing.measured import Measured
 def model_of(
     run: Measured, *, free: bool = False, joined: bool = False, like: StepModel | None = None
 ) -> StepModel:
-    """The model of every run of consecutive analysed steps. Eager sends complete by themselves.
+    """Return the model of every run of consecutive analysed steps. Eager sends complete by themselves.
 
-    If `joined`, collectives of unknown groups wait for those at the same place of the other ranks of their stage.
-
-    With `free`, waits that are not matched with all members shrink to the shortest operation of the same message, as
-    do sends of which nothing proves that they waited for their receiver, and collectives that stood in a queue could
-    have started with the one before them.
-
-    A model `like` this one lends what does not differ: the parts of its timelines, and their order.
+    With `joined`, collectives of unknown groups wait for those at the same position on the other ranks of their stage.
+    With `free`, operations without all members shrink to the shortest operation of the same message, and so do sends
+    without proof that they waited for their receiver; queued collectives could have started with the one before them.
+    Reuses unchanged timelines and replay order from `like`.
     """
     ops, waits = run.ops, run.waits
     usual = _shortest(run) if free else _usual_transfer(run)
@@ -46,7 +43,7 @@ def model_of(
 
 
 def _runs(run: Measured, queue: CollectiveQueue, like: StepModel | None) -> tuple[StepRun, ...]:
-    """The timelines of every run of consecutive analysed steps; a model `like` the one to be made lends its parts."""
+    """Return the timelines of every run of consecutive analysed steps, with unchanged parts taken from `like`."""
     lent = {} if like is None else {(c, line.row): line for c, lines in like.runs for line in lines}
     runs = []
     for columns in runs_of(run):
@@ -61,9 +58,9 @@ def _runs(run: Measured, queue: CollectiveQueue, like: StepModel | None) -> tupl
 
 
 def _ends_later(run: Measured) -> F64:
-    """Per operation by how much it ends after that of the member that came last, ns; 0 on a device.
+    """Return per operation how long it ends after that of the member that came last, ns; 0 on a device.
 
-    Members of a collective leave it together where devices carry it out. Threads of hosts leave when they get to run.
+    On devices the members of a collective leave it together. Host threads leave when they are scheduled.
     """
     ops = run.ops
     later = np.zeros(len(ops.start))
@@ -78,7 +75,7 @@ def _ends_later(run: Measured) -> F64:
 
 
 def _shortest(run: Measured) -> F64:
-    """Per operation the duration of the shortest operation of the same message on any rank, ns."""
+    """Return per operation the duration of the shortest operation of the same message on any rank, ns."""
     ops = run.ops
     _, message = ops.messages
     least = np.full(int(message.max(initial=-1)) + 1, np.inf)
@@ -87,7 +84,7 @@ def _shortest(run: Measured) -> F64:
 
 
 def _usual_transfer(run: Measured) -> F64:
-    """Per operation the median transfer of complete instances of the same message, ns; infinite where there is none.
+    """Return per operation the median transfer of complete instances of the same message, ns; infinite without any.
 
     An operation that waited for a rank without a trace must not keep its recorded length when another rank is cured.
     """

@@ -1,1 +1,1 @@
-"""How long ranks waited, moved data and stood still: what is measured of a run before anything is judged."""
+"""Measures waits, transfers and idle time of a run, before any analysis judges them."""

@@ -1,4 +1,4 @@
-"""For which operation a rank stood still at each moment: exposed communication, cut so that nothing counts twice."""
+"""Exposed communication of a rank, cut into pieces so that each moment belongs to one operation."""
 
 from dataclasses import dataclass
 
@@ -15,14 +15,14 @@ class Pieces:
 
     start: I64
     end: I64
-    row: I64  # the operation that the rank stood still for, as in Operations
+    row: I64  # the operation that the rank waited for, as in Operations
 
 
 def exposed_pieces(ops: Operations, waits: Waits, rank: int) -> Pieces:
-    """The pieces of `rank`; together they are all its exposed communication. KeyError where the run lacks the rank.
+    """Return the pieces of `rank`, which cover all its exposed communication; KeyError for an unknown rank.
 
     Where several operations held it up at once, the moment belongs to the one that ended last, because compute waited
-    for that one in any case; of messages that ended together, to the one whose peer came last.
+    for that one in any case; among messages that ended together, to the one with the longest wait for its peer.
     """
     where = ops.of(rank)
     end = ops.progress[rank].resumed

@@ -1,6 +1,6 @@
-"""For every matched operation: who came last, how long the others waited, and how long the transfer took.
+"""For every matched operation: the member that came last, the waits of the others, and the transfer time.
 
-Members of a collective leave together, so durations alone tell the order of arrival and no common clock is needed.
+Members of a collective leave together, so durations alone give the order of arrival and no common clock is needed.
 A receive waits for its sender and a rendezvous send for its receiver; their begins are compared on aligned clocks.
 """
 
@@ -23,25 +23,25 @@ from tracekit.timing.buffered_sends import Mask, linked, members_of_kernel
 class Waits:
     """Waits by operation (as in Operations), transfers by instance; ns.
 
-    Rooted operations wait for nobody here: a root may leave early, so their durations tell no order.
+    Rooted operations have no waits here: a root may leave early, so their durations give no order of arrival.
     """
 
     wait: I64  # per operation: until the last member arrived; 0 for the last one and where unmatched
     held: I64  # per operation: the wait of its kernel; messages of one batch share it
-    exposed_wait: I64  # per operation: the part of it that compute stood still for
+    exposed_wait: I64  # per operation: the part of it that compute waited for
     transfer: I64  # per instance: from the last arrival to the end
     delivery: (
         I64  # per instance: the same, but from the send where a message travels before its receive is posted
     )
-    members: I64  # per instance: how many members were seen
-    complete: npt.NDArray[np.bool_]  # per instance: all members were seen
+    members: I64  # per instance: how many members were recorded
+    complete: npt.NDArray[np.bool_]  # per instance: all members were recorded
     timed: npt.NDArray[np.bool_]  # per instance: `delivery` is measured, not bounded
     last: I64  # per instance: index of the operation that came last
     first_row: I64  # per instance: index of its first operation
 
 
 def measure_waits(ops: Operations, clocks: Clocks, *, eager: Mask) -> Waits:
-    """Waits and transfers of all instances; `eager` by operation, as from `buffered_sends`."""
+    """Return waits and transfers of all instances; `eager` by operation, as from `buffered_sends`."""
     rows = np.flatnonzero(ops.instance >= 0)
     rows = rows[np.argsort(ops.instance[rows], kind="stable")]
     number = ops.instance[rows]
@@ -69,7 +69,7 @@ def measure_waits(ops: Operations, clocks: Clocks, *, eager: Mask) -> Waits:
 
 
 def _measure_messages(ops: Operations, clocks: Clocks, waits: Waits, *, eager: Mask) -> None:
-    """Overwrites in `waits` what durations alone cannot tell of sends and receives."""
+    """Overwrite in `waits` the entries of sends and receives, which need more than durations."""
     send, receive = message_ends(ops)
     if not len(send):
         return
@@ -91,7 +91,7 @@ def _measure_messages(ops: Operations, clocks: Clocks, waits: Waits, *, eager: M
     _share_in_batches(ops, waits, np.concatenate([receive, send]))
     lasted = _transfers(ops, receive, taken - waits.held[receive])
     waits.transfer[instance] = waits.delivery[instance] = lasted
-    # sent before it was asked for: only a receive that still had to wait tells how long the message took
+    # sent before the receive was posted: only a receive that still had to wait shows how long the message took
     early = free & (lead <= 0)
     asked = taken > BUFFERED_RECEIVE * quickest[receive]
     waits.timed[instance[early]] = (asked & ~_batched(ops)[receive])[
@@ -106,7 +106,7 @@ def _measure_messages(ops: Operations, clocks: Clocks, waits: Waits, *, eager: M
 
 
 def _quickest(ops: Operations, duration: I64) -> I64:
-    """By operation the shortest `duration` of a receive of its message (ns): a long one takes long without any wait."""
+    """Return by operation the shortest `duration` of a receive of its message, ns, which is the time without a wait."""
     _, message = ops.messages
     shortest = np.full(int(message.max(initial=-1)) + 1, np.iinfo(np.int64).max)
     received = ops.op == "recv"
@@ -115,7 +115,7 @@ def _quickest(ops: Operations, duration: I64) -> I64:
 
 
 def _transfers(ops: Operations, receive: I64, lasted: I64) -> I64:
-    """`lasted` (by receive, ns), but no longer than usual where the host looked for the message late."""
+    """Return `lasted` (by receive, ns), at most the usual time where the host looked for the message late."""
     found = found_done(ops)[receive]
     if not found.any():
         return lasted
@@ -129,9 +129,9 @@ def _batched(ops: Operations) -> npt.NDArray[np.bool_]:
 
 
 def _share_in_batches(ops: Operations, waits: Waits, messages: I64) -> None:
-    """Sets in `waits` how long the kernels of `messages` were held up: until the last peer of any member had come.
+    """Set in `waits` how long the kernels of `messages` were held up: until the last peer of any member had come.
 
-    In a batch the member whose peer came last carries the wait, so that sums count it once.
+    In a batch the message to or from the last peer carries the wait, so that sums count it once.
     """
     longest = np.zeros(int(ops.kernel.max(initial=-1)) + 1, np.int64)
     np.maximum.at(longest, ops.kernel[messages], waits.wait[messages])

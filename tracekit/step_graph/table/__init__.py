@@ -1,1 +1,1 @@
-"""Operation tables, whose dependencies are all known: simulated steps, ideal work, slowdowns (OSDI'25)."""
+"""Operation tables, with all dependencies known: simulated steps, ideal work, slowdowns (OSDI'25)."""

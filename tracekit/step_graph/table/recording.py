@@ -1,6 +1,6 @@
 """The operations of a run as one template for all steps, and their recorded times as arrays of operations × steps.
 
-Every step of an operation table runs the same operations, so what depends on what is found once.
+Every step of an operation table runs the same operations, so dependencies are found once.
 """
 
 from collections import Counter, defaultdict
@@ -17,13 +17,13 @@ from tracekit.store import Run
 F64 = npt.NDArray[np.float64]
 I64 = npt.NDArray[np.int64]
 FORMAT = "operation_table"
-"""The format whose rows name every operation of a step."""
+"""The format with a row for every operation of a step."""
 NORM = "optimizer-clip-main-grad"
 """The operation that sums the gradient norm over all ranks of the job."""
 
 
 def communicates(name: str) -> bool:
-    """Whether operations of that name communicate, also one that meets nobody at an end of the pipeline."""
+    """Whether operations of that name communicate, even one without a peer at an end of the pipeline."""
     return name == NORM or name.rpartition("-")[2] in ("send", "recv")
 
 
@@ -31,9 +31,9 @@ def communicates(name: str) -> bool:
 class Operation:
     """One operation of every step: the `ordinal`-th of its `name` on `rank`.
 
-    meeting: equal for the operations that meet in one collective or message; None for what meets nobody. micro_batch:
-    -1 where none is told. serves: equal for a computation and the communication that it needs or that follows it, -1
-    where the table does not tell.
+    meeting: equal for the operations of one collective or message; None for an operation without peers. micro_batch:
+    -1 where unknown. serves: equal for a computation and the communication that it needs or that follows it, -1
+    where unknown.
     """
 
     rank: int
@@ -46,9 +46,9 @@ class Operation:
 
 @dataclass(frozen=True)
 class Recording:
-    """What the steps have in common, and the times in which they differ.
+    """The operations that the steps have in common, and their times in each step.
 
-    steps: numbers of the steps that run every operation. left_out: steps that do not. start, end: ns, operations ×
+    steps: numbers of the steps that run every operation. left_out: the other steps. start, end: ns, operations ×
     steps, `start` counted from the first start of the step on any rank. seq: of the same shape, the number of the
     meeting in its group; -1 where there is none.
     """
@@ -106,5 +106,5 @@ def _read_rank(run: Run, rank: int, by_step: dict[int, Times]) -> None:
         count[number, row["name"]] += 1
         known = row["collective"] is not None and row["group"] is not None and row["seq"] is not None
         meeting = (int(row["group"]), int(row["seq"])) if known else None
-        told = (-1 if row[c] is None else int(row[c]) for c in ("micro_batch", "correlation"))
-        by_step[number][rank, row["name"], ordinal] = (row["ts"], row["ts"] + row["dur"], meeting, *told)
+        numbers = (-1 if row[c] is None else int(row[c]) for c in ("micro_batch", "correlation"))
+        by_step[number][rank, row["name"], ordinal] = (row["ts"], row["ts"] + row["dur"], meeting, *numbers)

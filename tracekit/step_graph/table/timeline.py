@@ -16,9 +16,9 @@ from tracekit.step_graph.table.recording import F64, I64, Recording, communicate
 class Timeline:
     """Operations with their dependencies, in topological order of their meetings.
 
-    order: meetings, each the places of its operations. before: by operation what must have ended. work: how long each
-    takes once everybody is there (transfer for communication, duration for compute), ns, operations × steps.
-    communication: by operation whether its type is, though it may meet nobody.
+    order: meetings, each the indices of its operations. before: by operation, the operations that must have ended.
+    work: how long each takes once all members have started (transfer for communication, duration for compute), ns,
+    operations × steps. communication: by operation whether its type communicates, even without a peer.
     """
 
     recording: Recording
@@ -30,7 +30,7 @@ class Timeline:
     def ends(self, work: F64, late: F64 | None = None) -> F64:
         """Return when every operation ends, ns from the begin of its step, if it took `work` (operations × any).
 
-        late: how long each waits for nobody before it starts, ns, of the same shape; nothing where it is None.
+        late: how long each idles before it starts, once it could, ns, of the same shape; None for no idling.
         """
         end = np.zeros_like(work)
         for members in self.order:
@@ -43,19 +43,19 @@ class Timeline:
         return end
 
     def step_ns(self, work: F64, late: F64 | None = None) -> F64:
-        """Return the time of each step, ns, if operations took `work` and waited `late` for nobody, as in `ends`."""
+        """Return the time of each step, ns, if operations took `work` and idled `late`, as in `ends`."""
         return np.asarray(self.ends(work, late).max(axis=0), np.float64)
 
     @cached_property
     def late(self) -> F64:
-        """How long after all that it waits for each operation started, shape as `work`, ns."""
+        """Return how long after all its predecessors each operation started, shape as `work`, ns."""
         start, end = self.recording.start, self.recording.end
         ready = [end[b].max(axis=0) if len(b) else np.zeros(start.shape[1]) for b in self.before]
         return np.asarray(np.maximum(start - np.array(ready), 0.0), np.float64)
 
     @cached_property
     def ideal(self) -> F64:
-        """Work without stragglers, shape as `work`, ns: compute takes the mean of its type, communication the median.
+        """Return the work without stragglers (shape as `work`, ns): means of types for compute, medians for the rest.
 
         Means and medians are over all ranks and steps (section 3.3 of the paper).
         """
@@ -67,7 +67,7 @@ class Timeline:
         return result
 
     def rows(self, name: str) -> I64:
-        """Return the places of the operations of one type."""
+        """Return the indices of the operations of one name."""
         return np.flatnonzero(np.array([o.name == name for o in self.recording.operations]))
 
 
@@ -91,7 +91,7 @@ def timeline_of(recording: Recording) -> Timeline | None:
 
 
 def _topological(together: Sequence[Sequence[int]], before: Edges) -> tuple[tuple[int, ...], ...] | None:
-    """The meetings such that each comes after those that its members wait for; None where they wait in a circle."""
+    """Return the meetings in topological order of their members' dependencies; None where these form a cycle."""
     home = {i: n for n, members in enumerate(together) for i in members}
     waits = [{home[b] for i in members for b in before[i]} for members in together]
     after: list[list[int]] = [[] for _ in together]
