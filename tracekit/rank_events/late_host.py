@@ -1,8 +1,8 @@
-"""How long a host kept its device from going on while communication was outstanding: that is no wait for others.
+"""The time for which a late host, and not outstanding communication, kept its device from continuing.
 
-A device that stands still in a collective seems to wait for it, although nothing else was launched: the host still
-loads its data, or launches too slowly. Had the collective ended at once, the device would have stood still all the
-same. A host that stands in a synchronising call meanwhile waits for the device, and so for the collective.
+A device that idles during a collective seems to wait for it even where the next compute was not launched yet, because
+the host still loads its data, or launches too slowly. It would idle without the collective too, so this is no wait
+for other ranks. A host in a synchronising call waits for the device, and so for the collective.
 """
 
 import re
@@ -20,7 +20,7 @@ from tracekit.rank_events.stream_waits import HOST_WAIT, resumed_behind
 from tracekit.thresholds.tables import POLLS_THAT_WAIT
 
 _BLOCKS: Final = re.compile(rf"{HOST_WAIT.pattern}|Free$")
-"""Calls in which the host may stand until its device has done what was launched."""
+"""Calls in which the host may wait until its device has finished launched work."""
 _POLLS: Final = re.compile(r"(Event|Stream)Query")
 _CALLS: Final = ("cuda_runtime", "cuda_driver")
 
@@ -28,11 +28,11 @@ _CALLS: Final = ("cuda_runtime", "cuda_driver")
 def host_held(
     events: pa.Table, cat: Values, host: Host, comm: Mask, rows: I64, busy: Intervals, begins: Sequence[int]
 ) -> I64:
-    """For how long the host alone held up what ran behind each communication kernel of `rows`, ns.
+    """Return how long only the host held up the compute after each communication kernel of `rows`, ns.
 
-    It is counted from when the device stood still for that kernel, until the compute behind it was launched, but for
-    the time in which a launching thread stood in a call that waits for the device. 0 where no launch is recorded.
-    `comm` says which events communicate, `busy` are the intervals of compute, `begins` those of the windows.
+    It is the time from when the device idled for that kernel until the compute after it was launched, without the time
+    in which a launching thread was in a call that waits for the device. 0 where no launch is recorded. `comm` marks
+    the events that communicate, `busy` are the intervals of compute, `begins` are of windows.
     """
     held = np.zeros(len(rows), np.int64)
     compute = np.flatnonzero((cat == "kernel") & ~comm)
@@ -51,9 +51,9 @@ def host_held(
 
 
 def _waits(events: pa.Table, cat: Values, host: Host, launches: I64) -> tuple[Intervals, I64]:
-    """(when a thread that launches compute stood in a call that waits for the device, when one asked for events); ns.
+    """Return (when a thread that launches compute was in a call that waits for the device, when one polled events); ns.
 
-    One thread may wait for what another one launches behind that: of forward and backward, each has its own.
+    One thread may wait for work after which another thread launches: forward and backward have threads of their own.
     """
     calls = np.isin(cat, _CALLS)
     threads = np.unique(np.stack([host.pid, host.tid])[:, launches[launches >= 0]], axis=1).T.tolist()

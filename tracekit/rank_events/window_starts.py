@@ -1,7 +1,7 @@
-"""When the host was free to go on in each recording window.
+"""The time at which the host was free to continue in each recording window.
 
-A profiler that starts while the host stands in a call that waits for the device records that wait. It belongs to the
-step before: its device still works off what was launched ahead of the window.
+A profiler that starts while the host is in a call that waits for the device records that wait. It belongs to the
+step before: the device still runs kernels that were launched ahead of the window.
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ _ON_DEVICE = ("kernel", "gpu_memcpy", "gpu_memset", "gpu_user_annotation", "cuda
 
 
 def opens_of(events: pa.Table, cat: Values, begins: Sequence[int]) -> tuple[int, ...]:
-    """The end of the wait for the device with which each window begins on its host, ns; its begin where none does."""
+    """Return the end of the wait for the device that begins each window on its host, ns; else the window's begin."""
     opens = list(begins)
     start = ints(events, "ts", 0)
     hosts = np.flatnonzero(~np.isin(cat, _ON_DEVICE))

@@ -1,8 +1,8 @@
-"""How much of each rank's work follows the tokens that all-to-alls dealt to its experts.
+"""The part of each rank's work that depends on the tokens that all-to-alls dispatch to its experts.
 
-The router sends tokens where the data wants them, so the work between one all-to-all and the next follows the number of
-elements that the rank received. That is nobody's fault, however often the same expert is liked. Where the sizes were
-not recorded, uneven work behind every second all-to-all looks like it.
+The router chooses experts by the data, so the work between one all-to-all and the next depends on the number of
+elements that the rank received. That is data imbalance and no rank's fault, however often one expert is chosen. Where
+the sizes were not recorded, uneven work after every second all-to-all suggests it.
 """
 
 from collections import Counter
@@ -17,12 +17,12 @@ from tracekit.steps.steps import F64, Steps
 from tracekit.steps.weighted_median import weighted_median
 from tracekit.thresholds.tables import EVEN_SIZES, MOST_DEALT
 
-_TURNS = 2  # an all-to-all deals tokens to experts, the next one brings them back
+_TURNS = 2  # one all-to-all dispatches tokens to experts, the next one combines them
 
 
 @dataclass(frozen=True)
 class Dealt:
-    """Work that follows tokens; ranks × steps as in `Steps`, ns."""
+    """Work that depends on tokens; ranks × steps as in `Steps`, ns."""
 
     beyond: (
         F64  # own time beyond the peers' that the number of tokens explains; negative where a rank got few
@@ -34,7 +34,7 @@ class Dealt:
 
 
 def dealt_tokens(ops: Operations, steps: Steps, stages: Sequence[npt.NDArray[np.int64]]) -> Dealt:
-    """The work of each rank that follows its tokens; `stages` are the rows of ranks that do the same work."""
+    """Return the work of each rank that depends on its tokens; `stages` are the rows of ranks with the same work."""
     beyond, untold, lost = np.zeros(steps.own.shape), np.zeros(steps.own.shape), 0.0
     kind = _dealing(ops)
     if kind is None:
@@ -54,7 +54,7 @@ def dealt_tokens(ops: Operations, steps: Steps, stages: Sequence[npt.NDArray[np.
 
 
 def _dealing(ops: Operations) -> str | None:
-    """The kind of the operations that may deal tokens: collectives of any kind where the trace tells that of few."""
+    """Return the kind of operations that may dispatch tokens; any collective where most have no recorded kind."""
     kinds = Counter(ops.op.tolist())
     if "all_to_all" in kinds:
         return "all_to_all"
@@ -62,10 +62,10 @@ def _dealing(ops: Operations) -> str | None:
 
 
 def _parts(ops: Operations, steps: Steps, rows: npt.NDArray[np.int64], kind: str) -> tuple[F64, F64]:
-    """(own time from the end of each all-to-all to the next one, elements that it brought), rows × steps × places.
+    """Return (own time from each all-to-all to the next, elements that it received), rows × steps × positions.
 
-    Places count from the end of a step, because kernels of the step before may stand at the begin of the first one.
-    NaN where a rank has fewer, and where the elements are unknown.
+    Positions count from the end of a step, because the first step may begin with kernels of the step before. NaN where
+    a rank has fewer, and where the number of elements is unknown.
     """
     found = {}
     for i, row in enumerate(rows.tolist()):
@@ -90,9 +90,9 @@ def _parts(ops: Operations, steps: Steps, rows: npt.NDArray[np.int64], kind: str
 
 
 def _following(work: F64, tokens: F64) -> F64:
-    """Work beyond the median of its place that the number of tokens explains; NaN where that is unknown.
+    """Return the work beyond the median of its position that the number of tokens explains; NaN where unknown.
 
-    Work grows with tokens by at most as much as if all of it were spent on them.
+    The time per token is at most the median work divided by the median number of tokens.
     """
     known = np.isfinite(work) & np.isfinite(tokens)
     level, count = (_median(np.where(known, v, np.nan), axis=(0, 1)) for v in (work, tokens))
@@ -108,23 +108,23 @@ def _following(work: F64, tokens: F64) -> F64:
 
 
 def _slope(x: F64, y: F64, least: float) -> float:
-    """By how much `y` grows with `x`: the median over all pairs, weighted by how far apart they are (Theil and Sen).
+    """Return the slope of `y` over `x`: the median over all pairs, weighted by their distance (Theil and Sen).
 
-    0 without a pair that is further apart than `least`. One slow rank spoils its own pairs only.
+    0 without a pair that is further apart than `least`. One slow rank affects only its own pairs.
     """
     one, other = np.triu_indices(len(x), 1)
     apart = x[other] - x[one]
-    told = np.abs(apart) > least
-    if not told.any():
+    distinct = np.abs(apart) > least
+    if not distinct.any():
         return 0.0
-    return weighted_median((y[other] - y[one])[told] / apart[told], np.abs(apart[told]), 0.0)
+    return weighted_median((y[other] - y[one])[distinct] / apart[distinct], np.abs(apart[distinct]), 0.0)
 
 
 def _untold(work: F64, tokens: F64) -> F64:
-    """Own time beyond the peers' that tokens of unknown number may explain, rows × steps.
+    """Return the own time beyond the peers' that tokens of unrecorded number may explain, rows × steps.
 
-    A slow rank is slow behind every all-to-all; tokens make the work behind every second one longer. Only those whose
-    sizes were not recorded leave anything open.
+    A slow rank is slow after every all-to-all; tokens lengthen the work after every second one. Only all-to-alls
+    without recorded sizes leave this open.
     """
     if np.isfinite(tokens).all() or work.shape[-1] < _TURNS:
         return np.zeros(work.shape[:2])
@@ -139,12 +139,12 @@ def _untold(work: F64, tokens: F64) -> F64:
 
 
 def _turns(work: F64, level: F64, at: npt.NDArray[np.bool_]) -> list[tuple[F64, F64]]:
-    """(work, that of the peers) behind the first and behind the second of each pair of all-to-alls, `at` places."""
+    """Return (work, the peers' work) after the first and after the second of each pair of all-to-alls, where `at`."""
     spent, usual = np.where(at, work, 0.0), at * level
     return [(spent[..., n::_TURNS].sum(axis=-1), usual[..., n::_TURNS].sum(axis=-1)) for n in range(_TURNS)]
 
 
 def _median(values: F64, axis: int | tuple[int, ...]) -> F64:
-    """Median of the known values along `axis`; 0 where there are none."""
+    """Return the median of the known values along `axis`; 0 without any."""
     known = np.isfinite(values).any(axis=axis)
     return np.asarray(np.nanmedian(np.where(known, values, 0.0), axis=axis), np.float64)

@@ -1,4 +1,4 @@
-"""How long a host needs to launch a step, whatever its device does: no step of its rank can be shorter."""
+"""The time that a host needs to launch a step, whatever its device does: a lower bound of the step of its rank."""
 
 import re
 
@@ -17,21 +17,20 @@ from tracekit.store import Run
 from tracekit.thresholds.launches import HOST_SILENT_NS, LAUNCHED_NS, OPERATOR_NS, QUEUE_ROOM
 
 _WAITS = re.compile(rf"{HOST_WAIT.pattern}|Query")
-"""Calls in which a host may stand until its device, or another host, has done something."""
+"""Calls in which a host may wait for its device or another host."""
 
 _FOR_OTHERS = re.compile(r"^(gloo|mpi|ucc)\b|barrier", re.IGNORECASE)
-"""Operators in which a host may stand until another host comes."""
+"""Operators in which a host may wait until another host arrives."""
 
 _TALKS = re.compile(r"^(record_param_comms$|c10d::|nccl:)")
-"""Operators in which a host may stand until there is room for what it sends."""
+"""Operators in which a host may wait until there is room to send."""
 
 
 def host_need(run: Run, ops: Operations, steps: Steps, rank: int) -> F64:
-    """For how long the host of `rank` works in each of `steps`, ns; NaN where its launches were not recorded.
+    """Return how long the host of `rank` works in each of `steps`, ns; NaN where its launches were not recorded.
 
-    A host works in operators, in brief calls and in loading data, and between these unless nothing is recorded for
-    long: there, in calls that wait, and in what a full queue makes long, it may wait for somebody. So it may
-    need more than that, and never less.
+    A host works in operators, in brief calls, in loading data, and in short gaps between these. It may be waiting in
+    long gaps, in calls that wait, and in launches that a full queue prolongs, so the result is a lower bound.
     """
     need = np.full(len(steps.numbers), np.nan)
     begins, ends = on_host(ops, steps, rank)
@@ -46,7 +45,7 @@ def host_need(run: Run, ops: Operations, steps: Steps, rank: int) -> F64:
 
 
 def _working(events: pa.Table) -> tuple[Intervals, I64]:
-    """(when a host works, when it launches kernels, sorted); ns."""
+    """Return (intervals in which a host works, sorted times at which it launches kernels); ns."""
     start = ints(events, "ts", 0)
     end = start + ints(events, "dur", 0)
     cat = matches(events, "cat", lambda c: c)
@@ -71,7 +70,7 @@ def _working(events: pa.Table) -> tuple[Intervals, I64]:
 
 
 def _of_launching_threads(events: pa.Table, launches: Mask) -> Mask:
-    """Whether each event is of a thread that `launches` kernels: others, as those that pin memory, work beside it."""
+    """Whether each event is of a thread that `launches` kernels; other threads, such as for pinning memory, overlap."""
     threads = np.stack([ints(events, "pid", -1), ints(events, "tid", -1)])
     number = np.unique(threads, axis=1, return_inverse=True)[1].reshape(-1)
     return np.asarray(np.isin(number, np.unique(number[launches])), bool)
@@ -106,5 +105,5 @@ def on_host(ops: Operations, steps: Steps, rank: int) -> tuple[I64, I64]:
 
 
 def _launched(issued: I64) -> tuple[int, int] | None:
-    """From the first to the last of some launches, ns; None without any."""
+    """Return the first and the last of some launches, ns; None without any."""
     return (int(issued.min()), int(issued.max())) if len(issued) else None
