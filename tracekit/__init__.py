@@ -1,16 +1,16 @@
-"""Finds who makes a distributed training job slow or stuck, and what it costs.
+"""Finds the ranks, stages and links that make a distributed training job slow or stuck, and their cost.
 
     run = tracekit.load(["traces/"])              # files → a Run: typed tables and a quality record
-    finding = tracekit.slowrank(run)              # who is slow, where, why, and what it costs
+    finding = tracekit.slowrank(run)              # which rank is slow, where, why, and what it costs
     finding = tracekit.whatif(run, ["rank=5"])    # the step if rank 5 were typical
     finding = tracekit.breakdown(run)             # what each step consists of, and what each axis moved
     finding = tracekit.diff(run, other)           # what takes longer in another run, tested over steps
     finding = tracekit.trend(run)                 # how a job changes over its windows: drift, changes, ranks
-    finding = tracekit.places(run)                # the mesh, the groups that tell it, the place of each rank
+    finding = tracekit.places(run)                # the mesh, its evidence in groups, the coordinates of each rank
     table = tracekit.operations(run)              # all communication, one row an operation (Arrow)
     analysis = tracekit.interop.hta(run)          # the same events in HolisticTraceAnalysis
     dumps = tracekit.load_dumps(["dumps/"])       # flight-recorder dumps → a DumpSet
-    finding = tracekit.hang(dumps)                # who never came, in which call
+    finding = tracekit.hang(dumps)                # which rank never arrived, in which call
 
 A finding is a table as well: `to_pandas()`, `to_arrow()`, and a notebook shows it. `run.slowrank()`, `whatif`,
 `breakdown` and `operations` are the functions above with the run as their first argument.

@@ -1,4 +1,4 @@
-"""The causes of slowness as data: what each is called, what decides it, what shows it, and what to do about it.
+"""The causes of slowness as data: the name, deciding test, evidence and remedy of each.
 
 The analysis, the report and docs/method.md read this table. To add a cause, add an entry here and its name to
 `findings.Cause`, and run the tests: they compare the table with the contract and with the documentation.
@@ -34,7 +34,7 @@ class Comparison:
     )
 
     def over(self, quantity: Quantity) -> float:
-        """By how much the rank exceeds its peers by its own doing, ns."""
+        """Return the excess of the rank over its peers that is its own, ns."""
         less = self.no_fault if quantity in {"own", "gap"} else 0.0
         more = self.spared if quantity in {"own", "busy"} else 0.0
         return float(self.mine[quantity] - self.peers[quantity]) - less + more
@@ -91,10 +91,10 @@ ALWAYS: Final = (
 """Evidence of every slow rank; the rows of the sign that decided follow."""
 
 SPARED: Final = Row("compute added by overlapping communication")
-"""Evidence of a rank for which others wait beside their work: their kernels are longer for that, its own are not."""
+"""Evidence of a rank for which others wait beside their work, which lengthens their kernels and not its own."""
 
 LONGEST_GAP: Final = "longest gap"
-"""What the evidence calls it that tells pauses from slow launches."""
+"""Name, in the evidence, of the quantity that distinguishes pauses from slow launches."""
 
 _LONGEST = (Row(LONGEST_GAP, "longest_gap"),)
 

@@ -1,4 +1,4 @@
-"""Processes that outlive nobody: workers die with their parent, and a user's command is asked to end with us."""
+"""Child processes that end with their parent: workers are killed, and a user's command is asked to end."""
 
 import ctypes
 import os
@@ -10,7 +10,7 @@ from functools import partial
 from typing import IO, Final
 
 _PR_SET_PDEATHSIG: Final = 1
-"""Of <linux/prctl.h>."""
+"""PR_SET_PDEATHSIG of <linux/prctl.h>."""
 _LIBC: Final = ctypes.CDLL(None)
 """Opened before any fork, in which no lock of the loader may be taken."""
 _END_SECONDS: Final = 20.0
@@ -30,10 +30,10 @@ def run_command(
     environment: Mapping[str, str],
     out: IO[bytes] | None = None,
 ) -> int:
-    """Run a user's command and return its exit code, as `subprocess` tells it; OSError where it cannot be started.
+    """Run a user's command and return its exit code, as `subprocess` gives it; OSError where it cannot be started.
 
-    `out` takes what it prints, both streams. Whatever ends this process asks the command to end, by SIGTERM, which
-    launchers pass on to their ranks; what does not end in time is killed.
+    `out` takes its output, both streams. When this process ends, for any reason, the command gets SIGTERM, which
+    launchers pass on to their ranks; a command that does not end in time is killed.
     """
     asked = partial(die_with, os.getpid(), signal.SIGTERM)
     with subprocess.Popen(  # noqa: S603 - the user's own command, started by no shell

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 class DisjointSets:
     """A partition of `items` (ranks), at first one set per item; `join` merges two of its sets.
 
-    The smallest item of a set stands for the set, so the answer does not depend on the order of the joins.
+    The smallest item of a set represents it, so the result does not depend on the order of the joins.
     """
 
     def __init__(self, items: Iterable[int]) -> None:

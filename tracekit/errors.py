@@ -39,4 +39,4 @@ class MeshError(InputError):
 
 
 class MeshUnknownError(MeshError):
-    """Nothing in the input tells the mesh, and nothing contradicts any (exit 3)."""
+    """The input neither determines the mesh nor contradicts one (exit 3)."""

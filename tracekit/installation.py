@@ -22,7 +22,7 @@ _REQUIREMENT: Final = re.compile(
 )
 
 _MODULES: Final = {"traceinsight": "hta"}
-"""Modules whose names are not those of their packages with `_` for `-`."""
+"""Modules with names other than that of their package with `_` for `-`."""
 _BROUGHT_BY: Final = {"llvmlite": "numba"}
 """Modules that a package of an extra brings along, and that are imported by their own names."""
 
@@ -62,7 +62,7 @@ def packages() -> list[Package]:
 
 
 def by_extra(found: Sequence[Package]) -> dict[str, list[Package]]:
-    """The packages of each extra; under the empty name those that everything needs."""
+    """Return the packages of each extra, the required ones under the empty name."""
     extras = sorted({p.extra for p in found})
     return {extra: [p for p in found if p.extra == extra] for extra in extras}
 

@@ -8,7 +8,7 @@ DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 
 
 def schema_of(document: type) -> dict[str, Any]:
-    """The JSON Schema (draft 2020-12) of a TypedDict whose field `schema` is a Literal, which names it."""
+    """Return the JSON Schema (draft 2020-12) of a TypedDict, named by its field `schema`, a Literal."""
     (top,), parts = msgspec.json.schema_components([document], ref_template="#/$defs/{name}")
     whole = parts.pop(document.__name__, top)
     return {

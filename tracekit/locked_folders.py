@@ -1,6 +1,6 @@
-"""Temporary folders that outlive nobody: each is locked by the process that uses it.
+"""Temporary folders, each locked by the process that uses it.
 
-What a killed process left is told from what another one uses, and the next call removes it.
+A folder with a lock that no process holds was left by a killed one, and the next call removes it.
 """
 
 import fcntl
@@ -18,7 +18,7 @@ LOCK: Final = ".lock"
 
 @contextmanager
 def temporary(prefix: str) -> Iterator[Path]:
-    """Lend a temporary folder, removed at the end; folders with this prefix that killed processes left go as well."""
+    """Lend a temporary folder, removed at the end; also removes folders with this prefix that killed processes left."""
     sweep(Path(tempfile.gettempdir()), prefix)
     with tempfile.TemporaryDirectory(prefix=prefix) as name:
         lock = locked(Path(name))
@@ -41,7 +41,7 @@ def locked(folder: Path) -> int | None:
 
 
 def sweep(parent: Path, prefix: str) -> None:
-    """Remove what processes that were killed left in `parent`: our folders there whose lock nobody holds."""
+    """Remove folders that killed processes left in `parent`: this user's folders there without a held lock."""
     with suppress(OSError):
         for folder in parent.glob(f"{literal(prefix)}*"):
             if folder.is_symlink() or not (folder / LOCK).is_file() or folder.stat().st_uid != os.getuid():
@@ -60,5 +60,5 @@ def _remove_unlocked(folder: Path) -> None:
 
 
 def literal(name: str) -> str:
-    """`name` as a glob that matches nothing else."""
+    """Return `name` as a glob that matches nothing else."""
     return re.sub(r"([*?\[])", r"[\1]", name)

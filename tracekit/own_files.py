@@ -1,6 +1,6 @@
-"""Folders that programs write into: what a program wrote is told from a stranger's files, which are never removed.
+"""Folders that programs write into: files of other origin in them are recognised, and never removed.
 
-Links are always a stranger's, and are not followed.
+Links always count as of other origin, and are not followed.
 """
 
 import re
@@ -28,12 +28,12 @@ _RUN_FILES: Final = {
 """Names of files in each folder of a run folder."""
 
 _INNER: Final = re.compile(r"(\.without-faults-\w+/|\.?replay(-\w+/run)?/)?((exact|error)/)?")
-"""Runs within a run folder: the baseline of a lag, and replays with their captures; also those that a kill left."""
+"""Runs within a run folder: the baseline of a lag, and replays with their captures; also unfinished ones."""
 _TEMPORARY: Final = re.compile(r"\.(.+)\.tmp")
 
 
 def of_a_run(path: str) -> bool:
-    """Whether a path stands in the contract of the run folder, or is what a killed writer of one leaves."""
+    """Whether a path is in the contract of the run folder, or a leftover of a killed writer of one."""
     if _INNER.fullmatch(f"{path}/") or _INNER.fullmatch(f"{path}/run/"):
         return True
     folder, _, name = path[_prefix(path) :].rpartition("/")
@@ -46,13 +46,13 @@ def of_a_run(path: str) -> bool:
 
 
 def _prefix(path: str) -> int:
-    """The length of what names a run within the run."""
+    """Return the length of the prefix that names a run within the run."""
     found = _INNER.match(path)
     return found.end() if found else 0
 
 
 def strangers(folder: Path, own: Own) -> list[str]:
-    """The paths below a folder, relative to it and sorted, that its program does not write."""
+    """Return the paths below a folder, relative to it and sorted, that its program does not write."""
     found = ((str(p.relative_to(folder)), p) for p in folder.rglob("*"))
     return sorted(name for name, path in found if path.is_symlink() or not own(name))
 

@@ -75,7 +75,7 @@ class InferredGroup(Group):
 class Run:
     """An ingested run, opened lazily: events are read one rank and a few columns at a time.
 
-    ranks: sorted by rank. groups: by number. world_size: ranks of the job, None where nothing tells it.
+    ranks: sorted by rank. groups: by number. world_size: ranks of the job, None where unknown.
     """
 
     folder: Path
@@ -151,7 +151,7 @@ class Run:
         return table.set_column(table.schema.get_field_index("group"), EVENTS.field("group"), group)
 
     def verified(self) -> "Run":
-        """Return this run once all tables are those that its manifest was written for; InputError where one is not."""
+        """Return this run after checking that all tables match its manifest; InputError where one does not."""
         for record in self.ranks:
             self._verify(record)
         return self
@@ -162,7 +162,7 @@ class Run:
             self._verified.add(record.rank)
 
     def _stored(self, path: Path, rank: int, columns: list[str]) -> pa.Table:
-        """The stored columns of a rank's table, of its span where it has one: other groups of rows are not read."""
+        """Return the stored columns of a rank's table, within its span if any: other groups of rows are not read."""
         span = self.spans[rank] if self.spans is not None else None
         within = [("ts", ">=", span[0]), ("ts", "<", span[1])] if span else None
         return pq.read_table(path, columns=columns, memory_map=True, use_threads=False, filters=within)
@@ -175,7 +175,7 @@ class Run:
         return part
 
     def slowrank(self, **cut: Any) -> SlowRankFinding:
-        """Return who is slow: `tracekit.slowrank` of this run, with its options and errors."""
+        """Return the slow rank, stage or link: `tracekit.slowrank` of this run, with its options and errors."""
         found: SlowRankFinding = _public("slowrank")(self, **cut)
         return found
 
@@ -194,7 +194,7 @@ class Run:
         return _public("operations")(self, **cut)
 
     def _within_world(self, table: pa.Table) -> pa.Table:
-        """`table` without peers that the job does not have: a damaged number tells nothing."""
+        """Return `table` without peers beyond the world size, which are damaged numbers."""
         for name in ("src_rank", "dst_rank"):
             if self.world_size is None or name not in table.schema.names:
                 continue
@@ -208,7 +208,7 @@ class Run:
 
 
 def _public(name: str) -> Any:
-    """The function of that name which users call: this room stands below those that answer and imports none."""
+    """Return the public function of that name, imported late because this package is below the analyses."""
     return getattr(import_module("tracekit"), name)
 
 

@@ -27,7 +27,7 @@ _RANGES: Final[Mapping[str, tuple[int, int]]] = {
 }
 """Least value of a column, and the first that is too great; `group` counts the rank's groups."""
 _ANY = frozenset({"pid", "tid"})
-"""Columns that only tell threads apart: any integer will do."""
+"""Columns that only distinguish threads, where any integer is valid."""
 
 
 def checked(table: pa.Table, path: Path, groups: int) -> pa.Table:

@@ -10,10 +10,10 @@ _OBEYED = ("Zl", "Zp")
 """Unicode categories beside the C ones (control, format, surrogate, unassigned) that a terminal may act on."""
 
 _LABEL: Final = re.compile(r" *\S+(?: \S+)* {2,}|")
-"""What stands before the text of a line, as `  cause     `; the text goes on below itself."""
+"""The label before the text of a line, as `  cause     `; the text continues below itself."""
 _BEFORE_UNIT: Final = re.compile(r"(?<=\d) (?=(?:ms|s|%|[kMGT]i?B)\b)")
 _GLUE: Final = "\0"
-"""Stands for the blank between a number and its unit while lines are broken; no text for a terminal holds it."""
+"""Replaces the blank between a number and its unit while lines are broken; no text for a terminal holds it."""
 _COMMAND: Final = re.compile(r"next: (?:tracekit|numerics|reftrain) ")
 """How a line begins that holds a command to be copied: it is never broken."""
 

@@ -1,8 +1,8 @@
-"""Worker processes that read files of strangers under a bound on memory and time, and survive one that breaks them.
+"""Worker processes that read untrusted files under bounds on memory and time, and survive a file that breaks them.
 
-A file that makes its worker die (memory, time, a crash in C) is refused with that reason; the worker is replaced and
-the rest goes on. A worker that was killed from outside says nothing of its file, which gets a second try. Results come
-as they finish; the caller puts them in order. A worker whose parent is gone ends.
+A file that kills its worker (memory, time, a crash in C) is rejected with that reason; the worker is replaced and
+the other files continue. A worker that was killed from outside proves nothing about its file, which gets a second try.
+Results come as they finish; the caller puts them in order. A worker ends when its parent does.
 """
 
 import contextlib
@@ -24,7 +24,7 @@ from typing import Any, Final, Protocol
 from tracekit.child_processes import die_with
 
 IDLE_SECONDS: Final = 0.2
-"""Time after which a caller is told that workers are still busy."""
+"""Time after which `idle` is called while workers are busy."""
 _SPENT = 75
 """Exit code of a worker that ended itself after a file took all its memory."""
 
@@ -49,7 +49,7 @@ class Limits:
 
 
 class Engine(Protocol):
-    """Does tasks somewhere: in processes of this machine, or on a cluster."""
+    """Runs tasks in processes of this machine, or on a cluster."""
 
     def __call__(
         self,
@@ -61,8 +61,8 @@ class Engine(Protocol):
     ) -> Iterator[tuple[int, Any]]:
         """Yield (index, result) of `make_handler(place)(task)` for each of `tasks`, as they finish.
 
-        What a handler writes to files in its `place` lies in `folder` when its result comes. limits, idle: as for
-        `do_all`. A task whose worker was lost is done again by another.
+        Files that a handler writes to its `place` are in `folder` when its result comes. limits, idle: as for
+        `do_all`. The task of a lost worker is repeated by another.
         """
 
 
@@ -100,7 +100,7 @@ class _Worker:
         return True
 
     def end(self) -> None:
-        """Tell the process that nothing is left, and wait for its end."""
+        """Send the process the end of its work, and wait for its exit."""
         with contextlib.suppress(OSError):
             self.pipe.send(None)
         self.bury()
@@ -184,9 +184,9 @@ def deaths(
 def _answers(
     workers: list[_Worker], chunks: list[list[int]], limits: Limits, killed: set[int]
 ) -> Iterator[tuple[int, Any]]:
-    """Yield the results that are ready; give workers more to do, and remove those that end or have died.
+    """Yield the results that are ready; give workers more to do, and remove workers that end or have died.
 
-    killed: tasks whose worker was killed from outside once, which proves nothing of the file; a second time does.
+    killed: tasks with a worker killed from outside once, which proves nothing about the file; a second time does.
     """
     for pipe in wait([w.pipe for w in workers], IDLE_SECONDS):
         worker = next(w for w in workers if w.pipe is pipe)
@@ -231,7 +231,7 @@ def _death(process: BaseProcess, limits: Limits) -> Exception:
 
 
 def _work(pipe: Connection, parent_end: Connection | None, job: _Job) -> None:
-    """Run a worker: handle the files whose indices arrive, until None arrives, and end without return."""
+    """Run a worker: handle the files of the indices that arrive, until None arrives, and exit without returning."""
     if parent_end is not None:
         parent_end.close()
     die_with(job.parent)

@@ -72,7 +72,7 @@ def discover(inputs: Sequence[str], wanted: Wanted) -> Found:
 
 
 def _is_folder(path: Path) -> bool:
-    """Whether `path` is a folder, as far as anybody may look."""
+    """Whether `path` is a folder; False where its parent may not be read."""
     try:
         return path.is_dir()
     except OSError:

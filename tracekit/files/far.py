@@ -1,4 +1,4 @@
-"""Files behind fsspec URLs: who serves one, what stops it from being reached, and bytes put there."""
+"""Files behind fsspec URLs: their file system, the errors of reaching it, and writing bytes there."""
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -7,7 +7,7 @@ from typing import Any
 from tracekit.errors import InputError, OutputError, TracekitError
 
 FileSystem = Any
-"""A file system of fsspec, which is imported only where somebody names a URL."""
+"""A file system of fsspec, which is imported only where an input is a URL."""
 
 Lent = AbstractContextManager[tuple[FileSystem, str]]
 """A file system and a path within it, lent for a while."""
@@ -49,9 +49,9 @@ def _lent(url: str, done: str, fails: type[TracekitError]) -> Iterator[tuple[Fil
 
 
 def check_target(url: str) -> None:
-    """Raise OutputError where no file can be put behind a URL, as far as asking for its bucket tells.
+    """Raise OutputError where no file can be put behind a URL, because it names no file or its bucket is missing.
 
-    Nothing is written for it: whether the credentials allow to write shows when the file is put.
+    Nothing is written: missing permission to write shows only when the file is put.
     """
     with written_to(url) as (system, path):
         if not path.strip("/") or url.endswith("/"):

@@ -1,8 +1,8 @@
-"""Which files are of one job: files of other jobs, and further recordings of the same ranks, are told apart.
+"""Divides files into jobs: files of other jobs, and further recordings of the same ranks, are separated.
 
 A job has one run folder, one world size and one division of its ranks into named groups, and records each step of each
-rank once. Clocks are not trusted: that ranks were recorded at other times is decided where their operations can be
-compared.
+rank once. Clocks are not trusted: whether ranks were recorded at other times is decided where their operations can be
+compared (inference.groups.other_recordings).
 """
 
 from collections import defaultdict
@@ -14,7 +14,7 @@ from tracekit.thresholds.ingest import FILES_NAMED, JOBS_TOLD_APART
 
 
 def jobs_of(files: Sequence[Witness]) -> list[Job]:
-    """Return the jobs that `files` are of, the one with most ranks first; one job where nothing tells them apart."""
+    """Return the jobs of `files`, the one with most ranks first; a single job without evidence of several."""
     jobs = [Job(tuple(sorted(files, key=lambda f: f.label)))]
     for divided in (
         _by_run,
@@ -30,7 +30,7 @@ def jobs_of(files: Sequence[Witness]) -> list[Job]:
 
 
 def _divided(job: Job, key: Callable[[Witness], str | None], told: str, *, surely: bool = False) -> list[Job]:
-    """Return `job` by the keys of its files; files without a key go to the largest part."""
+    """Return `job` divided by the keys of its files; files without a key go to the largest part."""
     parts: dict[str, list[Witness]] = defaultdict(list)
     silent = [file for file in job.files if key(file) is None]
     for file in job.files:
@@ -49,7 +49,7 @@ def _divided(job: Job, key: Callable[[Witness], str | None], told: str, *, surel
 
 
 def _by_run(job: Job) -> list[Job]:
-    """Files that several recorded runs hold are of as many jobs, and those that no run holds of another."""
+    """Return one job for each recorded run, and another for files outside of runs."""
     runs = {f.run for f in job.files if f.run}
     return _divided(job, lambda f: f.run, "run {}", surely=True) if len(runs) > 1 else [job]
 

@@ -1,6 +1,6 @@
-"""Several recordings of the same ranks: by folder, by name or by time, whichever keeps them apart.
+"""Separates several recordings of the same ranks: by folder, by name or by time.
 
-A job records each step of each rank once, and its steps go on in time. Captures of one job hold other steps each.
+A job records each step of each rank once, and step numbers rise with time. Captures of one job hold different steps.
 """
 
 import re
@@ -73,12 +73,12 @@ def _copies(one: tuple[Witness, Window], other: tuple[Witness, Window]) -> bool:
 
 
 def unpacked(label: str) -> str:
-    """Return the path of a file without the ending that tells its compression."""
+    """Return the path of a file without the extension of its compression."""
     return re.sub(r"\.(?:gz|zst|zstd)$", "", label, flags=re.IGNORECASE)
 
 
 def _goes_on(before: Window, after: Window) -> bool:
-    """Whether the steps of a later window are those that the job would have reached by then."""
+    """Whether a later window has the steps that the job would have reached by then."""
     if min(after.steps) <= max(before.steps):
         return False
     usual = (before.last - before.first) // len(before.steps)
@@ -143,7 +143,7 @@ def _joined(job: Job, kind: str, keys: dict[str, str], pairs: Collection[tuple[s
 
 
 def _part(job: Job, kind: str, keys: dict[str, str], part: Sequence[str]) -> Job:
-    """The job of some keys; folders are told by their paths."""
+    """Return the job of some keys, described by the keys, or for folders by their paths."""
     files = tuple(f for f in job.files if keys[f.label] in part)
     names = [key.lstrip("0") for key in part]
     if kind == FOLDER:

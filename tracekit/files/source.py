@@ -1,7 +1,7 @@
 """Bytes of one input file, local or behind an fsspec URL, decompressed in blocks of bounded size.
 
-The first bytes of a file tell how it is compressed, its extension never does. A damaged archive yields what arrived
-whole; `ByteStream.damage` says what is wrong with it. First stage of ingest: discover → **source** → readers.
+The first bytes of a file determine its compression, never its extension. A damaged archive yields the data before the
+damage, which `ByteStream.damage` describes. First stage of ingest: discover → **source** → readers.
 """
 
 import hashlib
@@ -41,7 +41,7 @@ class Source:
 
     @property
     def json_size(self) -> int:
-        """About how many bytes of JSON it holds, told by its name and size."""
+        """Return about how many bytes of JSON it holds, estimated from its name and size."""
         packed = self.name.lower().endswith((".gz", ".zst", ".zstd"))
         return self.size * (JSON_PER_GZIP if packed else 1)
 

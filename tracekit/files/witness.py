@@ -1,10 +1,10 @@
-"""What a file tells of the job it is of, whatever its format; and the job that files were found to be of."""
+"""The evidence of a file about its job, in any format; and the job that a set of files belongs to."""
 
 from dataclasses import dataclass
 from functools import cached_property
 
 GroupNames = tuple[tuple[str, tuple[int, ...]], ...]
-"""(description, members) of groups that one file tells, each description once."""
+"""(description, members) of groups that one file holds, each description once."""
 
 
 @dataclass(frozen=True)
@@ -21,11 +21,11 @@ class Window:
 
 @dataclass(frozen=True)
 class WindowName:
-    """The window of a job that the path of a file tells.
+    """The window of a job that the path of a file names.
 
-    place: the path without what tells the window; only files of one place are windows of one job. numbers: its
-    progress, or the time in the name that torch's handler gave. loop: the word for a loop that trains nothing ("").
-    told: the window as people call it ("iteration_20"); "" where only a time tells it.
+    place: the path without the parts that name the window; only files of one place are windows of one job. numbers: its
+    progress, or the time in the name from torch's handler. loop: the word for a loop without training, else "".
+    told: its name as in the path ("iteration_20"); "" where only a time identifies it.
     """
 
     place: str
@@ -42,10 +42,10 @@ class WindowName:
 
 @dataclass(frozen=True)
 class Witness:
-    """What one file tells of the job it is of; `digest` is the same for copies, `run` the folder of a recorded run.
+    """The evidence of one file about its job; `digest` is equal for copies, `run` the folder of a recorded run.
 
     alone: whether two files of a rank are two recordings in any case, as two dumps are. moment: the time at
-    which the file was written, where other files were written at other times. window: which one its path tells.
+    which the file was written, if other files were written at other times. window: the one that its path names.
     """
 
     label: str
@@ -62,10 +62,10 @@ class Witness:
 
 @dataclass(frozen=True)
 class Job:
-    """Files of one job, and what sets it apart from the others of an input ("world of 8 ranks", "folder monday").
+    """Files of one job, and its distinction from other jobs of an input ("world of 8 ranks", "folder monday").
 
-    surely: whether no file may be taken for a stray one: the jobs lie in folders of their own, or share ranks. silent:
-    labels of files that are here because this is the largest job; nothing tells which they are of.
+    surely: whether no file may count as a stray one, because the jobs have separate folders, or share ranks. silent:
+    labels of files that are here only because this is the largest job, without evidence of theirs.
     """
 
     files: tuple[Witness, ...]

@@ -1,7 +1,7 @@
-"""Which files count for each rank: copies are read once, windows are joined, of rivals the fullest one is kept.
+"""Chooses the files of each rank: copies are read once, windows are joined, and the fullest of rival files is kept.
 
-Windows follow in order of time. Where those that paths tell apart cover the same time, because each of them counts from
-its own begin, they are laid one behind the other in order of their names, all ranks alike.
+Windows are in order of time. Where windows with different names in their paths cover the same time, because each counts
+time from its own begin, they are placed one after the other in order of their names, equally on all ranks.
 """
 
 from collections import defaultdict
@@ -23,7 +23,7 @@ _SAME_TIME: Final = "covers the same time"
 
 @dataclass(frozen=True)
 class Claim:
-    """The events of a rank in one file; shift: by how much they are moved, ns, so that windows follow each other."""
+    """The events of a rank in one file; shift: ns added to their times, so that windows follow each other."""
 
     result: FileResult
     table: RankTable
@@ -31,25 +31,25 @@ class Claim:
 
     @property
     def begin(self) -> int:
-        """When the window begins, ns, once it is moved."""
+        """Return the begin of the window after the shift, ns."""
         return self.table.first + self.shift
 
     @property
     def window(self) -> WindowName | None:
-        """The window that the file's path tells."""
+        """Return the window that the file's path names."""
         return window_name(self.result.label)
 
 
 @dataclass
 class Claims:
-    """The files that count, windows of a rank in order of time; those that do not; and what was assumed."""
+    """The chosen files, as windows of each rank in order of time; the rejected ones; and the assumptions made."""
 
     rejected: list[Rejected] = field(default_factory=list)
     quality: list[Quality] = field(default_factory=list)
     chosen: dict[int, list[Claim]] = field(default_factory=dict)
 
     def choose(self, results: Sequence[FileResult]) -> None:
-        """Decide which files count for each rank."""
+        """Choose the files of each rank."""
         claims: dict[int, list[Claim]] = defaultdict(list)
         for result in results:
             for table in result.tables:
@@ -58,8 +58,8 @@ class Claims:
         named = {rank: found for rank, mine in alone.items() if (found := self._by_name(rank, mine))}
         shifts = _shifts([claim for mine in named.values() for claim in mine])
         if shifts:
-            told = "each window counts time from its own start: they are placed one after the other, in order of names"
-            self.quality.append(Quality("windows_laid_out", None, len(shifts), told))
+            note = "each window counts time from its own start: they are placed one after the other, in order of names"
+            self.quality.append(Quality("windows_laid_out", None, len(shifts), note))
         for rank, mine in alone.items():
             if rank in named:
                 moved = [Claim(c.result, c.table, shifts.get(_numbers(c), 0)) for c in named[rank]]
@@ -68,7 +68,7 @@ class Claims:
                 self._join(rank, self._in_time(rank, mine))
 
     def _without_copies(self, several: Sequence[Claim]) -> list[Claim]:
-        """The claims of a rank without files that hold the same as another one."""
+        """Return the claims of a rank without copies of other files."""
         kept: list[Claim] = []
         for claim in sorted(several, key=lambda c: c.result.label):
             twin = next((k for k in kept if _same(k, claim)), None)
@@ -81,7 +81,7 @@ class Claims:
         return kept
 
     def _by_name(self, rank: int, mine: Sequence[Claim]) -> list[Claim]:
-        """One claim for each window that paths tell apart; none where they do not tell two or more."""
+        """Return one claim for each window that paths name; empty unless they name two or more."""
         windows: dict[tuple[int, ...], list[Claim]] = defaultdict(list)
         for claim in mine:
             windows[_numbers(claim)].append(claim)
@@ -94,7 +94,7 @@ class Claims:
         return found if len(found) == len(windows) else []
 
     def _in_time(self, rank: int, mine: Sequence[Claim]) -> list[Claim]:
-        """The claims in order of time where they are windows of one recording, else the fullest one."""
+        """Return the claims in order of time where they are windows of one recording, else the fullest one."""
         alone = sorted(mine, key=lambda c: (c.table.first, c.result.label))
         if len(alone) < 2 or not (clash := _clash(alone)):
             return alone
@@ -106,7 +106,7 @@ class Claims:
         return [best]
 
     def _join(self, rank: int, windows: list[Claim]) -> None:
-        """Let `windows`, in order of time, be the events of a rank."""
+        """Set `windows`, in order of time, as the events of a rank."""
         if len(windows) > 1:
             names = ", ".join(claim.result.label for claim in windows)
             detail = f"windows of rank {rank} read as one: {names}"
@@ -115,7 +115,7 @@ class Claims:
 
 
 def names_of(claims: Sequence[Claim]) -> tuple[str, ...]:
-    """Return how the windows of a rank are called, in order; empty where there is one, or their paths do not tell."""
+    """Return the names of the windows of a rank, in order; () for a single one, or where their paths hold no names."""
     names = _without_common([c.window.told if c.window is not None else "" for c in claims])
     if len(claims) < 2 or len({_numbers(c) for c in claims}) < len(claims):
         return ()
@@ -128,7 +128,7 @@ def names_of(claims: Sequence[Claim]) -> tuple[str, ...]:
 
 
 def _without_common(names: Sequence[str]) -> tuple[str, ...]:
-    """`names` without the parts that all of them have, as the epoch of all windows is."""
+    """Return `names` without the parts that all of them have, such as a common epoch."""
     parts = [name.split("/") for name in names]
     common = set.intersection(*map(set, parts))
     return tuple("/".join(p for p in mine if p not in common) for mine in parts)
@@ -143,12 +143,12 @@ def _same(one: Claim, other: Claim) -> bool:
     if one.result.sha256 == other.result.sha256:
         return True
     mine, theirs = one.table, other.table
-    told = [(t.first, t.last, t.events, t.steps, t.world_size) for t in (mine, theirs)]
-    return told[0] == told[1] and unpacked(one.result.label) == unpacked(other.result.label)
+    facts = [(t.first, t.last, t.events, t.steps, t.world_size) for t in (mine, theirs)]
+    return facts[0] == facts[1] and unpacked(one.result.label) == unpacked(other.result.label)
 
 
 def _clash(windows: Sequence[Claim]) -> str:
-    """Why files of one rank are no windows of one recording; empty where they are."""
+    """Return why files of one rank are no windows of one recording; empty where they are."""
     if len({claim.table.world_size for claim in windows}) > 1:
         return "has another world size"
     for before, after in pairwise(c.table for c in windows):
@@ -159,7 +159,7 @@ def _clash(windows: Sequence[Claim]) -> str:
 
 
 def _shifts(named: Sequence[Claim]) -> dict[tuple[int, ...], int]:
-    """By how much each window is moved, ns, by its numbers; nothing where no rank's windows cover the same time."""
+    """Return the shift of each window, ns, by its numbers; {} where no rank's windows cover the same time."""
     by_rank: dict[int, list[Claim]] = defaultdict(list)
     spans: dict[tuple[int, ...], tuple[int, int]] = {}
     for claim in named:

@@ -15,7 +15,7 @@ UNKNOWN_RANK = "its rank is unknown: {}; rename it to say rank_<n>"
 
 @dataclass(frozen=True)
 class FileGroup:
-    """A process group as one file tells it; the events' `group` column holds positions in a tuple of these.
+    """A process group as recorded in one file; the events' `group` column holds positions in a tuple of these.
 
     ranks: sorted.
     """
@@ -42,16 +42,16 @@ class RankTable:
     steps: frozenset[int] = (
         frozenset()
     )  # numbers of the profiler steps marked on the host, as far as they are few
-    parts: int = 1  # files whose events are in `path`: several in a run that is appended to, 0 where none is
+    parts: int = 1  # number of files with events in `path`: several in a run that is appended to, 0 for none
 
 
 @dataclass(frozen=True)
 class FileResult:
     """One input file: its tables, or why it has none.
 
-    status: "foreign" is a file that is something else, and no fault where the user named only its folder.
+    status: "foreign" is a file of another kind, which is no error where the user named only its folder.
     format: name of an entry of `readers.FORMATS`; empty where unknown. rank: of a rejected file, where known.
-    mesh_hint: {"order": axes inner to outer, "sizes": size by axis}, where the file itself tells it.
+    mesh_hint: {"order": axes inner to outer, "sizes": size by axis}, where the file itself holds it.
     """
 
     label: str
@@ -67,7 +67,7 @@ class FileResult:
 
     @property
     def rank_untold(self) -> bool:
-        """Whether no rank is told of a file that was read: its table is rank 0's, and `reason` says why."""
+        """Whether a file was read without a known rank: its table counts as rank 0's, and `reason` says why."""
         return self.status == "ok" and bool(self.reason)
 
 

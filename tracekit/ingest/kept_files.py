@@ -1,10 +1,10 @@
-"""What a kept run remembers of its input files, so that further ones join it and none is read twice.
+"""The list of input files in a kept run, so that further files can join it and none is read twice.
 
-    DIR/files.json   {"schema": "tracekit.files/1", "groups": each process group as a file tells it, once; "files": a
+    DIR/files.json   {"schema": "tracekit.files/1", "groups": each distinct process group of the files; "files": a
                      FileResult per file, its groups by number; "found": where they were found; "sha256"}
 
-A file is known again by its name and size. Its events are in the table of its rank; a file that another one displaced
-has none there.
+A file is recognised by its name and size. Its events are in the table of its rank; a file that was displaced by another
+one has none there.
 """
 
 import hashlib
@@ -32,7 +32,7 @@ _SCHEMA: Final = "tracekit.files/1"
 
 @dataclass(frozen=True)
 class _File:
-    """A result whose tables have no groups, and the numbers of their groups, table by table."""
+    """A result with tables without groups, and the numbers of their groups, table by table."""
 
     result: FileResult
     groups: tuple[tuple[int, ...], ...]
@@ -49,7 +49,7 @@ class _Document:
 
 @dataclass(frozen=True)
 class KeptFiles:
-    """The files that a run was made of: their results, with tables in the run's folder, and how they were found."""
+    """The files of a run: their results, with tables in the run's folder, and how they were found."""
 
     results: tuple[FileResult, ...] = ()
     found: Found = field(default_factory=Found)
@@ -60,7 +60,7 @@ class KeptFiles:
         return [source for source in found.sources if known.get(source.uri) != source.size]
 
     def joined(self, results: Sequence[FileResult], found: Found) -> tuple[list[FileResult], Found]:
-        """Return the results of all files, those read now in place of older ones, and where all were found."""
+        """Return the results of all files, with new ones in place of older ones, and where all were found."""
         by_label = {r.label: r for r in (*self.results, *results)}
         sources = {s.uri: s for s in (*self.found.sources, *found.sources)}
         unreadable = {
@@ -77,7 +77,7 @@ class KeptFiles:
 
 
 def save_files(folder: Path, results: Sequence[FileResult], found: Found, placed: Placed) -> None:
-    """Write what is known of the files of a run into its folder; OSError where that is impossible."""
+    """Write the list of the files of a run into its folder; OSError where that is impossible."""
     number: dict[FileGroup, int] = {}
     files = []
     for result in results:
@@ -92,7 +92,7 @@ def save_files(folder: Path, results: Sequence[FileResult], found: Found, placed
 
 
 def kept_files(folder: Path, jobs: int = 1) -> KeptFiles:
-    """Return the files of the run in a folder; InputError where the run is damaged or does not know them."""
+    """Return the files of the run in a folder; InputError where the run or its list is damaged or missing."""
     run = open_kept(folder, jobs)
     for record in run.ranks:
         verify(folder / record.table, record.table_sha256)
@@ -109,7 +109,7 @@ def kept_files(folder: Path, jobs: int = 1) -> KeptFiles:
 
 
 def _read(path: Path) -> _Document:
-    """The document in a file; ValueError or OSError where there is none that we wrote."""
+    """Return the document in a file; ValueError or OSError unless tracekit wrote it."""
     document = msgspec.convert(json.loads(path.read_bytes()), _Document, str_keys=True)
     if document.schema != _SCHEMA or document.sha256 != _digest(replace(document, sha256="")):
         raise ValueError("it was changed")
@@ -121,18 +121,18 @@ def _digest(document: _Document) -> str:
 
 
 def _encoded(document: _Document) -> bytes:
-    """The document as ASCII JSON, the same bytes each time; a path may hold bytes that are no UTF-8 (PEP 383)."""
+    """Return the document as ASCII JSON, deterministic; a path may hold bytes that are no UTF-8 (PEP 383)."""
     plain = msgspec.to_builtins(document, str_keys=True, order="deterministic")
     return json.dumps(plain, separators=(",", ":")).encode("ascii")
 
 
 def _stored(label: str, table: RankTable, placed: Placed) -> RankTable:
-    """A table as it is written: without groups, its place told by its rank."""
+    """Return a table as it is written: without groups and path, which follows from its rank."""
     return replace(table, groups=(), path="", parts=placed.get((label, table.rank), 0))
 
 
 def _restored(file: _File, groups: Sequence[FileGroup], tables: dict[int, str]) -> FileResult:
-    """A result as it was before it was written; ValueError or KeyError where a value is none that we write."""
+    """Return a result as before it was written; ValueError or KeyError for a value that tracekit never writes."""
     made = []
     for table, numbers in zip(file.result.tables, file.groups, strict=True):
         path = tables[table.rank] if table.parts else ""
@@ -142,7 +142,7 @@ def _restored(file: _File, groups: Sequence[FileGroup], tables: dict[int, str]) 
 
 
 def _check(table: RankTable) -> None:
-    """Raise ValueError where a number is none that we write."""
+    """Raise ValueError for a number that tracekit never writes."""
     members = [r for group in table.groups for r in (group.ranks[0], group.ranks[-1]) if group.ranks]
     ranks = (table.rank, *members, (table.world_size or 1) - 1)
     counts = (table.events, table.parts, *table.not_stored.values())

@@ -1,6 +1,6 @@
-"""Opens an ingested run of which nobody knows who wrote it: every table is read once in a worker first.
+"""Opens an ingested run of unknown origin: every table is read once in a worker first.
 
-What ingest itself has just written is opened by `manifest.open_run` alone.
+A run that ingest has just written is opened by `manifest.open_run` directly.
 """
 
 from pathlib import Path
@@ -13,7 +13,7 @@ from tracekit.workers import deaths
 
 
 def open_kept(folder: Path, jobs: int = 1) -> Run:
-    """Return the run in a folder; a rank whose table kills the process that reads it is among the rejected ones.
+    """Return the run in a folder, with the files of ranks rejected if their table kills the process that reads it.
 
     jobs: processes that read. Raises InputError where the manifest or the groups are damaged, or no rank is left.
     """

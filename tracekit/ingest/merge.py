@@ -1,4 +1,4 @@
-"""Files to one run: tables of the files that count put in place, group numbers across ranks, the manifest's rows."""
+"""Merges files into one run: places the tables of chosen files, numbers groups across ranks, makes manifest rows."""
 
 import hashlib
 import os
@@ -26,7 +26,7 @@ from tracekit.store import Group, RankRecord, Run
 from tracekit.thresholds.ingest import CHUNK_ROWS
 
 Placed = dict[tuple[str, int], int]
-"""Number of files whose events the table of a rank holds, by file and rank."""
+"""(file, rank) → number of files with events in the rank's table."""
 
 
 def merge(
@@ -34,10 +34,10 @@ def merge(
 ) -> tuple[Run, Placed]:
     """Put the tables of `results` in place under `folder` and return them as a run that is not saved yet.
 
-    Tables elsewhere stay where they are as well. Also returns of how many files each table is, by file and rank.
-    found: the recorded runs that the files are of; they name hosts where files do not, and the mesh. job: which one is
-    wanted, where the files are of several. Raises InputError where they are and nobody chose, UsageError where there is
-    no job of that number.
+    Tables in other folders are copied. Also returns the number of files of each table, by file and rank.
+    found: the recorded runs of the files, which name the mesh, and hosts where files do not. job: number of the wanted
+    job, if the files are of several. Raises InputError where they are and `job` is None, UsageError where there is no
+    job of that number.
     """
     merged = Claims()
     results, number_of_job = of_one_job(results, {r.label: found.run_of(r.label) for r in results}, job)
@@ -80,7 +80,7 @@ def _hints(merged: Claims) -> list[dict[str, Any]]:
 
 
 def _drop_strangers(merged: Claims, world: int | None) -> None:
-    """Reject the files of ranks that the job cannot have: another job's, or a damaged number."""
+    """Reject the files of ranks beyond the job's world size, of another job or with a damaged number."""
     for rank in [r for r in merged.chosen if world is not None and r >= world]:
         for claim in merged.chosen.pop(rank):
             reason = (
@@ -90,7 +90,7 @@ def _drop_strangers(merged: Claims, world: int | None) -> None:
 
 
 def _groups(merged: Claims, world: int | None) -> tuple[Group, ...]:
-    """The process groups that the files tell, by number; one with a member beyond the world is dropped and counted."""
+    """Return the process groups in the files, by number; groups with a member beyond the world are only counted."""
     names: dict[tuple[int, ...], set[str]] = defaultdict(set)
     descs: dict[tuple[int, ...], set[str]] = defaultdict(set)
     beyond: Counter[str] = Counter()
@@ -147,7 +147,7 @@ def _record(
 
 
 def _place(claims: Sequence[Claim], path: Path) -> list[FileGroup]:
-    """Move one table to `path`, or write several as one; returns the groups its numbers mean."""
+    """Move one table to `path`, or write several as one; returns the groups by its numbers."""
     by_table: dict[str, list[Claim]] = defaultdict(list)
     for claim in claims:
         by_table[claim.table.path].append(claim)
@@ -170,14 +170,14 @@ def _place(claims: Sequence[Claim], path: Path) -> list[FileGroup]:
         rows = from_ints([places[g.ranks] for g in _groups_in(held)], np.int32)
         with pq.ParquetFile(table_path) as file:
             for batch in file.iter_batches(batch_size=CHUNK_ROWS, use_threads=False):
-                told = batch.set_column(at, EVENTS.field("group"), rows.take(batch.column("group")))
-                writer.add(_moved(told, held[0].shift).cast(EVENTS))
+                renumbered = batch.set_column(at, EVENTS.field("group"), rows.take(batch.column("group")))
+                writer.add(_moved(renumbered, held[0].shift).cast(EVENTS))
     writer.close(lambda table: table)
     return groups
 
 
 def _moved(batch: pa.RecordBatch, shift: int) -> pa.RecordBatch:
-    """`batch` with starts that are `shift` ns later."""
+    """Return `batch` with starts `shift` ns later."""
     at = batch.schema.get_field_index("ts")
     later = to_numpy(batch.column("ts")) + shift
     return (
@@ -188,7 +188,7 @@ def _moved(batch: pa.RecordBatch, shift: int) -> pa.RecordBatch:
 
 
 def _put(table: Path, path: Path) -> None:
-    """Move a table that was just written to `path`; one of another run stays there as well."""
+    """Move a table that was just written to `path`; a table of another run is linked or copied."""
     if table.parent == path.parent.parent:
         table.rename(path)
         return
@@ -199,7 +199,7 @@ def _put(table: Path, path: Path) -> None:
 
 
 def _groups_in(claims: Sequence[Claim]) -> list[FileGroup]:
-    """The groups that the numbers in one table mean, which holds the events of all `claims`."""
+    """Return the groups by the numbers in one table, which holds the events of all `claims`."""
     if len(claims) == 1:
         return list(claims[0].table.groups)
     first: dict[tuple[int, ...], FileGroup] = {}
@@ -210,7 +210,7 @@ def _groups_in(claims: Sequence[Claim]) -> list[FileGroup]:
 
 
 def _world_size(merged: Claims, hints: list[dict[str, Any]]) -> int | None:
-    """Ranks of the job as most files tell them, else as the one mesh does; None where nothing tells."""
+    """Return the world size that most ranks recorded, else that of the only mesh hint; None where unknown."""
     by_rank = [
         [c.table.world_size for c in claims if c.table.world_size] for claims in merged.chosen.values()
     ]
@@ -221,5 +221,5 @@ def _world_size(merged: Claims, hints: list[dict[str, Any]]) -> int | None:
 
 
 def _text(values: set[str]) -> tuple[str, ...]:
-    """Sorted, and valid Unicode: JSON can spell half a surrogate pair."""
+    """Return `values` sorted, as valid Unicode: JSON can spell half a surrogate pair."""
     return tuple(sorted({v.encode("utf-8", "replace").decode("utf-8") for v in values}))

@@ -1,7 +1,7 @@
-"""The folder that a run is built in: it takes its place whole or not at all, whenever the process ends.
+"""The folder that a run is built in: it replaces its target whole or not at all, whenever the process ends.
 
-A folder under construction is locked by the process that builds it. What a killed process left is therefore told from
-what another one is building, and the next call removes it, or puts back the run that was about to be replaced.
+A folder under construction is locked by the process that builds it. A folder with a lock that no process holds was left
+by a killed one, and the next call removes it, or restores the run that was about to be replaced.
 """
 
 import os
@@ -32,7 +32,7 @@ def is_written(path: str) -> bool:
 
 
 def refuse_foreign(out: Path) -> None:
-    """Raise InputError where a run may not be put at `out`: a link, or somebody else's files.
+    """Raise InputError where a run may not be put at `out`: a link, or files that tracekit did not write.
 
     Raises OutputError where nothing can be written there.
     """
@@ -54,7 +54,7 @@ def refuse_foreign(out: Path) -> None:
 
 
 class Lease:
-    """A temporary run folder: it is removed when nobody holds the lease any longer, or when the process ends."""
+    """A temporary run folder, removed when the lease is garbage-collected or the process ends."""
 
     def __init__(self, folder: Path, lock: int | None) -> None:
         self._end = weakref.finalize(self, _give_back, folder, lock, os.getpid())
@@ -74,7 +74,7 @@ def _give_back(folder: Path, lock: int | None, owner: int) -> None:
 
 @contextmanager
 def building(out: Path | None) -> Iterator[tuple[Path, Lease | None]]:
-    """Lend a folder to build a run in. It takes the place of `out` at the end, and vanishes on error.
+    """Lend a folder to build a run in. It replaces `out` at the end, and is removed on error.
 
     Without `out` the folder lives as long as its lease, which the run holds.
     """
@@ -103,7 +103,7 @@ def building(out: Path | None) -> Iterator[tuple[Path, Lease | None]]:
 
 
 def _put_back(out: Path) -> None:
-    """Restore the run that a killed process had moved aside, where nothing has taken its place yet."""
+    """Restore the run that a killed process had moved aside, if `out` does not exist."""
     for aside in sorted(out.absolute().parent.glob(f"{literal('.' + out.name)}.*.old")):
         if not out.exists() and is_run(aside / "run"):
             (aside / "run").rename(out)

@@ -1,4 +1,4 @@
-"""The formats that ingest reads, one entry each, and the reading of one file by the format that its first bytes tell.
+"""The formats that ingest reads, one entry each, and the reading of one file by the format of its first bytes.
 
 To add a format, write a reader module and add its entry to FORMATS. A run folder is no file format: `load` opens it
 with `manifest.open_run`.
@@ -23,15 +23,15 @@ from tracekit.ingest.operation_table.reader import read_operations
 from tracekit.thresholds.ingest import FILES_NAMED
 
 Reader = Callable[[ByteStream, Iterator[bytes], Source, Path], FileResult]
-"""Reads the decompressed blocks of a file into Parquet at a path; what is wrong with the file is in the result."""
+"""Reads the decompressed blocks of a file into Parquet at a path; the result holds any defect of the file."""
 SetReader = Callable[
     [Sequence[str], Path, int, int | None, SetProgress | None],
     tuple[list[FileResult], list[Quality], int | None],
 ]
-"""Reads the files of one job that inputs name into Parquet files in a folder, with so many processes; the job by its
-number, which is returned where there are several."""
+"""Reads the files of one job in the inputs into Parquet files in a folder, with a number of processes; takes the job's
+number or None, and returns it where there are several."""
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS})
-"""What only writing meets: a full disk, a spent quota, a file grown too large, a disk that is read only."""
+"""Errors of writing only: a full disk, an exhausted quota, a file grown too large, a read-only disk."""
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
@@ -41,9 +41,9 @@ class Format:
 
     name: as `RankRecord.format` gives it. ends: names of such files in a folder, lower case; a file that the user
     names may have any name. starts: whether a file's first decompressed bytes are of this format. read: the reader
-    of one file. read_set: the reader of all files at once, where one alone tells nothing; `read` then returns a
-    result with this format's name and no table. quick: gives a reader that is tried first for a file, if there is one;
-    it raises Unrecognised where `read` must read the file from its start.
+    of one file. read_set: the reader of all files at once, for formats in which one file is not enough; `read` then
+    returns a result with this format's name and no table. quick: returns a reader that is tried first for a file, if
+    any; it raises Unrecognised where `read` must read the file from its start.
     """
 
     name: str
@@ -99,7 +99,7 @@ REFUSED: tuple[tuple[Callable[[bytes], bool], str], ...] = (
         "it is an HTML or XML page, not a trace (a failed download?)",
     ),
 )
-"""Known files of no format here: a test of their first bytes, and the reason the user is told."""
+"""Known files of unsupported formats: a test of their first bytes, and the reason shown to the user."""
 
 ARCHIVES = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.zst", ".tar.xz", ".tar.bz2", ".7z")
 """Names of archives, lower case, which are never opened here."""
@@ -109,7 +109,7 @@ TRACES = Wanted(lambda name: name.lower().endswith(tuple(e for f in FORMATS for 
 
 
 def format_of(head: bytes) -> Format | None:
-    """Return the format that a file beginning with `head` (decompressed) has; None where it is none of ours."""
+    """Return the format of a file that begins with `head` (decompressed); None where unsupported."""
     return next((form for form in FORMATS if form.starts(head)), None)
 
 
@@ -123,7 +123,7 @@ def format_of_file(source: Source) -> Format | None:
 
 
 def read_file(source: Source, out: Path, progress: Callable[[int], None] | None = None) -> FileResult:
-    """Read `source` into Parquet at `out`; whatever is wrong with the file is in the result, never raised.
+    """Read `source` into Parquet at `out`; defects of the file are in the result, never raised.
 
     progress: called with the raw bytes read so far.
     """
@@ -133,7 +133,7 @@ def read_file(source: Source, out: Path, progress: Callable[[int], None] | None 
         result = _rejected(source, "no permission to read it; check its owner and mode")
     except OSError as error:
         if error.errno in FULL:
-            raise  # it is our own table that cannot be written
+            raise  # the output table cannot be written
         result = _rejected(source, f"it cannot be read ({error.strerror or error})")
     except MemoryError:
         result = _rejected(source, "not enough memory to read it")

@@ -1,10 +1,10 @@
-"""What the path of a trace tells of its window: which one of a job it is, and whether the job trained in it.
+"""The window of a trace from its path: its number within a job, and whether the job trained in it.
 
 Frameworks write a folder or a file for each window of the profiler and put the progress of the job into its name:
 torchtitan and torchtune `iteration_20/rank3…`, Ray Train `worker_3_epoch_2…`, others `step_100` or `ep0-ba10`. Files of
-one rank whose paths differ in that number alone are windows of one job. Lightning names the loop (`fit-…`,
-`…validation_step…`), whose steps are numbered apart. torch's own handler names host and process, and a process is of
-one job.
+one rank with paths that differ only in that number are windows of one job. Lightning names the loop (`fit-…`,
+`…validation_step…`), and numbers its steps separately. torch's own handler names host and process, and a process
+belongs to one job.
 """
 
 import re
@@ -21,13 +21,13 @@ PROGRESS = re.compile(
 TRAINING = r"fit|train(?:ing)?"
 BESIDE = r"valid(?:ation|ate)?|val|eval(?:uation|uate)?|test(?:ing)?|predict(?:ion)?|sanity"
 LOOP = re.compile(rf"(?<![a-z])(?:{TRAINING}|({BESIDE}))(?![a-z])")
-"""A word for what a job did; one of `BESIDE` is a group of its own, for a loop that trains nothing."""
+"""A word for the loop of a job; the group matches one of `BESIDE`, a loop without training."""
 TIME = re.compile(r"\.(\d{9,19})(?=\.pt\.trace\.json)")
 PACKED = re.compile(r"\.(?:gz|zst|zstd)$")
 
 
 def window_name(label: str) -> WindowName | None:
-    """Return the window that the path of a trace tells; None where it tells neither progress, loop nor process."""
+    """Return the window that the path of a trace names; None where it names neither progress, loop nor process."""
     *folders, name = PurePath(label.replace("\\", "/").lower()).parts or ("",)
     name = PACKED.sub("", name)
     found = [m for part in (*folders, name) for m in PROGRESS.finditer(part)]
@@ -42,5 +42,5 @@ def window_name(label: str) -> WindowName | None:
     erased = LOOP.sub("~", TIME.sub("", name) if process else re.sub(r"\d+", "*", name))
     place = "/".join([*(PROGRESS.sub(r"\1*", f) for f in folders), erased])
     loop = min(loops - {""}, default="")
-    told = "/".join([*(m[0] for m in found), *([loop] if loop else [])])
-    return WindowName(place, numbers, loop, told)
+    words = "/".join([*(m[0] for m in found), *([loop] if loop else [])])
+    return WindowName(place, numbers, loop, words)

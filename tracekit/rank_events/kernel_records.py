@@ -77,7 +77,7 @@ def join(events: pa.Table, cat: Values, host: Host, rows: I64, begins: Sequence[
 def _called(events: pa.Table, cat: Values, host: Host, records: I64, telling: I64) -> I64:
     """Return messages that only a call (`c10d::send`) names: the nameless record inside it (torch 2.2), else the call.
 
-    A call around a launch of a kernel with arguments (`telling`) is left out.
+    A call around the launch of a kernel with arguments is left out.
     """
     name = matches(events, "name", lambda v: v if v in CALL_OPS or v == RECORD else None)
     on_host = ~np.isin(cat, ["kernel", "gpu_user_annotation"])

@@ -42,7 +42,7 @@ class _Waits:
 
 
 def waited_for(events: pa.Table, cat: Values, comm: Mask, rows: I64, end: I64, begins: Sequence[int]) -> I8:
-    """Return WAITED, FREE or UNTOLD for each communication kernel of `rows`.
+    """Return whether compute waited for each communication kernel of `rows`: WAITED, FREE, or 0 without proof.
 
     end: per event, ns; comm: whether each event communicates; begins: of windows, ns. The compute that resumes is the
     first compute kernel that starts when the operation has ended.

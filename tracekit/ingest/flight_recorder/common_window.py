@@ -1,4 +1,4 @@
-"""The part of timed dumps that can be compared: steps told by calls that all ranks make, else a common window.
+"""The comparable part of timed dumps: steps from calls that all ranks make, else a common window.
 
 Rings of different ranks reach back to different moments. Where all ranks make a call together, that call ends a step;
 where such calls are many, every n-th of them does. Else the calls are cut into parts in which every group has the same
@@ -45,7 +45,7 @@ class Marks:
 
 
 def find_marks(dumps: Mapping[int, RankDump], world: Members) -> Marks | None:
-    """Return the rarest call of all ranks whose sequence numbers are evenly spaced; None where there is none.
+    """Return the rarest call of all ranks with evenly spaced sequence numbers; None without such a call.
 
     world: all ranks of the job, sorted; marks are calls of a group of all of them.
     """
@@ -75,11 +75,11 @@ def find_marks(dumps: Mapping[int, RankDump], world: Members) -> Marks | None:
 
 
 def common_parts(dumps: Mapping[int, RankDump], members: Mapping[int, list[Members]]) -> dict[int, list[int]]:
-    """Return, by rank, the places among its calls where a part begins, and last the place where the last part ends.
+    """Return, by rank, the index among its calls where each part begins, and then where the last part ends.
 
     All ranks have the same parts. A part is as long as the period in which calls repeat; there may be only one. In
     every part each group has the same calls on all its members: collectives are matched by their number, sends and
-    receives by how many follow them between the two ranks. Calls outside the parts are not on all ranks.
+    receives by the number of later ones between the two ranks. Calls outside the parts are not on all ranks.
     """
     channels: dict[Channel, dict[int, Side]] = defaultdict(dict)
     for rank, dump in dumps.items():
@@ -189,9 +189,9 @@ def _pairs(timing: TimedCalls, end: int) -> list[tuple[Channel, Int64]]:
 
 
 def twins(dump: RankDump, members: list[Members]) -> Int64:
-    """Return a number for each group, shape (groups,), that tells groups of the same members apart.
+    """Return a number for each group, shape (groups,), that distinguishes groups of the same members.
 
-    Such groups count their calls apart. They are numbered by description and name.
+    Such groups count their calls separately. They are numbered in order of description and name.
     """
     numbers = np.zeros(len(members), np.int64)
     seen: dict[Members, int] = defaultdict(int)

@@ -1,8 +1,8 @@
 """Flight-recorder dumps with timing as event tables, so that every analysis of traces reads them.
 
-A dump times communication only: every timed call becomes a communication event, and nothing tells the work of a rank
-or why it was late. Steps are told by a call that all ranks make once a step, where there is one. `tracekit.dumps` reads
-the dumps and lays out their calls; the tables made here go the way of all files (`merge`). Used by `load`.
+A dump times communication only: every timed call becomes a communication event, and the work of a rank and the cause of
+its lateness are not recorded. A call that all ranks make once a step, if any, marks steps. `tracekit.dumps` reads
+the dumps and lays out their calls; the tables made here are merged like those of all files (`merge`). Used by `load`.
 """
 
 from collections import defaultdict
@@ -223,20 +223,20 @@ def _table(count: int, columns: dict[str, object]) -> pa.Table:
 def _quality(
     dumps: list[RankDump], marks: Marks | None, steps: dict[int, list[Span]], dropped: int
 ) -> list[Quality]:
-    """Say how steps were told, how exact the times are, and which calls were left out."""
+    """Return quality rows on how steps were found, how exact the times are, and which calls were left out."""
     timings = [d.timing for d in dumps if d.timing is not None]
-    told = "the dumps mark no steps: all calls that every ring holds count as one step"
+    steps_from = "the dumps mark no steps: all calls that every ring holds count as one step"
     if (parts := len(next(iter(steps.values()), ()))) > 1:
-        told = f"{parts} periods in which calls repeat count as steps"
+        steps_from = f"{parts} periods in which calls repeat count as steps"
     if marks is not None:
         every = f"{marks.stride} calls" if marks.thinned else marks.kind[0]
-        told = f"a step ends with {every} on group {marks.name}"
+        steps_from = f"a step ends with {every} on group {marks.name}"
     rows = [
         Quality(
             "flight_recorder_input",
             None,
             len(dumps),
-            f"dumps time communication only, so causes are unknown; {told}",
+            f"dumps time communication only, so causes are unknown; {steps_from}",
         )
     ]
     placed = sum(t.laid_out for t in timings)

@@ -43,14 +43,14 @@ RANGES: Final = {
     "in_nelems": Bounds(0, MAX_COUNT, negative_is_none=True),
     "out_nelems": Bounds(0, MAX_COUNT, negative_is_none=True),
 }
-"""By column of event_fields.SCANNED. `pid` and `tid` only tell threads apart, so any integer will do."""
+"""The bounds of each column of event_fields.SCANNED. `pid` and `tid` only distinguish threads and have no bounds."""
 
 SMALLEST_NONE: Final = -(1 << 31)
 """A recorder that means none writes −1, or the smallest 32-bit integer; anything below is damage."""
 
 
 def within_bounds(batch: pa.RecordBatch, issues: Counter[str]) -> pa.RecordBatch:
-    """Return a SCANNED batch in which every integer out of its range is null; those that are damage are counted."""
+    """Return a SCANNED batch with every integer out of its range set to null; damaged values are counted."""
     columns = list(batch.columns)
     for place, name in enumerate(batch.schema.names):
         if name in RANGES and columns[place].null_count < len(batch):

@@ -109,7 +109,7 @@ class EventBuffer:
         return batch
 
     def _narrow(self, block: bytes, error: str) -> pa.RecordBatch | None:
-        """Read what stands before the refused event, or halve the window, or leave it to the slow way."""
+        """Read the events before the refused one, or halve the window, or leave it to the slow reader."""
         if self._learn_dialect(error):
             self._retry = True
             return None
@@ -188,7 +188,7 @@ class EventBuffer:
         return rows
 
     def _burst_of(self, text: str, count: int, rows: list[dict[str, Any]]) -> tuple[int, int, bool]:
-        """Append rows of up to `count` events; tells where it stopped, how many, if `text` ends in one."""
+        """Append rows of up to `count` events; return where it stopped, their number, whether `text` ends in one."""
         at = read = 0
         last = -1
         while read < count and at < len(text) and text[at] != "]":

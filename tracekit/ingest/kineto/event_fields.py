@@ -61,12 +61,12 @@ ARGS = (*PLAIN, *COMMS, *INPUTS, *WAITS, *GRIDS)
 COMMS_MARKS = (b'"Collective name"', b'"Process Group ', b'"Group size"')
 """Every event with communication arguments holds one; a block without either has null COMMS columns."""
 CALLS = ("c10d::send", "c10d::recv_")
-"""Calls whose inputs name the peer; those of all other operators are left out."""
+"""Calls with inputs that name the peer; the inputs of all other operators are left out."""
 PEER = re.compile(r"[0-9]{1,9}")
 CALL_MARKS = (b'"c10d::send"', b'"c10d::recv_"')
 WAIT_MARK = b'"wait_on_'
 GRIDDED = ("SendRecv", "Kernel_Generic")
-"""Kernels whose grid is read: those that may carry messages. One of these stands in the name."""
+"""Parts of the names of kernels that may carry messages, for which the grid is read."""
 
 SCANNED = pa.schema(
     [pa.field("ts", pa.int64()), pa.field("dur", pa.int64())]

@@ -24,7 +24,7 @@ class Repair:
     _busy: dict[tuple[int, int], int] = field(default_factory=dict)
 
     def batch(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Return `batch` with missing and negative durations as 0, without events whose start is out of range."""
+        """Return `batch` with missing and negative durations as 0, without events that start out of range."""
         ts = to_numpy(batch.column("ts"))
         wild = np.abs(ts) >= MAX_TIME_NS
         if wild.any():
@@ -79,7 +79,7 @@ class Repair:
         return table.filter(from_numpy(keep))
 
     def _count_overlaps(self, table: pa.Table) -> None:
-        """Kernels of one stream run one after another; those that overlap by more than 1 µs are counted."""
+        """Count kernels that overlap by more than 1 µs with an earlier one of their stream, which is impossible."""
         kernels = pc.fill_null(pc.equal(table.column("cat"), KERNEL), fill_value=FALSE)
         rows = table.select(["ts", "dur", "device", "stream"]).filter(kernels)
         if not rows.num_rows:

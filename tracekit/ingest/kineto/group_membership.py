@@ -39,7 +39,7 @@ class Membership(NamedTuple):
 
     @property
     def name(self) -> str | None:
-        """The group's name; before mid-2024 a number stood in its place."""
+        """Return the group's name; before mid-2024 traces held a number instead."""
         return self.pg_name if self.pg_name is not None or self.pg_id is None else str(self.pg_id)
 
 

@@ -1,7 +1,7 @@
 """Finds the event array of a Chrome trace: `traceEvents` among top-level keys, or a bare array.
 
-Keys may stand before or after the array; strings may hold braces or the word itself; the file may be cut off
-anywhere. Only what surrounds the events is kept, in bounded memory.
+Keys may come before or after the array; strings may hold braces or the word itself; the file may be truncated
+anywhere. Only the parts around the events are kept, in bounded memory.
 """
 
 import json

@@ -35,7 +35,7 @@ class Redelimiter:
             self._before_phase = first[1]
 
     def last_end(self, buffer: bytes, start: int, end: int) -> int | None:
-        """Return the offset behind the last event of the range, as far as separators tell."""
+        """Return the offset after the last event of the range that a separator ends; None without one."""
         found = max((buffer.rfind(s, start, end) for s in self.separators), default=-1)
         return found + 1 if found > start else None
 
@@ -87,7 +87,7 @@ class Redelimiter:
         return kept, left_out
 
     def offset(self, block: bytes, row: int) -> int:
-        """Return the offset in `block` of the event that became line `row`, or 0 where that cannot be told."""
+        """Return the offset in `block` of the event that became line `row`, or 0 where unknown."""
         if len(self.separators) != 1 or not row or block[:1] != b"{":
             return 0
         at = 0

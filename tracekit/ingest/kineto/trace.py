@@ -160,7 +160,7 @@ def _marked_steps(batch: pa.RecordBatch) -> set[int]:
 
 
 def _events(batch: pa.RecordBatch, codes: MembershipCodes, issues: Counter[str]) -> pa.RecordBatch:
-    """Make EVENTS of a SCANNED batch, with membership codes in the column where group numbers will stand."""
+    """Return a SCANNED batch as EVENTS, with membership codes in the column of group numbers."""
     batch = within_bounds(batch, issues)
     columns = {name: batch.column(name) for name in batch.schema.names}
     for name in NARROW:

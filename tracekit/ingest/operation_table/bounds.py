@@ -84,7 +84,7 @@ def _near(values: I64, ok: Mask) -> Mask:
 
 
 def check_units(table: pa.Table) -> None:
-    """Raise ValueError where times cannot be seconds, or were kept with too few digits to tell one operation's end."""
+    """Raise ValueError where times cannot be seconds, or have too few digits to resolve one operation's duration."""
     spent = seconds(table.column("duration"))
     spent = np.where(np.isfinite(spent), spent, 0.0)
     lasting = spent[spent > 0]
@@ -108,7 +108,7 @@ def check_units(table: pa.Table) -> None:
 
 
 def whole(column: pa.ChunkedArray) -> tuple[I64, Mask]:
-    """Return the integers of a column and which rows have one, both of shape (rows,); 0 stands for none."""
+    """Return the integers of a column (0 where missing) and whether each row has one, both of shape (rows,)."""
     kind = column.type
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
         number = pc.match_substring_regex(column, r"^-?[0-9]{1,18}$")

@@ -1,7 +1,7 @@
-"""Clocks of the ranks of an operation table, set to one by what ends on several ranks at once.
+"""Aligns the clocks of the ranks of an operation table by operations that end on several ranks at once.
 
 Members leave a collective together, and both ends of a message end when it has arrived. So the median difference of
-the ends that two ranks share is the difference of their clocks. A table whose clocks agree already stays as it is.
+the ends that two ranks share is the difference of their clocks. A table with clocks that agree already is unchanged.
 """
 
 from collections import defaultdict
@@ -20,7 +20,7 @@ from tracekit.units import NS_PER_MS, NS_PER_US
 
 @dataclass(frozen=True)
 class _Link:
-    """What two ranks share: `later`, by how much the clock of the second is ahead (ns), told by `ends`."""
+    """Clock difference of two ranks: `later`, the lead of the second clock (ns), from the number of shared `ends`."""
 
     later: float
     ends: int
@@ -29,9 +29,9 @@ class _Link:
 def on_one_clock(
     table: OperationTable, found: Communication, label: str
 ) -> tuple[OperationTable, list[Quality]]:
-    """Return the table with all starts on one clock, and a quality row that tells by how much clocks differed.
+    """Return the table with all starts on one clock, and a quality row with the largest difference of clocks.
 
-    label: the file. Nothing changes where one constant a rank does not bring common ends nearer to each other.
+    label: the file. Unchanged where one constant a rank does not bring common ends nearer to each other.
     """
     links = _links(table, found)
     ahead = _along_tree(table.ranks, links)
@@ -44,11 +44,11 @@ def on_one_clock(
     start = table.start - shift[np.searchsorted(ranks, table.rank)]
     if np.ptp(shift) < NS_PER_MS:
         return replace(table, start=start), []
-    told = (
+    sentence = (
         f"clocks of ranks differ by up to {np.ptp(shift) / NS_PER_MS:.1f} ms; set to one by common ends of "
         f"collectives and messages, which then differ by {after / NS_PER_US:.1f} µs"
     )
-    return replace(table, start=start), [Quality("clocks_aligned", label, int((shift != 0).sum()), told)]
+    return replace(table, start=start), [Quality("clocks_aligned", label, int((shift != 0).sum()), sentence)]
 
 
 def _links(table: OperationTable, found: Communication) -> dict[tuple[int, int], _Link]:
@@ -73,9 +73,9 @@ def _links(table: OperationTable, found: Communication) -> dict[tuple[int, int],
 
 
 def _along_tree(ranks: list[int], links: Mapping[tuple[int, int], _Link]) -> dict[int, float]:
-    """By how much the clock of each rank is ahead of that of the first rank it is linked with, ns.
+    """Return the lead of each rank's clock over that of the first rank it is linked with, ns.
 
-    The links that most ends tell make the tree.
+    The links with most ends form the tree.
     """
     joined, beside = DisjointSets(ranks), defaultdict(list)
     for a, b in sorted(links, key=lambda pair: (-links[pair].ends, pair)):

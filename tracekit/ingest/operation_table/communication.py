@@ -34,11 +34,10 @@ class Communication:
 
 
 def communication(table: OperationTable, layout: Layout | None) -> Communication:
-    """Find the group, p2p peer and sequence number of each row.
+    """Return the group, p2p peer and sequence number of each row.
 
-    Groups name ranks without rows too, where the `layout` of the job tells their numbers.
-
-    The k-th send of a stage in a step meets the k-th receive of its neighbour in that direction (Megatron's channels
+    Groups include ranks without rows, where the `layout` of the job gives their numbers.
+    The k-th send of a stage in a step matches the k-th receive of its neighbour in that direction (Megatron's channels
     are first in, first out).
     """
     group, peer, seq = (np.full(len(table.dp), -1, np.int64) for _ in range(3))
@@ -88,7 +87,7 @@ def _other_stage(kind: OperationKind, stage: int, stages: int) -> int:
 
 
 class _Places:
-    """The ranks by place: those of the table, and those that the layout knows besides."""
+    """The ranks by (dp, stage): of the table, or of the whole job where the layout is known."""
 
     def __init__(self, table: OperationTable, layout: Layout | None) -> None:
         self.rank_at: dict[Place, int] = dict(table.rank_at)
@@ -119,7 +118,7 @@ def _sorted(lists: dict[int, list[int]]) -> dict[int, Members]:
 
 
 def unpaired(table: OperationTable, found: Communication, label: str) -> list[Quality]:
-    """Return a row that counts sends and receives whose other side is not in the table; nothing where all meet."""
+    """Return a row that counts sends and receives without their other side in the table; [] where all match."""
     ends = []
     for collective in ("send", "recv"):
         codes = [i for i, kind in enumerate(table.kinds) if kind.collective == collective]

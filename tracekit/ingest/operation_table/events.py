@@ -1,7 +1,7 @@
 """Rows of an operation table as events: one sorted Parquet file per rank.
 
 Send and receive durations include the wait for the other side; a send that is launched together with a receive carries
-the receive's times. A message that meets nobody, at an end of an interleaved pipeline, is no communication.
+the receive's times. A message without a peer, at an end of an interleaved pipeline, is no communication.
 """
 
 from collections.abc import Iterator

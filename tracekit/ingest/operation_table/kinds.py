@@ -1,4 +1,4 @@
-"""The collective, axis, direction and stream that the name of an operation type tells."""
+"""The collective, axis, direction and stream of an operation type, from its name."""
 
 from dataclasses import dataclass
 
@@ -9,11 +9,11 @@ COLLECTIVES = (
     ("all-to-all", "alltoall"),
     ("broadcast", "broadcast"),
 )
-"""A part of an operation type's name, and the collective that it tells."""
+"""(part of an operation type's name, its collective)."""
 COMPUTATIONS = frozenset(
     {"forward-compute", "backward-compute", "optimizer", "optimizer-clip-main-grad", "gc"}
 )
-"""Operation types that are no communication, of those that the published tables hold."""
+"""Operation types of the published tables that are no communication."""
 COMPUTE_STREAM, DP_STREAM, FORWARD_STREAM, BACKWARD_STREAM = 0, 1, 2, 3
 
 
@@ -38,7 +38,7 @@ class OperationKind:
 
 
 def kind_of(optype: str) -> OperationKind:
-    """Return the collective, axis and direction that the name of an operation type tells."""
+    """Return the collective, axis, direction and stream of an operation type, from its name."""
     direction = 1 if optype.startswith("forward") else -1
     for end in ("send", "recv"):
         if optype.endswith("-" + end):

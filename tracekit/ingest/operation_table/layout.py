@@ -1,7 +1,7 @@
-"""The mesh of a job from the rank numbers in its operation table, also where the table holds some of its ranks.
+"""The mesh of a job from the rank numbers in its operation table, even if the table holds only some ranks.
 
-Tables often record one rank of each tensor group, so ranks lie further apart than their places in the table do. The
-strides of the rank numbers along `dp_rank` and `stage` tell the sizes of the axes inside.
+Tables often record one rank of each tensor group, so rank numbers have gaps. The strides of the rank numbers along
+`dp_rank` and `stage` give the sizes of the axes inside.
 """
 
 from collections.abc import Mapping

@@ -26,7 +26,7 @@ def plain_line(error: Exception) -> str:
 def read_operations(stream: ByteStream, blocks: Iterator[bytes], source: Source, out: Path) -> FileResult:
     """Read an operation table from `blocks` into one Parquet file a rank, named after `out`.
 
-    The result says why where the file is none, or holds unusable values; nothing is raised.
+    Where the file is no operation table or holds unusable values, the result says why; nothing is raised.
     """
     data = bytearray()
     for block in blocks:

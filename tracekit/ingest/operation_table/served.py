@@ -1,7 +1,7 @@
-"""The computation that each message of an interleaved pipeline belongs to, and which messages meet nobody.
+"""The computation that each message of an interleaved pipeline belongs to, and the messages without a peer.
 
-Stages that hold several model chunks pass micro-batches around a ring: the first stage receives all but those of its
-first chunk. Recorders write a row for what is not sent or received there either, or leave it out, or lack the first
+Stages that hold several model chunks pass micro-batches around a ring: the first stage receives all micro-batches but
+those of its first chunk. For the missing messages recorders write a row too, or leave it out, or lack the first
 receive (the published analysis of the OSDI'25 tables reads all three). Tables of one chunk a stage need none of this.
 """
 
@@ -17,10 +17,10 @@ _PHASES = ("forward", "backward")
 
 @dataclass(frozen=True)
 class Served:
-    """By row of a table, shape (rows,).
+    """Columns by row of a table, shape (rows,).
 
     computation: equal for a computation and the communication of the same rank and step that it needs or that follows
-    it, -1 where the table does not tell. pair: of a message its number among those that meet, -1 where it meets nobody.
+    it, -1 where unknown. pair: the number of a message among the messages with a peer, -1 without a peer.
     """
 
     computation: I64
@@ -28,7 +28,7 @@ class Served:
 
 
 def served(table: OperationTable) -> Served:
-    """Return what each row serves; messages keep their ordinals where a stage has one chunk or chunks are not told."""
+    """Return the computation of each row; messages keep their ordinals where less than two chunks are recorded."""
     found = Served(np.full(len(table.dp), -1, np.int64), table.ordinal.copy())
     names = [k.name for k in table.kinds]
     computes = [names.index(f"{p}-compute") if f"{p}-compute" in names else -1 for p in _PHASES]
@@ -45,7 +45,7 @@ def served(table: OperationTable) -> Served:
 
 
 def _serve(table: OperationTable, found: Served, here: I64, rows: I64, phase: int, chunks: int) -> None:
-    """Fill `found` for what serves the computations `rows` of one phase, all on the place whose rows are `here`."""
+    """Fill `found` for the computations `rows` of one phase and their communication, among a place's rows `here`."""
     chunk = np.full(int(table.ordinal[rows].max()) + 1, -1, np.int64)
     chunk[table.ordinal[rows]] = table.chunk[rows]
     found.computation[rows] = 2 * table.ordinal[rows] + phase
@@ -71,7 +71,7 @@ def _serve(table: OperationTable, found: Served, here: I64, rows: I64, phase: in
 
 
 def _which(computes: int, meets: I64, messages: int, kind: OperationKind) -> I64 | None:
-    """By message the computation that it serves, of `computes` of which `meets` send or receive; None if unknown."""
+    """Return by message the computation that it serves, if `meets` of `computes` send or receive; None if unknown."""
     if messages == computes:
         return np.arange(computes)
     if messages == len(meets):

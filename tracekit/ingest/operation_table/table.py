@@ -49,7 +49,7 @@ class OperationTable:
 
     @cached_property
     def pp_size(self) -> int:
-        """Pipeline-parallel size; one stage more than recorded where the last recorded one sends on to nobody."""
+        """Return the pipeline-parallel size; one more than recorded where the last stage sends to a missing one."""
         last = int(self.stage.max())
         onward = [i for i, k in enumerate(self.kinds) if k.collective == "send" and k.toward > 0]
         taken = [i for i, k in enumerate(self.kinds) if k.collective == "recv" and k.toward > 0]
@@ -102,7 +102,7 @@ def columns_of(table: pa.Table, label: str) -> tuple[OperationTable, list[Qualit
 
 
 def _once(table: pa.Table, label: str) -> tuple[pa.Table, list[Quality]]:
-    """The rows of a table without those that stand in it twice, number and all, and how many these are."""
+    """Return the table without exact duplicate rows, and a quality row with the number dropped."""
     names = [n for n in (*REQUIRED, "rank", "seq_id") if n in table.schema.names]
     if "seq_id" not in names:
         return table, []
@@ -111,8 +111,8 @@ def _once(table: pa.Table, label: str) -> tuple[pa.Table, list[Quality]]:
     twice = table.num_rows - len(first)
     if not twice:
         return table, []
-    told = Quality("duplicate_rows", label, twice, "duplicate rows; dropped")
-    return table.take(first.sort()), [told]
+    row = Quality("duplicate_rows", label, twice, "duplicate rows; dropped")
+    return table.take(first.sort()), [row]
 
 
 def _unknown(kinds: Sequence[OperationKind], kind: I64, label: str) -> list[Quality]:
@@ -126,7 +126,7 @@ def _unknown(kinds: Sequence[OperationKind], kind: I64, label: str) -> list[Qual
 
 
 def _usable(table: pa.Table, label: str) -> tuple[pa.Table, list[Quality]]:
-    """Rows whose numbers are within bounds, and how many are not; ValueError where no row is usable."""
+    """Return the rows with all numbers within bounds, and a row that counts the others; ValueError without any."""
     ok = usable(table)
     if not ok.any():
         raise ValueError("no usable row")

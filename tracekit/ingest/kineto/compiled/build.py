@@ -1,6 +1,6 @@
 """Compiles the scanner to machine code of this processor: `python -m tracekit.ingest.kineto.compiled.build FILE`.
 
-A process of its own imports numba, which takes seconds and a hundred megabytes; those that read load only its result.
+A process of its own imports numba, which takes seconds and a hundred megabytes; reading processes load only its result.
 """
 
 import sys

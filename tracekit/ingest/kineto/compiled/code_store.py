@@ -1,6 +1,6 @@
-"""Machine code kept on disk: only in a folder that nobody but its owner and the administrator can change.
+"""Machine code kept on disk, only in a folder that no other user than its owner and the administrator can change.
 
-Code from there is run, so a folder or file that others may write to is never used, however it came about.
+Code from there is run, so a folder or file that others may write to is never used.
 """
 
 import hashlib
@@ -27,7 +27,7 @@ def folder() -> Path | None:
 
 
 def _safe(path: Path) -> bool:
-    """Whether nobody else can change the folder, or put another in its place."""
+    """Whether no other user can change the folder, or put another in its place."""
     own = path.lstat()
     if not stat.S_ISDIR(own.st_mode) or own.st_uid != os.geteuid() or own.st_mode & SHARED:
         return False

@@ -33,7 +33,7 @@ class Columns:
         self._arrays = [self._fresh(column) for column in range(len(SCANNED))]
 
     def _fresh(self, column: int) -> "np.ndarray[tuple[int], np.dtype[np.signedinteger]]":
-        """An empty column in place of the present one, whose memory belongs to a batch now."""
+        """Return an empty column in place of the present one, since a batch owns its memory now."""
         texts = self._slots[column][0] in self._texts
         values = np.full(BATCH_ROWS, NO_CODE, np.int32) if texts else np.full(BATCH_ROWS, NONE, np.int64)
         self.addresses[self._slots[column]] = values.ctypes.data

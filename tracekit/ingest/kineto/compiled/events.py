@@ -36,7 +36,7 @@ ARGUMENTS = int(Kind.ARGUMENTS)
 
 @compiled
 def entry_of(state: int, argument: int, mixed: int, at: int, length: int) -> int:
-    """Return the address of the entry of a key, 0 where nobody looks for it."""
+    """Return the address of the entry of a key, 0 for a key that is not read."""
     keys = word_at(state + KEYS) + argument * KEY_TABLE * KEY
     place = mixed & (KEY_TABLE - 1)
     for _ in range(KEY_TABLE):
@@ -51,7 +51,7 @@ def entry_of(state: int, argument: int, mixed: int, at: int, length: int) -> int
 
 @compiled
 def is_new(state: int, first: int, count: int, mixed: int) -> bool:
-    """Note the hash of a key; false where the object at hand, of which keys begin at `first`, had one like it."""
+    """Note the hash of a key; false where the object at hand, with keys from `first` on, had an equal one."""
     if count >= MAX_KEYS:
         return False
     seen = word_at(state + SEEN)

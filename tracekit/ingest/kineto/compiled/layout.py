@@ -137,7 +137,7 @@ TS, DUR, PHASE, CATEGORY, NAME, PEER = (
     NAMES[k] for k in ("ts", "dur", "ph", "cat", "name", "Concrete Inputs")
 )
 BITS_TEXT: Final = sum(1 << i for i, s in enumerate(SLOTS) if s.kind in {Kind.TEXT, Kind.DIGITS})
-"""Bits of the slots whose values are numbered by a pool."""
+"""Bits of the slots with values that a pool numbers."""
 BITS_COMMS: Final = sum(
     1 << i for i, s in enumerate(SLOTS) if s.column in {SCANNED.get_field_index(f.column) for f in COMMS}
 )

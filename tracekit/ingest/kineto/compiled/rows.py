@@ -49,7 +49,7 @@ TRACE_LENGTH, SEND_LENGTH, RECEIVE_LENGTH = (len(w) for w in (b"Trace", b"c10d::
 
 @compiled
 def text_is(state: int, slot: int, first_word: int, last_word: int, length: int) -> bool:
-    """Whether a slot holds the text of `length` bytes of which these are the first 8 and the others."""
+    """Whether a slot holds the text of `length` bytes with these first 8 bytes and these remaining ones."""
     if word_at(state + HAS) & (1 << slot) == 0:
         return False
     value = word_at(state + VALUES) + slot * VALUE
@@ -66,7 +66,7 @@ def text_is(state: int, slot: int, first_word: int, last_word: int, length: int)
 
 @compiled
 def names_peer(state: int) -> bool:
-    """Whether the event at hand is a call whose inputs name its peer."""
+    """Whether the event at hand is a call with inputs that name its peer."""
     return text_is(state, NAME, CALL_START, SEND_END, SEND_LENGTH) or text_is(
         state, NAME, RECEIVE_START, RECEIVE_END, RECEIVE_LENGTH
     )

@@ -31,9 +31,9 @@ def scanner() -> Scan | None:
 
 
 def prepare(size: int, tell: Callable[[str], None] = lambda _: None, *, may_compile: bool = True) -> None:
-    """Load the compiled scanner where `size` bytes of JSON are worth it; compile it first where they are worth that.
+    """Load the compiled scanner if `size` bytes of JSON justify it; compile it first if they justify that too.
 
-    tell: called with a sentence before anything takes seconds.
+    The callback gets a sentence before a step that takes seconds.
     """
     if _loaded or size < WORTH_LOADING or not sys.executable or not _installed("llvmlite"):
         return
@@ -70,7 +70,7 @@ def _version(processor: str) -> str:
 
 
 def _compiled() -> bytes:
-    """Compile the scanner in a process of its own; `-P`: nothing is imported from where the user stands."""
+    """Compile the scanner in a process of its own; with `-P` it imports nothing from the user's current folder."""
     with tempfile.TemporaryDirectory(prefix="tracekit-compile-") as name:
         out = Path(name, "scanner.o")
         command = [sys.executable, "-P", "-m", BUILD, str(out)]

@@ -55,7 +55,7 @@ def string_end(at: int) -> int:
 
 @compiled
 def has_escape(at: int, length: int) -> bool:
-    """Whether a string, of which `string_end` told the length, holds an escape."""
+    """Whether a string of the length returned by `string_end` contains an escape."""
     while length > AT_ONCE:
         if plain_bytes(at) < AT_ONCE:
             return True

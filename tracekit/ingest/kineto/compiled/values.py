@@ -61,7 +61,7 @@ def put(state: int, slot: int, first: int, length: int) -> None:
 
 @compiled
 def odd_end(state: int, at: int) -> int:
-    """Return the address behind a value of the wrong kind; `null` is none, any other is odd."""
+    """Return the address behind a value of the wrong kind; any but `null` marks the event as odd."""
     if word_at(at) & FOUR_BYTES != NULL:
         put_word(state + ODD, 1)
     return value_end(at)
@@ -90,7 +90,7 @@ def taken_end(state: int, kind: int, slot: int, at: int) -> int:
 
 @compiled
 def first_end(state: int, slot: int, at: int) -> int:
-    """Return the address behind a list whose first value is an integer, or which is empty."""
+    """Return the address behind a list that is empty or begins with an integer."""
     first = blanks_end(at + 1)
     byte = byte_at(first)
     if byte == MINUS or is_digit(byte):
@@ -102,7 +102,7 @@ def first_end(state: int, slot: int, at: int) -> int:
 
 @compiled
 def quoted_end(state: int, kind: int, slot: int, at: int) -> int:
-    """Return the address behind a string that stands as the value of a key."""
+    """Return the address behind a string that is the value of a key."""
     start = at + 1
     end = string_end(start)
     if end < 0:
