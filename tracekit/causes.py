@@ -26,11 +26,11 @@ class Comparison:
     on_gpu: bool
     mine: Mapping[Quantity, float]
     peers: Mapping[Quantity, float]
-    gaps: float  # by how much the rank's gaps exceed the peers', over all analysed steps
-    pauses: float  # the part of it that stands in few long gaps, PAUSES_A_STEP at most
+    gaps: float  # excess of the rank's gaps over the peers', over all analysed steps
+    pauses: float  # the part of it in few long gaps, PAUSES_A_STEP at most
     no_fault: float = 0.0  # the part of the excess that is gaps which its role or chance makes
     spared: float = (
-        0.0  # by how much longer its kernels would be beside communication that waits, as its peers' are
+        0.0  # extra time that its kernels would take beside communication that waits, as its peers' do
     )
 
     def over(self, quantity: Quantity) -> float:

@@ -51,7 +51,7 @@ class RankRecord:
     not_stored: dict[str, int] = field(default_factory=dict)  # events without a duration, by phase
     table_sha256: str = ""  # of the Parquet file; empty in a run that is not kept
     windows: tuple[int, ...] = ()  # begin of each window, ns, where several files were joined
-    window_names: tuple[str, ...] = ()  # of each window, where the files' paths tell them apart
+    window_names: tuple[str, ...] = ()  # of each window, where the files' paths name them
 
 
 @dataclass(frozen=True)

@@ -95,7 +95,7 @@ class _Worker:
         if not chunks:
             return False
         self.todo = chunks.pop()
-        with contextlib.suppress(OSError):  # it died after its last answer: the end of its pipe will tell
+        with contextlib.suppress(OSError):  # it died after its last answer: the end of its pipe will show it
             self.pipe.send(list(self.todo))
         return True
 

@@ -63,7 +63,7 @@ def _by_mesh(job: Job) -> list[Job]:
 
 
 def _by_group_sizes(job: Job) -> list[Job]:
-    """A description has groups of one size in a job."""
+    """Return the job divided so that each description has groups of one size in a job."""
     claims: dict[frozenset[tuple[str, int]], list[Witness]] = defaultdict(list)
     for file in job.files:
         claims[frozenset((desc, len(ranks)) for desc, ranks in file.groups)].append(file)
@@ -89,7 +89,7 @@ def _by_group_sizes(job: Job) -> list[Job]:
 
 
 def _by_group_members(job: Job) -> list[Job]:
-    """Groups of one description have no member in common, unless they are the same group."""
+    """Return the job divided so that different groups of one description share no member in a job."""
     parts: list[list[Witness]] = []
     known: list[dict[tuple[str, int], tuple[int, ...]]] = []
     seen: list[set[tuple[str, tuple[int, ...]]]] = []
@@ -114,7 +114,7 @@ def _by_group_members(job: Job) -> list[Job]:
 
 
 def _example(mine: Sequence[Witness], parts: Sequence[Sequence[Witness]]) -> str:
-    """A group that one part names and the others do not."""
+    """Return a group that one part names and the others do not, as text; "" without one."""
     others = {g for part in parts if part is not mine for f in part for g in f.groups}
     own = {g for f in mine for g in f.groups} - others
     if not own:
@@ -125,5 +125,5 @@ def _example(mine: Sequence[Witness], parts: Sequence[Sequence[Witness]]) -> str
 
 
 def _by_moment(job: Job) -> list[Job]:
-    """Files that were written at another time than most are of another job, whatever ranks they are of."""
+    """Return the job divided by the time at which files were written, if it differs from that of most files."""
     return _divided(job, lambda f: f.moment, "written at {}", surely=True)

@@ -57,9 +57,7 @@ def events_of(timelines: Sequence[RankTimeline], instance: I64, fixed: F64, befo
     after = np.where(mine >= 0, place[mine], -1)
     after[bare] = place[bare] - 1
     after = np.where(extra, -1, after[old])
-    transfer = np.where(
-        number < 0, len(before) - 1, number
-    )  # an operation without an instance takes the last
+    transfer = np.where(number < 0, len(before) - 1, number)  # unmatched operations take the last
     own = np.where(mine >= 0, len(before) + event, len(before) + len(fixed))
     return Events(
         first=np.append(0, place + 1)[np.append(0, np.cumsum(sizes, dtype=np.int64))],

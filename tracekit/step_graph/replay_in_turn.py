@@ -37,9 +37,7 @@ class InTurn:
     following: dict[int, list[int]] = field(
         default_factory=dict
     )  # by instance: posted ones that wait for its end
-    stood: dict[int, float] = field(
-        default_factory=dict
-    )  # by operation: for how long its rank stood still for it
+    stood: dict[int, float] = field(default_factory=dict)  # by operation: how long its rank waited for it
 
     def __post_init__(self) -> None:
         """Put every rank before its first event."""

@@ -30,7 +30,7 @@ class Levels:
         tuple[int, ...]
     ]  # by level: first event, first need, first instance, end; the same of `posts`
     earlier: I32  # by event: the place of the one before it on its rank
-    gap: I32  # by event: its gap among the gaps of all ranks, the last of which is 0
+    gap: I32  # by event: its gap among the gaps of all ranks, which end with a 0
     needs: I32  # by need: its number among the events
     awaited: I32  # by need: the place that it waits for
     lasts: I32  # by need: index of the awaited duration, among transfers of instances and durations of operations

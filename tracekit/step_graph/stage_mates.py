@@ -33,10 +33,10 @@ def mates(run: Measured) -> I64:
             for key, found in _of_rank(run, run.steps.ranks[row], open_).items():
                 places[key].setdefault(stage, []).append(found)
     following = 0
-    everybody = len(run.steps.ranks)
+    count = len(run.steps.ranks)
     for _, by_stage in sorted(places.items(), key=lambda item: item[0]):
         every = [found for members in by_stage.values() for found in members]
-        once = len(every) == everybody and all(len(found) == 1 for found in every)
+        once = len(every) == count and all(len(found) == 1 for found in every)
         for members in [every] if once else by_stage.values():
             if len(members) > 1 and len({len(found) for found in members}) == 1:
                 together = np.array(members)  # ranks × places

@@ -98,9 +98,9 @@ def _following(work: F64, tokens: F64) -> F64:
     level, count = (_median(np.where(known, v, np.nan), axis=(0, 1)) for v in (work, tokens))
     result = np.where(known, 0.0, np.nan)
     for place in range(work.shape[-1]):
-        told = np.flatnonzero(known[..., place].ravel())
-        told = told[:: len(told) // MOST_DEALT + 1]
-        x, y = tokens[..., place].ravel()[told], work[..., place].ravel()[told]
+        sampled = np.flatnonzero(known[..., place].ravel())
+        sampled = sampled[:: len(sampled) // MOST_DEALT + 1]
+        x, y = tokens[..., place].ravel()[sampled], work[..., place].ravel()[sampled]
         slope = _slope(x, y, EVEN_SIZES * count[place])
         rate = min(max(slope, 0.0), level[place] / max(count[place], 1.0))
         result[..., place] = rate * (tokens[..., place] - count[place])

@@ -31,7 +31,7 @@ def exposed_pieces(ops: Operations, waits: Waits, rank: int) -> Pieces:
     order = order[since[order] < end[order]]
     later = np.minimum.accumulate(since[order][::-1])[
         ::-1
-    ]  # earliest begin among this one and those that end later
+    ]  # earliest begin among this one and the ones that end later
     until = np.minimum(end[order], np.append(later[1:], np.iinfo(np.int64).max))
     kept = np.flatnonzero(since[order] < until)
     found = order[kept]

@@ -24,8 +24,8 @@ def allowed_ways(run: Run, mesh: Mesh, classes: Sequence[StreamClass], recorded:
 
 def several_listed(run: Run, mesh: Mesh) -> dict[int, set[Members]]:
     """Return rank → the groups that its file lists, where one is not the world: such a file lists all its groups."""
-    everybody = tuple(sorted(mesh.coordinates))
-    return {rank: groups for rank, groups in listed_groups(run).items() if groups - {everybody}}
+    world = tuple(sorted(mesh.coordinates))
+    return {rank: groups for rank, groups in listed_groups(run).items() if groups - {world}}
 
 
 def listed_groups(run: Run) -> dict[int, set[Members]]:

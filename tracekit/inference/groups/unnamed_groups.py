@@ -75,16 +75,22 @@ def _by_streams(
     if not any(unnamed_rows(r).any() for r in ranks):
         return run, ranks
     if not any(len(g.ranks) > 1 for g in run.groups):
-        told = _told(run, ranks, order) if sizes is None else {}
-        if told is None and _one_stream_each(ranks) and not _leaves_apart(ranks, _world(run, ranks)):
-            told = _everybodys(run, ranks)
-        if told is None and not _is_pipeline(*named(run, ranks, {(-1, -1): _world(run, ranks)}), order):
+        members_of_streams = _told(run, ranks, order) if sizes is None else {}
+        if (
+            members_of_streams is None
+            and _one_stream_each(ranks)
+            and not _leaves_apart(ranks, _world(run, ranks))
+        ):
+            members_of_streams = _everybodys(run, ranks)
+        if members_of_streams is None and not _is_pipeline(
+            *named(run, ranks, {(-1, -1): _world(run, ranks)}), order
+        ):
             raise MeshUnknownError(
                 "the traces name no process groups, and the ends of collectives do not show which ranks belong "
                 f"together; {remedy(run, _world(run, ranks))}"
             )
         # with a group in the run, an operation without one is unknown rather than the world's
-        run, ranks = named(run, ranks, told or {(-1, -1): _world(run, ranks)})
+        run, ranks = named(run, ranks, members_of_streams or {(-1, -1): _world(run, ranks)})
     mesh = _mesh(run, ranks, sizes, order)
     if mesh is None:
         return run, ranks

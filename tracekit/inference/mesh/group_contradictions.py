@@ -89,5 +89,5 @@ def _part(mesh: Mesh, use: GroupUse, *, inferred: bool) -> tuple[str, list[int]]
         "dp",
         "cp",
     }  # FSDP shards over both and is called after one
-    told = along == hints or shards or (along == {axis} and (ends or (inferred and not hints)))
-    return (axis, values) if told else ("", [])
+    fits = along == hints or shards or (along == {axis} and (ends or (inferred and not hints)))
+    return (axis, values) if fits else ("", [])

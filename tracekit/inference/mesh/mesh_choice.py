@@ -183,9 +183,9 @@ def _flagged(
     sizes = {**sizes, **{axis: 1 for axis in AXES if axis not in sizes}}  # as `parse_mesh` fills them in
     product = int(np.prod(list(sizes.values())))
     if product != len(world):
-        told = ",".join(f"{d}={n}" for d, n in sizes.items())
+        axes = ",".join(f"{d}={n}" for d, n in sizes.items())
         raise UsageError(
-            f"--mesh {told} has {product} ranks, but the job has {len(world)} ranks ({read} were read); give the sizes "
+            f"--mesh {axes} has {product} ranks, but the job has {len(world)} ranks ({read} were read); give the sizes "
             f"of the whole job, with product {len(world)}{_says(uses, world)}"
         )
     mesh = from_sizes(sizes, order or tuple(sizes))
@@ -287,8 +287,8 @@ def _undivided(world: tuple[int, ...], notes: tuple[str, ...], *, named: bool, p
     mesh = pipeline_of(len(world)) if piped else infer([], world).mesh
     if named:
         return MeshChoice(mesh, "process_groups", (taken,) if piped else notes)
-    told = taken if piped else "the world is taken as one data-parallel group"
-    row = Quality("flat_world", None, len(world), f"no process groups in the traces: {told}")
+    reading = taken if piped else "the world is taken as one data-parallel group"
+    row = Quality("flat_world", None, len(world), f"no process groups in the traces: {reading}")
     if len(world) == 1:
         return MeshChoice(mesh, "flat_world")
     return MeshChoice(mesh, "flat_world", () if piped else notes, (row,))

@@ -33,14 +33,14 @@ def is_one_pipeline(ops: Operations) -> bool:
     moved, called = {True: 0, False: 0}, {True: 0, False: 0}
     sized = total = 0
     programs = set()
-    everybody = _of_everybody(ops)
+    of_everybody = _of_everybody(ops)
     for rank, source in ops.per_rank.items():
         message = np.isin(np.array(source.op, str), UNDIRECTED)
         for src, dst in set(zip(source.src[message].tolist(), source.dst[message].tolist(), strict=True)):
             if {src, dst} <= set(ops.ranks):
                 linked.join(src, dst)
         for kind in (True, False):
-            sizes = source.nelems[message if kind else ~message & everybody[ops.of(rank)]]
+            sizes = source.nelems[message if kind else ~message & of_everybody[ops.of(rank)]]
             moved[kind] += int(sizes[sizes > 0].sum())
             called[kind] += len(sizes)
             sized += int((sizes >= 0).sum())

@@ -78,7 +78,7 @@ def _agrees(points: _Points, line: _Points, tolerance: int) -> bool:
 
 
 def _at(two: OpenKernels, points: _Points) -> I64:
-    """The difference at each kernel of `two`, ns."""
+    """Return the difference at each kernel of `two`, ns."""
     when, difference = np.array([(w, d) for w, d, _ in points], np.float64).T
     return np.asarray(np.rint(np.interp(two.end, when, difference)), np.int64)
 
@@ -103,7 +103,7 @@ def clock_difference(one: OpenKernels, two: OpenKernels, tolerance: int) -> I64 
 
 
 def _points(one: OpenKernels, two: OpenKernels, tolerance: int, most: int | None) -> _Points:
-    """Differences of up to `most` (ns) at the step with most kernels, of any where that is None; empty without one."""
+    """Return the points of the best difference, at most `most` ns at the step with most kernels; empty without one."""
     steps = np.intersect1d(one.step, two.step)
     sides = [(one.end[one.step == s], two.end[two.step == s]) for s in steps.tolist()]
     sides = [(a[:MAX_KERNELS_COMPARED], b[:MAX_KERNELS_COMPARED]) for a, b in sides]
@@ -122,7 +122,7 @@ def _points(one: OpenKernels, two: OpenKernels, tolerance: int, most: int | None
 
 
 def _followed(sides: list[tuple[I64, I64]], largest: int, difference: int, tolerance: int) -> _Points:
-    """(time of the second rank, difference, ends together) of each step in which `difference` goes on, in order."""
+    """Return the points (`_Points`) of the steps in which `difference` continues, within the largest drift."""
     begin = int(sides[largest][1][0])
     points = []
     for a, b in sides:
@@ -161,6 +161,6 @@ def _densest(a: I64, b: I64, tolerance: int, most: int | None) -> list[int]:
 
 
 def _windows(values: I64, width: int) -> list[tuple[int, int]]:
-    """(median, count) of the sorted `values` within `width` behind each of them."""
+    """Return (median, count) of the sorted `values` within `width` after each of them."""
     until = np.searchsorted(values, values + width, side="right")
     return [(int(values[(n + u) // 2]), int(u - n)) for n, u in enumerate(until.tolist())]

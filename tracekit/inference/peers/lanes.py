@@ -38,7 +38,7 @@ class _Lanes:
 
     ranks: tuple[int, int]
     lanes: tuple[int, int]
-    score: float  # share of the messages whose kernels end together
+    score: float  # share of the messages with kernels that end together
     kernels: tuple[I64, I64]  # numbers on their ranks
     ways: I64  # of each message, as in Link
 

@@ -66,7 +66,7 @@ def misfits(sent: Times, received: Times) -> F64:
 def times(
     programs: Sequence[Program], at: int, lines: Sequence[Line], kernels: Mapping[int, OpenKernels]
 ) -> tuple[Times, Times]:
-    """The messages of stage `at` and of the next one in the steps that both recorded, on the clock of the first."""
+    """Return the messages of stage `at` and of the next one in steps that both recorded, on the clock of the first."""
     parts: list[list[tuple[I64, I64, I64]]] = [[], []]
     pairs = [(line.ranks[at], line.ranks[at + 1]) for line in lines]
     shifts = clock_differences(kernels, pairs, COMMON_END_NS)

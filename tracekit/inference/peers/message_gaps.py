@@ -98,7 +98,7 @@ def _of_the_only_other(lanes: dict[Lane, _Messages], strays: dict[tuple[int, int
 
 
 def _count(lanes: dict[Lane, _Messages], lane: Lane) -> int:
-    """The messages on a lane."""
+    """Return the number of messages on a lane."""
     return len(lanes[lane].rows) if lane in lanes else 0
 
 

@@ -32,7 +32,7 @@ class OpenKernels:
 
     rank: int
     island: int
-    exact: int  # the island of clocks whose rates are known as well
+    exact: int  # the island of clocks with known rates
     kernel: I64  # number of the kernel on its rank
     start: I64  # on the clock of the rank's island
     end: I64
@@ -42,7 +42,7 @@ class OpenKernels:
     nelems: I64  # of its one message, -1 where unknown or several
 
     def moved(self, shift: I64) -> "OpenKernels":
-        """The same kernels by a clock that is ahead by `shift` (ns, one entry a kernel)."""
+        """Return the same kernels on a clock that is ahead by `shift` (ns, one entry a kernel)."""
         return replace(self, start=self.start + shift, end=self.end + shift)
 
 

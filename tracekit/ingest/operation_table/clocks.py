@@ -52,7 +52,10 @@ def on_one_clock(
 
 
 def _links(table: OperationTable, found: Communication) -> dict[tuple[int, int], _Link]:
-    """The links between neighbouring members of what meets; a message's two ways count alike, as one ends later."""
+    """Return the links between neighbouring members of matched operations.
+
+    Both directions of messages count equally, since one of them ends later.
+    """
     channel = np.unique([k.channel for k in table.kinds], return_inverse=True)[1][table.kind]
     rows = np.flatnonzero(found.group >= 0)
     rows = rows[np.lexsort((table.rank[rows], found.seq[rows], found.group[rows]))]
@@ -96,6 +99,6 @@ def _along_tree(ranks: list[int], links: Mapping[tuple[int, int], _Link]) -> dic
 
 
 def _miss(links: Mapping[tuple[int, int], _Link], ahead: Mapping[int, float]) -> float:
-    """Mean over the links of what is left of the difference of clocks, ns; 0 without any link."""
+    """Return the mean over the links of the remaining clock difference, ns; 0 without any link."""
     left = [abs(link.later - ahead[b] + ahead[a]) for (a, b), link in links.items()]
     return float(np.mean(left)) if left else 0.0
