@@ -1,4 +1,4 @@
-"""The causes of slowness as data: what each is called, what decides it, what shows it, and what to do about it.
+"""The causes of slowness as data: the name, deciding test, evidence and remedy of each.
 
 The analysis, the report and docs/method.md read this table. To add a cause, add an entry here and its name to
 `findings.Cause`, and run the tests: they compare the table with the contract and with the documentation.
@@ -26,11 +26,11 @@ class Comparison:
     on_gpu: bool
     mine: Mapping[Quantity, float]
     peers: Mapping[Quantity, float]
-    gaps: float  # by how much the rank's gaps exceed the peers', over all analysed steps
-    pauses: float  # the part of it that stands in few long gaps, PAUSES_A_STEP at most
+    gaps: float  # excess of the rank's gaps over the peers', over all analysed steps
+    pauses: float  # the part of it in few long gaps, PAUSES_A_STEP at most
     no_fault: float = 0.0  # the part of the excess that is gaps which its role or chance makes
     spared: float = (
-        0.0  # by how much longer its kernels would be beside communication that waits, as its peers' are
+        0.0  # extra time that its kernels would take beside communication that waits, as its peers' do
     )
 
     def over(self, quantity: Quantity) -> float:
@@ -91,7 +91,7 @@ ALWAYS: Final = (
 """Evidence of every slow rank; the rows of the sign that decided follow."""
 
 SPARED: Final = Row("compute added by overlapping communication")
-"""Evidence of a rank for which others wait beside their work: their kernels are longer for that, its own are not."""
+"""Evidence of a rank for which others wait beside their work, which lengthens their kernels and not its own."""
 
 LONGEST_GAP: Final = "longest gap"
 """Name of the row of evidence that distinguishes pauses from slow launches."""

@@ -32,8 +32,8 @@ def run_command(
 ) -> int:
     """Run a user's command and return its exit code, as `subprocess` returns it; OSError if it cannot be started.
 
-    `out` takes what it prints, both streams. Whatever ends this process asks the command to end, by SIGTERM, which
-    launchers pass on to their ranks; what does not end in time is killed.
+    `out` takes its output, both streams. When this process ends, for any reason, the command gets SIGTERM, which
+    launchers pass on to their ranks; a command that does not end in time is killed.
     """
     asked = partial(die_with, os.getpid(), signal.SIGTERM)
     with subprocess.Popen(  # noqa: S603 - the user's own command, started by no shell

@@ -92,7 +92,7 @@ def missing_extra(error: ImportError, what: str) -> MissingExtraError | None:
 
 
 def temporary_folder() -> tuple[Path, str | None]:
-    """The folder of temporary files, and why nothing can be written there; None where a byte could."""
+    """Return the folder of temporary files, and why it cannot be written to, or None."""
     folder = Path(tempfile.gettempdir())
     return folder, unwritable(folder)
 

@@ -103,12 +103,12 @@ def _whole_us(start: I64, duration: I64) -> tuple[I64, I64]:
 
 
 def _coded(column: pa.ChunkedArray, symbols: Any) -> I64:
-    """The numbers of the words of `column` in HTA's table of symbols."""
+    """Return the numbers of the words of `column` in HTA's table of symbols."""
     words = column.combine_chunks()
     words = words if isinstance(words, pa.Array) else words.chunk(0)
-    told = words.dictionary.to_pylist()
-    used = sorted({told[i] for i in np.unique(to_numpy(words.indices)).tolist()})
+    texts = words.dictionary.to_pylist()
+    used = sorted({texts[i] for i in np.unique(to_numpy(words.indices)).tolist()})
     symbols.add_symbols(used)
     number = symbols.get_sym_id_map()
-    codes = np.array([number.get(word, -1) for word in told], np.int64)
+    codes = np.array([number.get(word, -1) for word in texts], np.int64)
     return np.asarray(codes[to_numpy(words.indices)], np.int64)

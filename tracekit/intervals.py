@@ -13,12 +13,12 @@ Intervals: TypeAlias = tuple[I64, I64]
 
 
 def empty() -> Intervals:
-    """The empty set."""
+    """Return the empty set."""
     return np.zeros(0, np.int64), np.zeros(0, np.int64)
 
 
 def union(starts: I64, ends: I64) -> Intervals:
-    """The union of intervals in any order, overlapping or not, ns; empty ones are dropped."""
+    """Return the union of intervals in any order, overlapping or not, ns; empty ones are dropped."""
     keep = ends > starts
     starts, ends = starts[keep], ends[keep]
     if not len(starts):
@@ -34,7 +34,7 @@ def union(starts: I64, ends: I64) -> Intervals:
 
 
 def covered_until(intervals: Intervals, times: I64) -> I64:
-    """Time that `intervals` cover before each of `times`, ns, in the shape of `times`; never decreases with time."""
+    """Return the time that `intervals` cover before each of `times`, ns, in the shape of `times`; never decreasing."""
     starts, ends = intervals
     if not len(starts):
         return np.zeros(len(times), np.int64)
@@ -47,7 +47,7 @@ def covered_until(intervals: Intervals, times: I64) -> I64:
 
 
 def gap_start(intervals: Intervals, times: I64) -> I64:
-    """Begin of the idle gap around each of `times`, ns, or the time itself where an interval covers it.
+    """Return the begin of the idle gap around each of `times`, ns, or the time itself where an interval covers it.
 
     A time at the very end of an interval is idle, and its gap begins there. The gap before the first interval has no
     begin; it is the smallest int64.
@@ -61,7 +61,7 @@ def gap_start(intervals: Intervals, times: I64) -> I64:
 
 
 def subtract(intervals: Intervals, holes: Intervals) -> Intervals:
-    """The parts of `intervals` outside `holes`."""
+    """Return the parts of `intervals` outside `holes`."""
     if not len(intervals[0]) or not len(holes[0]):
         return intervals
     cuts = np.sort(np.concatenate([intervals[0], intervals[1], holes[0], holes[1]]))
@@ -72,7 +72,7 @@ def subtract(intervals: Intervals, holes: Intervals) -> Intervals:
 
 
 def intersect(intervals: Intervals, others: Intervals) -> Intervals:
-    """The parts of `intervals` inside `others`."""
+    """Return the parts of `intervals` inside `others`."""
     return subtract(intervals, subtract(intervals, others))
 
 

@@ -18,7 +18,7 @@ LOCK: Final = ".lock"
 
 @contextmanager
 def temporary(prefix: str) -> Iterator[Path]:
-    """Lend a temporary folder, removed at the end; folders with this prefix that killed processes left go as well."""
+    """Lend a temporary folder, removed at the end; also removes folders with this prefix that killed processes left."""
     sweep(Path(tempfile.gettempdir()), prefix)
     with tempfile.TemporaryDirectory(prefix=prefix) as name:
         lock = locked(Path(name))
@@ -60,5 +60,5 @@ def _remove_unlocked(folder: Path) -> None:
 
 
 def literal(name: str) -> str:
-    """`name` as a glob that matches nothing else."""
+    """Return `name` as a glob that matches nothing else."""
     return re.sub(r"([*?\[])", r"[\1]", name)

@@ -108,7 +108,7 @@ def open_run(folder: Path) -> Run:
 
 
 def _groups(path: Path) -> list[dict[str, Any]]:
-    """The rows of GROUPS in a file; an Arrow error or ValueError where it holds others."""
+    """Return the rows of GROUPS in a file; an Arrow error or ValueError where its columns differ."""
     table = pq.read_table(path, use_threads=False).cast(GROUPS)
     if any(table.column(name).null_count for name in GROUPS.names):
         raise ValueError("a group is incomplete")
@@ -151,7 +151,7 @@ def _run_of(folder: Path, manifest: dict[str, Any], groups: list[dict[str, Any]]
 
 
 def _record(raw: dict[str, Any], groups: int) -> RankRecord:
-    """One rank's entry, its numbers within bounds."""
+    """Return one rank's entry, with all numbers within bounds."""
     made = RankRecord(
         **(
             raw
@@ -185,14 +185,14 @@ def _record(raw: dict[str, Any], groups: int) -> RankRecord:
 
 
 def _whole(value: Any, end: int) -> int:
-    """`value` where it is an integer from 0 and below `end`; ValueError else."""
+    """Return `value` if it is an integer from 0 and below `end`; else ValueError."""
     if type(value) is not int or not 0 <= value < end:
         raise ValueError(f"{str(value)[:20]!r} is not a number below {end}")
     return value
 
 
 def _members(ranks: list[Any], world: int) -> tuple[int, ...]:
-    """The members of a group, as we write them: at least one, each of the job, in order and once."""
+    """Return the members of a group, as tracekit writes them: at least one, each of the job, in order and once."""
     found = tuple(_whole(r, world) for r in ranks)
     if not found or any(a >= b for a, b in pairwise(found)):
         raise ValueError("a group's members are missing or not in order")

@@ -1,6 +1,6 @@
 """Distinguishes what a program wrote into a folder from a stranger's files, which are never removed.
 
-Links are always a stranger's, and are not followed.
+Links always count as of other origin, and are not followed.
 """
 
 import re
@@ -46,13 +46,13 @@ def of_a_run(path: str) -> bool:
 
 
 def _prefix(path: str) -> int:
-    """The length of what names a run within the run."""
+    """Return the length of the prefix that names a run within the run."""
     found = _INNER.match(path)
     return found.end() if found else 0
 
 
 def strangers(folder: Path, own: Own) -> list[str]:
-    """The paths below a folder, relative to it and sorted, that its program does not write."""
+    """Return the paths below a folder, relative to it and sorted, that its program does not write."""
     found = ((str(p.relative_to(folder)), p) for p in folder.rglob("*"))
     return sorted(name for name, path in found if path.is_symlink() or not own(name))
 

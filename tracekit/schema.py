@@ -44,7 +44,7 @@ EVENTS = pa.schema(
         pa.field("grid", pa.int32()),  # args.grid[0] of a kernel of messages: no fewer than its channels
         pa.field(
             "wait_stream", pa.int64()
-        ),  # args.wait_on_stream: of a cuda_sync event, whom its stream waits for
+        ),  # args.wait_on_stream: of a cuda_sync event, the stream that its stream waits for
         pa.field(
             "wait_record", pa.int64()
         ),  # args.wait_on_cuda_event_record_corr_id: up to which launch there

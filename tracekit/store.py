@@ -180,7 +180,7 @@ class Run:
             self._verified.add(record.rank)
 
     def _stored(self, path: Path, rank: int, columns: list[str]) -> pa.Table:
-        """The stored columns of a rank's table, of its span where it has one: other groups of rows are not read."""
+        """Return the stored columns of a rank's table, within its span if any: other groups of rows are not read."""
         span = self.spans[rank] if self.spans is not None else None
         within = [("ts", ">=", span[0]), ("ts", "<", span[1])] if span else None
         return pq.read_table(path, columns=columns, memory_map=True, use_threads=False, filters=within)

@@ -1,4 +1,4 @@
-"""Worker processes that read files of strangers under a bound on memory and time, and survive one that breaks them.
+"""Worker processes that read untrusted files under bounds on memory and time, and survive a file that breaks them.
 
 A file that makes its worker die (memory, time, a crash in C) is refused with that reason; the worker is replaced and
 the rest goes on. A worker that was killed from outside says nothing about its file, which gets a second try. Results
@@ -95,7 +95,7 @@ class _Worker:
         if not chunks:
             return False
         self.todo = chunks.pop()
-        with contextlib.suppress(OSError):  # it died after its last answer: the end of its pipe will tell
+        with contextlib.suppress(OSError):  # it died after its last answer: the end of its pipe will show it
             self.pipe.send(list(self.todo))
         return True
 

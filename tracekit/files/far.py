@@ -51,7 +51,7 @@ def _lent(url: str, done: str, fails: type[TracekitError]) -> Iterator[tuple[Fil
 def check_target(url: str) -> None:
     """Raise OutputError if no file can be put behind a URL, as far as a query for its bucket shows.
 
-    Nothing is written for it: whether the credentials allow to write shows when the file is put.
+    Nothing is written: missing permission to write shows only when the file is put.
     """
     with written_to(url) as (system, path):
         if not path.strip("/") or url.endswith("/"):

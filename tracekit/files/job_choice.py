@@ -1,4 +1,4 @@
-"""Which job of an input is answered: the one that the user chose, or the one that all but stray files are of."""
+"""Chooses the job of an input to analyse: the user's choice, or the job of all but a few stray files."""
 
 from collections.abc import Sequence
 
@@ -9,7 +9,7 @@ from tracekit.thresholds.ingest import STRAY_SHARE
 
 
 def refused(files: Sequence[Witness], wanted: int | None) -> tuple[dict[str, str], int | None]:
-    """Return why files are left out, by label, and the number of the job that is left; None where all are of one job.
+    """Return why files are left out, by label, and the number of the chosen job; None where all are of one job.
 
     wanted: the number of a job, from 1, the one with most ranks first. Raises UsageError if there is no such job,
     InputError if none was chosen, unless the other jobs are only a few stray files.
@@ -17,14 +17,16 @@ def refused(files: Sequence[Witness], wanted: int | None) -> tuple[dict[str, str
     jobs = jobs_of(files)
     if len(jobs) < 2:
         return {}, None
-    told = "; ".join(f"{n}: {_told(job)}" for n, job in enumerate(jobs, 1))
+    described = "; ".join(f"{n}: {_told(job)}" for n, job in enumerate(jobs, 1))
     if wanted is not None and wanted > len(jobs):
-        raise UsageError(f"--job {wanted}: the input holds {len(jobs)} jobs ({told}); choose one of these")
+        raise UsageError(
+            f"--job {wanted}: the input holds {len(jobs)} jobs ({described}); choose one of these"
+        )
     strays = len(files) - len(jobs[0].files)
     clear = strays <= STRAY_SHARE * len(files) and not any(job.surely for job in jobs)
     if wanted is None and not clear:
         raise InputError(
-            f"the input holds recordings of {len(jobs)} jobs, which are never compared ({told}); choose one with "
+            f"the input holds recordings of {len(jobs)} jobs, which are never compared ({described}); choose one with "
             "--job 1, or give the files of one job"
         )
     number = wanted or 1
@@ -47,7 +49,7 @@ def _about(job: Job) -> str:
 
 
 def _told(job: Job) -> str:
-    """A job in some words: what sets it apart, its ranks, and a file where the words are not those of its folder."""
+    """Return a job in some words: its distinction, its ranks, and a file unless the words name its folder."""
     ranks = f"{len(job.ranks)} ranks" if len(job.ranks) > 1 else f"rank {job.ranks[0]}"
     first = job.files[0].label
     return f"{job.told}, {ranks}" + ("" if job.told.startswith(("run ", "folder ")) else f", first {first}")

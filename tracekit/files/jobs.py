@@ -1,8 +1,8 @@
 """Finds the files of one job: files of other jobs, and further recordings of the same ranks, are separated.
 
 A job has one run folder, one world size and one division of its ranks into named groups, and records each step of each
-rank once. Clocks are not trusted: that ranks were recorded at other times is decided where their operations can be
-compared.
+rank once. Clocks are not trusted: whether ranks were recorded at other times is decided where their operations can be
+compared (inference.groups.other_recordings).
 """
 
 from collections import defaultdict
@@ -30,7 +30,7 @@ def jobs_of(files: Sequence[Witness]) -> list[Job]:
 
 
 def _divided(job: Job, key: Callable[[Witness], str | None], told: str, *, surely: bool = False) -> list[Job]:
-    """Return `job` by the keys of its files; files without a key go to the largest part."""
+    """Return `job` divided by the keys of its files; files without a key go to the largest part."""
     parts: dict[str, list[Witness]] = defaultdict(list)
     silent = [file for file in job.files if key(file) is None]
     for file in job.files:
@@ -63,7 +63,7 @@ def _by_mesh(job: Job) -> list[Job]:
 
 
 def _by_group_sizes(job: Job) -> list[Job]:
-    """A description has groups of one size in a job."""
+    """Return the job divided so that each description has groups of one size in a job."""
     claims: dict[frozenset[tuple[str, int]], list[Witness]] = defaultdict(list)
     for file in job.files:
         claims[frozenset((desc, len(ranks)) for desc, ranks in file.groups)].append(file)
@@ -89,7 +89,7 @@ def _by_group_sizes(job: Job) -> list[Job]:
 
 
 def _by_group_members(job: Job) -> list[Job]:
-    """Groups of one description have no member in common, unless they are the same group."""
+    """Return the job divided so that different groups of one description share no member in a job."""
     parts: list[list[Witness]] = []
     known: list[dict[tuple[str, int], tuple[int, ...]]] = []
     seen: list[set[tuple[str, tuple[int, ...]]]] = []
@@ -114,7 +114,7 @@ def _by_group_members(job: Job) -> list[Job]:
 
 
 def _example(mine: Sequence[Witness], parts: Sequence[Sequence[Witness]]) -> str:
-    """A group that one part names and the others do not."""
+    """Return a group that one part names and the others do not, as text; "" without one."""
     others = {g for part in parts if part is not mine for f in part for g in f.groups}
     own = {g for f in mine for g in f.groups} - others
     if not own:
@@ -125,5 +125,5 @@ def _example(mine: Sequence[Witness], parts: Sequence[Sequence[Witness]]) -> str
 
 
 def _by_moment(job: Job) -> list[Job]:
-    """Files that were written at another time than most are of another job, whatever ranks they are of."""
+    """Return the job divided by the time at which files were written, if it differs from that of most files."""
     return _divided(job, lambda f: f.moment, "written at {}", surely=True)

@@ -52,7 +52,7 @@ def _mesh_hint(mesh: Any) -> dict[str, Any] | None:
 
 
 def _hosts(hosts: Any) -> dict[int, str]:
-    """Host by rank, from a list by rank, an object by rank, or an object that lists ranks by host."""
+    """Return host by rank, from a list by rank, an object by rank, or an object that lists ranks by host."""
     if isinstance(hosts, list):
         return {i: h for i, h in enumerate(hosts) if isinstance(h, str)}
     by_rank: dict[int, str] = {}

@@ -1,6 +1,6 @@
-"""Several recordings of the same ranks: by folder, by name or by time, whichever keeps them apart.
+"""Separates several recordings of the same ranks: by folder, by name or by time.
 
-A job records each step of each rank once, and its steps go on in time. Captures of one job hold other steps each.
+A job records each step of each rank once, and step numbers rise with time. Captures of one job hold different steps.
 """
 
 import re
@@ -24,7 +24,7 @@ FOLDER = "folder {}"
 
 
 def by_recording(job: Job) -> list[Job]:
-    """Several recordings of the same ranks, where that is so for two ranks or more; one odd file is left alone."""
+    """Return the job divided into recordings of the same ranks, if two or more ranks have rival files."""
     of_rank: dict[int, list[tuple[Witness, Window]]] = defaultdict(list)
     for file in job.files:
         for window in file.windows:
@@ -87,7 +87,7 @@ def _goes_on(before: Window, after: Window) -> bool:
 
 
 def _keys(files: Sequence[Witness], *, sure: bool) -> Iterable[tuple[str, dict[str, str]]]:
-    """Ways in which people keep recordings apart: folders, names, times; (what it is called, key by label)."""
+    """Yield the ways to separate recordings, by folders, names or times: (description, key by label)."""
     folders = {f.label: PurePath(f.label).parent.parts for f in files}
     for depth in range(max(map(len, folders.values()), default=0)):
         yield FOLDER, {label: (*parts, *[""] * (depth + 1))[depth] for label, parts in folders.items()}
@@ -98,7 +98,7 @@ def _keys(files: Sequence[Witness], *, sure: bool) -> Iterable[tuple[str, dict[s
 
 
 def _by_time(files: Sequence[Witness]) -> dict[str, str]:
-    """By label the number of the time in which the file was recorded; windows that overlap are of one time."""
+    """Return by label the number of the file's recording time; overlapping windows are of one time."""
     times: dict[str, str] = {}
     number, until = 0, None
     for file in _in_order(files):
@@ -110,12 +110,12 @@ def _by_time(files: Sequence[Witness]) -> dict[str, str]:
 
 
 def _in_order(files: Sequence[Witness]) -> list[Witness]:
-    """The files that hold ranks, in order of time."""
+    """Return the files that hold ranks, in order of time."""
     return sorted((f for f in files if f.windows), key=lambda f: (min(w.first for w in f.windows), f.label))
 
 
 def _by_turn(files: Sequence[Witness]) -> dict[str, str]:
-    """By label the number of the file among those of its rank, in order of time."""
+    """Return by label the number of the file among the files of its rank, in order of time."""
     turns: dict[int, int] = defaultdict(int)
     found: dict[str, str] = {}
     for file in _in_order(files):
@@ -126,7 +126,7 @@ def _by_turn(files: Sequence[Witness]) -> dict[str, str]:
 
 
 def _joined(job: Job, kind: str, keys: dict[str, str], pairs: Collection[tuple[str, str]]) -> list[Job]:
-    """One job for each key, but keys that are no rivals are of one job."""
+    """Return the job divided by keys; keys without rival files stay in one job."""
     apart = {frozenset((keys[a], keys[b])) for a, b in pairs}
     keys = {f.label: keys.get(f.label, min(keys.values())) for f in job.files}
     parts: list[list[str]] = []

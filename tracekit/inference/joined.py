@@ -1,6 +1,6 @@
-"""The operations of all ranks joined across them, and the mesh; messages without a peer find theirs by both.
+"""Matches the operations of all ranks and chooses the mesh; messages without a peer get theirs from both.
 
-Which ranks may exchange messages follows from the mesh, and the mesh may follow from the messages.
+The mesh limits which ranks may exchange messages, and the messages may determine the mesh.
 """
 
 from collections.abc import Sequence
@@ -32,7 +32,7 @@ from tracekit.thresholds.tables import COMMON_END_NS
 def joined(
     run: Run, ops: Operations, sizes: dict[str, int] | None, order: Sequence[str] | None
 ) -> tuple[Operations, MeshChoice]:
-    """`ops` with the messages that found their peers, and the mesh; `sizes` and `order` are the user's.
+    """Return `ops` with the inferred peers of messages, and the mesh; `sizes` and `order` are the user's.
 
     Raises UsageError where they contradict the input, MeshError where nothing determines the mesh.
     """
@@ -48,7 +48,7 @@ def joined(
     best = tried[0]
     whole = any(len(line) == len(world_of(run, ops)) for line in best.lines)
     if not best.sure and (not _connected(best) or (whole and not is_one_pipeline(best.ops))):
-        return ops, choose(run, ops, sizes, order)  # nothing but these links told of a pipeline
+        return ops, choose(run, ops, sizes, order)  # only these links suggest a pipeline
     return best.ops, choose(run, best.ops, sizes, order, best.lines if best.links else ())
 
 
@@ -62,7 +62,7 @@ class _Linked(NamedTuple):
 
 
 def _connected(found: _Linked) -> bool:
-    """Whether messages connect all ranks of each line recorded whole: experts exchange tokens within parts of one."""
+    """Whether messages connect all ranks of each fully recorded line; expert tokens connect only parts of a line."""
     sets = DisjointSets(found.ops.ranks)
     for channel in found.ops.channels:
         if channel.p2p and set(channel.members) <= set(found.ops.ranks):
@@ -72,9 +72,9 @@ def _connected(found: _Linked) -> bool:
 
 
 def _linked(run: Run, ops: Operations, mesh: Mesh, axis: str, *, sure: bool) -> _Linked:
-    """`ops` with the links that are found along `axis`.
+    """Return `ops` with the links found along `axis`.
 
-    What was linked aligns clocks that share no collective, by which more may be linked.
+    Linked messages align clocks that share no collective, so that more messages can be linked in the next round.
     """
     lines = {mesh.line(r, [axis]) for r in mesh.coordinates}
     pairs = [pair for line in lines for pair in _neighbours(mesh, axis, line)]
@@ -84,20 +84,20 @@ def _linked(run: Run, ops: Operations, mesh: Mesh, axis: str, *, sure: bool) -> 
         ops, count = _by_order(
             run, ops, [tuple(sorted(s, key=lambda r: mesh.coords(r)[axis])) for s in lines]
         )
-    told_by_one = half_known(ops)
-    if told_by_one:
-        ops = rematch(ops, set_aside(ops.per_rank.values(), told_by_one), run.groups)
+    one_sided = half_known(ops)
+    if one_sided:
+        ops = rematch(ops, set_aside(ops.per_rank.values(), one_sided), run.groups)
     for _ in range(mesh.sizes[axis]):
         clocks = align(ops)
         doubt = CLOCK_DOUBTS * clocks.residual_ns
         links = linked(open_kernels(ops, clocks), pairs, doubt, sure=sure)
-        links = agreeing(links, ops, told_by_one)
+        links = agreeing(links, ops, one_sided)
         if not links:
             break
         count += len(links)
         ops = rematch(ops, with_links(ops, links), run.groups)
-    if told_by_one:
-        ops = rematch(ops, taken_back(ops.per_rank.values(), told_by_one), run.groups)
+    if one_sided:
+        ops = rematch(ops, taken_back(ops.per_rank.values(), one_sided), run.groups)
     if count:
         clocks = align(ops)
         doubt = CLOCK_DOUBTS * clocks.residual_ns

@@ -31,7 +31,7 @@ class Claim:
 
     @property
     def begin(self) -> int:
-        """When the window begins, ns, once it is moved."""
+        """Return the begin of the window after the shift, ns."""
         return self.table.first + self.shift
 
     @property
@@ -49,7 +49,7 @@ class Claims:
     chosen: dict[int, list[Claim]] = field(default_factory=dict)
 
     def choose(self, results: Sequence[FileResult]) -> None:
-        """Decide which files count for each rank."""
+        """Choose the files of each rank."""
         claims: dict[int, list[Claim]] = defaultdict(list)
         for result in results:
             for table in result.tables:
@@ -58,8 +58,8 @@ class Claims:
         named = {rank: found for rank, mine in alone.items() if (found := self._by_name(rank, mine))}
         shifts = _shifts([claim for mine in named.values() for claim in mine])
         if shifts:
-            told = "each window counts time from its own start: they are placed one after the other, in order of names"
-            self.quality.append(Quality("windows_laid_out", None, len(shifts), told))
+            note = "each window counts time from its own start: they are placed one after the other, in order of names"
+            self.quality.append(Quality("windows_laid_out", None, len(shifts), note))
         for rank, mine in alone.items():
             if rank in named:
                 moved = [Claim(c.result, c.table, shifts.get(_numbers(c), 0)) for c in named[rank]]
@@ -68,7 +68,7 @@ class Claims:
                 self._join(rank, self._in_time(rank, mine))
 
     def _without_copies(self, several: Sequence[Claim]) -> list[Claim]:
-        """The claims of a rank without files that hold the same as another one."""
+        """Return the claims of a rank without copies of other files."""
         kept: list[Claim] = []
         for claim in sorted(several, key=lambda c: c.result.label):
             twin = next((k for k in kept if _same(k, claim)), None)
@@ -94,7 +94,7 @@ class Claims:
         return found if len(found) == len(windows) else []
 
     def _in_time(self, rank: int, mine: Sequence[Claim]) -> list[Claim]:
-        """The claims in order of time where they are windows of one recording, else the fullest one."""
+        """Return the claims in order of time where they are windows of one recording, else the fullest one."""
         alone = sorted(mine, key=lambda c: (c.table.first, c.result.label))
         if len(alone) < 2 or not (clash := _clash(alone)):
             return alone
@@ -106,7 +106,7 @@ class Claims:
         return [best]
 
     def _join(self, rank: int, windows: list[Claim]) -> None:
-        """Let `windows`, in order of time, be the events of a rank."""
+        """Set `windows`, in order of time, as the events of a rank."""
         if len(windows) > 1:
             names = ", ".join(claim.result.label for claim in windows)
             detail = f"windows of rank {rank} read as one: {names}"
@@ -128,7 +128,7 @@ def names_of(claims: Sequence[Claim]) -> tuple[str, ...]:
 
 
 def _without_common(names: Sequence[str]) -> tuple[str, ...]:
-    """`names` without the parts that all of them have, as the epoch of all windows is."""
+    """Return `names` without the parts that all of them have, such as a common epoch."""
     parts = [name.split("/") for name in names]
     common = set.intersection(*map(set, parts))
     return tuple("/".join(p for p in mine if p not in common) for mine in parts)
@@ -143,12 +143,12 @@ def _same(one: Claim, other: Claim) -> bool:
     if one.result.sha256 == other.result.sha256:
         return True
     mine, theirs = one.table, other.table
-    told = [(t.first, t.last, t.events, t.steps, t.world_size) for t in (mine, theirs)]
-    return told[0] == told[1] and unpacked(one.result.label) == unpacked(other.result.label)
+    facts = [(t.first, t.last, t.events, t.steps, t.world_size) for t in (mine, theirs)]
+    return facts[0] == facts[1] and unpacked(one.result.label) == unpacked(other.result.label)
 
 
 def _clash(windows: Sequence[Claim]) -> str:
-    """Why files of one rank are no windows of one recording; empty where they are."""
+    """Return why files of one rank are no windows of one recording; empty where they are."""
     if len({claim.table.world_size for claim in windows}) > 1:
         return "has another world size"
     for before, after in pairwise(c.table for c in windows):

@@ -50,7 +50,7 @@ def refuse_foreign_at(url: str) -> None:
 
 
 def put_run(folder: Path, url: str) -> None:
-    """Put a run behind a URL in place of the one there; until its manifest is there, the last, it is no run."""
+    """Put a run behind a URL in place of the one there; its manifest comes last, so that a partial run is no run."""
     names = sorted(p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file())
     base = url.rstrip("/")
     with written_to(url) as (system, path):
@@ -63,7 +63,7 @@ def put_run(folder: Path, url: str) -> None:
 
 
 def _names(system: FileSystem, path: str) -> list[str]:
-    """The files below a path, relative to it and sorted; none where nothing is there."""
+    """Return the files below a path, relative to it and sorted; [] where there is no folder."""
     system.invalidate_cache()
     if not system.isdir(path):
         return []

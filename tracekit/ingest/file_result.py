@@ -42,14 +42,14 @@ class RankTable:
     steps: frozenset[int] = (
         frozenset()
     )  # numbers of the profiler steps marked on the host, as far as they are few
-    parts: int = 1  # files whose events are in `path`: several in a run that is appended to, 0 where none is
+    parts: int = 1  # number of files with events in `path`: several in a run that is appended to, 0 for none
 
 
 @dataclass(frozen=True)
 class FileResult:
     """One input file: its tables, or why it has none.
 
-    status: "foreign" is a file that is something else, and no fault where the user named only its folder.
+    status: "foreign" is a file of another kind, which is no error where the user named only its folder.
     format: name of an entry of `readers.FORMATS`; empty where unknown. rank: of a rejected file, where known.
     mesh_hint: {"order": axes inner to outer, "sizes": size by axis}, if the file itself holds it.
     """

@@ -30,7 +30,7 @@ def rank_of_content(metadata: dict[str, Any]) -> int | None:
 def rank_of_name(name: str, folders: Sequence[str] = ()) -> tuple[int | None, str]:
     """Return the rank in a file's name, else in those of its `folders` from within, or None and why there is none.
 
-    Of folders further out than the innermost one, only the word `rank` counts.
+    In folders further out than the innermost one, only the word `rank` counts.
 
     rank3, rank_3, rank-3, worker3, r3 count; dates, process ids, local ranks and ranks within an axis do not,
     nor does a pod called worker-3 in the name that torch's own handler builds from host and process id.
@@ -60,7 +60,7 @@ def host_of(metadata: dict[str, Any], name: str) -> str | None:
         return None
     host = handler["host"].lower()
     if RANK.search(host) or any(m.end() < len(host) for m in WORKER.finditer(host)):
-        return None  # somebody's own worker name with a rank in it: no host
+        return None  # a custom worker name with a rank in it is no host
     return handler["host"]
 
 

@@ -1,10 +1,10 @@
-"""What a kept run remembers of its input files, so that further ones join it and none is read twice.
+"""The list of input files in a kept run, so that further files can join it and none is read twice.
 
     DIR/files.json   {"schema": "tracekit.files/1", "groups": each process group of a file, once; "files": a
                      FileResult per file, its groups by number; "found": where they were found; "sha256"}
 
-A file is known again by its name and size. Its events are in the table of its rank; a file that another one displaced
-has none there.
+A file is recognised by its name and size. Its events are in the table of its rank; a file that was displaced by another
+one has none there.
 """
 
 import hashlib
@@ -50,7 +50,7 @@ class _Document:
 
 @dataclass(frozen=True)
 class KeptFiles:
-    """The files that a run was made of: their results, with tables in the run's folder, and how they were found."""
+    """The files of a run: their results, with tables in the run's folder, and how they were found."""
 
     results: tuple[FileResult, ...] = ()
     found: Found = field(default_factory=Found)
@@ -61,7 +61,7 @@ class KeptFiles:
         return [source for source in found.sources if known.get(source.uri) != source.size]
 
     def joined(self, results: Sequence[FileResult], found: Found) -> tuple[list[FileResult], Found]:
-        """Return the results of all files, those read now in place of older ones, and where all were found."""
+        """Return the results of all files, with new ones in place of older ones, and where all were found."""
         by_label = {r.label: r for r in (*self.results, *results)}
         sources = {s.uri: s for s in (*self.found.sources, *found.sources)}
         unreadable = {
@@ -78,7 +78,7 @@ class KeptFiles:
 
 
 def save_files(folder: Path, results: Sequence[FileResult], found: Found, placed: Placed) -> None:
-    """Write what is known of the files of a run into its folder; OSError where that is impossible."""
+    """Write the list of the files of a run into its folder; OSError where that is impossible."""
     number: dict[FileGroup, int] = {}
     files = []
     for result in results:
@@ -93,7 +93,7 @@ def save_files(folder: Path, results: Sequence[FileResult], found: Found, placed
 
 
 def kept_files(folder: Path, jobs: int = 1) -> KeptFiles:
-    """Return the files of the run in a folder; InputError where the run is damaged or does not know them."""
+    """Return the files of the run in a folder; InputError where the run or its list is damaged or missing."""
     run = open_kept(folder, jobs)
     for record in run.ranks:
         verify(folder / record.table, record.table_sha256)
@@ -122,7 +122,7 @@ def _digest(document: _Document) -> str:
 
 
 def _encoded(document: _Document) -> bytes:
-    """The document as ASCII JSON, the same bytes each time; a path may hold bytes that are no UTF-8 (PEP 383)."""
+    """Return the document as ASCII JSON, deterministic; a path may hold bytes that are no UTF-8 (PEP 383)."""
     plain = msgspec.to_builtins(document, str_keys=True, order="deterministic")
     return json.dumps(plain, separators=(",", ":")).encode("ascii")
 

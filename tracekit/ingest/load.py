@@ -50,7 +50,7 @@ def load(
     referenced.
     jobs: processes that read files; the result has the same bytes whatever their number.
     progress: called with a `ProgressEvent` as files are read.
-    job: which one to read, from 1, where the files are of several jobs, or the operations of the ranks turn out to be.
+    job: number of the job to read, from 1, if the files, or the operations of the ranks, are of several jobs.
     engine: reads the files in place of processes here, as `ray_engine.on_ray` does; the run has the same bytes.
     append: read only the files that the run at `out` does not hold yet, and keep the run of all.
     Raises InputError if nothing can be used, or files are of several jobs and `job` is None; files that cannot be
@@ -66,7 +66,7 @@ def load(
 
 
 def _kept_afar(inputs: list[str], out: str, local: Callable[..., Run], *, append: bool) -> Run:
-    """Make the run in a temporary folder, after the one that lies at `out` where it is to grow, and put it there."""
+    """Build the run in a temporary folder and put it at `out`; with `append`, starts from the run already there."""
     if any(is_url(text) and is_run_at(text) for text in inputs):
         raise InputError(f"{inputs[0]}: is an ingested run already; every command reads it as it is")
     refuse_foreign_at(out)
@@ -80,7 +80,7 @@ def _kept_afar(inputs: list[str], out: str, local: Callable[..., Run], *, append
 
 
 def _fetched(url: str, local: Callable[..., Run], out: Path | None) -> Run:
-    """The run behind a URL, opened in a temporary folder; InputError where it is to be kept once more."""
+    """Return the run behind a URL, opened in a temporary folder; InputError if `out` is given."""
     if out is not None:
         raise InputError(f"{url}: is an ingested run already; every command reads it as it is")
     with building(None) as (folder, lease):
@@ -88,7 +88,7 @@ def _fetched(url: str, local: Callable[..., Run], out: Path | None) -> Run:
         fetch_run(url, fetched)
         try:
             run = local([str(fetched)], None).verified()
-        except InputError as error:  # who gave the URL has not heard of the folder here
+        except InputError as error:  # name the user's URL, not the temporary folder
             raise type(error)(str(error).replace(str(fetched), url.rstrip("/"))) from error
     return replace(run, lease=lease)
 
@@ -125,14 +125,14 @@ def _load(
 
 
 def _opened(folder: Path, out: Path | None, jobs: int) -> Run:
-    """The ingested run in `folder`; InputError where it is to be kept once more."""
+    """Return the ingested run in `folder`; InputError if `out` is given."""
     if out is not None:
         raise InputError(f"{folder}: is an ingested run already; every command reads it as it is")
     return open_kept(folder, jobs)
 
 
 def _check_inputs(inputs: Sequence[str], out: Path | None) -> None:
-    """Raise InputError where there is no input, an ingested run among others, or `out` must not be written."""
+    """Raise InputError without inputs, for an ingested run among other inputs, or if `out` must not be written."""
     if not inputs:
         raise InputError("no input was given; name files, folders, globs or URLs")
     for text in inputs:
@@ -143,7 +143,7 @@ def _check_inputs(inputs: Sequence[str], out: Path | None) -> None:
 
 
 def _check_job(run: Run, *, kept: bool) -> None:
-    """Raise UsageError where a run that is to be kept is of another job than wanted; else its analysis may find it."""
+    """Raise UsageError for a kept run without the wanted job; an unkept one may still be split by its analysis."""
     if kept and run.job not in {None, 1}:
         raise UsageError(f"--job {run.job}: the files are of one job; leave --job out")
 
@@ -170,7 +170,7 @@ def _of_set(
     wanted: tuple[int, int | None],
     progress: Progress | None,
 ) -> Run:
-    """Make the run of files that are read together; wanted: processes that read, and the number of the job."""
+    """Return the run of files that are read together; wanted: number of reading processes, number of the job."""
 
     def tell(files: int, of: int, done: int, total: int) -> None:
         if progress is not None:
@@ -194,7 +194,7 @@ def _merged(
     *,
     kept: bool,
 ) -> Run:
-    """Make the run of files that are read one by one; one that is `kept` remembers them."""
+    """Return the run of files that are read one by one; a `kept` run lists them."""
     if not results:
         raise InputError(_nothing(inputs, found))
     foreign = [
@@ -211,7 +211,7 @@ def _merged(
         files = [(r.label, r.reason) for r in refused if r.status == "rejected"]
         raise with_rejected(InputError(_nothing(inputs, found, refused)), files if len(files) > 1 else ())
     run, placed = merge(used, folder, found, job)
-    for part in folder.glob(PARTS):  # of files that do not count, or are joined
+    for part in folder.glob(PARTS):  # of rejected or joined files
         part.unlink()
     if not run.ranks:
         first = run.rejected[0]
@@ -225,7 +225,7 @@ def _merged(
 
 
 def _nothing(inputs: Sequence[str], found: Found, refused: Sequence[FileResult] = ()) -> str:
-    """One sentence: where, why, and what to do."""
+    """Return one sentence: where, why, and what to do."""
     more = f" and {len(inputs) - FILES_NAMED} more" if len(inputs) > FILES_NAMED else ""
     where = ", ".join(inputs[:FILES_NAMED]) + more
     if found.ingested and not refused:

@@ -1,4 +1,4 @@
-"""Files to one run: tables of the files that count put in place, group numbers across ranks, the manifest's rows."""
+"""Merges files into one run: places the tables of chosen files, numbers groups across ranks, makes manifest rows."""
 
 import hashlib
 import os
@@ -148,7 +148,7 @@ def _record(
 
 
 def _place(claims: Sequence[Claim], path: Path) -> list[FileGroup]:
-    """Move one table to `path`, or write several as one; returns the groups its numbers mean."""
+    """Move one table to `path`, or write several as one; returns the groups by its numbers."""
     by_table: dict[str, list[Claim]] = defaultdict(list)
     for claim in claims:
         by_table[claim.table.path].append(claim)
@@ -171,14 +171,14 @@ def _place(claims: Sequence[Claim], path: Path) -> list[FileGroup]:
         rows = from_ints([places[g.ranks] for g in _groups_in(held)], np.int32)
         with pq.ParquetFile(table_path) as file:
             for batch in file.iter_batches(batch_size=CHUNK_ROWS, use_threads=False):
-                told = batch.set_column(at, EVENTS.field("group"), rows.take(batch.column("group")))
-                writer.add(_moved(told, held[0].shift).cast(EVENTS))
+                renumbered = batch.set_column(at, EVENTS.field("group"), rows.take(batch.column("group")))
+                writer.add(_moved(renumbered, held[0].shift).cast(EVENTS))
     writer.close(lambda table: table)
     return groups
 
 
 def _moved(batch: pa.RecordBatch, shift: int) -> pa.RecordBatch:
-    """`batch` with starts that are `shift` ns later."""
+    """Return `batch` with starts `shift` ns later."""
     at = batch.schema.get_field_index("ts")
     later = to_numpy(batch.column("ts")) + shift
     return (
@@ -189,7 +189,7 @@ def _moved(batch: pa.RecordBatch, shift: int) -> pa.RecordBatch:
 
 
 def _put(table: Path, path: Path) -> None:
-    """Move a table that was just written to `path`; one of another run stays there as well."""
+    """Move a table that was just written to `path`; a table of another run is linked or copied."""
     if table.parent == path.parent.parent:
         table.rename(path)
         return
@@ -200,7 +200,7 @@ def _put(table: Path, path: Path) -> None:
 
 
 def _groups_in(claims: Sequence[Claim]) -> list[FileGroup]:
-    """The groups that the numbers in one table mean, which holds the events of all `claims`."""
+    """Return the groups by the numbers in one table, which holds the events of all `claims`."""
     if len(claims) == 1:
         return list(claims[0].table.groups)
     first: dict[tuple[int, ...], FileGroup] = {}
@@ -222,5 +222,5 @@ def _world_size(merged: Claims, hints: list[dict[str, Any]]) -> int | None:
 
 
 def _text(values: set[str]) -> tuple[str, ...]:
-    """Sorted, and valid Unicode: JSON can spell half a surrogate pair."""
+    """Return `values` sorted, as valid Unicode: JSON can spell half a surrogate pair."""
     return tuple(sorted({v.encode("utf-8", "replace").decode("utf-8") for v in values}))

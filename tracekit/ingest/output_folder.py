@@ -1,4 +1,4 @@
-"""The folder that a run is built in: it takes its place whole or not at all, whenever the process ends.
+"""The folder that a run is built in: it replaces its target whole or not at all, whenever the process ends.
 
 A folder under construction is locked by the process that builds it. This separates the remains of a killed process from
 a folder that another one is building; the next call removes them, or puts back the run that was about to be replaced.
@@ -91,7 +91,7 @@ def _give_back(folder: Path, lock: int | None, owner: int) -> None:
 
 @contextmanager
 def building(out: Path | None) -> Iterator[tuple[Path, Lease | None]]:
-    """Lend a folder to build a run in. It takes the place of `out` at the end, and vanishes on error.
+    """Lend a folder to build a run in. It replaces `out` at the end, and is removed on error.
 
     Without `out` the folder lives as long as its lease, which the run holds.
     """
@@ -120,7 +120,7 @@ def building(out: Path | None) -> Iterator[tuple[Path, Lease | None]]:
 
 
 def _put_back(out: Path) -> None:
-    """Restore the run that a killed process had moved aside, where nothing has taken its place yet."""
+    """Restore the run that a killed process had moved aside, if `out` does not exist."""
     for aside in sorted(out.absolute().parent.glob(f"{literal('.' + out.name)}.*.old")):
         if not out.exists() and is_run(aside / "run"):
             (aside / "run").rename(out)

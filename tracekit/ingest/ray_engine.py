@@ -1,8 +1,8 @@
-"""The engine on a Ray cluster: its workers read the files, and what they write comes back here.
+"""The engine on a Ray cluster: its workers read the files, and their tables come back to this machine.
 
-Ray is imported when it is asked for. Each of its tasks does a few files in a process of its own below Ray's worker, so
-that a file which kills its reader is refused there for the same reason as here. Ray does the tasks of lost workers
-again, and makes lost results again.
+Ray is imported only when used. Each of its tasks reads a few files in a process of its own below Ray's worker, so
+that a file that kills its reader is rejected there for the same reason as here. Ray repeats the tasks of lost workers,
+and recomputes lost results.
 """
 
 import os
@@ -29,7 +29,7 @@ _ANY_HERE: Final = "auto"
 """Ray's word for the cluster that this machine belongs to."""
 _LAST_PORT: Final = 65_535
 _CLIENT: Final = "ray://"
-"""What an address of Ray's own proxy begins with; it serves machines outside of the cluster."""
+"""Prefix of an address of Ray's own proxy, which serves machines outside of the cluster."""
 
 SETTINGS: Final = bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))
 """An empty frame of settings, type 4, with which both sides of HTTP/2 begin (RFC 9113, 3.4); Ray speaks that."""
@@ -62,7 +62,7 @@ def on_ray(address: str, jobs: int | None = None) -> Iterator[Engine]:
 
 
 def _check(address: str) -> None:
-    """Raise where nothing, or another kind of server, listens at an address: Ray itself would try for minutes."""
+    """Raise where no server or another kind of server listens at an address, since Ray would try for minutes."""
     if address == _ANY_HERE:
         return
     host, _, port = address.removeprefix(_CLIENT).rpartition(":")
@@ -129,7 +129,7 @@ def _do(
 def done_there(
     tasks: Sequence[Any], make_handler: Callable[[Path], Handler], limits: Limits
 ) -> tuple[list[Any], dict[str, bytes]]:
-    """Do `tasks` in a process of this machine; returns the results in their order, and the files that they wrote."""
+    """Do `tasks` in a process of this machine; return the results in their order, and the files that they wrote."""
     with temporary(_TEMPORARY) as folder:
         done = dict(do_all(tasks, partial(make_handler, folder), 1, limits, method="spawn"))
         files = {path.name: path.read_bytes() for path in folder.iterdir() if path.name != LOCK}

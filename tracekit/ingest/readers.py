@@ -23,15 +23,15 @@ from tracekit.ingest.operation_table.reader import read_operations
 from tracekit.thresholds.ingest import FILES_NAMED
 
 Reader = Callable[[ByteStream, Iterator[bytes], Source, Path], FileResult]
-"""Reads the decompressed blocks of a file into Parquet at a path; what is wrong with the file is in the result."""
+"""Reads the decompressed blocks of a file into Parquet at a path; the result holds any defect of the file."""
 SetReader = Callable[
     [Sequence[str], Path, int, int | None, SetProgress | None],
     tuple[list[FileResult], list[Quality], int | None],
 ]
-"""Reads the files of one job that inputs name into Parquet files in a folder, with so many processes; the job by its
-number, which is returned where there are several."""
+"""Reads the files of one job in the inputs into Parquet files in a folder, with a number of processes; takes the job's
+number or None, and returns it where there are several."""
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS})
-"""What only writing meets: a full disk, a spent quota, a file grown too large, a disk that is read only."""
+"""Errors of writing only: a full disk, an exhausted quota, a file grown too large, a read-only disk."""
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
@@ -109,7 +109,7 @@ TRACES = Wanted(lambda name: name.lower().endswith(tuple(e for f in FORMATS for 
 
 
 def format_of(head: bytes) -> Format | None:
-    """Return the format that a file beginning with `head` (decompressed) has; None where it is none of ours."""
+    """Return the format of a file that begins with `head` (decompressed); None where unsupported."""
     return next((form for form in FORMATS if form.starts(head)), None)
 
 
@@ -123,7 +123,7 @@ def format_of_file(source: Source) -> Format | None:
 
 
 def read_file(source: Source, out: Path, progress: Callable[[int], None] | None = None) -> FileResult:
-    """Read `source` into Parquet at `out`; whatever is wrong with the file is in the result, never raised.
+    """Read `source` into Parquet at `out`; defects of the file are in the result, never raised.
 
     progress: called with the raw bytes read so far.
     """
@@ -133,7 +133,7 @@ def read_file(source: Source, out: Path, progress: Callable[[int], None] | None 
         result = _rejected(source, "no permission to read it; check its owner and mode")
     except OSError as error:
         if error.errno in FULL:
-            raise  # it is our own table that cannot be written
+            raise  # the output table cannot be written
         result = _rejected(source, f"it cannot be read ({error.strerror or error})")
     except MemoryError:
         result = _rejected(source, "not enough memory to read it")

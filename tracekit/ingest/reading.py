@@ -27,9 +27,9 @@ from tracekit.workers import Engine, Limits, on_this_machine
 
 @dataclass(frozen=True)
 class ProgressEvent:
-    """Progress of reading: files and raw bytes done and in all, and the file last read from.
+    """Progress of reading: files and raw bytes done and in total, and the file last read from.
 
-    note: a sentence about what must be done first, empty while files are read.
+    note: a sentence about preparation, empty while files are read.
     """
 
     done_files: int
@@ -64,44 +64,44 @@ def read_files(
 ) -> list[FileResult]:
     """Return the result of each of `sources`, their tables written to parts of `folder`.
 
-    engine: has the files read; without one `jobs` processes of this machine do. A caller with threads cannot be forked:
+    engine: reads the files; without one `jobs` processes of this machine do. A caller with threads cannot be forked:
     with one job its files are read in this process, where a file that kills its reader kills the caller; with several,
     processes are spawned.
     """
-    told = _Told(sources, progress)
+    reports = _Told(sources, progress)
     expected = sum(s.json_size for s in sources if s.json_size >= WORTH_SCANNING)
     alone = threading.active_count() == 1
     if engine is None:
-        prepare(expected, told.note)
+        prepare(expected, reports.note)
         if jobs == 1 and not alone:
-            return [told.read(i, folder / _part(i)) for i in range(len(sources))]
+            return [reports.read(i, folder / _part(i)) for i in range(len(sources))]
     largest_first = sorted(range(len(sources)), key=lambda i: -sources[i].size)
     tasks = [(i, sources[i]) for i in largest_first]
-    shared = told.counts if alone and engine is None else None
+    shared = reports.counts if alone and engine is None else None
     handler = partial(_FileReader, shared, expected, engine is not None)
     engine = engine or on_this_machine(jobs, "fork" if alone else "spawn")
     results: dict[int, FileResult] = {}
     one: dict[Hashable, Any] = {}
-    for number, found in engine(tasks, handler, folder, LIMITS, told.look):
+    for number, found in engine(tasks, handler, folder, LIMITS, reports.look):
         i = largest_first[number]
         if isinstance(found, OutputError):
             raise found
         results[i] = (
             _placed(found, folder, one) if isinstance(found, FileResult) else _broken(sources[i], found)
         )
-        told.done(i)
+        reports.done(i)
     return [results[i] for i in range(len(sources))]
 
 
 def _part(index: int) -> str:
-    """Name of the table of the file with that place."""
+    """Return the name of the table of the file with that index."""
     return f"part-{index:06d}"
 
 
 def _placed(result: FileResult, folder: Path, one: dict[Hashable, Any]) -> FileResult:
-    """`result` with its tables in `folder`, wherever they were written first.
+    """Return `result` with its tables in `folder`, wherever they were written first.
 
-    one: keeps one object of equal ones. Each file lists the members of its groups: 16 384 lists of all ranks take 9 GB.
+    one: interns equal objects, since each file lists the members of its groups: 16 384 lists of all ranks take 9 GB.
     """
 
     def kept(group: FileGroup) -> FileGroup:
@@ -116,7 +116,7 @@ def _placed(result: FileResult, folder: Path, one: dict[Hashable, Any]) -> FileR
 
 
 class _FileReader:
-    """Reads one file after the other in a worker, their tables to `folder`.
+    """Reads one file after the other in a worker, and writes their tables to `folder`.
 
     counts: how far each file is. expected: bytes of JSON in all. afar: whether nothing was compiled for this machine
     before; a forked worker has what its parent loaded.
@@ -127,7 +127,7 @@ class _FileReader:
         prepare(expected, may_compile=afar)
 
     def __call__(self, task: tuple[int, Source]) -> FileResult | Exception:
-        """Return the result of a file; an exception is a fault of ours that must not cost the other files."""
+        """Return the result of a file; an exception is a defect of tracekit that must not stop the other files."""
         index, source = task
         part = self._folder / _part(index)
 
@@ -162,7 +162,7 @@ class _Told:
         self._total = int(self._sizes.sum())
         self._finished = 0
         self._whole = self._part = self._most = (
-            0  # bytes of files read whole, of others, and the most told so far
+            0  # bytes of files read whole, of others, and the most reported so far
         )
         self._busy = 0
         self._looked = 0.0

@@ -1,4 +1,4 @@
-"""The files of one job among those of an input: the others are rejected with the reason, or the input is refused."""
+"""Selects the files of one job in an input: the others are rejected with the reason, or the input is refused."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -60,7 +60,7 @@ def _of_one_process(results: Sequence[FileResult]) -> list[FileResult]:
 
 
 def _of_other_loops(files: Sequence[Witness]) -> dict[str, str]:
-    """Why files are left out, by label: they hold validation or the like, and files of the same place hold training."""
+    """Return why files are left out, by label: they hold validation or similar, and their place also has training."""
     trained = {f.window.place for f in files if f.window is not None and not f.window.loop}
     return {
         f.label: f"its name says {f.window.loop}, and its folder holds training as well; give it alone to read it"
@@ -83,14 +83,14 @@ def _witness(result: FileResult, run: str) -> Witness:
 
 
 def _named(result: FileResult, world: int | None) -> GroupNames:
-    """The groups of one axis that a description names once, and that hold the file's rank."""
+    """Return the groups of the file's rank along one axis that have a description of their own."""
     if len(result.tables) != 1:
         return ()
     (table,) = result.tables
-    told = [
+    described = [
         (g.descs[0], g.ranks)
         for g in table.groups
         if len(g.descs) == 1 and table.rank in g.ranks and g.ranks[-1] < (world or g.ranks[-1] + 1)
     ]
-    count = Counter(desc for desc, _ in told)
-    return tuple(sorted((d, ranks) for d, ranks in told if count[d] == 1 and len(hinted_dims([d])) == 1))
+    count = Counter(desc for desc, _ in described)
+    return tuple(sorted((d, ranks) for d, ranks in described if count[d] == 1 and len(hinted_dims([d])) == 1))

@@ -21,7 +21,7 @@ PROGRESS = re.compile(
 TRAINING = r"fit|train(?:ing)?"
 BESIDE = r"valid(?:ation|ate)?|val|eval(?:uation|uate)?|test(?:ing)?|predict(?:ion)?|sanity"
 LOOP = re.compile(rf"(?<![a-z])(?:{TRAINING}|({BESIDE}))(?![a-z])")
-"""A word for what a job did; one of `BESIDE` is a group of its own, for a loop that trains nothing."""
+"""A word for the loop of a job; the group matches one of `BESIDE`, a loop without training."""
 TIME = re.compile(r"\.(\d{9,19})(?=\.pt\.trace\.json)")
 PACKED = re.compile(r"\.(?:gz|zst|zstd)$")
 
@@ -42,5 +42,5 @@ def window_name(label: str) -> WindowName | None:
     erased = LOOP.sub("~", TIME.sub("", name) if process else re.sub(r"\d+", "*", name))
     place = "/".join([*(PROGRESS.sub(r"\1*", f) for f in folders), erased])
     loop = min(loops - {""}, default="")
-    told = "/".join([*(m[0] for m in found), *([loop] if loop else [])])
-    return WindowName(place, numbers, loop, told)
+    words = "/".join([*(m[0] for m in found), *([loop] if loop else [])])
+    return WindowName(place, numbers, loop, words)

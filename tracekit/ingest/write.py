@@ -94,7 +94,7 @@ class _Cursor:
         return int(self.chunk.column("ts")[-1].as_py())
 
     def take_to(self, bound: int) -> Iterator[pa.RecordBatch]:
-        """Rows that start at `bound` or before."""
+        """Yield rows that start at `bound` or before."""
         while self.chunk is not None:
             count = int(np.searchsorted(to_numpy(self.chunk.column("ts")), bound, side="right"))
             if count:

@@ -1,4 +1,4 @@
-"""Which operations may match each other: those of one process group, or the messages of one rank to another."""
+"""Channels: the operations that may match each other, of one process group or from one rank to another."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,19 +19,19 @@ NO_SEQ: Final = -1
 
 @dataclass(frozen=True)
 class Channel:
-    """Operations that match each other in order: those of one group, or the sends of one rank to another."""
+    """Operations that match each other in order: of one group, or the messages of one rank to another."""
 
     number: int
     members: tuple[int, ...]  # ranks of the group, or (source, destination)
     p2p: bool
     group: int  # index into Run.groups, WORLD where unknown
-    inferred: bool = False  # nothing told the ends of its messages, but when they ended
+    inferred: bool = False  # the peers of its messages were inferred from their end times
 
 
 def channels_of(
     ranks: Sequence[RankOps], groups: Sequence[Group], *, pipelined: bool = False
 ) -> tuple[I64, tuple[Channel, ...]]:
-    """The channel of every operation (-1: none), and all channels.
+    """Return the channel of every operation (-1: none), and all channels.
 
     Messages have a channel for each (group, source, destination), and messages with inferred ends have channels of
     their own; a message that does not name its group belongs to the group that others between its ends name.
@@ -63,7 +63,7 @@ _Row = tuple[str, int, int, int, bool]
 
 @dataclass(frozen=True)
 class _GroupsTold:
-    """What is known of groups before operations get their channels; as in `channels_of`."""
+    """The known groups before operations get their channels; as in `channels_of`."""
 
     members: Mapping[int, tuple[int, ...]]
     everyone: tuple[int, ...]
@@ -72,7 +72,7 @@ class _GroupsTold:
     pipelined: bool
 
     def channel(self, row: _Row, numbers: dict[tuple[object, ...], Channel]) -> int:
-        """The number of an operation's channel, which is added to `numbers` where it is new; -1 for none."""
+        """Return the number of an operation's channel, adding a new one to `numbers`; -1 for none."""
         op, group, src, dst, guessed = row
         key: tuple[object, ...]
         who: tuple[int, ...]
@@ -92,7 +92,7 @@ class _GroupsTold:
 
 
 def _carriers(ranks: Sequence[RankOps]) -> dict[tuple[int, int], int]:
-    """(source, destination) → the one group that messages between them name; WORLD where they name several."""
+    """Return (source, destination) → the group that messages between them name; WORLD where they name several."""
     found: dict[tuple[int, int], int] = {}
     for r in ranks:
         for op, group, src, dst in zip(r.op, r.group.tolist(), r.src.tolist(), r.dst.tolist(), strict=True):
@@ -104,8 +104,8 @@ def _carriers(ranks: Sequence[RankOps]) -> dict[tuple[int, int], int]:
 def groups_with_one_counter(ranks: Sequence[RankOps]) -> list[int]:
     """Return the groups with a `Seq` that counts messages and collectives together, and so differs between members.
 
-    The backend of torch 2.15 does that. Elsewhere each kind has a counter of its own, and calls of both kinds in turn
-    show numbers that fall.
+    The backend of torch 2.15 (nccl2) counts so. Elsewhere each kind has a counter of its own, so the numbers fall
+    somewhere when calls of both kinds alternate.
     """
     found = []
     for r in ranks:

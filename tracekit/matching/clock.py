@@ -1,4 +1,4 @@
-"""Offsets and drifts between the clocks of ranks, from the common ends of collectives, and how far to trust them.
+"""Offsets and drifts between the clocks of ranks, from the common ends of collectives, and their uncertainty.
 
 Durations alone show which rank waited in a collective. Waits of messages need a common clock, and so does any view of
 several ranks on one time line.
@@ -36,8 +36,8 @@ F64 = npt.NDArray[np.float64]
 class Clocks:
     """The common time of a rank's time t is u − offset[r] − rate[r] · u with u = t − origin[r]; ns.
 
-    Every rank counts from an origin of its own, so that clocks which differ by decades lose no digit. Ranks in one
-    `island` are linked, by collectives or by messages both ways; between islands nothing is known.
+    Every rank counts from its own origin, so that clocks that differ by decades lose no digit. Ranks in one
+    `island` are linked, by collectives or by messages both ways; between islands no offset is known.
     """
 
     offset: dict[int, float]
@@ -47,12 +47,12 @@ class Clocks:
     residual_ns: float  # median absolute difference of common ends after alignment
     doubt: dict[int, float] = field(
         default_factory=dict
-    )  # ns by which a rank that only messages link may be off
+    )  # uncertainty (ns) of a rank that only messages link
     exact: dict[int, int] = field(default_factory=dict)
     """The island of each rank if islands are linked by only as many collectives as the drift of a clock needs."""
 
     def align(self, rank: int, times: I64) -> I64:
-        """Times of `rank` (ns) on the common clock of its island, counted from an arbitrary zero.
+        """Return times of `rank` (ns) on the common clock of its island, counted from an arbitrary zero.
 
         Raises KeyError for an unknown rank.
         """
@@ -62,7 +62,7 @@ class Clocks:
 
 
 def aligned(ops: Operations, clocks: Clocks, times: I64) -> I64:
-    """`times` (ns, one an operation of `ops`), each on the common clock of its rank's island."""
+    """Return `times` (ns, one an operation of `ops`), each on the common clock of its rank's island."""
     result = np.zeros(len(ops.start), np.int64)
     for rank in ops.ranks:
         where = ops.of(rank)
@@ -71,7 +71,7 @@ def aligned(ops: Operations, clocks: Clocks, times: I64) -> I64:
 
 
 def align(ops: Operations) -> Clocks:
-    """The clocks of all ranks, fitted along a tree of the pairs of ranks that share most collectives."""
+    """Return the clocks of all ranks, fitted along a spanning tree of the pairs that share most collectives."""
     origin = {r: int(ops.start[ops.first[r]]) if len(ops.per_rank[r].start) else 0 for r in ops.ranks}
     pairs = common_ends(ops, origin)
     edges = sorted(pairs, key=lambda e: (-len(pairs[e]), e))
@@ -104,7 +104,7 @@ def _inverse(shift: float, rate: float, lead: float) -> tuple[float, float, floa
 
 
 def _errors(clocks: Clocks, a: int, b: int, ends: F64) -> F64:
-    """Absolute differences of common ends on the common clock, ns; `ends` has a row for `a` and a row for `b`."""
+    """Return the absolute differences of common ends on the common clock, ns; `ends` has rows for `a` and `b`."""
     return np.asarray(
         np.abs(
             (ends[1] - clocks.offset[b] - clocks.rate[b] * ends[1])
@@ -114,7 +114,7 @@ def _errors(clocks: Clocks, a: int, b: int, ends: F64) -> F64:
 
 
 def _join_islands(ops: Operations, clocks: Clocks) -> None:
-    """Links islands (often pipeline stages) by messages both ways; changes `clocks`.
+    """Link islands (often pipeline stages) by messages both ways; changes `clocks`.
 
     A message cannot arrive before it was sent. The least (arrival − sending) of the two directions therefore brackets
     the difference of the clocks, and if the quickest transfers are equal the difference lies in the middle, as in the
@@ -150,10 +150,10 @@ def _join_islands(ops: Operations, clocks: Clocks) -> None:
 def _message_delays(
     ops: Operations, clocks: Clocks, sends: I64, receives: I64
 ) -> dict[tuple[int, int], list[float]]:
-    """(sender, receiver) → arrival minus sending of each message between islands, each on its own clock; ns.
+    """Return (sender, receiver) → arrival minus sending of each message between islands, each on its own clock; ns.
 
-    Messages outside whole steps count only for pairs that have no other: at the rim of a recording they are easily
-    paired with the wrong one.
+    Messages outside whole steps count only for pairs without others, since they are easily mismatched at the rim of a
+    recording.
     """
     start, end = aligned(ops, clocks, ops.start), aligned(ops, clocks, ops.end)
     whole = (ops.step[receives] > NO_STEP) & (ops.step[receives] == ops.step[sends])
@@ -169,7 +169,7 @@ def _message_delays(
 
 
 def common_ends(ops: Operations, origin: dict[int, int]) -> dict[tuple[int, int], I64]:
-    """(rank, rank) → the ends of each collective that both took part in, (collectives, 2), ns from their origins."""
+    """Return (rank, rank) → the ends of each collective of both, shape (collectives, 2), ns from their origins."""
     both = common_collectives(ops)
     ranks = ops.rank[both]
     both = both[np.lexsort((ranks[:, 1], ranks[:, 0]))]  # it keeps the order within a pair
@@ -182,7 +182,7 @@ def common_ends(ops: Operations, origin: dict[int, int]) -> dict[tuple[int, int]
 
 
 def _agreeing(ends: I64, took: I64) -> npt.NDArray[np.bool_]:
-    """Whether each common end of two ranks agrees with those of collectives in which one waited for the other.
+    """Whether each common end of two ranks agrees with the collectives in which one waited for the other.
 
     Only those show that both left together. Others, on a stream with a guessed group, may run in lockstep, apart.
     `ends` and `took` (durations, ns) have a row for each collective and a column for each rank.
@@ -197,7 +197,7 @@ def _agreeing(ends: I64, took: I64) -> npt.NDArray[np.bool_]:
 
 
 def common_collectives(ops: Operations) -> I64:
-    """Operations of neighbouring members of the same collective, shape (pairs, 2), the lower rank first.
+    """Return pairs of operations of neighbouring members of a collective, shape (pairs, 2), the lower rank first.
 
     Exchanges count as well if their kernels were found to end together.
     """
@@ -210,9 +210,9 @@ def common_collectives(ops: Operations) -> I64:
 
 
 def line_through(shift: F64, when: F64, least: int = CLOCK_FIT_FROM) -> tuple[float, float]:
-    """Robust line through the differences of ends `shift` at the times `when`, ns: (offset at zero, rate).
+    """Return a robust line (offset at zero, rate) through the differences of ends `shift` at the times `when`, ns.
 
-    Fewer than the `least` differences give no rate.
+    Fewer than `least` differences give rate 0.
     """
     middle = float(np.median(shift))
     if len(shift) < least or float(np.ptp(when)) <= 0:
@@ -247,7 +247,7 @@ def _line(shift: F64, when: F64, middle: float) -> tuple[float, float]:
 def _walk(
     ranks: tuple[int, ...], neighbours: dict[int, list[tuple[int, float, float, float]]]
 ) -> tuple[dict[int, float], dict[int, float], dict[int, int]]:
-    """Offset, rate and island of each rank; an island takes the clock of its first rank."""
+    """Return offset, rate and island of each rank; an island takes the clock of its first rank."""
     offset: dict[int, float] = {}
     rate: dict[int, float] = {}
     island: dict[int, int] = {}

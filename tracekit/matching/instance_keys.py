@@ -25,7 +25,7 @@ def instance_keys(
     end: I64,
     token: npt.NDArray[np.object_],
 ) -> list[I64]:
-    """A key for each operation of each side, in the shape of `sides`; operations with equal keys match.
+    """Return a key for each operation of each side, in the shape of `sides`; operations with equal keys match.
 
     If most operations carry sequence numbers, an operation without one matches none: its order would shift the others.
     """
@@ -54,8 +54,8 @@ def _occurrence(keys: I64) -> I64:
     return occurrence
 
 
-_COALESCED: Final = 1024  # calls with one sequence number that keys can tell apart
-_BEFORE, _AFTER = 2**30, 2**31  # where operations outside steps stand among the keys of the step beside them
+_COALESCED: Final = 1024  # calls with one sequence number that keys can distinguish
+_BEFORE, _AFTER = 2**30, 2**31  # offsets of operations outside steps among the keys of the step beside them
 
 
 def _by_step(sides: Sequence[I64], step: npt.NDArray[np.int32]) -> list[I64]:
@@ -98,7 +98,7 @@ def _outside(labels: I64) -> I64:
 
 
 def _aligned(sides: Sequence[I64], end: I64, token: npt.NDArray[np.object_]) -> list[I64]:
-    """Ordinals of each side, shifted so that kinds agree and ends differ by a constant.
+    """Return the ordinals of each side, shifted so that kinds agree and ends differ by a constant.
 
     Members of a collective end together, so the right shift is the one with end differences that vary least.
     """
@@ -111,9 +111,9 @@ def _aligned(sides: Sequence[I64], end: I64, token: npt.NDArray[np.object_]) -> 
 
 
 def _best_shift(side: I64, reference: I64, end: I64, token: npt.NDArray[np.object_]) -> int:
-    """The position in `reference` at which `side` begins: where kinds agree most, then where ends vary least.
+    """Return the position in `reference` at which `side` begins: where kinds agree most, then where ends vary least.
 
-    An operation that lost its arguments may have any size.
+    An operation that lost its arguments fits any size.
     """
     kinds, sizes = zip(*(_kind_and_size(str(t)) for t in token[np.append(side, reference)]), strict=True)
     kind, size = np.array(kinds, object), np.array(sizes, object)
@@ -122,8 +122,8 @@ def _best_shift(side: I64, reference: I64, end: I64, token: npt.NDArray[np.objec
     for shift in range(need - len(side), len(reference) - need + 1):
         low, high = max(0, -shift), min(len(side), len(reference) - shift)
         mine, theirs = slice(low, high), slice(len(side) + low + shift, len(side) + high + shift)
-        told = (size[mine] != None) & (size[theirs] != None)  # noqa: E711
-        disagree = float(np.mean((kind[mine] != kind[theirs]) | (told & (size[mine] != size[theirs]))))
+        known = (size[mine] != None) & (size[theirs] != None)  # noqa: E711
+        disagree = float(np.mean((kind[mine] != kind[theirs]) | (known & (size[mine] != size[theirs]))))
         difference = (end[side[low:high]] - end[reference[low + shift : high + shift]]).astype(np.float64)
         spread = float(np.median(np.abs(difference - np.median(difference))))
         best = min(best, (round(disagree, 2), spread, shift))

@@ -1,4 +1,4 @@
-"""In which order the host issued the collectives of one group, where they ran on several streams.
+"""The order in which the host issued the collectives of one group, where they ran on several streams.
 
 Every member of a group issues its collectives in one order, but from torch 2.8 some of them run on the stream of their
 caller: an all-gather and a reduce-scatter on two streams start in whatever order their inputs allow, on each rank in
@@ -11,15 +11,15 @@ from tracekit.intervals import I64
 
 
 def by_issue(rows: I64, issued: I64, stream: I64) -> I64:
-    """`rows` in the order in which the host issued them; `issued` (ns) and `stream` are by row.
+    """Return `rows` in the order in which the host issued them; `issued` (ns) and `stream` are by row.
 
-    A stream runs in order of issue: what has no launch of its own was issued no later than the next on its stream.
+    A stream runs in order of issue, so an operation without a launch was issued no later than the next on its stream.
     """
     return rows[np.argsort(issued_upto(issued[rows], stream[rows]), kind="stable")]
 
 
 def issued_upto(issued: I64, stream: I64) -> I64:
-    """By when the host issued each operation, ns: no later than the next on its stream; arguments in order of start."""
+    """Return an upper bound for the issue of each operation, ns: the next one's on its stream; arguments by start."""
     latest = issued.copy()
     for lane in np.unique(stream).tolist():
         here = np.flatnonzero(stream == lane)

@@ -1,4 +1,4 @@
-"""Which operations of different ranks are one communication: an instance.
+"""Matches the operations of different ranks that are one communication: an instance.
 
 Collectives match by group and `Seq` where all members carry it, else by ordinal, in order of issue, within the profiler
 step, else by ordinal after aligning ragged capture windows. Point-to-point operations match by source, destination and
@@ -40,9 +40,9 @@ class Operations:
     step: npt.NDArray[np.int32]
     at_start: I64
     at_end: I64
-    at_ready: npt.NDArray[np.float64]  # own time from which it could start; NaN where the trace does not tell
-    exposed: I64  # ns for which compute stood still for it
-    instance: I64  # -1: matched with nobody
+    at_ready: npt.NDArray[np.float64]  # own time from which it could start; NaN where unknown
+    exposed: I64  # ns for which compute waited for it
+    instance: I64  # -1: unmatched
     channel: I64  # -1: none
     op: npt.NDArray[np.object_]
     token: npt.NDArray[np.object_]
@@ -53,12 +53,12 @@ class Operations:
 
     @cached_property
     def kinds(self) -> tuple[list[str], Codes]:
-        """The different `op`, sorted, and the number of each operation's."""
+        """Return the distinct `op`, sorted, and the index of each operation's."""
         return numbered(self.op)
 
     @cached_property
     def messages(self) -> tuple[list[str], Codes]:
-        """The different `token`, sorted, and the number of each operation's."""
+        """Return the distinct `token`, sorted, and the index of each operation's."""
         return numbered(self.token)
 
     def among(self, wanted: Collection[str]) -> Mask:
@@ -67,26 +67,26 @@ class Operations:
         return np.array([word in wanted for word in words], bool)[code]
 
     def by_rank(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """For each operation the entry of its rank in `values`, which has one for each of `ranks`."""
+        """Return for each operation the entry of its rank in `values`, which has one for each of `ranks`."""
         return np.repeat(values, [len(self.per_rank[r].start) for r in self.ranks])
 
     def of(self, rank: int) -> slice:
-        """The entries that hold the operations of `rank`; KeyError where the run has no such rank."""
+        """Return the slice of the operations of `rank`; KeyError where the run has no such rank."""
         begin = self.first[rank]
         return slice(begin, begin + len(self.per_rank[rank].start))
 
 
 def match(ranks: Sequence[RankOps], groups: Sequence[Group]) -> Operations:
-    """The operations of all ranks, joined into instances; `groups` are the process groups of the run."""
+    """Return the operations of all ranks, joined into instances; `groups` are the process groups of the run."""
     ordered = sorted(ranks, key=lambda r: r.rank)
     return _joined(ordered, groups, {r.rank: own_progress(r) for r in ordered}, pipelined=False)
 
 
 def rematch(ops: Operations, ranks: Sequence[RankOps], groups: Sequence[Group]) -> Operations:
-    """`ops` joined again, after something was learnt of the operations of `ranks`; their times are those of `ops`.
+    """Return `ops` matched again with the updated operations of `ranks`; their times are those of `ops`.
 
-    A rank may have learnt that a kernel carries several messages. The job is known to be a pipeline, so that no kernel
-    which may carry a message counts as a collective.
+    A rank may have more operations than before, where a kernel turned out to carry several messages. The job is known
+    to be a pipeline, so no kernel that may carry a message counts as a collective.
     """
     ordered = sorted(ranks, key=lambda r: r.rank)
     known = {r.rank: ops.progress[r.rank] for r in ordered if len(r.start) == len(ops.per_rank[r.rank].start)}
@@ -97,7 +97,7 @@ def rematch(ops: Operations, ranks: Sequence[RankOps], groups: Sequence[Group]) 
 def _joined(
     ordered: Sequence[RankOps], groups: Sequence[Group], progress: Mapping[int, Progress], *, pipelined: bool
 ) -> Operations:
-    """The operations of `ordered` ranks, joined into instances."""
+    """Return the operations of `ordered` ranks, joined into instances."""
     counts = [len(r.start) for r in ordered]
     first = dict(
         zip((r.rank for r in ordered), np.concatenate([[0], np.cumsum(counts)]).tolist(), strict=False)
@@ -130,7 +130,7 @@ def _cat(parts: Iterable[npt.NDArray[Any]]) -> I64:
 
 
 def _kernels(ranks: Sequence[RankOps]) -> I64:
-    """The number of each operation's kernel, counted over all ranks."""
+    """Return the number of each operation's kernel, counted over all ranks."""
     counts = [int(r.kernel.max(initial=-1)) + 1 for r in ranks]
     begins = np.concatenate([[0], np.cumsum(counts)])
     return _cat(r.kernel + begin for r, begin in zip(ranks, begins.tolist(), strict=False))
@@ -141,7 +141,7 @@ def _instances(
     seq: I64, end: I64, token: npt.NDArray[np.object_], issued: I64,
     stream: I64, message: I64,
 ) -> tuple[I64, int]:  # fmt: skip
-    """(instance of every operation, how many operations were dropped because members disagree about the kind).
+    """Return (instance of every operation, number of operations dropped because members disagree about the kind).
 
     Instances are numbered by channel, then in order within the channel; -1 is an operation without a partner.
     """
@@ -177,7 +177,7 @@ def _instances(
 
 
 def _split(rows: I64, rank: npt.NDArray[np.int32], members: Sequence[int]) -> list[I64]:
-    """The `rows` of each member; `rank` gives that of each row, and ascends."""
+    """Return the `rows` of each member; `rank` is by row, ascending."""
     first, last = np.searchsorted(rank, members), np.searchsorted(rank, members, side="right")
     return [rows[a:b] for a, b in zip(first.tolist(), last.tolist(), strict=True)]
 
@@ -185,14 +185,14 @@ def _split(rows: I64, rank: npt.NDArray[np.int32], members: Sequence[int]) -> li
 def _agreement(place: I64, count: int, tokens: npt.NDArray[np.object_], *, whole: bool) -> Mask:
     """Whether all operations of each of `count` instances are of one kind.
 
-    `place` is the instance of each operation. Element counts may differ: all_to_all, uneven shards. Those of messages
-    (`whole`) must agree where they are known.
+    `place` is the instance of each operation. Element counts of collectives may differ (all_to_all, uneven shards);
+    those of messages (`whole`) must agree where they are known.
     """
-    told = [str(t) for t in tokens]
-    if not whole or any(t.endswith(UNKNOWN_SIZE) for t in told):
-        told = [t.split("/", 1)[0] for t in told]
-    kinds = {t: i for i, t in enumerate(sorted(set(told)))}
-    code = np.array([kinds[t] for t in told], np.int64)
+    texts = [str(t) for t in tokens]
+    if not whole or any(t.endswith(UNKNOWN_SIZE) for t in texts):
+        texts = [t.split("/", 1)[0] for t in texts]
+    kinds = {t: i for i, t in enumerate(sorted(set(texts)))}
+    code = np.array([kinds[t] for t in texts], np.int64)
     low, high = np.full(count, np.iinfo(np.int64).max), np.full(count, -1)
     np.minimum.at(low, place, code)
     np.maximum.at(high, place, code)

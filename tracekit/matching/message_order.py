@@ -1,7 +1,7 @@
 """Repairs the disturbed order of one channel's messages: messages of equal size and dtype match in order.
 
-The k-th send is the k-th receive, but a recording that lost some in the middle shifts the rest. Sizes show it, and the
-best common sub-sequence of sizes fixes it.
+The k-th send is the k-th receive, but a recording that lost some in the middle shifts the rest. Differing sizes reveal
+it, and the longest common sub-sequence of sizes corrects it.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ UNKNOWN_SIZE = "/-1"
 
 
 def by_size(sides: Sequence[I64], keys: list[I64], step: I32, token: Tokens, end: I64) -> list[I64]:
-    """`keys` of both `sides` of a channel, fixed in each step in which messages of equal keys differ in size.
+    """Return `keys` of both `sides` of a channel, corrected in steps in which messages of equal keys differ in size.
 
     `sides` are rows in order of issue; `step`, `token` and `end` (ns) are by row. Messages of unknown size keep their
     keys, and so do steps with more messages than can be compared all with all.

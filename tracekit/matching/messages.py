@@ -16,7 +16,7 @@ def found_done(ops: Operations) -> npt.NDArray[np.bool_]:
 
 
 def message_ends(ops: Operations) -> tuple[I64, I64]:
-    """(sends, receives): rows of `ops` with the two ends of each message seen on both ranks, in order of instance."""
+    """Return (sends, receives): rows of `ops` of both ends of each matched message, in order of instance."""
     rows = np.flatnonzero((ops.instance >= 0) & ops.among(MESSAGES))
     rows = rows[np.lexsort((numbered(ops.op[rows])[1], ops.instance[rows]))]  # "recv" sorts before "send"
     first = np.flatnonzero(ops.instance[rows[:-1]] == ops.instance[rows[1:]])

@@ -1,4 +1,4 @@
-"""How much of a collective's buffer each member sends in a ring, as nccl-tests count it (doc/PERFORMANCE.md)."""
+"""The share of a collective's buffer that each member sends in a ring, as nccl-tests count it (doc/PERFORMANCE.md)."""
 
 from typing import Final
 
@@ -7,11 +7,11 @@ _RING: Final = {"all_reduce": 2, "all_gather": 1, "reduce_scatter": 1, "all_to_a
 
 
 def ring_share(op: str, members: int) -> float:
-    """The share of a call's size that each of its `members` sends in a ring."""
+    """Return the share of a call's size that each of its `members` sends in a ring."""
     times = _RING.get(op, 0)
     return times * (members - 1) / members if times and members else 1.0
 
 
 def is_ring(op: str) -> bool:
-    """Whether all members of an operation send and receive alike."""
+    """Whether all members of an operation send and receive equal amounts."""
     return op in _RING

@@ -1,4 +1,4 @@
-"""What communication operations carry: kind, group, peers, sequence number and size, wherever the trace has them.
+"""The arguments of communication operations: kind, group, peers, sequence number and size, from all recorded sources.
 
 Some arguments are only in the host-side record of a kernel, some only in other ranks' files.
 """
@@ -23,16 +23,16 @@ from tracekit.rank_events.step_marks import I32
 from tracekit.store import Group
 
 _UNTOLD: Final = ("send_recv", "other")
-"""What the names of kernels say that may be any collective: NCCL's all-to-all, and everything of RCCL."""
+"""Kinds by kernel name that may be any collective: NCCL's all-to-all runs as SendRecv, RCCL has one name for all."""
 
 
 _BATCH: Final = "batch_op_issue"
-"""A batch of messages of torch 2.15's backend: its input is what it sends, its output what it receives."""
+"""A batch of messages of torch 2.15's backend: it sends its input, and receives its output."""
 
 
 @dataclass(frozen=True)
 class Arguments:
-    """What the operations of one rank carry; one entry an operation."""
+    """The arguments of one rank's operations; one entry an operation."""
 
     op: tuple[str, ...]  # canonical names
     token: tuple[str, ...]  # op, dtype and element count: equal for one collective on all ranks
@@ -44,8 +44,8 @@ class Arguments:
     size: I32  # ranks in the group, as the trace counts them; -1 unknown
     way: I64  # direction of a message: SENDS, RECEIVES, 0 unknown
     taken: I64  # elements that the rank received; -1 unknown
-    place: I64  # of a message's peer in a group that is not named; -1 unknown
-    own: I64  # the rank's own place in that group; -1 unknown
+    place: I64  # group rank of a message's peer in an unnamed group; -1 unknown
+    own: I64  # the rank's own group rank there; -1 unknown
 
 
 def read_arguments(
@@ -57,7 +57,7 @@ def read_arguments(
     joined: Joined,
     groups: Sequence[Group],
 ) -> Arguments:
-    """Arguments of the operations `joined` to the events `rows`; both are of `rank`."""
+    """Return the arguments of the operations `joined` to the events `rows`; both are of `rank`."""
     taken = events.select(["collective", "dtype", "in_nelems", "out_nelems", "group", "group_size", "seq"])
     taken = taken.take(pa.array(joined.args))
     names = strings(events.column("name").take(pa.array(rows[joined.kernel])))
@@ -80,8 +80,8 @@ def read_arguments(
     batched = np.array([c == _BATCH for c in collectives], bool) & (way == 0)
     way[batched & (given > 0) & (received == 0)] = SENDS
     way[batched & (given == 0) & (received > 0)] = RECEIVES
-    told = zip(kinds, strings(taken.column("dtype")), nelems.tolist(), strict=True)
-    token = tuple(sys.intern(f"{'p2p' if o in MESSAGES else o}/{d or ''}/{n}") for o, d, n in told)
+    parts = zip(kinds, strings(taken.column("dtype")), nelems.tolist(), strict=True)
+    token = tuple(sys.intern(f"{'p2p' if o in MESSAGES else o}/{d or ''}/{n}") for o, d, n in parts)
     return Arguments(
         tuple(kinds), token, group.astype(np.int32), src.astype(np.int32), dst.astype(np.int32),
         ints(taken, "seq", -1), nelems, ints(taken, "group_size", -1).astype(np.int32), way,
@@ -90,7 +90,7 @@ def read_arguments(
 
 
 def _kinds(collectives: Sequence[str | None], names: Sequence[str | None]) -> list[str]:
-    """The kind of each operation by its argument, else by the name of its kernel."""
+    """Return the kind of each operation by its argument, else by the name of its kernel."""
     texts = [c or n or "" for c, n in zip(collectives, names, strict=True)]
     known = {text: canonical_op(text) for text in set(texts)}
     return [known[text] for text in texts]

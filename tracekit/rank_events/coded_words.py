@@ -1,4 +1,4 @@
-"""Columns of words as numbers: 4 bytes an operation, where a text of fixed width takes as many as its longest word."""
+"""Columns of words as numbers: 4 bytes an entry, while text of fixed width takes the length of its longest word."""
 
 from collections.abc import Collection, Iterable
 from typing import Any
@@ -10,7 +10,7 @@ Codes = npt.NDArray[np.int32]
 
 
 def numbered(column: npt.NDArray[Any] | Iterable[object]) -> tuple[list[str], Codes]:
-    """(the different words, sorted; the number of each entry's word among them).
+    """Return (the distinct words, sorted; the index of each entry's word among them).
 
     `pyarrow.array(column).dictionary_encode()` takes as long for tens of words, and imports pandas (0.3 s).
     """

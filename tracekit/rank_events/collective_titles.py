@@ -1,4 +1,4 @@
-"""What a kernel without arguments carries out, by the title around it: all-to-all is a `SendRecv` kernel too.
+"""The collective of a kernel without arguments, from the title around it: an all-to-all is a `SendRecv` kernel too.
 
 Every collective of the legacy backend has a title such as `nccl:all_to_all`, on the host around its launch and on the
 device around its kernel, and a call such as `c10d::alltoall_base_` around both.
@@ -19,7 +19,7 @@ _TITLE = re.compile(r"^(?:nccl:|c10d::)(\w+)$")
 
 
 class CollectiveTitles:
-    """Finds the collective that a title or a call names around the kernels of one rank."""
+    """Finds the collective that a title or call around a kernel names, for the kernels of one rank."""
 
     def __init__(self, events: pa.Table, cat: Values, host: Host, rows: I64) -> None:
         self._rows = rows
@@ -30,7 +30,7 @@ class CollectiveTitles:
         self._on_device = Enclosing(host, titled[on_device])
 
     def of(self, joined: Joined, entry: int) -> str | None:
-        """The collective of an operation; None where nothing names one."""
+        """Return the collective of an operation; None where no title or call names one."""
         launch, kernel = int(joined.launch[entry]), int(self._rows[joined.kernel[entry]])
         row = self._on_host.around(launch) if launch >= 0 else -1
         row = self._on_device.around(kernel) if row < 0 else row
@@ -38,7 +38,7 @@ class CollectiveTitles:
 
 
 def _collective(name: str | None) -> str | None:
-    """The collective that a title or call names; None for messages and everything else."""
+    """Return the collective that a title or call names; None for messages and other names."""
     found = _TITLE.match(name or "")
     op = canonical_op(found.group(1)) if found else "other"
     return None if op in {*UNDIRECTED, "other"} else op

@@ -31,7 +31,7 @@ _COMPUTE_CATS = ("kernel", "gpu_memcpy", "gpu_memset")
 def communicates(events: pa.Table, kernel: Mask, *, on_gpu: bool) -> Mask:
     """Whether each event is communication: kernels on a GPU trace, annotated spans (else Gloo's own) on a CPU trace.
 
-    Where spans are annotated, one that lost its arguments is communication still.
+    Where spans are annotated, a record that lost its arguments counts too.
     """
     annotated = present(events, "collective")
     if on_gpu:
@@ -44,10 +44,10 @@ def communicates(events: pa.Table, kernel: Mask, *, on_gpu: bool) -> Mask:
 def compute_intervals(
     events: pa.Table, cat: Values, comm: Mask, host: Host, start: I64, end: I64, *, on_gpu: bool
 ) -> Intervals:
-    """When the rank did not wait, ns: device work on a GPU trace, spans of operators and of autograd on a CPU trace.
+    """Return when the rank computed, ns: device work on a GPU trace, operator and autograd spans on a CPU trace.
 
-    Calls of collectives and waits for them are no compute, also where an operator made them: one on a DTensor waits
-    inside for the tensor that an earlier collective gave.
+    Calls of collectives and waits for them are no compute, even inside an operator: one on a DTensor waits for the
+    tensor of an earlier collective.
     """
     if on_gpu:
         rows = np.isin(cat, _COMPUTE_CATS) & ~comm
@@ -63,7 +63,7 @@ def compute_intervals(
 
 
 def operator_intervals(events: pa.Table, cat: Values, host: Host, busy: Intervals) -> Intervals:
-    """The part of `busy` of a CPU trace in which operators ran, ns; the rest is Python within nodes of autograd."""
+    """Return the part of `busy` of a CPU trace in which operators ran, ns; the rest is Python inside autograd nodes."""
     operator = (cat == "cpu_op") & truth(events, "name", _OPERATOR)
     return intersect(busy, union(host.start[operator], host.end[operator])) if operator.any() else busy
 

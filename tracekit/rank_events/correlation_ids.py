@@ -1,4 +1,4 @@
-"""Events of a device joined to events of their host by an identifier that a later recording may use again."""
+"""Joins device events to host events by an identifier that a later recording may reuse."""
 
 import numpy as np
 
@@ -6,10 +6,10 @@ from tracekit.intervals import I64
 
 
 def latest(known: I64, time: I64, wanted: I64, moment: I64) -> I64:
-    """For each of `wanted` the index of the last equal one of `known` that is not after its `moment`.
+    """Return for each of `wanted` the index of the last equal one of `known` that is not after its `moment`.
 
-    `time` are the moments of `known`, ns. The first equal one where all are later, as clocks may differ a little; -1
-    where none is equal.
+    `time` are the moments of `known`, ns. If all equal ones are later, the first of them, since clocks may differ a
+    little; -1 without an equal one.
     """
     if not len(known):
         return np.full(len(wanted), -1, np.int64)

@@ -23,7 +23,7 @@ def ints(events: pa.Table, column: str, null: int) -> I64:
 
 
 def strings(column: pa.ChunkedArray) -> list[str | None]:
-    """The texts of a column, one entry a row; None for missing values."""
+    """Return the texts of a column, one entry a row; None for missing values."""
     texts, places = _encoded(column)
     found: list[str | None] = np.array([*texts, None], np.object_)[places].tolist()
     return found
@@ -35,7 +35,7 @@ def present(events: pa.Table, column: str) -> Mask:
 
 
 def matches(events: pa.Table, column: str, of: Callable[[str | None], object]) -> Values:
-    """`of(value)` for each row of a dictionary column; `of` is called once for each distinct value, and with None."""
+    """Return `of(value)` for each row of a column; `of` is called once for each distinct value, and with None."""
     texts, places = _encoded(events.column(column))
     table = np.empty(len(texts) + 1, np.object_)
     for place, value in enumerate([*texts, None]):
@@ -58,7 +58,7 @@ def truth(events: pa.Table, column: str, pattern: re.Pattern[str]) -> Mask:
 
 
 def _encoded(column: pa.ChunkedArray) -> tuple[list[str | None], I64]:
-    """Distinct texts of a column, and the place of each row among them, that of null behind the last."""
+    """Return the distinct texts of a column, and the index of each row's text, for null one beyond the last."""
     values = column.combine_chunks()
     if not pa.types.is_dictionary(values.type):
         values = values.dictionary_encode()

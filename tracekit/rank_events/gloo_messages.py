@@ -2,7 +2,7 @@
 
 A span begins when the call that posts the message is nearly over, though that call may wait, and ends when the host has
 waited for it. The host waits for one message after the other, so a send that was done long before is found done at
-once, and its span ends with that of whatever the host waited for before.
+once, and its span ends together with the span that the host waited for before.
 """
 
 import re

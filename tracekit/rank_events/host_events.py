@@ -1,4 +1,4 @@
-"""Which events of a thread lie inside which other ones."""
+"""The nesting of events on each thread."""
 
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
@@ -17,7 +17,7 @@ Thread = tuple[int, int]
 
 @dataclass(frozen=True)
 class Host:
-    """Where and when events happened; one entry an event, times in ns."""
+    """Thread, start and end of events; one entry an event, times in ns."""
 
     pid: I64
     tid: I64
@@ -25,7 +25,7 @@ class Host:
     end: I64
 
     def thread(self, row: int) -> Thread:
-        """The thread of an event."""
+        """Return the thread of an event."""
         return int(self.pid[row]), int(self.tid[row])
 
     def encloses(self, outer: int, inner: int) -> bool:
@@ -35,13 +35,13 @@ class Host:
 
 
 def host_of(events: pa.Table) -> Host:
-    """Where and when the events of a table (schema.EVENTS) happened."""
+    """Return thread, start and end of the events of a table (schema.EVENTS)."""
     start = ints(events, "ts", 0)
     return Host(ints(events, "pid", -1), ints(events, "tid", -1), start, start + ints(events, "dur", 0))
 
 
 class Enclosing:
-    """Some of the events by thread, in order of start, to be asked which of them encloses another one."""
+    """Some events by thread, in order of start, for finding the one that encloses another event."""
 
     def __init__(self, host: Host, rows: I64) -> None:
         self.host = host
@@ -51,7 +51,7 @@ class Enclosing:
         self._starts = {t: [int(host.start[r]) for r in found] for t, found in self._rows.items()}
 
     def around(self, row: int) -> int:
-        """The innermost one that encloses the begin of event `row`, on its thread; -1 if none does."""
+        """Return the innermost one that encloses the begin of event `row`, on its thread; -1 if none does."""
         thread, moment = self.host.thread(row), int(self.host.start[row])
         found = self._rows.get(thread, [])
         place = bisect_right(self._starts.get(thread, []), moment)
@@ -61,7 +61,7 @@ class Enclosing:
         return -1
 
     def within(self, row: int) -> int:
-        """The first one that begins inside event `row`, on its thread; -1 if none does."""
+        """Return the first one that begins inside event `row`, on its thread; -1 if none does."""
         thread = self.host.thread(row)
         place = bisect_left(self._starts.get(thread, []), int(self.host.start[row]))
         found = self._rows.get(thread, [])[place : place + 1]

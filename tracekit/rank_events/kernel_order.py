@@ -37,20 +37,20 @@ class KernelOrder:
     pause: I64  # from the end of all earlier work to `issued`; negative where the host ran ahead
     optimizer: npt.NDArray[np.bool_]  # whether an optimizer ran it
     of_kernels: bool = True  # whether these are kernels, and not communication operations
-    communicates: Mask | None = None  # which of them communicate; none where None
+    communicates: Mask | None = None  # whether each of them communicates; None if none does
 
     @property
     def windows(self) -> int:
-        """How many captures there are."""
+        """Return the number of captures."""
         return int(self.window.max(initial=-1)) + 1
 
     @property
     def talks(self) -> Mask:
-        """Which of them communicate."""
+        """Whether each of them communicates."""
         return np.zeros(len(self.name), bool) if self.communicates is None else self.communicates
 
     def computing(self) -> "KernelOrder":
-        """The order without the kernels that communicate."""
+        """Return the order without the kernels that communicate."""
         keep = ~self.talks
         return KernelOrder(
             self.names, self.name[keep], self.window[keep], self.issued[keep], self.pause[keep],
@@ -68,16 +68,16 @@ class Launched:
 
 
 def window_of(times: I64, begins: Sequence[int]) -> I64:
-    """The number of the recording window in which each of `times` lies; `begins` are sorted, ns."""
+    """Return the number of the recording window in which each of `times` lies; `begins` are sorted, ns."""
     return np.maximum(np.searchsorted(np.array(begins), times, side="right") - 1, 0)
 
 
 def kernel_order(
     events: pa.Table, cat: Values, comm: Mask, kernels: Launched, start: I64, end: I64, begins: Sequence[int]
 ) -> KernelOrder | None:
-    """The order of the stream with the most compute kernels; None where no kernel computes.
+    """Return the order of the stream with the most compute kernels; None where no kernel computes.
 
-    `comm`, `start` and `end` are per event, `begins` are those of the windows.
+    `comm`, `start` and `end` are per event, `begins` are of windows.
     """
     computes = ~comm[kernels.rows]
     if not computes.any():
@@ -89,7 +89,7 @@ def kernel_order(
     mine = mine[np.argsort(start[kernels.rows[mine]], kind="stable")]
     rows, issued = kernels.rows[mine], kernels.issued[mine]
     names: dict[str, int] = {}
-    told = matches(events, "name", lambda v: names.setdefault(_kind(v or ""), len(names)))
+    kinds = matches(events, "name", lambda v: names.setdefault(_kind(v or ""), len(names)))
     pause = issued - _worked_until(start[rows], end[rows], start[comm], end[comm])
     optimizer = matches(events, "name", lambda v: bool(v and _OPTIMIZER.search(v)))[rows].astype(bool)
     spans = np.flatnonzero(
@@ -97,18 +97,18 @@ def kernel_order(
         & (cat != "gpu_user_annotation")
     )
     return KernelOrder(
-        tuple(names), told[rows].astype(np.int64), window_of(start[rows], begins), issued, pause,
+        tuple(names), kinds[rows].astype(np.int64), window_of(start[rows], begins), issued, pause,
         optimizer | _inside(issued, start[spans], end[spans]), communicates=comm[rows],
     )  # fmt: skip
 
 
 def _kind(name: str) -> str:
-    """The name of a kernel; of communication only what it does, because the protocol follows the size."""
+    """Return the name of a kernel; for communication only the operation, as the protocol depends on the size."""
     return canonical_op(name) if COMM_KERNEL.search(name) else name
 
 
 def _worked_until(start: I64, end: I64, comm_start: I64, comm_end: I64) -> I64:
-    """Until when earlier kernels and earlier communication ran, for each kernel, ns; its own start for the first."""
+    """Return for each kernel the latest end of earlier kernels and communication, ns; the first one's own start."""
     order = np.argsort(comm_start, kind="stable")
     ended = np.maximum.accumulate(comm_end[order]) if len(order) else comm_end
     before = np.searchsorted(comm_start[order], start, side="left")

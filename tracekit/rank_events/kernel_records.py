@@ -1,8 +1,8 @@
-"""Which host-side records each communication kernel carries out: its operations.
+"""Joins each communication kernel to the host-side records that it carries out: its operations.
 
-A kernel names its record by its arguments' `External id`, else by its launch, which lies inside the record. A batch
-(`batch_isend_irecv`) has one kernel for many messages, which names none of them: its members are the messages that the
-launching thread recorded since the batch before it, and that have no kernel of their own.
+A kernel is joined to its record by the `External id` of its arguments, else by its launch, which lies inside the
+record. A batch (`batch_isend_irecv`) has one kernel for many messages, without arguments: its members are the messages
+that the launching thread recorded since the batch before it, and that have no kernel of their own.
 """
 
 from bisect import bisect_left, bisect_right
@@ -23,15 +23,15 @@ from tracekit.rank_events.step_marks import launch_rows
 from tracekit.thresholds.tables import MAX_BATCH_MEMBERS
 
 RECORD: Final = "record_param_comms"
-"""Name of the host-side records; up to torch 2.3 nothing else names the operation there."""
+"""Name of the host-side records; up to torch 2.3 they name the operation in no other way."""
 
 COALESCED: Final = "nccl:coalesced"
-"""Title of a batch on the host; up to torch 2.8 only its begin can be trusted, because nothing ended it."""
+"""Title of a batch on the host; up to torch 2.8 only its begin is valid, because torch never ended the span."""
 
 
 @dataclass(frozen=True)
 class Joined:
-    """Operations of communication kernels; one entry an operation, those of one kernel behind each other."""
+    """Operations of communication kernels; one entry an operation, grouped by kernel."""
 
     kernel: I64  # the kernel, as a position in the rows asked for
     args: I64  # event row with the arguments
@@ -43,14 +43,14 @@ class Joined:
 
 
 def alone(rows: I64) -> Joined:
-    """Every event of `rows` as an operation with its own arguments: on a host's trace each is its own record."""
+    """Return every event of `rows` as an operation with its own arguments, since a host event is its own record."""
     none = np.full(len(rows), -1, np.int64)
     place = np.arange(len(rows))
     return Joined(place, rows, rows, none, place)
 
 
 def join(events: pa.Table, cat: Values, host: Host, rows: I64, begins: Sequence[int]) -> Joined:
-    """The operations of the kernels `rows`, in order of kernels; `cat` is per event, `begins` of windows in ns."""
+    """Return the operations of the kernels `rows`, in order of kernels; `cat` is per event, `begins` of windows, ns."""
     own = present(events, "collective")[rows]
     op = matches(events, "collective", lambda v: canonical_op(v) if v and v != "wait" else None)
     records = np.flatnonzero(filled(op) & ~np.isin(cat, ["kernel", "gpu_user_annotation"]))
@@ -60,24 +60,24 @@ def join(events: pa.Table, cat: Values, host: Host, rows: I64, begins: Sequence[
     for k in np.flatnonzero((record < 0) & (launch >= 0)):
         record[k] = calls.around(int(launch[k]))
     name = matches(events, "name", lambda v: canonical_op(v or ""))
-    told = np.where(own, op[rows], np.where(record >= 0, op[record], name[rows]))
-    taken = record[(told != "send_recv") & (record >= 0)]
-    told_by_host = records[np.isin(op[records].astype(str), MESSAGES)]
+    kinds = np.where(own, op[rows], np.where(record >= 0, op[record], name[rows]))
+    taken = record[(kinds != "send_recv") & (record >= 0)]
+    on_record = records[np.isin(op[records].astype(str), MESSAGES)]
     called = _called(events, cat, host, records, launch[own & (launch >= 0)])
-    messages = np.concatenate([np.setdiff1d(told_by_host, taken), called])
+    messages = np.concatenate([np.setdiff1d(on_record, taken), called])
     titles = np.flatnonzero(
         matches(events, "name", lambda v: v == COALESCED) & (cat != "gpu_user_annotation")
     )
-    bare = (told == "other") & (record < 0)  # RCCL's kernels have one name, whatever they do
-    kernels = np.flatnonzero(((told == "send_recv") | bare) & (launch >= 0))
+    bare = (kinds == "other") & (record < 0)  # RCCL's kernels have one name, whatever they do
+    kernels = np.flatnonzero(((kinds == "send_recv") | bare) & (launch >= 0))
     batches = _batches(kernels, launch, messages, titles, host)
     return _expanded(rows, own, record, launch, _on_one_stream(batches, ints(events, "stream", -1)[rows]))
 
 
 def _called(events: pa.Table, cat: Values, host: Host, records: I64, telling: I64) -> I64:
-    """Messages that only a call (`c10d::send`) names: the nameless record inside it (torch 2.2), else the call.
+    """Return messages that only a call (`c10d::send`) names: the nameless record inside it (torch 2.2), else the call.
 
-    A call around one of the `telling` launches is known by the kernel that it launched.
+    A call around the launch of a kernel with arguments is left out.
     """
     name = matches(events, "name", lambda v: v if v in CALL_OPS or v == RECORD else None)
     on_host = ~np.isin(cat, ["kernel", "gpu_user_annotation"])
@@ -89,7 +89,7 @@ def _called(events: pa.Table, cat: Values, host: Host, records: I64, telling: I6
 
 
 def _by_external_id(events: pa.Table, rows: I64, records: I64, launch: I64, host: Host) -> I64:
-    """For each kernel the record with its `External id`, -1 where there is none.
+    """Return for each kernel the record with its `External id`, -1 without one.
 
     Up to torch 2.5 a kernel without a record carries its correlation there, which may be the id of any other event:
     such an id counts only if the launch lies inside the record.
@@ -115,7 +115,7 @@ class _Batch:
 
 
 def _batches(kernels: I64, launch: I64, messages: I64, titles: I64, host: Host) -> list[_Batch]:
-    """The batches that launched `kernels`; those without a known member are left out."""
+    """Return the batches that launched `kernels`, without batches of unknown members."""
     launched: dict[Thread, list[tuple[int, int]]] = defaultdict(list)
     for k in kernels.tolist():
         launched[host.thread(int(launch[k]))].append((int(host.start[launch[k]]), k))
@@ -132,7 +132,7 @@ def _batches(kernels: I64, launch: I64, messages: I64, titles: I64, host: Host) 
 
 
 def _on_one_stream(batches: list[_Batch], stream: I64) -> list[_Batch]:
-    """The batches without kernels of another `stream` (by kernel) than their first: all-to-alls look like theirs."""
+    """Return the batches without kernels of another `stream` (by kernel) than their first, which are all-to-alls."""
     return [
         _Batch([k for k in batch.kernels if stream[k] == stream[batch.kernels[0]]], batch.members)
         for batch in batches
@@ -142,9 +142,9 @@ def _on_one_stream(batches: list[_Batch], stream: I64) -> list[_Batch]:
 def _of_thread(
     launched: list[tuple[int, int]], recorded: list[tuple[int, int]], titled: list[int]
 ) -> list[_Batch]:
-    """The batches of one thread from (launch, kernel), (begin, record of a message) and begins of titles; sorted, ns.
+    """Return the batches of one thread from (launch, kernel), (begin, message record) and begins of titles; sorted, ns.
 
-    Without any title in the trace, a batch is what was recorded since the launch before it.
+    Without any title on the thread, a batch holds all messages recorded since the launch before it.
     """
     found: list[_Batch] = []
     since, opened = 0, -1  # the first record of the next batch, the title of the last one
@@ -165,7 +165,7 @@ def _of_thread(
 
 
 def _after_title(recorded: list[tuple[int, int]], titled: list[int], title: int, upto: int) -> int:
-    """The first record that may belong to the batch `title`: inside it if any is, else behind the title before it."""
+    """Return the first record that may belong to the batch `title`: inside it if any, else after the previous title."""
     if title < 0:
         return 0
     inside = bisect_left(recorded, (titled[title], -1))
@@ -175,7 +175,7 @@ def _after_title(recorded: list[tuple[int, int]], titled: list[int], title: int,
 
 
 def _expanded(rows: I64, own: Mask, records: I64, launch: I64, batches: list[_Batch]) -> Joined:
-    """One entry an operation: the members of each batch at its first kernel, every other kernel by itself."""
+    """Return one entry an operation: the members of each batch at its first kernel, every other kernel by itself."""
     members: dict[int, _Batch] = {batch.kernels[0]: batch for batch in batches}
     merged = {k for batch in batches for k in batch.kernels[1:]}
     entries: list[tuple[int, int, int, int]] = []

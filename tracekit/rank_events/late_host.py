@@ -53,7 +53,7 @@ def host_held(
 def _waits(events: pa.Table, cat: Values, host: Host, launches: I64) -> tuple[Intervals, I64]:
     """Return (when a thread that launches compute was in a call that waits for the device, when it asked for events).
 
-    One thread may wait for what another one launches behind that: of forward and backward, each has its own.
+    One thread may wait for work after which another thread launches: forward and backward have threads of their own.
     """
     calls = np.isin(cat, _CALLS)
     threads = np.unique(np.stack([host.pid, host.tid])[:, launches[launches >= 0]], axis=1).T.tolist()

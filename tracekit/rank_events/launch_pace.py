@@ -1,4 +1,4 @@
-"""How fast a host launches work where nothing holds it up."""
+"""The rate at which a host launches work where nothing holds it up."""
 
 import re
 
@@ -16,26 +16,26 @@ FREE = 10
 waits for a slow rank may be held up at most of its launches."""
 
 MOSTLY = 50
-"""Percentile of what launches mostly take, held up or not."""
+"""Percentile of the usual interval between launches, held up or not."""
 
 
 def launch_pace(
     run: Run, rank: int, spans: Intervals | None = None, percentile: float = FREE
 ) -> float | None:
-    """Ns between two launches of `rank` where its device does not hold it up; None where the host was not recorded.
+    """Return the ns between two launches of `rank` where its device does not hold it up; None without a recorded host.
 
-    Launches of one thread are compared: autograd's runs beside the main one. With `spans` (begins and ends, ns) only
-    those inside one count. Another `percentile` counts what holds it up.
+    Only launches of one thread are compared, since autograd's thread runs beside the main one. With `spans` (begins and
+    ends, ns) only intervals inside one count. A higher `percentile` includes delays.
     """
     events = run.events(rank, ["ts", "name", "pid", "tid"])
     called = np.flatnonzero(truth(events, "name", LAUNCH))
     begins, pid, tid = (ints(events, column, -1)[called] for column in ("ts", "pid", "tid"))
     order = np.lexsort((begins, tid, pid))
     begins, pid, tid = begins[order], pid[order], tid[order]
-    alike = (np.diff(pid) == 0) & (np.diff(tid) == 0)
+    consecutive = (np.diff(pid) == 0) & (np.diff(tid) == 0)
     if spans is not None:
         inside = np.searchsorted(spans[0], begins, side="right") - 1
         within = (inside >= 0) & (begins < spans[1][np.maximum(inside, 0)])
-        alike &= within[1:] & (np.diff(inside) == 0)
-    between = np.diff(begins)[alike]
+        consecutive &= within[1:] & (np.diff(inside) == 0)
+    between = np.diff(begins)[consecutive]
     return float(np.percentile(between, percentile)) if len(between) else None

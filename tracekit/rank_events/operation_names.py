@@ -1,4 +1,4 @@
-"""One name for each kind of communication, whatever library or kernel carried it out."""
+"""Canonical names of the kinds of communication, for all libraries and kernels."""
 
 import re
 from typing import Final
@@ -21,7 +21,7 @@ _OP_PATTERNS = tuple((name, re.compile(pattern, re.IGNORECASE)) for name, patter
 OTHER: Final = "other"
 """Kind of a kernel if its name does not show one, as RCCL's: it may be a message."""
 COLLECTIVE: Final = "collective"
-"""Kind of such a kernel once the ends of several ranks showed that it is a collective."""
+"""Kind of such a kernel once its ends on several ranks show that it is a collective."""
 ROOTED: Final = ("broadcast", "scatter", "gather", "reduce")
 """Operations in which one member may leave before the others arrive: durations do not show the order of arrival."""
 MESSAGES: Final = ("send", "recv")
@@ -37,12 +37,12 @@ UNDIRECTED: Final = (*MESSAGES, "send_recv")
 
 
 def canonical_op(text: str) -> str:
-    """The operation's one name: `_allgather_base` and `ncclDevKernel_AllGather_RING_LL` are `all_gather`."""
+    """Return the canonical name: `_allgather_base` and `ncclDevKernel_AllGather_RING_LL` are `all_gather`."""
     return next((name for name, pattern in _OP_PATTERNS if pattern.search(text)), OTHER)
 
 
 def directed(op: str, src: int, dst: int, rank: int) -> str:
-    """`send` or `recv` for a message of `rank` that names its peer; a message without a peer is `send_recv`.
+    """Return `send` or `recv` for a message of `rank` that names its peer, `send_recv` for one without a peer.
 
     `src` and `dst` are global ranks, -1 where the recording does not name them. Collectives keep their name.
     """

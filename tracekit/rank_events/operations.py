@@ -62,8 +62,8 @@ class RankOps:
     issued: I64  # when the host issued the operation: its launch, where known, else its start
     steps: dict[int, tuple[int, int]] = field(default_factory=dict)  # host span of each profiler step
     window: tuple[int, int] = (0, 0)  # first start and last end of anything recorded
-    ready: I64 | None = None  # wall time from which it could start; UNKNOWN where the trace does not tell
-    stream: I64 | None = None  # stream of its kernel, or thread of Gloo; -1 where the trace does not tell
+    ready: I64 | None = None  # wall time from which it could start; UNKNOWN where not recorded
+    stream: I64 | None = None  # stream of its kernel, or thread of Gloo; -1 unknown
     way: I64 | None = None  # direction of a message: SENDS, RECEIVES, 0 unknown
     message: I64 | None = (
         None  # number that both ends of an inferred message share; -1 of any other operation
@@ -71,29 +71,29 @@ class RankOps:
     told_size: I32 | None = None  # ranks in the operation's group, as the trace counts them; -1 unknown
     found: Mask | None = None  # messages that were done before the host looked for them
     begins: tuple[int, ...] = (0,)  # of the recording's windows, ns
-    opens: tuple[int, ...] = ()  # when the host was free to go on in each window, ns; as `begins` where empty
+    opens: tuple[
+        int, ...
+    ] = ()  # when the host was free to continue in each window, ns; as `begins` where empty
     taken: I64 | None = None  # elements that the rank received; -1 unknown
-    order: KernelOrder | None = None  # what its device ran, where no step is marked
-    place: I64 | None = None  # of a message's peer in a group that is not named; -1 unknown
-    own: I64 | None = None  # place of the rank itself in that group; -1 unknown
-    grid: I64 | None = None  # of the kernel of a message: no fewer than its channels; -1 unknown
+    order: KernelOrder | None = None  # the kernels of its device, where no step is marked
+    place: I64 | None = None  # group rank of a message's peer in an unnamed group; -1 unknown
+    own: I64 | None = None  # group rank of the rank itself there; -1 unknown
+    grid: I64 | None = None  # grid of a message's kernel, an upper bound of its channels; -1 unknown
     waited: I8 | None = None  # whether compute waited for it: WAITED, FREE, or UNTOLD
-    hint: I32 | None = None  # the group that arguments tell of an operation whose order stays open; -1 none
-    inferred: Mask | None = (
-        None  # operations whose group no argument told, but the ends of their stream or place
-    )
-    operators: Intervals | None = None  # when operators ran, on a CPU trace; else `busy` tells
-    held: I64 | None = None  # ns for which the host alone held up what ran behind it
+    hint: I32 | None = None  # recorded group of an operation that cannot be matched by order; -1 none
+    inferred: Mask | None = None  # whether its group was inferred from the ends of its stream or position
+    operators: Intervals | None = None  # when operators ran, on a CPU trace; None: as `busy`
+    held: I64 | None = None  # ns for which only the host held up the compute after it
     device: int = -1  # number of its device on its node; -1 where the trace names none or several
 
     @property
     def computed(self) -> Intervals:
-        """When the rank computed, ns; of a CPU trace without the Python that nodes of autograd run."""
+        """Return when the rank computed, ns; for a CPU trace without the Python inside autograd nodes."""
         return self.busy if self.operators is None else self.operators
 
 
 def read_rank(run: Run, rank: int, *, marked: bool = True) -> RankOps:
-    """Operations and compute intervals of `rank`; KeyError where the run has no such rank, InputError on a bad file.
+    """Return operations and compute intervals of `rank`; KeyError for an unknown rank, InputError on a bad file.
 
     Step marks are read only if `marked`.
     """
@@ -105,7 +105,7 @@ def read_rank(run: Run, rank: int, *, marked: bool = True) -> RankOps:
 def rank_ops(
     rank: int, events: pa.Table, groups: Sequence[Group] = (), windows: Sequence[int] = (), *, marked: bool = True
 ) -> RankOps:  # fmt: skip
-    """Operations and compute intervals of `rank` from its event table (schema.EVENTS).
+    """Return operations and compute intervals of `rank` from its event table (schema.EVENTS).
 
     `groups` are the process groups of the run that hold the rank: without them, peers named by their place in a group
     stay unknown. `windows` are the begins of its recording windows, ns, where there are several. Step marks are read
@@ -151,7 +151,7 @@ def _marked(events: pa.Table, cat: Values, host: Host, rows: I64, start: I64) ->
 
 
 def _launches(launch: I64, *, marked: bool) -> I64:
-    """The `launch` rows of kernels; none if marks are not read and the host launched most before its window began.
+    """Return the `launch` rows of kernels; all -1 if marks are not read and most launches are before the window.
 
     The rare launches of a host that runs steps ahead show the steps of its last kernels only; the begins of all
     kernels show the steps of all.
@@ -161,13 +161,13 @@ def _launches(launch: I64, *, marked: bool) -> I64:
 
 
 def _device(events: pa.Table, carriers: I64) -> int:
-    """The device that runs the kernels `carriers`; -1 where the trace names none, or several."""
+    """Return the device that runs the kernels `carriers`; -1 where the trace names none, or several."""
     named = np.unique(ints(events, "device", -1)[carriers])
     return int(named[0]) if len(named) == 1 else -1
 
 
 def _in_order(comm: Mask, start: I64) -> I64:
-    """The events that communicate, in order of start."""
+    """Return the events that communicate, in order of start."""
     rows = np.flatnonzero(comm)
     return rows[np.argsort(start[rows], kind="stable")]
 
@@ -175,7 +175,7 @@ def _in_order(comm: Mask, start: I64) -> I64:
 def _order(
     events: pa.Table, cat: Values, comm: Mask, start: I64, end: I64, begins: Sequence[int], *, marked: bool
 ) -> KernelOrder | None:
-    """What the device ran, in order; None without kernels that compute. `begins` are those of the windows."""
+    """Return the kernels of the device in order; None without compute kernels. `begins` are of windows."""
     rows = np.flatnonzero(cat == "kernel")
     stream = ints(events, "stream", -1)[rows]
     launch = _launches(launch_rows(events, cat, rows, begins), marked=marked)

@@ -25,19 +25,19 @@ class Progress:
     rank: int
     at_start: I64
     at_end: I64
-    exposed_ns: I64  # for how long compute stood still for this operation
+    exposed_ns: I64  # for how long compute waited for this operation
     origin: int  # wall time at which own time is zero
     exposed: tuple[I64, I64]  # disjoint intervals of exposed communication
-    at_ready: F64  # own time from which the operation could start; NaN where the trace does not tell
-    resumed: I64  # wall time at which compute went on after the operation: it stood still until then
+    at_ready: F64  # own time from which the operation could start; NaN where unknown
+    resumed: I64  # wall time at which compute resumed after the operation
 
     def at(self, times: I64) -> I64:
-        """Own time elapsed at the wall `times`, ns; same shape."""
+        """Return the own time elapsed at the wall `times`, ns; same shape."""
         return np.asarray(times - self.origin - covered_until(self.exposed, times), np.int64)
 
 
 def own_progress(ops: RankOps) -> Progress:
-    """The split of a rank's wall time into exposed communication and own time.
+    """Return the split of a rank's wall time into exposed communication and own time.
 
     Communication is exposed from the begin of the compute gap in which it ends (or from its own begin, if later),
     because compute resumed after it; but a delay by the host alone is own time (tables.late_host). Communication that
@@ -48,7 +48,7 @@ def own_progress(ops: RankOps) -> Progress:
     since = np.minimum(np.maximum(gap_start(ops.busy, ends), ops.start), ends)
     if ops.held is not None:
         since = np.minimum(since + ops.held, ends)
-    if ops.found is not None:  # the host stood still for whatever it had looked for before
+    if ops.found is not None:  # the host had waited for an earlier message
         since = np.where(ops.found, ends, since)
     if ops.waited is not None:
         since = np.where(ops.waited == FREE, ends, since)
@@ -60,13 +60,13 @@ def own_progress(ops: RankOps) -> Progress:
     def at(times: I64) -> I64:
         return np.asarray(times - origin - covered_until(exposed, times), np.int64)
 
-    told = np.full(len(ops.start), UNKNOWN) if ops.ready is None else ops.ready
-    ready = np.where(told == UNKNOWN, np.nan, at(np.where(told == UNKNOWN, ops.start, told)))
+    recorded = np.full(len(ops.start), UNKNOWN) if ops.ready is None else ops.ready
+    ready = np.where(recorded == UNKNOWN, np.nan, at(np.where(recorded == UNKNOWN, ops.start, recorded)))
     return Progress(ops.rank, at(ops.start), at(ops.end), ends - since, origin, exposed, ready, ends)
 
 
 def _went_on(start: I64, end: I64) -> I64:
-    """For each operation the start of the last one that begins during it, its own start if none does; ns.
+    """Return for each operation the start of the last one that begins during it, its own start if none does; ns.
 
     `start` is sorted.
     """
@@ -75,10 +75,10 @@ def _went_on(start: I64, end: I64) -> I64:
 
 
 def _resumed(ops: RankOps) -> I64:
-    """When compute resumed after each operation, ns: at its end, or at the begin of compute that covers just its end.
+    """Return when compute resumed after each operation, ns: at its end, or at the begin of compute that covers its end.
 
-    A recorder that takes both times on the host shows compute that begins a little before the wait ends. Times of a
-    device need no leniency but for their rounding: with more, any message that ends just after another wait would pass
+    A recorder that takes both times on the host shows compute that begins a little before the wait ends. Device times
+    get only the tolerance of their rounding: with more, any message that ends just after another wait would pass
     for the cause of that wait.
     """
     starts, ends = ops.busy

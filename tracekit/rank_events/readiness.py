@@ -1,4 +1,4 @@
-"""From when each communication kernel could have started: once it was launched and its inputs were computed.
+"""The time from which each communication kernel could have started: launched, with its inputs computed.
 
 A collective that queues behind another one of its group starts when that one ends, so its recorded start says when the
 group was free and not when the rank was ready. The host's launches show the latter: a communication kernel waits for
@@ -22,11 +22,11 @@ def ready_times(
     events: pa.Table, cat: Values, comm: Mask, rows: I64, launch: I64, start: I64, end: I64,
     begins: Sequence[int] = (),
 ) -> I64:  # fmt: skip
-    """Wall time from which each communication kernel of `rows` could have started, ns; UNKNOWN without its launch.
+    """Return the wall time from which each communication kernel of `rows` could have started, ns; else UNKNOWN.
 
     It is the later one of its `launch` and of the end of the last kernel on the busiest compute stream that was
-    launched before it, and never after its recorded start. `start` and `end` are per event, `launch` per row, `begins`
-    those of the windows.
+    launched before it, and never after its recorded start; UNKNOWN without a launch. `start` and `end` are per event,
+    `launch` per row, `begins` of windows.
     """
     known = launch < start[rows]
     compute = np.flatnonzero((cat == "kernel") & ~comm)
@@ -45,7 +45,7 @@ def ready_times(
 
 
 def _launched(start: I64, launch: I64, begin: I64) -> I64:
-    """When the host launched each kernel of one stream at the latest, ns, never earlier than the kernel before it.
+    """Return the latest possible launch of each kernel of one stream, ns, never earlier than that of the one before.
 
     `launch` is the event row of its launch, −1 if the trace does not show it, `begin` the start of the kernel. A
     stream runs in order of launch, so a kernel without a launch was launched before the next one that has one: where

@@ -26,7 +26,7 @@ PAIR: Final = 2
 
 
 class Title(NamedTuple):
-    """What the title of a message says: its direction, and the ranks in the group."""
+    """What the title of a message records: its direction, and both group ranks."""
 
     op: str
     own: int
@@ -34,7 +34,7 @@ class Title(NamedTuple):
 
 
 class Ends(NamedTuple):
-    """What is known of an operation: its kind, its ends (global ranks, -1 unknown), its group, and its direction.
+    """The known kind of an operation, its ends (global ranks, -1 unknown), group and direction.
 
     A message with an unknown peer is a `send_recv` without ends; its direction may be known all the same.
     """
@@ -43,11 +43,9 @@ class Ends(NamedTuple):
     src: int
     dst: int
     group: int  # index into Run.groups, -1 unknown
-    way: int = 0  # SENDS, RECEIVES, or 0 where the trace does not tell
-    place: int = (
-        -1
-    )  # the peer's place in a group that the trace does not name, -1 where it does not tell that either
-    own: int = -1  # the rank's own place in that group
+    way: int = 0  # SENDS, RECEIVES, or 0 unknown
+    place: int = -1  # the peer's group rank in an unnamed group, -1 unknown
+    own: int = -1  # the rank's own group rank there
 
 
 class Peers:
@@ -72,7 +70,7 @@ class Peers:
         self._on_device = Enclosing(host, titled[on_device])
 
     def of(self, joined: Joined, entry: int, op: str) -> Ends:
-        """The ends of an operation; `op` is what its arguments or its kernel's name call it."""
+        """Return the ends of an operation; `op` is its kind by its arguments or its kernel's name."""
         args, record = int(joined.args[entry]), int(joined.host[entry])
         kernel = int(self._rows[joined.kernel[entry]])
         evidence = [args, record, kernel] if record >= 0 else [args, kernel]
@@ -108,12 +106,12 @@ class Peers:
         return Ends(op, *ends, group, WAYS[op])
 
     def called(self, joined: Joined, entry: int) -> str | None:
-        """`send` or `recv` where a call of that name encloses the operation's record; None where none does."""
+        """Return `send` or `recv` where a call of that name encloses the operation's record; else None."""
         call = self._call_of(joined, entry) if int(joined.host[entry]) >= 0 else -1
         return str(self._call[call]) if call >= 0 else None
 
     def _title_of(self, joined: Joined, entry: int) -> Title | None:
-        """The title around or inside the operation's record, around its launch, or around its kernel."""
+        """Return the title around or inside the operation's record, around its launch, or around its kernel."""
         record, launch = int(joined.host[entry]), int(joined.launch[entry])
         kernel = int(self._rows[joined.kernel[entry]])
         row = self._on_host.within(record) if record >= 0 else -1
@@ -124,7 +122,7 @@ class Peers:
         return found
 
     def _call_of(self, joined: Joined, entry: int) -> int:
-        """The row of the call around the operation's record, else around its launch; -1 where there is none."""
+        """Return the row of the call around the operation's record, else around its launch; -1 without one."""
         record, launch = int(joined.host[entry]), int(joined.launch[entry])
         row = self._calls.around(record) if record >= 0 else -1
         return self._calls.around(launch) if row < 0 <= launch and record < 0 else row

@@ -1,7 +1,7 @@
 """The profiler's step marks: which step each operation belongs to.
 
-An operation belongs to the step in which the host launched it, so that a device that runs behind its host does not
-smear steps.
+An operation belongs to the step in which the host launched it, so that steps stay separate on a device that runs
+behind its host.
 """
 
 import re
@@ -26,12 +26,12 @@ _STEP = re.compile(r"^ProfilerStep#(\d{1,10})$")
 
 
 def step_number(name: str | None) -> int | None:
-    """The number of the step that an event of that name marks; None where it marks none."""
+    """Return the number of the step that an event of that name marks; None where it marks none."""
     return int(m.group(1)) if name and (m := _STEP.match(name)) else None
 
 
 def step_spans(events: pa.Table, cat: Values, start: I64, end: I64) -> dict[int, tuple[int, int]]:
-    """Host time (begin, end) of each marked step, ns, by number; `cat`, `start` and `end` are per event."""
+    """Return the host time (begin, end) of each marked step, ns, by number; `cat`, `start` and `end` are per event."""
     number = matches(events, "name", step_number)
     spans: dict[int, tuple[int, int]] = {}
     for row in np.flatnonzero(filled(number) & (cat != "gpu_user_annotation")):
@@ -45,7 +45,7 @@ def step_spans(events: pa.Table, cat: Values, start: I64, end: I64) -> dict[int,
 def run_ahead(steps: dict[int, tuple[int, int]], cat: Values, rows: I64, start: I64) -> bool:
     """Whether the host had ended all `steps` before most of the operations `rows` began, and no launch shows theirs.
 
-    Such marks say when the host was in a step, not when the device was. `cat` and `start` (ns) are per event.
+    Such marks show when the host was in a step, not when the device was. `cat` and `start` (ns) are per event.
     """
     if not steps or not len(rows) or np.isin(cat, ["cuda_runtime", "cuda_driver"]).any():
         return False
@@ -54,9 +54,9 @@ def run_ahead(steps: dict[int, tuple[int, int]], cat: Values, rows: I64, start: 
 
 
 def label(times: I64, steps: dict[int, tuple[int, int]]) -> I32:
-    """The step of each time (ns); NO_STEP before the first and after the last.
+    """Return the step of each time (ns); NO_STEP before the first and after the last.
 
-    Time between two steps belongs to the earlier one, but to none if steps between them were not recorded.
+    Time between two steps belongs to the earlier one, but to no step if steps between them were not recorded.
     """
     if not steps:
         return np.full(len(times), NO_STEP, np.int32)
@@ -86,10 +86,10 @@ def launch_rows(events: pa.Table, cat: Values, rows: I64, begins: Sequence[int] 
 
 
 def captures(steps: dict[int, tuple[int, int]], start: I64, windows: Sequence[int] = ()) -> list[int]:
-    """When each recording window began on the host, ns: the first with the first event, others with a step after a gap.
+    """Return the begin of each window on the host, ns: the first event, and each step after a gap in step numbers.
 
-    `steps` are the host spans of marked steps by number, `start` is per event. Without marks the windows are those of
-    the files: `windows`, their begins.
+    `steps` are the host spans of marked steps by number, `start` is per event. Without marks the begins are those of
+    the files, `windows`.
     """
     first = int(start.min()) if len(start) else 0
     others = [steps[n][0] for n in sorted(steps) if n - 1 not in steps and n > min(steps)]
@@ -97,12 +97,12 @@ def captures(steps: dict[int, tuple[int, int]], start: I64, windows: Sequence[in
 
 
 def issue_times(launch: I64, stream: I64, begin: I64, start: I64, windows: Sequence[int]) -> I64:
-    """When the host issued each operation, ns: its launch, where known, else its begin.
+    """Return when the host issued each operation, ns: its launch, where known, else its begin.
 
-    Where the host runs ahead, the device still works off what was launched before a window began. A stream runs in
-    order of launch, so a kernel without a launch ahead of the first one that was launched in the window is of that
-    kind: it counts as issued just before the window, and so belongs to no marked step. launch: event rows, −1 where
-    unknown; stream, begin: per operation, in order of begin; start: per event; windows: as `captures` gives them.
+    Where the host runs ahead, the device still runs kernels that were launched before a window began. A stream runs in
+    order of launch, so a kernel without a launch ahead of the first one launched in the window is one of them: it
+    counts as issued just before the window, and so belongs to no marked step. launch: event rows, −1 where
+    unknown; stream, begin: per operation, in order of begin; start: per event; windows: from `captures`.
     """
     known = launch >= 0
     issued = np.where(known, start[launch], begin)

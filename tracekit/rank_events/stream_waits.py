@@ -1,4 +1,4 @@
-"""What compute waited for, as far as the device's own record of waits (`cuda_sync` events) proves it.
+"""Proof that compute waited for communication, from the device's own record of waits (`cuda_sync` events).
 
 They are written with `enable_cuda_sync_events` only, and name the other stream up to CUDA 12.8 only. A recording with
 one wait that names no stream proves nothing. A kernel waits for communication through a wait of its stream, or because
@@ -21,10 +21,10 @@ from tracekit.rank_events.step_marks import launch_rows
 
 I8 = npt.NDArray[np.int8]
 WAITED: Final = 1
-"""Compute that resumed after the operation had a wait for it on its stream."""
+"""The compute that resumed after the operation had a wait for it on its stream."""
 UNTOLD: Final = 0
 FREE: Final = -1
-"""What resumed after the operation had no wait for it."""
+"""The compute that resumed after the operation had no wait for it."""
 _STREAM_WAIT = re.compile(r"^Stream Wait Event$")
 HOST_WAIT: Final = re.compile(r"Synchronize|Memcpy")
 """Calls in which the host may wait until its device has done what was launched."""
@@ -35,8 +35,8 @@ _GRAPH = re.compile(r"GraphLaunch")
 class _Waits:
     """Waits of streams, in order of issue; times in ns."""
 
-    stream: I64  # that waits
-    other: I64  # that is waited for
+    stream: I64  # the waiting stream
+    other: I64  # the stream that it waits for
     issued: I64
     upto: I64  # launches on the other stream until then are waited for
 
@@ -44,8 +44,8 @@ class _Waits:
 def waited_for(events: pa.Table, cat: Values, comm: Mask, rows: I64, end: I64, begins: Sequence[int]) -> I8:
     """Return `WAITED`, `FREE` or `UNTOLD` for each communication kernel of `rows`.
 
-    end: per event, ns; comm: which events communicate; begins: of windows, ns. What resumes is the first kernel of
-    computing that starts when the operation has ended.
+    end: per event, ns; comm: whether each event communicates; begins: of windows, ns. The compute that resumes is the
+    first compute kernel that starts when the operation has ended.
     """
     found = np.zeros(len(rows), np.int8)
     waits = _waits_of(events, cat)
@@ -66,7 +66,7 @@ def waited_for(events: pa.Table, cat: Values, comm: Mask, rows: I64, end: I64, b
 
 
 def resumed_behind(compute: I64, start: I64, ends: I64) -> tuple[I64, Mask]:
-    """(the first of the kernels `compute` that starts at or behind each of `ends`, whether there is one).
+    """Return (the first of the kernels `compute` that starts at or after each of `ends`, whether one does).
 
     `compute` are event rows, at least one; `start` is per event, `ends` are ns.
     """
@@ -76,7 +76,7 @@ def resumed_behind(compute: I64, start: I64, ends: I64) -> tuple[I64, Mask]:
 
 
 def _waits_of(events: pa.Table, cat: Values) -> _Waits | None:
-    """The waits of a recording; None where it has none, or one of them does not say what it waits for."""
+    """Return the waits of a recording; None where it has none, or one of them does not name the other stream."""
     rows = np.flatnonzero((cat == "cuda_sync") & truth(events, "name", _STREAM_WAIT))
     stream, other = ints(events, "stream", -1)[rows], ints(events, "wait_stream", -1)[rows]
     if not len(rows) or (stream < 0).any() or (other < 0).any():
@@ -86,7 +86,7 @@ def _waits_of(events: pa.Table, cat: Values) -> _Waits | None:
     calls = calls[correlation[calls] >= 0]
 
     def moment(keys: I64) -> I64:
-        """When the host made the calls with these correlations; its wait itself where that is not recorded."""
+        """Return when the host made the calls with these correlations; the time of the wait where not recorded."""
         found = latest(correlation[calls], start[calls], keys, np.full(len(rows), np.iinfo(np.int64).max))
         return np.where(found >= 0, np.append(start[calls], 0)[found], start[rows])
 
@@ -120,7 +120,7 @@ def _through(waits: _Waits, stream: I64, before: I64, since: I64) -> Mask:
 
 
 def _latest_reaches(key: I64, issued: I64, upto: I64, asked: I64, before: I64, since: I64) -> Mask:
-    """Whether of the waits with the key `asked` that were issued until `before` one reaches `since`.
+    """Whether a wait with the key `asked` that was issued until `before` reaches `since`.
 
     key, issued, upto: per wait, in order of issue; asked, before, since: per question.
     """

@@ -17,7 +17,7 @@ _ON_DEVICE = ("kernel", "gpu_memcpy", "gpu_memset", "gpu_user_annotation", "cuda
 
 
 def opens_of(events: pa.Table, cat: Values, begins: Sequence[int]) -> tuple[int, ...]:
-    """The end of the wait for the device with which each window begins on its host, ns; its begin where none does."""
+    """Return the end of the wait for the device that begins each window on its host, ns; else the window's begin."""
     opens = list(begins)
     start = ints(events, "ts", 0)
     hosts = np.flatnonzero(~np.isin(cat, _ON_DEVICE))

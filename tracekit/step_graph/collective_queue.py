@@ -1,7 +1,7 @@
-"""When operations could have started: one after the other on each stream, and some before their recorded start.
+"""When operations could have started: in order on each stream, and some before their recorded start.
 
-Behind a late rank its peers' next collectives queue, and then seem to be posted when the late rank came; so do messages
-behind the one before them.
+While a rank is late, the next collectives of its peers queue, and appear to be posted when the late rank arrives;
+messages queue in the same way.
 """
 
 from collections.abc import Callable
@@ -24,7 +24,7 @@ class CollectiveQueue:
     """When each operation could have started, by the order of the operations on a stream."""
 
     ready: F64  # per operation: own time from which it could start, ns; before its recorded start where it queued
-    wall: F64  # per operation: the same on the rank's clock where the trace tells it, else the recorded start; ns
+    wall: F64  # per operation: the same on the rank's clock where launches are known, else the recorded start; ns
     before: I64  # per instance: the one before it in its group, -1 where there is none
     caused: I64  # pairs of instances (two rows): the first starts no sooner than the second, of another group, ends
 
@@ -41,17 +41,17 @@ def queue_of(run: Measured, *, free: bool = False) -> CollectiveQueue:
     before = np.full(len(waits.first_row), -1, np.int64)
     np.maximum.at(before, ops.instance[this], ops.instance[behind])
     ready = ops.at_start.astype(np.float64)
-    stood = ops.start[this] - ops.end[behind] <= QUEUED_NS
-    told = stood & np.isfinite(ops.at_ready[this])
-    ready[this[told]] = np.minimum(ops.at_ready[this[told]], ready[this[told]])
-    _in_order(ready, this[told], behind[told])
+    queued = ops.start[this] - ops.end[behind] <= QUEUED_NS
+    launches_known = queued & np.isfinite(ops.at_ready[this])
+    ready[this[launches_known]] = np.minimum(ops.at_ready[this[launches_known]], ready[this[launches_known]])
+    _in_order(ready, this[launches_known], behind[launches_known])
     wall, launched = ops.start.astype(np.float64), _per_rank(run, lambda r: r.ready)
-    wall[this[told]] = np.minimum(launched[this[told]], wall[this[told]])
-    _in_order(wall, this[told], behind[told])
-    answers, caused = _caused(run, launched, this[stood])
+    wall[this[launches_known]] = np.minimum(launched[this[launches_known]], wall[this[launches_known]])
+    _in_order(wall, this[launches_known], behind[launches_known])
+    answers, caused = _caused(run, launched, this[queued])
     ready[answers] = np.minimum(ops.at_ready[answers], ready[answers])
     wall[answers] = np.minimum(launched[answers], wall[answers])
-    guessed = stood & ~told & ~run.in_message[this]
+    guessed = queued & ~launches_known & ~run.in_message[this]
     this, behind = this[guessed], behind[guessed]
     if free:
         ready[this] = _since_the_first(ops.at_start, this, behind)
@@ -66,12 +66,12 @@ def queue_of(run: Measured, *, free: bool = False) -> CollectiveQueue:
 
 
 def _caused(run: Measured, launched: I64, stood: I64) -> tuple[I64, I64]:
-    """(operations that start when one of another group ends, the pairs of instances that this makes).
+    """Return (operations that start when one of another group ends, the resulting pairs of instances).
 
-    The all-reduce of replicas follows the reduce-scatter of shards, by an event between two streams or as the next on
-    one stream, and the next reduce-scatter follows it: each was `launched` long before (by operation, ns; −1 unknown),
-    did not queue in its own group (`stood`), and begins when the other one has ended. Each member waits for the
-    instance of its own shard, and the all-reduce for all of these.
+    In HSDP the all-reduce of replicas follows the reduce-scatter of shards, by an event between two streams or as the
+    next operation of one stream, and the next reduce-scatter follows it. Such an operation was `launched` long before
+    (by operation, ns; −1 unknown), did not queue in its own group, and begins when the other one has ended.
+    Each member waits for the instance of its own shard, and the all-reduce for all of these.
     """
     ops, stream = run.ops, _per_rank(run, lambda r: r.stream)
     mine = (ops.instance >= 0) & ~run.in_message & (members_of_kernel(ops) == 1)
@@ -94,9 +94,9 @@ def _caused(run: Measured, launched: I64, stood: I64) -> tuple[I64, I64]:
 
 
 def _ended_before(ops: Operations, rows: I64, asks: I64, within: int) -> I64:
-    """Pairs (two rows) of an operation of `asks` and the last of `rows`, in order of end, that ended just before it.
+    """Return pairs (two rows) of an operation in `asks` and the last of `rows` (by end) that ended just before it.
 
-    The end lies up to `within` (ns) before the begin, or ANSWERED_NS behind it.
+    The end lies up to `within` ns before the begin, or up to ANSWERED_NS after it.
     """
     if not len(rows) or not len(asks):
         return np.zeros((2, 0), np.int64)
@@ -122,11 +122,11 @@ def _evenly(at_start: I64, this: I64, behind: I64) -> F64:
 
 
 def _pairs(run: Measured) -> tuple[I64, I64]:
-    """Matched operations, and for each the one before it in its queue, which had ended when it began.
+    """Return matched operations, and for each the previous one in its queue, which had ended when it began.
 
-    A communicator runs its operations in order, on whichever stream they are: from torch 2.8 on a collective runs on
-    its caller's. But two communicators may have the same members: where operations of one channel run beside each other
-    on two streams, neither queues behind the other.
+    A communicator runs its operations in order, whatever their streams: from torch 2.8 on a collective with
+    async_op=False runs on its caller's stream. But two communicators may have the same members: where operations of
+    one channel overlap on two streams, neither queues behind the other.
     """
     ops = run.ops
     rows = np.flatnonzero((ops.instance >= 0) & (members_of_kernel(ops) == 1))
@@ -154,7 +154,7 @@ def _queues(run: Measured, rows: I64) -> I64:
 
 
 def _in_order(ready: F64, this: I64, behind: I64) -> None:
-    """Lets no operation of `this` be ready before the one `behind` it on its stream was; pairs in order of start."""
+    """Raise `ready` of each `this` to that of the operation `behind` it on its stream; pairs in order of start."""
     for i, j in zip(this.tolist(), behind.tolist(), strict=True):
         ready[i] = max(ready[i], ready[j])
 
@@ -167,7 +167,7 @@ def _per_rank(run: Measured, of: Callable[[RankOps], I64 | None]) -> I64:
 
 
 def _since_the_first(at_start: I64, this: I64, behind: I64) -> F64:
-    """Per queued operation `this` the own time at which the first of its queue began, ns; `behind` is before it."""
+    """Return for each queued operation `this` the own time at which the first of its queue began, ns."""
     earliest = at_start.astype(np.float64)
     for i, j in zip(this.tolist(), behind.tolist(), strict=True):
         earliest[i] = min(earliest[i], earliest[j])
@@ -175,7 +175,7 @@ def _since_the_first(at_start: I64, this: I64, behind: I64) -> F64:
 
 
 def _own(run: Measured, rows: I64) -> tuple[F64, F64]:
-    """(own-time reading at the begin of each operation's step, own time of the step), ns; NaN outside."""
+    """Return (own-time reading at the begin of each operation's step, own time of the step), ns; NaN outside."""
     ops, steps = run.ops, run.steps
     row = {rank: i for i, rank in enumerate(steps.ranks)}
     column = {number: i for i, number in enumerate(steps.numbers)}
@@ -188,9 +188,9 @@ def _own(run: Measured, rows: I64) -> tuple[F64, F64]:
 
 
 def _share_of_last(run: Measured, ready: F64) -> F64:
-    """Per instance the share (0 to 1) of its own work of the step that the member which came last had done.
+    """Return per instance the share (0 to 1) of its step's own work that the last member had done on arrival.
 
-    Of several that came together the least counts: a member that queued as well shows no earlier moment.
+    If several arrived together the least share counts, since a member that queued too gives only a later moment.
     """
     ops, waits = run.ops, run.waits
     rows = np.flatnonzero((ops.instance >= 0) & (waits.wait <= NO_WORK_NS))

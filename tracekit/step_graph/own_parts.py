@@ -1,6 +1,6 @@
-"""A rank's own time in parts between its operations, and how much shorter each becomes when the rank works as usual.
+"""A rank's own time in parts between its operations, and how much shorter each becomes at its usual length.
 
-A pause that is cured in its place lets the others go on there; one that is spread over the step would not.
+Removing a pause where it happens lets the other ranks continue there; spreading the saving over the step would not.
 """
 
 from collections.abc import Sequence
@@ -25,14 +25,14 @@ class Parts:
     order: tuple[str, ...]  # the operations at which steps are cut
 
     def alike(self, other: "Parts") -> bool:
-        """Whether both ranks run these operations in the same order in each step, so that parts can be compared."""
+        """Whether both ranks run these operations in the same order in each step, which makes parts comparable."""
         return np.array_equal(self.starts, other.starts) and self.order == other.order
 
     def trimmed(self, usual: F64, ratio: F64) -> F64:
-        """The factor for each part by which its step is stretched by `ratio`, one entry a step.
+        """Return the factor for each part that stretches its step by `ratio` (one entry a step).
 
-        A shorter step first loses what its parts take beyond `usual`, in proportion; the rest is taken from all parts
-        alike.
+        A shorter step first loses the time of its parts beyond `usual`, in proportion; the rest comes evenly from all
+        parts.
         """
         width = np.diff(self.cuts)
         step = np.repeat(np.arange(len(self.starts)), np.diff(np.append(self.starts, len(width))))
@@ -50,7 +50,7 @@ class Parts:
 def parts_of(
     ops: Operations, rows: I64, numbers: Sequence[int], labels: I64, knots: F64, ready: F64
 ) -> tuple[Parts, ...]:
-    """The parts of the steps `numbers` of one rank, the finest first; knots are the steps' own-time readings, ns.
+    """Return the parts of the steps `numbers` of one rank, finest first; `knots` are own-time readings of steps, ns.
 
     Steps are cut at the operations of the busiest channel and at all messages, or at the former only. Across other
     channels the order differs from rank to rank if one of them runs behind compute; operations that the rank waited for
@@ -83,14 +83,14 @@ def _parts(ops: Operations, steps: Sequence[I64], knots: F64, ready: F64) -> Par
 
 
 def _words(ops: Operations, rows: I64) -> list[str]:
-    """What peers must run alike: the kind of each operation, and of how many ranks its group is.
+    """Return what peers must have in common: the kind of each operation, and the size of its group.
 
-    Which way a message goes does not count: of batches it may be known on one rank and not on its peer.
+    The direction of a message does not count: for batches it may be known on one rank and not on its peer.
     """
-    told = [(c.p2p, len(c.members)) for c in ops.channels] + [
+    channels = [(c.p2p, len(c.members)) for c in ops.channels] + [
         (False, 0)
-    ]  # the last is of what has no channel
-    every = ((ops.op[row], *told[ops.channel[row]]) for row in rows.tolist())
+    ]  # the last entry serves operations without a channel
+    every = ((ops.op[row], *channels[ops.channel[row]]) for row in rows.tolist())
     return [f"{'message' if p2p else op} of {members}" for op, p2p, members in every]
 
 
@@ -107,8 +107,8 @@ def _turn(ops: Operations, rows: I64) -> I64:
     stream = np.full(len(rows), -1) if mine.stream is None else mine.stream[place]
     issued = issued_upto(mine.issued[place], stream)
     turn = np.argsort(issued, kind="stable")
-    told = (issued < ops.start[rows])[turn]
-    in_turn = (np.diff(issued[turn]) > 0) & (told[1:] | told[:-1])
+    launched = (issued < ops.start[rows])[turn]
+    in_turn = (np.diff(issued[turn]) > 0) & (launched[1:] | launched[:-1])
     together = ~in_turn & (np.diff(ops.at_start[rows[turn]]) <= NO_WORK_NS)
     tied = np.flatnonzero(np.append(together, False) | np.append(False, together))
     kind = np.zeros(len(rows), np.int64)
@@ -117,7 +117,7 @@ def _turn(ops: Operations, rows: I64) -> I64:
 
 
 def cut(knots: F64, cuts: Sequence[npt.NDArray[np.int64] | F64]) -> F64:
-    """`knots` with every step cut at its `cuts` as well; ns."""
+    """Return `knots` with every step also cut at its `cuts`; ns."""
     parts = [
         np.concatenate([[begin], np.clip(inside.astype(np.float64), begin, end)])
         for begin, end, inside in zip(knots[:-1], knots[1:], cuts, strict=True)

@@ -16,7 +16,7 @@ from tracekit.thresholds.slowrank import ANSWER_NS, NO_WORK_NS, STEP_PARTS
 from tracekit.timing.measured import Measured
 
 NEED: Final = 0
-"""The rank goes on when an operation ends. At one moment ends go before begins, because streams run back to back."""
+"""The rank continues when an operation ends. Ends sort before begins of one moment, as streams run back to back."""
 POST: Final = 1
 """The rank begins an operation."""
 
@@ -37,12 +37,12 @@ class RankTimeline:
     start: float  # aligned wall time at the begin of the run
 
     def alike(self, other: Parts) -> Parts | None:
-        """Its parts that are cut at the same operations as those of `other`, None where it has none."""
+        """Return its parts that are cut at the same operations as `other`; None without such parts."""
         return next((p for p in self.parts if p.alike(other)), None)
 
 
 def runs_of(run: Measured) -> list[tuple[int, ...]]:
-    """Columns of analysed steps, in groups that follow each other without a gap."""
+    """Return the columns of analysed steps, in runs of consecutive steps."""
     steps = run.steps
     if not steps.labelled:
         return [tuple(range(len(steps.numbers)))] if steps.numbers else []
@@ -66,9 +66,9 @@ def timeline_of(
     columns: tuple[int, ...],
     like: RankTimeline | None = None,
 ) -> RankTimeline | None:
-    """The timeline of `rank` over the steps in `columns`; None where one of them is not known whole.
+    """Return the timeline of `rank` over the steps in `columns`; None where one of them is not recorded whole.
 
-    A timeline `like` it, of the same rank and steps in another queue, lends its parts, and events that are the same.
+    Reuses parts and unchanged events from `like`, the timeline of the same rank and steps under another queue.
     """
     ops, steps = run.ops, run.steps
     row = steps.row(rank)
@@ -99,14 +99,14 @@ def timeline_of(
 
 
 def _with_events(like: RankTimeline, kind: I64, reading: F64, event: I64) -> RankTimeline:
-    """`like` with other events; `like` itself where they are the same."""
+    """Return `like` with other events; `like` itself where they are equal."""
     if np.array_equal(kind, like.kinds) and np.array_equal(event, like.events):
         return like if np.array_equal(reading, like.readings) else replace(like, readings=reading)
     return replace(like, kinds=kind.astype(np.int8), readings=reading, events=event.astype(np.int32))
 
 
 def _events(ops: Operations, queue: CollectiveQueue, rows: I64) -> tuple[I64, F64, I64]:
-    """(kind, own-time reading in ns, operation) of each event of one rank's operations `rows`, in order."""
+    """Return (kind, own-time reading in ns, operation) of each event of one rank's operations `rows`, in order."""
     needed = rows[(ops.exposed[rows] > 0) | _host_late(ops, rows)]
     event = np.concatenate([rows, needed])
     kind = np.concatenate([np.full(len(rows), POST), np.full(len(needed), NEED)])
@@ -125,7 +125,7 @@ def _events(ops: Operations, queue: CollectiveQueue, rows: I64) -> tuple[I64, F6
 
 
 def _host_late(ops: Operations, rows: I64) -> npt.NDArray[np.bool_]:
-    """Whether the host alone held up what ran behind each of one rank's `rows`: a quicker host would wait for them."""
+    """Whether only the host delayed the work after each of one rank's `rows`: with a faster host it waits for them."""
     rank = int(ops.rank[rows[0]]) if len(rows) else None
     held = None if rank is None else ops.per_rank[rank].held
     if rank is None or held is None:
@@ -136,10 +136,10 @@ def _host_late(ops: Operations, rows: I64) -> npt.NDArray[np.bool_]:
 def _proven(ops: Operations, event: I64) -> npt.NDArray[np.bool_]:
     """Whether the trace proves that compute waited for the operation of each event of one rank."""
     rank = int(ops.rank[event[0]]) if len(event) else None
-    told = None if rank is None else ops.per_rank[rank].waited
-    if rank is None or told is None:
+    waited = None if rank is None else ops.per_rank[rank].waited
+    if rank is None or waited is None:
         return np.zeros(len(event), bool)
-    return np.asarray(told[event - ops.first[rank]] == WAITED, bool)
+    return np.asarray(waited[event - ops.first[rank]] == WAITED, bool)
 
 
 def _really_needed(kind: I64, reading: F64, wall: F64, posted: F64, kernel: I64) -> npt.NDArray[np.bool_]:
@@ -167,7 +167,7 @@ def _really_needed(kind: I64, reading: F64, wall: F64, posted: F64, kernel: I64)
 
 
 def _begin_wall(run: Measured, rank: int, rows: I64, reading: float) -> float:
-    """Aligned wall time (ns) at which the rank's own time read `reading`, just before its first operation `rows[0]`."""
+    """Return the aligned wall time (ns) at which the rank's own time was `reading`, before its operation `rows[0]`."""
     first = int(rows[0])
     lead = max(float(run.ops.at_start[first]) - reading, 0.0)
     return float(run.clocks.align(rank, run.ops.start[first : first + 1])[0]) - lead

@@ -1,4 +1,4 @@
-"""What the step would take if ranks worked otherwise, or if transfers took otherwise.
+"""Replays the step with other own times of ranks or other durations of transfers.
 
 Every rank is a sequence of posts and needs on the axis of its own time; an operation completes when its last member
 has posted it, plus its transfer. Running that model with rescaled own times gives the step without a rank's slowness,
@@ -23,10 +23,10 @@ from tracekit.thresholds.replay import DRIFT_SHARE, MOST_REPEATS
 from tracekit.thresholds.slowrank import MAJORITY
 
 PeersWork = dict[tuple[int, int], tuple[int, F64]]
-"""(run of steps, row) → which of its parts are compared, and the own time of its peers in each of these, ns."""
+"""(run of steps, row) → index of the compared parts, and the own time of its peers in each of them, ns."""
 
 Usual = Mapping[tuple[int, int], tuple[int, F64] | WaitingParts]
-"""The same, or the parts from which what the row loses is taken."""
+"""`PeersWork`, or the parts of a row that become shorter."""
 
 
 StepRun = tuple[tuple[int, ...], tuple[RankTimeline, ...]]
@@ -39,21 +39,21 @@ class StepModel:
 
     own: F64  # recorded own times, ranks × steps
     runs: tuple[StepRun, ...]
-    instance: I64  # of each operation, -1 where it is matched with nobody
+    instance: I64  # of each operation, -1 where it is unmatched
     fixed: F64  # duration of an operation that completes by itself, -1 where it is matched
-    transfer: F64  # per instance; those of unknown groups stand behind the matched ones
+    transfer: F64  # per instance; those of unknown groups come after the matched ones
     before: I64  # per instance: the one before it on its channel, -1 where it starts when posted
-    later: F64  # by how much each operation ends after the one of the member that came last
+    later: F64  # how long each operation ends after the one of the member that came last
     caused: I64  # pairs of instances (two rows): the first starts no sooner than the second, of another channel, ends
 
     @cached_property
     def recorded_ns(self) -> float:
-        """Mean step time with the recorded own times and transfers, once ranks no longer drift apart, ns."""
+        """Return the mean step time with recorded own times and transfers, once ranks no longer drift apart, ns."""
         return self.step_ns(self.own)
 
     @cached_property
     def replayed_ns(self) -> float:
-        """The same from where each rank began the recording, ns: what was recorded, if the model holds."""
+        """Return the mean step time from the recorded begins of ranks, ns: the recorded time, if the model holds."""
         total, count = 0.0, 0
         for n, (columns, timelines) in enumerate(self.runs):
             gaps = [_rescale(line, line.knots, np.ones(len(columns))) for line in timelines]
@@ -63,7 +63,7 @@ class StepModel:
         return total / max(count, 1)
 
     def step_ns(self, target: F64, transfer: F64 | None = None, usual: Usual | None = None) -> float:
-        """Mean step time if own times were `target` (ranks × steps, ns) and transfers `transfer` (by instance, ns).
+        """Return the mean step time with own times `target` (ranks × steps) and `transfer` (by instance), all ns.
 
         Instances behind those of `transfer` keep their own. A rank in `usual` becomes shorter where it is longer than
         usual, or in the parts given there, any other rank equally in all parts.
@@ -77,20 +77,20 @@ class StepModel:
             gaps = []
             for line in timelines:
                 ratio = _ratio(self.own[line.row, chosen], target[line.row, chosen])
-                told = (usual or {}).get((n, line.row))
-                if told is None:
+                shorter = (usual or {}).get((n, line.row))
+                if shorter is None:
                     gaps.append(_rescale(line, line.knots, ratio))
-                elif isinstance(told, WaitingParts):
-                    gaps.append(_rescale(line, *cut_there(told, line.knots, ratio)))
+                elif isinstance(shorter, WaitingParts):
+                    gaps.append(_rescale(line, *cut_there(shorter, line.knots, ratio)))
                 else:
-                    parts = line.parts[told[0]]
-                    gaps.append(_rescale(line, parts.cuts, parts.trimmed(told[1], ratio)))
+                    parts = line.parts[shorter[0]]
+                    gaps.append(_rescale(line, parts.cuts, parts.trimmed(shorter[1], ratio)))
             total += self._span(n, gaps, lasts)
             count += len(columns)
         return total / max(count, 1)
 
     def replay(self) -> tuple[I64, F64]:
-        """(needed operations, for how long each holds its rank up) in the model with nothing changed; ns."""
+        """Return (needed operations, how long each holds its rank up) in the unchanged model; ns."""
         operations, held = [np.empty(0, np.int64)], [np.empty(0)]
         for n, (columns, timelines) in enumerate(self.runs):
             gaps = [_rescale(line, line.knots, np.ones(len(columns))) for line in timelines]
@@ -99,7 +99,7 @@ class StepModel:
         return np.concatenate(operations), np.concatenate(held)
 
     def retimed(self, *, fixed: F64 | None = None, transfer: F64 | None = None) -> "StepModel":
-        """The model with other durations or transfers; it waits for the same, so that it shares the order of replay."""
+        """Return the model with other durations or transfers; its waits, and so its order of replay, are the same."""
         made = replace(
             self,
             fixed=self.fixed if fixed is None else fixed,
@@ -108,8 +108,8 @@ class StepModel:
         return made.in_order_of(self)
 
     def in_order_of(self, other: "StepModel") -> "StepModel":
-        """The model itself, with the order of replay of `other` where both wait for the same."""
-        alike = (
+        """Return the model itself, with the order of replay of `other` where both have the same waits."""
+        same = (
             len(self.runs) == len(other.runs)
             and all(map(_same_events, self.runs, other.runs))
             and np.array_equal(self.instance, other.instance)
@@ -118,14 +118,14 @@ class StepModel:
             and np.array_equal(self.caused, other.caused)
             and np.array_equal(self.fixed >= 0, other.fixed >= 0)
         )
-        if alike:
+        if same:
             self.__dict__["levels"] = other.levels
         return self
 
     def usual(self, peers: Mapping[int, npt.NDArray[np.int64]]) -> PeersWork:
-        """Median work before each operation over the `peers` of each row; only peers with the same operations count.
+        """Return the median work before each operation over the `peers` of each row with the same operations.
 
-        The finest parts count that most peers have, else the coarsest. A row without such a peer is left out.
+        The finest parts that most peers share are compared, else the coarsest. A row without such a peer is left out.
         """
         found: PeersWork = {}
         for n, (_, timelines) in enumerate(self.runs):
@@ -143,7 +143,7 @@ class StepModel:
         return found
 
     def levelled_ns(self, groups: Sequence[npt.NDArray[np.int64]]) -> float:
-        """Mean step time if all rows of each group took their median own time in each part of each step, ns."""
+        """Return the mean step time if all rows of each group took their median own time in each part, ns."""
         total, count = 0.0, 0
         for n, (columns, timelines) in enumerate(self.runs):
             widths = {line.row: np.diff(line.blocks) for line in timelines}
@@ -160,7 +160,7 @@ class StepModel:
         return total / max(count, 1)
 
     def rescaled_ns(self, cuts: Mapping[tuple[int, int], tuple[F64, F64]]) -> float:
-        """Mean step time if parts of ranks took otherwise, ns.
+        """Return the mean step time with parts of ranks rescaled, ns.
 
         `cuts` is by (run of steps, row of Steps): readings of own time between which the rank's parts lie, from the
         begin of the run to its end, and the factor of each part. Other ranks keep their own time.
@@ -193,7 +193,7 @@ class StepModel:
         return spans[0]
 
     def _begins(self, n: int) -> F64:
-        """When each rank of run `n` begins, ns."""
+        """Return when each rank of run `n` begins, ns."""
         return np.array([line.start for line in self.runs[n][1]])
 
     @cached_property
@@ -203,7 +203,7 @@ class StepModel:
         return tuple(levels_of(lines, *told) for _, lines in self.runs)
 
     def _run(self, n: int, gaps: Sequence[F64], transfer: F64, begins: F64) -> tuple[F64, I64, F64]:
-        """(when each rank of run `n` ends; needed operations, and for how long each held its rank up); ns.
+        """Return (when each rank of run `n` ends; needed operations, and how long each held its rank up); ns.
 
         `gaps` is by timeline own time before each of its events, the tail last; `transfer` is by instance; `begins` is
         when each rank begins.
@@ -243,13 +243,13 @@ def _same_events(one: StepRun, other: StepRun) -> bool:
 
 
 def _ratio(own: F64, target: F64) -> F64:
-    """The factor by which each part of a rank's own time becomes `target`; 1 where either is unknown."""
+    """Return the factor by which each part of a rank's own time becomes `target`; 1 where either is unknown."""
     known = np.isfinite(own) & (own > 0) & np.isfinite(target)
     return np.asarray(np.where(known, target / np.where(known, own, 1.0), 1.0), np.float64)
 
 
 def _rescale(line: RankTimeline, knots: F64, ratio: F64) -> F64:
-    """Own time before each event, with each part between `knots` stretched by `ratio`; the tail comes last. ns."""
+    """Return the own time before each event, with each part between `knots` stretched by `ratio`, then the tail; ns."""
     mapped = knots[0] + np.concatenate([[0.0], np.cumsum(np.diff(knots) * ratio)])
     points = np.concatenate([[knots[0]], np.clip(line.readings, knots[0], knots[-1]), [knots[-1]]])
     return np.asarray(np.maximum(np.diff(np.interp(points, knots, mapped)), 0.0), np.float64)

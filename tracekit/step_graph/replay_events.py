@@ -1,4 +1,4 @@
-"""The events of a step model as arrays: which one waits for which, and how deep in the replay each of them lies."""
+"""The events of a step model as arrays: their dependencies, and their level in the replay."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,12 +23,12 @@ class Events:
     line: I64  # the rank of each event, by its place among the timelines
     kind: I64  # POST, NEED or ARRIVE
     event: I64  # its operation
-    alone: npt.NDArray[np.bool_]  # whether that one completes by itself
+    alone: npt.NDArray[np.bool_]  # whether the operation completes by itself
     gap: I64  # its gap among the gaps of all ranks
     posts: I64  # the instance that it posts, -1 for none
     awaits: I64  # the instance that it needs, -1 for none
     after: I64  # the event of its own rank that it needs instead, -1 for none
-    lasts: I64  # of needs: how long that lasts, as `Levels.lasts`
+    lasts: I64  # of needs: index of the awaited duration, as in `Levels.lasts`
     expected: I64  # by instance: how often it is posted
 
 
@@ -57,7 +57,7 @@ def events_of(timelines: Sequence[RankTimeline], instance: I64, fixed: F64, befo
     after = np.where(mine >= 0, place[mine], -1)
     after[bare] = place[bare] - 1
     after = np.where(extra, -1, after[old])
-    transfer = np.where(number < 0, len(before) - 1, number)  # what no list has counts as its last
+    transfer = np.where(number < 0, len(before) - 1, number)  # unmatched operations take the last
     own = np.where(mine >= 0, len(before) + event, len(before) + len(fixed))
     return Events(
         first=np.append(0, place + 1)[np.append(0, np.cumsum(sizes, dtype=np.int64))],
@@ -75,9 +75,9 @@ def events_of(timelines: Sequence[RankTimeline], instance: I64, fixed: F64, befo
 
 
 def order_is_told(events: Events, before: I64) -> bool:
-    """Whether all ranks that post an instance post the one behind it on its channel later: so it begins first.
+    """Whether every rank that posts an instance posts the next one on its channel later, so that it begins first.
 
-    `before` names for each instance the one before it, -1 for none.
+    `before` holds for each instance the one before it, -1 for none.
     """
     rows = np.flatnonzero(events.posts >= 0)
     rows = rows[np.argsort(events.posts[rows], kind="stable")]
@@ -98,12 +98,12 @@ def order_is_told(events: Events, before: I64) -> bool:
 
 
 def depths_of(events: Events, before: I64, caused: I64) -> tuple[I64, I64] | None:
-    """(level of each event, level at which each instance starts, -1 for none); None where ranks wait for each other.
+    """Return (level of each event, level at which each instance starts, -1 for none); None for a cycle of waits.
 
-    `caused` holds pairs of instances (two rows): the second, on another channel, starts before the first, and then so
-    must the one `before` that on its own channel, which may wait as well.
+    `caused` holds pairs of instances (two rows): the second, on another channel, starts before the first. Then an
+    instance must also start after the one `before` it on its own channel, which may be waiting too.
     """
-    begun = np.append(np.zeros(len(events.expected), bool), True)  # what awaits nothing may go on
+    begun = np.append(np.zeros(len(events.expected), bool), True)  # an event that awaits nothing may go on
     left, here, end = events.expected.copy(), events.first[:-1].copy(), events.first[1:]
     pairs = _started_before(events, before, caused) if caused.size else np.zeros((2, 0), np.int64)
     np.add.at(left, pairs[1], 1)
@@ -127,7 +127,7 @@ def depths_of(events: Events, before: I64, caused: I64) -> tuple[I64, I64] | Non
 
 
 def _started_before(events: Events, before: I64, caused: I64) -> I64:
-    """Pairs of instances (two rows): the first starts before the second. Arguments as in `depths_of`."""
+    """Return pairs of instances (two rows): the first starts before the second. Arguments as in `depths_of`."""
     queued = np.flatnonzero(before >= 0)
     found = np.concatenate([np.stack([before[queued], queued]), caused[::-1]], axis=1)
     return np.asarray(found[:, (events.expected[found] > 0).all(axis=0)], np.int64)

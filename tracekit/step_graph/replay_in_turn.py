@@ -1,6 +1,6 @@
-"""The replay of a step model rank after rank, where the order of events depends on times and has no levels.
+"""Replays a step model rank after rank, where the order of events depends on times and has no levels.
 
-Each rank goes on until it needs an operation that another one has not posted; the last post lets it go on.
+Each rank proceeds until it needs an operation that another rank has not posted; the last post lets it continue.
 """
 
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ class InTurn:
     fixed: list[float]
     before: list[int]
     later: list[float]
-    causes: dict[int, list[int]]  # by instance: those of other channels for whose end it waits as well
+    causes: dict[int, list[int]]  # by instance: instances of other channels that must end before it starts
     kinds: list[list[int]] = field(init=False)  # by timeline: of each of its events
     events: list[list[int]] = field(init=False)  # by timeline: their operations
     place: list[int] = field(init=False)  # by timeline: its next event
@@ -37,9 +37,7 @@ class InTurn:
     following: dict[int, list[int]] = field(
         default_factory=dict
     )  # by instance: posted ones that wait for its end
-    stood: dict[int, float] = field(
-        default_factory=dict
-    )  # by operation: for how long its rank stood still for it
+    stood: dict[int, float] = field(default_factory=dict)  # by operation: how long its rank waited for it
 
     def __post_init__(self) -> None:
         """Put every rank before its first event."""
@@ -55,7 +53,7 @@ class InTurn:
                     self.expected[number] = self.expected.get(number, 0) + 1
 
     def ends(self) -> list[float]:
-        """Wall time at which each rank ends. To be called once."""
+        """Return the wall time at which each rank ends. Call it only once."""
         while True:
             while self.ready:
                 self._advance(self.ready.pop())
@@ -67,7 +65,7 @@ class InTurn:
             self.ready.append(n)
 
     def _advance(self, n: int) -> None:
-        """Moves rank `n` on until it ends or needs an operation that another rank has not posted."""
+        """Advance rank `n` until it ends or needs an operation that another rank has not posted."""
         kinds, events, gaps = self.kinds[n], self.events[n], self.gaps[n]
         fixed, instance = self.fixed, self.instance
         now, i = self.clock[n], self.place[n]
@@ -92,23 +90,23 @@ class InTurn:
         self.clock[n], self.place[n] = now, i
 
     def _end(self, number: int, event: int, now: float) -> float:
-        """When a member's operation ends."""
+        """Return when a member's operation ends."""
         return self.latest.get(number, now) + self.transfer[number] + self.later[event]
 
     def _stand(self, event: int, now: float, until: float) -> float:
-        """When a rank that needs the operation `event` at `now` goes on: at `until`, or at once."""
+        """Return when a rank that needs the operation `event` at `now` continues: at `until`, or at once."""
         self.stood[event] = max(until - now, 0.0)
         return max(now, until)
 
     def _post(self, number: int, now: float) -> None:
-        """Counts one post of an instance at `now`; after the last post the ranks that need it go on."""
+        """Count one post of an instance at `now`; after the last post the ranks that need it continue."""
         self.latest[number] = max(self.latest.get(number, now), now)
         self.posted[number] = self.posted.get(number, 0) + 1
         if self.posted[number] == self.expected.get(number, 0):
             self._start(number)
 
     def _start(self, number: int) -> None:
-        """Starts an instance that all members have posted, unless it waits for one that has not started."""
+        """Start an instance that all members have posted, unless it waits for one that has not started."""
         earlier, others = self.before[number], self.causes.get(number, [])
         late = [one for one in others if self.expected.get(one, 0) > 0 and one not in self.started]
         if late or earlier in self.held:
@@ -128,7 +126,7 @@ class InTurn:
 
 
 def causes_of(caused: I64) -> dict[int, list[int]]:
-    """The second instances of the pairs `caused` (two rows) by their first."""
+    """Return the second instances of the pairs `caused` (two rows) by their first."""
     found: dict[int, list[int]] = {}
     for number, cause in caused.T.tolist():
         found.setdefault(number, []).append(cause)

@@ -1,4 +1,4 @@
-"""The replay of a step model by topological levels: at each level all ranks that can go on take one event, as arrays.
+"""Replays a step model by topological levels: at each level all ranks that can proceed take one event, as arrays.
 
 Which event waits for which does not depend on times, so the levels are found once and serve every hypothesis. Where
 they do depend on times (matches that contradict each other, or a queue with an order that ranks do not share) there are
@@ -23,41 +23,39 @@ I32 = npt.NDArray[np.int32]
 class Levels:
     """Places of one run: begins of ranks, then level by level events (posts, then needs) and instances that start.
 
-    What is kept by event or by need is in order of places.
+    Arrays by event and by need are in order of places.
     """
 
     bounds: list[
         tuple[int, ...]
     ]  # by level: first event, first need, first instance, end; the same of `posts`
     earlier: I32  # by event: the place of the one before it on its rank
-    gap: I32  # by event: its gap among the gaps of all ranks, the last of which is 0
+    gap: I32  # by event: its gap among the gaps of all ranks, which end with a 0
     needs: I32  # by need: its number among the events
-    awaited: I32  # by need: the place of what it waits for
-    lasts: (
-        I32  # by need: how long that lasts, among the transfers of instances and the durations of operations
-    )
-    later: F64  # by need: by how much it ends later, ns
+    awaited: I32  # by need: the place that it waits for
+    lasts: I32  # by need: index of the awaited duration, among transfers of instances and durations of operations
+    later: F64  # by need: how long its operation ends after the last member's, ns
     posts: I32  # by instance, its posts: their places
     first_post: I32  # by instance: its first post in `posts`
     queued: I32  # by instance: the place of the one before it on its channel, -1 (the last place) for none
     queued_lasts: I32  # by instance: that one's transfer
     causes: (
-        I32  # by instance, those of other channels that it waits for: their places, -1 where there is none
+        I32  # by instance: the places of the instances of other channels that it waits for, -1 without any
     )
     causes_lasts: I32  # by cause: its transfer
-    first_cause: I32  # by instance: its first cause in `causes`, and the number of all behind the last
+    first_cause: I32  # by instance: its first cause in `causes`; after the last instance the number of all
     told: I32  # the needs in order of ranks
-    operations: I32  # of these
+    operations: I32  # the operations of these needs
     final: I32  # by rank: the place at which it ends
 
     def walls(self, begins: F64, gaps: F64, lasts: F64) -> F64:
-        """When each place is reached if ranks begin at `begins`, ns.
+        """Return when each place is reached if ranks begin at `begins`, ns.
 
         `gaps`: own time before each event; `lasts`: transfers, then durations.
         """
         wall = np.empty(self.bounds[-1][3] + 1)
         wall[: len(begins)] = begins
-        wall[-1] = -np.inf  # the place of what nobody waits for
+        wall[-1] = -np.inf  # the place of an absent predecessor
         gap, wait = gaps[self.gap], lasts[self.lasts]
         queue, cause = lasts[self.queued_lasts], lasts[self.causes_lasts]
         events, needs, instances = 0, 0, 0
@@ -84,7 +82,7 @@ class Levels:
         return wall
 
     def stood_ns(self, wall: F64, gaps: F64, lasts: F64) -> F64:
-        """For how long each of `operations` held its rank up, ns; `wall` is what `walls` gave."""
+        """Return how long each of `operations` held its rank up, ns; `wall` comes from `walls`."""
         arrived = wall[self.earlier[self.needs]] + gaps[self.gap[self.needs]]
         until = wall[self.awaited] + lasts[self.lasts] + self.later
         return np.maximum(until - arrived, 0.0)[self.told]
@@ -93,7 +91,7 @@ class Levels:
 def levels_of(
     timelines: Sequence[RankTimeline], instance: I64, fixed: F64, before: I64, later: F64, caused: I64
 ) -> Levels | None:
-    """The levels of one run; arguments as in StepModel. None where the order of events depends on times."""
+    """Return the levels of one run; arguments as in StepModel. None where the order of events depends on times."""
     if not any(len(line.kinds) for line in timelines):
         return None  # nothing to lay out
     events = events_of(timelines, instance, fixed, before)
@@ -107,7 +105,7 @@ def _laid_out(
     timelines: Sequence[RankTimeline], events: Events, before: I64, later: F64, caused: I64, depth: I64,
     started: I64,
 ) -> Levels:  # fmt: skip
-    """Every event and instance at its place, by level; `depth` is the level of each event, `started` of instances."""
+    """Return every event and instance at its place; `depth` is the level of events, `started` that of instances."""
     ranks, count = len(timelines), len(events.kind)
     numbers = np.flatnonzero(started >= 0)
     key = np.concatenate([3 * depth + (events.kind == NEED), 3 * started[numbers] + 2])
@@ -146,12 +144,12 @@ def _laid_out(
 
 
 def _small(numbers: I64) -> I32:
-    """Places and numbers, which memory bounds far below 2^31, in half the memory."""
+    """Return places and numbers, which memory bounds far below 2^31, in half the memory."""
     return numbers.astype(np.int32)
 
 
 def _posts(events: Events, numbers: I64) -> tuple[I64, I64]:
-    """(all posts, those of each instance together in the order of `numbers`; the first of each instance in these)."""
+    """Return (all posts, grouped by instance in the order of `numbers`; the first post of each instance)."""
     turn = np.empty(len(events.expected), np.int64)
     turn[numbers] = np.arange(len(numbers))
     rows = np.flatnonzero(events.posts >= 0)
@@ -160,7 +158,7 @@ def _posts(events: Events, numbers: I64) -> tuple[I64, I64]:
 
 
 def _causes(caused: I64, numbers: I64, count: int) -> tuple[I64, I64]:
-    """(causes of each of the instances `numbers`, -1 for one that has none; where those of each begin, and the end)."""
+    """Return (causes of each of the instances `numbers`, -1 without any; the first cause of each, and the end)."""
     turn = np.full(count, -1)
     turn[numbers] = np.arange(len(numbers))
     known = caused[:, turn[caused[0]] >= 0]
@@ -171,7 +169,7 @@ def _causes(caused: I64, numbers: I64, count: int) -> tuple[I64, I64]:
 
 
 def _bounds(key: I64, ranks: int, first_post: I64) -> list[tuple[int, ...]]:
-    """`Levels.bounds`; `key` is three times the level of each place, and which of its three sorts it is, ascending."""
+    """Return `Levels.bounds`; `key` is, ascending, three times the level of each place plus its sort (0, 1 or 2)."""
     edges = np.searchsorted(key, np.arange(int(key[-1]) // 3 * 3 + 4))
     starting = np.append(0, np.cumsum(edges[3::3] - edges[2::3]))
     post = first_post[starting]

@@ -1,4 +1,4 @@
-"""Collectives of unknown groups, joined with those at the same place of other ranks: there their members are.
+"""Joins collectives of unknown groups with those at the same position on the other ranks of their stage.
 
 Ranks of a pipeline stage run the same program, so the members of such a collective's group are at the same place of the
 same stream. Letting all ranks of the stage wait for each other there is more than they did; a step model of that takes
@@ -17,10 +17,10 @@ from tracekit.timing.measured import Measured
 
 
 def mates(run: Measured) -> I64:
-    """By operation the number that it shares with those at its place on the other ranks of its stage; −1 of others.
+    """Return by operation a number shared by the same position on all ranks of its stage; −1 for other operations.
 
     Only collectives without a group are numbered, and only where all ranks of the stage run equally many of them. One
-    that every rank of the job runs once a step is one for all stages.
+    that every rank of the job runs once a step is shared by all stages.
     """
     ops = run.ops
     number = np.full(len(ops.start), -1, np.int64)
@@ -33,10 +33,10 @@ def mates(run: Measured) -> I64:
             for key, found in _of_rank(run, run.steps.ranks[row], open_).items():
                 places[key].setdefault(stage, []).append(found)
     following = 0
-    everybody = len(run.steps.ranks)
+    count = len(run.steps.ranks)
     for _, by_stage in sorted(places.items(), key=lambda item: item[0]):
         every = [found for members in by_stage.values() for found in members]
-        once = len(every) == everybody and all(len(found) == 1 for found in every)
+        once = len(every) == count and all(len(found) == 1 for found in every)
         for members in [every] if once else by_stage.values():
             if len(members) > 1 and len({len(found) for found in members}) == 1:
                 together = np.array(members)  # ranks × places
@@ -60,7 +60,7 @@ def with_mates(run: Measured, fixed: F64, transfer: F64) -> tuple[I64, F64, F64]
 
 
 def _of_rank(run: Measured, rank: int, open_: Mask) -> dict[tuple[int, int, str], I64]:
-    """The `open_` operations of a rank in order of start, by step, stream and message."""
+    """Return the `open_` operations of a rank in order of start, by step, stream and token."""
     ops, where = run.ops, run.ops.of(rank)
     rows = np.flatnonzero(open_[where])
     stream = ops.per_rank[rank].stream

@@ -19,20 +19,20 @@ MAD_TO_SIGMA: Final = 1.4826
 
 @dataclass(frozen=True)
 class Excess:
-    """Values beyond the median of the other rows of the group, ns; rows are ranks (or stages), columns steps."""
+    """Excess over the median of the other rows of the group, ns; rows are ranks (or stages), columns steps."""
 
     value: F64
     mean: F64  # per rank, over the columns; NaN where the rank has no peer
     sigma: float  # robust standard deviation of one entry around its rank's own level
     z: F64  # per rank: significance of the mean, in standard errors
-    limit: float = Z_LIMIT  # from which z counts
+    limit: float = Z_LIMIT  # the z from which an excess is significant
     throughout: frozenset[int] = (
         frozenset()
-    )  # rows that are long in one step alone, but throughout it: no accident
+    )  # rows that are long in only one step, but throughout it, so not by accident
 
 
 def median_of_others(values: F64, groups: list[npt.NDArray[np.int64]]) -> F64:
-    """For each row the median of the other rows of its group, column by column; NaN where it has no peer.
+    """Return for each row the median of the other rows of its group, column by column; NaN where it has no peer.
 
     `groups` are disjoint sets of rows. Unknown values (NaN) are left out. The result has the shape of `values`.
     """
@@ -45,9 +45,9 @@ def median_of_others(values: F64, groups: list[npt.NDArray[np.int64]]) -> F64:
 
 
 def _median_without_each(block: F64) -> F64:
-    """For each entry the median of the other entries of its column, NaN left out; NaN where there is none.
+    """Return for each entry the median of the other entries of its column, without NaN; NaN if no others exist.
 
-    One sort serves all rows: without an entry, those behind it move up by one place.
+    One sort serves all rows: leaving out an entry moves the later ones up by one position.
     """
     order = np.argsort(block, axis=0, kind="stable")  # NaN comes last
     ascending = np.take_along_axis(block, order, axis=0)
@@ -64,7 +64,7 @@ def _median_without_each(block: F64) -> F64:
 
 
 def spread_of_others(levels: Sequence[float]) -> tuple[list[float], list[float]]:
-    """(the median of the other levels, their robust standard deviation about it), for each of two levels or more."""
+    """Return (the median of the other levels, their robust standard deviation about it), for two levels or more."""
     values = np.array(levels)[:, None]
     peers, between = _median_without_each(values), np.zeros(values.shape)
     for middle in np.unique(peers):  # three values at the most
@@ -74,24 +74,24 @@ def spread_of_others(levels: Sequence[float]) -> tuple[list[float], list[float]]
 
 
 def level_of(levels: Sequence[float]) -> tuple[float, float]:
-    """(the median of one level or more, their robust standard deviation about it)."""
+    """Return (the median of one or more levels, their robust standard deviation about it)."""
     middle = float(np.median(levels))
     return middle, MAD_TO_SIGMA * float(np.median(np.abs(np.array(levels) - middle)))
 
 
 def spread(values: F64) -> float:
-    """Robust standard deviation of all finite entries, from their median absolute deviation; 0 where there is none."""
+    """Return the robust standard deviation of all finite entries, from their median absolute deviation; 0 if none."""
     flat = values[np.isfinite(values)]
     return float(MAD_TO_SIGMA * np.median(np.abs(flat - np.median(flat)))) if len(flat) else 0.0
 
 
 def excess(values: F64, groups: list[npt.NDArray[np.int64]], floor: float) -> Excess:
-    """Excess of every row over its peers, and its significance against the noise pooled over all rows.
+    """Return the excess of every row over its peers, and its significance against the noise pooled over all rows.
 
     `values` are rows × columns in ns. The noise is each entry's deviation from its own row's median, so that persistent
     differences between rows do not count as noise; `floor` (ns) is the least noise, without which trifles would be
-    significant in a noiseless trace. A column in which the rows of a group vary more than usual, as where all of them
-    wait for their loaders, has the noise of that column.
+    significant in a noiseless trace. A column in which the rows of a group vary more than usual, for example because
+    all of them wait for their loaders, has the noise of that column.
     """
     difference = values - median_of_others(values, groups)
     columns = np.isfinite(difference).sum(axis=1)
@@ -113,7 +113,7 @@ def excess(values: F64, groups: list[npt.NDArray[np.int64]], floor: float) -> Ex
 def _noise_of_columns(deviation: F64, groups: list[npt.NDArray[np.int64]]) -> F64:
     """Return by row and column the robust spread of its group's rows in that column, ns; 0 in too small groups.
 
-    `deviation` are the rows × columns less each row's own level.
+    `deviation` is rows × columns, minus each row's own level.
     """
     noise = np.zeros(deviation.shape)
     for rows in (group for group in groups if len(group) >= COLUMN_NOISE_FROM):
@@ -127,7 +127,7 @@ def _noise_of_columns(deviation: F64, groups: list[npt.NDArray[np.int64]]) -> F6
 
 
 def confidence(z: float, tests: int) -> float:
-    """Probability that an excess of `z` standard errors is no chance find among `tests` ranks (normal, Bonferroni)."""
+    """Return the probability that an excess of `z` standard errors among `tests` ranks is no chance (Bonferroni)."""
     return float(np.clip(1.0 - tests * erfc(z / sqrt(2.0)) / 2.0, 0.0, MOST_CONFIDENCE))
 
 

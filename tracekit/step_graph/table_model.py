@@ -1,4 +1,4 @@
-"""The step of an operation table: priced by the dependencies between its operations, which such a table holds whole.
+"""The step model of an operation table, which records all operations and so all dependencies between them.
 
 The table shows what ran and not what a rank did between, so own time is its recorded work; gaps belong to no rank.
 """
@@ -38,29 +38,28 @@ class TableModel:
 
     @cached_property
     def recorded_ns(self) -> float:
-        """Mean step time of the timeline with the recorded work, ns."""
+        """Return the mean step time of the timeline with the recorded work, ns."""
         return float(self.timeline.step_ns(self.timeline.work).mean())
 
     @cached_property
     def replayed_ns(self) -> float:
-        """The same with the recorded gaps before operations as well: what the table shows, ns."""
+        """Return the mean step time with the recorded gaps before operations too, as in the table, ns."""
         return self._with_gaps(self.timeline.late)
 
     @cached_property
     def ideal_ns(self) -> float:
-        """Mean step time if every operation were typical of its type on all ranks and steps, ns."""
+        """Return the mean step time if every operation were typical of its type on all ranks and steps, ns."""
         return float(self.timeline.step_ns(self.typical).mean())
 
     @property
     def lost_ns(self) -> float:
-        """What all factors cost together, ns a step: recorded beyond ideal, never negative."""
+        """Return the cost of all factors together, ns a step: recorded minus ideal, never negative."""
         return max(self.recorded_ns - self.ideal_ns, 0.0)
 
     def typical_saves_ns(self, rows: Sequence[int]) -> float:
-        """Return what the step would save if all work of `rows` were typical, ns.
+        """Return the time that the step saves if all work of `rows` is typical, ns; at most `lost_ns`.
 
-        It is at most what typical work of all saves. Divided by `lost_ns` it is the share of these rows, M_S of a stage
-        (Lin et al., OSDI'25, section 5.2).
+        Divided by `lost_ns` it is the share of these rows, for a stage M_S (Lin et al., OSDI'25, section 5.2).
         """
         mine = np.isin(self.row, np.asarray(rows, np.int64))
         saved = self.recorded_ns - float(
@@ -70,13 +69,13 @@ class TableModel:
 
     @cached_property
     def idle(self) -> F64:
-        """How long each rank's operations could have started but did not, ranks × steps, ns."""
+        """Return how long each rank's operations started later than they could, ranks × steps, ns."""
         found = np.zeros(self.own.shape)
         np.add.at(found, self.row, self.timeline.late)
         return found
 
     def step_ns(self, target: F64, transfer: F64 | None = None, usual: Usual | None = None) -> float:
-        """Mean step time if own times were `target` (ranks × steps, ns) and transfers `transfer` (by instance, ns).
+        """Return the mean step time with own times `target` (ranks × steps) and `transfer` (by instance), all ns.
 
         A rank that works less than recorded in a step takes there the work that is `usual` of its peers in that step,
         and the ideal work if it has no peers; `target` shows which.
@@ -85,8 +84,8 @@ class TableModel:
         cured = target < self.own
         for row in np.flatnonzero(cured.any(axis=1)).tolist():
             mine = np.flatnonzero(self.row == row)
-            told = (usual or {}).get((0, row))
-            usually = self.typical[mine] if told is None else told[1]
+            peers_work = (usual or {}).get((0, row))
+            usually = self.typical[mine] if peers_work is None else peers_work[1]
             work[mine] = np.where(cured[row], usually, work[mine])
         if transfer is not None:
             late = np.append(np.maximum(self.transfer - transfer, 0.0), 0.0)  # instance -1 takes the last
@@ -94,10 +93,10 @@ class TableModel:
         return float(self.timeline.step_ns(work).mean())
 
     def usual(self, peers: Mapping[int, I64]) -> PeersWork:
-        """The work of the operations of each row as its `peers` do them, step by step, under the key (0, row), ns.
+        """Return the `peers`' work for the operations of each row, step by step, under the key (0, row), ns.
 
-        Compute takes the median of the same computation on the peers, communication keeps its time. A row is left out
-        where no peer runs the same operations.
+        Compute takes the median of the same computation on the peers, communication keeps its time. A row without a
+        peer with the same operations is left out.
         """
         found = {}
         for row, others in peers.items():
@@ -106,28 +105,28 @@ class TableModel:
             mates = [
                 self._what(np.flatnonzero(self.row == other)) for other in others.tolist() if other != row
             ]
-            alike = [[there[name] for name in what] for there in mates if there.keys() == what.keys()]
-            if alike:
-                level = np.median([self.timeline.work[rows] for rows in alike], axis=0)
+            matching = [[there[name] for name in what] for there in mates if there.keys() == what.keys()]
+            if matching:
+                level = np.median([self.timeline.work[rows] for rows in matching], axis=0)
                 computed = ~self.timeline.communication[mine]
                 found[0, row] = 0, np.where(computed[:, None], level, self.timeline.work[mine])
         return found
 
     def levelled_ns(self, groups: Sequence[I64]) -> float:
-        """Mean step time if each operation took its median over the rows of a group, step by step, ns."""
+        """Return the mean step time if each computation took its median over the rows of a group, step by step, ns."""
         operations = self.timeline.recording.operations
         work = self.timeline.work.copy()
-        alike: dict[tuple[int, str, int], list[int]] = {}
+        by_operation: dict[tuple[int, str, int], list[int]] = {}
         group = {int(row): n for n, rows in enumerate(groups) for row in rows}
         for i in np.flatnonzero(~self.timeline.communication).tolist():
             key = (group.get(int(self.row[i]), -1), operations[i].name, operations[i].ordinal)
-            alike.setdefault(key, []).append(i)
-        for rows in alike.values():
+            by_operation.setdefault(key, []).append(i)
+        for rows in by_operation.values():
             work[rows] = np.median(work[rows], axis=0)
         return float(self.timeline.step_ns(work).mean())
 
     def gaps_ns(self, groups: Sequence[I64]) -> float:
-        """What a step would save if no rank lay idle longer than the median of its group, step by step, ns."""
+        """Return the time that a step saves if no rank idles longer than the median of its group, step by step, ns."""
         late, idle = self.timeline.late, self.idle
         share = np.ones(idle.shape)
         for rows in groups:
@@ -139,7 +138,7 @@ class TableModel:
         return float(self.timeline.step_ns(self.timeline.work, late).mean())
 
     def _what(self, rows: I64) -> dict[tuple[str, int], int]:
-        """The operations in `rows` by what they are."""
+        """Return the operations in `rows` by (name, ordinal)."""
         operations = self.timeline.recording.operations
         return {(operations[i].name, operations[i].ordinal): i for i in rows.tolist()}
 
@@ -189,8 +188,8 @@ def _instances(run: Measured, recording: Recording) -> I64:
     found = np.full(recording.seq.shape, -1, np.int64)
     for i, operation in enumerate(recording.operations):
         if operation.meeting is not None:
-            told, group = known[operation.rank], operation.meeting[0]
-            found[i] = [told.get((group, s), -1) for s in recording.seq[i].tolist()]
+            by_seq, group = known[operation.rank], operation.meeting[0]
+            found[i] = [by_seq.get((group, s), -1) for s in recording.seq[i].tolist()]
     return found
 
 

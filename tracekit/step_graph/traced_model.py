@@ -46,7 +46,7 @@ def model_of(
 
 
 def _runs(run: Measured, queue: CollectiveQueue, like: StepModel | None) -> tuple[StepRun, ...]:
-    """The timelines of every run of consecutive analysed steps; a model `like` the one to be made lends its parts."""
+    """Return the timelines of every run of consecutive analysed steps, with unchanged parts taken from `like`."""
     lent = {} if like is None else {(c, line.row): line for c, lines in like.runs for line in lines}
     runs = []
     for columns in runs_of(run):
@@ -78,7 +78,7 @@ def _ends_later(run: Measured) -> F64:
 
 
 def _shortest(run: Measured) -> F64:
-    """Per operation the duration of the shortest operation of the same message on any rank, ns."""
+    """Return per operation the duration of the shortest operation of the same message on any rank, ns."""
     ops = run.ops
     _, message = ops.messages
     least = np.full(int(message.max(initial=-1)) + 1, np.inf)
@@ -87,7 +87,7 @@ def _shortest(run: Measured) -> F64:
 
 
 def _usual_transfer(run: Measured) -> F64:
-    """Per operation the median transfer of complete instances of the same message, ns; infinite where there is none.
+    """Return per operation the median transfer of complete instances of the same message, ns; infinite without any.
 
     An operation that waited for a rank without a trace must not keep its recorded length when another rank is cured.
     """

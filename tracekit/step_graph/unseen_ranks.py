@@ -1,4 +1,4 @@
-"""Ranks without a trace, replayed as typical peers: what the recorded ranks then wait needs no slow unseen one.
+"""Replays ranks without a trace as typical peers, which gives the waits that need no slow unseen rank.
 
 An unseen rank runs the program of a recorded one of its stage, in the corresponding groups. If the step model with such
 ranks gives the recorded waits, nothing shows that an unseen rank is slow; if the recorded ranks wait longer than it
@@ -24,7 +24,7 @@ from tracekit.thresholds.slowrank import MAJORITY, UNSEEN_REPLAYED
 from tracekit.timing.measured import Measured
 
 Place = tuple[Hashable, str, int, int]
-"""A channel, a kind, the step, and the number of the operation among one member's of that kind in that step."""
+"""(channel, kind, step, ordinal of the operation among one member's operations of that kind in that step)."""
 
 
 def with_unseen(run: Measured, model: StepModel, found: Excess) -> StepModel | None:
@@ -71,7 +71,7 @@ class _Draft:
     base: StepModel
 
     def __post_init__(self) -> None:
-        """Give a number to each operation that an unseen rank takes part in, and a transfer without waiting for it."""
+        """Number each operation that an unseen rank takes part in, and give it a transfer without a wait for it."""
         run, base = self.run, self.base
         self.instance, self.fixed, self.later = (
             base.instance.tolist(),
@@ -113,7 +113,7 @@ class _Draft:
         return channel, _sort_of(ops, row), int(ops.step[row]), int(self.place[row])
 
     def copied(self, events: npt.NDArray[np.int32], like: int, rank: int) -> npt.NDArray[np.int32]:
-        """The operations of `rank`, for those of `like` in `events`."""
+        """Return the operations of `rank` that correspond to those of `like` in `events`."""
         return np.array([self._copy(row, like, rank) for row in events.tolist()], np.int32)
 
     def _copy(self, row: int, like: int, rank: int) -> int:
@@ -135,7 +135,7 @@ class _Draft:
         return self.made[rank, row]
 
     def _moved(self, channel: int, like: int, rank: int) -> Hashable:
-        """The channel that lies to `rank` as `channel` lies to `like`; members outside the mesh stay."""
+        """Return `channel` shifted by the mesh offset from `like` to `rank`; members outside the mesh stay."""
         if (channel, like, rank) not in self.moved:
             mesh, (members, p2p, copy) = self.run.mesh, self.named[channel]
             sizes = [mesh.sizes[d] for d in mesh.order]
@@ -149,7 +149,7 @@ class _Draft:
         return self.moved[channel, like, rank]
 
     def model(self, runs: tuple[tuple[tuple[int, ...], tuple[RankTimeline, ...]], ...]) -> StepModel:
-        """The model with the operations that were added."""
+        """Return the model with the added operations."""
         more = np.full(len(self.transfer) - len(self.base.before), -1)
         return replace(
             self.base, runs=runs, instance=np.array(self.instance, np.int64), fixed=np.array(self.fixed, np.float64),
@@ -159,7 +159,7 @@ class _Draft:
 
 
 def _named(channels: tuple[Channel, ...]) -> list[tuple[tuple[int, ...], bool, int]]:
-    """By channel (members, whether it is between two ranks, its number among those of the same members)."""
+    """Return by channel (members, whether it is between two ranks, its number among channels of the same members)."""
     seen: Counter[tuple[tuple[int, ...], bool]] = Counter()
     found = []
     for channel in channels:
@@ -170,7 +170,7 @@ def _named(channels: tuple[Channel, ...]) -> list[tuple[tuple[int, ...], bool, i
 
 
 def _places(run: Measured) -> I64:
-    """By operation its number among its rank's of its kind on its channel in its step."""
+    """Return by operation its ordinal among those of its rank, channel, kind and step."""
     ops = run.ops
     _, sort = np.unique([_sort_of(ops, row) for row in range(len(ops.op))], return_inverse=True)
     key = np.stack([ops.rank, ops.channel, sort, ops.step], axis=1).astype(np.int64)
@@ -184,19 +184,19 @@ def _places(run: Measured) -> I64:
 
 
 def _eager(run: Measured) -> Mask:
-    """By operation whether it is a send to a buffer; one to an unseen rank is taken for one if most of its like are."""
+    """Return by operation whether it is an eager send; one to an unseen rank counts as most sends with its token do."""
     ops = run.ops
     sends = ops.op == "send"
     eager = run.buffered.eager & sends
     for token in numbered(ops.token[sends])[0]:
-        alike = sends & (ops.token == token)
-        seen = eager[alike & (ops.instance >= 0)]
-        eager[alike & (ops.instance < 0)] = bool(len(seen)) and float(seen.mean()) > MAJORITY
+        same = sends & (ops.token == token)
+        seen = eager[same & (ops.instance >= 0)]
+        eager[same & (ops.instance < 0)] = bool(len(seen)) and float(seen.mean()) > MAJORITY
     return np.asarray(eager, bool)
 
 
 def _sort_of(ops: Operations, row: int) -> str:
-    """What kind an operation is, the same for both ends of a message."""
+    """Return the kind of an operation, equal for both ends of a message."""
     return "message" if ops.op[row] in MESSAGES else str(ops.op[row])
 
 
@@ -206,7 +206,7 @@ def _kind(run: Measured, row: int) -> tuple[str, bool, tuple[object, ...]]:
 
 
 def _least(run: Measured) -> Mapping[tuple[str, bool, tuple[object, ...]], float]:
-    """By kind of operation the transfer of complete ones (median), else of the shortest one, ns."""
+    """Return by kind of operation the median transfer of complete ones, else the shortest duration, ns."""
     ops, waits = run.ops, run.waits
     whole: dict[tuple[str, bool, tuple[object, ...]], list[float]] = defaultdict(list)
     shortest: dict[tuple[str, bool, tuple[object, ...]], float] = {}

@@ -1,4 +1,4 @@
-"""The parts of a rank's work beside which its communication waits for others, and work cut there alone.
+"""The parts of a rank's work that overlap with communication that waits for peers, and work shortened only there.
 
 Kernels are longer there. Once no rank waits any more they lose that, and kernels that ran alone keep their length.
 """
@@ -22,7 +22,7 @@ class WaitingParts(NamedTuple):
 
 
 def waiting_parts(run: Measured, rows: Collection[int]) -> dict[int, WaitingParts]:
-    """By row of Steps the parts of the rank's own time beside which an operation waits for its other members."""
+    """Return by row of Steps the parts of the rank's own time in which an operation waits for its other members."""
     ops = run.ops
     wait = np.asarray(run.waits.wait, np.int64)
     found = {}
@@ -39,10 +39,10 @@ def waiting_parts(run: Measured, rows: Collection[int]) -> dict[int, WaitingPart
 
 
 def cut_there(parts: WaitingParts, knots: F64, ratio: F64) -> tuple[F64, F64]:
-    """(readings between which parts lie, factor of each) that shorten what lies between `knots` by `ratio` each.
+    """Return (readings between which parts lie, factor of each) that shorten each interval of `knots` by `ratio`.
 
-    The time is taken from the waiting `parts`, as far as communication lengthens kernels at most, and the rest from
-    all alike.
+    The time is taken from the waiting `parts`, up to the most that communication lengthens kernels, and the rest
+    evenly from all parts.
     """
     begins, ends = (np.clip(side, knots[0], knots[-1]) for side in parts)
     points = np.unique(np.concatenate([knots, begins, ends]))

@@ -1,4 +1,4 @@
-"""What all ranks recorded of windows that have no whole step in common: it counts as one step."""
+"""The part of windows without a common whole step that all ranks recorded, as one step."""
 
 from dataclasses import replace
 
@@ -9,7 +9,7 @@ from tracekit.rank_events.step_marks import I32, NO_STEP
 
 
 def common_part(ops: Operations) -> Operations:
-    """`ops` in which the operations that all recorded members share are step 0, and the others belong to none."""
+    """Return `ops` with the operations that all recorded members have as step 0, and the others outside steps."""
     sizes = np.array([len(set(c.members).intersection(ops.ranks)) for c in ops.channels] or [0], np.int64)
     known = ops.instance >= 0
     counts = np.bincount(ops.instance[known], minlength=1)

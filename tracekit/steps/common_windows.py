@@ -1,4 +1,4 @@
-"""Which windows of ranks that lack some are the same ones: operations that ranks share lie in windows of one time."""
+"""Pairs up the windows of ranks that lack some: operations that ranks share lie in the same window."""
 
 from collections import defaultdict
 from itertools import pairwise
@@ -15,7 +15,7 @@ from tracekit.thresholds.tables import REPEATING_SHARE
 def common_windows(ops: Operations) -> dict[int, tuple[int, ...]] | None:
     """Return rank → the common number of each of its windows; None if shared operations do not show it in order.
 
-    The windows of the rank that has most are the common ones.
+    The windows of the rank with most windows are the common ones. Their order must agree on all ranks.
     """
     nodes = [(r, n) for r in ops.ranks for n in range(len(ops.per_rank[r].begins))]
     first = {r: nodes.index((r, 0)) for r in ops.ranks}
@@ -24,16 +24,16 @@ def common_windows(ops: Operations) -> dict[int, tuple[int, ...]] | None:
     fullest = max(ops.ranks, key=lambda r: (len(ops.per_rank[r].begins), -r))
     most = len(ops.per_rank[fullest].begins)
     number = {joined.find(first[fullest] + n): n for n in range(most)}
-    told = [number.get(joined.find(i)) for i in range(len(nodes))]
-    known = [n for n in told if n is not None]
-    if len(number) < most or len(known) < len(told):
+    numbers = [number.get(joined.find(i)) for i in range(len(nodes))]
+    known = [n for n in numbers if n is not None]
+    if len(number) < most or len(known) < len(numbers):
         return None
     found = {r: tuple(known[at : at + len(ops.per_rank[r].begins)]) for r, at in first.items()}
     return found if all(a < b for mine in found.values() for a, b in pairwise(mine)) else None
 
 
 def _joined(ops: Operations, node: I64, nodes: list[tuple[int, int]]) -> DisjointSets:
-    """The windows (places in `nodes`, `node` by operation) that are one, as most operations shared by two ranks say."""
+    """Return sets of equal windows (indices into `nodes`, `node` by operation), by most operations of two ranks."""
     rows = np.flatnonzero(ops.instance >= 0)
     rows = rows[np.argsort(ops.instance[rows], kind="stable")]
     one, two = rows[:-1], rows[1:]

@@ -1,4 +1,4 @@
-"""How much longer each rank's kernels take because communication runs on the device at the same time.
+"""The extra time of each rank's kernels because communication runs on the device at the same time.
 
 A kernel that shares the device with a collective is longer on every rank, but ranks may share unequally: groups differ
 in the length of their transfers, and some communicate when others do not. The slowdown of a kind of kernel is learnt
@@ -37,7 +37,7 @@ def stretched(run: Run, ops: Operations, steps: Steps, rows: Sequence[int]) -> F
 
 
 def _places(read: Sequence[StepKernels]) -> dict[str, F64]:
-    """Kernel name → (length, shared time), ranks × places × 2, median over steps; only names that all run as often."""
+    """Return kernel name → (length, shared time), ranks × positions × 2, medians over steps; equal counts only."""
     found: dict[str, list[F64]] = defaultdict(list)
     for kernels in read:
         for name in np.unique(kernels.name.astype(str)).tolist():
@@ -55,7 +55,7 @@ def _places(read: Sequence[StepKernels]) -> dict[str, F64]:
 
 
 def _like(table: F64) -> tuple[F64, npt.NDArray[np.bool_]]:
-    """(median kernel of each place, whether each rank's kernel shares the device as it does)."""
+    """Return (median kernel of each position, whether each rank's kernel shares the device to the same extent)."""
     usual = np.median(table, axis=0)
     part, others = table[..., 1] / np.maximum(table[..., 0], 1.0), usual[:, 1] / np.maximum(usual[:, 0], 1.0)
     return usual, np.abs(part - others) <= LIKE_SHARE
@@ -68,18 +68,18 @@ def _speed(places: dict[str, F64], rank: int) -> float:
         usual, like = _like(table)
         ratio.append(table[rank, like[rank], 0] / np.maximum(usual[like[rank], 0], 1.0))
         weight.append(usual[like[rank], 0])
-    told = weighted_median(np.concatenate(ratio), np.concatenate(weight), 1.0)
-    return told or 1.0  # kernels of a damaged trace may take no time
+    ratios = weighted_median(np.concatenate(ratio), np.concatenate(weight), 1.0)
+    return ratios or 1.0  # kernels of a damaged trace may take no time
 
 
 def _share(table: F64, speed: F64) -> float:
-    """The part of the time in which kernels of one name share the device by which that makes them longer.
+    """Return the share of their time beside communication that kernels of one name lose.
 
-    A kernel that takes d and shares for s would take d − share × s alone. Kernels at one place of different ranks give
-    the share, once each rank's own speed is taken out.
+    A kernel that takes d, with s beside communication, would take d − share × s alone. Kernels at one position of
+    different ranks give the share, once each rank's own speed is taken out.
     """
     usual, like = _like(table)
     own = table / speed[:, None, None]
     longer, more = (own - usual)[~like].T
-    told = weighted_median(longer / np.where(more == 0, 1.0, more), np.abs(more), 0.0)
-    return min(max(told, 0.0), MOST_STRETCHED)
+    part = weighted_median(longer / np.where(more == 0, 1.0, more), np.abs(more), 0.0)
+    return min(max(part, 0.0), MOST_STRETCHED)

@@ -1,4 +1,4 @@
-"""How much of its own time each rank computes in each step; the rest of it are gaps, in which its host decides."""
+"""The compute part of each rank's own time in each step; the rest are gaps, which depend on its host."""
 
 import numpy as np
 
@@ -8,7 +8,7 @@ from tracekit.steps.steps import F64, Steps
 
 
 def compute_in_steps(ops: Operations, steps: Steps) -> F64:
-    """Own time in which each rank computes, ranks × steps as `steps` has them, ns; NaN where the step is unknown."""
+    """Return the own time in which each rank computes, ranks × steps as in `steps`, ns; NaN where unknown."""
     result = np.full(steps.own.shape, np.nan)
     for row, rank in enumerate(steps.ranks):
         columns = [c for c in range(len(steps.numbers)) if np.isfinite(steps.own[row, c])]
@@ -19,7 +19,7 @@ def compute_in_steps(ops: Operations, steps: Steps) -> F64:
 
 
 def windows_of(ops: Operations, steps: Steps, rank: int, columns: list[int]) -> tuple[I64, I64]:
-    """Wall time (begins, ends) of the steps in `columns` on the rank, ns."""
+    """Return the wall time (begins, ends) of the steps in `columns` on the rank, ns."""
     where = ops.of(rank)
     labels = ops.step[where] if steps.labelled else np.zeros(where.stop - where.start, np.int32)
     ends = np.array([int(ops.end[where][labels == steps.numbers[c]].max()) for c in columns], np.int64)
@@ -28,6 +28,6 @@ def windows_of(ops: Operations, steps: Steps, rank: int, columns: list[int]) -> 
 
 
 def inside_each(intervals: Intervals, windows: Intervals) -> tuple[float, ...]:
-    """How much of the disjoint `intervals` lies in each of the `windows`, ns."""
+    """Return the length of the disjoint `intervals` inside each of the `windows`, ns."""
     inside = covered_until(intervals, windows[1]) - covered_until(intervals, windows[0])
     return tuple(float(v) for v in inside)

@@ -1,4 +1,4 @@
-"""The last step of windows that do not end together: it counts as far as all ranks recorded it.
+"""The last step of windows that do not end together, used as far as all ranks recorded it.
 
 If few steps are whole, the step that the ends of the windows cut is evidence as well: a rank that is slow in it is
 slow, and its recurrence there separates a fault from chance.
@@ -17,10 +17,11 @@ from tracekit.thresholds.tables import ENOUGH_STEPS, MOST_RANKS, WHOLE_STEP_SHAR
 
 
 def with_cut_step(ops: Operations, alike: Sequence[Sequence[int]]) -> tuple[Operations, int | None]:
-    """(`ops` in which a step that windows cut ends for all ranks at the same operations, the number of that step).
+    """Return (`ops` with a truncated step that ends at the same operations on all ranks, the number of that step).
 
-    `alike` are ranks that run the same, in groups; they are cut at the same place. What lies behind belongs to no step.
-    Unchanged, with None, where enough steps are whole, or no cut step has half of its operations on every rank.
+    `alike` are groups of ranks with equal programs, which are cut at the same position. Later operations belong to no
+    step. Unchanged, with None, where enough steps are whole, or no truncated step has the share WHOLE_STEP_SHARE of its
+    operations on every rank.
     """
     if not (ops.step != NO_STEP).any():
         return ops, None
@@ -38,7 +39,7 @@ def with_cut_step(ops: Operations, alike: Sequence[Sequence[int]]) -> tuple[Oper
 
 
 def _usual(ops: Operations, numbers: Sequence[int]) -> I64:
-    """How many operations the fullest step of each rank has."""
+    """Return the number of operations in the fullest step of each rank."""
     counts = [[int((ops.step[ops.of(r)] == n).sum()) for n in numbers] for r in ops.ranks]
     return np.asarray(np.array(counts, np.int64).max(axis=1), np.int64)
 
@@ -52,10 +53,10 @@ class _Begin:
 
 
 def _common_begin(ops: Operations, number: int, alike: Sequence[Sequence[int]]) -> dict[int, I64] | None:
-    """Rank → the operations of step `number` before the first that not all its members recorded.
+    """Return rank → the operations of step `number` before the first one that a recorded member lacks.
 
-    What is behind it is not kept either, nor what others did together with that, nor the same of ranks that run alike.
-    None where those do not run the same there.
+    Dropping an operation also drops all later ones of its rank, their counterparts on other ranks, and the same
+    positions on ranks of the same group in `alike`. None where the ranks of such a group then differ.
     """
     begin, place = _in_order(ops, number)
     mates = {r: [m for m in group if m in begin.order] for group in alike for r in group}
@@ -82,7 +83,7 @@ def _common_begin(ops: Operations, number: int, alike: Sequence[Sequence[int]]) 
 
 
 def _in_order(ops: Operations, number: int) -> tuple[_Begin, I64]:
-    """The operations of step `number` in order of issue, and where each operation's kernel begins in that order."""
+    """Return the operations of step `number` in order of issue, and the position of each one's kernel in that order."""
     order: dict[int, I64] = {}
     place = np.zeros(len(ops.start), np.int64)
     for rank in ops.ranks:
@@ -96,7 +97,7 @@ def _in_order(ops: Operations, number: int) -> tuple[_Begin, I64]:
 
 
 def _broken(ops: Operations, begin: _Begin, members: dict[int, I64]) -> list[int]:
-    """The operations of the step that some recorded member lacks; those of unknown groups are not known to be."""
+    """Return the operations of the step that some recorded member lacks; unknown groups do not count."""
     recorded = set(ops.ranks)
     expected = [len(recorded.intersection(c.members)) for c in ops.channels]
     return [
@@ -109,7 +110,7 @@ def _broken(ops: Operations, begin: _Begin, members: dict[int, I64]) -> list[int
 
 
 def _cut(ops: Operations, number: int, kept: dict[int, I64]) -> Operations:
-    """`ops` in which step `number` holds what is `kept` of it, and what is behind it belongs to no step."""
+    """Return `ops` with only the operations `kept` in step `number`, and later ones outside steps."""
     step: I32 = np.where(ops.step >= number, NO_STEP, ops.step).astype(np.int32)
     for rows in kept.values():
         step[rows] = number

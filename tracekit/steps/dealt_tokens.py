@@ -1,4 +1,4 @@
-"""How much of each rank's work follows the tokens that all-to-alls dealt to its experts.
+"""The part of each rank's work that depends on the tokens that all-to-alls dispatch to its experts.
 
 The router sends tokens where the data wants them, so the work between one all-to-all and the next follows the number of
 elements that the rank received. No rank is at fault for that, even if the same expert is chosen often. If sizes were
@@ -18,12 +18,12 @@ from tracekit.steps.steps import F64, Steps
 from tracekit.steps.weighted_median import weighted_median
 from tracekit.thresholds.tables import EVEN_SIZES, MOST_DEALT
 
-_TURNS = 2  # an all-to-all deals tokens to experts, the next one brings them back
+_TURNS = 2  # one all-to-all dispatches tokens to experts, the next one combines them
 
 
 @dataclass(frozen=True)
 class Dealt:
-    """Work that follows tokens; ranks × steps as in `Steps`, ns."""
+    """Work that depends on tokens; ranks × steps as in `Steps`, ns."""
 
     beyond: (
         F64  # own time beyond the peers' that the number of tokens explains; negative where a rank got few
@@ -35,7 +35,7 @@ class Dealt:
 
 
 def dealt_tokens(ops: Operations, steps: Steps, stages: Sequence[npt.NDArray[np.int64]]) -> Dealt:
-    """The work of each rank that follows its tokens; `stages` are the rows of ranks that do the same work."""
+    """Return the work of each rank that depends on its tokens; `stages` are the rows of ranks with the same work."""
     beyond, untold, lost = np.zeros(steps.own.shape), np.zeros(steps.own.shape), 0.0
     kind = _dealing(ops)
     if kind is None:
@@ -131,17 +131,17 @@ def _parts(ops: Operations, steps: Steps, rows: npt.NDArray[np.int64], kind: str
 
 
 def _following(work: F64, tokens: F64) -> F64:
-    """Work beyond the median of its place that the number of tokens explains; NaN where that is unknown.
+    """Return the work beyond the median of its position that the number of tokens explains; NaN where unknown.
 
-    Work grows with tokens by at most as much as if all of it were spent on them.
+    The time per token is at most the median work divided by the median number of tokens.
     """
     known = np.isfinite(work) & np.isfinite(tokens)
     level, count = (_median(np.where(known, v, np.nan), axis=(0, 1)) for v in (work, tokens))
     result = np.where(known, 0.0, np.nan)
     for place in range(work.shape[-1]):
-        told = np.flatnonzero(known[..., place].ravel())
-        told = told[:: len(told) // MOST_DEALT + 1]
-        x, y = tokens[..., place].ravel()[told], work[..., place].ravel()[told]
+        sampled = np.flatnonzero(known[..., place].ravel())
+        sampled = sampled[:: len(sampled) // MOST_DEALT + 1]
+        x, y = tokens[..., place].ravel()[sampled], work[..., place].ravel()[sampled]
         slope = _slope(x, y, EVEN_SIZES * count[place])
         rate = min(max(slope, 0.0), level[place] / max(count[place], 1.0))
         result[..., place] = rate * (tokens[..., place] - count[place])
@@ -151,18 +151,18 @@ def _following(work: F64, tokens: F64) -> F64:
 def _slope(x: F64, y: F64, least: float) -> float:
     """Return the slope of `y` over `x`: the median over all pairs, weighted by their distance (Theil and Sen).
 
-    0 without a pair that is further apart than `least`. One slow rank spoils its own pairs only.
+    0 without a pair that is further apart than `least`. One slow rank affects only its own pairs.
     """
     one, other = np.triu_indices(len(x), 1)
     apart = x[other] - x[one]
-    told = np.abs(apart) > least
-    if not told.any():
+    distinct = np.abs(apart) > least
+    if not distinct.any():
         return 0.0
-    return weighted_median((y[other] - y[one])[told] / apart[told], np.abs(apart[told]), 0.0)
+    return weighted_median((y[other] - y[one])[distinct] / apart[distinct], np.abs(apart[distinct]), 0.0)
 
 
 def _untold(work: F64, tokens: F64) -> F64:
-    """Own time beyond the peers' that tokens of unknown number may explain, rows × steps.
+    """Return the own time beyond the peers' that tokens of unrecorded number may explain, rows × steps.
 
     A slow rank is slow after every all-to-all; tokens make the work after every second one longer. Only all-to-alls
     without recorded sizes leave anything open.
@@ -180,12 +180,12 @@ def _untold(work: F64, tokens: F64) -> F64:
 
 
 def _turns(work: F64, level: F64, at: npt.NDArray[np.bool_]) -> list[tuple[F64, F64]]:
-    """(work, that of the peers) behind the first and behind the second of each pair of all-to-alls, `at` places."""
+    """Return (work, the peers' work) after the first and after the second of each pair of all-to-alls, where `at`."""
     spent, usual = np.where(at, work, 0.0), at * level
     return [(spent[..., n::_TURNS].sum(axis=-1), usual[..., n::_TURNS].sum(axis=-1)) for n in range(_TURNS)]
 
 
 def _median(values: F64, axis: int | tuple[int, ...]) -> F64:
-    """Median of the known values along `axis`; 0 where there are none."""
+    """Return the median of the known values along `axis`; 0 without any."""
     known = np.isfinite(values).any(axis=axis)
     return np.asarray(np.nanmedian(np.where(known, values, 0.0), axis=axis), np.float64)

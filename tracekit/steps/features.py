@@ -1,6 +1,6 @@
 """How a rank spent its own time: compute by kind of kernel, gaps, data loading, garbage collection, allocation.
 
-Features are read for the suspects and some of their peers only, because they need every event of the rank.
+Features are read only for suspects and some of their peers, because they need every event of the rank.
 """
 
 import re
@@ -17,7 +17,7 @@ from tracekit.steps.steps import Steps
 from tracekit.store import Run
 
 LOADER = re.compile(r"dataloader|data_load|next_batch|get_batch", re.IGNORECASE)
-"""Spans of a host that waits for its next batch."""
+"""Spans in which a host waits for its next batch."""
 
 _COLLECTOR = re.compile(r"^(python )?gc\b|garbage", re.IGNORECASE)
 _ALLOCATOR = re.compile(r"^(cuda|hip)(Malloc|Free|HostAlloc|MallocAsync|FreeAsync)", re.IGNORECASE)
@@ -26,7 +26,7 @@ MATMUL = re.compile(
     rf"^(?!.*(?:{ATTENTION.pattern})).*(?:gemm|cutlass|cublas|nvjet|::mm\b|addmm|bmm|matmul|linear|xmma|wgmma)",
     re.IGNORECASE | re.DOTALL,
 )
-"""Products, but not attention: its kernels name the types of the library that products are made of."""
+"""Matrix products, but not attention, as attention kernels name types of the matrix library too."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Features:
     gaps: I64  # lengths of single such gaps, all steps, longest first
     attention: float
     matmul: float
-    loader: float  # on a GPU only while the device stood still, as the two below
+    loader: float  # on a GPU only while the device was idle, as the two below
     collector: float
     allocator: float
     launches: float  # kernels (or operators) a step
@@ -50,7 +50,7 @@ class Features:
 
 
 def read_features(run: Run, ops: Operations, steps: Steps, rank: int) -> Features | None:
-    """Features of `rank` over the analysed steps; None where it has none of them whole.
+    """Return the features of `rank` over the analysed steps; None where it has none of them whole.
 
     Raises ValueError for a rank that `steps` lacks, InputError where its events cannot be read.
     """
@@ -80,7 +80,7 @@ def read_features(run: Run, ops: Operations, steps: Steps, rank: int) -> Feature
 
     still = (
         idle if source.on_gpu else windows
-    )  # elsewhen a span of the host, maybe of another thread, cost nothing
+    )  # at other times a span of the host, maybe of another thread, costs nothing
     gaps = np.sort(idle[1] - idle[0])[::-1]
     return Features(
         rank, source.on_gpu, float(np.mean(steps.own[row, columns])),
@@ -92,7 +92,7 @@ def read_features(run: Run, ops: Operations, steps: Steps, rank: int) -> Feature
 
 
 def _begun(start: I64, windows: Intervals) -> int:
-    """How many of the moments `start` lie between the first and the last of the `windows`."""
+    """Return the number of moments in `start` between the first and the last of the `windows`."""
     return int(((start >= windows[0][0]) & (start < windows[1][-1])).sum())
 
 

@@ -1,4 +1,4 @@
-"""How long a host needs to launch a step, whatever its device does: no step of its rank can be shorter."""
+"""The time that a host needs to launch a step, whatever its device does: a lower bound of the step of its rank."""
 
 import re
 
@@ -46,7 +46,7 @@ def host_need(run: Run, ops: Operations, steps: Steps, rank: int) -> F64:
 
 
 def _working(events: pa.Table) -> tuple[Intervals, I64]:
-    """(when a host works, when it launches kernels, sorted); ns."""
+    """Return (intervals in which a host works, sorted times at which it launches kernels); ns."""
     start = ints(events, "ts", 0)
     end = start + ints(events, "dur", 0)
     cat = matches(events, "cat", lambda c: c)
@@ -106,5 +106,5 @@ def on_host(ops: Operations, steps: Steps, rank: int) -> tuple[I64, I64]:
 
 
 def _launched(issued: I64) -> tuple[int, int] | None:
-    """From the first to the last of some launches, ns; None without any."""
+    """Return the first and the last of some launches, ns; None without any."""
     return (int(issued.min()), int(issued.max())) if len(issued) else None

@@ -1,7 +1,7 @@
-"""How an excess of compute in one step is spread over the kernels of a rank: over most of them, or few.
+"""How the excess of compute in one step is spread over the kernels of a rank: over most of them, or few.
 
-A device that runs slower takes longer for every kernel. What happens in one operation lengthens one kernel, and uneven
-data lengthens the kernels that follow the data.
+A slower device takes longer for every kernel. An event in one operation lengthens one kernel, and uneven data
+lengthens the kernels that depend on the data.
 """
 
 from collections.abc import Sequence
@@ -18,16 +18,16 @@ from tracekit.thresholds.tables import LIKE_SHARE, LONGER_PART
 class LongerKernels:
     """Kernels of one rank in one step that are longer than the same kernels of its peers and of its other steps."""
 
-    ns: float  # by how much all kernels of the step are longer, together
-    share: float  # of the usual time of all, what falls to kernels that are longer by a fair part of the common factor
-    count: int  # such kernels
-    whole: float = 0.0  # the usual time of all, ns
+    ns: float  # excess of all kernels of the step together
+    share: float  # part of the usual time in kernels that are longer by a fair part of the common factor
+    count: int  # number of such kernels
+    whole: float = 0.0  # the usual time of all kernels, ns
 
 
 def longer_kernels(mine: StepKernels, peers: Sequence[StepKernels], column: int) -> LongerKernels:
-    """How the kernels of `mine` in the step in `column` (of Steps) compare with what is usual.
+    """Return how the kernels of `mine` in the step in `column` (of Steps) exceed their usual length.
 
-    Usual is the longer one of two medians of the kernel at the same place (the k-th one of its name): that of `peers`,
+    Usual is the longer of two medians of the kernel at the same position (the k-th one of its name): that of `peers`,
     which do the same work, in the same step, and that of the rank's own other steps. Only names that run equally often
     in all these are compared, because else it is unknown which kernels do the same; of a step that all have cut short,
     the kernels that all recorded. A kernel that shares the device with communication for more of its time than usual
@@ -59,7 +59,7 @@ def longer_kernels(mine: StepKernels, peers: Sequence[StepKernels], column: int)
 def longest_beyond(kernels: StepKernels, column: int) -> float:
     """Return the excess of one kernel of the step in `column` over any of its name in the rank's other steps, ns.
 
-    The largest such length; 0 where none is longer. One that other steps do not run, or run less often, counts whole.
+    0 where no kernel is longer. One that other steps do not run, or run less often, counts with its whole length.
     """
     most = 0.0
     for name in set(kernels.name[kernels.column == column].tolist()):
@@ -72,7 +72,7 @@ def longest_beyond(kernels: StepKernels, column: int) -> float:
 
 
 def by_step(kernels: StepKernels, name: str) -> dict[int, F64]:
-    """Column of Steps → (length, part beside communication) of the kernels of that name in order; ns, share."""
+    """Return column of Steps → (length in ns, share beside communication) of the kernels of that name in order."""
     where = kernels.name == name
     part = kernels.shared / np.maximum(kernels.lasted, 1.0)
     both = np.stack([kernels.lasted, part], axis=1)
@@ -80,7 +80,7 @@ def by_step(kernels: StepKernels, name: str) -> dict[int, F64]:
 
 
 def _compared(took: F64, usual: F64) -> LongerKernels:
-    """How kernels `took` spread their excess over `usual`, both as of `by_step`."""
+    """Return how kernels `took` spread their excess over `usual`, both as from `by_step`."""
     whole, longer = float(usual[:, 0].sum()), float((took - usual)[:, 0].sum())
     if longer <= 0 or whole <= 0:
         return LongerKernels(0.0, 0.0, 0)

@@ -1,8 +1,8 @@
-"""The windows of a run as runs of their own, each with the ranks that recorded it, and when it was; and the last ones.
+"""The windows of a run as separate runs, each with the ranks that recorded it and its time; and the last ones.
 
-Ranks may lack windows, and their clocks may differ by anything. Windows are the same ones where they begin with the
-same marked step; without marks, where they begin at the same times, once the clocks are shifted. Where several shifts
-fit, as of windows at equal distances, it is the one of equal clocks, else the one that fits best.
+Ranks may lack windows, and their clocks may have any offset. Windows are equal if they begin with the same marked step;
+without marks, if they begin at the same times after a shift of the clocks. If several shifts fit, as with windows at
+equal distances, a shift of about 0 is preferred, else the one that fits best.
 """
 
 from collections.abc import Mapping, Sequence
@@ -34,7 +34,7 @@ class Window:
 
 
 def windows_of(run: Run) -> tuple[Window, ...]:
-    """The windows of `run` in order of time; none where every rank recorded but one. InputError on a bad file."""
+    """Return the windows of `run` in order of time; () where every rank recorded only one. InputError on a bad file."""
     if not any(r.windows for r in run.ranks):
         return ()
     begins = {r.rank: r.windows or _only(run, r.rank) for r in run.ranks}
@@ -47,23 +47,23 @@ def windows_of(run: Run) -> tuple[Window, ...]:
         ends = [*begins[rank][1:], _FOREVER]
         for number, span in zip(mine, zip(begins[rank], ends, strict=True), strict=True):
             spans[number][rank] = span
-    told = {
+    name_of = {
         number: name
         for rank, mine in numbers.items()
         for number, name in zip(mine, names[rank], strict=False)
     }
     return tuple(
-        Window(run.between(s), at - times[0], told.get(n, ""))
+        Window(run.between(s), at - times[0], name_of.get(n, ""))
         for n, (at, s) in enumerate(zip(times, spans, strict=True))
     )
 
 
 def last_windows(run: Run, steps: Sequence[tuple[int | None, int | None]] | None) -> Run:
-    """Return the part of `run` that answers for today: its last window, where the paths of its files name them.
+    """Return the most recent part of `run`: its last window, where the paths of its files name windows.
 
-    Earlier ones are added until three marked steps are there, if steps go on from window to window. The whole run is
-    returned where windows have no names (they are read as one), or `steps` choose among steps that go on. A quality
-    row says what was taken and what else lies there. Raises InputError on a bad file.
+    Earlier ones are added until it has LEAST_STEPS marked steps, if step numbers continue from window to window. The
+    whole run is returned where windows have no names (they are read as one), or `steps` choose among continued numbers.
+    A quality row says which windows were taken and which others exist. Raises InputError on a bad file.
     """
     if not any(r.window_names for r in run.ranks):
         return run
@@ -86,7 +86,7 @@ def last_windows(run: Run, steps: Sequence[tuple[int | None, int | None]] | None
 
 
 def _told(taken: Sequence[Window], windows: Sequence[Window], *, goes_on: bool) -> Quality:
-    """The row that says which windows were taken, and how to ask for the others."""
+    """Return the quality row about the windows that were taken, and how to select the others."""
     others = [w.name for w in windows[: -len(taken)]]
     few = ", ".join(others[-FILES_NAMED:]) + (
         f" and {len(others) - FILES_NAMED} more" if len(others) > FILES_NAMED else ""
@@ -98,13 +98,13 @@ def _told(taken: Sequence[Window], windows: Sequence[Window], *, goes_on: bool) 
 
 
 def _marked(run: Run) -> set[int]:
-    """The steps that the first rank of a run marked."""
+    """Return the steps that the first rank of a run marked."""
     events = run.events(run.ranks[0].rank, ["name"])
     return {int(n) for n in matches(events, "name", step_number) if n is not None}
 
 
 def _steps_go_on(run: Run) -> bool:
-    """Whether every rank marked the steps of its windows, each window behind those of the one before."""
+    """Whether every rank marked steps in its windows, with rising numbers from window to window."""
     begins = {r.rank: r.windows or _only(run, r.rank) for r in run.ranks}
     return all(_first_steps(run, rank, mine) is not None for rank, mine in begins.items() if mine)
 
@@ -127,13 +127,13 @@ def by_names(
 
 
 def _only(run: Run, rank: int) -> tuple[int, ...]:
-    """When the one window of a rank began; nothing where it is empty."""
+    """Return the begin of the only window of a rank; () where it is empty."""
     found = to_numpy(run.events(rank, ["ts"]).column("ts"))
     return (int(found.min()),) if len(found) else ()
 
 
 def _first_steps(run: Run, rank: int, begins: Sequence[int]) -> list[int] | None:
-    """The first step that is marked in each window of a rank; None where they are not marked, or do not ascend."""
+    """Return the first marked step in each window of a rank; None where marks are missing or do not ascend."""
     events = run.events(rank, ["ts", "name"])
     number = matches(events, "name", step_number)
     rows = np.flatnonzero(filled(number))
@@ -153,29 +153,31 @@ def by_steps(
 ) -> tuple[list[int], dict[int, list[int]]] | None:
     """Return as `common`, for windows that begin with the steps `first`; None if a rank lacks them.
 
-    A window that the rank with most of them lacks began as long after that rank's window before as on a rank that has
-    both.
+    The begin of a window that the rank with most windows lacks is taken from a rank that has it and the window nearest
+    to it.
     """
-    told = {rank: steps for rank, steps in first.items() if steps is not None}
-    if len(told) < len(first):
+    marked = {rank: steps for rank, steps in first.items() if steps is not None}
+    if len(marked) < len(first):
         return None
-    every = sorted({step for steps in told.values() for step in steps})
-    order = sorted(told, key=lambda r: (-len(told[r]), r))
-    times = dict(zip(told[order[0]], begins[order[0]], strict=True))
+    every = sorted({step for steps in marked.values() for step in steps})
+    order = sorted(marked, key=lambda r: (-len(marked[r]), r))
+    times = dict(zip(marked[order[0]], begins[order[0]], strict=True))
     for rank in order[1:]:
-        mine = dict(zip(told[rank], begins[rank], strict=True))
+        mine = dict(zip(marked[rank], begins[rank], strict=True))
         both = sorted(times.keys() & mine.keys())
         for step in [s for s in mine if s not in times]:
             near = min(both, key=lambda b: abs(b - step), default=None)
             times[step] = mine[step] + (times[near] - mine[near] if near is not None else 0)
     place = {step: n for n, step in enumerate(every)}
-    return [times[step] for step in every], {rank: [place[s] for s in steps] for rank, steps in told.items()}
+    return [times[step] for step in every], {
+        rank: [place[s] for s in steps] for rank, steps in marked.items()
+    }
 
 
 def common(begins: Mapping[int, Sequence[int]]) -> tuple[list[int], dict[int, list[int]]]:
-    """(when each common window began, rank → the number of the common window that each of its own is).
+    """Return (begin of each common window, rank → the common number of each of its windows).
 
-    Times are those of the clock of the rank with most windows. begins: ns on each rank's own clock, ascending.
+    Times are on the clock of the rank with most windows. begins: ns on each rank's own clock, ascending.
     """
     order = sorted(begins, key=lambda r: (-len(begins[r]), r))
     times = np.array(begins[order[0]], np.int64)
@@ -189,12 +191,12 @@ def common(begins: Mapping[int, Sequence[int]]) -> tuple[list[int], dict[int, li
 
 
 def _tolerance(times: I64) -> float:
-    """How far apart two begins of one window may lie, ns; anything where there is but one window."""
+    """Return how far apart two begins of one window may lie, ns; unlimited for a single window."""
     return SAME_WINDOW * float(np.diff(times).min()) if len(times) > 1 else float(_FOREVER)
 
 
 def _shift(times: I64, mine: I64) -> int:
-    """What to add to the begins `mine` so that most of them are among `times`, ns."""
+    """Return the ns to add to the begins `mine` so that most of them coincide with `times`."""
     anchors = {0, len(mine) // 2, len(mine) - 1}
     shifts = np.unique(np.concatenate([times - mine[a] for a in anchors]))
     hits = [int((_nearest(times, mine + s)[1] <= _tolerance(times)).sum()) for s in shifts.tolist()]
@@ -206,7 +208,7 @@ def _shift(times: I64, mine: I64) -> int:
 
 
 def _nearest(times: I64, mine: I64) -> tuple[I64, I64]:
-    """(the place of the nearest of `times`, how far it is) of each of `mine`."""
+    """Return (index of the nearest of `times`, its distance) for each of `mine`."""
     after = np.clip(np.searchsorted(times, mine), 0, len(times) - 1)
     before = np.maximum(after - 1, 0)
     place = np.where(np.abs(times[before] - mine) <= np.abs(times[after] - mine), before, after)

@@ -1,6 +1,6 @@
-"""What repeats in a sequence: its shortest period, and the place of each entry in the repeating pattern.
+"""Repetition in a sequence: its shortest period, and the position of each entry in the repeating pattern.
 
-A pattern has no first entry: it is kept in its least rotation, so that sequences of the same work have equal patterns
+A pattern has no first entry: it is stored in its least rotation, so that sequences of the same work have equal patterns
 wherever their recordings begin.
 """
 
@@ -16,26 +16,26 @@ from tracekit.thresholds.tables import REPEATING_SHARE, WHOLE_REPEATS
 
 Pattern = tuple[int, ...]
 OUTSIDE: Final = -1
-"""Place of an entry that does not follow the pattern."""
+"""Position of an entry that does not follow the pattern."""
 
 
 @dataclass(frozen=True)
 class Repeating:
-    """A pattern in its least rotation, and each entry's place in it; OUTSIDE at the rims of a recording."""
+    """A pattern in its least rotation, and each entry's position in it; OUTSIDE at the rims of a recording."""
 
     pattern: Pattern
     place: I64
 
     def after(self, index: int) -> int:
-        """The place that follows that of entry `index`."""
+        """Return the position after that of entry `index`."""
         return (int(self.place[index]) + 1) % len(self.pattern)
 
 
 def repeating(kinds: I64, window: I64, known: Iterable[Pattern] = ()) -> Repeating | None:
-    """The places of `kinds` in what they repeat, or else in one of the `known` patterns; None where none fits.
+    """Return the positions of `kinds` in their own repeating pattern or one of the `known`; None where no pattern fits.
 
     `window` numbers the capture of each entry, ascending. Windows that hold whole repetitions repeat across their
-    borders; else the fullest one shows the pattern. The pattern counts that places the most.
+    borders; else the fullest one shows the pattern. The pattern that covers the most entries is chosen.
     """
     if not len(kinds) or kinds.max() > sys.maxunicode:
         return None
@@ -50,9 +50,9 @@ def repeating(kinds: I64, window: I64, known: Iterable[Pattern] = ()) -> Repeati
 
 
 def period(kinds: Sequence[int]) -> tuple[int, int]:
-    """(length of the repetition, how many of the last `kinds` repeat with it); (0, 0) where too few do.
+    """Return (length of the repetition, how many of the last `kinds` repeat with it); (0, 0) where too few do.
 
-    What comes before the repetition, as the first step of a program often does, may differ. Knuth, Morris and Pratt's
+    Entries before the repetition, such as the first step of a program, may differ. Knuth, Morris and Pratt's
     failure function of the reversed sequence gives the shortest period of every suffix.
     """
     backward = list(reversed(kinds))
@@ -69,7 +69,7 @@ def period(kinds: Sequence[int]) -> tuple[int, int]:
 
 
 def least_rotation(kinds: Sequence[int]) -> Pattern:
-    """The rotation of `kinds` that comes first in order (Booth's algorithm, in the form with two pointers)."""
+    """Return the lexicographically least rotation of `kinds` (Booth's algorithm, in the form with two pointers)."""
     one, two, same, size = 0, 1, 0, len(kinds)
     while one < size and two < size and same < size:
         a, b = kinds[(one + same) % size], kinds[(two + same) % size]
@@ -87,7 +87,7 @@ def least_rotation(kinds: Sequence[int]) -> Pattern:
 
 
 def _places(kinds: I64, window: I64, pattern: Pattern) -> I64:
-    """The place of each entry of each window, from its end backwards as far as it follows the pattern."""
+    """Return the position of each entry of each window, from its end backwards as far as it follows the pattern."""
     place = np.full(len(kinds), OUTSIDE, np.int64)
     once = np.array(pattern, np.int64)
     twice = _text(pattern) * 2
@@ -104,12 +104,12 @@ def _places(kinds: I64, window: I64, pattern: Pattern) -> I64:
 
 
 def _text(kinds: Iterable[int]) -> str:
-    """`kinds` as a text of one letter each, in which Python searches in linear time."""
+    """Return `kinds` as a text of one character each, which Python searches in linear time."""
     return "".join(map(chr, kinds))
 
 
 def _only_end(tail: str, twice: str) -> int | None:
-    """The place of the last entry of `tail` in a pattern, given `twice` over; None where none or several fit."""
+    """Return the position of the last entry of `tail` in a pattern, written `twice`; None unless exactly one fits."""
     length = len(twice) // 2
     at = twice.find(tail)
     other = twice.find(tail, at + 1, length + len(tail) - 1)

@@ -24,10 +24,10 @@ _COLUMNS: Final = ["ts", "dur", "cat", "name", "pid", "tid", "device", "stream",
 
 
 def with_step_ends(run: Run, ranks: Sequence[RankOps]) -> tuple[Run, list[RankOps]]:
-    """Return `run` and `ranks` with the ends of their steps as operations; as they are where one of them communicates.
+    """Return `run` and `ranks` with the ends of their steps as operations; unchanged if any rank communicates.
 
-    A rank without marked steps gets one end, that of all it recorded; one without events gets none. A quality row says
-    that steps end so.
+    A rank without marked steps gets one end, that of its recording; one without events gets none. A quality row reports
+    how steps end.
     """
     if not ranks or any(len(rank.start) for rank in ranks):
         return run, list(ranks)
@@ -37,7 +37,7 @@ def with_step_ends(run: Run, ranks: Sequence[RankOps]) -> tuple[Run, list[RankOp
 
 
 def _ends(run: Run, rank: RankOps) -> tuple[I64, I64]:
-    """(number of each step, its end in ns); one step without a number where none is marked."""
+    """Return (number of each step, its end in ns); one step without a number where no step is marked."""
     if rank.window == (0, 0):
         return np.zeros(0, np.int64), np.zeros(0, np.int64)
     if not rank.steps:
@@ -61,7 +61,7 @@ def _ends(run: Run, rank: RankOps) -> tuple[I64, I64]:
 
 
 def _ended(rank: RankOps, numbers: I64, ends: I64) -> RankOps:
-    """`rank` with operations that end its steps."""
+    """Return `rank` with operations that end its steps."""
     count = len(numbers)
     none64, none32 = np.full(count, -1, np.int64), np.full(count, -1, np.int32)
     issued = np.array(

@@ -1,4 +1,4 @@
-"""The compute kernels of one rank in its steps, in order: by them ranks and steps that do the same are compared."""
+"""The compute kernels of one rank in its steps, in order, for comparing ranks and steps with the same work."""
 
 from dataclasses import dataclass
 
@@ -25,15 +25,15 @@ class StepKernels:
     name: npt.NDArray[np.object_]
     lasted: F64
     shared: F64  # for how long communication ran at the same time
-    counts: npt.NDArray[np.bool_]  # had it been shorter, the next operation would have begun earlier
+    counts: npt.NDArray[np.bool_]  # whether the next operation begins earlier if it is shorter
     start: I64  # wall time of the rank
 
     def reversed(self) -> "StepKernels":
-        """The same kernels, the last one first."""
+        """Return the same kernels, the last one first."""
         return self._taken(slice(None, None, -1))
 
     def first(self, count: int) -> "StepKernels":
-        """The first `count` kernels."""
+        """Return the first `count` kernels."""
         return self._taken(slice(count))
 
     def _taken(self, part: slice) -> "StepKernels":
@@ -44,14 +44,14 @@ class StepKernels:
 
 
 def kernels_in_steps(run: Run, ops: Operations, steps: Steps, row: int) -> StepKernels:
-    """The kernels of the rank in `row`."""
+    """Return the kernels of the rank in `row`."""
     rank = steps.ranks[row]
     columns = [c for c in range(len(steps.numbers)) if np.isfinite(steps.own[row, c])]
     return _within(run, ops, rank, columns, *windows_of(ops, steps, rank, columns))
 
 
 def kernels_between(run: Run, ops: Operations, rank: int, begin: int, end: int) -> StepKernels:
-    """The kernels of a rank that begin between two times, ns; they count as column 0."""
+    """Return the kernels of a rank that begin between two times, ns, as column 0."""
     return _within(run, ops, rank, [0], np.array([begin], np.int64), np.array([end], np.int64))
 
 
@@ -79,7 +79,7 @@ def _within(run: Run, ops: Operations, rank: int, columns: list[int], begins: I6
 
 
 def _counts(start: I64, end: I64, exposed: tuple[I64, I64]) -> npt.NDArray[np.bool_]:
-    """Whether a shorter kernel would have let the rank go on earlier: not where the next one waited for its host.
+    """Whether the rank continues earlier if a kernel is shorter, which is false where the next one waited for its host.
 
     A kernel that ends before the device is idle for its host, and all before it back to the last gap, cost nothing.
     `exposed` is when the device was idle for communication.

@@ -19,9 +19,9 @@ from tracekit.thresholds.tables import BORDER_SHARE, HOST_GAP_NS, REPEATING_SHAR
 
 @dataclass(frozen=True)
 class Cuts:
-    """When each repetition of one rank began and ended on its host, ns, and in which window; one entry a repetition.
+    """Begin, end (on the host, ns) and window of each repetition of one rank; one entry a repetition.
 
-    `closed` says of each window whether it ends where a repetition ends.
+    `closed` holds for each window whether it ends where a repetition ends.
     """
 
     begin: I64
@@ -30,19 +30,19 @@ class Cuts:
     closed: tuple[bool, ...]
 
     def ordinal(self) -> I64:
-        """The number of each repetition within its window."""
+        """Return the number of each repetition within its window."""
         return np.arange(len(self.window)) - np.searchsorted(self.window, self.window)
 
     def among(self, common: Sequence[int], count: int) -> "Cuts":
-        """These cuts with windows numbered by `common` (own window → one of `count` that all ranks share).
+        """Return these cuts with windows numbered by `common` (own window → one of `count` common windows).
 
-        A window that the rank lacks ends nowhere else than the others' do.
+        A window that the rank lacks counts as closed.
         """
-        told = dict(zip(common, self.closed, strict=True))
+        closed = dict(zip(common, self.closed, strict=True))
         return replace(
             self,
             window=np.array(common, np.int64)[self.window],
-            closed=tuple(told.get(n, True) for n in range(count)),
+            closed=tuple(closed.get(n, True) for n in range(count)),
         )
 
 
@@ -86,20 +86,20 @@ def numbered(
 
 
 def _with_steps(rank: RankOps, own: I64, cuts: Cuts, number: I64) -> RankOps:
-    """`rank` with the steps of its repetitions, `own` by operation, numbered by `number`."""
+    """Return `rank` with the steps of its repetitions, `own` by operation, numbered by `number`."""
     step = np.where(own == NO_STEP, NO_STEP, np.append(number, NO_STEP)[own]).astype(np.int32)
     spans = zip(number.tolist(), cuts.begin.tolist(), cuts.end.tolist(), strict=True)
     return replace(rank, step=step, steps={n: (a, b) for n, a, b in spans})
 
 
 def _in_window(own: I64, cuts: Cuts, window: int) -> I64:
-    """The number within its window of each operation's repetition; NO_STEP outside `window`."""
+    """Return the number within its window of each operation's repetition; NO_STEP outside `window`."""
     inside = (own != NO_STEP) & (np.append(cuts.window, NO_STEP)[own] == window)
     return np.where(inside, np.append(cuts.ordinal(), NO_STEP)[own], NO_STEP)
 
 
 def _labels(rank: RankOps, cuts: Cuts) -> I64:
-    """The repetition of each operation, by when the host issued it; NO_STEP outside all of them.
+    """Return the repetition of each operation, by when the host issued it; NO_STEP outside all of them.
 
     A stream runs its operations in order. So where a window ends with a step, the same number of them on each stream
     belongs to each of its steps, counted from its end: near a border, and only there, the clock alone is not enough.
@@ -136,13 +136,13 @@ def _labels(rank: RankOps, cuts: Cuts) -> I64:
 
 
 def _borders_only(rank: RankOps, cuts: Cuts, rows: I64, counted: I64) -> bool:
-    """Whether the repetitions `counted` for operations `rows` differ from the clock's near borders only.
+    """Whether the repetitions `counted` for operations `rows` differ from the clock's only near borders.
 
     One operation more in a step, as a loss that is reduced now and then, would move all before it into the next step.
     If the host shows when each was launched, none lies ahead of the steps, and the numbers must come out even.
     """
-    told = rank.issued[rows] < rank.start[rows]
-    if told.all() and (counted == NO_STEP).any():
+    launched = rank.issued[rows] < rank.start[rows]
+    if launched.all() and (counted == NO_STEP).any():
         return False
     inside = counted != NO_STEP
     at, issued = counted[inside], rank.issued[rows][inside]
@@ -151,23 +151,23 @@ def _borders_only(rank: RankOps, cuts: Cuts, rows: I64, counted: I64) -> bool:
 
 
 def _waits_only(rank: RankOps, cuts: Cuts, rows: I64, counted: I64) -> bool:
-    """Whether operations `rows` that go to a later repetition than the clock says, by `counted`, wait until it begins.
+    """Whether operations `rows` that `counted` moves to a later repetition than the clock last until it begins.
 
     A receive that begins a step does, if no launch shows when it was issued. One that is done earlier is of the step
     before.
     """
-    told = rank.issued[rows] < rank.start[rows]
-    if told.any() or not _borders_only(rank, cuts, rows, counted):
+    launched = rank.issued[rows] < rank.start[rows]
+    if launched.any() or not _borders_only(rank, cuts, rows, counted):
         return False
     moved = rank.issued[rows] < cuts.begin[counted]
     return bool((rank.end[rows][moved] >= cuts.begin[counted][moved] - HOST_GAP_NS).all())
 
 
 def _ahead(ops: Operations, own: Mapping[int, I64], counts: Mapping[int, int]) -> dict[int, int] | None:
-    """Rank → what to add to its step numbers, so that shared operations have one; None where they do not agree.
+    """Return rank → offset of its step numbers that makes shared operations agree; None where they cannot.
 
-    The ranks are joined by the operations that most of them share first. Where some share none with the others, a
-    profiler that starts and stops at the same step on all ranks is assumed: as many repetitions are the same ones.
+    Pairs of ranks that share most operations are joined first. Where some ranks share none with the others, a profiler
+    that starts and stops at the same step on all ranks is assumed, if all have equally many repetitions.
     """
     links = _links(ops, np.concatenate([own[rank] for rank in ops.ranks]))
     present = [r for r in ops.ranks if counts[r]]
@@ -184,11 +184,11 @@ def _ahead(ops: Operations, own: Mapping[int, I64], counts: Mapping[int, int]) -
                 if often < REPEATING_SHARE * of:
                     return None
                 heappush(heap, (-often, other, shift + apart))
-    everybody = dict.fromkeys(ops.ranks, 0)
+    unshifted = dict.fromkeys(ops.ranks, 0)
     if len(ahead) == len(present):
-        return everybody | ahead
-    alike = len({counts[r] for r in present}) <= 1 and not any(ahead.values())
-    return everybody if alike else None
+        return unshifted | ahead
+    equal = len({counts[r] for r in present}) <= 1 and not any(ahead.values())
+    return unshifted if equal else None
 
 
 def _links(ops: Operations, own: I64) -> dict[int, dict[int, tuple[int, int, int]]]:

@@ -1,8 +1,8 @@
-"""Steps of a recording without marks: what the device runs in a training job repeats, and one repetition is a step.
+"""Steps of a recording without marks: the kernels of a training job repeat, and one repetition is a step.
 
-Where all windows hold whole repetitions, as they do when the profiler starts and stops between steps, a step begins
-where they begin. Else it begins behind the optimizer, else where the host waits longest for the device before it goes
-on, as it does when it reads the loss. Time between two windows belongs to no step.
+Where all windows hold whole repetitions, because the profiler starts and stops between steps, a step begins
+where they begin. Else it begins after the optimizer, else where the host waits longest for the device, as it does
+to read the loss. Time between two windows belongs to no step.
 """
 
 import itertools
@@ -31,7 +31,7 @@ Places = Mapping[int, Repeating]
 
 
 def with_repeating_steps(ranks: list[RankOps], groups: Sequence[Group] | None) -> list[RankOps] | None:
-    """`ranks` with a step for each repetition of what they run, in the place of marks.
+    """Return `ranks` with a step for each repetition of their program, in place of marks.
 
     None if marks exist, or if nothing repeats and there is only one window; several windows are a step each. Without
     `groups` also None if only operations that ranks share could show which steps are one.
@@ -52,7 +52,7 @@ def with_repeating_steps(ranks: list[RankOps], groups: Sequence[Group] | None) -
 
 
 def _one_kernel(orders: Orders, places: Places) -> bool:
-    """Whether a single kernel is all that repeats: that is no step."""
+    """Whether only a single kernel repeats, which is no step."""
     return any(len(found.pattern) == 1 and orders[r].of_kernels for r, found in places.items())
 
 
@@ -61,12 +61,12 @@ def _kernels(ranks: Sequence[RankOps]) -> Orders:
 
 
 def _computing(ranks: Sequence[RankOps]) -> Orders:
-    """The kernels of each rank that compute: a loss that is reduced in some steps breaks the pattern of all kernels."""
+    """Return the compute kernels of each rank; a loss reduced in only some steps breaks the pattern of all kernels."""
     return {rank: order.computing() for rank, order in _kernels(ranks).items() if order.talks.any()}
 
 
 def _operations(ranks: Sequence[RankOps], rim: float) -> Orders:
-    """The communication operations of each rank in order of issue; the last ones, a share `rim` of them, left out.
+    """Return the communication operations of each rank in order of issue, without the last share `rim` of them.
 
     At the end of a ragged recording the last operations of single streams are missing. Operations launched before their
     window are left out as well: their order among each other is not known.
@@ -98,8 +98,8 @@ def _operations(ranks: Sequence[RankOps], rim: float) -> Orders:
 def _places(orders: Orders, ranks: Sequence[RankOps]) -> Places:
     """Return rank → the place of each of its kernels in the repetition; without ranks on which nothing repeats.
 
-    A rank that recorded too little to show what repeats is compared with the others. What repeats is no step yet if
-    some communication is rarer, as the reduction behind several micro-batches is.
+    A rank that recorded too little is compared with the patterns of other ranks. A pattern is only part of a step if
+    some communication is rarer, such as the reduction after several micro-batches.
     """
     found = _repeated(orders)
     rarer = {r.rank: _with_rare(orders[r.rank], r, found[r.rank]) for r in ranks if r.rank in found}
@@ -110,7 +110,7 @@ def _places(orders: Orders, ranks: Sequence[RankOps]) -> Places:
 
 
 def _placed(places: Places) -> int:
-    """How many kernels have a place in what repeats."""
+    """Return the number of kernels with a position in a repeating pattern."""
     return sum(int((found.place != OUTSIDE).sum()) for found in places.values())
 
 
@@ -147,7 +147,7 @@ def _with_rare(order: KernelOrder, rank: RankOps, found: Repeating) -> KernelOrd
 
 
 def _begins(orders: Orders, places: Places) -> dict[Pattern, int]:
-    """Pattern → the place at which its step begins, by one rule for all ranks."""
+    """Return pattern → the position at which its step begins, by one rule for all ranks."""
     ranks: dict[Pattern, list[int]] = defaultdict(list)
     for rank in sorted(places):
         ranks[places[rank].pattern].append(rank)
@@ -160,7 +160,7 @@ def _begins(orders: Orders, places: Places) -> dict[Pattern, int]:
 
 
 def _where_windows_begin(orders: Orders, places: Places, ranks: Sequence[int]) -> int | None:
-    """The place at which most windows of `ranks` begin, if they end just before it; None where they do not."""
+    """Return the position at which most windows of `ranks` begin, if they end just before it; else None."""
     votes: Counter[int] = Counter()
     windows = 0
     for rank in ranks:
@@ -178,7 +178,7 @@ def _where_windows_begin(orders: Orders, places: Places, ranks: Sequence[int]) -
 
 
 def _behind_the_optimizer(orders: Orders, places: Places, ranks: Sequence[int]) -> int | None:
-    """The place that follows the optimizer's kernels: behind the last one before most of what is none of them."""
+    """Return the position after the optimizer's kernels, where the longest stretch without them begins."""
     length = len(places[ranks[0]].pattern)
     runs = np.zeros(length, bool)
     for rank in ranks:
@@ -192,7 +192,7 @@ def _behind_the_optimizer(orders: Orders, places: Places, ranks: Sequence[int]) 
 
 
 def _after_the_longest_pause(orders: Orders, places: Places, ranks: Sequence[int]) -> int:
-    """The place before which the host of a typical rank waits longest for its device."""
+    """Return the position before which the host of a typical rank waits longest for its device."""
     length = len(places[ranks[0]].pattern)
     pauses = []
     for rank in ranks:
@@ -210,10 +210,10 @@ def _after_the_longest_pause(orders: Orders, places: Places, ranks: Sequence[int
 
 
 def _cuts(rank: RankOps, order: KernelOrder, found: Repeating, begin: Mapping[Pattern, int]) -> Cuts:
-    """When each whole repetition of a rank began and ended on its host; `begin` gives the place at which steps begin.
+    """Return begin and end of each whole repetition of a rank on its host; `begin` is the position where steps begin.
 
-    A first repetition that its window shows from the begin on begins when the host was free: it worked before it
-    launched anything.
+    A first repetition that the window holds from its begin on begins when the host was free, since the host works
+    before it launches anything.
     """
     length, place = len(found.pattern), begin[found.pattern]
     spans: list[tuple[int, int, int]] = []
@@ -240,7 +240,7 @@ def _cuts(rank: RankOps, order: KernelOrder, found: Repeating, begin: Mapping[Pa
 
 
 def _windows(ranks: list[RankOps]) -> list[RankOps] | None:
-    """`ranks` with a step for each of several windows; None where each has but one, or some have more than others."""
+    """Return `ranks` with a step for each window; None where each rank has only one, or their numbers differ."""
     many = {len(r.begins) for r in ranks}
     if many == {1} or len(many) > 1:
         return None

@@ -1,4 +1,4 @@
-"""Which steps (nearly) every rank recorded whole, and each rank's own and wall time in each of them."""
+"""The steps that (nearly) every rank recorded whole, and each rank's own and wall time in them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -33,7 +33,7 @@ class Steps:
     labelled: bool  # the traces mark steps; else everything is one step, number 0
 
     def row(self, rank: int) -> int:
-        """Row of `rank`; ValueError where it is none of `ranks`."""
+        """Return the row of `rank`; ValueError where it is not in `ranks`."""
         if rank not in self._rows:
             raise ValueError(f"rank {rank} has no steps")
         return self._rows[rank]
@@ -44,7 +44,7 @@ class Steps:
 
 
 def measure(ops: Operations, wanted: Sequence[tuple[int | None, int | None]] | None = None) -> Steps:
-    """Own and wall time of every rank in every step that (nearly) all ranks recorded whole; arrays ranks × steps.
+    """Return own and wall time of every rank in every step that (nearly) all ranks recorded whole; ranks × steps.
 
     `wanted` are half-open ranges of step numbers, None for an open end. A step is whole on a rank that has as many
     operations of each of its channels in it as any other member.
@@ -76,7 +76,7 @@ def whole_steps(
     step: npt.NDArray[np.int32],
     wanted: Sequence[tuple[int | None, int | None]] | None = None,
 ) -> tuple[list[int], npt.NDArray[np.bool_]]:
-    """(the numbers of `step` that are wanted, whether each rank (row) has each of them (column) whole)."""
+    """Return (the wanted numbers of `step`, whether each rank (row) has each of them (column) whole)."""
     numbers = [int(n) for n in np.unique(step) if n != NO_STEP]
     if wanted:
         numbers = [
@@ -107,7 +107,7 @@ def _whole(ops: Operations, step: npt.NDArray[np.int32], numbers: Sequence[int])
 def _counted(
     ops: Operations, step: npt.NDArray[np.int32], numbers: Sequence[int]
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """(matched operations of each rank (row) in each step (column), how many of them it lacks beside its channels)."""
+    """Return (operations on channels of each rank (row) in each step (column), how many it lacks there)."""
     ranks, known = np.array(ops.ranks), np.zeros((len(ops.ranks), len(numbers)), np.int64)
     lacking = known.copy()
     open_ends = {int(r) for r in np.unique(ops.rank[ops.op == "send_recv"])}
@@ -139,7 +139,7 @@ def _counted(
 def _messages_cut(
     ops: Operations, step: npt.NDArray[np.int32], numbers: Sequence[int], open_ends: set[int]
 ) -> npt.NDArray[np.int64]:
-    """How many operations each rank (row) lacks in each step (column), if some of its messages name no peer.
+    """Return how many operations each rank (row) lacks in each step (column), if some of its messages name no peer.
 
     No channel shows whether both ends of such messages were recorded. But a step in which all these ranks have clearly
     fewer operations than in their fullest one was cut.
@@ -155,7 +155,7 @@ def _messages_cut(
 
 
 def _rows(ranks: npt.NDArray[np.int64], members: Sequence[int]) -> npt.NDArray[np.int64]:
-    """The places among `ranks`, which are sorted, of those `members` that are there, sorted."""
+    """Return the sorted indices into `ranks` (sorted) of the `members` among them."""
     place = np.minimum(np.searchsorted(ranks, members), len(ranks) - 1)
     return np.sort(place[ranks[place] == members])
 
@@ -174,7 +174,7 @@ def _after_a_gap(steps: dict[int, tuple[int, int]], number: int) -> bool:
 
 
 def _one(ops: Operations, rank: int, step: npt.NDArray[np.int32], number: int) -> tuple[float, float, float]:
-    """(own time, wall time, own-time reading at the begin) of one rank's step, ns.
+    """Return (own time, wall time, own-time reading at the begin) of one rank's step, ns.
 
     A step lasts from the last end of the step before it to its own last end; the first one of a second capture, from
     its begin on the host.

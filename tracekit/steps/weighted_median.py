@@ -1,4 +1,4 @@
-"""The median of values that do not weigh the same. (numpy has it as a quantile with weights, from version 2.)"""
+"""The weighted median. (numpy has it as a quantile with weights, from version 2.)"""
 
 import numpy as np
 
@@ -6,7 +6,7 @@ from tracekit.steps.steps import F64
 
 
 def weighted_median(values: F64, weights: F64, default: float) -> float:
-    """The value at which half of the weight is reached; `default` without any weight."""
+    """Return the value at which half of the weight is reached; `default` without any weight."""
     order = np.argsort(values, kind="stable")
     reached = np.cumsum(weights[order])
     if not len(reached) or reached[-1] <= 0:

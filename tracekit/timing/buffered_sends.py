@@ -39,15 +39,15 @@ _WIDTHS = tuple((width, re.compile(pattern, re.IGNORECASE)) for width, pattern i
 
 @dataclass(frozen=True)
 class Buffered:
-    """Per operation (as in Operations); false where it is no message that was seen on both ranks."""
+    """Per operation (as in Operations); false for anything but a message recorded on both ranks."""
 
     eager: Mask  # the message's send returned without waiting for its receiver
-    unsure: Mask  # nothing proves whether it would have waited
+    unsure: Mask  # no evidence whether it would have waited
 
 
 @dataclass(frozen=True)
 class _Messages:
-    """Messages seen on both ranks; one entry a message, times in ns."""
+    """Messages recorded on both ranks; one entry a message, times in ns."""
 
     send: I64  # rows
     receive: I64
@@ -59,7 +59,7 @@ class _Messages:
     together: Mask  # both ended together, on a common clock, and no other message of the send's kernel ended with it
 
     def of(self, chosen: Mask | I64) -> "_Messages":
-        """The chosen ones, by a mask or their places."""
+        """Return the chosen messages, by a mask or indices."""
         return _Messages(
             self.send[chosen], self.receive[chosen], self.sent[chosen], self.received[chosen],
             self.alone[chosen], self.proven[chosen], self.lead[chosen], self.together[chosen],
@@ -67,7 +67,7 @@ class _Messages:
 
 
 def buffered_sends(ops: Operations, clocks: Clocks) -> Buffered:
-    """Which messages went to a buffer."""
+    """Return the operations of eager messages, and those of messages that may be eager."""
     eager, unsure = np.zeros(len(ops.start), bool), np.zeros(len(ops.start), bool)
     messages = _messages(ops, clocks)
     most = _most_buffered(ops, messages)
@@ -76,20 +76,20 @@ def buffered_sends(ops: Operations, clocks: Clocks) -> Buffered:
     on_gpu = any(r.on_gpu for r in ops.per_rank.values())
     goes, open_ = messages.proven.copy(), np.zeros(len(token), bool)
     for number, kind in enumerate(kinds):
-        alike = token == number
+        same = token == number
         size = bytes_of(kind) if on_gpu else -1
         if 0 <= size <= ALWAYS_BUFFERED_BYTES:
-            goes[alike] = True
+            goes[same] = True
             continue
-        alike &= most >= size
-        usual = _went(messages.of(alike))
-        untold = _shown(messages.of(alike)) is None
-        rows = np.flatnonzero(alike)
+        same &= most >= size
+        usual = _went(messages.of(same))
+        unproven = _shown(messages.of(same)) is None
+        rows = np.flatnonzero(same)
         rows = rows[np.argsort(channel[rows], kind="stable")]
         for here in np.split(rows, np.flatnonzero(np.diff(channel[rows])) + 1) if len(rows) else ():
-            told = _shown(messages.of(here))
-            goes[here] |= usual if told is None else told
-            open_[here] = told is None and untold
+            shown = _shown(messages.of(here))
+            goes[here] |= usual if shown is None else shown
+            open_[here] = shown is None and unproven
     goes |= found_done(ops)[messages.send]
     for rows in (messages.send, messages.receive):
         eager[rows], unsure[rows] = goes, open_ & ~goes
@@ -108,14 +108,14 @@ def _most_buffered(ops: Operations, messages: _Messages) -> I64:
 
 
 def bytes_of(token: str) -> int:
-    """The size of a message in bytes from its token (kind, dtype, elements); -1 where it is unknown."""
+    """Return the size of a message in bytes from its token (kind, dtype, elements); -1 where unknown."""
     dtype, _, count = token.partition("/")[2].rpartition("/")
     width = next((width for width, pattern in _WIDTHS if pattern.search(dtype)), 0)
     return width * int(count) if width and count.isdigit() else -1
 
 
 def members_of_kernel(ops: Operations) -> I64:
-    """For each operation how many its kernel carries."""
+    """Return for each operation the number of operations of its kernel."""
     counts = np.bincount(ops.kernel, minlength=1)
     return np.asarray(counts[ops.kernel], np.int64)
 
@@ -127,7 +127,7 @@ def linked(ops: Operations, clocks: Clocks, sends: I64, receives: I64) -> Mask:
 
 
 def _messages(ops: Operations, clocks: Clocks) -> _Messages:
-    """All messages of `ops` that were seen on both ranks."""
+    """Return all messages of `ops` that were recorded on both ranks."""
     send, receive = message_ends(ops)
     start, end = aligned(ops, clocks, ops.start), aligned(ops, clocks, ops.end)
     doubt = ops.by_rank(np.array([clocks.doubt.get(rank, 0.0) for rank in ops.ranks], np.float64))
@@ -161,12 +161,12 @@ def _ended_alone(ops: Operations, send: I64, receive: I64, end: I64) -> Mask:
 def _went(messages: _Messages) -> bool:
     """Whether messages of one size went to buffers.
 
-    Times may prove it. Else sends that hardly vary while receives do went to a buffer; where kernels carry several
-    messages, enough sends must have ended before their receive was posted.
+    Times may prove it. Otherwise sends with steady durations, shorter than those of receives, went to a buffer; where
+    kernels carry several messages, enough sends must have ended before their receive was posted.
     """
-    told = _shown(messages)
-    if told is not None:
-        return told
+    shown = _shown(messages)
+    if shown is not None:
+        return shown
     lone = messages.of(messages.alone)
     if not len(lone.send):
         return _proven(messages)
@@ -177,7 +177,7 @@ def _went(messages: _Messages) -> bool:
 
 
 def _shown(messages: _Messages) -> bool | None:
-    """Whether messages went to buffers as far as their times prove it: true, false, or None."""
+    """Whether times prove that messages went to buffers (True) or waited (False); None without a proof."""
     held = _held(messages)
     if _proven(messages) and int(np.count_nonzero(messages.proven)) >= held:
         return True
@@ -191,10 +191,10 @@ def _proven(messages: _Messages) -> bool:
 
 
 def _held(messages: _Messages) -> int:
-    """How many sends waited for their receive: it was posted when the copy was long done, and both ended together.
+    """Return how many sends waited for their receive: it was posted long after the copy time, and both ended together.
 
-    A send that finds its receive posted takes as long as the copy, whether it goes to a buffer or not; where none did,
-    the end that came last took as long.
+    A send with its receive already posted takes as long as the copy, buffered or not; without such a send, the shorter
+    of the two durations counts as the copy.
     """
     if not len(messages.send):
         return 0

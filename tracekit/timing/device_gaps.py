@@ -19,24 +19,22 @@ _DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")
 class Gaps:
     """Time in which a rank neither computed nor waited for communication; each disjoint and sorted, ns."""
 
-    host: (
-        Intervals  # the device waited for the launch of what ran next; on a CPU trace, outside every operator
-    )
-    idle: Intervals  # what ran next was launched before
-    unknown: Intervals  # the trace holds no compute, or no launch of what ran next
+    host: Intervals  # the device waited for the launch of its next kernel; on a CPU trace, outside every operator
+    idle: Intervals  # the next kernel had been launched
+    unknown: Intervals  # the trace holds no compute, or no launch of the next kernel
 
 
 @dataclass(frozen=True)
 class _Started:
-    """What a device ran, in order of start; one entry a kernel or copy, times in ns."""
+    """Kernels and copies of a device in order of start; one entry each, times in ns."""
 
     start: I64
     issued: I64
-    told: Mask  # the trace tells when the host issued it
+    told: Mask  # the time of issue is recorded
 
 
 def gaps_of(run: Run, ops: Operations, rank: int) -> Gaps:
-    """The gaps of `rank` within its recording; KeyError where the run has no such rank, InputError on a bad file."""
+    """Return the gaps of `rank` within its recording; KeyError for an unknown rank, InputError on a bad file."""
     source = ops.per_rank[rank]
     window = union(*(np.array([moment], np.int64) for moment in source.window))
     still = subtract(subtract(window, ops.progress[rank].exposed), source.computed)
@@ -48,17 +46,17 @@ def gaps_of(run: Run, ops: Operations, rank: int) -> Gaps:
 
 
 def _by_launch(still: Intervals, ran: _Started) -> Gaps:
-    """The gaps `still` by the launch of what ended each of them."""
+    """Return the gaps `still`, split by the launch of the kernel that ended each."""
     begin, end = still
     following = np.searchsorted(ran.start, end)
     at = np.minimum(following, len(ran.start) - 1)
-    told = (following < len(ran.start)) & ran.told[at]
-    late = np.where(told, np.clip(ran.issued[at] + LAUNCH_NS, begin, end), begin)
-    return Gaps(union(begin, late), union(late[told], end[told]), union(begin[~told], end[~told]))
+    known = (following < len(ran.start)) & ran.told[at]
+    late = np.where(known, np.clip(ran.issued[at] + LAUNCH_NS, begin, end), begin)
+    return Gaps(union(begin, late), union(late[known], end[known]), union(begin[~known], end[~known]))
 
 
 def _started(run: Run, source: RankOps) -> _Started:
-    """Everything that the device of a rank ran."""
+    """Return all kernels and copies of a rank's device."""
     events = run.events(source.rank, ["ts", "cat", "stream", "correlation"])
     cat = matches(events, "cat", lambda c: c)
     start = ints(events, "ts", 0)
@@ -68,5 +66,5 @@ def _started(run: Run, source: RankOps) -> _Started:
     stream = ints(events, "stream", -1)[rows]
     issued = issue_times(launch, stream, start[rows], start, source.begins)
     order = np.lexsort((issued, start[rows]))
-    told = (launch >= 0) | (issued != start[rows])
-    return _Started(start[rows][order], issued[order], told[order])
+    known = (launch >= 0) | (issued != start[rows])
+    return _Started(start[rows][order], issued[order], known[order])

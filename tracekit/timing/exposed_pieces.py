@@ -15,11 +15,11 @@ class Pieces:
 
     start: I64
     end: I64
-    row: I64  # the operation that the rank stood still for, as in Operations
+    row: I64  # the operation that the rank waited for, as in Operations
 
 
 def exposed_pieces(ops: Operations, waits: Waits, rank: int) -> Pieces:
-    """The pieces of `rank`; together they are all its exposed communication. KeyError where the run lacks the rank.
+    """Return the pieces of `rank`, which cover all its exposed communication; KeyError for an unknown rank.
 
     If several operations delayed it at once, the moment belongs to the one that ended last, because compute waited for
     that one in any case; if messages ended together, to the one with the peer that came last.
@@ -31,7 +31,7 @@ def exposed_pieces(ops: Operations, waits: Waits, rank: int) -> Pieces:
     order = order[since[order] < end[order]]
     later = np.minimum.accumulate(since[order][::-1])[
         ::-1
-    ]  # earliest begin among this one and those that end later
+    ]  # earliest begin among this one and the ones that end later
     until = np.minimum(end[order], np.append(later[1:], np.iinfo(np.int64).max))
     kept = np.flatnonzero(since[order] < until)
     found = order[kept]

@@ -1,4 +1,4 @@
-"""What was measured of one run, before anything is judged: operations, waits, steps, clocks and the mesh."""
+"""The measurements of one run: operations, waits, steps, clocks and the mesh, before any analysis."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -48,12 +48,12 @@ class Measured:
 
     @property
     def step_ns(self) -> float:
-        """Mean step time over ranks and analysed steps, ns."""
+        """Return the mean step time over ranks and analysed steps, ns."""
         return float(np.nanmean(self.steps.wall))
 
     @property
     def missing(self) -> tuple[int, ...]:
-        """Ranks of the job without a usable trace."""
+        """Return the ranks of the job without a usable trace."""
         return tuple(sorted(set(world_of(self.run, self.ops)) - set(self.ops.ranks)))
 
     @cached_property
@@ -82,12 +82,12 @@ class Measured:
 
     @cached_property
     def in_message(self) -> npt.NDArray[np.bool_]:
-        """Whether each operation runs on a channel between two ranks; without a channel it counts as the first's."""
+        """Whether each operation is on a channel between two ranks; one without a channel takes the first channel's."""
         p2p = np.array([c.p2p for c in self.ops.channels] or [False])
         return np.asarray(p2p[np.maximum(self.ops.channel, 0)], bool)
 
     def axes_of(self, channel: Channel) -> tuple[str, ...]:
-        """The mesh axes along which the members of a channel differ; none where they are no line, plane or block."""
+        """Return the mesh axes along which the members of a channel differ; () unless a line, plane or block."""
         if not channel.p2p:
             return self.mesh.dims_of(channel.members) or ()
         a, b = (self.mesh.coordinates.get(m) for m in channel.members)
@@ -95,7 +95,7 @@ class Measured:
 
     @cached_property
     def axis(self) -> npt.NDArray[np.object_]:
-        """By operation the axes of its channel, as `cp_dp`; `other` is no part of the mesh, `unknown` has none."""
+        """Return by operation the axes of its channel, as `cp_dp`; `other` fits no axes, `unknown` has no channel."""
         names = ["_".join(self.axes_of(c)) or "other" for c in self.ops.channels]
         axis = np.array([*names, "unknown"], object)[self.ops.channel]  # channel −1 takes the last name
         return np.where(self.inside == "", axis, self.inside)
@@ -116,7 +116,7 @@ class Measured:
         return found
 
     def shape_of(self, channel: Channel) -> tuple[object, ...]:
-        """The axes of a channel; for part of an axis, as shards and replicas are, the axes with the members' offsets.
+        """Return the axes of a channel; for part of an axis, as shards and replicas are, with the members' offsets.
 
         Channels of one shape connect ranks with the same relation on the mesh. Empty if ranks are unknown.
         """
@@ -131,7 +131,7 @@ class Measured:
 
 
 def measure_run(run: Run, ops: Operations, mesh: Mesh, wanted: Sequence[StepRange] | None) -> Measured:
-    """Steps, clocks and waits of `run`; only the `wanted` steps, or all of them.
+    """Return the steps, clocks and waits of `run`; only the `wanted` steps, or all of them.
 
     Raises InputError where nothing can be compared: no communication, or no step recorded whole.
     """
@@ -140,14 +140,14 @@ def measure_run(run: Run, ops: Operations, mesh: Mesh, wanted: Sequence[StepRang
     steps = measure(ops, wanted)
     if not steps.numbers or not (steps.labelled or _one_window(ops)):
         known = sorted({int(n) for n in np.unique(ops.step) if n >= 0})
-        told = f"steps {known[0]} to {known[-1]} were found" if known else "no step was found"
+        which = f"steps {known[0]} to {known[-1]} were found" if known else "no step was found"
         if not steps.labelled:
             raise NoWholeStepError(
                 "the traces mark no steps, and neither one window nor operations that repeat are common to all ranks; "
                 "call step() of the profiler after every step"
             )
         raise NoWholeStepError(
-            f"no step was recorded whole on enough ranks ({told}); record more steps or widen --steps"
+            f"no step was recorded whole on enough ranks ({which}); record more steps or widen --steps"
         )
     clocks = align(ops)
     buffered = buffered_sends(ops, clocks)
@@ -158,14 +158,14 @@ def measure_run(run: Run, ops: Operations, mesh: Mesh, wanted: Sequence[StepRang
 
 
 def _one_window(ops: Operations) -> bool:
-    """Whether every rank recorded one window: time between two belongs to no step."""
+    """Whether every rank recorded one window; time between two windows belongs to no step."""
     return all(len(o.begins) == 1 for o in ops.per_rank.values())
 
 
 def _with_late_start(ops: Operations, steps: Steps, clocks: Clocks) -> Steps:
-    """A single step with own times that count from one common moment: a rank that entered it late delayed the others.
+    """Return a single step with own times from one common moment, so that a late entry counts as delay.
 
-    Where there are several steps the first begin is left out instead, because profilers start at different times.
+    With several steps the first begin is left out instead, because profilers start at different times.
     """
     starts = [ops.start[ops.of(r)] for r in steps.ranks]
     labels = [ops.step[ops.of(r)] for r in steps.ranks]

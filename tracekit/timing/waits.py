@@ -28,20 +28,20 @@ class Waits:
 
     wait: I64  # per operation: until the last member arrived; 0 for the last one and where unmatched
     held: I64  # per operation: the wait of its kernel; messages of one batch share it
-    exposed_wait: I64  # per operation: the part of it that compute stood still for
+    exposed_wait: I64  # per operation: the part of it that compute waited for
     transfer: I64  # per instance: from the last arrival to the end
     delivery: (
         I64  # per instance: the same, but from the send where a message travels before its receive is posted
     )
-    members: I64  # per instance: how many members were seen
-    complete: npt.NDArray[np.bool_]  # per instance: all members were seen
+    members: I64  # per instance: how many members were recorded
+    complete: npt.NDArray[np.bool_]  # per instance: all members were recorded
     timed: npt.NDArray[np.bool_]  # per instance: `delivery` is measured, not bounded
     last: I64  # per instance: index of the operation that came last
     first_row: I64  # per instance: index of its first operation
 
 
 def measure_waits(ops: Operations, clocks: Clocks, *, eager: Mask) -> Waits:
-    """Waits and transfers of all instances; `eager` by operation, as from `buffered_sends`."""
+    """Return waits and transfers of all instances; `eager` by operation, as from `buffered_sends`."""
     rows = np.flatnonzero(ops.instance >= 0)
     rows = rows[np.argsort(ops.instance[rows], kind="stable")]
     number = ops.instance[rows]
@@ -91,7 +91,7 @@ def _measure_messages(ops: Operations, clocks: Clocks, waits: Waits, *, eager: M
     _share_in_batches(ops, waits, np.concatenate([receive, send]))
     lasted = _transfers(ops, receive, taken - waits.held[receive])
     waits.transfer[instance] = waits.delivery[instance] = lasted
-    # sent before it was asked for: only a receive that still had to wait tells how long the message took
+    # sent before the receive was posted: only a receive that still had to wait shows how long the message took
     early = free & (lead <= 0)
     asked = taken > BUFFERED_RECEIVE * quickest[receive]
     waits.timed[instance[early]] = (asked & ~_batched(ops)[receive])[
@@ -106,7 +106,7 @@ def _measure_messages(ops: Operations, clocks: Clocks, waits: Waits, *, eager: M
 
 
 def _quickest(ops: Operations, duration: I64) -> I64:
-    """By operation the shortest `duration` of a receive of its message (ns): a long one takes long without any wait."""
+    """Return by operation the shortest `duration` of a receive of its message, ns, which is the time without a wait."""
     _, message = ops.messages
     shortest = np.full(int(message.max(initial=-1)) + 1, np.iinfo(np.int64).max)
     received = ops.op == "recv"
@@ -115,7 +115,7 @@ def _quickest(ops: Operations, duration: I64) -> I64:
 
 
 def _transfers(ops: Operations, receive: I64, lasted: I64) -> I64:
-    """`lasted` (by receive, ns), but no longer than usual where the host looked for the message late."""
+    """Return `lasted` (by receive, ns), at most the usual time where the host looked for the message late."""
     found = found_done(ops)[receive]
     if not found.any():
         return lasted

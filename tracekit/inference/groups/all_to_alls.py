@@ -51,9 +51,9 @@ def with_all_to_alls(run: Run, ranks: list[RankOps], mesh: Mesh) -> tuple[Run, l
 
 
 def _exchanges(rank: RankOps, found: Mapping[tuple[int, int], Members]) -> bool:
-    """Whether a rank of a pipeline has messages beside the all-to-alls that were `found`, as every stage does.
+    """Whether a rank of a pipeline has messages besides the all-to-alls in `found`, as every stage must.
 
-    Messages of tensor ranks, which are in step, leave together as well.
+    The messages of tensor-parallel ranks, which run in step, end together too and could be mistaken for all-to-alls.
     """
     silent, stream = silent_messages(rank), rank.stream
     if stream is not None:
@@ -62,18 +62,18 @@ def _exchanges(rank: RankOps, found: Mapping[tuple[int, int], Members]) -> bool:
 
 
 def _dealt(streams: StreamClass, ways: Sequence[Way], recorded: set[int]) -> list[Way]:
-    """The ways that may be those of a class that leaves together in groups of several that waited, at no place else."""
-    alike = by_parts(streams, ways, recorded)
-    parts, together = list(alike), Together(streams)
+    """Return the ways that fit a class as all-to-alls; empty unless every position shows the same proven groups."""
+    by_part = by_parts(streams, ways, recorded)
+    parts, together = list(by_part), Together(streams)
     way = choose(together, parts)
     if way is None or not set(ways_by_place(streams, parts).values()) <= {way}:
         return []
     several = min(len(group) for group in parts[way]) >= LEAST_IN_ALL_TO_ALL
-    return alike[parts[way]] if several and together.proven(parts[way]) else []
+    return by_part[parts[way]] if several and together.proven(parts[way]) else []
 
 
 def _renamed(rank: RankOps, found: dict[tuple[int, int], Members]) -> RankOps:
-    """`rank` with the silent messages of the streams in `found` as all-to-alls."""
+    """Return `rank` with the silent messages of the streams in `found` as all-to-alls."""
     silent = silent_messages(rank)
     if rank.stream is not None:
         silent &= np.isin(rank.stream, [s for r, s in found if r == rank.rank])

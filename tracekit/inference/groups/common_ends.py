@@ -46,13 +46,13 @@ class Together:
         return [r for r in rows if len(r) > 1]
 
     def apart(self, groups: Iterable[Members]) -> float | None:
-        """How far most ends are from those of the group's first rank, ns; None where no group has two of the ranks."""
+        """Return how far most ends are from those of the group's first rank, ns; None if no group has two ranks."""
         ends = [self.ends[r[1:]] - self.ends[r[0]] for r in self._rows(groups)]
         away = [np.abs(self._clocks.taken_out(e)).ravel() for e in ends]
         return float(np.quantile(np.concatenate(away), APART_QUANTILE)) if away else None
 
     def closest(self) -> float:
-        """How far the ends of those two ranks are apart that leave most nearly together, ns; infinite of one rank."""
+        """Return the distance between the ends of the two closest ranks, ns; infinite for a single rank."""
         if not 1 < len(self.row) <= MOST_CLUSTERED:
             return float("inf")
         apart = _pairwise(self.ends)
@@ -76,7 +76,7 @@ class Together:
         return bool(usual <= FAR_LONGER * max(least, TAIL_NS))
 
     def proven(self, groups: Sequence[Members]) -> bool:
-        """Whether the members of `groups` waited for each other by far longer than their ends differ."""
+        """Whether the members of `groups` waited for each other far longer than their ends differ."""
         ends = self.apart(groups)
         return ends is not None and self.waited(groups) >= PROVING_LEAD * max(ends, LEAST_TAIL_NS)
 
@@ -108,10 +108,10 @@ class ClockErrors(NamedTuple):
     drifts: bool
 
     def taken_out(self, away: F64) -> F64:
-        """Differences of ends (pairs × columns, ns) without what the clocks may cause.
+        """Return differences of ends (pairs × columns, ns) without the part that clock errors can explain.
 
-        A clock of unknown rate may be off by more than the doubt at the middle of the recording, but not by more than
-        it may gain in all of it.
+        A clock of unknown rate may be off by more than the doubt at the middle of the recording, but at most by its
+        largest drift over the recording.
         """
         bound, rest = self.doubt, away
         if self.drifts and away.shape[1] >= LEAST_ENDS:
@@ -123,7 +123,7 @@ class ClockErrors(NamedTuple):
         return np.asarray(rest - np.clip(np.median(rest, axis=1, keepdims=True), -bound, bound), np.float64)
 
     def of(self, columns: npt.NDArray[np.int64]) -> "ClockErrors":
-        """The same for some columns."""
+        """Return the errors of some columns."""
         return self._replace(when=self.when[columns])
 
     def tell(self, columns: int) -> bool:
@@ -138,7 +138,7 @@ class Arrivals(NamedTuple):
     spread: F64
 
     def tell(self, apart: float, *, collective: bool) -> bool:
-        """Whether units waited by far longer than their ends are `apart`, ns, or came together to a `collective`."""
+        """Whether units waited far longer than their ends are `apart`, ns, or arrived together at a `collective`."""
         if not len(self.lead):
             return False
         lead, spread = (float(np.quantile(v, APART_QUANTILE)) for v in self)
@@ -146,10 +146,10 @@ class Arrivals(NamedTuple):
 
 
 def arrivals(lasted: F64, groups: Sequence[list[int]], units: Sequence[list[int]]) -> Arrivals:
-    """Return how the units of `groups` came one after the other.
+    """Return the arrivals of the units of `groups`.
 
-    `lasted` are the lengths of operations, ranks × columns; groups and units are lists of its rows. Rows in no unit are
-    units of their own. A group that is one unit has no entry.
+    `lasted` holds the durations of operations, ranks × columns; groups and units are lists of its rows. A row in no
+    unit is its own unit. A group that is one unit has no entry.
     """
     home = {row: n for n, unit in enumerate(units) for row in unit}
     lead, spread = [np.zeros(0)], [np.zeros(0)]
@@ -165,7 +165,7 @@ def arrivals(lasted: F64, groups: Sequence[list[int]], units: Sequence[list[int]
 
 
 def _without_clock(ends: F64) -> F64:
-    """What takes offset and drift out of rows of times as `ends`."""
+    """Return the matrix (columns × columns) that projects offset and drift out of rows of times like `ends`."""
     when = np.median(ends, axis=0)
     spread = float(np.std(when)) or 1.0
     base = np.stack([np.ones(len(when)), (when - when.mean()) / spread], axis=1)
@@ -208,18 +208,18 @@ def choose_in_step(together: Together, ways: Sequence[Sequence[Members]]) -> int
     pairs = together.in_step()
     merged = {i: _merged(ways[i], pairs) for i in close}
     top = max(merged.values(), key=lambda m: max(map(len, m)), default=frozenset())
-    alike = [i for i in close if merged[i] == top and all(len(g) < len(m) for g in ways[i] for m in top)]
-    best = min(alike, key=lambda i: (max(map(len, ways[i])), i), default=None)
+    widest = [i for i in close if merged[i] == top and all(len(g) < len(m) for g in ways[i] for m in top)]
+    best = min(widest, key=lambda i: (max(map(len, ways[i])), i), default=None)
     if best is None or len(close) + len(far) < len(ends):
         return None
     nested = all(_within(m, top) for m in merged.values()) and all(
-        _within(ways[best], ways[i]) for i in alike
+        _within(ways[best], ways[i]) for i in widest
     )
     return best if nested and together.proven(ways[best]) and together.even(ways[best]) else None
 
 
 def _merged(way: Sequence[Members], pairs: Iterable[tuple[int, int]]) -> frozenset[Members]:
-    """The groups of `way`, merged where `pairs` of ranks are of two."""
+    """Return the groups of `way`, merged where one of the `pairs` of ranks connects two."""
     sets = DisjointSets(rank for group in way for rank in group)
     for one, other in [*pairs, *((group[0], rank) for group in way for rank in group)]:
         sets.join(one, other)
@@ -230,15 +230,15 @@ def _merged(way: Sequence[Members], pairs: Iterable[tuple[int, int]]) -> frozens
 
 
 def _within(finer: Iterable[Members], wider: Iterable[Members]) -> bool:
-    """Whether each group of the `finer` division lies within one of the `wider` one."""
+    """Whether each group of the `finer` division lies within one group of the `wider` division."""
     home = {rank: n for n, group in enumerate(wider) for rank in group}
     return all(len({home.get(rank) for rank in group}) == 1 for group in finer)
 
 
 def clusters(together: Together) -> list[Members]:
-    """The groups that the ends show where nothing is known of the mesh; empty where they leave it open.
+    """Return the groups that the ends prove where the mesh is unknown; empty where they leave it open.
 
-    Groups are joined from the closest ends on until the next ones are clearly apart.
+    Complete-linkage clustering joins groups, closest ends first, until the next ones are clearly apart.
     """
     from scipy.cluster.hierarchy import fcluster, linkage  # a tenth of a second that few inputs need
     from scipy.spatial.distance import squareform
@@ -262,6 +262,6 @@ def clusters(together: Together) -> list[Members]:
 
 
 def _pairwise(times: F64) -> F64:
-    """How far each two rows are apart in most of their columns."""
+    """Return the distance between each two rows, as a quantile over their columns."""
     far = np.stack([np.quantile(np.abs(times - row), APART_QUANTILE, axis=1) for row in times])
     return np.asarray(np.maximum(far, far.T), np.float64)

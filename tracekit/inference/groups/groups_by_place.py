@@ -1,4 +1,4 @@
-"""Groups of streams that carry several: each place of the step is named by the ranks that leave together there."""
+"""Groups of streams that carry several groups: each position of the step gets the ranks that leave together there."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -51,9 +51,9 @@ def with_groups_of_places(
         classes = stream_classes(bare, clocks, by_place=True, rows=partial(_of_kind, kind=kind))
         for streams, ways in allowed_ways(run, mesh, classes, recorded):
             numbered.add(streams, ways, kind)
-    run, told = named(run, numbered.ranks(), numbered.found)
+    run, renamed = named(run, numbered.ranks(), numbered.found)
     parted = _parted(run, ranks, numbered, kinds) if clocks is not None else {}
-    return run, [_joined(old, new, parted.get(old.rank)) for old, new in zip(ranks, told, strict=True)]
+    return run, [_joined(old, new, parted.get(old.rank)) for old, new in zip(ranks, renamed, strict=True)]
 
 
 def _of_kind(rank: RankOps, *, kind: str | None) -> npt.NDArray[np.bool_]:
@@ -67,19 +67,19 @@ Hint = dict[int, Members]
 
 
 def fitting(ways: Sequence[Way], hint: Hint) -> list[Way]:
-    """Return those of `ways` that have the groups of a hint."""
+    """Return the `ways` that contain the groups of a hint."""
     return [w for w in ways if set(hint.values()).issubset(w.groups)]
 
 
 @dataclass
 class _Numbered:
-    """Streams with a number of their own for the places of each of their groups."""
+    """Streams with a separate number for the positions of each of their groups."""
 
     bare: dict[int, RankOps]
     recorded: set[int]
     members: dict[int, Members]  # of each group, by number
     found: dict[tuple[int, int], Members] = field(default_factory=dict)  # (rank, number) → members
-    seen: list[tuple[StreamClass, str | None]] = field(default_factory=list)  # and the kind that they are of
+    seen: list[tuple[StreamClass, str | None]] = field(default_factory=list)  # with their kind, if restricted
     rows: dict[tuple[int, int], I64] = field(default_factory=dict)  # (rank, number) → its operations
     excluded: list[tuple[int, I64, set[Members]]] = field(default_factory=list)
     """Rank, operations, and the groups that contain theirs according to their ends, without showing which."""
@@ -90,14 +90,14 @@ class _Numbered:
         self.free = 1 + max((int(s.max(initial=0)) for s in used), default=0)
 
     def add(self, streams: StreamClass, ways: Sequence[Way], kind: str | None) -> None:
-        """Number the places of a class by their ways, if it carries several or one `kind` only."""
-        alike = by_parts(streams, ways, self.recorded)
-        parts = list(alike)
+        """Number the positions of a class by their ways, if it carries several groups or is one `kind` only."""
+        by_part = by_parts(streams, ways, self.recorded)
+        parts = list(by_part)
         hints = self._hints(streams, kind)
-        barred = {p: [n for n, k in enumerate(parts) if not fitting(alike[k], h)] for p, h in hints.items()}
+        barred = {p: [n for n, k in enumerate(parts) if not fitting(by_part[k], h)] for p, h in hints.items()}
         found = ways_by_place(streams, parts, barred)
         for place, hint in hints.items():
-            left = [n for n, key in enumerate(parts) if fitting(alike[key], hint)]
+            left = [n for n, key in enumerate(parts) if fitting(by_part[key], hint)]
             if len(left) == 1:
                 found[place] = left[0]
         places = defaultdict(list)
@@ -108,10 +108,10 @@ class _Numbered:
         if kind is None and not several and not self._beside_named(streams):
             return
         for (way, told), mine in sorted(places.items()):
-            self._number(streams, fitting(alike[parts[way]], dict(told)), mine, kind)
+            self._number(streams, fitting(by_part[parts[way]], dict(told)), mine, kind)
 
     def _beside_named(self, streams: StreamClass) -> bool:
-        """Whether a stream of the class carries operations that name their group, as well."""
+        """Whether a stream of the class also carries operations that name their group."""
         mine = ((self.bare[rank], stream) for rank, stream in streams.streams.items())
         return any((ops.group[ops.stream == stream] != NO_GROUP).any() for ops, stream in mine)
 
@@ -124,14 +124,14 @@ class _Numbered:
                 continue
             at = places_on(ops, stream, streams.usual, _of_kind(ops, kind=kind))
             for place in np.unique(at[(ops.hint != NO_GROUP) & (at != NO_GROUP)]).tolist():
-                told = np.unique(ops.hint[at == place])
-                told = told[told != NO_GROUP]
-                if len(told) == 1:
-                    hints[place][rank] = self.members[int(told[0])]
+                recorded = np.unique(ops.hint[at == place])
+                recorded = recorded[recorded != NO_GROUP]
+                if len(recorded) == 1:
+                    hints[place][rank] = self.members[int(recorded[0])]
         return hints
 
     def _number(self, streams: StreamClass, ways: list[Way], places: list[int], kind: str | None) -> None:
-        """Number the operations of a class at `places`; those of kinds that run nowhere else in all steps."""
+        """Number the operations of a class at `places`; kinds that run only there are numbered in all steps."""
         new = replace(streams, streams=dict.fromkeys(streams.streams, self.free))
         found = members_of([(new, ways)], self.recorded)
         kinds = {k for i, k in enumerate(streams.usual) if i in places}
@@ -153,7 +153,7 @@ class _Numbered:
         """Yield each place of a class without an operation that was inferred again, and its operations by rank."""
         told = {rank: np.zeros(len(ops.op), bool) for rank, ops in self.bare.items()}
         for (rank, _), rows in self.rows.items():
-            told[rank][rows] = True
+            done[rank][rows] = True
         bare = {rank: self.bare[rank] for rank in streams.streams}
         at = {
             r: places_on(o, streams.streams[r], streams.usual, _of_kind(o, kind=kind))
@@ -161,11 +161,11 @@ class _Numbered:
         }
         for place in range(len(streams.usual)):
             here = {rank: np.flatnonzero(places == place) for rank, places in at.items()}
-            if not any(told[rank][mine].any() for rank, mine in here.items()):
+            if not any(done[rank][mine].any() for rank, mine in here.items()):
                 yield place, here
 
     def ranks(self) -> list[RankOps]:
-        """The operations with these numbers as their streams."""
+        """Return the operations with these numbers as their streams."""
         stream = {rank: ops.stream.copy() for rank, ops in self.bare.items() if ops.stream is not None}
         for (rank, number), rows in self.rows.items():
             stream[rank][rows] = number
@@ -201,7 +201,7 @@ def _parted(
 
 
 def _mark(lost: dict[int, npt.NDArray[np.bool_]], rows: Mapping[int, I64]) -> None:
-    """Marks the rows of each rank."""
+    """Mark the rows of each rank in `lost`."""
     for rank, mine in rows.items():
         lost[rank][mine] = True
 
@@ -209,18 +209,18 @@ def _mark(lost: dict[int, npt.NDArray[np.bool_]], rows: Mapping[int, I64]) -> No
 def _division(
     ops: Mapping[int, RankOps], rows: Mapping[int, I64], members: Mapping[int, Members]
 ) -> list[Members]:
-    """The groups that the operations `rows` of each rank have."""
+    """Return the groups of the operations `rows` of each rank."""
     groups = {int(g) for rank, mine in rows.items() for g in np.unique(ops[rank].group[mine])}
     return sorted(members[g] for g in groups - {NO_GROUP})
 
 
 def _joined(old: RankOps, new: RankOps, lost: npt.NDArray[np.bool_] | None) -> RankOps:
-    """`old` with the groups of `new`; its own stay where `new` has none, but not at the rows `lost`."""
+    """Return `old` with the groups of `new`; where `new` has no group its own stay, except at the rows `lost`."""
     group = old.group.copy()
     if lost is not None:
         group[lost] = NO_GROUP
-    told = new.group != NO_GROUP
-    group[told] = new.group[told]
+    known = new.group != NO_GROUP
+    group[known] = new.group[known]
     before = np.zeros(len(group), bool) if old.inferred is None else old.inferred
     learnt = before if new.inferred is None else before | new.inferred
     return replace(old, group=group, op=new.op, inferred=learnt & (group != NO_GROUP))

@@ -1,4 +1,4 @@
-"""Which ranks were recorded with the others, by the ends of the collectives that they share.
+"""Separates ranks that were not recorded together, by the ends of the collectives that they share.
 
 Members of a collective leave it together, so the ends on two ranks differ only by their clocks: by a constant and a
 slow drift. Two recordings of different jobs, or of different times of one job, fit no such line, for any clocks; they
@@ -47,12 +47,13 @@ def named_by_traces(ranks: Sequence[RankOps]) -> dict[int, Mask]:
 def strangers(
     ops: Operations, named: Mapping[int, Mask], job: int | None = None, *, chosen: bool = False
 ) -> tuple[int, ...]:
-    """Ranks that were not recorded with those of `job`, sorted; () where all were recorded together.
+    """Return the ranks that were not recorded with those of `job`, sorted; () where all were recorded together.
 
-    `named` is what `named_by_traces` gives: where a group was inferred, ends that do not meet show a wrong one.
-    Recordings are numbered from 1, the one of most ranks first; without a number that is the one that is answered.
-    Where a number has `chosen` among jobs already, none can choose among recordings of one.
-    Raises InputError where it does not hold most ranks, UsageError where there is no such recording.
+    `named` comes from `named_by_traces`; where a group was inferred, ends that do not meet show only a wrong group.
+    Recordings are numbered from 1, the one with most ranks first, which is analysed where `job` is None. `chosen`
+    says that the number was used to choose among jobs, so that it cannot choose among the recordings of one.
+
+    Raises InputError where the first one does not hold most ranks, UsageError where there is no such recording.
     """
     recordings = _recordings(ops, named)
     why = "collectives that they share do not end together"
@@ -79,9 +80,9 @@ def _numbered(recordings: Sequence[Sequence[int]]) -> str:
 
 
 def _recordings(ops: Operations, named: Mapping[int, Mask], *, exact: bool = True) -> list[list[int]]:
-    """Ranks by recording, the one of most ranks first, without ranks that nothing sets apart; often none.
+    """Return the ranks of each recording that is set apart, the largest first; empty where all belong together.
 
-    `exact` ends set few ranks apart: where they split a job in halves, something else does.
+    `exact` ends may set only few ranks apart: if they split a job in halves, another cause is assumed.
     """
     apart, together, room = _judged(ops, named)
     if room is not None and not exact:
@@ -97,15 +98,15 @@ def _recordings(ops: Operations, named: Mapping[int, Mask], *, exact: bool = Tru
     recordings: dict[int, list[int]] = defaultdict(list)
     for rank in ops.ranks:
         recordings[linked.find(rank)].append(rank)
-    told = [recordings[root] for root in {linked.find(r) for r in split}]
-    found = sorted(told, key=lambda ranks: (-len(ranks), ranks))
-    if room is not None and found and len(found[0]) < ENDS_MOST_RANKS * len(ops.ranks):
+    apart_ranks = [recordings[root] for root in {linked.find(r) for r in split}]
+    result = sorted(apart_ranks, key=lambda ranks: (-len(ranks), ranks))
+    if room is not None and result and len(result[0]) < ENDS_MOST_RANKS * len(ops.ranks):
         return _recordings(ops, named, exact=False)
-    return found
+    return result
 
 
 def _join_across(ops: Operations, linked: DisjointSets, odd: set[int], room: "_Room") -> None:
-    """Joins recordings that only `odd` ranks set apart: of a group's members just neighbours were compared."""
+    """Join recordings that only `odd` ranks set apart, since only neighbouring members of a group were compared."""
     for a, b in combinations(sorted({linked.find(r) for r in ops.ranks} | odd), 2):
         if linked.find(a) == linked.find(b):
             continue
@@ -117,7 +118,7 @@ def _join_across(ops: Operations, linked: DisjointSets, odd: set[int], room: "_R
 
 
 def _elsewhen(ops: Operations) -> list[list[int]]:
-    """Ranks by recording where some share no operation with the others and were recorded long before or after them."""
+    """Return the ranks of each recording, split where ranks share no operation and lie far apart in time."""
     linked = DisjointSets(ops.ranks)
     rows = np.flatnonzero(ops.instance >= 0)
     met = np.stack([ops.rank[rows], ops.rank[_first_rows(ops.instance[rows], rows)]], axis=1)
@@ -138,13 +139,13 @@ def _elsewhen(ops: Operations) -> list[list[int]]:
 
 
 def _first_rows(instance: I64, rows: I64) -> I64:
-    """The first of `rows` that is of the same instance, for each of them."""
+    """Return for each of `rows` the first one of the same instance."""
     _, first, place = np.unique(instance, return_index=True, return_inverse=True)
     return np.asarray(rows[first][place.reshape(-1)], np.int64)
 
 
 def _span(ops: Operations, ranks: Sequence[int]) -> tuple[int, int]:
-    """Begin and end of the operations of some ranks, by their own clocks, ns."""
+    """Return begin and end of the operations of some ranks, on their own clocks, ns."""
     mine = [ops.of(r) for r in ranks if len(ops.start[ops.of(r)])]
     if not mine:
         return 0, 0
@@ -164,8 +165,8 @@ def _judged(
     together: list[tuple[int, int]] = []
     both = common_collectives(ops)
     grouped = np.array([c.group >= 0 and not c.p2p for c in ops.channels] or [False])
-    told = np.concatenate([named[r] for r in ops.ranks]) if ops.ranks else np.zeros(0, bool)
-    both = both[grouped[ops.channel[both[:, 0]]] & told[both].all(axis=1)]
+    recorded = np.concatenate([named[r] for r in ops.ranks]) if ops.ranks else np.zeros(0, bool)
+    both = both[grouped[ops.channel[both[:, 0]]] & recorded[both].all(axis=1)]
     pairs, place = np.unique(ops.rank[both], axis=0, return_inverse=True)
     order = np.argsort(place.reshape(-1), kind="stable")
     bounds = np.searchsorted(place.reshape(-1)[order], np.arange(len(pairs) + 1))
@@ -193,8 +194,8 @@ def _judged(
 class _Room(NamedTuple):
     """The tolerance of ends of one collective: a fixed one, ns, and a share of the usual time between two ends.
 
-    meet: share of ends that meet under one difference of clocks, if two ranks ran together. odd: pairs of ranks that
-    nothing but this room sets apart.
+    width: ns within which two ends meet. meet: share of ends that meet under one clock difference, if two ranks ran
+    together. odd: pairs of ranks that only this tolerance sets apart.
     """
 
     ends: float
@@ -205,18 +206,18 @@ class _Room(NamedTuple):
 
     @classmethod
     def of(cls, shortest: float) -> "_Room":
-        """The room of members that may leave one after the other, but hardly by more than the operation takes."""
+        """Return the tolerance for members that leave one after the other, at most about one duration apart; ns."""
         return cls(ENDS_TAIL * shortest, shortest, ENDS_MISFIT, ENDS_TOGETHER)
 
 
 _TIGHT: Final = _Room(ENDS_ODD_NS, ENDS_ODD_NS, 0.0, ENDS_NEARLY_ALL)
-"""What devices need that leave together to microseconds, as most pairs of ranks of a job do."""
+"""The tolerance of devices, which leave together to microseconds."""
 
 
 def _misfit(ends: I64, room: _Room) -> bool:
-    """Whether the ends on two ranks, shape (operations, 2), fit no line that two clocks could draw; ns.
+    """Whether the ends on two ranks, shape (operations, 2), fit no line that two clocks could produce; ns.
 
-    Operations that were numbered differently, because a window began elsewhere, fit after a shift: they are no proof.
+    Operations with shifted numbers, because a window began elsewhere, fit after a shift and prove nothing.
     """
     if len(ends) < ENDS_LEAST:
         return False
@@ -230,10 +231,10 @@ def _misfit(ends: I64, room: _Room) -> bool:
 
 
 def _coincide(mine: F64, theirs: F64, room: _Room) -> float:
-    """The largest share of ends that meet an end of the other rank under one difference of the clocks.
+    """Return the largest share of ends that meet an end of the other rank under one difference of the clocks.
 
-    Operations that were paired wrongly, because some of one rank are lost, still meet their own ends. At most
-    ENDS_MATCHED ends of each rank are compared.
+    The pairing does not matter, so it may be wrong because one rank lost operations. At most ENDS_MATCHED ends of
+    each rank are compared.
     """
     mine, theirs = mine[:ENDS_MATCHED], theirs[:ENDS_MATCHED]
     difference = np.sort((theirs[:, None] - mine[None, :]).ravel())
@@ -246,7 +247,7 @@ def _coincide(mine: F64, theirs: F64, room: _Room) -> float:
 def _fits(mine: F64, theirs: F64, room: _Room) -> bool:
     """Whether the ends, shape (operations,), differ by a constant and a drift that clocks may have; ns.
 
-    A few ends give no rate for certain, but may lie on the line of one that crystals have.
+    A few ends do not determine the rate, so they need only fit a line with a rate that crystals can have.
     """
     lines = [(line_through(theirs - mine, theirs), ENDS_DRIFT)]
     if len(mine) < CLOCK_FIT_FROM:

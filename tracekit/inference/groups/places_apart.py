@@ -1,8 +1,8 @@
-"""Streams that carry several groups, place by place of the step: which division of the ranks leaves together there.
+"""Which division of the ranks leaves together at each position of the step, on streams that carry several groups.
 
-A collective that is waited for runs on its caller's stream from torch 2.8 on, and all that a CUDA graph launches on the
-streams that it was captured from, whatever the group. What names no group there may be of any that the ranks have; but
-the same place of every step is of the same group.
+From torch 2.8 on a collective with async_op=False runs on its caller's stream, and a CUDA graph launches on the
+streams that it was captured from, whatever the group. An operation without a group there may belong to any group of
+the ranks, but the same position belongs to the same group in every step.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -37,7 +37,7 @@ Columns = npt.NDArray[np.bool_]
 def ways_by_place(
     streams: StreamClass, ways: Sequence[Division], barred: Mapping[int, Collection[int]] | None = None
 ) -> dict[int, int]:
-    """Return place → which of `ways` to divide the ranks leaves together there; without places that stay open.
+    """Return position → index of the way that leaves together there, without positions that stay open.
 
     barred: place → the ways that it cannot have. All places are compared at once, then those of each kind that are
     still open, so that a group with few places is found beside one with many: without a common clock the better half of
@@ -64,12 +64,12 @@ def _by_kind(
     none = {one: {w for p in places for w in (barred or {}).get(p, ())} for one, places in kinds.items()}
     columns = np.ones(len(streams.places), bool)
     made = replace(streams, places=tuple(first[kind] for kind in streams.kinds))
-    told = _Compared(made, columns, ways, none).decided()
-    return {place: way for one, way in told.items() for place in kinds[one]}
+    ways_of_kinds = _Compared(made, columns, ways, none).decided()
+    return {place: way for one, way in ways_of_kinds.items() for place in kinds[one]}
 
 
 def carries_others(streams: StreamClass, way: Division, told: Collection[int]) -> bool:
-    """Return whether members of the groups of `way` leave clearly apart at a place that is not among those `told`."""
+    """Return whether members of the groups of `way` leave clearly apart at a position that has no way yet."""
     scores = _Compared(streams, np.ones(len(streams.places), bool), [way]).scores[0]
     return any(s >= CLEARLY_APART * TAIL_NS for place, s in scores.items() if place not in told)
 
@@ -96,7 +96,7 @@ def stand_still_as_one(streams: StreamClass, place: int, groups: Division) -> bo
 
 
 class _Compared:
-    """Some columns of a class, and how far the groups of each way leave apart at each of their places."""
+    """Some columns of a class, and how far apart the groups of each way leave at each position."""
 
     def __init__(
         self,
@@ -130,11 +130,11 @@ class _Compared:
         return self._decided(np.minimum(usual, LEAST_TAIL_NS)) | found
 
     def _decided(self, tails: F64) -> dict[int, int]:
-        """Place → way, where ends that agree better than the way's entry of `tails`, ns, count as so far apart."""
-        told = {place: self._told(place, tails) for place in self._columns}
-        found = {place: way for place, (way, alone) in told.items() if way is not None and not alone}
+        """Return position → way; ends closer than the way's entry of `tails`, ns, count as that far apart."""
+        shown = {place: self._told(place, tails) for place in self._columns}
+        found = {place: way for place, (way, alone) in shown.items() if way is not None and not alone}
         lone: dict[int, list[int]] = {}
-        for place, (way, alone) in told.items():
+        for place, (way, alone) in shown.items():
             if way is not None and alone:
                 lone.setdefault(way, []).append(place)
         for way, places in lone.items():
@@ -144,7 +144,7 @@ class _Compared:
         return found
 
     def _told(self, place: int, tails: F64) -> tuple[int | None, bool]:
-        """(the way that the ends at a place show or None, whether it is the only one and its waits are unproven)."""
+        """Return (the way that the ends at a position show, or None; whether it fits alone, with unproven waits)."""
         ends = np.array([scores.get(place, np.inf) for scores in self.scores])
         ends[list(self._barred.get(place, ()))] = np.inf
         least = np.maximum(float(ends.min(initial=np.inf)), tails)
@@ -166,14 +166,14 @@ class _Compared:
         return (best, True) if len(close) == 1 else (None, False)
 
     def _proven(self, way: int, places: Sequence[int]) -> bool:
-        """Whether a member of the groups of `way` came last at `places` by far longer than their ends differ."""
+        """Whether a member of the groups of `way` came last at `places` by far more than their ends differ."""
         columns = np.concatenate([self._columns[p] for p in places])
         apart = max(LEAST_TAIL_NS, *(self.scores[way][p] for p in places))
         lead = arrivals(self._lasted[:, columns], self._rows[way], ()).lead
         return float(np.quantile(lead, APART_QUANTILE)) >= PROVING_LEAD * apart
 
     def _scored(self, groups: Sequence[list[int]]) -> dict[int, float]:
-        """Place → how far most ends of members are apart there, ns; empty where no group has two of the ranks."""
+        """Return position → how far apart most ends of members are, ns; empty where no group has two of the ranks."""
         pairs = [(rows[0], other) for rows in groups for other in rows[1:]]
         if not pairs:
             return {}
@@ -185,11 +185,11 @@ class _Compared:
         return {place: self._apart(away[:, columns], columns) for place, columns in self._columns.items()}
 
     def _apart(self, away: F64, columns: I64) -> float:
-        """How far most ends are apart at a place, ns, but for what the clocks may cause."""
+        """Return how far apart most ends are at a position, ns, beyond possible clock errors."""
         return float(np.quantile(np.abs(self._clocks.of(columns).taken_out(away)), APART_QUANTILE))
 
     def _starts(self) -> list[I64]:
-        """Columns from which a fit may start: all, those of each kind, and those of some places."""
+        """Return column sets from which a fit may start: all, each kind's, and some positions'."""
         places = list(self._columns)
         picked = np.unique(np.linspace(0, len(places) - 1, min(len(places), PLACES_TRIED)).astype(int))
         starts = [np.arange(len(self._kinds))]
@@ -197,7 +197,7 @@ class _Compared:
         return starts + [self._columns[places[i]] for i in picked.tolist()]
 
     def _without_clocks(self, away: F64) -> F64:
-        """`away` without the offset and drift that fit the better half of the columns best."""
+        """Return `away` without the offset and drift that fit the better half of the columns best."""
         when = np.median(self._ends, axis=0)
         base = np.stack([np.ones(len(when)), (when - when.mean()) / (float(np.std(when)) or 1.0)], axis=1)
         half = len(when) // 2 + 1

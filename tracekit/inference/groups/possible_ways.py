@@ -1,4 +1,4 @@
-"""The ways in which the groups of an operation that names none may divide the ranks: of the mesh, and as files list."""
+"""The ways to divide the ranks into groups that the mesh and the groups listed by the files allow."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -30,8 +30,8 @@ def several_listed(run: Run, mesh: Mesh) -> dict[int, set[Members]]:
 
 def listed_groups(run: Run) -> dict[int, set[Members]]:
     """Return rank → the groups of several ranks that its files name."""
-    told = [g for g in run.groups if not isinstance(g, InferredGroup)]
-    several = {g.group: g.ranks for g in told if len(g.ranks) > 1}
+    recorded = [g for g in run.groups if not isinstance(g, InferredGroup)]
+    several = {g.group: g.ranks for g in recorded if len(g.ranks) > 1}
     return {record.rank: {several[n] for n in record.groups if n in several} for record in run.ranks}
 
 

@@ -1,4 +1,4 @@
-"""Collectives without a named group, by the stream that they ran on: a stream of its own is a communicator.
+"""Collectives without a named group, classed by the stream that they ran on, one stream for each communicator.
 
 The legacy NCCL backend gives every communicator a stream, so the collectives of one stream belong to one group.
 Ranks with streams that run the same kinds in every step may be members of one group; together they are a class.
@@ -48,8 +48,8 @@ class StreamClass:
     kinds: Kinds = ()  # of the operations, by column
     places: tuple[int, ...] = ()  # in the step's sequence, by column
     usual: Kinds = ()  # what each step runs
-    doubt: float = 0.0  # by how much aligned times of two ranks may differ because of their clocks, ns
-    drifts: bool = False  # whether nothing tells how fast the clocks of some ranks run
+    doubt: float = 0.0  # uncertainty of the clocks in aligned times of two ranks, ns
+    drifts: bool = False  # whether the clock rates of some ranks are unknown
 
 
 def unnamed_rows(rank: RankOps) -> npt.NDArray[np.bool_]:
@@ -90,9 +90,9 @@ def stream_classes(
 
 
 def places_on(rank: RankOps, stream: int, usual: Kinds, chosen: Mask) -> I64:
-    """Return the place of each operation in the sequence `usual` of its step on `stream`; -1 of any other operation.
+    """Return the position of each operation in the sequence `usual` of its step on `stream`; -1 for other operations.
 
-    The sequence is that of the `chosen` operations. Steps that run another one have no places.
+    The sequence is that of the `chosen` operations. Steps with another sequence have no positions.
     """
     place = np.full(len(rank.op), NO_GROUP, np.int64)
     for mine in (s for s in _streams(rank, chosen, mixed=True) if s.stream == stream):
@@ -109,7 +109,7 @@ def _sized(mine: Sequence["_Stream"], every: Iterable[Sequence["_Stream"]]) -> l
     """
     lost = {s.usual for s in mine if s.size == NO_GROUP}
     known = [Counter((s.usual, s.size) for s in found if s.usual in lost) for found in every]
-    told = {}
+    filled = {}
     for usual in lost:
         sizes = [{key: n for key, n in found.items() if key[0] == usual} for found in known]
         whole = [found for found in sizes if found and (usual, NO_GROUP) not in found]
@@ -118,8 +118,8 @@ def _sized(mine: Sequence["_Stream"], every: Iterable[Sequence["_Stream"]]) -> l
         here = Counter((s.usual, s.size) for s in mine if s.usual == usual)
         left = Counter(whole[0]) - here
         if len(left) == 1 and left.total() == here[usual, NO_GROUP]:
-            told[usual] = next(iter(left))[1]
-    return [replace(s, size=told.get(s.usual, s.size)) if s.size == NO_GROUP else s for s in mine]
+            filled[usual] = next(iter(left))[1]
+    return [replace(s, size=filled.get(s.usual, s.size)) if s.size == NO_GROUP else s for s in mine]
 
 
 def streams_of_all(
@@ -145,7 +145,7 @@ class _Stream:
     usual: Kinds  # the kinds of most of its steps
 
     def whole(self, step: int) -> bool:
-        """Whether the stream runs in `step` what it runs in most."""
+        """Whether the stream runs its usual sequence in `step`."""
         return step in self.rows and _kinds(self.rank, self.rows[step]) == self.usual
 
 
@@ -154,7 +154,7 @@ def _kinds(rank: RankOps, rows: I64) -> Kinds:
 
 
 def _streams(rank: RankOps, chosen: Mask, *, mixed: bool = False) -> list[_Stream]:
-    """The streams of `rank` that run `chosen` operations, by number; those with named ones too only if `mixed`."""
+    """Return the streams of `rank` that run `chosen` operations, by number; streams with named ones only if `mixed`."""
     rows = np.flatnonzero(chosen)
     if not len(rows) or rank.stream is None:
         return []
@@ -162,7 +162,7 @@ def _streams(rank: RankOps, chosen: Mask, *, mixed: bool = False) -> list[_Strea
     for stream in np.unique(rank.stream[rows]).tolist():
         mine = rows[rank.stream[rows] == stream]
         if not mixed and (rank.group[rank.stream == stream] != NO_GROUP).any():
-            continue  # what is unnamed on it need not be one group's
+            continue  # its unnamed operations may belong to several groups
         steps = {int(s): mine[rank.step[mine] == s] for s in np.unique(rank.step[mine])}
         inside = {s: r for s, r in steps.items() if s != NO_GROUP} or steps
         usual = Counter(_kinds(rank, r) for r in inside.values()).most_common(1)[0][0]
@@ -173,7 +173,7 @@ def _streams(rank: RankOps, chosen: Mask, *, mixed: bool = False) -> list[_Strea
 
 
 def _class(members: dict[int, _Stream], clocks: Clocks | None, columns: int) -> StreamClass | None:
-    """The class of `members` (rank → stream) over the steps that nearly all have whole; None if too few ends are left.
+    """Return the class of `members` (rank → stream) over steps that nearly all have whole; None if too few ends remain.
 
     Ranks that lack one of these steps, or a common clock, belong to the class, but are not compared.
     """

@@ -1,4 +1,4 @@
-"""Streams that carry several groups, taken apart: what leaves together more widely than the rest is another group's.
+"""Splits streams that carry several groups: a kind that ends together on more ranks than the rest is another group's.
 
 From torch 2.8 on, a collective that is waited for runs on its caller's stream, for any group; only ends separate it
 from the others there.
@@ -22,7 +22,7 @@ from tracekit.thresholds.tables import (
 
 
 def streams_apart(ranks: Sequence[RankOps]) -> list[RankOps]:
-    """Return `ranks` with a stream number of its own for each kind that leaves together where its stream does not."""
+    """Return `ranks` with a separate stream number for each kind that ends together where its stream does not."""
     stream = {r.rank: r.stream.copy() for r in ranks if r.stream is not None}
     rows = {r.rank: unnamed_rows(r) for r in ranks}
     kinds = {r.rank: np.array(r.op, str) for r in ranks}
@@ -53,5 +53,5 @@ def wider_kinds(streams: StreamClass) -> Iterator[str]:
 
 
 def _only(streams: StreamClass, columns: np.ndarray) -> StreamClass:
-    """A class with some of its operations."""
+    """Return a class with some of its operations."""
     return replace(streams, starts=streams.starts[:, columns], ends=streams.ends[:, columns])

@@ -31,8 +31,8 @@ Queue = Mapping[int, tuple[tuple[str, ...], I64]]
 def groups_of_threads(ranks: Sequence[RankOps], groups: Sequence[Group]) -> dict[tuple[int, int], Members]:
     """Return (rank, thread) → members of its group; without the threads that may still serve several.
 
-    Threads are the `stream` of operations on a CPU trace. Of choices that contradict nothing, those with the fewest
-    queues count.
+    Threads are the `stream` of operations on a CPU trace. Among choices without a contradiction, the ones with the
+    fewest queues count.
     """
     choices = {r.rank: _choices(r, groups) for r in ranks if not r.on_gpu}
     search = _Search({r.rank: r for r in ranks}, {r: found for r, found in choices.items() if found})
@@ -41,13 +41,13 @@ def groups_of_threads(ranks: Sequence[RankOps], groups: Sequence[Group]) -> dict
         r: [c for c in found if len(c) == min(map(len, found))] for r, found in search.left.items()
     }
     search.narrow()
-    told: dict[tuple[int, int], set[Members]] = defaultdict(set)
+    members_of: dict[tuple[int, int], set[Members]] = defaultdict(set)
     for rank, found in search.left.items():
         for choice in found:
             for threads, members in choice.items():
                 for thread in threads:
-                    told[rank, thread].add(members)
-    return {key: groups.pop() for key, groups in told.items() if len(groups) == 1}
+                    members_of[rank, thread].add(members)
+    return {key: groups.pop() for key, groups in members_of.items() if len(groups) == 1}
 
 
 def _choices(ops: RankOps, groups: Sequence[Group]) -> list[Choice]:
@@ -59,14 +59,14 @@ def _choices(ops: RankOps, groups: Sequence[Group]) -> list[Choice]:
         return []
     threads = np.unique(ops.stream[(ops.stream >= 0) & (ops.group < 0)]).tolist()
     named = [(name, g.ranks) for g in groups if ops.rank in g.ranks for name in g.names or ("",)]
-    told = all(name.isdecimal() for name, _ in named)
+    numbered = all(name.isdecimal() for name, _ in named)
     members = [ranks for _, ranks in sorted(named, key=lambda n: (len(n[0]), n))]
     found: list[Choice] = []
     for count in range(-(-len(threads) // QUEUE_THREADS), min(len(threads), len(members)) + 1):
         ways = (
             dict(zip(queues, chosen, strict=True))
             for queues in _divided(tuple(threads), count)
-            for chosen in (combinations(members, count) if told else permutations(members, count))
+            for chosen in (combinations(members, count) if numbered else permutations(members, count))
         )
         more = list(islice(ways, MOST_CHOICES + 1))
         if len(found) + len(more) > MOST_CHOICES:
@@ -76,7 +76,7 @@ def _choices(ops: RankOps, groups: Sequence[Group]) -> list[Choice]:
 
 
 def _divided(threads: Threads, count: int) -> Iterator[tuple[Threads, ...]]:
-    """Yield each way to divide `threads` into `count` queues of neighbours, each served by QUEUE_THREADS at most."""
+    """Yield each way to divide `threads` into `count` queues of consecutive threads, at most QUEUE_THREADS each."""
     if not count:
         if not threads:
             yield ()
@@ -96,7 +96,7 @@ class _Search:
     fits: dict[tuple[int, Threads, int, Threads], bool] = field(default_factory=dict)
 
     def narrow(self) -> None:
-        """Drop choices until each one that is left agrees with some choice of every member of its groups."""
+        """Drop choices until each remaining one agrees with some choice of every member of its groups."""
         before = -1
         while before != (before := sum(map(len, self.left.values()))):
             for rank in sorted(self.left):
@@ -110,13 +110,13 @@ class _Search:
         )
 
     def _compared(self, rank: int, members: Members) -> list[int]:
-        """The members that a rank is compared with: the next ones of its group, so that each is compared with some."""
+        """Return the members to compare a rank with: the next ones of its group, so that each member is compared."""
         others = [m for m in members if m in self.left and m != rank]
         later = [m for m in others if m > rank]
         return [*later, *others][: min(PEERS_COMPARED, len(others))]
 
     def _queues_of(self, rank: int, members: Members) -> set[Threads]:
-        """The threads that may serve the queue of a group on a rank."""
+        """Return the threads that may serve the queue of a group on a rank."""
         return {
             threads for choice in self.left[rank] for threads, group in choice.items() if group == members
         }
@@ -142,16 +142,16 @@ def _queue(ops: RankOps, threads: Threads) -> Queue:
 
 
 def _may_be_one(one: RankOps, mine: Queue, other: RankOps, theirs: Queue) -> bool:
-    """Whether two ranks run the same collectives on two queues, and left none before both had begun it."""
+    """Whether two ranks run the same collectives on two queues, and can have left each after both had begun it."""
     common = sorted(mine.keys() & theirs.keys())
-    alike = [s for s in common if mine[s][0] == theirs[s][0]]
-    if len(alike) < NEARLY_ALL_RANKS * len(common):
+    matching = [s for s in common if mine[s][0] == theirs[s][0]]
+    if len(matching) < NEARLY_ALL_RANKS * len(common):
         return False
-    waits = np.array([kind not in ROOTED for s in alike for kind in mine[s][0]], bool)
+    waits = np.array([kind not in ROOTED for s in matching for kind in mine[s][0]], bool)
     if not waits.any():
         return True
-    here = np.concatenate([mine[s][1] for s in alike])[waits]
-    there = np.concatenate([theirs[s][1] for s in alike])[waits]
+    here = np.concatenate([mine[s][1] for s in matching])[waits]
+    there = np.concatenate([theirs[s][1] for s in matching])[waits]
     ahead = int((other.start[there] - one.end[here]).max())
     behind = int((one.start[here] - other.end[there]).max())
     return ahead + behind <= DRIFT_NS

@@ -1,4 +1,4 @@
-"""Groups of collectives that name none: by the stream they ran on, the mesh, and the ranks that leave together.
+"""Infers the groups of collectives that name none: from their stream, the mesh, and the ranks that leave together.
 
 Up to torch 2.3 no operation names its group. If the mesh is known, its lines, planes and blocks are the groups that a
 stream can belong to; else members of a group leave together, or, if ranks are missing, the groups follow from a mesh of
@@ -58,8 +58,8 @@ def with_groups_of_streams(
     if len(ranks) < len(("one", "other")) or is_unknown(run):
         return run, ranks
     if any(unnamed_rows(r).any() for r in ranks):
-        run, told = _by_streams(run, streams_apart(ranks), sizes, order)
-        ranks = [replace(new, stream=old.stream) for new, old in zip(told, ranks, strict=True)]
+        run, named_ranks = _by_streams(run, streams_apart(ranks), sizes, order)
+        ranks = [replace(new, stream=old.stream) for new, old in zip(named_ranks, ranks, strict=True)]
     silent = any(silent_messages(r).any() for r in ranks)
     mesh = _mesh(run, ranks, sizes, order) if silent else None
     return (run, ranks) if mesh is None else with_all_to_alls(run, ranks, mesh)
@@ -68,7 +68,7 @@ def with_groups_of_streams(
 def _by_streams(
     run: Run, ranks: list[RankOps], sizes: dict[str, int] | None, order: Sequence[str] | None
 ) -> tuple[Run, list[RankOps]]:
-    """What `with_groups_of_streams` returns, where each stream carries one group."""
+    """Return what `with_groups_of_streams` does, for streams that carry one group each."""
     run, ranks = named(
         run, ranks, streams_of_all(ranks, _world(run, ranks)) | _only_worlds(run, ranks), sure=True
     )
@@ -76,16 +76,22 @@ def _by_streams(
     if not any(unnamed_rows(r).any() for r in ranks):
         return run, ranks
     if not any(len(g.ranks) > 1 for g in run.groups):
-        told = _told(run, ranks, order) if sizes is None else {}
-        if told is None and _one_stream_each(ranks) and not _leaves_apart(ranks, _world(run, ranks)):
-            told = _everybodys(run, ranks)
-        if told is None and not _is_pipeline(*named(run, ranks, {(-1, -1): _world(run, ranks)}), order):
+        members_of_streams = _told(run, ranks, order) if sizes is None else {}
+        if (
+            members_of_streams is None
+            and _one_stream_each(ranks)
+            and not _leaves_apart(ranks, _world(run, ranks))
+        ):
+            members_of_streams = _everybodys(run, ranks)
+        if members_of_streams is None and not _is_pipeline(
+            *named(run, ranks, {(-1, -1): _world(run, ranks)}), order
+        ):
             raise MeshUnknownError(
                 "the traces name no process groups, and the ends of collectives do not show which ranks belong "
                 f"together; {remedy(run, _world(run, ranks))}"
             )
-        # with a group in the run, an operation without one is unknown, and not everybody's
-        run, ranks = named(run, ranks, told or {(-1, -1): _world(run, ranks)})
+        # with a group in the run, an operation without one is unknown rather than the world's
+        run, ranks = named(run, ranks, members_of_streams or {(-1, -1): _world(run, ranks)})
     mesh = _mesh(run, ranks, sizes, order)
     if mesh is None:
         return run, ranks
@@ -121,11 +127,11 @@ def _leaves_apart(ranks: list[RankOps], world: Members) -> bool:
 
 
 def _one_stream_each(ranks: list[RankOps]) -> bool:
-    """Whether each rank communicates on one stream alone, in the same collectives, over a step or more.
+    """Whether each rank communicates on one stream only, in the same collectives, over a step or more.
 
-    Before torch 2.3, where files list no groups, each communicator has a stream of its own. Ranks that have one alone
-    form one group, or they would be several jobs. Windows of less than a step may hold one of several groups only, and
-    messages may join ranks in other ways.
+    Before torch 2.3, where files list no groups, each communicator has a stream of its own. Ranks with only one
+    form one group, since they would be several jobs otherwise. Windows of less than a step may show only one of several
+    groups, and messages may connect ranks in other ways.
     """
     kinds = {frozenset(r.op) for r in ranks}
     if len(kinds) > 1 or kinds & {frozenset()} or any(kinds_of & UNTOLD_KINDS for kinds_of in kinds):
@@ -188,7 +194,7 @@ def _world(run: Run, ranks: list[RankOps]) -> Members:
 
 
 def _by_ends(classes: list[StreamClass]) -> dict[tuple[int, int], Members]:
-    """(rank, stream) → members of its group, by common ends alone."""
+    """Return (rank, stream) → members of its group, from common ends only."""
     found: dict[tuple[int, int], Members] = {}
     for streams in classes:
         for group in clusters(Together(streams)):
@@ -211,9 +217,9 @@ def _by_mesh(
     A stream that ends with no listed group stays open: there the clocks are wrong.
     """
     listed = several_listed(run, mesh)
-    told = shown(classes, list(ways_of(mesh)), recorded, in_step=True)
-    found = [(streams, [way for way in ways if is_listed(way, listed, streams)]) for streams, ways in told]
-    open_ = [c for c in classes if not any(c is streams for streams, _ in told)]
+    decided = shown(classes, list(ways_of(mesh)), recorded, in_step=True)
+    found = [(streams, [way for way in ways if is_listed(way, listed, streams)]) for streams, ways in decided]
+    open_ = [c for c in classes if not any(c is streams for streams, _ in decided)]
     for streams, ways in allowed_ways(run, mesh, open_, recorded):
         if listed.keys() >= streams.streams.keys():
             found += [(c, w) for c, w in shown([streams], ways, recorded) if _leave_together(c, w)]
@@ -236,14 +242,16 @@ def with_rare_groups(run: Run, ops: Operations, mesh: Mesh) -> tuple[Run, Operat
     if is_unknown(run) or len(ranks) < len(("one", "other")) or not any(_open(r) for r in ranks):
         return run, ops
     for _ in range(ROUNDS_OF_CLOCKS):
-        run, told = with_groups_of_places(run, ranks, mesh, align(ops))
-        run, told = named(run, told, _by_mesh(run, stream_classes(told, align(ops)), mesh, set(ops.ranks)))
-        if all((a.group == b.group).all() for a, b in zip(ranks, told, strict=True)):
+        run, renamed = with_groups_of_places(run, ranks, mesh, align(ops))
+        run, renamed = named(
+            run, renamed, _by_mesh(run, stream_classes(renamed, align(ops)), mesh, set(ops.ranks))
+        )
+        if all((a.group == b.group).all() for a, b in zip(ranks, renamed, strict=True)):
             break
-        ranks, ops = told, rematch(ops, told, run.groups)
+        ranks, ops = renamed, rematch(ops, renamed, run.groups)
     return run, ops
 
 
 def _open(rank: RankOps) -> bool:
-    """Whether a collective of the rank names no group, or has one that was inferred."""
+    """Whether a collective of the rank names no group, or has an inferred one."""
     return bool(unnamed_rows(rank).any() or (rank.inferred is not None and rank.inferred.any()))

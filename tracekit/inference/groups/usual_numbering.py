@@ -1,4 +1,4 @@
-"""Groups of collectives that name none, where ranks count up along the axes of a mesh, as launchers number them.
+"""Infers unnamed groups where ranks count up along the axes of a mesh, as launchers number them.
 
 If some ranks left no trace, common ends show only parts of groups. But a mesh with ranks that count up along its axes
 has few ways to divide them, and the recorded parts show which.
@@ -21,7 +21,7 @@ Cuts = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Way:
-    """A division of all ranks into groups: in the usual numbering, along one axis or two that others separate."""
+    """A division of all ranks into groups: in the usual numbering, along one axis or along two with others between."""
 
     groups: tuple[Members, ...]
     cuts: Cuts = ()
@@ -35,7 +35,7 @@ Shown = list[tuple[StreamClass, list[Way]]]
 def usual_groups(
     classes: Sequence[StreamClass], world: int, recorded: Iterable[int]
 ) -> dict[tuple[int, int], Members]:
-    """Return the members of each (rank, stream)'s group, unrecorded ones too; empty where no one mesh explains all.
+    """Return (rank, stream) → members of its group, unrecorded ones too; empty where no single mesh explains all.
 
     world: ranks of the job. recorded: ranks with a trace. The mesh has the fewest axes that explain all classes with
     common ends that show a division; other streams are left out.
@@ -48,7 +48,7 @@ def usual_groups(
 
 
 def usual_ways(world: int) -> list[Way]:
-    """Return every way in which a mesh of `world` ranks can be divided; none where there are too many to try."""
+    """Return every way to divide a mesh of `world` ranks; empty where there are too many to try."""
     if world > MOST_CLUSTERED:
         return []
     steps = [d for d in range(1, world + 1) if world % d == 0]
@@ -71,7 +71,7 @@ def usual_ways(world: int) -> list[Way]:
 
 
 def _parts(way: Way, ranks: set[int]) -> tuple[Members, ...]:
-    """What is left of each group if only `ranks` are known."""
+    """Return the groups of `way` restricted to `ranks`."""
     kept = (tuple(r for r in group if r in ranks) for group in way.groups)
     return tuple(sorted(k for k in kept if k))
 
@@ -79,12 +79,12 @@ def _parts(way: Way, ranks: set[int]) -> tuple[Members, ...]:
 def by_parts(
     streams: StreamClass, ways: Sequence[Way], recorded: set[int]
 ) -> dict[tuple[Members, ...], list[Way]]:
-    """Return the ways that may be those of the class, by what of them was recorded."""
-    alike: dict[tuple[Members, ...], list[Way]] = defaultdict(list)
+    """Return the ways that fit the class, by their recorded parts."""
+    by_part: dict[tuple[Members, ...], list[Way]] = defaultdict(list)
     for way in ways:
         if fits(way.groups, streams, recorded):
-            alike[_parts(way, set(streams.kept))].append(way)
-    return alike
+            by_part[_parts(way, set(streams.kept))].append(way)
+    return by_part
 
 
 def shown(
@@ -144,7 +144,7 @@ def fits(way: Sequence[Members], streams: StreamClass, recorded: set[int]) -> bo
 
 
 def _mesh(allowed: Sequence[Sequence[Way]], world: int) -> Cuts | None:
-    """Where the axes of the one mesh with the fewest axes end that has a way for each class; None if there is none."""
+    """Return the cuts of the only mesh with the fewest axes that has a way for each class; None without one."""
     if not allowed:
         return None
     steps = [d for d in range(2, world) if world % d == 0]

@@ -13,7 +13,7 @@ from tracekit.mesh.group_descriptions import hinted_dims, is_foreign
 from tracekit.thresholds.slowrank import MEMBERS_LISTED
 
 CHAIN: Final = frozenset({"p2p"})
-"""Kinds of operations of ranks that only messages connect."""
+"""The kinds of operations in a group that only messages connect."""
 
 
 def shown(use: GroupUse) -> str:
@@ -49,7 +49,7 @@ def contradiction(mesh: Mesh, uses: Sequence[GroupUse], *, inferred: bool = Fals
         if not known:
             return use
         if use.ops == CHAIN and sum(len(set(c)) > 1 for c in _columns(mesh, use)) == 1:
-            continue  # messages along one axis, of which a rank between was not recorded
+            continue  # messages along one axis, with a rank between that was not recorded
         axis, values = _part(mesh, use, inferred=inferred)
         if values == [0, mesh.sizes.get(axis, 0) - 1]:
             continue
@@ -67,12 +67,12 @@ def contradiction(mesh: Mesh, uses: Sequence[GroupUse], *, inferred: bool = Fals
 
 
 def _columns(mesh: Mesh, use: GroupUse) -> list[tuple[int, ...]]:
-    """By axis of `mesh.order` the members' indices on it."""
+    """Return for each axis of `mesh.order` the members' indices on it."""
     return list(zip(*(mesh.coordinates[r] for r in use.ranks), strict=True))
 
 
 def _part(mesh: Mesh, use: GroupUse, *, inferred: bool) -> tuple[str, list[int]]:
-    """(axis, indices on it) of a group that is part of the line or block that its description names; else none."""
+    """Return (axis, indices on it) of a group that is part of the line or block of its description; else ("", [])."""
     columns = [sorted(set(c)) for c in _columns(mesh, use)]
     along = {axis for axis, values in zip(mesh.order, columns, strict=True) if len(values) > 1}
     partial = [

@@ -43,7 +43,7 @@ def choose(
     order: Sequence[str] | None,
     lines: Collection[tuple[int, ...]] = (),
 ) -> MeshChoice:
-    """The mesh of `run`; `sizes` and `order` (inner to outer) are the user's; `lines` as in `group_uses`.
+    """Return the mesh of `run`; `sizes` and `order` (inner to outer) are the user's; `lines` as in `group_uses`.
 
     Raises UsageError where they contradict the input, MeshUnknownError where nothing determines the mesh,
     MeshError where groups that the files name contradict each other.
@@ -76,7 +76,7 @@ def choose(
 
 
 def remedy(run: Run, world: Sequence[int]) -> str:
-    """What to do where the mesh of `world` is unknown."""
+    """Return what the user can do where the mesh of `world` is unknown."""
     return mesh_remedy(len(world), known=run.world_size is not None)
 
 
@@ -116,7 +116,7 @@ def _flagged(
     sizes = {**sizes, **{axis: 1 for axis in AXES if axis not in sizes}}  # as `parse_mesh` fills them in
     product = ranks_in(sizes)
     if product != len(world):
-        told = ",".join(f"{d}={n}" for d, n in sizes.items())
+        axes = ",".join(f"{d}={n}" for d, n in sizes.items())
         raise UsageError(
             f"--mesh {told} has {product} ranks, but the job has {len(world)} ranks ({read} were read); give the sizes "
             f"of the whole job, with product {len(world)}{_adds_none(sizes)}{_says(uses, world)}"
@@ -149,12 +149,12 @@ def _adds_none(sizes: dict[str, int]) -> str:
 
 
 def _says(uses: Sequence[GroupUse], world: tuple[int, ...]) -> str:
-    told = said(uses, world)
-    return f"; {told}" if told else ""
+    known = said(uses, world)
+    return f"; {known}" if known else ""
 
 
 def _check_order(mesh: Mesh, order: Sequence[str] | None, told: str) -> None:
-    """Raise UsageError where the user's order numbers the ranks otherwise than the mesh that was found."""
+    """Raise UsageError where the user's order numbers the ranks differently from the inferred mesh."""
     if reordered(mesh, order):
         raise UsageError(
             f"--order {','.join(order or ())} contradicts the traces: {told} (inner to outer); give that order, or "
@@ -174,9 +174,9 @@ def _hinted(run: Run, world: tuple[int, ...], uses: Sequence[GroupUse]) -> Mesh 
 
 
 def _flat(ops: Operations, world: tuple[int, ...], remedy: str) -> MeshChoice:
-    """One data-parallel group of all ranks, or one pipeline.
+    """Return one data-parallel group of all ranks, or one pipeline.
 
-    Raises MeshUnknownError with the `remedy` unless all are there and call the same operations.
+    Raises MeshUnknownError with the `remedy` if a rank is missing, or ranks of no pipeline call different operations.
     """
     missing = sorted(set(world) - set(ops.ranks))
     if missing:
@@ -234,8 +234,8 @@ def _undivided(
     mesh = with_parts(pipeline_of(len(world)) if piped else infer([], world).mesh, uses)
     if named:
         return MeshChoice(mesh, "process_groups", (taken,) if piped else notes)
-    told = taken if piped else "the world is taken as one data-parallel group"
-    row = Quality("flat_world", None, len(world), f"no process groups in the traces: {told}")
+    reading = taken if piped else "the world is taken as one data-parallel group"
+    row = Quality("flat_world", None, len(world), f"no process groups in the traces: {reading}")
     if len(world) == 1:
         return MeshChoice(mesh, "flat_world")
     return MeshChoice(mesh, "flat_world", () if piped else notes, (row,))

@@ -9,7 +9,7 @@ from tracekit.disjoint_sets import DisjointSets
 def carriers(
     groups: Sequence[tuple[int, ...]], pairs: Counter[tuple[int, int]], lines: Collection[tuple[int, ...]]
 ) -> dict[tuple[int, ...], int]:
-    """Members → messages that they carry: a pair belongs to the smallest group, line or chain that holds it."""
+    """Return members → number of their messages; a pair belongs to the smallest group, line or chain that holds it."""
     homes: dict[int, set[tuple[int, ...]]] = defaultdict(set)
     inside = {(a, b) for line in lines for a in line for b in line}
     for ranks in {*groups, *lines, *_components(set(pairs) - inside)}:
@@ -24,7 +24,7 @@ def carriers(
 
 
 def holding(groups: Sequence[tuple[int, ...]], pairs: Counter[tuple[int, int]]) -> list[tuple[int, ...]]:
-    """The groups that hold both ends of some message."""
+    """Return the groups that hold both ends of some message."""
     home: dict[int, set[tuple[int, ...]]] = defaultdict(set)
     for ranks in groups:
         for r in ranks:
@@ -33,7 +33,7 @@ def holding(groups: Sequence[tuple[int, ...]], pairs: Counter[tuple[int, int]]) 
 
 
 def _components(pairs: set[tuple[int, int]]) -> list[tuple[int, ...]]:
-    """The ranks that messages connect, directly or through others, each set sorted."""
+    """Return the sets of ranks that messages connect, directly or through others, each sorted."""
     linked = DisjointSets({r for pair in pairs for r in pair})
     for a, b in pairs:
         linked.join(a, b)

@@ -21,7 +21,7 @@ _PAIR = 2
 
 
 class _Message(NamedTuple):
-    """A message as one of its two ranks saw it; ns."""
+    """A message as one of its two ranks recorded it; ns."""
 
     start: int
     end: int
@@ -44,14 +44,14 @@ def rings(ops: Operations, groups: Collection[tuple[int, ...]]) -> set[tuple[int
 
 
 def _known(source: RankOps) -> I64:
-    """The messages of a rank that name both ends and which of them sends."""
+    """Return the messages of a rank that name sender and receiver."""
     ends = (source.src >= 0) & (source.dst >= 0) & (source.src != source.dst)
     mine = (source.src == source.rank) | (source.dst == source.rank)
     return np.flatnonzero(np.isin(np.array(source.op, str), MESSAGES) & ends & mine)
 
 
 def _is_ring(group: tuple[int, ...], sent: Mapping[int, set[int]], ops: Operations) -> bool:
-    """Whether each recorded rank of a group sends to one member and receives from another one, and from no third."""
+    """Whether each recorded rank of a group sends to exactly one member and receives from exactly one other."""
     inside = set(group)
     to = {a: {b for b in sent.get(a, ()) if b in inside} for a in group}
     come = {b: {a for a in group if b in to[a]} for b in group}
@@ -62,14 +62,14 @@ def _is_ring(group: tuple[int, ...], sent: Mapping[int, set[int]], ops: Operatio
 
 
 def _is_pair(group: tuple[int, ...], ops: Operations, known: Mapping[int, I64]) -> bool:
-    """Whether both ranks of a group of two send and receive at once, every time."""
+    """Whether both ranks of a group of two send and receive at once in (nearly) all exchanges."""
     one, two = group
     both = [_messages(ops, known, a, b) for a, b in ((one, two), (two, one))]
     return all(both) and all(_at_once(messages) >= RING_SHARE for messages in both)
 
 
 def _messages(ops: Operations, known: Mapping[int, I64], rank: int, peer: int) -> list[_Message]:
-    """The messages of `rank` with `peer`, in order; empty where the rank left no trace."""
+    """Return the messages of `rank` with `peer`, in order; empty where the rank left no trace."""
     if rank not in known:
         return []
     source, rows = ops.per_rank[rank], known[rank]

@@ -31,29 +31,29 @@ def is_one_pipeline(ops: Operations) -> bool:
     """
     linked = DisjointSets(ops.ranks)
     moved, called = {True: 0, False: 0}, {True: 0, False: 0}
-    told = total = 0
+    sized = total = 0
     programs = set()
-    everybody = _of_everybody(ops)
+    of_everybody = _of_everybody(ops)
     for rank, source in ops.per_rank.items():
         message = np.isin(np.array(source.op, str), UNDIRECTED)
         for src, dst in set(zip(source.src[message].tolist(), source.dst[message].tolist(), strict=True)):
             if {src, dst} <= set(ops.ranks):
                 linked.join(src, dst)
         for kind in (True, False):
-            sizes = source.nelems[message if kind else ~message & everybody[ops.of(rank)]]
+            sizes = source.nelems[message if kind else ~message & of_everybody[ops.of(rank)]]
             moved[kind] += int(sizes[sizes > 0].sum())
             called[kind] += len(sizes)
-            told += int((sizes >= 0).sum())
+            sized += int((sizes >= 0).sum())
             total += len(sizes)
         programs.add(tuple(sorted(Counter(source.op).items())))
     if not called[True] or len({linked.find(r) for r in ops.ranks}) > 1:
         return False
-    if told >= SIZES_TOLD * total:
+    if sized >= SIZES_TOLD * total:
         return moved[False] <= REDUCED_BY_PIPELINE * moved[True]
     return len(programs) > 1 and CALLS_OF_PIPELINE * called[False] <= called[True]
 
 
 def _of_everybody(ops: Operations) -> npt.NDArray[np.bool_]:
-    """Whether no group with fewer than all recorded ranks is known to carry each operation."""
+    """Whether each operation's group holds all recorded ranks, or is unknown."""
     few = [not set(ops.ranks).issubset(c.members) for c in ops.channels]
     return ~np.array([*few, False])[ops.channel]

@@ -13,9 +13,9 @@ _MESSAGE: Final = "message"
 
 
 def programs(ops: Operations) -> dict[int, tuple[tuple[str, int], ...]] | None:
-    """What each rank runs in most steps, where messages have no known peer; None where there are none of these.
+    """Return what each rank runs in most steps, if messages lack a peer; None if all messages have one.
 
-    Where steps are marked, ranks without one are left out: what is outside steps was cut off somewhere.
+    Where steps are marked, ranks without one are left out: operations outside steps may be cut off anywhere.
     """
     if not any_open(ops):
         return None

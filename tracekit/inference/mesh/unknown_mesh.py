@@ -21,7 +21,7 @@ def without_mesh(
     world: all ranks of the job. reason: why the mesh is unknown, and the remedy.
     """
     groups = tuple(g for g in run.groups if not isinstance(g, InferredGroup))
-    if not any(len(g.ranks) > 1 for g in groups):  # else an operation without a group would be everybody's
+    if not any(len(g.ranks) > 1 for g in groups):  # else an operation without a group would be the world's
         groups = (*groups, InferredGroup(len(groups), tuple(world), (), ()))
     known = [g.group for g in groups]
     kept = [replace(r, group=np.where(np.isin(r.group, known), r.group, WORLD)) for r in ranks]

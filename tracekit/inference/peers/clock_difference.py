@@ -1,7 +1,7 @@
-"""How far the clocks of two ranks are apart that share few collectives or none, from the ends of messages' kernels.
+"""Clock difference of two ranks that share few collectives or none, from the ends of their message kernels.
 
-The kernels of messages between them end together, so one difference of ends occurs more often than any other. Clocks
-drift, so each step is taken by itself, and the differences of all steps must lie on one line.
+Both kernels of a message end together, so one difference of ends is more frequent than any other. Clocks
+drift, so each step is searched by itself, and the differences of all steps must lie on one line.
 """
 
 from collections import defaultdict
@@ -33,24 +33,24 @@ def clock_differences(
     Pairs without evidence are left out: too few kernels end together, or two differences would fit nearly equally well.
     All pairs between two islands of clocks differ by the same, so most of them show the others.
     """
-    found: dict[Pair, I64 | None] = {}
+    shifts: dict[Pair, I64 | None] = {}
     between: dict[Pair, list[Pair]] = defaultdict(list)
     for a, b in sorted(set(pairs)):
         if kernels[a].island == kernels[b].island:
-            found[a, b] = clock_difference(kernels[a], kernels[b], tolerance)
+            shifts[a, b] = clock_difference(kernels[a], kernels[b], tolerance)
         else:
             between[kernels[a].island, kernels[b].island].append((a, b))
     for several in between.values():
-        told = [_points(kernels[a], kernels[b], tolerance, None) for a, b in several]
-        usual = _usual(told, tolerance)
-        for (a, b), own in zip(several, told, strict=True):
+        own_points = [_points(kernels[a], kernels[b], tolerance, None) for a, b in several]
+        usual = _usual(own_points, tolerance)
+        for (a, b), own in zip(several, own_points, strict=True):
             points = own if not usual or _agrees(own, usual, tolerance) else usual
-            found[a, b] = _at(kernels[b], points) if points else None
-    return {p: shift for p, shift in sorted(found.items()) if shift is not None}
+            shifts[a, b] = _at(kernels[b], points) if points else None
+    return {p: shift for p, shift in sorted(shifts.items()) if shift is not None}
 
 
 def _usual(every: list[_Points], tolerance: int) -> _Points:
-    """The points of all pairs that lie on the line of one, with which most ends agree; empty where most do not."""
+    """Return the points of all pairs on the one pair's line that most ends agree with; empty if no line has most."""
     points = sorted(p for own in every for p in own)
     counts = np.array([count for _, _, count in points], np.int64)
     best, most = np.zeros(len(points), bool), 0
@@ -64,11 +64,11 @@ def _usual(every: list[_Points], tolerance: int) -> _Points:
 def _near(points: _Points, line: _Points, tolerance: int) -> npt.NDArray[np.bool_]:
     """Return whether each of the `points` lies on a `line`: the further from its evidence, the less exactly."""
     when, difference, _ = np.array(points, np.float64).T
-    at, told, _ = np.array(line, np.float64).T
+    at, differences, _ = np.array(line, np.float64).T
     right = np.searchsorted(at, when).clip(1, max(len(at) - 1, 1))
     gap = np.minimum(np.abs(at[right - 1] - when), np.abs(at[np.minimum(right, len(at) - 1)] - when))
     return np.asarray(
-        np.abs(difference - np.interp(when, at, told)) <= tolerance + MAX_CLOCK_RATE * gap, bool
+        np.abs(difference - np.interp(when, at, differences)) <= tolerance + MAX_CLOCK_RATE * gap, bool
     )
 
 
@@ -78,7 +78,7 @@ def _agrees(points: _Points, line: _Points, tolerance: int) -> bool:
 
 
 def _at(two: OpenKernels, points: _Points) -> I64:
-    """The difference at each kernel of `two`, ns."""
+    """Return the difference at each kernel of `two`, ns."""
     when, difference = np.array([(w, d) for w, d, _ in points], np.float64).T
     return np.asarray(np.rint(np.interp(two.end, when, difference)), np.int64)
 
@@ -103,7 +103,7 @@ def clock_difference(one: OpenKernels, two: OpenKernels, tolerance: int) -> I64 
 
 
 def _points(one: OpenKernels, two: OpenKernels, tolerance: int, most: int | None) -> _Points:
-    """Differences of up to `most` (ns) at the step with most kernels, of any where that is None; empty without one."""
+    """Return the points of the best difference, at most `most` ns at the step with most kernels; empty without one."""
     steps = np.intersect1d(one.step, two.step)
     sides = [(one.end[one.step == s], two.end[two.step == s]) for s in steps.tolist()]
     sides = [(a[:MAX_KERNELS_COMPARED], b[:MAX_KERNELS_COMPARED]) for a, b in sides]
@@ -122,7 +122,7 @@ def _points(one: OpenKernels, two: OpenKernels, tolerance: int, most: int | None
 
 
 def _followed(sides: list[tuple[I64, I64]], largest: int, difference: int, tolerance: int) -> _Points:
-    """(time of the second rank, difference, ends together) of each step in which `difference` goes on, in order."""
+    """Return the points (`_Points`) of the steps in which `difference` continues, within the largest drift."""
     begin = int(sides[largest][1][0])
     points = []
     for a, b in sides:
@@ -137,16 +137,16 @@ def _followed(sides: list[tuple[I64, I64]], largest: int, difference: int, toler
 
 
 def _joins(points: _Points, best: _Points, tolerance: int) -> bool:
-    """Whether most `points` lie where those of the `best` difference do: the search came to the same clock."""
+    """Whether most `points` coincide with those of the `best` difference, so that both describe one clock."""
     at = {when: difference for when, difference, _ in best}
     same = [abs(at[when] - difference) <= tolerance for when, difference, _ in points if when in at]
     return 2 * sum(same) > len(points)
 
 
 def _densest(a: I64, b: I64, tolerance: int, most: int | None) -> list[int]:
-    """The differences at which most ends of `a` and `b` are together, ns; the best first, none near another.
+    """Return the differences (ns) at which most ends of `a` and `b` coincide, best first and well separated.
 
-    None is further from 0 than `most`, where that is given.
+    All are at most `most` from 0, if given.
     """
     apart = np.sort((a[:, None] - b[None, :]).reshape(-1))
     apart = apart if most is None else apart[np.abs(apart) <= most]
@@ -161,6 +161,6 @@ def _densest(a: I64, b: I64, tolerance: int, most: int | None) -> list[int]:
 
 
 def _windows(values: I64, width: int) -> list[tuple[int, int]]:
-    """(median, count) of the sorted `values` within `width` behind each of them."""
+    """Return (median, count) of the sorted `values` within `width` after each of them."""
     until = np.searchsorted(values, values + width, side="right")
     return [(int(values[(n + u) // 2]), int(u - n)) for n, u in enumerate(until.tolist())]

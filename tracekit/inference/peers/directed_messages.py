@@ -26,12 +26,12 @@ class Directed(NamedTuple):
     kernel: I64
 
     def at(self, step: int, way: int) -> I64:
-        """The places of those of a step that go one way."""
+        """Return the positions of one step's messages in one direction."""
         return np.flatnonzero((self.step == step) & (self.way == way))
 
 
 def directed_messages(source: RankOps, clocks: Clocks) -> Directed:
-    """The messages of a rank that name a direction and no peer."""
+    """Return the messages of a rank that name a direction and no peer."""
     rows = without_peer(source)
     rows = rows[np.argsort(source.issued[rows], kind="stable")]
     start, end = (clocks.align(source.rank, t[rows]) for t in (source.start, source.end))
@@ -40,7 +40,7 @@ def directed_messages(source: RankOps, clocks: Clocks) -> Directed:
 
 
 def without_peer(source: RankOps) -> I64:
-    """Rows of the operations of a rank that name a direction and no peer."""
+    """Return the rows of a rank's operations that name a direction and no peer."""
     open_ = np.array([op == "send_recv" for op in source.op], bool) & (source.src < 0)
     return np.flatnonzero(open_ & (ways(source) != 0))
 

@@ -1,4 +1,4 @@
-"""The messages that the stages of a pipeline exchange in a step, kernel by kernel, under schedules that are in use.
+"""The messages that pipeline stages exchange in a step, kernel by kernel, under the schedules in common use.
 
 1F1B (Narayanan et al., SOSP 2019), interleaved 1F1B (Narayanan et al., SC 2021) and GPipe (Huang et al., NeurIPS 2019).
 A stage receives what a task needs before it, and sends its result behind it. Frameworks put each message into a kernel
@@ -86,7 +86,7 @@ def _kernels(tasks: list[_Task], stage: int, stages: int, chunks: int, grouping:
 
 
 def _messages(task: _Task, stage: int, stages: int, chunks: int) -> tuple[Message | None, Message | None]:
-    """What a stage receives for a task, and what it sends behind it."""
+    """Return the message that a stage receives before a task, and the one that it sends after it."""
     first = stage == 0 and task.chunk == 0
     last = stage == stages - 1 and task.chunk == chunks - 1
     before, behind = (stage - 1) % stages, (stage + 1) % stages

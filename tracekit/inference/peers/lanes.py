@@ -25,7 +25,7 @@ from tracekit.thresholds.tables import (
 
 @dataclass(frozen=True)
 class PairOfRanks:
-    """The open kernels of two ranks that may exchange messages, on one clock, and what it leaves open; ns."""
+    """The open kernels of two ranks that may exchange messages, on one clock, and its tolerance in ns."""
 
     one: OpenKernels
     two: OpenKernels
@@ -38,7 +38,7 @@ class _Lanes:
 
     ranks: tuple[int, int]
     lanes: tuple[int, int]
-    score: float  # share of the messages whose kernels end together
+    score: float  # share of the messages with kernels that end together
     kernels: tuple[I64, I64]  # numbers on their ranks
     ways: I64  # of each message, as in Link
 
@@ -49,9 +49,9 @@ class _Lanes:
 
 
 def in_order(pairs: Sequence[PairOfRanks], taken: Collection[tuple[int, int]]) -> list[Link]:
-    """Links between lanes of the `pairs` of ranks, but for the `taken` lanes (rank, lane).
+    """Return the links between lanes of the `pairs` of ranks, without the `taken` lanes (rank, lane).
 
-    Where a lane fits two others nearly as well, it stays open.
+    A lane that fits two others nearly equally well stays open.
     """
     found = [lanes for pair in pairs for lanes in _of_pair(pair, taken)]
     found.sort(key=lambda f: (-f.score, f.ranks, f.lanes))
@@ -84,8 +84,8 @@ def _matched(pair: PairOfRanks, u: int, v: int) -> _Lanes | None:
     """
     one, two = pair.one, pair.two
     i, j = np.flatnonzero(one.lane == u), np.flatnonzero(two.lane == v)
-    told, other = int(one.way[i[0]]), int(two.way[j[0]])
-    if BOTH in (told, other) or (told and told == other):
+    own_way, other_way = int(one.way[i[0]]), int(two.way[j[0]])
+    if BOTH in (own_way, other_way) or (own_way and own_way == other_way):
         return None
     ahead = _distance(one.end[i], two.end[j], pair.tolerance)
     if ahead is None:
@@ -95,7 +95,7 @@ def _matched(pair: PairOfRanks, u: int, v: int) -> _Lanes | None:
     sizes = (one.nelems[i] == two.nelems[j]) | (one.nelems[i] < 0) | (two.nelems[j] < 0)
     if not sizes.all():
         return None
-    known = told or -other
+    known = own_way or -other_way
     together = np.abs(one.end[i] - two.end[j]) <= pair.tolerance
     sent = one.end[i] <= two.start[j] + pair.tolerance  # before the other rank asked for it
     received = two.end[j] <= one.start[i] + pair.tolerance

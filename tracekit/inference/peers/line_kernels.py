@@ -26,7 +26,7 @@ class Says(NamedTuple):
     ways: tuple[int, ...]  # SENDS, RECEIVES or 0, of those without a peer
 
     def may_be(self, kernel: Kernel) -> bool:
-        """Whether it may carry the messages of `kernel`; one without a record may carry any number of them."""
+        """Whether it may carry the messages of `kernel`; a kernel without a record may carry any number."""
         left = Counter((m.peer, m.sent) for m in kernel)
         left.subtract(self.ends)
         if min(left.values(), default=0) < 0 or left.total() < len(self.ways):
@@ -61,7 +61,7 @@ class Learnt(NamedTuple):
 
 
 def line_kernels(source: RankOps, clocks: Clocks, line: Sequence[int]) -> LineKernels | None:
-    """What `source` runs along the pipeline `line` (ranks in the order of their stages); None where it runs nothing."""
+    """Return the message kernels of `source` along the pipeline `line` (ranks by stage); None without any."""
     stage = {rank: at for at, rank in enumerate(line)}
     peer = np.where(source.src == source.rank, source.dst, source.src)
     message = np.isin(np.array(source.op, str), UNDIRECTED)

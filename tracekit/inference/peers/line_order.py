@@ -32,7 +32,7 @@ _FEWEST: Final = 3
 
 
 class _Line(NamedTuple):
-    """The ranks of a line in the order of their stages, their kernels, and those of their usual steps by place."""
+    """The ranks of a line by stage, their kernels, and the kernels of their usual steps by position."""
 
     ranks: tuple[int, ...]
     kernels: tuple[LineKernels, ...]
@@ -40,7 +40,7 @@ class _Line(NamedTuple):
 
 
 class _Pair(NamedTuple):
-    """A message: which stage sends it with which of its kernels, and which one receives it with which."""
+    """A message: the sending stage and its kernel's position in the step, the receiving stage and its kernel's."""
 
     sender: int
     sends: int
@@ -62,16 +62,16 @@ def with_line_order(
 
     `lines` hold ranks in the order of their stages. Lines that run the same are judged together.
     """
-    alike: dict[tuple[int, ...], list[_Line]] = defaultdict(list)
+    by_counts: dict[tuple[int, ...], list[_Line]] = defaultdict(list)
     for ranks in sorted(lines):
         line = _line(ops, clocks, ranks) if len(ranks) >= _FEWEST else None
         counts = tuple(len(next(iter(steps.values()), ())) for steps in line.steps) if line else ()
         if line and min(counts) > 0 and max(counts) <= MOST_DEALT_MESSAGES:
-            alike[counts].append(line)
+            by_counts[counts].append(line)
     learnt: dict[int, list[Learnt]] = defaultdict(list)
     known = (r.message for r in ops.per_rank.values() if r.message is not None)
     number = 1 + max((int(m.max(initial=-1)) for m in known), default=-1)
-    for counts, members in alike.items():
+    for counts, members in by_counts.items():
         for pair in _scheduled(counts, members):
             for line in members:
                 number = _learn(learnt, line, pair, number)
@@ -80,7 +80,7 @@ def with_line_order(
 
 
 def _line(ops: Operations, clocks: Clocks, ranks: tuple[int, ...]) -> _Line | None:
-    """What the ranks of a pipeline run; None where one recorded no message, or all messages name their peers."""
+    """Return the kernels of a pipeline's ranks; None if a rank recorded no message, or all messages name peers."""
     if not all(r in ops.per_rank for r in ranks):
         return None
     kernels = [k for r in ranks if (k := line_kernels(ops.per_rank[r], clocks, ranks)) is not None]
@@ -90,7 +90,7 @@ def _line(ops: Operations, clocks: Clocks, ranks: tuple[int, ...]) -> _Line | No
 
 
 def _usual_steps(kernels: OpenKernels) -> dict[int, I64]:
-    """Step → its kernels in order of start, of the steps that hold as many as most do."""
+    """Return step → its kernels in order of start, for the steps with the most frequent number of kernels."""
     order = np.argsort(kernels.start, kind="stable")
     steps = {n: order[kernels.step[order] == n] for n in np.unique(kernels.step).tolist() if n != NO_STEP}
     usual = Counter(len(mine) for mine in steps.values()).most_common(1)
@@ -98,7 +98,7 @@ def _usual_steps(kernels: OpenKernels) -> dict[int, I64]:
 
 
 def _scheduled(counts: tuple[int, ...], lines: Sequence[_Line]) -> list[_Pair]:
-    """The messages of the one schedule that fits; none where no schedule does, or two do with other messages."""
+    """Return the messages of the one schedule that fits; empty if none does, or two with different messages do."""
     said = [_said(lines, stage, count) for stage, count in enumerate(counts)]
     exchanges: dict[tuple[int, int], _Exchange | None] = {}
     tried: list[tuple[float, list[_Pair]]] = []
@@ -130,13 +130,13 @@ def _contradicts_nothing(stages: Sequence[Sequence[Kernel]], said: Sequence[Sequ
     return all(
         says.may_be(kernel)
         for kernels, places in zip(stages, said, strict=True)
-        for kernel, told in zip(kernels, places, strict=True)
-        for says in told
+        for kernel, records in zip(kernels, places, strict=True)
+        for says in records
     )
 
 
 def _pairs(stages: Sequence[Sequence[Kernel]]) -> list[_Pair] | None:
-    """The messages of a schedule; None where a stage sends other numbers than the other one receives."""
+    """Return the messages of a schedule; None where two stages disagree on the number of their messages."""
     ends: dict[tuple[int, int], tuple[list[int], list[int]]] = defaultdict(lambda: ([], []))
     for stage, kernels in enumerate(stages):
         for place, kernel in enumerate(kernels):
@@ -152,7 +152,7 @@ def _pairs(stages: Sequence[Sequence[Kernel]]) -> list[_Pair] | None:
 
 
 def _exchange(lines: Sequence[_Line], stages: tuple[int, int]) -> _Exchange | None:
-    """The kernels of two `stages` in the steps that both recorded; None where no clock is common to them."""
+    """Return the kernels of two `stages` in steps that both recorded; None without a common clock."""
     sides = [[line.kernels[stage].times for line in lines] for stage in stages]
     every = {k.rank: k for side in sides for k in side}
     pairs = [(a.rank, b.rank) for a, b in zip(*sides, strict=True)]
@@ -179,7 +179,7 @@ def _cost(
     pairs: Sequence[_Pair],
     exchanges: Mapping[tuple[int, int], _Exchange | None],
 ) -> float:
-    """Over messages the sum of the share of steps in which their kernels cannot carry them; infinite without clocks."""
+    """Return the sum over messages of the share of steps that rule them out; infinite without a common clock."""
     alone = [np.array([len(kernel) == 1 for kernel in kernels], bool) for kernels in stages]
     tables: dict[tuple[int, int], F64] = {}
     for a, b in {(p.sender, p.receiver) for p in pairs}:
@@ -192,9 +192,9 @@ def _cost(
 
 
 def _learn(learnt: dict[int, list[Learnt]], line: _Line, pair: _Pair, number: int) -> int:
-    """The next free number of a message, behind those of `pair` in all steps that both ranks recorded.
+    """Add the messages of `pair` to `learnt`, for each step that both ranks recorded; return the next free number.
 
-    Where both ends name their peer there is nothing to learn.
+    Skips messages that name their peer at both ends.
     """
     a, b = line.ranks[pair.sender], line.ranks[pair.receiver]
     one, two = line.kernels[pair.sender], line.kernels[pair.receiver]

@@ -28,10 +28,10 @@ def repaired(rank: RankOps, *, final: bool = True) -> RankOps:
     Unless it is `final`, steps may still be found in a recording without marks, and show more.
     """
     rank = with_lost_batches(rank)
-    told = rank.group
+    recorded = rank.group
     rank = with_lost_calls(with_lost_peers(rank))
     message = np.isin(np.array(rank.op, str), UNDIRECTED) if rank.op else np.zeros(0, bool)
-    open_ = (~message & (rank.group == UNKNOWN)).any() or (rank.group != told).any()
+    open_ = (~message & (rank.group == UNKNOWN)).any() or (rank.group != recorded).any()
     if rank.stream is None or not open_:
         return rank
     group, op, token = rank.group.copy(), list(rank.op), list(rank.token)
@@ -45,7 +45,7 @@ def repaired(rank: RankOps, *, final: bool = True) -> RankOps:
         if final or (rank.step != NO_STEP).any():
             _withdraw_open_steps(group, hint, rank, rows)
     seq = rank.seq.copy()
-    for number in np.unique(group[group != told]).tolist():
+    for number in np.unique(group[group != recorded]).tolist():
         _fill_sequence(seq, np.flatnonzero((group == number) & ~message))
     return replace(rank, group=group, op=tuple(op), token=tuple(token), seq=seq, hint=hint)
 
@@ -63,16 +63,16 @@ def with_lost_peers(rank: RankOps) -> RankOps:
     for stream, way in sorted({*zip(rank.stream[silent].tolist(), rank.way[silent].tolist(), strict=True)}):
         here = (rank.stream == stream) & (rank.way == way)
         rows = np.flatnonzero(here & silent)
-        told = np.flatnonzero(here & np.isin(ops, MESSAGES))
-        if stream != UNKNOWN and len(told) > len(rows) and _alike(rank, told):
-            source[rows] = told[0]
+        recorded = np.flatnonzero(here & np.isin(ops, MESSAGES))
+        if stream != UNKNOWN and len(recorded) > len(rows) and _alike(rank, recorded):
+            source[rows] = recorded[0]
     return _taken_over(rank, source)
 
 
 def with_lost_calls(rank: RankOps) -> RankOps:
-    """`rank` with what an operation says of itself in other steps, where it says nothing in one of them.
+    """Return `rank` with operations that lost their record filled in from the same position of other steps.
 
-    On a device these are messages; on a host's trace, which has no streams, all operations.
+    On a device only messages are filled in; in a host's trace, which has no streams, all operations.
     """
     if rank.stream is None or rank.way is None:
         return rank
@@ -84,21 +84,21 @@ def with_lost_calls(rank: RankOps) -> RankOps:
     lanes = np.unique(rank.stream[silent & ((rank.stream != UNKNOWN) | (not rank.on_gpu))])
     for lane in lanes.tolist():
         for place in places(rank.step, np.flatnonzero(rank.stream == lane)):
-            lost, told = place[silent[place]], place[~silent[place]]
-            if len(told) and _alike(rank, told):
-                source[lost[(way[lost] == 0) | (way[lost] == way[told[0]])]] = told[0]
+            lost, recorded = place[silent[place]], place[~silent[place]]
+            if len(recorded) and _alike(rank, recorded):
+                source[lost[(way[lost] == 0) | (way[lost] == way[recorded[0]])]] = recorded[0]
     return _taken_over(rank, source)
 
 
 def _alike(rank: RankOps, rows: I64) -> bool:
-    """Whether the operations `rows` say the same of themselves, but for their sequence number."""
+    """Whether the operations `rows` have equal records, apart from their sequence numbers."""
     said = {(rank.op[r], rank.token[r]) for r in rows.tolist()}
     numbers = (rank.src, rank.dst, rank.group, rank.nelems)
     return len(said) == 1 and all((n[rows] == n[rows[0]]).all() for n in numbers)
 
 
 def _taken_over(rank: RankOps, source: I64) -> RankOps:
-    """`rank` in which each operation says of itself what the one at its entry of `source` says."""
+    """Return `rank` with the record of each operation copied from the row at its entry of `source`."""
     if (source == np.arange(len(source))).all():
         return rank
     op, token = tuple(rank.op[i] for i in source), tuple(rank.token[i] for i in source)
@@ -117,8 +117,8 @@ def _lone(rank: RankOps) -> npt.NDArray[np.bool_]:
 def _fill_kinds(op: list[str], token: list[str], places: list[I64]) -> None:
     """Take kinds that no name shows from the same place of other steps, if these agree."""
     for place in places:
-        told = {op[row] for row in place.tolist() if op[row] != OTHER}
-        if len(told) == 1:
+        kinds = {op[row] for row in place.tolist() if op[row] != OTHER}
+        if len(kinds) == 1:
             like = next(row for row in place.tolist() if op[row] != OTHER)
             for row in place.tolist():
                 if op[row] == OTHER:
@@ -134,11 +134,11 @@ def _fill_groups(group: I32, op: list[str], rows: I64, places: list[I64]) -> Non
         here = np.unique(group[place][group[place] != UNKNOWN])
         if len(here) == 1:
             group[place] = here[0]
-    told = rows[group[rows] != UNKNOWN]
-    kinds, every = Counter(op[row] for row in told.tolist()), Counter(op[row] for row in rows.tolist())
+    known = rows[group[rows] != UNKNOWN]
+    kinds, every = Counter(op[row] for row in known.tolist()), Counter(op[row] for row in rows.tolist())
     most = {kind for kind, count in kinds.items() if count >= TOLD_SHARE * every[kind]}
-    if len(np.unique(group[told])) == 1:
-        group[[row for row in rows.tolist() if op[row] in most]] = group[told[0]]
+    if len(np.unique(group[known])) == 1:
+        group[[row for row in rows.tolist() if op[row] in most]] = group[known[0]]
 
 
 def _withdraw_open_steps(group: I32, hint: I32, rank: RankOps, rows: I64) -> None:
@@ -156,7 +156,7 @@ def _withdraw_open_steps(group: I32, hint: I32, rank: RankOps, rows: I64) -> Non
 
 
 def _fill_sequence(seq: I64, rows: I64) -> None:
-    """Counts on through missing numbers, where exactly as many are missing as the ones around them leave room for."""
+    """Fill in missing sequence numbers where the gap between known numbers equals the number of missing ones."""
     known = np.flatnonzero(seq[rows] != UNKNOWN)
     if not len(known):
         return

@@ -20,7 +20,7 @@ _Scalar = TypeVar("_Scalar", bound=np.generic)
 
 
 def with_lost_batches(rank: RankOps) -> RankOps:
-    """`rank` in which a kernel that says nothing of its messages says what the same one says in all other steps."""
+    """Return `rank` with the messages of kernels without a record copied from their position in other steps."""
     if rank.stream is None or rank.way is None or not len(rank.op):
         return rank
     mute = _mute(rank, rank.way)
@@ -41,29 +41,29 @@ def _mute(rank: RankOps, way: I64) -> npt.NDArray[np.bool_]:
 
 
 def _lanes(rank: RankOps, stream: I64, mute: npt.NDArray[np.bool_]) -> Iterator[I64]:
-    """The first operation of each kernel of every stream with a mute one."""
+    """Yield for each stream with a mute kernel the first operation of each of its kernels."""
     first = np.unique(rank.kernel, return_index=True)[1]
     for number in np.unique(stream[mute & (stream >= 0)]).tolist():
         yield np.sort(first[stream[first] == number])
 
 
 def _told(rank: RankOps, lane: I64, mute: npt.NDArray[np.bool_]) -> Iterator[tuple[int, list[int]]]:
-    """Each mute kernel among the first operations `lane`, with the operations that say what it carries."""
+    """Yield each mute kernel among the first operations `lane`, with rows of another step that show its messages."""
     for place in places(rank.step, lane):
-        told = [np.flatnonzero(rank.kernel == rank.kernel[row]).tolist() for row in place[~mute[place]]]
-        if told and all(_says(rank, rows) == _says(rank, told[0]) for rows in told):
+        recorded = [np.flatnonzero(rank.kernel == rank.kernel[row]).tolist() for row in place[~mute[place]]]
+        if recorded and all(_says(rank, rows) == _says(rank, recorded[0]) for rows in recorded):
             for row in place[mute[place]].tolist():
-                yield int(rank.kernel[row]), told[0]
+                yield int(rank.kernel[row]), recorded[0]
 
 
 def _says(rank: RankOps, rows: list[int]) -> list[tuple[object, ...]]:
-    """What the operations `rows` say of themselves, but for their sequence numbers."""
+    """Return the records of the operations `rows`, without their sequence numbers."""
     numbers = (rank.src, rank.dst, rank.group, rank.nelems, rank.way)
     return [(rank.op[r], rank.token[r], *(int(n[r]) for n in numbers if n is not None)) for r in rows]
 
 
 def with_rows(rank: RankOps, source: I64, own: I64) -> RankOps:
-    """Return `rank` with an operation for each entry: it says what `source` does, at the time of its `own` row."""
+    """Return `rank` with an operation for each entry: the record of its `source` row at the time of its `own` row."""
     return replace(
         rank,
         start=rank.start[own], end=rank.end[own], step=rank.step[own], kernel=rank.kernel[own],

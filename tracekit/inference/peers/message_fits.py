@@ -1,7 +1,7 @@
-"""How well messages of a pipeline's stages fit their neighbours', at each place of the step.
+"""How well messages of a pipeline's stages fit those of their neighbours, at each position of the step.
 
-A message is received no earlier than it was sent, and where a kernel carries it alone, neither end lasts for longer
-than the transfer once both have begun. A stage sends what it computed, forward or backward; backward takes longer.
+A message is received no earlier than it was sent, and where a kernel carries it alone, neither end lasts longer
+than the transfer once both have begun. A stage sends the result of a forward or of a backward, which takes longer.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,7 @@ from tracekit.thresholds.schedules import BACKWARD_LONGER, MOST_DEALT_STEPS
 from tracekit.thresholds.tables import COMMON_END_NS
 
 Program = tuple[tuple[int, bool], ...]
-"""A rank's messages of a step: number of the kernel, whether it is sent; those sent first in each kernel."""
+"""A rank's messages of a step: (position of the kernel, whether it is sent), sends first in each kernel."""
 
 
 class StageStep(NamedTuple):
@@ -41,16 +41,16 @@ class Times(NamedTuple):
 
     start: I64
     end: I64
-    quickest: I64  # the least that a message of that place and line took
+    quickest: I64  # the shortest time of a message at that position and line
     alone: Mask  # whether a message has a kernel of its own, by place
 
     def of(self, places: Mask) -> "Times":
-        """Those at some places."""
+        """Return the messages at some positions."""
         return Times(self.start[:, places], self.end[:, places], self.quickest[:, places], self.alone[places])
 
 
 def misfits(sent: Times, received: Times) -> F64:
-    """The share of steps in which each message `sent` (rows) cannot be the one `received` (columns)."""
+    """Return the share of steps in which each message `sent` (rows) cannot be the one `received` (columns)."""
     wrong = np.zeros((sent.start.shape[1], received.start.shape[1]))
     for n in range(len(sent.start)):
         s0, s1, least = (t[n][:, None] for t in (sent.start, sent.end, sent.quickest))
@@ -66,7 +66,7 @@ def misfits(sent: Times, received: Times) -> F64:
 def times(
     programs: Sequence[Program], at: int, lines: Sequence[Line], kernels: Mapping[int, OpenKernels]
 ) -> tuple[Times, Times]:
-    """The messages of stage `at` and of the next one in the steps that both recorded, on the clock of the first."""
+    """Return the messages of stage `at` and of the next one in steps that both recorded, on the clock of the first."""
     parts: list[list[tuple[I64, I64, I64]]] = [[], []]
     pairs = [(line.ranks[at], line.ranks[at + 1]) for line in lines]
     shifts = clock_differences(kernels, pairs, COMMON_END_NS)
@@ -90,10 +90,10 @@ def times(
 
 
 def costs_of_going_back(program: Program, at: int, lines: Sequence[Line]) -> F64:
-    """For each message of stage `at`, what it costs to go to the stage before, less what it costs to go on.
+    """Return for each message of stage `at` the cost of the previous stage as peer, minus that of the next stage.
 
-    A message that is sent behind short work goes on, one behind long work goes back. 0 where work is of no two kinds:
-    as many of each, the first one short, the last one long.
+    A message sent after short work (a forward) goes to the next stage, one after long work goes back. All 0 unless
+    the work splits clearly into equally many short and long pieces, the first one short and the last one long.
     """
     sends = np.flatnonzero([sent for _, sent in program])
     worked = np.array([step.worked for line in lines for step in line.steps[at].values()], np.float64)

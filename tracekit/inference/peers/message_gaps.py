@@ -1,7 +1,7 @@
-"""Messages between linked ones: a kernel that both sends and receives may end with neither of its counterparts.
+"""Links for messages between linked ones: a kernel that sends and receives may end with neither of its counterparts.
 
-Messages from one rank's stream to another's stay in order: those behind or before a linked message are counterparts of
-those behind or before its other end. A stream that serves several ranks does so in the same order in every step.
+Messages between two streams stay in order, so the messages before and after a linked one are the counterparts of the
+messages before and after its other end. A stream that serves several ranks does so in the same order in every step.
 """
 
 from collections import defaultdict
@@ -27,7 +27,7 @@ _OPEN: Final = -1
 
 @dataclass(frozen=True)
 class _Messages:
-    """The messages on one lane in order: rows of the rank's operations, and the number of each, −1 where it is open."""
+    """The messages of one lane in order: rows of the rank's operations, and message numbers, −1 where open."""
 
     rows: list[int]
     numbers: list[int]
@@ -37,7 +37,7 @@ class _Messages:
 def filled(ops: Operations, clocks: Clocks, tolerance_ns: float) -> list[RankOps]:
     """Return the operations of all ranks, with open messages between linked ones linked in their order.
 
-    No message is received before it was sent, up to `tolerance_ns` on the common clock; such lanes stay as they are.
+    A lane stays unchanged if a message would arrive more than `tolerance_ns` before it was sent, on the common clock.
     """
     lanes: dict[Lane, _Messages] = {}
     strays: dict[tuple[int, int, int], list[int]] = {}  # by rank, stream and direction
@@ -98,14 +98,14 @@ def _of_the_only_other(lanes: dict[Lane, _Messages], strays: dict[tuple[int, int
 
 
 def _count(lanes: dict[Lane, _Messages], lane: Lane) -> int:
-    """The messages on a lane."""
+    """Return the number of messages on a lane."""
     return len(lanes[lane].rows) if lane in lanes else 0
 
 
 def _fill_peers(peer: I64, ways: I64, step: I32, rows: I64) -> None:
-    """Takes over the peer of open messages among `rows`, those of one stream: of its direction's only one, or by place.
+    """Fill in the peer of open messages among the `rows` of one stream.
 
-    At the same place of other steps messages go to the same rank.
+    The peer is that of the same position of other steps, or the only one of the stream's direction.
     """
     for place in places(step, rows):
         here = np.unique(peer[place][peer[place] != _OPEN])

@@ -31,14 +31,14 @@ Mask = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class _Matches:
-    """Pairs of kernels that belong together or may; one entry a pair, kernels counted over all ranks."""
+    """Matched or possible pairs of kernels; one entry a pair, kernels numbered over all ranks."""
 
     left: I64
     right: I64
     apart: I64  # ns between their ends
 
     def of(self, chosen: Mask) -> "_Matches":
-        """The chosen ones."""
+        """Return the chosen pairs."""
         return _Matches(self.left[chosen], self.right[chosen], self.apart[chosen])
 
 
@@ -77,20 +77,20 @@ def linked(
 
 
 def _by_chance(two: OpenKernels, tolerance: int) -> float:
-    """The share of ends at any moment that would fall on an end of `two` by chance."""
+    """Return the probability that a random moment falls within the tolerance of an end of `two`."""
     span = max(int(two.end[-1] - two.end[0]), 1)
     return float(1 - np.exp(-2 * tolerance * len(two.end) / span))
 
 
 def _twins(pair: PairOfRanks) -> bool:
-    """Whether most kernels of one rank begin and end together with one of the other."""
+    """Whether most kernels of the first rank begin and end together with one of the second."""
     one, two = pair.one, pair.two
     place = np.clip(np.searchsorted(two.end, one.end), 1, max(len(two.end) - 1, 1))
-    alike = np.zeros(len(one.end), bool)
+    together = np.zeros(len(one.end), bool)
     for other in (place - 1, np.minimum(place, len(two.end) - 1)):
         begins = np.abs(two.start[other] - one.start) <= pair.tolerance
-        alike |= begins & (np.abs(two.end[other] - one.end) <= pair.tolerance)
-    return float(alike.mean()) > TWINS_SHARE
+        together |= begins & (np.abs(two.end[other] - one.end) <= pair.tolerance)
+    return float(together.mean()) > TWINS_SHARE
 
 
 def _closest(pool: _Matches) -> _Matches:
@@ -111,7 +111,7 @@ def _closest(pool: _Matches) -> _Matches:
 
 
 class _Everyone:
-    """The open kernels of all ranks behind each other."""
+    """The open kernels of all ranks, concatenated."""
 
     def __init__(self, kernels: Mapping[int, OpenKernels]) -> None:
         self.ranks = sorted(kernels)
@@ -126,7 +126,7 @@ class _Everyone:
         self._lane = np.concatenate([k.lane + begin for k, begin in zip(every, begins, strict=False)])
 
     def near(self, pair: PairOfRanks) -> _Matches:
-        """All kernels of both ranks that end within the tolerance and may carry the same message."""
+        """Return the pairs of kernels that end within the tolerance and may carry the same message."""
         one, two = pair.one, pair.two
         place = np.searchsorted(two.end, one.end)
         parts = []
@@ -156,10 +156,10 @@ class _Everyone:
         return np.asarray(many[place[pool.left]] | many[place[pool.right]], bool)
 
     def faithful(self, pool: _Matches, found: _Matches) -> Mask:
-        """Whether each match of `pool` keeps to the lanes that most of those `found` join.
+        """Whether each match of `pool` joins lanes that most matches in `found` join.
 
-        Where most messages of a lane go to one other lane, a third one's kernel that ends at the same moment is more
-        likely an accident.
+        Where most messages of a lane go to one other lane, a kernel of a third lane that ends at the same moment is
+        probably a coincidence.
         """
         lanes = np.stack([self._lane[found.left], self._lane[found.right]])
         joins, counts = np.unique(np.concatenate([lanes, lanes[::-1]], axis=1), axis=1, return_counts=True)
@@ -183,11 +183,11 @@ class _Everyone:
         bounds = np.searchsorted(self._lane[order], np.arange(len(good) + 1))
         for lane in np.unique(self._lane[hit]):
             mine = order[bounds[lane] : bounds[lane + 1]]
-            told = np.flatnonzero(hit[mine])
-            inside = told[-1] + 1 - told[0]
+            matched = np.flatnonzero(hit[mine])
+            inside = matched[-1] + 1 - matched[0]
             good[lane] = (
-                len(told) >= COMMON_ENDS_LEAST
-                and len(told) >= COMMON_ENDS_SHARE * inside
+                len(matched) >= COMMON_ENDS_LEAST
+                and len(matched) >= COMMON_ENDS_SHARE * inside
                 and 2 * inside >= len(mine)
             )
         left, right = self._lane[found.left], self._lane[found.right]
@@ -209,8 +209,8 @@ class _Everyone:
         """The matches as links."""
         links = []
         for i, j in zip(found.left.tolist(), found.right.tolist(), strict=True):
-            told, other = int(self._way[i]), int(self._way[j])
-            way = told or (other if other == BOTH else -other)
+            own_way, other_way = int(self._way[i]), int(self._way[j])
+            way = own_way or (other_way if other_way == BOTH else -other_way)
             ranks = int(self._rank[i]), int(self._rank[j])
             links.append(Link(ranks, (int(self._kernel[i]), int(self._kernel[j])), way))
         return links

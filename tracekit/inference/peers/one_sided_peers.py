@@ -36,12 +36,12 @@ def half_known(ops: Operations) -> Told:
 
 
 def set_aside(ranks: Iterable[RankOps], told: Told) -> list[RankOps]:
-    """The operations of all ranks, without the peers that `told` names."""
+    """Return the operations of all ranks without the recorded peers to set aside."""
     return [_with(rank, dict.fromkeys(told.get(rank.rank, ()), (OPEN, -1, -1))) for rank in ranks]
 
 
 def taken_back(ranks: Iterable[RankOps], told: Told) -> list[RankOps]:
-    """The operations of all ranks, with the peers that `told` names where nothing was linked."""
+    """Return the operations of all ranks with the peers that were set aside restored where no link was found."""
     found = []
     for rank in ranks:
         left = {row: ends for row, ends in told.get(rank.rank, {}).items() if rank.src[row] < 0}
@@ -65,7 +65,7 @@ def agreeing(links: Sequence[Link], ops: Operations, told: Told) -> list[Link]:
 
 
 def _with(rank: RankOps, ends: Mapping[int, tuple[str, int, int]]) -> RankOps:
-    """`rank` with (kind, source, destination) of some operations."""
+    """Return `rank` with (kind, source, destination) of some operations replaced."""
     if not ends:
         return rank
     op, token, src, dst = list(rank.op), list(rank.token), rank.src.copy(), rank.dst.copy()

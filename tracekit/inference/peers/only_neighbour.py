@@ -26,23 +26,23 @@ def with_only_neighbours(
     in number and size, none received before it was sent, the first one only received by one of them. In a ring of
     context parallel ranks every kernel sends and receives.
     """
-    told = dict(ops.per_rank)
+    filled = dict(ops.per_rank)
     count = 0
     for line in sorted(lines):
-        if len(line) != len((SENDS, RECEIVES)) or not set(line) <= set(told):
+        if len(line) != len((SENDS, RECEIVES)) or not set(line) <= set(filled):
             continue
-        one, two = (directed_messages(told[r], clocks) for r in line)
+        one, two = (directed_messages(filled[r], clocks) for r in line)
         same = clocks.island[line[0]] == clocks.island[line[1]]
         if not _fit(one, two, same_clock=same):
             continue
         for (own, peer), found in zip((line, line[::-1]), (one, two), strict=True):
-            told[own] = with_peers(told[own], found.rows.tolist(), [peer] * len(found.rows))
+            filled[own] = with_peers(filled[own], found.rows.tolist(), [peer] * len(found.rows))
             count += len(found.rows)
-    return [told[r] for r in ops.ranks], count
+    return [filled[r] for r in ops.ranks], count
 
 
 def _fit(one: Directed, two: Directed, *, same_clock: bool) -> bool:
-    """Whether the messages of two ranks can be each other's, in all steps that both recorded."""
+    """Whether the messages of two ranks can be counterparts, in all steps that both recorded."""
     steps = np.intersect1d(one.step[one.step != NO_STEP], two.step[two.step != NO_STEP]).tolist()
     there, back = [], []
     for step in steps:

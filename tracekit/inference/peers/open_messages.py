@@ -1,6 +1,6 @@
 """Kernels with messages that name no peer: what is known of each, and what was learnt about them, written back.
 
-torch 2.1 records a message's kernel alone, later versions lose its arguments or never had its peer.
+torch 2.1 records only a message's kernel; later versions lose its arguments or do not record its peer.
 """
 
 from collections.abc import Iterable, Mapping
@@ -32,7 +32,7 @@ class OpenKernels:
 
     rank: int
     island: int
-    exact: int  # the island of clocks whose rates are known as well
+    exact: int  # the island of clocks with known rates
     kernel: I64  # number of the kernel on its rank
     start: I64  # on the clock of the rank's island
     end: I64
@@ -42,13 +42,13 @@ class OpenKernels:
     nelems: I64  # of its one message, -1 where unknown or several
 
     def moved(self, shift: I64) -> "OpenKernels":
-        """The same kernels by a clock that is ahead by `shift` (ns, one entry a kernel)."""
+        """Return the same kernels on a clock that is ahead by `shift` (ns, one entry a kernel)."""
         return replace(self, start=self.start + shift, end=self.end + shift)
 
 
 @dataclass(frozen=True)
 class Link:
-    """Two kernels that were found to carry the same message, or to exchange some."""
+    """Two kernels that carry the same message, or exchange messages."""
 
     ranks: tuple[int, int]
     kernels: tuple[int, int]  # numbers on their ranks
@@ -58,8 +58,8 @@ class Link:
 def any_open(ops: Operations) -> bool:
     """Whether any message of a step names no peer; where no steps are known, any message.
 
-    What the device still ran for the host of before the window has no record. Where the messages of that stream name
-    their peers in all steps, it leaves nothing open that a step rests on.
+    Kernels that the host launched before the window have no record. They do not count where the messages of their
+    stream name their peers in all steps.
     """
     return any(bool((open_rows(r) & ~_left_over(r)).any()) for r in ops.per_rank.values())
 
@@ -75,8 +75,8 @@ def _left_over(source: RankOps) -> Mask:
         return np.zeros(len(source.op), bool)
     stepped, open_ = source.step != NO_STEP, open_rows(source)
     message = np.array([op in UNDIRECTED for op in source.op], bool)
-    told = np.setdiff1d(source.stream[message & stepped & ~open_], source.stream[open_ & stepped])
-    return np.asarray(~stepped & (source.stream >= 0) & np.isin(source.stream, told), bool)
+    named = np.setdiff1d(source.stream[message & stepped & ~open_], source.stream[open_ & stepped])
+    return np.asarray(~stepped & (source.stream >= 0) & np.isin(source.stream, named), bool)
 
 
 def open_kernels(ops: Operations, clocks: Clocks) -> dict[int, OpenKernels]:
@@ -101,13 +101,13 @@ def _kernels(source: RankOps, unknown: Mask) -> I64:
 
 
 def _of_rank(source: RankOps, clocks: Clocks, kernels: I64) -> OpenKernels:
-    """What is known of `kernels`."""
+    """Return the columns of `kernels`."""
     rows = np.flatnonzero(np.isin(source.kernel, kernels))
     place = np.searchsorted(kernels, source.kernel[rows])
     first = rows[np.unique(place, return_index=True)[1]]
-    told = np.zeros(len(source.op), np.int64) if source.way is None else source.way
-    sends = np.bincount(place, told[rows] == SENDS, len(kernels)) > 0
-    receives = np.bincount(place, told[rows] == RECEIVES, len(kernels)) > 0
+    directions = np.zeros(len(source.op), np.int64) if source.way is None else source.way
+    sends = np.bincount(place, directions[rows] == SENDS, len(kernels)) > 0
+    receives = np.bincount(place, directions[rows] == RECEIVES, len(kernels)) > 0
     way = np.where(sends & receives, BOTH, np.where(sends, SENDS, np.where(receives, RECEIVES, 0)))
     alone = np.bincount(place, minlength=len(kernels)) == 1
     stream = np.full(len(first), -1) if source.stream is None else source.stream[first]
@@ -157,7 +157,7 @@ def _rows_by_kernel(source: RankOps) -> dict[int, list[int]]:
 def _counterparts(
     one: RankOps, mine: list[int], two: RankOps, theirs: list[int], way: int
 ) -> list[tuple[int, int, str]]:
-    """(row of the first rank, row of the second, what the first does) of each message; none where they disagree."""
+    """Return (row of the first rank, row of the second, the first's kind) of each message; empty if they disagree."""
     if len(mine) == 1 and len(theirs) == 1:
         return [(mine[0], theirs[0], {SENDS: "send", RECEIVES: "recv"}.get(way, "send_recv"))]
     found = []
@@ -171,7 +171,7 @@ def _counterparts(
 
 
 def told(source: RankOps, learnt: Mapping[int, tuple[str, int, int, int]]) -> RankOps:
-    """`source` with kind, source, destination and number of the message for each row of `learnt`."""
+    """Return `source` with kind, source, destination and number of the message for each row of `learnt`."""
     if not learnt:
         return source
     op = list(source.op)

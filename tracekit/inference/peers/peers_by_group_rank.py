@@ -17,7 +17,7 @@ from tracekit.rank_events.operations import RankOps
 _Peers = dict[int, dict[int, int]]
 """Rank → row of a message → its peer."""
 _GROUPS: Final = ((True, False), (False, True), (True, True))
-"""Whether places may count in the pipeline's group, and whether in the world."""
+"""Whether group ranks may refer to the pipeline's group, and whether to the world."""
 
 
 def with_told_places(
@@ -29,18 +29,18 @@ def with_told_places(
     some in either. Its messages stay open if one of them has no or several neighbours at its place, if both ends record
     different numbers in a step, or if two ways to count give different peers.
     """
-    told = dict(ops.per_rank)
+    filled = dict(ops.per_rank)
     count = 0
     for line in sorted(lines):
-        recorded = [rank for rank in line if rank in told]
-        ways_to_read = ({rank: _peers(told[rank], line, *of) for rank in recorded} for of in _GROUPS)
-        agreed = [peers for peers in ways_to_read if any(peers.values()) and _agree(told, peers)]
+        recorded = [rank for rank in line if rank in filled]
+        ways_to_read = ({rank: _peers(filled[rank], line, *of) for rank in recorded} for of in _GROUPS)
+        agreed = [peers for peers in ways_to_read if any(peers.values()) and _agree(filled, peers)]
         if not agreed or any(peers != agreed[0] for peers in agreed):
             continue
         for rank, mine in agreed[0].items():
-            told[rank] = with_peers(told[rank], list(mine), list(mine.values()))
+            filled[rank] = with_peers(filled[rank], list(mine), list(mine.values()))
             count += len(mine)
-    return [told[r] for r in ops.ranks], count
+    return [filled[r] for r in ops.ranks], count
 
 
 def _peers(source: RankOps, line: tuple[int, ...], of_line: bool, of_world: bool) -> dict[int, int]:

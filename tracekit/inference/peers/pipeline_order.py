@@ -1,4 +1,4 @@
-"""Peers of messages in a pipeline of three stages or more, by the order of its schedule and by when messages ended.
+"""Peers of messages in a pipeline of three stages or more, from the order of its schedule and the messages' end times.
 
 torch up to 2.4 records that a message was sent or received, but not its peer. The first stage talks only to the second,
 the last to the one before it; the messages of a stage between them with each neighbour follow from what that one does
@@ -46,25 +46,25 @@ def with_pipeline_order(
 
     `lines` hold ranks in the order of their stages. Lines that run the same are judged together.
     """
-    told = dict(ops.per_rank)
-    alike: dict[tuple[Program, ...], list[Line]] = defaultdict(list)
+    filled = dict(ops.per_rank)
+    by_programs: dict[tuple[Program, ...], list[Line]] = defaultdict(list)
     for line in sorted(lines):
-        usual = [_usual(ops, r, clocks) for r in line if r in told] if len(line) >= _FEWEST else []
+        usual = [_usual(ops, r, clocks) for r in line if r in filled] if len(line) >= _FEWEST else []
         if usual and len(usual) == len(line) and all(program for program, _ in usual):
             programs = tuple(program for program, _ in usual)
-            alike[programs].append(Line(line, tuple(steps for _, steps in usual)))
+            by_programs[programs].append(Line(line, tuple(steps for _, steps in usual)))
     count = 0
-    kernels = open_kernels(ops, clocks) if alike else {}
-    for programs, members in alike.items():
+    kernels = open_kernels(ops, clocks) if by_programs else {}
+    for programs, members in by_programs.items():
         for at, back in enumerate(_Pipeline(programs, members, kernels).solved()):
             for member in members:
                 rank, steps = member.ranks[at], member.steps[at].values()
                 peers = [member.ranks[at - 1 if b else at + 1] for b in back.tolist()] * len(steps)
-                told[rank] = with_peers(
-                    told[rank], [row for step in steps for row in step.rows.tolist()], peers
+                filled[rank] = with_peers(
+                    filled[rank], [row for step in steps for row in step.rows.tolist()], peers
                 )
                 count += len(peers)
-    return [told[r] for r in ops.ranks], count
+    return [filled[r] for r in ops.ranks], count
 
 
 def _usual(ops: Operations, rank: int, clocks: Clocks) -> tuple[Program, dict[int, StageStep]]:
@@ -72,11 +72,11 @@ def _usual(ops: Operations, rank: int, clocks: Clocks) -> tuple[Program, dict[in
     source, worked = ops.per_rank[rank], ops.at_start[ops.of(rank)]
     silent = np.array([op == "send_recv" for op in source.op], bool) & (source.src < 0)
     silent[without_peer(source)] = False
-    told = np.setdiff1d(source.step, np.append(source.step[silent], NO_STEP)).tolist()
+    directed = np.setdiff1d(source.step, np.append(source.step[silent], NO_STEP)).tolist()
     found = directed_messages(source, clocks)
     programs: dict[int, Program] = {}
     steps: dict[int, StageStep] = {}
-    for number in told:
+    for number in directed:
         at = np.flatnonzero(found.step == number)
         kernel = np.unique(found.kernel[at], return_index=True)
         order = np.argsort(kernel[1], kind="stable")
@@ -122,7 +122,7 @@ class _Pipeline:
         return whole if all(f and (f.before == whole[at]).all() for at, f in again) else []
 
     def _learn(self, at: int) -> bool:
-        """Whether anything was learnt of stage `at`."""
+        """Solve the sends or receives of stage `at`; return whether either is new."""
         found = None if at in self._sent and at in self._received else self._dealt(at)
         known = len(self._sent) + len(self._received)
         if found and found.margin_sent >= DEALT_MARGIN:
@@ -132,13 +132,13 @@ class _Pipeline:
         return len(self._sent) + len(self._received) > known
 
     def _dealt(self, at: int) -> Dealt | None:
-        """How the messages of stage `at` go with what is known of its neighbours; None where they do not fit."""
+        """Return the best division of stage `at`'s messages between its neighbours; None where it does not fit."""
         before, behind = self._beside(at, at - 1), self._beside(at, at + 1)
         found = dealt(self._sends[at], self._kernel[at], before, behind, self._back[at])
         return found if found and _fits(found) else None
 
     def _beside(self, at: int, other: int) -> Beside:
-        """What is known of the messages of stage `at` with the stage before or behind it."""
+        """Return the costs of stage `at`'s messages with the known ones of the stage `other` beside it."""
         behind = other > at
         one, two = self._times[min(at, other)]
         mine, theirs = (one, two) if behind else (two, one)
@@ -150,6 +150,6 @@ class _Pipeline:
 
 
 def _fits(found: Dealt) -> bool:
-    """Whether few messages misfit; more may, as slow transfers do, where any other way has twice as many."""
+    """Whether few messages misfit; more may, as with slow transfers, if every other division has twice the cost."""
     clear = min(found.margin_sent, found.margin_received) >= max(found.cost, DEALT_MARGIN)
     return found.cost <= (CLEARLY_DEALT_MISFITS if clear else DEALT_MISFITS) * len(found.before)

@@ -18,7 +18,7 @@ from tracekit.store import Group
 
 
 class _Said(NamedTuple):
-    """What titles of a rank say of messages that go one way: both places, and how many members the group has."""
+    """What titles of a rank record of messages in one direction: both group ranks, and the size of the group."""
 
     own: int
     peer: int
@@ -29,7 +29,7 @@ class _Said(NamedTuple):
 def with_places_in_groups(ranks: Sequence[RankOps], groups: Iterable[Group]) -> list[RankOps]:
     """Return `ranks` with the peers of messages with places that fit only one of the `groups`, for both ends.
 
-    A rank without a trace contradicts nothing.
+    A peer without a trace contradicts nothing.
     """
     rows = {rank.rank: _rows(rank) for rank in ranks}
     known = {rank.rank: _known(rank) for rank in ranks}
@@ -37,15 +37,15 @@ def with_places_in_groups(ranks: Sequence[RankOps], groups: Iterable[Group]) -> 
     for group in groups if any(rows.values()) else ():
         for member in group.ranks:
             mine[member].append(group)
-    found = []
+    result = []
     for rank in ranks:
-        told = rank
+        filled = rank
         for said, at in rows[rank.rank].items():
             fits = [g for g in mine[rank.rank] if _fits(rank.rank, said, g, rows, known)]
             if len(fits) == 1:
-                told = _in_group(told, at, fits[0], said.peer)
-        found.append(told)
-    return found
+                filled = _in_group(filled, at, fits[0], said.peer)
+        result.append(filled)
+    return result
 
 
 def _in_group(rank: RankOps, rows: list[int], group: Group, peer: int) -> RankOps:
@@ -53,17 +53,17 @@ def _in_group(rank: RankOps, rows: list[int], group: Group, peer: int) -> RankOp
 
     They get the same fields as messages with titles that fit only one group.
     """
-    told = with_peers(rank, rows, [group.ranks[peer]] * len(rows))
-    number = told.group.copy()
+    filled = with_peers(rank, rows, [group.ranks[peer]] * len(rows))
+    number = filled.group.copy()
     number[rows] = group.group
-    token = list(told.token)
+    token = list(filled.token)
     for row in rows:
         token[row] = f"p2p/{token[row].partition('/')[2]}"
-    return replace(told, group=number, token=tuple(token))
+    return replace(filled, group=number, token=tuple(token))
 
 
 def _rows(rank: RankOps) -> dict[_Said, list[int]]:
-    """The messages of a rank without a peer, by what their titles say."""
+    """Return the messages of a rank without a peer, by the group ranks and size in their titles."""
     found: dict[_Said, list[int]] = defaultdict(list)
     if rank.place is None or rank.own is None:
         return found
@@ -77,11 +77,11 @@ def _rows(rank: RankOps) -> dict[_Said, list[int]]:
 
 
 def _known(rank: RankOps) -> set[tuple[int, int]]:
-    """(peer, direction) of the messages of a rank that name their peer."""
-    told = np.flatnonzero(np.isin(np.array(rank.op, str), MESSAGES) & (rank.src >= 0) & (rank.dst >= 0))
+    """Return (peer, direction) of the messages of a rank that name their peer."""
+    named = np.flatnonzero(np.isin(np.array(rank.op, str), MESSAGES) & (rank.src >= 0) & (rank.dst >= 0))
     way = ways(rank)
     peer = np.where(rank.src == rank.rank, rank.dst, rank.src)
-    return set(zip(peer[told].tolist(), way[told].tolist(), strict=True))
+    return set(zip(peer[named].tolist(), way[named].tolist(), strict=True))
 
 
 def _fits(

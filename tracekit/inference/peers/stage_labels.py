@@ -17,10 +17,10 @@ Mask = npt.NDArray[np.bool_]
 
 
 class Beside(NamedTuple):
-    """A neighbour: what each of its messages (rows) costs if it is one of the stage's (columns); None where unknown."""
+    """A neighbour: the cost of matching each of its messages (rows) with the stage's (columns); None if unknown."""
 
-    received: F64 | None  # those that it sends to the stage, by the stage's receives
-    sent: F64 | None  # those that it receives from the stage, by the stage's sends
+    received: F64 | None  # its sends to the stage, by the stage's receives
+    sent: F64 | None  # its receives from the stage, by the stage's sends
 
 
 class Dealt(NamedTuple):
@@ -28,8 +28,8 @@ class Dealt(NamedTuple):
 
     before: Mask  # whether each goes to, or comes from, the stage before
     cost: float
-    margin_sent: float  # of ways that deal some message otherwise that is sent
-    margin_received: float  # that is received
+    margin_sent: float  # extra cost of the best division that differs in a sent message
+    margin_received: float  # the same for a received message
 
 
 class _Batch(NamedTuple):
@@ -87,9 +87,10 @@ def _batches(sends: Mask, kernel: I64, back: F64) -> list[_Batch]:
 
 
 def _moves(batch: _Batch, states: tuple[int, int], before: Beside, behind: Beside) -> list[F64]:
-    """What it costs to deal none, one, … or all messages of a batch to the stage before.
+    """Return the costs of giving 0, 1, … or all messages of a batch to the previous stage.
 
-    By the number of receives (rows) and sends (columns) that this one has so far; infinite where the order forbids it.
+    Each is a table by the number of receives (rows) and sends (columns) of that stage so far; infinite where the
+    order forbids it.
     """
     x, y = np.broadcast_arrays(*np.ogrid[: states[0], : states[1]])
     found = []
@@ -111,7 +112,7 @@ def _moves(batch: _Batch, states: tuple[int, int], before: Beside, behind: Besid
 
 
 def _of(table: F64 | None, column: int, number: I64) -> F64:
-    """Entries `number` of a column of costs, infinite outside; zero without a table."""
+    """Return entries `number` of a column of costs, infinite outside; zero without a table."""
     if table is None:
         return np.where(number >= 0, 0.0, np.inf)
     known = np.append(table[:, column], np.inf)
@@ -119,7 +120,7 @@ def _of(table: F64 | None, column: int, number: I64) -> F64:
 
 
 def _moved(table: F64, batch: _Batch, by: int) -> F64:
-    """`table` moved by some places along the number of sends or receives, infinite where nothing comes from."""
+    """Return `table` shifted along the number of sends or receives, filled up with infinity."""
     moved = np.full(table.shape, np.inf)
     axis = 1 if batch.send else 0
     end = table.shape[axis] - abs(by)
@@ -130,7 +131,7 @@ def _moved(table: F64, batch: _Batch, by: int) -> F64:
 
 
 def _last(states: tuple[int, int], before: Beside, behind: Beside) -> F64:
-    """Zero for the numbers of receives and sends of the stage before with which all known messages are dealt."""
+    """Return 0 at the final numbers of receives and sends that use all known messages, infinity elsewhere."""
     x, y = np.ogrid[: states[0], : states[1]]
     fits = np.ones(states, bool)
     for side, number, rest in ((before, x, y), (behind, states[0] - 1 - x, states[1] - 1 - y)):

@@ -1,4 +1,4 @@
-"""Operations at the same place of several steps."""
+"""Operations at the same position of several steps."""
 
 from collections import Counter
 
@@ -9,7 +9,7 @@ from tracekit.rank_events.step_marks import I32, NO_STEP
 
 
 def places(step: I32, rows: I64) -> list[I64]:
-    """The rows at each place of the steps that run as many operations of a stream as most steps do."""
+    """Return the rows at each position, over the steps with the most frequent number of operations among `rows`."""
     steps = [rows[step[rows] == s] for s in np.unique(step[rows]) if s != NO_STEP]
     if not steps:
         return []

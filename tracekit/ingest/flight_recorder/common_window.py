@@ -75,7 +75,7 @@ def find_marks(dumps: Mapping[int, RankDump], world: Members) -> Marks | None:
 
 
 def common_parts(dumps: Mapping[int, RankDump], members: Mapping[int, list[Members]]) -> dict[int, list[int]]:
-    """Return, by rank, the places among its calls where a part begins, and last the place where the last part ends.
+    """Return, by rank, the index among its calls where each part begins, and then where the last part ends.
 
     All ranks have the same parts. A part is as long as the period in which calls repeat; there may be only one. In
     every part each group has the same calls on all its members: collectives match by their number, sends and
@@ -160,7 +160,7 @@ def _settled(
 
 
 def _bound(side: Side | None, cut: int, *, last: bool) -> int:
-    """The last or the first number that is kept; beyond every number where none is."""
+    """Return the last or the first number that is kept; without one, a number beyond all others."""
     if side is None:
         return -BEYOND_ALL_CALLS if last else BEYOND_ALL_CALLS
     kept = side[1][side[0] < cut] if last else side[1][side[0] >= cut]
@@ -170,7 +170,7 @@ def _bound(side: Side | None, cut: int, *, last: bool) -> int:
 
 
 def _groups(dump: RankDump, timing: TimedCalls, members: list[Members]) -> list[tuple[Channel, Int64, Int64]]:
-    """(channel, places of its calls, their numbers) of every group."""
+    """Return (channel, indices of its calls, their numbers) of every group."""
     twin = twins(dump, members)
     found: list[tuple[Channel, Int64, Int64]] = []
     for group in np.unique(timing.group[timing.seq >= 0]).tolist():
@@ -180,7 +180,7 @@ def _groups(dump: RankDump, timing: TimedCalls, members: list[Members]) -> list[
 
 
 def _pairs(timing: TimedCalls, end: int) -> list[tuple[Channel, Int64]]:
-    """(channel, places of its messages before `end`) of every pair of ranks."""
+    """Return (channel, indices of its messages before `end`) of every pair of ranks."""
     pairs = np.array([(k[4], k[5]) for k in timing.kinds], np.int64).reshape(-1, 2)[timing.kind[:end]]
     return [
         (("pair", (a, b), 0), np.flatnonzero((pairs[:, 0] == a) & (pairs[:, 1] == b)))
@@ -191,7 +191,7 @@ def _pairs(timing: TimedCalls, end: int) -> list[tuple[Channel, Int64]]:
 def twins(dump: RankDump, members: list[Members]) -> Int64:
     """Return a number for each group, shape (groups,), that separates groups of the same members.
 
-    Such groups count their calls apart. They are numbered by description and name.
+    Such groups count their calls separately. They are numbered in order of description and name.
     """
     numbers = np.zeros(len(members), np.int64)
     seen: dict[Members, int] = defaultdict(int)

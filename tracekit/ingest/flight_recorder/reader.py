@@ -225,18 +225,18 @@ def _quality(
 ) -> list[Quality]:
     """Return quality rows: how steps were found, how exact the times are, and which calls were left out."""
     timings = [d.timing for d in dumps if d.timing is not None]
-    told = "the dumps mark no steps: all calls that every ring holds count as one step"
+    steps_from = "the dumps mark no steps: all calls that every ring holds count as one step"
     if (parts := len(next(iter(steps.values()), ()))) > 1:
-        told = f"{parts} periods in which calls repeat count as steps"
+        steps_from = f"{parts} periods in which calls repeat count as steps"
     if marks is not None:
         every = f"{marks.stride} calls" if marks.thinned else marks.kind[0]
-        told = f"a step ends with {every} on group {marks.name}"
+        steps_from = f"a step ends with {every} on group {marks.name}"
     rows = [
         Quality(
             "flight_recorder_input",
             None,
             len(dumps),
-            f"dumps time communication only, so causes are unknown; {told}",
+            f"dumps time communication only, so causes are unknown; {steps_from}",
         )
     ]
     placed = sum(t.laid_out for t in timings)

@@ -60,7 +60,7 @@ def within_bounds(batch: pa.RecordBatch, issues: Counter[str]) -> pa.RecordBatch
 
 
 def _bounded(column: pa.Array, bounds: Bounds) -> tuple[pa.Array, int]:
-    """The column without values out of bounds, and how many of them mean more than none."""
+    """Return the column with null for values out of bounds, and the number of damaged ones among them."""
     values = to_numpy(column.fill_null(ZERO))
     outside = (values < bounds.low) | (values >= bounds.high)
     if not outside.any():

@@ -149,7 +149,7 @@ class EventBuffer:
             waits=WAIT_MARK in text,
             grids=any(mark.encode() in text for mark in GRIDDED),
         )
-        for key in dialect.texts:  # a bare quote cannot stand inside a string, so this matches keys only
+        for key in dialect.texts:  # a bare quote cannot occur inside a string, so this matches keys only
             for colon in (": ", ":"):
                 text = text.replace(f'"{key}"{colon}"'.encode(), f'"{text_key(key)}"{colon}"'.encode())
         if not text:

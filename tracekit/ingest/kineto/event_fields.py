@@ -27,7 +27,7 @@ TOP = (
 )
 PLAIN = (
     Field(("device",), "device", pa.int64()),
-    Field(("original_stream", "stream"), "stream", pa.int64()),  # `stream` is a display lane where both stand
+    Field(("original_stream", "stream"), "stream", pa.int64()),  # `stream` is a display lane if both exist
     Field(("correlation",), "correlation", pa.int64()),
     Field(("External id", "external id"), "external_id", pa.int64()),
 )

@@ -31,7 +31,7 @@ from tracekit.thresholds.ingest import (
 )
 
 INT64 = range(-(2**63), 2**63)
-HALF_PAIR = re.compile("[\ud800-\udc7f\udd00-\udfff]")  # surrogates that stand for no undecodable byte
+HALF_PAIR = re.compile("[\ud800-\udc7f\udd00-\udfff]")  # surrogates that represent no undecodable byte
 
 
 class EventReader:

@@ -10,7 +10,12 @@ import pyarrow.compute as pc
 from tracekit.arrays import FALSE, MINUS_ONE, ZERO, from_numpy, from_strings, to_numpy
 from tracekit.thresholds.ingest import LONGEST_NS, MAX_OVERLAP_NS, MAX_TIME_NS
 
-_CALL = ["collective", "in_nelems", "src_rank", "dst_rank"]  # what tells one communication call from another
+_CALL = [
+    "collective",
+    "in_nelems",
+    "src_rank",
+    "dst_rank",
+]  # the columns that distinguish one communication call from another
 COMMS_RECORD, KERNEL = from_strings(["record_param_comms", "kernel"])
 
 

@@ -95,7 +95,7 @@ def listed_groups(info: Any) -> list[ListedGroup]:
         ranks = _members(entry.get("ranks")) if isinstance(entry, dict) else None
         world = info.get("world_size")
         if not ranks and isinstance(entry, dict) and entry.get("pg_desc") == "default_pg" and _count(world):
-            ranks = tuple(range(world))  # an empty list there means everybody
+            ranks = tuple(range(world))  # an empty list there means the world
         if ranks:
             name = next((entry[k] for k in ("pg_name", "uid", "pg_id") if entry.get(k) is not None), None)
             groups.append(ListedGroup(_word(name), _word(entry.get("pg_desc")), ranks))
@@ -103,7 +103,7 @@ def listed_groups(info: Any) -> list[ListedGroup]:
 
 
 def _word(value: Any) -> str | None:
-    """A text or a whole number as text; None for what names nothing, as NaN or a list."""
+    """Return a text or a whole number as text; None for any other value, such as NaN or a list."""
     return str(value) if type(value) in {str, int} else None
 
 

@@ -78,7 +78,7 @@ def _inside(values: "npt.NDArray[np.float64] | I64", known: Mask, bounds: Bounds
 
 
 def _near(values: I64, ok: Mask) -> Mask:
-    """Which values are no further out than the recorded places allow: one wild number must not make a job vast."""
+    """Whether each value is within bounds for the number of recorded ones, so that no wild number inflates the job."""
     near: Mask = values < MAX_SPREAD * len(np.unique(values[ok]))
     return near
 

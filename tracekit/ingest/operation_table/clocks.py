@@ -31,7 +31,7 @@ def on_one_clock(
 ) -> tuple[OperationTable, list[Quality]]:
     """Return the table with all starts on one clock, and a quality row with the difference of the clocks.
 
-    label: the file. Nothing changes where one constant a rank does not bring common ends nearer to each other.
+    label: the file. Unchanged where one constant a rank does not bring common ends nearer to each other.
     """
     links = _links(table, found)
     ahead = _along_tree(table.ranks, links)
@@ -44,15 +44,18 @@ def on_one_clock(
     start = table.start - shift[np.searchsorted(ranks, table.rank)]
     if np.ptp(shift) < NS_PER_MS:
         return replace(table, start=start), []
-    told = (
+    sentence = (
         f"clocks of ranks differ by up to {np.ptp(shift) / NS_PER_MS:.1f} ms; set to one by common ends of "
         f"collectives and messages, which then differ by {after / NS_PER_US:.1f} µs"
     )
-    return replace(table, start=start), [Quality("clocks_aligned", label, int((shift != 0).sum()), told)]
+    return replace(table, start=start), [Quality("clocks_aligned", label, int((shift != 0).sum()), sentence)]
 
 
 def _links(table: OperationTable, found: Communication) -> dict[tuple[int, int], _Link]:
-    """The links between neighbouring members of what meets; a message's two ways count alike, as one ends later."""
+    """Return the links between neighbouring members of matched operations.
+
+    Both directions of messages count equally, since one of them ends later.
+    """
     channel = np.unique([k.channel for k in table.kinds], return_inverse=True)[1][table.kind]
     rows = np.flatnonzero(found.group >= 0)
     rows = rows[np.lexsort((table.rank[rows], found.seq[rows], found.group[rows]))]
@@ -96,6 +99,6 @@ def _along_tree(ranks: list[int], links: Mapping[tuple[int, int], _Link]) -> dic
 
 
 def _miss(links: Mapping[tuple[int, int], _Link], ahead: Mapping[int, float]) -> float:
-    """Mean over the links of what is left of the difference of clocks, ns; 0 without any link."""
+    """Return the mean over the links of the remaining clock difference, ns; 0 without any link."""
     left = [abs(link.later - ahead[b] + ahead[a]) for (a, b), link in links.items()]
     return float(np.mean(left)) if left else 0.0

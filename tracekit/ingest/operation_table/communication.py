@@ -35,7 +35,7 @@ class Communication:
 
 
 def communication(table: OperationTable, layout: Layout | None) -> Communication:
-    """Find the group, p2p peer and sequence number of each row.
+    """Return the group, p2p peer and sequence number of each row.
 
     Groups also name ranks without rows, if the `layout` of the job gives their numbers.
 

@@ -53,7 +53,7 @@ def layout_of(rank_at: Mapping[Place, int], dp_size: int, pp_size: int) -> Layou
     """
     seen = {DATA: dp_size, PIPELINE: pp_size}
     known = _strides(rank_at)
-    inner, outer = sorted(seen, key=lambda axis: known.get(axis, MAX_RANKS))  # dp first where neither tells
+    inner, outer = sorted(seen, key=lambda axis: known.get(axis, MAX_RANKS))  # dp first where neither decides
     width = known.get(inner, 1)
     span = known.get(outer, width * seen[inner])  # ranks of a block of the outer axis
     if width < 1 or span % width or span // width < seen[inner]:

@@ -17,7 +17,7 @@ _PHASES = ("forward", "backward")
 
 @dataclass(frozen=True)
 class Served:
-    """By row of a table, shape (rows,).
+    """Columns by row of a table, shape (rows,).
 
     computation: equal for a computation and the communication of the same rank and step that it needs or that follows
     it, -1 if unknown. pair: the number of a message among matched ones, -1 without a counterpart.

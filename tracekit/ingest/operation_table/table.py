@@ -111,8 +111,8 @@ def _once(table: pa.Table, label: str) -> tuple[pa.Table, list[Quality]]:
     twice = table.num_rows - len(first)
     if not twice:
         return table, []
-    told = Quality("duplicate_rows", label, twice, "duplicate rows; dropped")
-    return table.take(first.sort()), [told]
+    row = Quality("duplicate_rows", label, twice, "duplicate rows; dropped")
+    return table.take(first.sort()), [row]
 
 
 def _unknown(kinds: Sequence[OperationKind], kind: I64, label: str) -> list[Quality]:

@@ -1,9 +1,9 @@
-"""Which operation waits for which: the dependency model of the OSDI'25 what-if analysis.
+"""The dependencies between operations: the model of the OSDI'25 what-if analysis.
 
 After Lin et al., "Understanding Stragglers in Large Model Training Using What-if Analysis" (OSDI'25, section 3.2, and
 the published analysis beside it). On each rank compute runs in one stream, and sends and receives of either direction
-run in four more. A receive lets its compute start, a send follows its compute. What precedes the first compute holds it
-back, and what follows the last one runs in order.
+run in four more. A receive lets its compute start, a send follows its compute. Operations ahead of the first compute
+hold it back, and operations after the last one run in order.
 """
 
 from collections import defaultdict
@@ -14,11 +14,11 @@ from tracekit.step_graph.table.recording import NORM, Operation, Recording
 
 PHASES = ("forward", "backward")
 Edges = list[list[int]]
-"""By operation the operations that must have ended before it starts."""
+"""For each operation, the operations that must have ended before it starts."""
 
 
 def dependencies(recording: Recording) -> Edges | None:
-    """Return what each operation waits for on its own rank; None where receives and computes do not pair one to one.
+    """Return the operations that each operation waits for on its own rank; None if messages do not pair with computes.
 
     That is so if a stage holds several model chunks, the first one receives nothing, and the table has no chunks
     (`mc`).
@@ -36,7 +36,7 @@ def dependencies(recording: Recording) -> Edges | None:
 def meetings(operations: Sequence[Operation]) -> list[list[int]]:
     """Return sets of operations that end only when all of a set have started; an unmatched one is a set of its own.
 
-    The gradient norm is a sum over all ranks, which tables record as if it were compute.
+    The gradient norm is a sum over all ranks, although tables record it like compute.
     """
     found: dict[object, list[int]] = defaultdict(list)
     for i, operation in enumerate(operations):
@@ -81,9 +81,9 @@ def _chain(row: Sequence[int], before: Edges) -> None:
 def _served(recording: Recording, work: Sequence[int], messages: Sequence[int]) -> list[int] | None:
     """Return by message the place in `work` of its computation; None if neither table nor counts show it."""
     at = {recording.operations[i].serves: k for k, i in enumerate(work)}
-    told = [recording.operations[i].serves for i in messages]
-    if all(t >= 0 and t in at for t in told):
-        return [at[t] for t in told]
+    served = [recording.operations[i].serves for i in messages]
+    if all(t >= 0 and t in at for t in served):
+        return [at[t] for t in served]
     return list(range(len(work))) if len(messages) == len(work) else None
 
 
@@ -113,7 +113,7 @@ def _hold_first_backward(
 
 
 def _link_rest(recording: Recording, mine: Sequence[int], compute: Sequence[int], before: Edges) -> None:
-    """Order what is neither compute nor message: ahead of the first compute, beside computes, and after the last."""
+    """Order operations that are neither compute nor message: before the first compute, beside, and after the last."""
     rest = [i for i in mine if recording.operations[i].name not in (*_COMPUTE, *_MESSAGES)]
     of_chunks = [i for i in rest if recording.operations[i].serves >= 0]
     summed = _link_chunks(recording, of_chunks, compute, before)
@@ -135,9 +135,9 @@ def _link_rest(recording: Recording, mine: Sequence[int], compute: Sequence[int]
 def _link_chunks(
     recording: Recording, mine: Sequence[int], compute: Sequence[int], before: Edges
 ) -> list[int]:
-    """Order what gathers or sums one chunk of the model: it waits to be gathered, and is summed after its last use.
+    """Order the gathers and sums of model chunks: a forward waits for its gather, a sum follows its backward.
 
-    Returns the last sum, if there is one.
+    Returns the last sum, if any.
     """
     _chain(mine, before)
     home = {recording.operations[i].serves: i for i in compute}

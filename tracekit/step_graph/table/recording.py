@@ -1,6 +1,6 @@
 """The operations of a run as one template for all steps, and their recorded times as arrays of operations × steps.
 
-Every step of an operation table runs the same operations, so what depends on what is found once.
+Every step of an operation table runs the same operations, so dependencies are found once.
 """
 
 from collections import Counter, defaultdict
@@ -45,9 +45,9 @@ class Operation:
 
 @dataclass(frozen=True)
 class Recording:
-    """What the steps have in common, and the times in which they differ.
+    """The operations that the steps have in common, and their times in each step.
 
-    steps: numbers of the steps that run every operation. left_out: steps that do not. start, end: ns, operations ×
+    steps: numbers of the steps that run every operation. left_out: the other steps. start, end: ns, operations ×
     steps, `start` counted from the first start of the step on any rank. seq: of the same shape, the number of the
     meeting in its group; -1 where there is none.
     """
@@ -105,5 +105,5 @@ def _read_rank(run: Run, rank: int, by_step: dict[int, Times]) -> None:
         count[number, row["name"]] += 1
         known = row["collective"] is not None and row["group"] is not None and row["seq"] is not None
         meeting = (int(row["group"]), int(row["seq"])) if known else None
-        told = (-1 if row[c] is None else int(row[c]) for c in ("micro_batch", "correlation"))
-        by_step[number][rank, row["name"], ordinal] = (row["ts"], row["ts"] + row["dur"], meeting, *told)
+        numbers = (-1 if row[c] is None else int(row[c]) for c in ("micro_batch", "correlation"))
+        by_step[number][rank, row["name"], ordinal] = (row["ts"], row["ts"] + row["dur"], meeting, *numbers)

@@ -1,4 +1,4 @@
-"""What stragglers cost, and how much of that a stage, a replica, a worker or an operation type explains.
+"""The cost of stragglers, and the part of it that a stage, a replica, a worker or an operation type explains.
 
 The quantities of Lin et al., "Understanding Stragglers in Large Model Training Using What-if Analysis" (OSDI'25).
 """
@@ -72,7 +72,7 @@ def slowdowns(timeline: Timeline, mesh: Mesh) -> Slowdowns:
 
 
 def _mixed(timeline: Timeline, recorded: Mask) -> F64:
-    """Work (operations × steps, ns) that is as recorded where `recorded` (operations) is true, and ideal elsewhere."""
+    """Return the work (operations × steps, ns) as recorded where `recorded` (operations) is true, ideal elsewhere."""
     return np.where(recorded[:, None], timeline.work, timeline.ideal)
 
 
@@ -81,6 +81,6 @@ def _mean(timeline: Timeline, work: F64) -> float:
 
 
 def operation_type(name: str) -> str:
-    """The type that an operation counts with: sends and receives of one direction are one type."""
+    """Return the type of an operation; sends and receives of one phase are one type."""
     phase, _, end = name.rpartition("-")
     return f"{phase}-pp-comm" if end in ("send", "recv") else name

@@ -48,14 +48,14 @@ class Timeline:
 
     @cached_property
     def late(self) -> F64:
-        """How long after all that it waits for each operation started, shape as `work`, ns."""
+        """Return how long after all its predecessors each operation started, shape as `work`, ns."""
         start, end = self.recording.start, self.recording.end
         ready = [end[b].max(axis=0) if len(b) else np.zeros(start.shape[1]) for b in self.before]
         return np.asarray(np.maximum(start - np.array(ready), 0.0), np.float64)
 
     @cached_property
     def ideal(self) -> F64:
-        """Work without stragglers, shape as `work`, ns: compute takes the mean of its type, communication the median.
+        """Return the work without stragglers (shape as `work`, ns): means of types for compute, medians for the rest.
 
         Means and medians are over all ranks and steps (section 3.3 of the paper).
         """
@@ -67,7 +67,7 @@ class Timeline:
         return result
 
     def rows(self, name: str) -> I64:
-        """Return the places of the operations of one type."""
+        """Return the indices of the operations of one name."""
         return np.flatnonzero(np.array([o.name == name for o in self.recording.operations]))
 
 

@@ -52,7 +52,7 @@ class Ending(IntEnum):
     MORE = 0  # the bytes end inside an event, or behind one
     DONE = 1  # the end of the array
     FULL = 2  # rows or words are to be taken away first
-    REFUSED = 3  # here stands what the general reader must read
+    REFUSED = 3  # the part from here on needs the general reader
 
 
 class Key(IntEnum):
