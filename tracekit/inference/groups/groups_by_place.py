@@ -151,7 +151,7 @@ class _Numbered:
 
     def open_places(self, streams: StreamClass, kind: str | None) -> Iterator[tuple[int, dict[int, I64]]]:
         """Yield each place of a class without an operation that was inferred again, and its operations by rank."""
-        told = {rank: np.zeros(len(ops.op), bool) for rank, ops in self.bare.items()}
+        done = {rank: np.zeros(len(ops.op), bool) for rank, ops in self.bare.items()}
         for (rank, _), rows in self.rows.items():
             done[rank][rows] = True
         bare = {rank: self.bare[rank] for rank in streams.streams}

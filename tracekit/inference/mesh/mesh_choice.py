@@ -118,7 +118,7 @@ def _flagged(
     if product != len(world):
         axes = ",".join(f"{d}={n}" for d, n in sizes.items())
         raise UsageError(
-            f"--mesh {told} has {product} ranks, but the job has {len(world)} ranks ({read} were read); give the sizes "
+            f"--mesh {axes} has {product} ranks, but the job has {len(world)} ranks ({read} were read); give the sizes "
             f"of the whole job, with product {len(world)}{_adds_none(sizes)}{_says(uses, world)}"
         )
     mesh, refusal = from_sizes(sizes, order or tuple(axis for axis in sizes if axis in AXES)), ""
