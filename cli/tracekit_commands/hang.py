@@ -67,13 +67,7 @@ def hang(
         lambda: dumps(hang_document(finding)),
         lambda: indented_markdown(text),
         (
-            lambda: hang_html(
-                finding,
-                picture,
-                options.page_foot(
-                    source.inputs, date_text(found.dumps.last_ns() if found.dumps is not None else 0)
-                ),
-            ),
+            lambda: hang_html(finding, picture, options.page_foot(source.inputs, date_text(found.last_ns()))),
             html_to,
         ),
         (lambda: hang_metrics(finding), prometheus_to),

@@ -7,14 +7,14 @@ from tests.house.measures import Code, here
 
 WORST = {
     "causes": 8,
-    "models": 43,
+    "models": 12,
     "texts": 2,
-    "thresholds": 119,
+    "thresholds": 120,
     "one importer": 0.41,
-    "chain": 38,
-    "reached": 225,
-    "answers": 61,
-    "answer functions": 44,
+    "chain": 39,
+    "reached": 231,
+    "answers": 14,
+    "answer functions": 50,
 }
 """The values today, as `make measures` prints them with the goal of each."""
 

@@ -27,6 +27,10 @@ class Bundle:
         """Return whether there is nothing beside dumps."""
         return self.dumps is not None and not (self.logs or self.ras or self.stacks)
 
+    def last_ns(self) -> int:
+        """Return when the last call in a dump was issued, ns since 1970; 0 without dumps."""
+        return 0 if self.dumps is None else self.dumps.last_ns()
+
     @property
     def world(self) -> int | None:
         """Return the number of ranks of the job as anything tells it; None where nothing does."""

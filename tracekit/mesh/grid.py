@@ -75,6 +75,10 @@ class Mesh:
         """Return the data-parallel index of `rank`: ranks that share it work on the same data. KeyError as above."""
         return self.coordinates[rank][self.order.index(DATA)]
 
+    def counterparts(self, rank: int) -> tuple[int, ...]:
+        """Return the ranks with the place of `rank` in all data-parallel replicas."""
+        return self.line(rank, (DATA,))
+
     def pipeline(self, rank: int) -> tuple[int, ...]:
         """Return the ranks of the pipeline of `rank`, itself included, sorted."""
         return self.line(rank, (PIPELINE,))

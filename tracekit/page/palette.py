@@ -8,7 +8,7 @@ looks at every pair as people with protanopia, deuteranopia and tritanopia see i
 from dataclasses import dataclass
 from typing import Final
 
-from tracekit.axes import AXES
+from tracekit.axes import AXES, CONTEXT, DATA, PIPELINE, TENSOR
 
 
 @dataclass(frozen=True)
@@ -27,10 +27,10 @@ PALETTE: Final[dict[str, Colour]] = {
     "victim": Colour("waits for others", "#306dbf", "#69caff"),
     "compute": Colour("computes", "#667383", "#848689"),
     "host": Colour("host", "#d1d8e1", "#3e3e3e"),
-    "tp": Colour("waits on tp", "#523773", "#b960e1"),
-    "cp": Colour("waits on cp", "#15561d", "#5bab6f"),
-    "pp": Colour("waits on pp", "#cf9300", "#f4d677"),
-    "dp": Colour("waits on dp", "#e96bb4", "#f270cc"),
+    TENSOR: Colour("waits on tp", "#523773", "#b960e1"),
+    CONTEXT: Colour("waits on cp", "#15561d", "#5bab6f"),
+    PIPELINE: Colour("waits on pp", "#cf9300", "#f4d677"),
+    DATA: Colour("waits on dp", "#e96bb4", "#f270cc"),
     "tp-pale": Colour("transfers on tp", "#cfaeea", "#615695"),
     "cp-pale": Colour("transfers on cp", "#c0f9c6", "#3c714a"),
     "pp-pale": Colour("transfers on pp", "#edd18e", "#6f641f"),
@@ -61,7 +61,7 @@ _OWN: Final[dict[str, Fill]] = {
     "host": ("host",),
     "host and gaps": ("host",),
     "idle": ("host", "page"),
-    "bubble": ("pp", "pp-pale"),
+    "bubble": (PIPELINE, "pp-pale"),
 }
 """Kinds of time that lie along no axis; a bubble is a wait for a neighbour in the pipeline."""
 

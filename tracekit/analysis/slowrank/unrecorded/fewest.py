@@ -17,7 +17,7 @@ def fewest_traces(case: Case, lacking: Sequence[int]) -> Remedy:
     mesh, recorded = case.mesh, case.ops.ranks
     partial, others = completing(mesh, recorded, case.missing), one_each(mesh, recorded, case.missing)
     if partial and len(partial) < len(lacking):
-        return add_traces(partial, "they complete the replica of which most was recorded")
+        return add_traces(partial, "they complete the replica that lacks the fewest traces")
     if not partial and others and len(others) < len(lacking):
         return add_traces(others, "one of each other replica, which shows the replica that comes late")
     return add_traces(lacking)
@@ -25,11 +25,11 @@ def fewest_traces(case: Case, lacking: Sequence[int]) -> Remedy:
 
 def completing(mesh: Mesh, recorded: Collection[int], lacking: Collection[int]) -> tuple[int, ...]:
     """Return the lacking ranks of the data-parallel replica that the fewest complete; none where all are whole."""
-    begun = {replica_of(mesh, rank) for rank in recorded if rank in mesh.coordinates}
+    begun = {mesh.replica(rank) for rank in recorded if rank in mesh.coordinates}
     missing: dict[int, list[int]] = defaultdict(list)
     for rank in sorted(lacking):
-        if rank in mesh.coordinates and replica_of(mesh, rank) in begun:
-            missing[replica_of(mesh, rank)].append(rank)
+        if rank in mesh.coordinates and mesh.replica(rank) in begun:
+            missing[mesh.replica(rank)].append(rank)
     return tuple(*sorted(missing.values(), key=len)[:1])
 
 
@@ -37,9 +37,4 @@ def one_each(mesh: Mesh, recorded: Collection[int], lacking: Collection[int]) ->
     """Return the lacking ranks that have the place of the first recorded rank in other data-parallel replicas."""
     first = min((rank for rank in recorded if rank in mesh.coordinates), default=None)
     wanted = set(lacking)
-    return () if first is None else tuple(rank for rank in mesh.line(first, ["dp"]) if rank in wanted)
-
-
-def replica_of(mesh: Mesh, rank: int) -> int:
-    """Return the index of a rank's data-parallel replica."""
-    return mesh.coords(rank)["dp"]
+    return () if first is None else tuple(rank for rank in mesh.counterparts(first) if rank in wanted)
