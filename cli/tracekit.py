@@ -48,7 +48,7 @@ from .program import Command, program, run
             Command(
                 "triage",
                 "triage",
-                "What is left of a job, in any mixture, and what it tells.",
+                "What is left of a job, in any mixture, and what it shows.",
             ),
         ),
         "What was recorded": (

@@ -119,7 +119,7 @@ class Flags:
     default=NEWEST,
     help="Torch version that writes the traces; 2.13 if left out.",
 )
-@click.option("--ranks", default="all", metavar="0-63,128|all", help="Ranks whose files are written.")
+@click.option("--ranks", default="all", metavar="0-63,128|all", help="Ranks to write files for.")
 @click.option(
     "--jobs", type=click.IntRange(1, MOST_THREADS), help="Processes that write; one a core if left out."
 )

@@ -42,10 +42,9 @@ def hang(
 ) -> int:
     """Name the ranks that made the others wait, the call, and whether their host or device stalled.
 
-    DUMPS: flight-recorder dumps (pickle or JSON, versions 2.0 to 2.10, NCCL or Gloo) under any names,
-    folders, globs or fsspec URLs. Logs of the job, stacks of its ranks (py-spy, faulthandler) and answers
-    of ncclras are read beside them, or in their place. Ranks may be missing; files that cannot be used
-    are listed with the reason. No code in a pickle is run.
+    DUMPS: flight-recorder dumps (pickle or JSON, versions 2.0 to 2.10, NCCL or Gloo), logs, stacks (py-spy,
+    faulthandler) and answers of ncclras, under any names, folders, globs or fsspec URLs. Ranks may be missing;
+    files that cannot be used are listed with the reason. No code in a pickle is run.
 
     \b
     tracekit hang dumps/

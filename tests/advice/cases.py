@@ -48,6 +48,7 @@ from tracekit.mesh import parse_mesh, parse_order, parse_sizes
 calls("--mesh: unknown axis", parse_sizes, "xp=2", "tp=2")
 calls("--mesh: size of", parse_sizes, "tp=0", "tp=2")
 calls("--order: unknown axis", parse_order, "xp", "tp")
+calls("--order: {} divides the ranks", parse_order, "tp,ep", "tp")
 calls("--order: no axis given", parse_order, ",", "tp,cp,pp,dp")
 calls("is not key=value", parse_fixes, ["5"], ["rank=5,axis=tp"])
 calls("--fix: nothing is called", parse_fixes, ["node=5"], ["rank=5"])

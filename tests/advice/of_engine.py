@@ -12,7 +12,7 @@ from tracekit_cli.tracekit_commands import slowrank
 from tests.advice.cases import command, traces
 from tests.advice.register import Call, case
 from tracekit import installation
-from tracekit.errors import InputError, UsageError
+from tracekit.errors import InputError, MissingExtraError
 from tracekit.ingest import load, ray_engine
 
 NOWHERE = "127.0.0.1:1"
@@ -90,7 +90,7 @@ def _(folder: Path, patch):
     refused, engine = command(slowrank.slowrank, given, f"{given} --engine ray")
 
     def asked() -> None:
-        with pytest.raises(UsageError, match="needs Ray"):
+        with pytest.raises(MissingExtraError, match="needs ray"):
             engine()
 
     return refused, asked

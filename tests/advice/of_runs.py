@@ -91,7 +91,7 @@ def _(_folder, patch):
 
 
 FIELD = BugField("share of the sum", 0.5)
-calls("{}: '{}' is no {}; it is: {}", lambda text: parse_value("fault.x", FIELD, text), "x", "0.5")
+calls("{}: '{}' is not a {}; it is: {}", lambda text: parse_value("fault.x", FIELD, text), "x", "0.5")
 calls("{}: {} is out of bounds; give {} to {}", lambda text: parse_value("fault.x", FIELD, text), "-1", "0.5")
 calls(
     "{}: '{}' is unknown; choose among {}",

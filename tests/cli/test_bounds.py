@@ -98,9 +98,9 @@ def test_absurd_numbers_in_texts_are_refused(program, name, option, tmp_path):
 @pytest.mark.parametrize("text", ["9" * 5000, "²", "-1", "1e9", "nan"])
 def test_texts_that_are_no_counts_are_refused(text):
     for arguments in (["--tokens", text, "--seq", "256"], ["--tokens", "4K", "--seq", text]):
-        with pytest.raises(ConfigError, match="is no count"):
+        with pytest.raises(ConfigError, match="is not a count"):
             run_of("plan", [*PLAN, *arguments])
-    with pytest.raises(ConfigError, match="is no step or range"):
+    with pytest.raises(ConfigError, match="is not a step or range"):
         run_of("run", [*RUN, "--dry-run", "--trace", text])
 
 

@@ -59,7 +59,7 @@ def test_unlike_calls_under_one_number_are_a_mismatch(tmp_path):
 def test_all_wait_and_nobody_tells_the_size(tmp_path):
     finding = of_text(tmp_path, "".join(timed_out(rank) for rank in range(4)))
     assert ranks(finding) == []
-    assert "nothing tells how many ranks" in finding.reason
+    assert "no evidence shows how many ranks" in finding.reason
 
 
 def test_all_wait_and_the_size_is_told(tmp_path):

@@ -123,7 +123,7 @@ def test_folder_that_cannot_be_written(capsys, monkeypatch, tmp_path):
 
 MISCONFIGURATIONS = {
     "--mesh tp=3": "mesh.tp: 8 heads cannot be split over tp 3; choose tp among 1, 2, 4, 8",
-    "--mesh tp=2,dq=3": "--mesh: unknown axis 'dq' in 'tp=2,dq=3'; the axes are tp, cp, pp, dp",
+    "--mesh tp=2,dq=3": "--mesh: unknown axis 'dq' in 'tp=2,dq=3'; the axes are tp, cp, pp, dp, ep",
     "--mesh cp=3": (
         "mesh.cp: the sequence of 64 tokens cannot be cut into 2·cp = 6 chunks; "
         "choose data.seq_len as a multiple of 6"

@@ -80,7 +80,7 @@ def logs_told(paths: Iterable[str]) -> str:
     if not logs:
         return ""
     more = f" and {len(logs) - 1} more look" if len(logs) > 1 else " looks"
-    return f" ({logs[0]}{more} like a log, and no line of it tells of a hang; {HOW_TO_DUMP})"
+    return f" ({logs[0]}{more} like a log, and no line of it reports a hang; {HOW_TO_DUMP})"
 
 
 def size_of(path: str) -> int:

@@ -167,7 +167,7 @@ def _same_call(short: Signature, full: Signature) -> bool:
 
 
 def _left_out(count: int) -> list[Quality]:
-    detail = "states of groups whose members the lines do not tell; add logs of more ranks, or a dump"
+    detail = "states of groups with members that the lines do not name; add logs of more ranks, or a dump"
     return [Quality("unnamed_groups", None, count, detail)] if count else []
 
 

@@ -48,7 +48,7 @@ class Gathered:
         """Return the evidence that was read here, without dumps."""
         reports = sorted(self.ras, key=lambda report: (report.time or "", report.path))
         quality = [
-            Quality("damaged_file", log.path, 1, f"{log.damage}; what stands before that was read")
+            Quality("damaged_file", log.path, 1, f"{log.damage}; the part before that was read")
             for log in self.logs
             if log.damage
         ]

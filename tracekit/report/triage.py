@@ -49,7 +49,7 @@ class TestimonyDocument(TypedDict):
 
 
 class CollectDocument(TypedDict):
-    """A command that would tell more, and why."""
+    """A command that collects more evidence, and why."""
 
     command: str
     why: str
@@ -75,7 +75,7 @@ class SkippedDocument(TypedDict):
 
 
 class TriageDocument(TypedDict):
-    """The answer of `tracekit triage`; `answer`, `evidence` and `collect` are those of the job that stands out."""
+    """The answer of `tracekit triage`; `answer`, `evidence` and `collect` are of the first job with a named rank."""
 
     schema: Literal["tracekit.triage/1"]
     found: list[FoundDocument]

@@ -16,13 +16,13 @@ from tracekit.thresholds.hang import NAMED_IN_DOUBT
 
 DUMPS: Final = ToCollect(
     "TORCH_FR_BUFFER_SIZE=2000 TORCH_NCCL_DUMP_ON_TIMEOUT=1 TORCH_FR_DUMP_TEMP_FILE=/shared/fr/rank_ torchrun ...",
-    "flight-recorder dumps tell each rank's calls, with sizes and stacks (earlier names: TORCH_NCCL_TRACE_BUFFER_SIZE, "
+    "flight-recorder dumps hold each rank's calls, with sizes and stacks (earlier names: TORCH_NCCL_TRACE_BUFFER_SIZE, "
     "TORCH_NCCL_DEBUG_INFO_TEMP_FILE)",
 )
 RAS: Final = ToCollect(
     "ncclras -f json > ras_1.json; sleep 60; ncclras -f json > ras_2.json",
-    "while it hangs, on any host (NCCL 2.24 and later; without -f json before 2.28.7): counts that stand show which "
-    "rank is late",
+    "while it hangs, on any host (NCCL 2.24 and later; without -f json before 2.28.7): counts that do not grow show "
+    "which rank is late",
 )
 LOGS: Final = ToCollect(
     "torchrun --log-dir /shared/logs --redirects 3 --tee 3 ...",
@@ -31,7 +31,7 @@ LOGS: Final = ToCollect(
 TRACES: Final = ToCollect(
     "torch.profiler.profile(schedule=torch.profiler.schedule(wait=10, warmup=2, active=3), "
     "on_trace_ready=torch.profiler.tensorboard_trace_handler('traces'))",
-    "traces of some steps of all ranks tell which rank is slow",
+    "traces of some steps of all ranks show which rank is slow",
 )
 
 
@@ -118,7 +118,7 @@ def _for_hang(answer: HangFinding, bundle: Bundle) -> Iterator[ToCollect]:
         which = rank_names(lacking, NAMED_IN_DOUBT)
         yield ToCollect(
             "py-spy dump --pid PID > rank_R.txt",
-            f"for {which}, twice, some seconds apart: where they stand",
+            f"for {which}, twice, some seconds apart: the stacks show where each process is",
         )
     if answer.verdict != "inconclusive":
         return

@@ -76,7 +76,7 @@ def _data(finding: BreakdownFinding) -> dict[str, Any]:
         "named": [],
         "steps": [steps_text(steps, block) for block in blocks],
         "what": [
-            shown_of("stood still for communication", "victim", whole(step), cells[0], blocks),
+            shown_of("waited for communication", "victim", whole(step), cells[0], blocks),
             shown_of("computed", "compute", whole(step), cells[1], blocks),
         ],
         "parts": [

@@ -98,7 +98,7 @@ def _data(finding: SlowRankFinding, picture: SlowRankPicture, threshold: float) 
         "steps": [steps_text(picture.steps, block) for block in blocks],
         "what": [
             shown_of("own time beyond the peers", "culprit", excess, picture.excess, blocks),
-            shown_of("stood still for communication", "victim", whole(step), picture.stood, blocks),
+            shown_of("waited for communication", "victim", whole(step), picture.stood, blocks),
         ],
         "parts": [
             {"name": kind, "fill": fill_of(kind), "values": rounded(spent)}

@@ -74,9 +74,9 @@ def _first_rank(case: Case, finding: HangFinding, waits: Iterable[Waits]) -> Han
         return None
     others = case.world - {0}
     if 0 not in waiting and others and waiting >= others and len(waiting) > 1:
-        return _name(case, finding, {0}, "never set up the communicator whose id the others wait for")
+        return _name(case, finding, {0}, "never made the communicator id that the others wait for")
     reason = f"{len(waiting)} ranks wait for the first rank of their group to set up a communicator"
-    decide = "give the logs of all ranks: the first rank of the group died, or stands before its first call"
+    decide = "give the logs of all ranks: the first rank of the group died, or has not reached its first call"
     return leave_open(finding, reason, {0} if 0 not in waiting else (), decide)
 
 
@@ -115,7 +115,7 @@ def _clients(_case: Case, finding: HangFinding, waits: Iterable[Waits]) -> HangF
     if not short or finding.culprits:
         return None
     joined, of = max(short)
-    reason = f"{joined} of {of} ranks reached the store in time; it does not tell which"
+    reason = f"{joined} of {of} ranks reached the store in time; the log does not name them"
     decide = "give the logs of all hosts: the ranks that never came left an error there, or no line at all"
     return leave_open(finding, reason, (), decide)
 

@@ -149,7 +149,7 @@ def _name_first(case: Case, finding: HangFinding, first: dict[int, _Report]) -> 
         listed = "; ".join(
             f"rank {rank}: {first[rank].death.text}" for rank in sorted(first)[:NAMED_IN_DOUBT]
         )
-        reason = f"{rank_names(first)} died, and their logs do not tell which of them first ({listed})"
+        reason = f"{rank_names(first)} died, and their logs do not show which of them died first ({listed})"
         decide = "compare the times of these logs, or give one log with time stamps of all ranks"
         return leave_open(finding, reason, first, decide)
     how = {rank: f"died ({first[rank].death.text})" for rank in together}
@@ -196,6 +196,8 @@ def _of_unknown_rank(case: Case, finding: HangFinding, unplaced: Sequence[_Repor
     if len(silent) == 1:
         how = f"died ({death.text}): its process is the one that ended, since all other ranks left lines"
         return accuse(case, finding, Named("died", dict.fromkeys(silent, how)))
-    reason = f"a process whose rank the log does not tell died first{where}: {death.text}"
-    decide = "give a log whose lines begin with ranks (torchrun --tee 3 or --log-dir, srun --label)"
+    reason = f"the log gives no rank for the process that died first{where}: {death.text}"
+    decide = (
+        "give a log in which each line begins with its rank (torchrun --tee 3 or --log-dir, srun --label)"
+    )
     return leave_open(finding, reason, silent, decide)

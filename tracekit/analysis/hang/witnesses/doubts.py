@@ -16,10 +16,10 @@ from tracekit.text import rank_names
 from tracekit.thresholds.evidence import MIN_STACKS
 
 MORE_LOGS: Final = "add the logs of all ranks, py-spy dumps of the candidates, or flight-recorder dumps"
-RAS_AGAIN: Final = "ask ncclras a second time and give both answers: counts that stand show a hang"
+RAS_AGAIN: Final = "ask ncclras a second time and give both answers: counts that do not grow show a hang"
 _INSIDE: Final = (
-    "from a log alone, a rank that stands inside the call looks like one that never made it (torch counts a call "
-    "once it has returned); a py-spy dump tells"
+    "from a log alone, a rank that waits inside the call looks like one that never made it (torch counts a call "
+    "once it has returned); a py-spy dump shows the difference"
 )
 _SIZE: Final = "give --mesh, or the logs of all ranks"
 
@@ -65,8 +65,8 @@ def _by_place(case: Case, finding: HangFinding) -> HangFinding | None:
         return None
     ranks = {c.rank for c in finding.culprits}
     reason = (
-        f"{finding.reason}; but these lines number ranks within a group that they do not name, and nothing tells that "
-        "it holds all ranks of the job"
+        f"{finding.reason}; but these lines number ranks within a group that they do not name, and no evidence "
+        "shows that this group holds all ranks of the job"
     )
     return leave_open(finding, reason, ranks, _SIZE)
 
@@ -93,7 +93,7 @@ def _may_wait_elsewhere(case: Case, finding: HangFinding) -> HangFinding | None:
         return None
     reason = (
         f"{rank_names(unsure)} did not come to a call in which the others wait; one of them may wait for "
-        "another outside what the evidence tells"
+        "another, which this evidence would not show"
     )
     return leave_open(finding, reason, unsure, MORE_LOGS)
 
@@ -128,7 +128,7 @@ def _unresponsive(case: Case, finding: HangFinding) -> HangFinding | None:
         return accuse(
             case, finding, Named("missing_dump", dict.fromkeys(silent, "gave NCCL's RAS no answer"))
         )
-    reason = f"{rank_names(silent)} gave NCCL's RAS no answer; nothing tells which of them stopped first"
+    reason = f"{rank_names(silent)} gave NCCL's RAS no answer; no evidence shows which of them stopped first"
     return leave_open(
         finding, reason, silent, "look whether their hosts answer, and in their logs for the first error"
     )
@@ -164,7 +164,7 @@ def _ras_moves(case: Case, finding: HangFinding) -> HangFinding | None:
         reason = f"{rank_names(ranks)} launched fewer calls than the others, in one answer of ncclras"
         return leave_open(finding, reason, ranks, RAS_AGAIN)
     if not finding.culprits and finding.verdict == "none":
-        reason = "all ranks that answered have launched the same calls; RAS does not tell whether these end"
+        reason = "all ranks that answered have launched the same calls; RAS does not show whether these end"
         return leave_open(finding, reason, (), "take py-spy dumps of all ranks, or flight-recorder dumps")
     return None
 
@@ -176,15 +176,15 @@ def _unknown_size(case: Case, finding: HangFinding) -> HangFinding | None:
     if missing:
         ranks = {c.rank for c in missing}
         reason = (
-            f"{rank_names(ranks)} left no line while their peers timed out, but nothing tells how many ranks "
-            "the job has: others may be silent, too"
+            f"{rank_names(ranks)} left no line while their peers timed out, but no evidence shows how many "
+            "ranks the job has: others may be silent, too"
         )
         return leave_open(finding, reason, ranks, _SIZE)
     waiting = {case.scene.groups[c.group].name for c in case.scene.graph.pending if c.in_flight}
     if finding.verdict == "inconclusive" and waiting & names and not finding.open_calls:
         reason = (
-            "all ranks that left lines wait in the same call; nothing tells how many ranks its group has, and a rank "
-            "that left none may not have come"
+            "all ranks that left lines wait in the same call; no evidence shows how many ranks its group has, and a "
+            "rank that left no line may not have come"
         )
         return leave_open(finding, reason, case.world - case.scene.graph.stuck, _SIZE)
     return None

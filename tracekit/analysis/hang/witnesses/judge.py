@@ -50,12 +50,12 @@ def judge_evidence(
 
 def _without_calls(case: Case, finding: HangFinding) -> HangFinding:
     """Return the answer of a job of which no evidence tells a call."""
-    told = "the evidence tells of no call that a rank waits in"
+    told = "the evidence shows no call that a rank waits in"
     waiting = set().union(*(log.waits.in_gloo for log in case.bundle.logs))
     if waiting:
-        told = f"{len(waiting)} ranks waited in vain in a Gloo call; their lines do not tell for which rank"
+        told = f"{len(waiting)} ranks waited in vain in a Gloo call; their lines do not name the rank they waited for"
     elif case.bundle.ras:
-        told = "no communicator that RAS lists shows ranks that differ; RAS does not tell whether calls end"
+        told = "no communicator that RAS lists shows ranks that differ; RAS does not show whether calls end"
     silent = tuple(sorted(case.world - case.bundle.ranks))
     decide = "add the logs of all ranks, py-spy dumps, or flight-recorder dumps"
     return replace(finding, verdict="inconclusive", reason=told, candidates=silent, to_decide=decide)

@@ -14,7 +14,7 @@ from tracekit.findings.hang import HangFinding
 from tracekit.text import rank_names
 from tracekit.thresholds.evidence import MAX_ODD_STACKS, MIN_STACKS, WAITING_SHARE
 
-_INSIDE = "its stack stands inside a collective: it did not return from the call, or waits in another one"
+_INSIDE = "its stack is inside a collective: it did not return from the call, or waits in another one"
 
 
 def decide_by_stacks(case: Case, finding: HangFinding) -> HangFinding:
@@ -45,7 +45,7 @@ def decide_by_stacks(case: Case, finding: HangFinding) -> HangFinding:
     if len(allowed) == 1 and allowed == odd and sure and not _undecidable(case, finding):
         (rank,) = allowed
         place = stacks[rank][-1].frames
-        how = "stands outside any collective, by its stack, while the others wait in one"
+        how = "is outside any collective, by its stack, while the others wait in one"
         return accuse(case, finding, Named("host_stalled", {rank: how}, {rank: place}))
     if odd and not finding.candidates:
         who = rank_names(odd)
@@ -105,7 +105,7 @@ def all_stood(case: Case, finding: HangFinding) -> HangFinding | None:
     if len(stuck) <= 1 or timed_out or others or finding.culprits:
         return None
     reason = (
-        f"the watchdogs of all {len(stuck)} ranks that left lines stood still at once, and no call had timed out: the "
-        "processes stood, as when a file system, swap or a container freezes them; no rank is to blame"
+        f"the watchdogs of all {len(stuck)} ranks that left lines stopped at once, and no call had timed out: the "
+        "processes were frozen, as by a file system, swap or a container; no rank is to blame"
     )
     return leave_open(finding, reason, (), "look at the hosts' kernel logs, storage and memory at that time")
