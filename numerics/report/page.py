@@ -77,7 +77,7 @@ def next_of(verdict: str, module: str, step: int, phase: str) -> str | None:
     if tone == "blames" and module:
         when = f"step {step}, {phase}" if step >= 0 else phase
         return f"look at {module} in {when}, where the difference begins"
-    return "nothing to mend" if tone == "calm" else None
+    return "nothing to fix" if tone == "calm" else None
 
 
 def picture(fields: Mapping[Place, Field]) -> Picture:

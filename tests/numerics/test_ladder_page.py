@@ -68,7 +68,7 @@ def test_pages_say_what_to_do_next(tmp_path):
     assert headline.startswith("1 tensor stays apart")
     assert next_steps == ["look at second.weight.grad in step 0, reduce, where the difference begins"]
     same = compare(ladders[0][0], ladders[0][0])
-    assert head_of(compare_html(same))[1] == [same.next or "nothing to mend"]
+    assert head_of(compare_html(same))[1] == [same.next or "nothing to fix"]
     place = Divergence(-1, "init", None, "layers.1", "layers.1.weight", None, None, (0,))
     bug = replace(same, verdict="bug", next=None, first_divergence=place)
     assert head_of(compare_html(bug))[1] == ["look at layers.1 in init, where the difference begins"]

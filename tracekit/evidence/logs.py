@@ -152,7 +152,7 @@ class _Reader:
         return ("place", message.place) if message.place is not None else ("file", 0)
 
     def _next_attempt(self) -> None:
-        """Forget all of an earlier attempt: its numbers began anew."""
+        """Forget all of an earlier attempt: its numbers began again."""
         self._open = _Open()
         self._file.attempts += 1
 

@@ -100,7 +100,7 @@ function redraw(box) {
 const redrawAll = () => { for (const box of drawings.keys()) redraw(box); };
 
 // What the mouse and the keys do in a chart: `rows` × `columns(row)` spots, the words of each, and what opens it. The
-// spot stays chosen when the chart is drawn anew.
+// spot stays chosen when the chart is drawn again.
 const hide = () => { by("tip").hidden = true; };
 function steer(target, {rows, columns, find, place, tooltip, open}) {
   const kept = current;

@@ -64,7 +64,7 @@ def _next(finding: DiffFinding) -> str:
     return {
         "slower": "tracekit slowrank on the second run shows the cause",
         "inconclusive": "record more steps of both runs",
-    }.get(finding.verdict, "nothing to mend")
+    }.get(finding.verdict, "nothing to fix")
 
 
 def _bars(rows: Sequence[Change], threshold: float) -> dict[str, Any]:

@@ -73,7 +73,7 @@ def _next(finding: HangFinding) -> list[str]:
     if finding.to_decide:
         return [finding.to_decide]
     if finding.verdict == "none":
-        return ["nothing to mend; if the job still makes no progress, take a py-spy dump of each rank"]
+        return ["nothing to fix; if the job still makes no progress, take a py-spy dump of each rank"]
     return []
 
 

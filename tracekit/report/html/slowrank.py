@@ -54,11 +54,11 @@ def slowrank_html(finding: SlowRankFinding, picture: SlowRankPicture, about: Abo
 
 
 def _next(finding: SlowRankFinding) -> list[str]:
-    """Return what to do: what decides an open answer, else what mends the cause."""
+    """Return what to do: what decides an open answer, else what fixes the cause."""
     if finding.verdict == "inconclusive":
         return [finding.to_decide] if finding.to_decide else []
     if finding.verdict == "healthy" or finding.cause is None:
-        return ["nothing to mend; tracekit breakdown shows what the step consists of"]
+        return ["nothing to fix; tracekit breakdown shows what the step consists of"]
     return [CAUSES[finding.cause].next_step]
 
 

@@ -56,7 +56,7 @@ def _next(finding: TrendFinding) -> str:
             f"check the machine of rank {ranks}; tracekit slowrank on the last {finding.unit} shows the price"
         )
     if finding.verdict in ("steady", "faster"):
-        return "nothing to mend"
+        return "nothing to fix"
     if finding.verdict == "inconclusive":
         return f"record more {finding.unit}s"
     return f"tracekit diff of a {finding.unit} before the change and one after it shows what changed"

@@ -28,9 +28,9 @@ def whatif_html(finding: WhatIfFinding, about: About | None = None) -> str:
         headline=_headline(finding, best),
         tone="calm" if best is None or best.lost_ms < threshold else "blames",
         next_steps=[
-            "nothing to mend that these questions ask for"
+            "nothing to fix that these questions ask for"
             if best is None or best.lost_ms < threshold
-            else "tracekit slowrank shows the cause of what costs most, and what mends it"
+            else "tracekit slowrank shows the cause of what costs most, and what fixes it"
         ],
         lines=[step, *foundations(finding, verbose=True)],
         document=("whatif", dumps(whatif_document(finding))),
