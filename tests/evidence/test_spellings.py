@@ -10,6 +10,7 @@ from tests.evidence.watchdog import LAUNCHERS, NAMED, VERSIONS, Spelling, log, l
 from tests.hang import simulate
 from tests.marks import quick_first
 from tracekit.evidence.logs import read_log
+from tracekit.files import source
 from tracekit.files.source import Source
 
 MESH = {"tp": 2, "cp": 1, "pp": 1, "dp": 4}
@@ -80,6 +81,15 @@ def test_compressed_logs_are_read(tmp_path, job):
     cut = read(tmp_path / "b.gz", gzip.compress(data)[:-40])
     assert cut.damage is not None
     assert set(cut.marks) <= set(job)
+
+
+def test_a_log_of_one_repeated_line_is_read(tmp_path, monkeypatch, job):
+    """It shrinks further than traces do, and is read in constant memory."""
+    monkeypatch.setattr(source, "LEAST_EXPANDED", 1 << 20)
+    data = b"2026-11-27 03:00:00 [rank0]: heartbeat ok\n" * 100_000 + log(job, Spelling()).encode()
+    packed = gzip.compress(data)
+    assert len(data) > source.MOST_EXPANSION * len(packed)
+    assert frontier(read(tmp_path / "a.gz", packed).marks) == truth(job)
 
 
 def test_lines_kept_by_docker(tmp_path, job):

@@ -14,7 +14,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tracekit.files.source import ByteStream, Source
-from tracekit.thresholds.evidence import LONGEST_LINE, LOOK_AHEAD, LOOK_BACK, SCAN_BLOCK, SCAN_PIECE
+from tracekit.thresholds.evidence import (
+    LOG_EXPANSION,
+    LONGEST_LINE,
+    LOOK_AHEAD,
+    LOOK_BACK,
+    SCAN_BLOCK,
+    SCAN_PIECE,
+)
 
 _CONTROL: Final = re.compile(rb"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]{0,200}(?:\x07|\x1b\\)|\r")
 """Colours and cursor movements of a terminal, titles of a window, and carriage returns."""
@@ -86,7 +93,7 @@ def _blocks(source: Source, scan: Scan) -> Iterator[bytes]:
                 yield data
             return
         stream = ByteStream(raw)
-        yield from stream.blocks()
+        yield from stream.blocks(LOG_EXPANSION)
         scan.damage = stream.damage
 
 

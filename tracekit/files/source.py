@@ -112,27 +112,28 @@ class ByteStream:
             return data
         return self._read(size if size > 0 else READ)
 
-    def blocks(self) -> Iterator[bytes]:
+    def blocks(self, most_expansion: int = MOST_EXPANSION) -> Iterator[bytes]:
         """Yield blocks of at most about `BLOCK` decompressed bytes, to the end or to the damage.
 
-        Raises OSError once they expand further than any recording does.
+        Raises OSError once they expand more than `most_expansion` times; a recording never does by default.
         """
         if self.compression is not None:
-            yield from self._bounded(self._gzip() if self.compression == "gzip" else self._zstd())
+            blocks = self._gzip() if self.compression == "gzip" else self._zstd()
+            yield from self._bounded(blocks, most_expansion)
         else:
             head, self._head = self._head, b""
             yield head
             while data := self._read(BLOCK):
                 yield data
 
-    def _bounded(self, blocks: Iterator[bytes]) -> Iterator[bytes]:
-        """Yield decompressed blocks while their sum stays within the bounds of a recording."""
+    def _bounded(self, blocks: Iterator[bytes], most_expansion: int) -> Iterator[bytes]:
+        """Yield decompressed blocks while their sum stays within bounds."""
         total = 0
         for block in blocks:
             total += len(block)
-            if total > LEAST_EXPANDED and total > MOST_EXPANSION * self.raw_bytes:
+            if total > LEAST_EXPANDED and total > most_expansion * self.raw_bytes:
                 raise OSError(
-                    0, f"it expands to more than {MOST_EXPANSION} times its size, as no recording does"
+                    0, f"it expands to more than {most_expansion} times its size, as no recording does"
                 )
             if total > LARGEST_EXPANDED:
                 raise OSError(0, f"it expands to more than {LARGEST_EXPANDED >> 30} GiB; record fewer steps")

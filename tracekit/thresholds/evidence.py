@@ -56,6 +56,9 @@ MAX_MEMBERS: Final = 10_000
 MAX_UNPACKED: Final = 1 << 34
 """Bytes that one archive may unpack to, 16 GiB: a disk must not fill from a crafted one."""
 
+LOG_EXPANSION: Final = 1100
+"""Times its size that a log may expand to: gzip makes a thousandth of one repeated line, and lines are not kept."""
+
 MAX_RATIO: Final = 200
 """Times its size that one archive may unpack to: logs and traces shrink by 10 to 60."""
 
