@@ -65,7 +65,7 @@ def test_messages_that_wait_for_each_other_come_first(tmp_path):
     found = messages(tmp_path, [["recv 0<-1"], ["recv 1<-0"]])
     assert (
         found.reason
-        == "every rank that others wait for waits itself; the dumps do not show which rank stopped first"
+        == "every rank that others wait for waits itself; the evidence does not show which rank stopped first"
     )
     assert "py-spy" in found.to_decide
 

@@ -161,7 +161,7 @@ def _unexplained(scene: Scene) -> str:
             "must receive first, or both in one batch (batch_isend_irecv)"
         )
     if first is None:
-        return "every rank that others wait for waits itself; the dumps do not show which rank stopped first"
+        return "every rank that others wait for waits itself; the evidence does not show which rank stopped first"
     group = scene.groups[first.group]
     return (
         f"all {len(group.ranks)} members of group {group.name} ({group.desc}) issued call {first.seq} and "
