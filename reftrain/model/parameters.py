@@ -7,7 +7,7 @@ are a function of seed and global name, so that no mesh changes them.
 
 import hashlib
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import nn
@@ -112,8 +112,3 @@ def initial_values(name: str, spec: Spec, seed: int) -> torch.Tensor:
     if spec.zero_columns:
         whole[:, :: spec.zero_columns] = -0.0
     return whole
-
-
-def without_split(spec: Spec) -> Spec:
-    """Return the spec of the same tensor held whole."""
-    return replace(spec, split=None, start=0, size=0)

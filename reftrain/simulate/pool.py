@@ -58,7 +58,7 @@ def in_parallel(
     """Write all ranks' files with up to `jobs` processes; return events and bytes in all.
 
     Ranks that are `alike` are written one after the other, because they share a template. The files do not
-    depend on the number of processes. `progress` is told how many are written. Raises MachineError where a process is
+    depend on the number of processes. `progress` receives how many are written. Raises MachineError where a process is
     killed.
     """
     global _WRITER  # noqa: PLW0603 - forked processes share the simulation's arrays through it

@@ -1,7 +1,9 @@
 """The foot of a page that a command writes: what repeats the answer, and nothing that opens a store of others."""
 
 import html
+import json
 import re
+from dataclasses import asdict
 
 import click
 import pytest
@@ -11,6 +13,7 @@ from tracekit_cli.program import Command, program
 from tracekit_cli.source import Source, pair, source
 
 from tests.house.source import ROOT
+from tracekit.page.shell import About
 from tracekit.text import without_secrets
 
 SAMPLE = "sample_traces/demo_healthy"
@@ -26,7 +29,7 @@ SAMPLE = "sample_traces/demo_healthy"
 @source()
 def asked(source: Source, **_others):
     """Print the foot."""
-    click.echo(repr(options.page_foot(source.inputs)))
+    click.echo(json.dumps(asdict(options.page_foot(source.inputs))))
 
 
 @click.command()
@@ -34,7 +37,7 @@ def asked(source: Source, **_others):
 @pair()
 def compared(pair, **_others):
     """Print the foot."""
-    click.echo(repr(options.page_foot([pair.before, None, pair.after], "today")))
+    click.echo(json.dumps(asdict(options.page_foot([pair.before, None, pair.after], "today"))))
 
 
 @pytest.fixture
@@ -51,9 +54,10 @@ def foot(monkeypatch, tmp_path):
     def ask(*arguments):
         done = CliRunner().invoke(group, arguments, prog_name="tracekit", standalone_mode=False)
         assert done.exception is None, done.exception
-        from tracekit.page.shell import About
-
-        return eval(done.output, {"About": About})
+        said = json.loads(done.output)
+        return About(
+            **{name: tuple(value) if isinstance(value, list) else value for name, value in said.items()}
+        )
 
     return ask
 

@@ -4,10 +4,11 @@
 """
 
 import json
-import pickle
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from tracekit.plain_pickle import loads_plain
 
 OPERATIONS = {
     "all_reduce": "ALLREDUCE",
@@ -84,7 +85,7 @@ def states(folder: Path) -> dict[int, RankState]:
     found: dict[int, RankState] = {}
     world = 0
     for path in sorted(folder.iterdir()):
-        dump = pickle.loads(path.read_bytes())
+        dump = loads_plain(path.read_bytes())
         rank = int(path.name.rpartition("_")[2])
         found[rank] = _state(rank, dump)
         world = max(world, *(max(g.ranks) + 1 for g in found[rank].groups))

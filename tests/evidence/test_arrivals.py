@@ -1,4 +1,4 @@
-"""Ranks that never joined are named where lines name ranks, and nobody is where they only count."""
+"""Ranks that never joined are named where lines name ranks, and none is named where lines only count."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Any subset of the channels of one hang names the culprit or nobody."""
+"""Any subset of the channels of one hang names the culprit or leaves the answer open."""
 
 from collections import Counter
 from itertools import combinations

@@ -1,4 +1,4 @@
-"""A small file that expands beyond reason is refused early, and a disk without room is told before the reading."""
+"""A small file that expands beyond reason is refused early, and a disk without room is reported before the reading."""
 
 import gzip
 import shutil

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tests.report.browser import BROWSER, chromium
-from tests.report.test_html import EVIL, found  # noqa: F401 - the fixture
+from tests.report.test_html import EVIL
 from tracekit.findings.hang import HangFinding
 from tracekit.findings.picture import HangPicture, SlowRankPicture
 from tracekit.findings.shared import RankCoverage
@@ -31,7 +31,7 @@ def page(tmp_path):
 
 
 @pytest.fixture
-def shown(found, page, tmp_path):  # noqa: F811
+def shown(found, page, tmp_path):
     """The page of a slow rank 5 of tp=2, dp=4 without rank 6, opened."""
     (tmp_path / "page.html").write_text(slowrank_html(*found))
     page.open(tmp_path / "page.html")
@@ -79,7 +79,7 @@ def fold(page, axis):
 
 
 @pytest.mark.slow
-def test_largest_page_is_interactive_soon(found, page, tmp_path):  # noqa: F811
+def test_largest_page_is_interactive_soon(found, page, tmp_path):
     """It is drawn in three seconds, and so is every way to fold it."""
     text = slowrank_html(found[0], largest())
     assert len(text.encode()) < MOST_BYTES
@@ -131,7 +131,7 @@ def test_missing_rank_is_a_gap(shown):
 
 
 @pytest.mark.slow
-def test_gaps_of_many_ranks_are_not_drawn_across(found, page, tmp_path):  # noqa: F811
+def test_gaps_of_many_ranks_are_not_drawn_across(found, page, tmp_path):
     (tmp_path / "page.html").write_text(slowrank_html(found[0], largest()))
     page.open(tmp_path / "page.html")
     page.choose("fold", "rank")
@@ -213,7 +213,7 @@ def test_time_line_zooms_and_returns(shown):
     assert shown.ask(axis) == whole
 
 
-def test_names_are_obeyed_by_no_browser(found, page, tmp_path):  # noqa: F811
+def test_names_are_obeyed_by_no_browser(found, page, tmp_path):
     finding, picture = found
     evil = replace(finding, reason=EVIL, suspects=(replace(finding.suspects[0], host=EVIL),))
     (tmp_path / "page.html").write_text(slowrank_html(evil, replace(picture, hosts=(EVIL,) * 8)))
@@ -227,7 +227,7 @@ def test_names_are_obeyed_by_no_browser(found, page, tmp_path):  # noqa: F811
 @pytest.mark.slow
 @pytest.mark.parametrize("width", [400, 1400, 2560])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_no_page_is_wider_than_its_window(found, page, tmp_path, width, scheme):  # noqa: F811
+def test_no_page_is_wider_than_its_window(found, page, tmp_path, width, scheme):
     (tmp_path / "page.html").write_text(slowrank_html(*found))
     page.call(
         "Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=False
@@ -241,7 +241,7 @@ def test_no_page_is_wider_than_its_window(found, page, tmp_path, width, scheme):
 
 
 @pytest.mark.slow
-def test_printing_is_light_and_open(found, page, tmp_path):  # noqa: F811
+def test_printing_is_light_and_open(found, page, tmp_path):
     (tmp_path / "page.html").write_text(slowrank_html(*found))
     page.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": "dark"}])
     page.open(tmp_path / "page.html")

@@ -14,7 +14,7 @@ import pytest
 from tests.report.browser import BROWSER, CHROMIUM, QUIETLY
 from tests.slowrank.jobs import grid, job
 from tracekit import installation
-from tracekit.analysis.slowrank.analyse import analyse, illustrated
+from tracekit.analysis.slowrank.analyse import illustrated
 from tracekit.causes import CAUSES
 from tracekit.errors import MissingExtraError
 from tracekit.findings.picture import SlowRankPicture
@@ -25,14 +25,6 @@ from tracekit.report.slowrank_text import slowrank_lines
 
 pytest.importorskip("jinja2", reason="the extra report is not installed")
 EVIL = "</script><img src=x onerror=alert(1)>\u2028{{ 7 * 7 }}"
-
-
-@pytest.fixture(scope="module")
-def found(tmp_path_factory):
-    run = job(tmp_path_factory.mktemp("job"), grid(tp=2, dp=4), slow={5: 1.4}, lost=[6])
-    finding, picture = illustrated(run)
-    assert finding == analyse(run)
-    return finding, picture
 
 
 def data_of(text):

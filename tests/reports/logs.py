@@ -1,6 +1,6 @@
 """Logs, stacks and RAS answers of small jobs that hang, as their authors would have pasted them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from tests.evidence.other_channels import py_spy, ras_text
@@ -42,23 +42,31 @@ def written(folder: Path, text: str, name: str = "job.log") -> None:
     (folder / name).write_text(text)
 
 
-def in_answer(judge: object) -> object:
+Judge = Callable[[Answer], str]
+
+
+def in_answer(judge: Judge) -> Judge:
     """A judge of `tracekit triage`, which is given the answer inside."""
 
     def inner(answer: Answer) -> str:
         document = answer.document.get("answer") or {"verdict": answer.document.get("verdict", "refused")}
         assert isinstance(document, dict)
-        assert callable(judge)
-        return str(judge(Answer(answer.text, document, answer.code)))
+        return judge(Answer(answer.text, document, answer.code))
 
     return inner
 
 
 def pasted(
-    source: str, input_: str, expected: str, make: object, judge: object, *, quick: bool = False
+    source: str,
+    input_: str,
+    expected: str,
+    make: Callable[[Path], None],
+    judge: Judge,
+    *,
+    quick: bool = False,
 ) -> Report:
     """A report of which a log, stacks or an answer of RAS were pasted."""
-    return Report(source, "stuck", input_, expected, make, TRIAGE, in_answer(judge), quick)  # type: ignore[arg-type]
+    return Report(source, "stuck", input_, expected, make, TRIAGE, in_answer(judge), quick)
 
 
 def uneven(folder: Path) -> None:

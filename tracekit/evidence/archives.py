@@ -10,6 +10,7 @@ import tarfile
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import IO, Final
 
@@ -80,7 +81,7 @@ def _of_zip(raw: IO[bytes]) -> Iterator[_Member]:
             mode = info.external_attr >> 16  # of a file system of Unix; 0 where it is of another
             plain = mode == 0 or stat.S_IFMT(mode) in {0, stat.S_IFREG}
             if not info.is_dir():
-                yield info.filename, plain, lambda info=info: archive.open(info)  # type: ignore[misc]
+                yield info.filename, plain, partial(archive.open, info)
 
 
 def _of_tar(raw: IO[bytes]) -> Iterator[_Member]:
@@ -92,7 +93,7 @@ def _of_tar(raw: IO[bytes]) -> Iterator[_Member]:
     with tarfile.open(fileobj=stream, mode="r|*") as archive:
         for info in archive:
             if not info.isdir():
-                yield info.name, info.isreg(), lambda info=info: archive.extractfile(info)  # type: ignore[misc]
+                yield info.name, info.isreg(), partial(archive.extractfile, info)
 
 
 def _unpack(members: Iterator[_Member], folder: Path, left: _Left) -> None:
@@ -104,7 +105,7 @@ def _unpack(members: Iterator[_Member], folder: Path, left: _Left) -> None:
         target = _inside(name, folder)
         if not plain or target is None:
             left.out(
-                name, "it is no plain file" if target is not None else "its name leads out of the archive"
+                name, "it is not a plain file" if target is not None else "its name leads out of the archive"
             )
             continue
         file = opened()

@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
 from tracekit.findings.hang import CallRef, Culprit, GroupRef, HangFinding, Side
-from tracekit.text import plain, ranges
+from tracekit.text import plain, ranges, rank_names
 from tracekit.thresholds.report import RANK_RUNS_SHOWN, SHAPES_SHOWN
 
 
@@ -109,7 +109,7 @@ def some_ranks(prefix: str, ranks: Iterable[int]) -> str:
 
 def ranks_text(ranks: Sequence[int]) -> str:
     """Return ranks as text after `rank` or `ranks`."""
-    return some_ranks("rank " if len(ranks) == 1 else "ranks ", ranks)
+    return rank_names(ranks, RANK_RUNS_SHOWN) if ranks else ""
 
 
 def clean(text: str | None) -> str:

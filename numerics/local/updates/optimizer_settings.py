@@ -45,9 +45,6 @@ _KERNELS: Final = ("foreach", "fused", "capturable", "differentiable")
 _KEPT: Final = ("initial_lr", "max_lr", "min_lr", "base_momentum", "max_momentum", "swa_lr")
 """What schedulers keep in the groups of an optimiser; it steps without."""
 
-_MOVED: Final = {"lr": "learning rate", "betas": "momentum", "momentum": "momentum"}
-"""Settings that a schedule moves; the rates are judged by themselves."""
-
 
 @dataclass(frozen=True)
 class Settings:
@@ -214,11 +211,6 @@ def _moving(recorded: RecordedRun) -> set[str]:
                 for key, value in [pair for pair in group.items() if pair[0] not in {"params", "others"}]:
                     seen.setdefault((rank, number, key), set()).add(_shown(value))
     return found | {key for (_, _, key), values in seen.items() if len(values) > 1}
-
-
-def moving_words(recorded: RecordedRun) -> list[str]:
-    """Return the settings beside the learning rates that a schedule moves, in words."""
-    return sorted({_MOVED.get(key, key) for key in _moving(recorded)} - {_MOVED["lr"]})
 
 
 def unlike(

@@ -25,7 +25,7 @@ from tracekit.files.source import Source
 from tracekit.findings import Rejected
 from tracekit.findings.hang import HangFinding
 from tracekit.findings.slowrank import SlowRankFinding
-from tracekit.findings.triage import JobAnswer, TriageFinding
+from tracekit.findings.triage import JobAnswer, Question, TriageFinding
 from tracekit.ingest import load
 from tracekit.locked_folders import LOCK, temporary
 
@@ -107,12 +107,14 @@ def _answer(job: Job, gathered: Gathered, ask: Ask, *, several: bool) -> JobAnsw
     if hang is not None and (slow is None or hang.verdict not in _CALM):
         first = hang if slow is None or hang.verdict != "inconclusive" or slow.verdict in _CALM else slow
     other = next((a for a in (hang, slow) if a is not None and a is not first), None)
-    question = "hang" if isinstance(first, HangFinding) else "slowrank" if first is not None else "none"
+    question: Question = (
+        "hang" if isinstance(first, HangFinding) else "slowrank" if first is not None else "none"
+    )
     reason = "; ".join(filter(None, (why_hang, why_slow))) or "its files answer no question here"
     evidence = testimonies(bundle, first, job, ask.mesh, ask.order)
     return JobAnswer(
         folder,
-        question,  # type: ignore[arg-type]
+        question,
         first,
         "" if first is not None else reason,
         evidence,
