@@ -9,6 +9,7 @@ from typing import Final
 import numpy as np
 
 from tracekit.analysis.slowrank.case import Case
+from tracekit.analysis.slowrank.decision.evidence import Evidence
 from tracekit.analysis.slowrank.gaps.evidence_gaps import (
     bounds_of,
     coverage,
@@ -17,14 +18,9 @@ from tracekit.analysis.slowrank.gaps.evidence_gaps import (
     unmeasured,
     what_would_decide,
 )
-from tracekit.analysis.slowrank.hypotheses.candidates import saved_ns, slow_ranks, typical_without
-from tracekit.analysis.slowrank.hypotheses.data_imbalance import uneven_data, uneven_tokens
-from tracekit.analysis.slowrank.hypotheses.long_stage import long_stage
-from tracekit.analysis.slowrank.hypotheses.moving_stalls import moving_stalls
-from tracekit.analysis.slowrank.hypotheses.slow_link import slow_link
+from tracekit.analysis.slowrank.hypotheses.candidates import saved_ns, typical_without
 from tracekit.analysis.slowrank.suspects import Answer
 from tracekit.analysis.slowrank.unrecorded.fewest import fewest_traces
-from tracekit.analysis.slowrank.unrecorded.unseen_replay import waited_for_unseen
 from tracekit.analysis.slowrank.wording import listed, ranks_in_words
 from tracekit.findings.explanation import Considered, EvidenceGap, Explanation, Outcome
 from tracekit.thresholds.report import RANKS_CONSIDERED
@@ -43,9 +39,10 @@ _RULES: Final = {
 def explanation_of(case: Case, answer: Answer) -> Explanation:
     """Return the working of `answer` about `case`; the same case and answer give the same table."""
     least = MIN_LOST_SHARE * case.step_ns
-    found = [*_ranks(case, answer), *_others(case, answer)]
+    evidence = Evidence(case)
+    found = [*_ranks(evidence, answer), *_others(evidence, answer)]
     found.sort(key=lambda c: (-c.high_ms, c.kind, c.ranks))
-    gaps = sorted(_gaps(case), key=lambda g: (-g.could_hide_ms, g.what))
+    gaps = sorted(_gaps(evidence), key=lambda g: (-g.could_hide_ms, g.what))
     decided = ", then ".join(rule.replace("_", " ") for rule in answer.rules)
     rule = (
         f"{_RULES[answer.verdict]} ({MIN_LOST_SHARE:.0%} of the step, {ms(least):.2f} ms); decided by the rule "
@@ -54,8 +51,9 @@ def explanation_of(case: Case, answer: Answer) -> Explanation:
     return Explanation(tuple(found), tuple(gaps), ms(least), rule)
 
 
-def _ranks(case: Case, answer: Answer) -> Iterator[Considered]:
+def _ranks(measured: Evidence, answer: Answer) -> Iterator[Considered]:
     """The ranks with the largest excess or named in the answer, each alone, and the ranks that are slow together."""
+    case = measured.case
     excess = np.nan_to_num(case.found.mean, nan=-np.inf)
     mentioned = [
         case.steps.row(s.rank) for s in (*answer.suspects, *answer.candidates) if s.rank in case.steps.ranks
@@ -72,7 +70,7 @@ def _ranks(case: Case, answer: Answer) -> Iterator[Considered]:
             "rank", f"rank {rank} works longer than its peers", (rank,), ms(float(excess[row])), z, case.found.limit,
             ms(low), ms(likely), ms(high), outcome,
         )  # fmt: skip
-    together = slow_ranks(case)
+    together = measured.slow
     if together is not None and len(together.rows) > 1:
         rows = np.array(together.rows)
         ranks = tuple(case.steps.ranks[row] for row in together.rows)
@@ -84,9 +82,10 @@ def _ranks(case: Case, answer: Answer) -> Iterator[Considered]:
         )  # fmt: skip
 
 
-def _others(case: Case, answer: Answer) -> Iterator[Considered]:
+def _others(measured: Evidence, answer: Answer) -> Iterator[Considered]:
     """The hypotheses beside single ranks: a stage, a link, stalls in turn, uneven data, ranks without a trace."""
-    stage = long_stage(case)
+    case = measured.case
+    stage = measured.stage
     if stage is not None:
         ranks = tuple(case.steps.ranks[row] for row in stage.rows)
         named = answer.cause == "stage_imbalance"
@@ -94,7 +93,7 @@ def _others(case: Case, answer: Answer) -> Iterator[Considered]:
         yield _of(
             case, answer, "stage", subject, ranks, stage.z, (stage.low, stage.gain, stage.high), named=named
         )
-    link = slow_link(case)
+    link = measured.link
     if link is not None:
         subject = (
             f"transfers at {ranks_in_words(link.ranks)} take {link.ratio:.1f} times as long as their peers'"
@@ -102,19 +101,19 @@ def _others(case: Case, answer: Answer) -> Iterator[Considered]:
         named = answer.verdict == "slow_link"
         prices = (link.low, link.gain, link.high)
         yield _of(case, answer, "link", subject, link.ranks, link.z, prices, named=named)
-    stalls = moving_stalls(case)
+    stalls = measured.stalls
     if stalls is not None:
         ranks = tuple(case.steps.ranks[row] for row in stalls.rows)
         subject = f"hosts of {ranks_in_words(ranks)} stall {'at once' if stalls.together else 'in turn'}"
         named = answer.verdict == "imbalance" and answer.gain == stalls.gain
         prices = (max(stalls.gain - case.residual_ns, 0.0), stalls.gain, stalls.gain + case.residual_ns)
         yield _of(case, answer, "stalls in turn", subject, ranks, None, prices, named=named)
-    data = max(uneven_data(case), uneven_tokens(case))
+    data = max(measured.data, measured.tokens)
     if data > 0:
         named = answer.cause == "data_imbalance"
         subject = "work follows the data, and the longest rank changes"
         yield _of(case, answer, "uneven data", subject, (), None, (data, data, data), named=named)
-    unseen = waited_for_unseen(case)
+    unseen = measured.unseen
     if max(unseen.known, unseen.undecided) > 0:
         high = max(unseen.known, unseen.undecided)
         subject = f"the ranks read wait for {ranks_in_words(unseen.ranks)}, and there is no trace of these"
@@ -150,8 +149,9 @@ def _outcome(
     return "not proven" if low < least else "not first"
 
 
-def _gaps(case: Case) -> Iterator[EvidenceGap]:
+def _gaps(measured: Evidence) -> Iterator[EvidenceGap]:
     """The gaps of the evidence, each with the share of the step that it could hide."""
+    case = measured.case
     steps = len(case.steps.numbers)
     matched = coverage(case).matched
     if matched is not None and matched < 1:
@@ -162,7 +162,7 @@ def _gaps(case: Case) -> Iterator[EvidenceGap]:
         host = "" if case.table is not None else ", with the host (ProfilerActivity.CPU)"
         what = "the unchanged model of the step differs from the recording"
         yield EvidenceGap(what, ms(case.residual_ns), f"record more steps{host}")
-    unseen = waited_for_unseen(case)
+    unseen = measured.unseen
     if case.missing and unseen.undecided > 0:
         what = f"{ranks_in_words(case.missing)} left no trace: others may wait for them"
         yield EvidenceGap(what, ms(unseen.undecided), fewest_traces(case, unseen.ranks or case.missing))
