@@ -70,8 +70,8 @@ class Suspect:
     steps: tuple[int, ...]
     cause: Cause
     evidence: tuple[Evidence, ...] = ()
-    lost_ms_low: float | None = None  # if every unmatched wait that no replay gives keeps its recorded length
-    lost_ms_high: float | None = None  # if every unmatched wait shrinks to its transfer
+    lost_ms_low: float | None = None  # unmatched waits keep their length; less the model's error and the peers' spread
+    lost_ms_high: float | None = None  # the whole excess, or unmatched waits shrink to their transfers; plus both
 
 
 @dataclass(frozen=True)
