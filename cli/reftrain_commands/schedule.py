@@ -96,10 +96,7 @@ def schedule(
             raise ScheduleError(name, "the sizes are not given", "give --stages P --micro-batches M")
         chunks = virtual or default_virtual(name)
         spec = ScheduleSpec(name, stages, micro_batches, chunks, k or stages, pipelines, concat, steps)
-        with waiting("laying out the schedule"):
-            table = generate(spec)
-        if k is not None:
-            check_rounds(spec)
+        table = _laid_out(spec, k_given=k is not None)
     summed = spec is not None and bool(sync or costs.sync)
     table = with_transfers(table, zero, sync or "eager_opt", summed=summed)
     try:
@@ -110,6 +107,15 @@ def schedule(
             raise
         raise ScheduleError(f"{name}: {error.field}", error.problem, error.remedy) from error
     write(found, micro_batches or table.micro_batches, Outputs(json_to, svg, csv_to, text_to))
+
+
+def _laid_out(spec: ScheduleSpec, *, k_given: bool) -> Schedule:
+    """Return the table of a scheme; raises `ScheduleError` for sizes that it refuses, or a given k without effect."""
+    with waiting("laying out the schedule"):
+        table = generate(spec)
+    if k_given:
+        check_rounds(spec)
+    return table
 
 
 def with_transfers(table: Schedule, zero: int | None, sync: str, *, summed: bool) -> Schedule:
