@@ -270,7 +270,10 @@ class VariedDocument(TypedDict):
 
 
 class GoodputDocument(TypedDict):
-    """The answer of `reftrain goodput`; `training` and `parts` are shares of the job's time, intervals seconds."""
+    """The answer of `reftrain goodput`; `training` and `parts` are shares of the job's time, intervals seconds.
+
+    `varied` holds shares with Daly's interval; without a change that is `at_daly`.
+    """
 
     schema: Literal["reftrain.goodput/1"]
     gpus: int
@@ -284,6 +287,7 @@ class GoodputDocument(TypedDict):
     training: float
     parts: dict[str, float]
     detections: list[DetectionDocument]
+    at_daly: float
     varied: list[VariedDocument]
 
 

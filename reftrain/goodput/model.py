@@ -154,8 +154,14 @@ def rows_for(habits: Habits) -> int:
 
 
 def best(habits: Habits, histories: Sequence[History]) -> tuple[float, Spent]:
-    """Return the interval that trains most of the time by simulation, from a grid around Daly's, and its outcome."""
+    """Return the interval that trains most of the time by simulation, from a grid around Daly's, and its outcome.
+
+    Where no interruption strikes the simulated jobs they decide nothing, and Daly's is returned.
+    """
     middle = max(daly(habits), habits.stall)
+    plain = simulate(habits, middle, histories)
+    if not plain.interruptions:
+        return middle, plain
     steps = [GOODPUT_SPREAD ** (2.0 * n / (GOODPUT_INTERVALS - 1) - 1.0) for n in range(GOODPUT_INTERVALS)]
     tried = [(interval, simulate(habits, interval, histories)) for interval in (middle * s for s in steps)]
     return max(tried, key=lambda pair: pair[1].share)

@@ -36,7 +36,10 @@ class Varied:
 
 @dataclass(frozen=True)
 class Goodput:
-    """Everything that the command says; intervals in seconds of training, shares of the job's time."""
+    """Everything that the command says; intervals in seconds of training, shares of the job's time.
+
+    `at_daly` is the share that trains with Daly's interval, which `varied` is compared with.
+    """
 
     habits: Habits
     gpus: int
@@ -44,6 +47,7 @@ class Goodput:
     best: float
     spent: Spent
     detections: tuple[tuple[float, float], ...]
+    at_daly: float
     varied: tuple[Varied, ...]
 
     @property
@@ -77,7 +81,8 @@ def goodput(habits: Habits, gpus: int, histories: Sequence[History], interval: f
         )
         for name in VARIED
     ]
-    return Goodput(habits, gpus, used, found, spent, detections, tuple(shares))
+    at_daly = share(habits, daly(habits))
+    return Goodput(habits, gpus, used, found, spent, detections, at_daly, tuple(shares))
 
 
 def text(answer: Goodput) -> str:
@@ -98,7 +103,7 @@ def text(answer: Goodput) -> str:
         gained = (share - slowest) * 24 * answer.gpus
         out.append(f"  {seconds:6.0f} s           {share:7.2%}   {gained:12.0f}")
     out += ["", "one habit halved and doubled, with Daly's interval, in points:"]
-    base = spent.share
+    base = answer.at_daly
     for row in sorted(answer.varied, key=lambda v: -max(abs(v.halved - base), abs(v.doubled - base))):
         out.append(f"  {row.name:8} {_bar(row.halved - base)} | {_bar(row.doubled - base)}".rstrip())
     return "\n".join(out) + "\n"
@@ -126,5 +131,6 @@ def document(answer: Goodput) -> GoodputDocument:
         "training": spent.share,
         "parts": {name: getattr(spent, name) / habits.length for name in PARTS},
         "detections": [{"hang_s": seconds, "training": share} for seconds, share in answer.detections],
+        "at_daly": answer.at_daly,
         "varied": [{"name": v.name, "halved": v.halved, "doubled": v.doubled} for v in answer.varied],
     }

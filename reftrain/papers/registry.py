@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Final
 
-from reftrain.papers import chimera, context_parallel, published_runs
+from reftrain.papers import chimera, context_parallel, interruptions, published_runs
 from reftrain.papers.figure import Figure, Missing
 
 _LLAMA_4D: Final = "Scaling Llama 3 Training (ISCA'25)"
@@ -21,6 +21,7 @@ _ENTRIES: Final = (
     Figure("figure12", _LLAMA_4D, "rate of the gather of keys and values", context_parallel.figure_12),
     Figure("figure13", _LLAMA_4D, "gathered keys and values beside a ring", context_parallel.figure_13),
     Figure("documents", _LLAMA_4D, "document masks at 131 K", published_runs.documents),
+    Figure("interruptions", _HERD, "effective training time of 54 days", interruptions.effective_time),
     Figure("chimera-bubbles", _CHIMERA, "table 2, bubbles", chimera.bubbles, "p100"),
     Figure("chimera-bert", _CHIMERA, "throughput of Bert-48 on 64 nodes", chimera.bert_throughput, "p100"),
     Figure("chimera-gpt", _CHIMERA, "throughput of GPT-2 on 2 048 nodes", chimera.gpt_throughput, "p100"),

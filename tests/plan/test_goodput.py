@@ -36,6 +36,13 @@ def test_the_best_interval_is_dalys_where_it_applies():
     assert daly(plain) == pytest.approx(young(plain), rel=0.05)
 
 
+def test_a_job_without_interruptions_takes_dalys_interval():
+    calm = Habits(between=1e9, days=1.0)
+    found, spent = best(calm, drawn(rows_for(calm), 1, 0))
+    assert found == daly(calm)
+    assert (spent.interruptions, spent.lost) == (0, 0.0)
+
+
 def test_one_interruption_is_accounted_by_hand():
     """At 1 000 s: nine checkpoints of 100 s + 5 s are made, the ninth (945 s) is not written before 1 005 s."""
     habits = Habits(between=1.0, days=0.1, restart=50.0)
