@@ -254,13 +254,6 @@ class ReproduceDocument(TypedDict):
     missing: list[MissingDocument]
 
 
-class DetectionDocument(TypedDict):
-    """The share that trains when a hang is noticed in `hang_s` seconds."""
-
-    hang_s: float
-    training: float
-
-
 class VariedDocument(TypedDict):
     """The share that trains when one habit is halved, and doubled."""
 
@@ -272,7 +265,8 @@ class VariedDocument(TypedDict):
 class GoodputDocument(TypedDict):
     """The answer of `reftrain goodput`; `training` and `parts` are shares of the job's time, intervals seconds.
 
-    `varied` holds shares with Daly's interval; without a change that is `at_daly`.
+    `varied` holds shares with Daly's interval; without a change that is `at_daly`. `detections` holds
+    the share `training` that trains when a hang is noticed in `hang_s` seconds.
     """
 
     schema: Literal["reftrain.goodput/1"]
@@ -286,7 +280,7 @@ class GoodputDocument(TypedDict):
     interruptions: float
     training: float
     parts: dict[str, float]
-    detections: list[DetectionDocument]
+    detections: list[dict[str, float]]
     at_daly: float
     varied: list[VariedDocument]
 
