@@ -206,3 +206,10 @@ DETAILED_WORLD: Final = 64
 
 SHOWN_STAGES: Final = 16
 """Pipeline ranks with a row in the text of a simulation; the JSON holds all."""
+
+GOODPUT_INTERVALS: Final = 33
+"""Intervals between checkpoints that `goodput` tries: neighbours differ by a sixth, and the optimum is flat."""
+GOODPUT_SPREAD: Final = 12.0
+"""The tried intervals reach this factor below and above Daly's: a slow write moves the best one, never so far."""
+MOST_INTERRUPTIONS: Final = 200_000
+"""Interruptions of all simulated jobs together: more take minutes and give no other figure."""

@@ -183,7 +183,8 @@ def _config(given: Flags) -> "RunConfig":
     sizes = (("virtual_stages", given.virtual), ("consecutive", given.k))
     pipeline |= {field: size for field, size in sizes if size}
     if given.micro_batches is not None:
-        first = load(given.config, overrides)
+        # k may be above the micro-batches that the flag is about to replace
+        first = load(given.config, {**overrides, "pipeline": {**pipeline, "consecutive": 0}})
         data = overrides.setdefault("data", {})
         data["batch_size"] = given.micro_batches * first.mesh.dp * first.data.micro_batch_size
     return load(given.config, overrides)

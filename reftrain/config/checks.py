@@ -5,8 +5,9 @@ Called by `RunConfig.__post_init__`, so that no invalid configuration exists.
 
 from reftrain.config.tables import Tables
 from reftrain.errors import ConfigError
-from reftrain.schedule.generators import make_schedule
+from reftrain.schedule.generators import check_rounds, make_schedule
 from reftrain.schedule.registry import SCHEMES
+from reftrain.schedule.spec import ScheduleSpec
 
 
 def divisors(number: int) -> str:
@@ -170,6 +171,9 @@ def _check_schedule(config: Tables) -> None:
     """Let the scheme refuse sizes that it has no meaning for; the flexible schemes take all sizes."""
     pipeline = config.pipeline
     scheme = SCHEMES[pipeline.schedule]
+    if pipeline.consecutive and "consecutive" in scheme.options:
+        sizes = config.mesh.pp, config.micro_batches, pipeline.virtual_stages, pipeline.consecutive
+        check_rounds(ScheduleSpec(pipeline.schedule, *sizes))
     if scheme.splits_backward and config.numerics.recompute != "none":
         raise ConfigError(
             "numerics.recompute",

@@ -162,7 +162,9 @@ class FlightRecorder:
             self._refresh()
 
     def _refresh(self) -> None:
-        """Write, unless the file holds a hang that may have timed out since."""
+        """Note a heartbeat, and write, unless the file holds a hang that may have timed out since."""
+        if self.last_calls is not None:
+            self.last_calls.beat(time.time_ns())
         if time.monotonic() < self._keep_until:
             return
         self._note_completed()

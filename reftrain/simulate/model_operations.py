@@ -102,14 +102,19 @@ class ModelOperations:
         return self.cost.optimizer_seconds(parameters) * NS
 
     def sync_replicas(self, b: Builder, stage: int, owners: tuple[int, ...]) -> int | None:
-        """Sum the shards of a stage's gradients over its replicas, beside what follows."""
+        """Sum the shards of a stage's gradients over its replicas, beside what follows.
+
+        Each stage's group has a stream of its own, as communicators have: ranks may start the sums in any order.
+        """
+        if len(owners) == 1:
+            return None
         shape = self.shapes[stage]
         shards = self._shards() if self.zero else 1
         whole = self.cost.shapes.stage_parameters(shape.layers, first=shape.first, last=shape.last)
-        ns = self.cost.sum_replicas(shape, len(owners), shards) * NS if len(owners) > 1 else 0.0
+        ns = self.cost.sum_replicas(shape, len(owners), shards) * NS
         nelems = whole // shards
         return b.collective(
-            f"{REPLICAS}{stage}", "allreduce", ns, (nelems, nelems), stream="replicas", wait=False,
+            f"{REPLICAS}{stage}", "allreduce", ns, (nelems, nelems), wait=False,
             members=owners, dtype="Float",
         )  # fmt: skip
 
