@@ -110,7 +110,7 @@ def _check_names(tables: Mapping[str, Mapping[str, Any]]) -> None:
 
 
 def _wrong_type(message: str, document: Mapping[str, Any]) -> ConfigError:
-    """Return the refusal of a value that msgspec refuses, by its message: "Expected `int`, got `str` - at `$.a.b[1]`"."""
+    """Return the refusal of a value, from msgspec's message: "Expected `int`, got `str` - at `$.a.b[1]`"."""
     problem, _, place = message.partition(" - at `$.")
     keys = re.findall(r"\w+", place)
     value: Any = document
