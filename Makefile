@@ -102,9 +102,10 @@ lint-ci: $(CI_STAMP)
 changelog: $(STAMP)
 	@$(BIN)/towncrier build $(if $(VERSION),--yes --version $(VERSION),--draft --version unreleased)
 
-# docs/ as a site in docs_site/, which asks nothing of a network; a link that leads nowhere or an option untold fails.
+# docs/ as a site in docs_site/, which asks nothing of a network and can be searched as a file; a link that leads nowhere or
+# an option untold fails.
 docs: $(DOCS_STAMP)
-	@$(PYTEST) tests/cli/test_documented.py
+	@$(PYTEST) -m 'slow or not slow' tests/cli/test_documented.py tests/docs/test_site.py
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --strict
 	@echo docs_site/index.html
 
