@@ -14,6 +14,7 @@ from tracekit.evidence.line_scan import Line, Scan, scan_lines
 from tracekit.evidence.log_deaths import Death, deaths_of
 from tracekit.evidence.log_file import GroupKey, LogFile, Mark
 from tracekit.evidence.log_lines import LITERALS, MESSAGES, Message, When, Work, messages_of, when_of
+from tracekit.evidence.log_reports import STACK, Report, call_stack, desync_report, fingerprints
 from tracekit.evidence.log_waits import Waits
 from tracekit.files.source import Source
 from tracekit.thresholds.evidence import MAX_DEATHS, MAX_LOG_RANKS, MAX_MARKS
@@ -51,6 +52,11 @@ class _Open:
     waits: Waits = field(default_factory=Waits)
     timed_out: tuple[When | None, int] | None = None
     last: dict[Key, When] = field(default_factory=dict)
+    failed: dict[Key, list[Mark]] = field(default_factory=lambda: defaultdict(list))
+    """Marks whose call timed out and has no stack yet."""
+    group: dict[Key, GroupKey] = field(default_factory=dict)
+    """The group of which a process wrote last."""
+    reports: list[tuple[Key, GroupKey, Report]] = field(default_factory=list)
 
 
 class _Reader:
@@ -80,6 +86,7 @@ class _Reader:
         if message.when is not None:
             self._open.last[key] = message.when
         told = self._take_group(key, message, line.offset)
+        told = self._take_report(key, line, message) or told
         told = self._take_death(key, line, message) or told
         if message.stuck:
             self._open.stuck.add(key)
@@ -111,9 +118,13 @@ class _Reader:
         if mark is None and len(self._open.marks) < MAX_MARKS:
             mark = self._open.marks[key][name] = Mark(message.group.place, message.group.unique)
         if mark is not None:
+            before = mark.work
             mark.take(message)
             if message.at is not None:
                 self._join(key, mark, message.at)
+            self._open.group[key] = name
+            if before is None and mark.work is not None:
+                self._open.failed[key].append(mark)
         self._file.watchdog = self._file.watchdog or message.size is None
         return True
 
@@ -126,6 +137,33 @@ class _Reader:
             if mark.work is None or found.seq < mark.work.seq:
                 mark.work, mark.size = found, mark.size or found.group_size
                 mark.messages |= found.call.op in MESSAGES
+
+    def _take_report(self, key: Key, line: Line, message: Message) -> bool:
+        """Take the states of other members, and the stack of the call that timed out where only one lacks it."""
+        if STACK in message.text and len(marks := self._open.failed.pop(key, [])) == 1:
+            marks[0].stack = call_stack(line.after())
+            return True
+        report = desync_report(message.text, line.after())
+        writer = key if report is None else self._writer(key, line)
+        report = report or fingerprints(message.text)
+        if report is None or len(self._open.reports) >= MAX_DEATHS:
+            return report is not None
+        group = self._open.group.get(writer, ("", ""))
+        self._open.reports.append((writer, group, report))
+        mark = self._open.marks[writer].get(group)
+        if mark is None:
+            mark = self._open.marks[writer][group] = Mark(report.own)
+        mark.size = mark.size or (len(report.members) if report.whole else None)
+        self._file.watchdog = True
+        return True
+
+    def _writer(self, key: Key, line: Line) -> Key:
+        """Return the process of a report, which begins a line of its own behind the prefix of its message."""
+        if key[0] != "file":
+            return key
+        last = line.before.rstrip(b"\n").rpartition(b"\n")[2]
+        found = [message for message in messages_of(last) if message.rank is not None]
+        return self._key(found[-1]) if found else key
 
     def _take_death(self, key: Key, line: Line, message: Message) -> bool:
         """Take the deaths that a message reports, at the last time that its process wrote."""
@@ -164,7 +202,12 @@ class _Reader:
                 mark = Mark(key[1] if key[0] == "place" else None, work=work, size=work.group_size)
                 mark.messages = work.call.op in MESSAGES
                 self._add_loose(opened.marks[key], mark)
-        keys = {*opened.marks, *opened.stuck, *(key for key, _ in opened.deaths)}
+        keys = {
+            *opened.marks,
+            *opened.stuck,
+            *(key for key, _ in opened.deaths),
+            *(key for key, *_ in opened.reports),
+        }
         alone = self._places_are_ranks()
         ranks = {key: self._rank(key) if key[0] != "place" or alone else None for key in keys}
         file.by_place = alone and any(key[0] == "place" and marks for key, marks in opened.marks.items())
@@ -177,6 +220,9 @@ class _Reader:
             own = death.rank if death.rank is not None else self._rank_of_death(death, ranks[key])
             file.deaths.append(replace(death, rank=own))
         file.waits, file.asked_by, file.timed_out = opened.waits, opened.asked_by, opened.timed_out
+        for key, group, report in opened.reports:
+            if (rank := ranks[key]) is not None:
+                file.reports.append((rank, group, report))
         file.ranks = {
             *file.marks,
             *file.stuck,
@@ -238,7 +284,8 @@ def _whole_messages(line: Line) -> Iterator[Message]:
     found = list(messages_of(line.text))
     begun = b"SeqNum=" in line.text or b"Watchdog caught" in line.text
     cut = begun and not any(m.work for m in found)
-    cut = cut or (b"last enqueued" in line.text.lower() and not any(m.state for m in found))
+    told = b"last enqueued" in line.text.lower() or b"detected by watchdog at work" in line.text
+    cut = cut or (told and not any(m.state for m in found))
     if cut and (after := line.after()[:2]):
         found = list(messages_of(line.text + b"".join(after)))
     if not line.whole and found:

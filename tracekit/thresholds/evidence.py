@@ -20,6 +20,9 @@ LONGEST_LINE: Final = 1 << 12
 MAX_FRAME_LINES: Final = 400
 """Lines of a traceback that are followed to its exception."""
 
+MAX_REPORT_LINES: Final = 4096
+"""Lines of a desync report that are read: a state of a few members each."""
+
 MAX_TEXT: Final = 300
 """Characters kept of a message: enough to recognise it."""
 

@@ -55,10 +55,17 @@ def illustrated(
 
 
 def judged(
-    dumps: DumpSet, mesh: dict[str, int] | None = None, order: Sequence[str] | None = None
+    dumps: DumpSet,
+    mesh: dict[str, int] | None = None,
+    order: Sequence[str] | None = None,
+    *,
+    still: bool = False,
 ) -> tuple[HangFinding, HangPicture, Scene]:
-    """Give the verdict and the picture as `illustrated` does, and the scene on which they rest."""
-    seen = build_scene(dumps)
+    """Give the verdict and the picture as `illustrated` does, and the scene on which they rest.
+
+    still: whether other evidence shows that the job stood.
+    """
+    seen = replace(build_scene(dumps), still=still)
     layout = layout_of(seen, mesh, order)
     judgement = judge(replace(seen, mesh=layout.mesh))
     scene, found = judgement.scene, judgement.found
@@ -165,5 +172,5 @@ def _unexplained(scene: Scene) -> str:
     group = scene.groups[first.group]
     return (
         f"all {len(group.ranks)} members of group {group.name} ({group.desc}) issued call {first.seq} and "
-        f"none has finished it: the network or a device is stuck, or the job moves; {advice_on_device(scene)}"
+        f"none has finished it: the network or a device is stuck{scene.or_moves}; {advice_on_device(scene)}"
     )
