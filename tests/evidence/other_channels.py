@@ -35,10 +35,12 @@ def process(rank):
 def communicators(job: Mapping[int, RankState], spread=lambda _: 0):
     """Members, counts by rank and silent ranks of each group that makes collectives."""
     found = {}
+    every = [group for state in job.values() for group in state.groups]
+    messages = {group.name for group in every if group.open is not None and group.open.message}
     for state in job.values():
         for group in state.groups:
             key = (group.name, tuple(group.ranks))
-            if len(group.ranks) > 1 and not (group.open is not None and group.open.message):
+            if len(group.ranks) > 1 and group.name not in messages:
                 found.setdefault(key, {})[state.rank] = dict(group.counts)
     return {key: counts for key, counts in found.items() if any(counts.values())}
 

@@ -220,6 +220,9 @@ class _Reader:
             own = death.rank if death.rank is not None else self._rank_of_death(death, ranks[key])
             file.deaths.append(replace(death, rank=own))
         file.waits, file.asked_by, file.timed_out = opened.waits, opened.asked_by, opened.timed_out
+        own = self._rank(("file", 0)) if None in file.waits.longer else None
+        if own is not None:
+            file.waits.longer = {own if rank is None else rank: s for rank, s in file.waits.longer.items()}
         for key, group, report in opened.reports:
             if (rank := ranks[key]) is not None:
                 file.reports.append((rank, group, report))

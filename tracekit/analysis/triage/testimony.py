@@ -35,6 +35,10 @@ TRACES: Final = ToCollect(
 )
 
 
+_TIMED: Final[tuple[EvidenceKind, ...]] = ("run", "trace", "operation_table", "nccl_inspector")
+"""Kinds that show which rank is slow, in the order in which they are asked."""
+
+
 def testimonies(
     bundle: Bundle,
     answer: HangFinding | SlowRankFinding | None,
@@ -46,7 +50,7 @@ def testimonies(
     if isinstance(answer, SlowRankFinding):
         ranks = answer.ranks
         detail = f"{ranks.read} of {ranks.expected} ranks: {answer.verdict}"
-        kind = next((f.kind for f in job.files if f.kind in {"trace", "run", "operation_table"}), None)
+        kind = next((kind for kind in _TIMED if any(file.kind == kind for file in job.files)), None)
         return () if kind is None else (Testimony(kind, "supports", detail),)
     if answer is None:
         return ()

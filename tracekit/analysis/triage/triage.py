@@ -151,11 +151,13 @@ def _ask_hang(job: Job, gathered: Gathered, ask: Ask) -> tuple[Bundle, HangFindi
 
 
 def _ask_slow(job: Job, ask: Ask) -> tuple[SlowRankFinding | None, str]:
-    """Return the answer to which rank is slow, and why there is none."""
+    """Return the answer to which rank is slow, and why there is none: traces are asked before records of calls."""
     paths = job.runs or [*job.by_form.get("trace", []), *job.by_form.get("table", [])]
-    if not paths:
+    whole = (
+        [job.folder] if paths and job.folder and not job.runs else paths or job.by_form.get("inspector", [])
+    )
+    if not whole:
         return None, ""
-    whole = [job.folder] if job.folder and not job.runs else paths
     return _tried(lambda: analyse(load(whole, jobs=ask.jobs, job=ask.job), ask.mesh, ask.order))
 
 

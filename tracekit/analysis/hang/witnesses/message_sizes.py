@@ -12,9 +12,14 @@ _DETAIL = (
 
 
 def unlike_sizes(case: Case, finding: HangFinding) -> HangFinding | None:
-    """Return the answer of a job in which a message was longer than its buffer; None where a call names a culprit."""
+    """Return the answer of a job in which a message was longer than its buffer; None where calls show more.
+
+    The rank that noticed it ended for it: that others wait for this rank then is a peer's fault.
+    """
     noticed = {rank: sizes for log in case.bundle.logs for rank, sizes in log.waits.longer.items()}
-    if not noticed or finding.culprits or finding.open_calls:
+    named = {culprit.rank for culprit in finding.culprits}
+    mismatched = any(culprit.kind == "mismatched_call" for culprit in finding.culprits)
+    if not noticed or mismatched or finding.open_calls or not named <= noticed.keys():
         return None
     rank, (came, expected) = min(noticed.items(), key=lambda item: (item[0] is None, item[0] or 0))
     where = "a rank" if rank is None else f"rank {rank}"
