@@ -1,11 +1,10 @@
 """What a hung job leaves beside its dumps: a log of each rank, its stacks, and counters of its machine.
 
-On NCCL torch's watchdog writes such lines; on Gloo no thread of torch does, so that this one stands in for it, with the
-same content: the call of each group that waits too long, how far the group is, and the call's stack. The first rank
-whose call waits too long tells the others through the store, as torch does; each living rank then writes how far the
-group of all ranks is, and all stacks are taken by a signal, which faulthandler answers without the interpreter's lock.
-An exception that ends the rank is written with its traceback; what the rank's stderr gets goes to the log, too. Used by
-`flight_hook`.
+On NCCL torch's watchdog writes such lines; on Gloo no thread of torch does, and this one writes the same content: the
+call of each group that waits too long, how far the group is, and the call's stack. The first rank with such a call sets
+a key of the store, as torch does; each living rank then writes how far the group of all ranks is, and all stacks are
+taken by a signal, which faulthandler answers without the interpreter's lock. An exception that ends the rank is written
+with its traceback; what the rank's stderr gets goes to the log, too. Used by `flight_hook`.
 
     log/launcher.log  how a rank died, as the process that started it saw it
     log/rank_N.log    lines as of torch 2.8, then the traceback

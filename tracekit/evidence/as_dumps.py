@@ -33,13 +33,13 @@ class Composed:
     partial: frozenset[str] = frozenset()
     """Names of groups whose size nothing tells."""
     still: bool = False
-    """Whether a call timed out: the job stood for minutes."""
+    """Whether a call timed out: the job did not move for minutes."""
     sources: dict[int, set[str]] = field(default_factory=dict)
     """By rank the kinds of evidence that its dump is made of."""
 
 
 def compose(bundle: Bundle, mesh: Mesh | None = None) -> Composed:
-    """Return the evidence of a job as dumps. mesh: that of the user, which tells members of groups that logs name."""
+    """Return the evidence of a job as dumps. mesh: that of the user, which shows members of groups that logs name."""
     given = bundle.dumps.dumps if bundle.dumps is not None else {}
     marks = merged_marks(bundle.logs)
     members = members_of(marks, given, bundle.world, mesh)
@@ -102,7 +102,7 @@ def _add(
 
 
 def _tail(members: Members, mark: Mark, *, timed: bool) -> GroupTail | None:
-    """Return the frontier of a mark; None where it tells none. timed: whether lines tell what devices began."""
+    """Return the frontier of a mark; None where it shows none. timed: whether lines show what devices began."""
     work = mark.work
     enqueued = mark.enqueued if mark.enqueued is not None else work.seq if work is not None else None
     completed = mark.completed

@@ -52,7 +52,7 @@ def members_of(
 ) -> dict[tuple[int, GroupKey], Members]:
     """Return the members of the group that a rank's mark is of, by rank and the group's key.
 
-    Marks of groups whose members nothing tells, not even in part, are left out. mesh: that of the user, whose axes tell
+    Marks of groups whose members nothing shows, not even in part, are left out. mesh: that of the user, whose axes show
     the members of a group where its description or its places name them.
     """
     by_key: dict[GroupKey, dict[int, Mark]] = defaultdict(dict)
@@ -171,7 +171,7 @@ def with_reports(marks: Marks, members: dict[tuple[int, GroupKey], Members], log
 
 
 def _add_told(mark: Mark, told: Told) -> None:
-    """Add the state that another rank tells to a mark."""
+    """Add the state that another rank shows to a mark."""
     done = told.seq if told.finished else told.seq - 1
     if mark.enqueued is None and mark.work is None:
         mark.enqueued, mark.completed = told.seq, done

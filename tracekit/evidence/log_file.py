@@ -16,7 +16,7 @@ class Mark:
     """How far one rank is in one group, as its lines tell; None where they do not.
 
     place: the rank's place in the group. size: members that an initialisation, the elements of a call or a report of
-    all members tell. started: the last call that the device began. stack: of the call that timed out, innermost first.
+    all members show. started: the last call that the device began. stack: of the call that timed out, innermost first.
     """
 
     place: int | None

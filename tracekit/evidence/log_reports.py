@@ -1,4 +1,4 @@
-"""What one rank's lines tell of the other members of its group: desync reports, fingerprints, sizes, stacks of calls.
+"""What one rank's lines show of the other members of its group: desync reports, fingerprints, sizes, stacks of calls.
 
 With TORCH_NCCL_DESYNC_DEBUG=1 the rank that timed out prints the last collective that each member began or finished;
 members are numbered within the group. With TORCH_DISTRIBUTED_DEBUG=DETAIL a rank prints its own call and one unlike it.
@@ -35,7 +35,7 @@ STACK: Final = b"Stack trace of the failed collective:"
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """The last collective of one member, as another member's lines tell it: its number, whether it ended, the call."""
+    """The last collective of one member, as another member's lines show it: its number, whether it ended, the call."""
 
     seq: int
     finished: bool
@@ -43,9 +43,9 @@ class Told:
 
 
 class Report(NamedTuple):
-    """The members of one group that a report tells of, by their places in the group. own: the place of its writer.
+    """The members of one group that a report is about, by their places in the group. own: the place of its writer.
 
-    whole: whether it tells of every member, so that it tells the size.
+    whole: whether it is about every member, so that it shows the size.
     """
 
     own: int

@@ -1,4 +1,4 @@
-"""Bounds on records of NCCL's Inspector, and what they must tell before a rank is compared."""
+"""Bounds on records of NCCL's Inspector, and what they must show before a rank is compared."""
 
 from typing import Final
 

@@ -63,7 +63,7 @@ def judged(
 ) -> tuple[HangFinding, HangPicture, Scene]:
     """Give the verdict and the picture as `illustrated` does, and the scene on which they rest.
 
-    still: whether other evidence shows that the job stood.
+    still: whether other evidence shows that the job did not move.
     """
     seen = replace(build_scene(dumps), still=still)
     layout = layout_of(seen, mesh, order)

@@ -33,11 +33,11 @@ class Scene:
     mesh: Mesh | None = None
     """None where the groups do not determine one."""
     still: bool = False
-    """Whether other evidence shows that the job stood, as a call that timed out does."""
+    """Whether other evidence shows that the job did not move, as a call that timed out does."""
 
     @property
     def or_moves(self) -> str:
-        """The end of a sentence about calls that do not end: the job may move, unless it is known to stand."""
+        """The end of a sentence about calls that do not end: the job may move, unless it is known to have stopped."""
         return "" if self.still else ", or the job moves"
 
     @cached_property

@@ -61,8 +61,8 @@ def read_dumps(
 class Wording:
     """How answers name a form of timed calls.
 
-    format: of the results. files: in sentences. untimed: why a file without times is of no use. sized: whether the files
-    show how many ranks the job has.
+    format: of the results. files: in sentences. untimed: why a file without times is of no use. sized: whether the
+    files show how many ranks the job has.
     """
 
     format: str

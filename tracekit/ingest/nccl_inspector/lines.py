@@ -57,7 +57,7 @@ class Records:
     """All records of a set of files.
 
     places: by communicator the place of each process. sizes: its members. calls: by process, in the order of the file.
-    dropped: records that rings lost under load, as `dump_stats` tells. damaged: lines that are no record.
+    dropped: records that rings lost under load, as `dump_stats` shows. damaged: lines that are no record.
     """
 
     places: dict[str, dict[Process, int]] = field(default_factory=lambda: defaultdict(dict))
@@ -107,7 +107,7 @@ class Records:
     def ranks(self) -> dict[Process, int]:
         """Return the global rank of each process: its place in the widest communicator; none where several are widest.
 
-        Of communicators with the same members any tells the same; places that contradict each other tell nothing.
+        Of communicators with the same members any shows the same; places that contradict each other show nothing.
         """
         widest = max(self.sizes.values(), default=0)
         found: dict[Process, int] = {}

@@ -1,8 +1,8 @@
 """Records of NCCL's Inspector as event tables, by way of timed calls as dumps hold them.
 
 Each kind of call of a communicator counts by itself, since NCCL has numbered them so; it becomes a group of its own
-with the communicator's members. The records' gaps are kept as gaps of evidence: calls that rings dropped, times known by
-their order alone, members without a file, and, by default, no call below 8 KB. Used by `readers`.
+with the communicator's members. The records' gaps are kept as gaps of evidence: calls that rings dropped, times known
+by their order alone, members without a file, and, by default, no call below 8 KB. Used by `readers`.
 """
 
 import hashlib
@@ -46,7 +46,7 @@ def read_records(
 ) -> tuple[list[FileResult], list[Quality], int | None]:
     """Read the records in the files that `inputs` name into Parquet files in `folder`.
 
-    Returns as `flight_recorder.reader.read_dumps` does. Raises InputError where no record tells a call, or none tells
+    Returns as `flight_recorder.reader.read_dumps` does. Raises InputError where no record shows a call, or none shows
     which rank a process is.
     """
     sources = [source for source in discover(inputs, _ANY).sources if _holds_records(source)]

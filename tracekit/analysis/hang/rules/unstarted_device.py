@@ -26,7 +26,7 @@ def unstarted_devices(scene: Scene, _known: Found) -> Found:
     Looks for: the oldest outstanding call or message of a rank, if its device has not begun it, and the other end or as
     many other members have; only dumps with start times show this.
     Excuses: ranks with anything outstanding that has begun: the device may wait there; ranks with outstanding calls
-    that the evidence does not show, as those that rings have lost and those of groups without known members.
+    that the evidence does not show, because rings have lost them or nothing gives the members of their group.
     Returns: `device_stalled`.
     """
     timed = {rank for rank, dump in scene.dumps.items() if dump.timed}
