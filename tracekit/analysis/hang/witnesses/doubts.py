@@ -83,12 +83,13 @@ def _may_wait_elsewhere(case: Case, finding: HangFinding) -> HangFinding | None:
         behind = {r for r in call.behind if not case.waits(r)}
         if named & behind:
             unsure |= behind | {r for r in (*call.missing, *call.unknown) if not case.waits(r)}
-    if len(unsure) == 1:
+    if len(unsure) == 1 and not _may_wait_in_message(case, named):
         return None
     if (
         len(unsure) == len(named)
         and _all_groups_known(case, named)
         and not _share_an_agreed_group(case, named)
+        and not _may_wait_in_message(case, named)
     ):
         return None
     reason = (
@@ -137,6 +138,20 @@ def _unresponsive(case: Case, finding: HangFinding) -> HangFinding | None:
 def _all_groups_known(case: Case, ranks: Iterable[int]) -> bool:
     """Return whether RAS tells of every communicator of these ranks."""
     return all("ras" in _sources(case, rank) for rank in ranks)
+
+
+def _may_wait_in_message(case: Case, ranks: Iterable[int]) -> bool:
+    """Return whether RAS, the only evidence of a rank, lists a communicator of it without any collective.
+
+    RAS counts no messages: a rank that is behind in a collective may wait in one.
+    """
+    asked = {rank for rank in ranks if _sources(case, rank) == {"ras"}}
+    for report in case.bundle.ras[-1:]:
+        for communicator in report.communicators:
+            members = set(report.global_ranks(communicator).values())
+            if asked & members and not any(communicator.launched().values()):
+                return True
+    return False
 
 
 def _share_an_agreed_group(case: Case, ranks: Iterable[int]) -> bool:
