@@ -29,6 +29,12 @@ class Mark:
     started: int | None = None
     stack: tuple[str, ...] = ()
 
+    def begins_again(self, message: Message) -> bool:
+        """Return whether a group counts from the start again, as after a restart."""
+        state = message.state
+        known = state is not None and state[0] is not None and self.enqueued is not None
+        return known and (state[0] or 0) < (self.enqueued or 0) if state is not None else False
+
     def take(self, message: Message) -> None:
         """Take the numbers and the call of a later message."""
         if message.state is not None:

@@ -7,10 +7,11 @@ stream: it is cut at each `[rankN]:`. Sources of the spellings: torch/csrc/distr
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
 from tracekit.dumps.calls import Signature
+from tracekit.evidence.line_scan import Line
 from tracekit.thresholds.dumps import MAX_GROUP_NAME, MAX_INTEGER
 from tracekit.thresholds.evidence import MAX_LOG_RANKS, MAX_TEXT
 from tracekit.units import NS_PER_MS, NS_PER_S
@@ -249,3 +250,23 @@ def _when(clock: str, parts: tuple[bytes, ...]) -> When | None:
 
 def _integer(found: re.Match[bytes] | None) -> int | None:
     return None if found is None else int(found[1])
+
+
+def whole_messages(line: Line) -> Iterator[Message]:
+    """Yield the messages of a line; of one that a terminal has wrapped also what stands in the next line."""
+    found = list(messages_of(line.text))
+    begun = b"SeqNum=" in line.text or b"Watchdog caught" in line.text
+    cut = begun and not any(m.work for m in found)
+    told = b"last enqueued" in line.text.lower() or b"detected by watchdog at work" in line.text
+    cut = cut or (told and not any(m.state for m in found))
+    if cut and (after := line.after()[:2]):
+        found = list(messages_of(line.text + b"".join(after)))
+    if not line.whole and found:
+        found[-1] = replace(found[-1], state=None)  # its last number may be cut
+    yield from found
+
+
+def time_before(line: Line) -> When | None:
+    """Return the time of the nearest line before that bears one: tracebacks bear none."""
+    times = (when_of(text) for text in reversed(line.before.split(b"\n")))
+    return next((when for when in times if when is not None), None)

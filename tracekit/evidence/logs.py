@@ -6,14 +6,23 @@ A line without `[rankN]:` belongs to the rank that its launcher's prefix, its `[
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Final
 
 from tracekit.evidence.line_scan import Line, Scan, scan_lines
 from tracekit.evidence.log_deaths import Death, deaths_of
 from tracekit.evidence.log_file import GroupKey, LogFile, Mark
-from tracekit.evidence.log_lines import LITERALS, MESSAGES, Message, When, Work, messages_of, when_of
+from tracekit.evidence.log_lines import (
+    LITERALS,
+    MESSAGES,
+    Message,
+    When,
+    Work,
+    messages_of,
+    time_before,
+    when_of,
+    whole_messages,
+)
 from tracekit.evidence.log_reports import STACK, Report, call_stack, desync_report, fingerprints
 from tracekit.evidence.log_waits import Waits
 from tracekit.files.source import Source
@@ -78,7 +87,7 @@ class _Reader:
         if when is not None:
             self._file.first = self._file.first or when
             self._file.last = when
-        for message in _whole_messages(line):
+        for message in whole_messages(line):
             self._take(line, message)
 
     def _take(self, line: Line, message: Message) -> None:
@@ -112,7 +121,7 @@ class _Reader:
             return False
         name = (message.group.name, message.group.desc)
         mark = self._open.marks[key].get(name)
-        if mark is not None and _begins_again(mark, message):
+        if mark is not None and mark.begins_again(message):
             self._next_attempt()
             mark = None
         if mark is None and len(self._open.marks) < MAX_MARKS:
@@ -170,7 +179,7 @@ class _Reader:
         told = False
         for death in deaths_of(line, message):
             told = True
-            when = death.when or _time_before(line) or self._open.last.get(key) or self._file.last
+            when = death.when or time_before(line) or self._open.last.get(key) or self._file.last
             if len(self._open.deaths) < MAX_DEATHS:
                 self._open.deaths.append((key, replace(death, when=when)))
         return told
@@ -220,12 +229,7 @@ class _Reader:
             own = death.rank if death.rank is not None else self._rank_of_death(death, ranks[key])
             file.deaths.append(replace(death, rank=own))
         file.waits, file.asked_by, file.timed_out = opened.waits, opened.asked_by, opened.timed_out
-        own = self._rank(("file", 0)) if None in file.waits.longer else None
-        if own is not None:
-            file.waits.longer = {own if rank is None else rank: s for rank, s in file.waits.longer.items()}
-        for key, group, report in opened.reports:
-            if (rank := ranks[key]) is not None:
-                file.reports.append((rank, group, report))
+        self._take_peers(file, ranks)
         file.ranks = {
             *file.marks,
             *file.stuck,
@@ -235,6 +239,16 @@ class _Reader:
         file.lines = self._count
         file.watchdog = file.watchdog or bool(file.marks)
         return file
+
+    def _take_peers(self, file: LogFile, ranks: dict[Key, int | None]) -> None:
+        """Put what ranks wrote of their peers under their global ranks."""
+        opened = self._open
+        own = self._rank(("file", 0)) if None in file.waits.longer else None
+        if own is not None:
+            file.waits.longer = {own if rank is None else rank: s for rank, s in file.waits.longer.items()}
+        for key, group, report in opened.reports:
+            if (rank := ranks[key]) is not None:
+                file.reports.append((rank, group, report))
 
     def _places_are_ranks(self) -> bool:
         """Return whether `[Rank N]` may be the global rank: one call of each, and the same number on all.
@@ -280,33 +294,3 @@ def rank_of_path(path: str) -> int | None:
         return int(found[1])
     named = _RANK_IN_NAME.findall(slashes.rpartition("/")[2])
     return int(named[-1]) if named else None
-
-
-def _whole_messages(line: Line) -> Iterator[Message]:
-    """Yield the messages of a line; of one that a terminal has wrapped also what stands in the next line."""
-    found = list(messages_of(line.text))
-    begun = b"SeqNum=" in line.text or b"Watchdog caught" in line.text
-    cut = begun and not any(m.work for m in found)
-    told = b"last enqueued" in line.text.lower() or b"detected by watchdog at work" in line.text
-    cut = cut or (told and not any(m.state for m in found))
-    if cut and (after := line.after()[:2]):
-        found = list(messages_of(line.text + b"".join(after)))
-    if not line.whole and found:
-        found[-1] = replace(found[-1], state=None)  # its last number may be cut
-    yield from found
-
-
-def _time_before(line: Line) -> When | None:
-    """Return the time of the nearest line before that bears one: tracebacks bear none."""
-    times = (when_of(text) for text in reversed(line.before.split(b"\n")))
-    return next((when for when in times if when is not None), None)
-
-
-def _begins_again(mark: Mark, message: Message) -> bool:
-    """Return whether a group counts from the start again, as after a restart."""
-    return (
-        message.state is not None
-        and message.state[0] is not None
-        and mark.enqueued is not None
-        and message.state[0] < mark.enqueued
-    )

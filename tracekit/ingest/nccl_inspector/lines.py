@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from tracekit.text import plain
+from tracekit.thresholds.dumps import MAX_SEQ
 from tracekit.thresholds.inspector import (
     LONGEST_US,
     MAX_BYTES,
@@ -137,7 +138,7 @@ def _call(name: str, row: dict[str, Any], written: int) -> Call | None:
     if not (
         0 <= dur <= LONGEST_US
         and 0 <= size <= MAX_BYTES
-        and 0 <= seq < 1 << 39
+        and 0 <= seq < MAX_SEQ
         and 0 <= written <= MAX_TIME_US
     ):
         raise ValueError(kind)
