@@ -88,6 +88,12 @@ FLIGHT_ENTRIES: Final = 2000
 HANG_SHARE: Final = 0.6
 """Share of its timeout after which a pending call is taken for a hang, and the dump is kept as it is."""
 
+STACKS_APART_S: Final = 1.0
+"""Seconds between the two stacks of a hung rank: one that runs has moved by then."""
+
+COUNTERS_S: Final = 2.0
+"""Seconds between two readings of a machine's counters: short beside a step that hangs, long beside reading them."""
+
 FREE_GROUP_NUMBER: Final = 1000
 """First number given to process groups without a collective: beyond the numbers that torch has used."""
 

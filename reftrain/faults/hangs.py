@@ -64,8 +64,9 @@ class HoldGil(Hang, kind="hold_gil"):
     """Never comes to the call: a library call keeps the interpreter's lock."""
 
     def strike(self, call: CollectiveCall) -> None:
-        """Sleep for good in a C function that holds the interpreter's lock (`PyDLL`)."""
+        """Sleep for good in a C function that holds the interpreter's lock (`PyDLL`); no signal may end the sleep."""
         del call
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
         ctypes.PyDLL(None).sleep(FOREVER_S)
 
 

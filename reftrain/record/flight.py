@@ -147,6 +147,11 @@ class FlightRecorder:
         with self._writing:
             self._put(self._dump())
 
+    def state(self) -> dict[str, Any]:
+        """Return the dump of this moment."""
+        self._note_completed()
+        return self._dump()
+
     def _dump(self) -> dict[str, Any]:
         if self._on_nccl:
             return nccl_dump()
