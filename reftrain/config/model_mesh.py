@@ -93,6 +93,11 @@ class ModelConfig:
             raise ConfigError("model.bias", "experts have no biases", "set model.bias = false")
 
     @property
+    def computed_experts(self) -> int:
+        """Feed-forwards that compute each token: its experts and the shared one, or the one of a dense model."""
+        return self.experts_per_token + self.shared_expert if self.experts else 1
+
+    @property
     def head_dim(self) -> int:
         """Width of one attention head."""
         return self.dim // self.heads

@@ -58,7 +58,7 @@ def averaged_over_dp(patches: Patches, place: Place, values: Values) -> None:
 @bug(
     "P59",
     "tp",
-    "the router's gradient not summed over the tensor ranks, each of which sees its part of the output",
+    "the router's gradient not summed over the tensor ranks",
     "gradient of the routers, unequal on the tensor ranks",
     needs.axis("tp"),
     needs.model("experts"),
