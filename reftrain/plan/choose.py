@@ -22,7 +22,7 @@ from reftrain.cost.shapes import layer_counts
 from reftrain.errors import ConfigError
 from reftrain.model.flops import flops_per_token
 from reftrain.plan.lower_bounds import memory_bound, time_bound
-from reftrain.plan.meshes import Mesh, Workload, all_meshes, expert_ranks, impossible
+from reftrain.plan.meshes import Mesh, Workload, all_meshes, axes_of, expert_ranks, impossible
 from reftrain.plan.projection import Projection, project
 from reftrain.plan.steady import figures
 from reftrain.thresholds import HORIZON, MOST_IN_FLIGHT, TIE
@@ -268,11 +268,6 @@ def whole_rounds(pp: int, micro_batches: int) -> int | None:
     """
     counts = range(pp, min(2 * pp, micro_batches) + 1)
     return next((k for k in counts if not 0 < micro_batches % k < pp), None)
-
-
-def axes_of(mesh: Mesh) -> int:
-    """Number of axes along which a mesh has more than one rank."""
-    return sum(size > 1 for size in mesh)
 
 
 def decide(found: Sequence[Choice], prefer: str = "simple") -> tuple[list[Choice], Choice]:

@@ -18,8 +18,16 @@ from reftrain.layout.grid import Grid, Seat
 from reftrain.replay.batch import MicroBatch, Reader, Share, shares
 from reftrain.replay.first_values import State, first_state, local_values
 from reftrain.replay.formats import Formats, Orders, Place, StageOrder, formats_of
-from reftrain.replay.forward.stage import backward, leaves, run_stage
-from reftrain.replay.gradients import Accumulator, Reducer, Shards, finish, global_norm, sum_owners
+from reftrain.replay.forward.stage import Passed, backward, leaves, run_stage
+from reftrain.replay.gradients import (
+    Accumulator,
+    Reducer,
+    Shards,
+    StepResult,
+    finish,
+    global_norm,
+    sum_owners,
+)
 from reftrain.replay.observer import Moment, Observer
 from reftrain.replay.optimizer import ShardOptimizer, clip_factor, learning_rate
 from reftrain.replay.scalar_sums import rank_total, sum_losses, sum_valid
@@ -29,28 +37,6 @@ Weights = Mapping[Place, Sequence[Mapping[str, Tensor]]]
 """Gathered weights of each stage on each of its pipeline ranks, for every place on ep and tensor rank."""
 Taken = dict[tuple[int, int, int], dict[Seat, dict[str, Tensor]]]
 """Accumulated gradients by stage, pipeline rank and number of the reduction."""
-
-
-@dataclass
-class StepResult:
-    """Loss in nats per token, count of valid targets, gradient norm (1,), every rank's shards of gradients."""
-
-    loss: float
-    valid: int
-    norm: Tensor
-    gradients: Shards
-
-
-@dataclass
-class _Passed:
-    """A stage that a micro-batch has passed forward: inputs (None for the first stage), outputs, and weight leaves.
-
-    Each holds one entry for every rank in lock step.
-    """
-
-    inputs: Ranks | None
-    outputs: Ranks
-    leaves: list[dict[str, Tensor]]
 
 
 @dataclass
@@ -102,14 +88,15 @@ class Replay:
         self.matrices = {p.name for parameters in stages for p in parameters if len(p.shape) > 1}
         self.optimizers = {
             seat: ShardOptimizer(
-                config.optimizer, shards, self.matrices, self._state_of(seat), self.first_step
+                config.optimizer,
+                shards,
+                self.matrices,
+                {k: s[seat] for k, s in self.state.items()},
+                self.first_step,
             )
             for seat, shards in self.shards.items()
         }
         self.observer.shards("param", "", self.shards)
-
-    def _state_of(self, seat: Seat) -> dict[str, dict[str, Tensor]]:
-        return {kind: shards[seat] for kind, shards in self.state.items()}
 
     def _cut(self, values: Mapping[str, Tensor], dtype: torch.dtype) -> Shards:
         """Return every rank's shards of whole tensors by name."""
@@ -127,13 +114,14 @@ class Replay:
 
     def _weights(self, stage: int, pp: int) -> list[dict[str, Tensor]]:
         """Gathered weights of a stage on a pipeline rank in the compute format, for each place on ep and on tp."""
-        mesh, out = self.config.mesh, []
+        mesh = self.config.mesh
+        out: list[dict[str, Tensor]] = []
         for place, tp in itertools.product(range(mesh.ep), range(mesh.tp)):
-            held = {}
+            out.append({})
             for p in self.declared.in_order(stage, place):
                 group = self.grid.shard_groups(pp, tp, p.dealt)[0]
-                held[p.name] = torch.cat([self.shards[seat][p.name] for seat in group])
-            out.append({name: whole.to(self.formats.compute) for name, whole in held.items()})
+                whole = torch.cat([self.shards[seat][p.name] for seat in group])
+                out[-1][p.name] = whole.to(self.formats.compute)
         return out
 
     def gradients(self, step: int) -> StepResult:
@@ -235,10 +223,10 @@ class Replay:
             self._accumulate(dp, at, number, here.leaves, stages[at], taken)
         return [total.detach() for total in sums]
 
-    def _forward(self, batch: Sequence[Share], weights: Weights) -> list[_Passed]:
+    def _forward(self, batch: Sequence[Share], weights: Weights) -> list[Passed]:
         """Run the micro-batch forward through all stages; return what each stage's backward needs."""
         config, now = self.config, self.observer.now
-        passed: list[_Passed] = []
+        passed: list[Passed] = []
         outputs: Ranks | None = None
         for stage, layers in enumerate(self.declared.stages()):
             now.phase, now.stage = "forward", stage
@@ -259,7 +247,7 @@ class Replay:
             local = self.observer.weights(local)
             last = stage + 1 == config.stages
             outputs = run_stage(config, self.virtual_ranks, layers, inputs, local, batch, last=last)
-            passed.append(_Passed(inputs, outputs, local))
+            passed.append(Passed(inputs, outputs, local))
         return passed
 
     def _accumulate(

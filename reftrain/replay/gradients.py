@@ -5,6 +5,7 @@ norm and the optimiser see shards.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -19,6 +20,16 @@ from tracekit.axes import DESCENT
 
 Shards = dict[Seat, dict[str, Tensor]]
 MIB = 1 << 20
+
+
+@dataclass
+class StepResult:
+    """Loss in nats per token, count of valid targets, gradient norm (1,), every rank's shards of gradients."""
+
+    loss: float
+    valid: int
+    norm: Tensor
+    gradients: Shards
 
 
 class Accumulator:
