@@ -40,6 +40,9 @@ LARGEST_INTEGER: Final = 1 << 62
 MOST_LAYERS: Final = 10_000
 """Layers of a model: eighty times those of the 405b model, and each is written out."""
 
+MOST_EXPERTS: Final = 4096
+"""Experts of a layer: sixteen times those of the widest published models."""
+
 WIDEST: Final = 1 << 24
 """Width, heads and vocabulary of a model, tokens of a sequence, sequences of a batch: far beyond any known job."""
 

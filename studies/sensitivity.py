@@ -17,9 +17,9 @@ from reftrain.cost.hardware import Hardware, load_hardware
 from reftrain.cost.job import Job, cost_model_of
 from reftrain.cost.memory import MemoryModel
 from reftrain.papers.llama3 import LLAMA_405B, TOKENS
-from reftrain.plan.choose import Planner, alike, axes_of, mesh_of
+from reftrain.plan.choose import Planner, alike, mesh_of
 from reftrain.plan.lower_bounds import memory_bound, time_bound
-from reftrain.plan.meshes import Mesh, Workload
+from reftrain.plan.meshes import Mesh, Workload, axes_of
 from reftrain.plan.plan_report import mesh_text
 from reftrain.plan.projection import durations, network_bytes, reductions_in
 from reftrain.plan.step_time import Durations, time_step

@@ -69,7 +69,9 @@ class Flags:
 
 @click.command()
 @click.argument("config", required=False, type=A_FILE)
-@click.option("--preset", shell_complete=one_of(presets), help="Model preset: tiny, small, 8b, 70b, 405b.")
+@click.option(
+    "--preset", shell_complete=one_of(presets), help="Model preset: tiny, small, 8b, 8x7b, 70b, 405b."
+)
 @click.option("--mesh", help="Axes and sizes from inner to outer, e.g. tp=8,cp=1,pp=16,dp=128.")
 @click.option(
     "--schedule",

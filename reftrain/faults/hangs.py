@@ -13,7 +13,13 @@ from reftrain.rank.events import CollectiveCall
 from reftrain.rank.hooks import RunContext
 from reftrain.thresholds import FOREVER_S
 
-CALLS_OF = {"tp": {"tp", "kv"}, "cp": {"cp"}, "pp": {"pp", "embedding"}, "dp": {"dp", "dp_cp"}}
+CALLS_OF = {
+    "tp": {"tp", "kv"},
+    "cp": {"cp"},
+    "pp": {"pp", "embedding"},
+    "dp": {"dp", "dp_cp", "edp"},
+    "ep": {"ep"},
+}
 """Names of `CollectiveCall.axis` that a fault's axis includes: FSDP2's reductions are data parallel."""
 
 

@@ -59,7 +59,7 @@ class ModelOperations:
         mesh = cost.mesh
         self.zero = mesh.zero
         self.shard = "dp_cp" if mesh.dp > 1 and mesh.cp > 1 else "dp" if mesh.dp > 1 else "cp"
-        self.sizes = {"tp": mesh.tp, "cp": mesh.cp}
+        self.sizes = {"tp": mesh.tp, "cp": mesh.cp, "ep": mesh.ep}
         self._under_way: dict[int, _UnderWay] = {}
         self._cache: dict[tuple[object, ...], tuple[Operation, ...]] = {}
 
@@ -94,7 +94,7 @@ class ModelOperations:
         b.compute("optimizer", self._optimizer_ns((stage,)), launches=4)
 
     def _optimizer_ns(self, stages: Iterable[int]) -> float:
-        shapes = self.cost.shapes
+        shapes = self.cost.whole_shapes
         parameters = 0
         for stage in stages:
             shape = self.shapes[stage]

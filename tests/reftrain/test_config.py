@@ -61,7 +61,7 @@ MISCONFIGURATIONS = {
     ),
     "no such preset": (
         {"model": {"preset": "9b"}},
-        "model.preset: '9b' is unknown; choose among tiny, sensitive, small, 8b, 70b, 405b",
+        "model.preset: '9b' is unknown; choose among tiny, sensitive, small, 8b, 8x7b, 70b, 405b",
     ),
     "misspelt field": ({"mesh": {"zreo": 3}}, "mesh.zreo: is not a field; did you mean zero?"),
     "misspelt table": ({"modle": {}}, "modle: is not a table; did you mean [model]?"),
