@@ -70,8 +70,8 @@ class Suspect:
     steps: tuple[int, ...]
     cause: Cause
     evidence: tuple[Evidence, ...] = ()
-    lost_ms_low: float | None = None  # unmatched waits keep their length; less the model's error and the peers' spread
-    lost_ms_high: float | None = None  # the whole excess, or unmatched waits shrink to their transfers; plus both
+    lost_ms_low: float | None = None  # unmatched waits keep their length; less residual and spread of peers
+    lost_ms_high: float | None = None  # the whole excess, or such waits shrink to their transfers; plus both
 
 
 @dataclass(frozen=True)
