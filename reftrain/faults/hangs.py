@@ -72,8 +72,11 @@ class HoldGil(Hang, kind="hold_gil"):
     def strike(self, call: CollectiveCall) -> None:
         """Sleep for good in a C function that holds the interpreter's lock (`PyDLL`); no signal may end the sleep."""
         del call
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
-        ctypes.PyDLL(None).sleep(FOREVER_S)
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
+        try:
+            ctypes.PyDLL(None).sleep(FOREVER_S)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 class Crash(Hang, kind="crash"):

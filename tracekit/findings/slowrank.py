@@ -71,7 +71,7 @@ class Suspect:
     cause: Cause
     evidence: tuple[Evidence, ...] = ()
     lost_ms_low: float | None = None  # unmatched waits keep their length; less residual and spread of peers
-    lost_ms_high: float | None = None  # the whole excess, or such waits shrink to their transfers; plus both
+    lost_ms_high: float | None = None  # twice the price, at most the excess; plus both
 
 
 @dataclass(frozen=True)

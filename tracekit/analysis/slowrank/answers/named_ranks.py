@@ -23,7 +23,7 @@ from tracekit.analysis.slowrank.hypotheses.lone_rank import LoneFault
 from tracekit.analysis.slowrank.hypotheses.long_stage import LongStage
 from tracekit.analysis.slowrank.hypotheses.suspect_work import by_role, dealt_to_its_replica, only_attention
 from tracekit.analysis.slowrank.hypotheses.usual_pace import may_be_pace
-from tracekit.analysis.slowrank.price import Price, rank_doubt_ns
+from tracekit.analysis.slowrank.price import Price, may_cost_ns, rank_doubt_ns
 from tracekit.analysis.slowrank.suspects import Answer, explain_rank, healthy, stands, suspect_of
 from tracekit.analysis.slowrank.wording import listed
 from tracekit.causes import CAUSES
@@ -108,7 +108,7 @@ def _without_disagreeing(case: Case, suspects: list[Suspect], found: Hypothesis)
 
 
 def _prices(case: Case, found: Hypothesis) -> list[Price]:
-    """The price of each rank of `found`, up to its excess: the replay does not show all that its peers then save.
+    """The price of each rank of `found`, with all that it may cost: a replay does not show all that its peers save.
 
     Their kernels overlap with less communication once nothing waits for the rank, and their hosts run further ahead.
     """
@@ -116,6 +116,6 @@ def _prices(case: Case, found: Hypothesis) -> list[Price]:
     unsure = max(found.gain - least_ns(case, rows), 0.0) if coverage(case).matched != 1 else 0.0
     doubt = rank_doubt_ns(case, rows)
     return [
-        Price.between(lost - unsure, lost, float(case.found.mean[row])).widened(doubt)
+        Price.between(lost - unsure, lost, may_cost_ns(lost, float(case.found.mean[row]))).widened(doubt)
         for row, lost in zip(found.rows, found.lost, strict=True)
     ]
