@@ -215,7 +215,7 @@ class SimulateDocument(TypedDict):
 
 
 class LineDocument(TypedDict):
-    """A published value beside ours; `published` and `deviation` (a fraction of 1) are null where there is none."""
+    """A published value beside ours; `published` and `deviation` (a fraction of 1) may be null."""
 
     what: str
     unit: str

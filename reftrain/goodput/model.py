@@ -1,8 +1,8 @@
 """The share of a job's time that trains: by simulation of its interruptions, and the best interval of checkpoints.
 
 A checkpoint is asynchronous: training stops while state is copied to the host, and the copy counts once it is written.
-At an interruption the work since the last written checkpoint is lost. Then follow detection, a wait for a spare host
-where there is none, and the restart, which an interruption may strike as well. A planned one saves first.
+At an interruption the work since the last written checkpoint is lost. Then follow detection, a wait until
+a spare host is free, and the restart, which another interruption may end. Before a planned interruption the job saves.
 
 Sources of the closed forms: Young 1974, "A first order approximation to the optimum checkpoint interval"; Daly 2006, "A
 higher order estimate of the optimum checkpoint interval for restart dumps", equation 37.

@@ -10,6 +10,7 @@ from typing import Final
 from reftrain.config.run import MeshConfig
 from reftrain.cost.cost_model import CostModel
 from reftrain.cost.hardware import Hardware
+from reftrain.cost.kernels import Phase
 from reftrain.cost.links import message_seconds
 from reftrain.papers.figure import Line
 from reftrain.papers.llama3 import LLAMA_405B
@@ -68,8 +69,9 @@ class Attention:
         rate = self.hardware.device.memory_gb_s * 1e9 * self.hardware.efficiency.memory
         merge = 3 * outputs / rate + self.kernel_s
         seconds = 0.0
-        for phase, sent in (("forward", 1), ("backward", 2)):
-            kernel = costs.attention_seconds(phase, costs.mean_pairs / self.cp) + 2 * self.kernel_s  # type: ignore[arg-type]
+        messages: dict[Phase, int] = {"forward": 1, "backward": 2}
+        for phase, sent in messages.items():
+            kernel = costs.attention_seconds(phase, costs.mean_pairs / self.cp) + 2 * self.kernel_s
             seconds += self.cp * max(kernel, sent * message) + (self.cp - 1) * merge
         return seconds
 

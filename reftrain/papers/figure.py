@@ -16,7 +16,7 @@ class Line:
     """One published value and ours, in `unit`.
 
     `published` is None where the paper prints a plot without the number. With a `bound` the paper states only that the
-    value is at least, or at most, `published`. `why` says what the difference comes from; empty where there is none.
+    value is at least, or at most, `published`. `why` gives the reason of the difference; empty without one.
     """
 
     what: str

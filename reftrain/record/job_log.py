@@ -14,6 +14,7 @@ with its traceback; what the rank's stderr gets goes to the log, too. Used by `f
 
 import contextlib
 import faulthandler
+import math
 import os
 import signal
 import socket
@@ -26,6 +27,7 @@ from typing import Any, Final
 
 import torch.distributed as dist
 
+from reftrain.record.groups import pg_config
 from reftrain.record.machine_counters import counters
 from reftrain.thresholds import COUNTERS_S, HANG_SHARE, STACKS_APART_S
 
@@ -55,7 +57,8 @@ class JobLog:
         self._limit_s = HANG_SHARE * timeout_s
         self._state = state
         self._store = dist.distributed_c10d._get_default_store()  # noqa: SLF001 - torch's watchdog uses the same
-        self._pids: dict[int, int] = {}
+        whole = dist.group.WORLD
+        self._whole = whole.group_name if whole is not None else "0"
         self._told: set[str] = set()
         self._answered = False
         folders = {name: out / name for name in ("log", "stacks", "counters")}
@@ -77,11 +80,10 @@ class JobLog:
         with contextlib.suppress(OSError):  # there is no stderr
             self._stderr = os.dup(2)
             os.dup2(self._log.fileno(), 2)  # what C++ says before it ends the process
-        self._store.set(f"{_KEY}{self._rank}", f"{self._host} {os.getpid()}")
-        name = dist.distributed_c10d._get_default_group().group_name  # noqa: SLF001 - as torch's watchdog
+        self._store.set(f"{_KEY}{self._rank}", f"{self._host} {os.getpid()} {_begun(os.getpid())}")
         self._write(
-            f"[PG ID 0 PG GUID {name}(default_pg) Rank {self._rank}] ProcessGroupGloo initialization options: size: "
-            f"{self._world}, global rank: {self._rank}, TIMEOUT(ms): {self._limit_s * 1e3:.0f}"
+            f"[PG ID 0 PG GUID {self._whole}(default_pg) Rank {self._rank}] ProcessGroupGloo initialization options: "
+            f"size: {self._world}, global rank: {self._rank}, TIMEOUT(ms): {self._limit_s * 1e3:.0f}"
         )
         self._thread.start()
 
@@ -154,11 +156,10 @@ class JobLog:
     def _answer(self, first: int) -> None:
         """Write how far the group of all ranks is."""
         self._answered = True
-        group = dist.distributed_c10d._get_default_group()  # noqa: SLF001 - as torch's watchdog
-        enqueued, completed = self._frontier(group.group_name)
+        enqueued, completed = self._frontier(self._whole)
         whose = "this local rank" if first == self._rank else f" rank {first}"
         self._write(
-            f"[PG ID 0 PG GUID {group.group_name}(default_pg) Rank {self._rank}] Received a dump signal due to a "
+            f"[PG ID 0 PG GUID {self._whole}(default_pg) Rank {self._rank}] Received a dump signal due to a "
             f"collective timeout from {whose} and we will try our best to dump the debug info. Last enqueued NCCL "
             f"work: {enqueued}, last completed NCCL work: {completed}.This is most likely caused by incorrect usages"
         )
@@ -167,8 +168,8 @@ class JobLog:
         """Ask all ranks of this machine for their stacks, twice."""
         for again in range(2):
             for rank in range(self._world):
-                host, _, pid = self._store.get(f"{_KEY}{rank}").decode().rpartition(" ")
-                if host == self._host and _alive(int(pid)):
+                host, pid, begun = self._store.get(f"{_KEY}{rank}").decode().split(" ")
+                if host == self._host and begun == _begun(int(pid)) != "":
                     os.kill(int(pid), SIGNAL)
             if not again:
                 time.sleep(STACKS_APART_S)
@@ -186,10 +187,9 @@ class JobLog:
 
     def _place(self, name: str) -> tuple[int, int]:
         """Return this rank's place in a group, and the group's number among its own."""
-        groups = [group for group in dist.distributed_c10d._world.pg_map if not isinstance(group, int)]  # noqa: SLF001
-        for number, group in enumerate(groups):
-            if group.group_name == name:
-                return group.rank(), number
+        for number, group in enumerate(pg_config()):
+            if group["pg_name"] == name:
+                return group["ranks"].index(self._rank), number
         return self._rank, 0
 
     def _write(self, text: str) -> None:
@@ -216,22 +216,18 @@ def note_death(out: Path, sentence: str) -> None:
         file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {sentence}\n")
 
 
-def _alive(pid: int) -> bool:
-    """Return whether a process has not ended: a rank that died may still be waited for."""
+def _begun(pid: int) -> str:
+    """Return when a process began, in ticks since boot; empty where it has ended or is unknown.
+
+    A signal to a number that another process has got since would end that one.
+    """
     try:
-        state = (
-            Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace").rpartition(")")[2].split()
-        )
+        text = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
     except OSError:
-        return False
-    return state[:1] != ["Z"]
+        return ""
+    fields = text.rpartition(")")[2].split()
+    return "" if fields[0] == "Z" else fields[19]
 
 
 def _elements(shapes: list[list[int]]) -> int:
-    total = 0
-    for shape in shapes:
-        product = 1
-        for size in shape:
-            product *= size
-        total += product
-    return total
+    return sum(math.prod(shape) for shape in shapes)

@@ -6,7 +6,7 @@ import pytest
 
 from reftrain.record import last_calls
 from reftrain.record.last_calls import SLOT_BYTES, SLOTS, LastCalls, merge_last_calls, read_tail, with_tail
-from tracekit.plain_pickle import RefusedError
+from tracekit.plain_pickle import RefusedError, loads_plain
 
 
 def call(number, group="5", *, p2p=False, created=0):
@@ -128,7 +128,7 @@ def test_a_merged_dump_keeps_its_ranks_last_heartbeat(tmp_path):
         for beat in beats:
             ring.beat(beat)
     merge_last_calls(folder)
-    merged = [pickle.loads((folder / f"rank_{rank}").read_bytes()) for rank in range(3)]
+    merged = [loads_plain((folder / f"rank_{rank}").read_bytes()) for rank in range(3)]
     assert [dump.get("heartbeat_ns") for dump in merged] == [5 * 10**18, 2 * 10**18, None]
     assert [len(dump["entries"]) for dump in merged] == [1, 1, 1], "the heartbeat is no call"
     assert (folder / "rank_1").stat().st_mtime_ns == 2 * 10**18

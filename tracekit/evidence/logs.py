@@ -64,7 +64,7 @@ class _Open:
     failed: dict[Key, list[Mark]] = field(default_factory=lambda: defaultdict(list))
     """Marks whose call timed out and has no stack yet."""
     group: dict[Key, GroupKey] = field(default_factory=dict)
-    """The group of which a process wrote last."""
+    """The group in the last line of a process that names one."""
     reports: list[tuple[Key, GroupKey, Report]] = field(default_factory=list)
 
 

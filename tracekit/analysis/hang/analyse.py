@@ -97,7 +97,7 @@ def judged(
 
 
 def _lone(scene: Scene) -> str:
-    """Return the sentence on the only rank of which anything was read."""
+    """Return the sentence about the only rank that left evidence."""
     rank, dump = next(iter(scene.dumps.items()))
     dumped, logged = "a dump that was read: add the others' dumps", "lines that were read: add the others'"
     return f"only rank {rank} left {dumped if dump.path else logged}"

@@ -173,7 +173,7 @@ def _ask_hang(job: Job, gathered: Gathered, ask: Ask) -> tuple[Bundle, HangFindi
 
 
 def _ask_slow(job: Job, ask: Ask) -> tuple[SlowRankFinding | None, str]:
-    """Return the answer to which rank is slow, and why there is none: traces are asked before records of calls."""
+    """Return the finding of slowrank and the reason if it fails; traces are read before records of calls."""
     paths = job.runs or [*job.by_form.get("trace", []), *job.by_form.get("table", [])]
     whole = (
         [job.folder] if paths and job.folder and not job.runs else paths or job.by_form.get("inspector", [])
