@@ -73,7 +73,7 @@ class Job:
     @cached_property
     def shapes(self) -> Shapes:
         """Sizes of the model on one tensor rank."""
-        return Shapes(self.model, self.mesh.tp)
+        return Shapes(self.model, self.mesh.tp, self.mesh.ep)
 
     @cached_property
     def stages(self) -> tuple[StageShape, ...]:
@@ -84,6 +84,12 @@ class Job:
         """Parameters of a virtual stage on one tensor rank."""
         shape = self.stages[stage]
         return self.shapes.stage_parameters(shape.layers, first=shape.first, last=shape.last)
+
+    def sharded_parameters(self, stage: int) -> float:
+        """Parameters of a virtual stage in one rank's shards: all experts count, over dp and cp or a part of them."""
+        shape = self.stages[stage]
+        whole = Shapes(self.model, self.mesh.tp)
+        return whole.stage_parameters(shape.layers, first=shape.first, last=shape.last) / self.shard_ranks
 
     @property
     def optimizer_bytes(self) -> int:

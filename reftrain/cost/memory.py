@@ -87,7 +87,7 @@ class MemoryModel:
         """Memory of one pipeline rank."""
         job = self.job
         held = job.lowered.held_by(index)
-        shard = sum(job.stage_parameters(stage) for _, stage in held) / job.shard_ranks
+        shard = sum(job.sharded_parameters(stage) for _, stage in held)
         state = State(
             shards=shard * job.parameter_bytes,
             states=shard * job.optimizer_bytes,

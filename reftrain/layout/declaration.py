@@ -1,9 +1,10 @@
 """The declared parameters of the model: names, global shapes, split over tp, and the stage that holds them."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from reftrain.config.run import RunConfig
+from reftrain.layout.grid import EVERYWHERE
 from reftrain.layout.pipeline import Pipeline
 
 STD = 0.02
@@ -16,7 +17,7 @@ class Parameter:
     `split` is the dimension cut over `tp` (None: every tensor rank holds all), in pieces of `size`, padding
     included. `copies` tensor ranks hold the same piece. `sums` is tp or kv where the gradient is still
     partial after data parallelism, else empty. `std` of 0 means ones. `tied` shares another's first values.
-    Every `zero_columns`-th column starts as -0.0.
+    Every `zero_columns`-th column starts as -0.0. `dealt` is the place on ep of the ranks that hold it.
     """
 
     name: str
@@ -28,6 +29,7 @@ class Parameter:
     sums: str = ""
     tied: str = ""
     zero_columns: int = 0
+    dealt: int = EVERYWHERE
 
     def piece(self, tp: int) -> tuple[slice, ...]:
         """Return the slices of the global tensor that a tensor rank holds; padding lies outside them."""
@@ -71,8 +73,11 @@ class Declaration:
         return stages
 
     def units(self, stage: int) -> list[tuple[str, list[Parameter]]]:
-        """Return a virtual stage's parameters by reduction unit: each layer, then the stage's own parameters."""
-        layers = [(f"layers.{number}", self.layer(number)) for number in self.stages()[stage]]
+        """Return a virtual stage's parameters by reduction unit: each layer, then the stage's own parameters.
+
+        Experts that ep deals out are units of their own, one for each place on ep, after their layer.
+        """
+        layers = [unit for number in self.stages()[stage] for unit in self._layer_units(number)]
         own = []
         if stage == 0:
             own.append(self.vocabulary("tok_embeddings.weight"))
@@ -85,13 +90,24 @@ class Declaration:
             ]
         return [*layers, ("stage", own)] if own else layers
 
-    def in_order(self, stage: int) -> list[Parameter]:
-        """Return a stage's parameters in the model's order: embedding, layers, final norm, output."""
-        units = dict(self.units(stage))
-        own = units.pop("stage", [])
+    def _layer_units(self, number: int) -> list[tuple[str, list[Parameter]]]:
+        name, parameters = f"layers.{number}", self.layer(number)
+        places = range(self.config.mesh.ep if self.config.mesh.ep > 1 else 0)
+        dealt = [[p for p in parameters if p.dealt == place] for place in places]
+        own = [p for p in parameters if p.dealt == EVERYWHERE]
+        return [(name, own), *((f"{name}.feed_forward.experts", of_place) for of_place in dealt)]
+
+    def in_order(self, stage: int, place: int = EVERYWHERE) -> list[Parameter]:
+        """Return a stage's parameters in the model's order: embedding, layers, final norm, output.
+
+        Given a place on ep, only the parameters that its ranks hold.
+        """
+        own = dict(self.units(stage)).get("stage", [])
         first = [p for p in own if p.name == "tok_embeddings.weight"]
         last = [p for p in own if p.name != "tok_embeddings.weight"]
-        return first + [p for unit in units.values() for p in unit] + last
+        layers = [p for number in self.stages()[stage] for p in self.layer(number)]
+        held = {EVERYWHERE, place}
+        return first + [p for p in layers if place == EVERYWHERE or p.dealt in held] + last
 
     def norm(self, name: str, sums: str, width: int = 0) -> Parameter:
         """Weight of a norm over `width` features, or over the model's."""
@@ -143,9 +159,22 @@ class Declaration:
             out += [self.norm(f"{qkv}.{n}.weight", inside, model.head_dim) for n in ("q_norm", "k_norm")]
         out += self._row(f"{pre}.attention.wo", model.heads * model.head_dim)
         out.append(self.norm(f"{pre}.ffn_norm.weight", self.outside))
-        out += self._columns(f"{pre}.feed_forward.w1", model.ffn_dim)
-        out += self._columns(f"{pre}.feed_forward.w3", model.ffn_dim)
-        return out + self._row(f"{pre}.feed_forward.w2", model.ffn_dim)
+        return out + (self._experts if model.experts else self._feed_forward)(f"{pre}.feed_forward")
+
+    def _feed_forward(self, name: str) -> list[Parameter]:
+        width = self.config.model.ffn_dim
+        columns = self._columns(f"{name}.w1", width) + self._columns(f"{name}.w3", width)
+        return columns + self._row(f"{name}.w2", width)
+
+    def _experts(self, name: str) -> list[Parameter]:
+        """Router, experts by number, shared expert. Consecutive experts have one place on ep."""
+        model, ep = self.config.model, self.config.mesh.ep
+        inside = "tp" if self.tp > 1 else ""
+        out = [Parameter(f"{name}.router.weight", (model.experts, model.dim), STD, sums=inside)]
+        for number in range(model.experts):
+            place = number // (model.experts // ep) if ep > 1 else EVERYWHERE
+            out += [replace(p, dealt=place) for p in self._feed_forward(f"{name}.experts.{number}")]
+        return out + (self._feed_forward(f"{name}.shared") if model.shared_expert else [])
 
 
 def shard_rows(rows: int, ranks: int, index: int) -> tuple[int, int]:

@@ -11,6 +11,7 @@ network ports ("Scaling Llama 3 Training", section 3.1.3: reductions at scale co
 import heapq
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import product
 
 from reftrain.config.run import MeshConfig
 from reftrain.cost.cost_model import CostModel
@@ -21,7 +22,7 @@ from reftrain.cost.shapes import layer_counts
 from reftrain.errors import ConfigError
 from reftrain.model.flops import flops_per_token
 from reftrain.plan.lower_bounds import memory_bound, time_bound
-from reftrain.plan.meshes import Mesh, Workload, all_meshes, impossible
+from reftrain.plan.meshes import Mesh, Workload, all_meshes, axes_of, expert_ranks, impossible
 from reftrain.plan.projection import Projection, project
 from reftrain.plan.steady import figures
 from reftrain.thresholds import HORIZON, MOST_IN_FLIGHT, TIE
@@ -89,6 +90,8 @@ def schedule_name(job: Job) -> str:
     words = [job.schedule]
     if job.virtual > 1:
         words.append(f"v={job.virtual}")
+    if job.mesh.ep > 1:
+        words.append(f"ep={job.mesh.ep}")
     words.append(f"ZeRO-{job.mesh.zero}")
     if job.recompute != "none":
         words.append(f"recompute={job.recompute}")
@@ -97,7 +100,7 @@ def schedule_name(job: Job) -> str:
 
 def alike(job: Job) -> tuple[object, ...]:
     """Return a key of candidates that differ in the ZeRO stage only; where one fits, the next stage is slower."""
-    return mesh_of(job), job.schedule, job.virtual, job.recompute
+    return mesh_of(job), job.mesh.ep, job.schedule, job.virtual, job.recompute
 
 
 @dataclass
@@ -221,10 +224,10 @@ class Planner:
         work = self.workload
         micro_batches = work.sequences // (dp * work.micro_batch_size)
         for schedule, virtual, zero, consecutive in _schemes(pp, work.model.layers, micro_batches):
-            for recompute in ("none", "full"):
+            for recompute, ep in product(("none", "full"), expert_ranks(work.model, dp)):
                 yield Job(
                     model=work.model,
-                    mesh=MeshConfig(tp=tp, cp=cp, pp=pp, dp=dp, zero=zero),
+                    mesh=MeshConfig(tp=tp, cp=cp, pp=pp, dp=dp, zero=zero, ep=ep),
                     seq_len=work.seq_len,
                     micro_batches=micro_batches,
                     layers=layer_counts(work.model.layers, pp * virtual, balanced=pp > 1),
@@ -265,11 +268,6 @@ def whole_rounds(pp: int, micro_batches: int) -> int | None:
     """
     counts = range(pp, min(2 * pp, micro_batches) + 1)
     return next((k for k in counts if not 0 < micro_batches % k < pp), None)
-
-
-def axes_of(mesh: Mesh) -> int:
-    """Number of axes along which a mesh has more than one rank."""
-    return sum(size > 1 for size in mesh)
 
 
 def decide(found: Sequence[Choice], prefer: str = "simple") -> tuple[list[Choice], Choice]:

@@ -4,88 +4,34 @@ From the recorded plan comes only what is order: the sequence of micro-batches a
 are a possible order of the declared ones.
 """
 
+import itertools
 from collections.abc import Callable, Sequence
 
 import torch
 
 from numerics.order.order_plan import OrderPlan, Reduction
 from reftrain.config.run import RunConfig
-from reftrain.layout.declaration import Declaration, Parameter, shard_rows
-from reftrain.layout.grid import Grid, Seat
+from reftrain.layout.declaration import Parameter, shard_rows
+from reftrain.layout.grid import EVERYWHERE, Seat
 from reftrain.layout.settings import local_settings
-from reftrain.replay.formats import Formats, Orders, formats_of
+from reftrain.replay.formats import Orders
 from reftrain.replay.gradients import (
     between_replicas,
     bucket_names,
     partial_groups,
     partial_names,
     seats_along,
+    sharding_axis,
 )
+from reftrain.replay.plan_writer import Layout, PlanWriter
 from reftrain.replay.possible_orders import possible_orders
-from reftrain.replay.ring import chunk_bounds
 
-Layout = tuple[tuple[str, int], ...]
 Numbers = tuple[int, ...]
-
-
-class _Writer:
-    """Collects declared reductions; takes the order of their micro-batches from the recorded plan."""
-
-    def __init__(self, config: RunConfig, recorded: OrderPlan | None, first: int) -> None:
-        self.config, self.first = config, first
-        self.grid, self.declared = Grid(config.mesh), Declaration(config)
-        self.pipeline = self.declared.pipeline
-        self.formats: Formats = formats_of(config.numerics.policy)
-        self.reductions: list[Reduction] = []
-        self._known = {(r.place, r.group): r for r in recorded.reductions} if recorded else {}
-
-    def ranks(self, seats: Sequence[Seat]) -> tuple[int, ...]:
-        return tuple(self.grid.rank(seat) for seat in seats)
-
-    def add(
-        self,
-        label: str,
-        axis: str,
-        op: str,
-        phase: str,
-        dtype: torch.dtype,
-        seats: Sequence[Seat],
-        operands: Sequence[int],
-        elements: int,
-        *,
-        reduction: str = "sum",
-        layout: Layout = (),
-    ) -> None:
-        """Declare a reduction of one group; nothing for a rank alone."""
-        if len(seats) == 1:
-            return
-        group = self.ranks(seats)
-        recorded = self._known.get(((phase, axis, op, label), group))
-        order = tuple(operands)
-        if recorded is not None and sorted(recorded.operands) == sorted(order):
-            order = recorded.operands
-        size = torch.empty((), dtype=dtype).element_size()
-        self.reductions.append(
-            Reduction(
-                label=label,
-                axis=axis,
-                op=op,
-                phase=phase,
-                dtype=str(dtype).removeprefix("torch."),
-                group=group,
-                operands=order,
-                reduction=reduction,
-                elements=elements,
-                bounds=() if op == "ring" else tuple(chunk_bounds(elements, size, len(group))),
-                layout=layout,
-                steps=(self.first, self.config.steps),
-            )
-        )
 
 
 def declared_plan(config: RunConfig, recorded: OrderPlan | None, first: int = 0) -> OrderPlan:
     """Return the declared plan: all reductions of each step of the run from step `first` on."""
-    writer = _Writer(config, recorded, first)
+    writer = PlanWriter(config, recorded, first)
     orders = possible_orders(recorded, config)
     _activations(writer)
     _gradients(writer, orders)
@@ -99,16 +45,18 @@ def declared_plan(config: RunConfig, recorded: OrderPlan | None, first: int = 0)
     )
 
 
-def _activations(writer: _Writer) -> None:
+def _activations(writer: PlanWriter) -> None:
     """Sums over tensor and context ranks within forward and backward."""
     config = writer.config
     for stage, layers in enumerate(writer.declared.stages()):
         _tensor_sums(writer, stage, layers)
         if config.mesh.cp > 1:
             _key_value_sums(writer, stage, layers)
+        if config.mesh.cp > 1 and config.model.experts and config.model.expert_balance:
+            _choice_sums(writer, stage, layers)
 
 
-def _tensor_sums(writer: _Writer, stage: int, layers: range) -> None:
+def _tensor_sums(writer: PlanWriter, stage: int, layers: range) -> None:
     """Declare the sums over tp of a stage: embedding, projections, their gradients, and the loss's maxima and sums."""
     config, declared = writer.config, writer.declared
     data, cp = config.data, config.mesh.cp
@@ -145,7 +93,7 @@ def _layer_sums(pre: str, crossing: Callable[[str, str], None], *, recomputed: b
         crossing(f"{pre}.{part}", "backward")
 
 
-def _key_value_sums(writer: _Writer, stage: int, layers: range) -> None:
+def _key_value_sums(writer: PlanWriter, stage: int, layers: range) -> None:
     config, mesh, model = writer.config, writer.config.mesh, writer.config.model
     ring = config.numerics.cp_method == "ring"
     heads = max(model.kv_heads // mesh.tp, 1)
@@ -165,7 +113,17 @@ def _key_value_sums(writer: _Writer, stage: int, layers: range) -> None:
             )
 
 
-def _of_stage(writer: _Writer, stage: int, *axes: str) -> list[tuple[list[Seat], Numbers]]:
+def _choice_sums(writer: PlanWriter, stage: int, layers: range) -> None:
+    """Declare the sums over context ranks of the experts' choices, which the balance loss needs."""
+    data, experts = writer.config.data, writer.config.model.experts
+    again = ("backward",) if writer.config.numerics.recompute == "full" else ()
+    for (seats, every), number in itertools.product(_of_stage(writer, stage, "cp"), layers):
+        for phase in ("forward", *again):
+            label, size = f"layers.{number}.feed_forward.experts.counts", data.micro_batch_size * experts
+            writer.add(label, "cp", "all_reduce", phase, torch.int64, seats, every, size)
+
+
+def _of_stage(writer: PlanWriter, stage: int, *axes: str) -> list[tuple[list[Seat], Numbers]]:
     """Return the groups of ranks that compute a stage, each with its micro-batches in ascending order."""
     owners = {pp: tuple(sorted(writer.pipeline.added(stage, pp))) for pp in writer.pipeline.owners(stage)}
     groups = seats_along(writer.grid, *axes)
@@ -176,43 +134,42 @@ def _elements(parameter: Parameter, rows: int) -> int:
     return rows * torch.Size(parameter.local_shape[1:]).numel()
 
 
-def _gradients(writer: _Writer, orders: Orders) -> None:
+def _gradients(writer: PlanWriter, orders: Orders) -> None:
     """Accumulation over micro-batches and the reduction over data and context ranks."""
     config, declared = writer.config, writer.declared
     for (stage, pp), order in orders.items():
         units = declared.units(stage)
         cuts = tuple(n for n in order.backwards if n in order.reduce_after)
-        for tp in range(config.mesh.tp):
-            for seats in writer.grid.shard_groups(pp, tp):
-                for unit, parameters in units:
-                    layout = tuple(
-                        (p.name, _elements(p, -(-p.local_shape[0] // len(seats)))) for p in parameters
-                    )
-                    elements = len(seats) * sum(n for _, n in layout)
-                    reduce = writer.formats.reduce
-                    writer.add(
-                        f"{unit}.grad", "dp_cp", "reduce_scatter", "reduce", reduce, seats, cuts, elements,
-                        layout=layout,
-                    )  # fmt: skip
+        for tp, (unit, parameters) in itertools.product(range(config.mesh.tp), units):
+            dealt, reduce = parameters[0].dealt, writer.formats.reduce
+            for seats in writer.grid.shard_groups(pp, tp, dealt):
+                layout = tuple((p.name, _elements(p, -(-p.local_shape[0] // len(seats)))) for p in parameters)
+                elements = len(seats) * sum(n for _, n in layout)
+                writer.add(
+                    f"{unit}.grad", sharding_axis(dealt), "reduce_scatter", "reduce", reduce, seats, cuts, elements,
+                    layout=layout,
+                )  # fmt: skip
         _replica_sums(writer, stage, pp, cuts[-1:])
         added = len(order.backwards) > len(cuts)
-        writer.reductions.append(
-            Reduction(
-                label=f"stages.{stage}",
-                axis="micro_batch",
-                op="accumulate",
-                phase="reduce",
-                dtype=str(writer.formats.accumulate).removeprefix("torch.") if added else "",
-                group=(),
-                operands=order.backwards,
-                cuts=cuts,
-                layout=tuple((p.name, _elements(p, p.local_shape[0])) for _, ps in units for p in ps),
-                steps=(writer.first, config.steps),
+        for place in range(config.mesh.ep):
+            own = [p for _, ps in units for p in ps if p.dealt in {EVERYWHERE, place}]
+            writer.reductions.append(
+                Reduction(
+                    label=f"stages.{stage}",
+                    axis="micro_batch",
+                    op="accumulate",
+                    phase="reduce",
+                    dtype=str(writer.formats.accumulate).removeprefix("torch.") if added else "",
+                    group=(),
+                    operands=order.backwards,
+                    cuts=cuts,
+                    layout=tuple((p.name, _elements(p, p.local_shape[0])) for p in own),
+                    steps=(writer.first, config.steps),
+                )
             )
-        )
 
 
-def _replica_sums(writer: _Writer, stage: int, pp: int, once: tuple[int, ...]) -> None:
+def _replica_sums(writer: PlanWriter, stage: int, pp: int, once: tuple[int, ...]) -> None:
     """Sums of each unit between the groups that shard it."""
     axis = between_replicas(writer.config)
     for tp in range(writer.config.mesh.tp if axis else 0):
@@ -226,7 +183,7 @@ def _replica_sums(writer: _Writer, stage: int, pp: int, once: tuple[int, ...]) -
                 )  # fmt: skip
 
 
-def _one_buffer(writer: _Writer, label: str, axis: str, seats: list[Seat], names: Sequence[str]) -> None:
+def _one_buffer(writer: PlanWriter, label: str, axis: str, seats: list[Seat], names: Sequence[str]) -> None:
     """Declare the sum of a buffer that holds these parameters' gradients; nothing where it holds none."""
     layout = _shard_layout(writer, seats[0], names)
     if layout:
@@ -234,7 +191,7 @@ def _one_buffer(writer: _Writer, label: str, axis: str, seats: list[Seat], names
         writer.add(label, axis, "all_reduce", "reduce", kind, seats, (-1,), elements, layout=layout)
 
 
-def _buckets(writer: _Writer) -> None:
+def _buckets(writer: PlanWriter) -> None:
     config = writer.config
     size = torch.empty((), dtype=writer.formats.parameter).element_size()
     for seats in seats_along(writer.grid, "dp", "cp"):
@@ -243,7 +200,7 @@ def _buckets(writer: _Writer) -> None:
             _one_buffer(writer, f"bucket{number}.grad", "dp_cp", seats, bucket)
 
 
-def _step(writer: _Writer) -> None:
+def _step(writer: PlanWriter) -> None:
     """Once a step: counts, last partial sums, tied ends, norm and loss."""
     config, grid, declared = writer.config, writer.grid, writer.declared
     once, wide = (-1,), torch.promote_types(writer.formats.parameter, torch.float32)
@@ -266,26 +223,27 @@ def _step(writer: _Writer) -> None:
                 writer.add("loss", axis, "all_reduce", "reduce", torch.float64, seats, once, 1)
 
 
-def _shard_layout(writer: _Writer, seat: Seat, names: Sequence[str]) -> Layout:
-    group = next(g for g in writer.grid.shard_groups(seat.pp, seat.tp) if seat in g)
+def _shard_layout(writer: PlanWriter, seat: Seat, names: Sequence[str]) -> Layout:
     known = {p.name: p for stage in writer.pipeline.held(seat.pp) for p in writer.declared.in_order(stage)}
-    return tuple(
-        (name, _elements(p, shard_rows(p.local_shape[0], len(group), group.index(seat))[1]))
-        for name in names
-        for p in [known[name]]
-    )
+
+    def held(parameter: Parameter) -> int:
+        groups = writer.grid.shard_groups(seat.pp, seat.tp, parameter.dealt)
+        group = next(g for g in groups if seat in g)
+        return _elements(parameter, shard_rows(parameter.local_shape[0], len(group), group.index(seat))[1])
+
+    return tuple((name, held(known[name])) for name in names)
 
 
-def _owners(writer: _Writer) -> None:
+def _owners(writer: PlanWriter) -> None:
     """Sums of a stage's gradients between the pipeline ranks that hold it."""
     for stage in range(writer.config.stages):
-        names = [p.name for p in writer.declared.in_order(stage)]
         for group in seats_along(writer.grid, "pp"):
+            names = [p.name for p in writer.declared.in_order(stage, writer.grid.place(group[0]))]
             seats = [seat for seat in group if seat.pp in writer.pipeline.owners(stage)]
             _one_buffer(writer, f"stage{stage}.grad", f"replicas_{stage}", seats, names)
 
 
-def _tied(writer: _Writer) -> None:
+def _tied(writer: PlanWriter) -> None:
     config = writer.config
     if not config.model.tied_embeddings or config.stages - 1 in writer.pipeline.held(0):
         return

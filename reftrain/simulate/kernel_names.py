@@ -67,6 +67,7 @@ COLLECTIVES: Final = {
     "allreduce": Names(
         "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)", "c10d::allreduce_"
     ),
+    "all_to_all": Names("ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)", "c10d::alltoall_base_"),
     "send": Names("ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)", "c10d::send"),
     "recv": Names("ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)", "c10d::recv_"),
 }
@@ -76,6 +77,7 @@ RECORDER_NAMES: Final = {
     "_allgather_base": "nccl:_all_gather_base",
     "_reduce_scatter_base": "nccl:_reduce_scatter_base",
     "allreduce": "nccl:all_reduce",
+    "all_to_all": "nccl:all_to_all",
 }
 """The same in flight-recorder dumps, and in titles of calls up to torch 2.14."""
 
@@ -83,6 +85,7 @@ OPS: Final = {
     "all_gather": "_allgather_base",
     "reduce_scatter": "_reduce_scatter_base",
     "all_reduce": "allreduce",
+    "all_to_all": "all_to_all",
 }
 """Torch's name by ours."""
 

@@ -144,21 +144,23 @@ class Trainer:
             recompute=config.numerics.recompute,
             label_smoothing=config.numerics.label_smoothing,
             tokens=config.data.micro_batch_size * config.data.seq_len // mesh.cp.size,
+            ep=mesh.ep,
+            sequences=config.data.batch_size,
         )
 
     def _stages(self) -> dict[int, ShardedStage]:
         config, mesh = self.config, self.mesh
         context = self.model_context()
         policy = mixed_precision(self.formats.compute, self.formats.parameter, self.formats.reduce)
-        stages = {}
+        stages, expert_mesh = {}, mesh.expert_mesh
         held = {stage for _, stage in self.schedule.held_by(mesh.pp.index)}
         for number, layers in enumerate(layers_of_stages(config)):
             if number not in held:
                 continue
             stage = Stage(context, layers, first=number == 0, last=number + 1 == config.stages)
             sharding = mesh.device_mesh["dp_shard"] if config.mesh.bucket_mb else mesh.fsdp_mesh
-            stages[number] = ShardedStage(stage, sharding, config.mesh, policy, self.hooks)
-            stages[number].materialise(self.device, config.seed, mesh.shard_size, mesh.shard_index)
+            stages[number] = ShardedStage(stage, sharding, config.mesh, policy, self.hooks, expert_mesh)
+            stages[number].materialise(self.device, config.seed, mesh)
         return stages
 
     def _schedule(self) -> Schedule:
@@ -206,7 +208,7 @@ class Trainer:
     def parts(self) -> dict[str, Part]:
         """Box of the global tensor that this rank's shard of each parameter is."""
         return {
-            name: shard_part(spec, self.mesh.shard_size, self.mesh.shard_index)
+            name: shard_part(spec, *self.mesh.shard_of(dealt=spec.dealt))
             for name, spec in self.specs().items()
         }
 
