@@ -19,10 +19,10 @@ LimitName = Literal["no_waiting", "hidden_communication", "best_kernels", "roofl
 class FloorPart:
     """One part of the step; the parts add up to it.
 
-    part: `model` (the model's FLOPs at peak), `compute` (all of it, where no FLOPs or no peak were given), `recomputation`,
-    `small_kernels`, `slow_kernels`, `other_work`, `imbalance`, `tp transfer`, `tp either` and so on by axis, `bubble`,
-    `launch_gaps`, `idle` or `unknown`. ns: summed over all steps of all ranks. brings_ms: by how many ms the step shortens
-    at most without it; None where nothing can be said. replayed: whether a replay gave that, else it is the mean part.
+    part: `bubble`, `tp transfer`, `tp either` and so on by axis, `imbalance`, `launch_gaps`, `idle`, `small_kernels`,
+    `slow_kernels`, `recomputation`, `unknown`, then `other_work` and `model` (the model's FLOPs at peak), or `compute`
+    (all compute that no other part holds) without FLOPs or peak. ns: summed over all steps of all ranks. brings_ms:
+    what the step saves at most without the part; None for work that has to be done, and for what is unknown.
     """
 
     part: str
@@ -30,18 +30,26 @@ class FloorPart:
     mean_ms: float
     share: float
     brings_ms: float | None
-    replayed: bool
     remedy: str
 
 
 @dataclass(frozen=True)
+class FloorUnknown:
+    """A part that the evidence does not show: its time is inside the part `inside`, and `needs` says what shows it."""
+
+    part: str
+    inside: str
+    needs: str
+
+
+@dataclass(frozen=True)
 class FloorLimit:
-    """The step under one assumption, ms; `refusal` says what is missing where `step_ms` is None."""
+    """The step under one assumption, ms; `needs` says what is missing where `step_ms` is None."""
 
     limit: LimitName
     meaning: str
     step_ms: float | None
-    refusal: str = ""
+    needs: str = ""
 
 
 @dataclass(frozen=True)
@@ -64,9 +72,10 @@ class KernelClass:
 class FloorFinding(Tabular):
     """The answer of `tracekit floor`.
 
-    step_ms: mean over ranks and analysed steps. residual_ms: the error of the model that prices the parts. cells: steps of
-    ranks. total_ns: their sum, to which the parts add up. flops: of the model a step, peak_tflops: of one device; None where
-    not given. mfu: FLOPs over what all devices could compute in the step.
+    step_ms: mean over ranks and analysed steps. residual_ms: the error of the model that prices the parts. cells: steps
+    of ranks. total_ns: their sum, to which the parts add up. flops: of the model, a step of the whole job.
+    peak_tflops: of one device. mfu: FLOPs over what all devices could compute in the step. These three are None where
+    not known.
     """
 
     ranks: RankCoverage
@@ -80,6 +89,7 @@ class FloorFinding(Tabular):
     peak_tflops: float | None
     mfu: float | None
     parts: tuple[FloorPart, ...]
+    unknown: tuple[FloorUnknown, ...]
     limits: tuple[FloorLimit, ...]
     kernels: tuple[KernelClass, ...]
     coverage: Coverage
@@ -90,15 +100,15 @@ class FloorFinding(Tabular):
         """A part a row; `ns` adds up to `total_ns`."""
         return {
             "part": "string", "ns": "int64", "mean_ms": "double", "share": "double", "brings_ms": "double",
-            "replayed": "bool", "remedy": "string",
+            "remedy": "string",
         }  # fmt: skip
 
     def rows(self) -> Iterator[Row]:
         """The parts, in the order of the waterfall."""
         for p in self.parts:
-            yield p.part, p.ns, p.mean_ms, p.share, p.brings_ms, p.replayed, p.remedy
+            yield p.part, p.ns, p.mean_ms, p.share, p.brings_ms, p.remedy
 
     def headline(self) -> str:
         """The recorded step and what it achieves."""
-        reached = "" if self.mfu is None else f", {self.mfu:.1%} of peak"
+        reached = "" if self.mfu is None else f", {self.mfu:.1%} of peak (MFU)"
         return f"a step takes {self.step_ms:.1f} ms{reached}"

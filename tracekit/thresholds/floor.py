@@ -19,5 +19,11 @@ PARAMETER_FLOPS: Final = 6
 MAX_GIVEN: Final = 1e30
 """Largest number of an option: no machine or model comes near, and products stay finite."""
 
+MAX_PEAK_TFLOPS: Final = 1e6
+"""Largest peak of a device that an option may say, TFLOP/s: a thousand times that of an H100 in 16 bits."""
+
 MAX_PLAN_BYTES: Final = 64 << 20
 """Largest file of a plan or of hardware that is read: a plan for 100 000 devices takes some megabytes."""
+
+CLASSES_SHOWN: Final = 3
+"""Classes of kernel that the text lists without --verbose, the largest losses first: they fit a screen."""

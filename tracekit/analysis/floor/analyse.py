@@ -1,34 +1,39 @@
-"""The waterfall of the step from peak to achieved FLOP/s: from an ingested run to a finding."""
+"""What the step could take: the waterfall from peak to achieved FLOP/s, and the step under five assumptions."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import numpy as np
 
-from tracekit.analysis.breakdown.parts import added, steps_of, waits_told
-from tracekit.analysis.floor.kernels import at_best
-from tracekit.analysis.floor.work import RankWork, work_of
+from tracekit.analysis.floor.given import Given, read_plan
+from tracekit.analysis.floor.waterfall import NEEDED, Measure, amounts_of, measured, savings_of
 from tracekit.analysis.slowrank.analyse import opened, quality_of, ranks_of
-from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.gaps.evidence_gaps import coverage
-from tracekit.errors import UsageError
-from tracekit.findings import StepsFinding, TimeParts
-from tracekit.findings.floor import FloorFinding, FloorLimit, FloorPart
-from tracekit.intervals import I64
+from tracekit.findings import StepsFinding
+from tracekit.findings.floor import FloorFinding, FloorLimit, FloorPart, FloorUnknown
+from tracekit.mesh import Mesh
 from tracekit.store import Run
-from tracekit.steps.steps import F64
 from tracekit.timing.measured import StepRange
-from tracekit.units import NS_PER_S, ms
+from tracekit.units import ms
 
 _REMEDY: Final = {
+    "bubble": "more micro-batches, or a schedule with a smaller bubble (reftrain plan)",
+    "imbalance": "tracekit slowrank names the late ranks; level data, experts and stages",
+    "launch_gaps": "launch earlier: CUDA graphs, fewer synchronisations, a data loader that runs ahead",
+    "idle": "remove waits between streams, and copies that the next kernel waits for",
+    "small_kernels": "fuse small kernels (torch.compile), or make micro-batches larger",
+    "slow_kernels": "compare clocks and power of the slower ranks with the rank that runs the same kernels fastest",
     "recomputation": "keep more activations: recompute attention alone, or fewer layers",
-    "small_kernels": "fuse small kernels (torch.compile) or launch them in CUDA graphs",
-    "slow_kernels": "compare the slower ranks' devices with the rank that runs the same kernels fastest",
-    "imbalance": "find the late ranks with tracekit slowrank, and level data and stages",
-    "bubble": "run more micro-batches, or a schedule with a smaller bubble (reftrain plan)",
-    "launch_gaps": "launch earlier: fewer synchronisations, CUDA graphs, an asynchronous data loader",
+    "other_work": "matrix products nearer to peak (larger, 16-bit), and fewer other kernels",
+    "unknown": "record whole steps, with kernels and their launches",
+    "transfer": "overlap with compute, fewer bytes, or the axis inside the node",
+    "either": "record every rank of the group: waiting and transfer then come apart",
 }
-_TERA: Final = 1e12
+_ON_CPU: Final = "less Python between operators: larger operators, torch.compile"
+_GIVE_MODEL: Final = "--model parameters=8e9,tokens=4M"
+_GIVE_PEAK: Final = "--hardware h100"
+_GIVE_PLAN: Final = "--plan FILE, from reftrain plan … --json FILE"
+_PEERS: Final = "traces of more ranks that do the same work"
 
 
 def floor(
@@ -37,95 +42,117 @@ def floor(
     order: Sequence[str] | None = None,
     steps: Sequence[StepRange] | None = None,
     progress: Callable[[int, int], None] | None = None,
-    *,
     flops: float | None = None,
     peak_tflops: float | None = None,
+    plan: str | None = None,
 ) -> FloorFinding:
-    """Return the parts of the step (ns, they add up to it), what the step shortens without each, and the limits (ms).
+    """Return the parts of the step (ns, they add up to it), what each brings at most, and the step's limits (ms).
 
-    `flops` are of one step of the whole job, `peak_tflops` of one device. `mesh`, `order`, `steps` and `progress` are as
-    for `tracekit.slowrank`. Raises UsageError where mesh, order, job or FLOPs contradict the run; MeshError and InputError
-    as `tracekit.slowrank` does.
+    `flops` are the model's, of one step of the whole job without recomputation; `peak_tflops` is of one device, `plan`
+    the file of an answer of `reftrain plan`. `mesh`, `order`, `steps` and `progress` are as for `tracekit.slowrank`.
+    Raises UsageError where mesh, order, job, FLOPs or plan contradict the run, InputError where the plan cannot be
+    read; MeshError and InputError as `tracekit.slowrank`.
     """
+    given = Given(flops, peak_tflops, None if plan is None else read_plan(plan))
     case, choice = opened(run, mesh, order, steps, progress)
-    known = waits_told(case)
-    cells = [cell for rank in case.ops.ranks for cell in steps_of(case, rank, known).cells]
-    works = [work for rank in case.ops.ranks if (work := work_of(case, rank))]
-    best = at_best(case, works)
-    total = added(cell.parts for cell in cells)
-    world = ranks_of(case).expected
-    useful = flops / (peak_tflops * _TERA * world) * NS_PER_S if flops and peak_tflops else None
-    amounts = _amounts(total, works, best.slow, None if useful is None else round(useful * len(cells)))
-    saved = _savings(case, works, best.slow)
-    step = total.step_ns / max(len(cells), 1)
+    ranks = ranks_of(case)
+    useful = given.useful_ns(ranks.expected)
+    measure = measured(case)
+    cells, total = len(measure.cells), measure.total.step_ns
+    unknown = _unknown(measure, given)
+    hidden = {u.part for u in unknown}
+    every = amounts_of(measure, None if useful is None else useful * cells)
+    amounts = {name: ns for name, ns in every.items() if ns or name not in hidden}
+    saved = savings_of(measure, [name for name, ns in amounts.items() if ns])
+    step = total / max(cells, 1)
     return FloorFinding(
-        ranks_of(case), choice.finding,
+        ranks, choice.finding,
         StepsFinding(case.steps.numbers, ms(float(np.nanmedian(case.steps.wall)))),
-        ms(step), ms(case.residual_ns), len(cells), total.step_ns, flops, peak_tflops,
+        ms(step), ms(case.residual_ns), cells, total, flops, peak_tflops,
         None if useful is None or not step else useful / step,
-        tuple(_part(name, ns, total.step_ns, len(cells), saved) for name, ns in amounts.items()),
-        (
-            FloorLimit("no_waiting", "no rank works longer than usual", ms(step - saved["imbalance"])),
-            FloorLimit("best_kernels", "each class of kernel at its best rate", ms(step - saved["slow_kernels"])),
-            FloorLimit("roofline", "only the model's FLOPs, at peak", None if useful is None else ms(useful),
-                       "" if useful is not None else "needs the model's FLOPs and the device's peak"),
-        ),
-        best.classes, coverage(case), quality_of(case, choice), choice.notes,
+        tuple(_part(measure, name, ns, saved.get(name)) for name, ns in amounts.items()),
+        unknown, _limits(measure, step, hidden, useful, given), measure.best.classes,
+        coverage(case), quality_of(case, choice), choice.notes,
     )  # fmt: skip
 
 
-def _amounts(
-    total: TimeParts, works: Sequence[RankWork], slow: Mapping[int, I64], useful: int | None
-) -> dict[str, int]:
-    """Return the parts of the summed steps by name; they add up to `total.step_ns`."""
-    again, small = (sum(int(getattr(w, kind).sum()) for w in works) for kind in ("recomputed", "small"))
-    slower = sum(int(ns.sum()) for ns in slow.values())
-    rest = total.compute_ns - again - small - slower
-    if useful is not None and useful > rest:
-        raise UsageError("the FLOPs given need longer at peak than the ranks computed; correct FLOPs or peak")
-    work = {"compute": rest} if useful is None else {"model": useful, "other_work": rest - useful}
-    exposed = {
-        f"{e.axis} {kind}": ns
-        for e in total.exposed
-        for kind, ns in (("transfer", e.transfer_ns), ("either", e.open_ns))
-        if ns
-    }
-    return {
-        **work, "recomputation": again, "small_kernels": small, "slow_kernels": slower,
-        "imbalance": total.waiting_ns, **exposed, "bubble": total.bubble_ns, "launch_gaps": total.host_ns,
-        "idle": total.idle_ns, "unknown": total.unknown_ns,
-    }  # fmt: skip
+def _part(measure: Measure, name: str, ns: int, saved: float | None) -> FloorPart:
+    """Return a part with its remedy; a part that takes no time has none and brings nothing."""
+    cells, total = max(len(measure.cells), 1), max(measure.total.step_ns, 1)
+    kind = name if name in _REMEDY else name.rpartition(" ")[2]
+    remedy = _REMEDY.get(kind, "") if ns else ""
+    if name == "launch_gaps" and ns and not _on_gpu(measure):
+        remedy = _ON_CPU
+    brings = None if name in NEEDED else ms(saved or 0.0)
+    return FloorPart(name, ns, ms(ns / cells), ns / total, brings, remedy)
 
 
-def _savings(case: Case, works: Sequence[RankWork], slow: Mapping[int, I64]) -> dict[str, float]:
-    """Return by how much the replayed step shortens without each part of own time, ns."""
-    own = case.steps.own
-    level = own.copy()
-    for rows in case.stages:
-        if len(rows):
-            level[rows] = np.fmin(own[rows], np.nanmedian(own[rows], axis=0)[None, :])
+def _unknown(measure: Measure, given: Given) -> tuple[FloorUnknown, ...]:
+    """Return the parts that the evidence does not show, with what would show them."""
+    case, found = measure.case, []
+    inside = "other_work" if given.flops and given.peak_tflops else "compute"
+    if case.table is not None:
+        needs = "traces: an operation table holds no kernels and no host"
+        found += [FloorUnknown(part, inside, needs) for part in ("small_kernels", "recomputation")]
+        found.append(FloorUnknown("launch_gaps", "unknown", needs))
+    else:
+        if not _on_gpu(measure):
+            found.append(
+                FloorUnknown("small_kernels", inside, "kernels of a device: these traces hold only the CPU's")
+            )
+        if not any(w.told_again for w in measure.works):
+            needs = "operators inside the nodes of autograd: profile the host too, activities=[CPU, CUDA]"
+            found.append(FloorUnknown("recomputation", inside, needs))
+    if not measure.best.classes:
+        found.append(FloorUnknown("slow_kernels", inside, _PEERS))
+    if len(case.ops.ranks) < 2:
+        found.append(FloorUnknown("imbalance", "tp either and the like", "traces of the other ranks"))
+    if not (given.flops and given.peak_tflops):
+        needs = " and ".join(_missing(given))
+        found.append(FloorUnknown("model", inside, needs))
+    return tuple(found)
 
-    def without(taken: Mapping[int, I64]) -> F64:
-        less = own.copy()
-        for w in works:
-            row = case.steps.row(w.rank)
-            less[row, w.columns] = np.maximum(own[row, w.columns] - taken[w.rank], 0)
-        return less
 
-    changed = {
-        "imbalance": level,
-        "recomputation": without({w.rank: w.recomputed for w in works}),
-        "small_kernels": without({w.rank: w.small for w in works}),
-        "slow_kernels": without(slow),
-    }
-    base = case.model.recorded_ns
-    share = case.step_ns / base if base > 0 else 0.0
-    return {name: max(base - case.model.step_ns(to), 0.0) * share for name, to in changed.items()}
+def _missing(given: Given) -> list[str]:
+    """Return what a roofline needs and was not given."""
+    return [
+        needs for value, needs in ((given.flops, _GIVE_MODEL), (given.peak_tflops, _GIVE_PEAK)) if not value
+    ]
 
 
-def _part(name: str, ns: int, step_ns: int, cells: int, saved: Mapping[str, float]) -> FloorPart:
-    mean = ns / max(cells, 1)
-    kept = name in {"model", "compute", "other_work", "unknown"}
-    brings = None if kept else ms(saved.get(name, mean))
-    remedy = _REMEDY.get(name, "overlap the transfer with compute" if name.endswith("transfer") else "")
-    return FloorPart(name, ns, ms(mean), ns / max(step_ns, 1), brings, name in saved, remedy)
+def _limits(
+    measure: Measure, step: float, hidden: set[str], useful: float | None, given: Given
+) -> tuple[FloorLimit, ...]:
+    """Return the step under each of the five assumptions."""
+    removed = measure.removed
+    alone = len(measure.case.ops.ranks) < 2
+    waits = None if alone else ms(step - measure.level_ns)
+    covered = max(step - removed.transfers(), min(removed.longest_transfers_ns(), step))
+    slow = "slow_kernels" in hidden
+    at_best = None if slow else ms(step - removed.work(measure.spread(measure.best.slow)))
+    meaning, planned = _planned(given, measure.case.mesh, step)
+    return (
+        FloorLimit("no_waiting", "ranks share the work evenly", waits, _PEERS if alone else ""),
+        FloorLimit("hidden_communication", "no transfer is exposed; waits for late ranks are", ms(covered)),
+        FloorLimit("best_kernels", "each class of kernel at the best rate of a rank", at_best, _PEERS if slow else ""),
+        FloorLimit("roofline", "the model's FLOPs alone, at peak",
+                   None if useful is None else ms(useful), "" if useful is not None else " and ".join(_missing(given))),
+        FloorLimit("plan", meaning, planned, "" if planned is not None else _GIVE_PLAN),
+    )  # fmt: skip
+
+
+def _planned(given: Given, mesh: Mesh, step: float) -> tuple[str, float | None]:
+    """Return (meaning, ms) of the plan's best choice: the recorded step, times what the plan expects of the change."""
+    if given.plan is None:
+        return "the best mesh and schedule of reftrain plan", None
+    best = given.plan.taken
+    here = given.plan.step_of(mesh)
+    if here is None:
+        return f"{best.words}, as projected: the plan holds no step of the recorded mesh", 1000 * best.step_s
+    return f"{best.words}, {best.step_s / here:.3f} of what is projected for this mesh", ms(
+        step * best.step_s / here
+    )
+
+
+def _on_gpu(measure: Measure) -> bool:
+    return any(o.on_gpu for o in measure.case.ops.per_rank.values())

@@ -1,7 +1,7 @@
-"""Each class of kernel at the best rate in this job: the rank of a stage that runs it fastest sets what the others could do.
+"""Each class of kernel at the best rate in this job: the rank of a stage that runs it fastest sets the others' limit.
 
-Ranks of a stage run the same shapes: a class is compared if its name runs equally often in every step of each rank, and its
-sum over a step counts, so that shapes of one name are weighed alike. A rank's rate is its median step, not its luckiest one.
+Ranks of a stage run the same shapes: a class is compared if its name runs equally often in every step of each rank, and
+its sum over a step counts, so that shapes of one name weigh the same. A rank's rate is its median step.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ from tracekit.units import ms
 
 @dataclass(frozen=True)
 class Best:
-    """slow: by rank the time beyond the best in each of its steps, ns, at most its regular compute. classes: what is slow."""
+    """slow: by rank the time beyond the best in each of its steps, ns, at most regular compute. classes: compared."""
 
     slow: dict[int, I64]
     classes: tuple[KernelClass, ...]
@@ -31,8 +31,8 @@ def at_best(case: Case, works: Sequence[RankWork]) -> Best:
     for stage in sorted({case.mesh.stage(w.rank) for w in works}):
         mine = [w for w in works if case.mesh.stage(w.rank) == stage]
         beyond = {w.rank: np.zeros(len(w.columns), np.int64) for w in mine}
-        for name in _comparable(mine):
-            classes.append(_compared(name, stage, mine, beyond))
+        names = _comparable(mine) if len(mine) > 1 else []
+        classes += [_compared(name, stage, mine, beyond) for name in names]
         slow |= {w.rank: np.minimum(beyond[w.rank], w.regular) for w in mine}
     return Best(slow, tuple(sorted(classes, key=lambda c: (-c.lost_ms, c.stage, c.name))))
 

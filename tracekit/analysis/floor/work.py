@@ -22,11 +22,14 @@ from tracekit.thresholds.floor import SMALL_KERNEL_NS
 
 _COLUMNS: Final = ["ts", "dur", "cat", "name", "pid", "tid", "stream", "correlation", "collective"]
 _DEVICE: Final = ("kernel", "gpu_memcpy", "gpu_memset")
-_SPAN: Final = re.compile(r"\brecompute|torch/utils/checkpoint\.py\(\d+\): (unpack_hook|recompute_fn)", re.IGNORECASE)
+_SPAN: Final = re.compile(
+    r"\brecompute|torch/utils/checkpoint\.py\(\d+\): (unpack_hook|recompute_fn)", re.IGNORECASE
+)
 """Spans of recomputed forwards: of frameworks that name them, and of torch's checkpoint where stacks were recorded."""
 _REENTRANT: Final = re.compile(r"^(?!autograd::).*Checkpoint\w*Backward")
 """The node of a reentrant checkpoint: a forward, and then a backward of its own inside."""
 _NODE: Final = re.compile(r"^autograd::engine::evaluate_function: ")
+_ATEN: Final = re.compile(r"^aten::")
 _FORWARD: Final = re.compile(
     r"^aten::(linear|matmul|layer_norm|rms_norm|scaled_dot_product_attention|dropout|softmax|log_softmax|conv[123]d|embedding"
     r"|silu|gelu|relu|_\w*flash_attention(_forward)?|_\w*efficient_attention(_forward)?)$"
@@ -39,15 +42,17 @@ class RankWork:
     """One rank's whole steps; times in ns, one entry a step of `columns`.
 
     spent, calls: by class of kernel, the time (without recomputed and small kernels) and the number in each step.
+    told_again: whether the trace would show a forward that runs again, by nodes of autograd or by spans.
     """
 
     rank: int
     columns: list[int]
+    told_again: bool
+    spent: dict[str, I64]
+    calls: dict[str, I64]
     compute: I64
     recomputed: I64
     small: I64
-    spent: dict[str, I64]
-    calls: dict[str, I64]
 
     @property
     def regular(self) -> I64:
@@ -68,13 +73,13 @@ def work_of(case: Case, rank: int) -> RankWork | None:
     cat = matches(events, "cat", lambda c: c)
     rows = _kernels(events, cat, host, on_gpu=source.on_gpu)
     again = _recomputed(events, cat, host, rows, source.begins, on_gpu=source.on_gpu)
-    small = _small(host, rows, cat) if source.on_gpu else empty()
+    small = _small(host, rows, cat) if source.on_gpu and case.table is None else empty()
     small = subtract(intersect(small, computed), again)
     recomputed = intersect(again, computed)
     rest = subtract(subtract(computed, recomputed), small)
     spent, calls = _classes(events, host, rows, rest, windows)
     inside = (_within(part, windows) for part in (computed, recomputed, small))
-    return RankWork(rank, columns, *inside, spent, calls)
+    return RankWork(rank, columns, _nested(events, cat, host), spent, calls, *inside)
 
 
 def _kernels(events: pa.Table, cat: Values, host: Host, *, on_gpu: bool) -> I64:
@@ -98,7 +103,7 @@ def _outermost(host: Host, rows: I64) -> I64:
 
 
 def _small(host: Host, rows: I64, cat: Values) -> Intervals:
-    """Return when small kernels ran; copies are none."""
+    """Return when small kernels ran; copies do not count."""
     small = rows[(cat[rows] == "kernel") & (host.end[rows] - host.start[rows] <= SMALL_KERNEL_NS)]
     return union(host.start[small], host.end[small])
 
@@ -110,25 +115,42 @@ def _recomputed(
     device = np.isin(cat, [*_DEVICE, "gpu_user_annotation"])
     spans = {t: _forwards(events, host, ~device & (host.tid == t)) for t in _threads(events, host, ~device)}
     if not on_gpu:
-        return union(*(np.concatenate([s[i] for s in spans.values()] or [np.zeros(0, np.int64)]) for i in (0, 1)))
+        return union(
+            *(np.concatenate([s[i] for s in spans.values()] or [np.zeros(0, np.int64)]) for i in (0, 1))
+        )
     launch = launch_rows(events, cat, rows, begins)
     again = np.zeros(len(rows), bool)
     for thread, (begin, end) in spans.items():
         if len(begin):
             at = host.start[launch]
             last = np.searchsorted(begin, at, side="right") - 1
-            again |= (launch >= 0) & (host.tid[launch] == thread) & (last >= 0) & (at < end[np.maximum(last, 0)])
+            again |= (
+                (launch >= 0) & (host.tid[launch] == thread) & (last >= 0) & (at < end[np.maximum(last, 0)])
+            )
     return union(host.start[rows[again]], host.end[rows[again]])
 
 
 def _threads(events: pa.Table, host: Host, on_host: Mask) -> list[int]:
     """Return the threads with nodes of autograd or named spans of recomputation."""
-    hints = on_host & (truth(events, "name", _NODE) | truth(events, "name", _SPAN) | truth(events, "name", _REENTRANT))
+    hints = on_host & (
+        truth(events, "name", _NODE) | truth(events, "name", _SPAN) | truth(events, "name", _REENTRANT)
+    )
     return [int(t) for t in np.unique(host.tid[hints])]
 
 
+def _nested(events: pa.Table, cat: Values, host: Host) -> bool:
+    """Whether nodes of autograd hold operators, so that a forward that runs again would be seen there."""
+    operators = np.flatnonzero((cat == "cpu_op") & truth(events, "name", _ATEN))
+    nodes = np.flatnonzero((cat == "cpu_op") & truth(events, "name", _NODE))
+    within = [
+        _innermost(host, operators[host.tid[operators] == tid], nodes[host.tid[nodes] == tid])
+        for tid in np.unique(host.tid[nodes]).tolist()
+    ]
+    return any(bool((node >= 0).any()) for node in within)
+
+
 def _forwards(events: pa.Table, host: Host, mine: Mask) -> Intervals:
-    """Return the recomputed forwards on the host of one thread, whose events are `mine`."""
+    """Return the recomputed forwards on the host of one thread; `mine` are its events."""
 
     def named(pattern: re.Pattern[str]) -> I64:
         return np.flatnonzero(mine & truth(events, "name", pattern))
@@ -137,7 +159,9 @@ def _forwards(events: pa.Table, host: Host, mine: Mask) -> Intervals:
     found = union(host.start[spans], host.end[spans])
     checkpoints = named(_REENTRANT)
     inner = nodes[_begins_in(host, nodes, checkpoints)]
-    whole = subtract(union(host.start[checkpoints], host.end[checkpoints]), union(host.start[inner], host.end[inner]))
+    whole = subtract(
+        union(host.start[checkpoints], host.end[checkpoints]), union(host.start[inner], host.end[inner])
+    )
     forward = named(_FORWARD)
     node = _innermost(host, forward, nodes)
     held = node >= 0
