@@ -33,4 +33,10 @@ def test_parts_add_up_in_whole_ns(document):
     assert sum(p["ns"] for p in document["parts"]) == document["total_ns"]
     mean = document["total_ns"] / document["rank_steps"] / 1e6
     assert mean == pytest.approx(document["step_ms"], abs=1e-3)
-    assert {u["part"] for u in document["unknown"]}.isdisjoint(p["part"] for p in document["parts"])
+
+
+def test_a_cpu_trace_has_no_roofline(document):
+    hidden = {u["part"] for u in document["unknown"]}
+    assert {"small_kernels", "model"} <= hidden
+    assert hidden.isdisjoint(p["part"] for p in document["parts"])
+    assert [limit["step_ms"] for limit in document["limits"]][3:] == [None, None]

@@ -107,14 +107,11 @@ def test_hidden_communication_takes_its_own_time(tmp_path):
     assert bound == pytest.approx(LAYERS * 50 * TRANSFER_US / 1000, rel=0.01)
 
 
-def test_what_is_not_recorded_is_unknown(tmp_path, ingested):
-    cpu = tracekit.floor(tracekit.load(ingested("demo_slow_tp")))
-    assert {"small_kernels", "model"} <= unknown(cpu)
-    assert not {"small_kernels", "model", "other_work"} & set(parts(cpu))
-    assert limits(cpu)["roofline"] is limits(cpu)["plan"] is None
+def test_what_is_not_recorded_is_unknown(tmp_path):
     bare = tracekit.floor(job(tmp_path, grid(dp=3)))  # kernels without launches or operators
     assert "recomputation" in unknown(bare)
-    assert "recomputation" not in parts(bare)
+    assert not {"recomputation", "model", "other_work"} & set(parts(bare))
+    assert limits(bare)["roofline"] is limits(bare)["plan"] is None
     assert "needs operators inside the nodes of autograd" in floor_text(bare)
 
 
@@ -168,7 +165,7 @@ def test_a_plan_of_other_devices_is_refused(tmp_path):
     }),
     st.floats(0.01, 0.5),
 )  # fmt: skip
-@settings(max_examples=8)
+@settings(max_examples=6)
 def test_parts_add_up_to_the_step(tmp_path_factory, worse, share):
     run = alike(tmp_path_factory.mktemp("run"), **worse)
     found = tracekit.floor(run, flops=share * LAYERS * RANKS * 1e9, peak_tflops=PEAK)
