@@ -26,12 +26,14 @@ from tracekit.ingest.kineto.event_fields import (
     KEPT_PHASES,
     SCALES,
     SCANNED,
+    SHAPES,
     TOP,
     Dialect,
     Field,
     peer_of,
     text_key,
 )
+from tracekit.ingest.kineto.product_flops import flops_column
 from tracekit.schema import DICT
 
 SIGN_BIT = 63
@@ -76,6 +78,9 @@ def typed(table: pa.Table, dialect: Dialect, issues: Counter[str], phases: Count
             return pa.nulls(len(rows), field.type)
         if field in INPUTS:
             return _peers(argument(field.keys[0]), top("name"))
+        if field in SHAPES:
+            shapes = argument(text_key(field.keys[0]))
+            return _flops(columns[SCANNED.get_field_index("name")], shapes)
         if field in GRIDS:
             return _grids(argument(field.keys[0]), top("name"), issues)
         return _encode(_first([read(argument, field, k) for k in field.keys]), field.type, issues)
@@ -91,6 +96,13 @@ def _with_times(batch: pa.RecordBatch, issues: Counter[str]) -> pa.RecordBatch:
         issues["missing_timestamp"] += missing
         batch = batch.filter(batch.column("ts").is_valid())
     return batch
+
+
+def _flops(names: pa.Array, shapes: pa.Array) -> pa.Array:
+    """The FLOPs of matrix products by the shapes of their inputs, int64; null for all other operators."""
+    if len(shapes) in {shapes.null_count, names.null_count}:
+        return pa.nulls(len(shapes), pa.int64())
+    return flops_column(names, shapes.cast(pa.binary()).dictionary_encode())
 
 
 def _peers(inputs: pa.Array, names: pa.Array) -> pa.Array:
