@@ -14,7 +14,10 @@ def test_text_names_parts_limits_and_unknowns(tracekit, slow):
     assert done.out.startswith("FLOOR  ")
     for label in ("part", "imbalance", "launch gaps", "no waiting", "roofline", "plan", "unknown"):
         assert f"\n  {label} " in done.out
-    assert "unknown; give --model parameters=8e9,tokens=4M and --hardware h100" in done.out
+    assert (
+        "unknown; give --model parameters=8e9,tokens=4M, or traces with record_shapes=True, and --hardware h100"
+        in done.out
+    )
 
 
 def test_json_of_raw_and_ingested_traces_agree(tracekit, slow, tmp_path):

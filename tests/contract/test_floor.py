@@ -9,7 +9,8 @@ from tracekit.report.floor_json import floor_document
 from tracekit.report.slowrank_json import dumps
 
 TOP = [
-    "schema", "ranks", "mesh", "steps", "step_ms", "residual_ms", "rank_steps", "total_ns", "flops", "peak_tflops",
+    "schema", "ranks", "mesh", "steps", "step_ms", "residual_ms", "rank_steps", "total_ns", "flops", "flops_from",
+    "peak_tflops",
     "mfu", "parts", "unknown", "limits", "kernels", "coverage", "quality", "notes",
 ]  # fmt: skip
 PART = ["part", "ns", "mean_ms", "share", "brings_ms", "remedy"]

@@ -174,3 +174,10 @@ def test_parts_add_up_to_the_step(tmp_path_factory, worse, share):
     assert all(p.ns >= 0 for p in found.parts)
     assert all(0 <= p.brings_ms <= found.step_ms for p in found.parts if p.brings_ms is not None)
     assert all(0 <= step <= found.step_ms for step in limits(found).values() if step is not None)
+
+
+def test_recorded_shapes_give_the_flops(tmp_path):
+    product = round(GEMM_US * 1e6 / 2)  # half the time of a product at peak
+    found = tracekit.floor(alike(tmp_path, late=50.0, again=100.0, flops=product), peak_tflops=PEAK)
+    assert (found.flops_from, found.flops) == ("shapes", LAYERS * RANKS * product)
+    assert parts(found)["model"].mean_ms == pytest.approx(LAYERS * GEMM_US / 2000)

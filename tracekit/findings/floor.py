@@ -73,9 +73,9 @@ class FloorFinding(Tabular):
     """The answer of `tracekit floor`.
 
     step_ms: mean over ranks and analysed steps. residual_ms: the error of the model that prices the parts. cells: steps
-    of ranks. total_ns: their sum, to which the parts add up. flops: of the model, a step of the whole job.
-    peak_tflops: of one device. mfu: FLOPs over what all devices could compute in the step. These three are None where
-    not known.
+    of ranks. total_ns: their sum, to which the parts add up. flops: of the model, a step of the whole job;
+    flops_from: given, or shapes of recorded products. peak_tflops: of one device. mfu: FLOPs over what all devices
+    could compute in the step. These four are None where not known.
     """
 
     ranks: RankCoverage
@@ -86,6 +86,7 @@ class FloorFinding(Tabular):
     cells: int
     total_ns: int
     flops: float | None
+    flops_from: Literal["given", "shapes"] | None
     peak_tflops: float | None
     mfu: float | None
     parts: tuple[FloorPart, ...]

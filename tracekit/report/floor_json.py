@@ -78,6 +78,7 @@ class FloorDocument(TypedDict):
     rank_steps: int
     total_ns: Annotated[int, Meta(description="nanoseconds")]
     flops: float | None
+    flops_from: Literal["given", "shapes"] | None
     peak_tflops: float | None
     mfu: float | None
     parts: list[FloorPartDocument]
@@ -101,6 +102,7 @@ def floor_document(finding: FloorFinding) -> FloorDocument:
         "rank_steps": finding.cells,
         "total_ns": finding.total_ns,
         "flops": finding.flops,
+        "flops_from": finding.flops_from,
         "peak_tflops": finding.peak_tflops,
         "mfu": None if finding.mfu is None else round(finding.mfu, _DIGITS),
         "parts": [_part(p) for p in finding.parts],

@@ -57,10 +57,11 @@ def foundations(finding: FloorFinding, *, verbose: bool) -> list[Line]:
     """Return the lines on what the answer rests on, as pairs of label and text."""
     lines: list[Line] = []
     if finding.flops is not None:
-        lines.append(("flops", f"{finding.flops:.4g} a step of the job, of the model"))
+        what = "of the model" if finding.flops_from == "given" else "of products, by their recorded shapes"
+        lines.append(("flops", f"{finding.flops:.4g} a step of the job, {what}"))
     if finding.peak_tflops is not None:
         lines.append(("peak", f"{finding.peak_tflops:g} TFLOP/s a device"))
-    lines.append(("model", f"misses the recorded step by {finding.residual_ms:.1f} ms with nothing changed"))
+    lines.append(("replay", f"misses the recorded step by {finding.residual_ms:.1f} ms with nothing changed"))
     lines.append(("steps", f"{numbers(finding.steps.analysed)}; median {finding.steps.median_ms:.1f} ms"))
     lines.append(("mesh", mesh_line(finding.mesh)))
     lines.append(("ranks", ranks_line(finding.ranks)))

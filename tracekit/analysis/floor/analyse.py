@@ -30,7 +30,7 @@ _REMEDY: Final = {
     "either": "record every rank of the group: waiting and transfer then come apart",
 }
 _ON_CPU: Final = "less Python between operators: larger operators, torch.compile"
-_GIVE_MODEL: Final = "--model parameters=8e9,tokens=4M"
+_GIVE_MODEL: Final = "--model parameters=8e9,tokens=4M, or traces with record_shapes=True,"
 _GIVE_PEAK: Final = "--hardware h100"
 _GIVE_PLAN: Final = "--plan FILE, from reftrain plan … --json FILE"
 _PEERS: Final = "traces of more ranks that do the same work"
@@ -48,7 +48,8 @@ def floor(
 ) -> FloorFinding:
     """Return the parts of the step (ns, they add up to it), what each brings at most, and the step's limits (ms).
 
-    `flops` are the model's, of one step of the whole job without recomputation; `peak_tflops` is of one device, `plan`
+    `flops` are the model's, of one step of the whole job without recomputation; left out, those of products whose
+    shapes were recorded. `peak_tflops` is of one device, `plan`
     the file of an answer of `reftrain plan`. `mesh`, `order`, `steps` and `progress` are as for `tracekit.slowrank`.
     Raises UsageError where mesh, order, job, FLOPs or plan contradict the run, InputError where the plan cannot be
     read; MeshError and InputError as `tracekit.slowrank`.
@@ -56,8 +57,10 @@ def floor(
     given = Given(flops, peak_tflops, None if plan is None else read_plan(plan))
     case, choice = opened(run, mesh, order, steps, progress)
     ranks = ranks_of(case)
-    useful = given.useful_ns(ranks.expected)
+    given.check(ranks.expected)
     measure = measured(case)
+    given = given.with_flops(measure.flops(ranks.expected))
+    useful = given.useful_ns(ranks.expected)
     cells, total = len(measure.cells), measure.total.step_ns
     unknown = _unknown(measure, given)
     hidden = {u.part for u in unknown}
@@ -68,7 +71,7 @@ def floor(
     return FloorFinding(
         ranks, choice.finding,
         StepsFinding(case.steps.numbers, ms(float(np.nanmedian(case.steps.wall)))),
-        ms(step), ms(case.residual_ns), cells, total, flops, peak_tflops,
+        ms(step), ms(case.residual_ns), cells, total, given.flops, given.source, peak_tflops,
         None if useful is None or not step else useful / step,
         tuple(_part(measure, name, ns, saved.get(name)) for name, ns in amounts.items()),
         unknown, _limits(measure, step, hidden, useful, given), measure.best.classes,

@@ -2,9 +2,9 @@
 
 import json
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from tracekit.errors import InputError, UsageError
 from tracekit.mesh import Mesh
@@ -54,22 +54,35 @@ class Plan:
 
 @dataclass(frozen=True)
 class Given:
-    """flops: of a step of the whole job, without recomputation. peak_tflops: of one device. None where not given."""
+    """flops: of a step of the whole job, without recomputation. peak_tflops: of one device. None where not given.
+
+    shown: whether the FLOPs come from recorded shapes.
+    """
 
     flops: float | None = None
     peak_tflops: float | None = None
     plan: Plan | None = None
+    shown: bool = False
 
-    def useful_ns(self, devices: int) -> float | None:
-        """Return what the FLOPs of a step need at the peak of all `devices`, ns; None where FLOPs or peak are missing.
+    @property
+    def source(self) -> Literal["given", "shapes"] | None:
+        """Where the FLOPs come from."""
+        return None if self.flops is None else "shapes" if self.shown else "given"
 
-        Raises UsageError where a number is not positive and finite, or the plan is of another number of devices.
-        """
+    def with_flops(self, shown: float | None) -> "Given":
+        """Return what is given, with the FLOPs that shapes show where none are given."""
+        return self if self.flops is not None or shown is None else replace(self, flops=shown, shown=True)
+
+    def check(self, devices: int) -> None:
+        """Raise UsageError where a number is not positive and finite, or the plan is of another number of devices."""
         if any(n is not None and not 0 < n <= MAX_GIVEN for n in (self.flops, self.peak_tflops)):
             raise UsageError("FLOPs and peak must be numbers above 0; correct them")
         if self.plan is not None and self.plan.gpus != devices:
             of = f"the plan is of {self.plan.gpus} devices, and the job has {devices}"
             raise UsageError(f"--plan: {of}; run reftrain plan --gpus {devices}")
+
+    def useful_ns(self, devices: int) -> float | None:
+        """Return what the FLOPs of a step need at the peak of all `devices`, ns; None without FLOPs or peak."""
         if not self.flops or not self.peak_tflops:
             return None
         return self.flops / (self.peak_tflops * _TERA * devices) * NS_PER_S

@@ -53,6 +53,14 @@ class Measure:
         """What a step saves if ranks share the work evenly."""
         return self.removed.imbalance()
 
+    def flops(self, ranks: int) -> float | None:
+        """Return the FLOPs of products by shapes, of a step of a job of so many `ranks`; None unless all show them."""
+        every = [w.flops for w in self.works]
+        known = [n for n in every if n is not None]
+        if not self.cells or len(known) < len(every) or not sum(known):
+            return None
+        return sum(known) / len(self.cells) * ranks
+
     def of_cells(self, kind: str) -> dict[int, I64]:
         """Return by rank the part `kind` of TimeParts in each column of Steps."""
         steps = self.case.steps

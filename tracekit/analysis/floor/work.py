@@ -14,13 +14,14 @@ import pyarrow as pa
 from tracekit.analysis.slowrank.case import Case
 from tracekit.intervals import I64, Intervals, covered_until, empty, intersect, subtract, union
 from tracekit.rank_events.compute import OPERATOR, communicates
-from tracekit.rank_events.event_columns import Mask, Values, matches, truth
+from tracekit.rank_events.event_columns import Mask, Values, ints, matches, truth
 from tracekit.rank_events.host_events import Host, host_of
 from tracekit.rank_events.step_marks import launch_rows
 from tracekit.steps.compute_time import windows_of
+from tracekit.steps.host_need import on_host
 from tracekit.thresholds.floor import SMALL_KERNEL_NS
 
-_COLUMNS: Final = ["ts", "dur", "cat", "name", "pid", "tid", "stream", "correlation", "collective"]
+_COLUMNS: Final = ["ts", "dur", "cat", "name", "pid", "tid", "stream", "correlation", "collective", "flops"]
 _DEVICE: Final = ("kernel", "gpu_memcpy", "gpu_memset")
 _SPAN: Final = re.compile(
     r"\brecompute|torch/utils/checkpoint\.py\(\d+\): (unpack_hook|recompute_fn)", re.IGNORECASE
@@ -42,12 +43,14 @@ class RankWork:
     """One rank's whole steps; times in ns, one entry a step of `columns`.
 
     spent, calls: by class of kernel, the time (without recomputed and small kernels) and the number in each step.
-    told_again: whether the trace would show a forward that runs again, by nodes of autograd or by spans.
+    told_again: whether the trace would show a forward that runs again, by nodes of autograd or by spans. flops: of
+    matrix products by their shapes, forwards that run again left out, in all steps; None where none was recorded.
     """
 
     rank: int
     columns: list[int]
     told_again: bool
+    flops: int | None
     spent: dict[str, I64]
     calls: dict[str, I64]
     compute: I64
@@ -72,14 +75,17 @@ def work_of(case: Case, rank: int) -> RankWork | None:
     host = host_of(events)
     cat = matches(events, "cat", lambda c: c)
     rows = _kernels(events, cat, host, on_gpu=source.on_gpu)
-    again = _recomputed(events, cat, host, rows, source.begins, on_gpu=source.on_gpu)
+    spans = _spans(events, cat, host)
+    launch = launch_rows(events, cat, rows, source.begins) if source.on_gpu else rows
+    again = _recomputed(host, spans, rows, launch, on_gpu=source.on_gpu)
     small = _small(host, rows, cat) if source.on_gpu and case.table is None else empty()
     small = subtract(intersect(small, computed), again)
     recomputed = intersect(again, computed)
     rest = subtract(subtract(computed, recomputed), small)
     spent, calls = _classes(events, host, rows, rest, windows)
     inside = (_within(part, windows) for part in (computed, recomputed, small))
-    return RankWork(rank, columns, _nested(events, cat, host), spent, calls, *inside)
+    flops = _flops(case, rank, columns, events, host, spans)
+    return RankWork(rank, columns, _nested(events, cat, host), flops, spent, calls, *inside)
 
 
 def _kernels(events: pa.Table, cat: Values, host: Host, *, on_gpu: bool) -> I64:
@@ -108,26 +114,49 @@ def _small(host: Host, rows: I64, cat: Values) -> Intervals:
     return union(host.start[small], host.end[small])
 
 
+def _spans(events: pa.Table, cat: Values, host: Host) -> dict[int, Intervals]:
+    """Return by thread the recomputed forwards on the host."""
+    on_host = ~np.isin(cat, [*_DEVICE, "gpu_user_annotation"])
+    threads = _threads(events, host, on_host)
+    return {t: _forwards(events, host, on_host & (host.tid == t)) for t in threads}
+
+
 def _recomputed(
-    events: pa.Table, cat: Values, host: Host, rows: I64, begins: tuple[int, ...] | list[int], *, on_gpu: bool
+    host: Host, spans: dict[int, Intervals], rows: I64, launch: I64, *, on_gpu: bool
 ) -> Intervals:
-    """Return when recomputed forwards ran: their kernels, or on a CPU trace their spans; disjoint, ns."""
-    device = np.isin(cat, [*_DEVICE, "gpu_user_annotation"])
-    spans = {t: _forwards(events, host, ~device & (host.tid == t)) for t in _threads(events, host, ~device)}
+    """Return when recomputed forwards ran, disjoint, ns: kernels `rows` with such a `launch`, or a CPU's `spans`."""
     if not on_gpu:
         return union(
             *(np.concatenate([s[i] for s in spans.values()] or [np.zeros(0, np.int64)]) for i in (0, 1))
         )
-    launch = launch_rows(events, cat, rows, begins)
-    again = np.zeros(len(rows), bool)
+    again = _within_spans(host, spans, launch)
+    return union(host.start[rows[again]], host.end[rows[again]])
+
+
+def _within_spans(host: Host, spans: dict[int, Intervals], rows: I64) -> Mask:
+    """Whether each of `rows` begins in a span of its thread; not where it is -1."""
+    found = np.zeros(len(rows), bool)
     for thread, (begin, end) in spans.items():
         if len(begin):
-            at = host.start[launch]
+            at = host.start[rows]
             last = np.searchsorted(begin, at, side="right") - 1
-            again |= (
-                (launch >= 0) & (host.tid[launch] == thread) & (last >= 0) & (at < end[np.maximum(last, 0)])
-            )
-    return union(host.start[rows[again]], host.end[rows[again]])
+            found |= (rows >= 0) & (host.tid[rows] == thread) & (last >= 0) & (at < end[np.maximum(last, 0)])
+    return found
+
+
+def _flops(
+    case: Case, rank: int, columns: list[int], events: pa.Table, host: Host, spans: dict[int, Intervals]
+) -> int | None:
+    """Return the FLOPs of products that the host of `rank` calls in the steps `columns`; None where not recorded."""
+    flops = ints(events, "flops", -1)
+    rows = np.flatnonzero(flops >= 0)
+    begins, ends = (side[columns] for side in on_host(case.ops, case.steps, rank))
+    if not len(rows) or not (ends > begins).all():
+        return None
+    rows = rows[~_within_spans(host, spans, rows)]
+    step = np.searchsorted(begins, host.start[rows], side="right") - 1
+    inside = (step >= 0) & (host.start[rows] < ends[np.maximum(step, 0)])
+    return int(flops[rows[inside]].sum())
 
 
 def _threads(events: pa.Table, host: Host, on_host: Mask) -> list[int]:
