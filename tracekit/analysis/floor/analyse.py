@@ -48,11 +48,10 @@ def floor(
 ) -> FloorFinding:
     """Return the parts of the step (ns, they add up to it), what each brings at most, and the step's limits (ms).
 
-    `flops` are the model's, of one step of the whole job without recomputation; left out, those of products whose
-    shapes were recorded. `peak_tflops` is of one device, `plan`
-    the file of an answer of `reftrain plan`. `mesh`, `order`, `steps` and `progress` are as for `tracekit.slowrank`.
-    Raises UsageError where mesh, order, job, FLOPs or plan contradict the run, InputError where the plan cannot be
-    read; MeshError and InputError as `tracekit.slowrank`.
+    `flops` are the model's, of one step of the whole job without recomputation; left out, those of products with
+    recorded shapes. `peak_tflops` is of one device, `plan` the file of an answer of `reftrain plan`. `mesh`, `order`,
+    `steps` and `progress` are as for `tracekit.slowrank`. Raises UsageError where mesh, order, job, FLOPs or plan
+    contradict the run, InputError where the plan cannot be read; MeshError and InputError as `tracekit.slowrank`.
     """
     given = Given(flops, peak_tflops, None if plan is None else read_plan(plan))
     case, choice = opened(run, mesh, order, steps, progress)
@@ -64,19 +63,24 @@ def floor(
     cells, total = len(measure.cells), measure.total.step_ns
     unknown = _unknown(measure, given)
     hidden = {u.part for u in unknown}
-    every = amounts_of(measure, None if useful is None else useful * cells)
-    amounts = {name: ns for name, ns in every.items() if ns or name not in hidden}
-    saved = savings_of(measure, [name for name, ns in amounts.items() if ns])
+    parts = _parts(measure, None if useful is None else useful * cells, hidden)
     step = total / max(cells, 1)
     return FloorFinding(
         ranks, choice.finding,
         StepsFinding(case.steps.numbers, ms(float(np.nanmedian(case.steps.wall)))),
         ms(step), ms(case.residual_ns), cells, total, given.flops, given.source, peak_tflops,
         None if useful is None or not step else useful / step,
-        tuple(_part(measure, name, ns, saved.get(name)) for name, ns in amounts.items()),
-        unknown, _limits(measure, step, hidden, useful, given), measure.best.classes,
+        parts, unknown, _limits(measure, step, hidden, useful, given), measure.best.classes,
         coverage(case), quality_of(case, choice), choice.notes,
     )  # fmt: skip
+
+
+def _parts(measure: Measure, useful_ns: float | None, hidden: set[str]) -> tuple[FloorPart, ...]:
+    """Return the parts of the summed steps; a `hidden` one only where some of it is known."""
+    every = amounts_of(measure, useful_ns)
+    amounts = {name: ns for name, ns in every.items() if ns or name not in hidden}
+    saved = savings_of(measure, [name for name, ns in amounts.items() if ns])
+    return tuple(_part(measure, name, ns, saved.get(name)) for name, ns in amounts.items())
 
 
 def _part(measure: Measure, name: str, ns: int, saved: float | None) -> FloorPart:

@@ -1,6 +1,6 @@
 """FLOPs of matrix products and attention from the shapes of an operator's inputs, which `record_shapes=True` records.
 
-Only operators that compute are counted, never those that call them (`aten::linear`, `aten::matmul`). A product of m × k
+Operators that only call others (`aten::linear`, `aten::matmul`) are not counted. A product of m × k
 by k × n needs 2mkn FLOPs; attention two such products forward and four backward, without a mask (PaLM, appendix B).
 """
 
@@ -11,7 +11,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from tracekit.arrays import from_ints
-from tracekit.thresholds.ingest import MAX_FLOPS
+from tracekit.thresholds.ingest import MAX_CODED_DIGITS, MAX_FLOPS
 
 SHAPES_KEY: Final = "Input Dims"
 SHAPES_MARK: Final = b'"Input Dims"'
@@ -81,13 +81,9 @@ def _sizes(shapes: list[Any], first: int, count: int) -> list[list[int]]:
 
 
 def _whole(value: Any) -> int:
-    """Return a size; -1 for what is none, as a list, a text or a number that is written with a point."""
-    text = str(value)
-    return (
-        int(text)
-        if not isinstance(value, str) and text.isascii() and text.isdigit() and len(text) < 19
-        else -1
-    )
+    """Return a size; -1 for anything else, as a list, a text or a number with a point."""
+    text = "" if isinstance(value, str | list | dict) else str(value)
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= MAX_CODED_DIGITS else -1
 
 
 def _product(left: list[int], right: list[int]) -> int | None:

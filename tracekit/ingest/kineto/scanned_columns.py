@@ -46,11 +46,7 @@ OWN_ROWS = from_strings(["Trace"])[0]
 
 def typed(table: pa.Table, dialect: Dialect, issues: Counter[str], phases: Counter[str]) -> pa.RecordBatch:
     """Return a SCANNED batch of the rows of `table` (Dialect.schema) that carry a duration; repairs are counted."""
-    phase, wanted = one_chunk(table.column("ph")), dialect.arguments()
-    keep = pc.is_in(phase, value_set=STORED)
-    for name, count in zip(*pc.value_counts(phase.cast(pa.binary())).flatten(), strict=True):
-        phases[(name.as_py() or b"none").decode("utf-8", "replace")] += count.as_py()
-    rows = table if keep.true_count == len(table) else table.filter(keep)
+    rows, wanted = _stored(table, phases), dialect.arguments()
     args = one_chunk(rows.column("args"))
     columns = []
     for key in ("ts", "dur"):
@@ -87,6 +83,15 @@ def typed(table: pa.Table, dialect: Dialect, issues: Counter[str], phases: Count
 
     columns += map(of_argument, ARGS)
     return _with_times(pa.RecordBatch.from_arrays(columns, schema=SCANNED), issues)
+
+
+def _stored(table: pa.Table, phases: Counter[str]) -> pa.Table:
+    """The rows of `table` with a phase that is stored; all phases are counted."""
+    phase = one_chunk(table.column("ph"))
+    keep = pc.is_in(phase, value_set=STORED)
+    for name, count in zip(*pc.value_counts(phase.cast(pa.binary())).flatten(), strict=True):
+        phases[(name.as_py() or b"none").decode("utf-8", "replace")] += count.as_py()
+    return table if keep.true_count == len(table) else table.filter(keep)
 
 
 def _with_times(batch: pa.RecordBatch, issues: Counter[str]) -> pa.RecordBatch:
