@@ -17,14 +17,16 @@ from torch.utils.checkpoint import checkpoint
 from reftrain.model.batch import LocalBatch
 from reftrain.model.document_attention import attend_documents
 
+_FLEX_LEAST_WIDTH = 16  # torch's Flex kernels refuse narrower heads
 
-def choose_kernel(wanted: str, device: torch.device, *, document_mask: bool, cp: int) -> str:
-    """Kernel for `numerics.attention`: auto takes the fastest the device and the mask allow."""
+
+def choose_kernel(wanted: str, device: torch.device, *, document_mask: bool, cp: int, head_dim: int) -> str:
+    """Kernel for `numerics.attention`: auto takes the fastest that device, mask and head width allow."""
     if wanted != "auto":
         return wanted
     if not document_mask and cp == 1:
         return "flash"
-    return "flex" if device.type == "cuda" else "sdpa"
+    return "flex" if device.type == "cuda" and head_dim >= _FLEX_LEAST_WIDTH else "sdpa"
 
 
 def attend(

@@ -86,6 +86,7 @@ class Trainer:
             device,
             document_mask=config.numerics.document_mask,
             cp=self.mesh.cp.size,
+            head_dim=model.head_dim,
         )
         self.cutter = self._cutter()
         self.schedule = self._schedule()
