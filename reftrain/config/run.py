@@ -12,6 +12,7 @@ from reftrain.config.model_mesh import MeshConfig, ModelConfig, PipelineConfig
 from reftrain.config.tables import (
     CheckpointConfig,
     DataConfig,
+    EncoderConfig,
     EvidenceConfig,
     NumericsConfig,
     OptimizerConfig,
@@ -21,6 +22,7 @@ from reftrain.config.tables import (
 __all__ = [
     "CheckpointConfig",
     "DataConfig",
+    "EncoderConfig",
     "EvidenceConfig",
     "MeshConfig",
     "ModelConfig",

@@ -20,6 +20,7 @@ from torch.distributed.tensor import DTensor
 from reftrain.config.run import MeshConfig
 from reftrain.execute.replicated import ANNOUNCING
 from reftrain.model.decoder import Stage
+from reftrain.model.encoder import EncoderStage
 from reftrain.model.parameters import initial_values, shard_part, specs_of
 from reftrain.rank.comm import reduction_name
 from reftrain.rank.events import CollectiveCall
@@ -110,9 +111,15 @@ class ShardedStage:
     """A stage with parameters that FSDP2 shards over a mesh: (shard,) or (replicate, shard)."""
 
     def __init__(
-        self, stage: Stage, mesh: DeviceMesh, parallel: MeshConfig, policy: MixedPrecisionPolicy, hooks: Hooks
+        self,
+        stage: Stage | EncoderStage,
+        mesh: DeviceMesh,
+        parallel: MeshConfig,
+        policy: MixedPrecisionPolicy,
+        hooks: Hooks,
     ) -> None:
         self.specs = specs_of(stage)
+        self.unit = stage.unit
         self.frees_weights = parallel.shards_parameters
         for layer in stage.layers.values():
             fully_shard(layer, mesh=mesh, reshard_after_forward=self.frees_weights, mp_policy=policy)
@@ -123,7 +130,7 @@ class ShardedStage:
         for name, module in self._wrapped():
             module.set_gradient_divide_factor(1.0)
             module.set_force_sum_reduction_for_comms(enable=True)
-            label = name or "stage"
+            label = name or self.unit
             if several:
                 module.set_custom_all_gather(AnnouncedAllGather(hooks, label))
             module.set_custom_reduce_scatter(AnnouncedReduceScatter(hooks, label, replica_axis))
@@ -195,6 +202,10 @@ class ShardedStage:
         """Return this rank's shard of every parameter by global name, detached, sharing storage."""
         return {name: _local(parameter).detach() for name, parameter in self.module.named_parameters()}
 
+    def trained_parameters(self) -> dict[str, torch.Tensor]:
+        """Return the shards of `local_parameters` that are not frozen."""
+        return {n: shard for n, shard in self.local_parameters().items() if not self.specs[n].frozen}
+
     def local_gradients(self) -> dict[str, torch.Tensor]:
         """Return this rank's shard of every gradient by global name, sharing storage."""
         return {
@@ -204,8 +215,8 @@ class ShardedStage:
         }
 
     def zero_gradients(self) -> None:
-        """Give every parameter a gradient of zero."""
-        for parameter in self.module.parameters():
+        """Give every trained parameter a gradient of zero."""
+        for parameter in (p for p in self.module.parameters() if p.requires_grad):
             parameter.grad = torch.zeros_like(parameter)
 
     def clear_gradients(self) -> None:

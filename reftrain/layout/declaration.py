@@ -1,12 +1,14 @@
 """The declared parameters of the model: names, global shapes, split over tp, and the stage that holds them."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from reftrain.config.run import RunConfig
 from reftrain.layout.pipeline import Pipeline
 
 STD = 0.02
+ENCODER = -1
+"""Number of the image encoder among the stages."""
 
 
 @dataclass(frozen=True)
@@ -16,7 +18,7 @@ class Parameter:
     `split` is the dimension cut over `tp` (None: every tensor rank holds all), in pieces of `size`, padding
     included. `copies` tensor ranks hold the same piece. `sums` is tp or kv where the gradient is still
     partial after data parallelism, else empty. `std` of 0 means ones. `tied` shares another's first values.
-    Every `zero_columns`-th column starts as -0.0.
+    Every `zero_columns`-th column starts as -0.0. `frozen` ones have no gradient.
     """
 
     name: str
@@ -28,6 +30,7 @@ class Parameter:
     sums: str = ""
     tied: str = ""
     zero_columns: int = 0
+    frozen: bool = False
 
     def piece(self, tp: int) -> tuple[slice, ...]:
         """Return the slices of the global tensor that a tensor rank holds; padding lies outside them."""
@@ -60,18 +63,35 @@ class Declaration:
         given = list(pipeline.layers_per_stage)
         if not given:
             ends = 1 if pipeline.balanced else 0
-            total = self.config.model.layers + 2 * ends
+            group = self.config.model.group
+            total = self.config.model.layers // group + 2 * ends
             given = [total // count + (1 if stage < total % count else 0) for stage in range(count)]
             given[0] -= ends
             given[-1] -= ends
+            given = [number * group for number in given]
         stages, first = [], 0
         for number in given:
             stages.append(range(first, first + number))
             first += number
         return stages
 
+    @property
+    def numbers(self) -> range:
+        """Numbers of all stages: -1 for the image encoder of a model that has one, then the virtual stages."""
+        return range(ENCODER if self.config.encoder.layers else 0, self.config.stages)
+
     def units(self, stage: int) -> list[tuple[str, list[Parameter]]]:
-        """Return a virtual stage's parameters by reduction unit: each layer, then the stage's own parameters."""
+        """Return a stage's trained parameters by reduction unit: each layer, then the stage's own parameters."""
+        kept = ((unit, [p for p in parameters if not p.frozen]) for unit, parameters in self._all_units(stage))
+        return [(unit, parameters) for unit, parameters in kept if parameters]
+
+    def trained(self, stage: int) -> list[Parameter]:
+        """Return a stage's parameters that have gradients, in the model's order."""
+        return [p for p in self.in_order(stage) if not p.frozen]
+
+    def _all_units(self, stage: int) -> list[tuple[str, list[Parameter]]]:
+        if stage == ENCODER:
+            return self._encoder()
         layers = [(f"layers.{number}", self.layer(number)) for number in self.stages()[stage]]
         own = []
         if stage == 0:
@@ -83,14 +103,43 @@ class Declaration:
                     "output.weight", "tok_embeddings.weight" if self.config.model.tied_embeddings else ""
                 ),
             ]
+        own = [replace(p, frozen=self.config.model.frozen) for p in own]
         return [*layers, ("stage", own)] if own else layers
+
+    def _encoder(self) -> list[tuple[str, list[Parameter]]]:
+        """Return the image encoder's parameters: whole on every tensor rank, with a part of the gradient on each."""
+        config, sums = self.config.encoder, "tp" if self.tp > 1 else ""
+        dim, inner = config.dim, config.ffn_dim
+
+        def weight(name: str, *shape: int) -> Parameter:
+            return Parameter(f"encoder.{name}", shape, STD, sums=sums)
+
+        def layer(pre: str) -> list[Parameter]:
+            square = [weight(f"{pre}.attention.{w}.weight", dim, dim) for w in ("wq", "wk", "wv", "wo")]
+            return [
+                self.norm(f"encoder.{pre}.attention_norm.weight", sums, dim),
+                *square,
+                self.norm(f"encoder.{pre}.ffn_norm.weight", sums, dim),
+                weight(f"{pre}.feed_forward.w1.weight", inner, dim),
+                weight(f"{pre}.feed_forward.w2.weight", dim, inner),
+            ]
+
+        own = [
+            weight("patches.weight", dim, config.patch),
+            weight("patches.positions", config.tokens, dim),
+            self.norm("encoder.norm.weight", sums, dim),
+            weight("projection.weight", self.config.model.dim, dim),
+        ]
+        layers = [(f"encoder.layers.{n}", layer(f"layers.{n}")) for n in range(config.layers)]
+        return [*layers, ("encoder", own)]
 
     def in_order(self, stage: int) -> list[Parameter]:
         """Return a stage's parameters in the model's order: embedding, layers, final norm, output."""
-        units = dict(self.units(stage))
-        own = units.pop("stage", [])
-        first = [p for p in own if p.name == "tok_embeddings.weight"]
-        last = [p for p in own if p.name != "tok_embeddings.weight"]
+        units = dict(self._all_units(stage))
+        own = units.pop("stage", []) or units.pop("encoder", [])
+        starts = ("tok_embeddings.", "encoder.patches.")
+        first = [p for p in own if p.name.startswith(starts)]
+        last = [p for p in own if not p.name.startswith(starts)]
         return first + [p for unit in units.values() for p in unit] + last
 
     def norm(self, name: str, sums: str, width: int = 0) -> Parameter:
@@ -145,7 +194,8 @@ class Declaration:
         out.append(self.norm(f"{pre}.ffn_norm.weight", self.outside))
         out += self._columns(f"{pre}.feed_forward.w1", model.ffn_dim)
         out += self._columns(f"{pre}.feed_forward.w3", model.ffn_dim)
-        return out + self._row(f"{pre}.feed_forward.w2", model.ffn_dim)
+        out += self._row(f"{pre}.feed_forward.w2", model.ffn_dim)
+        return [replace(p, frozen=not model.trains(number)) for p in out]
 
 
 def shard_rows(rows: int, ranks: int, index: int) -> tuple[int, int]:

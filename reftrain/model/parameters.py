@@ -7,7 +7,7 @@ are a function of seed and global name, so that no mesh changes them.
 
 import hashlib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import nn
@@ -23,6 +23,7 @@ class Spec:
     tensor rank saw part of the tokens or heads; kv: copies of a key/value head). `copies` is the number of
     tensor ranks that hold the same part, `first_copy` whether this is the one that counts in norms.
     `tied_to` is the name of the parameter that it shares values with. Every `zero_columns`-th column starts as -0.0.
+    `frozen` ones keep their first values and have neither gradient nor optimiser state.
     """
 
     shape: tuple[int, ...]
@@ -34,6 +35,7 @@ class Spec:
     first_copy: bool = True
     tied_to: str | None = None
     zero_columns: int = 0
+    frozen: bool = False
 
     @property
     def local_shape(self) -> tuple[int, ...]:
@@ -86,6 +88,15 @@ class SpecModule(nn.Module):
         """Make a parameter without storage: the shards get theirs after FSDP2 has cut them."""
         self.register_parameter(name, nn.Parameter(torch.empty(spec.local_shape, dtype=dtype, device="meta")))
         self.own_specs[name] = spec
+
+
+def freeze(root: nn.Module) -> None:
+    """Keep all parameters under `root` as they are."""
+    for module in root.modules():
+        if isinstance(module, SpecModule):
+            module.own_specs = {name: replace(spec, frozen=True) for name, spec in module.own_specs.items()}
+    for parameter in root.parameters():
+        parameter.requires_grad_(False)  # noqa: FBT003 - torch's own name
 
 
 def specs_of(root: nn.Module) -> dict[str, Spec]:

@@ -12,6 +12,8 @@ import torch.distributed as dist
 
 from reftrain.config.run import RunConfig
 from reftrain.data.batches import Loader
+from reftrain.data.images import patches
+from reftrain.execute.encoding import Encoding
 from reftrain.execute.gradients import global_norm, sum_partial_gradients, sum_tied_gradients
 from reftrain.execute.loss import global_loss, global_valid_tokens
 from reftrain.execute.pipeline import BufferPool, PipelineExecutor
@@ -22,6 +24,7 @@ from reftrain.model.attention import choose_kernel
 from reftrain.model.batch import Cutter
 from reftrain.model.context import ModelContext
 from reftrain.model.decoder import EMBEDDING, Stage, layers_of_stages
+from reftrain.model.encoder import EncoderStage
 from reftrain.model.parameters import Part, Spec, shard_part
 from reftrain.model.segments import Segments
 from reftrain.parallel.tensor import TensorParallel
@@ -29,7 +32,7 @@ from reftrain.rank.comm import Axis, WideAxis
 from reftrain.rank.events import Segment
 from reftrain.rank.hooks import HookList, RunContext
 from reftrain.rank.mesh import Mesh
-from reftrain.schedule.actions import Schedule
+from reftrain.schedule.actions import ENCODER, Schedule
 from reftrain.schedule.generators import make_schedule
 from reftrain.schedule.lower import lower
 from reftrain.schedule.registry import SCHEMES
@@ -74,6 +77,7 @@ class Trainer:
 
     def __init__(self, config: RunConfig, hooks: HookList, device: torch.device) -> None:
         self.config, self.hooks, self.device = config, hooks, device
+        self._step = 0
         self.formats = POLICIES[config.numerics.policy]
         self.mesh = Mesh(config.mesh, device, hooks, config.evidence.waiting_s)
         hooks.setup(RunContext(config, self.mesh, self.mesh.rank, device))
@@ -149,17 +153,25 @@ class Trainer:
     def _stages(self) -> dict[int, ShardedStage]:
         config, mesh = self.config, self.mesh
         context = self.model_context()
-        policy = mixed_precision(self.formats.compute, self.formats.parameter, self.formats.reduce)
         stages = {}
+        if mesh.pp.index in self.schedule.encoders:
+            stages[ENCODER] = self._sharded(EncoderStage(context, config.encoder, config.data.micro_batch_size))
         held = {stage for _, stage in self.schedule.held_by(mesh.pp.index)}
         for number, layers in enumerate(layers_of_stages(config)):
             if number not in held:
                 continue
             stage = Stage(context, layers, first=number == 0, last=number + 1 == config.stages)
-            sharding = mesh.device_mesh["dp_shard"] if config.mesh.bucket_mb else mesh.fsdp_mesh
-            stages[number] = ShardedStage(stage, sharding, config.mesh, policy, self.hooks)
-            stages[number].materialise(self.device, config.seed, mesh.shard_size, mesh.shard_index)
+            stages[number] = self._sharded(stage)
         return stages
+
+    def _sharded(self, stage: Stage | EncoderStage) -> ShardedStage:
+        """Shard a stage over data and context parallelism, and give it its first values."""
+        config, mesh = self.config, self.mesh
+        policy = mixed_precision(self.formats.compute, self.formats.parameter, self.formats.reduce)
+        sharding = mesh.device_mesh["dp_shard"] if config.mesh.bucket_mb else mesh.fsdp_mesh
+        made = ShardedStage(stage, sharding, config.mesh, policy, self.hooks)
+        made.materialise(self.device, config.seed, mesh.shard_size, mesh.shard_index)
+        return made
 
     def _schedule(self) -> Schedule:
         """Return the table that all pipeline ranks run."""
@@ -174,7 +186,7 @@ class Trainer:
             concatenation=pipeline.concatenation,
             steps=1 if SCHEMES[pipeline.schedule].synchronous else config.steps,
         )
-        return lower(schedule, config.mesh.zero, pipeline.replica_sync)
+        return lower(schedule, config.mesh.zero, pipeline.replica_sync, config.encoder.placed)
 
     def _executor(self) -> PipelineExecutor:
         config, mesh = self.config, self.mesh
@@ -190,12 +202,32 @@ class Trainer:
 
     def _make_executor(self, axes: tuple[Axis, Axis], pool: BufferPool) -> PipelineExecutor:
         replicas = ReplicaSums(replica_axes(self.schedule, self.mesh))
-        return PipelineExecutor(self.schedule, self.stages, *axes, pool, self.hooks, replicas)
+        return PipelineExecutor(
+            self.schedule, self.stages, *axes, pool, self.hooks, replicas, self._encoding()
+        )
+
+    def _encoding(self) -> Encoding | None:
+        """Return what encodes the images of a multimodal model."""
+        config, formats = self.config, self.formats
+        if not config.encoder.layers:
+            return None
+        shape = config.data.micro_batch_size, config.encoder.tokens, config.model.dim
+        held = formats.wide if config.encoder.token_format == "fp32" else formats.compute
+        return Encoding(
+            self.schedule, self.stages.get(ENCODER), self.mesh.pp, shape, formats.compute, held, self.device,
+            self._patches,
+        )  # fmt: skip
+
+    def _patches(self, micro_batch: int) -> torch.Tensor:
+        """Return the images of a micro-batch of the present step."""
+        numbers = self.loader.numbers(self._step)[micro_batch]
+        images = torch.from_numpy(patches(self.config.encoder, self.config.data.seed, numbers))
+        return images.to(self.device, self.formats.compute)
 
     def _optimizer(self) -> AdamW:
         shards, decays = {}, {}
         for stage in self.stages.values():
-            shards.update(stage.local_parameters())
+            shards.update(stage.trained_parameters())
             decays.update({name: spec.decays for name, spec in stage.specs.items()})
         return AdamW(self.config.optimizer, shards, decays)
 
@@ -228,6 +260,7 @@ class Trainer:
 
     def compute_gradients(self, step: int) -> Gradients:
         """Run a step up to the global norm; the gradients are in `local_gradients`."""
+        self._step = step
         self.hooks.data_begin(step)
         micro_batches = self.loader.step(step)
         self.hooks.data_end(step)
@@ -250,7 +283,9 @@ class Trainer:
 
     def _counted_stages(self) -> list[ShardedStage]:
         """Return the stages with their first replica on this rank: each stage counts once in the norm."""
-        first = self.schedule.stages_of(self.mesh.pp.index)
+        first = {*self.schedule.stages_of(self.mesh.pp.index)}
+        if self.schedule.encoders[:1] == (self.mesh.pp.index,):
+            first.add(ENCODER)
         return [stage for number, stage in self.stages.items() if number in first]
 
     def _finish_gradients(self) -> None:
