@@ -29,14 +29,14 @@ class EncoderConfig:
         "before (all images on the first pipeline rank, tokens broadcast) or replicated (every pipeline rank "
         "encodes a share, tokens gathered)",
     )
-    token_format: str = setting(
+    sum_format: str = setting(
         "fp32", "format in which gradients of image tokens are summed over layers and ranks: fp32 or compute"
     )
 
     def __post_init__(self) -> None:
         check_bounds("encoder", self)
         check_choice("encoder", self, "placement", PLACEMENTS)
-        check_choice("encoder", self, "token_format", ("fp32", "compute"))
+        check_choice("encoder", self, "sum_format", ("fp32", "compute"))
         if self.dim % self.heads:
             raise ConfigError(
                 "encoder.heads", f"{self.heads} does not divide dim {self.dim}", "choose a divisor of dim"

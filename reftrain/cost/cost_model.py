@@ -11,11 +11,11 @@ Sources: a tensor-parallel layer with sequence parallelism, Korthikanti et al. 2
 from dataclasses import replace
 from functools import cached_property
 
-from reftrain.config.run import MeshConfig, ModelConfig
+from reftrain.config.run import EncoderConfig, MeshConfig, ModelConfig
 from reftrain.cost.hardware import Hardware
 from reftrain.cost.kernels import Block, Operation, Phase, element_wise, in_order, matmul, total
 from reftrain.cost.links import AxisLinks, axis_links, collective_seconds, message_seconds
-from reftrain.cost.shapes import Shapes, StageShape
+from reftrain.cost.shapes import LayerKind, Shapes, StageShape, encoder_parameters
 
 OPTIMIZER_BYTES = 28
 """AdamW in FP32 reads gradient, weight and two moments and writes the last three: 7 · 4 bytes a parameter."""
@@ -44,12 +44,14 @@ class CostModel:
         reduce_bytes: int = 4,
         pairs: float | None = None,
         accumulates: bool = True,
+        encoder: EncoderConfig | None = None,
     ) -> None:
         self.hardware, self.model, self.mesh = hardware, model, mesh
         self.seq_len, self.micro_batch_size, self.recompute = seq_len, micro_batch_size, recompute
         self.compute_bytes, self.reduce_bytes = compute_bytes, reduce_bytes
         self.pairs = seq_len * (seq_len + 1) / 2 if pairs is None else pairs
         self.accumulates = accumulates
+        self.encoder_config = encoder or EncoderConfig()
         self.shapes = Shapes(model, mesh.tp)
         self._links: dict[str, AxisLinks] = {}
 
@@ -106,14 +108,25 @@ class CostModel:
             return work / (self.hardware.flops_per_s * efficiency.attention_forward)
         return 2.5 * work / (self.hardware.flops_per_s * efficiency.attention_backward)
 
-    def layer(self, phase: Phase, pairs: float | None = None) -> tuple[Operation, ...]:
+    def layer(
+        self, phase: Phase, pairs: float | None = None, kind: LayerKind = "layer"
+    ) -> tuple[Operation, ...]:
         """Operations of one decoder layer in their order; `pairs` as in `attention_seconds`."""
+        if kind in {"frozen", "unreached"} and phase != "forward":
+            phase = "input"
+            if kind == "unreached":
+                return ()
         attention = self._attention(pairs)
+        queries = [
+            self._linear("qkv", self.model.dim, self.shapes.qkv_columns),
+            self._point("rope", self.tokens * (self.shapes.attention_columns + self.shapes.kv_columns), 2),
+        ]
+        if kind == "cross":
+            attention, queries = [self._cross_attention()], self._cross_queries()
         blocks = [
             self._enter("attention.qkv"),
             self._norm(),
-            self._linear("qkv", self.model.dim, self.shapes.qkv_columns),
-            self._point("rope", self.tokens * (self.shapes.attention_columns + self.shapes.kv_columns), 2),
+            *queries,
             *attention,
             self._linear("out", self.shapes.attention_columns, self.model.dim),
             self._leave("attention.wo"),
@@ -135,11 +148,15 @@ class CostModel:
 
     def embedding(self, phase: Phase) -> tuple[Operation, ...]:
         """Operations of the embedding."""
+        if self.model.frozen and phase != "forward":
+            return ()
         rows = self._point("embedding", self.tokens * self.model.dim, 2)
         return in_order([rows, self._leave("tok_embeddings")], phase)
 
     def head(self, phase: Phase) -> tuple[Operation, ...]:
         """Operations of the last norm, the output projection and the loss."""
+        if self.model.frozen and phase != "forward":
+            phase = "input"
         logits = self.tokens * self.shapes.vocab_rows
         sums = self._collective("loss", "tp", "all_reduce", self.tokens * 4)
         blocks = [
@@ -154,7 +171,7 @@ class CostModel:
 
     def stage(self, shape: StageShape, phase: Phase, pairs: float | None = None) -> tuple[Operation, ...]:
         """Operations of a virtual stage on one micro-batch."""
-        parts = [self.layer(phase, pairs)] * shape.layers
+        parts = [self.layer(phase, pairs, shape.kind(number)) for number in range(shape.layers)]
         if shape.first:
             parts.insert(0, self.embedding(phase))
         if shape.last:
@@ -165,7 +182,7 @@ class CostModel:
 
     def stage_seconds(self, shape: StageShape, phase: Phase, pairs: float | None = None) -> float:
         """Seconds of a virtual stage on one micro-batch, its tp and cp collectives included."""
-        seconds = shape.layers * total(self.layer(phase, pairs))
+        seconds = sum(n * total(self.layer(phase, pairs, kind)) for kind, n in shape.counts.items())
         seconds += total(self.embedding(phase)) if shape.first else 0.0
         return seconds + (total(self.head(phase)) if shape.last else 0.0)
 
@@ -183,7 +200,7 @@ class CostModel:
         """Seconds in which `owners` pipeline ranks add up their shards, 1/`shards` of a stage's gradients."""
         links = self.links("pp")
         members = replace(links, size=owners, inside=min(owners, links.inside))
-        count = self.shapes.stage_parameters(shape.layers, first=shape.first, last=shape.last)
+        count = self.shapes.trained_parameters(shape)
         return collective_seconds(members, "all_reduce", count / shards * self.reduce_bytes)
 
     def optimizer_seconds(self, parameters: int) -> float:
@@ -278,21 +295,111 @@ class CostModel:
             (element_wise(self.hardware, name, nbytes * (passes + 2)),),
         )
 
-    def _linear(self, name: str, inner: int, columns: int) -> Block:
-        weights = [matmul(self.hardware, name, inner, self.tokens, columns)]
+    def _linear(self, name: str, inner: int, columns: int, rows: int | None = None) -> Block:
+        rows = self.tokens if rows is None else rows
+        weights = [matmul(self.hardware, name, inner, rows, columns)]
         if self.accumulates:
             # Read the new gradient, read and write the FP32 sum.
             nbytes = inner * columns * (self.compute_bytes + 2 * self.reduce_bytes)
             weights.append(element_wise(self.hardware, "accumulate", nbytes))
         return Block(
-            (matmul(self.hardware, name, self.tokens, inner, columns),),
-            (matmul(self.hardware, name, self.tokens, columns, inner),),
+            (matmul(self.hardware, name, rows, inner, columns),),
+            (matmul(self.hardware, name, rows, columns, inner),),
             tuple(weights),
         )
 
     def _parameters(self, op: str, shape: StageShape, width: int) -> Operation:
-        nbytes = self.shapes.stage_parameters(shape.layers, first=shape.first, last=shape.last) * width
+        whole = self.shapes.stage_parameters(shape.layers, first=shape.first, last=shape.last)
+        nbytes = (whole if op == "all_gather" else self.shapes.trained_parameters(shape)) * width
         seconds = self.collective("dp_cp", op, nbytes)
         return Operation(
             "weights" if op == "all_gather" else "gradients", seconds, op=op, axis="dp_cp", nbytes=nbytes
         )
+
+    # -- images
+    @property
+    def image_tokens(self) -> int:
+        """Image tokens of a micro-batch, the same on every tensor and context rank."""
+        return self.micro_batch_size * self.encoder_config.tokens
+
+    def _cross_queries(self) -> list[Block]:
+        """Queries of the text, keys and values of the image tokens, and the sum of the tokens' gradients in FP32."""
+        moved = self.image_tokens * self.model.dim * (2 * self.compute_bytes + 2 * 2 * 4)
+        cast = element_wise(
+            self.hardware, "qkv", self.image_tokens * self.model.dim * (4 + self.compute_bytes)
+        )
+        return [
+            self._linear("qkv", self.model.dim, self.shapes.attention_columns),
+            Block((cast,), (element_wise(self.hardware, "accumulate", moved),)),
+            self._linear("qkv", self.model.dim, 2 * self.shapes.kv_columns, self.image_tokens),
+        ]
+
+    def _cross_attention(self) -> Block:
+        """Attention of every text token to all image tokens of its sequence."""
+        pairs = self.tokens * self.encoder_config.tokens
+        flops = self._attention_flops(pairs)
+        forward = self.attention_seconds("forward", pairs) + self._kernel_s
+        backward = self.attention_seconds("input", pairs) + self._kernel_s
+        return Block(
+            (Operation("attention", forward, flops=flops),),
+            (Operation("attention", backward, flops=2.5 * flops),),
+        )
+
+    def encoder(self, phase: Phase) -> tuple[Operation, ...]:
+        """Operations of the image encoder on one micro-batch: split over tp, without sequence parallelism."""
+        config, rows, tp = self.encoder_config, self.image_tokens, self.mesh.tp
+        own, inner = config.dim // tp, config.ffn_dim // tp
+        work = 4 * own * rows * config.tokens
+        sums = self._collective("encoder", "tp", "all_reduce", rows * config.dim * self.compute_bytes)
+        enter, leave = Block((), sums), Block(sums)
+        rates = self.hardware.efficiency
+        ahead = work / (self.hardware.flops_per_s * rates.attention_forward) + self._kernel_s
+        back = 2.5 * work / (self.hardware.flops_per_s * rates.attention_backward) + self._kernel_s
+        attention = Block(
+            (Operation("encoder", ahead, flops=work),), (Operation("encoder", back, flops=2.5 * work),)
+        )
+        norm = self._point("encoder", rows * config.dim, 2)
+        residual = self._point("encoder", rows * config.dim, 3)
+        layer = [
+            norm, enter, self._linear("encoder", config.dim, 3 * own, rows), attention,
+            self._linear("encoder", own, config.dim, rows), leave, residual,
+            norm, enter, self._linear("encoder", config.dim, inner, rows),
+            self._point("encoder", rows * inner, 2), self._linear("encoder", inner, config.dim, rows), leave, residual,
+        ]  # fmt: skip
+        ends = self._linear("encoder", config.dim, self.model.dim, rows)
+        blocks = [
+            self._linear("encoder", config.patch, config.dim, rows),
+            *(layer * config.layers),
+            norm,
+            ends,
+        ]
+        return in_order(blocks, phase)
+
+    def exchange_tokens(self, micro_batches: int, encoders: int, *, gradients: bool) -> Operation:
+        """Hand-over of all micro-batches' image tokens to the pipeline ranks, or the sum of their gradients."""
+        ops = ("all_reduce", "reduce_scatter") if gradients else ("broadcast", "all_gather")
+        op = ops[encoders > 1]
+        padded = -(-micro_batches // encoders) * encoders
+        wide = self.compute_bytes
+        if gradients and self.encoder_config.sum_format == "fp32":
+            wide = max(wide, 4)
+        nbytes = padded * self.image_tokens * self.model.dim * wide
+        name = "image_tokens.grad" if gradients else "image_tokens"
+        return Operation(name, self.collective("pp", op, nbytes), op=op, axis="pp", nbytes=nbytes)
+
+    def encoder_weights(self, op: str, ranks: int = 1) -> Operation:
+        """FSDP's gather (all_gather) or reduction (gradients) of the encoder, or their sum over pipeline ranks."""
+        count = encoder_parameters(self.encoder_config, self.model, self.mesh.tp)
+        if op == "all_gather":
+            nbytes, axis = count * self.compute_bytes, "dp_cp"
+        elif op == "replicas":
+            links = self.links("pp")
+            shards = self.links("dp_cp").size if self.mesh.zero else 1
+            nbytes = count * self.reduce_bytes // shards
+            members = replace(links, size=ranks, inside=min(ranks, links.inside))
+            seconds = collective_seconds(members, "all_reduce", nbytes)
+            return Operation("gradients", seconds, op="all_reduce", axis="pp", nbytes=nbytes)
+        else:
+            op = "reduce_scatter" if self.mesh.zero else "all_reduce"
+            nbytes, axis = count * self.reduce_bytes, "dp_cp"
+        return Operation("encoder", self.collective(axis, op, nbytes), op=op, axis=axis, nbytes=nbytes)

@@ -9,6 +9,7 @@ Source: kinds as in Rajbhandari et al. 2020, "ZeRO", section 3, and Korthikanti 
 
 from dataclasses import dataclass
 
+from reftrain.cost.activations import tokens_kept
 from reftrain.cost.job import Job
 from reftrain.cost.memory_walk import Bytes, State, Walk
 from reftrain.documents import BytesDocument, RankMemoryDocument
@@ -87,11 +88,13 @@ class MemoryModel:
         """Memory of one pipeline rank."""
         job = self.job
         held = job.lowered.held_by(index)
-        shard = sum(job.stage_parameters(stage) for _, stage in held) / job.shard_ranks
+        images = job.encoder_parameters if index in job.lowered.encoders else 0
+        shard = (images + sum(job.trained_parameters(stage) for _, stage in held)) / job.shard_ranks
+        every = (images + sum(job.stage_parameters(stage) for _, stage in held)) / job.shard_ranks
         state = State(
-            shards=shard * job.parameter_bytes,
+            shards=every * job.parameter_bytes,
             states=shard * job.optimizer_bytes,
-            fixed=self._batches() + self._messages(index),
+            fixed=self._batches() + self._messages(index) + tokens_kept(job),
         )
         walk = Walk(job, index, state)
         for action in job.lowered.actions[index]:

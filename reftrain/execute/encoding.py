@@ -29,12 +29,14 @@ class Encoding:
         schedule: Schedule,
         stage: ShardedStage | None,
         pp: Axis,
+        tp: Axis,
         shape: tuple[int, ...],
         dtype: torch.dtype,
         held: torch.dtype,
         device: torch.device,
         patches: Callable[[int], torch.Tensor],
     ) -> None:
+        self.tp = tp
         self.stage, self.pp, self.shape, self.dtype, self.held = stage, pp, shape, dtype, held
         self.device, self.patches = device, patches
         self.count = schedule.micro_batches
@@ -56,24 +58,27 @@ class Encoding:
         own = torch.zeros((self.each, *self.shape), dtype=self.dtype, device=self.device)
         for place, number in enumerate(self.own):
             own[place].copy_(self._outputs[number].detach())
-        if self.replicated:
-            whole = self.pp.all_gather(own, LABEL).flatten(0, 1)
-        else:
-            whole = self.pp.broadcast(own, LABEL)
+        exchange = self._gathered if self.replicated else self.pp.broadcast
+        whole = exchange(own, LABEL)
         self.tokens = [whole[n].to(self.held).requires_grad_() for n in range(self.count)]
         return self.tokens
 
+    def _gathered(self, own: torch.Tensor, label: str) -> torch.Tensor:
+        return self.pp.all_gather(own, label).flatten(0, 1)
+
     def gather(self) -> None:
-        """Sum the gradients of the tokens over the pipeline ranks, for the micro-batches that this rank encodes."""
+        """Sum the gradients of the tokens over pipeline and tensor ranks, for the micro-batches encoded here."""
         ranks = self.pp.size if self.replicated else 1
         grads = torch.zeros((ranks * self.each, *self.shape), dtype=self.held, device=self.device)
         for number, leaf in enumerate(self.tokens):
             if leaf.grad is not None:
                 grads[number].copy_(leaf.grad)
         if self.replicated:
-            whole = self.pp.reduce_scatter(grads.unflatten(0, (ranks, self.each)), f"{LABEL}.grad")
+            whole = self.pp.reduce_scatter(torch.unflatten(grads, 0, (ranks, self.each)), f"{LABEL}.grad")
         else:
             whole = self.pp.all_reduce(grads, f"{LABEL}.grad")
+        if self.stage is not None:
+            whole = self.tp.all_reduce(whole, f"{LABEL}.grad")
         self._grads = {number: whole[place] for place, number in enumerate(self.own)}
         self.tokens = []
 

@@ -82,7 +82,9 @@ class Declaration:
 
     def units(self, stage: int) -> list[tuple[str, list[Parameter]]]:
         """Return a stage's trained parameters by reduction unit: each layer, then the stage's own parameters."""
-        kept = ((unit, [p for p in parameters if not p.frozen]) for unit, parameters in self._all_units(stage))
+        kept = (
+            (unit, [p for p in parameters if not p.frozen]) for unit, parameters in self._all_units(stage)
+        )
         return [(unit, parameters) for unit, parameters in kept if parameters]
 
     def trained(self, stage: int) -> list[Parameter]:
@@ -107,27 +109,29 @@ class Declaration:
         return [*layers, ("stage", own)] if own else layers
 
     def _encoder(self) -> list[tuple[str, list[Parameter]]]:
-        """Return the image encoder's parameters: whole on every tensor rank, with a part of the gradient on each."""
-        config, sums = self.config.encoder, "tp" if self.tp > 1 else ""
+        """Return the image encoder's parameters: heads and inner width cut over tp, the rest whole on every rank."""
+        config = self.config.encoder
         dim, inner = config.dim, config.ffn_dim
 
-        def weight(name: str, *shape: int) -> Parameter:
-            return Parameter(f"encoder.{name}", shape, STD, sums=sums)
+        def weight(name: str, *shape: int, split: int | None = None) -> Parameter:
+            size = 0 if split is None else shape[split] // self.tp
+            return Parameter(f"encoder.{name}", shape, STD, split, size)
 
         def layer(pre: str) -> list[Parameter]:
-            square = [weight(f"{pre}.attention.{w}.weight", dim, dim) for w in ("wq", "wk", "wv", "wo")]
+            into = [weight(f"{pre}.attention.{w}.weight", dim, dim, split=0) for w in ("wq", "wk", "wv")]
             return [
-                self.norm(f"encoder.{pre}.attention_norm.weight", sums, dim),
-                *square,
-                self.norm(f"encoder.{pre}.ffn_norm.weight", sums, dim),
-                weight(f"{pre}.feed_forward.w1.weight", inner, dim),
-                weight(f"{pre}.feed_forward.w2.weight", dim, inner),
+                self.norm(f"encoder.{pre}.attention_norm.weight", "", dim),
+                *into,
+                weight(f"{pre}.attention.wo.weight", dim, dim, split=1),
+                self.norm(f"encoder.{pre}.ffn_norm.weight", "", dim),
+                weight(f"{pre}.feed_forward.w1.weight", inner, dim, split=0),
+                weight(f"{pre}.feed_forward.w2.weight", dim, inner, split=1),
             ]
 
         own = [
             weight("patches.weight", dim, config.patch),
             weight("patches.positions", config.tokens, dim),
-            self.norm("encoder.norm.weight", sums, dim),
+            self.norm("encoder.norm.weight", "", dim),
             weight("projection.weight", self.config.model.dim, dim),
         ]
         layers = [(f"encoder.layers.{n}", layer(f"layers.{n}")) for n in range(config.layers)]

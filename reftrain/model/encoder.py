@@ -1,8 +1,8 @@
 """The image encoder: a vision transformer from patches to image tokens of the text model's width.
 
-Its weights are sharded by FSDP2 and copied over the tensor and context ranks, each of which encodes the same images.
-A rank's image tokens get the gradient of that rank's heads and text alone; because backward is linear, the encoder runs
-back from this part, and the sums over ranks are those of its weights (`Spec.sums`, and FSDP2 over context ranks).
+Its products are split over the tensor ranks without sequence parallelism, its weights sharded by FSDP2. Every context
+rank encodes the same images and runs back from the gradient of its own text alone; because backward is linear, FSDP2's
+sum over context ranks completes the gradients of the weights.
 
 Source: Dosovitskiy et al. 2021, "An Image is Worth 16x16 Words", with RMSNorm as in the decoder.
 """
@@ -13,13 +13,18 @@ from torch import nn
 
 from reftrain.config.encoder import EncoderConfig
 from reftrain.model.context import NORMAL_STD, ModelContext
-from reftrain.model.layers import Projection, RMSNorm
+from reftrain.model.layers import Projection, RMSNorm, RowProjection
 from reftrain.model.parameters import Spec, SpecModule
+from reftrain.parallel.tensor import TensorParallel
 from reftrain.rank.events import Segment
 
 
-def _linear(context: ModelContext, inner: int, rows: int) -> Projection:
-    return Projection(Spec((rows, inner), NORMAL_STD, sums=context.tp_sum), None, context.parameter_dtype)
+def _column(context: ModelContext, inner: int, rows: int) -> Projection:
+    return Projection(context.split((rows, inner), 0), None, context.parameter_dtype)
+
+
+def _row(context: ModelContext, inner: int, rows: int) -> RowProjection:
+    return RowProjection(context.split((rows, inner), 1), None, context.parameter_dtype)
 
 
 def layer_flops(config: EncoderConfig, images: int) -> int:
@@ -36,8 +41,11 @@ class Patches(SpecModule):
 
     def __init__(self, context: ModelContext, config: EncoderConfig) -> None:
         super().__init__()
-        for name, shape in (("weight", (config.dim, config.patch)), ("positions", (config.tokens, config.dim))):
-            self.declare(name, Spec(shape, NORMAL_STD, sums=context.tp_sum), context.parameter_dtype)
+        for name, shape in (
+            ("weight", (config.dim, config.patch)),
+            ("positions", (config.tokens, config.dim)),
+        ):
+            self.declare(name, Spec(shape, NORMAL_STD), context.parameter_dtype)
 
     def forward(self, patches: torch.Tensor) -> torch.Tensor:
         """(B, tokens, patch) to (B, tokens, width)."""
@@ -49,12 +57,13 @@ class EncoderAttention(nn.Module):
 
     def __init__(self, context: ModelContext, config: EncoderConfig) -> None:
         super().__init__()
-        self.heads = config.heads
-        self.wq, self.wk, self.wv, self.wo = (_linear(context, config.dim, config.dim) for _ in range(4))
+        self.width = config.dim // config.heads
+        self.wq, self.wk, self.wv = (_column(context, config.dim, config.dim) for _ in range(3))
+        self.wo = _row(context, config.dim, config.dim)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """(B, tokens, width) to the same."""
-        heads = [w(x).unflatten(-1, (self.heads, -1)).transpose(1, 2) for w in (self.wq, self.wk, self.wv)]
+        """(B, tokens, width) to this tensor rank's partial sums of the same."""
+        heads = [w(x).unflatten(-1, (-1, self.width)).transpose(1, 2) for w in (self.wq, self.wk, self.wv)]
         out: torch.Tensor = self.wo(F.scaled_dot_product_attention(*heads).transpose(1, 2).flatten(2))
         return out
 
@@ -64,11 +73,11 @@ class EncoderFeedForward(nn.Module):
 
     def __init__(self, context: ModelContext, config: EncoderConfig) -> None:
         super().__init__()
-        self.w1 = _linear(context, config.dim, config.ffn_dim)
-        self.w2 = _linear(context, config.ffn_dim, config.dim)
+        self.w1 = _column(context, config.dim, config.ffn_dim)
+        self.w2 = _row(context, config.ffn_dim, config.dim)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """(B, tokens, width) to the same."""
+        """(B, tokens, width) to this tensor rank's partial sums of the same."""
         out: torch.Tensor = self.w2(F.gelu(self.w1(x)))
         return out
 
@@ -78,20 +87,33 @@ class EncoderLayer(nn.Module):
 
     def __init__(self, context: ModelContext, config: EncoderConfig, number: int, images: int) -> None:
         super().__init__()
-        self.context = context
-        eps, sums, dtype = context.model.norm_eps, context.tp_sum, context.parameter_dtype
-        self.attention_norm = RMSNorm(config.dim, eps, sums, dtype)
+        self.context, self.name = context, f"encoder.layers.{number}"
+        self.tp = TensorParallel(context.tp.axis, sequence_parallel=False)
+        eps, dtype = context.model.norm_eps, context.parameter_dtype
+        self.attention_norm = RMSNorm(config.dim, eps, (), dtype)
         self.attention = EncoderAttention(context, config)
-        self.ffn_norm = RMSNorm(config.dim, eps, sums, dtype)
+        self.ffn_norm = RMSNorm(config.dim, eps, (), dtype)
         self.feed_forward = EncoderFeedForward(context, config)
-        self.segment = Segment("encoder", number, "forward", layer_flops(config, images))
+        work = layer_flops(config, images) // context.tp.axis.size
+        self.segments = (
+            Segment("encoder", number, "forward", work // 2),
+            Segment("encoder", number, "forward", work - work // 2),
+        )
+
+    def _branch(
+        self, part: nn.Module, x: torch.Tensor, names: tuple[str, str], segment: Segment
+    ) -> torch.Tensor:
+        """Run one residual branch between its collectives."""
+        whole = self.tp.enter(x, f"{self.name}.{names[0]}")
+        (whole,) = self.context.segments.begin(segment, whole)
+        (partial,) = self.context.segments.end(segment, part(whole))
+        return self.tp.leave(partial, f"{self.name}.{names[1]}")
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """(B, tokens, width) to the same."""
-        (x,) = self.context.segments.begin(self.segment, x)
-        x = x + self.attention(self.attention_norm(x))
-        (x,) = self.context.segments.end(self.segment, x + self.feed_forward(self.ffn_norm(x)))
-        return x
+        names = ("attention.qkv", "attention.wo"), ("feed_forward.w1", "feed_forward.w2")
+        x = x + self._branch(self.attention, self.attention_norm(x), names[0], self.segments[0])
+        return x + self._branch(self.feed_forward, self.ffn_norm(x), names[1], self.segments[1])
 
 
 class Encoder(nn.Module):
@@ -103,8 +125,9 @@ class Encoder(nn.Module):
         self.layers = nn.ModuleDict(
             {str(number): EncoderLayer(context, config, number, images) for number in range(config.layers)}
         )
-        self.norm = RMSNorm(config.dim, context.model.norm_eps, context.tp_sum, context.parameter_dtype)
-        self.projection = _linear(context, config.dim, context.model.dim)
+        self.norm = RMSNorm(config.dim, context.model.norm_eps, (), context.parameter_dtype)
+        whole = Spec((context.model.dim, config.dim), NORMAL_STD)
+        self.projection = Projection(whole, None, context.parameter_dtype)
 
     def forward(self, patches: torch.Tensor) -> torch.Tensor:
         """(B, tokens, patch) to (B, tokens, D)."""

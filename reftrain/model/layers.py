@@ -188,11 +188,15 @@ class Attention(nn.Module):
 class CrossQueries(Queries):
     """Queries of the text, keys and values of the image tokens: no positions, and no mask later."""
 
-    def forward(self, x: torch.Tensor, images: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    reads_images = True
+
+    def forward(
+        self, x: torch.Tensor, images: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """(B, S, D) and (B, I, D) to (B, H, S or I, head_dim) queries, keys and values.
 
         Image tokens are cast at each use, so that all their gradients are added in the format they are held in
-        ("Scaling Llama 3 Training", section 6.2: FP32).
+        ("Scaling Llama 3 Training", section 6.2: FP32): first those of a layer, then the layers'.
         """
         width, dtype = self.context.model.head_dim, x.dtype
         queries, keys, values = (
@@ -216,9 +220,7 @@ class CrossAttention(Attention):
         """Attention proper; (B, H, S, head_dim)."""
         del batch
         context = self.context
-        segment = replace(
-            self.core_segment, flops=4 * queries.numel() * keys.shape[2]
-        )
+        segment = replace(self.core_segment, flops=4 * queries.numel() * keys.shape[2])
         queries, keys, values = context.segments.begin(segment, queries, keys, values)
         (out,) = context.segments.end(segment, attend_images(context.kernel, queries, keys, values))
         return out
@@ -227,7 +229,7 @@ class CrossAttention(Attention):
         """Queries of the text, keys and values of the image tokens."""
         if batch.images is None:
             raise AssertionError("image tokens are there before the pipeline runs")
-        out: tuple[torch.Tensor, ...] = self.qkv(whole, batch.images)
+        out: tuple[torch.Tensor, ...] = self.qkv(whole, batch.images.view_as(batch.images))
         return out
 
 

@@ -96,7 +96,7 @@ def freeze(root: nn.Module) -> None:
         if isinstance(module, SpecModule):
             module.own_specs = {name: replace(spec, frozen=True) for name, spec in module.own_specs.items()}
     for parameter in root.parameters():
-        parameter.requires_grad_(False)  # noqa: FBT003 - torch's own name
+        parameter.requires_grad_(False)
 
 
 def specs_of(root: nn.Module) -> dict[str, Spec]:

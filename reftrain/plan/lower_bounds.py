@@ -73,8 +73,12 @@ def time_bound(job: Job, costs: CostModel) -> float:
 def _stage_seconds(job: Job, costs: CostModel) -> list[float]:
     """Return the seconds of forward and backward of every virtual stage, on one micro-batch."""
     phases: tuple[Phase, ...] = ("forward", "backward")
-    layer, first, last = (
-        sum(stage_time(costs, part(phase)) for phase in phases)
-        for part in (costs.layer, costs.embedding, costs.head)
+    first, last = (
+        sum(stage_time(costs, part(phase)) for phase in phases) for part in (costs.embedding, costs.head)
     )
-    return [s.layers * layer + s.first * first + s.last * last for s in job.stages]
+    kinds = {kind for s in job.stages for kind in s.counts}
+    layer = {k: sum(stage_time(costs, costs.layer(phase, kind=k)) for phase in phases) for k in kinds}
+    return [
+        sum(n * layer[kind] for kind, n in s.counts.items()) + s.first * first + s.last * last
+        for s in job.stages
+    ]

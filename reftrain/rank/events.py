@@ -33,9 +33,9 @@ class CollectiveCall:
     """One communication call of the trainer.
 
     `axis` is tp, cp, pp, dp, dp_cp, kv or embedding; `op` is all_reduce, all_gather, reduce_scatter,
-    broadcast, send or recv; `label` names the tensor of the model that the call serves, e.g. `layers.3.attention.wo`. `tensor` is
-    this rank's input (for a recv: the buffer to fill); `elements_out` is the number of elements that the rank
-    receives; `peer` is the global rank at the other end of a send or recv. `output` is the result's buffer where
+    broadcast, send or recv; `label` names the tensor of the model that the call serves, e.g. `layers.3.attention.wo`.
+    `tensor` is this rank's input (for a recv: the buffer to fill); `elements_out` is the number of elements that the
+    rank receives; `peer` is the global rank at the other end of a send or recv. `output` is the result's buffer where
     that is not `tensor`; `reduction` is the operation of a reducing call (sum, avg, max, …). The result of an
     `awaited` call is there when the wait for it has ended.
     """

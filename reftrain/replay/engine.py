@@ -6,19 +6,20 @@ pipeline stages only wait for each other, so that their order in time changes no
 
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 
 from reftrain.config.run import RunConfig
-from reftrain.layout.declaration import Declaration, shard_rows
+from reftrain.layout.declaration import ENCODER, Declaration, shard_rows
 from reftrain.layout.grid import Grid, Seat
 from reftrain.replay.batch import MicroBatch, Reader, Share, shares
 from reftrain.replay.first_values import State, first_state, local_values
 from reftrain.replay.formats import Formats, Orders, Place, StageOrder, formats_of
 from reftrain.replay.forward.stage import backward, leaves, run_stage
 from reftrain.replay.gradients import Accumulator, Reducer, Shards, finish, global_norm, sum_owners
+from reftrain.replay.images import ImageTokens
 from reftrain.replay.observer import Moment, Observer
 from reftrain.replay.optimizer import ShardOptimizer, clip_factor, learning_rate
 from reftrain.replay.scalar_sums import rank_total, sum_losses, sum_valid
@@ -96,25 +97,31 @@ class Replay:
         wide = torch.promote_types(self.formats.parameter, torch.float32)
         self.shards = self._cut(state.parameters, self.formats.parameter)
         self.state = {kind: self._cut(named, wide) for kind, named in state.optimizer.items()}
-        stages = (self.declared.in_order(stage) for stage in range(config.stages))
+        stages = [self.declared.in_order(stage) for stage in self.declared.numbers]
+        self.frozen = {p.name for parameters in stages for p in parameters if p.frozen}
         self.matrices = {p.name for parameters in stages for p in parameters if len(p.shape) > 1}
         self.optimizers = {
             seat: ShardOptimizer(
-                config.optimizer, shards, self.matrices, self._state_of(seat), self.first_step
+                config.optimizer, self._trained(shards), self.matrices, self._state_of(seat), self.first_step
             )
             for seat, shards in self.shards.items()
         }
         self.observer.shards("param", "", self.shards)
 
+    def _trained(self, shards: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        return {name: shard for name, shard in shards.items() if name not in self.frozen}
+
     def _state_of(self, seat: Seat) -> dict[str, dict[str, Tensor]]:
-        return {kind: shards[seat] for kind, shards in self.state.items()}
+        return {kind: self._trained(shards[seat]) for kind, shards in self.state.items()}
 
     def _cut(self, values: Mapping[str, Tensor], dtype: torch.dtype) -> Shards:
         """Return every rank's shards of whole tensors by name."""
         mesh = self.config.mesh
         shards: Shards = {seat: {} for seat in self.grid.seats()}
-        for stage in range(self.config.stages):
+        for stage in self.declared.numbers:
             for parameter, tp in itertools.product(self.declared.in_order(stage), range(mesh.tp)):
+                if parameter.name not in values:
+                    continue
                 local = local_values(parameter, values[parameter.name], tp, dtype)
                 for pp in self.pipeline.owners(stage):
                     for group in self.grid.shard_groups(pp, tp):
@@ -149,7 +156,7 @@ class Replay:
         taken: Taken = {}
         losses: dict[Seat, Tensor] = {}
         for dp in range(mesh.dp):
-            losses |= self._data_rank(dp, batches[dp], weights, valid, taken)
+            losses |= self._data_rank(step, dp, batches[dp], weights, valid, taken)
         reduced: Shards = {seat: {} for seat in self.grid.seats()}
         now.phase, now.micro_batch = "reduce", -1
         for (stage, pp, number), whole in sorted(taken.items(), key=lambda item: (item[0][2], -item[0][0])):
@@ -169,11 +176,17 @@ class Replay:
     def _add_nothing(self, reduced: Shards) -> None:
         """Give zeros as gradients to an owner of a stage that no micro-batch reached."""
         for seat, shards in self.shards.items():
-            for name, shard in shards.items():
+            for name, shard in self._trained(shards).items():
                 reduced[seat].setdefault(name, torch.zeros_like(shard))
 
     def _data_rank(
-        self, dp: int, batches: Sequence[MicroBatch], weights: Weights, valid: int, taken: Taken
+        self,
+        step: int,
+        dp: int,
+        batches: Sequence[MicroBatch],
+        weights: Weights,
+        valid: int,
+        taken: Taken,
     ) -> dict[Seat, Tensor]:
         """Run all micro-batches of a data-parallel rank; put accumulated gradients into `taken`, return loss sums."""
         mesh = self.config.mesh
@@ -181,13 +194,22 @@ class Replay:
             place: _Stage(order, [Accumulator(self.formats) for _ in range(len(self.virtual_ranks))])
             for place, order in self.orders.items()
         }
+        images = self._images(dp)
+        if images is not None:
+            images.encode(step, weights)
         sums: dict[int, Ranks] = {}
         last = self.config.stages - 1
         ends = {pp: order.backwards for (stage, pp), order in self.orders.items() if stage == last}
         for number in itertools.chain.from_iterable(ends.values()):
             cut = shares(self.config, batches[number], self.formats)
             batch = [cut[c] for c in range(mesh.cp) for _ in range(mesh.tp)]
-            sums[number] = self._micro_batch(dp, number, batch, weights, valid, stages, taken)
+            sums[number] = self._micro_batch(dp, number, batch, weights, valid, stages, taken, images)
+        if images is not None:
+            images.backward(
+                lambda pp, number, local: self._accumulate(
+                    dp, (ENCODER, pp), number, local, stages[ENCODER, pp], taken
+                )
+            )
         totals = {}
         for (pp, numbers), place in itertools.product(ends.items(), range(len(self.virtual_ranks))):
             of_rank = [sums[number][place] for number in sorted(numbers)]
@@ -204,11 +226,12 @@ class Replay:
         valid: int,
         stages: Mapping[Place, _Stage],
         taken: Taken,
+        images: ImageTokens | None,
     ) -> Ranks:
         """Run forward and backward through all stages; return the loss sums of every rank in lock step."""
         now = self.observer.now
         now.dp, now.micro_batch = dp, number
-        passed = self._forward(batch, weights)
+        passed = self._forward(batch, weights, images)
         sums = passed[-1].outputs
         grads: Ranks | None = None
         for stage in reversed(range(self.config.stages)):
@@ -227,21 +250,33 @@ class Replay:
             self._accumulate(dp, at, number, here.leaves, stages[at], taken)
         return [total.detach() for total in sums]
 
-    def _forward(self, batch: Sequence[Share], weights: Weights) -> list[_Passed]:
+    def _images(self, dp: int) -> ImageTokens | None:
+        if not self.config.encoder.layers:
+            return None
+        return ImageTokens(self.config, self.declared, self.formats, self.observer, self.reader, dp)
+
+    def _forward(self, batch: Sequence[Share], weights: Weights, images: ImageTokens | None) -> list[_Passed]:
         """Run the micro-batch forward through all stages; return what each stage's backward needs."""
         config, now = self.config, self.observer.now
         passed: list[_Passed] = []
         outputs: Ranks | None = None
         for stage, layers in enumerate(self.declared.stages()):
             now.phase, now.stage = "forward", stage
-            held = weights[stage, self.pipeline.rank_of(stage, now.micro_batch)]
+            pp = self.pipeline.rank_of(stage, now.micro_batch)
+            held = weights[stage, pp]
+            if images is not None:
+                copies = images.of(pp, now.micro_batch)
+                batch = [replace(share, images=copy) for share, copy in zip(batch, copies, strict=True)]
             if outputs is not None:
                 outputs = self.observer.message("pp", "A", stage - 1, stage, outputs)
                 now.stage = stage
             self.observer.inputs(batch)
             inputs = None if outputs is None else leaves(outputs)
             local = [
-                {n: w.detach().requires_grad_() for n, w in held[place % config.mesh.tp].items()}
+                {
+                    n: w.detach().requires_grad_(n not in self.frozen)
+                    for n, w in held[place % config.mesh.tp].items()
+                }
                 for place in range(len(self.virtual_ranks))
             ]
             local = self.observer.weights(local)

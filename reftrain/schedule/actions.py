@@ -41,9 +41,7 @@ COMPUTE = ENCODES | {
     Kind.FORWARD, Kind.BACKWARD, Kind.BACKWARD_INPUT, Kind.BACKWARD_WEIGHT, Kind.RECOMPUTE
 }  # fmt: skip
 """Actions that take computing time of a rank."""
-BACKWARDS = frozenset(
-    {Kind.BACKWARD, Kind.BACKWARD_INPUT, Kind.BACKWARD_WEIGHT, Kind.ENCODE_BACKWARD}
-)
+BACKWARDS = frozenset({Kind.BACKWARD, Kind.BACKWARD_INPUT, Kind.BACKWARD_WEIGHT, Kind.ENCODE_BACKWARD})
 """Backwards, whole or in part."""
 PASSES_GRADIENT = frozenset({Kind.BACKWARD, Kind.BACKWARD_INPUT})
 """Backward parts with a result that the stage before needs."""

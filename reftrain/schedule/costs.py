@@ -21,7 +21,8 @@ class Costs:
     `f` is a forward; `b` a backward without recomputation; `i` and `w` its parts for input and weights, each half
     of `b` where left out; `c` recomputation, as long as `f` where left out (so that a recomputed backward
     of b = 2f takes 3f, Chimera section 3.4); `p2p` a message between two ranks; `sync` the sum of a stage's
-    gradients over its replicas, beside the computation; `step` an optimiser step. `e` encodes the images of a micro-batch, and takes twice as long
+    gradients over its replicas, beside the computation; `step` an optimiser step.
+    `e` encodes the images of a micro-batch, and takes twice as long
     backward.
     """
 

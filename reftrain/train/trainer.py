@@ -155,7 +155,9 @@ class Trainer:
         context = self.model_context()
         stages = {}
         if mesh.pp.index in self.schedule.encoders:
-            stages[ENCODER] = self._sharded(EncoderStage(context, config.encoder, config.data.micro_batch_size))
+            stages[ENCODER] = self._sharded(
+                EncoderStage(context, config.encoder, config.data.micro_batch_size)
+            )
         held = {stage for _, stage in self.schedule.held_by(mesh.pp.index)}
         for number, layers in enumerate(layers_of_stages(config)):
             if number not in held:
@@ -212,10 +214,10 @@ class Trainer:
         if not config.encoder.layers:
             return None
         shape = config.data.micro_batch_size, config.encoder.tokens, config.model.dim
-        held = formats.wide if config.encoder.token_format == "fp32" else formats.compute
+        held = formats.wide if config.encoder.sum_format == "fp32" else formats.compute
         return Encoding(
-            self.schedule, self.stages.get(ENCODER), self.mesh.pp, shape, formats.compute, held, self.device,
-            self._patches,
+            self.schedule, self.stages.get(ENCODER), self.mesh.pp, self.mesh.tp, shape, formats.compute, held,
+            self.device, self._patches,
         )  # fmt: skip
 
     def _patches(self, micro_batch: int) -> torch.Tensor:
