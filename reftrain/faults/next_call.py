@@ -16,6 +16,7 @@ METHODS: Final = {
     "all_reduce": "allreduce",
     "all_gather": "_allgather_base" if _OLDER else "all_gather_single",
     "reduce_scatter": "_reduce_scatter_base" if _OLDER else "reduce_scatter_single",
+    "broadcast": "broadcast",
     "send": "send",
     "recv": "recv",
 }

@@ -9,9 +9,11 @@ network ports ("Scaling Llama 3 Training", section 3.1.3: reductions at scale co
 """
 
 import heapq
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
+from reftrain.config.encoder import PLACEMENTS
 from reftrain.config.run import MeshConfig
 from reftrain.cost.cost_model import CostModel
 from reftrain.cost.hardware import GIB, Hardware
@@ -19,7 +21,7 @@ from reftrain.cost.job import Job, cost_model_of
 from reftrain.cost.memory import MemoryModel
 from reftrain.cost.shapes import layer_counts
 from reftrain.errors import ConfigError
-from reftrain.model.flops import flops_per_token
+from reftrain.model.flops import flops_per_sequence
 from reftrain.plan.lower_bounds import memory_bound, time_bound
 from reftrain.plan.meshes import Mesh, Workload, all_meshes, impossible
 from reftrain.plan.projection import Projection, project
@@ -92,12 +94,14 @@ def schedule_name(job: Job) -> str:
     words.append(f"ZeRO-{job.mesh.zero}")
     if job.recompute != "none":
         words.append(f"recompute={job.recompute}")
+    if job.encoder.layers and job.mesh.pp > 1:
+        words.append(f"encoder={job.encoder.placement}")
     return " ".join(words)
 
 
 def alike(job: Job) -> tuple[object, ...]:
     """Return a key of candidates that differ in the ZeRO stage only; where one fits, the next stage is slower."""
-    return mesh_of(job), job.schedule, job.virtual, job.recompute
+    return mesh_of(job), job.schedule, job.virtual, job.recompute, job.encoder.placement
 
 
 @dataclass
@@ -141,7 +145,9 @@ class Planner:
     def __init__(self, workload: Workload, hardware: Hardware, pairs: Pairs | None = None) -> None:
         self.workload, self.hardware = workload, hardware
         self.pairs = pairs or (lambda _cp: workload.seq_len * (workload.seq_len + 1) / 2)
-        self.flops = workload.tokens * flops_per_token(workload.model, workload.seq_len)
+        self.flops = workload.sequences * flops_per_sequence(
+            workload.model, workload.encoder, workload.seq_len
+        )
 
     def plan(self, prefer: str = "simple", progress: Progress | None = None) -> Plan:
         """Return the plan over all meshes; raises `ConfigError` when none fits.
@@ -220,19 +226,23 @@ class Planner:
         tp, cp, pp, dp = mesh
         work = self.workload
         micro_batches = work.sequences // (dp * work.micro_batch_size)
-        for schedule, virtual, zero, consecutive in _schemes(pp, work.model.layers, micro_batches):
-            for recompute in ("none", "full"):
+        group = work.model.group
+        balanced, placements = pp > 1 and group == 1, PLACEMENTS if work.encoder.layers and pp > 1 else ("",)
+        groups = work.model.layers // group + (0 if balanced or pp == 1 else -2)
+        for schedule, virtual, zero, consecutive in _schemes(pp, groups, micro_batches):
+            for recompute, placement in itertools.product(("none", "full"), placements):
                 yield Job(
                     model=work.model,
                     mesh=MeshConfig(tp=tp, cp=cp, pp=pp, dp=dp, zero=zero),
                     seq_len=work.seq_len,
                     micro_batches=micro_batches,
-                    layers=layer_counts(work.model.layers, pp * virtual, balanced=pp > 1),
+                    layers=layer_counts(work.model.layers, pp * virtual, balanced=balanced, group=group),
                     schedule=schedule,
                     virtual=virtual,
                     consecutive=consecutive,
                     micro_batch_size=work.micro_batch_size,
                     recompute=recompute,
+                    encoder=replace(work.encoder, placement=placement) if placement else work.encoder,
                 )
 
 

@@ -29,6 +29,7 @@ NCCL_NAMES = {
     "all_reduce": "allreduce",
     "all_gather": "_allgather_base",
     "reduce_scatter": "_reduce_scatter_base",
+    "broadcast": "broadcast",
     "send": "send",
     "recv": "recv",
 }

@@ -124,7 +124,7 @@ class Shadow(Hooks):
         if id(parameter) in self._watched or not hasattr(parameter, "_unsharded_param"):
             return
         name = parameter._param_fqn  # noqa: SLF001 - as above
-        if name is None:
+        if name is None or not parameter._unsharded_param.requires_grad:  # noqa: SLF001 - as above
             return
 
         def added(grad: torch.Tensor) -> None:
