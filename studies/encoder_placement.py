@@ -1,13 +1,17 @@
 """The image encoder's share of a step by its placement: on the first pipeline rank, or replicated on all of them.
 
-Source: "Scaling Llama 3 Training" (ISCA'25), section 3.2.1. The paper gives the share before and after the change
-(33 %, 8 %) and the images (448 and 672 pixels), but neither its mesh nor its encoder; both are chosen here, and printed.
-`python -m studies.encoder_placement` prints the table of docs/multimodal.md.
+Source: "Scaling Llama 3 Training" (ISCA'25), section 3.2.1. The paper gives the share before and after the
+change (33 %, 8 %) and the images (448 and 672 pixels), but neither its mesh nor its encoder; both are chosen here.
+`python -m studies.encoder_placement` prints the table of docs/multimodal.md, and with run folders what they measured.
 """
 
+import gzip
 import itertools
-from collections.abc import Iterator
+import json
+import sys
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from reftrain.config.encoder import PLACEMENTS, EncoderConfig
 from reftrain.config.presets import ENCODER_PRESETS, MODEL_PRESETS
@@ -85,8 +89,25 @@ def rows(hardware: Hardware) -> Iterator[Share]:
         yield share(job(text, pixels, placement), text, pixels, hardware)
 
 
-def main() -> None:
-    """Print the table."""
+def measured(run: Path) -> dict[int, float]:
+    """Return the share of its traced steps that each traced rank of a run spent in the encoder."""
+    shares = {}
+    for path in sorted((run / "trace").glob("rank*.json.gz")):
+        events = json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]
+        spans = [(e["name"], e["dur"]) for e in events if e.get("cat") == "user_annotation" and "dur" in e]
+        steps = sum(length for name, length in spans if name.startswith("ProfilerStep"))
+        encoding = sum(length for name, length in spans if name.startswith("PP:E"))
+        shares[int(path.name.removeprefix("rank").partition(".")[0])] = encoding / steps
+    return shares
+
+
+def main(runs: Sequence[str] = ()) -> None:
+    """Print the measured shares of run folders, or the table where none is given."""
+    for run in runs:
+        found = ", ".join(f"rank {rank} {part:.1%}" for rank, part in measured(Path(run)).items())
+        print(f"{run}: {found}")  # noqa: T201 - the answer
+    if runs:
+        return
     print("| text | image | mesh | placement | step s | encoding | exchange of tokens | paper |")  # noqa: T201 - the table
     print("|---|---|---|---|---|---|---|---|")  # noqa: T201 - as above
     for row in rows(load_hardware("h100")):
@@ -97,4 +118,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

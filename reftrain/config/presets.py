@@ -80,7 +80,7 @@ DATA_PRESETS: dict[str, dict[str, int | float]] = {
 
 
 def preset_tables(name: str, data: str = "") -> dict[str, dict[str, int | float | str]]:
-    """Return the tables that a preset fills: model, encoder where it has one, and data (of the preset `data`, if named).
+    """Return the tables that a preset fills: model, encoder where it has one, and data (of preset `data`, if given).
 
     Raises `ConfigError` when there is no such preset.
     """

@@ -61,7 +61,7 @@ def trained(ranks, config):
 @pytest.mark.parametrize("name", quick_first(1, LAYOUTS))
 @pytest.mark.quick(1)
 def test_multimodal_layout_equals_one_process(ranks, name):
-    one = {"model": {k: v for k, v in LAYOUTS[name].get("model", {}).items()}}
+    one = {"model": LAYOUTS[name].get("model", {})}
     expected, single = trained(ranks, configuration(one))
     got, result = trained(ranks, configuration(LAYOUTS[name]))
     assert set(got) == set(expected)

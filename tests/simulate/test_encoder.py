@@ -80,7 +80,7 @@ def test_a_replicated_encoder_encodes_a_share():
     counts = [
         [sum(a.kind is Kind.ENCODE for a in acts) for acts in job.lowered.actions] for job in (before, every)
     ]
-    assert counts == [[4, 0], [2, 2]]
+    assert counts == [[8, 0, 0, 0], [2, 2, 2, 2]]
     first, second = (MemoryModel(job).rank(0).largest for job in (before, every))
     assert first.activations > second.activations
     assert MemoryModel(before).rank(1).largest.optimizer < first.optimizer
