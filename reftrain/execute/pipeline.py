@@ -88,11 +88,7 @@ class PipelineExecutor:
             Kind.SEND_GRADIENT: self._send_gradient,
             Kind.REDUCE_GRADIENT: self._reduce,
             Kind.SYNC_REPLICAS: self._sync,
-            Kind.ENCODE: self._encode,
-            Kind.ENCODE_BACKWARD: self._encode_backward,
-            Kind.SHARE_TOKENS: self._share_tokens,
-            Kind.GATHER_TOKENS: self._gather_tokens,
-        }
+        } | self._on_images()
         self._start_step((), 1)
 
     def _start_step(self, batches: Sequence[LocalBatch], divisor: int) -> None:
@@ -231,6 +227,15 @@ class PipelineExecutor:
 
     def _sync(self, action: Action) -> None:
         self.replicas.start(action.stage, self.stages[action.stage])
+
+    def _on_images(self) -> dict[Kind, Callable[[Action], None]]:
+        """Return what executes the actions of an image encoder."""
+        return {
+            Kind.ENCODE: self._encode,
+            Kind.ENCODE_BACKWARD: self._encode_backward,
+            Kind.SHARE_TOKENS: self._share_tokens,
+            Kind.GATHER_TOKENS: self._gather_tokens,
+        }
 
     @property
     def _images(self) -> Encoding:

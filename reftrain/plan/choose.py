@@ -25,7 +25,7 @@ from reftrain.model.flops import flops_per_sequence
 from reftrain.plan.lower_bounds import memory_bound, time_bound
 from reftrain.plan.meshes import Mesh, Workload, all_meshes, impossible
 from reftrain.plan.projection import Projection, project
-from reftrain.plan.steady import figures
+from reftrain.plan.steady import figures, whole_rounds
 from reftrain.thresholds import HORIZON, MOST_IN_FLIGHT, TIE
 from tracekit.axes import AXES
 
@@ -265,16 +265,6 @@ def _schemes(pp: int, layers: int, micro_batches: int) -> Iterator[tuple[str, in
                 yield "flexible", virtual, zero, whole
         if micro_batches * virtual <= MOST_IN_FLIGHT:
             yield "afab", virtual, 2, together
-
-
-def whole_rounds(pp: int, micro_batches: int) -> int | None:
-    """Return the fewest consecutive micro-batches, pp to 2·pp, with which no round is shorter than the pipeline.
-
-    After a shorter last round virtual stages can wait for one another, unless most forwards come first. None if there
-    is no such number.
-    """
-    counts = range(pp, min(2 * pp, micro_batches) + 1)
-    return next((k for k in counts if not 0 < micro_batches % k < pp), None)
 
 
 def axes_of(mesh: Mesh) -> int:

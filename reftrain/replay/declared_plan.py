@@ -10,10 +10,10 @@ import torch
 
 from numerics.order.order_plan import OrderPlan, Reduction
 from reftrain.config.run import RunConfig
-from reftrain.layout.declaration import ENCODER, Declaration, Parameter, shard_rows
-from reftrain.layout.grid import Grid, Seat
+from reftrain.layout.declaration import ENCODER, Parameter, shard_rows
+from reftrain.layout.grid import Seat
 from reftrain.layout.settings import local_settings
-from reftrain.replay.formats import Formats, Orders, formats_of
+from reftrain.replay.formats import Orders
 from reftrain.replay.gradients import (
     between_replicas,
     bucket_names,
@@ -21,71 +21,15 @@ from reftrain.replay.gradients import (
     partial_names,
     seats_along,
 )
+from reftrain.replay.plan_writer import Layout, PlanWriter
 from reftrain.replay.possible_orders import possible_orders
-from reftrain.replay.ring import chunk_bounds
 
-Layout = tuple[tuple[str, int], ...]
 Numbers = tuple[int, ...]
-
-
-class _Writer:
-    """Collects declared reductions; takes the order of their micro-batches from the recorded plan."""
-
-    def __init__(self, config: RunConfig, recorded: OrderPlan | None, first: int) -> None:
-        self.config, self.first = config, first
-        self.grid, self.declared = Grid(config.mesh), Declaration(config)
-        self.pipeline = self.declared.pipeline
-        self.formats: Formats = formats_of(config.numerics.policy)
-        self.reductions: list[Reduction] = []
-        self._known = {(r.place, r.group): r for r in recorded.reductions} if recorded else {}
-
-    def ranks(self, seats: Sequence[Seat]) -> tuple[int, ...]:
-        return tuple(self.grid.rank(seat) for seat in seats)
-
-    def add(
-        self,
-        label: str,
-        axis: str,
-        op: str,
-        phase: str,
-        dtype: torch.dtype,
-        seats: Sequence[Seat],
-        operands: Sequence[int],
-        elements: int,
-        *,
-        reduction: str = "sum",
-        layout: Layout = (),
-    ) -> None:
-        """Declare a reduction of one group; nothing for a rank alone."""
-        if len(seats) == 1:
-            return
-        group = self.ranks(seats)
-        recorded = self._known.get(((phase, axis, op, label), group))
-        order = tuple(operands)
-        if recorded is not None and sorted(recorded.operands) == sorted(order):
-            order = recorded.operands
-        size = torch.empty((), dtype=dtype).element_size()
-        self.reductions.append(
-            Reduction(
-                label=label,
-                axis=axis,
-                op=op,
-                phase=phase,
-                dtype=str(dtype).removeprefix("torch."),
-                group=group,
-                operands=order,
-                reduction=reduction,
-                elements=elements,
-                bounds=() if op == "ring" else tuple(chunk_bounds(elements, size, len(group))),
-                layout=layout,
-                steps=(self.first, self.config.steps),
-            )
-        )
 
 
 def declared_plan(config: RunConfig, recorded: OrderPlan | None, first: int = 0) -> OrderPlan:
     """Return the declared plan: all reductions of each step of the run from step `first` on."""
-    writer = _Writer(config, recorded, first)
+    writer = PlanWriter(config, recorded, first)
     orders = possible_orders(recorded, config)
     _activations(writer)
     _gradients(writer, orders)
@@ -99,7 +43,7 @@ def declared_plan(config: RunConfig, recorded: OrderPlan | None, first: int = 0)
     )
 
 
-def _activations(writer: _Writer) -> None:
+def _activations(writer: PlanWriter) -> None:
     """Sums over tensor and context ranks within forward and backward."""
     config = writer.config
     if config.encoder.layers:
@@ -110,7 +54,7 @@ def _activations(writer: _Writer) -> None:
             _key_value_sums(writer, stage, layers)
 
 
-def _tensor_sums(writer: _Writer, stage: int, layers: range) -> None:
+def _tensor_sums(writer: PlanWriter, stage: int, layers: range) -> None:
     """Declare the sums over tp of a stage: embedding, projections, their gradients, and the loss's maxima and sums."""
     config, declared = writer.config, writer.declared
     data, cp = config.data, config.mesh.cp
@@ -151,7 +95,7 @@ def _layer_sums(pre: str, crossing: Callable[[str, str], None], *, recomputed: b
         crossing(f"{pre}.{part}", "backward")
 
 
-def _key_value_sums(writer: _Writer, stage: int, layers: range) -> None:
+def _key_value_sums(writer: PlanWriter, stage: int, layers: range) -> None:
     config, mesh, model = writer.config, writer.config.mesh, writer.config.model
     ring = config.numerics.cp_method == "ring"
     heads = max(model.kv_heads // mesh.tp, 1)
@@ -173,7 +117,7 @@ def _key_value_sums(writer: _Writer, stage: int, layers: range) -> None:
             )
 
 
-def _image_tokens(writer: _Writer) -> None:
+def _image_tokens(writer: PlanWriter) -> None:
     """Sums of the gradients of image tokens over pipeline and tensor ranks, once a step; those within the encoder."""
     config, encoders = writer.config, len(writer.pipeline.schedule.encoders)
     kind = writer.formats.wide if config.encoder.sum_format == "fp32" else writer.formats.compute
@@ -197,7 +141,7 @@ def _image_tokens(writer: _Writer) -> None:
             _layer_sums(f"encoder.layers.{number}", crossing, recomputed=False, reached=True)
 
 
-def _of_stage(writer: _Writer, stage: int, *axes: str) -> list[tuple[list[Seat], Numbers]]:
+def _of_stage(writer: PlanWriter, stage: int, *axes: str) -> list[tuple[list[Seat], Numbers]]:
     """Return the groups of ranks that compute a stage, each with its micro-batches in ascending order."""
     owners = {pp: tuple(sorted(writer.pipeline.added(stage, pp))) for pp in writer.pipeline.owners(stage)}
     groups = seats_along(writer.grid, *axes)
@@ -208,7 +152,7 @@ def _elements(parameter: Parameter, rows: int) -> int:
     return rows * torch.Size(parameter.local_shape[1:]).numel()
 
 
-def _gradients(writer: _Writer, orders: Orders) -> None:
+def _gradients(writer: PlanWriter, orders: Orders) -> None:
     """Accumulation over micro-batches and the reduction over data and context ranks."""
     config, declared = writer.config, writer.declared
     for (stage, pp), order in orders.items():
@@ -244,7 +188,7 @@ def _gradients(writer: _Writer, orders: Orders) -> None:
         )
 
 
-def _replica_sums(writer: _Writer, stage: int, pp: int, once: tuple[int, ...]) -> None:
+def _replica_sums(writer: PlanWriter, stage: int, pp: int, once: tuple[int, ...]) -> None:
     """Sums of each unit between the groups that shard it."""
     axis = between_replicas(writer.config)
     for tp in range(writer.config.mesh.tp if axis else 0):
@@ -258,7 +202,7 @@ def _replica_sums(writer: _Writer, stage: int, pp: int, once: tuple[int, ...]) -
                 )  # fmt: skip
 
 
-def _one_buffer(writer: _Writer, label: str, axis: str, seats: list[Seat], names: Sequence[str]) -> None:
+def _one_buffer(writer: PlanWriter, label: str, axis: str, seats: list[Seat], names: Sequence[str]) -> None:
     """Declare the sum of a buffer that holds these parameters' gradients; nothing where it holds none."""
     layout = _shard_layout(writer, seats[0], names)
     if layout:
@@ -266,7 +210,7 @@ def _one_buffer(writer: _Writer, label: str, axis: str, seats: list[Seat], names
         writer.add(label, axis, "all_reduce", "reduce", kind, seats, (-1,), elements, layout=layout)
 
 
-def _buckets(writer: _Writer) -> None:
+def _buckets(writer: PlanWriter) -> None:
     config = writer.config
     size = torch.empty((), dtype=writer.formats.parameter).element_size()
     for seats in seats_along(writer.grid, "dp", "cp"):
@@ -275,7 +219,7 @@ def _buckets(writer: _Writer) -> None:
             _one_buffer(writer, f"bucket{number}.grad", "dp_cp", seats, bucket)
 
 
-def _step(writer: _Writer) -> None:
+def _step(writer: PlanWriter) -> None:
     """Once a step: counts, last partial sums, tied ends, norm and loss."""
     config, grid, declared = writer.config, writer.grid, writer.declared
     once, wide = (-1,), torch.promote_types(writer.formats.parameter, torch.float32)
@@ -298,7 +242,7 @@ def _step(writer: _Writer) -> None:
                 writer.add("loss", axis, "all_reduce", "reduce", torch.float64, seats, once, 1)
 
 
-def _shard_layout(writer: _Writer, seat: Seat, names: Sequence[str]) -> Layout:
+def _shard_layout(writer: PlanWriter, seat: Seat, names: Sequence[str]) -> Layout:
     group = next(g for g in writer.grid.shard_groups(seat.pp, seat.tp) if seat in g)
     known = {p.name: p for stage in writer.pipeline.held(seat.pp) for p in writer.declared.in_order(stage)}
     return tuple(
@@ -308,7 +252,7 @@ def _shard_layout(writer: _Writer, seat: Seat, names: Sequence[str]) -> Layout:
     )
 
 
-def _owners(writer: _Writer) -> None:
+def _owners(writer: PlanWriter) -> None:
     """Sums of a stage's gradients between the pipeline ranks that hold it."""
     for stage in writer.declared.numbers:
         names = [p.name for p in writer.declared.trained(stage)]
@@ -317,7 +261,7 @@ def _owners(writer: _Writer) -> None:
             _one_buffer(writer, f"stage{stage}.grad", f"replicas_{stage}", seats, names)
 
 
-def _tied(writer: _Writer) -> None:
+def _tied(writer: PlanWriter) -> None:
     config = writer.config
     if not config.model.tied_embeddings or config.stages - 1 in writer.pipeline.held(0):
         return

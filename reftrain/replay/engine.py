@@ -6,7 +6,7 @@ pipeline stages only wait for each other, so that their order in time changes no
 
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -16,19 +16,18 @@ from reftrain.layout.declaration import ENCODER, Declaration, shard_rows
 from reftrain.layout.grid import Grid, Seat
 from reftrain.replay.batch import MicroBatch, Reader, Share, shares
 from reftrain.replay.first_values import State, first_state, local_values
-from reftrain.replay.formats import Formats, Orders, Place, StageOrder, formats_of
+from reftrain.replay.formats import Formats, Orders, Place, formats_of
 from reftrain.replay.forward.stage import backward, leaves, run_stage
 from reftrain.replay.gradients import Accumulator, Reducer, Shards, finish, global_norm, sum_owners
 from reftrain.replay.images import ImageTokens
 from reftrain.replay.observer import Moment, Observer
 from reftrain.replay.optimizer import ShardOptimizer, clip_factor, learning_rate
 from reftrain.replay.scalar_sums import rank_total, sum_losses, sum_valid
+from reftrain.replay.stage_state import StageState, Taken
 from reftrain.replay.virtual_ranks import Ranks, VirtualRanks
 
 Weights = Mapping[Place, Sequence[Mapping[str, Tensor]]]
 """Gathered weights of each stage on each of its pipeline ranks, for every tensor rank."""
-Taken = dict[tuple[int, int, int], dict[Seat, dict[str, Tensor]]]
-"""Accumulated gradients by stage, pipeline rank and number of the reduction."""
 
 
 @dataclass
@@ -51,16 +50,6 @@ class _Passed:
     inputs: Ranks | None
     outputs: Ranks
     leaves: list[dict[str, Tensor]]
-
-
-@dataclass
-class _Stage:
-    """State of a stage between its micro-batches of one data-parallel rank."""
-
-    order: StageOrder
-    accumulators: list[Accumulator]
-    waiting: dict[int, list[dict[str, Tensor]]] = field(default_factory=dict)
-    done: int = 0
 
 
 class Replay:
@@ -191,7 +180,7 @@ class Replay:
         """Run all micro-batches of a data-parallel rank; put accumulated gradients into `taken`, return loss sums."""
         mesh = self.config.mesh
         stages = {
-            place: _Stage(order, [Accumulator(self.formats) for _ in range(len(self.virtual_ranks))])
+            place: StageState(order, [Accumulator(self.formats) for _ in range(len(self.virtual_ranks))])
             for place, order in self.orders.items()
         }
         images = self._images(dp)
@@ -206,8 +195,8 @@ class Replay:
             sums[number] = self._micro_batch(dp, number, batch, weights, valid, stages, taken, images)
         if images is not None:
             images.backward(
-                lambda pp, number, local: self._accumulate(
-                    dp, (ENCODER, pp), number, local, stages[ENCODER, pp], taken
+                lambda pp, number, local: stages[ENCODER, pp].accumulate(
+                    self._seats(dp, pp), (ENCODER, pp), number, local, taken
                 )
             )
         totals = {}
@@ -224,7 +213,7 @@ class Replay:
         batch: Sequence[Share],
         weights: Weights,
         valid: int,
-        stages: Mapping[Place, _Stage],
+        stages: Mapping[Place, StageState],
         taken: Taken,
         images: ImageTokens | None,
     ) -> Ranks:
@@ -247,7 +236,7 @@ class Replay:
                 None if here.inputs is None else [grad for t in here.inputs if (grad := t.grad) is not None]
             )
             at = stage, self.pipeline.rank_of(stage, number)
-            self._accumulate(dp, at, number, here.leaves, stages[at], taken)
+            stages[at].accumulate(self._seats(dp, at[1]), at, number, here.leaves, taken)
         return [total.detach() for total in sums]
 
     def _images(self, dp: int) -> ImageTokens | None:
@@ -285,33 +274,9 @@ class Replay:
             passed.append(_Passed(inputs, outputs, local))
         return passed
 
-    def _accumulate(
-        self,
-        dp: int,
-        at: Place,
-        number: int,
-        local: Sequence[Mapping[str, Tensor]],
-        state: _Stage,
-        taken: Taken,
-    ) -> None:
-        """Add a micro-batch's gradients when its turn in the stage's order has come, and cut at reductions."""
-        state.waiting[number] = [
-            {name: grad for name, leaf in rank.items() if (grad := leaf.grad) is not None} for rank in local
-        ]
-        while state.done < len(state.order.backwards):
-            turn = state.order.backwards[state.done]
-            if turn not in state.waiting:
-                return
-            for accumulator, grads in zip(state.accumulators, state.waiting.pop(turn), strict=True):
-                accumulator.add(grads)
-            before = state.order.backwards[: state.done]
-            state.done += 1
-            if turn in state.order.reduce_after:
-                reduction = sum(micro_batch in state.order.reduce_after for micro_batch in before)
-                whole = taken.setdefault((*at, reduction), {})
-                for place, accumulator in enumerate(state.accumulators):
-                    seat = Seat(dp, at[1], *divmod(place, self.config.mesh.tp))
-                    whole[seat] = accumulator.take()
+    def _seats(self, dp: int, pp: int) -> list[Seat]:
+        """Return the seats of the ranks in lock step."""
+        return [Seat(dp, pp, *divmod(place, self.config.mesh.tp)) for place in range(len(self.virtual_ranks))]
 
     def apply(self, step: int, result: StepResult) -> float:
         """Clip and update all shards; return the learning rate."""

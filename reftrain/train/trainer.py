@@ -36,31 +36,10 @@ from reftrain.schedule.actions import ENCODER, Schedule
 from reftrain.schedule.generators import make_schedule
 from reftrain.schedule.lower import lower
 from reftrain.schedule.registry import SCHEMES
+from reftrain.train.formats import POLICIES
 from reftrain.train.optimizer import AdamW, clip_coefficient, learning_rate
 
 OUTPUT = "output.weight"
-
-
-@dataclass(frozen=True)
-class Formats:
-    """Number formats of a policy: of stored parameters, of computation, of gradient sums."""
-
-    parameter: torch.dtype
-    compute: torch.dtype
-    reduce: torch.dtype
-
-    @property
-    def wide(self) -> torch.dtype:
-        """Format of values that are always computed in FP32 or wider."""
-        return torch.promote_types(self.compute, torch.float32)
-
-
-POLICIES = {
-    "bf16": Formats(torch.float32, torch.bfloat16, torch.float32),
-    "bf16_pure": Formats(torch.bfloat16, torch.bfloat16, torch.bfloat16),
-    "fp32": Formats(torch.float32, torch.float32, torch.float32),
-    "fp64": Formats(torch.float64, torch.float64, torch.float64),
-}
 
 
 @dataclass(frozen=True)
@@ -222,9 +201,9 @@ class Trainer:
 
     def _patches(self, micro_batch: int) -> torch.Tensor:
         """Return the images of a micro-batch of the present step."""
-        numbers = self.loader.numbers(self._step)[micro_batch]
-        images = torch.from_numpy(patches(self.config.encoder, self.config.data.seed, numbers))
-        return images.to(self.device, self.formats.compute)
+        config, numbers = self.config, self.loader.numbers(self._step)[micro_batch]
+        images = patches(config.encoder, config.data.seed, numbers)
+        return torch.from_numpy(images).to(self.device, self.formats.compute)
 
     def _optimizer(self) -> AdamW:
         shards, decays = {}, {}
@@ -285,9 +264,8 @@ class Trainer:
 
     def _counted_stages(self) -> list[ShardedStage]:
         """Return the stages with their first replica on this rank: each stage counts once in the norm."""
-        first = {*self.schedule.stages_of(self.mesh.pp.index)}
-        if self.schedule.encoders[:1] == (self.mesh.pp.index,):
-            first.add(ENCODER)
+        own = self.mesh.pp.index
+        first = {*self.schedule.stages_of(own), *([ENCODER] if self.schedule.encoders[:1] == (own,) else [])}
         return [stage for number, stage in self.stages.items() if number in first]
 
     def _finish_gradients(self) -> None:
