@@ -22,6 +22,17 @@ MODEL_PRESETS: dict[str, dict[str, int]] = {
         "bias": True,
         "qk_norm": True,
     },
+    "small": {"layers": 8, "dim": 384, "heads": 8, "kv_heads": 4, "ffn_dim": 1024, "vocab_size": 4096},
+    "8b": {"layers": 32, "dim": 4096, "heads": 32, "kv_heads": 8, "ffn_dim": 14336, "vocab_size": 128256},
+    "70b": {"layers": 80, "dim": 8192, "heads": 64, "kv_heads": 8, "ffn_dim": 28672, "vocab_size": 128256},
+    "405b": {
+        "layers": 126,
+        "dim": 16384,
+        "heads": 128,
+        "kv_heads": 8,
+        "ffn_dim": 53248,
+        "vocab_size": 128256,
+    },
     "tiny_vision": {
         "layers": 10,
         "dim": 64,
@@ -32,9 +43,6 @@ MODEL_PRESETS: dict[str, dict[str, int]] = {
         "cross_every": 4,
         "frozen": True,
     },
-    "small": {"layers": 8, "dim": 384, "heads": 8, "kv_heads": 4, "ffn_dim": 1024, "vocab_size": 4096},
-    "8b": {"layers": 32, "dim": 4096, "heads": 32, "kv_heads": 8, "ffn_dim": 14336, "vocab_size": 128256},
-    "70b": {"layers": 80, "dim": 8192, "heads": 64, "kv_heads": 8, "ffn_dim": 28672, "vocab_size": 128256},
     "70b_vision": {
         "layers": 100,
         "dim": 8192,
@@ -44,14 +52,6 @@ MODEL_PRESETS: dict[str, dict[str, int]] = {
         "vocab_size": 128256,
         "cross_every": 4,
         "frozen": True,
-    },
-    "405b": {
-        "layers": 126,
-        "dim": 16384,
-        "heads": 128,
-        "kv_heads": 8,
-        "ffn_dim": 53248,
-        "vocab_size": 128256,
     },
 }
 
