@@ -1,4 +1,4 @@
-# make demo · make test · make test-all · make test-cluster · make wheel-check · make gpu · make lint · make docs · make bench · make bench-localise · make bench-shapes · make bench-paired · make ablation · make goldens · make measures · make bench-hang-shapes · make bench-trainers · make sweep · make fuzz — each creates .venv itself; nothing else to set up.
+# make demo · make test · make test-all · make test-cluster · make wheel-check · make gpu · make lint · make lint-ci · make docs · make changelog · make bench · make bench-localise · make bench-shapes · make bench-paired · make ablation · make goldens · make measures · make bench-hang-shapes · make bench-trainers · make sweep · make fuzz — each creates .venv itself; nothing else to set up.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -9,9 +9,10 @@ STAMP := $(VENV)/.installed
 HTA_STAMP := $(VENV)/.installed-hta
 FUZZ_STAMP := $(VENV)/.installed-fuzz
 DOCS_STAMP := $(VENV)/.installed-docs
+CI_STAMP := $(VENV)/.installed-ci
 CLUSTER_STAMP := $(VENV)/.installed-cluster
 
-.PHONY: demo test test-1 test-2 test-3 test-4 test-hta test-all test-cluster wheel-check gpu lint docs fuzz bench bench-localise bench-shapes bench-paired ablation goldens measures bench-hang-shapes bench-trainers sweep bench-numerics clean
+.PHONY: demo test test-1 test-2 test-3 test-4 test-hta test-all test-cluster wheel-check gpu lint lint-ci docs changelog fuzz bench bench-localise bench-shapes bench-paired ablation goldens measures bench-hang-shapes bench-trainers sweep bench-numerics clean
 
 $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed; set PYTHON=/path/to/python3.11" >&2; exit 1; }
@@ -30,6 +31,10 @@ $(FUZZ_STAMP): $(STAMP)
 
 $(DOCS_STAMP): $(STAMP)
 	@$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[docs]'
+	@touch $@
+
+$(CI_STAMP): $(STAMP)
+	@$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[ci]'
 	@touch $@
 
 $(CLUSTER_STAMP): $(STAMP)
@@ -82,11 +87,25 @@ lint: $(STAMP)
 	@$(BIN)/mypy
 	@$(BIN)/mypy cli
 	@$(BIN)/lint-imports --no-cache
-	@$(BIN)/codespell -D - -D tests/house/words.txt *.md docs launch sample_traces cli numerics reftrain studies tracekit tests
+	@$(BIN)/codespell -D - -D tests/house/words.txt *.md changelog.d docs launch sample_traces cli numerics reftrain studies tracekit tests
 
-# docs/ as a site in docs_site/, which asks nothing of a network; a link that leads nowhere or an option untold fails.
+# What runs elsewhere: workflow and action by the rules of actionlint, the image by hadolint, scripts by shellcheck.
+# Actions are named by version, not by commit: an example is read, and its reader pins as their rules demand.
+ACTIONLINT := PATH=$(CURDIR)/$(BIN):$$PATH $(BIN)/jactionlint --no-online --strict-exit --ignore unpinned-uses
+lint-ci: $(CI_STAMP)
+	@$(ACTIONLINT) docs/workflows/*.yml action.yml
+	@sed -n '/^name: traces/,/^```/{/^```/!p}' docs/automation.md | $(ACTIONLINT) --stdin-filename docs/automation.md -
+	@$(BIN)/hadolint launch/Containerfile
+	@$(BIN)/shellcheck .ci/run launch/*.sh launch/*.sbatch sample_traces/*.sh
+
+# What changed since the last release, from changelog.d; VERSION=0.2.0 moves it into CHANGELOG.md.
+changelog: $(STAMP)
+	@$(BIN)/towncrier build $(if $(VERSION),--yes --version $(VERSION),--draft --version unreleased)
+
+# docs/ as a site in docs_site/, which asks nothing of a network and can be searched as a file; a link that leads nowhere or
+# an option untold fails.
 docs: $(DOCS_STAMP)
-	@$(PYTEST) tests/cli/test_documented.py
+	@$(PYTEST) -m 'slow or not slow' tests/cli/test_documented.py tests/docs/test_site.py
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --strict
 	@echo docs_site/index.html
 

@@ -41,6 +41,13 @@ def schedules() -> Iterable[str]:
     return SCHEMES
 
 
+def figures() -> Iterable[str]:
+    """Return the names of the papers' figures."""
+    from reftrain.papers.registry import FIGURES
+
+    return FIGURES
+
+
 def fault(_ctx: click.Context, _param: click.Parameter, begun: str) -> list[str]:
     """Return how a planted fault goes on: its kind, then `name=` of each field that is not given yet."""
     from reftrain.config.fault_kinds import FAULT_KINDS

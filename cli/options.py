@@ -174,12 +174,11 @@ def page_foot(inputs: Sequence[object | None], recorded: str | None = None) -> A
         if parameter.name not in _FORMS
         for word in _words(parameter, values[str(parameter.name)])
     ]
-    from_file = (ctx.parent.default_map or {}).get(str(ctx.info_name), {}) if ctx.parent else {}
     return About(
         shlex.join([*ctx.command_path.split(), *words]),
         tuple(without_secrets(str(given)) for given in inputs if given is not None),
         recorded,
-        tuple(from_outside(ctx.command, from_file)),
+        tuple(from_outside(ctx)),
     )
 
 

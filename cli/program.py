@@ -77,7 +77,7 @@ class Program(click.Group):
         name, command, rest = super().resolve_command(ctx, args)
         ctx.meta[ARGUMENTS] = tuple(rest)
         if name and command and not {*rest} & {*ctx.help_option_names}:
-            ctx.default_map = {name: read_settings(str(self.name), command, name)}
+            ctx.default_map = {name: read_settings(str(self.name), name, command, self.entries)}
         return name, command, rest
 
     def invoke(self, ctx: click.Context) -> Any:
@@ -93,10 +93,19 @@ class Program(click.Group):
                 raise
             raise refusal from error
         except (click.ClickException, TracekitError) as error:
-            for name, values in (ctx.default_map or {}).items():
-                for line in from_outside(self.entries[name].load(), values):
-                    error.add_note(line)
+            for line in self._from_outside(ctx):
+                error.add_note(line)
             raise
+
+    def _from_outside(self, ctx: click.Context) -> list[str]:
+        """Lines on the options of the called command that were set outside the command line, valid or not."""
+        command = self.get_command(ctx, ctx.invoked_subcommand or "")
+        if command is None:
+            return []
+        written = list(ctx.meta[ARGUMENTS])
+        return from_outside(
+            command.make_context(ctx.invoked_subcommand, written, parent=ctx, resilient_parsing=True)
+        )
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write one line a command, by section, without importing any."""

@@ -33,6 +33,16 @@ from .program import run as run_program
                 "simulate",
                 "Simulate a job of up to 16 384 ranks and say where time goes.",
             ),
+            Command(
+                "goodput",
+                "goodput",
+                "Say how much of a long job trains, and how often to checkpoint.",
+            ),
+            Command(
+                "reproduce",
+                "reproduce",
+                "Print the papers' figures beside ours, with the deviation and its reason.",
+            ),
             Command("calibrate", "plan", "Measure this machine, for `plan --hardware`."),
         ),
         "This installation": (Command("schema", "schema", "The JSON Schema of the answer of a command."),),

@@ -6,10 +6,12 @@ The command line goes before the environment, the environment before the file, t
 import os
 import tomllib
 from collections.abc import Collection, Mapping
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Final
 
 import click
+from click.core import ParameterSource
 
 from tracekit.errors import UsageError
 from tracekit.small_files import read_small
@@ -17,45 +19,51 @@ from tracekit.small_files import read_small
 FILE: Final = "tracekit.toml"
 NAMED: Final = "TRACEKIT_CONFIG"
 """Environment variable that names another file."""
+PROGRAMS: Final = ("tracekit", "numerics", "reftrain")
 ARGUMENTS: Final = f"{__name__}.arguments"
 """Key in click's context of the arguments of a command as they were written."""
 MOST_BYTES: Final = 1_000_000
 """A file of settings is no longer than this; whatever is longer was not written as one."""
 
 
-def read_settings(program: str, command: click.Command, name: str) -> dict[str, Any]:
+def read_settings(
+    program: str, name: str, command: click.Command, commands: Collection[str]
+) -> dict[str, Any]:
     """Values of the options of a command by parameter, as `[program.name]` of the file gives them.
 
-    Raises UsageError where the file is not TOML, or names an option that the command has not.
+    Raises UsageError where the file is not TOML, or names a program, command or option that there is not; a value that
+    an option cannot hold is refused by click, as one of the command line is.
     """
     path = settings_file()
     if path is None:
         return {}
-    tables = _table(_table(_parsed(path), program, path), name, path)
+    tables = _table(_known(_parsed(path), {program, *PROGRAMS}, str(path)), program, path)
     options = {_key(p): p for p in command.params if isinstance(p, click.Option)}
-    values: dict[str, Any] = {}
-    for key, value in tables.items():
-        if key not in options:
-            allowed = ", ".join(sorted(options))
-            raise UsageError(f"{path}: [{program}.{name}] has no {key!r}; choose from {allowed}")
-        values[str(options[key].name)] = _fitting(options[key], value, f"{path}: [{program}.{name}] {key}")
-    return values
+    table = _table(_known(tables, commands, f"{path}: [{program}]"), name, path)
+    return {
+        str(options[key].name): _written(value, options[key].multiple + (options[key].nargs != 1))
+        for key, value in _known(table, options, f"{path}: [{program}.{name}]").items()
+    }
 
 
 def name_variables(program: str, command: click.Command, name: str) -> None:
-    """Let each option of a command be set by the variable PROGRAM_COMMAND_OPTION."""
+    """Let each option of a command be set by the variable PROGRAM_COMMAND_OPTION.
+
+    click's `auto_envvar_prefix` would ask for names of parameters: TRACEKIT_SLOWRANK_HTML_TO for `--html`.
+    """
     for parameter in command.params:
         if isinstance(parameter, click.Option):
             parameter.envvar = "_".join((program, name, _key(parameter))).replace("-", "_").upper()
 
 
-def from_outside(command: click.Command, values: Collection[str]) -> list[str]:
-    """A line for each option of a command that the environment or the file sets; `values` are of the file."""
+def from_outside(ctx: click.Context) -> list[str]:
+    """A line for each option of the command of a context that the environment or the file sets."""
     lines = []
-    for parameter in command.params:
-        if isinstance(parameter.envvar, str) and os.environ.get(parameter.envvar):
+    for parameter in ctx.command.params:
+        source = ctx.get_parameter_source(str(parameter.name))
+        if source is ParameterSource.ENVIRONMENT:
             lines.append(f"--{_key(parameter)} is set by the environment variable {parameter.envvar}")
-        elif parameter.name in values:
+        elif source is ParameterSource.DEFAULT_MAP:
             lines.append(f"--{_key(parameter)} is set by {settings_file()}")
     return lines
 
@@ -84,19 +92,21 @@ def _table(tables: Mapping[str, Any], key: str, path: Path) -> dict[str, Any]:
     return found
 
 
-def _fitting(option: click.Option, value: object, where: str) -> object:
-    """A value of the file as click takes it; UsageError where the option cannot hold one of that kind."""
-    if option.multiple:
-        if isinstance(value, list) and all(isinstance(v, str) for v in value):
-            return value
-        raise UsageError(f'{where}: a single value; write a list, as in ["rank=5"]')
-    if option.is_flag:
-        if isinstance(value, bool):
-            return value
-        raise UsageError(f"{where}: a switch is either; write true or false")
-    if isinstance(value, str | int | float) and not isinstance(value, bool):
+def _known(table: dict[str, Any], names: Collection[str], where: str) -> dict[str, Any]:
+    """The table itself; UsageError where it holds a name that is not among `names`."""
+    for key in table:
+        if key not in names:
+            near = get_close_matches(key, names, n=1)
+            meant = f"did you mean {near[0]!r}?" if near else f"choose from {', '.join(sorted(names))}"
+            raise UsageError(f"{where} has no {key!r}; {meant}")
+    return table
+
+
+def _written(value: object, nested: int) -> object:
+    """A value of the file as a command line has it, for click to parse; lists nest as deep as the option takes."""
+    if nested == 0:
         return str(value)
-    raise UsageError(f'{where}: no text; write one, as on the command line: "3:8"')
+    return [_written(one, nested - 1) for one in (value if isinstance(value, list) else [value])]
 
 
 def _key(parameter: click.Parameter) -> str:

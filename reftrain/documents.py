@@ -214,6 +214,77 @@ class SimulateDocument(TypedDict):
     written: WrittenFilesDocument
 
 
+class LineDocument(TypedDict):
+    """A published value beside ours; `published` and `deviation` (a fraction of 1) may be null."""
+
+    what: str
+    unit: str
+    published: float | None
+    bound: Literal["", "≥", "≤"]
+    ours: float
+    deviation: float | None
+    how: Literal["predicted", "fitted", "counted"]
+    why: str
+
+
+class FigureDocument(TypedDict):
+    """One figure or table of a paper, on a described machine."""
+
+    name: str
+    source: str
+    title: str
+    machine: str
+    lines: list[LineDocument]
+
+
+class MissingDocument(TypedDict):
+    """A figure that is not reproduced, and why."""
+
+    name: str
+    source: str
+    title: str
+    why: str
+
+
+class ReproduceDocument(TypedDict):
+    """The answer of `reftrain reproduce`; `missing` is empty where one figure was asked for."""
+
+    schema: Literal["reftrain.reproduce/1"]
+    figures: list[FigureDocument]
+    missing: list[MissingDocument]
+
+
+class VariedDocument(TypedDict):
+    """The share that trains when one habit is halved, and doubled."""
+
+    name: str
+    halved: float
+    doubled: float
+
+
+class GoodputDocument(TypedDict):
+    """The answer of `reftrain goodput`; `training` and `parts` are shares of the job's time, intervals seconds.
+
+    `varied` holds shares with Daly's interval; without a change that is `at_daly`. `detections` holds
+    the share `training` that trains when a hang is noticed in `hang_s` seconds.
+    """
+
+    schema: Literal["reftrain.goodput/1"]
+    gpus: int
+    days: float
+    hours_between: float
+    interval_s: float
+    best_s: float
+    young_s: float
+    daly_s: float
+    interruptions: float
+    training: float
+    parts: dict[str, float]
+    detections: list[dict[str, float]]
+    at_daly: float
+    varied: list[VariedDocument]
+
+
 DOCUMENTS: Final[dict[str, type]] = {
     "schedule": ScheduleDocument,
     "memory": MemoryDocument,
@@ -221,5 +292,7 @@ DOCUMENTS: Final[dict[str, type]] = {
     "calibrate": CalibrateDocument,
     "faults": FaultsDocument,
     "simulate": SimulateDocument,
+    "reproduce": ReproduceDocument,
+    "goodput": GoodputDocument,
 }
 """The answers by the command that gives them."""

@@ -40,6 +40,9 @@ LARGEST_INTEGER: Final = 1 << 62
 MOST_LAYERS: Final = 10_000
 """Layers of a model: eighty times those of the 405b model, and each is written out."""
 
+MOST_EXPERTS: Final = 4096
+"""Experts of a layer: sixteen times those of the widest published models."""
+
 WIDEST: Final = 1 << 24
 """Width, heads and vocabulary of a model, tokens of a sequence, sequences of a batch: far beyond any known job."""
 
@@ -87,6 +90,12 @@ FLIGHT_ENTRIES: Final = 2000
 
 HANG_SHARE: Final = 0.6
 """Share of its timeout after which a pending call is taken for a hang, and the dump is kept as it is."""
+
+STACKS_APART_S: Final = 1.0
+"""Seconds between the two stacks of a hung rank: one that runs has moved by then."""
+
+COUNTERS_S: Final = 2.0
+"""Seconds between two readings of a machine's counters: short beside a step that hangs, long beside reading them."""
 
 FREE_GROUP_NUMBER: Final = 1000
 """First number given to process groups without a collective: beyond the numbers that torch has used."""
@@ -206,3 +215,10 @@ DETAILED_WORLD: Final = 64
 
 SHOWN_STAGES: Final = 16
 """Pipeline ranks with a row in the text of a simulation; the JSON holds all."""
+
+GOODPUT_INTERVALS: Final = 33
+"""Intervals between checkpoints that `goodput` tries: neighbours differ by a sixth, and the optimum is flat."""
+GOODPUT_SPREAD: Final = 12.0
+"""The tried intervals reach this factor below and above Daly's: a slow write moves the best one, never so far."""
+MOST_INTERRUPTIONS: Final = 200_000
+"""Interruptions of all simulated jobs together: more take minutes and give no other figure."""

@@ -23,9 +23,9 @@ from reftrain.cost.calibrate import LinkFit, Speed, fit_link, measure_links, mea
 from reftrain.cost.hardware import Device, Efficiency, Hardware, Host, Link, Operations
 from reftrain.cost.job import job_of_run
 from reftrain.job.launcher import launch
+from reftrain.papers.bisection import bisect
 from reftrain.plan.projection import project
 from reftrain.thresholds import CARRIED_OVERLAP
-from studies.bisection import bisect
 
 LAYERS = 8
 SCHEDULES = ("chimera", "1f1b", "gpipe")

@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 
+from reftrain.papers.schedule_formulas import PUBLISHED, Published, Span, with_middle
 from reftrain.schedule.costs import Costs
 from reftrain.schedule.evaluation import Evaluation, evaluate
 from reftrain.schedule.generators import generate
 from reftrain.schedule.spec import ScheduleSpec
-from studies.schedule_formulas import PUBLISHED, Published, Span, with_middle
 
 STAGES = (4, 8, 16, 32)
 MULTIPLES = (1, 2, 4)

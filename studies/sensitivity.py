@@ -16,14 +16,14 @@ import numpy.typing as npt
 from reftrain.cost.hardware import Hardware, load_hardware
 from reftrain.cost.job import Job, cost_model_of
 from reftrain.cost.memory import MemoryModel
-from reftrain.plan.choose import Planner, alike, axes_of, mesh_of
+from reftrain.papers.llama3 import LLAMA_405B, TOKENS
+from reftrain.plan.choose import Planner, alike, mesh_of
 from reftrain.plan.lower_bounds import memory_bound, time_bound
-from reftrain.plan.meshes import Mesh, Workload
+from reftrain.plan.meshes import Mesh, Workload, axes_of
 from reftrain.plan.plan_report import mesh_text
 from reftrain.plan.projection import durations, network_bytes, reductions_in
 from reftrain.plan.step_time import Durations, time_step
 from reftrain.thresholds import TIE
-from studies.llama3 import LLAMA_405B, TOKENS
 
 F64 = npt.NDArray[np.float64]
 FACTORS = (0.8, 1.2)

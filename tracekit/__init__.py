@@ -11,6 +11,7 @@
     analysis = tracekit.interop.hta(run)          # the same events in HolisticTraceAnalysis
     dumps = tracekit.load_dumps(["dumps/"])       # flight-recorder dumps → a DumpSet
     finding = tracekit.hang(dumps)                # the ranks that never came, and the call they missed
+    finding = tracekit.triage(["incident.tgz"])   # whatever is left, logs included → one answer
 
 A finding is a table as well: `to_pandas()`, `to_arrow()`, and a notebook shows it. `run.slowrank()`, `whatif`,
 `breakdown` and `operations` are the functions above with the run as their first argument.
@@ -37,11 +38,13 @@ if TYPE_CHECKING:
     from tracekit.analysis.questions.answer import answer as whatif
     from tracekit.analysis.slowrank.analyse import analyse as slowrank
     from tracekit.analysis.trend.analyse import trend
+    from tracekit.analysis.triage.triage import triage_files as triage
     from tracekit.dumps.load import DumpSet, load_dumps
     from tracekit.findings import BreakdownFinding, HangFinding, SlowRankFinding, WhatIfFinding
     from tracekit.findings.diff import DiffFinding
     from tracekit.findings.mesh import PlacesFinding
     from tracekit.findings.trend import TrendFinding
+    from tracekit.findings.triage import TriageFinding
     from tracekit.ingest import load
     from tracekit.store import Run
 
@@ -57,6 +60,7 @@ __all__ = [
     "SlowRankFinding",
     "TracekitError",
     "TrendFinding",
+    "TriageFinding",
     "UsageError",
     "WhatIfFinding",
     "breakdown",
@@ -70,6 +74,7 @@ __all__ = [
     "places",
     "slowrank",
     "trend",
+    "triage",
     "whatif",
 ]
 
@@ -82,6 +87,7 @@ _HOMES: Final = {
     "Run": ("tracekit.store", "Run"),
     "SlowRankFinding": ("tracekit.findings", "SlowRankFinding"),
     "TrendFinding": ("tracekit.findings.trend", "TrendFinding"),
+    "TriageFinding": ("tracekit.findings.triage", "TriageFinding"),
     "WhatIfFinding": ("tracekit.findings", "WhatIfFinding"),
     "breakdown": ("tracekit.analysis.breakdown.analyse", "analyse"),
     "diff": ("tracekit.analysis.diff.analyse", "diff"),
@@ -92,6 +98,7 @@ _HOMES: Final = {
     "places": ("tracekit.analysis.places", "places"),
     "slowrank": ("tracekit.analysis.slowrank.analyse", "analyse"),
     "trend": ("tracekit.analysis.trend.analyse", "trend"),
+    "triage": ("tracekit.analysis.triage.triage", "triage_files"),
     "whatif": ("tracekit.analysis.questions.answer", "answer"),
 }
 """Module and name of everything public that is imported when it is first used (PEP 562)."""

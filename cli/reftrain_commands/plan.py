@@ -28,7 +28,9 @@ def parse_count(option: str, text: str) -> int:
 
 @click.command()
 @click.argument("config", required=False, type=A_FILE)
-@click.option("--preset", shell_complete=one_of(presets), help="Model preset: tiny, small, 8b, 70b, 405b.")
+@click.option(
+    "--preset", shell_complete=one_of(presets), help="Model preset: tiny, small, 8b, 8x7b, 70b, 405b."
+)
 @click.option("--mesh", help="Axes and sizes from inner to outer, e.g. tp=8,cp=1,pp=16,dp=128.")
 @click.option(
     "--set", "settings", multiple=True, metavar="TABLE.FIELD=VALUE", help="Set any field of run; repeatable."
@@ -73,7 +75,7 @@ def memory(
     "--preset",
     required=True,
     shell_complete=one_of(presets),
-    help="Model preset: tiny, small, 8b, 70b, 405b.",
+    help="Model preset: tiny, small, 8b, 8x7b, 70b, 405b.",
 )
 @click.option("--gpus", type=click.IntRange(1, MOST_DEVICES), required=True, help="Devices.")
 @click.option("--tokens", required=True, help="Tokens of a step, e.g. 16M.")

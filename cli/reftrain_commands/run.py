@@ -47,7 +47,9 @@ def show_all(ctx: click.Context, _param: click.Parameter, wanted: bool) -> None:
 
 @click.command()
 @click.argument("config", required=False, type=A_FILE)
-@click.option("--preset", shell_complete=one_of(presets), help="Model preset: tiny, small, 8b, 70b, 405b.")
+@click.option(
+    "--preset", shell_complete=one_of(presets), help="Model preset: tiny, small, 8b, 8x7b, 70b, 405b."
+)
 @click.option("--mesh", help="Axes and sizes from inner to outer, e.g. tp=2,cp=2,pp=2,dp=2.")
 @click.option("--steps", type=click.IntRange(1, MOST_STEPS), help="Steps to train.")
 @click.option("--out", help="Folder the run is written to.")

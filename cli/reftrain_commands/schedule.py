@@ -11,7 +11,7 @@ from reftrain.errors import ScheduleError
 from reftrain.schedule.actions import Schedule
 from reftrain.schedule.costs import parse_costs
 from reftrain.schedule.evaluation import Evaluation, evaluate
-from reftrain.schedule.generators import generate
+from reftrain.schedule.generators import check_rounds, generate
 from reftrain.schedule.lower import lower
 from reftrain.schedule.registry import SCHEMES, default_virtual
 from reftrain.schedule.replica_sync import SYNCS, with_syncs
@@ -94,10 +94,9 @@ def schedule(
     else:
         if stages is None or micro_batches is None:
             raise ScheduleError(name, "the sizes are not given", "give --stages P --micro-batches M")
-        chunks, k = virtual or default_virtual(name), k or max(stages, 1)
-        spec = ScheduleSpec(name, stages, micro_batches, chunks, k, pipelines, concat, steps)
-        with waiting("laying out the schedule"):
-            table = generate(spec)
+        chunks = virtual or default_virtual(name)
+        spec = ScheduleSpec(name, stages, micro_batches, chunks, k or stages, pipelines, concat, steps)
+        table = _laid_out(spec, k_given=k is not None)
     summed = spec is not None and bool(sync or costs.sync)
     table = with_transfers(table, zero, sync or "eager_opt", summed=summed)
     try:
@@ -108,6 +107,15 @@ def schedule(
             raise
         raise ScheduleError(f"{name}: {error.field}", error.problem, error.remedy) from error
     write(found, micro_batches or table.micro_batches, Outputs(json_to, svg, csv_to, text_to))
+
+
+def _laid_out(spec: ScheduleSpec, *, k_given: bool) -> Schedule:
+    """Return the table of a scheme; raises `ScheduleError` for sizes that it refuses, or a given k without effect."""
+    with waiting("laying out the schedule"):
+        table = generate(spec)
+    if k_given:
+        check_rounds(spec)
+    return table
 
 
 def with_transfers(table: Schedule, zero: int | None, sync: str, *, summed: bool) -> Schedule:

@@ -69,7 +69,9 @@ class Flags:
 
 @click.command()
 @click.argument("config", required=False, type=A_FILE)
-@click.option("--preset", shell_complete=one_of(presets), help="Model preset: tiny, small, 8b, 70b, 405b.")
+@click.option(
+    "--preset", shell_complete=one_of(presets), help="Model preset: tiny, small, 8b, 8x7b, 70b, 405b."
+)
 @click.option("--mesh", help="Axes and sizes from inner to outer, e.g. tp=8,cp=1,pp=16,dp=128.")
 @click.option(
     "--schedule",
@@ -183,7 +185,8 @@ def _config(given: Flags) -> "RunConfig":
     sizes = (("virtual_stages", given.virtual), ("consecutive", given.k))
     pipeline |= {field: size for field, size in sizes if size}
     if given.micro_batches is not None:
-        first = load(given.config, overrides)
+        # k may be above the micro-batches that the flag is about to replace
+        first = load(given.config, {**overrides, "pipeline": {**pipeline, "consecutive": 0}})
         data = overrides.setdefault("data", {})
         data["batch_size"] = given.micro_batches * first.mesh.dp * first.data.micro_batch_size
     return load(given.config, overrides)

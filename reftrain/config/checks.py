@@ -5,8 +5,9 @@ Called by `RunConfig.__post_init__`, so that no invalid configuration exists.
 
 from reftrain.config.tables import Tables
 from reftrain.errors import ConfigError
-from reftrain.schedule.generators import make_schedule
+from reftrain.schedule.generators import check_rounds, make_schedule
 from reftrain.schedule.registry import SCHEMES
+from reftrain.schedule.spec import ScheduleSpec
 
 
 def divisors(number: int) -> str:
@@ -18,6 +19,7 @@ def validate(config: Tables) -> None:
     """Raise `ConfigError` for the first contradiction between the tables."""
     _check_tensor_axis(config)
     _check_sequence(config)
+    _check_experts(config)
     _check_batch(config)
     _check_stages(config)
     _check_encoder(config)
@@ -88,6 +90,23 @@ def _check_sequence(config: Tables) -> None:
             "numerics.attention",
             f"flash cannot mask the chunks of cp {mesh.cp}",
             "choose sdpa or flex, or cp = 1",
+        )
+
+
+def _check_experts(config: Tables) -> None:
+    """Refuse experts that ep cannot deal out, and capacities of sequences that no rank sees whole."""
+    model, mesh = config.model, config.mesh
+    if mesh.ep > 1 and (not model.experts or model.experts % mesh.ep):
+        raise ConfigError(
+            "mesh.ep",
+            f"{model.experts} experts cannot be dealt to ep {mesh.ep}",
+            f"choose model.experts as a multiple of {mesh.ep}",
+        )
+    if model.experts and model.expert_capacity and mesh.cp > 1:
+        raise ConfigError(
+            "model.expert_capacity",
+            f"an expert's share of a sequence cannot be counted in the pieces of cp {mesh.cp}",
+            "choose 0, which drops no token, or cp = 1",
         )
 
 
@@ -177,6 +196,8 @@ def _check_encoder(config: Tables) -> None:
          "give for example 4, or encoder.layers = 0"),
         (model.cross_every and not encoder.layers, "encoder.layers", "cross-attention has no image tokens",
          "give 1 or more, or model.cross_every = 0"),
+        (model.cross_every and model.experts, "model.experts", "cannot be combined with cross-attention layers yet",
+         "give 0, or set model.cross_every and encoder.layers to 0"),
         (model.frozen and not model.cross_every, "model.frozen", "leaves a text model nothing to train",
          "set it to false, or give model.cross_every"),
         (model.cross_every and model.layers % model.group, "model.layers",
@@ -207,6 +228,9 @@ def _check_schedule(config: Tables) -> None:
     """Let the scheme refuse sizes that it has no meaning for; the flexible schemes take all sizes."""
     pipeline = config.pipeline
     scheme = SCHEMES[pipeline.schedule]
+    if pipeline.consecutive and "consecutive" in scheme.options:
+        sizes = config.mesh.pp, config.micro_batches, pipeline.virtual_stages, pipeline.consecutive
+        check_rounds(ScheduleSpec(pipeline.schedule, *sizes))
     if scheme.splits_backward and config.numerics.recompute != "none":
         raise ConfigError(
             "numerics.recompute",

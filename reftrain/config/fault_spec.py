@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Final
 from reftrain.config.fault_kinds import FAULT_KINDS, HANGS, Field
 from reftrain.errors import ConfigError
 from reftrain.thresholds import LARGEST_FAULT, MOST_STEPS
-from tracekit.axes import AXES
+from tracekit.axes import AXES, PARTS
 from tracekit.text import whole_number
 
 if TYPE_CHECKING:
     from reftrain.documents import FaultDocument
 
 FIRST_CALL: Final[Mapping[str, tuple[str, ...]]] = {
-    "axis": AXES,
-    "op": ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "send", "recv"),
+    "axis": (*AXES, *PARTS),
+    "op": ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all", "send", "recv"),
 }
 """Fields of the hangs that choose the communication they strike at: `axis=dp,op=reduce_scatter`."""
 

@@ -30,7 +30,7 @@ def check_bounds(table: str, config: Any) -> None:
                 if not least <= number <= most:
                     raise ConfigError(
                         f"{table}.{known.name}",
-                        f"{number} is not within bounds",
+                        f"{str(number)[:40]} is not within bounds",
                         f"give {least:.15g} to {most:.15g}",
                     )
 

@@ -4,21 +4,30 @@ Unknown tables and fields, and values of another type, are refused with the near
 """
 
 import difflib
+import re
 import tomllib
-import types
-import typing
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from pathlib import Path
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Any, Final, get_type_hints
+
+import msgspec
 
 from reftrain.config.presets import preset_tables
 from reftrain.config.run import RunConfig
 from reftrain.errors import ConfigError
-from reftrain.thresholds import LARGEST_CONFIG_FILE, LARGEST_INTEGER, LARGEST_NUMBER
+from reftrain.thresholds import LARGEST_CONFIG_FILE, LARGEST_NUMBER
 from tracekit.small_files import read_small
 
 RUN_TABLE = "run"
+_KINDS: Final = {
+    "int": "a whole number",
+    "float": "a number",
+    "str": "text in quotes",
+    "bool": "true or false",
+    "array": "a list in square brackets",
+}
+"""What a value must be, by msgspec's word for it."""
 
 
 def load(path: Path | None, overrides: Mapping[str, Mapping[str, Any]]) -> RunConfig:
@@ -76,66 +85,45 @@ def read_tables(path: Path) -> dict[str, dict[str, Any]]:
 
 def from_tables(tables: Mapping[str, Mapping[str, Any]]) -> RunConfig:
     """Build a `RunConfig` from `{table: {field: value}}`; the table `run` holds RunConfig's own fields."""
+    _check_names(tables)
+    nested = {name: values for name, values in tables.items() if name != RUN_TABLE}
+    document = {**tables.get(RUN_TABLE, {}), **nested}
+    try:
+        return msgspec.convert(document, RunConfig)
+    except msgspec.ValidationError as error:
+        raise _wrong_type(str(error), document) from error
+
+
+def _check_names(tables: Mapping[str, Mapping[str, Any]]) -> None:
+    """Refuse tables and fields of other names, with the nearest one; msgspec would pass over those of a dataclass."""
     hints = get_type_hints(RunConfig)
-    nested = {name: hint for name, hint in hints.items() if is_dataclass(hint)}
-    for table in tables:
-        if table not in nested and table != RUN_TABLE:
-            raise ConfigError(
-                table, "is not a table", f"did you mean [{_nearest(table, [*nested, RUN_TABLE])}]?"
-            )
-    arguments: dict[str, Any] = {}
-    for name, kind in nested.items():
-        if name in tables:
-            arguments[name] = typing.cast("Any", kind)(**_typed(name, kind, tables[name]))
-    own = _typed(RUN_TABLE, RunConfig, tables.get(RUN_TABLE, {}), skip=frozenset(nested))
-    return RunConfig(**arguments, **own)
+    known = {table: [f.name for f in fields(kind)] for table, kind in hints.items() if is_dataclass(kind)}
+    known[RUN_TABLE] = [name for name in hints if name not in known]
+    for table, values in tables.items():
+        if table not in known:
+            raise ConfigError(table, "is not a table", f"did you mean [{_nearest(table, [*known])}]?")
+        for name in values:
+            if name not in known[table]:
+                other = [f"[{name}]"] if name in known else [f"{t}.{name}" for t in known if name in known[t]]
+                meant = (other or [_nearest(name, known[table])])[0]
+                raise ConfigError(f"{table}.{name}", "is not a field", f"did you mean {meant}?")
 
 
-def _typed(
-    table: str, kind: Any, values: Mapping[str, Any], skip: frozenset[str] = frozenset()
-) -> dict[str, Any]:
-    """Check names and types of one table's values; lists become tuples, whole numbers become floats."""
-    known = get_type_hints(kind)
-    hints = {f.name: known[f.name] for f in fields(kind) if f.name not in skip}
-    for name in values:
-        if name not in hints:
-            raise ConfigError(
-                f"{table}.{name}", "is not a field", f"did you mean {_meant(name, list(hints))}?"
-            )
-    return {name: _convert(f"{table}.{name}", hints[name], value) for name, value in values.items()}
-
-
-def _convert(field: str, hint: Any, value: Any) -> Any:
-    if get_origin(hint) is typing.Literal:
-        hint = str
-    if get_origin(hint) is tuple:
-        if not isinstance(value, list | tuple):
-            raise ConfigError(field, f"{value!r} is not a list", "write it in square brackets")
-        return tuple(_convert(field, get_args(hint)[0], item) for item in value)
-    if isinstance(hint, types.GenericAlias):
-        raise TypeError(f"no conversion for {field}: {hint}")
-    if hint is float and isinstance(value, int | float) and not isinstance(value, bool):
-        if not abs(value) < LARGEST_NUMBER:
-            raise ConfigError(
-                field, f"{str(value)[:40]} is not a size", f"give a number below {LARGEST_NUMBER:g}"
-            )
-        return float(value)
-    if type(value) is int and not abs(value) < LARGEST_INTEGER:
-        raise ConfigError(
-            field, f"{str(value)[:40]} is not a size", f"give a number below {LARGEST_INTEGER:.0e}"
+def _wrong_type(message: str, document: Mapping[str, Any]) -> ConfigError:
+    """Return the refusal of a value, from msgspec's message: "Expected `int`, got `str` - at `$.a.b[1]`"."""
+    problem, _, place = message.partition(" - at `$.")
+    keys = re.findall(r"\w+", place)
+    value: Any = document
+    for key in keys:
+        value = value[int(key) if isinstance(value, list | tuple) else key]
+    names = [key for key in keys if not key.isdigit()]
+    field = ".".join(names if len(names) > 1 else [RUN_TABLE, *names])
+    wanted = next((said for kind, said in _KINDS.items() if problem.startswith(f"Expected `{kind}`")), None)
+    if wanted is None:  # a whole number that no float holds
+        return ConfigError(
+            field, f"{str(value)[:40]} is not a size", f"give a number below {LARGEST_NUMBER:g}"
         )
-    if not isinstance(value, hint) or (hint is int and isinstance(value, bool)):
-        names = {int: "a whole number", float: "a number", str: "text in quotes", bool: "true or false"}
-        raise ConfigError(field, f"{value!r} has the wrong type", f"give {names[hint]}")
-    return value
-
-
-def _meant(name: str, known: list[str]) -> str:
-    """The nearest name in the table, or the field of that very name in another one."""
-    for table, kind in get_type_hints(RunConfig).items():
-        if is_dataclass(kind) and name in {f.name for f in fields(kind)}:
-            return f"{table}.{name}"
-    return _nearest(name, known)
+    return ConfigError(field, f"{value!r} has the wrong type", f"give {wanted}")
 
 
 def _nearest(name: str, known: list[str]) -> str:

@@ -7,7 +7,7 @@ from reftrain.config.fields import check_bounds, check_choice, setting
 from reftrain.errors import ConfigError
 from reftrain.schedule.replica_sync import SYNCS
 from reftrain.schedule.spec import CONCATENATIONS
-from reftrain.thresholds import MOST_DEVICES, MOST_LAYERS, MOST_TABLE_RANKS, WIDEST
+from reftrain.thresholds import MOST_DEVICES, MOST_EXPERTS, MOST_LAYERS, MOST_TABLE_RANKS, WIDEST
 from tracekit.axes import AXES
 
 ZERO_STAGES: Final = (0, 1, 2, 3)
@@ -40,6 +40,26 @@ class ModelConfig:
         0, "start every n-th column of the embedding as -0.0, to let signed zeros show", least=0, most=WIDEST
     )
     replicate_kv: bool = setting(default=True, meaning="copy key/value heads when there are fewer than tp")
+    experts: int = setting(
+        0,
+        "experts in place of each feed-forward, ffn_dim wide each; 0 means none",
+        least=0,
+        most=MOST_EXPERTS,
+    )
+    experts_per_token: int = setting(2, "experts that compute each token", least=1, most=MOST_EXPERTS)
+    shared_expert: bool = setting(default=False, meaning="one more expert that computes every token")
+    expert_capacity: float = setting(
+        0.0,
+        "most tokens of a sequence that an expert takes, as a multiple of the even share; 0 drops none",
+        least=0,
+        most=WIDEST,
+    )
+    expert_balance: float = setting(
+        0.01, "weight of the load-balancing loss of the experts", least=0, most=WIDEST
+    )
+    expert_skew: float = setting(
+        0.0, "added to the router's scores of expert 0, to let uneven experts show", least=0, most=WIDEST
+    )
     cross_every: int = setting(
         0,
         "self-attention layers before each cross-attention layer to image tokens; 0 means a text model",
@@ -68,6 +88,23 @@ class ModelConfig:
                 f"{self.kv_heads} does not divide heads {self.heads}",
                 "choose a divisor of heads",
             )
+        if self.experts:
+            self._check_experts()
+
+    def _check_experts(self) -> None:
+        if self.experts_per_token > self.experts:
+            raise ConfigError(
+                "model.experts_per_token",
+                f"{self.experts_per_token} are more than {self.experts} experts",
+                f"choose 1 to {self.experts}",
+            )
+        if self.bias:
+            raise ConfigError("model.bias", "experts have no biases", "set model.bias = false")
+
+    @property
+    def computed_experts(self) -> int:
+        """Feed-forwards that compute each token: its experts and the shared one, or the one of a dense model."""
+        return self.experts_per_token + self.shared_expert if self.experts else 1
 
     @property
     def head_dim(self) -> int:
@@ -100,6 +137,9 @@ class MeshConfig:
     cp: int = setting(1, "context-parallel ranks", least=1, most=MOST_DEVICES)
     pp: int = setting(1, "pipeline ranks", least=1, most=MOST_DEVICES)
     dp: int = setting(1, "data-parallel ranks", least=1, most=MOST_DEVICES)
+    ep: int = setting(
+        1, "neighbours on dp that share the experts of a model copy; divides dp", least=1, most=MOST_DEVICES
+    )
     order: tuple[str, ...] = setting(AXES, "axes from inner (neighbouring ranks) to outer")
     sequence_parallel: bool = setting(
         default=True, meaning="shard norms and residuals over tp along the sequence"
@@ -144,6 +184,19 @@ class MeshConfig:
         if self.dp_shard and not self.zero:
             raise ConfigError(
                 "mesh.dp_shard", "zero = 0 shards nothing", "leave dp_shard out or choose zero 1 to 3"
+            )
+        if self.ep > 1:
+            self._check_expert_ranks()
+
+    def _check_expert_ranks(self) -> None:
+        """Refuse expert ranks that dp cannot hold, and ways of sharding that experts do not follow."""
+        if self.dp % self.ep:
+            raise ConfigError("mesh.ep", f"{self.ep} does not divide dp {self.dp}", "choose a divisor of dp")
+        if self.replicates:
+            raise ConfigError("mesh.zero", f"0 copies whole models, which ep {self.ep} cuts", "choose 1 to 3")
+        if self.dp_shard:
+            raise ConfigError(
+                "mesh.dp_shard", f"groups of {self.dp_shard} and ep {self.ep} are not joined", "leave one out"
             )
 
     @property

@@ -2,6 +2,8 @@
 
 `70b_vision` adds a cross-attention layer to every four self-attention layers ("Scaling Llama 3 Training", section 3.2).
 
+`8x7b` is the mixture of experts of Jiang et al. 2024, "Mixtral of Experts", table 1.
+
 `sensitive` is made to let bugs show: uneven counts of valid tokens on every rank, micro-batch and chunk of a
 sequence, documents across the chunks' ends, padding, a vocabulary that no tp divides, biases, norms of heads,
 and enough sequences for three data-parallel ranks and several micro-batches.
@@ -24,6 +26,16 @@ MODEL_PRESETS: dict[str, dict[str, int]] = {
     },
     "small": {"layers": 8, "dim": 384, "heads": 8, "kv_heads": 4, "ffn_dim": 1024, "vocab_size": 4096},
     "8b": {"layers": 32, "dim": 4096, "heads": 32, "kv_heads": 8, "ffn_dim": 14336, "vocab_size": 128256},
+    "8x7b": {
+        "layers": 32,
+        "dim": 4096,
+        "heads": 32,
+        "kv_heads": 8,
+        "ffn_dim": 14336,
+        "vocab_size": 32000,
+        "experts": 8,
+        "experts_per_token": 2,
+    },
     "70b": {"layers": 80, "dim": 8192, "heads": 64, "kv_heads": 8, "ffn_dim": 28672, "vocab_size": 128256},
     "405b": {
         "layers": 126,
@@ -73,6 +85,7 @@ DATA_PRESETS: dict[str, dict[str, int | float]] = {
     "tiny_vision": {"seq_len": 48, "batch_size": 8, "mean_document": 24},
     "small": {"seq_len": 256, "batch_size": 16, "mean_document": 96},
     "8b": {"seq_len": 8192, "batch_size": 512, "mean_document": 1024},
+    "8x7b": {"seq_len": 8192, "batch_size": 512, "mean_document": 1024},
     "70b": {"seq_len": 8192, "batch_size": 1024, "mean_document": 1024},
     "70b_vision": {"seq_len": 192, "batch_size": 4096, "mean_document": 96, "micro_batch_size": 4},
     "405b": {"seq_len": 8192, "batch_size": 2048, "mean_document": 1024},

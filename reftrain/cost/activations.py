@@ -117,7 +117,9 @@ def tokens_kept(job: Job) -> float:
 
 def _feed_forward(job: Job) -> float:
     results = 2 if job.kernels == "fused" else 4
-    return results * job.tokens * job.shapes.ffn_columns * job.compute_bytes
+    rows = job.tokens * job.model.computed_experts
+    sent = 2 * job.tokens * job.model.experts_per_token * job.model.dim if job.model.experts else 0
+    return (results * rows * job.shapes.ffn_columns + sent) * job.compute_bytes
 
 
 def head_kept(job: Job) -> Kept:
@@ -136,7 +138,7 @@ def layer_passing(job: Job) -> Passing:
     """Largest temporaries of a layer."""
     c, tokens, dim = job.compute_bytes, job.tokens, job.model.dim
     wide = max(c, 4)
-    inner = tokens * job.shapes.ffn_columns * c
+    inner = tokens * job.model.computed_experts * job.shapes.ffn_columns * c
     backward = 2 * inner + 2 * tokens * dim * c
     if job.kernels == "fused":
         return Passing(2 * tokens * dim * c, backward + inner)

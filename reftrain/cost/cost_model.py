@@ -54,8 +54,11 @@ class CostModel(LayerCosts):
         count = self.shapes.trained_parameters(shape)
         return collective_seconds(members, "all_reduce", count / shards * self.reduce_bytes)
 
-    def optimizer_seconds(self, parameters: int) -> float:
-        """Seconds of AdamW on a rank's shard of `parameters` parameters (of its stages, over dp and cp)."""
+    def optimizer_seconds(self, parameters: float) -> float:
+        """Seconds of AdamW on a rank's shard of `parameters` parameters, over dp and cp.
+
+        They are those of its stages, with the experts of all ranks of ep: each rank holds more of fewer experts.
+        """
         shards = self.links("dp_cp").size if self.mesh.zero else 1
         return parameters / shards * OPTIMIZER_BYTES / self._memory_rate + self._kernel_s
 

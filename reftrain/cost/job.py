@@ -74,7 +74,7 @@ class Job:
     @cached_property
     def shapes(self) -> Shapes:
         """Sizes of the model on one tensor rank."""
-        return Shapes(self.model, self.mesh.tp)
+        return Shapes(self.model, self.mesh.tp, self.mesh.ep)
 
     @cached_property
     def stages(self) -> tuple[StageShape, ...]:
@@ -86,13 +86,24 @@ class Job:
         shape = self.stages[stage]
         return self.shapes.stage_parameters(shape.layers, first=shape.first, last=shape.last)
 
-    def trained_parameters(self, stage: int) -> int:
-        """Parameters of a virtual stage on one tensor rank that have gradients."""
-        return self.shapes.trained_parameters(self.stages[stage])
+    @cached_property
+    def _whole_shapes(self) -> Shapes:
+        """Sizes of the model on one tensor rank that holds all experts."""
+        return Shapes(self.model, self.mesh.tp)
+
+    def sharded_parameters(self, stage: int) -> float:
+        """Parameters of a virtual stage in one rank's shards: all experts count, over dp and cp or a part of them."""
+        shape = self.stages[stage]
+        whole = self._whole_shapes.stage_parameters(shape.layers, first=shape.first, last=shape.last)
+        return whole / self.shard_ranks
+
+    def trained_parameters(self, stage: int) -> float:
+        """Parameters of a virtual stage in one rank's shards that have gradients, counted as `sharded_parameters`."""
+        return self._whole_shapes.trained_parameters(self.stages[stage]) / self.shard_ranks
 
     @property
     def encoder_parameters(self) -> int:
-        """Parameters of the image encoder on a rank that holds it."""
+        """Parameters of the image encoder on a tensor rank that holds it; 0 for a text model."""
         return encoder_parameters(self.encoder, self.model, self.mesh.tp)
 
     @property

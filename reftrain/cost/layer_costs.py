@@ -4,88 +4,14 @@ Sources: a tensor-parallel layer with sequence parallelism, Korthikanti et al. 2
 "Scaling Llama 3 Training" (ISCA'25); work of attention, Dao 2023, "FlashAttention-2", section 3.2.
 """
 
-from functools import cached_property
-
-from reftrain.config.run import EncoderConfig, MeshConfig, ModelConfig
-from reftrain.cost.hardware import Hardware
 from reftrain.cost.kernels import Block, Operation, Phase, element_wise, in_order, matmul
-from reftrain.cost.links import AxisLinks, axis_links, collective_seconds, message_seconds
-from reftrain.cost.shapes import LayerKind, Shapes
+from reftrain.cost.links import collective_seconds
+from reftrain.cost.placed_job import PlacedJob
+from reftrain.cost.shapes import LayerKind
 
 
-class LayerCosts:
-    """Costs of one job on one kind of hardware.
-
-    `micro_batch_size` counts sequences of `seq_len` tokens; `recompute` is `none`, `selective` or `full`;
-    `compute_bytes` and `reduce_bytes` are bytes an element of activations and weights, and of reduced
-    gradients; `pairs` is the mean number of (query, key) pairs of a sequence that attend (by default all
-    causal pairs, S·(S+1)/2); with `accumulates`, gradients of several micro-batches are summed before
-    they are reduced.
-    """
-
-    def __init__(
-        self,
-        hardware: Hardware,
-        model: ModelConfig,
-        mesh: MeshConfig,
-        *,
-        seq_len: int,
-        micro_batch_size: int = 1,
-        recompute: str = "none",
-        compute_bytes: int = 2,
-        reduce_bytes: int = 4,
-        pairs: float | None = None,
-        accumulates: bool = True,
-        encoder: EncoderConfig | None = None,
-    ) -> None:
-        self.hardware, self.model, self.mesh = hardware, model, mesh
-        self.seq_len, self.micro_batch_size, self.recompute = seq_len, micro_batch_size, recompute
-        self.compute_bytes, self.reduce_bytes = compute_bytes, reduce_bytes
-        self.pairs = seq_len * (seq_len + 1) / 2 if pairs is None else pairs
-        self.accumulates = accumulates
-        self.encoder_config = encoder or EncoderConfig()
-        self.shapes = Shapes(model, mesh.tp)
-        self._links: dict[str, AxisLinks] = {}
-
-    def links(self, axis: str) -> AxisLinks:
-        """Place an axis (tp, cp, pp, dp, dp_cp, world) on the nodes."""
-        if axis not in self._links:
-            self._links[axis] = axis_links(self.hardware, self.mesh, axis)
-        return self._links[axis]
-
-    def collective(self, axis: str, op: str, nbytes: float) -> float:
-        """Seconds of a collective; `nbytes` is its larger buffer (gathered tensor, input of a reduction)."""
-        return collective_seconds(self.links(axis), op, nbytes)
-
-    @property
-    def message_bytes(self) -> int:
-        """Bytes of an activation, or its gradient, between two pipeline stages."""
-        return self.local_tokens * self.model.dim * self.compute_bytes
-
-    @cached_property
-    def message_seconds(self) -> float:
-        """Seconds of a message between neighbouring pipeline ranks."""
-        return message_seconds(self.links("pp"), self.message_bytes)
-
-    @property
-    def tokens(self) -> int:
-        """Tokens of a micro-batch on one context rank: B · S/cp."""
-        return self.micro_batch_size * self.seq_len // self.mesh.cp
-
-    @property
-    def sequence_parallel(self) -> bool:
-        """Whether activations outside the tensor-parallel regions are split over tp."""
-        return self.mesh.sequence_parallel and self.mesh.tp > 1
-
-    @property
-    def local_tokens(self) -> int:
-        """Tokens of a rank outside the tensor-parallel regions."""
-        return self.tokens // self.mesh.tp if self.sequence_parallel else self.tokens
-
-    @property
-    def mean_pairs(self) -> float:
-        """(Query, key) pairs of a micro-batch on one context rank, were they evenly spread."""
-        return self.micro_batch_size * self.pairs / self.mesh.cp
+class LayerCosts(PlacedJob):
+    """Operations of one layer, of the embedding and of the head; the arguments are those of `PlacedJob`."""
 
     def attention_seconds(self, phase: Phase, pairs: float | None = None) -> float:
         """Seconds of one layer's attention core on `pairs` pairs of this rank (by default `mean_pairs`).
@@ -125,9 +51,7 @@ class LayerCosts:
             self._point("residual", self.local_tokens * self.model.dim, 3),
             self._enter("feed_forward.w1"),
             self._norm(),
-            self._linear("ffn", self.model.dim, 2 * self.shapes.ffn_columns),
-            self._point("activation", self.tokens * self.shapes.ffn_columns, 3),
-            self._linear("ffn", self.shapes.ffn_columns, self.model.dim),
+            *(self._experts() if self.model.experts else self._feed_forward(self.tokens)),
             self._leave("feed_forward.w2"),
             self._point("residual", self.local_tokens * self.model.dim, 3),
         ]
@@ -137,6 +61,33 @@ class LayerCosts:
         elif self.recompute == "selective":
             again = in_order(attention, "forward")
         return again + in_order(blocks, phase) if phase in {"backward", "input"} else in_order(blocks, phase)
+
+    def _feed_forward(self, rows: int, held: int = 1) -> list[Block]:
+        """SwiGLU of `rows` tokens, by `held` experts with even shares of them."""
+        dim, columns = self.model.dim, self.shapes.ffn_columns
+        return [
+            self._linear("ffn", dim, 2 * columns, rows, held),
+            self._point("activation", rows * columns, 3),
+            self._linear("ffn", columns, dim, rows, held),
+        ]
+
+    def _experts(self) -> list[Block]:
+        """Router, rows to the experts' ranks and back, experts with even shares, shared expert."""
+        model = self.model
+        rows = self.tokens * model.experts_per_token
+        nbytes = rows * model.dim * self.compute_bytes
+        there, back = (
+            Block(
+                self._collective(f"experts.{way}", "ep", "all_to_all", nbytes),
+                self._collective(f"experts.{way}.grad", "ep", "all_to_all", nbytes),
+            )
+            for way in ("in", "out")
+        )
+        counts = Block(self._collective("experts.counts", "ep", "all_to_all", 8 * model.experts))
+        sort = self._point("experts", rows * model.dim, 2)
+        blocks = [self._linear("router", model.dim, model.experts), sort, counts, there]
+        blocks += [*self._feed_forward(rows, model.experts // self.mesh.ep), back, sort]
+        return blocks + (self._feed_forward(self.tokens) if model.shared_expert else [])
 
     def embedding(self, phase: Phase) -> tuple[Operation, ...]:
         """Operations of the embedding."""
@@ -243,12 +194,13 @@ class LayerCosts:
             (element_wise(self.hardware, name, nbytes * (passes + 2)),),
         )
 
-    def _linear(self, name: str, inner: int, columns: int, rows: int | None = None) -> Block:
-        rows = self.tokens if rows is None else rows
+    def _linear(self, name: str, inner: int, columns: int, rows: int = 0, held: int = 1) -> Block:
+        """Products with `held` weights (inner, columns) that share `rows` evenly; all tokens if it is 0."""
+        rows = rows or self.tokens
         weights = [matmul(self.hardware, name, inner, rows, columns)]
         if self.accumulates:
             # Read the new gradient, read and write the FP32 sum.
-            nbytes = inner * columns * (self.compute_bytes + 2 * self.reduce_bytes)
+            nbytes = held * inner * columns * (self.compute_bytes + 2 * self.reduce_bytes)
             weights.append(element_wise(self.hardware, "accumulate", nbytes))
         return Block(
             (matmul(self.hardware, name, rows, inner, columns),),

@@ -18,6 +18,7 @@ SPANS: Final = {
     "pp": ("pp",),
     "dp": ("dp",),
     "dp_cp": ("dp", "cp"),
+    "ep": ("dp",),
     "world": AXES,
 }
 """Axes along which the members of each kind of process group differ."""
@@ -45,19 +46,25 @@ class AxisLinks:
         return self.inside >= self.size
 
 
+def members_along(mesh: MeshConfig, axis: str, name: str) -> int:
+    """Return how many members of a group of `axis` differ along the mesh's axis `name`: of ep, neighbours on dp."""
+    if name not in SPANS[axis]:
+        return 1
+    return mesh.ep if axis == "ep" else int(getattr(mesh, name))
+
+
 def axis_links(hardware: Hardware, mesh: MeshConfig, axis: str) -> AxisLinks:
-    """Return the places of the groups of an axis (tp, cp, pp, dp, dp_cp, world) on nodes filled in rank order.
+    """Return the places of the groups of an axis (tp, cp, pp, dp, dp_cp, ep, world) on nodes filled in rank order.
 
     A group inside a node uses the node's links. One that spans nodes with g members in each uses the
     network ports of all g, up to the node's own links: a ring can enter and leave a node once for each port.
     """
     stride, inside, size = 1, 1, 1
     for name in mesh.order:
-        extent = int(getattr(mesh, name))
-        if name in SPANS[axis]:
-            size *= extent
-            inside *= max(min(extent, hardware.node_size // stride), 1)
-        stride *= extent
+        members = members_along(mesh, axis, name)
+        size *= members
+        inside *= max(min(members, hardware.node_size // stride), 1)
+        stride *= int(getattr(mesh, name))
     link: Link = hardware.node if inside >= size else hardware.network
     rate = link.bytes_per_s
     if inside < size:

@@ -88,18 +88,18 @@ class MemoryModel:
         """Memory of one pipeline rank."""
         job = self.job
         held = job.lowered.held_by(index)
-        images = job.encoder_parameters if index in job.lowered.encoders else 0
-        shard = (images + sum(job.trained_parameters(stage) for _, stage in held)) / job.shard_ranks
-        every = (images + sum(job.stage_parameters(stage) for _, stage in held)) / job.shard_ranks
+        images = job.encoder_parameters / job.shard_ranks if index in job.lowered.encoders else 0.0
+        trained = images + sum(job.trained_parameters(stage) for _, stage in held)
+        every = images + sum(job.sharded_parameters(stage) for _, stage in held)
         state = State(
             shards=every * job.parameter_bytes,
-            states=shard * job.optimizer_bytes,
+            states=trained * job.optimizer_bytes,
             fixed=self._batches() + self._messages(index) + tokens_kept(job),
         )
         walk = Walk(job, index, state)
         for action in job.lowered.actions[index]:
             walk.step(action)
-        self._optimizer(state, shard)
+        self._optimizer(state, trained)
         return RankMemory(index, state.peak, Bytes(*state.largest), state.kinds, walk.in_flight)
 
     def _batches(self) -> float:

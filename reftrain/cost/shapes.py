@@ -14,10 +14,11 @@ from reftrain.config.run import EncoderConfig, ModelConfig, RunConfig
 
 @dataclass(frozen=True)
 class Shapes:
-    """Rows, columns and parameters of one tensor rank's part of the model."""
+    """Rows, columns and parameters of one tensor rank's part of the model; its part of the experts, over `ep`."""
 
     model: ModelConfig
     tp: int
+    ep: int = 1
 
     @property
     def heads(self) -> int:
@@ -57,8 +58,11 @@ class Shapes:
     @property
     def layer_matrices(self) -> int:
         """Elements of the matrices of one layer."""
-        dim = self.model.dim
-        return dim * (self.qkv_columns + self.attention_columns + 3 * self.ffn_columns)
+        model, held = self.model, 1
+        if model.experts:
+            held = model.experts // self.ep + model.shared_expert
+        columns = self.qkv_columns + self.attention_columns + 3 * self.ffn_columns * held
+        return model.dim * (columns + model.experts)
 
     @property
     def layer_vectors(self) -> int:

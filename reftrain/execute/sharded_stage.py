@@ -25,14 +25,18 @@ from reftrain.model.parameters import initial_values, shard_part, specs_of
 from reftrain.rank.comm import reduction_name
 from reftrain.rank.events import CollectiveCall
 from reftrain.rank.hooks import Hooks
+from reftrain.rank.mesh import Mesh
+
+EXPERTS = ".experts"
+"""Ending of the names of units that `ep` deals out."""
 
 
 class AnnouncedAllGather(DefaultAllGather):
     """FSDP2's all-gather, announced to the hooks."""
 
-    def __init__(self, hooks: Hooks, label: str) -> None:
+    def __init__(self, hooks: Hooks, label: str, axis: str) -> None:
         super().__init__()
-        self.hooks, self.label = hooks, label
+        self.hooks, self.label, self.axis = hooks, label, axis
 
     def __call__(
         self,
@@ -43,7 +47,7 @@ class AnnouncedAllGather(DefaultAllGather):
     ) -> dist.Work | None:
         """Gather the weights of one unit."""
         call = CollectiveCall(
-            "dp_cp",
+            self.axis,
             "all_gather",
             self.label,
             input_tensor,
@@ -60,9 +64,10 @@ class AnnouncedAllGather(DefaultAllGather):
 class AnnouncedReduceScatter(DefaultReduceScatter):
     """FSDP2's reduce-scatter, announced to the hooks, as is the all-reduce between replicas that may follow."""
 
-    def __init__(self, hooks: Hooks, label: str, replica_axis: str) -> None:
+    def __init__(self, hooks: Hooks, label: str, axis: str, replica_axis: str) -> None:
         super().__init__()
-        self.hooks, self.label, self.replica_axis = hooks, f"{label}.grad", replica_axis
+        self.hooks, self.label = hooks, f"{label}.grad"
+        self.axis, self.replica_axis = axis, replica_axis
 
     def allocate(
         self, size: Sequence[int | torch.SymInt], *, dtype: torch.dtype, device: torch.device
@@ -81,7 +86,7 @@ class AnnouncedReduceScatter(DefaultReduceScatter):
     ) -> dist.Work:
         """Reduce the gradients of one unit."""
         call = CollectiveCall(
-            "dp_cp",
+            self.axis,
             "reduce_scatter",
             self.label,
             input_tensor,
@@ -117,23 +122,26 @@ class ShardedStage:
         parallel: MeshConfig,
         policy: MixedPrecisionPolicy,
         hooks: Hooks,
+        expert_mesh: DeviceMesh | None = None,
     ) -> None:
         self.specs = specs_of(stage)
         self.unit = stage.unit
         self.frees_weights = parallel.shards_parameters
-        for layer in stage.layers.values():
-            fully_shard(layer, mesh=mesh, reshard_after_forward=self.frees_weights, mp_policy=policy)
-        fully_shard(stage, mesh=mesh, reshard_after_forward=self.frees_weights, mp_policy=policy)
+        dealt = stage.experts() if expert_mesh is not None and isinstance(stage, Stage) else []
+        units = [(m, expert_mesh) for m in dealt] + [(m, mesh) for m in (*stage.layers.values(), stage)]
+        for unit, ranks in units:
+            fully_shard(unit, mesh=ranks, reshard_after_forward=self.frees_weights, mp_policy=policy)
         self.module: nn.Module = stage
-        several = mesh.size(mesh.ndim - 1) > 1
         replica_axis = "dp_cp" if parallel.replicates else "dp"
         for name, module in self._wrapped():
             module.set_gradient_divide_factor(1.0)
             module.set_force_sum_reduction_for_comms(enable=True)
-            label = name or self.unit
-            if several:
-                module.set_custom_all_gather(AnnouncedAllGather(hooks, label))
-            module.set_custom_reduce_scatter(AnnouncedReduceScatter(hooks, label, replica_axis))
+            label, axis, ranks = name or self.unit, "dp_cp", mesh
+            if expert_mesh is not None and name.endswith(EXPERTS):
+                axis, ranks = "edp", expert_mesh
+            if ranks.size(ranks.ndim - 1) > 1:
+                module.set_custom_all_gather(AnnouncedAllGather(hooks, label, axis))
+            module.set_custom_reduce_scatter(AnnouncedReduceScatter(hooks, label, axis, replica_axis))
 
     def _wrapped(self) -> Iterator[tuple[str, FSDPModule]]:
         for name, module in self.module.named_modules():
@@ -189,12 +197,12 @@ class ShardedStage:
                 group.post_backward()
         root._get_fsdp_state()._root_post_backward_final_callback()  # noqa: SLF001 - as above
 
-    def materialise(self, device: torch.device, seed: int, shard_size: int, shard_index: int) -> None:
+    def materialise(self, device: torch.device, seed: int, mesh: Mesh) -> None:
         """Give every shard its storage and its initial values."""
         self.module.to_empty(device=device)
         for name, local in self.local_parameters().items():
             spec = self.specs[name]
-            part = shard_part(spec, shard_size, shard_index)
+            part = shard_part(spec, *mesh.shard_of(dealt=spec.dealt))
             local.zero_()
             part.within(local).copy_(part.of(initial_values(name, spec, seed)))
 

@@ -13,7 +13,13 @@ from reftrain.rank.events import CollectiveCall
 from reftrain.rank.hooks import RunContext
 from reftrain.thresholds import FOREVER_S
 
-CALLS_OF = {"tp": {"tp", "kv"}, "cp": {"cp"}, "pp": {"pp", "embedding"}, "dp": {"dp", "dp_cp"}}
+CALLS_OF = {
+    "tp": {"tp", "kv"},
+    "cp": {"cp"},
+    "pp": {"pp", "embedding"},
+    "dp": {"dp", "dp_cp", "edp"},
+    "ep": {"ep"},
+}
 """Names of `CollectiveCall.axis` that a fault's axis includes: FSDP2's reductions are data parallel."""
 
 
@@ -64,9 +70,13 @@ class HoldGil(Hang, kind="hold_gil"):
     """Never comes to the call: a library call keeps the interpreter's lock."""
 
     def strike(self, call: CollectiveCall) -> None:
-        """Sleep for good in a C function that holds the interpreter's lock (`PyDLL`)."""
+        """Sleep for good in a C function that holds the interpreter's lock (`PyDLL`); no signal may end the sleep."""
         del call
-        ctypes.PyDLL(None).sleep(FOREVER_S)
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
+        try:
+            ctypes.PyDLL(None).sleep(FOREVER_S)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 class Crash(Hang, kind="crash"):

@@ -16,6 +16,7 @@ METHODS: Final = {
     "all_reduce": "allreduce",
     "all_gather": "_allgather_base" if _OLDER else "all_gather_single",
     "reduce_scatter": "_reduce_scatter_base" if _OLDER else "reduce_scatter_single",
+    "all_to_all": "alltoall_base" if _OLDER else "all_to_all_single",
     "broadcast": "broadcast",
     "send": "send",
     "recv": "recv",
@@ -44,7 +45,8 @@ def skip_next(op: str) -> None:
 def resize_next(op: str) -> None:
     """Make this process's next call of `op` with tensors of another size than its peers expect.
 
-    Three times as many elements go out; a receive takes a third. The trainer's own tensors stay as they are.
+    Three times as many elements go out, of an all-to-all to every rank; a receive takes a third. The trainer's own
+    tensors stay as they are.
     """
 
     def call(original: Callable[..., Any], *arguments: Any) -> Any:
@@ -56,10 +58,14 @@ def resize_next(op: str) -> None:
 def _resized(op: str, argument: Any) -> Any:
     if isinstance(argument, list):
         return [_resized(op, item) for item in argument]
+    if isinstance(argument, int):  # rows to or from a rank
+        return 3 * argument
     if not isinstance(argument, torch.Tensor):
         return argument
     if op == "recv":
         return torch.empty_like(argument.reshape(-1)[: max(argument.numel() // 3, 1)])
+    if op == "all_to_all":
+        return argument.repeat(3, *(1 for _ in argument.shape[1:]))
     return argument.reshape(-1).repeat(3)
 
 

@@ -20,7 +20,7 @@ def read_faults(config: RunConfig) -> list[FaultSpec]:
     """Return the run's planted faults; raises `ConfigError` for one that cannot be planted."""
     specs = [parse_fault(text, config.mesh.world_size) for text in config.evidence.faults if not is_bug(text)]
     for spec in specs:
-        if spec.axis is not None and config.mesh.sizes[spec.axis] == 1:
+        if spec.axis is not None and getattr(config.mesh, spec.axis) == 1:
             raise ConfigError(
                 "fault.axis",
                 f"no rank communicates on {spec.axis}: it has one rank",

@@ -23,6 +23,7 @@ from reftrain.rank.processes import (
     refusal,
 )
 from reftrain.rank.world import World, world_from_environment
+from reftrain.record.job_log import note_death
 from reftrain.record.last_calls import merge_last_calls
 from reftrain.record.manifest import refuse_foreign
 from reftrain.thresholds import MOST_FORKED
@@ -142,6 +143,10 @@ def _fork_all(config: RunConfig, make_hooks: MakeHooks) -> None:
             ranks.wait()
         except StuckError as error:
             raise RankDiedError(f"{error}; {_who_never_came(config)}") from error
+        except RankDiedError as error:
+            if config.evidence.records_flight:
+                note_death(Path(config.out), str(error))
+            raise
         finally:
             ranks.end()
             if config.evidence.records_flight:

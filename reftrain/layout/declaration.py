@@ -4,6 +4,7 @@ import math
 from dataclasses import dataclass, replace
 
 from reftrain.config.run import RunConfig
+from reftrain.layout.grid import EVERYWHERE
 from reftrain.layout.pipeline import Pipeline
 
 STD = 0.02
@@ -18,7 +19,8 @@ class Parameter:
     `split` is the dimension cut over `tp` (None: every tensor rank holds all), in pieces of `size`, padding
     included. `copies` tensor ranks hold the same piece. `sums` is tp or kv where the gradient is still
     partial after data parallelism, else empty. `std` of 0 means ones. `tied` shares another's first values.
-    Every `zero_columns`-th column starts as -0.0. `frozen` ones have no gradient.
+    Every `zero_columns`-th column starts as -0.0. `dealt` is the place on ep of the ranks that hold it. `frozen` ones
+    have no gradient.
     """
 
     name: str
@@ -31,6 +33,7 @@ class Parameter:
     tied: str = ""
     zero_columns: int = 0
     frozen: bool = False
+    dealt: int = EVERYWHERE
 
     def piece(self, tp: int) -> tuple[slice, ...]:
         """Return the slices of the global tensor that a tensor rank holds; padding lies outside them."""
@@ -81,21 +84,49 @@ class Declaration:
         return range(ENCODER if self.config.encoder.layers else 0, self.config.stages)
 
     def units(self, stage: int) -> list[tuple[str, list[Parameter]]]:
-        """Return a stage's trained parameters by reduction unit: each layer, then the stage's own parameters."""
-        kept = (
-            (unit, [p for p in parameters if not p.frozen]) for unit, parameters in self._all_units(stage)
-        )
+        """Return a stage's trained parameters by reduction unit: each layer, then the stage's own parameters.
+
+        Experts that ep deals out are units of their own, one for each place on ep, after their layer.
+        """
+        units = [unit for layer in self._layers(stage) for unit in self._by_place(*layer)]
+        units.append(("encoder" if stage == ENCODER else "stage", self._own(stage)))
+        kept = ((unit, [p for p in parameters if not p.frozen]) for unit, parameters in units)
         return [(unit, parameters) for unit, parameters in kept if parameters]
 
-    def trained(self, stage: int) -> list[Parameter]:
-        """Return a stage's parameters that have gradients, in the model's order."""
-        return [p for p in self.in_order(stage) if not p.frozen]
+    def in_order(self, stage: int, place: int = EVERYWHERE) -> list[Parameter]:
+        """Return a stage's parameters in the model's order: embedding, layers, final norm, output.
 
-    def _all_units(self, stage: int) -> list[tuple[str, list[Parameter]]]:
+        Given a place on ep, only the parameters that its ranks hold.
+        """
+        own, starts = self._own(stage), ("tok_embeddings.", "encoder.patches.")
+        first = [p for p in own if p.name.startswith(starts)]
+        last = [p for p in own if not p.name.startswith(starts)]
+        layers = [p for _, parameters in self._layers(stage) for p in parameters]
+        held = {EVERYWHERE, place}
+        return first + [p for p in layers if place == EVERYWHERE or p.dealt in held] + last
+
+    def trained(self, stage: int, place: int = EVERYWHERE) -> list[Parameter]:
+        """Return the parameters of `in_order` that have gradients."""
+        return [p for p in self.in_order(stage, place) if not p.frozen]
+
+    def _layers(self, stage: int) -> list[tuple[str, list[Parameter]]]:
         if stage == ENCODER:
-            return self._encoder()
-        layers = [(f"layers.{number}", self.layer(number)) for number in self.stages()[stage]]
-        own = []
+            return [
+                (f"encoder.layers.{n}", self._encoder_layer(n)) for n in range(self.config.encoder.layers)
+            ]
+        return [(f"layers.{number}", self.layer(number)) for number in self.stages()[stage]]
+
+    def _by_place(self, name: str, parameters: list[Parameter]) -> list[tuple[str, list[Parameter]]]:
+        places = range(self.config.mesh.ep if self.config.mesh.ep > 1 else 0)
+        dealt = [[p for p in parameters if p.dealt == place] for place in places]
+        own = [p for p in parameters if p.dealt == EVERYWHERE]
+        return [(name, own), *((f"{name}.feed_forward.experts", of_place) for of_place in dealt)]
+
+    def _own(self, stage: int) -> list[Parameter]:
+        """Return the parameters of a stage outside its layers."""
+        if stage == ENCODER:
+            return self._encoder_ends()
+        own: list[Parameter] = []
         if stage == 0:
             own.append(self.vocabulary("tok_embeddings.weight"))
         if stage + 1 == self.config.stages:
@@ -105,46 +136,34 @@ class Declaration:
                     "output.weight", "tok_embeddings.weight" if self.config.model.tied_embeddings else ""
                 ),
             ]
-        own = [replace(p, frozen=self.config.model.frozen) for p in own]
-        return [*layers, ("stage", own)] if own else layers
+        return [replace(p, frozen=self.config.model.frozen) for p in own]
 
-    def _encoder(self) -> list[tuple[str, list[Parameter]]]:
-        """Return the image encoder's parameters: heads and inner width cut over tp, the rest whole on every rank."""
-        config = self.config.encoder
+    def _encoder_weight(self, name: str, *shape: int, split: int | None = None) -> Parameter:
+        size = 0 if split is None else shape[split] // self.tp
+        return Parameter(f"encoder.{name}", shape, STD, split, size)
+
+    def _encoder_layer(self, number: int) -> list[Parameter]:
+        """Parameters of one layer of the image encoder: heads and inner width cut over tp."""
+        config, pre, weight = self.config.encoder, f"layers.{number}", self._encoder_weight
         dim, inner = config.dim, config.ffn_dim
-
-        def weight(name: str, *shape: int, split: int | None = None) -> Parameter:
-            size = 0 if split is None else shape[split] // self.tp
-            return Parameter(f"encoder.{name}", shape, STD, split, size)
-
-        def layer(pre: str) -> list[Parameter]:
-            into = [weight(f"{pre}.attention.{w}.weight", dim, dim, split=0) for w in ("wq", "wk", "wv")]
-            return [
-                self.norm(f"encoder.{pre}.attention_norm.weight", "", dim),
-                *into,
-                weight(f"{pre}.attention.wo.weight", dim, dim, split=1),
-                self.norm(f"encoder.{pre}.ffn_norm.weight", "", dim),
-                weight(f"{pre}.feed_forward.w1.weight", inner, dim, split=0),
-                weight(f"{pre}.feed_forward.w2.weight", dim, inner, split=1),
-            ]
-
-        own = [
-            weight("patches.weight", dim, config.patch),
-            weight("patches.positions", config.tokens, dim),
-            self.norm("encoder.norm.weight", "", dim),
-            weight("projection.weight", self.config.model.dim, dim),
+        return [
+            self.norm(f"encoder.{pre}.attention_norm.weight", "", dim),
+            *(weight(f"{pre}.attention.{w}.weight", dim, dim, split=0) for w in ("wq", "wk", "wv")),
+            weight(f"{pre}.attention.wo.weight", dim, dim, split=1),
+            self.norm(f"encoder.{pre}.ffn_norm.weight", "", dim),
+            weight(f"{pre}.feed_forward.w1.weight", inner, dim, split=0),
+            weight(f"{pre}.feed_forward.w2.weight", dim, inner, split=1),
         ]
-        layers = [(f"encoder.layers.{n}", layer(f"layers.{n}")) for n in range(config.layers)]
-        return [*layers, ("encoder", own)]
 
-    def in_order(self, stage: int) -> list[Parameter]:
-        """Return a stage's parameters in the model's order: embedding, layers, final norm, output."""
-        units = dict(self._all_units(stage))
-        own = units.pop("stage", []) or units.pop("encoder", [])
-        starts = ("tok_embeddings.", "encoder.patches.")
-        first = [p for p in own if p.name.startswith(starts)]
-        last = [p for p in own if not p.name.startswith(starts)]
-        return first + [p for unit in units.values() for p in unit] + last
+    def _encoder_ends(self) -> list[Parameter]:
+        """Parameters of the image encoder outside its layers, whole on every tensor rank."""
+        config, weight = self.config.encoder, self._encoder_weight
+        return [
+            weight("patches.weight", config.dim, config.patch),
+            weight("patches.positions", config.tokens, config.dim),
+            self.norm("encoder.norm.weight", "", config.dim),
+            weight("projection.weight", self.config.model.dim, config.dim),
+        ]
 
     def norm(self, name: str, sums: str, width: int = 0) -> Parameter:
         """Weight of a norm over `width` features, or over the model's."""
@@ -196,10 +215,23 @@ class Declaration:
             out += [self.norm(f"{qkv}.{n}.weight", inside, model.head_dim) for n in ("q_norm", "k_norm")]
         out += self._row(f"{pre}.attention.wo", model.heads * model.head_dim)
         out.append(self.norm(f"{pre}.ffn_norm.weight", self.outside))
-        out += self._columns(f"{pre}.feed_forward.w1", model.ffn_dim)
-        out += self._columns(f"{pre}.feed_forward.w3", model.ffn_dim)
-        out += self._row(f"{pre}.feed_forward.w2", model.ffn_dim)
+        out += (self._experts if model.experts else self._feed_forward)(f"{pre}.feed_forward")
         return [replace(p, frozen=not model.trains(number)) for p in out]
+
+    def _feed_forward(self, name: str) -> list[Parameter]:
+        width = self.config.model.ffn_dim
+        columns = self._columns(f"{name}.w1", width) + self._columns(f"{name}.w3", width)
+        return columns + self._row(f"{name}.w2", width)
+
+    def _experts(self, name: str) -> list[Parameter]:
+        """Router, experts by number, shared expert. Consecutive experts have one place on ep."""
+        model, ep = self.config.model, self.config.mesh.ep
+        inside = "tp" if self.tp > 1 else ""
+        out = [Parameter(f"{name}.router.weight", (model.experts, model.dim), STD, sums=inside)]
+        for number in range(model.experts):
+            place = number // (model.experts // ep) if ep > 1 else EVERYWHERE
+            out += [replace(p, dealt=place) for p in self._feed_forward(f"{name}.experts.{number}")]
+        return out + (self._feed_forward(f"{name}.shared") if model.shared_expert else [])
 
 
 def shard_rows(rows: int, ranks: int, index: int) -> tuple[int, int]:

@@ -2,9 +2,13 @@
 
 import itertools
 from dataclasses import dataclass
+from typing import Final
 
 from reftrain.config.run import MeshConfig
 from tracekit.axes import DESCENT
+
+EVERYWHERE: Final = -1
+"""Place on ep of a parameter that all ranks of ep hold."""
 
 
 @dataclass(frozen=True, order=True)
@@ -40,9 +44,24 @@ class Grid:
         """Seats that hold the same parameters: all of data and context parallelism, by global rank."""
         return [seat for seat in self.seats() if (seat.pp, seat.tp) == (pp, tp)]
 
-    def shard_groups(self, pp: int, tp: int) -> list[list[Seat]]:
-        """Groups that shard each parameter among themselves: one, or with HSDP or ZeRO-0 several replicas."""
+    def place(self, seat: Seat) -> int:
+        """Place of a seat on ep, EVERYWHERE where there is no such axis."""
+        return seat.dp % self.mesh.ep if self.mesh.ep > 1 else EVERYWHERE
+
+    def lock_step(self, dp: int, pp: int) -> list[Seat]:
+        """Seats of a stage that exchange tokens or activations: `ep` neighbours from `dp` on, with all cp and tp."""
+        mesh = self.mesh
+        spans = range(dp, dp + mesh.ep), range(mesh.cp), range(mesh.tp)
+        return [Seat(at, pp, cp, tp) for at, cp, tp in itertools.product(*spans)]
+
+    def shard_groups(self, pp: int, tp: int, dealt: int = EVERYWHERE) -> list[list[Seat]]:
+        """Groups that shard a parameter among themselves: one, or with HSDP or ZeRO-0 several replicas.
+
+        `dealt` is the place on ep of the ranks that hold it.
+        """
         group = self.data_group(pp, tp)
+        if dealt != EVERYWHERE:
+            return [[seat for seat in group if seat.dp % self.mesh.ep == dealt]]
         if self.mesh.replicates:
             return [[seat] for seat in group]
         ranks = self.mesh.dp_shard or self.mesh.dp

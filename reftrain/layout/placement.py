@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from numerics.schema import Box
 from reftrain.config.run import RunConfig
 from reftrain.layout.declaration import Declaration, Parameter, shard_rows
-from reftrain.layout.grid import Grid, Seat
+from reftrain.layout.grid import EVERYWHERE, Grid, Seat
 
 RESIDUAL = frozenset(
     {
@@ -30,6 +30,7 @@ IMAGE_TOKENS = "encoder.out"
 OF_IMAGES = frozenset(
     f"attention.qkv.{part}" for part in ("wk.out", "wv.out", "k_norm.out", "keys", "values")
 )
+ROUTED = "feed_forward.router.out"
 INPUTS = frozenset({"tokens", "targets", "positions", "rope", "mask"})
 
 
@@ -69,7 +70,7 @@ def _kind(name: str) -> str:
     """Return the name within its layer (layers.3.attention.out: attention.out), or an empty text for an unknown one."""
     part = name.split(".", 2)[2] if name.startswith("layers.") and name.count(".") >= 2 else name
     known = part in RESIDUAL | ENTERED | PARTIAL | INNER | HEADS | {"attention.wo.in"}
-    known |= part.startswith("attention.qkv.") and part.endswith((".out",))
+    known |= part == ROUTED or (part.startswith("attention.qkv.") and part.endswith(".out"))
     return part if known or part in {"output.logits", "output.out", IMAGE_TOKENS} else ""
 
 
@@ -157,6 +158,9 @@ class Placements:
             return self._of_images(seat, micro_batch, _Cut(0, model.dim, model.dim), grad=grad)
         if name.startswith("layers.") and model.crosses(int(name.split(".")[1])) and part in OF_IMAGES:
             return self._image_keys(part, seat, micro_batch, grad=grad)
+        if part == ROUTED:
+            place = self._columns(seat, micro_batch, _Cut(0, model.experts, model.experts))
+            return replace(place, partial=addend) if grad and addend else replace(place, replica=seat.tp)
         return self._inside(part, seat, micro_batch, grad=grad)
 
     def _of_images(self, seat: Seat, micro_batch: int, cut: _Cut, *, grad: bool) -> Placement:
@@ -246,7 +250,7 @@ class Placements:
     def parameter(self, name: str, seat: Seat) -> Placement:
         """Placement of a rank's shard of a parameter, of its reduced gradient, or of its optimiser state."""
         stage, parameter = self.parameters[name]
-        groups = self.grid.shard_groups(seat.pp, seat.tp)
+        groups = self.grid.shard_groups(seat.pp, seat.tp, parameter.dealt)
         replica, group = next((n, g) for n, g in enumerate(groups) if seat in g)
         rows = shard_rows(parameter.local_shape[0], len(group), group.index(seat))
         copies = self.config.mesh.tp if parameter.split is None else parameter.copies
@@ -260,7 +264,8 @@ class Placements:
         _, parameter = self.parameters[name]
         mesh = self.config.mesh
         box = _clipped(parameter, seat.tp, 0, parameter.local_shape[0])
-        axes = [(a, getattr(seat, a)) for a in ("dp", "cp") if getattr(mesh, a) > 1]
+        copies = mesh.dp if parameter.dealt == EVERYWHERE else mesh.dp // mesh.ep
+        axes = [(a, getattr(seat, a)) for a, size in (("dp", copies), ("cp", mesh.cp)) if size > 1]
         if parameter.sums and mesh.tp > 1:
             axes.append(("tp", seat.tp))
         partial = ",".join(f"{axis}={index}" for axis, index in axes) or None

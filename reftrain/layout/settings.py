@@ -13,6 +13,7 @@ def local_settings(config: RunConfig) -> dict[str, str]:
     settings = {
         "tp": mesh.tp,
         "cp": mesh.cp,
+        "ep": mesh.ep,
         "sequence_parallel": mesh.sequence_parallel and mesh.tp > 1,
         "micro_batch_size": config.data.micro_batch_size,
         "policy": numerics.policy,

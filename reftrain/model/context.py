@@ -20,7 +20,8 @@ class ModelContext:
     """Settings of the model on one rank.
 
     `tokens` is the number of tokens of a micro-batch that a segment of this rank computes on (B times
-    S/cp); `kernel` is one of `model.attention`; `recompute` is `none`, `selective` or `full`.
+    S/cp); `kernel` is one of `model.attention`; `recompute` is `none`, `selective` or `full`; `sequences` counts
+    those of a step, of all ranks.
     """
 
     model: ModelConfig
@@ -33,6 +34,8 @@ class ModelContext:
     recompute: str
     label_smoothing: float
     tokens: int
+    ep: Axis
+    sequences: int
 
     @property
     def groups(self) -> int:

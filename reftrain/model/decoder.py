@@ -15,6 +15,7 @@ from reftrain.config.run import RunConfig
 from reftrain.model.attention import recomputed
 from reftrain.model.batch import LocalBatch
 from reftrain.model.context import ModelContext
+from reftrain.model.experts import Experts
 from reftrain.model.layers import Attention, CrossAttention, FeedForward, RMSNorm
 from reftrain.model.parameters import SpecModule, freeze
 from reftrain.parallel.cross_entropy import vocab_parallel_cross_entropy
@@ -33,7 +34,8 @@ class Layer(nn.Module):
         kind = CrossAttention if model.crosses(number) else Attention
         self.attention = kind(context, f"layers.{number}.attention", number)
         self.ffn_norm = RMSNorm(model.dim, model.norm_eps, context.sequence_sum, dtype)
-        self.feed_forward = FeedForward(context, f"layers.{number}.feed_forward", number)
+        feed_forward = Experts if model.experts else FeedForward
+        self.feed_forward = feed_forward(context, f"layers.{number}.feed_forward", number)
 
     def compute(self, x: torch.Tensor, batch: LocalBatch) -> torch.Tensor:
         """Both residual branches; (B, S or S/tp, D) to the same."""
@@ -107,6 +109,11 @@ class Stage(nn.Module):
         for number, part in parts:
             if part is not None and model.frozen and (number is None or not model.trains(int(number))):
                 freeze(part)
+
+    def experts(self) -> list[nn.Module]:
+        """Return the experts of every layer that has them."""
+        kinds = (layer.feed_forward for layer in self.layers.values() if isinstance(layer, Layer))
+        return [kind.experts for kind in kinds if isinstance(kind, Experts)]
 
     def forward(self, inputs: torch.Tensor | None, batch: LocalBatch) -> torch.Tensor:
         """Activations (B, S or S/tp, D) to the next stage's, or to the loss sum on the last stage."""

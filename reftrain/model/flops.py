@@ -27,7 +27,7 @@ def flops_per_token(model: ModelConfig, seq_len: int) -> int:
     Source: Chowdhery et al. 2022, "PaLM", appendix B (attention counted in full, recomputation not).
     """
     attention = model.dim * model.head_dim * 2 * (model.heads + model.kv_heads)
-    layer = attention + 3 * model.dim * model.ffn_dim
+    layer = attention + 3 * model.dim * model.ffn_dim * model.computed_experts + model.dim * model.experts
     matrices = model.layers * layer + model.vocab_size * model.dim
     return 6 * matrices + 12 * model.layers * model.heads * model.head_dim * seq_len
 

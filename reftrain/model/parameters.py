@@ -23,6 +23,7 @@ class Spec:
     tensor rank saw part of the tokens or heads; kv: copies of a key/value head). `copies` is the number of
     tensor ranks that hold the same part, `first_copy` whether this is the one that counts in norms.
     `tied_to` is the name of the parameter that it shares values with. Every `zero_columns`-th column starts as -0.0.
+    `dealt` marks a parameter of an expert that only the ranks of one place on `ep` hold.
     `frozen` ones keep their first values and have neither gradient nor optimiser state.
     """
 
@@ -35,6 +36,7 @@ class Spec:
     first_copy: bool = True
     tied_to: str | None = None
     zero_columns: int = 0
+    dealt: bool = False
     frozen: bool = False
 
     @property

@@ -9,9 +9,9 @@ network ports ("Scaling Llama 3 Training", section 3.1.3: reductions at scale co
 """
 
 import heapq
-import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import product
 
 from reftrain.config.encoder import PLACEMENTS
 from reftrain.config.run import MeshConfig
@@ -23,7 +23,7 @@ from reftrain.cost.shapes import layer_counts
 from reftrain.errors import ConfigError
 from reftrain.model.flops import flops_per_sequence
 from reftrain.plan.lower_bounds import memory_bound, time_bound
-from reftrain.plan.meshes import Mesh, Workload, all_meshes, impossible
+from reftrain.plan.meshes import Mesh, Workload, all_meshes, axes_of, expert_ranks, impossible
 from reftrain.plan.projection import Projection, project
 from reftrain.plan.steady import figures, whole_rounds
 from reftrain.thresholds import HORIZON, MOST_IN_FLIGHT, TIE
@@ -91,6 +91,8 @@ def schedule_name(job: Job) -> str:
     words = [job.schedule]
     if job.virtual > 1:
         words.append(f"v={job.virtual}")
+    if job.mesh.ep > 1:
+        words.append(f"ep={job.mesh.ep}")
     words.append(f"ZeRO-{job.mesh.zero}")
     if job.recompute != "none":
         words.append(f"recompute={job.recompute}")
@@ -101,7 +103,7 @@ def schedule_name(job: Job) -> str:
 
 def alike(job: Job) -> tuple[object, ...]:
     """Return a key of candidates that differ in the ZeRO stage only; where one fits, the next stage is slower."""
-    return mesh_of(job), job.schedule, job.virtual, job.recompute, job.encoder.placement
+    return mesh_of(job), job.mesh.ep, job.schedule, job.virtual, job.recompute, job.encoder.placement
 
 
 @dataclass
@@ -229,11 +231,12 @@ class Planner:
         group = work.model.group
         balanced, placements = pp > 1 and group == 1, PLACEMENTS if work.encoder.layers and pp > 1 else ("",)
         groups = work.model.layers // group + (0 if balanced or pp == 1 else -2)
+        ways = [*product(("none", "full"), expert_ranks(work.model, dp), placements)]
         for schedule, virtual, zero, consecutive in _schemes(pp, groups, micro_batches):
-            for recompute, placement in itertools.product(("none", "full"), placements):
+            for recompute, ep, placement in ways:
                 yield Job(
                     model=work.model,
-                    mesh=MeshConfig(tp=tp, cp=cp, pp=pp, dp=dp, zero=zero),
+                    mesh=MeshConfig(tp=tp, cp=cp, pp=pp, dp=dp, zero=zero, ep=ep),
                     seq_len=work.seq_len,
                     micro_batches=micro_batches,
                     layers=layer_counts(work.model.layers, pp * virtual, balanced=balanced, group=group),
@@ -265,11 +268,6 @@ def _schemes(pp: int, layers: int, micro_batches: int) -> Iterator[tuple[str, in
                 yield "flexible", virtual, zero, whole
         if micro_batches * virtual <= MOST_IN_FLIGHT:
             yield "afab", virtual, 2, together
-
-
-def axes_of(mesh: Mesh) -> int:
-    """Number of axes along which a mesh has more than one rank."""
-    return sum(size > 1 for size in mesh)
 
 
 def decide(found: Sequence[Choice], prefer: str = "simple") -> tuple[list[Choice], Choice]:

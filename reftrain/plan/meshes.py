@@ -44,6 +44,16 @@ def all_meshes(gpus: int) -> Iterator[Mesh]:
                 yield tp, cp, pp, gpus // tp // cp // pp
 
 
+def axes_of(mesh: Mesh) -> int:
+    """Number of axes along which a mesh has more than one rank."""
+    return sum(size > 1 for size in mesh)
+
+
+def expert_ranks(model: ModelConfig, dp: int) -> list[int]:
+    """Return the numbers of ranks of dp that can share out the experts of a model; 1 without experts."""
+    return [ep for ep in divisors(dp) if model.experts % ep == 0] if model.experts else [1]
+
+
 def impossible(workload: Workload, mesh: Mesh) -> str | None:
     """Return the reason why the shapes do not allow a mesh, or None."""
     tp, cp, pp, dp = mesh

@@ -46,7 +46,7 @@ def durations(job: Job, costs: CostModel) -> Durations:
         sum(job.trained_parameters(s) for _, s in job.table.held_by(rank)) for rank in range(job.mesh.pp)
     ]
     for rank in job.lowered.encoders:
-        parameters[rank] += job.encoder_parameters
+        parameters[rank] += job.encoder_parameters / shard
     norm = 3 * costs.collective("world", "all_reduce", 8)
     return Durations(
         forward=of("forward"),
@@ -56,7 +56,7 @@ def durations(job: Job, costs: CostModel) -> Durations:
         gather=_each(job, costs.gather_weights) if several and shard > 1 else (),
         reduce=_each(job, costs.reduce_gradients) if several else (),
         replicas=_replica_sums(job, costs),
-        optimizer=tuple(costs.optimizer_seconds(count) + norm for count in parameters),
+        optimizer=tuple(costs.optimizer_seconds(count * shard) + norm for count in parameters),
         overlap=costs.hardware.efficiency.overlap,
         every_use=job.mesh.shards_parameters,
         encoder=encoder_seconds(job, costs) if job.encoder.layers else None,
@@ -99,7 +99,7 @@ class Projection:
     """A projected step.
 
     `step_s` seconds; `bubble` idle over computing time without messages and data parallelism; `exposed`
-    shares of the step by axis: tp and cp collectives run between the kernels, pp is what messages add to
+    shares of the step by axis: tp, cp and ep collectives run between the kernels, pp is what messages add to
     the pipeline, dp what gathers, reductions and sums over replicas add; `network_bytes` that a rank sends in
     a step through its network port.
     """
@@ -118,7 +118,8 @@ def project(job: Job, hardware: Hardware, pairs: float | None = None) -> Project
     moved = sum((*one_round.gather, *one_round.reduce, *one_round.replicas))
     timed = figures(job, lambda some: _timed(some, costs), moved / work)
     whole, without_dp, without_messages, idle, busy, reductions = timed.tolist()
-    shares = {axis: _axis_seconds(job, costs, axis) / whole for axis in ("tp", "cp")}
+    between = ("tp", "cp", "ep") if job.mesh.ep > 1 else ("tp", "cp")
+    shares = {axis: _axis_seconds(job, costs, axis) / whole for axis in between}
     shares["pp"] = (without_dp - without_messages) / whole
     shares["dp"] = (whole - without_dp) / whole
     return Projection(whole, idle / busy, shares, network_bytes(job, costs, reductions))
@@ -173,7 +174,7 @@ def network_bytes(job: Job, costs: CostModel, reductions: float) -> float:
     as `reductions_in` counts them.
     """
     total = 0.0
-    for axis in ("tp", "cp"):
+    for axis in ("tp", "cp", "ep"):
         links = costs.links(axis)
         if not links.in_node:
             share = (links.size - 1) / links.size / links.inside

@@ -127,6 +127,28 @@ class Axis:
         self.hooks.collective_end(call)
         return out
 
+    def all_to_all(
+        self, rows: torch.Tensor, sent: Sequence[int], received: Sequence[int], label: str
+    ) -> torch.Tensor:
+        """Send `sent[i]` rows to rank i of the axis, in order, and return the rows that arrive, by sender."""
+        if self.size == 1:
+            return rows
+        rows, out = rows.contiguous(), rows.new_empty((sum(received), *rows.shape[1:]))
+        call = CollectiveCall(
+            self.name,
+            "all_to_all",
+            label,
+            rows,
+            self.group,
+            out.numel(),
+            output=out,
+            splits=(tuple(sent), tuple(received)),
+        )
+        self.hooks.collective_begin(call)
+        dist.all_to_all_single(out, rows, list(received), list(sent), group=self.group)
+        self.hooks.collective_end(call)
+        return out
+
     def _message(self, op: str, tensor: torch.Tensor, index: int, label: str) -> CollectiveCall:
         return CollectiveCall(self.name, op, label, tensor, self.group, tensor.numel(), self.ranks[index])
 

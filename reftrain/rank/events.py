@@ -32,12 +32,13 @@ class Segment:
 class CollectiveCall:
     """One communication call of the trainer.
 
-    `axis` is tp, cp, pp, dp, dp_cp, kv or embedding; `op` is all_reduce, all_gather, reduce_scatter,
-    broadcast, send or recv; `label` names the tensor of the model that the call serves, e.g. `layers.3.attention.wo`.
-    `tensor` is this rank's input (for a recv: the buffer to fill); `elements_out` is the number of elements that the
-    rank receives; `peer` is the global rank at the other end of a send or recv. `output` is the result's buffer where
-    that is not `tensor`; `reduction` is the operation of a reducing call (sum, avg, max, …). The result of an
-    `awaited` call is there when the wait for it has ended.
+    `axis` is tp, cp, pp, dp, dp_cp, ep, edp, kv or embedding; `op` is all_reduce, all_gather, reduce_scatter,
+    broadcast, all_to_all, send or recv; `label` names the tensor of the model that the call serves, e.g.
+    `layers.3.attention.wo`. `tensor` is this rank's input (for a recv: the buffer to fill); `elements_out` is the
+    number of elements that the rank receives; `peer` is the global rank at the other end of a send or recv. `output`
+    is the result's buffer where that is not `tensor`; `reduction` is the operation of a reducing call (sum, avg, max,
+    …). The result of an `awaited` call is there when the wait for it has ended. `splits` are the rows that an
+    all_to_all sends to each rank, and receives from each.
     """
 
     axis: str
@@ -50,6 +51,7 @@ class CollectiveCall:
     output: torch.Tensor | None = None
     reduction: str = "sum"
     awaited: bool = False
+    splits: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ are the axis `dp_cp`, over which FSDP2 shards and gradients are summed.
 import datetime as dt
 import math
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 
 import torch
 import torch.distributed as dist
@@ -55,6 +56,7 @@ class Mesh:
         self.pp = self._axis(("pp",))
         self.dp = self._axis(("dp",))
         self.dp_cp = self._axis(("dp", "cp"))
+        self.ep, self.edp = self._expert_axes()
 
     def coords_of(self, rank: int) -> dict[str, int]:
         """Coordinates of any rank."""
@@ -69,6 +71,31 @@ class Mesh:
     def shard_index(self) -> int:
         """This rank's place among the ranks that shard."""
         return self.fsdp_mesh.get_local_rank(self.fsdp_mesh.ndim - 1)
+
+    def shard_of(self, *, dealt: bool) -> tuple[int, int]:
+        """Number of ranks that shard a parameter, and this rank's place; `dealt` for an expert's over `ep`."""
+        return (self.edp.size, self.edp.index) if dealt else (self.shard_size, self.shard_index)
+
+    @cached_property
+    def expert_mesh(self) -> DeviceMesh | None:
+        """Ranks that hold the same experts, as FSDP2 takes them; None where `ep` deals none out."""
+        if self.ep.size == 1 or self.edp.group is None:
+            return None
+        return DeviceMesh.from_group(self.edp.group, self.device_mesh.device_type, mesh_dim_names=("edp",))
+
+    def _expert_axes(self) -> tuple[Axis, Axis]:
+        """Return two axes: of the ranks that share out the experts, and of the ranks that hold the same experts.
+
+        `ep` neighbours on dp share the experts of one copy of the model; dp = edp · ep, and context ranks hold
+        copies as they do of everything else.
+        """
+        size = self.config.ep
+        if size == 1:
+            alone = Axis("ep", 0, [self.rank], None, self._hooks)
+            return alone, self.dp_cp
+        first = self.dp.index // size * size
+        same = [r for r in self.dp_cp.ranks if self.coords_of(r)["dp"] % size == self.dp.index % size]
+        return self.subgroup("ep", self.dp.ranks[first : first + size]), self.subgroup("edp", sorted(same))
 
     @property
     def replica_index(self) -> int:

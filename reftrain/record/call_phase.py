@@ -4,7 +4,7 @@ from numerics.schema import Phase
 from reftrain.rank.events import CollectiveCall
 from reftrain.schedule.actions import Action, Kind
 
-REDUCED_AXES = frozenset({"dp", "dp_cp", "kv", "embedding"})
+REDUCED_AXES = frozenset({"dp", "dp_cp", "edp", "kv", "embedding"})
 
 _FORWARDS = frozenset({Kind.FORWARD, Kind.ENCODE})
 

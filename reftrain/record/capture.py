@@ -196,7 +196,7 @@ class Capture(Hooks):
 
     @staticmethod
     def _is_weights(call: CollectiveCall) -> bool:
-        return call.axis == "dp_cp" and call.op == "all_gather"
+        return call.axis in {"dp_cp", "edp"} and call.op == "all_gather"
 
     def _collective(self, call: CollectiveCall, value: torch.Tensor, *, result: bool) -> None:
         if call.group is None or dist.get_world_size(call.group) == 1:

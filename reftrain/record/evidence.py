@@ -29,6 +29,7 @@ NCCL_NAMES = {
     "all_reduce": "allreduce",
     "all_gather": "_allgather_base",
     "reduce_scatter": "_reduce_scatter_base",
+    "all_to_all": "all_to_allv",
     "broadcast": "broadcast",
     "send": "send",
     "recv": "recv",
@@ -158,7 +159,7 @@ class StepTrace(Hooks):
             return
         name, tensor = NCCL_NAMES[call.op], call.tensor
         if call.peer is None:
-            values = arguments(name, info, tensor.dtype, tensor.numel(), call.elements_out, seq)
+            values = arguments(name, info, tensor.dtype, tensor.numel(), call.elements_out, seq, call.splits)
         else:
             values = message_arguments(name, info, tensor, call.peer, seq)
         if call.op == "recv":

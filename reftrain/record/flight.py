@@ -147,6 +147,11 @@ class FlightRecorder:
         with self._writing:
             self._put(self._dump())
 
+    def state(self) -> dict[str, Any]:
+        """Return the dump of this moment."""
+        self._note_completed()
+        return self._dump()
+
     def _dump(self) -> dict[str, Any]:
         if self._on_nccl:
             return nccl_dump()
@@ -162,7 +167,9 @@ class FlightRecorder:
             self._refresh()
 
     def _refresh(self) -> None:
-        """Write, unless the file holds a hang that may have timed out since."""
+        """Note a heartbeat, and write, unless the file holds a hang that may have timed out since."""
+        if self.last_calls is not None:
+            self.last_calls.beat(time.time_ns())
         if time.monotonic() < self._keep_until:
             return
         self._note_completed()

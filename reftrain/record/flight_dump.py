@@ -3,6 +3,7 @@
 import functools
 import os
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,7 +17,7 @@ WATCHER: Final = "reftrain/record/collectives.py"
 def complete(
     native: dict[str, Any],
     p2p: list[dict[str, Any]],
-    groups: list[dict[str, object]],
+    groups: Sequence[Mapping[str, object]],
     ended: dict[str, int] | None = None,
 ) -> dict[str, Any]:
     """Return torch's dump with sends and receives, process groups and completion filled in.

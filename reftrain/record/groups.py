@@ -6,6 +6,7 @@ two others counts twice as fast as one at an end.
 """
 
 from dataclasses import dataclass
+from typing import TypedDict
 
 import torch.distributed as dist
 
@@ -62,10 +63,20 @@ class Groups:
         return number
 
 
-def pg_config() -> list[dict[str, object]]:
+class GroupConfig(TypedDict):
+    """A process group as `distributedInfo.pg_config` has it."""
+
+    pg_name: str
+    pg_desc: str
+    backend_config: str
+    pg_size: int
+    ranks: list[int]
+
+
+def pg_config() -> list[GroupConfig]:
     """All process groups this rank knows, as `distributedInfo.pg_config` has them, member lists uncut."""
     world = dist.distributed_c10d._world  # noqa: SLF001 - the only place that lists every group
-    rows = []
+    rows: list[GroupConfig] = []
     for group, members in world.pg_group_ranks.items():
         if isinstance(group, int):  # stands for the groups that this rank is not a member of
             continue

@@ -4,6 +4,9 @@ A dump a second cannot hold what happened after it when the process is killed, a
 when a call keeps the interpreter's lock. Each call is therefore also noted in a small ring in a mapped file,
 which outlives the process whatever ends it; `merge_last_calls` completes the dumps with it afterwards.
 
+The file ends in the rank's last heartbeat: the time at which its recorder last ran. A rank that is frozen (SIGSTOP, a
+stopped container) made its last call like its peers, and only its heartbeat is older than theirs.
+
     python -m reftrain.record.last_calls run/fr
 
 does so by hand, where no launcher of ours watched the ranks.
@@ -12,6 +15,7 @@ does so by hand, where no launcher of ours watched the ranks.
 import contextlib
 import json
 import mmap
+import os
 import pickle
 import struct
 import sys
@@ -25,6 +29,7 @@ from tracekit.plain_pickle import loads_plain
 SLOTS: Final = 128
 SLOT_BYTES: Final = 4096
 _HEAD: Final = struct.Struct("<QIIB")  # number of the call from 1, length and checksum of the text, done
+_BEAT: Final = struct.Struct("<Q")  # ns since the epoch, after the slots
 
 
 class LastCalls:
@@ -34,8 +39,9 @@ class LastCalls:
         self.path = path
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("w+b") as file:
-            file.truncate(SLOTS * SLOT_BYTES)
-            self._map = mmap.mmap(file.fileno(), SLOTS * SLOT_BYTES)
+            size = SLOTS * SLOT_BYTES + _BEAT.size
+            file.truncate(size)
+            self._map = mmap.mmap(file.fileno(), size)
         self._count = 0
         self._open: dict[tuple[str, str], deque[int]] = {}
 
@@ -70,6 +76,10 @@ class LastCalls:
         if _HEAD.unpack_from(self._map, start)[0] == number:
             self._map[start + _HEAD.size - 1] = 1
 
+    def beat(self, now_ns: int) -> None:
+        """Note that this rank runs, at `now_ns` since the epoch."""
+        _BEAT.pack_into(self._map, SLOTS * SLOT_BYTES, now_ns)
+
     def close(self) -> None:
         """Remove the file: the dump holds all calls."""
         self._map.close()
@@ -98,9 +108,16 @@ def read_tail(path: Path) -> list[dict[str, Any]]:
     return [call for _, call in sorted(calls, key=lambda pair: pair[0])]
 
 
-def merge_last_calls(folder: Path) -> None:
-    """Complete every dump in `folder` with its ring and remove the rings.
+def last_heartbeat(path: Path) -> int:
+    """Return the last heartbeat in a ring, ns since the epoch; 0 where there was none."""
+    tail = path.read_bytes()[SLOTS * SLOT_BYTES :]
+    return int(_BEAT.unpack(tail)[0]) if len(tail) == _BEAT.size else 0
 
+
+def merge_last_calls(folder: Path) -> None:
+    """Complete every dump in `folder` with its ring and its rank's last heartbeat, and remove the rings.
+
+    The heartbeat becomes `heartbeat_ns` of the dump and the time of its file, which other tools see.
     Raises OSError, and RefusedError where a dump asks for code.
     """
     rings = last_calls_of(folder / "rank_0").parent
@@ -109,7 +126,10 @@ def merge_last_calls(folder: Path) -> None:
         if dump.exists():
             merged = with_tail(loads_plain(dump.read_bytes()), read_tail(path))
             temporary = dump.with_name(f".{dump.name}.tmp")
-            temporary.write_bytes(pickle.dumps(merged))
+            beat = last_heartbeat(path)
+            temporary.write_bytes(pickle.dumps({**merged, "heartbeat_ns": beat} if beat else merged))
+            if beat:
+                os.utime(temporary, ns=(beat, beat))
             temporary.replace(dump)
         path.unlink()
     if rings.exists():

@@ -89,7 +89,8 @@ class OrderRecorder(Hooks):
         ranks = trainer.mesh.shard_size
         for number, stage in trainer.stages.items():
             for name, group in parameter_groups(stage):
-                self._units[number, f"{name}.grad"] = group_layout(stage, group, ranks)
+                shards = group.mesh_info.mesh.size(group.mesh_info.mesh.ndim - 1)
+                self._units[number, f"{name}.grad"] = group_layout(stage, group, shards)
         local = trainer.local_parameters()
         for axis in ("tp", "kv"):
             self._layouts[f"{axis}.partial_gradients"] = tuple(
@@ -217,6 +218,7 @@ class OrderRecorder(Hooks):
         return {
             "tp": str(mesh.tp.size),
             "cp": str(mesh.cp.size),
+            "ep": str(mesh.ep.size),
             "micro_batch_size": str(loader.config.micro_batch_size),
             "threads": str(torch.get_num_threads()),
             "backend": dist.get_backend(),

@@ -7,7 +7,7 @@ Python span must not carry itself (the profiler then looks for C++ debug informa
 the arguments of the newest form; `export` keeps the arguments of the requested form (`config.trace_forms`).
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -77,16 +77,22 @@ class CommSpans:
 
 
 def arguments(
-    name: str, group: GroupInfo, dtype: torch.dtype, n_in: int, n_out: int, seq: int
+    name: str,
+    group: GroupInfo,
+    dtype: torch.dtype,
+    n_in: int,
+    n_out: int,
+    seq: int,
+    splits: tuple[Sequence[int], Sequence[int]] = ((), ()),
 ) -> dict[str, Any]:
-    """NCCL's arguments for one call; member lists are text and written whole."""
+    """NCCL's arguments for one call; lists are text and written whole. `splits`: rows to each rank, and from each."""
     return {
         "Collective name": name,
         "dtype": DTYPES.get(dtype, str(dtype).removeprefix("torch.")),
         "In msg nelems": n_in,
         "Out msg nelems": n_out,
-        "In split size": "[]",
-        "Out split size": "[]",
+        "In split size": str(list(splits[0])),
+        "Out split size": str(list(splits[1])),
         "Group size": len(group.ranks),
         "Process Group Name": group.name,
         "Process Group Description": group.desc,

@@ -46,9 +46,9 @@ class CaptureWriter(Observer):
 
     def _here(self) -> list[RankRows]:
         """Rows of the ranks in lock step now."""
-        mesh, now = self.config.mesh, self.now
+        now = self.now
         pp = self.pipeline.rank_of(now.stage, now.micro_batch)
-        rows = [self.ranks[Seat(now.dp, pp, c, t)] for c in range(mesh.cp) for t in range(mesh.tp)]
+        rows = [self.ranks[seat] for seat in self.grid.lock_step(now.dp, pp)]
         for rank in rows:
             rank.step = now.step
         return rows

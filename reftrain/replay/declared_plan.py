@@ -4,6 +4,7 @@ From the recorded plan comes only what is order: the sequence of micro-batches a
 are a possible order of the declared ones.
 """
 
+import itertools
 from collections.abc import Callable, Sequence
 
 import torch
@@ -11,7 +12,7 @@ import torch
 from numerics.order.order_plan import OrderPlan, Reduction
 from reftrain.config.run import RunConfig
 from reftrain.layout.declaration import ENCODER, Parameter, shard_rows
-from reftrain.layout.grid import Seat
+from reftrain.layout.grid import EVERYWHERE, Seat
 from reftrain.layout.settings import local_settings
 from reftrain.replay.formats import Orders
 from reftrain.replay.gradients import (
@@ -20,6 +21,7 @@ from reftrain.replay.gradients import (
     partial_groups,
     partial_names,
     seats_along,
+    sharding_axis,
 )
 from reftrain.replay.plan_writer import Layout, PlanWriter
 from reftrain.replay.possible_orders import possible_orders
@@ -52,6 +54,8 @@ def _activations(writer: PlanWriter) -> None:
         _tensor_sums(writer, stage, layers)
         if config.mesh.cp > 1:
             _key_value_sums(writer, stage, layers)
+        if config.mesh.cp > 1 and config.model.experts and config.model.expert_balance:
+            _choice_sums(writer, stage, layers)
 
 
 def _tensor_sums(writer: PlanWriter, stage: int, layers: range) -> None:
@@ -141,6 +145,16 @@ def _image_tokens(writer: PlanWriter) -> None:
             _layer_sums(f"encoder.layers.{number}", crossing, recomputed=False, reached=True)
 
 
+def _choice_sums(writer: PlanWriter, stage: int, layers: range) -> None:
+    """Declare the sums over context ranks of the experts' choices, which the balance loss needs."""
+    data, experts = writer.config.data, writer.config.model.experts
+    again = ("backward",) if writer.config.numerics.recompute == "full" else ()
+    for (seats, every), number in itertools.product(_of_stage(writer, stage, "cp"), layers):
+        for phase in ("forward", *again):
+            label, size = f"layers.{number}.feed_forward.experts.counts", data.micro_batch_size * experts
+            writer.add(label, "cp", "all_reduce", phase, torch.int64, seats, every, size)
+
+
 def _of_stage(writer: PlanWriter, stage: int, *axes: str) -> list[tuple[list[Seat], Numbers]]:
     """Return the groups of ranks that compute a stage, each with its micro-batches in ascending order."""
     owners = {pp: tuple(sorted(writer.pipeline.added(stage, pp))) for pp in writer.pipeline.owners(stage)}
@@ -158,34 +172,33 @@ def _gradients(writer: PlanWriter, orders: Orders) -> None:
     for (stage, pp), order in orders.items():
         units = declared.units(stage)
         cuts = tuple(n for n in order.backwards if n in order.reduce_after)
-        for tp in range(config.mesh.tp):
-            for seats in writer.grid.shard_groups(pp, tp):
-                for unit, parameters in units:
-                    layout = tuple(
-                        (p.name, _elements(p, -(-p.local_shape[0] // len(seats)))) for p in parameters
-                    )
-                    elements = len(seats) * sum(n for _, n in layout)
-                    reduce = writer.formats.reduce
-                    writer.add(
-                        f"{unit}.grad", "dp_cp", "reduce_scatter", "reduce", reduce, seats, cuts, elements,
-                        layout=layout,
-                    )  # fmt: skip
+        for tp, (unit, parameters) in itertools.product(range(config.mesh.tp), units):
+            dealt, reduce = parameters[0].dealt, writer.formats.reduce
+            for seats in writer.grid.shard_groups(pp, tp, dealt):
+                layout = tuple((p.name, _elements(p, -(-p.local_shape[0] // len(seats)))) for p in parameters)
+                elements = len(seats) * sum(n for _, n in layout)
+                writer.add(
+                    f"{unit}.grad", sharding_axis(dealt), "reduce_scatter", "reduce", reduce, seats, cuts, elements,
+                    layout=layout,
+                )  # fmt: skip
         _replica_sums(writer, stage, pp, cuts[-1:])
         added = len(order.backwards) > len(cuts)
-        writer.reductions.append(
-            Reduction(
-                label=f"stages.{stage}",
-                axis="micro_batch",
-                op="accumulate",
-                phase="reduce",
-                dtype=str(writer.formats.accumulate).removeprefix("torch.") if added else "",
-                group=(),
-                operands=order.backwards,
-                cuts=cuts,
-                layout=tuple((p.name, _elements(p, p.local_shape[0])) for _, ps in units for p in ps),
-                steps=(writer.first, config.steps),
+        for place in range(config.mesh.ep):
+            own = [p for _, ps in units for p in ps if p.dealt in {EVERYWHERE, place}]
+            writer.reductions.append(
+                Reduction(
+                    label=f"stages.{stage}",
+                    axis="micro_batch",
+                    op="accumulate",
+                    phase="reduce",
+                    dtype=str(writer.formats.accumulate).removeprefix("torch.") if added else "",
+                    group=(),
+                    operands=order.backwards,
+                    cuts=cuts,
+                    layout=tuple((p.name, _elements(p, p.local_shape[0])) for p in own),
+                    steps=(writer.first, config.steps),
+                )
             )
-        )
 
 
 def _replica_sums(writer: PlanWriter, stage: int, pp: int, once: tuple[int, ...]) -> None:
@@ -243,20 +256,21 @@ def _step(writer: PlanWriter) -> None:
 
 
 def _shard_layout(writer: PlanWriter, seat: Seat, names: Sequence[str]) -> Layout:
-    group = next(g for g in writer.grid.shard_groups(seat.pp, seat.tp) if seat in g)
     known = {p.name: p for stage in writer.pipeline.held(seat.pp) for p in writer.declared.in_order(stage)}
-    return tuple(
-        (name, _elements(p, shard_rows(p.local_shape[0], len(group), group.index(seat))[1]))
-        for name in names
-        for p in [known[name]]
-    )
+
+    def held(parameter: Parameter) -> int:
+        groups = writer.grid.shard_groups(seat.pp, seat.tp, parameter.dealt)
+        group = next(g for g in groups if seat in g)
+        return _elements(parameter, shard_rows(parameter.local_shape[0], len(group), group.index(seat))[1])
+
+    return tuple((name, held(known[name])) for name in names)
 
 
 def _owners(writer: PlanWriter) -> None:
     """Sums of a stage's gradients between the pipeline ranks that hold it."""
     for stage in writer.declared.numbers:
-        names = [p.name for p in writer.declared.trained(stage)]
         for group in seats_along(writer.grid, "pp"):
+            names = [p.name for p in writer.declared.trained(stage, writer.grid.place(group[0]))]
             seats = [seat for seat in group if seat.pp in writer.pipeline.owners(stage)]
             _one_buffer(writer, f"stage{stage}.grad", f"replicas_{stage}", seats, names)
 

@@ -1,12 +1,13 @@
 """Repeats a whole run: step after step, data-parallel rank after rank, stage after stage.
 
-Forward and backward of the tensor and context ranks of a stage run in lock step; data-parallel ranks and
-pipeline stages only wait for each other, so that their order in time changes nothing.
+Forward and backward of the tensor and context ranks of a stage run in lock step, as do data-parallel ranks that share
+out experts; other data-parallel ranks and pipeline stages only wait for each other, so that their order in time
+changes nothing.
 """
 
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -17,8 +18,16 @@ from reftrain.layout.grid import Grid, Seat
 from reftrain.replay.batch import MicroBatch, Reader, Share, shares
 from reftrain.replay.first_values import State, first_state, local_values
 from reftrain.replay.formats import Formats, Orders, Place, formats_of
-from reftrain.replay.forward.stage import backward, leaves, run_stage
-from reftrain.replay.gradients import Accumulator, Reducer, Shards, finish, global_norm, sum_owners
+from reftrain.replay.forward.stage import Passed, backward, leaves, run_stage
+from reftrain.replay.gradients import (
+    Accumulator,
+    Reducer,
+    Shards,
+    StepResult,
+    finish,
+    global_norm,
+    sum_owners,
+)
 from reftrain.replay.images import ImageTokens
 from reftrain.replay.observer import Moment, Observer
 from reftrain.replay.optimizer import ShardOptimizer, clip_factor, learning_rate
@@ -27,29 +36,7 @@ from reftrain.replay.stage_state import StageState, Taken
 from reftrain.replay.virtual_ranks import Ranks, VirtualRanks
 
 Weights = Mapping[Place, Sequence[Mapping[str, Tensor]]]
-"""Gathered weights of each stage on each of its pipeline ranks, for every tensor rank."""
-
-
-@dataclass
-class StepResult:
-    """Loss in nats per token, count of valid targets, gradient norm (1,), every rank's shards of gradients."""
-
-    loss: float
-    valid: int
-    norm: Tensor
-    gradients: Shards
-
-
-@dataclass
-class _Passed:
-    """A stage that a micro-batch has passed forward: inputs (None for the first stage), outputs, and weight leaves.
-
-    Each holds one entry for every rank in lock step.
-    """
-
-    inputs: Ranks | None
-    outputs: Ranks
-    leaves: list[dict[str, Tensor]]
+"""Gathered weights of each stage on each of its pipeline ranks, for every place on ep and tensor rank."""
 
 
 class Replay:
@@ -73,6 +60,7 @@ class Replay:
         self.virtual_ranks = VirtualRanks(
             mesh.tp,
             mesh.cp,
+            mesh.ep,
             sequence_parallel=mesh.sequence_parallel,
             sums_wide=config.numerics.tp_reduce == "fp32",
             observer=self.observer,
@@ -113,23 +101,22 @@ class Replay:
                     continue
                 local = local_values(parameter, values[parameter.name], tp, dtype)
                 for pp in self.pipeline.owners(stage):
-                    for group in self.grid.shard_groups(pp, tp):
+                    for group in self.grid.shard_groups(pp, tp, parameter.dealt):
                         for index, seat in enumerate(group):
                             first, rows = shard_rows(len(local), len(group), index)
                             shards[seat][parameter.name] = local[first : first + rows].clone()
         return shards
 
     def _weights(self, stage: int, pp: int) -> list[dict[str, Tensor]]:
-        """Gathered weights of a stage on a pipeline rank in the compute format, for each tensor rank."""
-        out = []
-        for tp in range(self.config.mesh.tp):
-            group = self.grid.shard_groups(pp, tp)[0]
-            out.append(
-                {
-                    p.name: torch.cat([self.shards[seat][p.name] for seat in group]).to(self.formats.compute)
-                    for p in self.declared.in_order(stage)
-                }
-            )
+        """Gathered weights of a stage on a pipeline rank in the compute format, for each place on ep and on tp."""
+        mesh = self.config.mesh
+        out: list[dict[str, Tensor]] = []
+        for place, tp in itertools.product(range(mesh.ep), range(mesh.tp)):
+            out.append({})
+            for p in self.declared.in_order(stage, place):
+                group = self.grid.shard_groups(pp, tp, p.dealt)[0]
+                whole = torch.cat([self.shards[seat][p.name] for seat in group])
+                out[-1][p.name] = whole.to(self.formats.compute)
         return out
 
     def gradients(self, step: int) -> StepResult:
@@ -144,8 +131,8 @@ class Replay:
         weights = {place: self._weights(*place) for place in self.orders}
         taken: Taken = {}
         losses: dict[Seat, Tensor] = {}
-        for dp in range(mesh.dp):
-            losses |= self._data_rank(step, dp, batches[dp], weights, valid, taken)
+        for dp in range(0, mesh.dp, mesh.ep):
+            losses |= self._data_ranks(step, dp, batches[dp : dp + mesh.ep], weights, valid, taken)
         reduced: Shards = {seat: {} for seat in self.grid.seats()}
         now.phase, now.micro_batch = "reduce", -1
         for (stage, pp, number), whole in sorted(taken.items(), key=lambda item: (item[0][2], -item[0][0])):
@@ -168,16 +155,19 @@ class Replay:
             for name, shard in self._trained(shards).items():
                 reduced[seat].setdefault(name, torch.zeros_like(shard))
 
-    def _data_rank(
+    def _data_ranks(
         self,
         step: int,
         dp: int,
-        batches: Sequence[MicroBatch],
+        batches: Sequence[Sequence[MicroBatch]],
         weights: Weights,
         valid: int,
         taken: Taken,
     ) -> dict[Seat, Tensor]:
-        """Run all micro-batches of a data-parallel rank; put accumulated gradients into `taken`, return loss sums."""
+        """Run all micro-batches of the data-parallel ranks from `dp` on that share out experts, else of one rank.
+
+        Puts accumulated gradients into `taken` and returns loss sums.
+        """
         mesh = self.config.mesh
         stages = {
             place: StageState(order, [Accumulator(self.formats) for _ in range(len(self.virtual_ranks))])
@@ -190,20 +180,20 @@ class Replay:
         last = self.config.stages - 1
         ends = {pp: order.backwards for (stage, pp), order in self.orders.items() if stage == last}
         for number in itertools.chain.from_iterable(ends.values()):
-            cut = shares(self.config, batches[number], self.formats)
-            batch = [cut[c] for c in range(mesh.cp) for _ in range(mesh.tp)]
+            cut = [shares(self.config, of_rank[number], self.formats) for of_rank in batches]
+            batch = [share for of_rank in cut for share in of_rank for _ in range(mesh.tp)]
             sums[number] = self._micro_batch(dp, number, batch, weights, valid, stages, taken, images)
         if images is not None:
             images.backward(
                 lambda pp, number, local: stages[ENCODER, pp].accumulate(
-                    self._seats(dp, pp), (ENCODER, pp), number, local, taken
+                    self.grid.lock_step(dp, pp), (ENCODER, pp), number, local, taken
                 )
             )
         totals = {}
         for (pp, numbers), place in itertools.product(ends.items(), range(len(self.virtual_ranks))):
             of_rank = [sums[number][place] for number in sorted(numbers)]
             stacked = self.config.numerics.loss_log == "stacked"
-            totals[Seat(dp, pp, *divmod(place, mesh.tp))] = rank_total(of_rank, stacked=stacked)
+            totals[self.grid.lock_step(dp, pp)[place]] = rank_total(of_rank, stacked=stacked)
         return totals
 
     def _micro_batch(
@@ -236,7 +226,7 @@ class Replay:
                 None if here.inputs is None else [grad for t in here.inputs if (grad := t.grad) is not None]
             )
             at = stage, self.pipeline.rank_of(stage, number)
-            stages[at].accumulate(self._seats(dp, at[1]), at, number, here.leaves, taken)
+            stages[at].accumulate(self.grid.lock_step(dp, at[1]), at, number, here.leaves, taken)
         return [total.detach() for total in sums]
 
     def _images(self, dp: int) -> ImageTokens | None:
@@ -244,10 +234,10 @@ class Replay:
             return None
         return ImageTokens(self.config, self.declared, self.formats, self.observer, self.reader, dp)
 
-    def _forward(self, batch: Sequence[Share], weights: Weights, images: ImageTokens | None) -> list[_Passed]:
+    def _forward(self, batch: Sequence[Share], weights: Weights, images: ImageTokens | None) -> list[Passed]:
         """Run the micro-batch forward through all stages; return what each stage's backward needs."""
         config, now = self.config, self.observer.now
-        passed: list[_Passed] = []
+        passed: list[Passed] = []
         outputs: Ranks | None = None
         for stage, layers in enumerate(self.declared.stages()):
             now.phase, now.stage = "forward", stage
@@ -261,22 +251,19 @@ class Replay:
                 now.stage = stage
             self.observer.inputs(batch)
             inputs = None if outputs is None else leaves(outputs)
+            tp, cp = config.mesh.tp, config.mesh.cp
             local = [
                 {
                     n: w.detach().requires_grad_(n not in self.frozen)
-                    for n, w in held[place % config.mesh.tp].items()
+                    for n, w in held[place // (tp * cp) * tp + place % tp].items()
                 }
                 for place in range(len(self.virtual_ranks))
             ]
             local = self.observer.weights(local)
             last = stage + 1 == config.stages
             outputs = run_stage(config, self.virtual_ranks, layers, inputs, local, batch, last=last)
-            passed.append(_Passed(inputs, outputs, local))
+            passed.append(Passed(inputs, outputs, local))
         return passed
-
-    def _seats(self, dp: int, pp: int) -> list[Seat]:
-        """Return the seats of the ranks in lock step."""
-        return [Seat(dp, pp, *divmod(place, self.config.mesh.tp)) for place in range(len(self.virtual_ranks))]
 
     def apply(self, step: int, result: StepResult) -> float:
         """Clip and update all shards; return the learning rate."""

@@ -5,13 +5,14 @@ norm and the optimiser see shards.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from reftrain.config.run import RunConfig
 from reftrain.layout.declaration import Declaration, Parameter, shard_rows
-from reftrain.layout.grid import Grid, Seat
+from reftrain.layout.grid import EVERYWHERE, Grid, Seat
 from reftrain.replay.formats import Formats
 from reftrain.replay.observer import Observer
 from reftrain.replay.ring import ring_sum
@@ -19,6 +20,16 @@ from tracekit.axes import DESCENT
 
 Shards = dict[Seat, dict[str, Tensor]]
 MIB = 1 << 20
+
+
+@dataclass
+class StepResult:
+    """Loss in nats per token, count of valid targets, gradient norm (1,), every rank's shards of gradients."""
+
+    loss: float
+    valid: int
+    norm: Tensor
+    gradients: Shards
 
 
 class Accumulator:
@@ -52,6 +63,11 @@ def flat_buffer(tensors: Sequence[Tensor], ranks: int, dtype: torch.dtype) -> Te
     return torch.cat(pieces, dim=1)
 
 
+def sharding_axis(dealt: int) -> str:
+    """Return the axis over which a unit is sharded: dp_cp, or edp where ep deals it out."""
+    return "dp_cp" if dealt == EVERYWHERE else "edp"
+
+
 class Reducer:
     """Sums a stage's gradients over data and context parallelism into shards."""
 
@@ -73,8 +89,9 @@ class Reducer:
         last: bool,
     ) -> None:
         """Reduce every unit of a stage on a pipeline rank; `whole` are each seat's accumulated gradients."""
-        groups = self.grid.shard_groups(pp, tp)
         for unit, parameters in self.declared.units(stage):
+            dealt = parameters[0].dealt
+            groups, axis = self.grid.shard_groups(pp, tp, dealt), sharding_axis(dealt)
             flats: dict[Seat, Tensor] = {}
             for group in groups:
                 buffers = {
@@ -82,7 +99,7 @@ class Reducer:
                     for s in group
                 }
                 inputs = {seat: buffer.view(-1) for seat, buffer in buffers.items()}
-                name = ("dp_cp", "reduce_scatter", f"{unit}.grad")
+                name = (axis, "reduce_scatter", f"{unit}.grad")
                 inputs = self.observer.reduction_in(*name, inputs)
                 total = ring_sum([flat.view(len(group), -1) for flat in inputs.values()])
                 after = {seat: total[index].clone() for index, seat in enumerate(group)}
@@ -138,8 +155,8 @@ def sum_owners(grid: Grid, declared: Declaration, shards: Shards, observer: Obse
     """Sum a stage's gradients over the pipeline ranks that hold it, where a bidirectional schedule has several."""
     for stage in declared.numbers:
         owners = declared.pipeline.owners(stage)
-        names = [p.name for p in declared.trained(stage)]
         for group in seats_along(grid, "pp") if len(owners) > 1 else []:
+            names = [p.name for p in declared.trained(stage, grid.place(group[0]))]
             ranks = {seat: shards[seat] for seat in group if seat.pp in owners}
             _sum_in_one_buffer(names, ranks, f"replicas_{stage}", f"stage{stage}.grad", observer)
 
@@ -263,9 +280,10 @@ def _squares(grid: Grid, declared: Declaration, seat: Seat, grads: Mapping[str, 
     replica = next(
         number for number, group in enumerate(grid.shard_groups(seat.pp, seat.tp)) if seat in group
     )
+    place = grid.place(seat)
     total: Tensor | None = None
     for stage in declared.pipeline.counted(seat.pp):
-        for parameter in declared.trained(stage):
+        for parameter in declared.trained(stage, place):
             grad = grads[parameter.name]
             square = grad.to(torch.promote_types(grad.dtype, torch.float32)).square().sum()
             first_copy = seat.tp % parameter.copies == 0 if parameter.split is not None else seat.tp == 0

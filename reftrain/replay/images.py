@@ -46,6 +46,7 @@ class ImageTokens:
         self.virtual_ranks = VirtualRanks(
             config.mesh.tp,
             config.mesh.cp,
+            1,
             sequence_parallel=False,
             sums_wide=config.numerics.tp_reduce == "fp32",
             observer=observer,

@@ -1,4 +1,4 @@
-"""Collects declared reductions, and takes the order of their micro-batches from the recorded plan."""
+"""Collects the reductions that a configuration declares, each with the ring's chunks and the order of its operands."""
 
 from collections.abc import Sequence
 

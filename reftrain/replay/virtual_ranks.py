@@ -1,6 +1,7 @@
 """Virtual ranks in lock step: one autograd graph in which a collective is a function of all ranks' tensors.
 
-A value of the run is a list of local tensors, one for each context rank and, within it, each tensor rank. Local
+A value of the run is a list of local tensors, one for each rank that shares the experts (`ep`), within it each context
+rank, and within that each tensor rank. Local
 computation is written rank after rank between two collectives, so that autograd visits each rank's nodes in
 the order in which that rank's own process would.
 """
@@ -37,23 +38,24 @@ def joint(there: Exchange, back: Exchange, tensors: Ranks) -> Ranks:
 
 
 class VirtualRanks:
-    """The tensor and context axes of one pipeline stage and data-parallel rank."""
+    """The tensor and context axes of one pipeline stage, and its data-parallel ranks that share out experts."""
 
     def __init__(
-        self, tp: int, cp: int, *, sequence_parallel: bool, sums_wide: bool, observer: Observer
+        self, tp: int, cp: int, ep: int, *, sequence_parallel: bool, sums_wide: bool, observer: Observer
     ) -> None:
-        self.tp, self.cp, self.observer = tp, cp, observer
+        self.tp, self.cp, self.ep, self.observer = tp, cp, ep, observer
         self.sequence_parallel = sequence_parallel and tp > 1
         self.sums_wide = sums_wide
 
     def __len__(self) -> int:
-        return self.tp * self.cp
+        return self.tp * self.cp * self.ep
 
     def groups(self, axis: str) -> list[list[int]]:
         """Placements in a list of ranks that communicate on an axis."""
-        if axis == "tp":
-            return [[c * self.tp + t for t in range(self.tp)] for c in range(self.cp)]
-        return [[c * self.tp + t for c in range(self.cp)] for t in range(self.tp)]
+        places = torch.arange(len(self)).view(self.ep, self.cp, self.tp)
+        dim = ("ep", "cp", "tp").index(axis)
+        groups: list[list[int]] = places.movedim(dim, -1).flatten(0, 1).tolist()
+        return groups
 
     def _wide(self, tensors: Sequence[torch.Tensor], axis: str) -> Ranks:
         """Summands over tp in the format of the sum."""
@@ -95,6 +97,17 @@ class VirtualRanks:
             for r in group:
                 out[r] = stacked
         return self.observer.collective_out(axis, "all_gather", label, groups, out)
+
+    def all_to_all(self, label: str, tensors: Ranks, sent: Sequence[Sequence[int]]) -> Ranks:
+        """Hand on each rank's rows, `sent[place][i]` of them to rank i of its group of ep; received by sender."""
+        out: list[torch.Tensor] = [torch.empty(0)] * len(self)
+        groups = self.groups("ep")
+        rows = self.observer.collective_in("ep", "all_to_all", label, groups, tensors)
+        for group in groups:
+            cut = [torch.split(rows[r], list(sent[r])) for r in group]
+            for index, r in enumerate(group):
+                out[r] = torch.cat([pieces[index] for pieces in cut])
+        return self.observer.collective_out("ep", "all_to_all", label, groups, out)
 
     def _gather_sequence(self, label: str, tensors: Ranks) -> Ranks:
         """(B, S/tp, D) to (B, S, D)."""

@@ -61,3 +61,17 @@ def _check_options(scheme: Scheme, spec: ScheduleSpec) -> None:
         )
     if spec.steps > 1 and "steps" not in scheme.options:
         raise spec.refuse("pipeline.schedule", "is flushed after every step", "give 1 step")
+
+
+def check_rounds(spec: ScheduleSpec) -> None:
+    """Raise `ScheduleError` when a k that the user named has no effect: the scheme has no rounds, or m is less.
+
+    `generate` takes such a k, because the default k = p may be above m and means one round of m micro-batches.
+    """
+    if "consecutive" not in SCHEMES[spec.name].options:
+        remedy = "leave k out, or choose flexible or afab"
+        raise spec.refuse("pipeline.consecutive", "has no rounds of consecutive micro-batches", remedy)
+    if spec.consecutive > spec.micro_batches:
+        problem = f"cannot run {spec.consecutive} of {spec.micro_batches} micro-batches consecutively"
+        remedy = f"give k at most {spec.micro_batches}, or leave it out"
+        raise spec.refuse("pipeline.consecutive", problem, remedy)

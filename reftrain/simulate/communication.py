@@ -99,8 +99,8 @@ class Communication:
 
     def _together(self, posts: Sequence[Post], op: Op) -> F64:
         """Return when a collective is done, ns, (width,): the last member's begin and one transfer."""
-        shape, dims = self.grid.shape, self.grid.over(op.group)
-        latest = np.full((1, 1, 1), -np.inf)
+        shape, dims = self.grid.folded, self.grid.over(op.group)
+        latest = np.full((1, 1, 1, 1), -np.inf)
         for post in posts:
             link = post.rank.conditions.link
             latest = np.maximum(latest, post.ready.reshape(shape).max(axis=dims, keepdims=True))
@@ -111,7 +111,7 @@ class Communication:
         for post in posts[1:]:
             took = np.maximum(took, post.ns) if post.rank.conditions.link is not None else took
         if isinstance(took, np.ndarray):
-            first = tuple(slice(0, 1) if i in dims else slice(None) for i in range(3))
+            first = tuple(slice(0, 1) if i in dims else slice(None) for i in range(len(shape)))
             took = took.reshape(shape)[first]
         return np.asarray(np.broadcast_to(latest + took, shape).reshape(-1))
 

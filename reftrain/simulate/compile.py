@@ -28,7 +28,10 @@ class ActionOperations(Protocol):
         """Return the transfer time (ns) and the elements of the message that leaves `stage`."""
 
     def sync_replicas(self, b: Builder, stage: int, owners: tuple[int, ...]) -> int | None:
-        """Append the sum of a stage's gradients over the pipeline ranks that hold it; return the operation."""
+        """Append the sum of a stage's gradients over the pipeline ranks that hold it; return the operation.
+
+        Return None where one rank holds all replicas: it adds them without a message.
+        """
 
     def update(self, b: Builder, stage: int) -> None:
         """Append an optimizer step of one stage in the middle of a step, as asynchronous schedules have it."""
@@ -109,7 +112,8 @@ class _Compiler:
         elif kind in SENDS | RECEIVES:
             self.message(action)
         elif kind is Act.SYNC_REPLICAS:
-            index = operations.sync_replicas(b, action.stage, self.schedule.owners(action.stage))
+            owners = tuple(sorted(set(self.schedule.owners(action.stage))))
+            index = operations.sync_replicas(b, action.stage, owners)
             if index is not None:
                 self.syncs.setdefault(action.stage, []).append(index)
         elif kind is Act.OPTIMIZER_STEP:

@@ -21,6 +21,7 @@ _GROUPS: Mapping[str, tuple[str, ...]] = {
     "cp": ("cp",),
     "pp": ("pp",),
     "dp": ("dp", "dp_cp", "own"),
+    "ep": ("ep",),
 }
 """Kinds of process group that an axis named in a fault includes."""
 

@@ -22,6 +22,8 @@ F64 = npt.NDArray[np.float64]
 
 ARRAY_AXES: Final = ("dp", "cp", "tp")
 """Axes of an array of one pipeline rank, outer to inner."""
+DEALT: Final = "ep"
+"""Kind of group of neighbours on dp that share out experts; in a folded array dp is (dp/ep, ep)."""
 SPANS: Final[Mapping[str, tuple[str, ...]]] = {**links.SPANS, "own": ()}
 """Axes along which the members of each kind of process group differ; a rank is alone in its `own` group."""
 REPLICAS: Final = "replicas_"
@@ -52,10 +54,11 @@ class Group:
 class Grid:
     """Sizes and order of the axes, and the arithmetic between ranks, coordinates and arrays.
 
-    `order` names the axes from inner (neighbouring ranks) to outer.
+    `order` names the axes from inner (neighbouring ranks) to outer; `ep` divides dp.
     """
 
-    def __init__(self, sizes: Mapping[str, int], order: Sequence[str]) -> None:
+    def __init__(self, sizes: Mapping[str, int], order: Sequence[str], ep: int = 1) -> None:
+        self.ep = ep
         self.sizes = {axis: int(sizes[axis]) for axis in AXES}
         self.order = tuple(order)
         self.strides: dict[str, int] = {}
@@ -88,6 +91,12 @@ class Grid:
         """Shape of an array of one pipeline rank: (dp, cp, tp)."""
         return self.sizes["dp"], self.sizes["cp"], self.sizes["tp"]
 
+    @property
+    def folded(self) -> tuple[int, int, int, int]:
+        """Shape of the same array with dp in two: (dp/ep, ep, cp, tp)."""
+        dp, cp, tp = self.shape
+        return dp // self.ep, self.ep, cp, tp
+
     @cached_property
     def offsets(self) -> I64:
         """Global rank less its pipeline part, by place in the array; (width,)."""
@@ -111,11 +120,20 @@ class Grid:
 
     def size(self, kind: str) -> int:
         """Return the number of members of a group of this kind."""
-        return math.prod(self.sizes[axis] for axis in spanned(kind))
+        return math.prod(self.along(kind, axis) for axis in self.order)
+
+    def along(self, kind: str, axis: str) -> int:
+        """Return how many members of a group of this kind differ along an axis."""
+        if axis not in spanned(kind):
+            return 1
+        return self.ep if kind == DEALT else self.sizes[axis]
 
     def over(self, kind: str) -> tuple[int, ...]:
-        """Return the dimensions of an array of one pipeline rank over which a group of this kind spans."""
-        return tuple(i for i, axis in enumerate(ARRAY_AXES) if axis in spanned(kind))
+        """Return the dimensions of a folded array of one pipeline rank over which a group of this kind spans."""
+        if kind == DEALT:
+            return (1,)
+        outer = (0,) if "dp" in spanned(kind) else ()
+        return outer + tuple(i + 1 for i, axis in enumerate(ARRAY_AXES) if axis in spanned(kind))
 
     @cached_property
     def kinds(self) -> tuple[str, ...]:
@@ -123,13 +141,14 @@ class Grid:
         kinds = ["world", *(axis for axis in self.order if self.sizes[axis] > 1)]
         if self.sizes["dp"] > 1 and self.sizes["cp"] > 1:
             kinds.append("dp_cp")
+        if self.ep > 1:
+            kinds.append(DEALT)
         return tuple(kinds)
 
     def group(self, kind: str, rank: int) -> Group:
         """Return the group of this kind that a rank belongs to."""
-        axes = spanned(kind)
         at = self.coords(rank)
-        first = rank - sum(at[axis] * self.strides[axis] for axis in axes)
+        first = rank - sum(at[axis] % self.along(kind, axis) * self.strides[axis] for axis in self.order)
         known = self._groups.get((kind, first))
         if known is None:
             known = self._groups[kind, first] = self._make(kind, first)
@@ -155,7 +174,7 @@ class Grid:
     def _make(self, kind: str, first: int) -> Group:
         members = np.array([first], np.int64)
         for axis in spanned(kind):
-            steps = np.arange(self.sizes[axis]) * self.strides[axis]
+            steps = np.arange(self.along(kind, axis)) * self.strides[axis]
             members = (members[:, None] + steps[None, :]).reshape(-1)
         ranks = tuple(sorted(members.tolist()))
         if kind == "world":
@@ -172,7 +191,7 @@ class Grid:
         at = self.coords(first)
         place, stride = 0, 1
         for axis in self.order:
-            if axis not in spanned(kind):
-                place += at[axis] * stride
-                stride *= self.sizes[axis]
+            members = self.along(kind, axis)
+            place += at[axis] // members * stride
+            stride *= self.sizes[axis] // members
         return before + place

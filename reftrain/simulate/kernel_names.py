@@ -69,6 +69,7 @@ COLLECTIVES: Final = {
     "allreduce": Names(
         "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)", "c10d::allreduce_"
     ),
+    "all_to_all": Names("ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)", "c10d::alltoall_base_"),
     "broadcast": Names(
         "ncclDevKernel_Broadcast_RING_LL(ncclDevKernelArgsStorage<4096ul>)", "c10d::broadcast_"
     ),
@@ -81,6 +82,7 @@ RECORDER_NAMES: Final = {
     "_allgather_base": "nccl:_all_gather_base",
     "_reduce_scatter_base": "nccl:_reduce_scatter_base",
     "allreduce": "nccl:all_reduce",
+    "all_to_all": "nccl:all_to_all",
     "broadcast": "nccl:broadcast",
 }
 """The same in flight-recorder dumps, and in titles of calls up to torch 2.14."""
@@ -89,6 +91,7 @@ OPS: Final = {
     "all_gather": "_allgather_base",
     "reduce_scatter": "_reduce_scatter_base",
     "all_reduce": "allreduce",
+    "all_to_all": "all_to_all",
     "broadcast": "broadcast",
 }
 """Torch's name by ours."""

@@ -65,7 +65,7 @@ class ModelOperations:
         mesh = cost.mesh
         self.zero = mesh.zero
         self.shard = "dp_cp" if mesh.dp > 1 and mesh.cp > 1 else "dp" if mesh.dp > 1 else "cp"
-        self.sizes = {"tp": mesh.tp, "cp": mesh.cp}
+        self.sizes = {"tp": mesh.tp, "cp": mesh.cp, "ep": mesh.ep}
         self._under_way: dict[int, _UnderWay] = {}
         self._cache: dict[tuple[object, ...], tuple[Operation, ...]] = {}
 
@@ -102,14 +102,19 @@ class ModelOperations:
         b.compute("optimizer", self._optimizer_ns((stage,)), launches=4)
 
     def _optimizer_ns(self, stages: Iterable[int], rank: int = -1) -> float:
-        shapes = self.cost.shapes
+        shapes = self.cost.whole_shapes
         parameters = sum(shapes.trained_parameters(self.shapes[stage]) for stage in stages)
         if rank in self.encoders:
             parameters += self._parameters(_IMAGES)
         return self.cost.optimizer_seconds(parameters) * NS
 
     def sync_replicas(self, b: Builder, stage: int, owners: tuple[int, ...]) -> int | None:
-        """Sum the shards of a stage's gradients over its replicas, beside what follows."""
+        """Sum the shards of a stage's gradients over its replicas, beside what follows.
+
+        Each stage's group has a stream of its own, as communicators have: ranks may start the sums in any order.
+        """
+        if len(owners) == 1:
+            return None
         shards = self._shards() if self.zero else 1
         if stage == ENCODER:
             whole = self._parameters(_IMAGES)
@@ -117,11 +122,11 @@ class ModelOperations:
         else:
             shape = self.shapes[stage]
             whole = self.cost.shapes.trained_parameters(shape)
-            ns = self.cost.sum_replicas(shape, len(owners), shards) * NS if len(owners) > 1 else 0.0
+            ns = self.cost.sum_replicas(shape, len(owners), shards) * NS
         nelems = whole // shards
         group = f"{REPLICAS}{'encoder' if stage == ENCODER else stage}"
         return b.collective(
-            group, "allreduce", ns, (nelems, nelems), stream="replicas", wait=False,
+            group, "allreduce", ns, (nelems, nelems), wait=False,
             members=owners, dtype="Float",
         )  # fmt: skip
 

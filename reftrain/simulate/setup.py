@@ -41,7 +41,7 @@ class Setup:
     def grid(self) -> Grid:
         """The rank grid."""
         mesh = self.job.mesh
-        return Grid(mesh.sizes, mesh.order)
+        return Grid(mesh.sizes, mesh.order, mesh.ep)
 
 
 def schedule_of(spec: ScheduleSpec, given: Schedule | None, steps: int) -> tuple[Schedule, int]:

@@ -127,6 +127,8 @@ class Trainer:
             recompute=config.numerics.recompute,
             label_smoothing=config.numerics.label_smoothing,
             tokens=config.data.micro_batch_size * config.data.seq_len // mesh.cp.size,
+            ep=mesh.ep,
+            sequences=config.data.batch_size,
         )
 
     def _stages(self) -> dict[int, ShardedStage]:
@@ -134,15 +136,13 @@ class Trainer:
         context = self.model_context()
         stages = {}
         if mesh.pp.index in self.schedule.encoders:
-            stages[ENCODER] = self._sharded(
-                EncoderStage(context, config.encoder, config.data.micro_batch_size)
-            )
+            encoder = EncoderStage(context, config.encoder, config.data.micro_batch_size)
+            stages[ENCODER] = self._sharded(encoder)
         held = {stage for _, stage in self.schedule.held_by(mesh.pp.index)}
         for number, layers in enumerate(layers_of_stages(config)):
-            if number not in held:
-                continue
-            stage = Stage(context, layers, first=number == 0, last=number + 1 == config.stages)
-            stages[number] = self._sharded(stage)
+            if number in held:
+                stage = Stage(context, layers, first=number == 0, last=number + 1 == config.stages)
+                stages[number] = self._sharded(stage)
         return stages
 
     def _sharded(self, stage: Stage | EncoderStage) -> ShardedStage:
@@ -150,8 +150,8 @@ class Trainer:
         config, mesh = self.config, self.mesh
         policy = mixed_precision(self.formats.compute, self.formats.parameter, self.formats.reduce)
         sharding = mesh.device_mesh["dp_shard"] if config.mesh.bucket_mb else mesh.fsdp_mesh
-        made = ShardedStage(stage, sharding, config.mesh, policy, self.hooks)
-        made.materialise(self.device, config.seed, mesh.shard_size, mesh.shard_index)
+        made = ShardedStage(stage, sharding, config.mesh, policy, self.hooks, mesh.expert_mesh)
+        made.materialise(self.device, config.seed, mesh)
         return made
 
     def _schedule(self) -> Schedule:
@@ -219,7 +219,7 @@ class Trainer:
     def parts(self) -> dict[str, Part]:
         """Box of the global tensor that this rank's shard of each parameter is."""
         return {
-            name: shard_part(spec, self.mesh.shard_size, self.mesh.shard_index)
+            name: shard_part(spec, *self.mesh.shard_of(dealt=spec.dealt))
             for name, spec in self.specs().items()
         }
 

@@ -15,6 +15,8 @@ import pytest
 import torch
 from torch.distributed.checkpoint import FileSystemWriter, save
 from torch.distributed.checkpoint.metadata import Metadata, TensorProperties, TensorStorageMetadata
+from tracekit_cli.reftrain_commands.goodput import goodput
+from tracekit_cli.reftrain_commands.reproduce import reproduce
 from tracekit_cli.reftrain_commands.run import run
 from tracekit_cli.reftrain_commands.simulate import simulate as simulate_command
 
@@ -321,3 +323,19 @@ TWICE = replace(TABLE, actions=(TABLE.actions[0] + TABLE.actions[0][:1], TABLE.a
 STUCK = replace(TABLE, actions=(TABLE.actions[0][::-1], TABLE.actions[1]))
 calls("pipeline.schedule: {}: {}; correct the table", check, TWICE, TABLE)
 calls("pipeline.schedule: {}; correct the table", lambda table: time_schedule(table, Costs()), STUCK, TABLE)
+
+
+def judged(days: str) -> object:
+    """The share of a job of so many days that trains."""
+    return goodput.main(["--between", "0.05", "--days", days, "--runs", "20"], standalone_mode=False)
+
+
+calls("--between: {}; give a longer time, or fewer --days or --runs", judged, "1000", "5")
+
+
+def reproduced(figure: str) -> object:
+    """A published figure beside ours."""
+    return reproduce.main([figure], standalone_mode=False)
+
+
+calls("FIGURE: {}; choose {}", reproduced, "figure99", "figure13")

@@ -27,6 +27,8 @@ NO_SP = {"mesh": {"tp": 2, "sequence_parallel": False}}
 WIDE = {"mesh": {"tp": 2}, "model": {"bias": True, "qk_norm": True, "fused_qkv": True}}
 HSDP = {"mesh": {"dp": 4, "zero": 3, "dp_shard": 2}, "data": {"micro_batch_size": 1}}
 
+EXPERTS = {"mesh": {"tp": 2, "dp": 2, "ep": 2}, "model": {"experts": 4}}
+
 CASES = (
     Case("P01:layer=1", {"mesh": {"tp": 2}}, "grad", "layers.1.attention_norm.weight",
          (("grad", "layers.1.attention.qkv.wq.weight"), ("grad", "norm.weight"))),
@@ -92,4 +94,8 @@ CASES = (
     Case("P53", {"mesh": {"cp": 3}, "numerics": {"cp_method": "ring"}}, "forward", "layers.0.attention.wo"),
     Case("P55", {"mesh": {"dp": 2}, "numerics": {"policy": "bf16"}}, "grad", "output.weight", (("logged", "loss"),)),
     Case("P56", {"mesh": {"tp": 2}}, "forward", "layers.0.attention.qkv", (("forward", "layers.0.attention.qkv.wk"),)),
+    Case("P57:layer=1", EXPERTS, "forward", "layers.1.feed_forward.experts.0.w1",
+         (("forward", "layers.1.attention"),)),
+    Case("P58", EXPERTS, "grad", "layers.0.feed_forward.experts.0.w1.weight"),
+    Case("P59", EXPERTS, "grad", "layers.1.feed_forward.router.weight", (("grad", "norm.weight"),)),
 )  # fmt: skip

@@ -296,3 +296,11 @@ def test_one_rank_alone_is_said_first(tracekit, copy):
 def test_no_input_is_a_usage_error(tracekit):
     assert tracekit("slowrank", "").code == 2
     assert tracekit("hang", "").code == 2
+
+
+def test_a_folder_of_other_json_is_named_itself(tmp_path, tracekit):
+    (tmp_path / "dashboard.json").write_text('{"title": "no trace"}')
+    done = tracekit("slowrank", tmp_path)
+    assert done.code == 3
+    assert f"{tmp_path}: holds no traces ({tmp_path}/dashboard.json: " in done.err
+    assert done.err.endswith("; give their folder\n")

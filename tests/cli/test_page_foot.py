@@ -92,6 +92,7 @@ def test_settings_from_outside_are_named(foot, monkeypatch, tmp_path):
         "--mesh is set by the environment variable PROG_ASKED_MESH",
         "--steps is set by tracekit.toml",
     )
+    assert foot("asked", "traces", "--mesh", "tp=4", "--steps", "1").settings == ()
 
 
 def test_secrets_in_urls_are_left_out(foot):

@@ -2,7 +2,10 @@
 
 from pathlib import Path
 
+import click
 import pytest
+from tracekit_cli.numerics import numerics
+from tracekit_cli.reftrain import reftrain
 from tracekit_cli.tracekit import tracekit as program
 
 TRACES = str(Path(__file__).parents[2] / "sample_traces" / "demo_healthy" / "trace")
@@ -15,44 +18,47 @@ def given(tmp_path, monkeypatch):
     return (tmp_path / "tracekit.toml").write_text
 
 
-def steps_of(arguments):
-    """Steps that `mesh` or `slowrank` would take from all places, without running it."""
-    name, command, rest = program.resolve_command(
-        context := program.make_context("tracekit", arguments), arguments
-    )
-    taken = command.make_context(name, rest, parent=context)
-    return taken.params["steps"]
+def taken(program, *arguments):
+    """Parameters of a command from all places, without running it."""
+    context = program.make_context(program.name, list(arguments))
+    name, command, rest = program.resolve_command(context, list(arguments))
+    return command.make_context(name, rest, parent=context).params
 
 
 def test_line_goes_before_environment_before_file(given, monkeypatch):
     given('[tracekit.slowrank]\nsteps = "1"\n')
-    assert steps_of(["slowrank", TRACES]) == [(1, 2)]
+    assert taken(program, "slowrank", TRACES)["steps"] == [(1, 2)]
     monkeypatch.setenv("TRACEKIT_SLOWRANK_STEPS", "2")
-    assert steps_of(["slowrank", TRACES]) == [(2, 3)]
-    assert steps_of(["slowrank", TRACES, "--steps", "3"]) == [(3, 4)]
+    assert taken(program, "slowrank", TRACES)["steps"] == [(2, 3)]
+    assert taken(program, "slowrank", TRACES, "--steps", "3")["steps"] == [(3, 4)]
 
 
 def test_other_commands_take_nothing(given):
     given('[tracekit.slowrank]\nsteps = "1"\n')
-    assert steps_of(["breakdown", TRACES]) is None
+    assert taken(program, "breakdown", TRACES)["steps"] is None
 
 
 def test_named_file_goes_before_that_of_folder(given, tmp_path, monkeypatch):
     given('[tracekit.slowrank]\nsteps = "1"\n')
     (tmp_path / "other.toml").write_text('[tracekit.slowrank]\nsteps = "4"\n')
     monkeypatch.setenv("TRACEKIT_CONFIG", str(tmp_path / "other.toml"))
-    assert steps_of(["slowrank", TRACES]) == [(4, 5)]
+    assert taken(program, "slowrank", TRACES)["steps"] == [(4, 5)]
 
 
 @pytest.mark.parametrize(
     ("text", "told"),
     [
+        ("[tracekit.slowrank]\nstep = '1'\n", "[tracekit.slowrank] has no 'step'; did you mean 'steps'?"),
         (
-            "[tracekit.slowrank]\nstep = '1'\n",
-            "has no 'step'; choose from address, engine, explain, fail-on, html",
+            "[tracekit.slowrank]\nzzz = '1'\n",
+            "has no 'zzz'; choose from address, engine, explain, fail-on, html",
         ),
-        ("[tracekit.slowrank]\nquiet = 'yes'\n", "quiet: a switch is either; write true"),
-        ("[tracekit.slowrank]\nsteps = [1]\n", "steps: no text; write one"),
+        ("[tracekit.slow-rank]\nsteps = '1'\n", "[tracekit] has no 'slow-rank'; did you mean 'slowrank'?"),
+        ("[slowrank]\nsteps = '1'\n", "has no 'slowrank'; choose from numerics, reftrain, tracekit"),
+        ("[tracekit.slowrank]\nquiet = 'loud'\n", "'--quiet': 'loud' is not a valid boolean"),
+        ("[tracekit.slowrank]\njobs = true\n", "'--jobs': 'True' is not a valid integer range"),
+        ("[tracekit.slowrank]\nsteps = [1]\n", "'--steps': '[1]' is not a range of steps"),
+        ("[tracekit.slowrank]\njson = 1979-05-27\nsteps = 'x'\n", "--json is set by tracekit.toml"),
         ("[tracekit]\nslowrank = 1\n", "'slowrank' is a value"),
         ("[[[\n", "not TOML"),
         ("tracekit = " + "[" * 5000, "not TOML"),
@@ -67,18 +73,50 @@ def test_bad_file_is_refused_with_its_name(given, tracekit, text, told):
     assert tracekit("slowrank", "--help").code == 0
 
 
-def test_several_values_are_a_list(given, tracekit):
-    given("[tracekit.whatif]\nfix = 'rank=5'\n")
-    assert 'write a list, as in ["rank=5"]' in tracekit("whatif", TRACES).err
+@pytest.mark.parametrize(
+    ("value", "fixes"), [("'rank=5'", ("rank=5",)), ("['rank=5', 'axis=tp']", ("rank=5", "axis=tp"))]
+)
+def test_options_that_repeat_take_one_or_several(given, value, fixes):
+    given(f"[tracekit.whatif]\nfix = {value}\n")
+    assert taken(program, "whatif", TRACES)["fix"] == fixes
+
+
+def test_values_need_no_quotes_where_toml_has_a_type(given):
+    given("[tracekit.slowrank]\nquiet = true\njobs = 2\nsteps = 3\n")
+    params = taken(program, "slowrank", TRACES)
+    assert (params["quiet"], params["jobs"]) == (True, 2)
+    assert params["steps"] == [(3, 4)]
+
+
+def test_pairs_are_lists_in_a_list(given):
+    given("[numerics.compare]\npair = [['a', 'b']]\n")
+    assert taken(numerics, "compare", "--parallel", "run_a")["pairs"] == ((Path("a"), Path("b")),)
+    given("[numerics.compare]\npair = ['ab', 'cd']\n")
+    with pytest.raises(click.BadParameter, match="2 values are required"):
+        taken(numerics, "compare", "--parallel", "run_a")
+
+
+def test_every_option_has_the_variable_of_its_long_name(monkeypatch):
+    for group in (program, numerics, reftrain):
+        for name in group.list_commands(None):
+            for option in group.get_command(None, name).params:
+                long = max(option.opts, key=len)
+                if long.startswith("--"):
+                    wanted = f"{group.name}_{name}_{long[2:]}".upper().replace("-", "_")
+                    assert option.envvar == wanted
 
 
 def test_refusal_tells_the_place_of_settings(given, tracekit, monkeypatch):
-    given("[tracekit.slowrank]\nquiet = true\n")
+    given("[tracekit.slowrank]\nquiet = true\nsteps = '1'\nfail-on = 'any'\n")
     monkeypatch.setenv("TRACEKIT_SLOWRANK_MESH", "tp=3")
-    done = tracekit("slowrank", TRACES)
+    monkeypatch.setenv("TRACEKIT_SLOWRANK_FAIL_ON", "any")
+    done = tracekit("slowrank", TRACES, "--steps", "1:2")
     assert done.code == 2
-    assert "--mesh is set by the environment variable TRACEKIT_SLOWRANK_MESH" in done.err
-    assert "--quiet is set by tracekit.toml" in done.err
+    assert done.err.splitlines()[1:] == [
+        "--mesh is set by the environment variable TRACEKIT_SLOWRANK_MESH",
+        "--fail-on is set by the environment variable TRACEKIT_SLOWRANK_FAIL_ON",
+        "--quiet is set by tracekit.toml",
+    ]
 
 
 def test_named_file_that_is_missing_is_refused(tracekit, monkeypatch):

@@ -18,8 +18,9 @@ ROOT = Path(__file__).parents[2]
 
 NAMES = {
     "BreakdownFinding", "DiffFinding", "DumpSet", "HangFinding", "InputError", "MeshError", "PlacesFinding", "Run",
-    "SlowRankFinding", "TracekitError", "TrendFinding", "UsageError", "WhatIfFinding", "breakdown", "diff", "findings",
-    "hang", "interop", "load", "load_dumps", "operations", "places", "slowrank", "trend", "whatif",
+    "SlowRankFinding", "TracekitError", "TrendFinding", "TriageFinding", "UsageError", "WhatIfFinding", "breakdown",
+    "diff", "findings", "hang", "interop", "load", "load_dumps", "operations", "places", "slowrank", "trend", "triage",
+    "whatif",
 }  # fmt: skip
 SIGNATURES = {
     "load": ["inputs", "out=None", "jobs=1", "progress=None", "job=None", "engine=None", "append=False"],
@@ -32,6 +33,7 @@ SIGNATURES = {
     "places": ["run", "mesh=None", "order=None", "progress=None"],
     "load_dumps": ["inputs", "jobs=1", "progress=None", "timed=False", "job=None"],
     "hang": ["dumps", "mesh=None", "order=None"],
+    "triage": ["inputs", "mesh=None", "order=None", "jobs=1", "progress=None", "job=None"],
 }
 FINDINGS = {
     "SlowRankFinding": (

@@ -22,6 +22,8 @@ ANSWERS = [
     ("plan", "--preset", "8b", "--gpus", "64", "--tokens", "1M", "--seq", "8192", "--prefer", "time", "--quiet"),
     ("calibrate", "--ranks", "2"),
     ("faults",),
+    ("reproduce", "figure13"),
+    ("goodput", "--gpus", "1024", "--days", "20", "--runs", "2"),
     SIMULATED,
     (*SIMULATED, "--fault", "slow_compute:rank=1,factor=1.5", "--fault", "long_stage", "--out", "{out}"),
     (*SIMULATED, "--fault", "host_stall:rank=1,axis=dp", "--out", "{out}"),

@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 from importlib.util import find_spec
 
 import pytest
@@ -14,6 +15,7 @@ from tracekit_cli.tracekit import tracekit as tracekit_program
 import numerics
 import tracekit
 from tests.house.source import ROOT
+from tests.report.browser import BROWSER, WAIT_S, chromium
 
 NEEDED = ("mkdocs", "material", "mkdocstrings_handlers", "mkdocs_click")
 LACKING = [name for name in NEEDED if find_spec(name) is None]
@@ -47,6 +49,20 @@ def test_no_page_asks_a_network(site):
     assert [found for page in pages for found in ASKS.findall(page.read_text(encoding="utf-8"))] == []
     styles = [*site.rglob("*.css"), *pages]
     assert [found for style in styles for found in FETCHED.findall(style.read_text(encoding="utf-8"))] == []
+
+
+@BROWSER
+@pytest.mark.parametrize("page", ["index.html", "guide/slow.html"])
+def test_search_answers_in_a_page_opened_as_file(site, tmp_path, page):
+    with chromium(tmp_path) as tab:
+        tab.call("Page.navigate", url=(site / page).as_uri() + "?q=flight-recorder")
+        until = time.monotonic() + WAIT_S
+        results = "[...document.querySelectorAll('.md-search-result__link')].map(link => link.href).join(' ')"
+        while not (links := tab.ask(results)):
+            assert time.monotonic() < until, tab.complaints
+            time.sleep(0.05)
+    assert f"{site.as_uri()}/hang.html" in links
+    assert {address.partition(":")[0] for address in tab.requests} <= {"file", "data", "about"}
 
 
 def test_every_option_is_told(site):

@@ -38,9 +38,14 @@ def communicators(job: Mapping[int, RankState], spread=lambda _: 0):
     for state in job.values():
         for group in state.groups:
             key = (group.name, tuple(group.ranks))
-            if len(group.ranks) > 1 and not (group.open is not None and group.open.message):
-                found.setdefault(key, {})[state.rank] = dict(group.counts)
-    return {key: counts for key, counts in found.items() if any(counts.values())}
+            if len(group.ranks) > 1 and (group.counts or (group.open is not None and group.open.message)):
+                found.setdefault(key, {})
+    for state in job.values():
+        for group in state.groups:
+            key = (group.name, tuple(group.ranks))
+            if key in found:  # messages are not counted: a communicator of these alone shows zeros
+                found[key][state.rank] = dict(group.counts)
+    return found
 
 
 def ras_json(job: Mapping[int, RankState], time="2026-11-18 04:00:00", dead=False) -> str:

@@ -50,6 +50,10 @@ class GroupState:
     completed: int
     open: Call | None = None
     counts: dict[str, int] = field(default_factory=dict)
+    started: int = 0
+    """The last collective that the device began, where start times are recorded."""
+    ops: dict[int, str] = field(default_factory=dict)
+    """Names of its collectives by number."""
 
 
 @dataclass
@@ -63,10 +67,10 @@ class RankState:
     frames: list[dict[str, Any]] = field(default_factory=list)
 
     @property
-    def waits(self) -> GroupState | None:
-        """The group in which it has waited longest."""
+    def open_groups(self) -> list[GroupState]:
+        """The groups with an unfinished call, the one that has waited longest first."""
         open_ = [group for group in self.groups if group.open is not None]
-        return min(open_, key=lambda g: g.open.created if g.open else 0, default=None)
+        return sorted(open_, key=lambda g: g.open.created if g.open else 0)
 
 
 def elements(sizes: Any) -> int:
@@ -114,6 +118,9 @@ def _state(rank: int, dump: dict[str, Any]) -> RankState:
                 op, "AllReduce"
             )
             group.counts[kind] = group.counts.get(kind, 0) + 1
+            group.ops[seq] = OPERATIONS.get(op, op.upper())
+            if entry["state"] != "scheduled":
+                group.started = max(group.started, seq)
         if not entry["retired"] and group.open is None:
             sizes = elements(entry["input_sizes"]), elements(entry["output_sizes"])
             name = op.split()[0].upper() if message else OPERATIONS.get(op, op.upper())

@@ -40,13 +40,13 @@ def truth(job):
     """The same, as the dumps tell it."""
     found = {}
     for rank, state in job.items():
-        kept = {state.groups[0].name: state.groups[0]} | ({g.name: g} if (g := state.waits) else {})
+        kept = {g.name: g for g in (state.groups[0], *state.open_groups)}
         found[rank] = {
             (g.name, g.desc): (
                 g.place,
                 max(g.enqueued, 0),
                 max(g.completed, 0),
-                g.open.seq if g is state.waits else None,
+                g.open.seq if g.open else None,
             )
             for g in kept.values()
         }
@@ -113,7 +113,7 @@ def test_lines_wrapped_by_a_terminal(tmp_path, job):
         rows += [line[at : at + 160] for at in range(0, len(line), 160)]
     found = read(tmp_path / "a", "\n".join(rows).encode() + b"\n")
     waited = {rank for rank, marks in found.marks.items() if any(mark.work for mark in marks.values())}
-    assert waited == {rank for rank, state in job.items() if state.waits}
+    assert waited == {rank for rank, state in job.items() if state.open_groups}
 
 
 def test_a_cut_number_is_not_believed(tmp_path):

@@ -146,13 +146,10 @@ def test_a_hang_is_answered_as_hang_does(tracekit):
 
 
 @pytest.mark.slow
-def test_all_samples_are_answered_as_by_their_commands(tracekit, tmp_path):
-    chosen = tmp_path / "samples"
-    for name in ("demo_healthy", "demo_slow_tp", "hang_host_stall", "only_a_log"):
-        shutil.copytree(SAMPLES / name, chosen / name)
-    document = json.loads(tracekit("triage", chosen, "--json", "-").out)
+def test_all_samples_are_answered_as_by_their_commands(tracekit):
+    document = json.loads(tracekit("triage", SAMPLES, "--json", "-").out)
     named = [job for job in document["answers"] if job["job"] is not None]
-    assert len(named) == len(list(chosen.glob("*/run.json"))) == 3
+    assert len(named) == len(list(SAMPLES.glob("*/run.json"))) == 7
     for job in named:
         own = json.loads(tracekit(job["question"], job["job"], "--json", "-").out)
         assert job["answer"] == own, job["job"]

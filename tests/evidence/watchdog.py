@@ -22,6 +22,8 @@ class Spelling:
     version: str = "2.8"
     launcher: str = "bare"
     colours: bool = False
+    desync: bool = False
+    """TORCH_NCCL_DESYNC_DEBUG=1, which records start times as well."""
 
     @property
     def number(self) -> tuple[int, int]:
@@ -100,11 +102,52 @@ def state(group: GroupState, spelling: Spelling) -> str:
             f"{head}Exception (either an error or timeout) detected by watchdog at work: {call.seq}, "
             f"last enqueued NCCL work: {numbers[0]}, last completed NCCL work: {numbers[1]}."
         )
-    began = ", last started work: -1" if spelling.number >= (2, 13) else ""
+    started = f"{group.started} ({group.ops[group.started]})" if spelling.desync and group.started else "-1"
+    began = f", last started work: {started}" if spelling.number >= (2, 13) else ""
     return (
         f"{head} failure detected by watchdog at work sequence id: {call.seq} PG status: last enqueued work: "
         f"{numbers[0]}{began}, last completed work: {numbers[1]}"
     )
+
+
+def desync(job: Mapping[int, RankState], group: GroupState) -> str | None:
+    """The states of all members as the rank that timed out prints them; None where its device has begun nothing new."""
+    if group.started <= group.completed:
+        return None  # torch fails an assertion there and prints no report
+    trace: dict[int, dict[str, dict[str, list[int]]]] = {}
+    never = []
+    for place, rank in enumerate(group.ranks):
+        own = next((g for g in job[rank].groups if g.name == group.name), None) if rank in job else None
+        if own is None or not own.started:
+            never.append(place)
+            continue
+        state_ = "finished" if own.completed >= own.started else "started"
+        trace.setdefault(own.started, {}).setdefault(state_, {}).setdefault(own.ops[own.started], []).append(
+            place
+        )
+    head = f"\n\t - [{group.place}] Timeout at collective: {group.ops[group.started]}, #{group.started}"
+    if never:
+        listed = ", ".join(map(str, never))
+        return (
+            f"{head}\n\t - To our best knowledge, ranks [{listed}] are the lagging ranks that caused this timeout. "
+            "They never joined any collectives"
+        )
+    first = min(trace)
+    out = head + "\n\t - To our best knowledge, the lagging/dead/mismatched ranks that caused the desync are:"
+    for word, tell in (
+        ("started", "\n\t   - [{}] joined but didn't finish collective #{} (count from 1)"),
+        ("finished", "\n\t     [{}] finished collective #{}, but didn't join collective #{} (count from 1)"),
+    ):
+        places = sorted(p for own in trace[first].get(word, {}).values() for p in own)
+        out += tell.format(", ".join(map(str, places)), first, first + 1) if places else ""
+    out += "\n\t - Snapshot of ranks' latest states:"
+    for seq in sorted(trace):
+        for word in ("started", "finished"):
+            if word in trace[seq]:
+                out += f"\n\t   #{seq} {word} ranks:"
+                for op, places in trace[seq][word].items():
+                    out += f"\n\t     [{', '.join(map(str, places))}] {word} {op}"
+    return out
 
 
 def signal(group: GroupState, first: int, own: int, spelling: Spelling) -> str:
@@ -143,36 +186,27 @@ def lines_of(
     job: Mapping[int, RankState], spelling: Spelling, start: float = 50_000.0
 ) -> Iterator[tuple[int, float, str]]:
     """Yield (rank, time, text) of all lines that the ranks of a stuck job write, in the order of time."""
-    waiting = {rank: state_ for rank, state_ in job.items() if state_.alive and state_.waits is not None}
-    origin = min((s.waits.open.created for s in waiting.values() if s.waits and s.waits.open), default=0)
+    waiting = {
+        rank: state_.open_groups for rank, state_ in job.items() if state_.alive and state_.open_groups
+    }
+    origin = min((groups[0].open.created for groups in waiting.values() if groups[0].open), default=0)
     found: list[tuple[float, int, str]] = []
     times = {}
-    for rank, known in waiting.items():
-        group = known.waits
-        assert group is not None
-        assert group.open is not None
-        at = times[rank] = start + (group.open.created - origin) / 1e9 + rank * 0.001
-        found.append((at, rank, stamp(at, spelling) + work(group, spelling, 600_000 + rank)))
-        if spelling.number >= (2, 3):
-            found.append((at + 0.0001, rank, stamp(at, spelling) + state(group, spelling)))
-        found.append(
-            (
-                at + 60,
-                rank,
-                stamp(at + 60, spelling)
-                + "To avoid data inconsistency, we are taking the entire process down.",
-            )
-        )
-        found.append(
-            (
-                at + 60,
-                rank,
-                stamp(at + 60, spelling)
-                + prefix(group, spelling)
-                + "NCCL watchdog thread terminated with exception: "
-                + work(group, spelling, 600_000 + rank),
-            )
-        )
+    for rank, groups in waiting.items():
+        for group in groups:  # each group has a watchdog of its own
+            assert group.open is not None
+            at = start + (group.open.created - origin) / 1e9 + rank * 0.001
+            times.setdefault(rank, at)
+            found.append((at, rank, stamp(at, spelling) + work(group, spelling, 600_000 + rank)))
+            if spelling.number >= (2, 3):
+                found.append((at + 0.0001, rank, stamp(at, spelling) + state(group, spelling)))
+            if spelling.desync and (report := desync(job, group)) is not None:
+                found.append((at + 0.0002, rank, stamp(at, spelling) + report))
+            down = "To avoid data inconsistency, we are taking the entire process down."
+            found.append((at + 60, rank, stamp(at + 60, spelling) + down))
+            ended = prefix(group, spelling) + "NCCL watchdog thread terminated with exception: "
+            ended += work(group, spelling, 600_000 + rank)
+            found.append((at + 60, rank, stamp(at + 60, spelling) + ended))
     for rank, known in job.items():
         if not known.alive:  # killed for memory before its peers began to wait
             found.append((start - 601, -1, killed(rank)))

@@ -11,8 +11,10 @@ from tempfile import TemporaryDirectory
 
 from tracekit_cli.tracekit_commands.triage import triage
 
+from tests.evidence.inspector import WORLD, calls, lines
 from tests.evidence.other_channels import faulthandler, py_spy, ras_json, ras_text
 from tests.evidence.stuck_job import RankState, states
+from tests.evidence.test_counters import NODE, SMI
 from tests.evidence.watchdog import LAUNCHERS, VERSIONS, Spelling, log
 from tests.fuzz.mutate import damaged
 from tests.fuzz.readers import Damage, Input
@@ -77,7 +79,8 @@ def _spoilt(text: str, rng: Random) -> bytes:
 
 
 def _log(rng: Random) -> bytes:
-    spelling = Spelling(rng.choice(VERSIONS), rng.choice(LAUNCHERS), colours=rng.random() < 0.2)
+    colours, desync = rng.random() < 0.2, rng.random() < 0.3
+    spelling = Spelling(rng.choice(VERSIONS), rng.choice(LAUNCHERS), colours, desync)
     return _spoilt(log(_job(rng.randrange(6)), spelling, seed=rng.randrange(9)), rng)
 
 
@@ -92,7 +95,28 @@ def _stacks(rng: Random) -> bytes:
     return _spoilt("\n".join(f"rank {rank}\n{part}" for rank, part in enumerate(parts)), rng)
 
 
-KINDS: Mapping[str, Callable[[Random], bytes]] = {"log": _log, "RAS answer": _ras, "stacks": _stacks}
+@cache
+def _calls() -> Mapping[int, list[tuple[str, str, int, int, float, float]]]:
+    """The calls of a small job that NCCL's Inspector recorded."""
+    return calls(5, steps=4)
+
+
+def _inspector(rng: Random) -> bytes:
+    rank = rng.randrange(WORLD)
+    return _spoilt(lines(rank, _calls()[rank], verbose=rng.random() < 0.5), rng)
+
+
+def _counters(rng: Random) -> bytes:
+    return _spoilt(rng.choice((SMI, NODE.format(14, 1e7))), rng)
+
+
+KINDS: Mapping[str, Callable[[Random], bytes]] = {
+    "log": _log,
+    "RAS answer": _ras,
+    "stacks": _stacks,
+    "Inspector": _inspector,
+    "counters": _counters,
+}
 
 
 def harmless(text: str) -> str:

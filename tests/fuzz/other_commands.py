@@ -16,7 +16,12 @@ COMMANDS = (
     ("breakdown", "--json", "-"),
     ("trend", "--json", "-"),
     ("mesh", "--json", "-"),
+    ("mesh", "--html", "{}/page.html"),
+    ("triage", "--json", "-"),
+    ("triage", "--html", "{}/page.html"),
     ("slowrank", "--verbose"),
+    ("slowrank", "--explain", "--json", "-"),
+    ("slowrank", "--explain", "--html", "{}/page.html"),
     ("slowrank", "--markdown", "-"),
     ("slowrank", "--html", "{}/page.html"),
     ("slowrank", "--perfetto", "{}/trace.pftrace"),
@@ -26,6 +31,8 @@ COMMANDS = (
     ("diff",),
 )
 HANG = (
+    ("triage", "--json", "-"),
+    ("triage", "--verbose"),
     ("hang", "--verbose"),
     ("hang", "--markdown", "-"),
     ("hang", "--html", "{}/page.html"),

@@ -4,6 +4,7 @@ from itertools import combinations
 
 import pytest
 
+from tests.evidence.real_channels import channels_of
 from tests.hang.real_hangs import KINDS, run
 from tests.marks import quick_first
 from tests.ranks.patience import patience
@@ -31,10 +32,20 @@ def test_the_planted_rank_is_named(ranks, tmp_path, kind, axis, rank, mesh):
     assert outcome.named == [rank], outcome.reason
     assert set(outcome.kinds) <= KINDS[kind]
     dumps = sorted((tmp_path / "run" / "fr").iterdir())
+    check_channels(channels_of(tmp_path / "run", kind, axis, rank))
     victims = [path for path in dumps if path.name != f"rank_{rank}"]
     for gone in [*combinations(victims, 1), *combinations(victims, 2)]:
         finding = analyse(load_dumps([str(path) for path in dumps if path not in gone]))
         assert {c.rank for c in finding.culprits} <= {rank}, ([path.name for path in gone], finding.reason)
+
+
+def check_channels(found):
+    """No subset of log, stacks, dumps and RAS names an innocent; a host that stalled is named by its log alone."""
+    assert found.outcomes()["wrong"] == 0
+    if found.kind == "host_stall":
+        assert found.named(("log",)) == "right"
+        assert (found.places["stacks"] / f"rank_{found.rank}.txt").read_text().count("in strike") == 2
+        assert "node_cpu_seconds_total" in next(found.places["counters"].iterdir()).read_text()
 
 
 def test_collectives_the_trainer_never_awaits_are_recorded_done(ranks, tmp_path):

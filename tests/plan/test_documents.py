@@ -6,6 +6,8 @@ import torch
 
 from reftrain.cost.hardware import load_hardware
 from reftrain.model.batch import allowed_keys
+from reftrain.papers.document_imbalance import DocumentModel
+from reftrain.papers.llama3 import PREDICTED, job_of_row
 from reftrain.parallel.context import chunk_positions
 from reftrain.plan.attention_pairs import (
     document_ends,
@@ -13,8 +15,6 @@ from reftrain.plan.attention_pairs import (
     sample_pairs,
     slowest_pairs,
 )
-from studies.document_imbalance import DocumentModel
-from studies.llama3 import PREDICTED, job_of_row
 
 
 @pytest.mark.parametrize("cp", [1, 2, 4])

@@ -14,8 +14,8 @@ from reftrain.config.run import MeshConfig
 from reftrain.cost.activations import layer_kept
 from reftrain.cost.job import job_of_run
 from reftrain.cost.memory import MemoryModel
+from reftrain.papers.llama3 import CALIBRATION, job_of_row
 from reftrain.rank.mesh import coordinates
-from studies.llama3 import CALIBRATION, job_of_row
 from tests.marks import quick_but
 from tests.plan import workers
 

@@ -4,10 +4,10 @@ import pytest
 
 from reftrain.cost.hardware import load_hardware
 from reftrain.cost.memory import MemoryModel
+from reftrain.papers.bisection import bisect
+from reftrain.papers.llama3 import CALIBRATION, PREDICTED, fit_matmul, job_of_row, tflops
+from reftrain.papers.published_runs import figure_9, figure_10
 from reftrain.plan.projection import project
-from studies.bisection import bisect
-from studies.llama3 import CALIBRATION, PREDICTED, fit_matmul, job_of_row, tflops
-from studies.published_runs import figure_9, figure_10
 
 H100 = load_hardware("h100")
 

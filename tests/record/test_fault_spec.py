@@ -97,11 +97,12 @@ def test_the_command_lists_every_field_of_every_kind():
             assert line.startswith(f"    {name}: {field.meaning}")
             assert ("must be given" in line) == field.required
             assert all(word in line for word in field.choices)
-    assert rows["crash"]["fields"]["axis"]["choices"] == ["tp", "cp", "pp", "dp"]
+    assert rows["crash"]["fields"]["axis"]["choices"] == ["tp", "cp", "pp", "dp", "ep"]
     assert rows["crash"]["fields"]["op"]["choices"] == [
         "all_reduce",
         "all_gather",
         "reduce_scatter",
+        "all_to_all",
         "send",
         "recv",
     ]

@@ -6,7 +6,7 @@ import pytest
 
 from reftrain.record import last_calls
 from reftrain.record.last_calls import SLOT_BYTES, SLOTS, LastCalls, merge_last_calls, read_tail, with_tail
-from tracekit.plain_pickle import RefusedError
+from tracekit.plain_pickle import RefusedError, loads_plain
 
 
 def call(number, group="5", *, p2p=False, created=0):
@@ -115,6 +115,23 @@ def test_merging_replaces_dumps_and_removes_rings(tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == ["fr"]
     (got,) = pickle.loads((folder / "rank_0").read_bytes())["entries"]
     assert got["collective_seq_id"] == 1
+
+
+def test_a_merged_dump_keeps_its_ranks_last_heartbeat(tmp_path):
+    folder = tmp_path / "fr"
+    folder.mkdir()
+    for rank, beats in enumerate(([5 * 10**18], [10**18, 2 * 10**18], [])):
+        dump = folder / f"rank_{rank}"
+        dump.write_bytes(pickle.dumps({"pg_config": {}, "pg_status": {}, "entries": []}))
+        ring = LastCalls(last_calls.last_calls_of(dump))
+        ring.add(call(1), "collective")
+        for beat in beats:
+            ring.beat(beat)
+    merge_last_calls(folder)
+    merged = [loads_plain((folder / f"rank_{rank}").read_bytes()) for rank in range(3)]
+    assert [dump.get("heartbeat_ns") for dump in merged] == [5 * 10**18, 2 * 10**18, None]
+    assert [len(dump["entries"]) for dump in merged] == [1, 1, 1], "the heartbeat is no call"
+    assert (folder / "rank_1").stat().st_mtime_ns == 2 * 10**18
 
 
 def test_a_dump_that_names_code_is_refused(tmp_path):

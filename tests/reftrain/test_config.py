@@ -61,11 +61,40 @@ MISCONFIGURATIONS = {
     ),
     "no such preset": (
         {"model": {"preset": "9b"}},
-        "model.preset: '9b' is unknown; choose among tiny, sensitive, small, 8b, 70b, 405b, tiny_vision, 70b_vision",
+        f"model.preset: '9b' is unknown; choose among {', '.join(MODEL_PRESETS)}",
     ),
     "misspelt field": ({"mesh": {"zreo": 3}}, "mesh.zreo: is not a field; did you mean zero?"),
     "misspelt table": ({"modle": {}}, "modle: is not a table; did you mean [model]?"),
     "wrong type": ({"run": {"steps": "4"}}, "run.steps: '4' has the wrong type; give a whole number"),
+    "true for a number": (
+        {"run": {"steps": True}},
+        "run.steps: True has the wrong type; give a whole number",
+    ),
+    "no list": (
+        {"evidence": {"trace_steps": 3}},
+        "evidence.trace_steps: 3 has the wrong type; give a list in square brackets",
+    ),
+    "wrong type in a list": (
+        {"evidence": {"trace_steps": [1, "x"]}},
+        "evidence.trace_steps: 'x' has the wrong type; give a whole number",
+    ),
+    "number that no float holds": (
+        {"optimizer": {"learning_rate": 10**400}},
+        f"optimizer.learning_rate: 1{'0' * 39} is not a size; give a number below 1e+12",
+    ),
+    "number of many digits": (
+        {"run": {"steps": 10**400}},
+        f"run.steps: 1{'0' * 39} is not within bounds; give 1 to 1000000000",
+    ),
+    "field of another table": (
+        {"model": {"seq_len": 3}},
+        "model.seq_len: is not a field; did you mean data.seq_len?",
+    ),
+    "field of the run in a table": (
+        {"model": {"device": "cpu"}},
+        "model.device: is not a field; did you mean run.device?",
+    ),
+    "table in a table": ({"run": {"mesh": 3}}, "run.mesh: is not a field; did you mean [mesh]?"),
     "order misses an axis": (
         {"mesh": {"order": ["tp", "cp", "dp"]}},
         "mesh.order: tp,cp,dp is not a permutation of the axes; name tp, cp, pp, dp once each",

@@ -139,7 +139,8 @@ def test_a_wrong_size_stands_in_its_ranks_dump(hang, axis, op):
 @pytest.mark.parametrize(
     ("fault", "message"),
     [
-        ("crash:rank=1,axis=ep", "fault.axis: 'ep' is unknown; choose among tp, cp, pp, dp"),
+        ("crash:rank=1,axis=xp", "fault.axis: 'xp' is unknown; choose among tp, cp, pp, dp, ep"),
+        ("crash:rank=1,axis=ep", "fault.axis: no rank communicates on ep: it has one rank"),
         ("crash:rank=1,op=gather", "fault.op: 'gather' is unknown; choose among all_reduce"),
         ("crash:rank=1,axis=cp", "fault.axis: no rank communicates on cp: it has one rank"),
         (

@@ -44,9 +44,12 @@ def run(ranks):
             r"evidence\.trace_steps: step 9 is not among the run's steps 0 to 3",
         ),
         ({"evidence": {"trace_steps": [-1]}}, r"evidence\.trace_steps: -1 is not within bounds"),
-        ({"optimizer": {"learning_rate": float("nan")}}, r"optimizer\.learning_rate: nan is not a size"),
-        ({"run": {"emulated_gflops": float("inf")}}, r"run\.emulated_gflops: inf is not a size"),
-        ({"data": {"padding": float("nan")}}, r"data\.padding: nan is not a size"),
+        (
+            {"optimizer": {"learning_rate": float("nan")}},
+            r"optimizer\.learning_rate: nan is not within bounds; give 0 to",
+        ),
+        ({"run": {"emulated_gflops": float("inf")}}, r"run\.emulated_gflops: inf is not within bounds"),
+        ({"data": {"padding": float("nan")}}, r"data\.padding: nan is not within bounds; give 0 to 1"),
         (
             {"run": {"device": "cpu", "share_gpus": True}},
             r"run\.share_gpus: device = cpu has no GPUs to share",

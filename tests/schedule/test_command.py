@@ -136,6 +136,11 @@ def test_the_picture_is_well_formed_and_escaped(call, tmp_path):
             ["chimera", "--stages", "3", "--micro-batches", "3"],
             "chimera cannot merge two directions over 3 stages",
         ),
+        (
+            ["flexible", "--stages", "4", "--micro-batches", "7", "--k", "9"],
+            "flexible cannot run 9 of 7 micro-batches consecutively; give k at most 7",
+        ),
+        ([*ONE_F[1:], "--k", "2"], "1f1b has no rounds of consecutive micro-batches"),
         (["1f1b", "--micro-batches", "3"], "give --stages P --micro-batches M"),
         ([*ONE_F[1:], "--cost", "f=fast"], "f='fast' is not a number"),
         ([*ONE_F[1:], "--cost", "g=1"], "'g=1' is not a cost"),

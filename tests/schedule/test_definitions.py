@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from reftrain.errors import ScheduleError
+from reftrain.papers.llama3 import zero_coupling
 from reftrain.schedule.actions import Kind
 from reftrain.schedule.check import check
 from reftrain.schedule.costs import Costs
@@ -16,7 +17,6 @@ from reftrain.schedule.memory_peaks import memory_peaks
 from reftrain.schedule.registry import SCHEMES, default_virtual
 from reftrain.schedule.spec import ScheduleSpec
 from reftrain.schedule.timing import time_schedule
-from studies.llama3 import zero_coupling
 from tests.marks import quick_first
 
 

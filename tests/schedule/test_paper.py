@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from reftrain.papers.schedule_formulas import PUBLISHED
 from reftrain.schedule.costs import Costs
 from reftrain.schedule.generators import make_schedule
 from reftrain.schedule.timing import time_schedule
 from studies import schedules as paper
-from studies.schedule_formulas import PUBLISHED
 from tests.marks import quick_first
 
 SIZES = [(p, multiple * p) for p in (4, 8) for multiple in (1, 2, 4)] + [(16, 16), (16, 32), (32, 32)]

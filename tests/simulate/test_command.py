@@ -187,6 +187,10 @@ def test_refused_fault_is_found_in_its_file(command, tmp_path, fault, said):
         (["--jitter", "-1"], "'--jitter': -1.0 is not in the range"),
         (["--mesh", "tp=8,cp=1,pp=16,dp=256"], "32768 ranks are too many; simulate up to 16384"),
         (["--micro-batches", "0"], "--micro-batches"),
+        (
+            ["--schedule", "flexible", "--micro-batches", "7", "--k", "9"],
+            "flexible cannot run 9 of 7 micro-batches consecutively",
+        ),
         (["--set", "mesh.dp_shard=1"], "mesh.dp_shard: hybrid sharding is not simulated; leave it out"),
     ],
 )
@@ -195,6 +199,12 @@ def test_bad_input_is_refused_with_field_and_remedy(command, arguments, said):
     assert code == 2
     assert said in err
     assert "Traceback" not in err
+
+
+def test_k_is_held_against_the_micro_batches_given(command):
+    sizes = ["--schedule", "flexible", "--micro-batches", "7", "--k", "6"]
+    code, _, err = command("--preset", "tiny", "--mesh", "dp=2,pp=2", *sizes, "--quiet")
+    assert (code, err) == (0, "")
 
 
 def test_a_folder_that_cannot_be_written_is_said(command, tmp_path):

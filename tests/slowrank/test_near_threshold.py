@@ -7,6 +7,7 @@ from tests.slowrank.known import known
 from tracekit.analysis.slowrank.decision.decide import first_of
 from tracekit.analysis.slowrank.gaps import evidence_gaps
 from tracekit.analysis.slowrank.hypotheses import slow_link
+from tracekit.analysis.slowrank.price import Price
 from tracekit.analysis.slowrank.unrecorded.unrecorded import Unseen
 
 NONE = Unseen(0.0, 0.0, ())
@@ -17,6 +18,7 @@ def test_a_slow_rank_of_doubtful_price_is_open(tmp_path, monkeypatch, share, ver
     mesh = grid(tp=2, dp=4)
     case = prepared(job(tmp_path, mesh, slow={3: 1.1}), mesh)
     monkeypatch.setattr(evidence_gaps, "most_ns", lambda *_: share * case.step_ns)
+    monkeypatch.setattr(evidence_gaps, "least_ns", lambda *_: 0.0)
     answer = first_of(known(case, dearest="", unseen=NONE, stage=None, link=None))
     assert answer.verdict == verdict
     if verdict == "inconclusive":
@@ -29,7 +31,7 @@ def test_a_slow_rank_of_doubtful_price_is_open(tmp_path, monkeypatch, share, ver
 def test_a_slow_link_of_doubtful_price_is_open(tmp_path, monkeypatch, share, verdict):
     mesh = grid(tp=4, dp=2)
     case = prepared(job(tmp_path, mesh, link={(1, 5): 12}), mesh)
-    monkeypatch.setattr(slow_link, "prices", lambda *_: (share * case.step_ns,) * 3)
+    monkeypatch.setattr(slow_link, "price_of", lambda *_: Price(*(share * case.step_ns,) * 3))
     link = slow_link.slow_link(case)
     assert (link and first_of(known(case, dearest="", unseen=NONE, stage=None, link=link)).verdict) == verdict
 

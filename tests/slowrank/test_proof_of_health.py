@@ -15,6 +15,7 @@ from tracekit.analysis.slowrank.answers.stage_answers import idle_stage_answer
 from tracekit.analysis.slowrank.expected.excess import segments
 from tracekit.analysis.slowrank.hypotheses import long_stage as long_stages
 from tracekit.analysis.slowrank.hypotheses.long_stage import long_stage
+from tracekit.analysis.slowrank.price import Price
 
 STAGES = grid(tp=2, pp=4)
 LONG = {r: 1.3 for r in range(8) if STAGES.coords(r)["pp"] == 2}
@@ -136,7 +137,9 @@ def test_a_stage_whose_process_pauses_is_not_healthy(tmp_path):
     """Garbage collection on the one recorded rank of a stage shows as devices that stand still."""
     case = prepared(job(tmp_path, STAGES, slow=LONG, jitter=0.002), STAGES)
     found = long_stage(case)
-    paused = replace(found, idle=True, hosts_alike=True, paused=found.rows[:1], over=2e6, gain=1e6, high=1e6)
+    paused = replace(
+        found, idle=True, hosts_alike=True, paused=found.rows[:1], over=2e6, price=Price(0.0, 1e6, 1e6)
+    )
     answer = idle_stage_answer(case, paused)
     assert answer.verdict == "inconclusive"
     assert answer.candidates[0].lost_ms_high == 2.0  # a pause that is gone may save all that it took

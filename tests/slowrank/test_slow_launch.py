@@ -86,5 +86,5 @@ def test_only_a_proven_host_is_named(tmp_path, monkeypatch, paces, factor, chang
     assert (found is not None) is named
     if found is not None:
         assert case.steps.ranks[found.row] == LAST
-        assert found.low <= found.gain <= found.high
-        assert found.gain == pytest.approx(0.1 * CALLS * LAYER_US * 1000, rel=0.2)
+        assert found.price.low <= found.price.best <= found.price.high
+        assert found.price.best == pytest.approx(0.1 * CALLS * LAYER_US * 1000, rel=0.2)

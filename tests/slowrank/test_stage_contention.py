@@ -1,5 +1,8 @@
 """Communication makes kernels of a stage longer: that is no more work, and more work is found beside it."""
 
+from dataclasses import replace
+
+import numpy as np
 import pytest
 
 from tests.slowrank.events import Timeline, write_run
@@ -57,3 +60,14 @@ def test_more_work_is_found_beside_contention(tmp_path):
     answer = concluded(trained(tmp_path, beside=0, more={2: 1.07}))[1]
     assert answer.cause == "stage_imbalance"
     assert {s.coords["pp"] for s in answer.suspects} == {2}
+
+
+def test_a_rank_without_a_whole_step_is_not_read(tmp_path):
+    case = trained(tmp_path, beside=0, more={})
+    stages = [rows for rows in case.stages if len(rows)]
+    own = case.steps.own.copy()
+    own[stages[0][0]] = np.nan
+    own[stages[2]] = np.nan
+    added = stage_contention(replace(case, steps=replace(case.steps, own=own)), stages)
+    assert added[0] == pytest.approx(LAYERS * 2 / 3 * LONGER * 1e3, rel=0.05)
+    assert not added[2].any()

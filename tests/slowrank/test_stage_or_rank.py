@@ -25,9 +25,14 @@ def case(tmp_path):
 @pytest.mark.parametrize(("share", "found"), [(1.5, "inconclusive"), (0.5, "imbalance")])
 def test_a_rank_that_may_cost_more_leaves_it_open(case, monkeypatch, share, found):
     stage = long_stage(case)
-    rival = Undecided((stage.rows[0],), (0.0,), (share * stage.gain,))
+    rival = Undecided((stage.rows[0],), (0.0,), (share * stage.price.best,))
     monkeypatch.setattr(culprits, "coverage", lambda _: Coverage(0.5, {}))
-    evidence = known(case, stage=replace(stage, low=stage.gain), undecided=rival, dearest="stage")
+    evidence = known(
+        case,
+        stage=replace(stage, price=replace(stage.price, low=stage.price.best)),
+        undecided=rival,
+        dearest="stage",
+    )
     assert culprits.long_stage_is_dearest(evidence).verdict == found
 
 

@@ -9,6 +9,7 @@ from tests.slowrank.known import known
 from tracekit.analysis.slowrank.analyse import analyse
 from tracekit.analysis.slowrank.decision.decide import first_of
 from tracekit.analysis.slowrank.hypotheses.long_stage import LongStage
+from tracekit.analysis.slowrank.price import Price
 from tracekit.analysis.slowrank.unrecorded import quickest, unrecorded
 from tracekit.analysis.slowrank.unrecorded.unrecorded import Unseen, waited_for_missing
 
@@ -150,7 +151,7 @@ def test_a_stage_needs_more_than_unseen_ranks_hold_up(tmp_path, awaited, said):
     mesh = grid(pp=3, dp=2)
     case = prepared(job(tmp_path, mesh, jitter=0), mesh)
     price = 0.026 * case.step_ns
-    stage = LongStage((0, 1), 9.0, price, price, price, price)
+    stage = LongStage((0, 1), 9.0, price, Price(price, price, price))
     unseen = Unseen(0.0, 0.3 * case.step_ns, (4,), awaited * case.step_ns)
     assert first_of(known(case, stage=stage, unseen=unseen)).verdict == said
 

@@ -13,12 +13,13 @@ import numpy as np
 
 from tracekit.dumps.calls import Signature, numel
 from tracekit.dumps.load import DumpSet
-from tracekit.dumps.rank_dump import STARTED, GroupTail, RankDump
+from tracekit.dumps.rank_dump import SCHEDULED, STARTED, GroupTail, RankDump
 from tracekit.evidence.bundle import Bundle
-from tracekit.evidence.group_members import Members, members_of, merged_marks
+from tracekit.evidence.group_members import Members, members_of, merged_marks, with_reports
 from tracekit.evidence.log_file import GroupKey, Mark
 from tracekit.evidence.ras_counts import tails_of_ras
 from tracekit.findings import Quality
+from tracekit.mesh import Mesh
 
 LOG_VERSION: Final = "log"
 """Stands for the version of a dump that was made of lines or of a RAS report."""
@@ -31,15 +32,19 @@ class Composed:
     dumps: DumpSet
     partial: frozenset[str] = frozenset()
     """Names of groups whose size nothing tells."""
+    still: bool = False
+    """Whether a call timed out: the job did not move for minutes."""
     sources: dict[int, set[str]] = field(default_factory=dict)
     """By rank the kinds of evidence that its dump is made of."""
 
 
-def compose(bundle: Bundle) -> Composed:
-    """Return the evidence of a job as dumps."""
+def compose(bundle: Bundle, mesh: Mesh | None = None) -> Composed:
+    """Return the evidence of a job as dumps. mesh: that of the user, which shows members of groups that logs name."""
     given = bundle.dumps.dumps if bundle.dumps is not None else {}
     marks = merged_marks(bundle.logs)
-    members = members_of(marks, given, bundle.world)
+    members = members_of(marks, given, bundle.world, mesh)
+    with_reports(marks, members, bundle.logs)
+    timed = any(mark.started for of_rank in marks.values() for mark in of_rank.values())
     dumps = dict(given)
     sources: dict[int, set[str]] = {rank: {"dump"} for rank in given}
     partial, left = set(), 0
@@ -50,10 +55,12 @@ def compose(bundle: Bundle) -> Composed:
             if found is None or len(found.ranks) < 2:
                 left += 1
                 tails.extend(_wait_alone(rank, key, mark))
-            elif (tail := _tail(found, mark)) is not None:
+            elif (tail := _tail(found, mark, timed=timed)) is not None:
                 tails.append(tail)
                 partial |= set() if found.whole else {found.name}
         _add(dumps, sources, rank, tails, "log")
+        if timed and rank not in given and rank in dumps:
+            dumps[rank].timed = True
     for rank, tails in tails_of_ras(bundle.ras).items():
         _add(dumps, sources, rank, [t for t in tails if not given.keys() >= set(t.ranks)], "ras")
     _spread_messages(dumps.values())
@@ -68,7 +75,8 @@ def compose(bundle: Bundle) -> Composed:
     job = bundle.dumps.job if bundle.dumps is not None else None
     quality = (*own, *bundle.quality, *_left_out(left), *_attempts(bundle))
     made = DumpSet(dict(sorted(dumps.items())), rejected, quality, tuple(sorted(world)), job)
-    return Composed(made, frozenset(partial), sources)
+    still = any(log.timed_out is not None for log in bundle.logs)
+    return Composed(made, frozenset(partial), still, sources)
 
 
 def _add(
@@ -93,8 +101,8 @@ def _add(
         sources.setdefault(rank, set()).add(kind)
 
 
-def _tail(members: Members, mark: Mark) -> GroupTail | None:
-    """Return the frontier of a mark; None where it tells none."""
+def _tail(members: Members, mark: Mark, *, timed: bool) -> GroupTail | None:
+    """Return the frontier of a mark; None where it shows none. timed: whether lines show what devices began."""
     work = mark.work
     enqueued = mark.enqueued if mark.enqueued is not None else work.seq if work is not None else None
     completed = mark.completed
@@ -109,9 +117,11 @@ def _tail(members: Members, mark: Mark) -> GroupTail | None:
     tail.partial = not members.whole
     if work is not None and not mark.messages:
         tail.seq = np.array([work.seq], np.int64)
-        tail.state = np.array([STARTED], np.int8)
-        tail.created = np.zeros(1, np.int64)
+        begun = not timed or mark.started is None or mark.started >= work.seq
+        tail.state = np.array([STARTED if begun else SCHEDULED], np.int8)
+        tail.created = np.array([work.created_ns], np.int64)
         tail.calls = (work.call,)
+        tail.stacks = (mark.stack,) if mark.stack else ()
     return tail
 
 
@@ -167,7 +177,9 @@ def _same_call(short: Signature, full: Signature) -> bool:
 
 
 def _left_out(count: int) -> list[Quality]:
-    detail = "states of groups with members that the lines do not name; add logs of more ranks, or a dump"
+    detail = (
+        "states of groups with members that the lines do not name; give --mesh, logs of more ranks, or a dump"
+    )
     return [Quality("unnamed_groups", None, count, detail)] if count else []
 
 

@@ -9,6 +9,7 @@ from typing import Final, cast
 
 from tracekit.dumps.load import DumpSet, load_dumps, load_dumps_without
 from tracekit.evidence.bundle import Bundle
+from tracekit.evidence.counters import Sample, samples_of
 from tracekit.evidence.log_file import LogFile
 from tracekit.evidence.logs import read_log
 from tracekit.evidence.ras import RasReport, read_ras
@@ -19,7 +20,7 @@ from tracekit.files.source import ByteStream, Source
 from tracekit.findings import Quality, Rejected
 from tracekit.findings.triage import EvidenceKind, FoundFile
 from tracekit.text import rank_names
-from tracekit.thresholds.evidence import MAX_RAS_BYTES
+from tracekit.thresholds.evidence import HOSTS_SHOWN, MAX_RAS_BYTES
 
 Progress = Callable[[int, int, int, int], None]
 """Called with files done, files in all, bytes done, bytes in all."""
@@ -34,6 +35,8 @@ class Gathered:
     logs: list[LogFile] = field(default_factory=list)
     ras: list[RasReport] = field(default_factory=list)
     stacks: list[RankStack] = field(default_factory=list)
+    counters: dict[str, list[Sample]] = field(default_factory=dict)
+    """Values of counters, by file."""
     files: list[FoundFile] = field(default_factory=list)
     by_form: dict[Form, list[str]] = field(default_factory=dict)
     unknown: list[str] = field(default_factory=list)
@@ -137,6 +140,16 @@ def _read(found: Gathered, source: Source) -> None:
         untold = sum(s.rank is None for s in stacks)
         told = f"{len(stacks)} processes" + (f", {untold} of unknown rank" if untold else "")
         _add(found, kind, source, ranks, (None, None), told)
+    elif form == "counters":
+        host = source.name.partition(".")[0]
+        samples = list(samples_of(_whole(source).splitlines(), host))
+        found.counters[source.label] = samples
+        hosts = sorted({sample.host for sample in samples})
+        times = [f"{at // 1000} s" if at else None for at in _span(sample.ms for sample in samples)]
+        detail = f"{len(samples)} values of {', '.join(hosts[:HOSTS_SHOWN])}" + (
+            f" and {len(hosts) - HOSTS_SHOWN} more hosts" if len(hosts) > HOSTS_SHOWN else ""
+        )
+        _add(found, "counters", source, (), (times[0], times[1]), detail)
     elif form in {"unknown", "empty"}:
         found.unknown.append(source.label)
     else:
@@ -175,6 +188,12 @@ def _add(
     detail: str,
 ) -> None:
     found.files.append(FoundFile(kind, source.label, tuple(sorted(ranks)), times[0], times[1], None, detail))
+
+
+def _span(times: Iterable[int]) -> tuple[int, int]:
+    """Return the first and the last known time; 0 for none."""
+    known = [at for at in times if at]
+    return min(known, default=0), max(known, default=0)
 
 
 def _whole(source: Source) -> bytes:

@@ -8,10 +8,14 @@ groups of one name are told apart there by the places that would be taken twice.
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import combinations, pairwise
 
 from tracekit.dumps.rank_dump import RankDump
 from tracekit.evidence.log_file import GroupKey, LogFile, Mark
+from tracekit.evidence.log_lines import Work
+from tracekit.evidence.log_reports import Told
+from tracekit.mesh import Mesh
+from tracekit.mesh.group_descriptions import hinted_dims
 
 Marks = dict[int, dict[GroupKey, Mark]]
 """By rank, how far it is in each group."""
@@ -44,11 +48,12 @@ def merged_marks(logs: Sequence[LogFile]) -> Marks:
 
 
 def members_of(
-    marks: Marks, dumps: Mapping[int, RankDump], world: int | None
+    marks: Marks, dumps: Mapping[int, RankDump], world: int | None, mesh: Mesh | None = None
 ) -> dict[tuple[int, GroupKey], Members]:
     """Return the members of the group that a rank's mark is of, by rank and the group's key.
 
-    Marks of groups whose members nothing tells, not even in part, are left out.
+    Marks of groups whose members nothing shows, not even in part, are left out. mesh: that of the user, whose axes show
+    the members of a group where its description or its places name them.
     """
     by_key: dict[GroupKey, dict[int, Mark]] = defaultdict(dict)
     for rank, of_rank in marks.items():
@@ -57,7 +62,10 @@ def members_of(
     found: dict[tuple[int, GroupKey], Members] = {}
     for key, parts in by_key.items():
         for ranks in _told_apart(parts):
-            members = _members(key, {r: parts[r] for r in ranks}, dumps, world)
+            own = {r: parts[r] for r in ranks}
+            members = _members(key, own, dumps, world)
+            if mesh is not None and key != ("", "") and (members is None or not members.whole):
+                members = _along_an_axis(key, own, mesh) or members
             if members is not None:
                 found.update({(rank, key): members for rank in ranks if rank in members.ranks})
     return _like_siblings(found, marks, world)
@@ -127,6 +135,49 @@ def _members(
     return Members(
         name, desc, tuple(sorted({*ranks, *placed.values()})), whole=size is not None and len(ranks) == size
     )
+
+
+def _along_an_axis(key: GroupKey, parts: Mapping[int, Mark], mesh: Mesh) -> Members | None:
+    """Return the members of the only group along axes of the mesh that has these ranks at these places."""
+    hints = hinted_dims((key[1],)) if key[1] else frozenset[str]()
+    sizes = {mark.size for mark in parts.values() if mark.size}
+    found: set[tuple[int, ...]] = set()
+    for count in range(1, len(mesh.order) + 1):
+        for axes in combinations(mesh.order, count):
+            if hints and set(axes) != hints:
+                continue
+            line = mesh.line(min(parts), axes) if min(parts) in mesh.coordinates else ()
+            placed = all(rank in line and line.index(rank) == mark.place for rank, mark in parts.items())
+            if placed and len(line) > 1 and sizes <= {len(line)}:
+                found.add(line)
+    return Members(key[0], key[1], found.pop(), whole=True) if len(found) == 1 else None
+
+
+def with_reports(marks: Marks, members: dict[tuple[int, GroupKey], Members], logs: Sequence[LogFile]) -> None:
+    """Add to `marks` the states that a rank printed of its group's members, where these are known.
+
+    A rank's own lines count before those of others: only what they leave out is added.
+    """
+    for log in logs:
+        for writer, key, report in log.reports:
+            group = members.get((writer, key))
+            if group is None or not group.whole:
+                continue
+            for place, told in report.members.items():
+                if place < len(group.ranks):
+                    rank = group.ranks[place]
+                    members[rank, key] = group
+                    _add_told(marks.setdefault(rank, {}).setdefault(key, Mark(place)), told)
+
+
+def _add_told(mark: Mark, told: Told) -> None:
+    """Add the state that another rank shows to a mark."""
+    done = told.seq if told.finished else told.seq - 1
+    if mark.enqueued is None and mark.work is None:
+        mark.enqueued, mark.completed = told.seq, done
+    if told.call.op and not told.finished and mark.work is None and (mark.completed or 0) < told.seq:
+        mark.work = Work(told.seq, told.call, 0, 0)
+    mark.started = max(mark.started or 0, told.seq)
 
 
 def _in_dumps(key: GroupKey, parts: Mapping[int, Mark], dumps: Mapping[int, RankDump]) -> tuple[int, ...]:

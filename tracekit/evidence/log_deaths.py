@@ -21,7 +21,7 @@ _CONSEQUENCE: Final = re.compile(
     rb"|closed by (?:remote )?peer|Connection (?:reset|refused|closed)|[Bb]roken ?[Pp]ipe|KeyboardInterrupt"
     rb"|SignalException|SystemExit|[Ss]ocket ?[Tt]imeout|[Tt]imed? ?out|monitoredBarrier|gloo|RendezvousTimeout"
     rb"|Process(?:Exited|Raised)Exception|failed to recv|EOFError|ActorDied|RayTaskError|CalledProcessError"
-    rb"|caused (?:pair|connection) closure|remote process exited"
+    rb"|caused (?:pair|connection) closure|remote process exited|mismatch between collectives"
 )
 _EXCEPTION: Final = re.compile(rb"([A-Za-z_][\w.]{0,120})(?:: (.{0,600}))?$")
 _PREFIX: Final = re.compile(rb"(?:\[[^\[\]\n]{1,60}\]:? ?|\([^()\n]{1,80}\) |\d{1,7}: )+(?=\S|  |$)")

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 
 from tracekit.evidence.log_deaths import Death
 from tracekit.evidence.log_lines import MESSAGES, Message, When, Work
+from tracekit.evidence.log_reports import Report
 from tracekit.evidence.log_waits import Waits
 
 GroupKey = tuple[str, str]
@@ -14,7 +15,8 @@ GroupKey = tuple[str, str]
 class Mark:
     """How far one rank is in one group, as its lines tell; None where they do not.
 
-    place: the rank's place in the group. size: members that an initialisation or the elements of a call tell.
+    place: the rank's place in the group. size: members that an initialisation, the elements of a call or a report of
+    all members show. started: the last call that the device began. stack: of the call that timed out, innermost first.
     """
 
     place: int | None
@@ -24,6 +26,14 @@ class Mark:
     work: Work | None = None
     size: int | None = None
     messages: bool = False
+    started: int | None = None
+    stack: tuple[str, ...] = ()
+
+    def begins_again(self, message: Message) -> bool:
+        """Return whether a group counts from the start again, as after a restart."""
+        state = message.state
+        known = state is not None and state[0] is not None and self.enqueued is not None
+        return known and (state[0] or 0) < (self.enqueued or 0) if state is not None else False
 
     def take(self, message: Message) -> None:
         """Take the numbers and the call of a later message."""
@@ -35,6 +45,7 @@ class Mark:
             self.work = message.work
             self.messages |= message.work.call.op in MESSAGES
             self.size = self.size or message.work.group_size
+        self.started = message.started if message.started is not None else self.started
         self.size = message.size or self.size
 
 
@@ -53,6 +64,8 @@ class LogFile:
     stuck: set[int] = field(default_factory=set)
     asked_by: set[int] = field(default_factory=set)
     ranks: set[int] = field(default_factory=set)
+    reports: list[tuple[int, GroupKey, Report]] = field(default_factory=list)
+    """States of a group's members that a rank printed: the rank, its group, the report."""
     attempts: int = 1
     unresolved: int = 0
     timed_out: tuple[When | None, int] | None = None

@@ -7,12 +7,14 @@ stream: it is cut at each `[rankN]:`. Sources of the spellings: torch/csrc/distr
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
 from tracekit.dumps.calls import Signature
+from tracekit.evidence.line_scan import Line
 from tracekit.thresholds.dumps import MAX_GROUP_NAME, MAX_INTEGER
 from tracekit.thresholds.evidence import MAX_LOG_RANKS, MAX_TEXT
+from tracekit.units import NS_PER_MS, NS_PER_S
 
 LITERALS: Final = (
     "ProcessGroup", "PG GUID", "Watchdog caught", "ed NCCL work", "ed work:", "dump signal", "watchdog got stuck",
@@ -20,6 +22,7 @@ LITERALS: Final = (
     "Traceback (most recent call last)", "exitcode", "srun: error", "Fatal Python error", "killed by SIG",
     "terminated with", "monitoredBarrier", "s joined", "store_based_barrier", "Timed out waiting", "by peer",
     "setting up NCCL communicator", "has timed out after", "attempts left", "RendezvousTimeout",
+    "Timeout at collective: ", "mismatch between collectives on ranks", "op.preamble.length <= op.nbytes",
 )  # fmt: skip
 """Texts of which each line of interest holds one."""
 
@@ -98,6 +101,8 @@ class Work:
     call: Signature
     timeout_ms: int
     ran_ms: int
+    created_ns: int = field(default=0, compare=False)
+    """When it was issued, by the clock of the line, since the year began: orders the calls of a rank; 0 unknown."""
 
     @property
     def group_size(self) -> int | None:
@@ -119,7 +124,8 @@ class Message:
     """What one rank's part of a line tells; None where it does not.
 
     rank: the global rank; local: the rank within a host; place: within an unnamed group; task: label of srun.
-    state: last enqueued and last completed call; None for a number that is no number of this group.
+    state: last enqueued and last completed call; None for a number that is no number of this group. started: the last
+    call that the device began, where start times are recorded.
     """
 
     text: bytes
@@ -132,6 +138,7 @@ class Message:
     work: Work | None = None
     at: int | None = None
     state: tuple[int | None, int | None] | None = None
+    started: int | None = None
     dump_asked_by: int | None = None
     stuck: bool = False
     size: int | None = None
@@ -166,7 +173,7 @@ def _message(part: bytes, task: int | None, local: int | None) -> Message:
     rank, place = _RANK.match(part), _PLACE.search(part)
     named, work, at = _GROUP.search(part), _WORK.search(part), _AT.search(part)
     size, first = _SIZE.search(part), _FIRST.search(part)
-    told = _integer(rank)
+    told, when = _integer(rank), when_of(part)
     if told is None and size is not None:
         told = int(size[2])
     return Message(
@@ -175,11 +182,12 @@ def _message(part: bytes, task: int | None, local: int | None) -> Message:
         local=local,
         task=task,
         place=_integer(place),
-        when=when_of(part),
+        when=when,
         group=None if named is None else _group(named),
-        work=None if work is None else _work(work),
+        work=None if work is None else _work(work, when),
         at=_integer(at),
         state=_state(part, _integer(at)),
+        started=_started(part),
         dump_asked_by=None if first is None or first[1] is None or first[1][:1] == b"-" else int(first[1]),
         stuck=_STUCK.search(part) is not None,
         size=int(size[1]) if size is not None and 0 < int(size[1]) < MAX_LOG_RANKS else None,
@@ -202,6 +210,17 @@ def _state(part: bytes, at: int | None) -> tuple[int | None, int | None] | None:
     return enqueued, completed if at is None else min(completed, max(at - 1, 0))
 
 
+def _started(part: bytes) -> int | None:
+    """Return the last call that the device began, 0 for none or where nothing records it; None on other lines."""
+    found = _STATE.search(part)
+    return min(max(int(found[2]), 0), MAX_INTEGER - 1) if found is not None and found[2] else None
+
+
+def operation(name: str) -> str:
+    """Return the name in dumps of an operation that a log names."""
+    return _OPERATIONS.get(name, name.lower())
+
+
 def _group(found: re.Match[bytes]) -> GroupName:
     name, desc = (clean_text(found[key] or b"")[:MAX_GROUP_NAME] for key in ("name", "desc"))
     unique = found["id"] is not None or bool(desc)
@@ -210,14 +229,14 @@ def _group(found: re.Match[bytes]) -> GroupName:
     return GroupName(name, desc, int(found["rank"]), unique or name == "0")
 
 
-def _work(found: re.Match[bytes]) -> Work | None:
+def _work(found: re.Match[bytes], when: When | None) -> Work | None:
     seq, kind, given, taken, timeout, ran = found.groups()
     if int(seq) >= MAX_INTEGER:
         return None
-    name = kind.decode()
-    op = _OPERATIONS.get(name, name.lower())
     sizes = ["" if n is None else f"[[{int(n)}]]" for n in (given, taken)]
-    return Work(int(seq), Signature(op, sizes[0], sizes[1], "", ""), int(timeout), int(ran or 0))
+    call = Signature(operation(kind.decode()), sizes[0], sizes[1], "", "")
+    created = 0 if when is None or ran is None else int(when.seconds * NS_PER_S) - int(ran) * NS_PER_MS
+    return Work(int(seq), call, int(timeout), int(ran or 0), max(created, 0))
 
 
 def _when(clock: str, parts: tuple[bytes, ...]) -> When | None:
@@ -231,3 +250,23 @@ def _when(clock: str, parts: tuple[bytes, ...]) -> When | None:
 
 def _integer(found: re.Match[bytes] | None) -> int | None:
     return None if found is None else int(found[1])
+
+
+def whole_messages(line: Line) -> Iterator[Message]:
+    """Yield the messages of a line; of one that a terminal has wrapped also what stands in the next line."""
+    found = list(messages_of(line.text))
+    begun = b"SeqNum=" in line.text or b"Watchdog caught" in line.text
+    cut = begun and not any(m.work for m in found)
+    told = b"last enqueued" in line.text.lower() or b"detected by watchdog at work" in line.text
+    cut = cut or (told and not any(m.state for m in found))
+    if cut and (after := line.after()[:2]):
+        found = list(messages_of(line.text + b"".join(after)))
+    if not line.whole and found:
+        found[-1] = replace(found[-1], state=None)  # its last number may be cut
+    yield from found
+
+
+def time_before(line: Line) -> When | None:
+    """Return the time of the nearest line before that bears one: tracebacks bear none."""
+    times = (when_of(text) for text in reversed(line.before.split(b"\n")))
+    return next((when for when in times if when is not None), None)

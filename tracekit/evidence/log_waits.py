@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from tracekit.evidence.log_lines import Message, When, clean_text
+from tracekit.evidence.log_reports import longer_message
 from tracekit.thresholds.evidence import MAX_LOG_RANKS, MAX_MARKS, MAX_SIGNS
 
 _INIT: Final = re.compile(
@@ -53,7 +54,8 @@ class Waits:
     started, joined: ranks of each communicator (by id) that began and completed its initialisation; sizes: its ranks.
     for_first: ranks that wait for the id that the first rank of their group makes. in_store: ranks that wait in the
     store's barrier. joined_store: (joined, of) clients, the last report. unreached: addresses that nobody answers at.
-    failed_barrier: ranks that a monitored barrier names. in_gloo: ranks whose Gloo call timed out.
+    failed_barrier: ranks that a monitored barrier names. in_gloo: ranks whose Gloo call timed out. longer: messages
+    longer than the buffer for them, by the rank that received one (None: unknown), as (bytes came, bytes expected).
     """
 
     started: dict[str, set[int]] = field(default_factory=dict)
@@ -67,6 +69,7 @@ class Waits:
     unreached_by: set[int] = field(default_factory=set)
     failed_barrier: set[int] = field(default_factory=set)
     in_gloo: set[int] = field(default_factory=set)
+    longer: dict[int | None, tuple[int, int]] = field(default_factory=dict)
     signs: list[Sign] = field(default_factory=list)
     pids: dict[int, int] = field(default_factory=dict)
     """Ranks of the widest communicator by process id."""
@@ -94,6 +97,8 @@ class Waits:
             self.failed_barrier.update(_bounded(n) for n in re.findall(rb"\d{1,7}", found[1]))
         elif found := _GLOO.search(part):
             self.in_gloo.update([] if rank is None else [rank])
+        elif (lengths := longer_message(part)) is not None:
+            self.longer.setdefault(rank, lengths)
         else:
             return self._warning(part, message, rank)
         return True

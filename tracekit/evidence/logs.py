@@ -6,14 +6,24 @@ A line without `[rankN]:` belongs to the rank that its launcher's prefix, its `[
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Final
 
 from tracekit.evidence.line_scan import Line, Scan, scan_lines
 from tracekit.evidence.log_deaths import Death, deaths_of
 from tracekit.evidence.log_file import GroupKey, LogFile, Mark
-from tracekit.evidence.log_lines import LITERALS, MESSAGES, Message, When, Work, messages_of, when_of
+from tracekit.evidence.log_lines import (
+    LITERALS,
+    MESSAGES,
+    Message,
+    When,
+    Work,
+    messages_of,
+    time_before,
+    when_of,
+    whole_messages,
+)
+from tracekit.evidence.log_reports import STACK, Report, call_stack, desync_report, fingerprints
 from tracekit.evidence.log_waits import Waits
 from tracekit.files.source import Source
 from tracekit.thresholds.evidence import MAX_DEATHS, MAX_LOG_RANKS, MAX_MARKS
@@ -51,6 +61,11 @@ class _Open:
     waits: Waits = field(default_factory=Waits)
     timed_out: tuple[When | None, int] | None = None
     last: dict[Key, When] = field(default_factory=dict)
+    failed: dict[Key, list[Mark]] = field(default_factory=lambda: defaultdict(list))
+    """Marks whose call timed out and has no stack yet."""
+    group: dict[Key, GroupKey] = field(default_factory=dict)
+    """The group in the last line of a process that names one."""
+    reports: list[tuple[Key, GroupKey, Report]] = field(default_factory=list)
 
 
 class _Reader:
@@ -72,7 +87,7 @@ class _Reader:
         if when is not None:
             self._file.first = self._file.first or when
             self._file.last = when
-        for message in _whole_messages(line):
+        for message in whole_messages(line):
             self._take(line, message)
 
     def _take(self, line: Line, message: Message) -> None:
@@ -80,6 +95,7 @@ class _Reader:
         if message.when is not None:
             self._open.last[key] = message.when
         told = self._take_group(key, message, line.offset)
+        told = self._take_report(key, line, message) or told
         told = self._take_death(key, line, message) or told
         if message.stuck:
             self._open.stuck.add(key)
@@ -105,15 +121,19 @@ class _Reader:
             return False
         name = (message.group.name, message.group.desc)
         mark = self._open.marks[key].get(name)
-        if mark is not None and _begins_again(mark, message):
+        if mark is not None and mark.begins_again(message):
             self._next_attempt()
             mark = None
         if mark is None and len(self._open.marks) < MAX_MARKS:
             mark = self._open.marks[key][name] = Mark(message.group.place, message.group.unique)
         if mark is not None:
+            before = mark.work
             mark.take(message)
             if message.at is not None:
                 self._join(key, mark, message.at)
+            self._open.group[key] = name
+            if before is None and mark.work is not None:
+                self._open.failed[key].append(mark)
         self._file.watchdog = self._file.watchdog or message.size is None
         return True
 
@@ -127,12 +147,39 @@ class _Reader:
                 mark.work, mark.size = found, mark.size or found.group_size
                 mark.messages |= found.call.op in MESSAGES
 
+    def _take_report(self, key: Key, line: Line, message: Message) -> bool:
+        """Take the states of other members, and the stack of the call that timed out where only one lacks it."""
+        if STACK in message.text and len(marks := self._open.failed.pop(key, [])) == 1:
+            marks[0].stack = call_stack(line.after())
+            return True
+        report = desync_report(message.text, line.after())
+        writer = key if report is None else self._writer(key, line)
+        report = report or fingerprints(message.text)
+        if report is None or len(self._open.reports) >= MAX_DEATHS:
+            return report is not None
+        group = self._open.group.get(writer, ("", ""))
+        self._open.reports.append((writer, group, report))
+        mark = self._open.marks[writer].get(group)
+        if mark is None:
+            mark = self._open.marks[writer][group] = Mark(report.own)
+        mark.size = mark.size or (len(report.members) if report.whole else None)
+        self._file.watchdog = True
+        return True
+
+    def _writer(self, key: Key, line: Line) -> Key:
+        """Return the process of a report, which begins a line of its own behind the prefix of its message."""
+        if key[0] != "file":
+            return key
+        last = line.before.rstrip(b"\n").rpartition(b"\n")[2]
+        found = [message for message in messages_of(last) if message.rank is not None]
+        return self._key(found[-1]) if found else key
+
     def _take_death(self, key: Key, line: Line, message: Message) -> bool:
         """Take the deaths that a message reports, at the last time that its process wrote."""
         told = False
         for death in deaths_of(line, message):
             told = True
-            when = death.when or _time_before(line) or self._open.last.get(key) or self._file.last
+            when = death.when or time_before(line) or self._open.last.get(key) or self._file.last
             if len(self._open.deaths) < MAX_DEATHS:
                 self._open.deaths.append((key, replace(death, when=when)))
         return told
@@ -164,7 +211,12 @@ class _Reader:
                 mark = Mark(key[1] if key[0] == "place" else None, work=work, size=work.group_size)
                 mark.messages = work.call.op in MESSAGES
                 self._add_loose(opened.marks[key], mark)
-        keys = {*opened.marks, *opened.stuck, *(key for key, _ in opened.deaths)}
+        keys = {
+            *opened.marks,
+            *opened.stuck,
+            *(key for key, _ in opened.deaths),
+            *(key for key, *_ in opened.reports),
+        }
         alone = self._places_are_ranks()
         ranks = {key: self._rank(key) if key[0] != "place" or alone else None for key in keys}
         file.by_place = alone and any(key[0] == "place" and marks for key, marks in opened.marks.items())
@@ -177,6 +229,7 @@ class _Reader:
             own = death.rank if death.rank is not None else self._rank_of_death(death, ranks[key])
             file.deaths.append(replace(death, rank=own))
         file.waits, file.asked_by, file.timed_out = opened.waits, opened.asked_by, opened.timed_out
+        self._take_peers(file, ranks)
         file.ranks = {
             *file.marks,
             *file.stuck,
@@ -186,6 +239,16 @@ class _Reader:
         file.lines = self._count
         file.watchdog = file.watchdog or bool(file.marks)
         return file
+
+    def _take_peers(self, file: LogFile, ranks: dict[Key, int | None]) -> None:
+        """Put what ranks wrote of their peers under their global ranks."""
+        opened = self._open
+        own = self._rank(("file", 0)) if None in file.waits.longer else None
+        if own is not None:
+            file.waits.longer = {own if rank is None else rank: s for rank, s in file.waits.longer.items()}
+        for key, group, report in opened.reports:
+            if (rank := ranks[key]) is not None:
+                file.reports.append((rank, group, report))
 
     def _places_are_ranks(self) -> bool:
         """Return whether `[Rank N]` may be the global rank: one call of each, and the same number on all.
@@ -231,32 +294,3 @@ def rank_of_path(path: str) -> int | None:
         return int(found[1])
     named = _RANK_IN_NAME.findall(slashes.rpartition("/")[2])
     return int(named[-1]) if named else None
-
-
-def _whole_messages(line: Line) -> Iterator[Message]:
-    """Yield the messages of a line; of one that a terminal has wrapped also what stands in the next line."""
-    found = list(messages_of(line.text))
-    begun = b"SeqNum=" in line.text or b"Watchdog caught" in line.text
-    cut = begun and not any(m.work for m in found)
-    cut = cut or (b"last enqueued" in line.text.lower() and not any(m.state for m in found))
-    if cut and (after := line.after()[:2]):
-        found = list(messages_of(line.text + b"".join(after)))
-    if not line.whole and found:
-        found[-1] = replace(found[-1], state=None)  # its last number may be cut
-    yield from found
-
-
-def _time_before(line: Line) -> When | None:
-    """Return the time of the nearest line before that bears one: tracebacks bear none."""
-    times = (when_of(text) for text in reversed(line.before.split(b"\n")))
-    return next((when for when in times if when is not None), None)
-
-
-def _begins_again(mark: Mark, message: Message) -> bool:
-    """Return whether a group counts from the start again, as after a restart."""
-    return (
-        message.state is not None
-        and message.state[0] is not None
-        and mark.enqueued is not None
-        and message.state[0] < mark.enqueued
-    )

@@ -18,8 +18,11 @@ from tracekit.thresholds.evidence import MAX_LOG_RANKS, MAX_STACK_FRAMES, MAX_ST
 
 StackKind = Literal["py_spy", "faulthandler"]
 """The program that printed a stack."""
-Activity = Literal["collective", "device", "elsewhere"]
-"""Where a process is: in a collective or a wait for one, in a wait for its device, or elsewhere in its program."""
+Activity = Literal["collective", "device", "waiting", "elsewhere"]
+"""Where a process is: in a collective or a wait for one, in a wait for its device, in some other wait, or elsewhere.
+
+A wait for a message that a program asks by itself (`work.wait()`) shows no frame of torch.
+"""
 
 _PROCESS: Final = re.compile(rb"Process (\d{1,9}): (.{0,4000})")
 _PY_THREAD: Final = re.compile(rb'Thread (0x[0-9A-Fa-f]+|\d+) \(([a-z+]{1,20})\)(?:: "([^"\n]{0,200})")?')
@@ -44,6 +47,11 @@ _DISTRIBUTED: Final = re.compile(
 _DEVICE: Final = re.compile(
     r"\b(?:synchronize|item|tolist|cpu|_local_scalar_dense|nonzero|stream_synchronize)$"
 )
+_WAIT: Final = re.compile(r" (?:\w*_)?(?:wait|recv|irecv|send|isend)(?:_\w*)?$")
+_STANDARD: Final = re.compile(
+    r"(?:threading|queue|selectors|subprocess|socket)\.py|multiprocessing/|concurrent/|asyncio/"
+)
+"""Waits of Python's own modules: for a loader, a lock, a file, never for a message between ranks."""
 _DEVICE_FILE: Final = re.compile(r"torch/(?:cuda|_tensor|utils/_device)|<torch>")
 
 
@@ -68,9 +76,13 @@ class RankStack:
             return "collective"
         if self.frames and _DEVICE.search(self.frames[0]):
             return "device"
+        if any(_WAIT.search(frame) and not _STANDARD.search(frame) for frame in self.frames[:_NEXT]):
+            return "waiting"
         return "elsewhere"
 
 
+_NEXT: Final = 2
+"""Frames from the innermost one in which a function of this name waits itself."""
 _NEAR: Final = 12
 """Frames from the innermost one within which a collective counts as the place: torch's own calls lie above it."""
 

@@ -70,8 +70,8 @@ class Suspect:
     steps: tuple[int, ...]
     cause: Cause
     evidence: tuple[Evidence, ...] = ()
-    lost_ms_low: float | None = None  # if every unmatched wait that no replay gives keeps its recorded length
-    lost_ms_high: float | None = None  # if every unmatched wait shrinks to its transfer
+    lost_ms_low: float | None = None  # unmatched waits keep their length; less residual and spread of peers
+    lost_ms_high: float | None = None  # twice the price, at most the excess; plus both
 
 
 @dataclass(frozen=True)

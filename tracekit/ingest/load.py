@@ -235,6 +235,8 @@ def _nothing(inputs: Sequence[str], found: Found, refused: Sequence[FileResult] 
     rejected = [r for r in refused if r.status == "rejected"] or list(refused)
     if found.unreadable:
         return f"{found.unreadable[0].path}: {found.unreadable[0].reason}"
+    if len(rejected) == 1 and rejected[0].status == "foreign" and rejected[0].label not in found.named:
+        return f"{where}: holds no traces ({rejected[0].label}: {rejected[0].reason}); give their folder"
     if len(rejected) == 1:
         return f"{rejected[0].label}: cannot be used: {rejected[0].reason}"
     if rejected:

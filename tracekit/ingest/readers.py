@@ -19,6 +19,7 @@ from tracekit.ingest.flight_recorder.reader import read_dumps
 from tracekit.ingest.identify import rank_of_name
 from tracekit.ingest.kineto.refusal import Unrecognised
 from tracekit.ingest.kineto.trace import compiled_reader, read_kineto
+from tracekit.ingest.nccl_inspector.reader import INSPECTOR, MARK, of_records, read_records
 from tracekit.ingest.operation_table.reader import read_operations
 from tracekit.thresholds.ingest import FILES_NAMED
 
@@ -75,6 +76,13 @@ FORMATS = (
         starts=lambda head: _is_pickle(head) and (b"pg_config" in head or b"entries" in head),
         read=lambda _stream, _blocks, source, _out: dump_among_traces(source.label),
         read_set=read_dumps,
+    ),
+    Format(
+        INSPECTOR,
+        ends=(),
+        starts=lambda head: MARK in head,
+        read=lambda _stream, _blocks, source, _out: of_records(source.label),
+        read_set=read_records,
     ),
     Format(
         "kineto",

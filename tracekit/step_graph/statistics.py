@@ -15,6 +15,8 @@ F64 = npt.NDArray[np.float64]
 
 MAD_TO_SIGMA: Final = 1.4826
 """Standard deviation of a normal distribution over its median absolute deviation: 1 / Φ⁻¹(3/4)."""
+NORMAL_95: Final = 1.96
+"""Standard deviations to each side of the mean that hold 95 of 100 normal values: Φ⁻¹(0.975)."""
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,9 @@ LONGEST_LINE: Final = 1 << 12
 MAX_FRAME_LINES: Final = 400
 """Lines of a traceback that are followed to its exception."""
 
+MAX_REPORT_LINES: Final = 4096
+"""Lines of a desync report that are read: a state of a few members each."""
+
 MAX_TEXT: Final = 300
 """Characters kept of a message: enough to recognise it."""
 
@@ -34,6 +37,24 @@ MAX_DEATHS: Final = 4096
 
 MAX_SIGNS: Final = 256
 """Warnings kept of one log (NCCL, Xid, memory): the first tell the kind."""
+
+MAX_SAMPLES: Final = 2_000_000
+"""Values read of one file of counters: a day of a host of eight GPUs, ten values of each every four seconds."""
+
+HOSTS_SHOWN: Final = 4
+"""Hosts that the line of a file of counters names."""
+
+HOT_C: Final = 90
+"""Degrees Celsius from which a GPU's heat is shown: data-centre GPUs slow down from there on."""
+
+LOW_CLOCK: Final = 0.85
+"""Share of the other GPUs' clock below which a GPU's clock is shown: boost differs by a few per cent."""
+
+PRESSURE_SHARE: Final = 0.2
+"""Share of the time that tasks waited, or that other guests took, from which it is shown."""
+
+SCARCE_MEMORY: Final = 0.03
+"""Share of the memory that is left, below which the kernel begins to end processes."""
 
 MAX_STACKS: Final = 4096
 """Stacks read of one file: a host has eight ranks of some tens of threads each."""

@@ -40,7 +40,8 @@ class _Share:
     """A step's factor of the gradients, and how many times those of a mean they are; `known` if the loss shows it.
 
     `fitted` says that nothing names the factor, as for a clip; `norm` is the norm of all gradients (None if unknown);
-    `summed` says that the loss counts each position once, and is not a mean.
+    `summed` says that the loss counts each position once, and is not a mean. `averaged` is the share of the gradients
+    when each data-parallel rank takes the mean of its own loss.
     """
 
     factor: float
@@ -50,6 +51,7 @@ class _Share:
     fitted: bool = False
     norm: float | None = None
     summed: bool = False
+    averaged: float = 0.0
 
     @property
     def many(self) -> bool:
@@ -99,9 +101,10 @@ class CommonFactor:
         precision = max((one.precision for one in weights.values()), default=SCALE_TOLERANCE)
         known = total is not None
         precision = precision if known else SCALE_TOLERANCE
-        share = scale.factor * max(total or 0.0, float(ranks))
+        averaged = scale.factor * ranks
+        share = averaged if total is None else scale.factor * total
         summed = any(abs(one.typical - 1) <= one.precision for one in weights.values() if one.count)
-        self.steps.append(_Share(scale.factor, share, precision, known, scale.fitted, norm, summed))
+        self.steps.append(_Share(scale.factor, share, precision, known, scale.fitted, norm, summed, averaged))
 
     @property
     def doubts(self) -> tuple[Doubt, ...]:
@@ -211,8 +214,8 @@ def _total(state: RecordedStep, places: Sequence[Place], weights: dict[Place, We
 
 
 def _below(shares: Sequence[_Share]) -> bool:
-    """Return whether all gradients are smaller than those of a mean by more than the precision."""
-    return all(one.share < 1 - one.precision for one in shares)
+    """Return whether all gradients are smaller than those of a mean, of a rank or of all, beyond the precision."""
+    return all(max(one.share, one.averaged) < 1 - one.precision for one in shares)
 
 
 def _above(shares: Sequence[_Share]) -> bool:

@@ -1,7 +1,8 @@
 """Planted bugs: a run that computes something wrong on purpose, to be found by comparing its numbers.
 
 `read_bugs` reads `P02:layer=1` from the run's faults, `plant` patches this process while the run lasts. The
-catalogue follows the classes of real bugs by axis: `tensor`, `vocabulary`, `context`, `pipeline`, `data`, `numeric`.
+catalogue follows the classes of real bugs by axis: `tensor`, `vocabulary`, `context`, `pipeline`, `data`, `experts`,
+`numeric`.
 """
 
 import difflib
@@ -25,6 +26,7 @@ def catalogue() -> dict[str, Bug]:
     from reftrain.faults.bugs import (  # noqa: F401 - they enter their bugs
         context,
         data,
+        experts,
         numeric,
         pipeline,
         tensor,

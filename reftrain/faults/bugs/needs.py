@@ -27,6 +27,12 @@ def model(switch: str) -> Check:
     return check
 
 
+def expert_ranks(config: RunConfig, values: Values) -> str | None:
+    """Experts are dealt out to several ranks."""
+    del values
+    return None if config.mesh.ep > 1 else "every rank holds all experts: it needs mesh.ep of 2 or more"
+
+
 def layer(config: RunConfig, values: Values) -> str | None:
     """The layer exists."""
     number, layers = values["layer"], config.model.layers

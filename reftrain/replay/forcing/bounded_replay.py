@@ -10,8 +10,8 @@ from numerics.local.bounds.bounded import Bounded, bounded, known
 from numerics.thresholds.local import FUNCTION_ROUNDINGS
 from reftrain.config.run import OptimizerConfig
 from reftrain.layout.grid import Seat
-from reftrain.replay.engine import Replay, StepResult
-from reftrain.replay.gradients import Shards
+from reftrain.replay.engine import Replay
+from reftrain.replay.gradients import Shards, StepResult
 from reftrain.replay.observer import Moment
 from reftrain.replay.optimizer import clip_factor, learning_rate
 

@@ -15,6 +15,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from reftrain.config.run import ModelConfig, RunConfig
 from reftrain.replay.batch import Share
 from reftrain.replay.document_pieces import attend_pieces
+from reftrain.replay.forward.experts import Mixture
 from reftrain.replay.forward.ring_attention import ring_attention
 from reftrain.replay.virtual_ranks import Ranks, VirtualRanks
 
@@ -72,6 +73,7 @@ class Layers:
 
     def __init__(self, config: RunConfig, virtual_ranks: VirtualRanks) -> None:
         self.config, self.model, self.virtual_ranks = config, config.model, virtual_ranks
+        self.mixture = Mixture(config, virtual_ranks)
         self.ring = config.numerics.cp_method == "ring" and config.mesh.cp > 1
 
     def norm(self, xs: Ranks, weights: Sequence[Weights], name: str) -> Ranks:
@@ -88,7 +90,11 @@ class Layers:
             self.norm(xs, weights, f"{pre}.attention_norm"), weights, batch, f"{pre}.attention"
         )
         xs = [x + b for x, b in zip(xs, branch, strict=True)]
-        branch = self.feed_forward(self.norm(xs, weights, f"{pre}.ffn_norm"), weights, f"{pre}.feed_forward")
+        xs_in = self.norm(xs, weights, f"{pre}.ffn_norm")
+        if self.model.experts:
+            branch = self.experts(xs_in, weights, f"{pre}.feed_forward")
+        else:
+            branch = self.feed_forward(xs_in, weights, f"{pre}.feed_forward")
         xs = [x + b for x, b in zip(xs, branch, strict=True)]
         return self.virtual_ranks.observer.value(f"{pre}.out", xs)
 
@@ -178,6 +184,14 @@ class Layers:
             self.virtual_ranks.observer.shown(f"{name}.{part}", values)
         inputs = self.virtual_ranks.observer.value(f"{name}.w2.in", inputs)
         return self._row(inputs, weights, name, "w2")
+
+    def experts(self, xs: Ranks, weights: Sequence[Weights], name: str) -> Ranks:
+        """Mixture of experts in the feed-forward's place."""
+        whole = self.virtual_ranks.enter(xs, f"{name}.w1")
+        partials = self.mixture.compute(whole, weights, name)
+        return self.virtual_ranks.observer.value(
+            f"{name}.out", self.virtual_ranks.leave(partials, f"{name}.w2")
+        )
 
     def _row(self, inputs: Ranks, weights: Sequence[Weights], name: str, part: str) -> Ranks:
         """Products of weights cut by columns, summed over tp; then the bias, once."""

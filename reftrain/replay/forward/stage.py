@@ -1,6 +1,7 @@
 """One virtual stage: embedding, its layers, and on the last stage norm, output and loss."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F  # noqa: N812 - torch's own habit
@@ -10,6 +11,18 @@ from reftrain.replay.batch import Share
 from reftrain.replay.forward.layers import Layers, Weights
 from reftrain.replay.forward.loss import ShardedCrossEntropy
 from reftrain.replay.virtual_ranks import Ranks, VirtualRanks
+
+
+@dataclass
+class Passed:
+    """A stage that a micro-batch has passed forward: inputs (None for the first stage), outputs, and weight leaves.
+
+    Each holds one entry for every rank in lock step.
+    """
+
+    inputs: Ranks | None
+    outputs: Ranks
+    leaves: list[dict[str, torch.Tensor]]
 
 
 def embed(virtual_ranks: VirtualRanks, weights: Sequence[Weights], batch: Sequence[Share]) -> Ranks:

@@ -25,6 +25,8 @@ RING2_TP2 = {"mesh": {"cp": 2, "tp": 2}, "numerics": {"cp_method": "ring"}}
 PP2 = {"mesh": {"pp": 2}}
 PP2_DP2 = {"mesh": {"pp": 2, "dp": 2}}
 DP3 = {"mesh": {"dp": 3}}
+EP3 = {"mesh": {"dp": 3, "ep": 3}, "model": {"experts": 3}}
+TP2_EP2 = {"mesh": {"tp": 2, "dp": 2, "ep": 2}, "model": {"experts": 4}}
 DP3_ZERO3 = {"mesh": {"dp": 3, "zero": 3}}
 FUSED = {"model": {"bias": True, "qk_norm": True, "fused_qkv": True}}
 PADDED = {
@@ -80,6 +82,9 @@ LAYOUTS: Mapping[str, tuple[Tables, Tables]] = {
     "P53": (TP2, RING3),
     "P55": (DP3, TP2_PP2),
     "P56": (TP2, CP2_DP2),
+    "P57": (EP3, TP2_EP2),
+    "P58": (EP3, TP2_EP2),
+    "P59": (TP2_EP2,),
 }
 """First in FP32, second in BF16."""
 
@@ -175,6 +180,9 @@ def true_place(name: str, values: Mapping[str, Any]) -> Where:
         "P49": Where(r"(layers\.\d+\.)?\w*norm\.weight", r".*norm", ()),
         "P52": Where(r"layers\.0\.attention_norm\.out", r"layers\.0\.attention_norm", ()),
         "P53": Where(r"layers\.0\.attention\.wo\.in", r"layers\.0\.attention.*", ()),
+        "P57": Where(r"layers\.0\.feed_forward\..*", r"layers\.0\.feed_forward.*", ()),
+        "P58": Where(r"layers\.\d\.feed_forward\.experts.*", r"layers\.\d\.feed_forward.*", ()),
+        "P59": Where(r"layers\.\d\.feed_forward\.router.*", r"layers\.\d\.feed_forward\.router", TP),
         "P55": Where(ANY_GRAD, r".*", (), r"bf16|bfloat16"),
         "P56": Where(
             r"rope|layers\.0\.attention\.qkv\.(queries|keys)",

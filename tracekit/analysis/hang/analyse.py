@@ -55,10 +55,17 @@ def illustrated(
 
 
 def judged(
-    dumps: DumpSet, mesh: dict[str, int] | None = None, order: Sequence[str] | None = None
+    dumps: DumpSet,
+    mesh: dict[str, int] | None = None,
+    order: Sequence[str] | None = None,
+    *,
+    still: bool = False,
 ) -> tuple[HangFinding, HangPicture, Scene]:
-    """Give the verdict and the picture as `illustrated` does, and the scene on which they rest."""
-    seen = build_scene(dumps)
+    """Give the verdict and the picture as `illustrated` does, and the scene on which they rest.
+
+    still: whether other evidence shows that the job did not move.
+    """
+    seen = replace(build_scene(dumps), still=still)
     layout = layout_of(seen, mesh, order)
     judgement = judge(replace(seen, mesh=layout.mesh))
     scene, found = judgement.scene, judgement.found
@@ -66,13 +73,7 @@ def judged(
     missing = tuple(r for r in scene.world if r not in scene.dumps)
     verdict, reason = _verdict(judgement, culprits, len(missing))
     if len(scene.dumps) == 1 and missing and not culprits:
-        rank, dump = next(iter(scene.dumps.items()))
-        what = (
-            "a dump that was read: add the others' dumps"
-            if dump.path
-            else "lines that were read: add the others'"
-        )
-        reason = f"only rank {rank} left {what}; {reason}"
+        reason = f"{_lone(scene)}; {reason}"
     waits = verdict == "inconclusive" and bool(scene.graph.stuck)
     left = candidates_of(scene, found) if waits and not judgement.live else Candidates()
     finding = HangFinding(
@@ -93,6 +94,13 @@ def judged(
         waits=() if culprits or found.open else waits_of(scene, left.ranks[:NAMED_IN_DOUBT]),
     )
     return finding, picture_of(scene, finding), scene
+
+
+def _lone(scene: Scene) -> str:
+    """Return the sentence about the only rank that left evidence."""
+    rank, dump = next(iter(scene.dumps.items()))
+    dumped, logged = "a dump that was read: add the others' dumps", "lines that were read: add the others'"
+    return f"only rank {rank} left {dumped if dump.path else logged}"
 
 
 def picture_of(scene: Scene, finding: HangFinding) -> HangPicture:
@@ -165,5 +173,5 @@ def _unexplained(scene: Scene) -> str:
     group = scene.groups[first.group]
     return (
         f"all {len(group.ranks)} members of group {group.name} ({group.desc}) issued call {first.seq} and "
-        f"none has finished it: the network or a device is stuck, or the job moves; {advice_on_device(scene)}"
+        f"none has finished it: the network or a device is stuck{scene.or_moves}; {advice_on_device(scene)}"
     )

@@ -32,6 +32,13 @@ class Scene:
     graph: Graph
     mesh: Mesh | None = None
     """None where the groups do not determine one."""
+    still: bool = False
+    """Whether other evidence shows that the job did not move, as a call that timed out does."""
+
+    @property
+    def or_moves(self) -> str:
+        """The end of a sentence about calls that do not end: the job may move, unless it is known to have stopped."""
+        return "" if self.still else ", or the job moves"
 
     @cached_property
     def places(self) -> dict[int, dict[Role, list[int]]]:

@@ -6,7 +6,7 @@ If all waiting then starts from one rank the job hangs there; else dumps of a li
 """
 
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from tracekit.analysis.hang.culprits import find_culprits
 from tracekit.analysis.hang.live_job import lively, matching
@@ -15,6 +15,8 @@ from tracekit.analysis.hang.scene import Scene
 from tracekit.analysis.hang.wait_chains import all_explained, unseen_waits
 from tracekit.findings import Quality
 from tracekit.thresholds.hang import NAMED_IN_DOUBT, STALE_DUMPS_SHARE
+
+_MAY_MOVE: Final = "the job moves, or several links are stuck; dump a second time, to see whether it does"
 
 
 class Judgement(NamedTuple):
@@ -49,10 +51,8 @@ def _explaining(scene: Scene, found: Found) -> Found:
     if not stalled or all_explained(scene, found.culprits.keys() | unseen_waits(scene), stalled):
         return found
     names = ", ".join(str(r) for r in sorted(stalled)[:NAMED_IN_DOUBT])
-    doubt = (
-        f"devices of ranks {names} lag, but some ranks wait without depending on them: the job moves, or several links "
-        "are stuck; dump a second time, to see whether it does"
-    )
+    why = "several links are stuck" if scene.still else _MAY_MOVE
+    doubt = f"devices of ranks {names} lag, but some ranks wait without depending on them: {why}"
     kept = {rank: accused for rank, accused in found.culprits.items() if rank not in stalled}
     return replace(found, culprits=kept, doubts=(doubt, *found.doubts), candidates=frozenset(stalled))
 

@@ -19,6 +19,7 @@ from tracekit.analysis.slowrank.gaps.evidence_gaps import (
     what_would_decide,
 )
 from tracekit.analysis.slowrank.hypotheses.candidates import saved_ns, typical_without
+from tracekit.analysis.slowrank.price import Price
 from tracekit.analysis.slowrank.suspects import Answer
 from tracekit.analysis.slowrank.unrecorded.fewest import fewest_traces
 from tracekit.analysis.slowrank.wording import listed, ranks_in_words
@@ -90,44 +91,40 @@ def _others(measured: Evidence, answer: Answer) -> Iterator[Considered]:
         ranks = tuple(case.steps.ranks[row] for row in stage.rows)
         named = answer.cause == "stage_imbalance"
         subject = f"the stage of {ranks_in_words(ranks)} {'is idle' if stage.idle else 'works'} longer"
-        yield _of(
-            case, answer, "stage", subject, ranks, stage.z, (stage.low, stage.gain, stage.high), named=named
-        )
+        yield _of(case, answer, "stage", subject, ranks, stage.z, stage.price, named=named)
     link = measured.link
     if link is not None:
         subject = (
             f"transfers at {ranks_in_words(link.ranks)} take {link.ratio:.1f} times as long as their peers'"
         )
         named = answer.verdict == "slow_link"
-        prices = (link.low, link.gain, link.high)
-        yield _of(case, answer, "link", subject, link.ranks, link.z, prices, named=named)
+        yield _of(case, answer, "link", subject, link.ranks, link.z, link.price, named=named)
     stalls = measured.stalls
     if stalls is not None:
         ranks = tuple(case.steps.ranks[row] for row in stalls.rows)
         subject = f"hosts of {ranks_in_words(ranks)} stall {'at once' if stalls.together else 'in turn'}"
         named = answer.verdict == "imbalance" and answer.gain == stalls.gain
-        prices = (max(stalls.gain - case.residual_ns, 0.0), stalls.gain, stalls.gain + case.residual_ns)
-        yield _of(case, answer, "stalls in turn", subject, ranks, None, prices, named=named)
+        price = Price(stalls.gain, stalls.gain, stalls.gain).widened(case.residual_ns)
+        yield _of(case, answer, "stalls in turn", subject, ranks, None, price, named=named)
     data = max(measured.data, measured.tokens)
     if data > 0:
         named = answer.cause == "data_imbalance"
         subject = "work follows the data, and the longest rank changes"
-        yield _of(case, answer, "uneven data", subject, (), None, (data, data, data), named=named)
+        yield _of(case, answer, "uneven data", subject, (), None, Price(data, data, data), named=named)
     unseen = measured.unseen
     if max(unseen.known, unseen.undecided) > 0:
         high = max(unseen.known, unseen.undecided)
         subject = f"the ranks read wait for {ranks_in_words(unseen.ranks)}, and there is no trace of these"
-        prices = (unseen.known, unseen.known, high)
-        yield _of(case, answer, "ranks without a trace", subject, unseen.ranks, None, prices, named=False)
+        price = Price(unseen.known, unseen.known, high)
+        yield _of(case, answer, "ranks without a trace", subject, unseen.ranks, None, price, named=False)
 
 
 def _of(
     case: Case, answer: Answer, kind: str, subject: str, ranks: tuple[int, ...], z: float | None,
-    prices: tuple[float, float, float], *, named: bool,
+    price: Price, *, named: bool,
 ) -> Considered:  # fmt: skip
-    """The hypothesis about more than one rank; `prices` are its least, likely and highest price, ns a step."""
-    low, likely, high = prices
-    low, high = min(low, likely), max(high, likely)
+    """The hypothesis about more than one rank; `price` is what the step saves without it."""
+    low, likely, high = price.low, price.best, price.high
     outcome = "named" if named else _outcome(case, answer, ranks, low, high, significant=True, alone=False)
     return Considered(kind, subject, ranks, None, z, None, ms(low), ms(likely), ms(high), outcome)
 

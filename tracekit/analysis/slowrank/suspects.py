@@ -14,6 +14,7 @@ from tracekit.analysis.slowrank.hypotheses.suspect_work import (
     pace_beside,
     peers_of,
 )
+from tracekit.analysis.slowrank.price import Price
 from tracekit.causes import SPARED, Order
 from tracekit.findings import Cause, Evidence, PathLevel, Suspect, Verdict
 from tracekit.step_graph.statistics import confidence
@@ -97,14 +98,14 @@ def _spared_evidence(case: Case, row: int) -> tuple[Evidence, ...]:
 def suspect_of(
     case: Case,
     row: int,
-    lost: float,
+    price: Price,
     z: float,
     cause: Cause,
     evidence: tuple[Evidence, ...],
     *,
     every: bool = False,
 ) -> Suspect:
-    """Return the suspect in `row`, which costs `lost` ns a step; with `every` it names all steps, else slow ones."""
+    """Return the suspect in `row`, which costs `price`; with `every` it names all steps, else slow ones."""
     rank = case.steps.ranks[row]
     value = np.nan_to_num(case.found.value[row], nan=0.0)
     slow = [
@@ -114,7 +115,10 @@ def suspect_of(
     ]
     host = next((r.host for r in case.run.ranks if r.rank == rank), None)
     sure = confidence(z, len(case.steps.ranks))
-    return Suspect(rank, host, case.mesh.coords(rank), ms(lost), round(sure, 3), tuple(slow), cause, evidence)
+    return Suspect(
+        rank, host, case.mesh.coords(rank), ms(price.best), round(sure, 3), tuple(slow), cause, evidence,
+        ms(price.low), ms(price.high),
+    )  # fmt: skip
 
 
 def agrees(suspect: Suspect, no_fault_ms: float = 0.0, spared_ms: float = 0.0) -> bool:

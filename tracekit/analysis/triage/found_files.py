@@ -16,10 +16,9 @@ _KINDS: Final[Mapping[Form, tuple[EvidenceKind, str]]] = {
     "table": ("operation_table", "read by `tracekit slowrank`"),
     "inspector": (
         "nccl_inspector",
-        "not analysed: of one collective, the rank with the shortest time came last",
+        "read by `tracekit slowrank`: of one collective, the rank with the shortest time came last",
     ),
     "nsys": ("nsys", "not analysed: `nsys stats --report cuda_gpu_kern_sum` shows the kernels of each GPU"),
-    "counters": ("counters", "not analysed: counters support or exclude a cause, and name no rank"),
 }
 """The kind of a form that has a reader of its own, and what reads it."""
 _CAPTURED: Final = "read by `numerics compare --parallel THIS --baseline OTHER`"

@@ -8,6 +8,7 @@ from tracekit.analysis.hang.witnesses.judge import judge_evidence
 from tracekit.analysis.triage.found_files import Job
 from tracekit.errors import TracekitError
 from tracekit.evidence.bundle import Bundle
+from tracekit.evidence.counters import CounterSign, Sample, signs_of
 from tracekit.findings.hang import HangFinding
 from tracekit.findings.slowrank import SlowRankFinding
 from tracekit.findings.triage import EvidenceKind, Says, Testimony, ToCollect
@@ -35,6 +36,10 @@ TRACES: Final = ToCollect(
 )
 
 
+_TIMED: Final[tuple[EvidenceKind, ...]] = ("run", "trace", "operation_table", "nccl_inspector")
+"""Kinds that show which rank is slow, in the order in which they are asked."""
+
+
 def testimonies(
     bundle: Bundle,
     answer: HangFinding | SlowRankFinding | None,
@@ -46,11 +51,34 @@ def testimonies(
     if isinstance(answer, SlowRankFinding):
         ranks = answer.ranks
         detail = f"{ranks.read} of {ranks.expected} ranks: {answer.verdict}"
-        kind = next((f.kind for f in job.files if f.kind in {"trace", "run", "operation_table"}), None)
+        kind = next((kind for kind in _TIMED if any(file.kind == kind for file in job.files)), None)
         return () if kind is None else (Testimony(kind, "supports", detail),)
     if answer is None:
         return ()
     return tuple(_say(kind, alone, answer, mesh, order) for kind, alone in _alone(bundle))
+
+
+def counters_say(
+    samples: Sequence[Sample], answer: HangFinding | SlowRankFinding | None
+) -> tuple[Testimony, ...]:
+    """Return what counters of GPUs and hosts add: support where a sign is of a named rank's host, else nothing."""
+    if not samples:
+        return ()
+    signs = signs_of(samples)
+    named: set[str | None] = set()
+    if isinstance(answer, HangFinding):
+        named = {culprit.host for culprit in answer.culprits}
+    elif answer is not None:
+        named = {suspect.host for suspect in answer.suspects}
+    own = [sign for sign in signs if sign.host in named]
+    shown = "; ".join(_sign(sign) for sign in (own or signs)[:NAMED_IN_DOUBT])
+    detail = shown or f"{len(samples)} values, none beyond what sound machines show"
+    return (Testimony("counters", "supports" if own else "silent", detail),)
+
+
+def _sign(sign: CounterSign) -> str:
+    when = f" at {sign.ms // 1000} s since 1970" if sign.ms else ""
+    return f"{sign.host}{when}: {sign.text}"
 
 
 def _alone(bundle: Bundle) -> Iterator[tuple[EvidenceKind, Bundle]]:

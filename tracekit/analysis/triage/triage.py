@@ -14,7 +14,7 @@ from typing import Any, Final
 from tracekit.analysis.hang.witnesses.judge import judge_evidence
 from tracekit.analysis.slowrank.analyse import analyse
 from tracekit.analysis.triage.found_files import Job, jobs_of
-from tracekit.analysis.triage.testimony import collect_next, testimonies
+from tracekit.analysis.triage.testimony import collect_next, counters_say, testimonies
 from tracekit.dumps.load import load_dumps
 from tracekit.errors import TracekitError, UsageError
 from tracekit.evidence.archives import unpack
@@ -74,6 +74,25 @@ def triage(inputs: Inputs, ask: Ask | None = None, progress: Progress | None = N
         return _renamed(finding, names) if names else finding
 
 
+def triage_files(
+    inputs: Inputs,
+    mesh: dict[str, int] | None = None,
+    order: Sequence[str] | None = None,
+    *,
+    jobs: int = 1,
+    progress: Progress | None = None,
+    job: int | None = None,
+) -> TriageFinding:
+    """Return what files, folders and archives are, and the answer that they support.
+
+    inputs: logs, dumps, traces, stacks, RAS answers, records of Inspector, run folders, archives, in any mixture.
+    mesh: ranks on each axis; order: axes inner to outer. jobs: processes that read. progress: called with files done,
+    files in all, bytes done, bytes in all. job: which of several jobs of dumps or traces, from 1. Raises InputError
+    where an input names nothing, UsageError where the mesh or the job does not fit the files.
+    """
+    return triage(inputs, Ask(mesh, None if order is None else tuple(order), jobs, job), progress)
+
+
 def _unpacked(
     archives: Sequence[str],
     sources: Sequence[Source],
@@ -112,6 +131,9 @@ def _answer(job: Job, gathered: Gathered, ask: Ask, *, several: bool) -> JobAnsw
     )
     reason = "; ".join(filter(None, (why_hang, why_slow))) or "its files answer no question here"
     evidence = testimonies(bundle, first, job, ask.mesh, ask.order)
+    paths = {file.path for file in job.files}
+    samples = [s for path, own in gathered.counters.items() if path in paths for s in own]
+    evidence = (*evidence, *counters_say(samples, first))
     return JobAnswer(
         folder,
         question,
@@ -151,11 +173,13 @@ def _ask_hang(job: Job, gathered: Gathered, ask: Ask) -> tuple[Bundle, HangFindi
 
 
 def _ask_slow(job: Job, ask: Ask) -> tuple[SlowRankFinding | None, str]:
-    """Return the answer to which rank is slow, and why there is none."""
+    """Return the finding of slowrank and the reason if it fails; traces are read before records of calls."""
     paths = job.runs or [*job.by_form.get("trace", []), *job.by_form.get("table", [])]
-    if not paths:
+    whole = (
+        [job.folder] if paths and job.folder and not job.runs else paths or job.by_form.get("inspector", [])
+    )
+    if not whole:
         return None, ""
-    whole = [job.folder] if job.folder and not job.runs else paths
     return _tried(lambda: analyse(load(whole, jobs=ask.jobs, job=ask.job), ask.mesh, ask.order))
 
 

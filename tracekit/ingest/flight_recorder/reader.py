@@ -7,6 +7,7 @@ the dumps and lays out their calls; the tables made here go the way of all files
 
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -52,6 +53,27 @@ def read_dumps(
     timed = {r: d for r, d in found.dumps.items() if d.timing is not None and len(d.timing.start)}
     if not timed:
         raise InputError(f"{next(iter(found.dumps.values())).path}: {UNTIMED}")
+    results, doubts = tables_of(found, folder, Wording(FLIGHT_RECORDER, "dumps", UNTIMED))
+    return results, [*found.quality, *doubts], found.job
+
+
+@dataclass(frozen=True)
+class Wording:
+    """How answers name a form of timed calls.
+
+    format: of the results. files: in sentences. untimed: why a file without times is of no use. sized: whether the
+    files show how many ranks the job has.
+    """
+
+    format: str
+    files: str
+    untimed: str
+    sized: bool = False
+
+
+def tables_of(found: DumpSet, folder: Path, words: Wording) -> tuple[list[FileResult], list[Quality]]:
+    """Write the timed calls of each rank into a Parquet file in `folder`; return a result per file, and doubts."""
+    timed = {r: d for r, d in found.dumps.items() if d.timing is not None and len(d.timing.start)}
     users = _users(found)
     members = {r: [g.ranks or users[g.name, g.desc] for g in d.groups] for r, d in timed.items()}
     marks = find_marks(timed, found.world)
@@ -63,11 +85,12 @@ def read_dumps(
     results = [FileResult(r.path, "rejected", r.reason, r.rank) for r in found.rejected]
     for rank, dump in found.dumps.items():
         if rank in timed:
-            results.append(_result(dump, members[rank], steps.get(rank, []), folder))
+            size = len(found.world) if words.sized else None
+            result = _result(dump, members[rank], steps.get(rank, []), folder, size)
+            results.append(replace(result, format=words.format))
         else:
-            results.append(FileResult(dump.path, "rejected", UNTIMED, rank))
-    doubts = _quality(list(timed.values()), marks, steps, dropped)
-    return results, [*found.quality, *doubts], found.job
+            results.append(FileResult(dump.path, "rejected", words.untimed, rank))
+    return results, _quality(list(timed.values()), marks, steps, dropped, words)
 
 
 def _users(found: DumpSet) -> dict[tuple[str, str], tuple[int, ...]]:
@@ -127,7 +150,9 @@ def _marked(dumps: dict[int, RankDump], marks: Marks) -> dict[int, list[Span]]:
     return spans
 
 
-def _result(dump: RankDump, members: list[Members], steps: list[Span], folder: Path) -> FileResult:
+def _result(
+    dump: RankDump, members: list[Members], steps: list[Span], folder: Path, size: int | None
+) -> FileResult:
     """Write the calls and steps of one rank and return the result for its file; `members` by group of the dump."""
     timing = dump.timing
     if timing is None:
@@ -144,7 +169,7 @@ def _result(dump: RankDump, members: list[Members], steps: list[Span], folder: P
     first, last = int(table.column("ts")[0].as_py()), int(table.column("ts")[-1].as_py())
     left_out = {"untimed call": timing.untimed} if timing.untimed else {}
     record = RankTable(
-        dump.rank, str(path), rows, first, last, dump.host, None, False, groups, left_out
+        dump.rank, str(path), rows, first, last, dump.host, size, False, groups, left_out
     )  # fmt: skip
     return FileResult(
         dump.path,
@@ -221,11 +246,15 @@ def _table(count: int, columns: dict[str, object]) -> pa.Table:
 
 
 def _quality(
-    dumps: list[RankDump], marks: Marks | None, steps: dict[int, list[Span]], dropped: int
+    dumps: list[RankDump],
+    marks: Marks | None,
+    steps: dict[int, list[Span]],
+    dropped: int,
+    words: Wording,
 ) -> list[Quality]:
     """Return quality rows: how steps were found, how exact the times are, and which calls were left out."""
     timings = [d.timing for d in dumps if d.timing is not None]
-    steps_from = "the dumps mark no steps: all calls that every ring holds count as one step"
+    steps_from = f"the {words.files} mark no steps: all calls that every ring holds count as one step"
     if (parts := len(next(iter(steps.values()), ()))) > 1:
         steps_from = f"{parts} periods in which calls repeat count as steps"
     if marks is not None:
@@ -233,10 +262,10 @@ def _quality(
         steps_from = f"a step ends with {every} on group {marks.name}"
     rows = [
         Quality(
-            "flight_recorder_input",
+            f"{words.format}_input",
             None,
             len(dumps),
-            f"dumps time communication only, so causes are unknown; {steps_from}",
+            f"{words.files} time communication only, so causes are unknown; {steps_from}",
         )
     ]
     placed = sum(t.laid_out for t in timings)

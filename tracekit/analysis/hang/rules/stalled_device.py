@@ -1,11 +1,16 @@
 """Devices that have not done a call which their peers have done."""
 
 from collections import defaultdict
+from typing import Final
 
 from tracekit.analysis.hang.program_order import first_missed, oldest_wait
 from tracekit.analysis.hang.rules.rule import Accusation, Found
 from tracekit.analysis.hang.scene import Scene
 from tracekit.analysis.hang.wait_graph import PendingCall
+
+_MAY_MOVE: Final = (
+    "a link inside the group is stuck, or the job moves; dump a second time, to see whether it does"
+)
 
 
 def stalled_devices(scene: Scene, known: Found) -> Found:
@@ -72,6 +77,6 @@ def _doubt(scene: Scene, call: PendingCall) -> str:
     group = scene.groups[call.group]
     return (
         f"{len(call.done)} of {len(group.ranks)} members of group {group.name} ({group.desc}) finished call {call.seq} "
-        f"and {len(call.waiting)} have not: a link inside the group is stuck, or the job moves; dump a second time, to "
-        "see whether it does"
+        f"and {len(call.waiting)} have not: "
+        + ("a link inside the group is stuck, or a device of theirs" if scene.still else _MAY_MOVE)
     )

@@ -25,8 +25,8 @@ def unstarted_devices(scene: Scene, _known: Found) -> Found:
 
     Looks for: the oldest outstanding call or message of a rank, if its device has not begun it, and the other end or as
     many other members have; only dumps with start times show this.
-    Excuses: ranks with anything outstanding that has begun: the device may wait there; ranks with rings that have lost
-    outstanding calls.
+    Excuses: ranks with anything outstanding that has begun: the device may wait there; ranks with outstanding calls
+    that the evidence does not show, because rings have lost them or nothing gives the members of their group.
     Returns: `device_stalled`.
     """
     timed = {rank for rank, dump in scene.dumps.items() if dump.timed}
@@ -43,7 +43,7 @@ def unstarted_devices(scene: Scene, _known: Found) -> Found:
 
 def _oldest(scene: Scene, rank: int) -> _Item | None:
     """Give the oldest outstanding item of a rank; None where its ring may have lost it or any of them has begun."""
-    if scene.dumps[rank].cut:
+    if scene.dumps[rank].cut or rank in scene.graph.busy:
         return None
     items = list(_items(scene, rank))
     if not items or any(item.created <= 0 for item in items):

@@ -4,6 +4,7 @@ A line tells of a group only where it timed out, or of the job's group. A rank t
 RAS counts launches, at a moment of its own on each rank. Part of `judge`.
 """
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final
@@ -21,6 +22,7 @@ _INSIDE: Final = (
     "from a log alone, a rank that waits inside the call looks like one that never made it (torch counts a call "
     "once it has returned); a py-spy dump shows the difference"
 )
+_STACKS_OF_LATE: Final = "take py-spy dumps of all ranks twice, some seconds apart, or flight-recorder dumps"
 _SIZE: Final = "give --mesh, or the logs of all ranks"
 
 
@@ -139,6 +141,21 @@ def _all_groups_known(case: Case, ranks: Iterable[int]) -> bool:
     return all("ras" in _sources(case, rank) for rank in ranks)
 
 
+def _may_wait_in_message(case: Case, ranks: Iterable[int]) -> bool:
+    """Return whether RAS, the only evidence of a rank, lists more than one communicator of it.
+
+    RAS counts no messages: a rank that is behind in a collective may wait in a send or receive of another communicator.
+    """
+    asked = {rank for rank in ranks if _sources(case, rank) == {"ras"}}
+    own = Counter(
+        rank
+        for report in case.bundle.ras[-1:]
+        for communicator in report.communicators
+        for rank in asked.intersection(report.global_ranks(communicator).values())
+    )
+    return any(count > 1 for count in own.values())
+
+
 def _share_an_agreed_group(case: Case, ranks: Iterable[int]) -> bool:
     """Return whether two of these ranks have launched the same calls of one group: one of these may be unfinished."""
     asked = set(ranks)
@@ -163,6 +180,13 @@ def _ras_moves(case: Case, finding: HangFinding) -> HangFinding | None:
         ranks = {c.rank for c in finding.culprits}
         reason = f"{rank_names(ranks)} launched fewer calls than the others, in one answer of ncclras"
         return leave_open(finding, reason, ranks, RAS_AGAIN)
+    late = {c.rank for c in finding.culprits if c.kind == "host_stalled"}
+    if late and _may_wait_in_message(case, late):
+        reason = (
+            f"{rank_names(late)} launched fewer calls than the others, and the counts do not grow; RAS counts no "
+            "messages, and a send or receive may be where the waiting starts"
+        )
+        return leave_open(finding, reason, late, _STACKS_OF_LATE)
     if not finding.culprits and finding.verdict == "none":
         reason = "all ranks that answered have launched the same calls; RAS does not show whether these end"
         return leave_open(finding, reason, (), "take py-spy dumps of all ranks, or flight-recorder dumps")

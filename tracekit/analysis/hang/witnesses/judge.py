@@ -13,15 +13,18 @@ from tracekit.analysis.hang.witnesses.arrivals import name_absent
 from tracekit.analysis.hang.witnesses.case import Case
 from tracekit.analysis.hang.witnesses.deaths import name_dead
 from tracekit.analysis.hang.witnesses.doubts import doubt_scene
+from tracekit.analysis.hang.witnesses.message_sizes import unlike_sizes
 from tracekit.analysis.hang.witnesses.standing import all_stood, decide_by_stacks
+from tracekit.axes import AXES
 from tracekit.evidence.as_dumps import compose
 from tracekit.evidence.bundle import Bundle
 from tracekit.findings import Quality, RankCoverage
 from tracekit.findings.hang import HangFinding
 from tracekit.findings.picture import HangPicture
+from tracekit.mesh import from_sizes
 from tracekit.thresholds.evidence import MAX_SIGNS
 
-_WITNESSES: Final = (name_dead, name_absent, all_stood)
+_WITNESSES: Final = (name_dead, name_absent, unlike_sizes, all_stood)
 """Asked one after another; the first that answers is believed."""
 _SIGNS_SHOWN: Final = 4
 """Warnings of one kind and file that are told: the first say the kind."""
@@ -36,8 +39,10 @@ def judge_evidence(
     """
     if bundle.only_dumps and bundle.dumps is not None:
         return illustrated(bundle.dumps, mesh, order)
-    composed = compose(bundle)
-    finding, _, scene = judged(composed.dumps, mesh if composed.dumps.world else None, order)
+    given = None if mesh is None else from_sizes(mesh, order or tuple(axis for axis in mesh if axis in AXES))
+    composed = compose(bundle, given)
+    known = mesh if composed.dumps.world else None
+    finding, _, scene = judged(composed.dumps, known, order, still=composed.still)
     case = Case(bundle, composed, scene)
     if not composed.dumps.dumps:
         finding = _without_calls(case, finding)

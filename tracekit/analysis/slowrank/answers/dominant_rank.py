@@ -16,6 +16,7 @@ from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.expected.excess import typical
 from tracekit.analysis.slowrank.gaps.recurrence import in_one_step, others_prove_health
 from tracekit.analysis.slowrank.hypotheses.candidates import saved_ns
+from tracekit.analysis.slowrank.price import Price
 from tracekit.analysis.slowrank.suspects import Answer, explain_rank, left_open, suspect_of
 from tracekit.steps.steps import F64
 from tracekit.thresholds.slowrank import (
@@ -76,9 +77,7 @@ def _saved(case: Case, row: int, over: F64) -> float:
 def _answer(case: Case, row: int, lost: float, uneven: float, over: F64) -> Answer:
     """The open answer: the rank in `row` causes `lost` of the `uneven` ns a step; `over` is its excess by step, ns."""
     cause, evidence = explain_rank(case, row, (row,))
-    candidate = replace(
-        suspect_of(case, row, 0.0, 0.0, cause, evidence), lost_ms_low=0.0, lost_ms_high=ms(lost)
-    )
+    candidate = suspect_of(case, row, Price.up_to(lost), 0.0, cause, evidence)
     at = int(np.argmax(over))
     reason = (
         f"work is distributed unevenly and ranks wait {ms(uneven):.1f} ms of {ms(case.step_ns):.1f} ms a step, but "

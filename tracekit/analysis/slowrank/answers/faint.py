@@ -15,7 +15,7 @@ from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.expected.nodes import nodes_of
 from tracekit.analysis.slowrank.gaps.evidence_gaps import bounds_of, most_ns
 from tracekit.analysis.slowrank.hypotheses.long_stage import faint_stage
-from tracekit.analysis.slowrank.price_uncertainty import may_cost_ns
+from tracekit.analysis.slowrank.price import may_cost_ns
 from tracekit.analysis.slowrank.suspects import Answer, left_open
 from tracekit.analysis.slowrank.wording import ranks_in_words
 from tracekit.intervals import I64
@@ -62,8 +62,8 @@ def faint_stage_answer(case: Case) -> Answer | None:
         return None
     reason = (
         f"pipeline stage {stage_of(case, stage)} works {ms(stage.over):.1f} ms of "
-        f"{ms(case.step_ns):.1f} ms a step longer than the others, which costs {ms(stage.gain):.1f} ms; with the noise "
-        f"of {len(case.steps.numbers)} steps that is unlikely to be chance (z {stage.z:.1f}), but not proven "
+        f"{ms(case.step_ns):.1f} ms a step longer than the others, which costs {ms(stage.price.best):.1f} ms; with the "
+        f"noise of {len(case.steps.numbers)} steps that is unlikely to be chance (z {stage.z:.1f}), but not proven "
         f"(z {Z_LIMIT:.1f} needed)"
     )
     decide = f"record {PROVING_STEPS} steps or more on every rank"

@@ -5,11 +5,12 @@ overlaps with less compute: the step loses overlap, which no own time shows.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
 from tracekit.analysis.slowrank.case import Case
+from tracekit.analysis.slowrank.price import Price
 from tracekit.analysis.slowrank.suspects import Answer, left_open, suspect_of
 from tracekit.intervals import I64
 from tracekit.steps.steps import F64
@@ -74,7 +75,7 @@ def late_launch_answer(case: Case) -> Answer | None:
     if found is None:
         return None
     rank = case.steps.ranks[found.row]
-    candidate = suspect_of(case, found.row, 0.0, 0.0, "cpu_launch", ())
+    candidate = suspect_of(case, found.row, Price.up_to(found.waited), 0.0, "cpu_launch", ())
     reason = (
         f"no rank works longer than its peers, but the host of rank {rank} launches collectives long after the other "
         f"ranks queued theirs: they wait {ms(found.waited):.1f} ms of {ms(case.step_ns):.1f} ms a step for it, and the "
@@ -83,5 +84,4 @@ def late_launch_answer(case: Case) -> Answer | None:
     decide = (
         f"profile the host of rank {rank} and a peer's host, and record a few steps with it on another host"
     )
-    candidate = replace(candidate, lost_ms_low=0.0, lost_ms_high=ms(found.waited))
     return left_open(reason, decide, (candidate,))

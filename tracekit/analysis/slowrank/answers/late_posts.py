@@ -5,12 +5,13 @@ own time shows the delay, and the replay keeps it, so that no rank gets a price.
 """
 
 from collections import defaultdict
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.hypotheses.candidates import significant_rows
+from tracekit.analysis.slowrank.price import Price
 from tracekit.analysis.slowrank.suspects import Answer, left_open, suspect_of
 from tracekit.intervals import I64
 from tracekit.step_graph.statistics import median_of_others
@@ -111,7 +112,7 @@ def with_late_posts(case: Case, answer: Answer) -> Answer:
     if found is None:
         return answer
     rank = case.steps.ranks[found.row]
-    candidate = suspect_of(case, found.row, 0.0, 0.0, "unknown", ())
+    candidate = suspect_of(case, found.row, Price.up_to(found.waited), 0.0, "unknown", ())
     reason = (
         f"no rank is proven to work longer than its peers, but rank {rank} is the last to join collectives in most "
         f"steps, after more of its own work than the others: they wait {ms(found.waited):.1f} ms of "
@@ -122,5 +123,4 @@ def with_late_posts(case: Case, answer: Answer) -> Answer:
         f"compare copies and launches of rank {rank} with a peer's (tracekit open shows both), and record a few "
         "steps with that rank on another host"
     )
-    candidate = replace(candidate, lost_ms_low=0.0, lost_ms_high=ms(found.waited))
     return left_open(reason, decide, (candidate,))

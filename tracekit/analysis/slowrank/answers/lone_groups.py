@@ -4,12 +4,13 @@ A slow link shows by comparison with the transfers of its peers. Without these, 
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.gaps.evidence_gaps import whole
+from tracekit.analysis.slowrank.price import Price
 from tracekit.analysis.slowrank.suspects import Answer, left_open, suspect_of
 from tracekit.analysis.slowrank.wording import add_traces, ranks_in_words
 from tracekit.matching.channels import Channel
@@ -111,10 +112,10 @@ def lone_group_answer(case: Case) -> Answer | None:
     )
     lacking = [r for r in found.peers if r not in case.steps.ranks]
     rows = [case.steps.row(r) for r in found.ranks]
-    suspects = (
-        suspect_of(case, row, found.spent, 0.0, "network", (), every=True) for row in rows[:RANKS_LISTED]
+    price = Price.up_to(found.spent, found.spent)
+    candidates = tuple(
+        suspect_of(case, row, price, 0.0, "network", (), every=True) for row in rows[:RANKS_LISTED]
     )
-    candidates = tuple(replace(s, lost_ms_low=0.0, lost_ms_high=ms(found.spent)) for s in suspects)
     decide = add_traces(lacking)
     return left_open(reason, decide, candidates)
 

@@ -16,7 +16,6 @@ from tracekit.analysis.slowrank.gaps.evidence_gaps import (
     bounds_of,
     coverage,
     least_ns,
-    most_ns,
     tokens_may_explain,
 )
 from tracekit.analysis.slowrank.hypotheses.candidates import Hypothesis, price, those_that_cost
@@ -24,6 +23,7 @@ from tracekit.analysis.slowrank.hypotheses.lone_rank import LoneFault
 from tracekit.analysis.slowrank.hypotheses.long_stage import LongStage
 from tracekit.analysis.slowrank.hypotheses.suspect_work import by_role, dealt_to_its_replica, only_attention
 from tracekit.analysis.slowrank.hypotheses.usual_pace import may_be_pace
+from tracekit.analysis.slowrank.price import Price, may_cost_ns, rank_doubt_ns
 from tracekit.analysis.slowrank.suspects import Answer, explain_rank, healthy, stands, suspect_of
 from tracekit.analysis.slowrank.wording import listed
 from tracekit.causes import CAUSES
@@ -52,7 +52,9 @@ def ranks_answer(case: Case, found: Hypothesis) -> Answer:
 def lone_answer(case: Case, stage: LongStage, found: LoneFault) -> Answer:
     """The answer that blames the only rank of a long stage for a part of the stage's price."""
     _, evidence = explain_rank(case, found.row, stage.rows, other_stages=True)
-    suspect = suspect_of(case, found.row, found.gain, stage.z, found.cause, evidence)
+    doubt = rank_doubt_ns(case, np.array([found.row]))
+    price = Price(found.gain, found.gain, found.gain).widened(doubt)
+    suspect = suspect_of(case, found.row, price, stage.z, found.cause, evidence)
     reason = (
         f"rank {suspect.rank} is slow compared with ranks of other stages: {found.told}; {ms(found.gain):.1f} ms of "
         f"{ms(case.step_ns):.1f} ms a step"
@@ -65,10 +67,10 @@ def _rank_answer(case: Case, found: Hypothesis) -> Answer:
     if only_attention(case, found.rows) or all(dealt_to_its_replica(case, row) for row in found.rows):
         return uneven_answer(case, found.gain)
     suspects = []
-    for row, lost, z in zip(found.rows, found.lost, found.z, strict=True):
+    prices = _prices(case, found)
+    for row, lost, z in zip(found.rows, prices, found.z, strict=True):
         cause, evidence = explain_rank(case, row, found.rows)
         suspects.append(suspect_of(case, row, lost, z, cause, evidence))
-    suspects = _with_bounds(case, suspects, found)
     if not all(_proves(case, s, suspects) for s in suspects):
         return _without_disagreeing(case, suspects, found)
     first = suspects[0]
@@ -105,16 +107,15 @@ def _without_disagreeing(case: Case, suspects: list[Suspect], found: Hypothesis)
     return _rank_answer(case, rest)
 
 
-def _with_bounds(case: Case, suspects: list[Suspect], found: Hypothesis) -> list[Suspect]:
-    """The suspects with a price interval each, which allows for unmatched operations."""
+def _prices(case: Case, found: Hypothesis) -> list[Price]:
+    """The price of each rank of `found`, with all that it may cost: a replay does not show all that its peers save.
+
+    Their kernels overlap with less communication once nothing waits for the rank, and their hosts run further ahead.
+    """
     rows = np.array(found.rows)
-    beyond = max(most_ns(case, rows) - found.gain, 0.0)
     unsure = max(found.gain - least_ns(case, rows), 0.0) if coverage(case).matched != 1 else 0.0
+    doubt = rank_doubt_ns(case, rows)
     return [
-        replace(
-            s,
-            lost_ms_low=ms(max(lost - unsure, 0.0)),
-            lost_ms_high=ms(max(lost, min(lost + beyond, float(case.found.mean[row])))),
-        )
-        for s, row, lost in zip(suspects, found.rows, found.lost, strict=True)
+        Price.between(lost - unsure, lost, may_cost_ns(lost, float(case.found.mean[row]))).widened(doubt)
+        for row, lost in zip(found.rows, found.lost, strict=True)
     ]

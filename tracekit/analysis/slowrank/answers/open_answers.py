@@ -18,6 +18,7 @@ from tracekit.analysis.slowrank.gaps.lopsided import Lopsided
 from tracekit.analysis.slowrank.gaps.recurrence import OneStep, in_one_step, told
 from tracekit.analysis.slowrank.hypotheses.uneven_micro_batches import unexplained_ns
 from tracekit.analysis.slowrank.hypotheses.usual_pace import may_be_pace
+from tracekit.analysis.slowrank.price import Price
 from tracekit.analysis.slowrank.suspects import Answer, explain_rank, left_open, stands, suspect_of
 from tracekit.analysis.slowrank.unrecorded.fewest import fewest_traces
 from tracekit.analysis.slowrank.unrecorded.unrecorded import Unseen, reason_of
@@ -78,8 +79,7 @@ def one_step_answer(case: Case, found: OneStep) -> Answer:
 def _once_candidate(case: Case, found: OneStep) -> Suspect:
     """The rank that was slow in one step as a candidate, priced from zero, because that may be chance."""
     cause, evidence = explain_rank(case, found.row, (found.row,))
-    candidate = suspect_of(case, found.row, found.gain, 0.0, cause, evidence)
-    return replace(candidate, lost_ms_low=0.0, lost_ms_high=ms(found.gain))
+    return suspect_of(case, found.row, Price.up_to(found.gain, found.gain), 0.0, cause, evidence)
 
 
 def unproven_answer(case: Case, price: float) -> Answer:
@@ -173,11 +173,7 @@ _MARKS = "call the profiler's step() after every step on every rank, and record 
 def lopsided_answer(case: Case, found: Lopsided) -> Answer:
     """The open answer about a rank that waits longer than its peers in operations that were not all matched."""
     row, rank = found.row, case.steps.ranks[found.row]
-    candidate = replace(
-        suspect_of(case, row, 0.0, 0.0, "network", (), every=True),
-        lost_ms_low=0.0,
-        lost_ms_high=ms(found.over),
-    )
+    candidate = suspect_of(case, row, Price.up_to(found.over), 0.0, "network", (), every=True)
     reason = (
         f"no rank works longer than its peers, but rank {rank} waits {ms(found.over):.1f} ms of "
         f"{ms(case.step_ns):.1f} ms a step longer than its peers in {found.kind} operations, and some of these "
@@ -246,8 +242,8 @@ def candidates_of(case: Case, found: Undecided) -> tuple[Suspect, ...]:
     made = []
     for row, low, high in zip(found.rows, found.low, found.high, strict=True):
         cause, evidence = explain_rank(case, row, found.rows)
-        suspect = suspect_of(case, row, low, float(case.found.z[row]), cause, evidence)
-        made.append(replace(suspect, lost_ms_low=ms(low), lost_ms_high=ms(high)))
+        z = float(case.found.z[row])
+        made.append(suspect_of(case, row, Price.between(low, low, high), z, cause, evidence))
     return tuple(made)
 
 

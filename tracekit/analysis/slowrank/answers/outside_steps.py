@@ -12,6 +12,7 @@ import numpy as np
 
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.expected.throttled import fills_step
+from tracekit.analysis.slowrank.price import Price
 from tracekit.analysis.slowrank.suspects import Answer, left_open, suspect_of
 from tracekit.intervals import I64
 from tracekit.matching.match import Mask
@@ -20,7 +21,6 @@ from tracekit.steps.compute_time import windows_of
 from tracekit.steps.longer_kernels import LongerKernels, longer_kernels
 from tracekit.steps.step_kernels import StepKernels, kernels_between
 from tracekit.thresholds.slowrank import MIN_LOST_SHARE, PEERS_SAMPLED, RANKS_SAMPLED, STAGE_TELLING_PEERS
-from tracekit.units import ms
 
 
 @dataclass(frozen=True)
@@ -57,9 +57,7 @@ def slow_outside_answer(case: Case) -> Answer | None:
         f"nearly all kernels of rank {rank} that were recorded {where} of the {many} compared steps take "
         f"{found.factor:.2f} times as long as its peers', but no longer inside these steps: the fault may come and go"
     )
-    candidate = replace(
-        suspect_of(case, found.row, longer, 0.0, "gpu_compute", ()), lost_ms_low=0.0, lost_ms_high=ms(longer)
-    )
+    candidate = suspect_of(case, found.row, Price.up_to(longer, longer), 0.0, "gpu_compute", ())
     decide = "record more whole steps: a fault that comes and goes recurs in some"
     return left_open(reason, decide, (candidate,))
 

@@ -5,7 +5,7 @@ saves in which the rank issues its operations when a peer does; the pace of its 
 reason.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from tracekit.analysis.slowrank.hypotheses.host_bound import most_saved_ns
 from tracekit.analysis.slowrank.hypotheses.launched_alike import saved_as_peers
 from tracekit.analysis.slowrank.hypotheses.same_places import places_of
 from tracekit.analysis.slowrank.hypotheses.suspect_work import pace_beside
+from tracekit.analysis.slowrank.price import Price
 from tracekit.analysis.slowrank.suspects import Answer, explain_rank, suspect_of
 from tracekit.causes import CAUSES
 from tracekit.findings import Evidence
@@ -31,9 +32,7 @@ class SlowLaunch:
     """The rank with the slow host (row of Steps), and the saving of a step if it issues as its peers do; ns."""
 
     row: int
-    low: float
-    gain: float
-    high: float
+    price: Price
     pace: tuple[float, float]  # between two launches: of its own host, of its peers' hosts
 
 
@@ -57,7 +56,7 @@ def slow_launch(case: Case) -> SlowLaunch | None:
         saved = saved_as_peers(case, places_of(case), row)
         saved = np.minimum(saved, most_saved_ns(case, np.array([row])))
         if len(saved) >= STAGE_TELLING_PEERS and saved.min() >= least:
-            return SlowLaunch(row, float(saved.min()), float(np.median(saved)), float(saved.max()), pace)
+            return SlowLaunch(row, Price(*np.quantile(saved, (0.0, 0.5, 1.0)).tolist()), pace)
     return None
 
 
@@ -75,7 +74,11 @@ def launched_late(case: Case, answer: Answer) -> Answer:
     if [s.cause in _GAPS for s in answer.suspects] != [True]:
         return answer
     found = slow_launch(case)
-    if found is None or case.steps.ranks[found.row] != answer.suspects[0].rank or found.gain <= answer.gain:
+    if (
+        found is None
+        or case.steps.ranks[found.row] != answer.suspects[0].rank
+        or found.price.best <= answer.gain
+    ):
         return answer
     return _answer(case, found)
 
@@ -90,10 +93,9 @@ def _answer(case: Case, found: SlowLaunch) -> Answer:
     _, evidence = explain_rank(case, found.row, (found.row,))
     mine, theirs = (pace / NS_PER_US for pace in found.pace)
     shown = (*evidence, Evidence(row.what, mine, theirs, "µs"))
-    suspect = suspect_of(case, found.row, found.gain, np.inf, "cpu_launch", shown, every=True)
-    suspect = replace(suspect, lost_ms_low=ms(found.low), lost_ms_high=ms(found.high))
+    suspect = suspect_of(case, found.row, found.price, np.inf, "cpu_launch", shown, every=True)
     reason = (
         f"the host of rank {rank} launches more slowly than its peers' hosts, and the other ranks wait for it: "
-        f"launching as fast as they do would save {ms(found.gain):.1f} ms of {ms(case.step_ns):.1f} ms a step"
+        f"launching as fast as they do would save {ms(found.price.best):.1f} ms of {ms(case.step_ns):.1f} ms a step"
     )
-    return Answer("slow_rank", "cpu_launch", reason, (suspect,), descend(case, rank), found.gain)
+    return Answer("slow_rank", "cpu_launch", reason, (suspect,), descend(case, rank), found.price.best)

@@ -13,6 +13,7 @@ from tracekit.analysis.slowrank.gaps.evidence_gaps import what_would_decide
 from tracekit.analysis.slowrank.hypotheses.candidates import Hypothesis, price, significant_rows
 from tracekit.analysis.slowrank.hypotheses.long_stage import LongStage
 from tracekit.analysis.slowrank.hypotheses.node_or_stage import node_of, runs_more
+from tracekit.analysis.slowrank.price import Price
 from tracekit.analysis.slowrank.suspects import Answer, explain_rank, healthy, left_open, suspect_of
 from tracekit.analysis.slowrank.wording import add_traces, listed, ranks_in_words
 from tracekit.causes import CAUSES
@@ -27,7 +28,9 @@ def beside(case: Case, answer: Answer, found: LongStage | None) -> Answer:
     if found is None or not answer.suspects:
         return answer
     addition = f"in addition, {stages_in_words(case, found)} {_has(case, found)} more work than the others"
-    return replace(answer, reason=f"{answer.reason}; {addition}, which costs {ms(found.gain):.1f} ms a step")
+    return replace(
+        answer, reason=f"{answer.reason}; {addition}, which costs {ms(found.price.best):.1f} ms a step"
+    )
 
 
 def long_stage_answer(case: Case, found: LongStage, besides: str) -> Answer:
@@ -51,13 +54,13 @@ def long_stage_answer(case: Case, found: LongStage, besides: str) -> Answer:
     what = f"compute of stage {named} a step" if found.by_compute else row.what.format(stage=named)
     evidence = (Evidence(what, ms(mine), ms(others), "ms"),)
     suspects = tuple(
-        _bounded(suspect_of(case, row, found.gain, found.z, "stage_imbalance", evidence), found)
+        suspect_of(case, row, doubted(case, found), found.z, "stage_imbalance", evidence)
         for row in found.rows
     )
     shared = f"; or {node} is slow: all these ranks run on it" if node else ""
     reason = f"{long} ({than}); {_beside_each_other(case, ranks)}{shared}{besides}"
     path = descend(case, suspects[0].rank)
-    return Answer("imbalance", "stage_imbalance", reason, suspects, path, found.gain)
+    return Answer("imbalance", "stage_imbalance", reason, suspects, path, found.price.best)
 
 
 def _slow_node_answer(case: Case, found: LongStage, reason: str) -> Answer:
@@ -65,17 +68,14 @@ def _slow_node_answer(case: Case, found: LongStage, reason: str) -> Answer:
     suspects = []
     for row in found.rows:
         cause, evidence = explain_rank(case, row, found.rows, other_stages=True)
-        suspects.append(
-            _bounded(suspect_of(case, row, found.gain, found.z, cause, evidence, every=True), found)
-        )
+        suspects.append(suspect_of(case, row, doubted(case, found), found.z, cause, evidence, every=True))
     path = descend(case, suspects[0].rank)
-    return Answer("slow_rank", suspects[0].cause, reason, tuple(suspects), path, found.gain)
+    return Answer("slow_rank", suspects[0].cause, reason, tuple(suspects), path, found.price.best)
 
 
-def _bounded(suspect: Suspect, stage: LongStage) -> Suspect:
-    """The suspect with the price interval of its stage."""
-    low, high = ms(min(stage.low, stage.gain)), ms(stage.high)
-    return replace(suspect, lost_ms_low=low, lost_ms_high=high)
+def doubted(case: Case, stage: LongStage) -> Price:
+    """The price of a stage, widened by the error of the replay."""
+    return stage.price.widened(case.residual_ns)
 
 
 def _beside_each_other(case: Case, ranks: Sequence[int]) -> str:
@@ -118,21 +118,19 @@ def loader_answer(case: Case, found: LongStage) -> Answer:
     suspects = []
     for row in found.loaders:
         _, evidence = explain_rank(case, row, found.rows, other_stages=True)
-        suspects.append(suspect_of(case, row, found.gain, found.z, "dataloader", evidence))
+        suspects.append(suspect_of(case, row, doubted(case, found), found.z, "dataloader", evidence))
     named = ", ".join(str(s.rank) for s in suspects[:RANKS_LISTED])
-    reason = (
-        f"rank {named} waits for its data loader, and the others wait for it: {ms(found.gain):.1f} ms a step"
-    )
+    reason = f"rank {named} waits for its data loader, and the others wait for it: {ms(found.price.best):.1f} ms a step"
     path = descend(case, suspects[0].rank)
-    return Answer("slow_rank", "dataloader", reason, tuple(suspects), path, found.gain)
+    return Answer("slow_rank", "dataloader", reason, tuple(suspects), path, found.price.best)
 
 
 def open_stage_answer(case: Case, stage: LongStage) -> Answer:
     """The open answer about a long stage; too little was matched to show whether the others wait for it."""
     reason = (
         f"{stages_in_words(case, stage)} {_works(case, stage)} {ms(stage.over):.1f} ms of {ms(case.step_ns):.1f} ms "
-        f"a step longer than the others; they lose between {ms(stage.low):.1f} and {ms(stage.high):.1f} ms by it, "
-        f"because {why_open(case)}"
+        f"a step longer than the others; they lose between {ms(stage.price.low):.1f} and {ms(stage.price.high):.1f} ms "
+        f"by it, because {why_open(case)}"
     )
     candidates = of_stage(case, stage, "stage_imbalance")
     return left_open(reason, what_would_decide(case), candidates)
@@ -164,7 +162,8 @@ def idle_stage_answer(case: Case, stage: LongStage) -> Answer:
         return healthy(reason)
     if stage.paused:
         # the price of the stage scales all its work; without the pause, in its place, a step may save all of the pause
-        few = replace(stage, rows=stage.paused, high=max(stage.high, stage.over))
+        price = Price.between(stage.price.low, stage.price.best, max(stage.price.high, stage.over))
+        few = replace(stage, rows=stage.paused, price=price)
         named = listed([case.steps.ranks[row] for row in stage.paused])
         decide = "record its peers in the other replicas, and check what else that process does"
         reason = f"{still}, because the process of rank {named} pauses"
@@ -182,9 +181,7 @@ def idle_stage_answer(case: Case, stage: LongStage) -> Answer:
 
 def of_stage(case: Case, stage: LongStage, cause: Cause) -> tuple[Suspect, ...]:
     """The ranks of a stage as candidates, each with the price interval of the stage."""
-    low, high = ms(stage.low), ms(stage.high)
-    found = [suspect_of(case, row, stage.gain, stage.z, cause, ()) for row in stage.rows]
-    return tuple(replace(s, lost_ms_low=low, lost_ms_high=high) for s in found)
+    return tuple(suspect_of(case, row, stage.price, stage.z, cause, ()) for row in stage.rows)
 
 
 def stages_in_words(case: Case, found: LongStage) -> str:

@@ -6,12 +6,11 @@ a slow device in every step. A rank that is long in every step although these ke
 more tokens for its experts, and its device is not slow.
 """
 
-from dataclasses import replace
-
 import numpy as np
 
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.hypotheses.candidates import saved_ns
+from tracekit.analysis.slowrank.price import Price
 from tracekit.analysis.slowrank.suspects import Answer, explain_rank, left_open, suspect_of
 from tracekit.intervals import I64
 from tracekit.steps.longer_kernels import by_step
@@ -53,9 +52,7 @@ def with_hidden_rank(case: Case, answer: Answer) -> Answer:
 def _answer(case: Case, row: int, factor: float, lost: float, uneven: float) -> Answer:
     """The open answer that the rank in `row` may cost `lost` ns a step beside an imbalance that costs `uneven`."""
     cause, evidence = explain_rank(case, row, (row,))
-    candidate = replace(
-        suspect_of(case, row, lost, 0.0, cause, evidence, every=True), lost_ms_low=0.0, lost_ms_high=ms(lost)
-    )
+    candidate = suspect_of(case, row, Price.up_to(lost, lost), 0.0, cause, evidence, every=True)
     reason = (
         f"work is distributed unevenly, which costs {ms(uneven):.1f} ms of {ms(case.step_ns):.1f} ms a step, but rank "
         f"{candidate.rank} seems slow as well: kernels that take equally long on its peers take {factor - 1:.0%} "

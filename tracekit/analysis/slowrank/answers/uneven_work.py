@@ -19,7 +19,7 @@ def uneven_answer(case: Case, gain: float, stage: LongStage | None = None) -> An
     For an operation table the price is that of typical work on all ranks, as for every imbalance.
     """
     whole = everybody_ns(case, gain)
-    besides = {} if stage is None else {f"typical work on {stages_in_words(case, stage)}": stage.gain}
+    besides = {} if stage is None else {f"typical work on {stages_in_words(case, stage)}": stage.price.best}
     reason = (
         f"work is distributed unevenly and the longest rank changes: ranks wait {ms(whole):.1f} ms of "
         f"{ms(case.step_ns):.1f} ms a step, and no rank is slow throughout"

@@ -13,7 +13,8 @@ import numpy.typing as npt
 
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.expected.dealt_transfers import message_of
-from tracekit.analysis.slowrank.hypotheses.link_cure import prices
+from tracekit.analysis.slowrank.hypotheses.link_cure import price_of
+from tracekit.analysis.slowrank.price import Price
 from tracekit.analysis.slowrank.suspects import Answer, left_open, suspect_of
 from tracekit.analysis.slowrank.wording import listed
 from tracekit.findings import Suspect
@@ -81,8 +82,7 @@ def _warming(case: Case, steps: tuple[int, ...]) -> bool:
 
 def _gain(case: Case, late: F64) -> float:
     """The saving of a step if no transfer were `late` (by instance, ns) while compute waits; ns a step."""
-    gain, _, _ = prices(case, late)
-    return gain
+    return price_of(case, late).best
 
 
 def _members(case: Case) -> list[tuple[int, ...]]:
@@ -182,7 +182,7 @@ def _candidates(case: Case, found: UnsteadyLink) -> tuple[Suspect, ...]:
     """The members as candidates where other groups exist and are not late, and the members are few enough to check."""
     if not found.others or found.as_late or len(found.ranks) > MEMBERS_TO_LOOK_AT:
         return ()
-    high = ms(found.gain)
+    price = Price.up_to(found.gain, found.gain)
     rows = [case.steps.row(rank) for rank in found.ranks if rank in case.steps.ranks]
-    made = (suspect_of(case, row, found.gain, 0.0, "network", (), every=True) for row in rows)
-    return tuple(replace(s, lost_ms_low=0.0, lost_ms_high=high, steps=found.steps) for s in made)
+    made = (suspect_of(case, row, price, 0.0, "network", (), every=True) for row in rows)
+    return tuple(replace(s, steps=found.steps) for s in made)

@@ -83,7 +83,7 @@ def slow_link_beside_a_stage(e: Evidence) -> Answer | None:
     if stage is None or link is None or stage.loaders or not shown(case, link):
         return None
     proven = least_proven(case, link)
-    return beside(case, link_answer(case, proven), stage) if proven.gain >= e.least else None
+    return beside(case, link_answer(case, proven), stage) if proven.price.best >= e.least else None
 
 
 def lone_rank_of_a_stage(e: Evidence) -> Answer | None:
@@ -92,8 +92,8 @@ def lone_rank_of_a_stage(e: Evidence) -> Answer | None:
     found = lone_fault(case, stage) if stage is not None else None
     if stage is None or found is None or found.gain < max(e.least, case.residual_ns):
         return None
-    rest = replace(stage, gain=stage.gain - found.gain)
-    return beside(case, lone_answer(case, stage, found), rest if rest.gain >= e.least else None)
+    rest = replace(stage, price=stage.price.without(found.gain))
+    return beside(case, lone_answer(case, stage, found), rest if rest.price.best >= e.least else None)
 
 
 def long_stage_is_dearest(e: Evidence) -> Answer | None:
@@ -102,11 +102,11 @@ def long_stage_is_dearest(e: Evidence) -> Answer | None:
     if stage is None:
         return None
     alone, open_ = e.only_step, e.undecided
-    if alone is not None and alone.high[0] > stage.gain:
+    if alone is not None and alone.high[0] > stage.price.best:
         return only_step_answer(case, alone)
-    if open_ is not None and coverage(case).matched != 1 and open_.high[0] > stage.gain:
+    if open_ is not None and coverage(case).matched != 1 and open_.high[0] > stage.price.best:
         return open_answer(case, open_)  # its waits are not matched: this rank alone may make the stage long
-    if e.data > stage.gain:
+    if e.data > stage.price.best:
         return uneven_answer(case, e.data, stage)
     if not shown(case, stage):
         return open_stage_answer(case, stage)
@@ -139,7 +139,9 @@ def _long_stage(e: Evidence, stage: LongStage) -> Answer:
     if len(stage.rows) == 1 and unseen:
         return lonely_stage_answer(case, stage, unseen)
     besides = "" if e.accident else elsewhere(case, stage, e.slow)
-    shares = share_in_words(case, "typical work on that stage", stage.gain, {"even micro-batches": e.data})
+    shares = share_in_words(
+        case, "typical work on that stage", stage.price.best, {"even micro-batches": e.data}
+    )
     answer = long_stage_answer(case, stage, shares + besides)
     return replace(answer, gain=everybody_ns(case, answer.gain))
 

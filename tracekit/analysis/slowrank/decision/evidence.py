@@ -76,11 +76,11 @@ class Evidence:
     def prices(self) -> dict[str, float]:
         """What ranks, a stage and a link cost; a stage counts only from `STAGE_GAIN` times the price of the ranks."""
         ranks = price(self.case, self.ranks) if self.ranks else 0.0
-        stage = self.stage.gain if self.stage and not self.stage.idle else 0.0
+        stage = self.stage.price.best if self.stage and not self.stage.idle else 0.0
         return {
             RANKS: ranks,
             STAGE: stage if stage >= STAGE_GAIN * ranks else 0.0,
-            LINK: self.link.gain if self.link else 0.0,
+            LINK: self.link.price.best if self.link else 0.0,
         }
 
     @cached_property

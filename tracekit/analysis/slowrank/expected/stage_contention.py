@@ -34,14 +34,19 @@ def stage_contention(run: Measured, stages: list[I64]) -> F64:
     free = [_free(kernels) for kernels in read]
     found = np.zeros((len(stages), len(run.steps.numbers)))
     for stage, kernels in enumerate(read):
+        if not kernels:
+            continue
         alone = _with_others(free[stage], [f for i, f in enumerate(free) if i != stage])
         found[stage] = np.median([_stretched(k, alone, found.shape[1]) for k in kernels], axis=0)
     return found
 
 
 def _middle(run: Measured, rows: I64) -> list[int]:
-    """The few of `rows` with own times nearest to their lower median."""
-    own = np.nan_to_num(np.nanmean(run.steps.own[rows], axis=1))
+    """The few of `rows` with own times nearest to their lower median; none of rows that recorded no step whole."""
+    rows = rows[np.isfinite(run.steps.own[rows]).any(axis=1)]
+    if not len(rows):
+        return []
+    own = np.nanmean(run.steps.own[rows], axis=1)
     middle = float(np.sort(own)[(len(own) - 1) // 2])
     near: list[int] = rows[np.lexsort((rows, np.abs(own - middle)))][:PEERS_SAMPLED].tolist()
     return near

@@ -14,7 +14,7 @@ from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.expected.struck_steps import struck_ns
 from tracekit.analysis.slowrank.gaps.usually_slow import usually_slow_ns
 from tracekit.analysis.slowrank.hypotheses.candidates import Hypothesis, bounded, cured_ns, significant_rows
-from tracekit.analysis.slowrank.price_uncertainty import NOT_EXACT, may_cost_ns
+from tracekit.analysis.slowrank.price import NOT_EXACT, may_cost_ns
 from tracekit.analysis.slowrank.unrecorded.fewest import fewest_traces
 from tracekit.findings import Coverage
 from tracekit.rank_events.operation_names import MESSAGES

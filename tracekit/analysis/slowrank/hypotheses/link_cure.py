@@ -10,13 +10,14 @@ import numpy as np
 import numpy.typing as npt
 
 from tracekit.analysis.slowrank.case import Case
+from tracekit.analysis.slowrank.price import Price
 from tracekit.step_graph.replay import StepModel
 from tracekit.steps.steps import F64
 from tracekit.thresholds.slowrank import CONTENTION, SUSPECT_SHARE
 
 
-def prices(case: Case, late: F64) -> tuple[float, float, float]:
-    """(gain, low, high) of transfers without what they are `late` (by instance, ns), as in `SlowLink`; ns a step.
+def price_of(case: Case, late: F64) -> Price:
+    """The price of transfers without what they are `late` (by instance, ns).
 
     An operation that waits for a late transfer slows overlapping compute, which only `high` counts. No rank can save
     more than it spends in late transfers.
@@ -25,7 +26,7 @@ def prices(case: Case, late: F64) -> tuple[float, float, float]:
     transfer = np.maximum(case.waits.transfer - _with_mates(case, late), 0.0)
     if models is None:
         gain = case.model.recorded_ns - case.model.step_ns(own, transfer)
-        return gain, gain, gain
+        return Price(gain, gain, gain)
     gain, low, high = (
         models.likely.recorded_ns
         - _cured(case, m, late).step_ns(own, np.minimum(m.transfer[: len(transfer)], transfer))
@@ -35,7 +36,7 @@ def prices(case: Case, late: F64) -> tuple[float, float, float]:
     hidden = (case.waits.wait - case.waits.exposed_wait).astype(np.float64)
     waited = np.where(case.ops.instance >= 0, late[case.ops.instance], 0.0)
     high += case.residual_ns + CONTENTION * _most_on_a_rank(case, hidden)
-    return gain, max(low, 0.0), max(gain, min(high, _most_on_a_rank(case, waited)))
+    return Price.between(low, gain, min(high, _most_on_a_rank(case, waited)))
 
 
 def dear_channels(case: Case, slow: Iterable[int], late: F64) -> set[int]:
@@ -47,7 +48,7 @@ def dear_channels(case: Case, slow: Iterable[int], late: F64) -> set[int]:
     if case.table is None:
         return set(slow)
     channel = case.ops.channel[case.waits.first_row]
-    alone = {c: prices(case, np.where(channel == c, late, 0.0))[0] for c in slow}
+    alone = {c: price_of(case, np.where(channel == c, late, 0.0)).best for c in slow}
     dearest = max(alone, key=lambda c: (alone[c], -c))
     shape = case.shape_of(case.ops.channels[dearest])
     same = {c for c in alone if case.shape_of(case.ops.channels[c]) == shape}

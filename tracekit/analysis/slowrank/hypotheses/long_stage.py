@@ -20,6 +20,7 @@ from tracekit.analysis.slowrank.expected.stage_contention import stage_contentio
 from tracekit.analysis.slowrank.hypotheses.gap_cure import Cuts, without_gaps
 from tracekit.analysis.slowrank.hypotheses.host_bound import most_saved_ns
 from tracekit.analysis.slowrank.hypotheses.suspect_work import late_loaders, launches_alike, paused_hosts
+from tracekit.analysis.slowrank.price import Price
 from tracekit.intervals import I64
 from tracekit.rank_events.launch_pace import launch_pace
 from tracekit.step_graph.replay import StepModel
@@ -47,9 +48,7 @@ class LongStage:
     rows: tuple[int, ...]
     z: float
     over: float  # work beyond the other stages
-    gain: float  # the saving of a step if the stage works like the others
-    low: float  # the same if unmatched operations keep their recorded length
-    high: float  # the same if unmatched operations shrink to their transfer, plus the model's error
+    price: Price  # the saving of a step if the stage works like the others
     loaders: tuple[int, ...] = ()  # the ranks among `rows` that wait for their data loaders
     idle: bool = False  # it computes no longer: its devices are idle between kernels
     hosts_alike: bool = False  # its hosts launch as fast as the others'
@@ -75,20 +74,20 @@ def long_stage(case: Case) -> LongStage | None:
     least = MIN_LOST_SHARE * case.step_ns
     found = _longest(case, case.steps.own)
     alone = _price(case, found[:1]) if found else None
-    if alone is None or (alone.high < least and len(found) == 1):
+    if alone is None or (alone.price.high < least and len(found) == 1):
         return _computing_longer(case, least)
-    loaders = late_loaders(case, alone.rows) if alone.high >= least else ()
+    loaders = late_loaders(case, alone.rows) if alone.price.high >= least else ()
     computed = _compute(case)
     if loaders and _loading_costs(case, found[0], loaders, least):
         return replace(_without_gaps(case, found[0], alone), loaders=loaders)
     if computed is None:
-        return alone if alone.high >= least else None
+        return alone if alone.price.high >= least else None
     work = _priced(case, _of_work(case, found, computed))
-    if work.high >= least or alone.high < least:
-        return work if work.high >= least else None
+    if work.price.high >= least or alone.price.high < least:
+        return work if work.price.high >= least else None
     others = _longest(case, computed)
     work = _priced(case, others) if others else work
-    return work if work.high >= least else _idle(case, alone)
+    return work if work.price.high >= least else _idle(case, alone)
 
 
 def _computing_longer(case: Case, least: float) -> LongStage | None:
@@ -99,10 +98,11 @@ def _computing_longer(case: Case, least: float) -> LongStage | None:
     computed = _compute(case)
     found = _longest(case, computed) if computed is not None else []
     work = _priced(case, found) if found else None
-    gain = 0.0 if work is None else min(work.gain, most_saved_ns(case, np.array(work.rows)))
+    gain = 0.0 if work is None else min(work.price.best, most_saved_ns(case, np.array(work.rows)))
     if work is None or gain < least:
         return None
-    return replace(work, gain=gain, low=min(work.low, gain), by_compute=True)
+    price = Price.between(work.price.low, gain, work.price.high)
+    return replace(work, price=price, by_compute=True)
 
 
 def _of_work(case: Case, found: Sequence[_Longer], computed: F64) -> list[_Longer]:
@@ -124,7 +124,7 @@ def faint_stage(case: Case) -> LongStage | None:
     if not found or found[0].z > Z_LIMIT:
         return None
     stage = _price(case, found[:1])
-    return stage if stage.gain >= MIN_LOST_SHARE * case.step_ns else None
+    return stage if stage.price.best >= MIN_LOST_SHARE * case.step_ns else None
 
 
 def _idle(case: Case, stage: LongStage) -> LongStage:
@@ -230,7 +230,7 @@ def _priced(case: Case, found: Sequence[_Longer]) -> LongStage:
     """The price of the longest stage of `found`, or of all together where that is clearly higher."""
     alone = _price(case, found[:1])
     together = _price(case, found) if len(found) > 1 else alone
-    return together if together.gain > STAGE_GAIN * alone.gain else alone
+    return together if together.price.best > STAGE_GAIN * alone.price.best else alone
 
 
 def _price(case: Case, found: Sequence[_Longer]) -> LongStage:
@@ -253,7 +253,7 @@ def _price(case: Case, found: Sequence[_Longer]) -> LongStage:
         low = _saved(case.pinned_model, case.pinned_model, cured)
         high = _saved(case.model, case.free_model, cured) + case.residual_ns
     high = min(max(high, gain), max(most, gain))
-    return LongStage(tuple(order), found[0].z, longer, gain, max(low, 0.0), high)
+    return LongStage(tuple(order), found[0].z, longer, Price.between(low, gain, high))
 
 
 def _without_gaps(case: Case, stage: _Longer, priced: LongStage) -> LongStage:
@@ -265,9 +265,10 @@ def _without_gaps(case: Case, stage: _Longer, priced: LongStage) -> LongStage:
     gain, low, high = (
         model.recorded_ns - model.rescaled_ns(cuts) for model in (models.likely, models.pinned, models.free)
     )
-    if gain < priced.gain:
+    if gain < priced.price.best:
         return priced
-    return replace(priced, gain=gain, low=max(low, priced.low), high=max(gain, min(high, priced.over)))
+    price = Price.between(max(low, priced.price.low), gain, min(high, priced.over))
+    return replace(priced, price=price)
 
 
 def _loading_costs(case: Case, stage: _Longer, loaders: Sequence[int], least: float) -> bool:

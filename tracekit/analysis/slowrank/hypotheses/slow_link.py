@@ -23,9 +23,9 @@ from tracekit.analysis.slowrank.expected.nodes import (
     whole_boundaries,
 )
 from tracekit.analysis.slowrank.hypotheses.inferred_members import is_sure
-from tracekit.analysis.slowrank.hypotheses.link_cure import dear_channels, prices
+from tracekit.analysis.slowrank.hypotheses.link_cure import dear_channels, price_of
 from tracekit.analysis.slowrank.hypotheses.link_peers import beside, crowded, short_pipeline
-from tracekit.analysis.slowrank.price_uncertainty import may_cost_ns
+from tracekit.analysis.slowrank.price import Price, may_cost_ns
 from tracekit.intervals import I64
 from tracekit.matching.message_order import UNKNOWN_SIZE
 from tracekit.step_graph.statistics import MAD_TO_SIGMA, level_of, spread_of_others
@@ -48,9 +48,7 @@ class SlowLink:
     """The ranks at a slow link, which collectives cannot separate, and the price of its transfers; ns."""
 
     ranks: tuple[int, ...]
-    gain: float  # the saving of a step with its peers' transfers
-    low: float  # the same if unmatched operations keep their recorded length
-    high: float  # the same if unmatched operations shrink to their transfer, plus the model's error
+    price: Price  # the saving of a step with its peers' transfers
     channels: tuple[int, ...]
     ratio: float  # the slow transfer over its peers' transfer
     slow_ns: float  # median transfer on the slow channels
@@ -107,15 +105,15 @@ def _slowest(
     dear = dear_channels(case, slow, late)
     slow = {c: several for c, several in slow.items() if c in dear}
     late = np.where(np.isin(case.ops.channel[case.waits.first_row], list(dear)), late, 0.0)
-    gain, low, high = prices(case, late)
+    price = price_of(case, late)
     longest = _longest(case, slow, late)
-    if max(high, may_cost_ns(high, longest)) < MIN_LOST_SHARE * case.step_ns:
+    if max(price.high, may_cost_ns(price.high, longest)) < MIN_LOST_SHARE * case.step_ns:
         return None
     most = max(max(slow.values(), key=lambda v: max(s.z for s in v)), key=lambda s: s.here - s.peers)
     ratio = most.here / max(most.peers, 1.0)
     ranks = on_slow_node(case, set(slow), set(tested), nodes) or _at_the_link(case, set(slow), set(tested))
     return SlowLink(
-        ranks, gain, low, high, tuple(sorted(slow)), ratio, most.here, most.peers, most.z, longest, not sure
+        ranks, price, tuple(sorted(slow)), ratio, most.here, most.peers, most.z, longest, not sure
     )
 
 

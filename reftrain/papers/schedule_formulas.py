@@ -26,7 +26,7 @@ def gems_paper(p: int, m: int) -> Fraction:
 
 
 def gems_derived(p: int, m: int) -> Fraction:
-    """1 - 3m/(m(2p+1) + p-1): the first forward's way down the pipeline stands before the periods."""
+    """1 - 3m/(m(2p+1) + p-1): the first forward's way down the pipeline comes before the periods."""
     return 1 - Fraction(3 * m, m * (2 * p + 1) + p - 1)
 
 
@@ -36,7 +36,7 @@ def with_middle(p: int, m: int) -> Fraction:
 
 
 def without_middle(p: int, m: int) -> Fraction:
-    """(p-2)/(2m+p-2): Chimera whose forward and backward slots are equal."""
+    """(p-2)/(2m+p-2): Chimera with forward and backward slots of equal length."""
     return Fraction(p - 2, 2 * m + p - 2)
 
 

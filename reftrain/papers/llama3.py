@@ -14,8 +14,8 @@ from reftrain.cost.hardware import Hardware
 from reftrain.cost.job import Job
 from reftrain.cost.shapes import layer_counts
 from reftrain.model.flops import flops_per_token
+from reftrain.papers.bisection import bisect
 from reftrain.plan.projection import Projection, project
-from studies.bisection import bisect
 
 LLAMA_405B = ModelConfig(preset="405b", **MODEL_PRESETS["405b"])  # type: ignore[arg-type]
 TOKENS = 1 << 24

@@ -13,10 +13,10 @@ from reftrain.cost.cost_model import CostModel
 from reftrain.cost.hardware import Hardware
 from reftrain.cost.job import Job, cost_model_of
 from reftrain.cost.kernels import Operation
+from reftrain.papers.bisection import bisect
 from reftrain.plan.attention_pairs import F64, sample_pairs
 from reftrain.plan.projection import durations
 from reftrain.plan.step_time import time_step
-from studies.bisection import bisect
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ class DocumentModel:
         )
 
     def _step(self, slowest: F64) -> float:
-        """Seconds of a step whose micro-batches' slowest context ranks have these pairs, (dp, m)."""
+        """Seconds of a step in which the slowest context ranks of micro-batches have these pairs, (dp, m)."""
         base = replace(durations(self.job, self.costs), layers=self.job.layers)
         seconds = []
         for of_rank in slowest:

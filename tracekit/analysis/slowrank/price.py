@@ -1,0 +1,85 @@
+"""Prices as intervals: what a step saves by a cure, at least, likely and at most."""
+
+from dataclasses import dataclass, replace
+from typing import Final, Self
+
+import numpy as np
+
+from tracekit.analysis.slowrank.case import Case
+from tracekit.intervals import I64
+from tracekit.step_graph.statistics import NORMAL_95
+from tracekit.thresholds.slowrank import CANDIDATE_SHARE, PRICE_DOUBT
+
+NOT_EXACT: Final = "the model of the steps is not exact enough for a price so near the threshold"
+"""The reason that such a price decides nothing."""
+
+
+@dataclass(frozen=True)
+class Price:
+    """What a step saves by a cure, ns: 0 ≤ `low` ≤ `best` ≤ `high`.
+
+    The ends differ by unmatched waits, by the error of the replay, and by the spread between ranks that do the same
+    work: a cured rank may be any of them.
+    """
+
+    low: float
+    best: float
+    high: float
+
+    @classmethod
+    def up_to(cls, high: float, best: float | None = None) -> Self:
+        """Return a price between zero and `high`, likely `best`; zero where that is not known."""
+        return cls(0.0, min(best or 0.0, high), high)
+
+    @classmethod
+    def between(cls, low: float, best: float, high: float) -> Self:
+        """Return the price `best` with ends that hold it, however the three were measured."""
+        return cls(max(min(low, best), 0.0), best, max(high, best))
+
+    def without(self, part: float) -> Self:
+        """Return the rest of the price where `part` of it, ns, has another cause."""
+        return replace(
+            self,
+            low=max(self.low - part, 0.0),
+            best=max(self.best - part, 0.0),
+            high=max(self.high - part, 0.0),
+        )
+
+    def widened(self, doubt: float) -> Self:
+        """Return the price with both ends moved by `doubt`, ns."""
+        return replace(self, low=max(self.low - doubt, 0.0), high=self.high + doubt)
+
+
+def rank_doubt_ns(case: Case, rows: I64) -> float:
+    """Return what a price of `rows` may be off although all waits were matched, ns a step.
+
+    The error of the replay, and twice the spread between ranks that do the same work.
+    """
+    return float(np.hypot(case.residual_ns, NORMAL_95 * spread_of_ranks(case, rows)))
+
+
+def link_doubt_ns(case: Case, gain: float, z: float) -> float:
+    """Return what a price `gain` of transfers may be off, ns a step; their excess is `z` standard errors."""
+    return float(np.hypot(case.residual_ns, NORMAL_95 * gain / max(z, NORMAL_95)))
+
+
+def spread_of_ranks(case: Case, rows: I64) -> float:
+    """Return the standard deviation of mean own times between ranks of the same work without `rows`, ns.
+
+    Pooled over all stages. Where too few ranks show it, devices of one kind differ by half a percent of the step.
+    """
+    mean, squares, free = case.found.mean, 0.0, 0
+    for stage in case.stages:
+        others = np.setdiff1d(stage, rows)
+        known = mean[others][np.isfinite(mean[others])]
+        if len(known) > 1:
+            squares += float(np.square(known - known.mean()).sum())
+            free += len(known) - 1
+    if free < 2:
+        return CANDIDATE_SHARE / 2 * case.step_ns
+    return float(np.sqrt(squares / free))
+
+
+def may_cost_ns(price: float, longer: float) -> float:
+    """Return the most that an excess of `longer` with that `price` may cost, ns a step; never more than the excess."""
+    return min(PRICE_DOUBT * price, longer)

@@ -1,0 +1,1 @@
+"""Records of NCCL's Inspector as the same event tables as traces."""
