@@ -3,6 +3,7 @@
 Called by `RunConfig.__post_init__`, so that no invalid configuration exists.
 """
 
+from reftrain.config.encoder_checks import check_encoder
 from reftrain.config.tables import Tables
 from reftrain.errors import ConfigError
 from reftrain.schedule.generators import check_rounds, make_schedule
@@ -22,7 +23,7 @@ def validate(config: Tables) -> None:
     _check_experts(config)
     _check_batch(config)
     _check_stages(config)
-    _check_encoder(config)
+    check_encoder(config)
     _check_schedule(config)
     _check_shadow(config)
     _check_shared_gpus(config)
@@ -182,46 +183,8 @@ def _check_stages(config: Tables) -> None:
         raise ConfigError(
             "pipeline.virtual_stages",
             f"{layers} layers do not fill {stages} stages (pp {config.mesh.pp}, v {pipeline.virtual_stages})",
-            f"choose pp·v at most {layers}, or name pipeline.layers_per_stage",
+            f"choose pp·v at most {layers // config.model.group}, or name pipeline.layers_per_stage",
         )
-
-
-def _check_encoder(config: Tables) -> None:
-    """Refuse an encoder that nothing reads, cross-attention without one, and what cannot train them."""
-    model, encoder, pipeline = config.model, config.encoder, config.pipeline
-    scheme = SCHEMES[pipeline.schedule]
-    given = pipeline.layers_per_stage
-    contradictions = (
-        (encoder.layers and not model.cross_every, "model.cross_every", "no layer reads the encoder's tokens",
-         "give for example 4, or encoder.layers = 0"),
-        (model.cross_every and not encoder.layers, "encoder.layers", "cross-attention has no image tokens",
-         "give 1 or more, or model.cross_every = 0"),
-        (model.cross_every and model.experts, "model.experts", "cannot be combined with cross-attention layers yet",
-         "give 0, or set model.cross_every and encoder.layers to 0"),
-        (model.frozen and not model.cross_every, "model.frozen", "leaves a text model nothing to train",
-         "set it to false, or give model.cross_every"),
-        (model.cross_every and model.layers % model.group, "model.layers",
-         f"{model.layers} are no whole groups of {model.cross_every} + 1", f"give a multiple of {model.group}"),
-        (model.cross_every and any(n % model.group or not n for n in given), "pipeline.layers_per_stage",
-         f"a virtual stage holds whole groups of {model.cross_every} + 1 layers",
-         f"give multiples of {model.group}"),
-        (model.cross_every and pipeline.balanced, "pipeline.balanced", "would cut a group of layers",
-         "set it to false, or name pipeline.layers_per_stage"),
-        (model.cross_every and model.fused_qkv, "model.fused_qkv",
-         "cross-attention takes queries and keys of two inputs", "set it to false"),
-        (model.frozen and model.tied_embeddings, "model.tied_embeddings", "ties weights that do not train",
-         "set it to false"),
-        (encoder.layers and (encoder.heads % config.mesh.tp or encoder.ffn_dim % config.mesh.tp), "encoder.heads",
-         f"{encoder.heads} heads and ffn_dim {encoder.ffn_dim} are split over tp {config.mesh.tp}",
-         f"choose multiples of {config.mesh.tp}"),
-        (encoder.layers and not scheme.synchronous, "pipeline.schedule",
-         f"{scheme.name} is never flushed, and images are encoded before each step", "choose flexible"),
-        (encoder.layers and scheme.splits_backward, "pipeline.schedule",
-         f"{scheme.name} splits backwards, which loses the gradients of image tokens", "choose flexible"),
-    )  # fmt: skip
-    for wrong, field, problem, remedy in contradictions:
-        if wrong:
-            raise ConfigError(field, problem, remedy)
 
 
 def _check_schedule(config: Tables) -> None:

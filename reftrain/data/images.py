@@ -8,7 +8,7 @@ import numpy.typing as npt
 from reftrain.config.encoder import EncoderConfig
 
 _IMAGES = 1
-"""Tells the random numbers of a sequence's image from those of its documents."""
+"""Separates the random numbers of a sequence's image from those of its documents."""
 
 
 def patches(config: EncoderConfig, seed: int, numbers: Iterable[int]) -> npt.NDArray[np.float32]:

@@ -156,9 +156,8 @@ class ModelOperations:
                 self._reduce(b, unit)
 
     def _trains(self, unit: Unit) -> bool:
-        stage, layer = unit
-        inner = 0 <= layer < self.shapes[stage].layers
-        return not self.cost.model.frozen or (inner and self.shapes[stage].kind(layer) == "cross")
+        inner = 0 <= unit[1] < self.shapes[unit[0]].layers
+        return not self.cost.model.frozen or (inner and self.shapes[unit[0]].kind(unit[1]) == "cross")
 
     # -- images
     def encode(self, b: Builder, *, backward: bool, reduce: bool) -> None:

@@ -108,6 +108,8 @@ REFUSED = [
     ({"model": {"cross_every": 0, "frozen": False}}, "model.cross_every"),
     ({"model": {"layers": 9}}, "model.layers"),
     ({"model": {"fused_qkv": True}}, "model.fused_qkv"),
+    ({"model": {"experts": 4}}, "model.experts"),
+    ({"mesh": {"dp": 2, "ep": 2}, "model": {"experts": 4}}, "model.experts"),
     ({"mesh": {"pp": 2}, "pipeline": {"layers_per_stage": [4, 6]}}, "pipeline.layers_per_stage"),
     ({"mesh": {"pp": 4}}, "pipeline.virtual_stages"),
     ({"mesh": {"pp": 2}, "pipeline": {"schedule": "zb_h1"}}, "pipeline.schedule"),

@@ -15,7 +15,6 @@ from reftrain.schedule.actions import Kind
 from reftrain.simulate.runner import simulate
 from reftrain.simulate.setup import Setup
 from reftrain.simulate.summary import summarise
-from studies import encoder_placement
 from tests.marks import quick_first
 from tests.simulate.case import written
 from tracekit.analysis.slowrank.analyse import analyse as find_slow
@@ -84,10 +83,3 @@ def test_a_replicated_encoder_encodes_a_share():
     first, second = (MemoryModel(job).rank(0).largest for job in (before, every))
     assert first.activations > second.activations
     assert MemoryModel(before).rank(1).largest.optimizer < first.optimizer
-
-
-def test_the_papers_shares_are_near():
-    """405b text on images of 672 pixels: 31 % and 6 % here, 33 % and 8 % in the paper."""
-    rows = [r for r in encoder_placement.rows(load_hardware("h100")) if (r.text, r.pixels) == ("405b", 672)]
-    for row in rows:
-        assert row.encoding == pytest.approx(encoder_placement.PAPER[row.placement], abs=0.03)
