@@ -18,6 +18,13 @@ BASE = {
 }
 EVERY = {"placement": "replicated"}
 CASES = {
+    "pp3 replicated, a step": {
+        "mesh": {"pp": 3},
+        "model": {"layers": 6},
+        "encoder": EVERY,
+        "data": {"batch_size": 4, "seq_len": 16},
+        "run": {"steps": 1},
+    },
     "pp3 replicated": {"mesh": {"pp": 3}, "model": {"layers": 6}, "encoder": EVERY},
     "dp3, several cross layers": {
         "mesh": {"dp": 3},

@@ -20,7 +20,7 @@ from tests.simulate.case import written
 from tracekit.analysis.slowrank.analyse import analyse as find_slow
 from tracekit.ingest import load
 
-MESH = {"tp": 2, "pp": 4, "dp": 2}
+MESH = {"pp": 4, "dp": 2}
 MODEL = {"layers": 20, "cross_every": 4}
 ENCODER = {"layers": 24, "dim": 1024, "heads": 16, "ffn_dim": 4096, "tokens": 1024, "patch": 588}
 SMALL = {**ENCODER, "layers": 1}
@@ -37,17 +37,17 @@ def multimodal(*faults, placement="before", encoder=ENCODER):
     }
     config = load_config(None, tables)
     job = dataclasses.replace(job_of_run(config), kernels="fused", attention="flex")
-    specs = tuple(parse_fault(text, 16) for text in faults)
+    specs = tuple(parse_fault(text, 8) for text in faults)
     setup = Setup(job, job.lowered, load_hardware("h100"), 3, seed=5, faults=specs, merge=True)
     return setup, config
 
 
 FOUND = [
-    ("before", ENCODER, (), "imbalance", "stage_imbalance", (0, 1, 8, 9)),
+    ("before", ENCODER, (), "imbalance", "stage_imbalance", (0, 4)),
     ("before", SMALL, (), "healthy", None, ()),
     ("replicated", ENCODER, (), "healthy", None, ()),
-    ("before", ENCODER, ("slow_compute:rank=9,factor=1.6",), "slow_rank", "gpu_compute", (9,)),
-    ("replicated", ENCODER, ("slow_compute:rank=6,factor=1.3",), "slow_rank", "gpu_compute", (6,)),
+    ("before", ENCODER, ("slow_compute:rank=4,factor=1.6",), "slow_rank", "gpu_compute", (4,)),
+    ("replicated", ENCODER, ("slow_compute:rank=3,factor=1.3",), "slow_rank", "gpu_compute", (3,)),
 ]
 
 
