@@ -101,7 +101,7 @@ def _check_experts(config: Tables) -> None:
         raise ConfigError(
             "mesh.ep",
             f"{model.experts} experts cannot be dealt to ep {mesh.ep}",
-            f"choose model.experts as a multiple of {mesh.ep}",
+            f"choose model.experts as a multiple of {mesh.ep}, or ep = 1",
         )
     if model.experts and model.expert_capacity and mesh.cp > 1:
         raise ConfigError(

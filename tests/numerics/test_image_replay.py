@@ -58,6 +58,23 @@ CASES = {
         "data": {"batch_size": 8},
         "numerics": {"recompute": "full"},
     },
+    "cp2 by a ring": {
+        "mesh": {"cp": 2, "dp": 2},
+        "data": {"batch_size": 8, "seq_len": 48},
+        "numerics": {"cp_method": "ring"},
+    },
+    "dp4 in shards of 2, pp2": {
+        "mesh": {"pp": 2, "dp": 4, "zero": 2, "dp_shard": 2},
+        "data": {"batch_size": 8},
+        "encoder": EVERY,
+    },
+    "dp3 in buckets, pp2": {"mesh": {"pp": 2, "dp": 3, "zero": 0, "bucket_mb": 1}, "encoder": EVERY},
+    "chimera of 4, before": {
+        "mesh": {"pp": 4},
+        "model": {"layers": 8},
+        "data": {"batch_size": 4},
+        "pipeline": {"schedule": "chimera"},
+    },
     "gems of 3": {
         "mesh": {"pp": 3, "dp": 2, "zero": 0},
         "model": {"layers": 6},
