@@ -12,14 +12,14 @@ Refusal = tuple[bool, ConfigError]
 
 def check_encoder(config: Tables) -> None:
     """Raise `ConfigError` for an encoder that no layer reads, cross-attention without one, and what cannot train."""
-    for refusals in (_of_model(config), _of_spread(config)):
+    for refusals in (_of_images(config), _of_layers(config), _of_stages(config), _of_schedule(config)):
         for wrong, refusal in refusals:
             if wrong:
                 raise refusal
 
 
-def _of_model(config: Tables) -> Iterator[Refusal]:
-    """Yield what the tables [model] and [encoder] may hold together."""
+def _of_images(config: Tables) -> Iterator[Refusal]:
+    """Yield what must go together: encoder, layers that read its tokens, and a frozen text."""
     model, encodes, crosses = config.model, config.encoder.layers > 0, config.model.cross_every > 0
     yield (
         encodes and not crosses,
@@ -53,6 +53,11 @@ def _of_model(config: Tables) -> Iterator[Refusal]:
             "give 0, or set model.cross_every, model.frozen and encoder.layers to 0",
         ),
     )
+
+
+def _of_layers(config: Tables) -> Iterator[Refusal]:
+    """Yield what the layers of such a model cannot be."""
+    model, crosses = config.model, config.model.cross_every > 0
     yield (
         crosses and model.layers % model.group > 0,
         ConfigError(
@@ -73,10 +78,10 @@ def _of_model(config: Tables) -> Iterator[Refusal]:
     )
 
 
-def _of_spread(config: Tables) -> Iterator[Refusal]:
-    """Yield what [mesh] and [pipeline] cannot do with them."""
+def _of_stages(config: Tables) -> Iterator[Refusal]:
+    """Yield how layers and heads cannot be dealt to ranks."""
     model, encoder, tp, pipeline = config.model, config.encoder, config.mesh.tp, config.pipeline
-    encodes, crosses, scheme = encoder.layers > 0, model.cross_every > 0, SCHEMES[pipeline.schedule]
+    crosses = model.cross_every > 0
     cut = any(n % model.group or not n for n in pipeline.layers_per_stage)
     yield (
         crosses and cut,
@@ -95,13 +100,18 @@ def _of_spread(config: Tables) -> Iterator[Refusal]:
         ),
     )
     yield (
-        encodes and (encoder.heads % tp or encoder.ffn_dim % tp) > 0,
+        encoder.layers > 0 and (encoder.heads % tp or encoder.ffn_dim % tp) > 0,
         ConfigError(
             "encoder.heads",
             f"{encoder.heads} heads and ffn_dim {encoder.ffn_dim} are split over tp {tp}",
             f"choose multiples of {tp}",
         ),
     )
+
+
+def _of_schedule(config: Tables) -> Iterator[Refusal]:
+    """Yield the schemes that cannot run an encoder around their table."""
+    encodes, scheme = config.encoder.layers > 0, SCHEMES[config.pipeline.schedule]
     yield (
         encodes and not scheme.synchronous,
         ConfigError(
