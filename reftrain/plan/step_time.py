@@ -136,9 +136,9 @@ class _StepTimer:
             self.larger, self.smaller = np.maximum, np.minimum
         kinds = COMPUTE | _MEETINGS
         kinds |= {Kind.REDUCE_GRADIENT} if durations.reduce else set()
-        syncs = durations.replicas or (durations.encoder is not None and len(schedule.encoders) > 1)
-        kinds |= {Kind.SYNC_REPLICAS} if syncs else set()
-        self.ranks = [_Rank([a for a in actions if a.kind in kinds]) for actions in schedule.actions]
+        self.ranks = [
+            _Rank([a for a in actions if a.kind in kinds or self._joins(a)]) for actions in schedule.actions
+        ]
         self.ready: dict[Token, tuple[Seconds, int]] = {}
         self.met: dict[Kind, dict[int, Seconds]] = {kind: {} for kind in _MEETINGS}
         self.joined: dict[int, list[tuple[Seconds, _Rank]]] = defaultdict(list)
@@ -162,6 +162,11 @@ class _StepTimer:
         for end, tail in zip(ends, tails, strict=True):
             seconds = self.larger(seconds, end + tail)
         return StepTime(seconds, ends, tuple(rank.busy for rank in self.ranks))
+
+    def _joins(self, action: Action) -> bool:
+        """Whether an action is a sum over replicas that takes time: of a stage, or of the image encoder."""
+        timed = self.durations.encoder if action.stage == ENCODER else self.durations.replicas
+        return action.kind is Kind.SYNC_REPLICAS and bool(timed)
 
     def _gather_all(self, rank: _Rank) -> None:
         """Weights of the stages are gathered one after the other from the step's begin, in order of first use."""

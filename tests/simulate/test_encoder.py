@@ -26,12 +26,13 @@ ENCODER = {"layers": 24, "dim": 1024, "heads": 16, "ffn_dim": 4096, "tokens": 10
 SMALL = {**ENCODER, "layers": 1}
 
 
-def multimodal(*faults, placement="before", encoder=ENCODER):
+def multimodal(*faults, placement="before", encoder=ENCODER, schedule="flexible"):
     """Setup and configuration of a job with stages of two groups of layers each."""
     tables = {
         "model": {"preset": "8b", "vocab_size": 1024, **MODEL},
         "encoder": {**encoder, "placement": placement},
         "mesh": MESH,
+        "pipeline": {"schedule": schedule},
         "data": {"seq_len": 512, "batch_size": 16},
         "evidence": {"faults": list(faults)},
     }
@@ -65,10 +66,11 @@ def test_slowrank_tells_an_encoder_from_a_slow_rank(
     assert {axis: size for axis, size in finding.mesh.sizes.items() if size > 1} == MESH
 
 
+@pytest.mark.parametrize("schedule", ["flexible", "chimera"])
 @pytest.mark.parametrize("placement", PLACEMENTS)
-def test_projection_and_simulation_agree_on_the_encoder(placement):
+def test_projection_and_simulation_agree_on_the_encoder(placement, schedule):
     """Both read the same table; the simulation has the host and the clip beside it."""
-    setup, _ = multimodal(placement=placement)
+    setup, _ = multimodal(placement=placement, schedule=schedule)
     quiet = dataclasses.replace(setup, jitter=0.0)
     projected = project(setup.job, setup.hardware).step_s
     assert summarise(simulate(quiet)).mean_step_ms / 1e3 == pytest.approx(projected, rel=0.15)
