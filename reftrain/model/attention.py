@@ -7,6 +7,7 @@ grouped-query heads.
 """
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -47,6 +48,17 @@ def attend(
     if kernel == "flash":
         return F.scaled_dot_product_attention(queries, keys, values, is_causal=True)
     return F.scaled_dot_product_attention(queries, keys, values, attn_mask=batch.allowed)
+
+
+def attend_images(
+    kernel: str, queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor
+) -> torch.Tensor:
+    """Attention (B, H, Sq, D) of the text to all tokens of its sequence's image."""
+    groups = queries.shape[1] // keys.shape[1]
+    if groups > 1:
+        keys, values = (t.repeat_interleave(groups, dim=1) for t in (keys, values))
+    with sdpa_kernel(SDPBackend.MATH) if kernel == "math" else nullcontext():
+        return F.scaled_dot_product_attention(queries, keys, values)
 
 
 _compiled: dict[str, Callable[..., Any]] = {}

@@ -24,7 +24,8 @@ class LocalBatch:
     sequence's order, or (cp, B, 1, 1, Sc, Sc) by source rank for a ring; None where a causal kernel needs
     no mask. `blocks` is the same in the form of the Flex or the document kernel. `pairs` counts the
     (query, key) pairs that attend, over the micro-batch's sequences, `pairs_by_source` those with keys of each context
-    rank (empty without a ring).
+    rank (empty without a ring). `images` are the image tokens (B, I, D) of the micro-batch, which collect the
+    gradient of all cross-attention layers of this pipeline rank; None for a text model.
     """
 
     tokens: torch.Tensor
@@ -35,6 +36,7 @@ class LocalBatch:
     blocks: Any
     pairs: int
     pairs_by_source: tuple[int, ...] = ()
+    images: torch.Tensor | None = None
 
 
 def rope_table(positions: torch.Tensor, head_dim: int, base: float, dtype: torch.dtype) -> torch.Tensor:
