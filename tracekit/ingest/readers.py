@@ -12,7 +12,7 @@ from pathlib import Path
 
 from tracekit.dumps.load import Progress as SetProgress
 from tracekit.files.discover import Wanted
-from tracekit.files.source import ByteStream, Source
+from tracekit.files.source import ByteStream, Source, opening
 from tracekit.findings import Quality
 from tracekit.ingest.file_result import FLIGHT_RECORDER, FileResult, dump_among_traces
 from tracekit.ingest.flight_recorder.reader import read_dumps
@@ -122,10 +122,9 @@ def format_of(head: bytes) -> Format | None:
 
 
 def format_of_file(source: Source) -> Format | None:
-    """Return the format of a file by its first bytes as they are on disk; None where unknown or unreadable."""
+    """Return the format of a file by its first decompressed bytes; None where unknown or unreadable."""
     try:
-        with source.open() as raw:
-            return format_of(ByteStream(raw).head)
+        return format_of(opening(source))
     except OSError:
         return None
 
