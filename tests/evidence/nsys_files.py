@@ -34,7 +34,12 @@ NAMES = {
     "recv": "ncclRecv",
 }
 SCHEMAS = {
-    INIT: ((UINT64, "NCCL communicator ID", 0), (INT, "No. of ranks", 8), (INT, "Rank", 12), (INT, "CUDA device", 16)),
+    INIT: (
+        (UINT64, "NCCL communicator ID", 0),
+        (INT, "No. of ranks", 8),
+        (INT, "Rank", 12),
+        (INT, "CUDA device", 16),
+    ),
     SIZED: ((UINT64, "NCCL communicator ID", 0), (SIZE, "Message size [bytes]", 8)),
     PEERED: ((UINT64, "NCCL communicator ID", 0), (SIZE, "Message size [bytes]", 8), (INT, "Peer rank", 16)),
 }
@@ -103,12 +108,16 @@ class _Writer:
             for schema, fields in SCHEMAS.items():
                 for at, (kind, title, offset) in enumerate(fields):
                     row = (DOMAIN, schema, at, None, kind, title, None, None, offset or None)
-                    self.base.execute(f"INSERT INTO NVTX_PAYLOAD_SCHEMA_ENTRIES VALUES ({','.join('?' * 9)})", row)
+                    self.base.execute(
+                        f"INSERT INTO NVTX_PAYLOAD_SCHEMA_ENTRIES VALUES ({','.join('?' * 9)})", row
+                    )
 
     def name(self, text: str) -> int:
         return self.names.setdefault(text, len(self.names) + 1)
 
-    def range(self, start: int, end: int, thread: int, text: str, domain: int = 0, blob: bytes | None = None) -> None:
+    def range(
+        self, start: int, end: int, thread: int, text: str, domain: int = 0, blob: bytes | None = None
+    ) -> None:
         columns = "start, end, eventType, globalTid, textId, domainId"
         row: list[Any] = [start, end, 59, thread, self.name(text), domain]
         if self.form.blobs:
@@ -122,7 +131,18 @@ class _Writer:
     def kernel(self, event: Mapping[str, Any], owner: int) -> None:
         start, end, args = _begin(event), _end(event), event["args"]
         names = [self.name(event["name"])] * (1 if self.form.year < 2023 else 3)
-        row = [start, end, args["device"], 1, args["stream"], args["correlation"], owner, *names, *args["grid"], None]
+        row = [
+            start,
+            end,
+            args["device"],
+            1,
+            args["stream"],
+            args["correlation"],
+            owner,
+            *names,
+            *args["grid"],
+            None,
+        ]
         self.base.execute(f"INSERT INTO {KERNEL} VALUES ({','.join('?' * len(row))})", row)
 
     def runtime(self, start: int, end: int, thread: int, correlation: int, name: str) -> None:
@@ -132,7 +152,9 @@ class _Writer:
     def close(self, host: str, environment: str) -> None:
         rows = [(0, "", "Hostname", 1, host), (0, "", "DeviceEnvironment", 2, environment)]
         self.base.executemany("INSERT INTO TARGET_INFO_SYSTEM_ENV VALUES (?, ?, ?, ?, ?)", rows)
-        self.base.executemany("INSERT INTO StringIds VALUES (?, ?)", [(n, text) for text, n in self.names.items()])
+        self.base.executemany(
+            "INSERT INTO StringIds VALUES (?, ?)", [(n, text) for text, n in self.names.items()]
+        )
         self.base.commit()
         self.base.close()
 
@@ -179,14 +201,18 @@ def _process(writer: _Writer, document: Mapping[str, Any], form: Form) -> None:
             writer.runtime(_begin(event), _end(event), thread, event["args"]["correlation"], event["name"])
         elif event["name"].startswith("ProfilerStep#"):
             if form.steps:
-                writer.range(_begin(event), _end(event), thread, form.steps.format(event["name"].split("#")[1]))
+                writer.range(
+                    _begin(event), _end(event), thread, form.steps.format(event["name"].split("#")[1])
+                )
         elif event["cat"] == "user_annotation" and "DataLoader" in event["name"]:
             writer.range(_begin(event), _end(event), thread, event["name"])
         elif form.operators and event["cat"] == "cpu_op" and event["name"] != "record_param_comms":
             writer.range(_begin(event), _end(event), thread, f"{event['name']}, seq = 1, op_id = 7")
 
 
-def _call(writer: _Writer, args: Mapping[str, Any], launch: Mapping[str, Any], thread: int, rank: int) -> None:
+def _call(
+    writer: _Writer, args: Mapping[str, Any], launch: Mapping[str, Any], thread: int, rank: int
+) -> None:
     """Write NCCL's range of one call, around its launch or before it."""
     members = json.loads(args["Process Group Ranks"])
     kind = args["Collective name"]
@@ -212,7 +238,7 @@ def write_nsys(
     shared: int = 1,
     shuffle: int | None = None,
 ) -> Path:
-    """Write the files of a job. name: of the file of a rank, or of each `shared` ranks; shuffle: seed of their order."""
+    """Write the files of a job. name: of the file of each `shared` ranks; shuffle: seed of their order."""
     form = FORMS[form] if isinstance(form, str) else form
     out.mkdir(parents=True, exist_ok=True)
     ranks = sorted(made)
@@ -224,6 +250,41 @@ def write_nsys(
         for rank in group:
             _process(writer, made[rank], form)
         world = made[group[0]]["distributedInfo"]["world_size"]
-        told = f"PATH=/usr/bin\nLOCAL_RANK=0\nRANK={group[0]}\nWORLD_SIZE={world}\nLANG=C" if form.env else "PATH=/usr/bin"
+        told = (
+            f"PATH=/usr/bin\nLOCAL_RANK=0\nRANK={group[0]}\nWORLD_SIZE={world}\nLANG=C"
+            if form.env
+            else "PATH=/usr/bin"
+        )
         writer.close(made[group[0]].get("host_name", "node"), told)
     return out
+
+
+def tiny(
+    folder: Path,
+    name: str = "rank0.sqlite",
+    *,
+    kernels: int = 3,
+    calls: int = 0,
+    place: tuple[int, int] | None = None,
+    environment: str = "",
+    extra: str = "",
+) -> Path:
+    """Write a database of one process with a few kernels, and return its folder.
+
+    place: of the process in its communicator, and the size. extra: SQL that is run at the start.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    writer = _Writer(folder / name, Form())
+    writer.base.executescript(extra)
+    for n in range(kernels):
+        args = {"device": 0, "stream": 7, "correlation": n, "grid": [1, 1, 1]}
+        writer.kernel({"name": "gemm", "ts": n, "dur": 0.5, "args": args}, 1 << 24)
+    if place is not None:
+        payload = struct.pack("<Qiii4x", 77, place[1], place[0], 0)
+        writer.call(0, 10, (1 << 24) | 1, "ncclCommInitRank", INIT, payload)
+    for n in range(calls):
+        writer.call(
+            n * 1000, n * 1000 + 100, (1 << 24) | 1, "ncclAllReduce", SIZED, struct.pack("<QQ", 77, 4)
+        )
+    writer.close("node0", environment)
+    return folder

@@ -29,15 +29,17 @@ KERNELS: Final = "CUPTI_ACTIVITY_KIND_KERNEL"
 KNOWN: Final = frozenset({KERNELS, "CUPTI_ACTIVITY_KIND_RUNTIME", "NVTX_EVENTS", "StringIds"})
 """Tables of which nsys writes at least one."""
 _READS: Final = frozenset({sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ})
+_FAULTS: Final = (sqlite3.Error, OverflowError, UnicodeError)
+"""What a damaged file makes SQLite's module raise; names of columns in no encoding among it."""
 Row = tuple[object, ...]
 
 
-class UnusableDatabase(Exception):
+class UnusableDatabaseError(Exception):
     """The file cannot be read, or is not what it seems; the sentence says why, and what to do."""
 
 
 class Database:
-    """The tables of one file. Every method raises UnusableDatabase where the file is damaged, or reading takes long."""
+    """The tables of one file; every method raises UnusableDatabaseError where it is damaged, or reading takes long."""
 
     def __init__(self, path: str, size: int) -> None:
         self._until = time.monotonic() + LEAST_SECONDS + size / BYTES_PER_SECOND
@@ -53,8 +55,8 @@ class Database:
                 self._base.execute(f"PRAGMA {setting}")
             self._columns = self._ordinary_tables()
             self._base.set_authorizer(_only_reads)
-        except sqlite3.Error as error:
-            raise UnusableDatabase(_why(error)) from error
+        except _FAULTS as error:
+            raise UnusableDatabaseError(_why(error)) from error
 
     def close(self) -> None:
         """Close the file."""
@@ -100,12 +102,12 @@ class Database:
             while chunk := cursor.fetchmany(CHUNK):
                 read += len(chunk)
                 if read > MAX_ROWS:
-                    raise UnusableDatabase(
+                    raise UnusableDatabaseError(
                         f"{table} has more than {MAX_ROWS} rows; record fewer steps (--capture-range=cudaProfilerApi)"
                     )
                 yield chunk
-        except (sqlite3.Error, OverflowError) as error:
-            raise UnusableDatabase(_why(error)) from error
+        except _FAULTS as error:
+            raise UnusableDatabaseError(_why(error)) from error
 
     def name(self, value: object) -> str:
         """Return a name by its number in StringIds, or the text itself; "" where it is neither."""
@@ -117,8 +119,8 @@ class Database:
             return known
         try:
             row = self._base.execute('SELECT "value" FROM "StringIds" WHERE "id" = ?', (value,)).fetchone()
-        except (sqlite3.Error, OverflowError) as error:
-            raise UnusableDatabase(_why(error)) from error
+        except _FAULTS as error:
+            raise UnusableDatabaseError(_why(error)) from error
         found = plain(row[0][:NAME_LENGTH]) if row and isinstance(row[0], str) else ""
         if len(self._names) >= MAX_NAMES:
             self._names.clear()

@@ -22,8 +22,11 @@ RECORD: Final = (
 
 @dataclass(frozen=True)
 class Identity:
-    """ranks: by place in the list of processes. world: ranks of the job where it is known. members: by communicator
-    its ranks, sorted, None where they are unknown. peers: by communicator and place there the rank."""
+    """Ranks of processes and members of communicators.
+
+    ranks: by place in the list of processes. world: ranks of the job where it is known. members: by communicator its
+    ranks, sorted, None where they are unknown. peers: by communicator and place there the rank.
+    """
 
     ranks: tuple[int, ...]
     world: int | None
@@ -38,8 +41,8 @@ def identify(processes: Sequence[Process], sources: Mapping[str, Source]) -> Ide
     ranks = told or placed
     if ranks is None:
         raise InputError(
-            f"{processes[0].path}: nothing shows which rank its processes are: neither the file's name, nor RANK in its "
-            f"environment, nor the start of NCCL's communicators; {RECORD}"
+            f"{processes[0].path}: nothing shows which rank its processes are: neither the file's name, nor RANK in "
+            f"its environment, nor the start of NCCL's communicators; {RECORD}"
         )
     if told and placed and told != placed and wide > max(told):
         at = next(i for i, (a, b) in enumerate(zip(told, placed, strict=True)) if a != b)
@@ -66,7 +69,8 @@ def _told(processes: Sequence[Process], sources: Mapping[str, Source]) -> tuple[
         said = process.told_rank
         if said is not None and named is not None and said != named:
             raise InputError(
-                f"{process.path}: its name says rank {named}, and its environment rank {said}; rename it to say rank_<n>"
+                f"{process.path}: its name says rank {named}, and its environment rank {said}; rename it "
+                "to say rank_<n>"
             )
         rank = named if said is None else said
         if rank is None:
@@ -83,7 +87,9 @@ def _placed(processes: Sequence[Process]) -> tuple[tuple[int, ...] | None, int]:
     sizes = {name: size for process in processes for name, (_, size) in process.places.items()}
     wide = max(sizes.values(), default=0)
     for name in sorted(name for name, size in sizes.items() if size == wide):
-        own = [process.places[name][0] for process in processes if process.places.get(name, (0, 0))[1] == wide]
+        own = [
+            process.places[name][0] for process in processes if process.places.get(name, (0, 0))[1] == wide
+        ]
         if len(own) != len(processes) or len(set(own)) != len(own):
             continue
         silent = wide - len(own)

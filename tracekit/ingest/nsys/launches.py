@@ -37,7 +37,8 @@ def join_launches(
             if all(call.kind in MESSAGES for call in group):
                 continue
             fits = len(group) == len(kernels) and all(
-                kinds.get(kernel) == canonical_op(call.kind) for call, kernel in zip(group, kernels, strict=True)
+                kinds.get(kernel) == canonical_op(call.kind)
+                for call, kernel in zip(group, kernels, strict=True)
             )
             if fits:
                 joined.calls.update(zip(kernels, (call.id for call in group), strict=True))

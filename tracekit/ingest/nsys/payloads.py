@@ -82,7 +82,7 @@ class Schemas:
                     fields.append((known, max(number(offset), 0), form))
 
     def payload(self, block: object, domain: int) -> Payload:
-        """Return the fields of a payload of a range in `domain`; those that its schema does not describe are unknown."""
+        """Return the fields of a payload of a range in `domain`; those without a description are unknown."""
         if not isinstance(block, bytes) or len(block) < _HEADER.size:
             return Payload()
         own, _, schema, _, _, _ = _HEADER.unpack_from(block)

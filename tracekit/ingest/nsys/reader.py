@@ -1,7 +1,7 @@
 """Databases that nsys exported as event tables: one file a rank, or one with several processes.
 
-All files are looked through first, because ranks, communicators and steps follow from all of them together; then each is
-read into a table for each of its processes. What the files do not record becomes a row of the answer's quality, with
+All files are looked through first, because ranks, communicators and steps follow from all of them together; then each
+is read into a table for each of its processes. What the files do not record becomes a row of the answer's quality, with
 the option of nsys that records it. Used by `readers`.
 """
 
@@ -17,9 +17,10 @@ from tracekit.files.source import ByteStream, Source
 from tracekit.findings import Quality
 from tracekit.ingest.file_result import FileGroup, FileResult, RankTable
 from tracekit.ingest.identify import rank_of_name
-from tracekit.ingest.nsys.database import MAGIC, Database, UnusableDatabase
-from tracekit.ingest.nsys.events import Output, write_events
+from tracekit.ingest.nsys.database import MAGIC, Database, UnusableDatabaseError
+from tracekit.ingest.nsys.events import write_events
 from tracekit.ingest.nsys.identity import Identity, identify
+from tracekit.ingest.nsys.output import Output
 from tracekit.ingest.nsys.step_ranges import Steps, find_steps
 from tracekit.ingest.nsys.survey import Process, Survey, survey
 
@@ -27,7 +28,8 @@ NSYS: Final = "nsys"
 REPORT_ENDS: Final = (".nsys-rep", ".qdrep", ".qdstrm")
 """Names of nsys' own reports, whose format is not published."""
 REPORT: Final = (
-    "it is a report of nsys, which only nsys reads; export it: `nsys export --type sqlite --include-blobs=true REPORT`"
+    "it is a report of nsys, which only nsys reads; export it: `nsys export --type sqlite --include-blobs=true "
+    "REPORT`"
 )
 _ANY: Final = Wanted(lambda name: not name.startswith("."), part="", patterns_name_files=True)
 _BLOCK: Final = 1 << 20
@@ -51,7 +53,9 @@ def read_databases(
     found, refused = _surveyed(list(sources.values()))
     if not found:
         reasons = [(r.label, r.reason) for r in refused]
-        error = InputError(f"{reasons[0][0]}: cannot be used: {reasons[0][1]}" if reasons else f"{inputs[0]}: no database")
+        error = InputError(
+            f"{reasons[0][0]}: cannot be used: {reasons[0][1]}" if reasons else f"{inputs[0]}: no database"
+        )
         raise with_rejected(error, reasons[1:])
     processes = [process for survey in found.values() for process in survey.processes.values()]
     identity = identify(processes, sources)
@@ -59,7 +63,9 @@ def read_databases(
     results = [*refused]
     sizes = [sources[label].size for label in found]
     for at, (label, own) in enumerate(found.items()):
-        results.append(_read(sources[label], own, _Job(processes, identity, steps), folder / f"nsys-{at:06d}"))
+        results.append(
+            _read(sources[label], own, _Job(processes, identity, steps), folder / f"nsys-{at:06d}")
+        )
         if progress is not None:
             progress(at + 1, len(found), sum(sizes[: at + 1]), sum(sizes))
     if not any(result.status == "ok" for result in results):
@@ -104,23 +110,25 @@ def _surveyed(sources: Sequence[Source]) -> tuple[dict[str, Survey], list[FileRe
     refused = []
     for source in sources:
         try:
-            base = _opened(source)
+            base = opened(source)
             try:
                 own = survey(base, source.label)
             finally:
                 base.close()
-            several = [p for p in own.processes.values() if len(p.devices) > 1]
-            if several:
-                raise UnusableDatabase("one process in it uses several GPUs; ranks are read as one GPU each")
-            found[source.label] = own
-        except UnusableDatabase as error:
+            if any(len(process.devices) > 1 for process in own.processes.values()):
+                reason = "one process in it uses several GPUs, and a rank is read as one GPU; start a process for each"
+                refused.append(_refused(source, reason))
+            else:
+                found[source.label] = own
+        except UnusableDatabaseError as error:
             refused.append(_refused(source, str(error)))
     return found, refused
 
 
-def _opened(source: Source) -> Database:
+def opened(source: Source) -> Database:
+    """Return an open database; UnusableDatabaseError where it is not on a local disk."""
     if "://" in source.uri:
-        raise UnusableDatabase("a database is read from a local disk only; copy it here first")
+        raise UnusableDatabaseError("a database is read from a local disk only; copy it here first")
     return Database(source.uri, source.size)
 
 
@@ -135,26 +143,25 @@ def _read(source: Source, own: Survey, job: _Job, path: Path) -> FileResult:
         for at, (key, process) in enumerate(own.processes.items())
     }
     try:
-        base = _opened(source)
+        base = opened(source)
         try:
             write_events(base, outputs)
         finally:
             base.close()
-    except UnusableDatabase as error:
+    except UnusableDatabaseError as error:
         return _refused(source, str(error))
-    tables = tuple(
-        RankTable(
-            out.rank, str(out.path), out.rows, out.first, out.last, out.process.host, job.identity.world,
-            False, out.listed, {},
-        )  # fmt: skip
-        for out in outputs.values()
-    )
+    tables = tuple(_table(out, job.identity.world) for out in outputs.values())
     rows = _doubts(source.label, outputs)
     rank = tables[0].rank if len(tables) == 1 else None
     return FileResult(
         source.label, "ok", rank=rank, format=NSYS, sha256=_digest(source), bytes=source.size, tables=tables,
         quality=tuple(rows),
     )  # fmt: skip
+
+
+def _table(out: Output, world: int | None) -> RankTable:
+    host, groups = out.process.host, out.listed
+    return RankTable(out.rank, str(out.path), out.rows, out.first, out.last, host, world, False, groups, {})
 
 
 def _digest(source: Source) -> str:
@@ -167,12 +174,18 @@ def _digest(source: Source) -> str:
 
 def _doubts(label: str, outputs: Mapping[int, Output]) -> list[Quality]:
     """Return what one database leaves open."""
-    wrong, grouped = (sum(own) for own in zip(*((o.wrong, o.joined.grouped) for o in outputs.values()), strict=True))
+    wrong, grouped = (
+        sum(own) for own in zip(*((o.wrong, o.joined.grouped) for o in outputs.values()), strict=True)
+    )
     rows = []
     if wrong:
-        rows.append(Quality("absurd_timestamp", label, wrong, "events whose begin and end cannot be true, left out"))
+        rows.append(
+            Quality("absurd_timestamp", label, wrong, "events whose begin and end cannot be true, left out")
+        )
     if grouped:
-        detail = "kernels of grouped calls (ncclGroupStart), of which the call is unknown; their group is inferred"
+        detail = (
+            "kernels of grouped calls (ncclGroupStart), of which the call is unknown; their group is inferred"
+        )
         rows.append(Quality("grouped_calls", label, grouped, detail))
     return rows
 
@@ -187,12 +200,21 @@ def _gaps(
         else "no NVTX range marks steps, so that they follow from what repeats: put one around each step "
         '(`with torch.cuda.nvtx.range(f"step {n}")`)'
     )
-    rows = [Quality("nsys_input", None, len(processes), f"databases of nsys; {marked}")]
+    rows = [
+        Quality(
+            "nsys_input",
+            None,
+            len(processes),
+            f"databases of nsys; {marked}; groups bear no names, so that --mesh names the axes",
+        )
+    ]
     calls = sum(len(p.calls) for p in processes)
     unnamed = sum(not call.communicator for p in processes for call in p.calls)
     talking = sum(len(p.talking) for p in processes)
     if talking and not calls:
-        detail = "NCCL kernels without NCCL's ranges, so that groups are inferred; record with `--trace=cuda,nvtx`"
+        detail = (
+            "NCCL kernels without NCCL's ranges, so that groups are inferred; record with `--trace=cuda,nvtx`"
+        )
         rows.append(Quality("nsys_no_calls", None, talking, detail))
     elif unnamed:
         detail = (
@@ -208,6 +230,8 @@ def _gaps(
         )
         rows.append(Quality("nsys_unknown_members", None, len(lost), detail))
     if graphs := sum(survey.graphs for survey in found):
-        detail = "CUDA graphs recorded as a whole, without their kernels; record with `--cuda-graph-trace=node`"
+        detail = (
+            "CUDA graphs recorded as a whole, without their kernels; record with `--cuda-graph-trace=node`"
+        )
         rows.append(Quality("nsys_whole_graphs", None, graphs, detail))
     return rows

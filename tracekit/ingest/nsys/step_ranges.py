@@ -1,8 +1,8 @@
 """NVTX ranges that mark steps: a name that repeats on every rank, numbered, or covering nearly all of the time.
 
-`step 7`, `iteration_12`, `ProfilerStep#3` bear the number of the step. A range without a number (`train_step`) counts as
-the step where it is all that the host does, and all ranks have equally many. Layers, passes and updates repeat as well
-and are no steps: their numbers begin again, and each covers a part only.
+`step 7`, `iteration_12`, `ProfilerStep#3` bear the number of the step. A range without a number (`train_step`) counts
+as the step where it is all that the host does, and all ranks have equally many. Layers, passes and updates repeat as
+well and are no steps: their numbers begin again, and each covers a part only.
 """
 
 import re
@@ -17,7 +17,7 @@ from tracekit.thresholds.ingest import MAX_STEP
 from tracekit.thresholds.nsys import LEAST_MARKS, MARKED_SHARE
 
 _NUMBERED: Final = re.compile(r"^(.*?)(\d{1,10})(\D*)$")
-_STEP: Final = re.compile(r"(?<![a-z])(?:\w*[^a-z])?(?:train|profiler|global)?[-_ ]?(?:step|iter)", re.IGNORECASE)
+_STEP: Final = re.compile(r"(?:^|[^a-z]|train|profiler|global)(?:step|iter)", re.IGNORECASE)
 _SMALLER: Final = re.compile(r"micro|layer|sub|optim|token|decod", re.IGNORECASE)
 Spans = dict[int, tuple[int, int]]
 """By number of a step its begin and end, ns."""

@@ -9,7 +9,7 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import Final
 
-from tracekit.ingest.nsys.database import KERNELS, Database, UnusableDatabase, number
+from tracekit.ingest.nsys.database import KERNELS, Database, UnusableDatabaseError, number
 from tracekit.ingest.nsys.payloads import CALLS, STARTS, Payload, Schemas
 from tracekit.rank_events.operation_names import canonical_op
 from tracekit.text import plain
@@ -22,6 +22,7 @@ THREAD: Final = (1 << 24) - 1
 """The lowest 24 bits of a global thread are its number, the next 24 those of its process."""
 OPERATOR: Final = re.compile(r", (?:seq|op_id|sizes|input_op_ids) = ")
 """What torch's `emit_nvtx` puts behind the name of an operator."""
+_NO_STEP: Final = re.compile(rf"^nccl|{OPERATOR.pattern}")
 NCCL_KERNEL: Final = re.compile(r"^(?:void )?(?:nccl|rccl)\w*(?:Kernel|Dev)", re.IGNORECASE)
 _RANKS: Final = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
 _WORLDS: Final = ("WORLD_SIZE", "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
@@ -74,7 +75,7 @@ class Process:
 
 @dataclass
 class Survey:
-    """What a first look at a database shows. base: time of its zero, ns since 1970. graphs: launches of whole graphs."""
+    """What a first look at a database shows. base: time of its zero, ns since 1970. graphs: graphs as a whole."""
 
     processes: dict[int, Process]
     base: int
@@ -82,9 +83,9 @@ class Survey:
 
 
 def survey(base: Database, path: str) -> Survey:
-    """Look through a database; UnusableDatabase where it holds no kernels."""
+    """Look through a database; UnusableDatabaseError where it holds no kernels."""
     if not base.exported:
-        raise UnusableDatabase("it is a database of another program, not one that nsys exported")
+        raise UnusableDatabaseError("it is a database of another program, not one that nsys exported")
     processes: dict[int, Process] = {}
     talks: dict[object, bool] = {}
     name = name_column(base)
@@ -99,7 +100,7 @@ def survey(base: Database, path: str) -> Survey:
             if talks[title]:
                 process.talking.append(number(correlation))
     if not processes:
-        raise UnusableDatabase(NO_KERNELS)
+        raise UnusableDatabaseError(NO_KERNELS)
     _take_ranges(base, processes)
     host, rank, world = _environment(base)
     for process in processes.values():
@@ -145,10 +146,9 @@ def _take_ranges(base: Database, processes: dict[int, Process]) -> None:
             if title in CALLS or title in STARTS:
                 payload = schemas.payload(block, number(domain))
                 _take_call(process, title, (number(thread), *when), payload)
-            elif title and not title.startswith("nccl") and not OPERATOR.search(title):
-                if process.kept_ranges < MAX_RANGES:
-                    process.kept_ranges += 1
-                    process.ranges[number(thread), title].append(when)
+            elif title and process.kept_ranges < MAX_RANGES and not _NO_STEP.search(title):
+                process.kept_ranges += 1
+                process.ranges[number(thread), title].append(when)
 
 
 def _take_call(process: Process, title: str, when: tuple[int, int, int], payload: Payload) -> None:
@@ -157,7 +157,7 @@ def _take_call(process: Process, title: str, when: tuple[int, int, int], payload
             process.places[payload.communicator] = (payload.place, payload.size)
         return
     if len(process.calls) >= MAX_CALLS:
-        raise UnusableDatabase(
+        raise UnusableDatabaseError(
             f"one process has more than {MAX_CALLS} NCCL calls; record fewer steps (--capture-range=cudaProfilerApi)"
         )
     thread, start, end = when
