@@ -27,7 +27,7 @@ from tracekit.thresholds.nsys import (
 MAGIC: Final = b"SQLite format 3\0"
 KERNELS: Final = "CUPTI_ACTIVITY_KIND_KERNEL"
 KNOWN: Final = frozenset({KERNELS, "CUPTI_ACTIVITY_KIND_RUNTIME", "NVTX_EVENTS", "StringIds"})
-"""Tables of which nsys writes at least one."""
+"""Tables that show a database to be of nsys: it writes at least one."""
 _READS: Final = frozenset({sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ})
 _FAULTS: Final = (sqlite3.Error, OverflowError, UnicodeError)
 """What a damaged file makes SQLite's module raise; names of columns in no encoding among it."""
@@ -140,5 +140,5 @@ def _why(error: Exception) -> str:
 
 
 def number(value: object) -> int:
-    """Return a whole number that is not negative; -1 where the value is none."""
+    """Return a whole number that is not negative; -1 for any other value."""
     return value if type(value) is int and value >= 0 else -1

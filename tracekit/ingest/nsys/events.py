@@ -14,7 +14,6 @@ from tracekit.ingest.nsys.launches import Launch, join_launches
 from tracekit.ingest.nsys.output import EXTERNAL, Output, call_columns, host_columns, step_columns, whole
 from tracekit.ingest.nsys.payloads import CALLS
 from tracekit.ingest.nsys.survey import NVTX, NVTX_COLUMNS, OPERATOR, is_nccl, name_column, process_of, span
-from tracekit.rank_events.operation_names import canonical_op
 from tracekit.thresholds.ingest import INT32_END
 
 _COPIES: Final = {1: "HtoD", 2: "DtoH", 8: "DtoD", 10: "PtoP"}
@@ -43,7 +42,7 @@ def write_events(base: Database, outputs: Mapping[int, Output]) -> None:
 def _by_process(
     outputs: Mapping[int, Output], chunk: Sequence[Row], owner: int, shown: Callable[[Row], Row | None]
 ) -> Iterator[tuple[Output, list[Row]]]:
-    """Yield the rows of each process, as `shown` makes them; those that it drops are counted as wrong."""
+    """Yield the rows of each process, as `shown` makes them, and count the rows that it drops."""
     only = next(iter(outputs)) if len(outputs) == 1 else 0
     rows: dict[int, list[Row]] = defaultdict(list)
     for row in chunk:
@@ -61,7 +60,7 @@ def _by_process(
 
 
 def _kinds(base: Database, outputs: Mapping[int, Output]) -> dict[int, dict[int, str]]:
-    """Return by process and correlation what the names of NCCL's kernels show."""
+    """Return by process and correlation the names of NCCL's kernels."""
     kinds: dict[int, dict[int, str]] = {key: {} for key in outputs}
     known: dict[object, str] = {}
     for chunk in base.rows(KERNELS, ("globalPid", "correlationId", name_column(base))):
@@ -69,7 +68,7 @@ def _kinds(base: Database, outputs: Mapping[int, Output]) -> dict[int, dict[int,
             key = process_of(owner)
             if title not in known:
                 name = base.name(title)
-                known[title] = canonical_op(name) if is_nccl(name) else ""
+                known[title] = name if is_nccl(name) else ""
             if key in kinds and known[title] and type(correlation) is int:
                 kinds[key][correlation] = known[title]
     return kinds

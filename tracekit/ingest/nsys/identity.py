@@ -82,7 +82,7 @@ def _told(processes: Sequence[Process], sources: Mapping[str, Source]) -> tuple[
 def _placed(processes: Sequence[Process]) -> tuple[tuple[int, ...] | None, int]:
     """Return the ranks by the places in the one widest communicator, and its size; None where it may not hold all.
 
-    A communicator of a part of the job is told by others that lack more members than it does.
+    Where another communicator lacks more members than the widest one, that one holds a part of the job.
     """
     sizes = {name: size for process in processes for name, (_, size) in process.places.items()}
     wide = max(sizes.values(), default=0)

@@ -9,8 +9,8 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from tracekit.ingest.nsys.payloads import MESSAGES
 from tracekit.ingest.nsys.survey import NcclCall
-from tracekit.rank_events.operation_names import MESSAGES, canonical_op
 
 Launch = tuple[int, int]
 """When the host launched a kernel, ns, and the kernel's correlation."""
@@ -18,7 +18,7 @@ Launch = tuple[int, int]
 
 @dataclass
 class Joined:
-    """calls: by correlation of a kernel the call's id. grouped: kernels of groups whose calls are unknown."""
+    """calls: by correlation of a kernel the call's id. grouped: kernels of groups without known calls."""
 
     calls: dict[int, int] = field(default_factory=dict)
     grouped: int = 0
@@ -27,7 +27,7 @@ class Joined:
 def join_launches(
     calls: Sequence[NcclCall], launches: Mapping[int, Sequence[Launch]], kinds: Mapping[int, str]
 ) -> Joined:
-    """Return the calls of kernels. launches: by thread; kinds: by correlation what the kernel's name shows."""
+    """Return the calls of kernels. launches: by thread; kinds: by correlation the kernel's name."""
     joined = Joined()
     by_thread: dict[int, list[NcclCall]] = defaultdict(list)
     for call in calls:
@@ -37,14 +37,19 @@ def join_launches(
             if all(call.kind in MESSAGES for call in group):
                 continue
             fits = len(group) == len(kernels) and all(
-                kinds.get(kernel) == canonical_op(call.kind)
-                for call, kernel in zip(group, kernels, strict=True)
+                _carries_out(kinds.get(kernel, ""), call) for call, kernel in zip(group, kernels, strict=True)
             )
             if fits:
                 joined.calls.update(zip(kernels, (call.id for call in group), strict=True))
             else:
                 joined.grouped += len(kernels)
     return joined
+
+
+def _carries_out(kernel: str, call: NcclCall) -> bool:
+    """Return whether a kernel is of a call's kind by its name: `ncclDevKernel_AllReduce_Sum_f32_RING_LL`."""
+    kind = call.kind.replace("_", "").removesuffix("base")
+    return kind in kernel.lower().replace("_", "")
 
 
 def _outer(calls: Sequence[NcclCall]) -> list[NcclCall]:

@@ -10,10 +10,10 @@ import numpy as np
 from tracekit.ingest.file_result import FileGroup
 from tracekit.ingest.nsys.database import number
 from tracekit.ingest.nsys.launches import Joined
+from tracekit.ingest.nsys.payloads import MESSAGES
 from tracekit.ingest.nsys.step_ranges import Spans
 from tracekit.ingest.nsys.survey import THREAD, NcclCall, Process
 from tracekit.ingest.write import EventWriter, event_table
-from tracekit.rank_events.operation_names import MESSAGES
 from tracekit.schema import DICT, EVENTS
 from tracekit.thresholds.ingest import MAX_COUNT
 

@@ -1,6 +1,6 @@
 """What NCCL's own NVTX ranges record: communicator, place and size at its start, bytes and peer of each call.
 
-A payload is a block of bytes: a header (domain, schema, bytes), then a C structure whose fields the
+A payload is a block of bytes: a header (domain, schema, bytes), then a C structure with fields that the
 tables NVTX_PAYLOAD_SCHEMA_ENTRIES and NVTX_PAYLOAD_SCHEMAS describe. nsys exports it with `--include-blobs=true` only.
 Before NCCL 2.26 it holds no communicator. Source: NVIDIA/nccl, src/include/nvtx_payload_schemas.h.
 """
@@ -28,6 +28,7 @@ CALLS: Final = {
     "ncclRecv": "recv",
 }
 """Names of calls in events by those of NCCL's ranges."""
+MESSAGES: Final = ("send", "recv")
 STARTS: Final = (
     "ncclCommInitRank",
     "ncclCommInitRankConfig",
@@ -39,7 +40,7 @@ STARTS: Final = (
 """Ranges that show the place of a process in a communicator."""
 _HEADER: Final = struct.Struct("<IIIIQQ")
 _FORMATS: Final = {5: "<i", 6: "<I", 9: "<q", 10: "<Q", 15: "<i", 16: "<I", 17: "<q", 18: "<Q", 22: "<Q"}
-"""Of the types of NVTX those that NCCL's fields have: int, unsigned, long, with and without a fixed width, size_t."""
+"""NVTX types of NCCL's fields: int, unsigned, long, with and without a fixed width, size_t."""
 _FIELDS: Final = {
     "NCCL communicator ID": "communicator",
     "No. of ranks": "size",

@@ -26,7 +26,7 @@ from tracekit.ingest.nsys.survey import Process, Survey, survey
 
 NSYS: Final = "nsys"
 REPORT_ENDS: Final = (".nsys-rep", ".qdrep", ".qdstrm")
-"""Names of nsys' own reports, whose format is not published."""
+"""Names of nsys' own reports; their format is not published."""
 REPORT: Final = (
     "it is a report of nsys, which only nsys reads; export it: `nsys export --type sqlite --include-blobs=true "
     "REPORT`"
@@ -180,12 +180,12 @@ def _doubts(label: str, outputs: Mapping[int, Output]) -> list[Quality]:
     rows = []
     if wrong:
         rows.append(
-            Quality("absurd_timestamp", label, wrong, "events whose begin and end cannot be true, left out")
+            Quality(
+                "absurd_timestamp", label, wrong, "events with a begin and end that cannot be true, left out"
+            )
         )
     if grouped:
-        detail = (
-            "kernels of grouped calls (ncclGroupStart), of which the call is unknown; their group is inferred"
-        )
+        detail = "kernels behind grouped calls (ncclGroupStart) without a known call; their group is inferred"
         rows.append(Quality("grouped_calls", label, grouped, detail))
     return rows
 
@@ -193,21 +193,21 @@ def _doubts(label: str, outputs: Mapping[int, Output]) -> list[Quality]:
 def _gaps(
     processes: Sequence[Process], identity: Identity, steps: Steps | None, found: Sequence[Survey]
 ) -> list[Quality]:
-    """Return how ranks of all files were marked, and what they do not record, each with what records it."""
+    """Return how steps are marked, and what the files do not record, each with what records it."""
     marked = (
         f"steps are the NVTX ranges {steps.name}"
         if steps is not None
         else "no NVTX range marks steps, so that they follow from what repeats: put one around each step "
         '(`with torch.cuda.nvtx.range(f"step {n}")`)'
     )
-    rows = [
-        Quality(
-            "nsys_input",
-            None,
-            len(processes),
-            f"databases of nsys; {marked}; groups bear no names, so that --mesh names the axes",
-        )
-    ]
+    detail = f"databases of nsys; {marked}; groups bear no names, so that --mesh names the axes"
+    first = Quality("nsys_input", None, len(processes), detail)
+    return [first, *_unrecorded(processes, identity, found)]
+
+
+def _unrecorded(processes: Sequence[Process], identity: Identity, found: Sequence[Survey]) -> list[Quality]:
+    """Return a row for each kind of evidence that the files lack."""
+    rows = []
     calls = sum(len(p.calls) for p in processes)
     unnamed = sum(not call.communicator for p in processes for call in p.calls)
     talking = sum(len(p.talking) for p in processes)
@@ -225,7 +225,7 @@ def _gaps(
     lost = sorted(name for name, ranks in identity.members.items() if ranks is None)
     if lost:
         detail = (
-            "communicators of which some members have no file here; give the files of all ranks, or record from the "
+            "communicators with members that have no file here; give the files of all ranks, or record from the "
             "program's start (without --capture-range), where NCCL shows how many members there are"
         )
         rows.append(Quality("nsys_unknown_members", None, len(lost), detail))

@@ -11,7 +11,6 @@ from typing import Final
 
 from tracekit.ingest.nsys.database import KERNELS, Database, UnusableDatabaseError, number
 from tracekit.ingest.nsys.payloads import CALLS, STARTS, Payload, Schemas
-from tracekit.rank_events.operation_names import canonical_op
 from tracekit.text import plain
 from tracekit.thresholds.ingest import LONGEST_NS, MAX_RANKS, MAX_TIME_NS
 from tracekit.thresholds.nsys import MAX_CALLS, MAX_RANGES, MAX_TABLES
@@ -123,7 +122,7 @@ def process_of(value: object) -> int:
 
 def is_nccl(name: str) -> bool:
     """Return whether a kernel is one of NCCL's or RCCL's."""
-    return NCCL_KERNEL.match(name) is not None and canonical_op(name) != "other"
+    return NCCL_KERNEL.match(name) is not None
 
 
 def span(start: object, end: object) -> tuple[int, int] | None:
