@@ -20,6 +20,8 @@ from tracekit.ingest.identify import rank_of_name
 from tracekit.ingest.kineto.refusal import Unrecognised
 from tracekit.ingest.kineto.trace import compiled_reader, read_kineto
 from tracekit.ingest.nccl_inspector.reader import INSPECTOR, MARK, of_records, read_records
+from tracekit.ingest.nsys.database import MAGIC
+from tracekit.ingest.nsys.reader import NSYS, REPORT, REPORT_ENDS, read_databases, set_aside
 from tracekit.ingest.operation_table.reader import read_operations
 from tracekit.thresholds.ingest import FILES_NAMED
 
@@ -83,6 +85,13 @@ FORMATS = (
         starts=lambda head: MARK in head,
         read=lambda _stream, _blocks, source, _out: of_records(source.label),
         read_set=read_records,
+    ),
+    Format(
+        NSYS,
+        ends=(),
+        starts=lambda head: head.startswith(MAGIC),
+        read=lambda _stream, _blocks, source, _out: set_aside(source.label),
+        read_set=read_databases,
     ),
     Format(
         "kineto",
@@ -175,6 +184,8 @@ def _read(
         read = (form.quick(source) if quick else None) or form.read
         result = read(stream, _watched(chain([first], blocks), stream, progress), source, out)
         return result if result.format else replace(result, format=form.name)
+    if source.name.lower().endswith(REPORT_ENDS):
+        return _rejected(source, REPORT)
     if _is_pickle(first):
         return FileResult(source.label, "foreign", "it is a Python pickle, which is never opened here")
     return _rejected(source, next((reason for known, reason in REFUSED if known(first)), "it is not JSON"))
