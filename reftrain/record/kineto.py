@@ -3,10 +3,11 @@
 The profiler is started after the process groups exist and stopped at a step's end, so that every recorded
 step is whole. What `export` changes, and nothing else: the communication spans get the name
 `record_param_comms` that tools for NCCL traces look for; the shapes of operators, recorded only
-because the arguments of spans come with them, are left out but for products, whose FLOPs they give;
-arguments of communication are those of the form asked for, with a title around each message where that form has titles; so are the spans of marks that compute nothing
-(`MARKS`: a pause within one would look like computing); `distributedInfo.pg_config` is written complete;
-the name of the temporary file goes. In the form `stock` communication spans go and torch's own `distributedInfo` stays.
+because the arguments of spans come with them, are left out but for products, since FLOPs come from these;
+arguments of communication are those of the form asked for, with a title around each message where that form has
+titles; so are the spans of marks that compute nothing (`MARKS`: a pause within one would look like computing);
+`distributedInfo.pg_config` is written complete; the name of the temporary file goes. In the form `stock`
+communication spans go and torch's own `distributedInfo` stays.
 On demand, operators called by other operators are left out too: that halves the file and changes no time of computing.
 """
 
