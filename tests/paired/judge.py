@@ -48,5 +48,4 @@ def holds_truth(truth: Truth, answer: dict[str, Any]) -> bool | None:
     if price_error(truth, answer) is None or len(answer["suspects"]) != 1:
         return None
     lost = float(answer["step_ms"]) * (1.0 - 1.0 / truth.slowdown)
-    slack = 0.005 * float(answer["step_ms"])
-    return bool(answer["low_ms"][0] - slack <= lost <= answer["high_ms"][0] + slack)
+    return bool(answer["low_ms"][0] <= lost <= answer["high_ms"][0])

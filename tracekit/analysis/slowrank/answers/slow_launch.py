@@ -17,7 +17,7 @@ from tracekit.analysis.slowrank.hypotheses.host_bound import most_saved_ns
 from tracekit.analysis.slowrank.hypotheses.launched_alike import saved_as_peers
 from tracekit.analysis.slowrank.hypotheses.same_places import places_of
 from tracekit.analysis.slowrank.hypotheses.suspect_work import pace_beside
-from tracekit.analysis.slowrank.price import Price
+from tracekit.analysis.slowrank.price import Price, rank_doubt_ns
 from tracekit.analysis.slowrank.suspects import Answer, explain_rank, suspect_of
 from tracekit.causes import CAUSES
 from tracekit.findings import Evidence
@@ -56,7 +56,8 @@ def slow_launch(case: Case) -> SlowLaunch | None:
         saved = saved_as_peers(case, places_of(case), row)
         saved = np.minimum(saved, most_saved_ns(case, np.array([row])))
         if len(saved) >= STAGE_TELLING_PEERS and saved.min() >= least:
-            return SlowLaunch(row, Price(*np.quantile(saved, (0.0, 0.5, 1.0)).tolist()), pace)
+            price = Price(*np.quantile(saved, (0.0, 0.5, 1.0)).tolist())
+            return SlowLaunch(row, price.widened(rank_doubt_ns(case, np.array([row]))), pace)
     return None
 
 
