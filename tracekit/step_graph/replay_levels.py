@@ -58,6 +58,8 @@ class Levels:
         wall[-1] = -np.inf  # the place of an absent predecessor
         gap, wait = gaps[self.gap], lasts[self.lasts]
         queue, cause = lasts[self.queued_lasts], lasts[self.causes_lasts]
+        waits = np.append(0, np.cumsum(self.causes >= 0)).tolist()  # by cause: how many before it exist
+        first_cause = self.first_cause.tolist()
         events, needs, instances = 0, 0, 0
         for first, need, instance, end, post, last in self.bounds:
             now = wall[self.earlier[events : events + instance - first]]
@@ -74,10 +76,12 @@ class Levels:
                 mine = slice(instances, instances + count)
                 latest = np.maximum.reduceat(wall[self.posts[post:last]], self.first_post[mine] - post)
                 np.maximum(latest, wall[self.queued[mine]] + queue[mine], out=latest)
-                of, upto = self.first_cause[instances], self.first_cause[instances + count]
-                until = wall[self.causes[of:upto]] + cause[of:upto]
-                until = np.maximum.reduceat(until, self.first_cause[mine] - of)
-                np.maximum(latest, until, out=wall[instance:end])
+                of, upto = first_cause[instances], first_cause[instances + count]
+                if waits[of] < waits[upto]:
+                    until = wall[self.causes[of:upto]] + cause[of:upto]
+                    until = np.maximum.reduceat(until, self.first_cause[mine] - of)
+                    np.maximum(latest, until, out=latest)
+                wall[instance:end] = latest
                 instances += count
         return wall
 
