@@ -115,7 +115,7 @@ def _by_name(kernels: StepKernels) -> dict[str, I64]:
     """The indices of the kernels of each name, ascending."""
     codes: dict[str, int] = {}
     code = np.array([codes.setdefault(name, len(codes)) for name in kernels.name.tolist()], np.int64)
-    edges = np.cumsum(np.bincount(code, minlength=len(codes)))[:-1] if codes else []
+    edges = np.cumsum(np.bincount(code, minlength=len(codes)))[:-1]
     return dict(zip(codes, np.split(np.argsort(code, kind="stable"), edges), strict=False))
 
 
