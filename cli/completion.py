@@ -34,6 +34,13 @@ def presets() -> Iterable[str]:
     return MODEL_PRESETS
 
 
+def machines() -> Iterable[str]:
+    """Return the names of known hardware."""
+    from reftrain.cost.hardware import known_hardware
+
+    return known_hardware()
+
+
 def schedules() -> Iterable[str]:
     """Return the names of pipeline schedules."""
     from reftrain.schedule.registry import SCHEMES

@@ -23,6 +23,11 @@ from .program import Command, program, run
                 "Step time by compute, exposed communication, bubble, host, idle.",
             ),
             Command(
+                "floor",
+                "floor",
+                "What a step could take, from achieved FLOP/s up to the peak, part by part.",
+            ),
+            Command(
                 "diff",
                 "diff",
                 "What takes longer in one run than in another: by part, rank and kernel.",

@@ -4,6 +4,7 @@
     finding = tracekit.slowrank(run)              # the slow rank, where, why, and what it costs
     finding = tracekit.whatif(run, ["rank=5"])    # the step if rank 5 were typical
     finding = tracekit.breakdown(run)             # what each step consists of, and what each axis moved
+    finding = tracekit.floor(run)                 # what a step could take, part by part, and what each brings
     finding = tracekit.diff(run, other)           # what takes longer in another run, tested over steps
     finding = tracekit.trend(run)                 # how a job changes over its windows: drift, changes, ranks
     finding = tracekit.places(run)                # the mesh, the groups that show it, the place of each rank
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from tracekit import findings, interop
     from tracekit.analysis.breakdown.analyse import analyse as breakdown
     from tracekit.analysis.diff.analyse import diff
+    from tracekit.analysis.floor.analyse import floor
     from tracekit.analysis.hang.analyse import analyse as hang
     from tracekit.analysis.operation_table import operations
     from tracekit.analysis.places import places
@@ -42,6 +44,7 @@ if TYPE_CHECKING:
     from tracekit.dumps.load import DumpSet, load_dumps
     from tracekit.findings import BreakdownFinding, HangFinding, SlowRankFinding, WhatIfFinding
     from tracekit.findings.diff import DiffFinding
+    from tracekit.findings.floor import FloorFinding
     from tracekit.findings.mesh import PlacesFinding
     from tracekit.findings.trend import TrendFinding
     from tracekit.findings.triage import TriageFinding
@@ -52,6 +55,7 @@ __all__ = [
     "BreakdownFinding",
     "DiffFinding",
     "DumpSet",
+    "FloorFinding",
     "HangFinding",
     "InputError",
     "MeshError",
@@ -66,6 +70,7 @@ __all__ = [
     "breakdown",
     "diff",
     "findings",
+    "floor",
     "hang",
     "interop",
     "load",
@@ -82,6 +87,7 @@ _HOMES: Final = {
     "BreakdownFinding": ("tracekit.findings", "BreakdownFinding"),
     "DiffFinding": ("tracekit.findings.diff", "DiffFinding"),
     "DumpSet": ("tracekit.dumps.load", "DumpSet"),
+    "FloorFinding": ("tracekit.findings.floor", "FloorFinding"),
     "HangFinding": ("tracekit.findings", "HangFinding"),
     "PlacesFinding": ("tracekit.findings.mesh", "PlacesFinding"),
     "Run": ("tracekit.store", "Run"),
@@ -91,6 +97,7 @@ _HOMES: Final = {
     "WhatIfFinding": ("tracekit.findings", "WhatIfFinding"),
     "breakdown": ("tracekit.analysis.breakdown.analyse", "analyse"),
     "diff": ("tracekit.analysis.diff.analyse", "diff"),
+    "floor": ("tracekit.analysis.floor.analyse", "floor"),
     "hang": ("tracekit.analysis.hang.analyse", "analyse"),
     "load": ("tracekit.ingest", "load"),
     "load_dumps": ("tracekit.dumps.load", "load_dumps"),

@@ -48,6 +48,7 @@ EVENTS = pa.schema(
         pa.field(
             "wait_record", pa.int64()
         ),  # args.wait_on_cuda_event_record_corr_id: up to which launch there
+        pa.field("flops", pa.int64()),  # of a matrix product or attention, from args["Input Dims"]
         pa.field("micro_batch", pa.int32()),  # operation tables only
     ]
 )

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from tracekit.errors import InputError
 from tracekit.schema import EVENTS
-from tracekit.thresholds.ingest import MAX_COUNT, MAX_RANKS, MAX_TIME_NS
+from tracekit.thresholds.ingest import MAX_COUNT, MAX_FLOPS, MAX_RANKS, MAX_TIME_NS
 
 _TIMES = {"ts": (-MAX_TIME_NS, MAX_TIME_NS), "dur": (0, MAX_TIME_NS)}
 _RANKS = ("src_rank", "dst_rank", "group_rank", "input_peer")
@@ -23,6 +23,7 @@ _RANGES: Final[Mapping[str, tuple[int, int]]] = {
     "group_size": (0, MAX_RANKS + 1),
     **dict.fromkeys(("device", "stream", "correlation", "external_id"), (0, MAX_COUNT)),
     **dict.fromkeys(("in_nelems", "out_nelems", "grid", "wait_stream", "wait_record"), (0, MAX_COUNT)),
+    "flops": (0, MAX_FLOPS),
     **dict.fromkeys(("seq", "micro_batch"), (-MAX_COUNT, MAX_COUNT)),
 }
 """Least value of a column, and the first that is too great; `group` counts the rank's groups."""

@@ -112,7 +112,7 @@ def plan(
 ) -> None:
     """Choose mesh and schedule: all meshes by projected time, those left out with their reason."""
     from reftrain.config.presets import preset_tables
-    from reftrain.config.run import ModelConfig
+    from reftrain.config.run import EncoderConfig, ModelConfig
     from reftrain.cost.hardware import load_hardware
     from reftrain.plan import plan_report
     from reftrain.plan.choose import Planner
@@ -120,7 +120,9 @@ def plan(
 
     from ..progress import planning
 
-    model = ModelConfig(**preset_tables(preset)["model"])  # type: ignore[arg-type]
+    tables = preset_tables(preset)
+    model = ModelConfig(**tables["model"])  # type: ignore[arg-type]
+    encoder = EncoderConfig(**tables.get("encoder", {}))  # type: ignore[arg-type]
     length, total = parse_count("--seq", seq), parse_count("--tokens", tokens)
     if total % length:
         problem = f"{total} tokens are not a whole number of sequences of {length}"
@@ -128,7 +130,7 @@ def plan(
     if micro_batch > total // length:
         problem = f"{micro_batch} sequences are more than the {total // length} of a step"
         raise ConfigError("--micro-batch", problem, "give fewer, or more --tokens")
-    work = Workload(model, gpus, length, total // length, micro_batch)
+    work = Workload(model, gpus, length, total // length, micro_batch, encoder)
     planner = Planner(work, load_hardware(hardware), _pairs_of(mean_document, length))
     with planning(quiet=quiet) as progress:
         made = planner.plan(prefer, progress)

@@ -45,7 +45,7 @@ def slowrank(
     """Name the slow rank, where in DP → PP → CP → TP it is, why, and what it costs; or that no rank is to blame.
 
     TRACES: Kineto traces (.json, .json.gz, .zst), operation tables (.parquet), folders, globs, fsspec URLs, or a
-    folder that `tracekit ingest` wrote; without traces, flight-recorder dumps that time their calls.
+    folder that `tracekit ingest` wrote; else timed flight-recorder dumps, files of nsys, records of NCCL's Inspector.
 
     \b
     tracekit slowrank traces/

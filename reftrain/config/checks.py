@@ -3,6 +3,7 @@
 Called by `RunConfig.__post_init__`, so that no invalid configuration exists.
 """
 
+from reftrain.config.encoder_checks import check_encoder
 from reftrain.config.tables import Tables
 from reftrain.errors import ConfigError
 from reftrain.schedule.generators import check_rounds, make_schedule
@@ -22,6 +23,7 @@ def validate(config: Tables) -> None:
     _check_experts(config)
     _check_batch(config)
     _check_stages(config)
+    check_encoder(config)
     _check_schedule(config)
     _check_shadow(config)
     _check_shared_gpus(config)
@@ -99,7 +101,7 @@ def _check_experts(config: Tables) -> None:
         raise ConfigError(
             "mesh.ep",
             f"{model.experts} experts cannot be dealt to ep {mesh.ep}",
-            f"choose model.experts as a multiple of {mesh.ep}",
+            f"choose model.experts as a multiple of {mesh.ep}, or ep = 1",
         )
     if model.experts and model.expert_capacity and mesh.cp > 1:
         raise ConfigError(
@@ -177,11 +179,11 @@ def _check_stages(config: Tables) -> None:
                 f"for {stages} stages and {layers} layers",
                 f"give {stages} numbers with sum {layers}",
             )
-    elif stages > layers + (2 if pipeline.balanced else 0):
+    elif stages * config.model.group > layers + (2 if pipeline.balanced else 0):
         raise ConfigError(
             "pipeline.virtual_stages",
             f"{layers} layers do not fill {stages} stages (pp {config.mesh.pp}, v {pipeline.virtual_stages})",
-            f"choose pp·v at most {layers}, or name pipeline.layers_per_stage",
+            f"choose pp·v at most {layers // config.model.group}, or name pipeline.layers_per_stage",
         )
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 FIRST_CALL: Final[Mapping[str, tuple[str, ...]]] = {
     "axis": (*AXES, *PARTS),
-    "op": ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send", "recv"),
+    "op": ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all", "send", "recv"),
 }
 """Fields of the hangs that choose the communication they strike at: `axis=dp,op=reduce_scatter`."""
 

@@ -60,6 +60,15 @@ class ModelConfig:
     expert_skew: float = setting(
         0.0, "added to the router's scores of expert 0, to let uneven experts show", least=0, most=WIDEST
     )
+    cross_every: int = setting(
+        0,
+        "self-attention layers before each cross-attention layer to image tokens; 0 means a text model",
+        least=0,
+        most=MOST_LAYERS,
+    )
+    frozen: bool = setting(
+        default=False, meaning="train the image encoder and the cross-attention layers alone"
+    )
 
     def __post_init__(self) -> None:
         check_bounds("model", self)
@@ -101,6 +110,23 @@ class ModelConfig:
     def head_dim(self) -> int:
         """Width of one attention head."""
         return self.dim // self.heads
+
+    @property
+    def group(self) -> int:
+        """Layers that a virtual stage holds together: N self-attention layers and 1 cross-attention layer, or 1."""
+        return self.cross_every + 1
+
+    def crosses(self, layer: int) -> bool:
+        """Whether a layer attends to image tokens instead of the text."""
+        return self.cross_every > 0 and layer % self.group == self.cross_every
+
+    def trains(self, layer: int) -> bool:
+        """Whether a layer's weights change."""
+        return not self.frozen or self.crosses(layer)
+
+    def passes_gradient(self, layer: int) -> bool:
+        """Whether backward reaches a layer: in front of the first trained weights there is nothing to train."""
+        return not self.frozen or layer >= self.cross_every
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ with stages), `reftrain.record.manifest` writes it into run.json.
 from dataclasses import dataclass
 
 from reftrain.config.checks import validate
+from reftrain.config.encoder import EncoderConfig
 from reftrain.config.fields import check_bounds, check_choice
 from reftrain.config.model_mesh import MeshConfig, ModelConfig, PipelineConfig
 from reftrain.config.tables import (
@@ -21,6 +22,7 @@ from reftrain.config.tables import (
 __all__ = [
     "CheckpointConfig",
     "DataConfig",
+    "EncoderConfig",
     "EvidenceConfig",
     "MeshConfig",
     "ModelConfig",

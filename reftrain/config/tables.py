@@ -6,6 +6,7 @@ Each table checks its own fields when it is constructed. `Tables` joins them wit
 
 from dataclasses import dataclass, field
 
+from reftrain.config.encoder import EncoderConfig
 from reftrain.config.fault_spec import is_hang
 from reftrain.config.fields import check_bounds, check_choice, setting
 from reftrain.config.model_mesh import MeshConfig, ModelConfig, PipelineConfig
@@ -211,6 +212,7 @@ class Tables:
     """All tables of a run; the field names are the tables of the TOML file. Fields of other types are in [run]."""
 
     model: ModelConfig = field(default_factory=ModelConfig)
+    encoder: EncoderConfig = field(default_factory=EncoderConfig)
     mesh: MeshConfig = field(default_factory=MeshConfig)
     pipeline: PipelineConfig = field(default_factory=PipelineConfig)
     data: DataConfig = field(default_factory=DataConfig)

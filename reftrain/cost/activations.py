@@ -16,6 +16,7 @@ Two styles of kernels:
 from dataclasses import dataclass
 
 from reftrain.cost.job import Job
+from reftrain.cost.shapes import LayerKind
 
 
 @dataclass(frozen=True)
@@ -41,12 +42,21 @@ class Passing:
     backward: float
 
 
-def layer_kept(job: Job, recompute: str | None = None) -> Kept:
-    """Bytes a layer keeps; `recompute` goes before the job's."""
+def layer_kept(job: Job, recompute: str | None = None, kind: LayerKind = "layer") -> Kept:
+    """Bytes a layer keeps; `recompute` goes before the job's.
+
+    A layer that backward never reaches keeps nothing; a frozen one is counted as if it trained, which is too much by
+    the inputs of its products.
+    """
+    if kind == "unreached":
+        return Kept()
     mode = job.recompute if recompute is None else recompute
     if mode == "full":
         return Kept(norms=job.local_tokens * job.model.dim * job.compute_bytes)
-    attention = _attention_inputs(job) if mode == "selective" else _attention(job)
+    if kind == "cross":
+        attention = _cross_attention(job)
+    else:
+        attention = _attention_inputs(job) if mode == "selective" else _attention(job)
     return Kept(_norms(job), attention, _feed_forward(job))
 
 
@@ -80,6 +90,29 @@ def _attention(job: Job) -> float:
     keys_values = 2 * gathered * c * shapes.attention_columns
     mask = tokens * job.seq_len * c if job.attention == "sdpa" else 0
     return tokens * c * 3 * shapes.attention_columns + keys_values + logsumexp + mask
+
+
+def _cross_attention(job: Job) -> float:
+    """Queries, output and its copy, keys and values of the image tokens, and the tokens cast for both."""
+    shapes, c = job.shapes, job.compute_bytes
+    columns = shapes.kv_columns if job.kernels == "fused" else shapes.attention_columns
+    own = 3 * job.tokens * c * shapes.attention_columns + 4 * job.tokens * shapes.heads
+    return own + 2 * job.image_tokens * c * (columns + job.model.dim)
+
+
+def encoder_kept(job: Job) -> Kept:
+    """Bytes that the image encoder keeps of a micro-batch: both norms, heads and their output, the inner product."""
+    config, c = job.encoder, job.compute_bytes
+    wide = max(c, 4)
+    layer = 2 * (wide + 2 * c) * config.dim + (5 * c * config.dim + 2 * c * config.ffn_dim) // job.mesh.tp
+    ends = c * config.patch + (wide + 2 * c) * config.dim
+    return Kept(head=job.image_tokens * (config.layers * layer + ends + c * job.model.dim))
+
+
+def tokens_kept(job: Job) -> float:
+    """Bytes of a step's image tokens on a pipeline rank, and of their gradients in FP32."""
+    held = max(job.compute_bytes, 4) if job.encoder.sum_format == "fp32" else job.compute_bytes
+    return job.micro_batches * job.image_tokens * job.model.dim * (job.compute_bytes + 2 * held)
 
 
 def _feed_forward(job: Job) -> float:

@@ -1,114 +1,28 @@
 """Seconds of a rank's work, from the shapes of the job and the constants of the hardware.
 
-`CostModel` has the operations of a layer or stage in their order (the simulator writes them as kernels, the planner
-adds them up), messages between stages, the gathers and reductions of data parallelism, and the optimiser. Times are
-those of the device alone; waiting for other ranks is added by `plan.step_time` and `simulate.engine`.
-
-Sources: a tensor-parallel layer with sequence parallelism, Korthikanti et al. 2022; a context-parallel one,
-"Scaling Llama 3 Training" (ISCA'25); work of attention, Dao 2023, "FlashAttention-2", section 3.2.
+`CostModel` has the operations of a layer (`layer_costs`), stage or image encoder in their order (the simulator writes
+them as kernels, the planner adds them up), messages between stages, the gathers and reductions of data parallelism, and
+the optimiser. Times are those of the device alone; waiting for other ranks is added by `plan.step_time` and
+`simulate.engine`.
 """
 
 from dataclasses import replace
 
-from reftrain.cost.kernels import Block, Operation, Phase, element_wise, in_order, matmul, total
+from reftrain.cost.kernels import Block, Operation, Phase, in_order, total
+from reftrain.cost.layer_costs import LayerCosts
 from reftrain.cost.links import collective_seconds
-from reftrain.cost.placed_job import PlacedJob
-from reftrain.cost.shapes import StageShape
+from reftrain.cost.shapes import StageShape, encoder_parameters
 
 OPTIMIZER_BYTES = 28
 """AdamW in FP32 reads gradient, weight and two moments and writes the last three: 7 · 4 bytes a parameter."""
 
 
-class CostModel(PlacedJob):
-    """Costs of one job on one kind of hardware."""
-
-    def attention_seconds(self, phase: Phase, pairs: float | None = None) -> float:
-        """Seconds of one layer's attention core on `pairs` pairs of this rank (by default `mean_pairs`).
-
-        Forward multiplies and adds 2 · heads · head width a pair twice; backward is 2.5 times that.
-        """
-        work = self._attention_flops(pairs)
-        efficiency = self.hardware.efficiency
-        if phase == "weight":
-            return 0.0
-        if phase == "forward":
-            return work / (self.hardware.flops_per_s * efficiency.attention_forward)
-        return 2.5 * work / (self.hardware.flops_per_s * efficiency.attention_backward)
-
-    def layer(self, phase: Phase, pairs: float | None = None) -> tuple[Operation, ...]:
-        """Operations of one decoder layer in their order; `pairs` as in `attention_seconds`."""
-        attention = self._attention(pairs)
-        blocks = [
-            self._enter("attention.qkv"),
-            self._norm(),
-            self._linear("qkv", self.model.dim, self.shapes.qkv_columns),
-            self._point("rope", self.tokens * (self.shapes.attention_columns + self.shapes.kv_columns), 2),
-            *attention,
-            self._linear("out", self.shapes.attention_columns, self.model.dim),
-            self._leave("attention.wo"),
-            self._point("residual", self.local_tokens * self.model.dim, 3),
-            self._enter("feed_forward.w1"),
-            self._norm(),
-            *(self._experts() if self.model.experts else self._feed_forward(self.tokens)),
-            self._leave("feed_forward.w2"),
-            self._point("residual", self.local_tokens * self.model.dim, 3),
-        ]
-        again: tuple[Operation, ...] = ()
-        if self.recompute == "full":
-            again = in_order(blocks, "forward")
-        elif self.recompute == "selective":
-            again = in_order(attention, "forward")
-        return again + in_order(blocks, phase) if phase in {"backward", "input"} else in_order(blocks, phase)
-
-    def _feed_forward(self, rows: int, held: int = 1) -> list[Block]:
-        """SwiGLU of `rows` tokens, by `held` experts with even shares of them."""
-        dim, columns = self.model.dim, self.shapes.ffn_columns
-        return [
-            self._linear("ffn", dim, 2 * columns, rows, held),
-            self._point("activation", rows * columns, 3),
-            self._linear("ffn", columns, dim, rows, held),
-        ]
-
-    def _experts(self) -> list[Block]:
-        """Router, rows to the experts' ranks and back, experts with even shares, shared expert."""
-        model = self.model
-        rows = self.tokens * model.experts_per_token
-        nbytes = rows * model.dim * self.compute_bytes
-        there, back = (
-            Block(
-                self._collective(f"experts.{way}", "ep", "all_to_all", nbytes),
-                self._collective(f"experts.{way}.grad", "ep", "all_to_all", nbytes),
-            )
-            for way in ("in", "out")
-        )
-        counts = Block(self._collective("experts.counts", "ep", "all_to_all", 8 * model.experts))
-        sort = self._point("experts", rows * model.dim, 2)
-        blocks = [self._linear("router", model.dim, model.experts), sort, counts, there]
-        blocks += [*self._feed_forward(rows, model.experts // self.mesh.ep), back, sort]
-        return blocks + (self._feed_forward(self.tokens) if model.shared_expert else [])
-
-    def embedding(self, phase: Phase) -> tuple[Operation, ...]:
-        """Operations of the embedding."""
-        rows = self._point("embedding", self.tokens * self.model.dim, 2)
-        return in_order([rows, self._leave("tok_embeddings")], phase)
-
-    def head(self, phase: Phase) -> tuple[Operation, ...]:
-        """Operations of the last norm, the output projection and the loss."""
-        logits = self.tokens * self.shapes.vocab_rows
-        sums = self._collective("loss", "tp", "all_reduce", self.tokens * 4)
-        blocks = [
-            self._enter("output"),
-            self._norm(),
-            self._linear("head", self.model.dim, self.shapes.vocab_rows),
-            # FP32 logits: maximum, exponentials and their sum, the target's.
-            self._point("loss", logits * 4 // self.compute_bytes, 3),
-            Block((*sums, *sums, *sums)),
-        ]
-        return in_order(blocks, phase)
+class CostModel(LayerCosts):
+    """Costs of one job on one kind of hardware; the arguments are those of `LayerCosts`."""
 
     def stage(self, shape: StageShape, phase: Phase, pairs: float | None = None) -> tuple[Operation, ...]:
         """Operations of a virtual stage on one micro-batch."""
-        parts = [self.layer(phase, pairs)] * shape.layers
+        parts = [self.layer(phase, pairs, shape.kind(number)) for number in range(shape.layers)]
         if shape.first:
             parts.insert(0, self.embedding(phase))
         if shape.last:
@@ -119,7 +33,7 @@ class CostModel(PlacedJob):
 
     def stage_seconds(self, shape: StageShape, phase: Phase, pairs: float | None = None) -> float:
         """Seconds of a virtual stage on one micro-batch, its tp and cp collectives included."""
-        seconds = shape.layers * total(self.layer(phase, pairs))
+        seconds = sum(n * total(self.layer(phase, pairs, kind)) for kind, n in shape.counts.items())
         seconds += total(self.embedding(phase)) if shape.first else 0.0
         return seconds + (total(self.head(phase)) if shape.last else 0.0)
 
@@ -137,7 +51,7 @@ class CostModel(PlacedJob):
         """Seconds in which `owners` pipeline ranks add up their shards, 1/`shards` of a stage's gradients."""
         links = self.links("pp")
         members = replace(links, size=owners, inside=min(owners, links.inside))
-        count = self.shapes.stage_parameters(shape.layers, first=shape.first, last=shape.last)
+        count = self.shapes.trained_parameters(shape)
         return collective_seconds(members, "all_reduce", count / shards * self.reduce_bytes)
 
     def optimizer_seconds(self, parameters: float) -> float:
@@ -153,105 +67,69 @@ class CostModel(PlacedJob):
         """Seconds of the host a kernel launch takes."""
         return self.hardware.host.launch_us * 1e-6
 
-    @property
-    def _kernel_s(self) -> float:
-        return self.hardware.host.kernel_us * 1e-6
-
-    @property
-    def _memory_rate(self) -> float:
-        return self.hardware.device.memory_gb_s * 1e9 * self.hardware.efficiency.memory
-
-    def _attention_flops(self, pairs: float | None) -> float:
-        return 4 * self.shapes.attention_columns * (self.mean_pairs if pairs is None else pairs)
-
-    def _attention(self, pairs: float | None) -> list[Block]:
-        width = 2 * self.micro_batch_size * self.seq_len * self.shapes.kv_columns * self.compute_bytes
-        flops = self._attention_flops(pairs)
-        forward = self.attention_seconds("forward", pairs) + self._kernel_s
-        backward = self.attention_seconds("input", pairs) + self._kernel_s
-        core = Block(
-            (Operation("attention", forward, flops=flops),),
-            (Operation("attention", backward, flops=2.5 * flops), *self._around_attention()),
-        )
-        if self.mesh.cp == 1:
-            return [core]
-        gather = Block(
-            self._collective("attention.kv", "cp", "all_gather", width),
-            self._collective("attention.kv.grad", "cp", "reduce_scatter", width),
-        )
-        # The gathered chunks are put into the sequence's order, their gradients back into the ranks'.
-        move = element_wise(self.hardware, "reorder", 2 * width)
-        return [gather, Block((move,), (move,)), core]
-
-    def _around_attention(self) -> tuple[Operation, ...]:
-        """Kernels beside the backward's core, as FlashAttention-2 has them.
-
-        Before it the products of output and its gradient; the queries' gradient is summed in FP32 and
-        converted; with grouped heads the gradients of keys and values are written for every query head, then
-        summed.
-        """
-        queries = self.tokens * self.shapes.attention_columns
-        moved = 2 * queries * self.compute_bytes + queries * (2 * 4 + self.compute_bytes)
-        operations = [element_wise(self.hardware, "attention", moved)]
-        if self.shapes.attention_columns != self.shapes.kv_columns:
-            elements = 2 * self.micro_batch_size * self.seq_len * self.shapes.attention_columns
-            operations.append(element_wise(self.hardware, "attention", 2 * elements * self.compute_bytes))
-        return tuple(operations)
-
-    def _collective(self, name: str, axis: str, op: str, nbytes: int) -> tuple[Operation, ...]:
-        links = self.links(axis)
-        if links.size <= 1:
-            return ()
-        return (Operation(name, collective_seconds(links, op, nbytes), op=op, axis=axis, nbytes=nbytes),)
-
-    def _enter(self, name: str) -> Block:
-        """Into a tensor-parallel region: gather the sequence (its gradient is reduce-scattered), or nothing."""
-        nbytes = self.tokens * self.model.dim * self.compute_bytes
-        if self.sequence_parallel:
-            return Block(
-                self._collective(name, "tp", "all_gather", nbytes),
-                self._collective(f"{name}.grad", "tp", "reduce_scatter", nbytes),
-            )
-        return Block((), self._collective(f"{name}.grad", "tp", "all_reduce", nbytes))
-
-    def _leave(self, name: str) -> Block:
-        """Out of a tensor-parallel region: sum the parts, each rank keeping its sequence piece or all."""
-        nbytes = self.tokens * self.model.dim * self.compute_bytes
-        if self.sequence_parallel:
-            return Block(
-                self._collective(name, "tp", "reduce_scatter", nbytes),
-                self._collective(f"{name}.grad", "tp", "all_gather", nbytes),
-            )
-        return Block(self._collective(name, "tp", "all_reduce", nbytes))
-
-    def _norm(self) -> Block:
-        return self._point("norm", self.local_tokens * self.model.dim, 2)
-
-    def _point(self, name: str, elements: float, passes: int) -> Block:
-        """Element-wise kernel that moves every element `passes` times; backward reads the gradient as well."""
-        nbytes = elements * self.compute_bytes
-        return Block(
-            (element_wise(self.hardware, name, nbytes * passes),),
-            (element_wise(self.hardware, name, nbytes * (passes + 2)),),
-        )
-
-    def _linear(self, name: str, inner: int, columns: int, rows: int = 0, held: int = 1) -> Block:
-        """Products with `held` weights (inner, columns) that share `rows` evenly; all tokens if it is 0."""
-        rows = rows or self.tokens
-        weights = [matmul(self.hardware, name, inner, rows, columns)]
-        if self.accumulates:
-            # Read the new gradient, read and write the FP32 sum.
-            nbytes = held * inner * columns * (self.compute_bytes + 2 * self.reduce_bytes)
-            weights.append(element_wise(self.hardware, "accumulate", nbytes))
-        return Block(
-            (matmul(self.hardware, name, rows, inner, columns),),
-            (matmul(self.hardware, name, rows, columns, inner),),
-            tuple(weights),
-        )
-
     def _parameters(self, op: str, shape: StageShape, width: int) -> Operation:
-        nbytes = self.shapes.stage_parameters(shape.layers, first=shape.first, last=shape.last) * width
+        whole = self.shapes.stage_parameters(shape.layers, first=shape.first, last=shape.last)
+        nbytes = (whole if op == "all_gather" else self.shapes.trained_parameters(shape)) * width
         seconds = self.collective("dp_cp", op, nbytes)
         return Operation(
             "weights" if op == "all_gather" else "gradients", seconds, op=op, axis="dp_cp", nbytes=nbytes
         )
+
+    def encoder(self, phase: Phase) -> tuple[Operation, ...]:
+        """Operations of the image encoder on one micro-batch: split over tp, without sequence parallelism."""
+        config, rows, tp = self.encoder_config, self.image_tokens, self.mesh.tp
+        own, inner = config.dim // tp, config.ffn_dim // tp
+        work = 4 * own * rows * config.tokens
+        sums = self._collective("encoder", "tp", "all_reduce", rows * config.dim * self.compute_bytes)
+        enter, leave = Block((), sums), Block(sums)
+        rates = self.hardware.efficiency
+        ahead = work / (self.hardware.flops_per_s * rates.attention_forward) + self._kernel_s
+        back = 2.5 * work / (self.hardware.flops_per_s * rates.attention_backward) + self._kernel_s
+        attention = Block(
+            (Operation("encoder", ahead, flops=work),), (Operation("encoder", back, flops=2.5 * work),)
+        )
+        norm = self._point("encoder", rows * config.dim, 2)
+        residual = self._point("encoder", rows * config.dim, 3)
+        layer = [
+            norm, enter, self._linear("encoder", config.dim, 3 * own, rows), attention,
+            self._linear("encoder", own, config.dim, rows), leave, residual,
+            norm, enter, self._linear("encoder", config.dim, inner, rows),
+            self._point("encoder", rows * inner, 2), self._linear("encoder", inner, config.dim, rows), leave, residual,
+        ]  # fmt: skip
+        ends = self._linear("encoder", config.dim, self.model.dim, rows)
+        blocks = [
+            self._linear("encoder", config.patch, config.dim, rows),
+            *(layer * config.layers),
+            norm,
+            ends,
+        ]
+        return in_order(blocks, phase)
+
+    def exchange_tokens(self, micro_batches: int, encoders: int, *, gradients: bool) -> Operation:
+        """Hand-over of all micro-batches' image tokens to the pipeline ranks, or the sum of their gradients."""
+        ops = ("all_reduce", "reduce_scatter") if gradients else ("broadcast", "all_gather")
+        op = ops[encoders > 1]
+        padded = -(-micro_batches // encoders) * encoders
+        wide = self.compute_bytes
+        if gradients and self.encoder_config.sum_format == "fp32":
+            wide = max(wide, 4)
+        nbytes = padded * self.image_tokens * self.model.dim * wide
+        name = "image_tokens.grad" if gradients else "image_tokens"
+        return Operation(name, self.collective("pp", op, nbytes), op=op, axis="pp", nbytes=nbytes)
+
+    def encoder_weights(self, op: str, ranks: int = 1) -> Operation:
+        """FSDP's gather (all_gather) or reduction (gradients) of the encoder, or their sum over pipeline ranks."""
+        count = encoder_parameters(self.encoder_config, self.model, self.mesh.tp)
+        if op == "all_gather":
+            nbytes, axis = count * self.compute_bytes, "dp_cp"
+        elif op == "replicas":
+            links = self.links("pp")
+            shards = self.links("dp_cp").size if self.mesh.zero else 1
+            nbytes = count * self.reduce_bytes // shards
+            members = replace(links, size=ranks, inside=min(ranks, links.inside))
+            seconds = collective_seconds(members, "all_reduce", nbytes)
+            return Operation("gradients", seconds, op="all_reduce", axis="pp", nbytes=nbytes)
+        else:
+            op = "reduce_scatter" if self.mesh.zero else "all_reduce"
+            nbytes, axis = count * self.reduce_bytes, "dp_cp"
+        return Operation("encoder", self.collective(axis, op, nbytes), op=op, axis=axis, nbytes=nbytes)

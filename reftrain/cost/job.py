@@ -4,13 +4,13 @@ The memory model (`memory`), the projection (`plan.projection`) and the simulato
 `Schedule`, the same table that `reftrain run` executes.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 
-from reftrain.config.run import MeshConfig, ModelConfig, RunConfig
+from reftrain.config.run import EncoderConfig, MeshConfig, ModelConfig, RunConfig
 from reftrain.cost.cost_model import CostModel
 from reftrain.cost.hardware import Hardware
-from reftrain.cost.shapes import Shapes, StageShape, layers_of_run, stage_shapes
+from reftrain.cost.shapes import Shapes, StageShape, encoder_parameters, layers_of_run, stage_shapes
 from reftrain.schedule.actions import Schedule
 from reftrain.schedule.generators import generate
 from reftrain.schedule.lower import complete, lower
@@ -54,6 +54,7 @@ class Job:
     ring: bool = False
     clips: bool = True
     optimizer: str = "fused"
+    encoder: EncoderConfig = field(default_factory=EncoderConfig)
 
     @property
     def compute_bytes(self) -> int:
@@ -78,18 +79,37 @@ class Job:
     @cached_property
     def stages(self) -> tuple[StageShape, ...]:
         """Layers, embedding and head of every virtual stage."""
-        return stage_shapes(self.layers)
+        return stage_shapes(self.layers, self.model)
 
     def stage_parameters(self, stage: int) -> int:
         """Parameters of a virtual stage on one tensor rank."""
         shape = self.stages[stage]
         return self.shapes.stage_parameters(shape.layers, first=shape.first, last=shape.last)
 
+    @cached_property
+    def _whole_shapes(self) -> Shapes:
+        """Sizes of the model on one tensor rank that holds all experts."""
+        return Shapes(self.model, self.mesh.tp)
+
     def sharded_parameters(self, stage: int) -> float:
         """Parameters of a virtual stage in one rank's shards: all experts count, over dp and cp or a part of them."""
         shape = self.stages[stage]
-        whole = Shapes(self.model, self.mesh.tp)
-        return whole.stage_parameters(shape.layers, first=shape.first, last=shape.last) / self.shard_ranks
+        whole = self._whole_shapes.stage_parameters(shape.layers, first=shape.first, last=shape.last)
+        return whole / self.shard_ranks
+
+    def trained_parameters(self, stage: int) -> float:
+        """Parameters of a virtual stage in one rank's shards that have gradients, counted as `sharded_parameters`."""
+        return self._whole_shapes.trained_parameters(self.stages[stage]) / self.shard_ranks
+
+    @property
+    def encoder_parameters(self) -> int:
+        """Parameters of the image encoder on a tensor rank that holds it; 0 for a text model."""
+        return encoder_parameters(self.encoder, self.model, self.mesh.tp)
+
+    @property
+    def image_tokens(self) -> int:
+        """Image tokens of a micro-batch."""
+        return self.micro_batch_size * self.encoder.tokens if self.encoder.layers else 0
 
     @property
     def optimizer_bytes(self) -> int:
@@ -127,11 +147,17 @@ class Job:
     @property
     def lowered(self) -> Schedule:
         """The schedule with messages, gradient reductions and sums over replicas."""
-        return self._given_lowered or _lowered(self._spec, self.mesh.zero, self.replica_sync)
+        return self._given_lowered or _lowered(
+            self._spec, self.mesh.zero, self.replica_sync, self.encoder.placed
+        )
 
     @cached_property
     def _given_lowered(self) -> Schedule | None:
-        return None if self.given is None else complete(self.given, self.mesh.zero, self.replica_sync)
+        return (
+            None
+            if self.given is None
+            else complete(self.given, self.mesh.zero, self.replica_sync, self.encoder.placed)
+        )
 
     @property
     def _spec(self) -> ScheduleSpec:
@@ -150,8 +176,8 @@ def _table(spec: ScheduleSpec) -> Schedule:
 
 
 @lru_cache(maxsize=24)
-def _lowered(spec: ScheduleSpec, zero: int, sync: str) -> Schedule:
-    return lower(_table(spec), zero, sync)
+def _lowered(spec: ScheduleSpec, zero: int, sync: str, encoder: str) -> Schedule:
+    return lower(_table(spec), zero, sync, encoder)
 
 
 def cost_model_of(job: Job, hardware: Hardware, pairs: float | None = None) -> CostModel:
@@ -167,6 +193,7 @@ def cost_model_of(job: Job, hardware: Hardware, pairs: float | None = None) -> C
         reduce_bytes=job.reduce_bytes,
         pairs=pairs,
         accumulates=job.micro_batches > 1,
+        encoder=job.encoder,
     )
 
 
@@ -195,4 +222,5 @@ def job_of_run(config: RunConfig) -> Job:
         ring=config.numerics.cp_method == "ring" and config.mesh.cp > 1,
         clips=config.optimizer.clip_norm > 0,
         optimizer=config.optimizer.implementation,
+        encoder=config.encoder,
     )

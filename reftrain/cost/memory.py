@@ -9,6 +9,7 @@ Source: kinds as in Rajbhandari et al. 2020, "ZeRO", section 3, and Korthikanti 
 
 from dataclasses import dataclass
 
+from reftrain.cost.activations import tokens_kept
 from reftrain.cost.job import Job
 from reftrain.cost.memory_walk import Bytes, State, Walk
 from reftrain.documents import BytesDocument, RankMemoryDocument
@@ -87,16 +88,18 @@ class MemoryModel:
         """Memory of one pipeline rank."""
         job = self.job
         held = job.lowered.held_by(index)
-        shard = sum(job.sharded_parameters(stage) for _, stage in held)
+        images = job.encoder_parameters / job.shard_ranks if index in job.lowered.encoders else 0.0
+        trained = images + sum(job.trained_parameters(stage) for _, stage in held)
+        every = images + sum(job.sharded_parameters(stage) for _, stage in held)
         state = State(
-            shards=shard * job.parameter_bytes,
-            states=shard * job.optimizer_bytes,
-            fixed=self._batches() + self._messages(index),
+            shards=every * job.parameter_bytes,
+            states=trained * job.optimizer_bytes,
+            fixed=self._batches() + self._messages(index) + tokens_kept(job),
         )
         walk = Walk(job, index, state)
         for action in job.lowered.actions[index]:
             walk.step(action)
-        self._optimizer(state, shard)
+        self._optimizer(state, trained)
         return RankMemory(index, state.peak, Bytes(*state.largest), state.kinds, walk.in_flight)
 
     def _batches(self) -> float:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from reftrain.cost.activations import (
     Kept,
     embedding_kept,
+    encoder_kept,
     head_kept,
     head_passing,
     layer_kept,
@@ -17,7 +18,7 @@ from reftrain.cost.activations import (
 )
 from reftrain.cost.job import FP32_BYTES, Job
 from reftrain.cost.shapes import StageShape
-from reftrain.schedule.actions import ENDS_BACKWARD, Action, Kind
+from reftrain.schedule.actions import ENCODER, ENDS_BACKWARD, Action, Kind
 
 KINDS = ("norms", "attention", "feed_forward", "head")
 Key = tuple[int, int]
@@ -78,8 +79,10 @@ class Walk:
 
     def __init__(self, job: Job, rank: int, state: State) -> None:
         self.job, self.state = job, state
-        self.layer, self.head, self.embedding = layer_kept(job), head_kept(job), embedding_kept(job)
-        self.again = layer_kept(job, "none").total - self.layer.total
+        self.kept = {kind: layer_kept(job, kind=kind) for s in job.stages for kind in s.counts}
+        self.images = encoder_kept(job)
+        self.head, self.embedding = head_kept(job), embedding_kept(job)
+        self.again = layer_kept(job, "none").total - layer_kept(job).total
         self.passing, self.head_passing = layer_passing(job), head_passing(job)
         actions = job.lowered.actions[rank]
         ends = [a for a in actions if a.kind in ENDS_BACKWARD]
@@ -89,11 +92,15 @@ class Walk:
         self.gathered: dict[Key, float] = {}
         self.summed: set[Key] = set()
         self.sharded: set[Key] = set()
+        self.encoding: set[int] = set()
         self.held = self.in_flight = 0
 
     def step(self, action: Action) -> None:
         """Walk one action."""
         key = action.replica, action.stage
+        if action.stage == ENCODER:
+            self._encoder(action)
+            return
         shape = self.job.stages[action.stage]
         if action.kind in {Kind.FORWARD, Kind.RECOMPUTE}:
             self._forward(key, shape)
@@ -106,9 +113,29 @@ class Walk:
             self.state.shards += sign * self.job.stage_parameters(action.stage) * self.job.compute_bytes
             self.state.look()
 
+    def _encoder(self, action: Action) -> None:
+        """Encode, or run back: the encoder's weights are whole from its first forward to its last backward."""
+        job, state = self.job, self.state
+        whole = job.encoder_parameters
+        if action.kind is Kind.ENCODE:
+            if ENCODER not in self.encoding:
+                self.encoding.add(ENCODER)
+                state.gathered += whole * job.compute_bytes
+            state.keep(self.images)
+            state.look()
+        elif action.kind is Kind.ENCODE_BACKWARD:
+            fresh, reduce = (0, ENCODER) not in self.summed, action in self.reduces
+            state.keep(self.images, -1)
+            key = (0, ENCODER)
+            self._gradients(whole, 0.0, fresh=fresh, reduce=reduce, weights=0.0, key=key)
+            self.summed.add(key)
+            if reduce:
+                self.sharded.add(key)
+                state.gathered -= whole * job.compute_bytes
+
     def _stage(self, shape: StageShape) -> Kept:
         """Everything a stage keeps of one micro-batch."""
-        parts = [self.layer] * shape.layers
+        parts = [self.kept[shape.kind(number)] for number in range(shape.layers)]
         parts += [self.embedding] * shape.first + [self.head] * shape.last
         if not shape.first:
             parts.append(self._shared_input(shape))
@@ -132,8 +159,8 @@ class Walk:
             state.keep(self.embedding)
         else:
             state.keep(self._shared_input(shape))
-        for _ in range(shape.layers):
-            state.keep(self.layer)
+        for number in range(shape.layers):
+            state.keep(self.kept[shape.kind(number)])
             state.look(self.passing.forward, weights=layered)
         if shape.last:
             state.keep(self.head)
@@ -168,17 +195,21 @@ class Walk:
             state.look(self.head_passing.backward)
             state.keep(self.head, -1)
             ends += job.shapes.head_parameters
-        for _ in range(shape.layers):
+        trains_ends = not job.model.frozen
+        ends *= trains_ends
+        for number in reversed(range(shape.layers)):
             held = ends * job.compute_bytes
+            kind = shape.kind(number)
             state.look(self.passing.backward + self.again, held, layered)
-            state.keep(self.layer, -1)
-            self._gradients(layer, held, fresh=fresh, reduce=reduce, weights=layered, key=key)
+            state.keep(self.kept[kind], -1)
+            own = layer if kind in {"layer", "cross"} else 0
+            self._gradients(own, held, fresh=fresh, reduce=reduce, weights=layered, key=key)
             if last and not job.mesh.shards_parameters:
                 self.gathered[key] -= layer * job.compute_bytes
                 state.gathered -= layer * job.compute_bytes
         if shape.first:
             state.keep(self.embedding, -1)
-            ends += job.shapes.embedding_parameters
+            ends += trains_ends * job.shapes.embedding_parameters
         else:
             state.keep(self._shared_input(shape), -1)
         self._gradients(ends, 0.0, fresh=fresh, reduce=reduce, weights=0.0, key=key)

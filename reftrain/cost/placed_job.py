@@ -2,7 +2,7 @@
 
 from functools import cached_property
 
-from reftrain.config.run import MeshConfig, ModelConfig
+from reftrain.config.run import EncoderConfig, MeshConfig, ModelConfig
 from reftrain.cost.hardware import Hardware
 from reftrain.cost.links import AxisLinks, axis_links, collective_seconds, message_seconds
 from reftrain.cost.shapes import Shapes
@@ -15,7 +15,7 @@ class PlacedJob:
     `compute_bytes` and `reduce_bytes` are bytes an element of activations and weights, and of reduced
     gradients; `pairs` is the mean number of (query, key) pairs of a sequence that attend (by default all
     causal pairs, S·(S+1)/2); with `accumulates`, gradients of several micro-batches are summed before
-    they are reduced.
+    they are reduced; `encoder` is the image encoder of a multimodal model.
     """
 
     def __init__(
@@ -31,12 +31,14 @@ class PlacedJob:
         reduce_bytes: int = 4,
         pairs: float | None = None,
         accumulates: bool = True,
+        encoder: EncoderConfig | None = None,
     ) -> None:
         self.hardware, self.model, self.mesh = hardware, model, mesh
         self.seq_len, self.micro_batch_size, self.recompute = seq_len, micro_batch_size, recompute
         self.compute_bytes, self.reduce_bytes = compute_bytes, reduce_bytes
         self.pairs = seq_len * (seq_len + 1) / 2 if pairs is None else pairs
         self.accumulates = accumulates
+        self.encoder_config = encoder or EncoderConfig()
         self.shapes = Shapes(model, mesh.tp, mesh.ep)
         self.whole_shapes = Shapes(model, mesh.tp)
         self._links: dict[str, AxisLinks] = {}

@@ -4,10 +4,12 @@ They follow `reftrain.model`: key/value heads are copied where there are fewer t
 padded to equal rows.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
-from reftrain.config.run import ModelConfig, RunConfig
+from reftrain.config.run import EncoderConfig, ModelConfig, RunConfig
 
 
 @dataclass(frozen=True)
@@ -92,37 +94,90 @@ class Shapes:
         count = layers * self.layer_parameters
         return count + first * self.embedding_parameters + last * self.head_parameters
 
+    def trained_parameters(self, shape: "StageShape") -> int:
+        """Parameters of a pipeline stage that have gradients."""
+        if not self.model.frozen:
+            return self.stage_parameters(shape.layers, first=shape.first, last=shape.last)
+        return shape.counts.get("cross", 0) * self.layer_parameters
+
+
+LayerKind = Literal["layer", "cross", "frozen", "unreached"]
+"""A layer that trains, a cross-attention layer, one without gradients of weights, one that backward never reaches.
+
+A new kind has its operations in `CostModel.layer`.
+"""
+
+
+def kind_of(model: ModelConfig, layer: int) -> LayerKind:
+    """Return the kind of a layer of the whole model."""
+    if model.crosses(layer):
+        return "cross"
+    if model.trains(layer):
+        return "layer"
+    return "frozen" if model.passes_gradient(layer) else "unreached"
+
 
 @dataclass(frozen=True)
 class StageShape:
-    """The parts of a virtual stage: a number of layers, and the embedding or the head at the ends."""
+    """The parts of a virtual stage: a number of layers, and the embedding or the head at the ends.
+
+    `kinds` names the kind of every layer; empty where all are plain ones.
+    """
 
     layers: int
     first: bool
     last: bool
+    kinds: tuple[LayerKind, ...] = ()
+
+    def kind(self, layer: int) -> LayerKind:
+        """Return the kind of a layer, counted within the stage."""
+        return self.kinds[layer] if self.kinds else "layer"
+
+    @property
+    def counts(self) -> dict[LayerKind, int]:
+        """Number of layers by kind."""
+        return dict(Counter(self.kinds)) if self.kinds else {"layer": self.layers}
 
 
-def stage_shapes(layers: Sequence[int]) -> tuple[StageShape, ...]:
-    """Shapes of all virtual stages from their numbers of layers."""
+def stage_shapes(layers: Sequence[int], model: ModelConfig | None = None) -> tuple[StageShape, ...]:
+    """Shapes of all virtual stages from their numbers of layers, with the kinds of a `model` that has several."""
     end = len(layers) - 1
-    return tuple(StageShape(count, first=i == 0, last=i == end) for i, count in enumerate(layers))
+    shapes, begin = [], 0
+    for stage, count in enumerate(layers):
+        several = model is not None and model.cross_every
+        kinds = tuple(kind_of(model, begin + n) for n in range(count)) if model and several else ()
+        shapes.append(StageShape(count, first=stage == 0, last=stage == end, kinds=kinds))
+        begin += count
+    return tuple(shapes)
 
 
-def layer_counts(layers: int, stages: int, *, balanced: bool) -> tuple[int, ...]:
+def encoder_parameters(encoder: EncoderConfig, model: ModelConfig, tp: int) -> int:
+    """Parameters of the image encoder on one tensor rank; 0 for a text model."""
+    if not encoder.layers:
+        return 0
+    layer = encoder.dim * ((4 * encoder.dim + 2 * encoder.ffn_dim) // tp + 2)
+    ends = encoder.dim * (encoder.patch + encoder.tokens + 1 + model.dim)
+    return encoder.layers * layer + ends
+
+
+def layer_counts(layers: int, stages: int, *, balanced: bool, group: int = 1) -> tuple[int, ...]:
     """Layers of every virtual stage as `reftrain.model.decoder.layers_of_stages` deals them.
 
-    They are even, and the first stages take the remainder; `balanced` counts embedding and head as a layer each.
+    They are even, and the first stages take the remainder; `balanced` counts embedding and head as a layer each,
+    `group` layers stay together.
     """
-    total = layers + (2 if balanced else 0)
+    total = layers // group + (2 if balanced else 0)
     counts = [total // stages + (stage < total % stages) for stage in range(stages)]
     if balanced:
         counts[0] -= 1
         counts[-1] -= 1
-    return tuple(counts)
+    return tuple(group * count for count in counts)
 
 
 def layers_of_run(config: RunConfig) -> tuple[int, ...]:
     """Layers of every virtual stage of a run."""
     if config.pipeline.layers_per_stage:
         return config.pipeline.layers_per_stage
-    return layer_counts(config.model.layers, config.stages, balanced=config.pipeline.balanced)
+    return layer_counts(
+        config.model.layers, config.stages, balanced=config.pipeline.balanced, group=config.model.group
+    )

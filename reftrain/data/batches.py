@@ -41,13 +41,16 @@ class Loader:
         self.per_rank = config.batch_size // dp_size
         self.first = dp_index * self.per_rank
 
-    def step(self, step: int) -> list[MicroBatch]:
-        """Micro-batches of a step, in order: the rank's contiguous share of the step's sequences."""
+    def numbers(self, step: int) -> list[range]:
+        """Numbers of the sequences of each micro-batch: the rank's contiguous share of the step's sequences."""
         start = step * self.config.batch_size + self.first
         size = self.config.micro_batch_size
+        return [range(at, at + size) for at in range(start, start + self.per_rank, size)]
+
+    def step(self, step: int) -> list[MicroBatch]:
+        """Micro-batches of a step, in order."""
         return [
-            pack(torch.from_numpy(stack(self.source, range(at, at + size))), self.source)
-            for at in range(start, start + self.per_rank, size)
+            pack(torch.from_numpy(stack(self.source, numbers)), self.source) for numbers in self.numbers(step)
         ]
 
 

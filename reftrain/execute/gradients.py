@@ -20,7 +20,7 @@ def sum_partial_gradients(stages: Iterable[ShardedStage], axes: Mapping[str, Axi
     for stage in stages:
         grads = stage.local_gradients()
         for name, spec in stage.specs.items():
-            for axis in spec.sums:
+            for axis in () if spec.frozen else spec.sums:
                 wanted.setdefault(axis, []).append(grads[name])
     for axis in sorted(wanted):
         buffer = torch.cat([grad.reshape(-1) for grad in wanted[axis]])
@@ -66,6 +66,8 @@ def local_square(stages: Sequence[ShardedStage], tp: Axis, replica_index: int) -
     for stage in stages:
         grads = stage.local_gradients()
         for name, spec in stage.specs.items():
+            if spec.frozen:
+                continue
             wide = grads[name].to(torch.promote_types(grads[name].dtype, torch.float32))
             square = wide.square().sum()
             if not counts_in_norm(spec, tp.index) or replica_index:

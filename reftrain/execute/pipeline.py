@@ -4,11 +4,12 @@ Losses and gradients are keyed by replica, stage and micro-batch, never by posit
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
 from reftrain.execute.backward import SplitBackward, backward_through
+from reftrain.execute.encoding import Encoding
 from reftrain.execute.loss import step_loss
 from reftrain.execute.messages import BufferPool, Mailbox
 from reftrain.execute.replica_sums import ReplicaSums
@@ -60,10 +61,12 @@ class PipelineExecutor:
         pool: BufferPool,
         hooks: HookList,
         replicas: ReplicaSums | None = None,
+        encoding: Encoding | None = None,
     ) -> None:
         self.schedule, self.stages, self.hooks, self.pool = schedule, stages, hooks, pool
         self.mail = Mailbox(schedule, down, up, pool)
         self.replicas = replicas or ReplicaSums({})
+        self.encoding = encoding
         self.actions = schedule.actions[down.index]
         ends = [a for a in self.actions if a.kind in ENDS_BACKWARD]
         self._last = {a.stage: a for a in ends}
@@ -85,7 +88,7 @@ class PipelineExecutor:
             Kind.SEND_GRADIENT: self._send_gradient,
             Kind.REDUCE_GRADIENT: self._reduce,
             Kind.SYNC_REPLICAS: self._sync,
-        }
+        } | self._on_images()
         self._start_step((), 1)
 
     def _start_step(self, batches: Sequence[LocalBatch], divisor: int) -> None:
@@ -224,3 +227,34 @@ class PipelineExecutor:
 
     def _sync(self, action: Action) -> None:
         self.replicas.start(action.stage, self.stages[action.stage])
+
+    def _on_images(self) -> dict[Kind, Callable[[Action], None]]:
+        """Return what executes the actions of an image encoder."""
+        return {
+            Kind.ENCODE: self._encode,
+            Kind.ENCODE_BACKWARD: self._encode_backward,
+            Kind.SHARE_TOKENS: self._share_tokens,
+            Kind.GATHER_TOKENS: self._gather_tokens,
+        }
+
+    @property
+    def _images(self) -> Encoding:
+        if self.encoding is None:
+            raise AssertionError("a table with an encoder is run by a model with one")
+        return self.encoding
+
+    def _encode(self, action: Action) -> None:
+        self._images.encode(action)
+
+    def _share_tokens(self, action: Action) -> None:
+        del action
+        tokens = self._images.share()
+        self._batches = [replace(b, images=t) for b, t in zip(self._batches, tokens, strict=True)]
+
+    def _gather_tokens(self, action: Action) -> None:
+        del action
+        self._images.gather()
+
+    def _encode_backward(self, action: Action) -> None:
+        self.stages[action.stage].arm(reduce=key_of(action) in self._reduces, last=self._ends_update(action))
+        self._images.backward(action)

@@ -8,7 +8,7 @@ import torch
 from reftrain.execute.sharded_stage import ShardedStage
 from reftrain.rank.comm import Axis, Message
 from reftrain.rank.mesh import Mesh
-from reftrain.schedule.actions import Schedule
+from reftrain.schedule.actions import ENCODER, Schedule
 
 
 def replica_axes(schedule: Schedule, mesh: Mesh) -> dict[int, Axis]:
@@ -17,7 +17,7 @@ def replica_axes(schedule: Schedule, mesh: Mesh) -> dict[int, Axis]:
     Every stage has a group of its own: the ranks of two stages start their sums in different orders.
     """
     axes = {}
-    for stage in range(schedule.stages):
+    for stage in range(ENCODER, schedule.stages):
         owners = sorted(set(schedule.owners(stage)))
         if mesh.pp.index in owners and len(owners) > 1:
             axes[stage] = mesh.subgroup(f"replicas_{stage}", [mesh.pp.ranks[r] for r in owners])

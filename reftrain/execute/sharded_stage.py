@@ -20,6 +20,7 @@ from torch.distributed.tensor import DTensor
 from reftrain.config.run import MeshConfig
 from reftrain.execute.replicated import ANNOUNCING
 from reftrain.model.decoder import Stage
+from reftrain.model.encoder import EncoderStage
 from reftrain.model.parameters import initial_values, shard_part, specs_of
 from reftrain.rank.comm import reduction_name
 from reftrain.rank.events import CollectiveCall
@@ -116,7 +117,7 @@ class ShardedStage:
 
     def __init__(
         self,
-        stage: Stage,
+        stage: Stage | EncoderStage,
         mesh: DeviceMesh,
         parallel: MeshConfig,
         policy: MixedPrecisionPolicy,
@@ -124,8 +125,9 @@ class ShardedStage:
         expert_mesh: DeviceMesh | None = None,
     ) -> None:
         self.specs = specs_of(stage)
+        self.unit = stage.unit
         self.frees_weights = parallel.shards_parameters
-        dealt = stage.experts() if expert_mesh is not None else []
+        dealt = stage.experts() if expert_mesh is not None and isinstance(stage, Stage) else []
         units = [(m, expert_mesh) for m in dealt] + [(m, mesh) for m in (*stage.layers.values(), stage)]
         for unit, ranks in units:
             fully_shard(unit, mesh=ranks, reshard_after_forward=self.frees_weights, mp_policy=policy)
@@ -134,7 +136,7 @@ class ShardedStage:
         for name, module in self._wrapped():
             module.set_gradient_divide_factor(1.0)
             module.set_force_sum_reduction_for_comms(enable=True)
-            label, axis, ranks = name or "stage", "dp_cp", mesh
+            label, axis, ranks = name or self.unit, "dp_cp", mesh
             if expert_mesh is not None and name.endswith(EXPERTS):
                 axis, ranks = "edp", expert_mesh
             if ranks.size(ranks.ndim - 1) > 1:
@@ -208,6 +210,10 @@ class ShardedStage:
         """Return this rank's shard of every parameter by global name, detached, sharing storage."""
         return {name: _local(parameter).detach() for name, parameter in self.module.named_parameters()}
 
+    def trained_parameters(self) -> dict[str, torch.Tensor]:
+        """Return the shards of `local_parameters` that are not frozen."""
+        return {n: shard for n, shard in self.local_parameters().items() if not self.specs[n].frozen}
+
     def local_gradients(self) -> dict[str, torch.Tensor]:
         """Return this rank's shard of every gradient by global name, sharing storage."""
         return {
@@ -217,8 +223,8 @@ class ShardedStage:
         }
 
     def zero_gradients(self) -> None:
-        """Give every parameter a gradient of zero."""
-        for parameter in self.module.parameters():
+        """Give every trained parameter a gradient of zero."""
+        for parameter in (p for p in self.module.parameters() if p.requires_grad):
             parameter.grad = torch.zeros_like(parameter)
 
     def clear_gradients(self) -> None:

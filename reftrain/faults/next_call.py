@@ -17,6 +17,7 @@ METHODS: Final = {
     "all_gather": "_allgather_base" if _OLDER else "all_gather_single",
     "reduce_scatter": "_reduce_scatter_base" if _OLDER else "reduce_scatter_single",
     "all_to_all": "alltoall_base" if _OLDER else "all_to_all_single",
+    "broadcast": "broadcast",
     "send": "send",
     "recv": "recv",
 }

@@ -8,6 +8,8 @@ from reftrain.layout.grid import EVERYWHERE
 from reftrain.layout.pipeline import Pipeline
 
 STD = 0.02
+ENCODER = -1
+"""Number of the image encoder among the stages."""
 
 
 @dataclass(frozen=True)
@@ -17,7 +19,8 @@ class Parameter:
     `split` is the dimension cut over `tp` (None: every tensor rank holds all), in pieces of `size`, padding
     included. `copies` tensor ranks hold the same piece. `sums` is tp or kv where the gradient is still
     partial after data parallelism, else empty. `std` of 0 means ones. `tied` shares another's first values.
-    Every `zero_columns`-th column starts as -0.0. `dealt` is the place on ep of the ranks that hold it.
+    Every `zero_columns`-th column starts as -0.0. `dealt` is the place on ep of the ranks that hold it. `frozen` ones
+    have no gradient.
     """
 
     name: str
@@ -29,6 +32,7 @@ class Parameter:
     sums: str = ""
     tied: str = ""
     zero_columns: int = 0
+    frozen: bool = False
     dealt: int = EVERYWHERE
 
     def piece(self, tp: int) -> tuple[slice, ...]:
@@ -62,23 +66,67 @@ class Declaration:
         given = list(pipeline.layers_per_stage)
         if not given:
             ends = 1 if pipeline.balanced else 0
-            total = self.config.model.layers + 2 * ends
+            group = self.config.model.group
+            total = self.config.model.layers // group + 2 * ends
             given = [total // count + (1 if stage < total % count else 0) for stage in range(count)]
             given[0] -= ends
             given[-1] -= ends
+            given = [number * group for number in given]
         stages, first = [], 0
         for number in given:
             stages.append(range(first, first + number))
             first += number
         return stages
 
+    @property
+    def numbers(self) -> range:
+        """Numbers of all stages: -1 for the image encoder of a model that has one, then the virtual stages."""
+        return range(ENCODER if self.config.encoder.layers else 0, self.config.stages)
+
     def units(self, stage: int) -> list[tuple[str, list[Parameter]]]:
-        """Return a virtual stage's parameters by reduction unit: each layer, then the stage's own parameters.
+        """Return a stage's trained parameters by reduction unit: each layer, then the stage's own parameters.
 
         Experts that ep deals out are units of their own, one for each place on ep, after their layer.
         """
-        layers = [unit for number in self.stages()[stage] for unit in self._layer_units(number)]
-        own = []
+        units = [unit for layer in self._layers(stage) for unit in self._by_place(*layer)]
+        units.append(("encoder" if stage == ENCODER else "stage", self._own(stage)))
+        kept = ((unit, [p for p in parameters if not p.frozen]) for unit, parameters in units)
+        return [(unit, parameters) for unit, parameters in kept if parameters]
+
+    def in_order(self, stage: int, place: int = EVERYWHERE) -> list[Parameter]:
+        """Return a stage's parameters in the model's order: embedding, layers, final norm, output.
+
+        Given a place on ep, only the parameters that its ranks hold.
+        """
+        own, starts = self._own(stage), ("tok_embeddings.", "encoder.patches.")
+        first = [p for p in own if p.name.startswith(starts)]
+        last = [p for p in own if not p.name.startswith(starts)]
+        layers = [p for _, parameters in self._layers(stage) for p in parameters]
+        held = {EVERYWHERE, place}
+        return first + [p for p in layers if place == EVERYWHERE or p.dealt in held] + last
+
+    def trained(self, stage: int, place: int = EVERYWHERE) -> list[Parameter]:
+        """Return the parameters of `in_order` that have gradients."""
+        return [p for p in self.in_order(stage, place) if not p.frozen]
+
+    def _layers(self, stage: int) -> list[tuple[str, list[Parameter]]]:
+        if stage == ENCODER:
+            return [
+                (f"encoder.layers.{n}", self._encoder_layer(n)) for n in range(self.config.encoder.layers)
+            ]
+        return [(f"layers.{number}", self.layer(number)) for number in self.stages()[stage]]
+
+    def _by_place(self, name: str, parameters: list[Parameter]) -> list[tuple[str, list[Parameter]]]:
+        places = range(self.config.mesh.ep if self.config.mesh.ep > 1 else 0)
+        dealt = [[p for p in parameters if p.dealt == place] for place in places]
+        own = [p for p in parameters if p.dealt == EVERYWHERE]
+        return [(name, own), *((f"{name}.feed_forward.experts", of_place) for of_place in dealt)]
+
+    def _own(self, stage: int) -> list[Parameter]:
+        """Return the parameters of a stage outside its layers."""
+        if stage == ENCODER:
+            return self._encoder_ends()
+        own: list[Parameter] = []
         if stage == 0:
             own.append(self.vocabulary("tok_embeddings.weight"))
         if stage + 1 == self.config.stages:
@@ -88,26 +136,34 @@ class Declaration:
                     "output.weight", "tok_embeddings.weight" if self.config.model.tied_embeddings else ""
                 ),
             ]
-        return [*layers, ("stage", own)] if own else layers
+        return [replace(p, frozen=self.config.model.frozen) for p in own]
 
-    def _layer_units(self, number: int) -> list[tuple[str, list[Parameter]]]:
-        name, parameters = f"layers.{number}", self.layer(number)
-        places = range(self.config.mesh.ep if self.config.mesh.ep > 1 else 0)
-        dealt = [[p for p in parameters if p.dealt == place] for place in places]
-        own = [p for p in parameters if p.dealt == EVERYWHERE]
-        return [(name, own), *((f"{name}.feed_forward.experts", of_place) for of_place in dealt)]
+    def _encoder_weight(self, name: str, *shape: int, split: int | None = None) -> Parameter:
+        size = 0 if split is None else shape[split] // self.tp
+        return Parameter(f"encoder.{name}", shape, STD, split, size)
 
-    def in_order(self, stage: int, place: int = EVERYWHERE) -> list[Parameter]:
-        """Return a stage's parameters in the model's order: embedding, layers, final norm, output.
+    def _encoder_layer(self, number: int) -> list[Parameter]:
+        """Parameters of one layer of the image encoder: heads and inner width cut over tp."""
+        config, pre, weight = self.config.encoder, f"layers.{number}", self._encoder_weight
+        dim, inner = config.dim, config.ffn_dim
+        return [
+            self.norm(f"encoder.{pre}.attention_norm.weight", "", dim),
+            *(weight(f"{pre}.attention.{w}.weight", dim, dim, split=0) for w in ("wq", "wk", "wv")),
+            weight(f"{pre}.attention.wo.weight", dim, dim, split=1),
+            self.norm(f"encoder.{pre}.ffn_norm.weight", "", dim),
+            weight(f"{pre}.feed_forward.w1.weight", inner, dim, split=0),
+            weight(f"{pre}.feed_forward.w2.weight", dim, inner, split=1),
+        ]
 
-        Given a place on ep, only the parameters that its ranks hold.
-        """
-        own = dict(self.units(stage)).get("stage", [])
-        first = [p for p in own if p.name == "tok_embeddings.weight"]
-        last = [p for p in own if p.name != "tok_embeddings.weight"]
-        layers = [p for number in self.stages()[stage] for p in self.layer(number)]
-        held = {EVERYWHERE, place}
-        return first + [p for p in layers if place == EVERYWHERE or p.dealt in held] + last
+    def _encoder_ends(self) -> list[Parameter]:
+        """Parameters of the image encoder outside its layers, whole on every tensor rank."""
+        config, weight = self.config.encoder, self._encoder_weight
+        return [
+            weight("patches.weight", config.dim, config.patch),
+            weight("patches.positions", config.tokens, config.dim),
+            self.norm("encoder.norm.weight", "", config.dim),
+            weight("projection.weight", self.config.model.dim, config.dim),
+        ]
 
     def norm(self, name: str, sums: str, width: int = 0) -> Parameter:
         """Weight of a norm over `width` features, or over the model's."""
@@ -159,7 +215,8 @@ class Declaration:
             out += [self.norm(f"{qkv}.{n}.weight", inside, model.head_dim) for n in ("q_norm", "k_norm")]
         out += self._row(f"{pre}.attention.wo", model.heads * model.head_dim)
         out.append(self.norm(f"{pre}.ffn_norm.weight", self.outside))
-        return out + (self._experts if model.experts else self._feed_forward)(f"{pre}.feed_forward")
+        out += (self._experts if model.experts else self._feed_forward)(f"{pre}.feed_forward")
+        return [replace(p, frozen=not model.trains(number)) for p in out]
 
     def _feed_forward(self, name: str) -> list[Parameter]:
         width = self.config.model.ffn_dim

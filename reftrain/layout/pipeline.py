@@ -3,7 +3,8 @@
 from functools import cached_property
 
 from reftrain.config.run import RunConfig
-from reftrain.schedule.actions import ENDS_BACKWARD, Kind, Schedule
+from reftrain.schedule.actions import ENCODER, ENDS_BACKWARD, Kind, Schedule
+from reftrain.schedule.encoder import share
 from reftrain.schedule.generators import make_schedule
 from reftrain.schedule.lower import lower
 from reftrain.schedule.registry import SCHEMES
@@ -29,7 +30,7 @@ class Pipeline:
             concatenation=pipeline.concatenation,
             steps=1 if SCHEMES[pipeline.schedule].synchronous else config.steps,
         )
-        return lower(table, config.mesh.zero, pipeline.replica_sync)
+        return lower(table, config.mesh.zero, pipeline.replica_sync, config.encoder.placed)
 
     def owners(self, stage: int) -> list[int]:
         """Return the pipeline ranks that hold a stage, ascending: one, or several in a bidirectional schedule."""
@@ -37,11 +38,15 @@ class Pipeline:
 
     def held(self, pp: int) -> list[int]:
         """Return the stages that a pipeline rank holds, ascending."""
-        return sorted({stage for _, stage in self.schedule.held_by(pp)})
+        return sorted({stage for _, stage in self.schedule.held_by(pp)} | self._encoder(pp))
+
+    def _encoder(self, pp: int) -> set[int]:
+        return {ENCODER} if pp in self.schedule.encoders else set()
 
     def counted(self, pp: int) -> list[int]:
         """Return the stages that count on a pipeline rank where each is to count once: those of the first replica."""
-        return list(self.schedule.stages_of(pp))
+        first = self._encoder(pp) if self.schedule.encoders[:1] == (pp,) else ()
+        return [*first, *self.schedule.stages_of(pp)]
 
     @cached_property
     def _replicas(self) -> dict[int, int]:
@@ -49,7 +54,10 @@ class Pipeline:
         return {action.micro_batch: action.replica for action in forwards}
 
     def rank_of(self, stage: int, micro_batch: int) -> int:
-        """Return the pipeline rank that computes a micro-batch on a stage."""
+        """Return the pipeline rank that computes a micro-batch on a stage, or its images in the encoder."""
+        if stage == ENCODER:
+            encoders, count = self.schedule.encoders, self.schedule.micro_batches
+            return next(pp for pp in encoders if micro_batch in share(encoders, count, pp))
         return self.schedule.rank_of(stage, self._replicas[micro_batch])
 
     def replica_of(self, micro_batch: int) -> int:

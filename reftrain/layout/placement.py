@@ -26,6 +26,10 @@ ENTERED = frozenset({"attention.qkv.in", "feed_forward.w1.in"})
 PARTIAL = frozenset({"attention.wo.out", "feed_forward.w2.out"})
 INNER = frozenset({"feed_forward.w1.out", "feed_forward.w3.out", "feed_forward.w2.in"})
 HEADS = frozenset({"attention.qkv.queries", "attention.qkv.keys", "attention.qkv.values"})
+IMAGE_TOKENS = "encoder.out"
+OF_IMAGES = frozenset(
+    f"attention.qkv.{part}" for part in ("wk.out", "wv.out", "k_norm.out", "keys", "values")
+)
 ROUTED = "feed_forward.router.out"
 INPUTS = frozenset({"tokens", "targets", "positions", "rope", "mask"})
 
@@ -67,7 +71,7 @@ def _kind(name: str) -> str:
     part = name.split(".", 2)[2] if name.startswith("layers.") and name.count(".") >= 2 else name
     known = part in RESIDUAL | ENTERED | PARTIAL | INNER | HEADS | {"attention.wo.in"}
     known |= part == ROUTED or (part.startswith("attention.qkv.") and part.endswith(".out"))
-    return part if known or part in {"output.logits", "output.out"} else ""
+    return part if known or part in {"output.logits", "output.out", IMAGE_TOKENS} else ""
 
 
 class Placements:
@@ -77,7 +81,7 @@ class Placements:
         self.config = config
         self.grid, self.declared = Grid(config.mesh), Declaration(config)
         self.parameters: dict[str, tuple[int, Parameter]] = {
-            p.name: (stage, p) for stage in range(config.stages) for p in self.declared.in_order(stage)
+            p.name: (stage, p) for stage in self.declared.numbers for p in self.declared.in_order(stage)
         }
 
     def _sequence(self, seat: Seat, *, pieces: bool) -> list[tuple[int, int]]:
@@ -150,10 +154,39 @@ class Placements:
             place = self._place(seat, micro_batch, ["batch", "sequence", _Cut(0, model.dim, model.dim)])
             is_addend = grad if part in ENTERED else not grad
             return replace(place, partial=addend) if is_addend else replace(place, replica=seat.tp)
+        if part == IMAGE_TOKENS:
+            return self._of_images(seat, micro_batch, _Cut(0, model.dim, model.dim), grad=grad)
+        if name.startswith("layers.") and model.crosses(int(name.split(".")[1])) and part in OF_IMAGES:
+            return self._image_keys(part, seat, micro_batch, grad=grad)
         if part == ROUTED:
             place = self._columns(seat, micro_batch, _Cut(0, model.experts, model.experts))
             return replace(place, partial=addend) if grad and addend else replace(place, replica=seat.tp)
         return self._inside(part, seat, micro_batch, grad=grad)
+
+    def _of_images(self, seat: Seat, micro_batch: int, cut: _Cut, *, grad: bool) -> Placement:
+        """Placement of image tokens: whole on tensor and context ranks, with a context rank's part of the gradient."""
+        mesh, tokens = self.config.mesh, self.config.encoder.tokens
+        place = self._place(seat, micro_batch, ["batch", _Cut(0, tokens, tokens), cut])
+        if grad and mesh.cp > 1:
+            return replace(place, replica=seat.tp, partial=f"cp={seat.cp}")
+        return replace(place, replica=seat.tp + mesh.tp * seat.cp)
+
+    def _image_keys(self, part: str, seat: Seat, micro_batch: int, *, grad: bool) -> Placement:
+        """Placement of keys and values of image tokens: cut over tp by heads, whole on every context rank."""
+        model, mesh, tokens = self.config.model, self.config.mesh, self.config.encoder.tokens
+        images, wide = _Cut(0, tokens, tokens), part in {"attention.qkv.wk.out", "attention.qkv.wv.out"}
+        cut, copy = self._heads(seat, keys=True, width=model.head_dim if wide else 1)
+        each = _Cut(0, model.head_dim, model.head_dim)
+        order: list[_Cut | str] = ["batch", images, cut] if wide else ["batch", images, cut, each]
+        if part in HEADS:
+            order = ["batch", cut, images, each]
+        place = self._place(seat, micro_batch, order)
+        copied = mesh.tp > model.kv_heads
+        parts = {"cp": mesh.cp > 1, "tp": copied}
+        axes = [f"{axis}={getattr(seat, axis)}" for axis, is_partial in parts.items() if is_partial]
+        if grad and axes:
+            return replace(place, partial=",".join(axes))
+        return replace(place, replica=copy + mesh.tp * seat.cp)
 
     def _inside(self, part: str, seat: Seat, micro_batch: int, *, grad: bool) -> Placement:
         """Placement of what is cut over tp by features or heads."""

@@ -7,6 +7,7 @@ grouped-query heads.
 """
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -17,14 +18,16 @@ from torch.utils.checkpoint import checkpoint
 from reftrain.model.batch import LocalBatch
 from reftrain.model.document_attention import attend_documents
 
+_FLEX_LEAST_WIDTH = 16  # torch's Flex kernels refuse narrower heads
 
-def choose_kernel(wanted: str, device: torch.device, *, document_mask: bool, cp: int) -> str:
-    """Kernel for `numerics.attention`: auto takes the fastest the device and the mask allow."""
+
+def choose_kernel(wanted: str, device: torch.device, *, document_mask: bool, cp: int, head_dim: int) -> str:
+    """Kernel for `numerics.attention`: auto takes the fastest that device, mask and head width allow."""
     if wanted != "auto":
         return wanted
     if not document_mask and cp == 1:
         return "flash"
-    return "flex" if device.type == "cuda" else "sdpa"
+    return "flex" if device.type == "cuda" and head_dim >= _FLEX_LEAST_WIDTH else "sdpa"
 
 
 def attend(
@@ -45,6 +48,17 @@ def attend(
     if kernel == "flash":
         return F.scaled_dot_product_attention(queries, keys, values, is_causal=True)
     return F.scaled_dot_product_attention(queries, keys, values, attn_mask=batch.allowed)
+
+
+def attend_images(
+    kernel: str, queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor
+) -> torch.Tensor:
+    """Attention (B, H, Sq, D) of the text to all tokens of its sequence's image."""
+    groups = queries.shape[1] // keys.shape[1]
+    if groups > 1:
+        keys, values = (t.repeat_interleave(groups, dim=1) for t in (keys, values))
+    with sdpa_kernel(SDPBackend.MATH) if kernel == "math" else nullcontext():
+        return F.scaled_dot_product_attention(queries, keys, values)
 
 
 _compiled: dict[str, Callable[..., Any]] = {}

@@ -24,7 +24,8 @@ class LocalBatch:
     sequence's order, or (cp, B, 1, 1, Sc, Sc) by source rank for a ring; None where a causal kernel needs
     no mask. `blocks` is the same in the form of the Flex or the document kernel. `pairs` counts the
     (query, key) pairs that attend, over the micro-batch's sequences, `pairs_by_source` those with keys of each context
-    rank (empty without a ring).
+    rank (empty without a ring). `images` are the image tokens (B, I, D) of the micro-batch, which collect the
+    gradient of all cross-attention layers of this pipeline rank; None for a text model.
     """
 
     tokens: torch.Tensor
@@ -35,6 +36,7 @@ class LocalBatch:
     blocks: Any
     pairs: int
     pairs_by_source: tuple[int, ...] = ()
+    images: torch.Tensor | None = None
 
 
 def rope_table(positions: torch.Tensor, head_dim: int, base: float, dtype: torch.dtype) -> torch.Tensor:
@@ -60,6 +62,22 @@ def allowed_keys(
     return causal & (documents[:, queries_at].unsqueeze(2) == documents[:, keys_at].unsqueeze(1))
 
 
+def attended_pairs(
+    queries_at: torch.Tensor, keys_at: torch.Tensor, documents: torch.Tensor, *, document_mask: bool
+) -> int:
+    """Count the (query, key) pairs that `allowed_keys` of the same arguments lets attend, without their mask.
+
+    A mask of 8 192 tokens has 67 million entries, and counting them on the host takes longer than the layers compute.
+    """
+    length = documents.shape[1]
+    owner = documents.long() if document_mask else torch.zeros_like(documents, dtype=torch.int64)
+    first = owner * length  # positions of a document lie between its first and the next document's
+    keys = (first[:, keys_at] + keys_at).sort(dim=1).values
+    here = first[:, queries_at].contiguous()
+    until = torch.searchsorted(keys, here + queries_at, right=True)
+    return int((until - torch.searchsorted(keys, here)).sum())
+
+
 class Cutter:
     """Cuts micro-batches for one rank; the same settings for the whole run."""
 
@@ -83,47 +101,53 @@ class Cutter:
         self.rope_base = rope_base
         self.wide = wide
         self.device = device
+        self._ropes: dict[int, torch.Tensor] = {}
 
     def cut(self, batch: MicroBatch) -> LocalBatch:
         """Cut one micro-batch and build its mask, on the device."""
         length = batch.tokens.shape[1]
         positions = chunk_positions(length, self.cp.size, self.cp.index)
-        table = rope_table(positions, self.head_dim, self.rope_base, self.wide)
         documents = batch.documents.to(self.device)
         here = positions.to(self.device)
-        everywhere = torch.arange(length)
-        seen = allowed_keys(positions, everywhere, batch.documents, document_mask=self.document_mask)
+        by_source = self._pairs_by_source(batch.documents, positions)
         return LocalBatch(
             tokens=batch.tokens[:, positions].to(self.device),
             targets=batch.targets[:, positions].to(self.device),
             positions=here,
-            rope=table.to(self.device),
-            allowed=self._allowed(documents, here, seen),
+            rope=self._rope(length, positions),
+            allowed=self._allowed(documents, here),
             blocks=self._by_kernel(batch.documents, positions),
-            pairs=int(seen.sum()),
-            pairs_by_source=self._pairs_by_source(seen),
+            pairs=sum(by_source),
+            pairs_by_source=by_source if self.ring else (),
         )
 
-    def _pairs_by_source(self, seen: torch.Tensor) -> tuple[int, ...]:
-        """Pairs with the keys of each context rank; `seen` is (B, S/cp, S)."""
-        if not self.ring:
-            return ()
-        size, by_key = self.cp.size, seen.sum(dim=(0, 1))
-        return tuple(int(by_key[chunk_positions(len(by_key), size, i)].sum()) for i in range(size))
+    def _rope(self, length: int, positions: torch.Tensor) -> torch.Tensor:
+        """Rotary table of this rank's positions, made once for each length."""
+        if length not in self._ropes:
+            table = rope_table(positions, self.head_dim, self.rope_base, self.wide)
+            self._ropes[length] = table.to(self.device)
+        return self._ropes[length]
 
-    def _allowed(
-        self, documents: torch.Tensor, here: torch.Tensor, seen: torch.Tensor
-    ) -> torch.Tensor | None:
-        length = documents.shape[1]
-        if self.ring:
-            sources = [chunk_positions(length, self.cp.size, i).to(self.device) for i in range(self.cp.size)]
-            by_source = [
-                allowed_keys(here, at, documents, document_mask=self.document_mask) for at in sources
-            ]
-            return torch.stack(by_source).unsqueeze(2).unsqueeze(2)
-        if self.attention in {"flash", "flex", "documents"}:
+    def _sources(self, length: int) -> list[torch.Tensor]:
+        """Key positions that each step of attention reads: those of each context rank in turn, or all at once."""
+        if not self.ring:
+            return [torch.arange(length)]
+        return [chunk_positions(length, self.cp.size, i) for i in range(self.cp.size)]
+
+    def _pairs_by_source(self, documents: torch.Tensor, positions: torch.Tensor) -> tuple[int, ...]:
+        return tuple(
+            attended_pairs(positions, keys_at, documents, document_mask=self.document_mask)
+            for keys_at in self._sources(documents.shape[1])
+        )
+
+    def _allowed(self, documents: torch.Tensor, here: torch.Tensor) -> torch.Tensor | None:
+        if not self.ring and self.attention in {"flash", "flex", "documents"}:
             return None
-        return seen.unsqueeze(1).to(self.device)
+        masks = [
+            allowed_keys(here, keys_at.to(self.device), documents, document_mask=self.document_mask)
+            for keys_at in self._sources(documents.shape[1])
+        ]
+        return torch.stack(masks).unsqueeze(2).unsqueeze(2) if self.ring else masks[0].unsqueeze(1)
 
     def _by_kernel(self, documents: torch.Tensor, positions: torch.Tensor) -> Any:
         """Mask in the form of a kernel that takes no tensor."""

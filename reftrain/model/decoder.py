@@ -16,22 +16,23 @@ from reftrain.model.attention import recomputed
 from reftrain.model.batch import LocalBatch
 from reftrain.model.context import ModelContext
 from reftrain.model.experts import Experts
-from reftrain.model.layers import Attention, FeedForward, RMSNorm
-from reftrain.model.parameters import SpecModule
+from reftrain.model.layers import Attention, CrossAttention, FeedForward, RMSNorm
+from reftrain.model.parameters import SpecModule, freeze
 from reftrain.parallel.cross_entropy import vocab_parallel_cross_entropy
 
 EMBEDDING = "tok_embeddings.weight"
 
 
 class Layer(nn.Module):
-    """One pre-norm decoder layer."""
+    """One pre-norm decoder layer: self-attention, or cross-attention to image tokens where the model has it."""
 
     def __init__(self, context: ModelContext, number: int) -> None:
         super().__init__()
         self.context = context
         model, dtype = context.model, context.parameter_dtype
         self.attention_norm = RMSNorm(model.dim, model.norm_eps, context.sequence_sum, dtype)
-        self.attention = Attention(context, f"layers.{number}.attention", number)
+        kind = CrossAttention if model.crosses(number) else Attention
+        self.attention = kind(context, f"layers.{number}.attention", number)
         self.ffn_norm = RMSNorm(model.dim, model.norm_eps, context.sequence_sum, dtype)
         feed_forward = Experts if model.experts else FeedForward
         self.feed_forward = feed_forward(context, f"layers.{number}.feed_forward", number)
@@ -95,6 +96,8 @@ class Head(SpecModule):
 class Stage(nn.Module):
     """Consecutive layers, with the embedding on the first stage and the head on the last."""
 
+    unit = "stage"
+
     def __init__(self, context: ModelContext, layers: Sequence[int], *, first: bool, last: bool) -> None:
         super().__init__()
         self.tok_embeddings = Embedding(context) if first else None
@@ -102,6 +105,10 @@ class Stage(nn.Module):
         model, dtype = context.model, context.parameter_dtype
         self.norm = RMSNorm(model.dim, model.norm_eps, context.sequence_sum, dtype) if last else None
         self.output = Head(context) if last else None
+        parts = [*self.layers.items(), *((None, m) for m in (self.tok_embeddings, self.norm, self.output))]
+        for number, part in parts:
+            if part is not None and model.frozen and (number is None or not model.trains(int(number))):
+                freeze(part)
 
     def experts(self) -> list[nn.Module]:
         """Return the experts of every layer that has them."""
@@ -129,9 +136,11 @@ def layers_of_stages(config: RunConfig) -> list[range]:
 
     Even by default, the first stages taking what is left over; `balanced` counts embedding and head as a
     layer each, so that the first and the last stage hold one layer less ("Scaling Llama 3 Training",
-    balanced pipeline).
+    balanced pipeline). A model with cross-attention is dealt in groups of N self-attention layers and 1 cross-attention
+    layer (section 3.2.2).
     """
-    stages, layers = config.stages, config.model.layers
+    stages, group = config.stages, config.model.group
+    layers = config.model.layers // group
     counts = list(config.pipeline.layers_per_stage)
     if not counts:
         total = layers + (2 if config.pipeline.balanced else 0)
@@ -139,5 +148,6 @@ def layers_of_stages(config: RunConfig) -> list[range]:
         if config.pipeline.balanced:
             counts[0] -= 1
             counts[-1] -= 1
+        counts = [group * count for count in counts]
     ends = [sum(counts[: stage + 1]) for stage in range(stages)]
     return [range(end - count, end) for end, count in zip(ends, counts, strict=True)]

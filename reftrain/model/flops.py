@@ -4,7 +4,7 @@ import resource
 import sys
 from typing import TYPE_CHECKING
 
-from reftrain.config.run import ModelConfig, RunConfig
+from reftrain.config.run import EncoderConfig, ModelConfig, RunConfig
 
 if TYPE_CHECKING:
     import torch
@@ -32,6 +32,28 @@ def flops_per_token(model: ModelConfig, seq_len: int) -> int:
     return 6 * matrices + 12 * model.layers * model.heads * model.head_dim * seq_len
 
 
+def flops_per_sequence(model: ModelConfig, encoder: EncoderConfig, seq_len: int) -> int:
+    """Floating-point operations of forward and backward a sequence with its image, counted as `flops_per_token` does.
+
+    A frozen layer has no products for gradients of weights (4 a matrix element, not 6), and one that backward never
+    reaches runs forward alone (2).
+    """
+    if not model.cross_every:
+        return seq_len * flops_per_token(model, seq_len)
+    columns = model.heads * model.head_dim
+    text = 2 * model.dim * columns + 3 * model.dim * model.ffn_dim
+    keys = 2 * model.dim * model.kv_heads * model.head_dim
+    work = (4 if model.frozen else 6) * seq_len * model.vocab_size * model.dim
+    for layer in range(model.layers):
+        images, reached = model.crosses(layer), model.passes_gradient(layer)
+        each = (6 if model.trains(layer) else 4) if reached else 2
+        source = encoder.tokens if images else seq_len
+        work += each * (seq_len * text + source * keys) + (12 if reached else 4) * seq_len * source * columns
+    layers = encoder.layers * (4 * encoder.dim**2 + 2 * encoder.dim * encoder.ffn_dim)
+    matrices = layers + encoder.dim * (encoder.patch + model.dim)
+    return work + 6 * encoder.tokens * matrices + 12 * encoder.layers * encoder.dim * encoder.tokens**2
+
+
 def peak_flops(config: RunConfig, device: "torch.device") -> float | None:
     """Peak of one device in FLOP/s, from the configuration or its name; None when unknown."""
     if config.peak_tflops:
@@ -49,8 +71,8 @@ def mfu(config: RunConfig, device: "torch.device", step_s: float) -> float | Non
     peak = peak_flops(config, device)
     if peak is None:
         return None
-    tokens = config.data.batch_size * config.data.seq_len
-    work = tokens * flops_per_token(config.model, config.data.seq_len)
+    sequence = flops_per_sequence(config.model, config.encoder, config.data.seq_len)
+    work = config.data.batch_size * sequence
     return work / (step_s * peak * config.mesh.world_size)
 
 

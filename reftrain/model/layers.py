@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - torch's own habit
 from torch import nn
 
-from reftrain.model.attention import attend, recomputed, ring_mask
+from reftrain.model.attention import attend, attend_images, recomputed, ring_mask
 from reftrain.model.batch import LocalBatch
 from reftrain.model.context import NORMAL_STD, ModelContext
 from reftrain.model.parameters import Spec, SpecModule
@@ -138,10 +138,12 @@ class Queries(nn.Module):
 class Attention(nn.Module):
     """Grouped-query attention with document masks over the tensor and context axes."""
 
+    queries: type[Queries] = Queries
+
     def __init__(self, context: ModelContext, name: str, layer: int) -> None:
         super().__init__()
         self.context, self.name = context, name
-        self.qkv = Queries(context)
+        self.qkv = self.queries(context)
         self.wo = row(context, context.model.heads * context.model.head_dim)
         self.qkv_segment = context.segment("qkv", layer)
         self.core_segment = context.segment("attention", layer)
@@ -163,12 +165,17 @@ class Attention(nn.Module):
         (out,) = context.segments.end(segment, attend(context.kernel, queries, keys, values, batch))
         return out
 
+    def project(self, whole: torch.Tensor, batch: LocalBatch) -> tuple[torch.Tensor, ...]:
+        """(B, S, D) to (B, H, S, head_dim) queries, keys and values."""
+        out: tuple[torch.Tensor, ...] = self.qkv(whole, batch.rope)
+        return out
+
     def forward(self, x: torch.Tensor, batch: LocalBatch) -> torch.Tensor:
         """(B, S or S/tp, D) to the same."""
         context = self.context
         whole = context.tp.enter(x, f"{self.name}.qkv")
         (whole,) = context.segments.begin(self.qkv_segment, whole)
-        queries, keys, values = context.segments.end(self.qkv_segment, *self.qkv(whole, batch.rope))
+        queries, keys, values = context.segments.end(self.qkv_segment, *self.project(whole, batch))
         if context.recompute == "selective":
             attended = recomputed(self.core, queries, keys, values, batch)
         else:
@@ -176,6 +183,54 @@ class Attention(nn.Module):
         (attended,) = context.segments.begin(self.out_segment, attended)
         (partial,) = context.segments.end(self.out_segment, self.wo(attended.transpose(1, 2).flatten(2)))
         return self.wo.finish(context.tp.leave(partial, f"{self.name}.wo"))
+
+
+class CrossQueries(Queries):
+    """Queries of the text, keys and values of the image tokens: no positions, and no mask later."""
+
+    reads_images = True
+
+    def forward(
+        self, x: torch.Tensor, images: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """(B, S, D) and (B, I, D) to (B, H, S or I, head_dim) queries, keys and values.
+
+        Image tokens are cast at each use, so that all their gradients are added in the format they are held in
+        ("Scaling Llama 3 Training", section 6.2: FP32): first those of a layer, then the layers'.
+        """
+        width, dtype = self.context.model.head_dim, x.dtype
+        queries, keys, values = (
+            w(source).unflatten(-1, (-1, width))
+            for w, source in ((self.wq, x), (self.wk, images.to(dtype)), (self.wv, images.to(dtype)))
+        )
+        if self.context.model.qk_norm:
+            queries, keys = self.q_norm(queries), self.k_norm(keys)
+        queries, keys, values = (t.transpose(1, 2).contiguous() for t in (queries, keys, values))
+        return queries, keys, values
+
+
+class CrossAttention(Attention):
+    """Attention of the text to the image of its sequence; keys and values are whole on every context rank."""
+
+    queries = CrossQueries
+
+    def core(
+        self, queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, batch: LocalBatch
+    ) -> torch.Tensor:
+        """Attention proper; (B, H, S, head_dim)."""
+        del batch
+        context = self.context
+        segment = replace(self.core_segment, flops=4 * queries.numel() * keys.shape[2])
+        queries, keys, values = context.segments.begin(segment, queries, keys, values)
+        (out,) = context.segments.end(segment, attend_images(context.kernel, queries, keys, values))
+        return out
+
+    def project(self, whole: torch.Tensor, batch: LocalBatch) -> tuple[torch.Tensor, ...]:
+        """Queries of the text, keys and values of the image tokens."""
+        if batch.images is None:
+            raise AssertionError("image tokens are there before the pipeline runs")
+        out: tuple[torch.Tensor, ...] = self.qkv(whole, batch.images.view_as(batch.images))
+        return out
 
 
 class FeedForward(nn.Module):

@@ -7,7 +7,7 @@ are a function of seed and global name, so that no mesh changes them.
 
 import hashlib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import nn
@@ -24,6 +24,7 @@ class Spec:
     tensor ranks that hold the same part, `first_copy` whether this is the one that counts in norms.
     `tied_to` is the name of the parameter that it shares values with. Every `zero_columns`-th column starts as -0.0.
     `dealt` marks a parameter of an expert that only the ranks of one place on `ep` hold.
+    `frozen` ones keep their first values and have neither gradient nor optimiser state.
     """
 
     shape: tuple[int, ...]
@@ -36,6 +37,7 @@ class Spec:
     tied_to: str | None = None
     zero_columns: int = 0
     dealt: bool = False
+    frozen: bool = False
 
     @property
     def local_shape(self) -> tuple[int, ...]:
@@ -88,6 +90,15 @@ class SpecModule(nn.Module):
         """Make a parameter without storage: the shards get theirs after FSDP2 has cut them."""
         self.register_parameter(name, nn.Parameter(torch.empty(spec.local_shape, dtype=dtype, device="meta")))
         self.own_specs[name] = spec
+
+
+def freeze(root: nn.Module) -> None:
+    """Keep all parameters under `root` as they are."""
+    for module in root.modules():
+        if isinstance(module, SpecModule):
+            module.own_specs = {name: replace(spec, frozen=True) for name, spec in module.own_specs.items()}
+    for parameter in root.parameters():
+        parameter.requires_grad_(False)
 
 
 def specs_of(root: nn.Module) -> dict[str, Spec]:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
 
+from reftrain.config.encoder import PLACEMENTS
 from reftrain.config.run import MeshConfig
 from reftrain.cost.cost_model import CostModel
 from reftrain.cost.hardware import GIB, Hardware
@@ -20,11 +21,11 @@ from reftrain.cost.job import Job, cost_model_of
 from reftrain.cost.memory import MemoryModel
 from reftrain.cost.shapes import layer_counts
 from reftrain.errors import ConfigError
-from reftrain.model.flops import flops_per_token
+from reftrain.model.flops import flops_per_sequence
 from reftrain.plan.lower_bounds import memory_bound, time_bound
 from reftrain.plan.meshes import Mesh, Workload, all_meshes, axes_of, expert_ranks, impossible
 from reftrain.plan.projection import Projection, project
-from reftrain.plan.steady import figures
+from reftrain.plan.steady import figures, whole_rounds
 from reftrain.thresholds import HORIZON, MOST_IN_FLIGHT, TIE
 from tracekit.axes import AXES
 
@@ -95,12 +96,14 @@ def schedule_name(job: Job) -> str:
     words.append(f"ZeRO-{job.mesh.zero}")
     if job.recompute != "none":
         words.append(f"recompute={job.recompute}")
+    if job.encoder.layers and job.mesh.pp > 1:
+        words.append(f"encoder={job.encoder.placement}")
     return " ".join(words)
 
 
 def alike(job: Job) -> tuple[object, ...]:
     """Return a key of candidates that differ in the ZeRO stage only; where one fits, the next stage is slower."""
-    return mesh_of(job), job.mesh.ep, job.schedule, job.virtual, job.recompute
+    return mesh_of(job), job.mesh.ep, job.schedule, job.virtual, job.recompute, job.encoder.placement
 
 
 @dataclass
@@ -144,7 +147,9 @@ class Planner:
     def __init__(self, workload: Workload, hardware: Hardware, pairs: Pairs | None = None) -> None:
         self.workload, self.hardware = workload, hardware
         self.pairs = pairs or (lambda _cp: workload.seq_len * (workload.seq_len + 1) / 2)
-        self.flops = workload.tokens * flops_per_token(workload.model, workload.seq_len)
+        self.flops = workload.sequences * flops_per_sequence(
+            workload.model, workload.encoder, workload.seq_len
+        )
 
     def plan(self, prefer: str = "simple", progress: Progress | None = None) -> Plan:
         """Return the plan over all meshes; raises `ConfigError` when none fits.
@@ -223,19 +228,24 @@ class Planner:
         tp, cp, pp, dp = mesh
         work = self.workload
         micro_batches = work.sequences // (dp * work.micro_batch_size)
-        for schedule, virtual, zero, consecutive in _schemes(pp, work.model.layers, micro_batches):
-            for recompute, ep in product(("none", "full"), expert_ranks(work.model, dp)):
+        group = work.model.group
+        balanced, placements = pp > 1 and group == 1, PLACEMENTS if work.encoder.layers and pp > 1 else ("",)
+        groups = work.model.layers // group + (0 if balanced or pp == 1 else -2)
+        ways = [*product(("none", "full"), expert_ranks(work.model, dp), placements)]
+        for schedule, virtual, zero, consecutive in _schemes(pp, groups, micro_batches):
+            for recompute, ep, placement in ways:
                 yield Job(
                     model=work.model,
                     mesh=MeshConfig(tp=tp, cp=cp, pp=pp, dp=dp, zero=zero, ep=ep),
                     seq_len=work.seq_len,
                     micro_batches=micro_batches,
-                    layers=layer_counts(work.model.layers, pp * virtual, balanced=pp > 1),
+                    layers=layer_counts(work.model.layers, pp * virtual, balanced=balanced, group=group),
                     schedule=schedule,
                     virtual=virtual,
                     consecutive=consecutive,
                     micro_batch_size=work.micro_batch_size,
                     recompute=recompute,
+                    encoder=replace(work.encoder, placement=placement) if placement else work.encoder,
                 )
 
 
@@ -258,16 +268,6 @@ def _schemes(pp: int, layers: int, micro_batches: int) -> Iterator[tuple[str, in
                 yield "flexible", virtual, zero, whole
         if micro_batches * virtual <= MOST_IN_FLIGHT:
             yield "afab", virtual, 2, together
-
-
-def whole_rounds(pp: int, micro_batches: int) -> int | None:
-    """Return the fewest consecutive micro-batches, pp to 2·pp, with which no round is shorter than the pipeline.
-
-    After a shorter last round virtual stages can wait for one another, unless most forwards come first. None if there
-    is no such number.
-    """
-    counts = range(pp, min(2 * pp, micro_batches) + 1)
-    return next((k for k in counts if not 0 < micro_batches % k < pp), None)
 
 
 def decide(found: Sequence[Choice], prefer: str = "simple") -> tuple[list[Choice], Choice]:

@@ -33,17 +33,18 @@ def in_flight(job: Job) -> int:
 def memory_bound(job: Job) -> float:
     """Return the bytes that the fullest pipeline rank needs at least."""
     parameters = sum(job.layers) * job.shapes.layer_parameters / job.mesh.pp
-    shard = parameters / job.shard_ranks
+    trained = parameters / (job.model.group if job.model.frozen else 1)
+    shard = trained / job.shard_ranks
     whole = 0.0 if job.mesh.shards_parameters else parameters * job.compute_bytes
     # Sums of all stages stand together only where a further round of micro-batches follows the first.
     rounds = job.micro_batches >= 2 * max(job.mesh.pp, job.consecutive) and job.schedule != "afab"
     # ZeRO-2 holds shards of those that it has reduced, 1F1B reduces once.
-    summed = shard if job.mesh.shards_gradients and job.schedule != "1f1b" else parameters
+    summed = shard if job.mesh.shards_gradients and job.schedule != "1f1b" else trained
     sums = summed * job.reduce_bytes if rounds else 0.0
     # The second rank holds two warm-up forwards less than the first, but only whole stages.
     own = job.layers[1 if job.mesh.pp > 2 else 0 :: job.mesh.pp]
-    layers = max(in_flight(job) - 2, 0) * sum(own) / len(own)
-    states = shard * (job.parameter_bytes + job.optimizer_bytes)
+    layers = 0 if job.model.cross_every else max(in_flight(job) - 2, 0) * sum(own) / len(own)
+    states = parameters / job.shard_ranks * job.parameter_bytes + shard * job.optimizer_bytes
     # The last rank keeps what its loss needs of every micro-batch that goes back later.
     losses = job.micro_batches if job.schedule == "afab" else 1
     kept = max(layers * layer_kept(job).total, losses * head_kept(job).total)
@@ -73,8 +74,12 @@ def time_bound(job: Job, costs: CostModel) -> float:
 def _stage_seconds(job: Job, costs: CostModel) -> list[float]:
     """Return the seconds of forward and backward of every virtual stage, on one micro-batch."""
     phases: tuple[Phase, ...] = ("forward", "backward")
-    layer, first, last = (
-        sum(stage_time(costs, part(phase)) for phase in phases)
-        for part in (costs.layer, costs.embedding, costs.head)
+    first, last = (
+        sum(stage_time(costs, part(phase)) for phase in phases) for part in (costs.embedding, costs.head)
     )
-    return [s.layers * layer + s.first * first + s.last * last for s in job.stages]
+    kinds = {kind for s in job.stages for kind in s.counts}
+    layer = {k: sum(stage_time(costs, costs.layer(phase, kind=k)) for phase in phases) for k in kinds}
+    return [
+        sum(n * layer[kind] for kind, n in s.counts.items()) + s.first * first + s.last * last
+        for s in job.stages
+    ]

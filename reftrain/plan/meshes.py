@@ -4,9 +4,9 @@ The planner (`choose`) gives every mesh either a projection or the reason why it
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from reftrain.config.run import ModelConfig
+from reftrain.config.run import EncoderConfig, ModelConfig
 from reftrain.thresholds import MOST_ACTIONS
 
 Mesh = tuple[int, int, int, int]
@@ -22,6 +22,7 @@ class Workload:
     seq_len: int
     sequences: int
     micro_batch_size: int = 1
+    encoder: EncoderConfig = field(default_factory=EncoderConfig)
 
     @property
     def tokens(self) -> int:
@@ -71,6 +72,10 @@ def impossible(workload: Workload, mesh: Mesh) -> str | None:
         return f"dp {dp} has no micro-batch for every rank: {workload.sequences} sequences a step"
     if workload.sequences % (dp * workload.micro_batch_size):
         return f"{workload.sequences} sequences do not split over dp {dp}"
+    if workload.encoder.layers and workload.encoder.heads % tp:
+        return f"tp {tp} does not divide the encoder's {workload.encoder.heads} heads"
+    if model.cross_every and pp * model.group > model.layers:
+        return f"pp {pp} has more ranks than groups of {model.cross_every} + 1 layers"
     if pp > model.layers + 2:
         return f"pp {pp} has more ranks than {model.layers} layers, embedding and head fill"
     micro_batches = workload.sequences // (dp * workload.micro_batch_size)

@@ -4,6 +4,7 @@ A transfer that is hidden still delays the computation beside it by a share (`ef
 pipeline coordinate are taken as equal; under document masks they are not (`attention_pairs`).
 """
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -11,8 +12,9 @@ from reftrain.cost.cost_model import CostModel
 from reftrain.cost.hardware import Hardware
 from reftrain.cost.job import Job, cost_model_of
 from reftrain.cost.kernels import Operation, Phase
+from reftrain.cost.shapes import LayerKind
 from reftrain.plan.steady import figures
-from reftrain.plan.step_time import Durations, time_step
+from reftrain.plan.step_time import Durations, EncoderSeconds, time_step
 from reftrain.schedule.actions import Kind, Schedule
 
 
@@ -26,19 +28,25 @@ def stage_time(costs: CostModel, operations: Sequence[Operation]) -> float:
 
 def durations(job: Job, costs: CostModel) -> Durations:
     """Seconds of the parts of a job's step."""
-    layer = {phase: costs.layer(phase) for phase in _PHASES}
+    kinds = {kind for shape in job.stages for kind in shape.counts}
+    layer = {(phase, kind): costs.layer(phase, kind=kind) for phase in _PHASES for kind in kinds}
     ends = {phase: (costs.embedding(phase), costs.head(phase)) for phase in _PHASES}
 
     def of(phase: Phase) -> tuple[float, ...]:
-        one = stage_time(costs, layer[phase])
+        one = {kind: stage_time(costs, layer[phase, kind]) for kind in kinds}
         first, last = (stage_time(costs, operations) for operations in ends[phase])
-        return tuple(s.layers * one + s.first * first + s.last * last for s in job.stages)
+        return tuple(
+            sum(n * one[kind] for kind, n in s.counts.items()) + s.first * first + s.last * last
+            for s in job.stages
+        )
 
     shard = job.shard_ranks
     several = costs.links("dp_cp").size > 1
     parameters = [
-        sum(job.sharded_parameters(s) for _, s in job.table.held_by(rank)) for rank in range(job.mesh.pp)
+        sum(job.trained_parameters(s) for _, s in job.table.held_by(rank)) for rank in range(job.mesh.pp)
     ]
+    for rank in job.lowered.encoders:
+        parameters[rank] += job.encoder_parameters / shard
     norm = 3 * costs.collective("world", "all_reduce", 8)
     return Durations(
         forward=of("forward"),
@@ -51,6 +59,22 @@ def durations(job: Job, costs: CostModel) -> Durations:
         optimizer=tuple(costs.optimizer_seconds(count * shard) + norm for count in parameters),
         overlap=costs.hardware.efficiency.overlap,
         every_use=job.mesh.shards_parameters,
+        encoder=encoder_seconds(job, costs) if job.encoder.layers else None,
+    )
+
+
+def encoder_seconds(job: Job, costs: CostModel) -> EncoderSeconds:
+    """Seconds of the parts of a job's image encoder."""
+    count, ranks = job.micro_batches, len(job.lowered.encoders)
+    shards = job.shard_ranks > 1 and costs.links("dp_cp").size > 1
+    return EncoderSeconds(
+        stage_time(costs, costs.encoder("forward")),
+        stage_time(costs, costs.encoder("backward")),
+        costs.exchange_tokens(count, ranks, gradients=False).seconds,
+        costs.exchange_tokens(count, ranks, gradients=True).seconds,
+        costs.encoder_weights("all_gather").seconds if shards else 0.0,
+        costs.encoder_weights("gradients").seconds,
+        costs.encoder_weights("replicas", ranks).seconds if ranks > 1 else 0.0,
     )
 
 
@@ -104,8 +128,10 @@ def project(job: Job, hardware: Hardware, pairs: float | None = None) -> Project
 def _timed(job: Job, costs: CostModel) -> tuple[float, ...]:
     """Seconds of a step, without data parallelism, and without messages too, then idle and busy; its reductions."""
     times, schedule = durations(job, costs), job.lowered
-    alone = replace(times, gather=(), reduce=(), replicas=())
-    bare = time_step(schedule, replace(alone, message=0.0))
+    images = times.encoder and replace(times.encoder, gather=0.0, reduce=0.0, replicas=0.0)
+    alone = replace(times, gather=(), reduce=(), replicas=(), encoder=images)
+    without = images and replace(images, share=0.0, collect=0.0)
+    bare = time_step(schedule, replace(alone, message=0.0, encoder=without))
     steps = time_step(schedule, times).seconds, time_step(schedule, alone).seconds, bare.seconds
     return *steps, bare.idle, sum(bare.busy), reductions_in(schedule)
 
@@ -117,13 +143,22 @@ def reductions_in(schedule: Schedule) -> int:
 
 def _operations(job: Job, costs: CostModel) -> list[tuple[float, Operation]]:
     """Operations of a step of the mean pipeline rank, each with the times it runs."""
-    layers = job.micro_batches * sum(job.layers) / job.mesh.pp
     ends = job.micro_batches / job.mesh.pp
     phases: tuple[Phase, ...] = ("forward", "backward")
     found = []
     for phase in phases:
-        found += [(layers, operation) for operation in costs.layer(phase)]
+        for kind, count in _kinds(job).items():
+            layers = job.micro_batches * count / job.mesh.pp
+            found += [(layers, operation) for operation in costs.layer(phase, kind=kind)]
         found += [(ends, operation) for operation in (*costs.embedding(phase), *costs.head(phase))]
+    return found
+
+
+def _kinds(job: Job) -> Counter[LayerKind]:
+    """Count the layers of a job by kind."""
+    found: Counter[LayerKind] = Counter()
+    for shape in job.stages:
+        found.update(shape.counts)
     return found
 
 

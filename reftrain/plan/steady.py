@@ -41,3 +41,13 @@ def figures(job: Job, measure: Callable[[Job], Any], rounds: float = 0.0) -> Fig
 
 def _of(job: Job, measure: Callable[[Job], Any]) -> Figures:
     return np.asarray(measure(job), dtype=np.float64)
+
+
+def whole_rounds(pp: int, micro_batches: int) -> int | None:
+    """Return the fewest consecutive micro-batches, pp to 2·pp, with which no round is shorter than the pipeline.
+
+    After a shorter last round virtual stages can wait for one another, unless most forwards come first. None if there
+    is no such number.
+    """
+    counts = range(pp, min(2 * pp, micro_batches) + 1)
+    return next((k for k in counts if not 0 < micro_batches % k < pp), None)

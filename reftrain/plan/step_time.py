@@ -17,12 +17,25 @@ from typing import Any
 
 import numpy as np
 
-from reftrain.schedule.actions import COMPUTE, PASSES_GRADIENT, Action, Kind, Schedule
+from reftrain.schedule.actions import COMPUTE, ENCODER, ENCODES, PASSES_GRADIENT, Action, Kind, Schedule
 
 Seconds = Any
 """A float, or an array of one float a machine."""
 Token = tuple[bool, int, int, int]
 """(is an activation, replica, virtual stage, micro-batch)"""
+
+
+@dataclass(frozen=True)
+class EncoderSeconds:
+    """Seconds of an image encoder: of a micro-batch forward and back, of the exchanges of tokens, of weights."""
+
+    forward: Seconds
+    backward: Seconds
+    share: Seconds
+    collect: Seconds
+    gather: Seconds = 0.0
+    reduce: Seconds = 0.0
+    replicas: Seconds = 0.0
 
 
 @dataclass(frozen=True)
@@ -45,12 +58,15 @@ class Durations:
     optimizer: tuple[Seconds, ...] = ()
     overlap: Seconds = 0.0
     every_use: bool = False
+    encoder: "EncoderSeconds | None" = None
     layers: tuple[int, ...] = ()
     attention: tuple[tuple[float, float], ...] = ()
 
     def of(self, action: Action) -> Seconds:
         """Seconds of a computation."""
         stage, kind = action.stage, action.kind
+        if kind in ENCODES:
+            return self.images.forward if kind is Kind.ENCODE else self.images.backward
         forward, backward = (0.0, 0.0)
         if self.attention:
             forward, backward = (x * self.layers[stage] for x in self.attention[action.micro_batch])
@@ -60,6 +76,16 @@ class Durations:
             return self.backward[stage] + backward
         part = self.backward_input[stage]
         return part + backward if kind is Kind.BACKWARD_INPUT else self.backward[stage] - part
+
+    @property
+    def images(self) -> EncoderSeconds:
+        """Seconds of the image encoder of a table that has one."""
+        if self.encoder is None:
+            raise AssertionError("a table with an encoder has its seconds")
+        return self.encoder
+
+
+_MEETINGS = frozenset({Kind.SHARE_TOKENS, Kind.GATHER_TOKENS})
 
 
 @dataclass(frozen=True)
@@ -108,11 +134,13 @@ class _StepTimer:
         self.smaller: Callable[[Seconds, Seconds], Seconds] = min
         if isinstance(durations.forward[0], np.ndarray):
             self.larger, self.smaller = np.maximum, np.minimum
-        kinds = set(COMPUTE)
+        kinds = COMPUTE | _MEETINGS
         kinds |= {Kind.REDUCE_GRADIENT} if durations.reduce else set()
-        kinds |= {Kind.SYNC_REPLICAS} if durations.replicas else set()
-        self.ranks = [_Rank([a for a in actions if a.kind in kinds]) for actions in schedule.actions]
+        self.ranks = [
+            _Rank([a for a in actions if a.kind in kinds or self._joins(a)]) for actions in schedule.actions
+        ]
         self.ready: dict[Token, tuple[Seconds, int]] = {}
+        self.met: dict[Kind, dict[int, Seconds]] = {kind: {} for kind in _MEETINGS}
         self.joined: dict[int, list[tuple[Seconds, _Rank]]] = defaultdict(list)
 
     def run(self) -> StepTime:
@@ -135,9 +163,17 @@ class _StepTimer:
             seconds = self.larger(seconds, end + tail)
         return StepTime(seconds, ends, tuple(rank.busy for rank in self.ranks))
 
+    def _joins(self, action: Action) -> bool:
+        """Whether an action is a sum over replicas that takes time: of a stage, or of the image encoder."""
+        timed = self.durations.encoder if action.stage == ENCODER else self.durations.replicas
+        return action.kind is Kind.SYNC_REPLICAS and bool(timed)
+
     def _gather_all(self, rank: _Rank) -> None:
         """Weights of the stages are gathered one after the other from the step's begin, in order of first use."""
         for action in rank.actions:
+            if action.kind is Kind.ENCODE and ENCODER not in rank.arrived:
+                rank.transfers = rank.transfers + self.durations.images.gather
+                rank.arrived[ENCODER] = rank.transfers
             if action.kind is Kind.FORWARD and action.stage not in rank.arrived:
                 rank.transfers = rank.transfers + self.durations.gather[action.stage]
                 rank.arrived[action.stage] = rank.transfers
@@ -149,6 +185,8 @@ class _StepTimer:
             self._transfer(rank, action)
             rank.position += 1
             return True
+        if action.kind in _MEETINGS:
+            return self._meet(rank, index, action.kind)
         begin = rank.clock
         needed = _needed(action, self.schedule.stages)
         if needed is not None:
@@ -170,6 +208,20 @@ class _StepTimer:
             self.ready[key] = rank.clock, index
         return True
 
+    def _meet(self, rank: _Rank, index: int, kind: Kind) -> bool:
+        """Exchange image tokens when the last pipeline rank has come; return False before."""
+        met = self.met[kind]
+        met[index] = rank.clock
+        if len(met) < len(self.ranks):
+            return False
+        images = self.durations.images
+        end = rank.clock
+        for clock in met.values():
+            end = self.larger(end, clock)
+        rank.clock = end + (images.share if kind is Kind.SHARE_TOKENS else images.collect)
+        rank.position += 1
+        return True
+
     def _transfer(self, rank: _Rank, action: Action) -> None:
         """Reduce a stage's gradients, or join their sum over replicas, which begins when the last owner has.
 
@@ -177,22 +229,29 @@ class _StepTimer:
         """
         at = self.larger(rank.transfers, rank.clock)
         if action.kind is Kind.REDUCE_GRADIENT:
-            rank.transfers = at + self.durations.reduce[action.stage]
+            images = action.stage == ENCODER
+            rank.transfers = at + (
+                self.durations.images.reduce if images else self.durations.reduce[action.stage]
+            )
             return
         joined = self.joined[action.stage]
         joined.append((at, rank))
-        if len(joined) < self.schedule.replicas:
+        images = action.stage == ENCODER
+        if len(joined) < (len(self.schedule.encoders) if images else self.schedule.replicas):
             return
+        seconds = self.durations.images.replicas if images else self.durations.replicas[action.stage]
         begin = at
         for other, owner in joined:
             begin = self.larger(begin, self.larger(other, owner.transfers))
         for _, owner in joined:
-            owner.transfers = begin + self.durations.replicas[action.stage]
+            owner.transfers = begin + seconds
 
     def _weights(self, rank: _Rank, action: Action) -> Seconds:
         """Time at which an action's weights are there; under ZeRO-3 they are asked for one action ahead."""
         if not self.durations.every_use:
             return rank.arrived[action.stage]
+        if action.stage == ENCODER:
+            return rank.clock
         rank.transfers = self.larger(rank.transfers, rank.previous) + self.durations.gather[action.stage]
         return rank.transfers
 

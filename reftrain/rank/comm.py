@@ -95,6 +95,16 @@ class Axis:
             raise AssertionError(f"rank is not on axis {self.name}")
         return Message(work, call, self.hooks)
 
+    def broadcast(self, tensor: torch.Tensor, label: str) -> torch.Tensor:
+        """Overwrite the tensor (contiguous) with that of the axis' first rank, and return it."""
+        if self.size == 1:
+            return tensor
+        call = CollectiveCall(self.name, "broadcast", label, tensor, self.group, tensor.numel())
+        self.hooks.collective_begin(call)
+        dist.broadcast(tensor, src=self.ranks[0], group=self.group)
+        self.hooks.collective_end(call)
+        return tensor
+
     def all_gather(self, tensor: torch.Tensor, label: str) -> torch.Tensor:
         """Stack the tensors of all ranks: (…) becomes (size, …)."""
         if self.size == 1:

@@ -17,7 +17,7 @@ Phase = Literal["forward", "backward", "step"]
 class Segment:
     """A stretch of this rank's own computation.
 
-    `name` is one of qkv, attention, out, ffn, head, optimizer; `layer` is the global layer number, or -1
+    `name` is one of qkv, attention, out, ffn, head, encoder, optimizer; `layer` is the global layer number, or -1
     outside a layer; `flops` is the forward work of the segment in floating-point operations (backward:
     twice that).
     """
@@ -33,12 +33,12 @@ class CollectiveCall:
     """One communication call of the trainer.
 
     `axis` is tp, cp, pp, dp, dp_cp, ep, edp, kv or embedding; `op` is all_reduce, all_gather, reduce_scatter,
-    all_to_all, send or recv; `label` names the tensor of the model that the call serves, e.g. `layers.3.attention.wo`.
-    `tensor` is this rank's input (for a recv: the buffer to fill); `elements_out` is the number of elements that the
-    rank receives; `peer` is the global rank at the other end of a send or recv. `output` is the result's buffer where
-    that is not `tensor`; `reduction` is the operation of a reducing call (sum, avg, max, …). The result of an
-    `awaited` call is there when the wait for it has ended. `splits` are the rows that an all_to_all sends to each rank,
-    and receives from each.
+    broadcast, all_to_all, send or recv; `label` names the tensor of the model that the call serves, e.g.
+    `layers.3.attention.wo`. `tensor` is this rank's input (for a recv: the buffer to fill); `elements_out` is the
+    number of elements that the rank receives; `peer` is the global rank at the other end of a send or recv. `output`
+    is the result's buffer where that is not `tensor`; `reduction` is the operation of a reducing call (sum, avg, max,
+    …). The result of an `awaited` call is there when the wait for it has ended. `splits` are the rows that an
+    all_to_all sends to each rank, and receives from each.
     """
 
     axis: str

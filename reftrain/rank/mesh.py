@@ -9,6 +9,7 @@ are the axis `dp_cp`, over which FSDP2 shards and gradients are summed.
 import datetime as dt
 import math
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 
 import torch
 import torch.distributed as dist
@@ -75,7 +76,7 @@ class Mesh:
         """Number of ranks that shard a parameter, and this rank's place; `dealt` for an expert's over `ep`."""
         return (self.edp.size, self.edp.index) if dealt else (self.shard_size, self.shard_index)
 
-    @property
+    @cached_property
     def expert_mesh(self) -> DeviceMesh | None:
         """Ranks that hold the same experts, as FSDP2 takes them; None where `ep` deals none out."""
         if self.ep.size == 1 or self.edp.group is None:

@@ -24,12 +24,20 @@ class SpecView(Protocol):
         """Shape of this tensor rank's part."""
 
     @property
+    def frozen(self) -> bool:
+        """Whether it has no gradient."""
+
+    @property
     def sums(self) -> tuple[str, ...]:
         """Axes over which the gradient is summed after data parallelism."""
 
 
 class StageView(Protocol):
     """A virtual stage of this rank: its module and the specs of its parameters by global name."""
+
+    @property
+    def unit(self) -> str:
+        """Name under which parameters outside layers are reduced."""
 
     @property
     def module(self) -> nn.Module:

@@ -95,7 +95,7 @@ class Capture(Hooks):
         return self._action is not None and self._action.kind in BACKWARDS
 
     def _on_inputs(self, _: nn.Module, arguments: tuple[Any, ...]) -> None:
-        batch = arguments[1]
+        batch = arguments[-1]
         if isinstance(batch, LocalBatch) and not self._is_recomputing():
             given = {
                 "tokens": batch.tokens,
@@ -147,7 +147,7 @@ class Capture(Hooks):
         def seen(module: nn.Module, _: tuple[Any, ...]) -> None:
             for own, parameter in module.named_parameters(recurse=False):
                 full = f"{name}.{own}"
-                if self._seen.get(full) is not parameter:
+                if parameter.requires_grad and self._seen.get(full) is not parameter:
                     self._seen[full] = parameter
                     on_gradient(parameter, self._local_gradient_watch(full))
 

@@ -30,6 +30,7 @@ NCCL_NAMES = {
     "all_gather": "_allgather_base",
     "reduce_scatter": "_reduce_scatter_base",
     "all_to_all": "all_to_allv",
+    "broadcast": "broadcast",
     "send": "send",
     "recv": "recv",
 }

@@ -72,6 +72,7 @@ def describe(
         "hosts": list(hosts),
         "steps": config.steps,
         "model": dataclasses.asdict(config.model),
+        "encoder": dataclasses.asdict(config.encoder),
         "data": dataclasses.asdict(config.data),
         "dtype_policy": config.numerics.policy,
         "numerics": dataclasses.asdict(config.numerics),

@@ -44,7 +44,7 @@ def parameter_groups(stage: StageView) -> Iterator[tuple[str, FSDPParamGroup]]:
         if isinstance(module, FSDPModule):
             group = module._get_fsdp_state()._fsdp_param_group  # noqa: SLF001 - FSDP2 shows it nowhere else
             if group is not None:
-                yield name or "stage", group
+                yield name or stage.unit, group
 
 
 def group_layout(stage: StageView, group: FSDPParamGroup, ranks: int) -> Layout:
@@ -53,6 +53,8 @@ def group_layout(stage: StageView, group: FSDPParamGroup, ranks: int) -> Layout:
     layout = []
     for held in group.fsdp_params:
         name = names[id(held.sharded_param)]
+        if stage.specs[name].frozen:
+            continue
         rows, *rest = stage.specs[name].local_shape
         width = rest[0] if rest else 1
         layout.append((name, -(-rows // ranks) * width))
@@ -95,10 +97,11 @@ class OrderRecorder(Hooks):
                 (name, local[name].numel())
                 for stage in trainer.stages.values()
                 for name, spec in stage.specs.items()
-                if axis in spec.sums
+                if axis in spec.sums and not spec.frozen
             )
         for number, stage in trainer.stages.items():
-            self._layouts[f"stage{number}.grad"] = tuple((name, local[name].numel()) for name in stage.specs)
+            trained = [name for name, spec in stage.specs.items() if not spec.frozen]
+            self._layouts[f"stage{number}.grad"] = tuple((name, local[name].numel()) for name in trained)
         self._bucket_layouts(trainer)
         self._layouts["grad_norm"] = (("shards", ranks),)
         ends = ("tok_embeddings.weight", "output.weight")
@@ -110,7 +113,8 @@ class OrderRecorder(Hooks):
         most = trainer.config.mesh.bucket_mb
         if not most:
             return
-        ready = list(trainer.local_parameters().items())[::-1]
+        frozen = {n for stage in trainer.stages.values() for n, spec in stage.specs.items() if spec.frozen}
+        ready = [(n, t) for n, t in trainer.local_parameters().items() if n not in frozen][::-1]
         cuts = buckets([t.numel() * t.element_size() for _, t in ready], most * MIB)
         for number, run in enumerate(cuts):
             layout = tuple((ready[place][0], ready[place][1].numel()) for place in run)

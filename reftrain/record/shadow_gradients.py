@@ -1,4 +1,6 @@
-"""Shadow accumulators: the cost of rounding while gradients of micro-batches are added up, measured in the run.
+"""Shadow accumulators: the cost of rounding while gradients are added up, measured in the run.
+
+Gradients of weights are added over micro-batches, those of image tokens over the cross-attention layers of a rank.
 
 Beside every gradient buffer three sums of the very same addends are kept, in BF16, in FP32 and in FP64. After each step
 their distances are written to run/shadow/rankNNNNN.json ("numerics.shadow/1"), where `numerics advise` finds them.
@@ -12,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import torch
+from torch import nn
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.fsdp._fully_shard._fsdp_param import FSDPParam
 
@@ -75,9 +78,11 @@ class Shadow(Hooks):
     """Keeps the shadow sums of one rank."""
 
     def __init__(self) -> None:
-        self.folder, self.rank, self.world_size, self.kept = Path(), 0, 1, ""
+        self.folder, self.rank, self.world_size, self.kept, self.kept_images = Path(), 0, 1, "", ""
         self._stages: list[StageView] = []
         self._sums: dict[str, Sums] = {}
+        self._images: dict[int, Sums] = {}
+        self._micro_batch = -1
         self._watched: set[int] = set()
         self._rows: list[dict[str, Any]] = []
 
@@ -85,15 +90,29 @@ class Shadow(Hooks):
         """Remember where the figures go."""
         self.folder = Path(context.config.out) / "shadow"
         self.rank, self.world_size = context.rank, context.config.mesh.world_size
-        self.kept = "bfloat16" if context.config.numerics.policy == "bf16_pure" else "float32"
+        policy = context.config.numerics.policy
+        self.kept = "bfloat16" if policy == "bf16_pure" else "float32"
+        narrow = policy in {"bf16", "bf16_pure"} and context.config.encoder.sum_format == "compute"
+        self.kept_images = "bfloat16" if narrow else "float32"
 
     def built(self, trainer: TrainerView) -> None:
-        """Take the stages to listen to."""
+        """Take the stages to listen to, and the modules that read image tokens."""
         self._stages = list(trainer.stages.values())
+        for stage in self._stages:
+            for module in stage.module.modules():
+                if getattr(module, "reads_images", False):
+                    module.register_forward_pre_hook(self._on_images)
+
+    def _on_images(self, _: nn.Module, arguments: tuple[Any, ...]) -> None:
+        """Add the gradient that a cross-attention layer gives to the image tokens of the present micro-batch."""
+        images = arguments[1]
+        if images.requires_grad:
+            sums = self._images.setdefault(self._micro_batch, Sums())
+            images.register_hook(lambda grad: sums.add(grad.detach()))
 
     def action_begin(self, action: Action) -> None:
         """Listen to parameters that have come to exist since (FSDP2 makes them at their first use)."""
-        del action
+        self._micro_batch = action.micro_batch
         for stage in self._stages:
             for module in stage.module.modules():
                 if isinstance(module, FSDPModule):
@@ -105,7 +124,7 @@ class Shadow(Hooks):
         if id(parameter) in self._watched or not hasattr(parameter, "_unsharded_param"):
             return
         name = parameter._param_fqn  # noqa: SLF001 - as above
-        if name is None:
+        if name is None or not parameter._unsharded_param.requires_grad:  # noqa: SLF001 - as above
             return
 
         def added(grad: torch.Tensor) -> None:
@@ -120,7 +139,11 @@ class Shadow(Hooks):
             self._rows.append(
                 {"step": metrics.step, "tensor": f"{name}.grad", "kept": self.kept, **sums.figures()}
             )
+        for _, sums in sorted(self._images.items()):
+            row = {"step": metrics.step, "tensor": "image_tokens.grad", "kept": self.kept_images}
+            self._rows.append({**row, **sums.figures()})
         self._sums.clear()
+        self._images.clear()
         self.folder.mkdir(parents=True, exist_ok=True)
         document = {
             "schema": SCHEMA,

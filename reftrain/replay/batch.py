@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 
 from reftrain.config.run import RunConfig
+from reftrain.data.images import patches
 from reftrain.data.sequences import Source, make_source, stack
 from reftrain.replay.document_pieces import Piece, pieces_of
 from reftrain.replay.formats import Formats
@@ -46,6 +47,12 @@ class Reader:
             for number in range(self.config.micro_batches)
         ]
 
+    def images(self, step: int, dp: int, number: int) -> torch.Tensor:
+        """Patches of the images of a rank's micro-batch, (B, I, patch)."""
+        data, each = self.config.data, self.config.data.micro_batch_size
+        first = step * data.batch_size + dp * (data.batch_size // self.config.mesh.dp) + number * each
+        return torch.from_numpy(patches(self.config.encoder, data.seed, range(first, first + each)))
+
     def _micro_batch(self, numbers: range) -> MicroBatch:
         """Return inputs and targets; targets after an end of document and padding are ignored."""
         sequences = torch.from_numpy(stack(self.source, numbers))
@@ -61,7 +68,7 @@ class Share:
 
     `tokens` and `targets` (B, S/cp); `positions` (S/cp,); `rope` (2, S/cp, head_dim/2); `mask` (B, 1, S/cp, S),
     or by source rank (cp, B, 1, 1, S/cp, S/cp) for a ring; None where attention is causal without documents, or
-    goes document by document, in `pieces`.
+    goes document by document, in `pieces`. `images` (B, I, D) are image tokens of a multimodal model.
     """
 
     tokens: torch.Tensor
@@ -70,6 +77,7 @@ class Share:
     rope: torch.Tensor
     mask: torch.Tensor | None
     pieces: tuple[Piece, ...] = ()
+    images: torch.Tensor | None = None
 
 
 def positions_of(length: int, ranks: int, index: int) -> torch.Tensor:

@@ -76,7 +76,8 @@ class CaptureWriter(Observer):
         number = self.now.micro_batch
         for rank, tensor in zip(self._here(), tensors, strict=True):
             self._activation(rank, name, tensor, number)
-            on_gradient(tensor, self._on_gradient(rank, name, number))
+            if tensor.requires_grad:
+                on_gradient(tensor, self._on_gradient(rank, name, number))
 
     def _activation(self, rank: RankRows, name: str, tensor: Tensor, number: int) -> Tensor:
         """Record an activation, and once more where recomputation repeats it; return what goes on."""
@@ -113,6 +114,8 @@ class CaptureWriter(Observer):
         number = self.now.micro_batch
         for rank, leaves in zip(self._here(), weights, strict=True):
             for name, leaf in leaves.items():
+                if not leaf.requires_grad:
+                    continue
                 on_gradient(leaf, partial(rank.local_gradient, name, micro_batch=number))
         return [dict(leaves) for leaves in weights]
 

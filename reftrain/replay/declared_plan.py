@@ -11,7 +11,7 @@ import torch
 
 from numerics.order.order_plan import OrderPlan, Reduction
 from reftrain.config.run import RunConfig
-from reftrain.layout.declaration import Parameter, shard_rows
+from reftrain.layout.declaration import ENCODER, Parameter, shard_rows
 from reftrain.layout.grid import EVERYWHERE, Seat
 from reftrain.layout.settings import local_settings
 from reftrain.replay.formats import Orders
@@ -48,6 +48,8 @@ def declared_plan(config: RunConfig, recorded: OrderPlan | None, first: int = 0)
 def _activations(writer: PlanWriter) -> None:
     """Sums over tensor and context ranks within forward and backward."""
     config = writer.config
+    if config.encoder.layers:
+        _image_tokens(writer)
     for stage, layers in enumerate(writer.declared.stages()):
         _tensor_sums(writer, stage, layers)
         if config.mesh.cp > 1:
@@ -72,7 +74,9 @@ def _tensor_sums(writer: PlanWriter, stage: int, layers: range) -> None:
         if stage == 0:
             crossing("tok_embeddings", "forward")
         for number in layers:
-            _layer_sums(f"layers.{number}", crossing, recomputed=config.numerics.recompute == "full")
+            reached = config.model.passes_gradient(number)
+            recomputed = config.numerics.recompute == "full"
+            _layer_sums(f"layers.{number}", crossing, recomputed=recomputed, reached=reached)
         if last:
             crossing("output.grad", "backward")
             logits = writer.formats.wide
@@ -83,12 +87,14 @@ def _tensor_sums(writer: PlanWriter, stage: int, layers: range) -> None:
             writer.add("loss.sums", "tp", "all_reduce", "forward", logits, seats, every, rows * tokens)
 
 
-def _layer_sums(pre: str, crossing: Callable[[str, str], None], *, recomputed: bool) -> None:
-    """Outputs of row-parallel weights, gradients in front of column-parallel ones."""
+def _layer_sums(pre: str, crossing: Callable[[str, str], None], *, recomputed: bool, reached: bool) -> None:
+    """Outputs of row-parallel weights, gradients in front of column-parallel ones where backward reaches the layer."""
     for part in ("attention.wo", "feed_forward.w2"):
         crossing(f"{pre}.{part}", "forward")
-        if recomputed:
+        if recomputed and reached:
             crossing(f"{pre}.{part}", "backward")
+    if not reached:
+        return
     for part in ("attention.qkv.grad", "feed_forward.w1.grad"):
         crossing(f"{pre}.{part}", "backward")
 
@@ -101,6 +107,8 @@ def _key_value_sums(writer: PlanWriter, stage: int, layers: range) -> None:
     for seats, numbers in _of_stage(writer, stage, "cp"):
         every = [n for n in numbers for _ in range(mesh.cp if ring else 1)]
         for number in layers:
+            if model.crosses(number) or not model.passes_gradient(number):
+                continue
             writer.add(
                 f"layers.{number}.attention.kv.grad",
                 "cp",
@@ -111,6 +119,30 @@ def _key_value_sums(writer: PlanWriter, stage: int, layers: range) -> None:
                 every,
                 elements // mesh.cp if ring else elements,
             )
+
+
+def _image_tokens(writer: PlanWriter) -> None:
+    """Sums of the gradients of image tokens over pipeline and tensor ranks, once a step; those within the encoder."""
+    config, encoders = writer.config, len(writer.pipeline.schedule.encoders)
+    kind = writer.formats.wide if config.encoder.sum_format == "fp32" else writer.formats.compute
+    padded = -(-config.micro_batches // encoders) * encoders
+    elements = padded * config.data.micro_batch_size * config.encoder.tokens * config.model.dim
+    op = "reduce_scatter" if encoders > 1 else "all_reduce"
+    for seats in seats_along(writer.grid, "pp"):
+        writer.add("image_tokens.grad", "pp", op, "reduce", kind, seats, (-1,), elements)
+    wide = writer.formats.wide if config.numerics.tp_reduce == "fp32" else writer.formats.compute
+    inner = config.data.micro_batch_size * config.encoder.tokens * config.encoder.dim
+    for seats in seats_along(writer.grid, "tp"):
+        if seats[0].pp in writer.pipeline.schedule.encoders:
+            own = elements // encoders
+            writer.add("image_tokens.grad", "tp", "all_reduce", "reduce", kind, seats, (-1,), own)
+    for seats, every in _of_stage(writer, ENCODER, "tp"):
+
+        def crossing(label: str, phase: str, group: list[Seat] = seats, of: Numbers = every) -> None:
+            writer.add(label, "tp", "all_reduce", phase, wide, group, of, inner)
+
+        for number in range(config.encoder.layers):
+            _layer_sums(f"encoder.layers.{number}", crossing, recomputed=False, reached=True)
 
 
 def _choice_sums(writer: PlanWriter, stage: int, layers: range) -> None:
@@ -236,9 +268,9 @@ def _shard_layout(writer: PlanWriter, seat: Seat, names: Sequence[str]) -> Layou
 
 def _owners(writer: PlanWriter) -> None:
     """Sums of a stage's gradients between the pipeline ranks that hold it."""
-    for stage in range(writer.config.stages):
+    for stage in writer.declared.numbers:
         for group in seats_along(writer.grid, "pp"):
-            names = [p.name for p in writer.declared.in_order(stage, writer.grid.place(group[0]))]
+            names = [p.name for p in writer.declared.trained(stage, writer.grid.place(group[0]))]
             seats = [seat for seat in group if seat.pp in writer.pipeline.owners(stage)]
             _one_buffer(writer, f"stage{stage}.grad", f"replicas_{stage}", seats, names)
 

@@ -7,17 +7,17 @@ changes nothing.
 
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from reftrain.config.run import RunConfig
-from reftrain.layout.declaration import Declaration, shard_rows
+from reftrain.layout.declaration import ENCODER, Declaration, shard_rows
 from reftrain.layout.grid import Grid, Seat
 from reftrain.replay.batch import MicroBatch, Reader, Share, shares
 from reftrain.replay.first_values import State, first_state, local_values
-from reftrain.replay.formats import Formats, Orders, Place, StageOrder, formats_of
+from reftrain.replay.formats import Formats, Orders, Place, formats_of
 from reftrain.replay.forward.stage import Passed, backward, leaves, run_stage
 from reftrain.replay.gradients import (
     Accumulator,
@@ -28,25 +28,15 @@ from reftrain.replay.gradients import (
     global_norm,
     sum_owners,
 )
+from reftrain.replay.images import ImageTokens
 from reftrain.replay.observer import Moment, Observer
 from reftrain.replay.optimizer import ShardOptimizer, clip_factor, learning_rate
 from reftrain.replay.scalar_sums import rank_total, sum_losses, sum_valid
+from reftrain.replay.stage_state import StageState, Taken
 from reftrain.replay.virtual_ranks import Ranks, VirtualRanks
 
 Weights = Mapping[Place, Sequence[Mapping[str, Tensor]]]
 """Gathered weights of each stage on each of its pipeline ranks, for every place on ep and tensor rank."""
-Taken = dict[tuple[int, int, int], dict[Seat, dict[str, Tensor]]]
-"""Accumulated gradients by stage, pipeline rank and number of the reduction."""
-
-
-@dataclass
-class _Stage:
-    """State of a stage between its micro-batches of one data-parallel rank."""
-
-    order: StageOrder
-    accumulators: list[Accumulator]
-    waiting: dict[int, list[dict[str, Tensor]]] = field(default_factory=dict)
-    done: int = 0
 
 
 class Replay:
@@ -84,26 +74,31 @@ class Replay:
         wide = torch.promote_types(self.formats.parameter, torch.float32)
         self.shards = self._cut(state.parameters, self.formats.parameter)
         self.state = {kind: self._cut(named, wide) for kind, named in state.optimizer.items()}
-        stages = (self.declared.in_order(stage) for stage in range(config.stages))
+        stages = [self.declared.in_order(stage) for stage in self.declared.numbers]
+        self.frozen = {p.name for parameters in stages for p in parameters if p.frozen}
         self.matrices = {p.name for parameters in stages for p in parameters if len(p.shape) > 1}
         self.optimizers = {
             seat: ShardOptimizer(
-                config.optimizer,
-                shards,
-                self.matrices,
-                {k: s[seat] for k, s in self.state.items()},
-                self.first_step,
+                config.optimizer, self._trained(shards), self.matrices, self._state_of(seat), self.first_step
             )
             for seat, shards in self.shards.items()
         }
         self.observer.shards("param", "", self.shards)
 
+    def _trained(self, shards: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        return {name: shard for name, shard in shards.items() if name not in self.frozen}
+
+    def _state_of(self, seat: Seat) -> dict[str, dict[str, Tensor]]:
+        return {kind: self._trained(shards[seat]) for kind, shards in self.state.items()}
+
     def _cut(self, values: Mapping[str, Tensor], dtype: torch.dtype) -> Shards:
         """Return every rank's shards of whole tensors by name."""
         mesh = self.config.mesh
         shards: Shards = {seat: {} for seat in self.grid.seats()}
-        for stage in range(self.config.stages):
+        for stage in self.declared.numbers:
             for parameter, tp in itertools.product(self.declared.in_order(stage), range(mesh.tp)):
+                if parameter.name not in values:
+                    continue
                 local = local_values(parameter, values[parameter.name], tp, dtype)
                 for pp in self.pipeline.owners(stage):
                     for group in self.grid.shard_groups(pp, tp, parameter.dealt):
@@ -137,7 +132,7 @@ class Replay:
         taken: Taken = {}
         losses: dict[Seat, Tensor] = {}
         for dp in range(0, mesh.dp, mesh.ep):
-            losses |= self._data_ranks(dp, batches[dp : dp + mesh.ep], weights, valid, taken)
+            losses |= self._data_ranks(step, dp, batches[dp : dp + mesh.ep], weights, valid, taken)
         reduced: Shards = {seat: {} for seat in self.grid.seats()}
         now.phase, now.micro_batch = "reduce", -1
         for (stage, pp, number), whole in sorted(taken.items(), key=lambda item: (item[0][2], -item[0][0])):
@@ -157,11 +152,12 @@ class Replay:
     def _add_nothing(self, reduced: Shards) -> None:
         """Give zeros as gradients to an owner of a stage that no micro-batch reached."""
         for seat, shards in self.shards.items():
-            for name, shard in shards.items():
+            for name, shard in self._trained(shards).items():
                 reduced[seat].setdefault(name, torch.zeros_like(shard))
 
     def _data_ranks(
         self,
+        step: int,
         dp: int,
         batches: Sequence[Sequence[MicroBatch]],
         weights: Weights,
@@ -174,16 +170,25 @@ class Replay:
         """
         mesh = self.config.mesh
         stages = {
-            place: _Stage(order, [Accumulator(self.formats) for _ in range(len(self.virtual_ranks))])
+            place: StageState(order, [Accumulator(self.formats) for _ in range(len(self.virtual_ranks))])
             for place, order in self.orders.items()
         }
+        images = self._images(dp)
+        if images is not None:
+            images.encode(step, weights)
         sums: dict[int, Ranks] = {}
         last = self.config.stages - 1
         ends = {pp: order.backwards for (stage, pp), order in self.orders.items() if stage == last}
         for number in itertools.chain.from_iterable(ends.values()):
             cut = [shares(self.config, of_rank[number], self.formats) for of_rank in batches]
             batch = [share for of_rank in cut for share in of_rank for _ in range(mesh.tp)]
-            sums[number] = self._micro_batch(dp, number, batch, weights, valid, stages, taken)
+            sums[number] = self._micro_batch(dp, number, batch, weights, valid, stages, taken, images)
+        if images is not None:
+            images.backward(
+                lambda pp, number, local: stages[ENCODER, pp].accumulate(
+                    self.grid.lock_step(dp, pp), (ENCODER, pp), number, local, taken
+                )
+            )
         totals = {}
         for (pp, numbers), place in itertools.product(ends.items(), range(len(self.virtual_ranks))):
             of_rank = [sums[number][place] for number in sorted(numbers)]
@@ -198,13 +203,14 @@ class Replay:
         batch: Sequence[Share],
         weights: Weights,
         valid: int,
-        stages: Mapping[Place, _Stage],
+        stages: Mapping[Place, StageState],
         taken: Taken,
+        images: ImageTokens | None,
     ) -> Ranks:
         """Run forward and backward through all stages; return the loss sums of every rank in lock step."""
         now = self.observer.now
         now.dp, now.micro_batch = dp, number
-        passed = self._forward(batch, weights)
+        passed = self._forward(batch, weights, images)
         sums = passed[-1].outputs
         grads: Ranks | None = None
         for stage in reversed(range(self.config.stages)):
@@ -220,17 +226,26 @@ class Replay:
                 None if here.inputs is None else [grad for t in here.inputs if (grad := t.grad) is not None]
             )
             at = stage, self.pipeline.rank_of(stage, number)
-            self._accumulate(dp, at, number, here.leaves, stages[at], taken)
+            stages[at].accumulate(self.grid.lock_step(dp, at[1]), at, number, here.leaves, taken)
         return [total.detach() for total in sums]
 
-    def _forward(self, batch: Sequence[Share], weights: Weights) -> list[Passed]:
+    def _images(self, dp: int) -> ImageTokens | None:
+        if not self.config.encoder.layers:
+            return None
+        return ImageTokens(self.config, self.declared, self.formats, self.observer, self.reader, dp)
+
+    def _forward(self, batch: Sequence[Share], weights: Weights, images: ImageTokens | None) -> list[Passed]:
         """Run the micro-batch forward through all stages; return what each stage's backward needs."""
         config, now = self.config, self.observer.now
         passed: list[Passed] = []
         outputs: Ranks | None = None
         for stage, layers in enumerate(self.declared.stages()):
             now.phase, now.stage = "forward", stage
-            held = weights[stage, self.pipeline.rank_of(stage, now.micro_batch)]
+            pp = self.pipeline.rank_of(stage, now.micro_batch)
+            held = weights[stage, pp]
+            if images is not None:
+                copies = images.of(pp, now.micro_batch)
+                batch = [replace(share, images=copy) for share, copy in zip(batch, copies, strict=True)]
             if outputs is not None:
                 outputs = self.observer.message("pp", "A", stage - 1, stage, outputs)
                 now.stage = stage
@@ -239,7 +254,7 @@ class Replay:
             tp, cp = config.mesh.tp, config.mesh.cp
             local = [
                 {
-                    n: w.detach().requires_grad_()
+                    n: w.detach().requires_grad_(n not in self.frozen)
                     for n, w in held[place // (tp * cp) * tp + place % tp].items()
                 }
                 for place in range(len(self.virtual_ranks))
@@ -249,33 +264,6 @@ class Replay:
             outputs = run_stage(config, self.virtual_ranks, layers, inputs, local, batch, last=last)
             passed.append(Passed(inputs, outputs, local))
         return passed
-
-    def _accumulate(
-        self,
-        dp: int,
-        at: Place,
-        number: int,
-        local: Sequence[Mapping[str, Tensor]],
-        state: _Stage,
-        taken: Taken,
-    ) -> None:
-        """Add a micro-batch's gradients when its turn in the stage's order has come, and cut at reductions."""
-        state.waiting[number] = [
-            {name: grad for name, leaf in rank.items() if (grad := leaf.grad) is not None} for rank in local
-        ]
-        while state.done < len(state.order.backwards):
-            turn = state.order.backwards[state.done]
-            if turn not in state.waiting:
-                return
-            for accumulator, grads in zip(state.accumulators, state.waiting.pop(turn), strict=True):
-                accumulator.add(grads)
-            before = state.order.backwards[: state.done]
-            state.done += 1
-            if turn in state.order.reduce_after:
-                reduction = sum(micro_batch in state.order.reduce_after for micro_batch in before)
-                whole = taken.setdefault((*at, reduction), {})
-                for seat, accumulator in zip(self.grid.lock_step(dp, at[1]), state.accumulators, strict=True):
-                    whole[seat] = accumulator.take()
 
     def apply(self, step: int, result: StepResult) -> float:
         """Clip and update all shards; return the learning rate."""

@@ -45,5 +45,5 @@ def local_values(parameter: Parameter, whole: torch.Tensor, tp: int, dtype: torc
 def first_state(config: RunConfig) -> State:
     """Return the state of a run before its first step: first values, no optimiser state."""
     declared = Declaration(config)
-    stages = (declared.in_order(stage) for stage in range(config.stages))
+    stages = (declared.in_order(stage) for stage in declared.numbers)
     return State(0, {p.name: first_values(p, config.seed) for parameters in stages for p in parameters})

@@ -153,10 +153,10 @@ class Reducer:
 
 def sum_owners(grid: Grid, declared: Declaration, shards: Shards, observer: Observer) -> None:
     """Sum a stage's gradients over the pipeline ranks that hold it, where a bidirectional schedule has several."""
-    for stage in range(declared.config.stages):
+    for stage in declared.numbers:
         owners = declared.pipeline.owners(stage)
         for group in seats_along(grid, "pp") if len(owners) > 1 else []:
-            names = [p.name for p in declared.in_order(stage, grid.place(group[0]))]
+            names = [p.name for p in declared.trained(stage, grid.place(group[0]))]
             ranks = {seat: shards[seat] for seat in group if seat.pp in owners}
             _sum_in_one_buffer(names, ranks, f"replicas_{stage}", f"stage{stage}.grad", observer)
 
@@ -176,7 +176,7 @@ def bucket_names(config: RunConfig, declared: Declaration, pp: int, size: int) -
     """
     buckets: list[list[str]] = []
     held = 0
-    for parameter in reversed([p for stage in declared.pipeline.held(pp) for p in declared.in_order(stage)]):
+    for parameter in reversed([p for stage in declared.pipeline.held(pp) for p in declared.trained(stage)]):
         own = size * torch.Size(parameter.local_shape).numel()
         if not buckets or held + own > config.mesh.bucket_mb * MIB:
             buckets.append([])
@@ -223,7 +223,7 @@ def partial_groups(config: RunConfig, grid: Grid, axis: str) -> list[list[Seat]]
 def partial_names(declared: Declaration, seat: Seat, axis: str) -> list[str]:
     """Return the parameters of a seat with gradients that are still partial over the axis, in the buffer's order."""
     stages = declared.pipeline.held(seat.pp)
-    return [p.name for stage in stages for p in declared.in_order(stage) if p.sums == axis]
+    return [p.name for stage in stages for p in declared.trained(stage) if p.sums == axis]
 
 
 def _sum_in_one_buffer(names: list[str], ranks: Shards, axis: str, label: str, observer: Observer) -> None:
@@ -283,7 +283,7 @@ def _squares(grid: Grid, declared: Declaration, seat: Seat, grads: Mapping[str, 
     place = grid.place(seat)
     total: Tensor | None = None
     for stage in declared.pipeline.counted(seat.pp):
-        for parameter in declared.in_order(stage, place):
+        for parameter in declared.trained(stage, place):
             grad = grads[parameter.name]
             square = grad.to(torch.promote_types(grad.dtype, torch.float32)).square().sum()
             first_copy = seat.tp % parameter.copies == 0 if parameter.split is not None else seat.tp == 0

@@ -55,6 +55,7 @@ def described(manifest: Mapping[str, Any], out: Path) -> RunConfig:
     try:
         tables: dict[str, Any] = {
             "model": manifest["model"],
+            "encoder": manifest.get("encoder", {}),
             "data": manifest["data"],
             "numerics": manifest["numerics"],
             "mesh": manifest["parallel"],

@@ -9,7 +9,7 @@ from reftrain.replay.formats import Orders, StageOrder
 def possible_orders(recorded: OrderPlan | None, config: RunConfig) -> Orders:
     """Return the order of accumulation of every stage on every pipeline rank that computes it."""
     declared = Declaration(config)
-    table, stages = declared.pipeline, range(config.stages)
+    table, stages = declared.pipeline, declared.numbers
     places = [(stage, pp) for stage in stages for pp in table.owners(stage) if table.added(stage, pp)]
     return {place: _possible_order(recorded, declared, *place) for place in places}
 

@@ -101,9 +101,11 @@ def state_before(run: Path, told: object, config: RunConfig) -> State:
     wide = torch.promote_types(own, torch.float32)
     kinds = (*MOMENTS, *(("master",) if own != wide else ()))
     declared = Declaration(config)
-    shapes = {p.name: p.shape for stage in range(config.stages) for p in declared.in_order(stage)}
+    every = [p for stage in declared.numbers for p in declared.in_order(stage)]
+    shapes = {p.name: p.shape for p in every}
+    trained = {p.name: p.shape for p in every if not p.frozen}
     parameters = {name: torch.empty(shape, dtype=own) for name, shape in shapes.items()}
-    optimizer = {k: {n: torch.empty(s, dtype=wide) for n, s in shapes.items()} for k in kinds}
+    optimizer = {k: {n: torch.empty(s, dtype=wide) for n, s in trained.items()} for k in kinds}
     state = {f"model.{name}": value for name, value in parameters.items()}
     state |= {
         f"optimizer.{k}.{name}": value for k, named in optimizer.items() for name, value in named.items()

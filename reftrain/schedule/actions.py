@@ -28,15 +28,24 @@ class Kind(enum.StrEnum):
     USE_WEIGHTS = "U"
     DROP_WEIGHTS = "D"
     FREE = "X"
+    ENCODE = "E"
+    ENCODE_BACKWARD = "EB"
+    SHARE_TOKENS = "T"
+    GATHER_TOKENS = "G"
 
 
-COMPUTE = frozenset({Kind.FORWARD, Kind.BACKWARD, Kind.BACKWARD_INPUT, Kind.BACKWARD_WEIGHT, Kind.RECOMPUTE})
+ENCODER = -1
+"""Stage of the actions of an image encoder, which lies beside the pipeline."""
+ENCODES = frozenset({Kind.ENCODE, Kind.ENCODE_BACKWARD})
+COMPUTE = ENCODES | {
+    Kind.FORWARD, Kind.BACKWARD, Kind.BACKWARD_INPUT, Kind.BACKWARD_WEIGHT, Kind.RECOMPUTE
+}  # fmt: skip
 """Actions that take computing time of a rank."""
-BACKWARDS = frozenset({Kind.BACKWARD, Kind.BACKWARD_INPUT, Kind.BACKWARD_WEIGHT})
+BACKWARDS = frozenset({Kind.BACKWARD, Kind.BACKWARD_INPUT, Kind.BACKWARD_WEIGHT, Kind.ENCODE_BACKWARD})
 """Backwards, whole or in part."""
 PASSES_GRADIENT = frozenset({Kind.BACKWARD, Kind.BACKWARD_INPUT})
 """Backward parts with a result that the stage before needs."""
-ENDS_BACKWARD = frozenset({Kind.BACKWARD, Kind.BACKWARD_WEIGHT})
+ENDS_BACKWARD = frozenset({Kind.BACKWARD, Kind.BACKWARD_WEIGHT, Kind.ENCODE_BACKWARD})
 """Backward parts after which a stage's gradient contains the micro-batch and its activations are gone."""
 SENDS = frozenset({Kind.SEND_ACTIVATION, Kind.SEND_GRADIENT})
 RECEIVES = frozenset({Kind.RECV_ACTIVATION, Kind.RECV_GRADIENT})
@@ -56,6 +65,8 @@ class Action:
     - `R` reduces the gradients of a stage over data parallelism, `Y` starts the sum over the replicas of the
       stage, `O` steps the optimiser once both have ended; their micro-batch is the last one with a
       gradient in them.
+    - `E` encodes the images of a micro-batch and `EB` runs back through the encoder; `T` hands the image tokens of all
+      micro-batches to all pipeline ranks, `G` sums their gradients for the ranks that encode. Their stage is -1.
     - `V` keeps the stage's present weights under the tag of its micro-batch, `U` makes the next computation
       of the stage use the weights of that tag, `D` drops them.
     """
@@ -81,7 +92,7 @@ class Schedule:
     of the further replicas of a bidirectional schedule. `consecutive` is k, the number of micro-batches that
     run consecutively on a virtual stage before the next one has its turn. `update_every` counts the
     micro-batches of an optimiser step of an asynchronous schedule, and is 0 where one step, after the last
-    micro-batch, uses all gradients.
+    micro-batch, uses all gradients. `encoders` are the ranks that hold the image encoder of a multimodal model.
     """
 
     name: str
@@ -91,6 +102,7 @@ class Schedule:
     actions: tuple[tuple[Action, ...], ...]
     others: tuple[tuple[int, ...], ...] = ()
     update_every: int = 0
+    encoders: tuple[int, ...] = ()
 
     @property
     def stages(self) -> int:
@@ -118,7 +130,9 @@ class Schedule:
         return (self.placement, *self.others)
 
     def rank_of(self, stage: int, replica: int = 0) -> int:
-        """Rank that holds a virtual stage of a replica."""
+        """Rank that holds a virtual stage of a replica; the first one that holds the image encoder."""
+        if stage == ENCODER:
+            return self.encoders[0]
         return self.placements[replica][stage]
 
     def stages_of(self, rank: int, replica: int = 0) -> tuple[int, ...]:
@@ -130,7 +144,9 @@ class Schedule:
         return tuple((q, s) for q in range(self.replicas) for s in self.stages_of(rank, q))
 
     def owners(self, stage: int) -> tuple[int, ...]:
-        """Ranks that hold a virtual stage, by replica."""
+        """Ranks that hold a virtual stage, by replica, or the image encoder."""
+        if stage == ENCODER:
+            return self.encoders
         return tuple(placement[stage] for placement in self.placements)
 
     def everything(self) -> Iterator[tuple[int, int, Action]]:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from reftrain.errors import ScheduleError
-from reftrain.schedule.actions import COMPUTE, Action, Kind, Schedule
+from reftrain.schedule.actions import COMPUTE, ENCODER, ENCODES, Action, Kind, Schedule
 from reftrain.schedule.dependencies import Dependencies, Token, gives
 from reftrain.schedule.rules import Problem, Rule
 from reftrain.schedule.rules_local import check_order_on_rank
@@ -48,9 +48,20 @@ def runs(schedule: Schedule) -> bool:
     return not _Walk(schedule, Dependencies(schedule)).stuck()
 
 
+_OF_ENCODER = ENCODES | {
+    Kind.SHARE_TOKENS, Kind.GATHER_TOKENS, Kind.REDUCE_GRADIENT, Kind.SYNC_REPLICAS
+}  # fmt: skip
+
+
 def _misplaced(schedule: Schedule) -> Iterator[Problem]:
     for rank, slot, action in schedule.everything():
-        if not 0 <= action.replica < schedule.replicas:
+        if action.stage == ENCODER and action.kind in _OF_ENCODER:
+            joins = action.kind in {Kind.SHARE_TOKENS, Kind.GATHER_TOKENS}
+            if not schedule.encoders or not (joins or rank in schedule.encoders):
+                yield Problem(rank, slot, Rule.PLACEMENT, f"{action} is on a rank without an encoder")
+        elif action.kind in _OF_ENCODER - {Kind.REDUCE_GRADIENT, Kind.SYNC_REPLICAS}:
+            yield Problem(rank, slot, Rule.UNKNOWN, f"{action} is no action of the encoder, stage -1")
+        elif not 0 <= action.replica < schedule.replicas:
             yield Problem(rank, slot, Rule.UNKNOWN, f"{action} has no such replica")
         elif (
             not 0 <= action.stage < schedule.stages or schedule.rank_of(action.stage, action.replica) != rank
@@ -68,7 +79,7 @@ def _repeated(schedule: Schedule) -> Iterator[Problem]:
     seen: set[Action] = set()
     whole: dict[Action, int] = {}
     for rank, slot, action in schedule.everything():
-        if action.kind in ONCE and action in seen:
+        if action.kind in ONCE and action in seen and action.stage != ENCODER:
             yield Problem(rank, slot, Rule.TWICE, f"{action} runs twice")
         seen.add(action)
         if action.kind in {Kind.BACKWARD, Kind.BACKWARD_INPUT, Kind.BACKWARD_WEIGHT}:
@@ -83,7 +94,7 @@ def _repeated(schedule: Schedule) -> Iterator[Problem]:
 
 def _missing(schedule: Schedule) -> Iterator[Problem]:
     """Every micro-batch goes forward and back once on all stages of one replica."""
-    seen = {action for _, _, action in schedule.everything() if action.kind in COMPUTE}
+    seen = {action for _, _, action in schedule.everything() if action.kind in COMPUTE - ENCODES}
     taken: dict[int, set[int]] = defaultdict(set)
     for action in seen:
         taken[action.micro_batch].add(action.replica)
@@ -115,7 +126,7 @@ def _missing_backward(rank: int, forward: Action, seen: set[Action]) -> Iterator
 def _not_joined(schedule: Schedule) -> Iterator[Problem]:
     """Every owner of a stage joins the sum over its replicas if one does, else the sum never ends."""
     joined = {(a.replica, a.stage) for _, _, a in schedule.everything() if a.kind is Kind.SYNC_REPLICAS}
-    for stage in sorted({stage for _, stage in joined}):
+    for stage in sorted({stage for _, stage in joined} - {ENCODER}):
         for replica, rank in enumerate(schedule.owners(stage)):
             if (replica, stage) not in joined:
                 text = f"the sum of stage {stage} over the replicas waits for replica {replica}"

@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from fractions import Fraction
 
 from reftrain.errors import ScheduleError
-from reftrain.schedule.actions import Action, Kind
+from reftrain.schedule.actions import ENCODES, Action, Kind
 from reftrain.thresholds import LARGEST_COST, LONGEST_COST
 
 Time = Fraction
@@ -22,6 +22,8 @@ class Costs:
     of `b` where left out; `c` recomputation, as long as `f` where left out (so that a recomputed backward
     of b = 2f takes 3f, Chimera section 3.4); `p2p` a message between two ranks; `sync` the sum of a stage's
     gradients over its replicas, beside the computation; `step` an optimiser step.
+    `e` encodes the images of a micro-batch, and takes twice as long
+    backward.
     """
 
     f: PerStage = Fraction(1)
@@ -32,6 +34,7 @@ class Costs:
     p2p: Fraction = Fraction(0)
     sync: Fraction = Fraction(0)
     step: Fraction = Fraction(0)
+    e: Fraction = Fraction(1)
 
     def of(self, action: Action) -> Fraction:
         """Return the time for which an action occupies its rank."""
@@ -45,6 +48,8 @@ class Costs:
         if kind is Kind.BACKWARD_WEIGHT:
             whole = _at(self.b, stage)
             return whole - self._input_part(stage) if self.w is None else _at(self.w, stage)
+        if kind in ENCODES:
+            return self.e if kind is Kind.ENCODE else 2 * self.e
         if kind is Kind.RECOMPUTE:
             return _at(self.f if self.c is None else self.c, stage)
         return self.step if kind is Kind.OPTIMIZER_STEP else Fraction(0)
@@ -75,7 +80,7 @@ def parse_costs(text: str) -> Costs:
             problem = f"{part[:60]!r} is not a cost, or given twice"
             raise ScheduleError("--cost", problem, f"write name=number with names among {', '.join(NAMES)}")
         numbers = tuple(_number(name, v) for v in value.split(":"))
-        if len(numbers) > 1 and name in {"p2p", "sync", "step"}:
+        if len(numbers) > 1 and name in {"p2p", "sync", "step", "e"}:
             raise ScheduleError("--cost", f"{name} has one value, not one a stage", f"give {name}=number")
         values[name] = numbers if len(numbers) > 1 else numbers[0]
     return Costs(**values)  # type: ignore[arg-type]

@@ -7,12 +7,12 @@ possible is the order that is timed.
 
 from collections.abc import Iterator
 
-from reftrain.schedule.actions import PASSES_GRADIENT, Action, Kind, Schedule
+from reftrain.schedule.actions import ENCODER, PASSES_GRADIENT, Action, Kind, Schedule
 
 Token = tuple[str, int, int, int]
-"""(ACTIVATION, GRADIENT or SYNC; replica; stage; micro-batch)."""
+"""(ACTIVATION, GRADIENT, SYNC or IMAGES; replica; stage; micro-batch)."""
 
-ACTIVATION, GRADIENT, SYNC = "activation", "gradient", "sync"
+ACTIVATION, GRADIENT, SYNC, IMAGES = "activation", "gradient", "sync", "images"
 
 
 def gives(action: Action) -> Token | None:
@@ -21,7 +21,9 @@ def gives(action: Action) -> Token | None:
         return ACTIVATION, action.replica, action.stage, action.micro_batch
     if action.kind in PASSES_GRADIENT:
         return GRADIENT, action.replica, action.stage, action.micro_batch
-    if action.kind is Kind.SYNC_REPLICAS:
+    if action.kind is Kind.ENCODE:
+        return IMAGES, 0, ENCODER, action.micro_batch
+    if action.kind is Kind.SYNC_REPLICAS and action.stage != ENCODER:
         return SYNC, action.replica, action.stage, 0
     return None
 
@@ -48,9 +50,16 @@ class Dependencies:
         elif action.kind is Kind.OPTIMIZER_STEP and stage in self._synced:
             for other in range(self.schedule.replicas):
                 yield SYNC, other, stage, 0
+        elif action.kind is Kind.SHARE_TOKENS:
+            yield from ((IMAGES, 0, ENCODER, number) for number in range(self.schedule.micro_batches))
+        elif action.kind is Kind.GATHER_TOKENS:
+            every = (a for _, _, a in self.schedule.everything() if a.kind in PASSES_GRADIENT)
+            yield from ((GRADIENT, a.replica, a.stage, a.micro_batch) for a in every)
 
     def source(self, token: Token) -> tuple[int, str]:
         """Return the rank that gives a token, and the action that gives it, in the text form."""
         what, replica, stage, micro_batch = token
-        kind = {ACTIVATION: Kind.FORWARD, GRADIENT: Kind.BACKWARD, SYNC: Kind.SYNC_REPLICAS}[what]
+        kind = {
+            ACTIVATION: Kind.FORWARD, GRADIENT: Kind.BACKWARD, SYNC: Kind.SYNC_REPLICAS, IMAGES: Kind.ENCODE
+        }[what]  # fmt: skip
         return self.schedule.rank_of(stage, replica), str(Action(kind, stage, micro_batch, replica))

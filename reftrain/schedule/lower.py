@@ -20,6 +20,7 @@ from reftrain.schedule.actions import (
     Kind,
     Schedule,
 )
+from reftrain.schedule.encoder import with_encoder
 from reftrain.schedule.replica_sync import with_syncs
 from reftrain.schedule.rules_messages import message_of, needed_message
 
@@ -27,18 +28,19 @@ Pair = tuple[int, int]
 _ADDED = SENDS | RECEIVES | {Kind.REDUCE_GRADIENT, Kind.SYNC_REPLICAS}
 
 
-def complete(schedule: Schedule, zero: int, sync: str = "eager_opt") -> Schedule:
+def complete(schedule: Schedule, zero: int, sync: str = "eager_opt", encoder: str = "") -> Schedule:
     """Return the lowered table; a table that is lowered already, as a file may hold, stays as it is."""
     there = any(a.kind in _ADDED for _, _, a in schedule.everything())
-    return schedule if there else lower(schedule, zero, sync)
+    return with_encoder(schedule, encoder) if there else lower(schedule, zero, sync, encoder)
 
 
-def lower(schedule: Schedule, zero: int, sync: str = "eager_opt") -> Schedule:
+def lower(schedule: Schedule, zero: int, sync: str = "eager_opt", encoder: str = "") -> Schedule:
     """Return the table with sends, receives, gradient reductions and the sums over replicas.
 
     ZeRO-0 and 1 reduce a stage's gradients after its last backward before an optimiser step; ZeRO-2 and 3
     after each run of k consecutive micro-batches ("Scaling Llama 3 Training", the section on pipeline and
-    FSDP). `sync` places the sums over the replicas of a bidirectional schedule (`replica_sync`).
+    FSDP). `sync` places the sums over the replicas of a bidirectional schedule (`replica_sync`),
+    `encoder` the image encoder of a multimodal model (`encoder.with_encoder`).
     """
     with_sends = [_with_sends(schedule, rank) for rank in range(schedule.ranks)]
     order: dict[Pair, list[Action]] = defaultdict(list)
@@ -52,7 +54,7 @@ def lower(schedule: Schedule, zero: int, sync: str = "eager_opt") -> Schedule:
         _with_reductions(_with_receives(schedule, rank, actions, sent), schedule, zero)
         for rank, actions in enumerate(with_sends)
     )
-    return with_syncs(replace(schedule, actions=lowered), sync)
+    return with_encoder(with_syncs(replace(schedule, actions=lowered), sync), encoder)
 
 
 def _with_sends(schedule: Schedule, rank: int) -> list[Action]:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from reftrain.schedule.actions import ENDS_BACKWARD, PASSES_GRADIENT, Action, Kind, Schedule
+from reftrain.schedule.actions import ENCODER, ENDS_BACKWARD, PASSES_GRADIENT, Action, Kind, Schedule
 from reftrain.schedule.rules import Problem, Rule
 
 Breach = tuple[Rule, str]
@@ -103,7 +103,8 @@ class _RankWalk:
         """Yield the breaches at the end of the list: stashes never dropped, gradients never reduced."""
         for replica, stage, tag in sorted(self.stash):
             yield Rule.NEVER_FREED, f"{Action(Kind.STASH_WEIGHTS, stage, tag, replica)} is never dropped"
-        yield from _unfinished(actions)
+        for is_encoder in (False, True):
+            yield from _unfinished(tuple(a for a in actions if (a.stage == ENCODER) is is_encoder))
 
 
 FINISHES = {

@@ -15,7 +15,7 @@ HEADING = "reftrain.schedule/1"
 SIZES = frozenset({"micro_batches", "consecutive", "update_every"})
 """Words of the heading's sizes."""
 LETTERS = "|".join(sorted((k.value for k in Kind), key=len, reverse=True))
-ACTION = re.compile(rf"({LETTERS})(\d{{1,7}})\.(\d{{1,7}})(?:@(\d{{1,5}}))?", re.ASCII)
+ACTION = re.compile(rf"({LETTERS})(-1|\d{{1,7}})\.(\d{{1,7}})(?:@(\d{{1,5}}))?", re.ASCII)
 
 
 def parse_action(text: str) -> Action:
@@ -35,6 +35,7 @@ def to_text(schedule: Schedule) -> str:
         f"consecutive {schedule.consecutive}",
         f"update_every {schedule.update_every}",
         *(f"placement {' '.join(map(str, placement))}" for placement in schedule.placements),
+        *([f"encoders {' '.join(map(str, schedule.encoders))}"] if schedule.encoders else []),
         *(f"{rank}: {' '.join(map(str, actions))}" for rank, actions in enumerate(schedule.actions)),
     ]
     return "\n".join(lines) + "\n"
@@ -61,6 +62,7 @@ class _Reader:
         self.sizes: dict[str, int] = {}
         self.placements: list[tuple[int, ...]] = []
         self.ranks: list[tuple[Action, ...]] = []
+        self.encoders: tuple[int, ...] = ()
 
     def read(self) -> Schedule:
         if not self.lines or self.lines[0][1].split(" ", 1)[0] != HEADING:
@@ -77,6 +79,7 @@ class _Reader:
             tuple(self.ranks),
             tuple(self.placements[1:]),
             self.sizes.get("update_every", 0),
+            self.encoders,
         )
 
     def _line(self, number: int, line: str) -> None:
@@ -86,6 +89,8 @@ class _Reader:
             self.sizes[word] = self._integers(number, rest, 1)[0]
         elif word == "placement":
             self.placements.append(self._integers(number, rest, MOST_TABLE_RANKS))
+        elif word == "encoders":
+            self.encoders = self._integers(number, rest, MOST_TABLE_RANKS)
         elif word == f"{len(self.ranks)}:" and len(self.ranks) < MOST_TABLE_RANKS:
             self.ranks.append(tuple(self._actions(number, rest)))
         else:
@@ -98,7 +103,7 @@ class _Reader:
             raise refuse(self.source, 1, "placements of equal length and at least one rank are needed")
         if self.sizes.get("micro_batches", 0) < 1 or self.sizes.get("consecutive", 0) < 1:
             raise refuse(self.source, 1, "micro_batches and consecutive must be 1 or more")
-        if any(rank >= len(ranks) for placement in placements for rank in placement):
+        if any(rank >= len(ranks) for placement in (*placements, self.encoders) for rank in placement):
             raise refuse(self.source, 1, f"a placement names a rank beyond the {len(ranks)} of the table")
 
     def _integers(self, number: int, text: str, most: int) -> tuple[int, ...]:

@@ -17,6 +17,9 @@ from reftrain.simulate.grid import F64, Grid
 from reftrain.simulate.pipeline_rank import Channel, PipelineRank, Post
 from reftrain.simulate.program import Kind, Op
 
+_JOINT = frozenset({"world", "pp"})
+"""Kinds of process group that reach over all pipeline ranks."""
+
 
 class Communication:
     """Runs the communication of all pipeline ranks; puts the ranks that it frees into `ready`."""
@@ -37,7 +40,7 @@ class Communication:
         took = self._transfer_ns(rank, op)
         rank.times.start[row] = arrive
         post = self._disturbed(Post(rank, rank.at, row, rank.step, arrive, took))
-        if op.members or op.group == "world":
+        if op.members or op.group in _JOINT:
             self._join(op, post)
         else:
             self._finish_collective(post, op, self._together([post], op))

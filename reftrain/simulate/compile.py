@@ -6,7 +6,7 @@ of each; those of the model are in `model_operations`.
 
 from typing import Protocol
 
-from reftrain.schedule.actions import RECEIVES, SENDS, Action, Schedule
+from reftrain.schedule.actions import ENCODES, RECEIVES, SENDS, Action, Schedule
 from reftrain.schedule.actions import Kind as Act
 from reftrain.simulate.grid import Grid
 from reftrain.simulate.program import Builder, Kind, Program
@@ -36,6 +36,12 @@ class ActionOperations(Protocol):
     def update(self, b: Builder, stage: int) -> None:
         """Append an optimizer step of one stage in the middle of a step, as asynchronous schedules have it."""
 
+    def encode(self, b: Builder, *, backward: bool, reduce: bool) -> None:
+        """Append the image encoder on a micro-batch; `reduce` where its gradients are reduced after it."""
+
+    def exchange_tokens(self, b: Builder, schedule: Schedule, *, gradients: bool) -> None:
+        """Append the hand-over of image tokens to the pipeline ranks, or the sum of their gradients."""
+
     def finish(self, b: Builder, stages: tuple[int, ...]) -> None:
         """Append the end of a step: the optimizer of `stages`, and the host waiting for all operations."""
 
@@ -56,7 +62,7 @@ _NEEDS = {
     Act.RECOMPUTE: Act.RECV_GRADIENT,  # checkpointing begins once the gradient is there
 }
 _PARTS = {Act.BACKWARD: "all", Act.BACKWARD_INPUT: "input", Act.BACKWARD_WEIGHT: "weight"}
-_GRADIENT = frozenset({Act.SEND_GRADIENT, Act.RECV_GRADIENT, *_PARTS})
+_GRADIENT = frozenset({Act.SEND_GRADIENT, Act.RECV_GRADIENT, Act.ENCODE_BACKWARD, Act.GATHER_TOKENS, *_PARTS})
 _TIMELESS = frozenset({Act.REDUCE_GRADIENT, Act.STASH_WEIGHTS, Act.USE_WEIGHTS, Act.DROP_WEIGHTS, Act.FREE})
 
 
@@ -97,6 +103,12 @@ class _Compiler:
             key = (action.stage, action.micro_batch, action.replica)
             reduce = key in self.reduced and kind is not Act.BACKWARD_INPUT
             operations.backward(b, action.stage, action.micro_batch, part=_PARTS[kind], reduce=reduce)
+        elif kind in ENCODES:
+            backward = kind is Act.ENCODE_BACKWARD
+            reduce = (action.stage, action.micro_batch, action.replica) in self.reduced
+            operations.encode(b, backward=backward, reduce=backward and reduce)
+        elif kind in {Act.SHARE_TOKENS, Act.GATHER_TOKENS}:
+            operations.exchange_tokens(b, self.schedule, gradients=kind is Act.GATHER_TOKENS)
         elif kind in SENDS | RECEIVES:
             self.message(action)
         elif kind is Act.SYNC_REPLICAS:

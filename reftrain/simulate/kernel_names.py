@@ -34,6 +34,7 @@ _FORWARD: Final = {
         "void at::native::multi_tensor_apply_kernel<FusedAdamMathFunctor<float, 4>>", "aten::_fused_adamw_"
     ),
     "clip": Names("void at::native::multi_tensor_apply_kernel<LpNormFunctor<float>>", "aten::_foreach_norm"),
+    "encoder": Names(_GEMM.format(tile="256x128_64x4", layout="TNT"), "aten::linear"),
     "forward": Names(_GEMM.format(tile="256x128_64x4", layout="TNT"), "aten::mm"),
 }
 _BACKWARD: Final = {
@@ -53,6 +54,7 @@ _BACKWARD: Final = {
     "embedding": Names("void at::native::compute_grad_weight<c10::BFloat16, long>", "EmbeddingBackward0"),
     "head": Names(_GEMM.format(tile="256x256_64x3", layout="NTT"), "MmBackward0"),
     "loss": Names("void at::native::cunn_SoftMaxBackward<8, float, float>", "LogSoftmaxBackward0"),
+    "encoder": Names(_GEMM.format(tile="256x128_64x4", layout="NTT"), "MmBackward0"),
     "backward": Names(_GEMM.format(tile="256x128_64x4", layout="NTT"), "MmBackward0"),
 }
 
@@ -68,6 +70,9 @@ COLLECTIVES: Final = {
         "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)", "c10d::allreduce_"
     ),
     "all_to_all": Names("ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)", "c10d::alltoall_base_"),
+    "broadcast": Names(
+        "ncclDevKernel_Broadcast_RING_LL(ncclDevKernelArgsStorage<4096ul>)", "c10d::broadcast_"
+    ),
     "send": Names("ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)", "c10d::send"),
     "recv": Names("ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)", "c10d::recv_"),
 }
@@ -78,6 +83,7 @@ RECORDER_NAMES: Final = {
     "_reduce_scatter_base": "nccl:_reduce_scatter_base",
     "allreduce": "nccl:all_reduce",
     "all_to_all": "nccl:all_to_all",
+    "broadcast": "nccl:broadcast",
 }
 """The same in flight-recorder dumps, and in titles of calls up to torch 2.14."""
 
@@ -86,6 +92,7 @@ OPS: Final = {
     "reduce_scatter": "_reduce_scatter_base",
     "all_reduce": "allreduce",
     "all_to_all": "all_to_all",
+    "broadcast": "broadcast",
 }
 """Torch's name by ours."""
 

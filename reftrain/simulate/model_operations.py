@@ -12,17 +12,20 @@ from typing import Final, Literal
 from reftrain.cost.cost_model import CostModel
 from reftrain.cost.job import FP32_BYTES
 from reftrain.cost.kernels import Operation
-from reftrain.cost.shapes import StageShape
+from reftrain.cost.shapes import StageShape, encoder_parameters
+from reftrain.schedule.actions import ENCODER, Schedule
 from reftrain.simulate.grid import REPLICAS
 from reftrain.simulate.kernel_names import OPS
 from reftrain.simulate.program import Builder
 from reftrain.thresholds import PREFETCHED_BATCH_NS
 
 NS: Final = 1e9
-_SEGMENTS: Final = frozenset({"qkv", "attention", "out", "ffn", "head"})
+_SEGMENTS: Final = frozenset({"qkv", "attention", "out", "ffn", "head", "encoder"})
 """Operations that begin a compute segment of the trainer (`reftrain.rank.hooks`)."""
 
 Unit = tuple[int, int]  # virtual stage, layer of it; -1 the embedding, number of layers the head
+_IMAGES: Final[Unit] = (ENCODER, 0)
+"""The image encoder, gathered and reduced as one."""
 
 
 @dataclass
@@ -39,7 +42,8 @@ class ModelOperations:
 
     `held` has the virtual stages of every pipeline rank, those of all replicas. `merge` writes the kernels between two
     collectives as one operation, attention apart, for jobs of thousands of ranks. `clip` adds the gradient norm;
-    `host_waits` lets the host wait for every message; `fetch_ns` is the time to fetch a batch.
+    `host_waits` lets the host wait for every message; `fetch_ns` is the time to fetch a batch;
+    `encoders` are the pipeline ranks that hold the image encoder.
     """
 
     def __init__(
@@ -52,10 +56,12 @@ class ModelOperations:
         clip: bool = True,
         host_waits: bool = True,
         fetch_ns: float = PREFETCHED_BATCH_NS,
+        encoders: Sequence[int] = (),
     ) -> None:
         self.cost, self.shapes, self.held = cost, shapes, held
         self.merge, self.clip = merge, clip
         self.host_waits, self.fetch_ns = host_waits, fetch_ns
+        self.encoders = tuple(encoders)
         mesh = cost.mesh
         self.zero = mesh.zero
         self.shard = "dp_cp" if mesh.dp > 1 and mesh.cp > 1 else "dp" if mesh.dp > 1 else "cp"
@@ -69,6 +75,8 @@ class ModelOperations:
         self._under_way[b.rank] = _UnderWay()
         b.load(self.fetch_ns)
         if self.zero in {1, 2}:
+            if b.rank in self.encoders:
+                self._gather(b, _IMAGES)
             for stage in self.held[b.rank]:
                 for unit in self._units(stage):
                     self._gather(b, unit)
@@ -79,11 +87,11 @@ class ModelOperations:
         b.wait(*under_way.reductions)
         under_way.reductions.clear()
         if stages and self.clip:
-            b.compute("clip", 0.1 * self._optimizer_ns(stages), launches=2)
+            b.compute("clip", 0.1 * self._optimizer_ns(stages, b.rank), launches=2)
             ns = self.cost.collective("world", "all_reduce", 4.0) * NS
             b.collective("world", "allreduce", ns, (1, 1), dtype="Float")
         if stages:
-            b.compute("optimizer", self._optimizer_ns(stages), launches=4)
+            b.compute("optimizer", self._optimizer_ns(stages, b.rank), launches=4)
         b.sync([*b.open, *b.pending])
 
     def update(self, b: Builder, stage: int) -> None:
@@ -93,12 +101,11 @@ class ModelOperations:
         under_way.reductions.clear()
         b.compute("optimizer", self._optimizer_ns((stage,)), launches=4)
 
-    def _optimizer_ns(self, stages: Iterable[int]) -> float:
+    def _optimizer_ns(self, stages: Iterable[int], rank: int = -1) -> float:
         shapes = self.cost.whole_shapes
-        parameters = 0
-        for stage in stages:
-            shape = self.shapes[stage]
-            parameters += shapes.stage_parameters(shape.layers, first=shape.first, last=shape.last)
+        parameters = sum(shapes.trained_parameters(self.shapes[stage]) for stage in stages)
+        if rank in self.encoders:
+            parameters += self._parameters(_IMAGES)
         return self.cost.optimizer_seconds(parameters) * NS
 
     def sync_replicas(self, b: Builder, stage: int, owners: tuple[int, ...]) -> int | None:
@@ -108,13 +115,18 @@ class ModelOperations:
         """
         if len(owners) == 1:
             return None
-        shape = self.shapes[stage]
         shards = self._shards() if self.zero else 1
-        whole = self.cost.shapes.stage_parameters(shape.layers, first=shape.first, last=shape.last)
-        ns = self.cost.sum_replicas(shape, len(owners), shards) * NS
+        if stage == ENCODER:
+            whole = self._parameters(_IMAGES)
+            ns = self.cost.encoder_weights("replicas", len(owners)).seconds * NS
+        else:
+            shape = self.shapes[stage]
+            whole = self.cost.shapes.trained_parameters(shape)
+            ns = self.cost.sum_replicas(shape, len(owners), shards) * NS
         nelems = whole // shards
+        group = f"{REPLICAS}{'encoder' if stage == ENCODER else stage}"
         return b.collective(
-            f"{REPLICAS}{stage}", "allreduce", ns, (nelems, nelems), wait=False,
+            group, "allreduce", ns, (nelems, nelems), wait=False,
             members=owners, dtype="Float",
         )  # fmt: skip
 
@@ -140,8 +152,32 @@ class ModelOperations:
         for unit in reversed(self._units(stage)):
             self._weights(b, unit, -1)
             self._operations(b, self._of(unit, phase))
-            if reduce:
+            if reduce and self._trains(unit):
                 self._reduce(b, unit)
+
+    def _trains(self, unit: Unit) -> bool:
+        inner = 0 <= unit[1] < self.shapes[unit[0]].layers
+        return not self.cost.model.frozen or (inner and self.shapes[unit[0]].kind(unit[1]) == "cross")
+
+    # -- images
+    def encode(self, b: Builder, *, backward: bool, reduce: bool) -> None:
+        """Run the image encoder on one micro-batch."""
+        self._weights(b, _IMAGES, -1 if backward else 1)
+        self._operations(b, self.cost.encoder("backward" if backward else "forward"))
+        if reduce:
+            self._reduce(b, _IMAGES)
+
+    def exchange_tokens(self, b: Builder, schedule: Schedule, *, gradients: bool) -> None:
+        """Hand image tokens to all pipeline ranks, or sum their gradients; both block."""
+        operation = self.cost.exchange_tokens(
+            schedule.micro_batches, len(schedule.encoders), gradients=gradients
+        )
+        wide = gradients and self.cost.encoder_config.sum_format == "fp32"
+        elements = operation.nbytes // (FP32_BYTES if wide else self.cost.compute_bytes)
+        b.collective(
+            "pp", OPS[operation.op], operation.seconds * NS, sides(operation.op, elements, schedule.ranks),
+            dtype="Float" if wide else "BFloat16",
+        )  # fmt: skip
 
     def _units(self, stage: int) -> list[Unit]:
         shape = self.shapes[stage]
@@ -157,9 +193,12 @@ class ModelOperations:
     ) -> tuple[Operation, ...]:
         stage, layer = unit
         shape = self.shapes[stage]
-        part = "embedding" if layer < 0 else "head" if layer == shape.layers else "layer"
+        kind = shape.kind(layer) if 0 <= layer < shape.layers else "layer"
+        part = "embedding" if layer < 0 else "head" if layer == shape.layers else kind
         if (part, phase) not in self._cache:
-            self._cache[part, phase] = getattr(self.cost, part)(phase)
+            ends = {"embedding": self.cost.embedding, "head": self.cost.head}
+            made = ends[part](phase) if part in ends else self.cost.layer(phase, kind=kind)
+            self._cache[part, phase] = made
         return self._cache[part, phase]
 
     def _operations(self, b: Builder, operations: Sequence[Operation]) -> None:
@@ -209,6 +248,8 @@ class ModelOperations:
     # -- weights and gradients over data parallelism
     def _parameters(self, unit: Unit) -> int:
         shapes, (stage, layer) = self.cost.shapes, unit
+        if unit == _IMAGES:
+            return encoder_parameters(self.cost.encoder_config, self.cost.model, self.cost.mesh.tp)
         if layer < 0:
             return shapes.embedding_parameters
         return shapes.head_parameters if layer == self.shapes[stage].layers else shapes.layer_parameters
@@ -231,7 +272,7 @@ class ModelOperations:
         """Wait for the weights of a unit; with ZeRO-3 gather them now, and those of the next unit ahead."""
         gathers = self._under_way[b.rank].gathers
         if self.cost.mesh.shards_parameters:
-            units = self._units(unit[0])
+            units = self._units(unit[0]) if unit != _IMAGES else [_IMAGES]
             place = units.index(unit) + direction
             ahead = [units[place]] if 0 <= place < len(units) else []
             for each in (unit, *ahead):

@@ -47,7 +47,7 @@ def programs_of(setup: Setup, grid: Grid) -> list[Program]:
     held = [[stage for _, stage in schedule.held_by(rank)] for rank in range(schedule.ranks)]
     operations = ModelOperations(
         cost_model_of(job, setup.hardware), job.stages, held, merge=setup.merge, clip=job.clips,
-        host_waits=setup.host_waits,
+        host_waits=setup.host_waits, encoders=schedule.encoders,
     )  # fmt: skip
     return compile_programs(schedule, grid, operations)
 

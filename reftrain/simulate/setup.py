@@ -79,4 +79,4 @@ def job_of(config: RunConfig, spec: ScheduleSpec, table: Schedule, *, given: boo
 
 def lowered(config: RunConfig, table: Schedule) -> Schedule:
     """Return the table with messages, reductions and replica sums as the configuration has them."""
-    return complete(table, config.mesh.zero, config.pipeline.replica_sync)
+    return complete(table, config.mesh.zero, config.pipeline.replica_sync, config.encoder.placed)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from reftrain.cost.job import Job
+from reftrain.model.flops import flops_per_sequence
 from reftrain.simulate.pipeline_rank import WAITS
 from reftrain.simulate.program import Kind
 from reftrain.simulate.simulation import Simulation
@@ -83,9 +84,6 @@ def summarise(simulation: Simulation) -> Summary:
 
 def tflops_per_gpu(job: Job, step_ms: float) -> float:
     """Return model TFLOP/s a device (PaLM, appendix B: attention in full, recomputation not counted)."""
-    model = job.model
-    attention = model.dim * model.head_dim * 2 * (model.heads + model.kv_heads)
-    matrices = model.layers * (attention + 3 * model.dim * model.ffn_dim) + model.vocab_size * model.dim
-    token = 6 * matrices + 12 * model.layers * model.heads * model.head_dim * job.seq_len
-    tokens = job.micro_batches * job.micro_batch_size * job.seq_len * job.mesh.dp
-    return tokens * token / (step_ms / 1e3) / job.mesh.world_size / 1e12 if step_ms else 0.0
+    sequences = job.micro_batches * job.micro_batch_size * job.mesh.dp
+    work = sequences * flops_per_sequence(job.model, job.encoder, job.seq_len)
+    return work / (step_ms / 1e3) / job.mesh.world_size / 1e12 if step_ms else 0.0

@@ -66,7 +66,7 @@ class _HeldBytes:
     @staticmethod
     def _activations(job: Job, stage: int) -> int:
         shape = job.stages[stage]
-        bytes_of = shape.layers * layer_kept(job).total
+        bytes_of = sum(n * layer_kept(job, kind=kind).total for kind, n in shape.counts.items())
         bytes_of += embedding_kept(job).total if shape.first else 0.0
         return round(bytes_of + (head_kept(job).total if shape.last else 0.0))
 

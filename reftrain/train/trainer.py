@@ -12,6 +12,8 @@ import torch.distributed as dist
 
 from reftrain.config.run import RunConfig
 from reftrain.data.batches import Loader
+from reftrain.data.images import patches
+from reftrain.execute.encoding import Encoding
 from reftrain.execute.gradients import global_norm, sum_partial_gradients, sum_tied_gradients
 from reftrain.execute.loss import global_loss, global_valid_tokens
 from reftrain.execute.pipeline import BufferPool, PipelineExecutor
@@ -22,6 +24,7 @@ from reftrain.model.attention import choose_kernel
 from reftrain.model.batch import Cutter
 from reftrain.model.context import ModelContext
 from reftrain.model.decoder import EMBEDDING, Stage, layers_of_stages
+from reftrain.model.encoder import EncoderStage
 from reftrain.model.parameters import Part, Spec, shard_part
 from reftrain.model.segments import Segments
 from reftrain.parallel.tensor import TensorParallel
@@ -29,35 +32,14 @@ from reftrain.rank.comm import Axis, WideAxis
 from reftrain.rank.events import Segment
 from reftrain.rank.hooks import HookList, RunContext
 from reftrain.rank.mesh import Mesh
-from reftrain.schedule.actions import Schedule
+from reftrain.schedule.actions import ENCODER, Schedule
 from reftrain.schedule.generators import make_schedule
 from reftrain.schedule.lower import lower
 from reftrain.schedule.registry import SCHEMES
+from reftrain.train.formats import POLICIES
 from reftrain.train.optimizer import AdamW, clip_coefficient, learning_rate
 
 OUTPUT = "output.weight"
-
-
-@dataclass(frozen=True)
-class Formats:
-    """Number formats of a policy: of stored parameters, of computation, of gradient sums."""
-
-    parameter: torch.dtype
-    compute: torch.dtype
-    reduce: torch.dtype
-
-    @property
-    def wide(self) -> torch.dtype:
-        """Format of values that are always computed in FP32 or wider."""
-        return torch.promote_types(self.compute, torch.float32)
-
-
-POLICIES = {
-    "bf16": Formats(torch.float32, torch.bfloat16, torch.float32),
-    "bf16_pure": Formats(torch.bfloat16, torch.bfloat16, torch.bfloat16),
-    "fp32": Formats(torch.float32, torch.float32, torch.float32),
-    "fp64": Formats(torch.float64, torch.float64, torch.float64),
-}
 
 
 @dataclass(frozen=True)
@@ -74,6 +56,7 @@ class Trainer:
 
     def __init__(self, config: RunConfig, hooks: HookList, device: torch.device) -> None:
         self.config, self.hooks, self.device = config, hooks, device
+        self._step = 0
         self.formats = POLICIES[config.numerics.policy]
         self.mesh = Mesh(config.mesh, device, hooks, config.evidence.waiting_s)
         hooks.setup(RunContext(config, self.mesh, self.mesh.rank, device))
@@ -86,6 +69,7 @@ class Trainer:
             device,
             document_mask=config.numerics.document_mask,
             cp=self.mesh.cp.size,
+            head_dim=model.head_dim,
         )
         self.cutter = self._cutter()
         self.schedule = self._schedule()
@@ -151,17 +135,25 @@ class Trainer:
     def _stages(self) -> dict[int, ShardedStage]:
         config, mesh = self.config, self.mesh
         context = self.model_context()
-        policy = mixed_precision(self.formats.compute, self.formats.parameter, self.formats.reduce)
-        stages, expert_mesh = {}, mesh.expert_mesh
+        stages = {}
+        if mesh.pp.index in self.schedule.encoders:
+            encoder = EncoderStage(context, config.encoder, config.data.micro_batch_size)
+            stages[ENCODER] = self._sharded(encoder)
         held = {stage for _, stage in self.schedule.held_by(mesh.pp.index)}
         for number, layers in enumerate(layers_of_stages(config)):
-            if number not in held:
-                continue
-            stage = Stage(context, layers, first=number == 0, last=number + 1 == config.stages)
-            sharding = mesh.device_mesh["dp_shard"] if config.mesh.bucket_mb else mesh.fsdp_mesh
-            stages[number] = ShardedStage(stage, sharding, config.mesh, policy, self.hooks, expert_mesh)
-            stages[number].materialise(self.device, config.seed, mesh)
+            if number in held:
+                stage = Stage(context, layers, first=number == 0, last=number + 1 == config.stages)
+                stages[number] = self._sharded(stage)
         return stages
+
+    def _sharded(self, stage: Stage | EncoderStage) -> ShardedStage:
+        """Shard a stage over data and context parallelism, and give it its first values."""
+        config, mesh = self.config, self.mesh
+        policy = mixed_precision(self.formats.compute, self.formats.parameter, self.formats.reduce)
+        sharding = mesh.device_mesh["dp_shard"] if config.mesh.bucket_mb else mesh.fsdp_mesh
+        made = ShardedStage(stage, sharding, config.mesh, policy, self.hooks, mesh.expert_mesh)
+        made.materialise(self.device, config.seed, mesh)
+        return made
 
     def _schedule(self) -> Schedule:
         """Return the table that all pipeline ranks run."""
@@ -176,7 +168,7 @@ class Trainer:
             concatenation=pipeline.concatenation,
             steps=1 if SCHEMES[pipeline.schedule].synchronous else config.steps,
         )
-        return lower(schedule, config.mesh.zero, pipeline.replica_sync)
+        return lower(schedule, config.mesh.zero, pipeline.replica_sync, config.encoder.placed)
 
     def _executor(self) -> PipelineExecutor:
         config, mesh = self.config, self.mesh
@@ -192,12 +184,32 @@ class Trainer:
 
     def _make_executor(self, axes: tuple[Axis, Axis], pool: BufferPool) -> PipelineExecutor:
         replicas = ReplicaSums(replica_axes(self.schedule, self.mesh))
-        return PipelineExecutor(self.schedule, self.stages, *axes, pool, self.hooks, replicas)
+        return PipelineExecutor(
+            self.schedule, self.stages, *axes, pool, self.hooks, replicas, self._encoding()
+        )
+
+    def _encoding(self) -> Encoding | None:
+        """Return what encodes the images of a multimodal model."""
+        config, formats = self.config, self.formats
+        if not config.encoder.layers:
+            return None
+        shape = config.data.micro_batch_size, config.encoder.tokens, config.model.dim
+        held = formats.wide if config.encoder.sum_format == "fp32" else formats.compute
+        return Encoding(
+            self.schedule, self.stages.get(ENCODER), self.mesh.pp, self.mesh.tp, shape, formats.compute, held,
+            self.device, self._patches,
+        )  # fmt: skip
+
+    def _patches(self, micro_batch: int) -> torch.Tensor:
+        """Return the images of a micro-batch of the present step."""
+        config, numbers = self.config, self.loader.numbers(self._step)[micro_batch]
+        images = patches(config.encoder, config.data.seed, numbers)
+        return torch.from_numpy(images).to(self.device, self.formats.compute)
 
     def _optimizer(self) -> AdamW:
         shards, decays = {}, {}
         for stage in self.stages.values():
-            shards.update(stage.local_parameters())
+            shards.update(stage.trained_parameters())
             decays.update({name: spec.decays for name, spec in stage.specs.items()})
         return AdamW(self.config.optimizer, shards, decays)
 
@@ -230,6 +242,7 @@ class Trainer:
 
     def compute_gradients(self, step: int) -> Gradients:
         """Run a step up to the global norm; the gradients are in `local_gradients`."""
+        self._step = step
         self.hooks.data_begin(step)
         micro_batches = self.loader.step(step)
         self.hooks.data_end(step)
@@ -252,7 +265,8 @@ class Trainer:
 
     def _counted_stages(self) -> list[ShardedStage]:
         """Return the stages with their first replica on this rank: each stage counts once in the norm."""
-        first = self.schedule.stages_of(self.mesh.pp.index)
+        own = self.mesh.pp.index
+        first = {*self.schedule.stages_of(own), *([ENCODER] if self.schedule.encoders[:1] == (own,) else [])}
         return [stage for number, stage in self.stages.items() if number in first]
 
     def _finish_gradients(self) -> None:

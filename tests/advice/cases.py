@@ -569,7 +569,7 @@ def _(_folder, _patch):
     return command(reftrain_schedule.schedule, "1f1b", "1f1b --stages 2 --micro-batches 4")
 
 
-@case("give a multiple of {}")
+@case("--tokens: {}; give a multiple of {}")
 def _(_folder, _patch):
     few = "--preset tiny --gpus 1 --seq 64 --tokens"
     return command(reftrain_plan.plan, f"{few} 100", f"{few} 128")

@@ -23,6 +23,8 @@ def configured(settings: str) -> RunConfig:
     return load(None, tables_of(None, None, settings.split()))
 
 
+CROSSES = "model.layers=10 model.cross_every=4"
+IMAGES = f"encoder.layers=1 {CROSSES}"
 SETTINGS = [
     ("heads cannot be split over tp {}", "mesh.tp=3 model.heads=4 model.dim=96", "mesh.tp=2"),
     ("ffn_dim {} cannot be split", "mesh.tp=2 model.ffn_dim=129", "mesh.tp=2 model.ffn_dim=128"),
@@ -65,6 +67,25 @@ SETTINGS = [
      "mesh.cp=2 model.experts=4 model.expert_capacity=0.0"),
     ("are more than {} experts; choose 1 to", "model.experts=2 model.experts_per_token=3",
      "model.experts=2 model.experts_per_token=2"),
+    ("no layer reads the encoder's tokens", "encoder.layers=1", f"encoder.layers=1 {CROSSES}"),
+    ("cross-attention has no image tokens", CROSSES, f"encoder.layers=1 {CROSSES}"),
+    ("leaves a text model nothing to train", "model.frozen=true", "model.frozen=false"),
+    ("cannot be combined with cross-attention layers", f"{IMAGES} model.experts=4", "model.experts=4"),
+    ("are no whole groups of {} + 1; give a multiple", f"{IMAGES} model.layers=9", f"{IMAGES} model.layers=10"),
+    ("takes queries and keys of two inputs", f"{IMAGES} model.fused_qkv=true", f"{IMAGES} model.fused_qkv=false"),
+    ("ties weights that do not train", f"{IMAGES} model.tied_embeddings=true model.frozen=true",
+     f"{IMAGES} model.tied_embeddings=false model.frozen=true"),
+    ("a virtual stage holds whole groups", f"{IMAGES} mesh.pp=2 pipeline.layers_per_stage=[4,6]",
+     f"{IMAGES} mesh.pp=2 pipeline.layers_per_stage=[5,5]"),
+    ("would cut a group of layers", f"{IMAGES} mesh.pp=2 pipeline.balanced=true",
+     f"{IMAGES} mesh.pp=2 pipeline.layers_per_stage=[5,5]"),
+    ("heads and ffn_dim {} are split over tp", f"{IMAGES} encoder.heads=1 mesh.tp=2",
+     f"{IMAGES} encoder.heads=4 mesh.tp=2"),
+    ("images are encoded before each step", f"{IMAGES} mesh.pp=2 pipeline.schedule=pipedream optimizer.clip_norm=0",
+     f"{IMAGES} mesh.pp=2 pipeline.schedule=flexible"),
+    ("loses the gradients of image tokens", f"{IMAGES} mesh.pp=2 pipeline.schedule=zb_h1",
+     f"{IMAGES} mesh.pp=2 pipeline.schedule=flexible"),
+    ("encoder.heads: {} does not divide dim", f"{IMAGES} encoder.heads=5", f"{IMAGES} encoder.heads=4"),
     ("{}.{}: {} is not within bounds; give {} to {}", "run.steps=0", "run.steps=1"),
     ("{}.{}: {} is unknown; choose among {}", "run.device=tpu", "run.device=cpu"),
     ("is not a table; did you mean", "modle.layers=2", "model.layers=2"),

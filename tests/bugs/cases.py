@@ -27,6 +27,12 @@ NO_SP = {"mesh": {"tp": 2, "sequence_parallel": False}}
 WIDE = {"mesh": {"tp": 2}, "model": {"bias": True, "qk_norm": True, "fused_qkv": True}}
 HSDP = {"mesh": {"dp": 4, "zero": 3, "dp_shard": 2}, "data": {"micro_batch_size": 1}}
 
+IMAGES = {
+    "mesh": {"pp": 2},
+    "model": {"layers": 4, "cross_every": 1, "frozen": True},
+    "encoder": {"layers": 1},
+    "numerics": {"recompute": "full"},
+}
 EXPERTS = {"mesh": {"tp": 2, "dp": 2, "ep": 2}, "model": {"experts": 4}}
 
 CASES = (
@@ -98,4 +104,5 @@ CASES = (
          (("forward", "layers.1.attention"),)),
     Case("P58", EXPERTS, "grad", "layers.0.feed_forward.experts.0.w1.weight"),
     Case("P59", EXPERTS, "grad", "layers.1.feed_forward.router.weight", (("grad", "norm.weight"),)),
+    Case("P32", IMAGES, "recomputed", "layers.2.attention.wo", (("forward", "norm"),)),
 )  # fmt: skip

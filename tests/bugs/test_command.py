@@ -67,3 +67,19 @@ def test_bugs_and_other_faults_go_their_own_ways():
 def test_what_cannot_be_planted_is_refused_with_the_reason(text, mesh, said):
     with pytest.raises(ConfigError, match=said):
         read_bugs(configuration(text, **mesh))
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("P01", "no backward reaches it"),
+        ("P37:layer=3", "layer 3 is frozen and has no gradients"),
+        ("P17", "model.frozen = false"),
+    ],
+)
+def test_what_frozen_layers_hide_is_refused(text, said):
+    mesh = {"tp": 2, "dp": 2}
+    with pytest.raises(ConfigError, match=said):
+        read_bugs(
+            load(None, {"model": {"preset": "tiny_vision"}, "mesh": mesh, "evidence": {"faults": [text]}})
+        )

@@ -38,7 +38,7 @@ def one_sentence(done, code=3):
 
 
 @pytest.mark.parametrize("case", BAD)
-@pytest.mark.parametrize("command", ["slowrank", "whatif", "breakdown", "ingest"])
+@pytest.mark.parametrize("command", ["slowrank", "whatif", "breakdown", "floor", "ingest"])
 @pytest.mark.quick(5)
 def test_a_bad_file_alone(tracekit, tmp_path, case, command):
     data, reason = BAD[case]

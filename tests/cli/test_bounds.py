@@ -34,6 +34,8 @@ TEXTS = {
     "--seq": f"{ABSURD}G",
     "--cost": f"f={ABSURD}",
     "--ranks": f"0-{ABSURD}",
+    "--model": f"parameters=8e9,tokens={ABSURD}",
+    "--hardware": f"peak_tflops={ABSURD}",
 }
 """What an option whose text holds a number refuses; `SAME` are those whose digits are no quantity."""
 SAME = {"--fail-on", "--preset", "--variant"}

@@ -76,6 +76,7 @@ def test_what_follows_the_reading_is_named(monkeypatch, capsys):
 
 def test_simulations_say_how_far_they_are(monkeypatch, capsys):
     monkeypatch.setattr("tracekit_cli.progress._SILENT_S", 0.01)
+    monkeypatch.setattr("tracekit_cli.progress._LOG_EVERY_S", 0.1)
     told = []
     assert list(_counted(iter([(1, 2), (3, 4)]), [[0, 1], [2]], lambda *n: told.append(n))) == [
         (1, 2),

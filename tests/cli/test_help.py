@@ -18,6 +18,7 @@ ASKED_FOR = {
         "schema",
         "whatif",
         "breakdown",
+        "floor",
         "diff",
         "trend",
         "triage",

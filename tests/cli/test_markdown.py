@@ -48,7 +48,7 @@ def read(markdown):
 
 @pytest.mark.parametrize("arguments", quick_nth(2, [
     ("slowrank", "slow_compute"), ("slowrank", "healthy"), ("whatif", "slow_compute"), ("breakdown", "demo_slow_tp"),
-    ("hang", "hang_host_stall"),
+    ("floor", "demo_slow_tp"), ("hang", "hang_host_stall"),
 ]))  # fmt: skip
 @pytest.mark.slow
 def test_words_are_those_of_the_text(tracekit, ingested, arguments, tmp_path):

@@ -17,16 +17,26 @@ import tracekit
 ROOT = Path(__file__).parents[2]
 
 NAMES = {
-    "BreakdownFinding", "DiffFinding", "DumpSet", "HangFinding", "InputError", "MeshError", "PlacesFinding", "Run",
-    "SlowRankFinding", "TracekitError", "TrendFinding", "TriageFinding", "UsageError", "WhatIfFinding", "breakdown",
-    "diff", "findings", "hang", "interop", "load", "load_dumps", "operations", "places", "slowrank", "trend", "triage",
-    "whatif",
+    "BreakdownFinding", "DiffFinding", "DumpSet", "FloorFinding", "HangFinding", "InputError", "MeshError",
+    "PlacesFinding", "Run", "SlowRankFinding", "TracekitError", "TrendFinding", "TriageFinding", "UsageError",
+    "WhatIfFinding", "breakdown", "diff", "findings", "floor", "hang", "interop", "load", "load_dumps", "operations",
+    "places", "slowrank", "trend", "triage", "whatif",
 }  # fmt: skip
 SIGNATURES = {
     "load": ["inputs", "out=None", "jobs=1", "progress=None", "job=None", "engine=None", "append=False"],
     "slowrank": ["run", "mesh=None", "order=None", "steps=None", "progress=None", "explain=False"],
     "whatif": ["run", "fix=()", "mesh=None", "order=None", "steps=None", "progress=None"],
     "breakdown": ["run", "mesh=None", "order=None", "steps=None", "progress=None"],
+    "floor": [
+        "run",
+        "mesh=None",
+        "order=None",
+        "steps=None",
+        "progress=None",
+        "flops=None",
+        "peak_tflops=None",
+        "plan=None",
+    ],
     "diff": ["before", "after", "mesh=None", "order=None", "steps=None", "progress=None"],
     "trend": ["run", "mesh=None", "order=None", "steps=None", "progress=None"],
     "operations": ["run", "mesh=None", "order=None", "steps=None", "progress=None"],

@@ -13,6 +13,7 @@ import tracekit
 from tracekit.analysis.triage.triage import triage
 from tracekit.report.breakdown_json import breakdown_document
 from tracekit.report.diff_json import diff_document
+from tracekit.report.floor_json import floor_document
 from tracekit.report.hang import hang_document
 from tracekit.report.mesh import mesh_document_of
 from tracekit.report.schemas import DOCUMENTS, json_schema
@@ -25,6 +26,7 @@ ANSWERS = {
     "slowrank": lambda run: slowrank_document(tracekit.slowrank(run, explain=True)),
     "whatif": lambda run: whatif_document(tracekit.whatif(run, ["rank=5"])),
     "breakdown": lambda run: breakdown_document(tracekit.breakdown(run)),
+    "floor": lambda run: floor_document(tracekit.floor(run)),
     "diff": lambda run: diff_document(tracekit.diff(run, run)),
     "trend": lambda run: trend_document(tracekit.trend(run)),
     "mesh": lambda run: mesh_document_of(tracekit.places(run)),

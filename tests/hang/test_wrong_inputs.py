@@ -27,7 +27,7 @@ def test_traces_are_told_from_dumps(tmp_path):
     path.write_bytes(gzip.compress(TRACE))
     assert "none of the 1 files in there is named as a dump is" in refusal(tmp_path)
     assert f"({path} looks like a profiler's trace: `tracekit slowrank` reads it)" in refusal(tmp_path)
-    assert "it is compressed, as traces are and no dump is" in refusal(path)
+    assert "it is a profiler's trace; `tracekit slowrank` reads it" in refusal(path)
     (tmp_path / "rank0.json").write_bytes(TRACE)
     assert "it is a profiler's trace; `tracekit slowrank` reads it" in refusal(tmp_path / "rank0.json")
     assert "give the folder that holds the dumps" in refusal(tmp_path)

@@ -33,6 +33,8 @@ def said(**more):
         (said(pg_name="twice"), None),
         (said(pg_name="twice", group_size=3), (1, 2, 3)),
         (said(pg_name="none"), None),
+        (said(pg_name="5", pg_ranks="[]", group_size=1), tuple(range(0, 80, 2))),  # a `wait` of torch 2.11
+        (said(pg_name="twice", pg_ranks="[]", group_size=1), None),
     ],
 )
 def test_members(membership, members):

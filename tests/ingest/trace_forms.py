@@ -51,12 +51,14 @@ TEXTS = (
     '""',
     '"X"',
     '"ncclKernel_SendRecv<4>"',
-    '"gemm<float, 4>"',
+    '"aten::mm"',
+    '"aten::addmm"',
     '"' + "long" * 30 + '"',
     '"\\u0041"',
     '"tab\\tand \\"quote\\" \\\\"',
     '"\\/"',
     '"/"',
+    '"gemm<float, 4>"',
     '"\\ud83d\\ude00"',
     '"\\ud800"',
     '"ünï"',
@@ -93,10 +95,10 @@ ODD = (
     "[3, 4]",
     '[null, "5", "6"]',
 )
-OTHER_KEYS = ("Input Dims", "Call stack", "Ev Idx", "bp", "id", "s", "ünï", "\\u0061", "", "x" * 40)
+OTHER_KEYS = ("Call stack", "Ev Idx", "bp", "id", "s", "ünï", "\\u0061", "", "x" * 40)
 TOP = [s.key for s in SLOTS if not s.argument]
 ARGUMENTS = [s.key for s in SLOTS if s.argument]
-PLAIN = ("grid", "External id", "stream", "device", "correlation")
+PLAIN = ("Input Dims", "grid", "External id", "stream", "device", "correlation")
 CALL = ("Collective name", "In msg nelems", "Group size", "dtype", "Process Group Name", "Comms Id", "Seq")
 
 
@@ -114,6 +116,19 @@ def _value(rng: Random, key: str, strange: float) -> str:
         return rng.choice(TEXTS[:10]) if rng.random() > strange else rng.choice(TEXTS)
     if key == "Concrete Inputs":
         return rng.choice(('["", "a", "3", "0"]', "[]", '["", "[1]"]'))
+    if key == "Input Dims":
+        good = (
+            "[[2, 3], [3, 5]]",
+            "[[2,3],[3,5]]",
+            "[[5], [ 2, 3], [3, 5], [], []]",
+            "[[[4, 4], [4]], []]",
+            "[]",
+        )
+        return (
+            rng.choice(good)
+            if rng.random() > strange
+            else rng.choice((*ODD, "[[2, -3], [3]]", "[[2.0, 3], [3, 5]]"))
+        )
     if key == "grid":
         return rng.choice(("[24, 1, 1]", "[ 7 ]", "[]", "[0,0]")) if rng.random() > strange else '["a"]'
     if key == "Comms Id":

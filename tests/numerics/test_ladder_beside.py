@@ -156,6 +156,7 @@ def test_what_makes_no_ladder_is_refused(flags, tmp_path):
         answered("--parallel", tmp_path, *baseline, *flags)
 
 
+@pytest.mark.slow
 def test_a_picture_that_is_cut_says_so(tmp_path):
     (parallel, baseline), *_ = pairs(tmp_path, drift)
     compared = compare(parallel, baseline)

@@ -41,6 +41,7 @@ def changed_manifest(folder, **fields):
     path.write_text(json.dumps(manifest))
 
 
+@pytest.mark.slow
 def test_the_command_replays_into_the_run_by_default(copy):
     result = CliRunner().invoke(replay, [str(copy)])
     assert result.exit_code == 0, result.output

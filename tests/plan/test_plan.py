@@ -10,10 +10,11 @@ from reftrain.config.run import ModelConfig
 from reftrain.cost.hardware import load_hardware
 from reftrain.cost.memory import MemoryModel
 from reftrain.errors import ConfigError
-from reftrain.plan.choose import TIE, Planner, decide, whole_rounds
+from reftrain.plan.choose import TIE, Planner, decide
 from reftrain.plan.meshes import Workload, all_meshes, impossible
 from reftrain.plan.plan_report import document, mesh_text, svg, table, warnings
 from reftrain.plan.projection import project
+from reftrain.plan.steady import whole_rounds
 from tracekit.axes import AXES
 
 H100 = load_hardware("h100")

@@ -7,6 +7,7 @@ import pytest
 
 from reftrain.config.trace_forms import DEVICE_FORMS, HOST_FORMS
 from tests.evidence import other_channels
+from tests.evidence.nsys_files import FORMS as NSYS
 from tests.evidence.watchdog import LAUNCHERS, VERSIONS
 from tests.generator.erasures import ERASURES
 from tests.generator.forms import FORMS
@@ -28,10 +29,12 @@ WRITERS = {
     "shapes": set(SHAPES),
     "watchdog": {*VERSIONS, *LAUNCHERS},
     "channels": {"ras_json", "ras_text", "py_spy", "faulthandler"} & set(vars(other_channels)),
+    "inspector": {"verbose", "short"},
+    "nsys": set(NSYS),
     "reach": {name.replace("`", "") for name in TAKEN},
 }
 """By program, what it can write."""
-ALL = ("run", "simulate", "generator", "erasure", "localise", "watchdog", "channels")
+ALL = ("run", "simulate", "generator", "erasure", "localise", "watchdog", "channels", "inspector", "nsys")
 """Programs all of whose forms stand in the table."""
 
 

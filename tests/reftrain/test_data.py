@@ -7,7 +7,7 @@ from reftrain.config.run import DataConfig
 from reftrain.data.batches import IGNORED, Loader
 from reftrain.data.sequences import BYTE_EOS, TextSource
 from reftrain.errors import ConfigError
-from reftrain.model.batch import allowed_keys
+from reftrain.model.batch import allowed_keys, attended_pairs
 from reftrain.parallel.context import chunk_positions, in_rank_order, in_sequence_order
 
 
@@ -74,3 +74,13 @@ def test_document_mask_spans_chunks():
         [0, 0, 0, 1, 1, 1, 0, 0],
     ]
     assert allowed_keys(here, torch.arange(8), documents, document_mask=False)[0].sum() == 3 + 4 + 5 + 6
+
+
+@pytest.mark.parametrize("document_mask", [True, False])
+def test_pairs_are_those_of_the_mask(document_mask):
+    documents = torch.tensor([[0, 0, 0, 1, 1, 1, 1, 2], [4, 4, 4, 4, 4, -1, -1, -1]])
+    for at in range(2):
+        here, keys = chunk_positions(8, 2, at), chunk_positions(8, 2, 1)
+        for seen in (keys, torch.arange(8)):
+            mask = allowed_keys(here, seen, documents, document_mask=document_mask)
+            assert attended_pairs(here, seen, documents, document_mask=document_mask) == mask.sum()

@@ -109,6 +109,7 @@ def test_the_replica_that_is_meant_has_more_to_do(ranks):
     assert usual[3] < once[3] < struck[3]
 
 
+@pytest.mark.slow
 def test_without_a_rank_it_moves(ranks):
     config = config_with("doc_imbalance:factor=4")
     rng = [int(np.random.default_rng((config.data.seed, step)).integers(2)) for step in range(8)]

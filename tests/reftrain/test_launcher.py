@@ -139,7 +139,10 @@ MISCONFIGURATIONS = {
     "--set data.micro_batches=3": (
         "data.micro_batches: 3 micro-batches of 1 on dp 1 make 3 sequences, not 8; give 8, or leave it out"
     ),
-    "--preset 9b": "model.preset: '9b' is unknown; choose among tiny, sensitive, small, 8b, 8x7b, 70b, 405b",
+    "--preset 9b": (
+        "model.preset: '9b' is unknown; choose among "
+        "tiny, sensitive, small, 8b, 8x7b, 70b, 405b, tiny_vision, 70b_vision"
+    ),
     "--set run.steps=0": "run.steps: 0 is not within bounds; give 1 to 1000000000",
     "none.toml": "none.toml: No such file or directory; give a readable TOML file",
 }

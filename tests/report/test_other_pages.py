@@ -1,5 +1,6 @@
 """The pages of hang, whatif, breakdown and diff: what they say, and that no text of a file is obeyed in them."""
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -11,6 +12,7 @@ from tests.report.test_html import EVIL, charts, data_of, drawn, head_of, words_
 from tests.slowrank.jobs import grid, job
 from tests.trend.jobs import windows
 from tracekit.analysis.breakdown.analyse import analyse as breakdown
+from tracekit.analysis.floor.analyse import floor
 from tracekit.analysis.hang.analyse import analyse, illustrated
 from tracekit.analysis.questions.answer import answer
 from tracekit.dumps.load import load_dumps
@@ -18,6 +20,7 @@ from tracekit.findings.picture import HangPicture
 from tracekit.report.hang import hang_text
 from tracekit.report.html.breakdown import breakdown_html
 from tracekit.report.html.diff import diff_html
+from tracekit.report.html.floor import floor_html
 from tracekit.report.html.hang import frames_of, hang_html
 from tracekit.report.html.mesh import mesh_html
 from tracekit.report.html.trend import trend_html
@@ -61,12 +64,15 @@ def pages(hung, run, changed, course):
     parts = replace(parts, notes=(EVIL,), by_rank=tuple(replace(r, host=EVIL) for r in parts.by_rank))
     groups = tracekit.places(run)
     kernels = (replace(changed.kernels[0], what=EVIL),)
+    least = floor(run)
+    least = replace(least, notes=(EVIL,), kernels=(replace(least.kernels[0], name=EVIL),))
     hosts = tuple(replace(r, host=EVIL) for r in course.by_rank)
     evil = replace(finding, reason=EVIL, culprits=(culprit,), notes=(EVIL,))
     return {
         "hang": hang_html(evil, replace(picture, hosts=(EVIL,) * 16)),
         "whatif": whatif_html(priced),
         "breakdown": breakdown_html(parts),
+        "floor": floor_html(least),
         "trend": trend_html(replace(course, reason=EVIL, notes=(EVIL,), by_rank=hosts)),
         "diff": diff_html(replace(changed, kernels=kernels, notes=(EVIL,))),
         "mesh": mesh_html(replace(groups, groups=(replace(groups.groups[0], descs=(EVIL,)),), notes=(EVIL,))),
@@ -190,6 +196,17 @@ def test_whatif_begins_with_the_best_fix(run):
     assert head_of(whatif_html(unproven))[0].startswith("no question saves more than the model's error")
 
 
+def test_floor_draws_a_waterfall_to_the_model(run):
+    finding = floor(run, flops=8e9, peak_tflops=1.0)
+    page = floor_html(finding)
+    bars = [tuple(map(float, b)) for b in re.findall(r"margin-left:([\d.]+)%;width:([\d.]+)%", page)]
+    ends = [100.0, *(left for left, _ in bars)]
+    assert len(bars) == sum(p.ns > 0 for p in finding.parts)
+    assert [left + width for left, width in bars] == pytest.approx(ends[:-1], abs=0.02)
+    assert bars[-1] == (0.0, pytest.approx(100 * finding.mfu, abs=0.01))
+    assert f"{finding.mfu:.1%} of peak" in head_of(page)[0]
+
+
 def test_changes_are_drawn_as_they_are_told(changed):
     page = diff_html(changed)
     charts_of = data_of(page)["bars"]
@@ -248,7 +265,7 @@ def test_page_of_many_changes_is_bounded(changed):
     assert "15884 smaller changes are left out" in page
 
 
-@pytest.mark.parametrize("name", ["hang", "whatif", "breakdown", "diff", "trend", "mesh"])
+@pytest.mark.parametrize("name", ["hang", "whatif", "breakdown", "floor", "diff", "trend", "mesh"])
 def test_names_stay_inert_on_every_page(name, pages):
     told = pages[name].split("<script>")[0]
     assert "<img" not in told

@@ -3,15 +3,18 @@
 import os
 import re
 from collections.abc import Collection, Iterable, Sequence
+from io import BytesIO
 from pathlib import Path
 from typing import Final
 
 from tracekit.errors import InputError
 from tracekit.files.discover import Found, Wanted, discover
+from tracekit.files.rival_recordings import unpacked
+from tracekit.files.source import ByteStream, compression_of
 from tracekit.thresholds.dumps import MAX_DUMP_BYTES
 
-_NO_DUMP = (".log", ".txt", ".md", ".yaml", ".yml", ".csv", ".parquet", ".html", ".py", ".gz", ".zst")
-"""Ends of names that no recorder gives a dump; any other name may be a dump's."""
+_NO_DUMP = (".log", ".txt", ".md", ".yaml", ".yml", ".csv", ".parquet", ".html", ".py")
+"""Ends of names that no recorder gives a dump; any other name may be a dump's, also compressed."""
 _TRACES = (".json.gz", ".json.zst", ".pt.trace.json")
 """Ends of names that profilers give to traces."""
 _LOG_NAME = re.compile(r"\.(?:log|out|err|txt)(?:\.\d+)?$|^std(?:out|err)$|^slurm-\d+")
@@ -22,15 +25,18 @@ HOW_TO_DUMP: Final = (
     "TORCH_NCCL_DEBUG_INFO_TEMP_FILE; by default ~/.cache/torch/ or /tmp/nccl_trace_rank_ on each host)"
 )
 """What makes NCCL's watchdog write dumps: torch's variables, under their present and earlier names."""
-DUMPS = Wanted(
-    lambda name: not name.startswith(".") and not name.lower().endswith(_NO_DUMP),
-    part="fr",
-    patterns_name_files=True,
-)
+
+
+def _may_be_dump(name: str) -> bool:
+    low = name.lower()
+    return not low.startswith(".") and not low.endswith(_TRACES) and not unpacked(low).endswith(_NO_DUMP)
+
+
+DUMPS = Wanted(_may_be_dump, part="fr", patterns_name_files=True)
 
 
 def read_bytes(path: str) -> bytes:
-    """Give the bytes of a file.
+    """Give the bytes of a file, decompressed.
 
     Raises InputError where it is larger than any dump, and OSError or a backend's own error where it cannot be read.
     """
@@ -44,6 +50,10 @@ def read_bytes(path: str) -> bytes:
             # 0 of a pipe or device; to make room for the greatest dump takes long
             size = os.fstat(file.fileno()).st_size
             data = file.read(min(size or MAX_DUMP_BYTES, MAX_DUMP_BYTES) + 1)
+    if compression_of(data) is not None:
+        blocks, data = ByteStream(BytesIO(data)).blocks(), b""
+        while len(data) <= MAX_DUMP_BYTES and (block := next(blocks, b"")):
+            data += block
     if len(data) > MAX_DUMP_BYTES:
         raise InputError(
             f"refused: larger than {MAX_DUMP_BYTES >> 20} MiB; no flight recorder writes that much"

@@ -45,6 +45,7 @@ class DumpSet:
     quality: tuple[Quality, ...]
     world: tuple[int, ...]  # ranks of the job, sorted: the greatest group, and every rank read
     job: int | None = None  # its number, where the input held several jobs
+    whole: bool = True  # whether they name all groups; a log names those alone in which a call timed out
 
     def last_ns(self) -> int:
         """Return when the last call of any rank was issued, ns since 1970; 0 where no dump holds a time."""

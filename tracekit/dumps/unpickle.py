@@ -29,10 +29,6 @@ _DAMAGED = (
 )
 
 
-_COMPRESSED = (b"\x1f\x8b", b"\x28\xb5\x2f\xfd")
-"""First bytes of gzip and zstd."""
-
-
 class DamagedError(InputError):
     """The file ends too early, or is no valid pickle or JSON."""
 
@@ -43,10 +39,6 @@ def loads(data: bytes) -> Any:
     Raises RefusedError (the pickle asks for code), DamagedError, or InputError (empty); no message names the file.
     The caller contains a crash in C and a waste of memory or time: see `workers`.
     """
-    if data.startswith(_COMPRESSED):
-        raise InputError(
-            "it is compressed, as traces are and no dump is; decompress it, or give a trace to `tracekit slowrank`"
-        )
     head = data[:64].lstrip()
     if not head:
         raise InputError("the file is empty")

@@ -74,7 +74,8 @@ def compose(bundle: Bundle, mesh: Mesh | None = None) -> Composed:
     own = bundle.dumps.quality if bundle.dumps is not None else ()
     job = bundle.dumps.job if bundle.dumps is not None else None
     quality = (*own, *bundle.quality, *_left_out(left), *_attempts(bundle))
-    made = DumpSet(dict(sorted(dumps.items())), rejected, quality, tuple(sorted(world)), job)
+    whole = bundle.dumps is not None or bool(bundle.ras)
+    made = DumpSet(dict(sorted(dumps.items())), rejected, quality, tuple(sorted(world)), job, whole)
     still = any(log.timed_out is not None for log in bundle.logs)
     return Composed(made, frozenset(partial), still, sources)
 

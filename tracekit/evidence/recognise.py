@@ -20,6 +20,7 @@ Form = Literal[
     "stacks",
     "inspector",
     "nsys",
+    "nsys_report",
     "counters",
     "text",
     "archive",
@@ -115,6 +116,7 @@ def _text(head: bytes, _source: Source) -> bool:
 _FORMS: Final[tuple[tuple[Form, Callable[[bytes, Source], bool]], ...]] = (
     ("table", lambda head, _: head.startswith(b"PAR1")),
     ("nsys", _nsys),
+    ("nsys_report", lambda _, source: source.name.lower().endswith((".nsys-rep", ".qdrep"))),
     ("ras", lambda head, _: is_ras(head)),
     ("inspector", lambda head, _: b'"inspector_output_format_version"' in head),
     ("stacks", lambda head, _: is_stacks(head)),

@@ -64,6 +64,12 @@ class Source:
         return Path(self.uri).open("rb")
 
 
+def opening(source: Source) -> bytes:
+    """Return the first decompressed block of a file, b"" for an empty one; OSError where it cannot be read."""
+    with source.open() as raw:
+        return next(ByteStream(raw).blocks(), b"")
+
+
 def compression_of(head: bytes) -> str | None:
     """Return "gzip", "zstd" or None by the first bytes of a file."""
     return next((name for magic, name in COMPRESSIONS.items() if head.startswith(magic)), None)
@@ -93,11 +99,6 @@ class ByteStream:
         while self._read():
             pass
         return self._hash.hexdigest()
-
-    @property
-    def head(self) -> bytes:
-        """First raw bytes of the file, as read at the start."""
-        return self._head
 
     def _read(self, size: int = READ) -> bytes:
         data = self._raw.read(size)

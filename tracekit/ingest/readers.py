@@ -12,7 +12,7 @@ from pathlib import Path
 
 from tracekit.dumps.load import Progress as SetProgress
 from tracekit.files.discover import Wanted
-from tracekit.files.source import ByteStream, Source
+from tracekit.files.source import ByteStream, Source, opening
 from tracekit.findings import Quality
 from tracekit.ingest.file_result import FLIGHT_RECORDER, FileResult, dump_among_traces
 from tracekit.ingest.flight_recorder.reader import read_dumps
@@ -20,6 +20,8 @@ from tracekit.ingest.identify import rank_of_name
 from tracekit.ingest.kineto.refusal import Unrecognised
 from tracekit.ingest.kineto.trace import compiled_reader, read_kineto
 from tracekit.ingest.nccl_inspector.reader import INSPECTOR, MARK, of_records, read_records
+from tracekit.ingest.nsys.database import MAGIC
+from tracekit.ingest.nsys.reader import NSYS, REPORT, REPORT_ENDS, read_databases, set_aside
 from tracekit.ingest.operation_table.reader import read_operations
 from tracekit.thresholds.ingest import FILES_NAMED
 
@@ -85,6 +87,13 @@ FORMATS = (
         read_set=read_records,
     ),
     Format(
+        NSYS,
+        ends=(),
+        starts=lambda head: head.startswith(MAGIC),
+        read=lambda _stream, _blocks, source, _out: set_aside(source.label),
+        read_set=read_databases,
+    ),
+    Format(
         "kineto",
         ends=(".json", ".json.gz", ".json.zst", ".json.zstd", ".trace", ".trace.gz", ".trace.zst"),
         starts=lambda head: _text(head)[:1] in (b"{", b"["),
@@ -122,10 +131,9 @@ def format_of(head: bytes) -> Format | None:
 
 
 def format_of_file(source: Source) -> Format | None:
-    """Return the format of a file by its first bytes as they are on disk; None where unknown or unreadable."""
+    """Return the format of a file by its first decompressed bytes; None where unknown or unreadable."""
     try:
-        with source.open() as raw:
-            return format_of(ByteStream(raw).head)
+        return format_of(opening(source))
     except OSError:
         return None
 
@@ -176,6 +184,8 @@ def _read(
         read = (form.quick(source) if quick else None) or form.read
         result = read(stream, _watched(chain([first], blocks), stream, progress), source, out)
         return result if result.format else replace(result, format=form.name)
+    if source.name.lower().endswith(REPORT_ENDS):
+        return _rejected(source, REPORT)
     if _is_pickle(first):
         return FileResult(source.label, "foreign", "it is a Python pickle, which is never opened here")
     return _rejected(source, next((reason for known, reason in REFUSED if known(first)), "it is not JSON"))

@@ -11,11 +11,28 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tracekit.arrays import from_numpy, to_numpy
+from tracekit.arrays import from_numpy, from_strings, to_numpy
 from tracekit.schema import DICT, EVENTS
 from tracekit.thresholds.ingest import CHUNK_ROWS, GROUP_ROWS, RUN_ROWS
 
 Finish = Callable[[pa.Table], pa.Table]
+
+
+def event_table(count: int, columns: dict[str, object]) -> pa.Table:
+    """Return EVENTS of columns, absent ones null; negative numbers are null but in `ts` and `dur`."""
+    arrays = []
+    for field in EVENTS:
+        values = columns.get(field.name)
+        if values is None:
+            arrays.append(pa.nulls(count, field.type))
+        elif isinstance(values, list):
+            coded = [v.encode("utf-8", "replace").decode() if v else None for v in values]
+            arrays.append(from_strings(coded).dictionary_encode())
+        else:
+            numbers = np.asarray(values, np.int64)
+            null = numbers < 0 if field.name not in ("ts", "dur") else None
+            arrays.append(from_numpy(numbers, null).cast(field.type))
+    return pa.Table.from_arrays(arrays, schema=EVENTS)
 
 
 class EventWriter:

@@ -33,14 +33,17 @@ def infer(
     world: Sequence[int],
     order: Sequence[str] | None = None,
     programs: Mapping[int, object] | None = None,
+    *,
+    whole: bool = True,
 ) -> Inference:
     """Return the mesh of `world` (all ranks of the job), from its process groups.
 
     `order` names the axes inner to outer if descriptions do not. `programs` are given if messages have no known
-    peer: what each rank runs, equal for ranks of one pipeline stage. Raises MeshUnknownError when the groups do
-    not determine a mesh, MeshError when they contradict each other.
+    peer: what each rank runs, equal for ranks of one pipeline stage. `whole` says that `uses` are all groups of the
+    job, so that one axis may have none. Raises MeshUnknownError when the groups do not determine a mesh, MeshError
+    when they contradict each other.
     """
-    found = _of_axes(uses, tuple(sorted(world)), order, programs)
+    found = _of_axes(uses, tuple(sorted(world)), order, programs, whole=whole)
     mesh = with_parts(found.mesh, uses)
     return replace(found, mesh=mesh, notes=(*_foreign(uses, mesh), *found.notes))
 
@@ -65,11 +68,15 @@ def _of_axes(
     ranks: tuple[int, ...],
     order: Sequence[str] | None,
     programs: Mapping[int, object] | None,
+    *,
+    whole: bool,
 ) -> Inference:
     """The mesh of the axes that no other one holds. Arguments and errors as of `infer`."""
     notes: list[str] = []
     found = families(uses, ranks, notes)
-    axes = [_with_messages(a, [u for u in uses if u.partial]) for a in _axes(found, ranks, notes)]
+    axes = [
+        _with_messages(a, [u for u in uses if u.partial]) for a in _axes(found, ranks, notes, whole=whole)
+    ]
     if not axes:
         dim = _world_dim(uses, ranks)
         if dim is not None:
@@ -105,8 +112,11 @@ def _described(axes: list[Family], uses: Sequence[GroupUse], ranks: tuple[int, .
     return [replace(axis, hints=frozenset(left)) if not axis.hints else axis for axis in axes]
 
 
-def _axes(found: list[Family], ranks: tuple[int, ...], notes: list[str]) -> list[Family]:
-    """Smallest mutually orthogonal families; a residual axis where a union is known but its part is not."""
+def _axes(found: list[Family], ranks: tuple[int, ...], notes: list[str], *, whole: bool) -> list[Family]:
+    """Smallest mutually orthogonal families; a residual axis where a union is known but its part is not.
+
+    whole: whether an axis without groups is taken from the ranks that the others leave.
+    """
     axes: list[Family] = []
     ordered = sorted(found, key=lambda f: (len(f.hints) > 1, f.size, -f.calls - f.p2p, f.stride))
     for family in ordered:
@@ -129,7 +139,7 @@ def _axes(found: list[Family], ranks: tuple[int, ...], notes: list[str]) -> list
         else:
             notes.append(f"groups of {family.size} ranks that cross the axes ignored")
     if axes and prod(a.size for a in axes) < len(ranks):
-        residual = _residual(dict.fromkeys(ranks, 0), axes, ranks)
+        residual = _residual(dict.fromkeys(ranks, 0), axes, ranks) if whole else None
         if residual is None:
             raise MeshUnknownError(
                 f"the process groups leave {len(ranks) // prod(a.size for a in axes)} of {len(ranks)} ranks "

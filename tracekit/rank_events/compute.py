@@ -21,7 +21,7 @@ COMM_KERNEL = re.compile(
 _RECORD = re.compile(r"^record_param_comms$")
 _GLOO = re.compile(r"^gloo:")
 _NOT_COMPUTE = re.compile(r"^(c10d::|_c10d_functional|record_param_comms|gloo:|nccl:)")
-_OPERATOR = re.compile(r"^(?!autograd::|torch::autograd::)\w[\w.]*::|^(cpp|triton|extern_kernels)[_.]")
+OPERATOR = re.compile(r"^(?!autograd::|torch::autograd::)\w[\w.]*::|^(cpp|triton|extern_kernels)[_.]")
 """An operator of the dispatcher, or a kernel of the compiler. Other spans of a CPU trace are nodes of autograd and
 functions written in Python: they run hooks and Python code between the operators, which may pause."""
 
@@ -64,7 +64,7 @@ def compute_intervals(
 
 def operator_intervals(events: pa.Table, cat: Values, host: Host, busy: Intervals) -> Intervals:
     """Return the part of `busy` of a CPU trace in which operators ran, ns; the rest is Python inside autograd nodes."""
-    operator = (cat == "cpu_op") & truth(events, "name", _OPERATOR)
+    operator = (cat == "cpu_op") & truth(events, "name", OPERATOR)
     return intersect(busy, union(host.start[operator], host.end[operator])) if operator.any() else busy
 
 

@@ -6,6 +6,7 @@ from tracekit.json_schemas import schema_of
 from tracekit.report.breakdown_document import BreakdownDocument
 from tracekit.report.diff_json import DiffDocument
 from tracekit.report.documents import HangDocument, PlacesDocument, SlowRankDocument, WhatIfDocument
+from tracekit.report.floor_json import FloorDocument
 from tracekit.report.trend_json import TrendDocument
 from tracekit.report.triage import TriageDocument
 
@@ -13,6 +14,7 @@ DOCUMENTS: Final[dict[str, type]] = {
     "slowrank": SlowRankDocument,
     "whatif": WhatIfDocument,
     "breakdown": BreakdownDocument,
+    "floor": FloorDocument,
     "diff": DiffDocument,
     "trend": TrendDocument,
     "mesh": PlacesDocument,

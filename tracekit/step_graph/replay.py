@@ -89,11 +89,16 @@ class StepModel:
             count += len(columns)
         return total / max(count, 1)
 
-    def replay(self) -> tuple[I64, F64]:
-        """Return (needed operations, how long each holds its rank up) in the unchanged model; ns."""
+    def replay(self, target: F64 | None = None) -> tuple[I64, F64]:
+        """Return (needed operations, how long each holds its rank up; ns), with own times `target` if given."""
         operations, held = [np.empty(0, np.int64)], [np.empty(0)]
+        own = self.own if target is None else target
         for n, (columns, timelines) in enumerate(self.runs):
-            gaps = [_rescale(line, line.knots, np.ones(len(columns))) for line in timelines]
+            chosen = list(columns)
+            gaps = [
+                _rescale(line, line.knots, _ratio(self.own[line.row, chosen], own[line.row, chosen]))
+                for line in timelines
+            ]
             _, needed, stood = self._run(n, gaps, self.transfer, self._begins(n))
             operations, held = [*operations, needed], [*held, stood]
         return np.concatenate(operations), np.concatenate(held)

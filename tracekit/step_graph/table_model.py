@@ -92,6 +92,16 @@ class TableModel:
             work = np.maximum(work - late[self.instance], 0.0)
         return float(self.timeline.step_ns(work).mean())
 
+    def scaled_ns(self, target: F64) -> float:
+        """Return the mean step time with own times `target` (ranks × steps), both ns.
+
+        All computations of a rank change by the same share; communication keeps its time.
+        """
+        known = (self.own > 0) & np.isfinite(target)
+        share = np.where(known, target / np.where(known, self.own, 1.0), 1.0)
+        work = np.where(self.timeline.communication[:, None], 1.0, share[self.row]) * self.timeline.work
+        return float(self.timeline.step_ns(work).mean())
+
     def usual(self, peers: Mapping[int, I64]) -> PeersWork:
         """Return the `peers`' work for the operations of each row, step by step, under the key (0, row), ns.
 

@@ -280,3 +280,6 @@ WINDOW_GAP_NS: Final = 1_000_000_000
 
 RANK_FOLDERS: Final = 3
 """Folders around a file to look for a rank in the names of: `rank3/iteration_10/trace.json`, with a host between."""
+
+MAX_FLOPS: Final = 1 << 60
+"""FLOPs of one operator, beyond which its recorded shapes are damage: an H100 would need 20 minutes for it."""

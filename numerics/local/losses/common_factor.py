@@ -40,8 +40,8 @@ class _Share:
     """A step's factor of the gradients, and how many times those of a mean they are; `known` if the loss shows it.
 
     `fitted` says that nothing names the factor, as for a clip; `norm` is the norm of all gradients (None if unknown);
-    `summed` says that the loss counts each position once, and is not a mean. `averaged` is the share of the gradients when each
-    data-parallel rank takes the mean of its own loss.
+    `summed` says that the loss counts each position once, and is not a mean. `averaged` is the share of the gradients
+    when each data-parallel rank takes the mean of its own loss.
     """
 
     factor: float

@@ -37,6 +37,7 @@ def own_chunk(parameter: FSDPParam, grad: torch.Tensor, group: "dist.ProcessGrou
     "its gradient",
     needs.shards,
     needs.layer,
+    needs.trained,
     fields={
         "layer": needs.LAYER,
         "of": BugField("parameter of the layer", PARAMETERS[1], choices=PARAMETERS),

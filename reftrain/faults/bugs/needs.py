@@ -39,6 +39,30 @@ def layer(config: RunConfig, values: Values) -> str | None:
     return f"layer {number} does not exist among {layers}" if int(number) >= layers else None
 
 
+def reached(config: RunConfig, values: Values) -> str | None:
+    """Backward reaches the layer."""
+    number = int(values["layer"])
+    return (
+        None
+        if config.model.passes_gradient(number)
+        else f"layer {number} is frozen and no backward reaches it"
+    )
+
+
+def trained(config: RunConfig, values: Values) -> str | None:
+    """The layer has gradients of weights; without a layer, so have the parts outside the layers."""
+    if "layer" not in values:
+        return (
+            "parts outside the layers are frozen: it needs model.frozen = false"
+            if config.model.frozen
+            else None
+        )
+    number = int(values["layer"])
+    return (
+        None if config.model.trains(number) else f"layer {number} is frozen and has no gradients of weights"
+    )
+
+
 def micro_batches(config: RunConfig, values: Values) -> str | None:
     """There are several micro-batches."""
     del values

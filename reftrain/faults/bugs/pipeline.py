@@ -1,6 +1,7 @@
 """Bugs of pipeline parallelism and of resharding."""
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -124,7 +125,9 @@ def stuck_micro_batch(patches: Patches, place: Place, values: Values) -> None:
         def stuck(*own: Any) -> torch.Tensor:
             nonlocal again
             if again:
-                own = tuple(first[0] if isinstance(a, LocalBatch) else a for a in own)
+                own = tuple(
+                    replace(first[0], images=a.images) if isinstance(a, LocalBatch) else a for a in own
+                )
             again = True
             return function(*own)
 

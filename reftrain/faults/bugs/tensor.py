@@ -80,6 +80,7 @@ def _at_projection(
     "gradient into the norm before it",
     needs.axis("tp"),
     needs.layer,
+    needs.reached,
     fields={"layer": needs.LAYER, "of": OF_COLUMN},
     magnitudes=({"layer": 0}, {"layer": 1, "of": "w1"}),
 )
@@ -248,6 +249,7 @@ def same_initial_shards(patches: Patches, place: Place, values: Values) -> None:
     "gradient of norm.weight, unequal on the tensor ranks",
     needs.axis("tp"),
     needs.sequence_parallel,
+    needs.trained,
 )
 def final_norm_unsummed(patches: Patches, place: Place, values: Values) -> None:
     """Forget that the final norm saw a piece of the sequence."""

@@ -86,8 +86,13 @@ class ForcedWriter(CaptureWriter):
         for rank, leaves in zip(self._here(), weights, strict=True):
             own = dict(leaves)
             if self.bounds:
-                own = {name: known(leaf.detach()).requires_grad_() for name, leaf in leaves.items()}
+                own = {
+                    name: known(leaf.detach()).requires_grad_(leaf.requires_grad)
+                    for name, leaf in leaves.items()
+                }
             for name, leaf in own.items():
+                if not leaf.requires_grad:
+                    continue
                 leaf.register_hook(self._on_leaf(rank, name))  # type: ignore[no-untyped-call] # torch's is untyped
             out.append(own)
         return out

@@ -102,9 +102,10 @@ class Layers:
         """Grouped-query attention; (B, S or S/tp, D) to the same."""
         whole = self.virtual_ranks.enter(xs, f"{name}.qkv")
         whole = self.virtual_ranks.observer.value(f"{name}.qkv.in", whole)
+        crosses = self.model.crosses(int(name.split(".")[1]))
+        project = self._cross_queries if crosses else self._queries
         shown = [
-            self._queries(x, w, share, f"{name}.qkv")
-            for x, w, share in zip(whole, weights, batch, strict=True)
+            project(x, w, share, f"{name}.qkv") for x, w, share in zip(whole, weights, batch, strict=True)
         ]
         parts = list(shown[0])
         for part in parts[:-3]:
@@ -113,7 +114,8 @@ class Layers:
             self.virtual_ranks.observer.value(f"{name}.qkv.{part}", [rank[part] for rank in shown])
             for part in parts[-3:]
         )
-        attended = self._core(queries, keys, values, batch, name)
+        core = self._cross_core if crosses else self._core
+        attended = core(queries, keys, values, batch, name)
         inputs = [a.transpose(1, 2).flatten(2) for a in attended]
         inputs = self.virtual_ranks.observer.value(f"{name}.wo.in", inputs)
         return self._row(inputs, weights, name, "wo")
@@ -129,6 +131,34 @@ class Layers:
             shown |= {"q_norm.out": queries, "k_norm.out": keys}
         q, k, v = (t.transpose(1, 2).contiguous() for t in (queries, keys, values))
         return {**shown, "queries": turn(q, share.rope), "keys": turn(k, share.rope), "values": v}
+
+    def _cross_queries(self, x: Tensor, weights: Weights, share: Share, name: str) -> dict[str, Tensor]:
+        """Queries of the text, keys and values of the image tokens, cast at each use; without positions."""
+        assert share.images is not None  # noqa: S101 - images are encoded first
+        images = share.images.view_as(share.images)  # gradients of a layer are added before those of layers
+        inputs = {"wq": x, "wk": images.to(x.dtype), "wv": images.to(x.dtype)}
+        projected = {w: linear(source, weights, f"{name}.{w}") for w, source in inputs.items()}
+        shown = {f"{part}.out": value for part, value in projected.items()}
+        queries, keys, values = heads(self.model, projected)
+        if self.model.qk_norm:
+            queries = rms_norm(queries, weights[f"{name}.q_norm.weight"], self.model.norm_eps)
+            keys = rms_norm(keys, weights[f"{name}.k_norm.weight"], self.model.norm_eps)
+            shown |= {"q_norm.out": queries, "k_norm.out": keys}
+        q, k, v = (t.transpose(1, 2).contiguous() for t in (queries, keys, values))
+        return {**shown, "queries": q, "keys": k, "values": v}
+
+    def _cross_core(
+        self, queries: Ranks, keys: Ranks, values: Ranks, batch: Sequence[Share], name: str
+    ) -> Ranks:
+        """Attention of every text token to all image tokens."""
+        del batch, name
+        groups = queries[0].shape[1] // keys[0].shape[1]
+        if groups > 1:
+            keys, values = ([t.repeat_interleave(groups, dim=1) for t in ts] for ts in (keys, values))
+        with sdpa_kernel(SDPBackend.MATH) if self.config.numerics.attention == "math" else nullcontext():
+            return [
+                F.scaled_dot_product_attention(q, k, v) for q, k, v in zip(queries, keys, values, strict=True)
+            ]
 
     def _core(self, queries: Ranks, keys: Ranks, values: Ranks, batch: Sequence[Share], name: str) -> Ranks:
         if self.ring:

@@ -115,6 +115,14 @@ def waits_told(case: Case) -> Mask:
     return np.asarray(unknown[ops.kernel] == 0, bool)
 
 
+def between_stages(case: Case) -> Mask:
+    """Return whether each operation is a message between pipeline stages."""
+    names = case.axis.astype(str)
+    through = np.array([along(a, PIPELINE) for a in np.unique(names).tolist()], bool)
+    mine = through[np.unique(names, return_inverse=True)[1].reshape(-1)] if len(names) else np.zeros(0, bool)
+    return np.asarray(case.in_message & (case.ops.channel >= 0) & mine, bool)
+
+
 def _within(spans: Intervals, windows: Intervals) -> I64:
     """The length of the disjoint `spans` inside each of the `windows`, ns."""
     return covered_until(spans, windows[1]) - covered_until(spans, windows[0])
@@ -126,8 +134,7 @@ def _held_up(case: Case, rank: int, told: Mask) -> dict[tuple[str, int], Interva
     pieces = exposed_pieces(ops, case.waits, rank)
     axis, known = case.axis[pieces.row].astype(str), told[pieces.row]
     arrived = np.clip(ops.start[pieces.row] + case.waits.held[pieces.row], pieces.start, pieces.end)
-    between = case.in_message[pieces.row] & (ops.channel[pieces.row] >= 0)
-    bubble = known & between & np.array([along(a, PIPELINE) for a in axis.tolist()], bool)
+    bubble = known & between_stages(case)[pieces.row]
     found = {(_BUBBLE, _WAIT): union(pieces.start[bubble], arrived[bubble])}
     for name in dict.fromkeys(axis.tolist()):
         mine = axis == name

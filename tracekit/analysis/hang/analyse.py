@@ -66,7 +66,7 @@ def judged(
     still: whether other evidence shows that the job did not move.
     """
     seen = replace(build_scene(dumps), still=still)
-    layout = layout_of(seen, mesh, order)
+    layout = layout_of(seen, mesh, order, whole=dumps.whole)
     judgement = judge(replace(seen, mesh=layout.mesh))
     scene, found = judgement.scene, judgement.found
     culprits = culprits_of(scene, found.culprits)

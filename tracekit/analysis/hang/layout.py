@@ -22,15 +22,18 @@ class Layout(NamedTuple):
     notes: tuple[str, ...]
 
 
-def layout_of(scene: Scene, given: dict[str, int] | None, order: Sequence[str] | None) -> Layout:
+def layout_of(
+    scene: Scene, given: dict[str, int] | None, order: Sequence[str] | None, *, whole: bool = True
+) -> Layout:
     """Give the mesh of these sizes (`given`), else the one that the groups determine.
 
-    order: axes inner to outer. Raises MeshError where `given` or `order` does not fit the dumps.
+    order: axes inner to outer. whole: whether the scene holds all groups of the job; a log names those alone in
+    which a call timed out. Raises MeshError where `given` or `order` does not fit the dumps.
     """
     if given is not None:
         return Layout(mesh := _given(scene, given, order), _finding(mesh, "flag"), ())
     try:
-        inferred = infer(_uses(scene), scene.world, order)
+        inferred = infer(_uses(scene), scene.world, order, whole=whole)
     except MeshError as error:
         told = f"{error}; {mesh_remedy(len(scene.world))}"
         if order is not None:

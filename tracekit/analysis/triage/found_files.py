@@ -18,7 +18,11 @@ _KINDS: Final[Mapping[Form, tuple[EvidenceKind, str]]] = {
         "nccl_inspector",
         "read by `tracekit slowrank`: of one collective, the rank with the shortest time came last",
     ),
-    "nsys": ("nsys", "not analysed: `nsys stats --report cuda_gpu_kern_sum` shows the kernels of each GPU"),
+    "nsys": ("nsys", "read by `tracekit slowrank`"),
+    "nsys_report": (
+        "nsys",
+        "not read: export it with `nsys export --type sqlite --include-blobs=true`, which `tracekit slowrank` reads",
+    ),
 }
 """The kind of a form that has a reader of its own, and what reads it."""
 _CAPTURED: Final = "read by `numerics compare --parallel THIS --baseline OTHER`"

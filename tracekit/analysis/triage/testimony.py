@@ -35,8 +35,12 @@ TRACES: Final = ToCollect(
     "traces of some steps of all ranks show which rank is slow",
 )
 
+EXPORT: Final = ToCollect(
+    "nsys export --type sqlite --include-blobs=true --output rank3.sqlite rank3.nsys-rep",
+    "for the report of each rank: only nsys reads its own reports, and `tracekit slowrank` reads what it exports",
+)
 
-_TIMED: Final[tuple[EvidenceKind, ...]] = ("run", "trace", "operation_table", "nccl_inspector")
+_TIMED: Final[tuple[EvidenceKind, ...]] = ("run", "trace", "operation_table", "nsys", "nccl_inspector")
 """Kinds that show which rank is slow, in the order in which they are asked."""
 
 
@@ -129,6 +133,8 @@ def collect_next(
         if answer.verdict == "inconclusive" and answer.to_decide:
             return (ToCollect("tracekit slowrank PATH --explain", answer.to_decide),)
         return ()
+    if answer is None and job is not None and job.by_form.get("nsys_report"):
+        return (EXPORT,)
     if answer is None:
         return (LOGS, DUMPS, TRACES) if job is None else (TRACES,) if not job.by_form.get("trace") else ()
     if answer.verdict == "none":

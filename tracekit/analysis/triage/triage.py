@@ -173,11 +173,10 @@ def _ask_hang(job: Job, gathered: Gathered, ask: Ask) -> tuple[Bundle, HangFindi
 
 
 def _ask_slow(job: Job, ask: Ask) -> tuple[SlowRankFinding | None, str]:
-    """Return the finding of slowrank and the reason if it fails; traces are read before records of calls."""
+    """Return the finding of slowrank and the reason if it fails; traces are read first, records of calls last."""
     paths = job.runs or [*job.by_form.get("trace", []), *job.by_form.get("table", [])]
-    whole = (
-        [job.folder] if paths and job.folder and not job.runs else paths or job.by_form.get("inspector", [])
-    )
+    records = job.by_form.get("nsys", []) or job.by_form.get("inspector", [])
+    whole = [job.folder] if paths and job.folder and not job.runs else paths or records
     if not whole:
         return None, ""
     return _tried(lambda: analyse(load(whole, jobs=ask.jobs, job=ask.job), ask.mesh, ask.order))

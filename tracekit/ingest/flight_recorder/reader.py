@@ -13,7 +13,6 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from tracekit.arrays import from_numpy, from_strings
 from tracekit.dumps.load import DumpSet, Progress, load_dumps
 from tracekit.dumps.rank_dump import RankDump, TimedCalls
 from tracekit.errors import InputError
@@ -26,8 +25,7 @@ from tracekit.ingest.flight_recorder.common_window import (
     find_marks,
     twins,
 )
-from tracekit.ingest.write import in_order, write_table
-from tracekit.schema import EVENTS
+from tracekit.ingest.write import event_table, in_order, write_table
 from tracekit.thresholds.ingest import LEAST_CALLS, MAX_TWINS
 
 UNTIMED = (
@@ -190,7 +188,7 @@ def _calls(dump: RankDump, timing: TimedCalls, members: list[tuple[int, ...]]) -
         c: np.array([k[i] for k in timing.kinds], np.int64)[timing.kind] for i, c in enumerate(_KIND) if c
     }
     seq = timing.seq * MAX_TWINS + twins(dump, members)[timing.group]
-    return _table(
+    return event_table(
         count,
         {
             "ts": timing.start,
@@ -215,7 +213,7 @@ def _calls(dump: RankDump, timing: TimedCalls, members: list[tuple[int, ...]]) -
 def _steps(dump: RankDump, steps: list[Span]) -> pa.Table:
     """Spans of steps, named as the profiler names them."""
     begin = np.array([s[1] for s in steps], np.int64)
-    return _table(
+    return event_table(
         len(steps),
         {
             "ts": begin,
@@ -226,23 +224,6 @@ def _steps(dump: RankDump, steps: list[Span]) -> pa.Table:
             "tid": np.full(len(steps), len(dump.groups)),
         },
     )
-
-
-def _table(count: int, columns: dict[str, object]) -> pa.Table:
-    """EVENTS of columns, absent ones null, negative numbers of communication arguments null."""
-    arrays = []
-    for field in EVENTS:
-        values = columns.get(field.name)
-        if values is None:
-            arrays.append(pa.nulls(count, field.type))
-        elif isinstance(values, list):
-            coded = [v.encode("utf-8", "replace").decode() if v else None for v in values]
-            arrays.append(from_strings(coded).dictionary_encode())
-        else:
-            numbers = np.asarray(values, np.int64)
-            null = numbers < 0 if field.name not in ("ts", "dur") else None
-            arrays.append(from_numpy(numbers, null).cast(field.type))
-    return pa.Table.from_arrays(arrays, schema=EVENTS)
 
 
 def _quality(

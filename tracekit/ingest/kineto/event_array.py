@@ -26,6 +26,7 @@ from tracekit.ingest.kineto.event_fields import (
     text_key,
 )
 from tracekit.ingest.kineto.event_reader import EventReader
+from tracekit.ingest.kineto.product_flops import SHAPES_KEY, SHAPES_MARK, with_shapes_as_text
 from tracekit.ingest.kineto.redelimit import Redelimiter
 from tracekit.ingest.kineto.scanned_columns import from_rows, typed
 from tracekit.thresholds.ingest import KEY_ROOM, MAX_BURST, MAX_EVENT, NEAR_END, SMALL, TEXT, WINDOW
@@ -148,7 +149,10 @@ class EventBuffer:
             inputs=any(mark in text for mark in CALL_MARKS),
             waits=WAIT_MARK in text,
             grids=any(mark.encode() in text for mark in GRIDDED),
+            shapes=SHAPES_MARK in text,
         )
+        if dialect.shapes:
+            text = with_shapes_as_text(text, text_key(SHAPES_KEY))
         for key in dialect.texts:  # a bare quote cannot occur inside a string, so this matches keys only
             for colon in (": ", ":"):
                 text = text.replace(f'"{key}"{colon}"'.encode(), f'"{text_key(key)}"{colon}"'.encode())

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
+from tracekit.ingest.kineto.product_flops import SHAPES_KEY
 from tracekit.schema import DICT
 
 KEPT_PHASES = ("X", "B", "E")
@@ -57,7 +58,8 @@ WAITS = (
     Field(("wait_on_cuda_event_record_corr_id",), "wait_record", pa.int64()),
 )
 GRIDS = (Field(("grid",), "grid", pa.int64()),)
-ARGS = (*PLAIN, *COMMS, *INPUTS, *WAITS, *GRIDS)
+SHAPES = (Field((SHAPES_KEY,), "flops", pa.int64()),)
+ARGS = (*PLAIN, *COMMS, *INPUTS, *WAITS, *GRIDS, *SHAPES)
 COMMS_MARKS = (b'"Collective name"', b'"Process Group ', b'"Group size"')
 """Every event with communication arguments holds one; a block without either has null COMMS columns."""
 CALLS = ("c10d::send", "c10d::recv_")
@@ -89,6 +91,7 @@ class Dialect(NamedTuple):
     inputs: bool = True  # and the inputs of calls
     waits: bool = True  # and what streams wait for
     grids: bool = True  # and the grids of kernels of messages
+    shapes: bool = True  # and the shapes of operators' inputs, which are text by then
     texts: tuple[str, ...] = ()  # integer keys that hold strings at times: read a second time as `text_key`
 
     def schema(self) -> pa.Schema:
@@ -100,10 +103,14 @@ class Dialect(NamedTuple):
 
     def arguments(self) -> tuple[Field, ...]:
         """Return the fields of `args` that are looked for."""
-        parts = ((self.comms, COMMS), (self.inputs, INPUTS), (self.waits, WAITS), (self.grids, GRIDS))
+        parts = (
+            (self.comms, COMMS), (self.inputs, INPUTS), (self.waits, WAITS), (self.grids, GRIDS), (self.shapes, SHAPES),
+        )  # fmt: skip
         return (*PLAIN, *(field for wanted, fields in parts if wanted for field in fields))
 
     def _read_as(self, field: Field, key: str) -> list[tuple[str, pa.DataType]]:
+        if field in SHAPES:
+            return [(text_key(key), pa.string())]
         if field in INPUTS:
             return [(key, pa.list_(pa.string()))]
         if field in GRIDS:

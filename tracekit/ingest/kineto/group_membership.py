@@ -136,10 +136,12 @@ def members_of(said: Membership, listed: list[ListedGroup]) -> tuple[int, ...] |
             strided = tuple(range(start, start + size * step, step))
             if strided[: len(prefix)] == prefix:
                 return strided
+    # torch 2.11 writes `[]` and the size 1 for a `wait` of any group: without members or a start both are defaults.
+    sized = None if text.strip("[ ]") == "" != text and start is None else size
     found = {
         g.ranks
         for g in listed
-        if g.name == said.name and size in (None, len(g.ranks)) and g.ranks[: len(prefix)] == prefix
+        if g.name == said.name and sized in (None, len(g.ranks)) and g.ranks[: len(prefix)] == prefix
     }
     return next(iter(found)) if len(found) == 1 and said.name is not None else None
 

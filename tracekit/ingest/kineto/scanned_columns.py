@@ -26,12 +26,14 @@ from tracekit.ingest.kineto.event_fields import (
     KEPT_PHASES,
     SCALES,
     SCANNED,
+    SHAPES,
     TOP,
     Dialect,
     Field,
     peer_of,
     text_key,
 )
+from tracekit.ingest.kineto.product_flops import flops_column
 from tracekit.schema import DICT
 
 SIGN_BIT = 63
@@ -44,11 +46,7 @@ OWN_ROWS = from_strings(["Trace"])[0]
 
 def typed(table: pa.Table, dialect: Dialect, issues: Counter[str], phases: Counter[str]) -> pa.RecordBatch:
     """Return a SCANNED batch of the rows of `table` (Dialect.schema) that carry a duration; repairs are counted."""
-    phase, wanted = one_chunk(table.column("ph")), dialect.arguments()
-    keep = pc.is_in(phase, value_set=STORED)
-    for name, count in zip(*pc.value_counts(phase.cast(pa.binary())).flatten(), strict=True):
-        phases[(name.as_py() or b"none").decode("utf-8", "replace")] += count.as_py()
-    rows = table if keep.true_count == len(table) else table.filter(keep)
+    rows, wanted = _stored(table, phases), dialect.arguments()
     args = one_chunk(rows.column("args"))
     columns = []
     for key in ("ts", "dur"):
@@ -76,12 +74,24 @@ def typed(table: pa.Table, dialect: Dialect, issues: Counter[str], phases: Count
             return pa.nulls(len(rows), field.type)
         if field in INPUTS:
             return _peers(argument(field.keys[0]), top("name"))
+        if field in SHAPES:
+            shapes = argument(text_key(field.keys[0]))
+            return _flops(columns[SCANNED.get_field_index("name")], shapes)
         if field in GRIDS:
             return _grids(argument(field.keys[0]), top("name"), issues)
         return _encode(_first([read(argument, field, k) for k in field.keys]), field.type, issues)
 
     columns += map(of_argument, ARGS)
     return _with_times(pa.RecordBatch.from_arrays(columns, schema=SCANNED), issues)
+
+
+def _stored(table: pa.Table, phases: Counter[str]) -> pa.Table:
+    """The rows of `table` with a phase that is stored; all phases are counted."""
+    phase = one_chunk(table.column("ph"))
+    keep = pc.is_in(phase, value_set=STORED)
+    for name, count in zip(*pc.value_counts(phase.cast(pa.binary())).flatten(), strict=True):
+        phases[(name.as_py() or b"none").decode("utf-8", "replace")] += count.as_py()
+    return table if keep.true_count == len(table) else table.filter(keep)
 
 
 def _with_times(batch: pa.RecordBatch, issues: Counter[str]) -> pa.RecordBatch:
@@ -91,6 +101,13 @@ def _with_times(batch: pa.RecordBatch, issues: Counter[str]) -> pa.RecordBatch:
         issues["missing_timestamp"] += missing
         batch = batch.filter(batch.column("ts").is_valid())
     return batch
+
+
+def _flops(names: pa.Array, shapes: pa.Array) -> pa.Array:
+    """The FLOPs of matrix products by the shapes of their inputs, int64; null for all other operators."""
+    if len(shapes) in {shapes.null_count, names.null_count}:
+        return pa.nulls(len(shapes), pa.int64())
+    return flops_column(names, shapes.cast(pa.binary()).dictionary_encode())
 
 
 def _peers(inputs: pa.Array, names: pa.Array) -> pa.Array:

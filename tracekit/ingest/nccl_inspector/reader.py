@@ -18,7 +18,7 @@ from tracekit.dumps.load import DumpSet, Progress
 from tracekit.dumps.rank_dump import GroupTail, RankDump, TimedCalls
 from tracekit.errors import InputError
 from tracekit.files.discover import Wanted, discover
-from tracekit.files.source import ByteStream, Source
+from tracekit.files.source import ByteStream, Source, opening
 from tracekit.findings import Quality
 from tracekit.ingest.file_result import FileResult
 from tracekit.ingest.flight_recorder.reader import Wording, tables_of
@@ -79,8 +79,7 @@ def read_records(
 
 def _holds_records(source: Source) -> bool:
     try:
-        with source.open() as raw:
-            return MARK in ByteStream(raw).head
+        return MARK in opening(source)
     except OSError:
         return False
 

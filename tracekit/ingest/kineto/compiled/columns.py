@@ -8,12 +8,13 @@ from tracekit.arrays import MINUS_ONE, NO_INT64, from_numpy, from_strings, to_nu
 from tracekit.ingest.kineto.compiled.layout import BITS_TEXT, PHASE, SLOTS, Pool
 from tracekit.ingest.kineto.compiled.pools import TextPool
 from tracekit.ingest.kineto.event_fields import GRIDDED, KEPT_PHASES, SCANNED
+from tracekit.ingest.kineto.product_flops import flops_column
 from tracekit.thresholds.ingest import BATCH_ROWS
 
 NONE = np.iinfo(np.int64).min
 """Marks a row without a number: the scanner reads none of so many digits."""
 NO_CODE = -1
-GRID, NAME_COLUMN = (SCANNED.get_field_index(name) for name in ("grid", "name"))
+GRID, NAME_COLUMN, FLOPS = (SCANNED.get_field_index(name) for name in ("grid", "name", "flops"))
 
 
 class Columns:
@@ -45,6 +46,8 @@ class Columns:
         self.filled[:] = 0
         if arrays[GRID].null_count < rows:
             arrays[GRID] = _of_messages(arrays[GRID], arrays[NAME_COLUMN])
+        if pa.types.is_dictionary(arrays[FLOPS].type):
+            arrays[FLOPS] = _flops(arrays[NAME_COLUMN], arrays[FLOPS])
         return pa.RecordBatch.from_arrays(arrays, schema=SCANNED)
 
     def clear_texts(self, *, crowded_only: bool) -> None:
@@ -66,6 +69,13 @@ class Columns:
         null = values == (NO_CODE if texts else NONE) if filled < rows or len(slots) > 1 else None
         array = from_numpy(values, null)
         return pa.DictionaryArray.from_arrays(array, self._texts[slots[0]].texts()) if texts else array
+
+
+def _flops(names: pa.Array, shapes: pa.Array) -> pa.Array:
+    """The FLOPs of operators by the texts of their inputs' shapes; null where no event has a name."""
+    if not pa.types.is_dictionary(names.type) or names.null_count == len(names):
+        return pa.nulls(len(names), pa.int64())
+    return flops_column(names, shapes)
 
 
 def _of_messages(grids: pa.Array, names: pa.Array) -> pa.Array:

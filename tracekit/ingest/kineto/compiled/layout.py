@@ -3,7 +3,7 @@
 from enum import IntEnum
 from typing import Final, NamedTuple
 
-from tracekit.ingest.kineto.event_fields import ARGS, COMMS, COMMS_MARKS, INPUTS, SCANNED, TOP
+from tracekit.ingest.kineto.event_fields import ARGS, COMMS, COMMS_MARKS, INPUTS, SCANNED, SHAPES, TOP
 from tracekit.schema import DICT
 
 PADDING: Final = 64
@@ -100,6 +100,7 @@ class Kind(IntEnum):
     INPUTS = 7
     ARGUMENTS = 8
     FIRST = 9  # the first number of a list
+    SHAPES = 10  # a list of lists of whole numbers, kept as text
 
 
 class Slot(NamedTuple):
@@ -122,7 +123,8 @@ def _slots() -> tuple[Slot, ...]:
     slots = [Slot("ts", Kind.TIME, 0, argument=False), Slot("dur", Kind.TIME, 1, argument=False)]
     for field in (*TOP, *ARGS):
         column = SCANNED.get_field_index(field.column)
-        kind = Kind.INPUTS if field in INPUTS else _kind(field.column, text=field.type == DICT)
+        kind = Kind.INPUTS if field in INPUTS else Kind.SHAPES if field in SHAPES else None
+        kind = kind or _kind(field.column, text=field.type == DICT)
         for key in reversed(field.keys):
             mark = any(f'"{key}"'.startswith(m.decode()) for m in COMMS_MARKS)
             slots.append(Slot(key, kind, column, argument=field in ARGS, mark=mark))
@@ -136,7 +138,7 @@ NAMES: Final = {s.key: i for i, s in enumerate(SLOTS)}
 TS, DUR, PHASE, CATEGORY, NAME, PEER = (
     NAMES[k] for k in ("ts", "dur", "ph", "cat", "name", "Concrete Inputs")
 )
-BITS_TEXT: Final = sum(1 << i for i, s in enumerate(SLOTS) if s.kind in {Kind.TEXT, Kind.DIGITS})
+BITS_TEXT: Final = sum(1 << i for i, s in enumerate(SLOTS) if s.kind in {Kind.TEXT, Kind.DIGITS, Kind.SHAPES})
 """Bits of the slots with values that a pool numbers."""
 BITS_COMMS: Final = sum(
     1 << i for i, s in enumerate(SLOTS) if s.column in {SCANNED.get_field_index(f.column) for f in COMMS}

@@ -10,6 +10,7 @@ from tracekit.ingest.kineto.compiled.texts import PLAIN, traits
 from tracekit.ingest.kineto.compiled.tokens import (
     ARRAY,
     ARRAY_END,
+    COMMA,
     FOUR_BYTES,
     LOWER_A,
     LOWER_E,
@@ -40,7 +41,7 @@ VALUE, LENGTH = WORD * Value.COUNT, WORD * Value.LENGTH
 NUMBER, ID, TIME, TEXT, DIGITS, IS_PHASE, INPUTS = (
     int(k) for k in (Kind.NUMBER, Kind.ID, Kind.TIME, Kind.TEXT, Kind.DIGITS, Kind.PHASE, Kind.INPUTS)
 )
-FIRST = int(Kind.FIRST)
+FIRST, SHAPES = int(Kind.FIRST), int(Kind.SHAPES)
 NANO_DIGITS = 3
 """Digits of a microsecond that are whole nanoseconds."""
 CASE = 0x20
@@ -71,6 +72,8 @@ def odd_end(state: int, at: int) -> int:
 def taken_end(state: int, kind: int, slot: int, at: int) -> int:
     """Return the address behind the value of a key that is looked for."""
     byte = byte_at(at)
+    if kind == SHAPES:
+        return shapes_end(state, slot, at) if byte == ARRAY else value_end(at)
     if byte == QUOTE:
         return quoted_end(state, kind, slot, at)
     if byte == MINUS or is_digit(byte):
@@ -86,6 +89,24 @@ def taken_end(state: int, kind: int, slot: int, at: int) -> int:
     elif kind == FIRST and byte == ARRAY:
         return first_end(state, slot, at)
     return odd_end(state, at)
+
+
+@compiled
+def shapes_end(state: int, slot: int, at: int) -> int:
+    """Return the address behind a list, which is the value of a slot if it holds lists of whole numbers alone."""
+    end = value_end(at)
+    here = at
+    while here < end:
+        byte = byte_at(here)
+        if not (is_digit(byte) or byte in (ARRAY, ARRAY_END, COMMA)):
+            blank = blanks_end(here)
+            if blank == here:
+                return end
+            here = blank - 1
+        here += 1
+    if end > 0:
+        put(state, slot, at, end - at)
+    return end
 
 
 @compiled

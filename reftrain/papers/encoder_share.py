@@ -1,0 +1,84 @@
+"""The image encoder's share of a step by its placement: on the first pipeline rank, or replicated on all of them.
+
+Source: "Scaling Llama 3 Training" (ISCA'25), section 3.2.1. The paper gives the share before and after the change
+(33 %, 8 %) and the images (448 and 672 pixels), but neither the text model nor mesh and encoder; these are chosen here.
+"""
+
+import itertools
+from dataclasses import dataclass, replace
+from typing import Final
+
+from reftrain.config.encoder import PLACEMENTS, EncoderConfig
+from reftrain.config.presets import ENCODER_PRESETS, MODEL_PRESETS
+from reftrain.config.run import MeshConfig, ModelConfig
+from reftrain.cost.hardware import Hardware
+from reftrain.cost.job import Job, cost_model_of
+from reftrain.cost.shapes import layer_counts
+from reftrain.papers.figure import Line
+from reftrain.plan.projection import durations, encoder_seconds
+from reftrain.plan.step_time import time_step
+
+PAPER: Final = {"before": 33.0, "replicated": 8.0}
+"""Published shares of the encoder's computation with the larger images, % of the step."""
+PATCH_PIXELS: Final = 14
+SEQ_LEN, MICRO_BATCH, MICRO_BATCHES = 192, 4, 32
+"""Text tokens of a sequence (the paper: below 200), sequences of a micro-batch, micro-batches of a step and replica."""
+IMAGES: Final = (448, 672)
+TEXTS: Final = {"405b": (160, 8), "70b": (100, 4)}
+"""Text models by preset: layers with a cross-attention layer after every four, and pipeline ranks."""
+WHY: Final = {
+    "405b": "the paper names neither text model nor mesh and encoder: 405b is the model of most of its experiments, "
+    "the encoder is ViT-H, and the paper's had more layers by then",
+    "70b": "as above; a smaller text model leaves the same encoder a larger share",
+}
+
+
+@dataclass(frozen=True)
+class Share:
+    """Shares of encoding and of the exchange of tokens in the step of a rank that holds the encoder."""
+
+    encoding: float
+    exchange: float
+
+
+def job(text: str, pixels: int, placement: str) -> Job:
+    """Return the job of a row: frozen self-attention layers, trained cross-attention layers, ViT-H, tp 8."""
+    layers, pp = TEXTS[text]
+    shape = {**MODEL_PRESETS[text], "layers": layers, "cross_every": 4, "frozen": True}
+    model = ModelConfig(preset=text, **shape)  # type: ignore[arg-type]
+    encoder = EncoderConfig(**ENCODER_PRESETS["70b_vision"])  # type: ignore[arg-type]
+    virtual = model.layers // model.group // pp
+    return Job(
+        model=model,
+        mesh=MeshConfig(tp=8, pp=pp, dp=8),
+        seq_len=SEQ_LEN,
+        micro_batches=MICRO_BATCHES,
+        layers=layer_counts(model.layers, pp * virtual, balanced=False, group=model.group),
+        virtual=virtual,
+        consecutive=pp,
+        micro_batch_size=MICRO_BATCH,
+        encoder=replace(encoder, placement=placement, tokens=(pixels // PATCH_PIXELS) ** 2),
+    )
+
+
+def share(made: Job, hardware: Hardware) -> Share:
+    """Return the encoder's seconds on a rank that holds it, and those of the exchange, over those of the step."""
+    costs = cost_model_of(made, hardware)
+    seconds = encoder_seconds(made, costs)
+    step = time_step(made.lowered, durations(made, costs)).seconds
+    own = -(-made.micro_batches // len(made.lowered.encoders))
+    encoding = own * (seconds.forward + seconds.backward)
+    return Share(encoding / step, (seconds.share + seconds.collect) / step)
+
+
+def encoder_share(hardware: Hardware) -> list[Line]:
+    """Return the share of encoding for text models, images and placements, and with large images of the exchange."""
+    lines = []
+    for text, pixels, placement in itertools.product(TEXTS, IMAGES, PLACEMENTS):
+        found, large = share(job(text, pixels, placement), hardware), pixels == max(IMAGES)
+        what = f"{text}, {pixels}², {placement}"
+        published, why = (PAPER[placement], WHY[text]) if large else (None, "")
+        lines.append(Line(f"{what}: encoding", "%", published, 100 * found.encoding, why=why))
+        if large:
+            lines.append(Line(f"{what}: exchange of tokens", "%", None, 100 * found.exchange))
+    return lines

@@ -1,0 +1,1 @@
+"""What a step could take."""

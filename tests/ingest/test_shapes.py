@@ -1,0 +1,41 @@
+"""FLOPs of matrix products are read from the shapes of their inputs, by every reader alike."""
+
+import json
+
+import pytest
+
+from tests.ingest.sample import document, event, scanned
+
+
+def flops(name, shapes, beside=None):
+    """What both readers make of an operator's inputs; `beside` sends the block the slow way."""
+    first = event(0) | ({} if beside is None else {"ts": beside})
+    called = event(1, cat="cpu_op", name=name, args={"Input Dims": shapes})
+    rows, record = scanned(json.dumps(document([first, called])).encode())
+    assert not record.issues["non_integer_value"]
+    return rows[-1]["flops"]
+
+
+@pytest.mark.parametrize("beside", [None, "1e0"])
+@pytest.mark.parametrize(
+    ("name", "shapes", "expected"),
+    [
+        ("aten::mm", [[2, 3], [3, 5]], 60),
+        ("aten::addmm", [[5], [2, 3], [3, 5], [], []], 60),
+        ("aten::bmm", [[7, 2, 3], [7, 3, 5]], 420),
+        ("aten::baddbmm", [[7, 2, 5], [7, 2, 3], [7, 3, 5]], 420),
+        ("aten::_scaled_dot_product_flash_attention", [[2, 4, 8, 16]] * 3 + [[]], 4 * 2 * 4 * 8 * 8 * 16),
+        ("aten::_scaled_dot_product_flash_attention_for_cpu_backward", [[2, 4, 8, 16]] * 4, 65536),
+        ("aten::linear", [[2, 3], [3, 5]], None),
+        ("aten::mm", [[2, 3], [4, 5]], None),
+        ("aten::mm", [[2, 3]], None),
+        ("aten::mm", [[2, 3], [3, -5]], None),
+        ("aten::mm", [[2, 3], [3, "5"]], None),
+        ("aten::mm", [[10**18, 3], [3, 5]], None),
+        ("aten::mm", [[[2, 3], [3, 5]], []], None),
+        ("aten::mm", "[[2, 3], [3, 5]]", None),
+        ("aten::mm", 7, None),
+    ],
+)
+def test_a_product_of_known_shapes(name, shapes, expected, beside):
+    assert flops(name, shapes, beside) == expected

@@ -1,0 +1,87 @@
+"""An image encoder in simulated jobs: its place in the step, and whether slowrank tells it from a slow rank."""
+
+import dataclasses
+
+import pytest
+
+from reftrain.config.encoder import PLACEMENTS
+from reftrain.config.fault_spec import parse_fault
+from reftrain.config.file import load as load_config
+from reftrain.cost.hardware import load_hardware
+from reftrain.cost.job import job_of_run
+from reftrain.cost.memory import MemoryModel
+from reftrain.plan.projection import project
+from reftrain.schedule.actions import Kind
+from reftrain.simulate.runner import simulate
+from reftrain.simulate.setup import Setup
+from reftrain.simulate.summary import summarise
+from tests.marks import quick_first
+from tests.simulate.case import written
+from tracekit.analysis.slowrank.analyse import analyse as find_slow
+from tracekit.ingest import load
+
+MESH = {"pp": 4, "dp": 2}
+MODEL = {"layers": 20, "cross_every": 4}
+ENCODER = {"layers": 24, "dim": 1024, "heads": 16, "ffn_dim": 4096, "tokens": 1024, "patch": 588}
+SMALL = {**ENCODER, "layers": 1}
+
+
+def multimodal(*faults, placement="before", encoder=ENCODER, schedule="flexible"):
+    """Setup and configuration of a job with stages of two groups of layers each."""
+    tables = {
+        "model": {"preset": "8b", "vocab_size": 1024, **MODEL},
+        "encoder": {**encoder, "placement": placement},
+        "mesh": MESH,
+        "pipeline": {"schedule": schedule},
+        "data": {"seq_len": 512, "batch_size": 16},
+        "evidence": {"faults": list(faults)},
+    }
+    config = load_config(None, tables)
+    job = dataclasses.replace(job_of_run(config), kernels="fused", attention="flex")
+    specs = tuple(parse_fault(text, 8) for text in faults)
+    setup = Setup(job, job.lowered, load_hardware("h100"), 3, seed=5, faults=specs, merge=True)
+    return setup, config
+
+
+FOUND = [
+    ("before", ENCODER, (), "imbalance", "stage_imbalance", (0, 4)),
+    ("before", SMALL, (), "healthy", None, ()),
+    ("replicated", ENCODER, (), "healthy", None, ()),
+    ("before", ENCODER, ("slow_compute:rank=4,factor=1.6",), "slow_rank", "gpu_compute", (4,)),
+    ("replicated", ENCODER, ("slow_compute:rank=3,factor=1.3",), "slow_rank", "gpu_compute", (3,)),
+]
+
+
+@pytest.mark.parametrize(
+    ("placement", "encoder", "faults", "verdict", "cause", "ranks"), quick_first(1, FOUND)
+)
+def test_slowrank_tells_an_encoder_from_a_slow_rank(
+    tmp_path, placement, encoder, faults, verdict, cause, ranks
+):
+    setup, config = multimodal(*faults, placement=placement, encoder=encoder)
+    written(tmp_path, setup, config)
+    finding = find_slow(load([str(tmp_path / "trace")]))
+    assert (finding.verdict, finding.cause) == (verdict, cause)
+    assert {suspect.rank for suspect in finding.suspects} == set(ranks)
+    assert {axis: size for axis, size in finding.mesh.sizes.items() if size > 1} == MESH
+
+
+@pytest.mark.parametrize("schedule", ["flexible", "chimera"])
+@pytest.mark.parametrize("placement", PLACEMENTS)
+def test_projection_and_simulation_agree_on_the_encoder(placement, schedule):
+    """Both read the same table; the simulation has the host and the clip beside it."""
+    setup, _ = multimodal(placement=placement, schedule=schedule)
+    quiet = dataclasses.replace(setup, jitter=0.0)
+    projected = project(setup.job, setup.hardware).step_s
+    assert summarise(simulate(quiet)).mean_step_ms / 1e3 == pytest.approx(projected, rel=0.15)
+
+
+def test_a_replicated_encoder_encodes_a_share():
+    before, every = (multimodal(placement=placement)[0].job for placement in PLACEMENTS)
+    counts = [
+        [sum(a.kind is Kind.ENCODE for a in acts) for acts in job.lowered.actions] for job in (before, every)
+    ]
+    assert counts == [[8, 0, 0, 0], [2, 2, 2, 2]]
+    first, second = (MemoryModel(job).rank(0).largest for job in (before, every))
+    assert first.activations > second.activations
+    assert MemoryModel(before).rank(1).largest.optimizer < first.optimizer

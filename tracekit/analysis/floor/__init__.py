@@ -1,0 +1,1 @@
+"""What the step could take: its parts from peak to achieved FLOP/s, and the step under five assumptions."""

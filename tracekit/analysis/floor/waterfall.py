@@ -1,0 +1,177 @@
+"""The parts of the summed steps, from what is lost to what is left, in whole ns; they add up to the steps.
+
+They begin with the parts of `tracekit breakdown`. Compute is cut further: forwards that run again, small kernels, time
+beyond the best rate of a class, and with FLOPs and peak known what these need at peak. Waiting in a pipeline is cut in
+two: what stages of unequal length cost is imbalance, and the rest the schedule's bubble.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final
+
+import numpy as np
+
+from tracekit.analysis.breakdown.parts import added, steps_of, waits_told
+from tracekit.analysis.floor.kernels import Best, at_best
+from tracekit.analysis.floor.removed import Removed
+from tracekit.analysis.floor.work import RankWork, work_of
+from tracekit.analysis.slowrank.case import Case
+from tracekit.errors import UsageError
+from tracekit.findings import StepBreakdown, TimeParts
+from tracekit.intervals import I64
+
+NEEDED: Final = ("model", "compute", "other_work", "unknown")
+"""Parts without a saving: work that has to be done, and time of unknown use."""
+
+
+@dataclass(frozen=True)
+class Measure:
+    """The case with what its ranks computed; times in ns."""
+
+    case: Case
+    cells: tuple[StepBreakdown, ...]
+    works: tuple[RankWork, ...]
+
+    @cached_property
+    def total(self) -> TimeParts:
+        """The sum of the steps of all ranks."""
+        return added(cell.parts for cell in self.cells)
+
+    @cached_property
+    def best(self) -> Best:
+        """Each class of kernel beside its best rate."""
+        return at_best(self.case, self.works)
+
+    @cached_property
+    def removed(self) -> Removed:
+        """The replays of the step without a part."""
+        return Removed(self.case)
+
+    @cached_property
+    def level_ns(self) -> float:
+        """What a step saves if ranks share the work evenly."""
+        return self.removed.imbalance()
+
+    def flops(self, ranks: int) -> float | None:
+        """Return the FLOPs of products by shapes, of a step of a job of so many `ranks`; None unless all show them."""
+        every = [w.flops for w in self.works]
+        known = [n for n in every if n is not None]
+        if not self.cells or len(known) < len(every) or not sum(known):
+            return None
+        return sum(known) / len(self.cells) * ranks
+
+    def of_cells(self, kind: str) -> dict[int, I64]:
+        """Return by rank the part `kind` of TimeParts in each column of Steps."""
+        steps = self.case.steps
+        column = {number: i for i, number in enumerate(steps.numbers)}
+        found = {cell.rank: np.zeros(len(column), np.int64) for cell in self.cells}
+        for cell in self.cells:
+            found[cell.rank][column[cell.step]] = getattr(cell.parts, kind)
+        return found
+
+    def of_works(self, kind: str) -> dict[int, I64]:
+        """Return by rank the array `kind` of RankWork in each column of Steps."""
+        return self.spread({w.rank: getattr(w, kind) for w in self.works})
+
+    def spread(self, by_rank: Mapping[int, I64]) -> dict[int, I64]:
+        """Return arrays with an entry a recorded step of a rank as arrays with an entry a column of Steps."""
+        found = {}
+        for w in self.works:
+            found[w.rank] = np.zeros(len(self.case.steps.numbers), np.int64)
+            found[w.rank][w.columns] = by_rank[w.rank]
+        return found
+
+
+def measured(case: Case) -> Measure:
+    """Return the case with its steps cut into parts; raises InputError where events cannot be read."""
+    known = waits_told(case)
+    cells = tuple(cell for rank in case.ops.ranks for cell in steps_of(case, rank, known).cells)
+    works = tuple(work for rank in case.ops.ranks if (work := work_of(case, rank)))
+    return Measure(case, cells, works)
+
+
+def amounts_of(measure: Measure, useful_ns: float | None) -> dict[str, int]:
+    """Return the parts of the summed steps by name, ns; they add up to `measure.total.step_ns`.
+
+    useful_ns: what the model's FLOPs need at peak, in all steps of all ranks; None where not known. Raises UsageError
+    where that is longer than all compute.
+    """
+    total = measure.total
+    kept = total.compute_ns - (again := _summed(measure.works, "recomputed"))
+    useful = None if useful_ns is None else round(useful_ns)
+    if useful is not None and useful > kept:
+        raise UsageError(
+            "the model's FLOPs need longer at this peak than the ranks computed; correct FLOPs or peak"
+        )
+    room = kept - (useful or 0)  # a kernel at peak is neither small nor slow
+    small = min(_summed(measure.works, "small"), room)
+    slower = min(sum(int(ns.sum()) for ns in measure.best.slow.values()), room - small)
+    rest = kept - small - slower
+    work = {"compute": rest} if useful is None else {"other_work": rest - useful, "model": useful}
+    uneven = _uneven_stages(measure)
+    exposed = {
+        f"{e.axis} {kind}": ns
+        for e in total.exposed
+        for kind, ns in (("transfer", e.transfer_ns), ("either", e.open_ns))
+        if ns
+    }
+    return {
+        "bubble": total.bubble_ns - uneven, **exposed, "imbalance": total.waiting_ns + uneven,
+        "launch_gaps": total.host_ns, "idle": total.idle_ns, "small_kernels": small, "slow_kernels": slower,
+        "recomputation": again, "unknown": total.unknown_ns, **work,
+    }  # fmt: skip
+
+
+def savings_of(measure: Measure, names: Sequence[str]) -> dict[str, float]:
+    """Return what a step saves at most without each of the parts `names`, ns; parts of NEEDED have no saving."""
+    return {name: _saving(measure, name) for name in names if name not in NEEDED}
+
+
+def _saving(measure: Measure, name: str) -> float:
+    removed = measure.removed
+    if name == "bubble":
+        waits = removed.pipeline_waits()
+        return _without_bubble(measure) if waits is None else waits
+    if name == "imbalance":
+        return measure.level_ns
+    if name == "launch_gaps":
+        return removed.work(measure.of_cells("host_ns"))
+    if name == "idle":
+        return removed.work(measure.of_cells("idle_ns"))
+    if name == "small_kernels":
+        return removed.work(measure.of_works("small"))
+    if name == "slow_kernels":
+        return removed.work(measure.spread(measure.best.slow))
+    if name == "recomputation":
+        return removed.work(measure.of_works("recomputed"))
+    return removed.transfers(name.rpartition(" ")[0])
+
+
+def _without_bubble(measure: Measure) -> float:
+    """Return what a step saves if each rank is as long as without its bubble, ns: for tables, which hold no posts."""
+    by_rank: dict[int, list[int]] = {}
+    for cell in measure.cells:
+        by_rank.setdefault(cell.rank, []).append(cell.parts.step_ns - cell.parts.bubble_ns)
+    longest = max((sum(ns) / len(ns) for ns in by_rank.values()), default=measure.case.step_ns)
+    return max(measure.case.step_ns - longest, 0.0)
+
+
+def _uneven_stages(measure: Measure) -> int:
+    """Return the part of the bubble that ranks of unequal work cause, ns over all steps.
+
+    For traces the replay with even work shows how long ranks still wait for other stages. For a table, which holds no
+    posts: where even work saves S of a step, a rank that works D less waits S − D less, first inside collectives.
+    """
+    removed, total = measure.removed, measure.total
+    if not total.bubble_ns or not measure.level_ns:
+        return 0
+    if measure.case.table is None:
+        return round((1 - removed.bubble_left()) * total.bubble_ns)
+    spared = measure.level_ns - (measure.case.steps.own - removed.even)
+    less = round(float(np.nansum(np.maximum(spared, 0.0)))) - total.waiting_ns
+    return min(max(less, 0), total.bubble_ns)
+
+
+def _summed(works: Sequence[RankWork], kind: str) -> int:
+    return sum(int(getattr(w, kind).sum()) for w in works)

@@ -1,0 +1,1 @@
+"""Databases that Nsight Systems exported (`nsys export --type sqlite`) as the same event tables as traces."""
