@@ -40,7 +40,7 @@ def test_nobody_to_compare_with_disagrees_with_nothing():
     assert agrees(Suspect(0, None, {}, 4.0, 0.999, (0,), "unknown", alone))
 
 
-def answer(folder, monkeypatch, slow, disagreeing):
+def answer(folder, monkeypatch, slow, disagreeing, **options):
     """The answer about a job with slow ranks, some of which show no more own time than their peers."""
 
     def told(case, row, suspects, **options):
@@ -51,7 +51,7 @@ def answer(folder, monkeypatch, slow, disagreeing):
 
     monkeypatch.setattr(named_ranks, "explain_rank", told)
     mesh = grid(dp=8)
-    return decide(prepared(job(folder, mesh, slow=slow), mesh))
+    return decide(prepared(job(folder, mesh, slow=slow, **options), mesh))
 
 
 def test_a_price_without_excess_leaves_it_open(tmp_path, monkeypatch):
@@ -69,6 +69,15 @@ def test_those_who_agree_are_priced_alone(tmp_path, monkeypatch, factor, named):
     found = answer(tmp_path, monkeypatch, {3: 1.5, 5: factor}, {5})
     assert [s.rank for s in found.suspects] == named
     assert {c.rank for c in found.candidates} == (set() if named else {3, 5})
+
+
+@pytest.mark.parametrize(("doubted", "named"), [(0, []), (4, [0]), (None, [0, 4])])
+def test_a_cheaper_rank_is_not_named_beside_a_dearer_doubt(tmp_path, monkeypatch, doubted, named):
+    """Rank 0 stands still before the first layer, rank 4 is slow in all; each costs something alone, rank 0 more."""
+    still = {"idle": lambda rank, _step: 1500.0 if rank == 0 else 0.0}
+    found = answer(tmp_path, monkeypatch, {4: 1.3}, {doubted}, **still)
+    assert [s.rank for s in found.suspects] == named
+    assert [c.rank for c in found.candidates] == ([] if named else [0, 4])
 
 
 @pytest.mark.parametrize(("pace", "named"), [(130.0, ()), (200.0, (3,)), (None, (3,))])

@@ -13,7 +13,7 @@ from typing import Final
 from tracekit.dumps.load import Progress
 from tracekit.errors import InputError, with_rejected
 from tracekit.files.discover import Wanted, discover
-from tracekit.files.source import ByteStream, Source
+from tracekit.files.source import Source, opening
 from tracekit.findings import Quality
 from tracekit.ingest.file_result import FileGroup, FileResult, RankTable
 from tracekit.ingest.identify import rank_of_name
@@ -98,8 +98,7 @@ class _Job:
 
 def _is_database(source: Source) -> bool:
     try:
-        with source.open() as raw:
-            return ByteStream(raw).head.startswith(MAGIC)
+        return opening(source).startswith(MAGIC)
     except OSError:
         return False
 

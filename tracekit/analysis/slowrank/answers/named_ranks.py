@@ -99,10 +99,17 @@ def _proves(case: Case, suspect: Suspect, suspects: list[Suspect]) -> bool:
 
 
 def _without_disagreeing(case: Case, suspects: list[Suspect], found: Hypothesis) -> Answer:
-    """The answer about the suspects with agreeing evidence; open where they alone cost less than the threshold."""
-    kept = [row for row, s in zip(found.rows, suspects, strict=True) if _proves(case, s, suspects)]
-    rest = those_that_cost(case, np.array(kept)) if kept else None
-    if rest is None or price(case, rest) < MIN_LOST_SHARE * case.step_ns:
+    """The answer about the suspects with agreeing evidence; open where they cost little, or less than the others do.
+
+    A cheaper rank is not blamed while a dearer one is in doubt.
+    """
+    proven = [_proves(case, s, suspects) for s in suspects]
+    kept, doubted = (
+        [r for r, p in zip(found.rows, proven, strict=True) if p is side] for side in (True, False)
+    )
+    rest, dearer = (those_that_cost(case, np.array(rows)) if rows else None for rows in (kept, doubted))
+    doubt = price(case, dearer) if dearer is not None else 0.0
+    if rest is None or price(case, rest) < max(doubt, MIN_LOST_SHARE * case.step_ns):
         return disagreeing_answer(case, suspects)
     return _rank_answer(case, rest)
 
