@@ -56,11 +56,9 @@ class Levels:
         wall = np.empty(self.bounds[-1][3] + 1)
         wall[: len(begins)] = begins
         wall[-1] = -np.inf  # the place of an absent predecessor
-        earlier, awaited = (
-            self.earlier.astype(np.intp),
-            self.awaited.astype(np.intp),
-        )  # numpy takes no other quickly
-        posts, late = self.posts.astype(np.intp), bool(self.later.any())
+        # numpy takes indices of this type alone quickly
+        earlier, awaited, posts = (p.astype(np.intp) for p in (self.earlier, self.awaited, self.posts))
+        late = bool(self.later.any())
         gap, wait = gaps[self.gap], lasts[self.lasts]
         queue, cause = lasts[self.queued_lasts], lasts[self.causes_lasts]
         waits = np.append(0, np.cumsum(self.causes >= 0)).tolist()  # by cause: how many before it exist
@@ -85,8 +83,7 @@ class Levels:
                 of, upto = first_cause[instances], first_cause[instances + count]
                 if waits[of] < waits[upto]:
                     until = wall[self.causes[of:upto]] + cause[of:upto]
-                    until = np.maximum.reduceat(until, self.first_cause[mine] - of)
-                    np.maximum(latest, until, out=latest)
+                    np.maximum(latest, np.maximum.reduceat(until, self.first_cause[mine] - of), out=latest)
                 wall[instance:end] = latest
                 instances += count
         return wall
