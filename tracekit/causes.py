@@ -81,6 +81,11 @@ class CauseEntry:
     next_step: str
     signs: tuple[Sign, ...]
     on_host: bool = False  # the host's doing, which the job's design may explain
+    next_on_cpu: str | None = None  # where the devices are CPUs; None: the same
+
+    def step_on(self, *, gpu: bool) -> str:
+        """Return what to do next, by the kind of device."""
+        return self.next_step if gpu or self.next_on_cpu is None else self.next_on_cpu
 
 
 ALWAYS: Final = (
@@ -168,6 +173,8 @@ _ENTRIES = (
                 ),
             ),
         ),
+        next_on_cpu="look for other processes on that host's cores, a lower clock and a CPU quota; "
+        "run a matrix product on it alone",
     ),
     CauseEntry(
         "cpu_launch",

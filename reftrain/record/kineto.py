@@ -2,11 +2,12 @@
 
 The profiler is started after the process groups exist and stopped at a step's end, so that every recorded
 step is whole. What `export` changes, and nothing else: the communication spans get the name
-`record_param_comms` that tools for NCCL traces look for; the shapes of ordinary operators, recorded only
-because the arguments of spans come with them, are left out; arguments of communication are those of the form
-asked for, with a title around each message where that form has titles; so are the spans of marks that compute nothing
-(`MARKS`: a pause within one would look like computing); `distributedInfo.pg_config` is written complete;
-the name of the temporary file goes. In the form `stock` communication spans go and torch's own `distributedInfo` stays.
+`record_param_comms` that tools for NCCL traces look for; the shapes of operators, recorded only
+because the arguments of spans come with them, are left out but for products, since FLOPs come from these;
+arguments of communication are those of the form asked for, with a title around each message where that form has
+titles; so are the spans of marks that compute nothing (`MARKS`: a pause within one would look like computing);
+`distributedInfo.pg_config` is written complete; the name of the temporary file goes. In the form `stock`
+communication spans go and torch's own `distributedInfo` stays.
 On demand, operators called by other operators are left out too: that halves the file and changes no time of computing.
 """
 
@@ -15,6 +16,7 @@ import errno
 import gzip
 import json
 import os
+import re
 import tempfile
 from pathlib import Path
 from typing import Any, Final
@@ -40,6 +42,10 @@ _SHAPES: Final = (
     "Ev Idx",
     "Record function id",
 )
+
+
+_PRODUCT: Final = re.compile(r"aten::\w*mm|aten::_scaled_dot_product\w*")
+"""Operators that keep the shapes of their inputs, because FLOPs are counted from them."""
 
 
 class StepProfiler:
@@ -98,8 +104,10 @@ def standard_form(trace: dict[str, Any], name: str, form: TraceForm) -> dict[str
             event["args"] = {k: v for k, v in values.items() if k == "External id"} | form.shown(told)
             titles += _title(event, told) if form.titles else []
         elif isinstance(values, dict):
+            kept = _PRODUCT.fullmatch(event.get("name", ""))
             for key in _SHAPES:
-                values.pop(key, None)
+                if kept is None or key != "Input Dims":
+                    values.pop(key, None)
     trace["traceEvents"] += titles
     trace["traceName"] = name
     trace.pop("trace_id", None)

@@ -64,12 +64,9 @@ class Trainer:
         self.tied_axis = self._tied_axis()
         model, data = config.model, config.data
         self.loader = Loader(data, model.vocab_size, self.mesh.dp.size, self.mesh.dp.index)
+        numerics, cp = config.numerics, self.mesh.cp.size
         self.kernel = choose_kernel(
-            config.numerics.attention,
-            device,
-            document_mask=config.numerics.document_mask,
-            cp=self.mesh.cp.size,
-            head_dim=model.head_dim,
+            numerics.attention, device, document_mask=numerics.document_mask, cp=cp, head_dim=model.head_dim
         )
         self.cutter = self._cutter()
         self.schedule = self._schedule()

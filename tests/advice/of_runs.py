@@ -1,7 +1,6 @@
 """Runs, tables and simulations of reftrain that are refused, and what the refusals advise."""
 
 import errno
-import gzip
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -332,7 +331,6 @@ def dump_case(part: str, content: bytes) -> None:
     case(part)(lambda folder, _patch: (lambda: dump(folder, content), lambda: dump(folder, whole)))
 
 
-dump_case("it is compressed, as traces are", gzip.compress(b"{}"))
 dump_case("it is a profiler's trace; `tracekit slowrank`", b'{"traceEvents": []}')
 
 

@@ -1,7 +1,8 @@
 """Kineto traces of simulated jobs as the SQLite files that `nsys export` would write of the same processes.
 
-Written from the schema reference of Nsight Systems and NCCL's payload structures; the reader was not looked at. What
-Kineto says of a call in arguments is here in NCCL's own ranges only: communicator, bytes, the peer's place.
+Written from the schema reference of Nsight Systems and NCCL's payload structures, by the author of the reader, so
+that both may share a misreading: no file of nsys itself was at hand. What Kineto says of a call in arguments is here
+in NCCL's own ranges only: communicator, bytes, the peer's place.
 """
 
 import gzip

@@ -102,6 +102,7 @@ def test_the_command_lists_every_field_of_every_kind():
         "all_reduce",
         "all_gather",
         "reduce_scatter",
+        "broadcast",
         "all_to_all",
         "send",
         "recv",

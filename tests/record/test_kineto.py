@@ -126,10 +126,12 @@ def test_steps_carry_their_numbers(traces):
     assert names == [f"ProfilerStep#{n}" for n in STEPS]
 
 
-def test_operators_keep_no_shapes(traces):
-    operators = [e for e in traces[0]["traceEvents"] if e["name"] == "aten::matmul"]
+@pytest.mark.parametrize(("operator", "kept"), [("aten::matmul", False), ("aten::mm", True)])
+def test_only_products_keep_their_shapes(traces, operator, kept):
+    operators = [e for e in traces[0]["traceEvents"] if e["name"] == operator]
     assert operators
-    assert all("Input Dims" not in e["args"] for e in operators)
+    assert all(("Input Dims" in e["args"]) == kept for e in operators)
+    assert not any("Input Strides" in e["args"] for e in operators)
 
 
 def _event(name, ts, dur, tid=1):

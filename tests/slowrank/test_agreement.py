@@ -72,7 +72,7 @@ def test_those_who_agree_are_priced_alone(tmp_path, monkeypatch, factor, named):
 
 
 @pytest.mark.parametrize(("doubted", "named"), [(0, []), (4, [0]), (None, [0, 4])])
-def test_a_cheaper_rank_is_not_named_beside_a_dearer_doubt(tmp_path, monkeypatch, doubted, named):
+def test_no_cheaper_rank_beside_a_dearer_doubt(tmp_path, monkeypatch, doubted, named):
     """Rank 0 stands still before the first layer, rank 4 is slow in all; each costs something alone, rank 0 more."""
     still = {"idle": lambda rank, _step: 1500.0 if rank == 0 else 0.0}
     found = answer(tmp_path, monkeypatch, {4: 1.3}, {doubted}, **still)

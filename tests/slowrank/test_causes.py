@@ -19,7 +19,8 @@ def documented():
     lines = ["| cause | what decides it | what to do |", "|---|---|---|"]
     for entry in CAUSES.values():
         signs = "; or ".join(sign.says for sign in entry.signs) or "no sign holds"
-        lines.append(f"| `{entry.name}`: {entry.meaning} | {signs} | {entry.next_step} |")
+        on_cpu = f"; on a CPU: {entry.next_on_cpu}" if entry.next_on_cpu else ""
+        lines.append(f"| `{entry.name}`: {entry.meaning} | {signs} | {entry.next_step}{on_cpu} |")
     return "\n".join(lines) + "\n"
 
 
@@ -29,6 +30,11 @@ def test_table_type_and_contract_name_the_same_causes():
 
 def test_the_documentation_shows_the_table():
     assert documented() in METHOD.read_text(encoding="utf-8"), documented()
+
+
+def test_a_cpu_gets_no_advice_about_ecc():
+    assert "ECC" in CAUSES["gpu_compute"].step_on(gpu=True)
+    assert not any("ECC" in entry.step_on(gpu=False) for entry in CAUSES.values())
 
 
 def test_every_cause_has_advice_and_known_ones_have_signs():

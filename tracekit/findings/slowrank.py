@@ -114,6 +114,7 @@ class SlowRankFinding(Tabular):
     to_decide: str | None = None  # of an inconclusive verdict: a sentence that says what to record or add
     explanation: Explanation | None = None  # the working, where it was asked for
     to_record: tuple[int, ...] = ()  # of an inconclusive verdict: ranks whose traces would decide, sorted
+    on_gpu: bool = True  # whether any rank computes on a GPU
 
     def columns(self) -> Columns:
         """A suspect or a candidate a row: its place, why it is named, and what it costs."""

@@ -65,7 +65,7 @@ def slowrank_lines(finding: SlowRankFinding, *, verbose: bool = False) -> list[L
     if finding.explanation is not None:
         lines.extend(explanation_lines(finding.explanation))
     if finding.cause and finding.verdict not in ("healthy", "inconclusive"):
-        lines.append(("next", CAUSES[finding.cause].next_step))
+        lines.append(("next", CAUSES[finding.cause].step_on(gpu=finding.on_gpu)))
     return lines
 
 

@@ -113,7 +113,7 @@ def _unknown(measure: Measure, given: Given) -> tuple[FloorUnknown, ...]:
     if not measure.best.classes:
         found.append(FloorUnknown("slow_kernels", inside, _PEERS))
     if len(case.ops.ranks) < 2:
-        found.append(FloorUnknown("imbalance", "tp either and the like", "traces of the other ranks"))
+        found.append(FloorUnknown("imbalance", "transfers", "traces of the other ranks"))
     if not (given.flops and given.peak_tflops):
         needs = " and ".join(_missing(given))
         found.append(FloorUnknown("model", inside, needs))

@@ -59,7 +59,7 @@ def _next(finding: SlowRankFinding) -> list[str]:
         return [finding.to_decide] if finding.to_decide else []
     if finding.verdict == "healthy" or finding.cause is None:
         return ["nothing to fix; tracekit breakdown shows what the step consists of"]
-    return [CAUSES[finding.cause].next_step]
+    return [CAUSES[finding.cause].step_on(gpu=finding.on_gpu)]
 
 
 def _is_above(finding: SlowRankFinding, line: Line) -> bool:
