@@ -7,6 +7,7 @@ from typing import Final
 import numpy as np
 
 from tracekit.intervals import I64
+from tracekit.rank_events.coded_words import among, numbered, numbered_rows
 from tracekit.rank_events.operation_names import MESSAGES, UNDIRECTED
 from tracekit.rank_events.operations import RankOps
 from tracekit.store import Group
@@ -47,14 +48,19 @@ def channels_of(
         anonymous=not any(len(g.ranks) > 1 for g in groups),
         pipelined=pipelined,
     )
-    result: list[int] = []
+    result = [np.zeros(0, np.int64)]
     for r in ranks:
-        inferred = (r.message >= 0).tolist() if r.message is not None else [False] * len(r.op)
-        for row in zip(r.op, r.group.tolist(), r.src.tolist(), r.dst.tolist(), inferred, strict=True):
+        inferred = np.zeros(len(r.op), bool) if r.message is None else r.message >= 0
+        first, number = numbered_rows(numbered(r.op)[1], r.group, r.src, r.dst, inferred)
+        places = np.full(len(first), -1)
+        for i in np.argsort(first, kind="stable").tolist():  # channels are numbered as they appear
+            at = int(first[i])
+            row = r.op[at], int(r.group[at]), int(r.src[at]), int(r.dst[at]), bool(inferred[at])
             if row not in known:
                 known[row] = groups_told.channel(row, numbers)
-            result.append(known[row])
-    return np.asarray(result, np.int64), tuple(numbers.values())
+            places[i] = known[row]
+        result.append(places[number])
+    return np.concatenate(result), tuple(numbers.values())
 
 
 _Row = tuple[str, int, int, int, bool]
@@ -95,8 +101,11 @@ def _carriers(ranks: Sequence[RankOps]) -> dict[tuple[int, int], int]:
     """Return (source, destination) → the group that messages between them name; WORLD where they name several."""
     found: dict[tuple[int, int], int] = {}
     for r in ranks:
-        for op, group, src, dst in zip(r.op, r.group.tolist(), r.src.tolist(), r.dst.tolist(), strict=True):
-            if op in MESSAGES and group != WORLD and found.setdefault((src, dst), group) != group:
+        rows = np.flatnonzero(among(r.op, MESSAGES) & (r.group != WORLD))
+        rows = rows[numbered_rows(r.src[rows], r.dst[rows], r.group[rows])[0]]
+        ends = zip(r.src[rows].tolist(), r.dst[rows].tolist(), r.group[rows].tolist(), strict=True)
+        for src, dst, group in ends:
+            if found.setdefault((src, dst), group) != group:
                 found[src, dst] = WORLD
     return found
 
@@ -109,7 +118,7 @@ def groups_with_one_counter(ranks: Sequence[RankOps]) -> list[int]:
     """
     found = []
     for r in ranks:
-        message = np.isin(np.array(r.op, str), UNDIRECTED)
+        message = among(r.op, UNDIRECTED)
         for group in np.unique(r.group[message & (r.group != WORLD) & (r.seq != NO_SEQ)]):
             rows = np.flatnonzero((r.group == group) & (r.seq != NO_SEQ))
             rows = rows[np.argsort(r.issued[rows], kind="stable")]

@@ -14,6 +14,7 @@ from tracekit.disjoint_sets import DisjointSets
 from tracekit.intervals import I64
 from tracekit.matching.match import Operations
 from tracekit.matching.messages import message_ends
+from tracekit.rank_events.coded_words import numbered_rows
 from tracekit.rank_events.operation_names import ROOTED
 from tracekit.rank_events.step_marks import NO_STEP
 from tracekit.thresholds.tables import (
@@ -173,7 +174,8 @@ def common_ends(ops: Operations, origin: dict[int, int]) -> dict[tuple[int, int]
     both = common_collectives(ops)
     ranks = ops.rank[both]
     both = both[np.lexsort((ranks[:, 1], ranks[:, 0]))]  # it keeps the order within a pair
-    found, first = np.unique(ops.rank[both], axis=0, return_index=True)
+    first = numbered_rows(*ops.rank[both].T)[0]
+    found = ops.rank[both[first]]
     pairs: dict[tuple[int, int], I64] = {}
     for (one, two), mine in zip(found.tolist(), np.split(both, first[1:])[: len(found)], strict=True):
         ends = ops.end[mine] - np.array([origin[one], origin[two]])

@@ -18,7 +18,7 @@ from tracekit.matching.channels import NO_SEQ, Channel, channels_of, groups_with
 from tracekit.matching.instance_keys import instance_keys
 from tracekit.matching.issue_order import by_issue
 from tracekit.matching.message_order import UNKNOWN_SIZE, by_size
-from tracekit.rank_events.coded_words import Codes, numbered
+from tracekit.rank_events.coded_words import Codes, numbered, numbered_rows
 from tracekit.rank_events.operations import RankOps
 from tracekit.rank_events.own_time import Progress, own_progress
 from tracekit.store import Group
@@ -60,6 +60,23 @@ class Operations:
     def messages(self) -> tuple[list[str], Codes]:
         """Return the distinct `token`, sorted, and the index of each operation's."""
         return numbered(self.token)
+
+    @cached_property
+    def calls(self) -> tuple[list[str], Codes]:
+        """Return what peers must have in common: the distinct "all_reduce of 4", sorted, and each operation's index.
+
+        The direction of a message does not count: for batches it may be known on one rank and not on its peer.
+        """
+        words, code = self.kinds
+        p2p = np.array([*(c.p2p for c in self.channels), False])[
+            self.channel
+        ]  # the last one: without a channel
+        members = np.array([*(len(c.members) for c in self.channels), 0])[self.channel]
+        kind = np.where(p2p, len(words), code)
+        first, number = numbered_rows(kind, members)
+        named = zip(kind[first].tolist(), members[first].tolist(), strict=True)
+        calls, place = numbered(f"{[*words, 'message'][k]} of {n}" for k, n in named)
+        return calls, place[number]
 
     def among(self, wanted: Collection[str]) -> Mask:
         """Whether each operation is one of the `wanted`."""

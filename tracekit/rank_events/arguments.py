@@ -13,8 +13,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tracekit.intervals import I64
+from tracekit.rank_events.coded_words import numbered, numbered_rows
 from tracekit.rank_events.collective_titles import CollectiveTitles
-from tracekit.rank_events.event_columns import Values, ints, strings
+from tracekit.rank_events.event_columns import Values, holds, ints, strings
 from tracekit.rank_events.host_events import Host
 from tracekit.rank_events.kernel_records import Joined
 from tracekit.rank_events.operation_names import MESSAGES, OTHER, RECEIVES, SENDS, UNDIRECTED, canonical_op
@@ -77,16 +78,25 @@ def read_arguments(
     for entry in [i for i, op in enumerate(kinds) if op in UNDIRECTED]:
         ends = peers.of(joined, entry, kinds[entry])
         kinds[entry], src[entry], dst[entry], group[entry], way[entry], place[entry], own[entry] = ends
-    batched = np.array([c == _BATCH for c in collectives], bool) & (way == 0)
+    batched = holds(taken, "collective", lambda v: v == _BATCH) & (way == 0)
     way[batched & (given > 0) & (received == 0)] = SENDS
     way[batched & (given == 0) & (received > 0)] = RECEIVES
-    parts = zip(kinds, strings(taken.column("dtype")), nelems.tolist(), strict=True)
-    token = tuple(sys.intern(f"{'p2p' if o in MESSAGES else o}/{d or ''}/{n}") for o, d, n in parts)
+    token = _tokens(kinds, strings(taken.column("dtype")), nelems)
     return Arguments(
         tuple(kinds), token, group.astype(np.int32), src.astype(np.int32), dst.astype(np.int32),
         ints(taken, "seq", -1), nelems, ints(taken, "group_size", -1).astype(np.int32), way,
         received, place, own,
     )  # fmt: skip
+
+
+def _tokens(kinds: Sequence[str], dtypes: Sequence[str | None], nelems: I64) -> tuple[str, ...]:
+    """Return the token of each operation; those of equal operations are one string."""
+    (ops, op), (types, dtype) = numbered(kinds), numbered(text or "" for text in dtypes)
+    first, number = numbered_rows(op, dtype, nelems)
+    ops = ["p2p" if name in MESSAGES else name for name in ops]
+    parts = zip(op[first].tolist(), dtype[first].tolist(), nelems[first].tolist(), strict=True)
+    tokens = [sys.intern(f"{ops[o]}/{types[d]}/{n}") for o, d, n in parts]
+    return tuple(np.array(tokens, object)[number].tolist())
 
 
 def _kinds(collectives: Sequence[str | None], names: Sequence[str | None]) -> list[str]:

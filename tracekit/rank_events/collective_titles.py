@@ -24,7 +24,7 @@ class CollectiveTitles:
     def __init__(self, events: pa.Table, cat: Values, host: Host, rows: I64) -> None:
         self._rows = rows
         self._op = matches(events, "name", _collective)
-        titled = np.flatnonzero(filled(self._op))
+        titled = np.flatnonzero(filled(events, "name", _collective))
         on_device = np.isin(cat[titled], ["gpu_user_annotation"])
         self._on_host = Enclosing(host, titled[~on_device])
         self._on_device = Enclosing(host, titled[on_device])

@@ -44,17 +44,21 @@ def matches(events: pa.Table, column: str, of: Callable[[str | None], object]) -
     return result
 
 
-def filled(values: Values) -> Mask:
-    """Return whether each entry of `matches` is not None."""
-    return np.asarray([v is not None for v in values.tolist()], bool)
+def holds(events: pa.Table, column: str, of: Callable[[str | None], object]) -> Mask:
+    """Whether `of(value)` is true for each row of a column; `of` is called once for each distinct value, and None."""
+    texts, places = _encoded(events.column(column))
+    result: Mask = np.array([bool(of(value)) for value in [*texts, None]], bool)[places]
+    return result
+
+
+def filled(events: pa.Table, column: str, of: Callable[[str | None], object]) -> Mask:
+    """Whether `of(value)` is not None for each row of a column, called as by `holds`."""
+    return holds(events, column, lambda value: of(value) is not None)
 
 
 def truth(events: pa.Table, column: str, pattern: re.Pattern[str]) -> Mask:
     """Whether each row of a dictionary column matches `pattern`."""
-    texts, places = _encoded(events.column(column))
-    found = np.array([bool(text and pattern.search(text)) for text in texts] + [False], bool)
-    result: Mask = found[places]
-    return result
+    return holds(events, column, lambda text: text and pattern.search(text))
 
 
 def _encoded(column: pa.ChunkedArray) -> tuple[list[str | None], I64]:

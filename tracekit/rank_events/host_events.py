@@ -1,8 +1,8 @@
 """The nesting of events on each thread."""
 
 from bisect import bisect_left, bisect_right
-from collections import defaultdict
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
@@ -45,10 +45,16 @@ class Enclosing:
 
     def __init__(self, host: Host, rows: I64) -> None:
         self.host = host
-        self._rows: dict[Thread, list[int]] = defaultdict(list)
-        for row in rows[np.argsort(host.start[rows], kind="stable")].tolist():
-            self._rows[host.thread(row)].append(row)
-        self._starts = {t: [int(host.start[r]) for r in found] for t, found in self._rows.items()}
+        rows = rows[np.lexsort((host.start[rows], host.tid[rows], host.pid[rows]))]
+        pid, tid, start = host.pid[rows], host.tid[rows], host.start[rows]
+        cuts = np.flatnonzero((pid[1:] != pid[:-1]) | (tid[1:] != tid[:-1])) + 1
+        edges = [0, *cuts.tolist(), len(rows)] if len(rows) else []
+        self._rows: dict[Thread, list[int]] = {}
+        self._starts: dict[Thread, list[int]] = {}
+        for first, end in pairwise(edges):
+            thread = int(pid[first]), int(tid[first])
+            self._rows[thread] = rows[first:end].tolist()
+            self._starts[thread] = start[first:end].tolist()
 
     def around(self, row: int) -> int:
         """Return the innermost one that encloses the begin of event `row`, on its thread; -1 if none does."""

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from tracekit.intervals import I64
 from tracekit.rank_events.compute import COMM_KERNEL
-from tracekit.rank_events.event_columns import Mask, Values, filled, matches
+from tracekit.rank_events.event_columns import Mask, Values, holds, matches, truth
 from tracekit.rank_events.operation_names import canonical_op
 
 _OPTIMIZER: Final = re.compile(r"adam|adafactor|sgd|optimi[sz]er", re.IGNORECASE)
@@ -91,10 +91,9 @@ def kernel_order(
     names: dict[str, int] = {}
     kinds = matches(events, "name", lambda v: names.setdefault(_kind(v or ""), len(names)))
     pause = issued - _worked_until(start[rows], end[rows], start[comm], end[comm])
-    optimizer = matches(events, "name", lambda v: bool(v and _OPTIMIZER.search(v)))[rows].astype(bool)
+    optimizer = truth(events, "name", _OPTIMIZER)[rows]
     spans = np.flatnonzero(
-        filled(matches(events, "name", lambda v: True if v and _OPTIMIZER_SPAN.match(v) else None))
-        & (cat != "gpu_user_annotation")
+        holds(events, "name", lambda v: v and _OPTIMIZER_SPAN.match(v)) & (cat != "gpu_user_annotation")
     )
     return KernelOrder(
         tuple(names), kinds[rows].astype(np.int64), window_of(start[rows], begins), issued, pause,

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from tracekit.intervals import I64
 from tracekit.rank_events.correlation_ids import latest
-from tracekit.rank_events.event_columns import Mask, Values, filled, ints, matches, present
+from tracekit.rank_events.event_columns import Mask, Values, filled, holds, ints, matches, present
 from tracekit.rank_events.host_events import Enclosing, Host, Thread
 from tracekit.rank_events.operation_names import CALL_OPS, MESSAGES, canonical_op
 from tracekit.rank_events.step_marks import launch_rows
@@ -52,8 +52,9 @@ def alone(rows: I64) -> Joined:
 def join(events: pa.Table, cat: Values, host: Host, rows: I64, begins: Sequence[int]) -> Joined:
     """Return the operations of the kernels `rows`, in order of kernels; `cat` is per event, `begins` of windows, ns."""
     own = present(events, "collective")[rows]
-    op = matches(events, "collective", lambda v: canonical_op(v) if v and v != "wait" else None)
-    records = np.flatnonzero(filled(op) & ~np.isin(cat, ["kernel", "gpu_user_annotation"]))
+    op = matches(events, "collective", _recorded_op)
+    on_host = ~np.isin(cat, ["kernel", "gpu_user_annotation"])
+    records = np.flatnonzero(filled(events, "collective", _recorded_op) & on_host)
     launch = launch_rows(events, cat, rows, begins)
     record = _by_external_id(events, rows, records, launch, host)
     calls = Enclosing(host, records)
@@ -62,27 +63,29 @@ def join(events: pa.Table, cat: Values, host: Host, rows: I64, begins: Sequence[
     name = matches(events, "name", lambda v: canonical_op(v or ""))
     kinds = np.where(own, op[rows], np.where(record >= 0, op[record], name[rows]))
     taken = record[(kinds != "send_recv") & (record >= 0)]
-    on_record = records[np.isin(op[records].astype(str), MESSAGES)]
-    called = _called(events, cat, host, records, launch[own & (launch >= 0)])
+    on_record = records[holds(events, "collective", lambda v: _recorded_op(v) in MESSAGES)[records]]
+    called = _called(events, on_host, host, records, launch[own & (launch >= 0)])
     messages = np.concatenate([np.setdiff1d(on_record, taken), called])
-    titles = np.flatnonzero(
-        matches(events, "name", lambda v: v == COALESCED) & (cat != "gpu_user_annotation")
-    )
+    titles = np.flatnonzero(holds(events, "name", lambda v: v == COALESCED) & (cat != "gpu_user_annotation"))
     bare = (kinds == "other") & (record < 0)  # RCCL's kernels have one name, whatever they do
     kernels = np.flatnonzero(((kinds == "send_recv") | bare) & (launch >= 0))
     batches = _batches(kernels, launch, messages, titles, host)
     return _expanded(rows, own, record, launch, _on_one_stream(batches, ints(events, "stream", -1)[rows]))
 
 
-def _called(events: pa.Table, cat: Values, host: Host, records: I64, telling: I64) -> I64:
+def _recorded_op(collective: str | None) -> str | None:
+    """Return the canonical name of what a record carries out; None for a wait, or without a name."""
+    return canonical_op(collective) if collective and collective != "wait" else None
+
+
+def _called(events: pa.Table, on_host: Mask, host: Host, records: I64, telling: I64) -> I64:
     """Return messages that only a call (`c10d::send`) names: the nameless record inside it (torch 2.2), else the call.
 
     A call around the launch of a kernel with arguments is left out.
     """
-    name = matches(events, "name", lambda v: v if v in CALL_OPS or v == RECORD else None)
-    on_host = ~np.isin(cat, ["kernel", "gpu_user_annotation"])
-    calls = np.flatnonzero(np.isin(name.astype(str), list(CALL_OPS)) & on_host)
-    nameless = np.setdiff1d(np.flatnonzero((name == RECORD) & on_host), records)
+    calls = np.flatnonzero(holds(events, "name", lambda v: CALL_OPS.get(v or "")) & on_host)
+    unnamed = holds(events, "name", lambda v: v == RECORD) & on_host
+    nameless = np.setdiff1d(np.flatnonzero(unnamed), records)
     named, inside = Enclosing(host, np.concatenate([records, telling])), Enclosing(host, nameless)
     found = [(c, inside.within(c)) for c in calls.tolist() if named.within(c) < 0]
     return np.array([record if record >= 0 else call for call, record in found], np.int64)
@@ -176,18 +179,13 @@ def _after_title(recorded: list[tuple[int, int]], titled: list[int], title: int,
 
 def _expanded(rows: I64, own: Mask, records: I64, launch: I64, batches: list[_Batch]) -> Joined:
     """Return one entry an operation: the members of each batch at its first kernel, every other kernel by itself."""
-    members: dict[int, _Batch] = {batch.kernels[0]: batch for batch in batches}
-    merged = {k for batch in batches for k in batch.kernels[1:]}
-    entries: list[tuple[int, int, int, int]] = []
-    for k, row in enumerate(rows.tolist()):
-        if k in merged:
-            continue
-        record = int(records[k])
-        if k in members:
-            last = members[k].kernels[-1]
-            entries += [(k, member, member, last) for member in members[k].members]
-        else:
-            entries.append((k, row if own[k] or record < 0 else record, record, k))
-    table = np.array(entries, np.int64).reshape(-1, 4)
-    kernel = table[:, 0].copy()  # it is kept; a view would keep the whole table
-    return Joined(kernel, table[:, 1], table[:, 2], launch[kernel], table[:, 3])
+    last, count = np.arange(len(rows)), np.ones(len(rows), np.int64)
+    batches = sorted(batches, key=lambda batch: batch.kernels[0])
+    for batch in batches:
+        count[batch.kernels] = 0
+        count[batch.kernels[0]], last[batch.kernels[0]] = len(batch.members), batch.kernels[-1]
+    kernel = np.repeat(np.arange(len(rows)), count)
+    args, host = np.where(own | (records < 0), rows, records)[kernel], records[kernel]
+    batched = np.isin(kernel, [batch.kernels[0] for batch in batches])
+    args[batched] = host[batched] = [member for batch in batches for member in batch.members]
+    return Joined(kernel, args, host, launch[kernel], last[kernel])

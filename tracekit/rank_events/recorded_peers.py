@@ -15,7 +15,7 @@ import pyarrow as pa
 from tracekit.axes import PIPELINE
 from tracekit.intervals import I64
 from tracekit.mesh.group_descriptions import hinted_dims
-from tracekit.rank_events.event_columns import Values, filled, ints, matches
+from tracekit.rank_events.event_columns import Values, filled, holds, ints, matches
 from tracekit.rank_events.host_events import Enclosing, Host
 from tracekit.rank_events.kernel_records import Joined
 from tracekit.rank_events.operation_names import CALL_OPS, MESSAGES, WAYS, directed
@@ -60,12 +60,12 @@ class Peers:
         self._src, self._dst = ints(events, "src_rank", -1), ints(events, "dst_rank", -1)
         self._local = ints(events, "group_rank", -1)
         self._group, self._size = ints(events, "group", -1), ints(events, "group_size", -1)
-        self._titles = matches(events, "name", lambda v: _title(v or ""))
-        titled = np.flatnonzero(filled(self._titles))
+        self._titles = matches(events, "name", _title)
+        titled = np.flatnonzero(filled(events, "name", _title))
         on_device = np.isin(cat[titled], ["gpu_user_annotation"])
         self._inputs = ints(events, "input_peer", -1)
         self._call = matches(events, "name", lambda v: CALL_OPS.get(v or ""))
-        self._calls = Enclosing(host, np.flatnonzero(filled(self._call)))
+        self._calls = Enclosing(host, np.flatnonzero(holds(events, "name", lambda v: CALL_OPS.get(v or ""))))
         self._on_host = Enclosing(host, titled[~on_device])
         self._on_device = Enclosing(host, titled[on_device])
 
@@ -137,6 +137,6 @@ class Peers:
         return fits[0] if len(fits) == 1 else -1
 
 
-def _title(name: str) -> Title | None:
-    found = TITLE.match(name)
+def _title(name: str | None) -> Title | None:
+    found = TITLE.match(name or "")
     return Title(found[1], int(found[2]), int(found[3])) if found else None

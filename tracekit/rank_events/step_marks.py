@@ -34,7 +34,7 @@ def step_spans(events: pa.Table, cat: Values, start: I64, end: I64) -> dict[int,
     """Return the host time (begin, end) of each marked step, ns, by number; `cat`, `start` and `end` are per event."""
     number = matches(events, "name", step_number)
     spans: dict[int, tuple[int, int]] = {}
-    for row in np.flatnonzero(filled(number) & (cat != "gpu_user_annotation")):
+    for row in np.flatnonzero(filled(events, "name", step_number) & (cat != "gpu_user_annotation")):
         step = int(number[row])
         if step < MAX_STEP:
             old = spans.get(step, (int(start[row]), int(end[row])))

@@ -11,6 +11,7 @@ import numpy as np
 
 from tracekit.intervals import I64
 from tracekit.matching.match import Operations
+from tracekit.rank_events.coded_words import numbered_rows
 from tracekit.rank_events.operations import RankOps
 from tracekit.steps.steps import F64
 from tracekit.thresholds.replay import ANSWERED_NS
@@ -90,7 +91,8 @@ def _caused(run: Measured, launched: I64, stood: I64) -> tuple[I64, I64]:
     late, asked = np.concatenate(found, axis=1)
     waited = (launched[late] < ops.end[asked] - QUEUED_NS) & (ops.channel[late] != ops.channel[asked])
     late, asked = late[waited], asked[waited]
-    return np.unique(late), np.unique(ops.instance[[late, asked]], axis=1)
+    pairs = ops.instance[[late, asked]]
+    return np.unique(late), pairs[:, numbered_rows(*pairs)[0]]
 
 
 def _ended_before(ops: Operations, rows: I64, asks: I64, within: int) -> I64:
@@ -141,10 +143,8 @@ def _pairs(run: Measured) -> tuple[I64, I64]:
 def _queues(run: Measured, rows: I64) -> I64:
     """Return a number for each of the operations `rows`: equal if they are in one queue of their rank and channel."""
     ops, stream = run.ops, _per_rank(run, lambda r: r.stream)[rows]
-    lane = np.unique(np.stack([ops.rank[rows], ops.channel[rows]]), axis=1, return_inverse=True)[1].reshape(
-        -1
-    )
-    queue = np.unique(np.stack([lane, stream]), axis=1, return_inverse=True)[1].reshape(-1)
+    lane = numbered_rows(ops.rank[rows], ops.channel[rows])[1]
+    queue = numbered_rows(lane, stream)[1]
     order = np.lexsort((ops.start[rows], lane))
     one, other = order[:-1], order[1:]
     crossing = (lane[one] == lane[other]) & (stream[one] != stream[other])

@@ -12,6 +12,7 @@ import numpy.typing as npt
 from tracekit.intervals import I64
 from tracekit.matching.issue_order import issued_upto
 from tracekit.matching.match import Operations
+from tracekit.rank_events.coded_words import Codes
 from tracekit.steps.steps import F64
 from tracekit.thresholds.slowrank import NO_WORK_NS, STOOD_STILL
 
@@ -22,11 +23,11 @@ class Parts:
 
     cuts: F64  # begins of all parts, and the end of the last
     starts: I64  # where each step begins in `cuts`
-    order: tuple[str, ...]  # the operations at which steps are cut
+    order: Codes  # the kinds of the operations at which steps are cut, as in `Operations.calls`
 
     def alike(self, other: "Parts") -> bool:
         """Whether both ranks run these operations in the same order in each step, which makes parts comparable."""
-        return np.array_equal(self.starts, other.starts) and self.order == other.order
+        return np.array_equal(self.starts, other.starts) and np.array_equal(self.order, other.order)
 
     def trimmed(self, usual: F64, ratio: F64) -> F64:
         """Return the factor for each part that stretches its step by `ratio` (one entry a step).
@@ -77,21 +78,8 @@ def parts_of(
 
 
 def _parts(ops: Operations, steps: Sequence[I64], knots: F64, ready: F64) -> Parts:
-    order = tuple(word for found in steps for word in _words(ops, found))
     starts = np.cumsum([0, *(len(found) + 1 for found in steps[:-1])])
-    return Parts(cut(knots, [ready[found] for found in steps]), starts, order)
-
-
-def _words(ops: Operations, rows: I64) -> list[str]:
-    """Return what peers must have in common: the kind of each operation, and the size of its group.
-
-    The direction of a message does not count: for batches it may be known on one rank and not on its peer.
-    """
-    channels = [(c.p2p, len(c.members)) for c in ops.channels] + [
-        (False, 0)
-    ]  # the last entry serves operations without a channel
-    every = ((ops.op[row], *channels[ops.channel[row]]) for row in rows.tolist())
-    return [f"{'message' if p2p else op} of {members}" for op, p2p, members in every]
+    return Parts(cut(knots, [ready[found] for found in steps]), starts, ops.calls[1][np.concatenate(steps)])
 
 
 def _turn(ops: Operations, rows: I64) -> I64:
@@ -112,7 +100,7 @@ def _turn(ops: Operations, rows: I64) -> I64:
     together = ~in_turn & (np.diff(ops.at_start[rows[turn]]) <= NO_WORK_NS)
     tied = np.flatnonzero(np.append(together, False) | np.append(False, together))
     kind = np.zeros(len(rows), np.int64)
-    kind[tied] = np.unique(_words(ops, rows[turn[tied]]), return_inverse=True)[1]
+    kind[tied] = ops.calls[1][rows[turn[tied]]]
     return np.asarray(turn[np.lexsort((kind, np.append(0, np.cumsum(~together))))], np.int64)
 
 

@@ -150,19 +150,21 @@ def _really_needed(kind: I64, reading: F64, wall: F64, posted: F64, kernel: I64)
     sooner. `posted` is when the operation of each event was posted; all times ns, events in order. The messages of one
     `kernel` delay the rank together.
     """
-    kept = np.ones(len(kind), bool)
-    following, answer = -1, np.inf  # the next need that counts; the next post
-    for i in range(len(kind) - 1, -1, -1):
-        if kind[i] == POST:
-            answer = wall[i]
+    dropped: list[int] = []
+    one, resumed, asked, ended = -1, np.inf, np.inf, np.inf  # of the next need that counts: kernel and times
+    answer = np.inf  # the next post
+    columns = (column[::-1].tolist() for column in (kind, reading, wall, posted, kernel))
+    for place, (sort, own, moment, begun, its) in enumerate(zip(*columns, strict=True), 1):
+        if sort == POST:
+            answer = moment
             continue
-        idle = following >= 0 and reading[following] - reading[i] <= NO_WORK_NS
-        together = following >= 0 and kernel[following] == kernel[i]
-        answered = answer - wall[i] <= ANSWER_NS and (following < 0 or answer <= wall[following])
-        if idle and not together and posted[following] <= wall[i] and not answered:
-            kept[i] = False
+        idle = resumed - own <= NO_WORK_NS and asked <= moment and its != one
+        if idle and not (answer - moment <= ANSWER_NS and answer <= ended):
+            dropped.append(len(kind) - place)
         else:
-            following = i
+            one, resumed, asked, ended = its, own, begun, moment
+    kept = np.ones(len(kind), bool)
+    kept[dropped] = False
     return kept
 
 

@@ -6,7 +6,7 @@ so that a delay hidden by slack, or by another rank that is just as late, costs 
 Lin et al., "Understanding Stragglers in Large Model Training Using What-if Analysis" (OSDI'25), on matched traces.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -99,7 +99,7 @@ class StepModel:
                 _rescale(line, line.knots, _ratio(self.own[line.row, chosen], own[line.row, chosen]))
                 for line in timelines
             ]
-            _, needed, stood = self._run(n, gaps, self.transfer, self._begins(n))
+            needed, stood = self._run(n, gaps, self.transfer, self._begins(n))[1]()
             operations, held = [*operations, needed], [*held, stood]
         return np.concatenate(operations), np.concatenate(held)
 
@@ -190,7 +190,7 @@ class StepModel:
         begins = self._begins(n)
         spans: list[float] = []
         while len(spans) < MOST_REPEATS:
-            ends, _, _ = self._run(n, gaps, transfer, begins)
+            ends, _ = self._run(n, gaps, transfer, begins)
             spans.append(float(np.median(ends)) - float(np.median(begins)))
             if np.ptp(ends - begins) <= DRIFT_SHARE * spans[-1]:
                 return spans[-1]
@@ -207,8 +207,10 @@ class StepModel:
         told = self.instance, self.fixed, self.before, self.later, self.caused
         return tuple(levels_of(lines, *told) for _, lines in self.runs)
 
-    def _run(self, n: int, gaps: Sequence[F64], transfer: F64, begins: F64) -> tuple[F64, I64, F64]:
-        """Return (when each rank of run `n` ends; needed operations, and how long each held its rank up); ns.
+    def _run(
+        self, n: int, gaps: Sequence[F64], transfer: F64, begins: F64
+    ) -> tuple[F64, Callable[[], tuple[I64, F64]]]:
+        """Return (when each rank of run `n` ends; what gives needed operations and how long each held its rank up); ns.
 
         `gaps` is by timeline own time before each of its events, the tail last; `transfer` is by instance; `begins` is
         when each rank begins.
@@ -221,12 +223,12 @@ class StepModel:
                 causes_of(self.caused),
             )  # fmt: skip
             ends = np.array(done.ends())
-            return ends, np.array(list(done.stood), np.int64), np.array(list(done.stood.values()))
+            return ends, lambda: (np.array(list(done.stood), np.int64), np.array(list(done.stood.values())))
         every = np.concatenate([*(g[:-1] for g in gaps), [0.0]])
         lasts = np.concatenate([transfer, self.fixed, [0.0]])
         wall = levels.walls(begins, every, lasts)
         ends = wall[levels.final] + np.array([g[-1] for g in gaps])
-        return ends, levels.operations.astype(np.int64), levels.stood_ns(wall, every, lasts)
+        return ends, lambda: (levels.operations.astype(np.int64), levels.stood_ns(wall, every, lasts))
 
 
 def _same_events(one: StepRun, other: StepRun) -> bool:

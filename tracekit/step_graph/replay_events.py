@@ -97,6 +97,12 @@ def order_is_told(events: Events, before: I64) -> bool:
     return bool(((key[last] == asked) & (rows[last] > rows[one])).all())
 
 
+def _between(first: I64, end: I64) -> I64:
+    """Return all numbers from each `first` up to its `end`."""
+    count = end - first
+    return np.repeat(end - np.cumsum(count), count) + np.arange(int(count.sum()))
+
+
 def depths_of(events: Events, before: I64, caused: I64) -> tuple[I64, I64] | None:
     """Return (level of each event, level at which each instance starts, -1 for none); None for a cycle of waits.
 
@@ -107,10 +113,12 @@ def depths_of(events: Events, before: I64, caused: I64) -> tuple[I64, I64] | Non
     left, here, end = events.expected.copy(), events.first[:-1].copy(), events.first[1:]
     pairs = _started_before(events, before, caused) if caused.size else np.zeros((2, 0), np.int64)
     np.add.at(left, pairs[1], 1)
+    later = pairs[1][np.argsort(pairs[0], kind="stable")]
+    first_later = np.searchsorted(np.sort(pairs[0]), np.arange(len(left) + 1))
     depth, started = np.zeros(len(events.kind), np.int64), np.full(len(left), -1)
     active, level, fresh = np.flatnonzero(here < end), 0, np.zeros(0, np.int64)
     while len(active) or len(fresh):
-        behind = pairs[1][np.isin(pairs[0], fresh)] if pairs.size else fresh[:0]
+        behind = later[_between(first_later[fresh], first_later[fresh + 1])] if pairs.size else fresh[:0]
         moved = active[begun[events.awaits[here[active]]]]
         if not len(moved) and not len(behind):
             return (depth, started) if not len(active) else None

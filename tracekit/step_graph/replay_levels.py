@@ -56,28 +56,35 @@ class Levels:
         wall = np.empty(self.bounds[-1][3] + 1)
         wall[: len(begins)] = begins
         wall[-1] = -np.inf  # the place of an absent predecessor
+        # numpy takes indices of this type alone quickly
+        earlier, awaited, posts = (p.astype(np.intp) for p in (self.earlier, self.awaited, self.posts))
+        late = bool(self.later.any())
         gap, wait = gaps[self.gap], lasts[self.lasts]
         queue, cause = lasts[self.queued_lasts], lasts[self.causes_lasts]
+        waits = np.append(0, np.cumsum(self.causes >= 0)).tolist()  # by cause: how many before it exist
+        first_cause = self.first_cause.tolist()
         events, needs, instances = 0, 0, 0
         for first, need, instance, end, post, last in self.bounds:
-            now = wall[self.earlier[events : events + instance - first]]
+            now = wall.take(earlier[events : events + instance - first])
             now += gap[events : events + instance - first]
             events += instance - first
             if count := instance - need:
-                until = wall[self.awaited[needs : needs + count]]
+                until = wall.take(awaited[needs : needs + count])
                 until += wait[needs : needs + count]
-                until += self.later[needs : needs + count]
+                if late:
+                    until += self.later[needs : needs + count]
                 np.maximum(now[need - first :], until, out=now[need - first :])
                 needs += count
             wall[first:instance] = now
             if count := end - instance:
                 mine = slice(instances, instances + count)
-                latest = np.maximum.reduceat(wall[self.posts[post:last]], self.first_post[mine] - post)
+                latest = np.maximum.reduceat(wall.take(posts[post:last]), self.first_post[mine] - post)
                 np.maximum(latest, wall[self.queued[mine]] + queue[mine], out=latest)
-                of, upto = self.first_cause[instances], self.first_cause[instances + count]
-                until = wall[self.causes[of:upto]] + cause[of:upto]
-                until = np.maximum.reduceat(until, self.first_cause[mine] - of)
-                np.maximum(latest, until, out=wall[instance:end])
+                of, upto = first_cause[instances], first_cause[instances + count]
+                if waits[of] < waits[upto]:
+                    until = wall[self.causes[of:upto]] + cause[of:upto]
+                    np.maximum(latest, np.maximum.reduceat(until, self.first_cause[mine] - of), out=latest)
+                wall[instance:end] = latest
                 instances += count
         return wall
 

@@ -7,6 +7,7 @@ import pyarrow as pa
 
 from tracekit.intervals import I64, Intervals, subtract, union
 from tracekit.matching.match import Operations
+from tracekit.rank_events.coded_words import numbered_rows
 from tracekit.rank_events.event_columns import Mask, Values, ints, matches, truth
 from tracekit.rank_events.launch_pace import LAUNCH
 from tracekit.rank_events.stream_waits import HOST_WAIT
@@ -72,8 +73,7 @@ def _working(events: pa.Table) -> tuple[Intervals, I64]:
 
 def _of_launching_threads(events: pa.Table, launches: Mask) -> Mask:
     """Return whether each event is of a thread that `launches` kernels; others, such as pinning threads, are beside."""
-    threads = np.stack([ints(events, "pid", -1), ints(events, "tid", -1)])
-    number = np.unique(threads, axis=1, return_inverse=True)[1].reshape(-1)
+    number = numbered_rows(ints(events, "pid", -1), ints(events, "tid", -1))[1]
     return np.asarray(np.isin(number, np.unique(number[launches])), bool)
 
 

@@ -136,7 +136,7 @@ def _first_steps(run: Run, rank: int, begins: Sequence[int]) -> list[int] | None
     """Return the first marked step in each window of a rank; None where marks are missing or do not ascend."""
     events = run.events(rank, ["ts", "name"])
     number = matches(events, "name", step_number)
-    rows = np.flatnonzero(filled(number))
+    rows = np.flatnonzero(filled(events, "name", step_number))
     steps = np.array([int(number[r]) for r in rows], np.int64)
     window = (
         np.searchsorted(np.array(begins, np.int64), to_numpy(events.column("ts"))[rows], side="right") - 1

@@ -8,7 +8,7 @@ import numpy.typing as npt
 from tracekit.intervals import I64, covered_until, union
 from tracekit.matching.match import Operations
 from tracekit.rank_events.compute import communicates
-from tracekit.rank_events.event_columns import ints, strings
+from tracekit.rank_events.event_columns import ints, matches, strings
 from tracekit.steps.compute_time import windows_of
 from tracekit.steps.steps import F64, Steps
 from tracekit.store import Run
@@ -60,7 +60,7 @@ def _within(run: Run, ops: Operations, rank: int, columns: list[int], begins: I6
     events = run.events(rank, _COLUMNS)
     start = ints(events, "ts", 0)
     end = start + ints(events, "dur", 0)
-    kernel = np.array([c == "kernel" for c in strings(events.column("cat"))], bool)
+    kernel = matches(events, "cat", lambda text: text == "kernel").astype(bool)
     comm = communicates(events, kernel, on_gpu=True)
     talking = union(start[comm], end[comm])
     mine = np.flatnonzero(kernel & ~comm)

@@ -17,6 +17,7 @@ from tracekit.errors import InputError, UsageError
 from tracekit.intervals import I64
 from tracekit.matching.clock import F64, common_collectives, line_through
 from tracekit.matching.match import Mask, Operations
+from tracekit.rank_events.coded_words import numbered_rows
 from tracekit.rank_events.operation_names import ROOTED
 from tracekit.rank_events.operations import RankOps
 from tracekit.thresholds.recordings import (
@@ -122,7 +123,7 @@ def _elsewhen(ops: Operations) -> list[list[int]]:
     linked = DisjointSets(ops.ranks)
     rows = np.flatnonzero(ops.instance >= 0)
     met = np.stack([ops.rank[rows], ops.rank[_first_rows(ops.instance[rows], rows)]], axis=1)
-    for rank, first in np.unique(met, axis=0).tolist():
+    for rank, first in met[numbered_rows(*met.T)[0]].tolist():
         linked.join(rank, first)
     parts: dict[int, list[int]] = defaultdict(list)
     for rank in ops.ranks:
@@ -167,9 +168,11 @@ def _judged(
     grouped = np.array([c.group >= 0 and not c.p2p for c in ops.channels] or [False])
     recorded = np.concatenate([named[r] for r in ops.ranks]) if ops.ranks else np.zeros(0, bool)
     both = both[grouped[ops.channel[both[:, 0]]] & recorded[both].all(axis=1)]
-    pairs, place = np.unique(ops.rank[both], axis=0, return_inverse=True)
-    order = np.argsort(place.reshape(-1), kind="stable")
-    bounds = np.searchsorted(place.reshape(-1)[order], np.arange(len(pairs) + 1))
+    ranks = ops.rank[both]
+    distinct, place = numbered_rows(*ranks.T)
+    pairs = ranks[distinct]
+    order = np.argsort(place, kind="stable")
+    bounds = np.searchsorted(place[order], np.arange(len(pairs) + 1))
     lasted = ops.end - ops.start
     loose: list[tuple[int, int]] = []
     exact = 0

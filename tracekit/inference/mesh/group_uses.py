@@ -4,6 +4,9 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 
+import numpy as np
+import numpy.typing as npt
+
 from tracekit.axes import PIPELINE
 from tracekit.inference.mesh.group_contradictions import CHAIN
 from tracekit.inference.mesh.message_chains import carriers, holding
@@ -13,6 +16,7 @@ from tracekit.matching.match import Operations
 from tracekit.mesh import GroupUse
 from tracekit.mesh.group_descriptions import hinted_dims
 from tracekit.mesh.parts import ALL_TO_ALL
+from tracekit.rank_events.coded_words import among, numbered, numbered_rows
 from tracekit.rank_events.operation_names import MESSAGES
 from tracekit.rank_events.operations import RankOps
 from tracekit.store import InferredGroup, Run
@@ -45,7 +49,7 @@ def group_uses(run: Run, ops: Operations, lines: Collection[tuple[int, ...]] = (
     calls: dict[int, _Calls] = defaultdict(_Calls)
     pairs: Counter[tuple[int, int]] = Counter()
     for rank, source in ops.per_rank.items():
-        _count(source, (ops.exposed[ops.of(rank)] > 0).tolist(), calls, pairs)
+        _count(source, ops.exposed[ops.of(rank)] > 0, calls, pairs)
     whole = len(world_of(run, ops))
     pipelines = [g.ranks for g in run.groups if hinted_dims(g.descs) == {PIPELINE}]
     p2p = carriers([g.ranks for g in run.groups], pairs, {*lines, *holding(pipelines, pairs)})
@@ -64,32 +68,27 @@ def group_uses(run: Run, ops: Operations, lines: Collection[tuple[int, ...]] = (
 
 
 def _count(
-    source: RankOps, exposed: Sequence[bool], calls: dict[int, _Calls], pairs: Counter[tuple[int, int]]
+    source: RankOps, exposed: npt.NDArray[np.bool_], calls: dict[int, _Calls], pairs: Counter[tuple[int, int]]
 ) -> None:
     """Add the collectives of a rank to its groups' `calls`, and its messages to the `pairs` of ranks."""
-    taken = [-1] * len(source.op) if source.taken is None else source.taken.tolist()
-    rows = zip(
-        source.op,
-        source.group.tolist(),
-        source.src.tolist(),
-        source.dst.tolist(),
-        exposed,
-        taken,
-        strict=True,
-    )
-    before: dict[int, str] = {}
-    for op, group, src, dst, waited, came in rows:
-        if op in MESSAGES or (src >= 0 and dst >= 0):
-            pairs[min(src, dst), max(src, dst)] += 1
-        elif group != WORLD:
-            mine = calls[group]
-            mine.by_rank[source.rank] += 1
-            mine.kinds.add(op)
-            mine.exposed.append(waited)
-            mine.changes.append(before.get(group, op) != op)
-            before[group] = op
-            if op == ALL_TO_ALL:
-                mine.dealt.append(came)
+    ops, op = numbered(source.op)
+    message = among(source.op, MESSAGES) | ((source.src >= 0) & (source.dst >= 0))
+    ends = np.sort(np.stack([source.src[message], source.dst[message]]), axis=0)
+    first, number = numbered_rows(*ends)
+    often = np.bincount(number)
+    for place in np.argsort(first, kind="stable"):  # pairs are counted in the order in which they appear
+        pairs[int(ends[0, first[place]]), int(ends[1, first[place]])] += int(often[place])
+    group = np.where(message, WORLD, source.group)
+    for one in np.unique(group[group != WORLD]).tolist():
+        rows = np.flatnonzero(group == one)
+        kinds = op[rows]
+        mine = calls[one]
+        mine.by_rank[source.rank] += len(rows)
+        mine.kinds |= {ops[kind] for kind in np.unique(kinds).tolist()}
+        mine.exposed += exposed[rows].tolist()
+        mine.changes += [False, *(kinds[1:] != kinds[:-1]).tolist()]
+        dealt = rows[kinds == (ops.index(ALL_TO_ALL) if ALL_TO_ALL in ops else -1)]
+        mine.dealt += [-1] * len(dealt) if source.taken is None else source.taken[dealt].tolist()
 
 
 def _chain(

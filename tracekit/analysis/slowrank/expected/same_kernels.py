@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -88,6 +89,8 @@ class SameKernels:
         return np.asarray(self.off - self.off.mean(axis=2, keepdims=True), np.float64)
 
 
+NO_PLACES: Final = np.zeros(0, np.int64)
+
 Kind = tuple[str, int]
 """The name of a kernel, and the ordinal of its length: forward and backward share some names of kernels."""
 
@@ -95,8 +98,9 @@ Kind = tuple[str, int]
 def same_kernels(kernels: Sequence[StepKernels], rows: Sequence[int], steps: int) -> dict[Kind, SameKernels]:
     """The kernels that all ranks in `rows` run equally often in each of `steps` steps, by kind."""
     found: dict[Kind, SameKernels] = {}
-    for name in sorted(set(kernels[0].name.tolist())):
-        index = _places(kernels, name, steps)
+    by_name = [_by_name(k) for k in kernels]
+    for name in sorted(by_name[0]):
+        index = _places(kernels, [named.get(name, NO_PLACES) for named in by_name], steps)
         if index is None:
             continue
         lasted = np.stack([k.lasted[at] for k, at in zip(kernels, index, strict=True)])
@@ -107,12 +111,21 @@ def same_kernels(kernels: Sequence[StepKernels], rows: Sequence[int], steps: int
     return found
 
 
-def _places(kernels: Sequence[StepKernels], name: str, steps: int) -> I64 | None:
+def _by_name(kernels: StepKernels) -> dict[str, I64]:
+    """The indices of the kernels of each name, ascending."""
+    codes: dict[str, int] = {}
+    code = np.array([codes.setdefault(name, len(codes)) for name in kernels.name.tolist()], np.int64)
+    edges = np.cumsum(np.bincount(code, minlength=len(codes)))[:-1]
+    return dict(zip(codes, np.split(np.argsort(code, kind="stable"), edges), strict=False))
+
+
+def _places(kernels: Sequence[StepKernels], at: Sequence[I64], steps: int) -> I64 | None:
     """The indices of kernels of a name, ranks × steps × places; None where ranks or steps run different numbers.
+
+    `at`: the indices of each rank's kernels of that name.
 
     Windows may cut the first step: then only its last kernels, and as many of the other steps, are used.
     """
-    at = [np.flatnonzero(k.name == name) for k in kernels]
     count = np.stack([np.bincount(k.column[w], minlength=steps) for k, w in zip(kernels, at, strict=True)])
     few = int(count.min())
     regular = not np.ptp(count, axis=0).any() and len(np.unique(count[0, 1:])) < 2 and few == count[0, 0]
