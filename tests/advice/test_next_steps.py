@@ -11,6 +11,8 @@ SLOW = [
     "take statistics over all data-parallel ranks",
     "seed each data-parallel rank by its number",
     "give each rank the positions that its piece has",
+    "give each data-parallel rank sequences of its own",
+    "capture again with `watch(place=...)`",
 ]
 
 

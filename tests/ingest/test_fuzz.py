@@ -124,7 +124,7 @@ def test_damage_yields_a_subset_of_what_is_there(data, steps, size, window):
     assert record.failed is None or not rows
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.sampled_from(TRACES), edits, st.sampled_from(["rank0.json", "x.json.gz", "rank_1.json.zst"]))
 def test_load_answers_or_refuses(tmp_path_factory, data, steps, name):
     path = tmp_path_factory.mktemp("fuzz") / name

@@ -102,6 +102,7 @@ def test_names_of_frameworks_tell_ranks(tmp_path, job, layout):
     assert [r.rank for r in run.ranks] == [0, 1, 2, 3]
 
 
+@pytest.mark.slow
 def test_every_command_reads_windows(tmp_path, job):
     documents, _ = job
     folder = laid(tmp_path / "titan", documents, WINDOWS["torchtitan"])
