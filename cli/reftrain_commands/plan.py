@@ -111,8 +111,7 @@ def plan(
     json_to: str | None,
 ) -> None:
     """Choose mesh and schedule: all meshes by projected time, those left out with their reason."""
-    from reftrain.config.presets import preset_tables
-    from reftrain.config.run import EncoderConfig, ModelConfig
+    from reftrain.config.file import load
     from reftrain.cost.hardware import load_hardware
     from reftrain.plan import plan_report
     from reftrain.plan.choose import Planner
@@ -120,9 +119,8 @@ def plan(
 
     from ..progress import planning
 
-    tables = preset_tables(preset)
-    model = ModelConfig(**tables["model"])  # type: ignore[arg-type]
-    encoder = EncoderConfig(**tables.get("encoder", {}))  # type: ignore[arg-type]
+    shapes = load(None, {"model": {"preset": preset}})
+    model, encoder = shapes.model, shapes.encoder
     length, total = parse_count("--seq", seq), parse_count("--tokens", tokens)
     if total % length:
         problem = f"{total} tokens are not a whole number of sequences of {length}"

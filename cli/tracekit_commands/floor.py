@@ -81,8 +81,7 @@ def _flops(text: str) -> float:
     name, _, rest = text.partition(",")
     if "=" in name:
         return parse_model(text)
-    from reftrain.config.presets import preset_tables
-    from reftrain.config.run import ModelConfig
+    from reftrain.config.file import load
     from reftrain.model.flops import flops_per_token
 
     keys = ("tokens", "seq")
@@ -91,7 +90,7 @@ def _flops(text: str) -> float:
         raise UsageError(
             f"--model: a preset needs tokens of a step and of a sequence, as in {name[:40]},tokens=4M,seq=8K"
         )
-    shapes = ModelConfig(**preset_tables(name.strip())["model"])  # type: ignore[arg-type]
+    shapes = load(None, {"model": {"preset": name.strip()}}).model
     return bounded(flops_per_token(shapes, int(numbers["seq"])) * numbers["tokens"])
 
 

@@ -8,9 +8,10 @@ import itertools
 from dataclasses import dataclass, replace
 from typing import Final
 
-from reftrain.config.encoder import PLACEMENTS, EncoderConfig
-from reftrain.config.presets import ENCODER_PRESETS, MODEL_PRESETS
-from reftrain.config.run import MeshConfig, ModelConfig
+from reftrain.config.encoder import PLACEMENTS
+from reftrain.config.file import load
+from reftrain.config.presets import ENCODER_PRESETS
+from reftrain.config.run import MeshConfig
 from reftrain.cost.hardware import Hardware
 from reftrain.cost.job import Job, cost_model_of
 from reftrain.cost.shapes import layer_counts
@@ -44,9 +45,9 @@ class Share:
 def job(text: str, pixels: int, placement: str) -> Job:
     """Return the job of a row: frozen self-attention layers, trained cross-attention layers, ViT-H, tp 8."""
     layers, pp = TEXTS[text]
-    shape = {**MODEL_PRESETS[text], "layers": layers, "cross_every": 4, "frozen": True}
-    model = ModelConfig(preset=text, **shape)  # type: ignore[arg-type]
-    encoder = EncoderConfig(**ENCODER_PRESETS["70b_vision"])  # type: ignore[arg-type]
+    shape = {"preset": text, "layers": layers, "cross_every": 4, "frozen": True}
+    shapes = load(None, {"model": shape, "encoder": ENCODER_PRESETS["70b_vision"]})
+    model, encoder = shapes.model, shapes.encoder
     virtual = model.layers // model.group // pp
     return Job(
         model=model,

@@ -160,7 +160,7 @@ def _rewritten(data: bytes, rng: Random) -> bytes:
 
 
 def _nsys(rng: Random, folder: Path) -> Input:
-    """Databases of two ranks of which one is damaged, or holds what nsys never writes."""
+    """Databases of two ranks, one of them damaged or with values that nsys never writes."""
     data = _exported(0)
     data = _rewritten(data, rng) if rng.random() < 0.6 else damaged(data, rng)
     (folder / "rank0.sqlite").write_bytes(data)

@@ -5,13 +5,8 @@ from typing import Final
 from tracekit.findings import BreakdownFinding, RankBreakdown, Share, Traffic, Volume
 from tracekit.report.shared_text import (
     Line,
-    coverage_lines,
+    ground_lines,
     laid_out,
-    mesh_line,
-    numbers,
-    quality_lines,
-    ranks_line,
-    rejected_lines,
 )
 from tracekit.text import plain
 from tracekit.thresholds.report import ROWS_SHOWN
@@ -38,16 +33,7 @@ def headline(finding: BreakdownFinding) -> str:
 
 def foundations(finding: BreakdownFinding, *, verbose: bool) -> list[Line]:
     """Return the lines on what the answer rests on, as pairs of label and text."""
-    lines: list[Line] = []
-    lines.append(("steps", f"{numbers(finding.steps.analysed)}; median {finding.steps.median_ms:.1f} ms"))
-    lines.append(("mesh", mesh_line(finding.mesh)))
-    lines.append(("ranks", ranks_line(finding.ranks)))
-    lines += coverage_lines(finding.coverage, verbose=verbose)
-    lines += rejected_lines(finding.ranks, verbose=verbose)
-    lines += quality_lines(finding.quality, verbose=verbose)
-    if verbose:
-        lines += [("note", plain(note)) for note in finding.notes]
-    return lines
+    return ground_lines(finding, verbose=verbose)
 
 
 def _share_lines(finding: BreakdownFinding) -> list[Line]:

@@ -3,13 +3,8 @@
 from tracekit.findings.floor import FloorFinding, FloorLimit, FloorPart, KernelClass
 from tracekit.report.shared_text import (
     Line,
-    coverage_lines,
+    ground_lines,
     laid_out,
-    mesh_line,
-    numbers,
-    quality_lines,
-    ranks_line,
-    rejected_lines,
 )
 from tracekit.text import plain
 from tracekit.thresholds.floor import CLASSES_SHOWN, LEAST_SAVING
@@ -62,15 +57,7 @@ def foundations(finding: FloorFinding, *, verbose: bool) -> list[Line]:
     if finding.peak_tflops is not None:
         lines.append(("peak", f"{finding.peak_tflops:g} TFLOP/s a device"))
     lines.append(("replay", f"misses the recorded step by {finding.residual_ms:.1f} ms with nothing changed"))
-    lines.append(("steps", f"{numbers(finding.steps.analysed)}; median {finding.steps.median_ms:.1f} ms"))
-    lines.append(("mesh", mesh_line(finding.mesh)))
-    lines.append(("ranks", ranks_line(finding.ranks)))
-    lines += coverage_lines(finding.coverage, verbose=verbose)
-    lines += rejected_lines(finding.ranks, verbose=verbose)
-    lines += quality_lines(finding.quality, verbose=verbose)
-    if verbose:
-        lines += [("note", plain(note)) for note in finding.notes]
-    return lines
+    return lines + ground_lines(finding, verbose=verbose)
 
 
 def class_cells(kernel: KernelClass) -> tuple[str, str, str, str, str]:

@@ -3,7 +3,15 @@
 from collections.abc import Sequence
 from typing import Final
 
-from tracekit.findings import Coverage, MeshFinding, Quality, RankCoverage
+from tracekit.findings import (
+    BreakdownFinding,
+    Coverage,
+    MeshFinding,
+    Quality,
+    RankCoverage,
+    WhatIfFinding,
+)
+from tracekit.findings.floor import FloorFinding
 from tracekit.text import plain
 from tracekit.thresholds.report import NUMBER_RUNS_SHOWN, ROWS_SHOWN
 from tracekit.thresholds.slowrank import COVERAGE_WHOLE
@@ -34,6 +42,19 @@ def ranks_line(ranks: RankCoverage) -> str:
     """Return the number of ranks read, and the missing ranks."""
     missing = f"; missing {numbers(ranks.missing)}" if ranks.missing else ""
     return f"{ranks.read} of {ranks.expected} read{missing}"
+
+
+def ground_lines(finding: BreakdownFinding | FloorFinding | WhatIfFinding, *, verbose: bool) -> list[Line]:
+    """Return the lines on the steps, mesh, ranks and files that an answer rests on; `verbose` adds assumptions."""
+    return [
+        ("steps", f"{numbers(finding.steps.analysed)}; median {finding.steps.median_ms:.1f} ms"),
+        ("mesh", mesh_line(finding.mesh)),
+        ("ranks", ranks_line(finding.ranks)),
+        *coverage_lines(finding.coverage, verbose=verbose),
+        *rejected_lines(finding.ranks, verbose=verbose),
+        *quality_lines(finding.quality, verbose=verbose),
+        *(("note", plain(note)) for note in finding.notes if verbose),
+    ]
 
 
 def rejected_lines(ranks: RankCoverage, *, verbose: bool) -> list[Line]:

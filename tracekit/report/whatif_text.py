@@ -3,13 +3,8 @@
 from tracekit.findings import WhatIfAnswer, WhatIfFinding
 from tracekit.report.shared_text import (
     Line,
-    coverage_lines,
+    ground_lines,
     laid_out,
-    mesh_line,
-    numbers,
-    quality_lines,
-    ranks_line,
-    rejected_lines,
 )
 from tracekit.text import plain
 from tracekit.thresholds.report import TIGHT_INTERVAL
@@ -39,17 +34,8 @@ def asked(finding: WhatIfFinding) -> list[WhatIfAnswer]:
 
 def foundations(finding: WhatIfFinding, *, verbose: bool) -> list[Line]:
     """Return the lines on what the answers rest on, as pairs of label and text."""
-    lines: list[Line] = []
-    lines.append(("model", f"misses the recorded step by {finding.residual_ms:.1f} ms with nothing changed"))
-    lines.append(("steps", f"{numbers(finding.steps.analysed)}; median {finding.steps.median_ms:.1f} ms"))
-    lines.append(("mesh", mesh_line(finding.mesh)))
-    lines.append(("ranks", ranks_line(finding.ranks)))
-    lines.extend(coverage_lines(finding.coverage, verbose=verbose))
-    lines.extend(rejected_lines(finding.ranks, verbose=verbose))
-    lines.extend(quality_lines(finding.quality, verbose=verbose))
-    if verbose:
-        lines.extend(("note", plain(note)) for note in finding.notes)
-    return lines
+    replayed = f"misses the recorded step by {finding.residual_ms:.1f} ms with nothing changed"
+    return [("model", replayed), *ground_lines(finding, verbose=verbose)]
 
 
 def _priced(answer: WhatIfAnswer, residual_ms: float) -> str:

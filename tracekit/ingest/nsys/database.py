@@ -98,7 +98,7 @@ class Database:
         asked = ", ".join(f'"{name}"' if name in own else "NULL" for name in columns)
         read = 0
         try:
-            cursor = self._base.execute(f'SELECT {asked} FROM "{table}"')  # noqa: S608 (names that were looked up)
+            cursor = self._base.execute(f'SELECT {asked} FROM "{table}"')  # noqa: S608 - names of our own, quoted
             while chunk := cursor.fetchmany(CHUNK):
                 read += len(chunk)
                 if read > MAX_ROWS:
