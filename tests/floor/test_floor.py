@@ -119,7 +119,10 @@ def test_one_rank_alone_has_no_peers(tmp_path):
     found = tracekit.floor(job(tmp_path, grid(tp=3), lost={1, 2}))
     assert {"imbalance", "slow_kernels"} <= unknown(found)
     assert limits(found)["no_waiting"] is limits(found)["best_kernels"] is None
-    assert parts(found)["tp either"].remedy.startswith("record every rank")
+    either = parts(found)["tp either"]
+    assert either.remedy.startswith("record every rank")
+    assert either.brings_ms is None
+    assert "without tp either" not in floor_text(found)
 
 
 def test_a_table_has_no_kernels(tmp_path):

@@ -26,7 +26,7 @@ def headline(finding: FloorFinding) -> str:
         step += f" at {finding.mfu:.1%} of peak (MFU)"
     best = best_part(finding)
     if best is None:
-        return f"{step}; no part brings {LEAST_SAVING:.0%} of it"
+        return f"{step}; no part that the traces show brings {LEAST_SAVING:.0%} of it"
     return f"{step}; most is gained without {words(best.part)}: {finding.step_ms - (best.brings_ms or 0.0):.1f} ms"
 
 

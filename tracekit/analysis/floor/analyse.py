@@ -84,13 +84,16 @@ def _parts(measure: Measure, useful_ns: float | None, hidden: set[str]) -> tuple
 
 
 def _part(measure: Measure, name: str, ns: int, saved: float | None) -> FloorPart:
-    """Return a part with its remedy; a part that takes no time has none and brings nothing."""
+    """Return a part with its remedy; a part that takes no time has none and brings nothing.
+
+    What time brings that may be waiting or transfer is not known before they come apart.
+    """
     cells, total = max(len(measure.cells), 1), max(measure.total.step_ns, 1)
     kind = name if name in _REMEDY else name.rpartition(" ")[2]
     remedy = _REMEDY.get(kind, "") if ns else ""
     if name == "launch_gaps" and ns and not _on_gpu(measure):
         remedy = _ON_CPU
-    brings = None if name in NEEDED else ms(saved or 0.0)
+    brings = None if name in NEEDED or kind == "either" else ms(saved or 0.0)
     return FloorPart(name, ns, ms(ns / cells), ns / total, brings, remedy)
 
 
