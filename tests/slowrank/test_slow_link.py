@@ -79,7 +79,7 @@ def test_messages_without_a_like_are_slow_as_well(tmp_path):
 
 
 def test_a_slow_link_slows_every_group_that_passes_it(tmp_path):
-    """The gradients' group of two has one peer and is 1.55 times as slow: too little to accuse, and it costs as well."""
+    """A group with one peer is 1.55 times as slow: too little to accuse the link, and part of its price."""
     mesh, saved = grid(tp=2, cp=2, dp=2), []
     for folder, also in (("one", {}), ("both", {(1, 3, 5, 7): 1.55})):
         (tmp_path / folder).mkdir()

@@ -65,7 +65,7 @@ NEARLY_ALL_RANKS: Final = 0.8
 """Share of ranks that must have a step whole, where too few steps are whole on all ranks."""
 
 MOST_RANKS: Final = 0.5
-"""`NEARLY_ALL_RANKS` if that leaves less than `ENOUGH_WHOLE_STEPS`: with fewer ranks a median of peers means nothing."""
+"""`NEARLY_ALL_RANKS` if that leaves less than `ENOUGH_WHOLE_STEPS`: of fewer ranks a median of peers means nothing."""
 
 CUT_STEP_SHARE: Final = 0.9
 """A step was cut if all ranks with messages that name no peer have fewer operations than this share of their fullest:
