@@ -78,6 +78,7 @@ class CauseEntry:
 
     name: Cause
     meaning: str  # completes "the suspect is slow because …" in the report
+    excluded_by: str  # what in the evidence would speak against it
     next_step: str
     signs: tuple[Sign, ...]
     on_host: bool = False  # the host's doing, which the job's design may explain
@@ -113,6 +114,7 @@ _ENTRIES = (
     CauseEntry(
         "dataloader",
         "it waits for its data loader",
+        "compute or gaps longer while spans of the loader are as long as on peers",
         "look at storage and loader workers of that rank",
         (
             Sign(
@@ -127,6 +129,7 @@ _ENTRIES = (
     CauseEntry(
         "host_stall",
         "its process pauses",
+        "gaps as short as the peers' longest, or a host that needs longer for every launch",
         "look for garbage collection, checkpointing, logging or swapping on that host",
         (
             Sign(
@@ -148,6 +151,7 @@ _ENTRIES = (
     CauseEntry(
         "memory",
         "it spends its time allocating memory",
+        "gaps that no call of the allocator fills",
         "look at allocator retries and fragmentation on that rank",
         (
             Sign(
@@ -161,6 +165,7 @@ _ENTRIES = (
     CauseEntry(
         "gpu_compute",
         "its compute takes longer than its peers'",
+        "kernels as long as on peers, with longer gaps between them",
         "check clocks, temperature and ECC of that device; run a matrix product on it alone",
         (
             Sign(
@@ -179,6 +184,7 @@ _ENTRIES = (
     CauseEntry(
         "cpu_launch",
         "its host launches work too slowly",
+        "launches as close together as on peers' hosts, or a device that always has work queued",
         "profile that host's Python process; look for other load, a slow CPU governor or a debug build",
         (
             Sign(
@@ -199,6 +205,7 @@ _ENTRIES = (
     CauseEntry(
         "network",
         "its transfers are slow",
+        "transfers as long as the peers' once all members have arrived: then the ranks only wait",
         "check cables, link counters and the NIC between these ranks",
         (
             Sign(
@@ -212,6 +219,7 @@ _ENTRIES = (
     CauseEntry(
         "data_imbalance",
         "work depends on the data and is distributed unevenly",
+        "the same rank longer in every step, also in kernels whose work does not depend on the data",
         "balance documents by attention cost, not by tokens, and the router's choice of experts by tokens",
         (
             Sign(
@@ -234,6 +242,7 @@ _ENTRIES = (
     CauseEntry(
         "stage_imbalance",
         "its pipeline stage has more work than the others",
+        "one rank of the stage longer than the others of it",
         "move a layer from this stage to another",
         (
             Sign(
@@ -247,6 +256,7 @@ _ENTRIES = (
     CauseEntry(
         "unknown",
         "the recording does not show why",
+        "a sign of any other cause",
         "compare its time line with a peer's: tracekit open TRACES",
         (),
     ),
