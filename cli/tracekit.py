@@ -30,7 +30,7 @@ from .program import Command, program, run
             Command(
                 "next",
                 "next_probe",
-                "A script that tells a slow device, host and link apart without the job.",
+                "A script that separates a slow device, host and link, without the job.",
                 "next_probe",
             ),
             Command(

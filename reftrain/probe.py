@@ -1,4 +1,4 @@
-"""Tests each rank without the job, so that device, host and link are told apart; started as the job is started.
+"""Tests each rank without the job, so that device, host and link are separated; started as the job is started.
 
 Needs PyTorch alone: `tracekit next` prints this file with a plan of its own in `PLAN`. Each rank first works alone, at
 the same time as all others; then groups of the mesh reduce one tensor. Rank 0 prints each rank beside its peers.
@@ -11,6 +11,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,13 +29,16 @@ SPREADS = 6.0
 """Spreads of the peers (median deviation) that a slow one is beyond their median as well."""
 OVERLOADED = 100.0
 """Milliseconds a second without a processor, on the median rank, from which times of hosts say nothing."""
-STOOD = "stood still, ms/s"
-TESTS = ("matrix product, ms", "copy, ms", "launch, µs", STOOD)
+WARM_UPS = 3
+"""Untimed runs before the timed ones."""
+NS_PER_S = 1e9
+WAITED = "no processor, ms/s"
+TESTS = ("matrix product, ms", "copy, ms", "launch, µs", WAITED)
 """What each rank does alone; the first two need its device, the others its host."""
-STOOD_MS = 10.0
-"""Milliseconds a second that a host stands still beyond its peers to be slow."""
+WAITED_MS = 10.0
+"""Milliseconds a second without a processor, beyond its peers, from which a host is slow."""
 STOPPED_NS = 5_000_000
-"""Time between two readings of the clock from which the process stood still."""
+"""Time between two readings of the clock from which the process had no processor."""
 
 
 def main(plan: dict[str, Any] | None = None) -> list[str]:
@@ -60,7 +64,7 @@ def main(plan: dict[str, Any] | None = None) -> list[str]:
 
 
 def alone(device: torch.device | None) -> dict[str, float]:
-    """Return what this rank takes alone: a matrix product and a copy (ms), a launch (µs), time stood still (ms/s)."""
+    """Return what this rank takes alone: matrix product and copy (ms), launch (µs), time without a processor (ms/s)."""
     size, kind = (8192, torch.bfloat16) if device else (384, torch.float32)
     a = torch.ones(size, size, dtype=kind, device=device)
     source = torch.ones((1 << 28) if device else (1 << 22), dtype=torch.float32, device=device)
@@ -69,7 +73,7 @@ def alone(device: torch.device | None) -> dict[str, float]:
         _least_ms(lambda: a @ a, device),
         _least_ms(lambda: target.copy_(source), device),
         _least_ms(lambda: [small.add_(1.0) for _ in range(1000)], None),
-        _stood_still(1.0),
+        _without_processor(1.0),
     )
     return dict(zip(TESTS, took, strict=True))
 
@@ -82,9 +86,7 @@ def reductions(groups: dict[str, list[list[int]]], device: torch.device | None) 
         made = [dist.new_group(ranks) for ranks in members]
         for ranks, group in zip(members, made, strict=True):
             if dist.get_rank() in ranks:
-                found[f"{axis} {ranks}"] = _least_ms(
-                    lambda g=group: dist.all_reduce(tensor, group=g), device, 5
-                )
+                found[f"{axis} {ranks}"] = _least_ms(partial(dist.all_reduce, tensor, group=group), device, 5)
         dist.barrier()
     return found
 
@@ -94,7 +96,7 @@ def report(plan: dict[str, Any], every: Sequence[dict[str, Any]]) -> list[str]:
     lines = [f"probe of {len(every)} ranks" + (f": {plan['why']}" if plan["why"] else "")]
     suspects, slow = set(plan["suspects"]), []
     for name in TESTS:
-        least = STOOD_MS if name == STOOD else 0.0
+        least = WAITED_MS if name == WAITED else 0.0
         for rank, (value, usual, late) in enumerate(_beside([found[name] for found in every], LONGER, least)):
             if late:
                 slow.append((rank, name))
@@ -105,7 +107,7 @@ def report(plan: dict[str, Any], every: Sequence[dict[str, Any]]) -> list[str]:
                 )
     links = _links(plan["groups"], every)
     lines += [f"group {name}  {ms:.3f} ms, peers {usual:.3f}: SLOW" for name, ms, usual in links]
-    if statistics.median(found[STOOD] for found in every) > OVERLOADED:
+    if statistics.median(found[WAITED] for found in every) > OVERLOADED:
         return [*lines, "conclusion: the hosts are overloaded: stop what else runs there, and repeat this"]
     return [*lines, _conclusion(suspects, slow, [name for name, *_ in links])]
 
@@ -156,29 +158,29 @@ def _beside(values: Sequence[float], factor: float, least: float = 0.0) -> list[
 
 
 def _least_ms(work: Callable[[], object], device: torch.device | None, times: int = 20) -> float:
-    """The shortest time of `work` after three runs, ms, until the device is done: other load only adds to it."""
+    """The shortest time of `work` after warm-up, ms, until the device is done: other load only adds to it."""
     spent = []
-    for turn in range(times + 3):
+    for turn in range(times + WARM_UPS):
         if device:
             torch.cuda.synchronize(device)
         begin = time.perf_counter_ns()
         work()
         if device:
             torch.cuda.synchronize(device)
-        if turn >= 3:
+        if turn >= WARM_UPS:
             spent.append((time.perf_counter_ns() - begin) / 1e6)
     return min(spent)
 
 
-def _stood_still(seconds: float) -> float:
+def _without_processor(seconds: float) -> float:
     """For how long this process got no processor while it only read the clock, ms a second."""
     begin = last = time.perf_counter_ns()
-    stood = 0
-    while last - begin < seconds * 1e9:
+    waited = 0
+    while last - begin < seconds * NS_PER_S:
         now = time.perf_counter_ns()
-        stood += now - last if now - last > STOPPED_NS else 0
+        waited += now - last if now - last > STOPPED_NS else 0
         last = now
-    return stood / 1e6 / seconds
+    return waited / 1e6 / seconds
 
 
 if __name__ == "__main__":

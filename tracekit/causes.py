@@ -10,6 +10,7 @@ from enum import IntEnum
 from typing import Final, Literal
 
 from tracekit.findings import Cause
+from tracekit.mechanisms import OF_DEVICE, OF_HOST, MechanismEntry
 from tracekit.thresholds.slowrank import KERNELS_SHOWN, MAJORITY
 
 Quantity = Literal[
@@ -83,6 +84,7 @@ class CauseEntry:
     signs: tuple[Sign, ...]
     on_host: bool = False  # the host's doing, which the job's design may explain
     next_on_cpu: str | None = None  # where the devices are CPUs; None: the same
+    mechanisms: tuple[MechanismEntry, ...] = ()  # what may take the time within it
 
     def step_on(self, *, gpu: bool) -> str:
         """Return what to do next, by the kind of device."""
@@ -147,6 +149,7 @@ _ENTRIES = (
             ),
         ),
         on_host=True,
+        mechanisms=OF_HOST,
     ),
     CauseEntry(
         "memory",
@@ -178,6 +181,7 @@ _ENTRIES = (
                 ),
             ),
         ),
+        mechanisms=OF_DEVICE,
         next_on_cpu="look for other processes on that host's cores, a lower clock and a CPU quota; "
         "run a matrix product on it alone",
     ),
@@ -219,7 +223,7 @@ _ENTRIES = (
     CauseEntry(
         "data_imbalance",
         "work depends on the data and is distributed unevenly",
-        "the same rank longer in every step, also in kernels whose work does not depend on the data",
+        "the same rank longer in every step, also in kernels with work that does not depend on the data",
         "balance documents by attention cost, not by tokens, and the router's choice of experts by tokens",
         (
             Sign(
@@ -264,6 +268,9 @@ _ENTRIES = (
 
 CAUSES: Final[Mapping[str, CauseEntry]] = {entry.name: entry for entry in _ENTRIES}
 """Every cause by name, in the order in which signs of equal order are looked for."""
+
+MECHANISMS: Final[Mapping[str, MechanismEntry]] = {m.name: m for entry in _ENTRIES for m in entry.mechanisms}
+"""Every mechanism by name."""
 
 SIGNS: Final = tuple(
     sorted(

@@ -27,7 +27,7 @@ _HOW = """# Written by `tracekit next`. Start it as the job is started, on the s
 @options.cut()
 @source()
 def next_probe(source: Source, cut: options.Cut) -> int:
-    """Print a script that tells a slow device, host and link apart, for the ranks that slowrank suspects.
+    """Print a script that separates a slow device, host and link, for the ranks that slowrank suspects.
 
     Each rank multiplies matrices, copies, launches and reads the clock alone; then the groups of the mesh in which the
     suspects are, and their peers, reduce one tensor. TRACES are as for `tracekit slowrank`.

@@ -2,7 +2,6 @@
 
 from tests.house.source import ROOT
 from tracekit.causes import CAUSES
-from tracekit.mechanisms import MECHANISMS
 
 PAGE = ROOT / "docs" / "causes.md"
 HEAD = """# Why a rank is slow
@@ -33,10 +32,11 @@ def page() -> str:
         )
         if cause.next_on_cpu:
             parts.append(f"- **Do on a CPU**: {cause.next_on_cpu}.\n")
-        mine = [m for m in MECHANISMS.values() if m.cause == cause.name]
-        if mine:
+        if cause.mechanisms:
             parts.append("\n| mechanism | looks like | excluded by | do |\n|---|---|---|---|\n")
-            parts += [f"| `{m.name}` | {m.meaning} | {m.excluded_by} | {m.next_step} |\n" for m in mine]
+            parts += [
+                f"| `{m.name}` | {m.meaning} | {m.excluded_by} | {m.next_step} |\n" for m in cause.mechanisms
+            ]
     return "".join(parts)
 
 

@@ -16,7 +16,8 @@ def measured(**slow):
     for rank in range(8):
         noise = 1 + 0.005 * (rank % 3)
         values = {
-            t: (0.2 if t.startswith("stood") else 10.0) * noise * factors.get((rank, t), 1) for t in TESTS
+            t: (0.2 if t.startswith("no processor") else 10.0) * noise * factors.get((rank, t), 1)
+            for t in TESTS
         }
         groups = {
             f"{axis} {m}": 2.0 * noise * factors.get(f"{axis} {m}", 1)

@@ -7,11 +7,10 @@ import pytest
 from tests.slowrank.events import Timeline, write_run
 from tests.slowrank.jobs import grid, prepared
 from tests.tables.rows import events
+from tracekit.analysis.mechanisms.device import Compared, of_device
+from tracekit.analysis.mechanisms.host import of_host
 from tracekit.analysis.slowrank.analyse import analyse
-from tracekit.analysis.slowrank.mechanisms.device import Compared, of_device
-from tracekit.analysis.slowrank.mechanisms.host import of_host
-from tracekit.causes import CAUSES
-from tracekit.mechanisms import MECHANISMS
+from tracekit.causes import CAUSES, MECHANISMS
 from tracekit.report.slowrank_text import slowrank_text
 
 RANKS, SLOW, STEPS = 4, 2, 6
@@ -158,7 +157,7 @@ def test_spans_in_gaps_show_the_mechanism_of_a_pause(tmp_path, pause, mechanism)
 
 
 @pytest.mark.parametrize(("layers", "mechanism"), [(28, "cpu_quota"), (20, "no_event")])
-def test_pauses_at_one_phase_of_a_period_are_a_quota(tmp_path, layers, mechanism):
+def test_pauses_at_one_phase_are_a_quota(tmp_path, layers, mechanism):
     """A process gets 40 of each 100 ms. Where steps last one period, pauses are at one place of each step as well."""
     lines = [Timeline(rank) for rank in range(RANKS)]
     for step in range(8):

@@ -2,10 +2,9 @@
 
 from collections.abc import Sequence
 
-from tracekit.causes import CAUSES
+from tracekit.causes import CAUSES, MECHANISMS
 from tracekit.findings import PathLevel, SlowRankFinding, Suspect
 from tracekit.findings.explanation import Considered, Explanation
-from tracekit.mechanisms import MECHANISMS
 from tracekit.report.shared_text import (
     Line,
     coverage_lines,

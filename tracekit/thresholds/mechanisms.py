@@ -8,8 +8,8 @@ NAMED_SHARE: Final = 0.8
 RIVAL_SHARE: Final = 0.5
 """Share from which a second explanation of the same excess keeps the first one from being named."""
 
-RANKS_REFINED: Final = 4
-"""Suspects whose mechanism is looked for: it takes all events of the rank, and further ones share the cause."""
+MECHANISMS_LISTED: Final = 2
+"""Mechanisms of a suspect that are listed: the two between which a further recording decides."""
 
 LEAST_KIND: Final = 0.03
 """Share of compute from which a kind of kernels shows whether it is longer: a tenth of it is 0.3 % of the step."""

@@ -2,18 +2,16 @@
 
 from dataclasses import replace
 
+from tracekit.analysis.mechanisms.device import compared, of_device
+from tracekit.analysis.mechanisms.host import of_host
+from tracekit.analysis.mechanisms.named import named
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.expected.sampling import sampled
-from tracekit.analysis.slowrank.mechanisms.device import compared, of_device
-from tracekit.analysis.slowrank.mechanisms.host import of_host
 from tracekit.analysis.slowrank.suspects import Answer
 from tracekit.causes import CAUSES
 from tracekit.findings import Mechanism, Suspect
-from tracekit.mechanisms import MECHANISMS
 from tracekit.steps.step_kernels import kernels_in_steps
-from tracekit.thresholds.mechanisms import NAMED_SHARE, RANKS_REFINED, RIVAL_SHARE
-
-_LISTED = 2
+from tracekit.thresholds.slowrank import PEERS_SAMPLED
 
 
 def refined(case: Case, answer: Answer) -> Answer:
@@ -24,26 +22,20 @@ def refined(case: Case, answer: Answer) -> Answer:
     if case.table is not None or answer.verdict != "slow_rank":
         return answer
     blamed = {s.rank for s in answer.suspects}
-    first = [
-        replace(s, mechanisms=_mechanisms(case, s, blamed)[:_LISTED]) for s in answer.suspects[:RANKS_REFINED]
-    ]
-    return replace(answer, suspects=(*first, *answer.suspects[RANKS_REFINED:]))
+    first = [replace(s, mechanisms=_mechanisms(case, s, blamed)) for s in answer.suspects[:PEERS_SAMPLED]]
+    return replace(answer, suspects=(*first, *answer.suspects[PEERS_SAMPLED:]))
 
 
 def _mechanisms(case: Case, suspect: Suspect, blamed: set[int]) -> tuple[Mechanism, ...]:
     """What may explain the excess of a suspect, the largest share first; the first is named where none rivals it."""
     source = case.ops.per_rank[suspect.rank]
-    if not source.on_gpu or all(m.cause != suspect.cause for m in MECHANISMS.values()):
+    if not source.on_gpu or not CAUSES[suspect.cause].mechanisms:
         return ()
     if CAUSES[suspect.cause].on_host:
         found = of_host(case.run, case.ops, case.steps, suspect.rank)
     else:
         found = _of_device(case, suspect, blamed)
-    rivals = [max((o.share for o in found if o is not m), default=0.0) for m in found]
-    return tuple(
-        replace(m, sure=m.sure and m.share >= NAMED_SHARE and rival < RIVAL_SHARE)
-        for m, rival in zip(found, rivals, strict=True)
-    )
+    return named(found)
 
 
 def _of_device(case: Case, suspect: Suspect, blamed: set[int]) -> list[Mechanism]:

@@ -98,7 +98,7 @@ def _length(gaps: Intervals) -> float:
 
 
 def _without(gaps: Intervals, spans: Intervals) -> tuple[Intervals, float]:
-    """(the gaps of which `spans` cover less than half, how long they cover the others, ns)."""
+    """(the gaps that `spans` cover by less than half, how long they cover the others, ns)."""
     covered = np.array(inside_each(spans, gaps))
     mine = 2 * covered >= gaps[1] - gaps[0]
     return (gaps[0][~mine], gaps[1][~mine]), float(covered[mine].sum())
@@ -135,9 +135,9 @@ def _chance(phase: F64) -> float:
 
 
 def _one_span(gaps: Intervals, spans: Intervals, names: Values) -> tuple[str, Intervals]:
-    """The name whose spans cover most of the `gaps`, and these spans, if most of its spans lie in gaps; else "".
+    """The name of the spans that cover most of the `gaps`, with these spans, if most of that name lie in gaps; else "".
 
-    A span that is short elsewhere does not explain a gap: the process may have stood still within it.
+    A span that is short elsewhere does not explain a gap: the process may have paused within it.
     """
     inside = np.array(inside_each(gaps, spans))
     close = np.flatnonzero(inside >= INSIDE * np.maximum(spans[1] - spans[0], 1))
