@@ -28,6 +28,12 @@ from .program import Command, program, run
                 "What a step could take, from achieved FLOP/s up to the peak, part by part.",
             ),
             Command(
+                "next",
+                "next_probe",
+                "A script that separates a slow device, host and link, without the job.",
+                "next_probe",
+            ),
+            Command(
                 "diff",
                 "diff",
                 "What takes longer in one run than in another: by part, rank and kernel.",

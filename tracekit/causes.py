@@ -10,6 +10,7 @@ from enum import IntEnum
 from typing import Final, Literal
 
 from tracekit.findings import Cause
+from tracekit.mechanisms import OF_DEVICE, OF_HOST, MechanismEntry
 from tracekit.thresholds.slowrank import KERNELS_SHOWN, MAJORITY
 
 Quantity = Literal[
@@ -78,10 +79,12 @@ class CauseEntry:
 
     name: Cause
     meaning: str  # completes "the suspect is slow because …" in the report
+    excluded_by: str  # what in the evidence would speak against it
     next_step: str
     signs: tuple[Sign, ...]
     on_host: bool = False  # the host's doing, which the job's design may explain
     next_on_cpu: str | None = None  # where the devices are CPUs; None: the same
+    mechanisms: tuple[MechanismEntry, ...] = ()  # what may take the time within it
 
     def step_on(self, *, gpu: bool) -> str:
         """Return what to do next, by the kind of device."""
@@ -113,6 +116,7 @@ _ENTRIES = (
     CauseEntry(
         "dataloader",
         "it waits for its data loader",
+        "compute or gaps longer while spans of the loader are as long as on peers",
         "look at storage and loader workers of that rank",
         (
             Sign(
@@ -127,6 +131,7 @@ _ENTRIES = (
     CauseEntry(
         "host_stall",
         "its process pauses",
+        "gaps as short as the peers' longest, or a host that needs longer for every launch",
         "look for garbage collection, checkpointing, logging or swapping on that host",
         (
             Sign(
@@ -144,10 +149,12 @@ _ENTRIES = (
             ),
         ),
         on_host=True,
+        mechanisms=OF_HOST,
     ),
     CauseEntry(
         "memory",
         "it spends its time allocating memory",
+        "gaps that no call of the allocator fills",
         "look at allocator retries and fragmentation on that rank",
         (
             Sign(
@@ -161,6 +168,7 @@ _ENTRIES = (
     CauseEntry(
         "gpu_compute",
         "its compute takes longer than its peers'",
+        "kernels as long as on peers, with longer gaps between them",
         "check clocks, temperature and ECC of that device; run a matrix product on it alone",
         (
             Sign(
@@ -173,12 +181,14 @@ _ENTRIES = (
                 ),
             ),
         ),
+        mechanisms=OF_DEVICE,
         next_on_cpu="look for other processes on that host's cores, a lower clock and a CPU quota; "
         "run a matrix product on it alone",
     ),
     CauseEntry(
         "cpu_launch",
         "its host launches work too slowly",
+        "launches as close together as on peers' hosts, or a device that always has work queued",
         "profile that host's Python process; look for other load, a slow CPU governor or a debug build",
         (
             Sign(
@@ -199,6 +209,7 @@ _ENTRIES = (
     CauseEntry(
         "network",
         "its transfers are slow",
+        "transfers as long as the peers' once all members have arrived: then the ranks only wait",
         "check cables, link counters and the NIC between these ranks",
         (
             Sign(
@@ -212,6 +223,7 @@ _ENTRIES = (
     CauseEntry(
         "data_imbalance",
         "work depends on the data and is distributed unevenly",
+        "the same rank longer in every step, also in kernels with work that does not depend on the data",
         "balance documents by attention cost, not by tokens, and the router's choice of experts by tokens",
         (
             Sign(
@@ -234,6 +246,7 @@ _ENTRIES = (
     CauseEntry(
         "stage_imbalance",
         "its pipeline stage has more work than the others",
+        "one rank of the stage longer than the others of it",
         "move a layer from this stage to another",
         (
             Sign(
@@ -247,6 +260,7 @@ _ENTRIES = (
     CauseEntry(
         "unknown",
         "the recording does not show why",
+        "a sign of any other cause",
         "compare its time line with a peer's: tracekit open TRACES",
         (),
     ),
@@ -254,6 +268,9 @@ _ENTRIES = (
 
 CAUSES: Final[Mapping[str, CauseEntry]] = {entry.name: entry for entry in _ENTRIES}
 """Every cause by name, in the order in which signs of equal order are looked for."""
+
+MECHANISMS: Final[Mapping[str, MechanismEntry]] = {m.name: m for entry in _ENTRIES for m in entry.mechanisms}
+"""Every mechanism by name."""
 
 SIGNS: Final = tuple(
     sorted(

@@ -19,6 +19,7 @@ ASKED_FOR = {
         "whatif",
         "breakdown",
         "floor",
+        "next",
         "diff",
         "trend",
         "triage",

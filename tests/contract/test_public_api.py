@@ -50,7 +50,10 @@ FINDINGS = {
         "ranks mesh steps verdict cause reason path suspects what_if quality notes coverage candidates to_decide "
         "explanation to_record on_gpu"
     ),
-    "Suspect": "rank host coords lost_ms_per_step confidence steps cause evidence lost_ms_low lost_ms_high",
+    "Suspect": (
+        "rank host coords lost_ms_per_step confidence steps cause evidence lost_ms_low lost_ms_high mechanisms"
+    ),
+    "Mechanism": "name share detail sure",
     "Coverage": "matched by_axis",
     "Evidence": "what value peers_median unit quantity",
     "PathLevel": "dim index lag_ms",

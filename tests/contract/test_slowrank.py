@@ -7,6 +7,8 @@ import pytest
 from tests.generator import Case, generate
 from tests.generator.mesh import Mesh
 from tracekit.analysis.slowrank.analyse import analyse
+from tracekit.causes import CAUSES as ENTRIES
+from tracekit.causes import MECHANISMS
 from tracekit.ingest import load
 from tracekit.report.slowrank_json import dumps, slowrank_document
 
@@ -24,6 +26,7 @@ TOP = {
 SUSPECT = {
     "rank": int, "host": str | None, "coords": dict, "lost_ms_per_step": float, "confidence": float,
     "lost_ms_low": float | None, "lost_ms_high": float | None, "steps": list, "cause": str, "evidence": list,
+    "mechanisms": list,
 }  # fmt: skip
 MESHES = {
     "tp2 cp2 dp2": Mesh(("tp", "cp", "pp", "dp"), {"tp": 2, "cp": 2, "pp": 1, "dp": 2}),
@@ -141,6 +144,11 @@ def test_suspects_are_whole_and_sorted_by_time_lost(told):
         for row in suspect["evidence"]:
             typed(row, {"what": str, "value": float, "peers_median": float | None, "unit": str})
             assert set(row) == {"what", "value", "peers_median", "unit"}
+        for row in suspect["mechanisms"]:
+            typed(row, {"name": str, "share": float, "detail": str})
+            assert row["named"] in (True, False)
+            assert set(row) == {"name", "share", "detail", "named"}
+            assert MECHANISMS[row["name"]] in ENTRIES[suspect["cause"]].mechanisms
         assert set(suspect) == set(SUSPECT)
     lost = [s["lost_ms_per_step"] for s in document["suspects"]]
     assert lost == sorted(lost, reverse=True)

@@ -115,7 +115,7 @@ RULES: Final = (
     )),
     Rule("hypotheses.host_bound:most_saved_ns", nothing=np.inf),
     Rule("hypotheses.inferred_members:beyond_inferred_group", nothing=False),
-    Rule("hypotheses.node_or_stage:node_of"),
+    Rule("answers.stage_answers:node_of"),
     Rule("expected.throttled:throttled", nothing=frozenset()),
     Rule("expected.like_with_like:_of_compute", argument=1),
     Rule("expected.contention:spun_longer", like=lambda found: np.full_like(found, np.nan)),

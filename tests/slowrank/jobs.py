@@ -34,13 +34,15 @@ def job(
     descs: str = "mesh_{}",
     sized: Mapping[str, object] = {},
     idle: Callable[[int, int], float] = lambda rank, step: 0.0,
+    combined: Collection[tuple[str, ...]] = (),
 ) -> Run:
     """Each step: `layers` × for every axis (compute of 1 ms, all-reduce of 50 µs). `slow`: factor by rank;
     `link`: factor on the transfer of a group, by members; `lost`: ranks without a file; `accident`: (rank, step, µs) of
     one extra kernel before the first layer, in every step where the step is None; `sized`: sizes that kernels
-    tell; `idle`: µs for which the device of a rank stands still at the begin of a step."""
-    axes = [d for d in mesh.order if mesh.sizes[d] > 1]
-    members = [(d, g) for d in axes for g in sorted({mesh.line(r, [d]) for r in mesh.coordinates})]
+    tell; `idle`: µs for which the device of a rank stands still at the begin of a step; `combined`: axes of groups
+    beside those of one axis, with a layer and an all-reduce each."""
+    axes = [*((d,) for d in mesh.order if mesh.sizes[d] > 1), *combined]
+    members = [(d, g) for d in axes for g in sorted({mesh.line(r, d) for r in mesh.coordinates})]
     number = {g: n for n, g in enumerate(members)}
     lines = [Timeline(r) for r in sorted(mesh.coordinates)]
     for step in range(steps):
@@ -56,7 +58,7 @@ def job(
                     noise = 1 + jitter * (((line.rank * 7 + step * 5 + layer * 3) % 11) / 5 - 1)
                     struck = slow_steps is None or step in slow_steps
                     line.compute(LAYER_US * noise * (slow.get(line.rank, 1) if struck else 1))
-                    handles[line.rank] = line.post(number[d, mesh.line(line.rank, [d])])
+                    handles[line.rank] = line.post(number[d, mesh.line(line.rank, d)])
                 for axis, group in members:
                     if axis == d:
                         end = max(handles[r][0] for r in group) + TRANSFER_US * link.get(group, 1)
@@ -69,7 +71,7 @@ def job(
         folder,
         kept,
         {n: g for (_, g), n in number.items()},
-        {n: descs.format(d) for (d, _), n in number.items()},
+        {n: descs.format("_".join(d)) for (d, _), n in number.items()},
         mesh.world_size,
     )
 

@@ -11,9 +11,8 @@ from tests.slowrank.jobs import grid, job
 from tests.tables.rows import comm, gemm, recv, send
 from tracekit.errors import MeshError, UsageError
 from tracekit.inference.mesh.group_contradictions import contradiction
-from tracekit.inference.mesh.group_uses import group_uses, world_of
+from tracekit.inference.mesh.group_uses import carriers, group_uses, holding, world_of
 from tracekit.inference.mesh.mesh_choice import choose
-from tracekit.inference.mesh.message_chains import carriers, holding
 from tracekit.matching.match import match
 from tracekit.mesh import GroupUse, from_sizes, parse_mesh
 from tracekit.mesh.parse import mesh_remedy

@@ -4,9 +4,9 @@ import pytest
 
 from tests.slowrank.jobs import grid, job, prepared
 from tracekit.analysis.slowrank.analyse import analyse
-from tracekit.analysis.slowrank.hypotheses import node_or_stage
+from tracekit.analysis.slowrank.answers import stage_answers
+from tracekit.analysis.slowrank.answers.stage_answers import runs_more
 from tracekit.analysis.slowrank.hypotheses.long_stage import long_stage
-from tracekit.analysis.slowrank.hypotheses.node_or_stage import runs_more
 
 MESH = grid(tp=2, pp=4)
 HALF = dict.fromkeys(range(4), 1.3)
@@ -15,7 +15,7 @@ HALF = dict.fromkeys(range(4), 1.3)
 
 @pytest.fixture
 def nodes(monkeypatch):
-    monkeypatch.setattr(node_or_stage, "nodes_of", lambda case: {rank: rank // 4 for rank in range(8)})
+    monkeypatch.setattr(stage_answers, "nodes_of", lambda case: {rank: rank // 4 for rank in range(8)})
 
 
 @pytest.fixture

@@ -78,6 +78,24 @@ def test_messages_without_a_like_are_slow_as_well(tmp_path):
     assert prices[1] == pytest.approx(prices[0], rel=0.005)
 
 
+def test_a_slow_link_slows_every_group_that_passes_it(tmp_path):
+    """A group with one peer is 1.55 times as slow: too little to accuse the link, and part of its price."""
+    mesh, saved = grid(tp=2, cp=2, dp=2), []
+    for folder, also in (("one", {}), ("both", {(1, 3, 5, 7): 1.55})):
+        (tmp_path / folder).mkdir()
+        run = job(tmp_path / folder, mesh, link={(1, 5): 20, **also}, jitter=0, combined=[("cp", "dp")])
+        finding = analyse(run)
+        assert [s.rank for s in finding.suspects] == [1, 5]
+        saved.append(finding.what_if.step_ms - finding.what_if.without_suspects_ms)
+    assert saved[1] - saved[0] == pytest.approx(3 * 0.55 * TRANSFER_US / 1000, rel=0.02)
+
+
+def test_a_small_difference_of_two_groups_is_no_link(tmp_path):
+    mesh = grid(tp=2, cp=2, dp=2)
+    finding = analyse(job(tmp_path, mesh, link={(1, 3, 5, 7): 1.55}, jitter=0, combined=[("cp", "dp")]))
+    assert finding.verdict == "healthy"
+
+
 @pytest.mark.parametrize(
     ("slow", "stages", "expected"),
     [

@@ -9,9 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.special import ndtri
+from scipy.stats import binom
 
 from tracekit.step_graph.statistics import (
     MAD_TO_SIGMA,
+    chance_of,
     confidence,
     errors_of_chance,
     excess,
@@ -134,3 +136,11 @@ def test_spread_of_others_is_about_their_own_median(levels):
         others = np.delete(np.array(levels), i)
         assert peers[i] == np.median(others)
         assert between[i] == MAD_TO_SIGMA * np.median(np.abs(others - np.median(others)))
+
+
+@pytest.mark.parametrize(("times", "trials"), [(0, 5), (1, 1), (2, 3), (5, 6), (7, 6), (600, 2000)])
+@pytest.mark.parametrize("probability", [0.5, 0.1, 1 / 3])
+def test_chance_of_is_the_binomial_tail(times, trials, probability):
+    assert chance_of(times, trials, probability) == pytest.approx(
+        binom.sf(times - 1, trials, probability), rel=1e-9, abs=1e-300
+    )

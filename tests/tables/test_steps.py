@@ -72,6 +72,19 @@ def test_one_cut_rank_does_not_cost_others_their_steps():
     assert np.isfinite(found.own[5]).tolist() == [True, False, False, False]
 
 
+@pytest.mark.parametrize(("short", "numbers"), [((), (1, 2)), ((2, 3), (0, 1, 2, 3))])
+def test_steps_that_many_ranks_lack_are_the_last_resort(short, numbers):
+    """Of six ranks two record no step 0 and two no step 3; `short` ranks record no step 1, so that one is whole."""
+    lack = {0: (0,), 1: (0,), 4: (3,), 5: (3,)} | dict.fromkeys(short, (1,))
+    rows = {r: _without(steady(range(4)), lack.get(r, ())) for r in range(6)}
+    assert measure(matched(rows, group(0, *range(6)))).numbers == numbers
+
+
+def _without(rows, numbers):
+    """The rows but those of the steps `numbers`, of 240 µs each."""
+    return [r for r in rows if r["ts"] // 240_000 not in numbers]
+
+
 @pytest.mark.parametrize(
     ("wanted", "numbers"),
     [

@@ -59,6 +59,19 @@ class Evidence:
 
 
 @dataclass(frozen=True)
+class Mechanism:
+    """What within a cause takes the time: `name` in `tracekit.mechanisms`, and its `share` of the excess (0 to 1).
+
+    `sure`: whether it explains most of the excess and nothing else does; the suspect has it as its mechanism then.
+    """
+
+    name: str
+    share: float
+    detail: str  # what was measured, for a reader
+    sure: bool = True
+
+
+@dataclass(frozen=True)
 class Suspect:
     """A rank that others waited for; `lost_ms_per_step` is how long, mean over analysed steps."""
 
@@ -72,6 +85,12 @@ class Suspect:
     evidence: tuple[Evidence, ...] = ()
     lost_ms_low: float | None = None  # unmatched waits keep their length; less residual and spread of peers
     lost_ms_high: float | None = None  # twice the price, at most the excess; plus both
+    mechanisms: tuple[Mechanism, ...] = ()  # the two that explain most of its excess, the larger share first
+
+    @property
+    def mechanism(self) -> Mechanism | None:
+        """The mechanism that is sure; None where the evidence does not separate them."""
+        return next((m for m in self.mechanisms if m.sure), None)
 
 
 @dataclass(frozen=True)

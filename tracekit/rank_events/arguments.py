@@ -3,6 +3,7 @@
 Some arguments are only in the host-side record of a kernel, some only in other ranks' files.
 """
 
+import re
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,9 +15,8 @@ import pyarrow.compute as pc
 
 from tracekit.intervals import I64
 from tracekit.rank_events.coded_words import numbered, numbered_rows
-from tracekit.rank_events.collective_titles import CollectiveTitles
-from tracekit.rank_events.event_columns import Values, holds, ints, strings
-from tracekit.rank_events.host_events import Host
+from tracekit.rank_events.event_columns import Values, filled, holds, ints, matches, strings
+from tracekit.rank_events.host_events import Enclosing, Host
 from tracekit.rank_events.kernel_records import Joined
 from tracekit.rank_events.operation_names import MESSAGES, OTHER, RECEIVES, SENDS, UNDIRECTED, canonical_op
 from tracekit.rank_events.recorded_peers import Peers
@@ -129,3 +129,32 @@ def resolve_groups(events: pa.Table, groups: Sequence[Group]) -> pa.Table:
         group[row] = known[size, name, desc]
     values = pa.array(group.astype(np.int32), mask=group < 0)
     return events.set_column(index, events.schema.field(index), values)
+
+
+_TITLE = re.compile(r"^(?:nccl:|c10d::)(\w+)$")
+
+
+class CollectiveTitles:
+    """Finds the collective that a title or call around a kernel names, for the kernels of one rank."""
+
+    def __init__(self, events: pa.Table, cat: Values, host: Host, rows: I64) -> None:
+        self._rows = rows
+        self._op = matches(events, "name", _collective)
+        titled = np.flatnonzero(filled(events, "name", _collective))
+        on_device = np.isin(cat[titled], ["gpu_user_annotation"])
+        self._on_host = Enclosing(host, titled[~on_device])
+        self._on_device = Enclosing(host, titled[on_device])
+
+    def of(self, joined: Joined, entry: int) -> str | None:
+        """Return the collective of an operation; None where no title or call names one."""
+        launch, kernel = int(joined.launch[entry]), int(self._rows[joined.kernel[entry]])
+        row = self._on_host.around(launch) if launch >= 0 else -1
+        row = self._on_device.around(kernel) if row < 0 else row
+        return str(self._op[row]) if row >= 0 else None
+
+
+def _collective(name: str | None) -> str | None:
+    """Return the collective that a title or call names; None for messages and other names."""
+    found = _TITLE.match(name or "")
+    op = canonical_op(found.group(1)) if found else "other"
+    return None if op in {*UNDIRECTED, "other"} else op

@@ -83,6 +83,15 @@ class EvidenceDocument(TypedDict):
     unit: str
 
 
+class MechanismDocument(TypedDict):
+    """What within a cause takes the time, with its share of the excess; `named` where nothing else explains as much."""
+
+    name: str
+    share: float
+    detail: str
+    named: bool
+
+
 class SuspectDocument(TypedDict):
     """A rank that others waited for; the interval is what may be, given what was not matched."""
 
@@ -95,6 +104,7 @@ class SuspectDocument(TypedDict):
     confidence: float
     steps: list[int]
     cause: CauseName
+    mechanisms: list[MechanismDocument]
     evidence: list[EvidenceDocument]
 
 

@@ -141,6 +141,10 @@ def _suspect(suspect: Suspect) -> SuspectDocument:
         "confidence": suspect.confidence,
         "steps": list(suspect.steps),
         "cause": suspect.cause,
+        "mechanisms": [
+            {"name": m.name, "share": round(m.share, 3), "detail": m.detail, "named": m.sure}
+            for m in suspect.mechanisms
+        ],
         "evidence": [_evidence(e) for e in suspect.evidence],
     }
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from tracekit.causes import CAUSES
+from tracekit.causes import CAUSES, MECHANISMS
 from tracekit.findings import PathLevel, SlowRankFinding, Suspect
 from tracekit.findings.explanation import Considered, Explanation
 from tracekit.report.shared_text import (
@@ -37,6 +37,8 @@ def slowrank_lines(finding: SlowRankFinding, *, verbose: bool = False) -> list[L
     lines: list[Line] = [_headline(finding), ("why", finding.reason)]
     if finding.cause and finding.verdict != "inconclusive":
         lines.append(("cause", f"{finding.cause}: {CAUSES[finding.cause].meaning}"))
+    if finding.suspects and finding.suspects[0].mechanisms:
+        lines.append(("mechanism", _mechanism(finding.suspects[0])))
     for number, suspect in enumerate(finding.suspects):
         if number == 0 or verbose:
             lines.extend(
@@ -65,8 +67,27 @@ def slowrank_lines(finding: SlowRankFinding, *, verbose: bool = False) -> list[L
     if finding.explanation is not None:
         lines.extend(explanation_lines(finding.explanation))
     if finding.cause and finding.verdict not in ("healthy", "inconclusive"):
-        lines.append(("next", CAUSES[finding.cause].step_on(gpu=finding.on_gpu)))
+        lines.append(("next", next_step(finding)))
     return lines
+
+
+def next_step(finding: SlowRankFinding) -> str:
+    """Return what to do about the first suspect: by its mechanism where one is sure, else by the cause."""
+    mechanism = finding.suspects[0].mechanism if finding.suspects else None
+    if mechanism is not None:
+        return MECHANISMS[mechanism.name].next_step
+    return CAUSES[finding.cause or "unknown"].step_on(gpu=finding.on_gpu)
+
+
+def _mechanism(suspect: Suspect) -> str:
+    """The mechanism that is sure with what was measured; else the two that explain most, with their shares."""
+    sure = suspect.mechanism
+    if sure is not None:
+        return f"{sure.name}: {plain(sure.detail)} ({sure.share:.0%} of the excess)"
+    parts = "; or ".join(
+        f"{m.name} ({m.share:.0%} of the excess): {plain(m.detail)}" for m in suspect.mechanisms
+    )
+    return f"not decided: {parts}"
 
 
 def explanation_lines(found: Explanation) -> list[Line]:

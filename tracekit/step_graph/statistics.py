@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import erfc, inf, sqrt
+from math import erfc, inf, lgamma, log, log1p, sqrt
 from statistics import NormalDist
 from typing import Final
 
@@ -139,3 +139,15 @@ def errors_of_chance(probability: float) -> float:
     `scipy.special` gives the same, after a third of a second of imports.
     """
     return -NormalDist().inv_cdf(probability) if probability < 1 else -inf
+
+
+def chance_of(times: int, trials: int, probability: float) -> float:
+    """Return the probability of `times` successes or more in `trials`, each of a `probability` between 0 and 1.
+
+    By logarithms, because the factorials of a thousand trials exceed every float.
+    """
+    made = np.arange(max(times, 0), trials + 1)
+    ways = lgamma(trials + 1) - np.array([lgamma(n + 1) + lgamma(trials - n + 1) for n in made.tolist()])
+    return float(
+        min(np.exp(ways + made * log(probability) + (trials - made) * log1p(-probability)).sum(), 1.0)
+    )

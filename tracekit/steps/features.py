@@ -19,7 +19,9 @@ from tracekit.store import Run
 LOADER = re.compile(r"dataloader|data_load|next_batch|get_batch", re.IGNORECASE)
 """Spans in which a host waits for its next batch."""
 
-_COLLECTOR = re.compile(r"^(python )?gc\b|garbage", re.IGNORECASE)
+COLLECTOR = re.compile(r"^(python )?gc\b|garbage", re.IGNORECASE)
+"""Spans of Python's garbage collector."""
+
 _ALLOCATOR = re.compile(r"^(cuda|hip)(Malloc|Free|HostAlloc|MallocAsync|FreeAsync)", re.IGNORECASE)
 ATTENTION = re.compile(r"attention|attn|sdpa|flash|fmha|softmax", re.IGNORECASE)
 MATMUL = re.compile(
@@ -86,7 +88,7 @@ def read_features(run: Run, ops: Operations, steps: Steps, rank: int) -> Feature
         rank, source.on_gpu, float(np.mean(steps.own[row, columns])),
         _within(subtract(source.computed, exposed), windows) / n, float(gaps.sum()) / n, gaps,
         spent(ATTENTION, computing), spent(MATMUL, computing), spent(LOADER, host, still),
-        spent(_COLLECTOR, host, still), spent(_ALLOCATOR, host, still), _begun(start[computing], windows) / n,
+        spent(COLLECTOR, host, still), spent(_ALLOCATOR, host, still), _begun(start[computing], windows) / n,
         inside_each(subtract(source.computed, exposed), each), inside_each(named(ATTENTION, computing), each),
     )  # fmt: skip
 

@@ -12,6 +12,7 @@ from tracekit.rank_events.step_marks import NO_STEP
 from tracekit.thresholds.tables import (
     CUT_STEP_SHARE,
     ENOUGH_STEPS,
+    ENOUGH_WHOLE_STEPS,
     MOST_RANKS,
     NEARLY_ALL_RANKS,
     WHOLE_STEP_SHARE,
@@ -54,11 +55,9 @@ def measure(ops: Operations, wanted: Sequence[tuple[int | None, int | None]] | N
     numbers, whole = whole_steps(ops, step, wanted)
     share = whole.mean(axis=0) if len(ops.ranks) else np.zeros(len(numbers))
     keep = [i for i in range(len(numbers)) if share[i] == 1.0]
-    for least in (
-        NEARLY_ALL_RANKS,
-        MOST_RANKS,
-    ):  # one rank cut short must not cost the others the steps it lacks
-        if len(keep) < ENOUGH_STEPS:
+    # One rank cut short must not cost the others the steps it lacks; what many ranks lack leaves most waits unknown.
+    for least, enough in ((NEARLY_ALL_RANKS, ENOUGH_STEPS), (MOST_RANKS, ENOUGH_WHOLE_STEPS)):
+        if len(keep) < enough:
             keep = [i for i in range(len(numbers)) if share[i] >= least] or keep
     chosen = [numbers[i] for i in keep]
     shape = (len(ops.ranks), len(chosen))

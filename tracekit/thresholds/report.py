@@ -83,3 +83,9 @@ PARTS_IN_HEADLINE: Final = 3
 
 ALONE: Final = 0.5
 """Share of the largest change that no other rank may reach for the headline of a page to name one rank."""
+
+PROBED_RANKS: Final = 16
+"""Suspects and candidates that a script of `tracekit next` compares with all ranks."""
+
+PROBED_GROUPS: Final = 64
+"""Groups along an axis that such a script lets reduce: each one takes a communicator."""

@@ -57,11 +57,15 @@ DEVICE_ROUNDING_NS: Final = 2_000
 ENOUGH_STEPS: Final = 3
 """Steps that an analysis wants before it stops accepting steps that some ranks lack: a median needs three."""
 
+ENOUGH_WHOLE_STEPS: Final = 2
+"""Steps on (nearly) all ranks that are better than more steps that up to half of the ranks lack: waits for those ranks
+are unknown, and so are prices, while two steps show whether a difference comes again."""
+
 NEARLY_ALL_RANKS: Final = 0.8
 """Share of ranks that must have a step whole, where too few steps are whole on all ranks."""
 
 MOST_RANKS: Final = 0.5
-"""`NEARLY_ALL_RANKS` if that leaves too few steps as well: with fewer ranks a median of peers means nothing."""
+"""`NEARLY_ALL_RANKS` if that leaves less than `ENOUGH_WHOLE_STEPS`: of fewer ranks a median of peers means nothing."""
 
 CUT_STEP_SHARE: Final = 0.9
 """A step was cut if all ranks with messages that name no peer have fewer operations than this share of their fullest:

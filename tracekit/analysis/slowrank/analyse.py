@@ -19,6 +19,7 @@ from tracekit.analysis.slowrank.case import Case, build
 from tracekit.analysis.slowrank.decision.decide import concluded
 from tracekit.analysis.slowrank.explanation import explanation_of
 from tracekit.analysis.slowrank.gaps.evidence_gaps import coverage
+from tracekit.analysis.slowrank.mechanisms import refined
 from tracekit.analysis.slowrank.picture.draw import picture_of
 from tracekit.analysis.slowrank.suspects import Answer
 from tracekit.analysis.slowrank.wording import Remedy, listed
@@ -106,7 +107,7 @@ def _answered(
         raise of_one_rank(run, error) from error.__cause__
     enter(progress, f"pricing what each of {len(ranks)} ranks costs")
     found, answer = concluded(case if steps else without_odd_steps(case))
-    return found, choice, answer
+    return found, choice, refined(found, answer)
 
 
 def opened(

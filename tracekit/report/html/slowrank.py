@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from tracekit.causes import CAUSES
 from tracekit.findings import SlowRankFinding, Suspect
 from tracekit.findings.picture import SlowRankPicture, Timeline
 from tracekit.page.palette import fill_of
@@ -18,7 +17,7 @@ from tracekit.report.html.answer import Price, answer_page, price_of
 from tracekit.report.html.cells import blocks_of, field_of, number, rounded, shown_of, steps_text
 from tracekit.report.shared_text import Line
 from tracekit.report.slowrank_json import dumps, slowrank_document
-from tracekit.report.slowrank_text import cost_of, slowrank_lines
+from tracekit.report.slowrank_text import cost_of, next_step, slowrank_lines
 from tracekit.text import plain, ranges
 from tracekit.thresholds.report import PAGE_ROWS, RANK_RUNS_SHOWN
 from tracekit.thresholds.slowrank import MIN_LOST_SHARE
@@ -59,7 +58,7 @@ def _next(finding: SlowRankFinding) -> list[str]:
         return [finding.to_decide] if finding.to_decide else []
     if finding.verdict == "healthy" or finding.cause is None:
         return ["nothing to fix; tracekit breakdown shows what the step consists of"]
-    return [CAUSES[finding.cause].step_on(gpu=finding.on_gpu)]
+    return [next_step(finding)]
 
 
 def _is_above(finding: SlowRankFinding, line: Line) -> bool:

@@ -14,9 +14,9 @@ from tracekit.analysis.slowrank.hypotheses.candidates import significant_rows
 from tracekit.analysis.slowrank.price import Price
 from tracekit.analysis.slowrank.suspects import Answer, left_open, suspect_of
 from tracekit.intervals import I64
-from tracekit.step_graph.statistics import median_of_others
+from tracekit.step_graph.statistics import chance_of, median_of_others
 from tracekit.steps.steps import F64
-from tracekit.thresholds.slowrank import MAJORITY, MIN_LOST_SHARE
+from tracekit.thresholds.slowrank import MAJORITY, MIN_LOST_SHARE, ONE_STEP_P
 from tracekit.units import ms
 
 
@@ -31,9 +31,9 @@ class LatePosts:
 def late_posts(case: Case) -> LatePosts | None:
     """The rank that posts late in most steps, in its own time; None where the others lose less than the threshold.
 
-    A wait counts as far as the rank did more of its own work before the collective than the median of the others. The
-    median over steps decides, which chance leaves small on every rank. None as well where another rank is nearly as
-    late, or where communication, tokens or a significant excess explain the rank.
+    A wait counts as far as the rank did more of its own work before the collective than the median of the others. None
+    as well where another rank is nearly as late, where communication, tokens or a significant excess explain the rank,
+    or where data that is dealt anew in each step would make one replica so often the last one.
     """
     waited = _waits(case)
     usual = {row: float(np.median(by_step)) for row, by_step in waited.items()}
@@ -41,7 +41,7 @@ def late_posts(case: Case) -> LatePosts | None:
     if row is None or usual[row] < MIN_LOST_SHARE * case.step_ns:
         return None
     next_ = max((v for r, v in usual.items() if r != row), default=0.0)
-    often = float((waited[row] >= MAJORITY * usual[row]).mean()) > MAJORITY
+    often = _by_chance(case, int((waited[row] >= MAJORITY * usual[row]).sum())) <= ONE_STEP_P
     known = (
         float(np.nanmean(case.met.told[row])) >= MAJORITY * usual[row]
     )  # communication or tokens explain as much
@@ -49,6 +49,12 @@ def late_posts(case: Case) -> LatePosts | None:
     return (
         None if known or longer or not often or next_ > MAJORITY * usual[row] else LatePosts(row, usual[row])
     )
+
+
+def _by_chance(case: Case, late: int) -> float:
+    """The probability that one replica is the last one in `late` steps or more, if each step deals its data anew."""
+    replicas = len({case.mesh.replica(rank) for rank in case.ops.ranks})
+    return chance_of(late, len(case.steps.numbers), 1 / max(replicas, 2))
 
 
 def _waits(case: Case) -> dict[int, F64]:

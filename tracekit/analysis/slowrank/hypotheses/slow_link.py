@@ -104,6 +104,10 @@ def _slowest(
         return None
     dear = dear_channels(case, slow, late)
     slow = {c: several for c, several in slow.items() if c in dear}
+    ranks = on_slow_node(case, set(slow), set(tested), nodes) or _at_the_link(case, set(slow), set(tested))
+    if case.table is None:
+        slow, tested, late, sure = _slow_channels(case, nodes, only, frozenset(ranks))
+        dear = set(slow)
     late = np.where(np.isin(case.ops.channel[case.waits.first_row], list(dear)), late, 0.0)
     price = price_of(case, late)
     longest = _longest(case, slow, late)
@@ -111,16 +115,19 @@ def _slowest(
         return None
     most = max(max(slow.values(), key=lambda v: max(s.z for s in v)), key=lambda s: s.here - s.peers)
     ratio = most.here / max(most.peers, 1.0)
-    ranks = on_slow_node(case, set(slow), set(tested), nodes) or _at_the_link(case, set(slow), set(tested))
     return SlowLink(
         ranks, price, tuple(sorted(slow)), ratio, most.here, most.peers, most.z, longest, not sure
     )
 
 
 def _slow_channels(
-    case: Case, nodes: Mapping[int, str | int], only: Collection[int] | None
+    case: Case, nodes: Mapping[int, str | int], only: Collection[int] | None, at: frozenset[int] = frozenset()
 ) -> tuple[dict[int, list[_Slowness]], dict[int, list[int]], F64, bool]:
-    """(slow channels, compared instances by channel, lateness of each instance in ns, whether peers are certain)."""
+    """(slow channels, compared instances by channel, lateness of each instance in ns, whether peers are certain).
+
+    Where a slow link is known to be `at` ranks, channels that all of them share pass it, so that each is slow by what
+    is beyond its noise, however little.
+    """
     ops = case.ops
     message, scale = message_of(case)
     brief = _briefest(case) / scale
@@ -131,8 +138,8 @@ def _slow_channels(
     for channels in comparable(case, message, nodes):
         for c, numbers in channels.items():
             tested[c] += numbers
-        clear = _compare(case, channels, brief, nodes)  # without any clock
-        for c, found in _compare(case, channels, delivery / scale, nodes).items():
+        clear = _compare(case, channels, brief, nodes, at)  # without any clock
+        for c, found in _compare(case, channels, delivery / scale, nodes, at).items():
             if only is not None and c not in only:
                 continue
             doubt = _doubt(case, ops.channels[c].members) if ops.channels[c].p2p and c not in clear else 0.0
@@ -207,6 +214,7 @@ def _compare(
     channels: dict[int, list[int]],
     spent: F64,
     nodes: Mapping[int, str | int] = MappingProxyType({}),
+    at: frozenset[int] = frozenset(),
 ) -> dict[int, _Slowness]:
     """The channels that spend longer than the median of the others; `channels` holds their instances, `spent` is ns.
 
@@ -223,6 +231,8 @@ def _compare(
         others = beside(ends, channel, slow) if crowded(ends, channel) else []
         peers, between = level_of([level[c] for c in others]) if others else usual[channel]
         ratio = LINK_RATIO if len(others or channels) > 2 else LINK_RATIO_OF_TWO
+        if at and at.issubset(case.ops.channels[channel].members):
+            ratio = 1.0
         apart = np.concatenate([np.abs(spent[p] - np.median(spent[p])) for p in places[channel]])
         noise = MAD_TO_SIGMA * float(np.median(apart)) / np.sqrt(len(channels[channel]))
         scale = max(float(np.hypot(noise, between)), LINK_NOISE_SHARE * peers, 1.0)

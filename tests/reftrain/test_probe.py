@@ -1,0 +1,66 @@
+"""The script of `tracekit next` separates a slow device, host and link, and blames none of them where all are alike."""
+
+import pytest
+import torch.distributed as dist
+
+from reftrain.probe import TESTS, main, report
+
+GROUPS = {"tp": [[0, 1], [2, 3], [4, 5], [6, 7]], "dp": [[0, 2, 4, 6], [1, 3, 5, 7]]}
+PLAN = {"suspects": [5], "groups": GROUPS, "why": "slow_rank: rank 5"}
+
+
+def measured(**slow):
+    """Eight ranks that differ by a per cent; `slow` is {(rank, test): factor} and {group: factor}."""
+    factors = slow.get("factors", {})
+    every = []
+    for rank in range(8):
+        noise = 1 + 0.005 * (rank % 3)
+        values = {
+            t: (0.2 if t.startswith("no processor") else 10.0) * noise * factors.get((rank, t), 1)
+            for t in TESTS
+        }
+        groups = {
+            f"{axis} {m}": 2.0 * noise * factors.get(f"{axis} {m}", 1)
+            for axis, members in GROUPS.items()
+            for m in members
+            if rank in m
+        }
+        every.append({"host": f"node{rank // 4}", **values, "groups": groups})
+    return every
+
+
+@pytest.mark.parametrize(
+    ("factors", "conclusion"),
+    [
+        ({(5, TESTS[0]): 1.2}, "the device of rank 5 is slow alone"),
+        ({(5, TESTS[1]): 1.5}, "the device of rank 5 is slow alone"),
+        ({(5, TESTS[2]): 1.5}, "the host of rank 5 is slow alone"),
+        ({(5, TESTS[3]): 400.0}, "the host of rank 5 is slow alone"),
+        ({"tp [4, 5]": 1.6}, "the link of tp [4, 5] is slow"),
+        (
+            {(3, TESTS[0]): 1.3, "tp [0, 1]": 2.0},
+            "the device of rank 3 is slow alone; the link of tp [0, 1] is slow",
+        ),
+        ({}, "no device, host or link of rank 5 is slow now: look at the work"),
+        ({(5, TESTS[0]): 1.03}, "no device, host or link of rank 5 is slow now: look at the work"),
+        (dict.fromkeys(((r, TESTS[3]) for r in range(8)), 3000.0), "the hosts are overloaded"),
+    ],
+)
+def test_conclusion_of_a_probe(factors, conclusion):
+    assert report(PLAN, measured(factors=factors))[-1].startswith(f"conclusion: {conclusion}")
+
+
+def _probe(rank, world, store):
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=world)
+    try:
+        return main({"suspects": [1], "groups": {"tp": [[0, 1], [2, 3]]}, "why": "slow_rank"})
+    finally:
+        dist.destroy_process_group()
+
+
+@pytest.mark.slow
+def test_probe_runs_on_real_ranks(ranks):
+    first, *others = ranks.run(_probe, 4)
+    assert others == [[], [], []]
+    assert first[0] == "probe of 4 ranks: slow_rank"
+    assert first[-1].startswith("conclusion: ")

@@ -1,0 +1,204 @@
+"""What within a cause takes the time: which kernels of a slow device, and what a paused host does."""
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from tests.slowrank.events import Timeline, write_run
+from tests.slowrank.jobs import grid, prepared
+from tests.tables.rows import events
+from tracekit.analysis.mechanisms.device import Compared, of_device
+from tracekit.analysis.mechanisms.host import of_host
+from tracekit.analysis.slowrank.analyse import analyse
+from tracekit.causes import CAUSES, MECHANISMS
+from tracekit.report.slowrank_text import slowrank_text
+
+RANKS, SLOW, STEPS = 4, 2, 6
+KERNELS = {
+    "ampere_bf16_gemm": 500.0,
+    "cutlass_gemm_tn": 300.0,
+    "flash_fwd_kernel": 200.0,
+    "vectorized_elementwise_kernel": 200.0,
+    "rms_norm_kernel": 150.0,
+    "moe_grouped_gemm": 100.0,
+}
+SIZED = {"dtype": "BFloat16", "in_nelems": 1 << 20, "out_nelems": 1 << 20}
+
+
+def job(folder, factor=lambda name, step: 1.0, pause=lambda line, step: None, kernels=KERNELS):
+    """Two layers a step; kernels of rank `SLOW` take `factor` times as long, and its host does `pause` in each step."""
+    lines = [Timeline(rank) for rank in range(RANKS)]
+    for step in range(STEPS):
+        begins = [line.at for line in lines]
+        for line in lines:
+            for _ in range(2):
+                for name, us in kernels.items():
+                    line._row(line.at, 5, "cpu_op", "aten::op")
+                    line.compute(us * (factor(name, step) if line.rank == SLOW else 1), name)
+            if line.rank == SLOW:
+                pause(line, step)
+            line.compute(10, "rms_norm_kernel")
+        handles = [line.post(0) for line in lines]
+        end = max(h[0] for h in handles) + 200
+        for line, handle, begin in zip(lines, handles, begins, strict=True):
+            line.finish(handle, end, **SIZED)
+            line.step(step, begin)
+    return write_run(folder, lines, {0: tuple(range(RANKS))}, {0: "dp"}, RANKS)
+
+
+def only(*names):
+    return lambda name, step: 1.4 if name in names else 1.0
+
+
+def beside_peers(factor):
+    """The kernels of `STEPS` steps, each run five times a step, by factors of their names and steps."""
+    cells = [
+        (name, step, us * 1000) for name, us in KERNELS.items() for step in range(STEPS) for _ in range(5)
+    ]
+    usual = np.array([us for *_, us in cells])
+    took = usual * [factor(name, step) for name, step, _ in cells]
+    return Compared(np.array([n for n, *_ in cells], object), np.array([s for _, s, _ in cells]), took, usual)
+
+
+@pytest.mark.parametrize(
+    ("factor", "mechanism"),
+    [
+        (lambda name, step: 1.2, "clock"),
+        (lambda name, step: 1.25 if "gemm" in name else 1.15, "clock"),
+        (lambda name, step: 1.1 + 0.08 * step, "throttling"),
+        (only("ampere_bf16_gemm", "cutlass_gemm_tn"), "matrix_products"),
+        (only("vectorized_elementwise_kernel", "rms_norm_kernel"), "memory_bandwidth"),
+        (only("cutlass_gemm_tn"), "one_kernel"),
+        (only("flash_fwd_kernel"), "attention"),
+        (only("moe_grouped_gemm"), "experts"),
+    ],
+)
+def test_kernels_show_the_mechanism_of_a_slow_device(factor, mechanism):
+    first, *others = of_device(beside_peers(factor))
+    assert (first.name, first.sure) == (mechanism, True)
+    assert first.share >= 0.8
+    assert all(m.share < 0.2 for m in others)
+
+
+@pytest.mark.parametrize(
+    ("factor", "mechanism"),
+    [(lambda name, step: 1.2, "clock"), (only("cutlass_gemm_tn"), "one_kernel")],
+    ids=["clock", "one kernel"],
+)
+def test_a_suspect_has_its_mechanism(tmp_path, factor, mechanism):
+    finding = analyse(job(tmp_path, factor))
+    (suspect,) = finding.suspects
+    assert (suspect.rank, suspect.cause, suspect.mechanism.name) == (SLOW, "gpu_compute", mechanism)
+    text = slowrank_text(finding)
+    assert f"mechanism  {mechanism}: " in text
+    assert MECHANISMS[mechanism].next_step in text
+
+
+def test_two_mechanisms_at_once_are_both_listed(tmp_path):
+    def factor(name, step):
+        return {"cutlass_gemm_tn": 1.5, "vectorized_elementwise_kernel": 1.7}.get(name, 1.0)
+
+    finding = analyse(job(tmp_path, factor))
+    (suspect,) = finding.suspects
+    assert suspect.mechanism is None
+    assert [m.name for m in suspect.mechanisms] == ["one_kernel", "one_kernel"]
+    assert sum(m.share for m in suspect.mechanisms) == pytest.approx(1.0, abs=0.01)
+    assert "mechanism  not decided: one_kernel (5" in slowrank_text(finding)
+    assert CAUSES["gpu_compute"].next_step in slowrank_text(finding)
+
+
+def test_one_kind_of_kernels_names_nothing():
+    found = beside_peers(lambda name, step: 1.3)
+    (alone,) = of_device(found.taken(found.name == "ampere_bf16_gemm"))
+    assert not alone.sure
+    assert "no other kind of kernels was recorded" in alone.detail
+
+
+def span(name, cat="python_function", us=600.0):
+    """The device idles while the host is in a span of this name."""
+
+    def pause(line, step):
+        line._row(line.at, us, cat, name)
+        line.at += us
+
+    return pause
+
+
+def still(line, step):
+    """The device idles and the host records nothing."""
+    line.at += 600
+
+
+def read_back(line, step):
+    """The host waits for the device, and launches the next kernel late."""
+    line._row(line.at - 300, 300, "cuda_runtime", "cudaStreamSynchronize")
+    for turn in range(20):
+        line._row(line.at + 30 * turn, 20, "cpu_op", "aten::add")
+    line.at += 600
+
+
+@pytest.mark.parametrize(
+    ("pause", "mechanism"),
+    [
+        (span("Python GC"), "garbage_collection"),
+        (span("torch/_dynamo/convert_frame.py(100): compile_inner"), "recompilation"),
+        (span("save_checkpoint", "user_annotation"), "input_output"),
+        (span("evaluate_metrics"), "host_span"),
+        (still, "no_event"),
+        (read_back, "synchronisation"),
+    ],
+)
+def test_spans_in_gaps_show_the_mechanism_of_a_pause(tmp_path, pause, mechanism):
+    case = prepared(job(tmp_path, pause=pause), grid(dp=RANKS))
+    first, *others = of_host(case.run, case.ops, case.steps, SLOW)
+    assert first.name == mechanism
+    assert first.share >= 0.8
+    assert all(m.share < 0.2 for m in others)
+
+
+@pytest.mark.parametrize(("layers", "mechanism"), [(28, "cpu_quota"), (20, "no_event")])
+def test_pauses_at_one_phase_are_a_quota(tmp_path, layers, mechanism):
+    """A process gets 40 of each 100 ms. Where steps last one period, pauses are at one place of each step as well."""
+    lines = [Timeline(rank) for rank in range(RANKS)]
+    for step in range(8):
+        begins = [line.at for line in lines]
+        for line in lines:
+            for _ in range(layers):
+                if line.rank == SLOW and line.at % 100_000 >= 40_000:
+                    line.at += 100_000 - line.at % 100_000
+                line._row(line.at, 5, "cpu_op", "aten::op")
+                line.compute(2_000, "ampere_bf16_gemm")
+        handles = [line.post(0) for line in lines]
+        end = max(h[0] for h in handles) + 200
+        for line, handle, begin in zip(lines, handles, begins, strict=True):
+            line.finish(handle, end, **SIZED)
+            line.step(step, begin)
+    run = write_run(tmp_path, lines, {0: tuple(range(RANKS))}, {0: "dp"}, RANKS)
+    case = prepared(run, grid(dp=RANKS))
+    assert of_host(case.run, case.ops, case.steps, SLOW)[0].name == mechanism
+
+
+def test_a_rank_without_host_events_has_no_mechanism(tmp_path):
+    run = job(tmp_path, pause=still)
+    path = run.folder / run.record(SLOW).table
+    rows = [row for row in pq.read_table(path).to_pylist() if row["cat"] != "cpu_op"]
+    pq.write_table(events(rows), path)
+    case = prepared(run, grid(dp=RANKS))
+    assert of_host(case.run, case.ops, case.steps, SLOW) == []
+
+
+def test_device_mechanisms_add_up_to_the_excess():
+    rng = np.random.default_rng(3)
+    for _ in range(200):
+        names = np.repeat(np.array(list(KERNELS), object), 5)
+        usual = np.repeat(list(KERNELS.values()), 5) * 1000
+        factor = np.repeat(1 + rng.exponential(0.2, len(KERNELS)) * rng.integers(0, 2, len(KERNELS)), 5)
+        found = of_device(Compared(names, np.tile(np.arange(5), len(KERNELS)), usual * factor, usual))
+        assert sum(m.share for m in found) == pytest.approx(1.0 if found else 0.0)
+        assert {m.name for m in found} <= MECHANISMS.keys()
+
+
+def test_shorter_kernels_have_no_mechanism():
+    usual = np.full(4, 1000.0)
+    names = np.array(["a_gemm", "b", "c", "d"], object)
+    assert of_device(Compared(names, np.zeros(4, np.int64), usual * 0.9, usual)) == []

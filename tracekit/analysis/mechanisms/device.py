@@ -1,0 +1,154 @@
+"""Which kernels of a slow device are longer: all by one factor, one kind of them, or one alone.
+
+The excess splits into a part by one common factor, which a clock causes, and what single kinds of kernels take beyond
+it. The parts add up to the excess.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from tracekit.findings import Mechanism
+from tracekit.intervals import I64
+from tracekit.steps.features import ATTENTION, MATMUL
+from tracekit.steps.longer_kernels import by_step
+from tracekit.steps.step_kernels import StepKernels
+from tracekit.steps.steps import F64
+from tracekit.thresholds.mechanisms import (
+    BESIDE_COMMUNICATION,
+    GROWTH,
+    GROWTH_RANKED,
+    LEAST_KIND,
+    NAMED_SHARE,
+    STEADY_KIND,
+)
+from tracekit.thresholds.tables import ENOUGH_STEPS
+
+_EXPERTS: Final = re.compile(r"grouped?_?gemm|moe|expert|permute_tokens", re.IGNORECASE)
+_KINDS: Final = (("experts", _EXPERTS), ("attention", ATTENTION), ("matrix_products", MATMUL))
+_OTHER: Final = "memory_bandwidth"
+"""Kernels of no other kind: they add, normalise, copy or update, which takes as long as their memory does."""
+
+
+@dataclass(frozen=True)
+class Compared:
+    """Kernels of a rank beside its peers' medians at the same places; one entry a kernel, times in ns."""
+
+    name: npt.NDArray[np.object_]
+    column: I64  # of Steps
+    took: F64
+    usual: F64
+
+    def taken(self, where: npt.NDArray[np.bool_]) -> "Compared":
+        """Return the kernels that `where` holds for."""
+        return Compared(self.name[where], self.column[where], self.took[where], self.usual[where])
+
+    @property
+    def over(self) -> float:
+        """The excess of all kernels together."""
+        return float((self.took - self.usual).sum())
+
+    @property
+    def factor(self) -> float:
+        """How many times as long as usual all kernels together take."""
+        return float(self.took.sum() / max(self.usual.sum(), 1.0))
+
+
+def compared(mine: StepKernels, peers: Sequence[StepKernels]) -> Compared:
+    """Return the kernels of `mine` that run equally often in a step of most peers, apart from those in communication.
+
+    A kernel beside communication may be longer for that reason, on this rank or on a peer.
+    """
+    parts: list[tuple[str, int, F64, F64]] = []
+    for name in sorted(set(mine.name.tolist())):
+        others = [by_step(peer, name) for peer in peers]
+        for column, own in by_step(mine, name).items():
+            alike = [o[column] for o in others if column in o and len(o[column]) == len(own)]
+            if 2 * len(alike) <= len(peers):
+                continue
+            every = np.stack([own, *alike])
+            alone = (every[:, :, 1] <= BESIDE_COMMUNICATION).all(axis=0)
+            parts.append((name, column, own[alone, 0], np.median(every[1:, alone, 0], axis=0)))
+    sizes = [len(took) for _, _, took, _ in parts]
+    return Compared(
+        np.repeat(np.array([name for name, *_ in parts], object), sizes),
+        np.repeat(np.array([column for _, column, *_ in parts], np.int64), sizes),
+        np.concatenate([took for _, _, took, _ in parts] or [np.zeros(0)]),
+        np.concatenate([usual for *_, usual in parts] or [np.zeros(0)]),
+    )
+
+
+def of_device(found: Compared) -> list[Mechanism]:
+    """Return what explains the excess of the kernels, with the share of it, the largest share first; else nothing."""
+    if found.over <= 0:
+        return []
+    kind = np.array([_kind(name) for name in found.name.tolist()], object)
+    kinds = {k: found.taken(kind == k) for k in sorted(set(kind.tolist()))}
+    least = LEAST_KIND * float(found.usual.sum())
+    telling = [part for part in kinds.values() if part.usual.sum() >= least]
+    common = found.factor if len(telling) > 1 else 1.0
+    if min(part.factor for part in telling) - 1 < STEADY_KIND * (common - 1):
+        common = 1.0  # a kind of kernels is not longer, so there is no common factor
+    by_factor = {name: min(part.over, (common - 1) * float(part.usual.sum())) for name, part in kinds.items()}
+    result = [_common(found, sum(by_factor.values()))] if common > 1 else []
+    for name, part in kinds.items():
+        if part.over > by_factor[name]:
+            result.append(_of_kind(name, part, found, part.over - by_factor[name], len(telling)))
+    return sorted(result, key=lambda m: -m.share)
+
+
+def _kind(name: str) -> str:
+    return next((kind for kind, pattern in _KINDS if pattern.search(name)), _OTHER)
+
+
+def _common(found: Compared, ns: float) -> Mechanism:
+    """The part of the excess that one factor on all kernels makes, `ns`."""
+    steps = [found.taken(found.column == c).factor for c in np.unique(found.column).tolist()]
+    if _grows(np.array(steps) - 1):
+        text = f"all kernels take {steps[0]:.2f} times as long as on its peers in the first step, and "
+        return Mechanism("throttling", ns / found.over, f"{text}{steps[-1]:.2f} times in the last")
+    return Mechanism(
+        "clock", ns / found.over, f"all kernels take {found.factor:.2f} times as long as on its peers"
+    )
+
+
+def _grows(excess: F64) -> bool:
+    """Whether the excess grows over the steps."""
+    if len(excess) <= ENOUGH_STEPS or excess[-1] < GROWTH * excess[0]:
+        return False
+    turn = np.argsort(np.argsort(excess, kind="stable"), kind="stable")
+    return bool(np.corrcoef(turn, np.arange(len(excess)))[0, 1] >= GROWTH_RANKED)
+
+
+def _of_kind(kind: str, part: Compared, found: Compared, ns: float, kinds: int) -> Mechanism:
+    """The excess `ns` of one kind of kernels beyond the common factor, or of one kernel if the others are usual.
+
+    Where only one kind of kernels is recorded, nothing shows whether others are longer as well.
+    """
+    share, least = min(ns / found.over, 1.0), LEAST_KIND * float(found.usual.sum())
+    alone = {name: part.taken(part.name == name) for name in sorted(set(part.name.tolist()))}
+    longest = max(alone, key=lambda name: (alone[name].over, name))
+    others, mine = part.taken(part.name != longest), alone[longest]
+    only = mine.over >= NAMED_SHARE * part.over and others.usual.sum() >= least
+    if kind != "attention" and only and others.factor - 1 < STEADY_KIND * (mine.factor - 1):
+        text = f"the kernel {longest} takes {mine.factor:.2f} times as long as on its peers, the others of its kind "
+        return Mechanism("one_kernel", share, f"{text}{others.factor:.2f} times")
+    names = set(alone)
+    rest = found.taken(np.array([name not in names for name in found.name.tolist()], bool))
+    beside = (
+        f", the others {rest.factor:.2f} times" if kinds > 1 else "; no other kind of kernels was recorded"
+    )
+    text = f"{_WORDS[kind]} take {part.factor:.2f} times as long as on its peers{beside}"
+    return Mechanism(kind, share, text, sure=kinds > 1)
+
+
+_WORDS: Final = {
+    "experts": "kernels of experts",
+    "attention": "kernels of attention",
+    "matrix_products": "matrix products",
+    _OTHER: "kernels that move memory",
+}

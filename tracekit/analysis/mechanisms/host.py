@@ -1,0 +1,162 @@
+"""What a host does while its device waits for work: the spans in the gaps, or that there are none."""
+
+import re
+from collections import Counter
+from typing import Final
+
+import numpy as np
+
+from tracekit.findings import Mechanism
+from tracekit.intervals import I64, Intervals, subtract, union
+from tracekit.matching.match import Operations
+from tracekit.rank_events.event_columns import Mask, Values, ints, matches, strings, truth
+from tracekit.steps.compute_time import inside_each, windows_of
+from tracekit.steps.features import COLLECTOR
+from tracekit.steps.steps import F64, Steps
+from tracekit.store import Run
+from tracekit.thresholds.mechanisms import (
+    GAP_NS,
+    GAP_PART,
+    GAPS_READ,
+    INSIDE,
+    NAMED_SHARE,
+    QUOTA_CHANCE,
+    QUOTA_PERIOD_NS,
+    RETURN_NS,
+)
+
+_SPANS: Final = (
+    ("garbage_collection", COLLECTOR),
+    (
+        "recompilation",
+        re.compile(
+            r"dynamo|inductor|\bcompile|_compile\b|CompiledFx|triton.*(build|autotune)", re.IGNORECASE
+        ),
+    ),
+    (
+        "input_output",
+        re.compile(
+            r"checkpoint|\bsave|torch\.save|fsync|wandb|tensorboard|\blog(ger|ging)?\b", re.IGNORECASE
+        ),
+    ),
+)
+_WAITS: Final = re.compile(
+    r"^(cuda|hip)(Stream|Device|Event)Synchronize|^(cuda|hip)Memcpy$|::item\b|_local_scalar_dense|::nonzero\b"
+)
+_DEVICE: Final = ("kernel", "gpu_memcpy", "gpu_memset", "gpu_user_annotation")
+_STEP: Final = re.compile(r"^ProfilerStep")
+
+
+def of_host(run: Run, ops: Operations, steps: Steps, rank: int) -> list[Mechanism]:
+    """Return what the host of `rank` does in the long gaps of its device, with the share of them, the largest first.
+
+    Empty where it has no long gap, or no event of the host was recorded. Raises InputError on an unreadable table.
+    """
+    row = steps.row(rank)
+    columns = [c for c in range(len(steps.numbers)) if np.isfinite(steps.own[row, c])]
+    each = windows_of(ops, steps, rank, columns)
+    idle = subtract(subtract(union(*each), ops.progress[rank].exposed), ops.per_rank[rank].computed)
+    gaps = _longest(idle)
+    events = run.events(rank, ["ts", "dur", "cat", "name"])
+    host = ~np.isin(matches(events, "cat", lambda c: c), _DEVICE) & ~truth(events, "name", _STEP)
+    if not len(gaps[0]) or not host.any():
+        return []
+    start = ints(events, "ts", 0)
+    end = start + ints(events, "dur", 0)
+    whole, left, found = _length(gaps), gaps, []
+    for name, pattern in _SPANS:
+        mine = host & truth(events, "name", pattern)
+        left, part = _without(left, union(start[mine], end[mine]))
+        found.append(Mechanism(name, part / whole, f"{_WORDS[name]} fills {_share(part / whole)}"))
+    waits = np.sort(end[host & truth(events, "name", _WAITS)])
+    behind = np.searchsorted(waits, left[0] + RETURN_NS, "right") > np.searchsorted(
+        waits, left[0] - RETURN_NS
+    )
+    part = float((left[1] - left[0])[behind].sum())
+    text = f"calls that wait for the device return at the begin of gaps that are {part / whole:.0%} of them"
+    found.append(Mechanism("synchronisation", part / whole, text))
+    left = left[0][~behind], left[1][~behind]
+    names = np.array([name or "" for name in strings(events.column("name"))], object)[host]
+    name, spans = _one_span(left, (start[host], end[host]), names)
+    left, part = _without(left, spans)
+    found.append(Mechanism("host_span", part / whole, f"the span {name} fills {_share(part / whole)}"))
+    quiet = _quiet(left, np.unique(np.concatenate([start[host], end[host]])))
+    found.append(_pauses(left[0][quiet], each, float((left[1] - left[0])[quiet].sum()) / whole))
+    return sorted((m for m in found if m.share > 0), key=lambda m: -m.share)
+
+
+def _longest(idle: Intervals) -> Intervals:
+    """The longest gaps, in order of time: launches make many short ones on every rank."""
+    lasted = idle[1] - idle[0]
+    rows = np.sort(np.argsort(-lasted, kind="stable")[:GAPS_READ])
+    rows = rows[lasted[rows] >= max(GAP_NS, GAP_PART * int(lasted.max(initial=0)))]
+    return idle[0][rows], idle[1][rows]
+
+
+def _length(gaps: Intervals) -> float:
+    return float((gaps[1] - gaps[0]).sum())
+
+
+def _without(gaps: Intervals, spans: Intervals) -> tuple[Intervals, float]:
+    """(the gaps that `spans` cover by less than half, how long they cover the others, ns)."""
+    covered = np.array(inside_each(spans, gaps))
+    mine = 2 * covered >= gaps[1] - gaps[0]
+    return (gaps[0][~mine], gaps[1][~mine]), float(covered[mine].sum())
+
+
+def _quiet(gaps: Intervals, turns: I64) -> Mask:
+    """Whether most of each gap passes without a begin or an end of anything; `turns` are their times, ascending."""
+    longest = np.zeros(len(gaps[0]), np.int64)
+    for place, (begin, end) in enumerate(zip(*gaps, strict=True)):
+        within = turns[np.searchsorted(turns, begin, "right") : np.searchsorted(turns, end)]
+        longest[place] = np.diff(np.concatenate([[begin], within, [end]])).max()
+    return np.asarray(longest >= NAMED_SHARE * (gaps[1] - gaps[0]), bool)
+
+
+def _pauses(begins: I64, each: Intervals, share: float) -> Mechanism:
+    """The pauses without any event: by a quota where they begin at one phase of its period, and anywhere in a step.
+
+    Pauses at one place of steps that last a multiple of the period are at one phase as well; `each` are the steps.
+    """
+    many = f"{len(begins)} pauses without an event of any thread"
+    own = len(np.unique(begins // QUOTA_PERIOD_NS)) == len(begins)
+    at = np.searchsorted(each[0], begins, "right") - 1
+    place = (begins - each[0][at]) / np.maximum(each[1] - each[0], 1)[at]
+    phase = (begins % QUOTA_PERIOD_NS) / QUOTA_PERIOD_NS
+    if own and _chance(phase) <= QUOTA_CHANCE < _chance(place):
+        return Mechanism("cpu_quota", share, f"{many} begin at one phase of a period of 100 ms")
+    return Mechanism("no_event", share, f"{many} fill {_share(share)}")
+
+
+def _chance(phase: F64) -> float:
+    """The probability that uniform phases (0 to 1) lie together as closely as these, by Rayleigh's test."""
+    turned = 2 * np.pi * phase
+    return float(np.exp(-(np.hypot(np.cos(turned).sum(), np.sin(turned).sum()) ** 2) / max(len(phase), 1)))
+
+
+def _one_span(gaps: Intervals, spans: Intervals, names: Values) -> tuple[str, Intervals]:
+    """The name of the spans that cover most of the `gaps`, with these spans, if most of that name lie in gaps; else "".
+
+    A span that is short elsewhere does not explain a gap: the process may have paused within it.
+    """
+    inside = np.array(inside_each(gaps, spans))
+    close = np.flatnonzero(inside >= INSIDE * np.maximum(spans[1] - spans[0], 1))
+    often = Counter(names.tolist())
+    best: tuple[float, str, Intervals] = (0.0, "", (spans[0][:0], spans[1][:0]))
+    for name in sorted(set(names[close].tolist())):
+        rows = close[names[close] == name]
+        if 2 * len(rows) >= often[name]:
+            covers = union(spans[0][rows], spans[1][rows])
+            best = max(best, (sum(inside_each(covers, gaps)), name, covers), key=lambda b: b[:2])
+    return best[1], best[2]
+
+
+def _share(share: float) -> str:
+    return f"{share:.0%} of the time in which its device waits for work"
+
+
+_WORDS: Final = {
+    "garbage_collection": "garbage collection",
+    "recompilation": "compilation",
+    "input_output": "reading and writing",
+}

@@ -1,0 +1,114 @@
+"""What within a cause takes the time, as data: the name, the meaning and the remedy of each mechanism.
+
+A cause says whether to look at the device, the host or the network; its mechanism says what to look for there. To add
+one, add an entry here and its measurement to `tracekit.analysis.mechanisms`.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+
+@dataclass(frozen=True)
+class MechanismEntry:
+    """One mechanism: `meaning` completes "the excess is …", `excluded_by` says what would speak against it."""
+
+    name: str
+    meaning: str
+    excluded_by: str
+    next_step: str
+
+
+OF_DEVICE: Final = (
+    MechanismEntry(
+        "clock",
+        "all kinds of kernels longer by one factor",
+        "kinds of kernels that take as long as on peers",
+        "compare clocks, power cap and temperature with a peer's: nvidia-smi -q -d CLOCK,POWER,PERFORMANCE",
+    ),
+    MechanismEntry(
+        "throttling",
+        "all kinds of kernels longer by one factor, which grows from step to step",
+        "a factor that is the same in the first and in the last step",
+        "watch temperature and throttle reasons while the job runs: nvidia-smi -q -d TEMPERATURE,PERFORMANCE; check "
+        "cooling and neighbours of that device",
+    ),
+    MechanismEntry(
+        "matrix_products",
+        "matrix products longer, kernels that move memory not",
+        "kernels that move memory longer by as much",
+        "look for a power cap (it slows dense kernels first) and for another cuBLAS or CUDA version on that host",
+    ),
+    MechanismEntry(
+        "memory_bandwidth",
+        "kernels that move memory longer, matrix products not",
+        "matrix products longer by as much",
+        "check remapped rows and the memory clock of that device (nvidia-smi -q -d ECC,ROW_REMAPPER,CLOCK), and for "
+        "other processes on it",
+    ),
+    MechanismEntry(
+        "one_kernel",
+        "one kernel longer, the others not",
+        "other kernels of that kind longer by as much",
+        "compare this kernel's shapes and its version with a peer's: an autotuned or recompiled kernel may differ",
+    ),
+    MechanismEntry(
+        "attention",
+        "attention longer, other kernels not",
+        "matrix products longer by as much",
+        "compare the lengths of documents that this rank gets with its peers': attention grows with their squares",
+    ),
+    MechanismEntry(
+        "experts",
+        "kernels of experts longer, other kernels not",
+        "other kernels longer by as much",
+        "compare the tokens that this rank's experts get with its peers'",
+    ),
+)  # fmt: skip
+"""Which kernels of a slow device are longer."""
+
+OF_HOST: Final = (
+    MechanismEntry(
+        "garbage_collection",
+        "garbage collection of Python while the device is idle",
+        "gaps without a span of the collector",
+        "call gc.freeze() after set-up and collect at the same step on all ranks, or less often",
+    ),
+    MechanismEntry(
+        "recompilation",
+        "compilation of kernels while the device is idle",
+        "gaps without a span of the compiler",
+        "find what changes with TORCH_LOGS=recompiles; mark dynamic shapes, or warm up with all shapes",
+    ),
+    MechanismEntry(
+        "synchronisation",
+        "calls that wait for the device, behind which the host launches anew",
+        "gaps that do not begin where such a call returns",
+        "find the call that reads a value back (.item(), .cpu(), nonzero, print) and move it out of the step",
+    ),
+    MechanismEntry(
+        "input_output",
+        "reading, writing or saving while the device is idle",
+        "gaps without such a span",
+        "save and log from another thread or less often, and compare that host's file system with a peer's",
+    ),
+    MechanismEntry(
+        "cpu_quota",
+        "pauses without any event at one phase of a period of 100 ms, as a quota of processor time makes them",
+        "pauses at any phase of that period",
+        "read cpu.stat (nr_throttled) of the container on that host, and raise or remove its CPU limit",
+    ),
+    MechanismEntry(
+        "no_event",
+        "pauses in which no thread of the process began or ended anything",
+        "events of the host within the pauses",
+        "the process paused, or ran Python between operators: py-spy dump of it, or with_stack=True, shows which; "
+        "look for swapping, a stopped process and a full disk on that host",
+    ),
+    MechanismEntry(
+        "host_span",
+        "one span of the host while the device is idle",
+        "gaps outside that span",
+        "look at what that span does on this rank alone",
+    ),
+)  # fmt: skip
+"""What a paused host does while its device waits for work."""
