@@ -13,6 +13,7 @@ from reftrain.config.model_mesh import MeshConfig, ModelConfig, PipelineConfig
 from reftrain.config.tables import (
     CheckpointConfig,
     DataConfig,
+    ElasticConfig,
     EvidenceConfig,
     NumericsConfig,
     OptimizerConfig,
@@ -22,6 +23,7 @@ from reftrain.config.tables import (
 __all__ = [
     "CheckpointConfig",
     "DataConfig",
+    "ElasticConfig",
     "EncoderConfig",
     "EvidenceConfig",
     "MeshConfig",

@@ -15,6 +15,7 @@ from reftrain.errors import ConfigError
 from reftrain.thresholds import (
     FOREVER_S,
     LARGEST_INTEGER,
+    MOST_DEVICES,
     MOST_STEPS,
     MOST_THREADS,
     SMALLEST_CONSTANT,
@@ -142,6 +143,25 @@ class CheckpointConfig:
 
 
 @dataclass(frozen=True)
+class ElasticConfig:
+    """What happens to the job when a rank dies: without --elastic it ends."""
+
+    enabled: bool = setting(
+        default=False, meaning="start the ranks again from the last checkpoint when one dies, on this machine"
+    )
+    restarts: int = setting(10, "restarts before the job gives up", least=0, most=MOST_STEPS)
+    min_replicas: int = setting(
+        0,
+        "data-parallel replicas down to which a death takes a replica out; 0 replaces every lost rank",
+        least=0,
+        most=MOST_DEVICES,
+    )
+
+    def __post_init__(self) -> None:
+        check_bounds("elastic", self)
+
+
+@dataclass(frozen=True)
 class EvidenceConfig:
     """What the run leaves behind besides run.json and metrics."""
 
@@ -219,6 +239,7 @@ class Tables:
     numerics: NumericsConfig = field(default_factory=NumericsConfig)
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
+    elastic: ElasticConfig = field(default_factory=ElasticConfig)
     evidence: EvidenceConfig = field(default_factory=EvidenceConfig)
     steps: int = setting(4, "steps to train", least=1, most=MOST_STEPS)
     seed: int = setting(0, "seed of the weights", least=0, most=LARGEST_INTEGER)

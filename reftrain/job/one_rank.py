@@ -123,8 +123,8 @@ def process_group(world: World, device: torch.device, timeout_s: float) -> Itera
         dist.destroy_process_group()
 
 
-def own_hooks(config: RunConfig) -> list[Hooks]:
-    """Make the hooks that the configuration asks for.
+def own_hooks(config: RunConfig, reached: int = -1) -> list[Hooks]:
+    """Make the hooks that the configuration asks for; `reached` as in `fault_hooks`.
 
     Spans enclose faults, and faults the emulated computation: begins run in this order, ends in the reverse.
     """
@@ -141,19 +141,19 @@ def own_hooks(config: RunConfig) -> list[Hooks]:
         hooks.append(Shadow())
     if config.evidence.capture:
         hooks += [Capture(config.evidence.capture, config.evidence.capture_names), OrderRecorder()]
-    hooks += fault_hooks(faults)
+    hooks += fault_hooks(faults, reached)
     if config.compute == "emulated":
         hooks.append(EmulatedCompute(config.emulated_gflops))
     return hooks
 
 
-def train_rank(config: RunConfig, world: World, make_hooks: MakeHooks) -> None:
-    """Run the whole job on one rank."""
+def train_rank(config: RunConfig, world: World, make_hooks: MakeHooks, reached: int = -1) -> None:
+    """Run the whole job on one rank; `reached` is the last step that an earlier attempt had begun."""
     torch.set_num_threads(config.threads)
     device = choose_device(config, world.local_rank)
     if device.type == "cuda" and config.share_gpus:
         let_ranks_share_gpus(world.rank)
-    hooks = [*own_hooks(config), *make_hooks(world.rank)]
+    hooks = [*own_hooks(config, reached), *make_hooks(world.rank)]
     with plant(config, world.rank), process_group(world, device, config.evidence.waiting_s):
         listed = HookList(hooks)
         try:

@@ -112,8 +112,8 @@ class StepTrace(Hooks):
         self._annotates = context.device.type != "cuda"  # else each call would stand in the trace twice
 
     def step_begin(self, step: int) -> None:
-        """Start the profiler at the first chosen step."""
-        if step == self.first:
+        """Start the profiler at the first chosen step, or where the run resumes among these steps."""
+        if self._profiler is None and self.first <= step <= self.last:
             self._profiler = StepProfiler()
             self._profiler.start()
         if self._profiler is not None:
