@@ -53,6 +53,12 @@ def show_all(ctx: click.Context, _param: click.Parameter, wanted: bool) -> None:
 @click.option("--mesh", help="Axes and sizes from inner to outer, e.g. tp=2,cp=2,pp=2,dp=2.")
 @click.option("--steps", type=click.IntRange(1, MOST_STEPS), help="Steps to train.")
 @click.option("--out", help="Folder the run is written to.")
+@click.option(
+    "--data",
+    multiple=True,
+    metavar="PATH",
+    help="Tokenised data set: .parquet, .arrow, Megatron's .bin with .idx, or a folder of these; repeatable.",
+)
 @click.option("--resume", help="Checkpoint to start from, or auto for the run's own latest.")
 @click.option("--elastic", is_flag=True, help="Go on from the last checkpoint when a rank dies; one machine.")
 @click.option(
@@ -126,6 +132,8 @@ def _overrides(settings: Sequence[str], flags: Mapping[str, Any]) -> Tables:
     """Return settings and flags as tables of the configuration; a flag that is not given leaves its field alone."""
     tables = tables_of(flags["preset"], flags["mesh"], settings)
     _put(tables, "run", steps=flags["steps"], out=flags["out"], compute=flags["compute"])
+    if flags["data"]:
+        _put(tables, "data", source="tokens", files=list(flags["data"]))
     _put(tables, "checkpoint", resume=flags["resume"] or None)
     _put(
         tables,

@@ -32,8 +32,18 @@ class DataConfig:
     preset: str = setting(
         "", "name of a preset the other fields start from, e.g. sensitive; empty: the model's"
     )
-    source: str = setting("synthetic", "synthetic documents, or text: bytes of the files named")
-    files: tuple[str, ...] = setting((), "text files for source = text")
+    source: str = setting(
+        "synthetic", "synthetic documents, text: bytes of the files named, or tokens: a tokenised data set"
+    )
+    files: tuple[str, ...] = setting(
+        (), "files for source = text, or for tokens: .parquet, .arrow, .bin with .idx, or folders of these"
+    )
+    column: str = setting("", "column with lists of tokens; empty: input_ids or tokens")
+    eos: int = setting(-1, "token that ends a document, for source = tokens", least=-1, most=WIDEST)
+    append_eos: bool = setting(default=True, meaning="add eos after each document; false where it is there")
+    shuffle: bool = setting(
+        default=True, meaning="take tokenised documents in a seeded order, new each epoch"
+    )
     seq_len: int = setting(64, "tokens a sequence", least=2, most=WIDEST)
     batch_size: int = setting(12, "sequences a step over all data-parallel ranks", least=1, most=WIDEST)
     micro_batch_size: int = setting(1, "sequences a micro-batch", least=1, most=WIDEST)
@@ -50,12 +60,16 @@ class DataConfig:
     seed: int = setting(1, "seed of the documents", least=0, most=LARGEST_INTEGER)
 
     def __post_init__(self) -> None:
-        check_choice("data", self, "source", ("synthetic", "text"))
+        check_choice("data", self, "source", ("synthetic", "text", "tokens"))
         check_bounds("data", self)
         if self.padding == 1:
             raise ConfigError("data.padding", f"{self.padding} leaves no token", "give a share below 1")
         if self.source == "text" and not self.files:
             raise ConfigError("data.files", "source = text names no file", "name at least one text file")
+        if self.source == "tokens" and not self.files:
+            raise ConfigError(
+                "data.files", "source = tokens names no file", "name a data set, as with --data"
+            )
 
 
 @dataclass(frozen=True)
