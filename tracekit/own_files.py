@@ -21,7 +21,7 @@ _RUN_FILES: Final = {
     "log": r"(rank_\d+|launcher)\.log",
     "stacks": r"rank_\d+\.txt",
     "counters": r"[\w.-]+\.prom",
-    "metrics": r"rank\d+\.jsonl",
+    "metrics": r"(rank\d+|evaluation)\.jsonl",
     "shadow": r"rank\d+\.json",
     "memory": r"rank\d+\.pickle",
     "capture": r"stamp\.json|rank\d+\.parquet(\.partial)?|values_rank\d+\.safetensors(\.\w+)?",

@@ -7,7 +7,7 @@ from typing import IO
 
 import click
 
-from reftrain.rank.events import StepMetrics
+from reftrain.rank.events import Evaluation, StepMetrics
 from reftrain.rank.hooks import Hooks
 
 
@@ -34,6 +34,13 @@ class Progress(Hooks):
             f"{metrics.tokens_per_s:,.0f} tokens/s  {metrics.step_s:.2f} s{mfu}",
             file=self._stderr,
         )
+
+    def evaluation_end(self, evaluation: Evaluation) -> None:
+        """Write the loss on held-out data."""
+        if self._stderr is not None:
+            click.echo(
+                f"evaluation after step {evaluation.step}  loss {evaluation.loss:.4f}", file=self._stderr
+            )
 
 
 def tell_lag(run: Path) -> None:

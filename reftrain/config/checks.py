@@ -4,6 +4,7 @@ Called by `RunConfig.__post_init__`, so that no invalid configuration exists.
 """
 
 from reftrain.config.encoder_checks import check_encoder
+from reftrain.config.job_checks import check_job
 from reftrain.config.tables import Tables
 from reftrain.errors import ConfigError
 from reftrain.schedule.generators import check_rounds, make_schedule
@@ -29,24 +30,7 @@ def validate(config: Tables) -> None:
     _check_shared_gpus(config)
     _check_snapshot(config)
     _check_traced_steps(config)
-    _check_elastic(config)
-
-
-def _check_elastic(config: Tables) -> None:
-    """Refuse an elastic job that has nothing to go on from, or more replicas to keep than it has."""
-    elastic, replicas = config.elastic, config.mesh.dp
-    if elastic.enabled and not config.checkpoint.every:
-        raise ConfigError(
-            "checkpoint.every",
-            "0 saves nothing that an elastic job could go on from",
-            "give the steps between checkpoints, e.g. --set checkpoint.every=10",
-        )
-    if elastic.min_replicas > replicas:
-        raise ConfigError(
-            "elastic.min_replicas",
-            f"{elastic.min_replicas} replicas are more than dp {replicas}",
-            f"give 0 to {replicas}",
-        )
+    check_job(config)
 
 
 def _check_tensor_axis(config: Tables) -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from reftrain.config.checks import validate
 from reftrain.config.encoder import EncoderConfig
+from reftrain.config.evaluation import EvaluationConfig
 from reftrain.config.fields import check_bounds, check_choice
 from reftrain.config.model_mesh import MeshConfig, ModelConfig, PipelineConfig
 from reftrain.config.tables import (
@@ -25,6 +26,7 @@ __all__ = [
     "DataConfig",
     "ElasticConfig",
     "EncoderConfig",
+    "EvaluationConfig",
     "EvidenceConfig",
     "MeshConfig",
     "ModelConfig",

@@ -7,6 +7,7 @@ Each table checks its own fields when it is constructed. `Tables` joins them wit
 from dataclasses import dataclass, field
 
 from reftrain.config.encoder import EncoderConfig
+from reftrain.config.evaluation import EvaluationConfig
 from reftrain.config.fault_spec import is_hang
 from reftrain.config.fields import check_bounds, check_choice, setting
 from reftrain.config.model_mesh import MeshConfig, ModelConfig, PipelineConfig
@@ -23,6 +24,9 @@ from reftrain.thresholds import (
     WAIT_S,
     WIDEST,
 )
+
+TRACKERS = ("tensorboard", "wandb", "mlflow")
+"""Trackers of experiments that a run can send its figures to."""
 
 
 @dataclass(frozen=True)
@@ -214,6 +218,9 @@ class EvidenceConfig:
     capture_names: tuple[str, ...] = setting(
         (), "tensors to keep with values for capture = tensors, as glob patterns; empty means all"
     )
+    trackers: tuple[str, ...] = setting(
+        (), "trackers that get the figures of steps: tensorboard, wandb, mlflow (each an extra)"
+    )
     measure_lag: bool = setting(
         default=True,
         meaning="with planted slow faults, train again without them and write what they cost to run.json",
@@ -224,6 +231,10 @@ class EvidenceConfig:
         check_bounds("evidence", self)
         check_choice("evidence", self, "trace_form", HOST_FORMS)
         check_choice("evidence", self, "capture", ("", "digest", "tensors"))
+        for name in self.trackers:
+            if name not in TRACKERS:
+                known = ", ".join(TRACKERS)
+                raise ConfigError("evidence.trackers", f"{name!r} is unknown", f"choose among {known}")
 
     @property
     def hang_planted(self) -> bool:
@@ -254,6 +265,7 @@ class Tables:
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     elastic: ElasticConfig = field(default_factory=ElasticConfig)
+    evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
     evidence: EvidenceConfig = field(default_factory=EvidenceConfig)
     steps: int = setting(4, "steps to train", least=1, most=MOST_STEPS)
     seed: int = setting(0, "seed of the weights", least=0, most=LARGEST_INTEGER)

@@ -1,8 +1,9 @@
 """Reads Megatron's indexed data sets: NAME.idx lists sequences and documents, NAME.bin holds their tokens.
 
 The index, little-endian: nine bytes of magic, a version (u64, 1), a code of the token type (u8), the number of
-sequences (u64) and of document bounds (u64); then the length of each sequence in tokens (i32), its offset in NAME.bin in
-bytes (i64), and the document bounds as numbers of sequences (i64, the first 0). Multimodal data sets add a byte a sequence.
+sequences (u64) and of document bounds (u64); then the length of each sequence in tokens (i32), its offset in NAME.bin
+in bytes (i64), and the document bounds as numbers of sequences (i64, the first 0). Multimodal data sets add a byte a
+sequence.
 Both files are untrusted: every number is checked against the sizes of the files before anything is read with it.
 """
 

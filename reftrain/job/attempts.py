@@ -102,8 +102,8 @@ class Attempts:
             write_manifest(self.out, {**manifest, "attempts": self.ended})
 
     def _row_bytes(self) -> dict[str, int]:
-        """Return the size of each rank's metrics."""
-        return {path.name: path.stat().st_size for path in sorted((self.out / "metrics").glob("rank*.jsonl"))}
+        """Return the size of each file of metrics, those of evaluations among them."""
+        return {path.name: path.stat().st_size for path in sorted((self.out / "metrics").glob("*.jsonl"))}
 
     def _newest_step(self) -> int:
         """Return the last step that any rank of this attempt has finished; -1 for none."""

@@ -31,8 +31,10 @@ from reftrain.record.flight_hook import FlightRecording
 from reftrain.record.memory import MemoryByKind
 from reftrain.record.orders import OrderRecorder
 from reftrain.record.shadow_gradients import Shadow
+from reftrain.record.trackers import Tracking
 from reftrain.train.asynchronous import make_trainer
 from reftrain.train.checkpoint import Checkpointer, find
+from reftrain.train.evaluation import Evaluator
 from reftrain.train.trainer import Trainer, barrier
 
 MakeHooks = Callable[[int], Sequence[Hooks]]
@@ -141,6 +143,8 @@ def own_hooks(config: RunConfig, reached: int = -1) -> list[Hooks]:
         hooks.append(Shadow())
     if config.evidence.capture:
         hooks += [Capture(config.evidence.capture, config.evidence.capture_names), OrderRecorder()]
+    if config.evidence.trackers:
+        hooks.append(Tracking(config.evidence.trackers))
     hooks += fault_hooks(faults, reached)
     if config.compute == "emulated":
         hooks.append(EmulatedCompute(config.emulated_gflops))
@@ -173,9 +177,12 @@ def _train(trainer: Trainer, hooks: HookList, device: torch.device) -> None:
     checkpointer = Checkpointer(trainer, own) if config.checkpoint.every or start else None
     first = checkpointer.load(start) if checkpointer and start else 0
     _check_resumed(config, first)
+    evaluator = Evaluator(trainer) if config.evaluation.every else None
     barrier(device)
     for step in range(first, config.steps):
         _step(trainer, hooks, step, device)
+        if evaluator:
+            evaluator.after_step(step)
         if checkpointer:
             checkpointer.after_step(step)
     if checkpointer:
