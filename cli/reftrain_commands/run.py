@@ -115,6 +115,7 @@ def run(config: Path | None, *, settings: Sequence[str], dry_run: bool, quiet: b
 
     check_faults(loaded, None if "faults" in overrides["evidence"] else config)
     if dry_run:
+        check_data(loaded)
         click.echo(check_environment(loaded), err=True)
         return
     from .progress import Progress, tell_lag
@@ -126,6 +127,18 @@ def run(config: Path | None, *, settings: Sequence[str], dry_run: bool, quiet: b
     )
     if not quiet:
         tell_lag(Path(loaded.out))
+
+
+def check_data(config: RunConfig) -> None:
+    """Read one sequence of each tokenised data set; ConfigError where it cannot be."""
+    from reftrain.data.sequences import make_source
+
+    sets = [config.data]
+    if config.evaluation.every:
+        sets.append(dataclasses.replace(config.data, files=config.evaluation.files))
+    for data in sets:
+        if data.source == "tokens":
+            make_source(data, config.model.vocab_size).sequence(0)
 
 
 def _overrides(settings: Sequence[str], flags: Mapping[str, Any]) -> Tables:
