@@ -39,7 +39,7 @@ class DocumentFile(Protocol):
 
 
 def open_files(names: tuple[str, ...], column: str) -> list[DocumentFile]:
-    """Open files of documents; a folder stands for all such files in it, by name. Raises `ConfigError`."""
+    """Open files of documents; of a folder, all such files in it. Raises `ConfigError`."""
     paths: list[Path] = []
     for path in map(Path, names):
         inside = (

@@ -45,10 +45,7 @@ class Job:
     """The attempts of one job: the configuration of the present one, and what follows from how it ended."""
 
     def __init__(self, config: RunConfig, tell: Tell) -> None:
-        self.whole = config
-        self.config = dataclasses.replace(
-            config, evidence=dataclasses.replace(config.evidence, flight_recorder=True)
-        )
+        self.whole = self.config = config
         self.tell = tell
         self.attempts = Attempts(Path(config.out), config.checkpoint.resume)
         self.error: ReftrainError | None = None
@@ -131,6 +128,11 @@ class Agent(LocalElasticAgent):
         spec.args = (self._job, *spec.args[1:])
         spec.local_world_size = self._job.config.mesh.world_size
         super()._restart_workers(worker_group)
+
+    def _shutdown(self, death_sig: signal.Signals = signal.SIGTERM, timeout: int = int(END_S)) -> None:
+        """End the ranks by SIGTERM, whatever ends the agent: they ignore what a terminal sends to all."""
+        del death_sig
+        super()._shutdown(signal.SIGTERM, timeout)
 
     def _deaths(self) -> list[Death]:
         """Return the ranks that failed; the agent ended the others because of them."""

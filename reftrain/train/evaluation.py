@@ -1,6 +1,6 @@
 """The evaluation loop: the loss of the present weights on held-out data, every N steps, on all ranks.
 
-It changes nothing that trains: the same batches each time, forwards without gradients, weights gathered anew after it.
+It changes nothing that trains: the same batches each time, forwards without gradients, weights gathered again after it.
 """
 
 import dataclasses

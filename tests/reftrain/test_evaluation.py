@@ -79,7 +79,7 @@ def test_slowrank_sees_steps_alone(ranks, tmp_path):
     """An evaluation of four batches, on emulated devices, between traced steps: no step is longer for it."""
     done = ranks.reftrain(
         "run", "--preset", "tiny", "--mesh", "pp=2,dp=2", "--steps", 8, "--trace", "2:8", "--quiet",
-        "--compute", "emulated", "--set", "run.emulated_gflops=0.5", "--out", tmp_path,
+        "--compute", "emulated", "--set", "run.emulated_gflops=2", "--out", tmp_path,
         "--set", "evaluation.every=2", "--set", "evaluation.batches=4",
     ).wait(patience(60))  # fmt: skip
     assert done.returncode == 0, done.stderr
