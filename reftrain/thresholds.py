@@ -52,6 +52,12 @@ MOST_FORKED: Final = 1024
 LARGEST_TEXT_FILE: Final = 1 << 30
 """Bytes of a text file to train on: it is held in memory on every rank, eight bytes per token."""
 
+MOST_DOCUMENTS: Final = 1 << 31
+"""Documents of a tokenised data set: their lengths and order are held in memory on every rank, 24 bytes each."""
+
+GROUPS_HELD: Final = 4
+"""Row groups of a Parquet file held at once: a sequence of documents in order needs one or two."""
+
 LEAST_VOCABULARY: Final = 16
 """Tokens of a synthetic vocabulary: eos, padding and enough words for steps of 1 to 7 to teach something."""
 

@@ -21,17 +21,20 @@ _RUN_FILES: Final = {
     "log": r"(rank_\d+|launcher)\.log",
     "stacks": r"rank_\d+\.txt",
     "counters": r"[\w.-]+\.prom",
-    "metrics": r"rank\d+\.jsonl",
+    "metrics": r"(rank\d+|evaluation)\.jsonl",
     "shadow": r"rank\d+\.json",
     "memory": r"rank\d+\.pickle",
     "capture": r"stamp\.json|rank\d+\.parquet(\.partial)?|values_rank\d+\.safetensors(\.\w+)?",
+    "attempts": r"attempt-\d+",
     "checkpoint": r"\.?step-\d+",
     "checkpoint/step": r"\.metadata|__\d+_\d+\.distcp",
 }
 """Names of files in each folder of a run folder."""
 
-_INNER: Final = re.compile(r"(\.without-faults-\w+/|\.?replay(-\w+/run)?/)?((exact|error)/)?")
-"""Runs within a run folder: the baseline of a lag, and replays with their captures; also what a kill left."""
+_INNER: Final = re.compile(
+    r"(\.without-faults-\w+/|attempts/attempt-\d+/|\.?replay(-\w+/run)?/)?((exact|error)/)?"
+)
+"""Runs within a run folder: the baseline of a lag, failed attempts, replays; also what a kill left."""
 _TEMPORARY: Final = re.compile(r"\.(.+)\.tmp")
 
 

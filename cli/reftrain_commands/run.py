@@ -11,7 +11,7 @@ from reftrain.config.file import load
 from reftrain.config.run import RunConfig
 from reftrain.config.trace_forms import HOST_FORMS
 from reftrain.rank.world import check_environment
-from reftrain.thresholds import MOST_STEPS
+from reftrain.thresholds import MOST_DEVICES, MOST_STEPS
 
 from ..completion import fault, one_of, presets
 from ..output import A_FILE
@@ -53,7 +53,24 @@ def show_all(ctx: click.Context, _param: click.Parameter, wanted: bool) -> None:
 @click.option("--mesh", help="Axes and sizes from inner to outer, e.g. tp=2,cp=2,pp=2,dp=2.")
 @click.option("--steps", type=click.IntRange(1, MOST_STEPS), help="Steps to train.")
 @click.option("--out", help="Folder the run is written to.")
+@click.option(
+    "--data",
+    multiple=True,
+    metavar="PATH",
+    help="Tokenised data set: .parquet, .arrow, Megatron's .bin with .idx, or a folder of these; repeatable.",
+)
 @click.option("--resume", help="Checkpoint to start from, or auto for the run's own latest.")
+@click.option("--elastic", is_flag=True, help="Go on from the last checkpoint when a rank dies; one machine.")
+@click.option(
+    "--max-restarts",
+    type=click.IntRange(0, MOST_STEPS),
+    help="With --elastic: restarts before it gives up; 10.",
+)
+@click.option(
+    "--min-replicas",
+    type=click.IntRange(0, MOST_DEVICES),
+    help="With --elastic: a death takes a data-parallel replica out, down to so many; 0 replaces the rank.",
+)
 @click.option(
     "--compute",
     type=click.Choice(["real", "emulated"]),
@@ -98,20 +115,46 @@ def run(config: Path | None, *, settings: Sequence[str], dry_run: bool, quiet: b
 
     check_faults(loaded, None if "faults" in overrides["evidence"] else config)
     if dry_run:
+        check_data(loaded)
         click.echo(check_environment(loaded), err=True)
         return
     from .progress import Progress, tell_lag
 
-    launch(loaded, lambda rank: [Progress()] if rank == 0 and not quiet else [])
+    launch(
+        loaded,
+        lambda rank: [Progress()] if rank == 0 and not quiet else [],
+        lambda sentence: None if quiet else click.echo(sentence, err=True),
+    )
     if not quiet:
         tell_lag(Path(loaded.out))
+
+
+def check_data(config: RunConfig) -> None:
+    """Read one sequence of each tokenised data set; ConfigError where it cannot be."""
+    from reftrain.data.sequences import make_source
+
+    sets = [config.data]
+    if config.evaluation.every:
+        sets.append(dataclasses.replace(config.data, files=config.evaluation.files))
+    for data in sets:
+        if data.source == "tokens":
+            make_source(data, config.model.vocab_size).sequence(0)
 
 
 def _overrides(settings: Sequence[str], flags: Mapping[str, Any]) -> Tables:
     """Return settings and flags as tables of the configuration; a flag that is not given leaves its field alone."""
     tables = tables_of(flags["preset"], flags["mesh"], settings)
     _put(tables, "run", steps=flags["steps"], out=flags["out"], compute=flags["compute"])
+    if flags["data"]:
+        _put(tables, "data", source="tokens", files=list(flags["data"]))
     _put(tables, "checkpoint", resume=flags["resume"] or None)
+    _put(
+        tables,
+        "elastic",
+        enabled=flags["elastic"] or None,
+        restarts=flags["max_restarts"],
+        min_replicas=flags["min_replicas"],
+    )
     _put(
         tables,
         "evidence",

@@ -4,6 +4,7 @@ Called by `RunConfig.__post_init__`, so that no invalid configuration exists.
 """
 
 from reftrain.config.encoder_checks import check_encoder
+from reftrain.config.job_checks import check_job
 from reftrain.config.tables import Tables
 from reftrain.errors import ConfigError
 from reftrain.schedule.generators import check_rounds, make_schedule
@@ -29,6 +30,7 @@ def validate(config: Tables) -> None:
     _check_shared_gpus(config)
     _check_snapshot(config)
     _check_traced_steps(config)
+    check_job(config)
 
 
 def _check_tensor_axis(config: Tables) -> None:

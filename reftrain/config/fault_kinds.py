@@ -26,7 +26,8 @@ class FaultKind:
 
     `behaviour` describes it in one sentence; `fields` are its numbers besides `rank` and `steps`; `hangs` marks a
     kind that ends the run and strikes once; `communicates` one that strikes at communication; `rank_meaning`
-    describes an optional `rank` (empty: the fault strikes one rank, which must be named).
+    describes an optional `rank` (empty: the fault strikes one rank, which must be named); `repeats` marks one that
+    strikes in each of its steps, because an elastic job goes on after it.
     """
 
     name: str
@@ -35,6 +36,7 @@ class FaultKind:
     hangs: bool = False
     communicates: bool = False
     rank_meaning: str = ""
+    repeats: bool = False
 
     @property
     def needs_rank(self) -> bool:
@@ -96,6 +98,13 @@ _ALL: Final = (
     _hang("hold_gil", "the rank never comes to a communication: a library call holds the interpreter's lock"),
     _hang("wrong_size", "the rank makes a communication with another size than its peers"),
     _hang("crash", "the rank is killed before a communication"),
+    FaultKind(
+        "kill",
+        "the rank is killed in each of its steps, once a step however often an elastic job repeats it",
+        hangs=True,
+        communicates=True,
+        repeats=True,
+    ),
 )
 
 FAULT_KINDS: Final[Mapping[str, FaultKind]] = MappingProxyType({kind.name: kind for kind in _ALL})

@@ -85,7 +85,7 @@ def fields_of(kind: str) -> dict[str, Listed]:
     rank = Listed(known.rank_meaning or "global rank that it strikes", None, required=known.needs_rank)
     own = {name: Listed(field.meaning, field.default) for name, field in known.fields.items()}
     aim = {name: Listed(_AIM[name], None, choices=words) for name, words in FIRST_CALL.items()}
-    once = "; strikes once, in the first of them" if kind in HANGS else ""
+    once = "; strikes once, in the first of them" if kind in HANGS and not known.repeats else ""
     steps = Listed(f"one step (3) or a range first:end:stride, end excluded (2:, 2:8, 2:20:3){once}", "0:")
     return {"rank": rank, **own, **(aim if kind in HANGS else {}), "steps": steps}
 

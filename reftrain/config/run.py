@@ -8,11 +8,13 @@ from dataclasses import dataclass
 
 from reftrain.config.checks import validate
 from reftrain.config.encoder import EncoderConfig
+from reftrain.config.evaluation import EvaluationConfig
 from reftrain.config.fields import check_bounds, check_choice
 from reftrain.config.model_mesh import MeshConfig, ModelConfig, PipelineConfig
 from reftrain.config.tables import (
     CheckpointConfig,
     DataConfig,
+    ElasticConfig,
     EvidenceConfig,
     NumericsConfig,
     OptimizerConfig,
@@ -22,7 +24,9 @@ from reftrain.config.tables import (
 __all__ = [
     "CheckpointConfig",
     "DataConfig",
+    "ElasticConfig",
     "EncoderConfig",
+    "EvaluationConfig",
     "EvidenceConfig",
     "MeshConfig",
     "ModelConfig",

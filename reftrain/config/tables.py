@@ -7,6 +7,7 @@ Each table checks its own fields when it is constructed. `Tables` joins them wit
 from dataclasses import dataclass, field
 
 from reftrain.config.encoder import EncoderConfig
+from reftrain.config.evaluation import EvaluationConfig
 from reftrain.config.fault_spec import is_hang
 from reftrain.config.fields import check_bounds, check_choice, setting
 from reftrain.config.model_mesh import MeshConfig, ModelConfig, PipelineConfig
@@ -15,6 +16,7 @@ from reftrain.errors import ConfigError
 from reftrain.thresholds import (
     FOREVER_S,
     LARGEST_INTEGER,
+    MOST_DEVICES,
     MOST_STEPS,
     MOST_THREADS,
     SMALLEST_CONSTANT,
@@ -22,6 +24,9 @@ from reftrain.thresholds import (
     WAIT_S,
     WIDEST,
 )
+
+TRACKERS = ("tensorboard", "wandb", "mlflow")
+"""Trackers of experiments that a run can send its figures to."""
 
 
 @dataclass(frozen=True)
@@ -31,8 +36,18 @@ class DataConfig:
     preset: str = setting(
         "", "name of a preset the other fields start from, e.g. sensitive; empty: the model's"
     )
-    source: str = setting("synthetic", "synthetic documents, or text: bytes of the files named")
-    files: tuple[str, ...] = setting((), "text files for source = text")
+    source: str = setting(
+        "synthetic", "synthetic documents, text: bytes of the files named, or tokens: a tokenised data set"
+    )
+    files: tuple[str, ...] = setting(
+        (), "files for source = text, or for tokens: .parquet, .arrow, .bin with .idx, or folders of these"
+    )
+    column: str = setting("", "column with lists of tokens; empty: input_ids or tokens")
+    eos: int = setting(-1, "token that ends a document, for source = tokens", least=-1, most=WIDEST)
+    append_eos: bool = setting(default=True, meaning="add eos after each document; false where it is there")
+    shuffle: bool = setting(
+        default=True, meaning="take tokenised documents in a seeded order, new each epoch"
+    )
     seq_len: int = setting(64, "tokens a sequence", least=2, most=WIDEST)
     batch_size: int = setting(12, "sequences a step over all data-parallel ranks", least=1, most=WIDEST)
     micro_batch_size: int = setting(1, "sequences a micro-batch", least=1, most=WIDEST)
@@ -49,12 +64,16 @@ class DataConfig:
     seed: int = setting(1, "seed of the documents", least=0, most=LARGEST_INTEGER)
 
     def __post_init__(self) -> None:
-        check_choice("data", self, "source", ("synthetic", "text"))
+        check_choice("data", self, "source", ("synthetic", "text", "tokens"))
         check_bounds("data", self)
         if self.padding == 1:
             raise ConfigError("data.padding", f"{self.padding} leaves no token", "give a share below 1")
         if self.source == "text" and not self.files:
             raise ConfigError("data.files", "source = text names no file", "name at least one text file")
+        if self.source == "tokens" and not self.files:
+            raise ConfigError(
+                "data.files", "source = tokens names no file", "name a data set, as with --data"
+            )
 
 
 @dataclass(frozen=True)
@@ -142,6 +161,25 @@ class CheckpointConfig:
 
 
 @dataclass(frozen=True)
+class ElasticConfig:
+    """What happens to the job when a rank dies: without --elastic it ends."""
+
+    enabled: bool = setting(
+        default=False, meaning="start the ranks again from the last checkpoint when one dies, on this machine"
+    )
+    restarts: int = setting(10, "restarts before the job gives up", least=0, most=MOST_STEPS)
+    min_replicas: int = setting(
+        0,
+        "data-parallel replicas down to which a death takes a replica out; 0 replaces every lost rank",
+        least=0,
+        most=MOST_DEVICES,
+    )
+
+    def __post_init__(self) -> None:
+        check_bounds("elastic", self)
+
+
+@dataclass(frozen=True)
 class EvidenceConfig:
     """What the run leaves behind besides run.json and metrics."""
 
@@ -180,6 +218,9 @@ class EvidenceConfig:
     capture_names: tuple[str, ...] = setting(
         (), "tensors to keep with values for capture = tensors, as glob patterns; empty means all"
     )
+    trackers: tuple[str, ...] = setting(
+        (), "trackers that get the figures of steps: tensorboard, wandb, mlflow (each an extra)"
+    )
     measure_lag: bool = setting(
         default=True,
         meaning="with planted slow faults, train again without them and write what they cost to run.json",
@@ -190,6 +231,10 @@ class EvidenceConfig:
         check_bounds("evidence", self)
         check_choice("evidence", self, "trace_form", HOST_FORMS)
         check_choice("evidence", self, "capture", ("", "digest", "tensors"))
+        for name in self.trackers:
+            if name not in TRACKERS:
+                known = ", ".join(TRACKERS)
+                raise ConfigError("evidence.trackers", f"{name!r} is unknown", f"choose among {known}")
 
     @property
     def hang_planted(self) -> bool:
@@ -219,6 +264,8 @@ class Tables:
     numerics: NumericsConfig = field(default_factory=NumericsConfig)
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
+    elastic: ElasticConfig = field(default_factory=ElasticConfig)
+    evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
     evidence: EvidenceConfig = field(default_factory=EvidenceConfig)
     steps: int = setting(4, "steps to train", least=1, most=MOST_STEPS)
     seed: int = setting(0, "seed of the weights", least=0, most=LARGEST_INTEGER)

@@ -47,6 +47,11 @@ class Loader:
         size = self.config.micro_batch_size
         return [range(at, at + size) for at in range(start, start + self.per_rank, size)]
 
+    def state(self, steps_done: int) -> tuple[int, int] | None:
+        """Return what a checkpoint keeps of tokenised data: the sequences read, and the data set's identity."""
+        identity = getattr(self.source, "identity", None)
+        return None if identity is None else (steps_done * self.config.batch_size, identity)
+
     def step(self, step: int) -> list[MicroBatch]:
         """Micro-batches of a step, in order."""
         return [

@@ -4,7 +4,7 @@ A sequence has seq_len + 1 tokens: documents one after another, each ended by `e
 padding at the end of uneven length, so that micro-batches have uneven counts of valid targets.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from reftrain.config.run import DataConfig
+from reftrain.data.tokens import TokenSource
 from reftrain.errors import ConfigError
 from reftrain.thresholds import LARGEST_TEXT_FILE, LEAST_VOCABULARY
 from tracekit.small_files import read_small
@@ -109,7 +110,12 @@ def _document(path: Path) -> Tokens:
 
 def make_source(config: DataConfig, vocab_size: int) -> Source:
     """Open the source the configuration names; raises `ConfigError` when it does not fit the vocabulary."""
-    return TextSource(config, vocab_size) if config.source == "text" else SyntheticSource(config, vocab_size)
+    kinds: dict[str, Callable[[DataConfig, int], Source]] = {
+        "synthetic": SyntheticSource,
+        "text": TextSource,
+        "tokens": TokenSource,
+    }
+    return kinds[config.source](config, vocab_size)
 
 
 def stack(source: Source, numbers: Sequence[int]) -> Tokens:

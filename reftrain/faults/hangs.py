@@ -6,6 +6,8 @@ import signal
 import sys
 import time
 
+from reftrain.config.fault_kinds import FAULT_KINDS
+from reftrain.config.fault_spec import FaultSpec
 from reftrain.errors import ConfigError
 from reftrain.faults.fault import Fault
 from reftrain.faults.next_call import resize_next, skip_next
@@ -24,7 +26,14 @@ CALLS_OF = {
 
 
 class Hang(Fault):
-    """Strikes once, at the rank's first communication of the step (on the axis and of the kind named)."""
+    """Strikes once, at the rank's first communication of the step (on the axis and of the kind named).
+
+    `reached` is the last step that an earlier attempt of an elastic job had begun: what struck there does not again.
+    """
+
+    def __init__(self, spec: FaultSpec, reached: int = -1) -> None:
+        super().__init__(spec)
+        self.reached = reached
 
     def setup(self, context: RunContext) -> None:
         """Find out whether the fault strikes this rank."""
@@ -32,6 +41,12 @@ class Hang(Fault):
         self.axes = None if self.spec.axis is None else CALLS_OF[self.spec.axis]
         self.struck = False
         self._resumes = bool(context.config.checkpoint.resume)  # then the step may have been before
+
+    def step_begin(self, step: int) -> None:
+        """Find out whether the fault strikes in this step, for the first time."""
+        super().step_begin(step)
+        due = step if FAULT_KINDS[self.spec.kind].repeats else self.spec.first
+        self.active = self.active and due > self.reached
 
     def collective_begin(self, call: CollectiveCall) -> None:
         """Strike at the first call that matches."""
@@ -86,6 +101,10 @@ class Crash(Hang, kind="crash"):
         """Kill this process as the out-of-memory killer does."""
         del call
         os.kill(os.getpid(), signal.SIGKILL)
+
+
+class Kill(Crash, kind="kill"):
+    """Dies before the call, in each of its steps: an elastic job goes on after it."""
 
 
 class SkipCollective(Hang, kind="skip_collective"):

@@ -41,6 +41,10 @@ def read_faults(config: RunConfig) -> list[FaultSpec]:
     return specs
 
 
-def fault_hooks(specs: Sequence[FaultSpec]) -> list[Hooks]:
-    """Return one hook for each planted fault."""
-    return [PLANTS[spec.kind](spec) for spec in specs]
+def fault_hooks(specs: Sequence[FaultSpec], reached: int = -1) -> list[Hooks]:
+    """Return one hook for each planted fault; `reached`: the last step that an earlier attempt of the job had begun."""
+    made: list[Hooks] = []
+    for spec in specs:
+        plant = PLANTS[spec.kind]
+        made.append(plant(spec, reached) if issubclass(plant, hangs.Hang) else plant(spec))
+    return made

@@ -5,6 +5,7 @@ parent watches them (`rank.processes`): it names a rank that dies and how, and e
 """
 
 import os
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -36,14 +37,20 @@ ENTRY_SHOWN = 80
 """Characters of a planted fault that a refusal shows."""
 
 
-def launch(config: RunConfig, make_hooks: MakeHooks) -> None:
+def launch(config: RunConfig, make_hooks: MakeHooks, tell: Callable[[str], None] = lambda _: None) -> None:
     """Run the job on all ranks; with planted slow faults, on this machine, a second time without them.
 
-    Raises `ConfigError` when a launcher started another number of ranks than the mesh has, `RankDiedError`
-    when a rank ended early, or the error that a rank reported.
+    An elastic job says with `tell` when it goes on after a death. Raises `ConfigError` when a launcher started another
+    number of ranks than the mesh has, `RankDiedError` when a rank ended early, or the error that a rank reported.
     """
     check_faults(config)
     world = world_from_environment(os.environ)
+    if config.elastic.enabled and world is not None:
+        raise ConfigError(
+            "elastic.enabled",
+            "another launcher has started this rank",
+            "let it start ranks again: torchrun --max-restarts N … --resume auto, or a requeued Slurm job",
+        )
     prepare_folder(Path(config.out), first=world is None or world.rank == 0)
     if world is not None:
         check_world(config, world.size)
@@ -51,6 +58,9 @@ def launch(config: RunConfig, make_hooks: MakeHooks) -> None:
         _train_alone(config, world, make_hooks)
         return
     try:
+        if config.elastic.enabled:
+            _train_through_deaths(config, make_hooks, tell)
+            return
         _train_here(config, make_hooks)
         if wants_lag(config):
             record_lag(config, lambda other: _train_here(other, lambda _: []))
@@ -84,6 +94,15 @@ def _refused(config: RunConfig) -> ConfigError | None:
     except ConfigError as error:
         return error
     return None
+
+
+def _train_through_deaths(config: RunConfig, make_hooks: MakeHooks, tell: Callable[[str], None]) -> None:
+    """Run the job on this machine alone, through deaths of its ranks."""
+    from reftrain.job.elastic import run_elastic
+
+    _check_size(config)
+    with temporary(MEETING) as folder:
+        run_elastic(config, make_hooks, tell, folder)
 
 
 def _train_here(config: RunConfig, make_hooks: MakeHooks) -> None:
@@ -126,13 +145,19 @@ def prepare_folder(folder: Path, *, first: bool = True) -> None:
         raise MachineError(f"{folder}: {why}; choose another out")
 
 
-def _fork_all(config: RunConfig, make_hooks: MakeHooks) -> None:
+def _check_size(config: RunConfig) -> None:
+    """Refuse more ranks than a machine forks."""
     size = config.mesh.world_size
     if size > MOST_FORKED:
         problem = f"{size} ranks are too many for one machine"
         raise ConfigError(
             "mesh", problem, f"stay below {MOST_FORKED}, or start the ranks with torchrun or srun"
         )
+
+
+def _fork_all(config: RunConfig, make_hooks: MakeHooks) -> None:
+    _check_size(config)
+    size = config.mesh.world_size
     with temporary(MEETING) as folder:
         meeting = f"file://{folder}/store"
         ranks = Ranks()

@@ -31,8 +31,10 @@ from reftrain.record.flight_hook import FlightRecording
 from reftrain.record.memory import MemoryByKind
 from reftrain.record.orders import OrderRecorder
 from reftrain.record.shadow_gradients import Shadow
+from reftrain.record.trackers import Tracking
 from reftrain.train.asynchronous import make_trainer
 from reftrain.train.checkpoint import Checkpointer, find
+from reftrain.train.evaluation import Evaluator
 from reftrain.train.trainer import Trainer, barrier
 
 MakeHooks = Callable[[int], Sequence[Hooks]]
@@ -123,8 +125,8 @@ def process_group(world: World, device: torch.device, timeout_s: float) -> Itera
         dist.destroy_process_group()
 
 
-def own_hooks(config: RunConfig) -> list[Hooks]:
-    """Make the hooks that the configuration asks for.
+def own_hooks(config: RunConfig, reached: int = -1) -> list[Hooks]:
+    """Make the hooks that the configuration asks for; `reached` as in `fault_hooks`.
 
     Spans enclose faults, and faults the emulated computation: begins run in this order, ends in the reverse.
     """
@@ -141,19 +143,21 @@ def own_hooks(config: RunConfig) -> list[Hooks]:
         hooks.append(Shadow())
     if config.evidence.capture:
         hooks += [Capture(config.evidence.capture, config.evidence.capture_names), OrderRecorder()]
-    hooks += fault_hooks(faults)
+    if config.evidence.trackers:
+        hooks.append(Tracking(config.evidence.trackers))
+    hooks += fault_hooks(faults, reached)
     if config.compute == "emulated":
         hooks.append(EmulatedCompute(config.emulated_gflops))
     return hooks
 
 
-def train_rank(config: RunConfig, world: World, make_hooks: MakeHooks) -> None:
-    """Run the whole job on one rank."""
+def train_rank(config: RunConfig, world: World, make_hooks: MakeHooks, reached: int = -1) -> None:
+    """Run the whole job on one rank; `reached` is the last step that an earlier attempt had begun."""
     torch.set_num_threads(config.threads)
     device = choose_device(config, world.local_rank)
     if device.type == "cuda" and config.share_gpus:
         let_ranks_share_gpus(world.rank)
-    hooks = [*own_hooks(config), *make_hooks(world.rank)]
+    hooks = [*own_hooks(config, reached), *make_hooks(world.rank)]
     with plant(config, world.rank), process_group(world, device, config.evidence.waiting_s):
         listed = HookList(hooks)
         try:
@@ -173,9 +177,12 @@ def _train(trainer: Trainer, hooks: HookList, device: torch.device) -> None:
     checkpointer = Checkpointer(trainer, own) if config.checkpoint.every or start else None
     first = checkpointer.load(start) if checkpointer and start else 0
     _check_resumed(config, first)
+    evaluator = Evaluator(trainer) if config.evaluation.every else None
     barrier(device)
     for step in range(first, config.steps):
         _step(trainer, hooks, step, device)
+        if evaluator:
+            evaluator.after_step(step)
         if checkpointer:
             checkpointer.after_step(step)
     if checkpointer:

@@ -13,7 +13,7 @@ from reftrain.cost.hardware import Hardware
 from reftrain.cost.job import Job, cost_model_of
 from reftrain.cost.kernels import Operation, Phase
 from reftrain.cost.shapes import LayerKind
-from reftrain.plan.steady import figures
+from reftrain.plan.steady import figures, one_round
 from reftrain.plan.step_time import Durations, EncoderSeconds, time_step
 from reftrain.schedule.actions import Kind, Schedule
 
@@ -113,9 +113,9 @@ class Projection:
 def project(job: Job, hardware: Hardware, pairs: float | None = None) -> Projection:
     """Return the projected step of a job; `pairs` as in `CostModel`."""
     costs = cost_model_of(job, hardware, pairs)
-    one_round = durations(replace(job, micro_batches=min(job.micro_batches, job.mesh.pp)), costs)
-    work = sum(one_round.forward) + sum(one_round.backward)
-    moved = sum((*one_round.gather, *one_round.reduce, *one_round.replicas))
+    once = durations(one_round(job), costs)
+    work = sum(once.forward) + sum(once.backward)
+    moved = sum((*once.gather, *once.reduce, *once.replicas))
     timed = figures(job, lambda some: _timed(some, costs), moved / work)
     whole, without_dp, without_messages, idle, busy, reductions = timed.tolist()
     between = ("tp", "cp", "ep") if job.mesh.ep > 1 else ("tp", "cp")

@@ -29,7 +29,7 @@ def figures(job: Job, measure: Callable[[Job], Any], rounds: float = 0.0) -> Fig
     """
     count, period = job.micro_batches, max(job.mesh.pp, job.consecutive)
     half = math.ceil(max(FULL_ROUNDS, rounds) / SAMPLES[0])
-    while job.given is None and job.schedule in ONE_WAY and 2 * SAMPLES[-1] * half * period <= count:
+    while _takes_any_length(job) and 2 * SAMPLES[-1] * half * period <= count:
         counts = [n * half * period + count % period for n in SAMPLES]
         first, second, third = (_of(replace(job, micro_batches=n), measure) for n in counts)
         growth = third - second
@@ -37,6 +37,15 @@ def figures(job: Job, measure: Callable[[Job], Any], rounds: float = 0.0) -> Fig
             return third + growth * ((count - counts[2]) / (half * period))
         half *= 2
     return _of(job, measure)
+
+
+def one_round(job: Job) -> Job:
+    """Return the job with one round of micro-batches; the job itself where its schedule does not take so few."""
+    return replace(job, micro_batches=min(job.micro_batches, job.mesh.pp)) if _takes_any_length(job) else job
+
+
+def _takes_any_length(job: Job) -> bool:
+    return job.given is None and job.schedule in ONE_WAY
 
 
 def _of(job: Job, measure: Callable[[Job], Any]) -> Figures:

@@ -79,6 +79,16 @@ class StepMetrics:
         return self.tokens / self.step_s
 
 
+@dataclass(frozen=True)
+class Evaluation:
+    """Loss on held-out data after a step, in nats a token over `valid_tokens`, equal on all ranks; takes `seconds`."""
+
+    step: int
+    loss: float
+    valid_tokens: int
+    seconds: float
+
+
 class CallListener(Protocol):
     """Hears of every communication call; `Hooks` is one."""
 

@@ -8,7 +8,7 @@ or, for backward segments, on the thread that runs autograd.
 Order of calls in a run:
 
     setup → built → (step_begin → data_begin → data_end → (action_begin … action_end)* → gradients_end
-    → optimizer segment → step_end)* → close
+    → optimizer segment → step_end → [evaluation_begin → evaluation_end])* → close
 
 Within an action (one forward or backward of one micro-batch on one virtual stage) come the *segments*:
 stretches of the rank's own computation that contain no collective of the tensor, context or pipeline axis.
@@ -23,7 +23,7 @@ from dataclasses import dataclass
 import torch
 
 from reftrain.config.run import RunConfig
-from reftrain.rank.events import CollectiveCall, Segment, StepMetrics
+from reftrain.rank.events import CollectiveCall, Evaluation, Segment, StepMetrics
 from reftrain.rank.mesh import Mesh
 from reftrain.rank.trainer_view import TrainerView
 from reftrain.schedule.actions import Action
@@ -89,6 +89,12 @@ class Hooks:
 
     def step_end(self, metrics: StepMetrics) -> None:
         """Run when the optimiser has stepped and the figures are known."""
+
+    def evaluation_begin(self, step: int) -> None:
+        """Run before held-out data are evaluated after a step."""
+
+    def evaluation_end(self, evaluation: Evaluation) -> None:
+        """Run when they are evaluated."""
 
     def close(self) -> None:
         """Run once at the end, also after an error; the process groups still exist after a good run."""
@@ -179,6 +185,16 @@ class HookList(Hooks):
         """See `Hooks`."""
         for hook in reversed(self.hooks):
             hook.step_end(metrics)
+
+    def evaluation_begin(self, step: int) -> None:
+        """See `Hooks`."""
+        for hook in self.hooks:
+            hook.evaluation_begin(step)
+
+    def evaluation_end(self, evaluation: Evaluation) -> None:
+        """See `Hooks`."""
+        for hook in reversed(self.hooks):
+            hook.evaluation_end(evaluation)
 
     def close(self) -> None:
         """See `Hooks`."""

@@ -11,7 +11,7 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
@@ -49,6 +49,20 @@ class Death:
         """Whether a signal ended it."""
         return os.WIFSIGNALED(self.status)
 
+    @property
+    def cause(self) -> str:
+        """What ended it, in a word: the signal, the kind of its error, or its exit code."""
+        if self.killed:
+            return signal.Signals(os.WTERMSIG(self.status)).name
+        return self.report[0] if self.report else f"exit {os.waitstatus_to_exitcode(self.status)}"
+
+    @property
+    def refused(self) -> ConfigError | None:
+        """The refusal of the configuration that ended it, if one did."""
+        if self.report and self.report[0] in {"ConfigError", "ScheduleError"}:
+            return ConfigError(*self.report[1].split("\0"))
+        return None
+
     def __str__(self) -> str:
         who = f"rank {self.rank} (process {self.pid})"
         if self.killed:
@@ -56,6 +70,14 @@ class Death:
         if self.report:
             return f"{who} failed: {self.report[1]}"
         return f"{who} ended with exit code {os.waitstatus_to_exitcode(self.status)}"
+
+
+def first_of(deaths: Sequence[Death]) -> Death:
+    """Return the rank that died of itself: killed before failed, own errors before lost peers."""
+    reports = [(death, death.report[0]) for death in deaths if death.report]
+    ours = [death for death, kind in reports if kind not in {"Lost", "Stuck"}]
+    stuck = [death for death, kind in reports if kind == "Stuck"]
+    return next((death for death in deaths if death.killed), [*ours, *stuck, *deaths][0])
 
 
 class Ranks:
@@ -134,14 +156,10 @@ class Ranks:
             deaths += self._deaths()
         others = len(self.living)
         self.end()
-        ours = [death for death in deaths if death.report and death.report[0] != "Lost"]
-        stuck = [death for death in ours if death.report and death.report[0] == "Stuck"]
-        ours = [death for death in ours if death not in stuck]
-        first = next((death for death in deaths if death.killed), ([*ours, *stuck, *deaths])[0])
-        if first.report and first.report[0] in {"ConfigError", "ScheduleError"}:
-            field, problem, remedy = first.report[1].split("\0")
-            return ConfigError(field, problem, remedy)
-        kind = StuckError if first in stuck else RankDiedError
+        first = first_of(deaths)
+        if first.refused:
+            return first.refused
+        kind = StuckError if first.report and first.report[0] == "Stuck" else RankDiedError
         return kind(f"{first}; ended the other {others + len(deaths) - 1} ranks")
 
     def end(self) -> None:
@@ -159,8 +177,7 @@ def _child(work: Callable[[], None], pipe: Connection, parent: int) -> NoReturn:
     """Do the work and leave without running the parent's exit handlers."""
     code = 1
     try:
-        _leave_interrupts_to_the_parent()
-        die_with(parent)
+        start_rank(parent)
         work()
         code = 0
     except BaseException as error:  # noqa: BLE001 - reported to the parent
@@ -171,12 +188,16 @@ def _child(work: Callable[[], None], pipe: Connection, parent: int) -> NoReturn:
         os._exit(code)
 
 
-def _leave_interrupts_to_the_parent() -> None:
-    """Ignore what a terminal sends to all, because the parent ends the ranks, and unblock what `fork` blocked."""
+def start_rank(parent: int) -> None:
+    """Prepare a forked rank: it ends with its parent, which ends it, and unblocks what was blocked for the fork.
+
+    What a terminal sends to all is ignored.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
+    die_with(parent)
 
 
 def leave_signals_to_the_launcher() -> None:

@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 
 from reftrain.config.trace_forms import FORMS, NEWEST
-from reftrain.rank.events import CollectiveCall, StepMetrics
+from reftrain.rank.events import CollectiveCall, Evaluation, StepMetrics
 from reftrain.rank.hooks import Hooks, RunContext
 from reftrain.record.groups import Groups
 from reftrain.record.kineto import StepProfiler
@@ -61,6 +61,7 @@ class MetricsLog(Hooks):
     def __init__(self, memory: MemoryByKind) -> None:
         self._memory = memory
         self._file: IO[str] | None = None
+        self._evaluations: Path | None = None
 
     def setup(self, context: RunContext) -> None:
         """Open the file; a resumed run goes on in it."""
@@ -68,6 +69,15 @@ class MetricsLog(Hooks):
         folder.mkdir(parents=True, exist_ok=True)
         mode = "a" if context.config.checkpoint.resume else "w"
         self._file = (folder / f"rank{context.rank}.jsonl").open(mode, encoding="utf-8")
+        if context.rank == 0 and context.config.evaluation.every:
+            self._evaluations = folder / "evaluation.jsonl"
+            self._evaluations.open(mode, encoding="utf-8").close()
+
+    def evaluation_end(self, evaluation: Evaluation) -> None:
+        """Append an evaluation to metrics/evaluation.jsonl, on rank 0."""
+        if self._evaluations is not None:
+            with self._evaluations.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(dataclasses.asdict(evaluation)) + "\n")
 
     def step_end(self, metrics: StepMetrics) -> None:
         """Append one step."""
@@ -112,8 +122,8 @@ class StepTrace(Hooks):
         self._annotates = context.device.type != "cuda"  # else each call would stand in the trace twice
 
     def step_begin(self, step: int) -> None:
-        """Start the profiler at the first chosen step."""
-        if step == self.first:
+        """Start the profiler at the first chosen step, or where the run resumes among these steps."""
+        if self._profiler is None and self.first <= step <= self.last:
             self._profiler = StepProfiler()
             self._profiler.start()
         if self._profiler is not None:
@@ -126,6 +136,15 @@ class StepTrace(Hooks):
             profiler, self._profiler = self._profiler, None
             profiler.stop()
             profiler.export(self._path, nested=self._nested, form=self._form)
+
+    def evaluation_begin(self, step: int) -> None:
+        """Open the span of an evaluation, a step of its own kind: no `ProfilerStep` holds it."""
+        self._enter(f"Evaluation#{step}")
+
+    def evaluation_end(self, evaluation: Evaluation) -> None:
+        """Close it."""
+        del evaluation
+        self._inner.close()
 
     def data_begin(self, step: int) -> None:
         """Open the loader's span, named as DataLoader's is."""

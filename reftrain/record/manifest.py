@@ -83,6 +83,7 @@ def describe(
             "consecutive": config.consecutive,
         },
         "optimizer": dataclasses.asdict(config.optimizer),
+        "evaluation": dataclasses.asdict(config.evaluation),
         "compute": config.compute,
         "threads": config.threads,
         "device": config.device,

@@ -95,7 +95,9 @@ def write_folder(
         traces = Written(len(ranks), *write_traces(writer, ranks, jobs, _of("traces", progress)))
     if flight_recorder or outcome.hang:
         dead = [
-            f.rank for f in setup.faults if f.kind == "crash" and f is outcome.hang and f.rank is not None
+            f.rank
+            for f in setup.faults
+            if f.kind in {"crash", "kill"} and f is outcome.hang and f.rank is not None
         ]
         recorder = FlightWriter(simulation, folder / "fr", dead)
         dumps = Written(

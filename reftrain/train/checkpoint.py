@@ -9,7 +9,7 @@ import re
 import shutil
 import threading
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,7 @@ from reftrain.train.trainer import Trainer
 
 FINISHED = re.compile(r"step-(\d{8})")
 STEP_KEY = "meta.step"
+DATA_KEY = "meta.data"
 
 
 class Box(torch.Tensor):
@@ -138,6 +139,9 @@ class Checkpointer:
         self.wait()
         boxes = state_boxes(self.trainer, copy=self.config.asynchronous)
         boxes[STEP_KEY] = torch.tensor([steps_done])
+        data = self.trainer.loader.state(steps_done)
+        if data is not None:
+            boxes[DATA_KEY] = torch.tensor(data)
         self._thread = threading.Thread(target=self._write, args=(boxes, steps_done), name="checkpoint")
         self._thread.start()
         if not self.config.asynchronous:
@@ -184,14 +188,16 @@ class Checkpointer:
         except Exception as error:
             raise CheckpointError(f"{path}: {_reason(error)}; name a finished checkpoint") from error
         _check_same_model(path, boxes, stored)
-        step = torch.zeros(1, dtype=torch.int64)
+        step, data = torch.zeros(1, dtype=torch.int64), torch.zeros(2, dtype=torch.int64)
+        kept = {DATA_KEY: data} if DATA_KEY in stored.state_dict_metadata else {}
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # dcp warns of ranks that hold no metadata
-                load({**boxes, STEP_KEY: step}, storage_reader=reader, process_group=self.group)
+                load({**boxes, STEP_KEY: step, **kept}, storage_reader=reader, process_group=self.group)
         except (Exception, CheckpointException) as error:
             raise CheckpointError(f"{path}: {_reason(error)}; name another finished checkpoint") from error
         steps_done = int(step.item())
+        _check_same_data(path, data.tolist() if kept else None, self.trainer.loader.state(steps_done))
         self.trainer.optimizer.set_steps(steps_done)
         return steps_done
 
@@ -205,6 +211,18 @@ def _check_same_model(path: Path, boxes: Mapping[str, Any], stored: Metadata) ->
             raise CheckpointError(
                 f"{path}: {key} is {tuple(entry.size)}, here {box.whole}; load it with its own model"
             )
+
+
+def _check_same_data(path: Path, stored: Sequence[int] | None, own: tuple[int, int] | None) -> None:
+    """Refuse to go on in another place of the data, or in another data set."""
+    if stored is None or own is None:
+        return
+    if stored[1] != own[1]:
+        raise CheckpointError(f"{path}: was trained on another data set; name its files in their order")
+    if stored[0] != own[0]:
+        raise CheckpointError(
+            f"{path}: {stored[0]} sequences were read, here {own[0]} would have been; keep data.batch_size"
+        )
 
 
 def _make_folder(folder: Path) -> None:

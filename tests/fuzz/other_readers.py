@@ -29,6 +29,7 @@ from reftrain.schedule.text_form import to_text
 from tests.fuzz.mutate import BOUNDS, damaged, in_document, in_text, put_table
 from tests.fuzz.outcome import KEPT
 from tests.fuzz.readers import Damage, Input
+from tests.reftrain.test_tokens import arrow, megatron, parquet
 
 PAIRS = 0.8
 """Share of captures that are compared with another one."""
@@ -208,7 +209,19 @@ def hardware(rng: Random, folder: Path) -> Input:
     return Input(simulate, [*sizes, "--hardware", str(path), "--quiet", "--json", "-"])
 
 
+def tokens(rng: Random, folder: Path) -> Input:
+    """A tokenised data set of one of its forms, damaged in its index, its column, or its tokens."""
+    write = rng.choice([megatron, megatron, parquet, arrow])
+    path = write(folder)
+    if write is megatron and rng.random() < 0.2:
+        path = path.with_suffix(".bin")
+    path.write_bytes(damaged(path.read_bytes(), rng))
+    sizes = ["--set", "model.vocab_size=100", "--set", "data.eos=99", "--set", "data.seq_len=16"]
+    return Input(run, ["--data", str(path), *sizes, "--dry-run", "--out", str(folder / "out")])
+
+
 OTHERS: Mapping[str, Damage] = {
     "capture": capture, "order plan": order_plan, "schedule": table_of_schedule, "TOML of a run": configuration,
     "TOML of a machine": hardware, "shadow sums": shadow_sums,
+    "tokens": tokens,
 }  # fmt: skip

@@ -17,6 +17,7 @@ from reftrain.schedule.actions import Action, Kind, Schedule
 from reftrain.schedule.costs import Costs
 from reftrain.schedule.generators import make_schedule
 from reftrain.schedule.lower import lower
+from reftrain.schedule.registry import SCHEMES
 from reftrain.schedule.timing import time_schedule
 
 
@@ -192,3 +193,12 @@ def test_chimeras_sizes_reach_the_table():
     kinds = {a.kind for _, _, a in replace(made, concatenation="doubling").table.everything()}
     assert Kind.RECOMPUTE in kinds
     assert Kind.RECOMPUTE not in {a.kind for _, _, a in made.table.everything()}
+
+
+@pytest.mark.parametrize("name", SCHEMES)
+def test_every_scheme_is_projected(name):
+    """Also those that take no short step: dualpipe_v needs 2·p micro-batches."""
+    virtual = SCHEMES[name].default_virtual
+    layers = layer_counts(32, 4 * virtual, balanced=False)
+    made = Job(MODEL, MeshConfig(pp=4, dp=2), 8192, 8, layers, schedule=name, virtual=virtual, consecutive=4)
+    assert project(made, H100).step_s > 0

@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from multiprocessing import process
 from multiprocessing.context import ForkServerContext
 from pathlib import Path
 from typing import Any
@@ -50,6 +51,7 @@ def perform(
         os.dup2(file, number)
         os.close(file)
     faulthandler.register(signal.SIGUSR1)
+    process.current_process()._config["daemon"] = False  # a program may have children, by multiprocessing too
     os.environ.clear()
     os.environ.update(environment)
     os.chdir(cwd)

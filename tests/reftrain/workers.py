@@ -23,6 +23,7 @@ from reftrain.model.parameters import Part
 from reftrain.rank.hooks import HookList, Hooks
 from reftrain.rank.world import World
 from reftrain.train.checkpoint import Checkpointer
+from reftrain.train.evaluation import Evaluator
 from reftrain.train.trainer import Trainer
 
 
@@ -248,3 +249,25 @@ def outputs_in_backward(rank: int, world: int, store: str, config: RunConfig) ->
 def whole_run(rank: int, world: int, store: str, config: RunConfig) -> None:
     """Everything `reftrain run` does on a rank."""
     train_rank(config, World(rank, rank, world, f"file://{store}"), lambda _: [])
+
+
+def evaluated(
+    rank: int, world: int, store: str, config: RunConfig, steps: int
+) -> tuple[list[float], list[tuple[int, float, int]]]:
+    """Losses of all steps, and step, loss and count of tokens of each evaluation between them."""
+    seen: list[tuple[int, float, int]] = []
+
+    class Notes(Hooks):
+        def evaluation_end(self, evaluation):
+            seen.append((evaluation.step, evaluation.loss, evaluation.valid_tokens))
+
+    with trainer(rank, world, store, config, HookList([Notes()])) as made:
+        evaluator = Evaluator(made) if config.evaluation.every else None
+        losses = []
+        for step in range(steps):
+            got = made.compute_gradients(step)
+            made.apply_gradients(step, got.norm)
+            losses.append(got.loss)
+            if evaluator:
+                evaluator.after_step(step)
+    return losses, seen

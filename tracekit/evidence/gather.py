@@ -81,11 +81,14 @@ def load_evidence(
 ) -> Bundle:
     """Return all evidence of a stuck job in the files that `inputs` name: dumps, logs, RAS answers, stacks.
 
+    Of a recorded run, the attempts that failed before are left out.
+
     jobs, progress, job: as for `load_dumps`. expected: the job's ranks, where a mesh tells them. Where there is nothing
     but dumps, or nothing at all, the errors are those of `load_dumps`.
     """
     named = listed(inputs)
-    found = gather(find_everything(named).sources)
+    everything = find_everything(named)
+    found = gather(s for s in everything.sources if not everything.within_another(s.label))
     if not found.read:
         return Bundle(load_dumps(named, jobs, progress, job=job), expected=expected)
     bundle = found.bundle(expected)

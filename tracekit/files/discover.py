@@ -53,6 +53,10 @@ class Found:
         """Return the folder of the recorded run that holds a file, the innermost one; "" where none does."""
         return next((str(p) for p in Path(label).parents if str(p) in self.runs), "")
 
+    def within_another(self, label: str) -> bool:
+        """Return whether a file that was not named is of a run within a run, as a failed attempt of an elastic job."""
+        return label not in self.named and sum(str(p) in self.runs for p in Path(label).parents) > 1
+
 
 def discover(inputs: Sequence[str], wanted: Wanted) -> Found:
     """Find every wanted file that `inputs` name; InputError where one of them names nothing or is unreachable.
