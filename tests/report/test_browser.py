@@ -268,10 +268,12 @@ CanvasRenderingContext2D.prototype.fillText = function (text, x, y) {
 };
 """
 OVERLAPPING = """(() => {
-  const svg = [...document.querySelectorAll('.chart svg')].flatMap((chart, n) => [...chart.querySelectorAll('text')].map(
-    t => (b => ({row: n + ' ' + Math.round(b.y), from: b.x, to: b.x + b.width, text: t.textContent}))(t.getBBox())));
+  const svg = [...document.querySelectorAll('.chart svg')].flatMap((chart, n) =>
+    [...chart.querySelectorAll('text')].map(t => [t.textContent, t.getBBox()]).map(
+      ([text, b]) => ({row: n + ' ' + Math.round(b.y), from: b.x, to: b.x + b.width, text})));
   return [...window.texts, ...svg].sort((a, b) => a.row < b.row ? -1 : a.row > b.row ? 1 : a.from - b.from)
-    .filter((t, i, all) => i && all[i - 1].row === t.row && t.text !== all[i - 1].text && t.from < all[i - 1].to - 1).map(t => t.row + ': ' + t.text);
+    .filter((t, i, all) => i && all[i - 1].row === t.row && t.text !== all[i - 1].text && t.from < all[i - 1].to - 1)
+    .map(t => t.row + ': ' + t.text);
 })()"""
 
 
