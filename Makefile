@@ -110,7 +110,7 @@ docs: $(DOCS_STAMP)
 	@echo docs_site/index.html
 
 # The wheel with extras in fresh environments of Python 3.11 and 3.13, lowest and latest versions, pandas 2 and 3; 15 minutes.
-wheel-check: $(STAMP)
+wheel-check: $(CI_STAMP)
 	@$(BIN)/python -m tests.wheel
 
 # Every pipeline schedule at p = 2, 3, 4 and m = 1 to 3p against one process; a few minutes.

@@ -9,7 +9,7 @@ import pytest
 from tests.report.browser import BROWSER, chromium
 from tests.report.test_html import EVIL
 from tracekit.findings.hang import HangFinding
-from tracekit.findings.picture import HangPicture, SlowRankPicture
+from tracekit.findings.picture import HangPicture, Level, SlowRankPicture
 from tracekit.findings.shared import RankCoverage
 from tracekit.page.palette import PALETTE
 from tracekit.report.html.hang import hang_html
@@ -253,3 +253,50 @@ def test_printing_is_light_and_open(found, page, tmp_path):
     page.ask("dispatchEvent(new Event('afterprint'))")
     assert page.ask(ink) == dark
     assert len(page.call("Page.printToPDF")["data"]) > 10_000
+
+
+NOTE_TEXT = """
+const drawn = CanvasRenderingContext2D.prototype.fillText;
+window.texts = [];
+const numbers = new WeakMap();
+let count = 0;
+CanvasRenderingContext2D.prototype.fillText = function (text, x, y) {
+  const wide = this.measureText(text).width, from = {center: x - wide / 2, right: x - wide}[this.textAlign] ?? x;
+  if (!numbers.has(this.canvas)) numbers.set(this.canvas, count++);
+  window.texts.push({row: "canvas " + numbers.get(this.canvas) + " " + Math.round(y), from, to: from + wide, text});
+  drawn.call(this, text, x, y);
+};
+"""
+OVERLAPPING = """(() => {
+  const svg = [...document.querySelectorAll('.chart svg')].flatMap((chart, n) =>
+    [...chart.querySelectorAll('text')].map(t => [t.textContent, t.getBBox()]).map(
+      ([text, b]) => ({row: n + ' ' + Math.round(b.y), from: b.x, to: b.x + b.width, text})));
+  return [...window.texts, ...svg].sort((a, b) => a.row < b.row ? -1 : a.row > b.row ? 1 : a.from - b.from)
+    .filter((t, i, all) => i && all[i - 1].row === t.row && t.text !== all[i - 1].text && t.from < all[i - 1].to - 1)
+    .map(t => t.row + ': ' + t.text);
+})()"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("width", [400, 1400])
+def test_labels_do_not_overlap(found, page, tmp_path, width):
+    ranks = 16 * 8 * 3
+    places = {
+        "tp": tuple(r % 8 for r in range(ranks)),
+        "pp": tuple(r // 8 % 16 for r in range(ranks)),
+        "dp": tuple(r // 128 for r in range(ranks)),
+    }
+    noise = np.random.default_rng(7).normal(0.0, 30.0, (ranks, 3))
+    stages = Level("pp", 15, tuple(range(16)), ((0.0, 1.0, 2.0, 3.0, 4.0),) * 16, 0)
+    picture = SlowRankPicture(
+        tuple(range(ranks)), ("node",) * ranks, places, (0, 1, 2), noise, abs(noise),
+        {"waits on pp": abs(noise[:, 0])}, (stages,), None, (),
+    )  # fmt: skip
+    (tmp_path / "page.html").write_text(slowrank_html(found[0], picture))
+    page.call("Page.addScriptToEvaluateOnNewDocument", source=NOTE_TEXT)
+    page.call(
+        "Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=False
+    )
+    page.open(tmp_path / "page.html")
+    assert page.ask("window.texts.length") > 0
+    assert page.ask(OVERLAPPING) == []

@@ -2,7 +2,7 @@
 
 Sets: `latest`, `pandas2` (all newest but pandas 2), `lowest` (every lower bound of pyproject.toml, exactly; only for
 the oldest Python, because newer ones have no builds of so old packages). Before these, help of all commands in every
-combination of extras (`extras.py`). Needs the package registry; a few minutes.
+combination of extras (`extras.py`). Needs the package registry.
 """
 
 import argparse
@@ -19,7 +19,7 @@ from itertools import combinations
 from pathlib import Path
 
 from tests.house.source import ROOT
-from tests.wheel.extras import MODULES, ends, helps
+from tests.wheel.extras import MODULES, ends_of_each, helps
 
 EXTRAS = ("hta", "report", "perfetto", "ray")
 PYTHONS = ("3.11", "3.13")
@@ -45,13 +45,17 @@ def interpreter(version):
 
 
 def installed(python, wheel, kind, folder):
-    """The Python of a fresh environment that holds the wheel with its extras."""
-    call(python, "-m", "venv", folder)
+    """The Python of a fresh environment that holds the wheel with its extras.
+
+    uv keeps what it unpacked once and links it into each environment; pip would fetch, unpack and write each again.
+    """
+    uv = (Path(sys.executable).with_name("uv"), "--quiet")
+    call(*uv, "venv", "--python", python, folder)
     fresh = folder / "bin" / "python"
     more = {"latest": [], "pandas2": ["pandas<3"], "lowest": lowest()}[kind]
-    pip = ("-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--only-binary", ":all:")
-    call(fresh, *pip, f"{wheel}[{','.join(EXTRAS)}]", *more)
-    call(fresh, "-m", "pip", "check")
+    pip = (*uv, "pip", "install", "--python", fresh, "--only-binary", ":all:")
+    call(*pip, f"tracekit4d[{','.join(EXTRAS)}] @ {wheel.as_uri()}", *more)
+    call(*uv, "pip", "check", "--python", fresh)
     return fresh
 
 
@@ -75,7 +79,7 @@ def tried(fresh, folder):
         call(program, *command, "--quiet", "--html", folder / f"{command[0]}.html", cwd=folder)
     call(fresh, "-P", Path(__file__).with_name("library_use.py"), sample, cwd=folder)
     versions = {p["name"].lower(): p["version"] for p in json.loads(
-        call(fresh, "-m", "pip", "list", "--format", "json", "--disable-pip-version-check"))}  # fmt: skip
+        call(Path(sys.executable).with_name("uv"), "pip", "list", "--python", fresh, "--format", "json"))}  # fmt: skip
     return {name: versions[name] for name in SHOWN}
 
 
@@ -84,14 +88,15 @@ def without_extras(wheel, folder):
     pip = ("-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-index", "--no-deps")
     call(sys.executable, *pip, "--target", folder, wheel)
     path = os.pathsep.join([str(folder), sysconfig.get_paths()["purelib"]])
-    bare, asked, tried = (sys.executable, "-S", "-P"), helps(), 0
-    for count in range(len(MODULES) + 1):
-        for missing in combinations(MODULES, count):
-            found = ends(missing, asked, bare, cwd=folder, env={**os.environ, "PYTHONPATH": path})
-            wrong = [(words, end) for words, end in zip(asked, found, strict=True) if end[0]]
-            assert not wrong, (missing, wrong)
-            tried += 1
-    return tried
+    asked = helps()
+    sets = [missing for count in range(len(MODULES) + 1) for missing in combinations(MODULES, count)]
+    bare, surroundings = (sys.executable, "-S", "-P"), {**os.environ, "PYTHONPATH": path}
+    for missing, found in zip(
+        sets, ends_of_each(sets, asked, bare, cwd=folder, env=surroundings), strict=True
+    ):
+        wrong = [(words, end) for words, end in zip(asked, found, strict=True) if end[0]]
+        assert not wrong, (missing, wrong)
+    return len(sets)
 
 
 def main():
@@ -104,18 +109,8 @@ def main():
         source = Path(name) / "source"
         kept = re.compile(r"__pycache__|\.egg-info$|^\.")
         shutil.copytree(ROOT, source, ignore=lambda _, names: [n for n in names if kept.search(n)])
-        call(
-            sys.executable,
-            "-m",
-            "pip",
-            "wheel",
-            "-q",
-            "--no-deps",
-            "--no-build-isolation",
-            "-w",
-            name,
-            source,
-        )
+        build = ("-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation")
+        call(sys.executable, *build, "-w", name, source)
         (wheel,) = Path(name).glob("*.whl")
         count = without_extras(wheel, Path(name) / "bare")
         print(f"help, version and completion of all commands: {count} combinations of extras", flush=True)

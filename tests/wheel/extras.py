@@ -1,8 +1,9 @@
 """Commands in installations that lack extras: their packages are hidden from Python, one process for each set of them.
 
-`python -P extras.py MODULES CALLS` runs every call of CALLS, a JSON list of lists of words, while MODULES
-cannot be imported, and prints how each ended: exit code, stderr, and modules of extras that were imported. The first
-word of a call is a program; where it begins with `_`, the rest of the words are to be completed.
+`python -P extras.py SETS CALLS` runs every call of CALLS, a JSON list of lists of words, while the modules of each set
+of SETS cannot be imported, and prints for each set how each call ended: exit code, stderr, and modules of extras that
+were imported. The first word of a call is a program; where it begins with `_`, the rest are to be completed.
+Several sets are tried in forks of one process, which has loaded what every installation holds.
 """
 
 import contextlib
@@ -12,6 +13,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 
 MODULES = {
     "train": ("torch",),
@@ -22,6 +24,8 @@ MODULES = {
     "perfetto": ("perfetto",),
 }
 """What each extra lets a command import."""
+SHARED = ("click", "fsspec", "msgspec", "numpy", "pyarrow.parquet", "rich.console", "scipy.stats")
+LONGEST_S = 1800
 PROGRAMS = ("tracekit", "numerics", "reftrain")
 
 
@@ -42,6 +46,12 @@ def commands(program):
     """Names of a program's commands."""
     module = importlib.import_module(f"tracekit_cli.{program}")
     return sorted(getattr(module, program).entries)
+
+
+def entry(program, name):
+    """A command of a program, loaded."""
+    module = importlib.import_module(f"tracekit_cli.{program}")
+    return getattr(module, program).entries[name].load()
 
 
 def helps():
@@ -87,11 +97,16 @@ def uses(sample, capture, folder):
 
 def ends(missing, calls, python=(sys.executable, "-P"), **settings):
     """How each call ends where the extras `missing` are not installed: (exit code, stderr, modules imported)."""
-    names = ",".join(name for extra in missing for name in MODULES[extra])
-    command = [*map(str, python), __file__, names, json.dumps(calls)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300, **settings)
+    return ends_of_each([missing], calls, python, **settings)[0]
+
+
+def ends_of_each(sets, calls, python=(sys.executable, "-P"), **settings):
+    """What `ends` returns, for each set of missing extras."""
+    names = [[name for extra in missing for name in MODULES[extra]] for missing in sets]
+    command = [*map(str, python), __file__, json.dumps(names), json.dumps(calls)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=LONGEST_S, **settings)
     assert done.returncode == 0, done.stderr
-    return [(code, err, set(modules)) for code, err, modules in json.loads(done.stdout)]
+    return [[(code, err, set(held)) for code, err, held in found] for found in json.loads(done.stdout)]
 
 
 def _called(words):
@@ -113,12 +128,34 @@ def _called(words):
     return code, err.getvalue()
 
 
-def main():
-    hidden = frozenset(filter(None, sys.argv[1].split(",")))
-    calls = json.loads(sys.argv[2])
-    sys.meta_path[:] = [_Hidden(finder, hidden) for finder in sys.meta_path]
+def _tried(hidden, calls):
+    """How each call ends in this process without some modules."""
+    sys.meta_path[:] = [_Hidden(finder, frozenset(hidden)) for finder in sys.meta_path]
     known = {name for names in MODULES.values() for name in names}
-    print(json.dumps([(*_called(words), sorted(known & set(sys.modules))) for words in calls]))
+    return [(*_called(words), sorted(known & set(sys.modules))) for words in calls]
+
+
+def _tried_in_fork(hidden, calls):
+    """How each call ends in a fork of this process without some modules."""
+    with tempfile.TemporaryFile("w+") as answer:
+        child = os.fork()
+        if not child:
+            json.dump(_tried(hidden, calls), answer)
+            answer.flush()
+            os._exit(0)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0, hidden
+        answer.seek(0)
+        return json.load(answer)
+
+
+def main():
+    sets, calls = map(json.loads, sys.argv[1:])
+    if len(sets) == 1:
+        print(json.dumps([_tried(sets[0], calls)]))
+        return
+    for name in SHARED:
+        importlib.import_module(name)
+    print(json.dumps([_tried_in_fork(hidden, calls) for hidden in sets]))
 
 
 if __name__ == "__main__":

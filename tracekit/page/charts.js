@@ -227,9 +227,12 @@ function grid(id, {rows, columns, cell, tooltip, open, outlined, number, gapAfte
     for (let i = 0; i < shown; i += every) brush.fillText(fitted(rows[i * share], left - 8), left - 6, ys[i] + each / 2 + 4);
     brush.textAlign = "center";
     const apart = Math.ceil(Math.min(widest(columns) + 8, 90) / w);
+    let last = -Infinity;
     for (let c = 0; c < columns.length; c += apart) {
-      const room = Math.max(w * apart - 4, 30);
-      brush.fillText(fitted(columns[c], room), clamp(left + (c + 0.5) * w, left + Math.min(room, width(columns[c])) / 2, whole - 4 - Math.min(room, width(columns[c])) / 2), bottom + 15);
+      const room = Math.max(w * apart - 4, 30), half = Math.min(room, width(columns[c])) / 2, x = clamp(left + (c + 0.5) * w, left + half, whole - 4 - half);
+      if (x - half < last + 4) continue;
+      brush.fillText(fitted(columns[c], room), x, bottom + 15);
+      last = x + half;
     }
     const rowAt = py => { let i = ys.length - 1; while (i >= 0 && ys[i] > py) i--; return py < bottom ? i : -1; };
     steer(canvas, {rows: shown, columns: () => columns.length,
@@ -275,7 +278,13 @@ function stacked(id, {rows, kinds, end, title}) {
     paths(svg, kind => bars.map((r, i) => kind.values[r] ? area(left + i * w, y(below(kind, r) + kind.values[r]), w - gap, y(0) - y(kind.values[r])) : "").join(""),
       bars.map((r, i) => missing(r) ? area(left + i * w, top, w - gap, bottom - top) : "").join(""));
     const apart = Math.ceil((widest(rows) + 16) / w);
-    for (let i = 0; i < shown; i += apart) svg.append(node("text", {x: clamp(left + (i + 0.5) * w, left + 20, right - 30), y: bottom + 16, "text-anchor": "middle"}, rows[bars[i]]));
+    let last = -Infinity;
+    for (let i = 0; i < shown; i += apart) {
+      const half = width(rows[bars[i]]) / 2, x = clamp(left + (i + 0.5) * w, left + half, right - half);
+      if (x - half < last + 4) continue;
+      svg.append(node("text", {x, y: bottom + 16, "text-anchor": "middle"}, rows[bars[i]]));
+      last = x + half;
+    }
     steer(svg, {rows: 1, columns: () => shown, find: px => px >= left && px < right ? [0, clamp(Math.floor((px - left) / w), 0, shown - 1)] : null,
       place: (_, i) => [left + (i + 0.5) * w, top + 40], tooltip: (_, i) => tooltip(bars[i])});
     return svg;

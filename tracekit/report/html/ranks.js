@@ -185,13 +185,13 @@ function drawLevels() {
       const left = 52, right = whole - 4, top = 6, bottom = 200, svg = node("svg", {viewBox: "0 0 " + whole + " 224"});
       const y = axisLeft(svg, {left, right, top, bottom, low, high}), w = (right - left) / level.indices.length;
       for (const limit of [pale, -pale]) if (limit >= low) svg.append(node("line", {class: "limit", x1: left, x2: right, y1: y(limit), y2: y(limit)}));
-      const apart = Math.ceil(44 / w);
+      const apart = Math.ceil(44 / w), at = level.indices.indexOf(level.chosen);
       level.indices.forEach((index, i) => {
         const [least, lower, median, upper, most] = level.spread[i], x = left + (i + 0.5) * w, half = Math.min(w * 0.3, 30);
         const tone = index === level.chosen ? "culprit" : "soft";
         svg.append(node("path", {d: "M" + x + " " + y(least) + "V" + y(most) + area(x - half, y(upper), 2 * half, Math.max(y(lower) - y(upper), 1)) + "M" + (x - half) + " " + y(median) + "h" + 2 * half,
           style: "fill:var(--" + tone + ");fill-opacity:.3;stroke:var(--" + tone + ");stroke-width:1.5"}));
-        if (i % apart === 0 || index === level.chosen) svg.append(node("text", {x, y: bottom + 16, "text-anchor": "middle"}, level.axis + " " + index));
+        if (i === at || i % apart === 0 && (at < 0 || Math.abs(i - at) >= apart)) svg.append(node("text", {x, y: bottom + 16, "text-anchor": "middle"}, level.axis + " " + index));
       });
       steer(svg, {rows: 1, columns: () => level.indices.length, find: px => px >= left ? [0, clamp(Math.floor((px - left) / w), 0, level.indices.length - 1)] : null,
         place: (_, i) => [left + (i + 0.5) * w, top + 20],
