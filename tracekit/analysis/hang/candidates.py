@@ -53,16 +53,45 @@ def stuck_call(scene: Scene) -> CallId | None:
     return first_in_program(scene, in_flight) if in_flight else None
 
 
-def both_send_first(scene: Scene) -> tuple[int, int] | None:
-    """Return two ranks that each wait first in a send to the other; None without such a pair."""
-    towards: set[tuple[int, int]] = set()
-    for rank in scene.graph.stuck & scene.dumps.keys():
-        dump = scene.dumps[rank]
-        first = {wait.at for wait in first_waits(scene, rank).waits if wait.message}
-        for op in dump.p2p:
-            ends = dump.groups[op.group].ranks[op.peer : op.peer + 1]
-            towards.update((rank, peer) for peer in ends if op.send and peer in first)
-    return min(((a, b) for a, b in towards if a < b and (b, a) in towards), default=None)
+class MessageCycle(NamedTuple):
+    """Ranks of which each waits first in a send to the next (or in a receive from it), the last one in that of the first."""
+
+    ranks: tuple[int, ...]
+    sends: bool
+
+
+def message_cycle(scene: Scene) -> MessageCycle | None:
+    """Return ranks that wait in a circle, each in messages of one direction with one peer; None without a circle."""
+    facing: dict[int, tuple[int, bool]] = {}
+    for rank in sorted(scene.graph.stuck & scene.dumps.keys()):
+        made = _first_messages(scene, rank)
+        if len(made) == 1:
+            facing[rank] = made.pop()
+    for start in facing:
+        path = [start]
+        while (found := facing.get(path[-1])) is not None and found[0] not in path:
+            path.append(found[0])
+        if found is not None and found[0] == start and len({facing[rank][1] for rank in path}) == 1:
+            return MessageCycle(tuple(path), facing[start][1])
+    return None
+
+
+def _first_messages(scene: Scene, rank: int) -> set[tuple[int, bool]]:
+    """Return (peer, whether it is a send) of all messages in the batch that a rank waits in first."""
+    dump = scene.dumps[rank]
+    peers = {wait.at for wait in first_waits(scene, rank).waits if wait.message}
+    ops = [(dump.groups[op.group].ranks[op.peer : op.peer + 1], op) for op in dump.p2p]
+    towards = [(ends[0], op) for ends, op in ops if ends and ends[0] in peers]
+    first = min((op.created for _, op in towards), default=0)
+    batches = {(op.group, op.seq) for _, op in towards if op.created == first}
+    return {(peer, op.send) for peer, op in towards if (op.group, op.seq) in batches}
+
+
+def none_lacks_an_end(scene: Scene) -> bool:
+    """Return whether ranks wait in messages alone, and both ends of each were issued."""
+    graph = scene.graph
+    issued = bool(graph.pairs) and not (graph.awaited or graph.pending or graph.busy or graph.stale)
+    return issued and scene.dumps.keys() >= graph.pairs.keys() | set().union(*graph.pairs.values())
 
 
 def advice_on_device(scene: Scene) -> str:
