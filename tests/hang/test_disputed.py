@@ -40,9 +40,7 @@ def test_messages_in_a_circle_are_told_by_direction(tmp_path, world, first, then
     for rank in range(world):
         names = [n.format(rank, (rank + 1) % world, (rank - 1) % world) for n in (first, then) if n]
         rows[rank] = [("1", number, name, STEP, "open") for number, name in enumerate(names, 1)]
-    finding = write_groups(
-        tmp_path, {"1": (tuple(range(world)), "PIPELINE_MODEL_PARALLEL_GROUP")}, rows
-    )
+    finding = write_groups(tmp_path, {"1": (tuple(range(world)), "PIPELINE_MODEL_PARALLEL_GROUP")}, rows)
     assert (finding.verdict, finding.culprits) == ("inconclusive", ())
     assert said in finding.reason
 

@@ -54,7 +54,7 @@ def stuck_call(scene: Scene) -> CallId | None:
 
 
 class MessageCycle(NamedTuple):
-    """Ranks of which each waits first in a send to the next (or in a receive from it), the last one in that of the first."""
+    """Ranks that wait in a circle, each first of all in a send to the next (or in a receive from it)."""
 
     ranks: tuple[int, ...]
     sends: bool

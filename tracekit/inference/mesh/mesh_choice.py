@@ -177,8 +177,8 @@ def _hinted(run: Run, world: tuple[int, ...], uses: Sequence[GroupUse]) -> Mesh 
 def _flat(ops: Operations, world: tuple[int, ...], remedy: str) -> MeshChoice:
     """Return one data-parallel group of all ranks, or one pipeline.
 
-    Without any communication each rank is looked at by itself, and missing ranks leave nothing open. Raises
-    MeshUnknownError with the `remedy` if a rank is missing elsewhere, or ranks of no pipeline call different operations.
+    Without any communication each rank is looked at by itself, and missing ranks leave nothing open. Elsewhere raises
+    MeshUnknownError with the `remedy` if a rank is missing, or ranks of no pipeline call different operations.
     """
     missing = sorted(set(world) - set(ops.ranks))
     alone = len(ops.op) > 0 and bool((ops.op == STEP_END).all())
