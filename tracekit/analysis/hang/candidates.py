@@ -32,6 +32,8 @@ def candidates_of(scene: Scene, found: Found) -> Candidates:
             return Candidates(ranks, STACKS)
         return Candidates(ranks, ADDED if _timed(scene) else ADDED + UNTIMED)
     call = stuck_call(scene)
+    if call is None and (cycle := message_cycle(scene)) is not None:
+        return Candidates(tuple(sorted(cycle.ranks)), STACKS)
     ranks = tuple(sorted(scene.graph.stuck))
     if call is not None and len(ranks) > MAX_ASKED:
         ranks = scene.groups[call.group].ranks
@@ -41,14 +43,15 @@ def candidates_of(scene: Scene, found: Found) -> Candidates:
 def stuck_call(scene: Scene) -> CallId | None:
     """Return the first call in the program that all members issued and none has finished; None without one.
 
-    A call that no rank waits in first is blocked by something else, such as messages that wait for each other.
+    A call that no rank waits in first is blocked by something else, such as messages that wait for each other; so may be
+    one with a member that waits in something older that the evidence does not name.
     """
     graph = scene.graph
     first = {wait.at for rank in graph.stuck for wait in first_waits(scene, rank).waits if not wait.message}
     in_flight = [
         CallId(call.group, call.seq)
         for at, call in enumerate(graph.pending)
-        if call.in_flight and at in first
+        if call.in_flight and at in first and graph.busy.isdisjoint(call.waiting)
     ]
     return first_in_program(scene, in_flight) if in_flight else None
 
@@ -113,4 +116,5 @@ def _lone_causes(scene: Scene, ranks: Sequence[int]) -> tuple[int, ...]:
     if len(ranks) > MAX_ASKED:
         return tuple(ranks)
     chains, unseen = WaitChains(scene), unseen_waits(scene)
-    return tuple(rank for rank in ranks if chains.start_from({rank, *unseen}, frozenset({rank})))
+    held = scene.graph.busy  # what is outstanding there and not named may be older than all else
+    return tuple(rank for rank in ranks if chains.start_from({rank, *unseen}, held | {rank}))
