@@ -8,10 +8,8 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from tests.reports.report import Report
-from tests.reports.trained import MICRO, Decoder, Trainer, sequences
+from tests.reports.trained import MICRO, Decoder, Trainer, built_dropping, sequences
 from tests.reports.wrong import HEALTHY, SOUND, Batches, seen, verdict
-
-DROPPED = 0.2
 
 
 def own_rank() -> int:
@@ -31,15 +29,6 @@ class Drops(Trainer):
     def batches(self, step: int, rank: int, world: int) -> Batches:
         torch.manual_seed(900 + step + (0 if self.alike else 100 * rank))
         return super().batches(step, rank, world)
-
-
-def built_dropping() -> tuple[nn.Module, torch.optim.Optimizer]:
-    """The model with dropout behind each block's projection."""
-    torch.manual_seed(3)
-    model = Decoder()
-    for block in model.blocks:
-        block.out = nn.Sequential(block.out, nn.Dropout(DROPPED))  # type: ignore[union-attr]
-    return model, torch.optim.AdamW(model.parameters(), lr=0.01)
 
 
 class SyncTooLate(Trainer):

@@ -43,8 +43,8 @@ def candidates_of(scene: Scene, found: Found) -> Candidates:
 def stuck_call(scene: Scene) -> CallId | None:
     """Return the first call in the program that all members issued and none has finished; None without one.
 
-    A call that no rank waits in first is blocked by something else, such as messages that wait for each other; so may be
-    one with a member that waits in something older that the evidence does not name.
+    A call that no rank waits in first is blocked by something else, such as messages that wait for each other. So may a
+    call be, if a member waits in something that the evidence does not name.
     """
     graph = scene.graph
     first = {wait.at for rank in graph.stuck for wait in first_waits(scene, rank).waits if not wait.message}
