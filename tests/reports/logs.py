@@ -313,7 +313,7 @@ REPORTS = [
     ),
     pasted(
         "NovaSearch-Team/RAG-Retrieval#112",
-        "lines of ranks 0, 3 and 6, all in one gather whose elements show 16 members",
+        "lines of ranks 0, 3 and 6, all in one gather, and its elements show 16 members",
         "open: the other 13 ranks are needed",
         some_of_sixteen,
         no_blame_of(0, 3, 6),

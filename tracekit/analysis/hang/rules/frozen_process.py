@@ -1,4 +1,4 @@
-"""Ranks whose process stopped running while their peers went on waiting, by the last sign of life in each dump.
+"""Ranks with a process that stopped running while their peers went on waiting, by the last sign of life in each dump.
 
 A stopped process (SIGSTOP, a frozen container, swap) has made its last call like its peers, so that no call is lacking.
 Recorders of a process note when they last ran; NCCL's does not, and a dump without that time says nothing here.
@@ -12,11 +12,11 @@ from tracekit.units import NS_PER_S
 
 
 def frozen_process(scene: Scene, _known: Found) -> Found:
-    """Return the ranks whose recorder last ran soon after their last call, while the others' ran on for long.
+    """Return the ranks with a recorder that stopped soon after their last call, while the others' ran on for long.
 
     Looks for: ranks that lived on after their last call for a small share of the time that every other rank did.
-    Excuses: all ranks if a dump does not tell when its recorder last ran, if clocks say otherwise, or if half of the
-    ranks fit.
+    Excuses: all ranks if a dump does not hold the time at which its recorder last ran, if clocks say otherwise, or if half
+    of the ranks fit.
     Returns: `host_stalled`, at the call in which the rank and its peers wait.
     """
     beats = {rank: dump.heartbeat for rank, dump in scene.dumps.items()}
