@@ -24,7 +24,7 @@ _EARLY: Final = (
 def without_early_ras(bundle: Bundle) -> Bundle:
     """Return the evidence without the RAS answers from before the first call that timed out, with a row for each.
 
-    An answer in text bears no time and is kept, as is every one where no line tells when a call was made.
+    An answer in text bears no time and is kept, as is every one where no line shows when a call was made.
     """
     begun = [
         mark.work.created_ns

@@ -15,7 +15,7 @@ def frozen_process(scene: Scene, _known: Found) -> Found:
     """Return the ranks with a recorder that stopped soon after their last call, while the others' ran on for long.
 
     Looks for: ranks that lived on after their last call for a small share of the time that every other rank did.
-    Excuses: all ranks if a dump does not hold the time at which its recorder last ran, if clocks say otherwise, or if half
+    Excuses: all ranks if a dump does not hold the time at which its recorder last ran, or clocks contradict, or if half
     of the ranks fit.
     Returns: `host_stalled`, at the call in which the rank and its peers wait.
     """
