@@ -466,7 +466,7 @@ REPORTS = [
     ),
     seen(
         "pytorch/pytorch#102434",
-        "FSDP on two hosts of 4 ranks, whose gathers take most of the step",
+        "FSDP on two hosts of 4 ranks with gathers that take most of the step",
         "no rank; communication of dp is most of the step",
         into(shards(exposed=True), 8, per_host=4),
         says("dp"),
@@ -474,7 +474,7 @@ REPORTS = [
     ),
     seen(
         "rwth-i6/returnn#1726",
-        "8 ranks with batches of other lengths in each step, whose hosts meet behind every step",
+        "8 ranks with batches of other lengths in each step and a meeting of hosts behind every step",
         "data imbalance that moves from step to step; no rank",
         into(uneven_batches, 8, steps=10),
         no_suspect_but_cause("data_imbalance"),
