@@ -55,8 +55,7 @@ class _Open:
 
     marks: dict[Key, dict[GroupKey, Mark]] = field(default_factory=lambda: defaultdict(dict))
     loose: dict[Key, list[Work]] = field(default_factory=lambda: defaultdict(list))
-    places: dict[Key, int] = field(default_factory=dict)
-    """The place within its unnamed group of each process with loose calls."""
+    places: dict[Key, int] = field(default_factory=dict)  # of each with loose calls, in its unnamed group
     deaths: list[tuple[Key, Death]] = field(default_factory=list)
     stuck: set[Key] = field(default_factory=set)
     asked_by: set[int] = field(default_factory=set)
@@ -117,8 +116,7 @@ class _Reader:
         if message.group is None:
             if message.work is not None and message.work not in self._open.loose[key]:
                 self._open.loose[key] = [*self._open.loose[key], message.work][-MAX_DEATHS:]
-                if message.place is not None:
-                    self._open.places[key] = message.place
+                self._open.places.update({} if message.place is None else {key: message.place})
             return message.work is not None
         periodic = b"update periodically" in message.text  # of no moment that all ranks share
         if periodic or (message.state is None and message.work is None and message.size is None):
@@ -223,7 +221,7 @@ class _Reader:
         }
         alone = self._places_are_ranks()
         ranks = {key: self._rank(key) if key[0] != "place" or alone else None for key in keys}
-        unnamed = {key for key, marks in opened.marks.items() if ("", "") in marks and key in opened.places}
+        unnamed = (key for key, marks in opened.marks.items() if ("", "") in marks and key in opened.places)
         file.by_place = any(alone or key[0] != "place" for key in unnamed)
         for key, marks in opened.marks.items():
             if marks and (rank := ranks[key]) is not None:
