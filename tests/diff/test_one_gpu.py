@@ -56,6 +56,22 @@ def test_two_traces_of_one_gpu_are_compared(tmp_path, name, rank):
     assert [c.what for c in found.parts if c.proven] == ["compute"]
 
 
+@pytest.mark.parametrize(("rank", "world"), [(3, None), (0, 8), (5, 8)])
+def test_one_rank_without_communication_needs_no_mesh(tmp_path, rank, world):
+    """Its number may come from a file's name, and the other ranks of its job have nothing to do with it."""
+    runs = []
+    for side, us in (("a", 900.0), ("b", 1100.0)):
+        document = trace(us)
+        if world is not None:
+            document["distributedInfo"] = {"rank": rank, "world_size": world}
+        runs.append(load(kept(tmp_path / side / f"rank{rank}.json", document)))
+    found = tracekit.diff(*runs)
+    assert (found.verdict, found.step.change_ns) == ("slower", pytest.approx(600e3, rel=0.01))
+    assert tracekit.breakdown(runs[0]).total.compute_ns > 0
+    with pytest.raises(InputError):
+        tracekit.slowrank(runs[0])
+
+
 def test_breakdown_of_one_gpu_adds_up(tmp_path):
     found = tracekit.breakdown(load(kept(tmp_path / "trace.json", trace())))
     assert found.traffic == ()

@@ -5,8 +5,10 @@ from dataclasses import replace
 
 import pytest
 
+from tests.evidence.judged import answer, ranks, record
 from tests.evidence.other_channels import ras_json, ras_text
 from tests.evidence.stuck_job import states
+from tests.evidence.watchdog import Spelling
 from tests.hang import simulate
 from tracekit.analysis.hang.witnesses.judge import judge_evidence
 from tracekit.evidence.bundle import Bundle
@@ -55,6 +57,24 @@ def test_counts_that_grow_are_no_hang(job):
     finding = judged(ras_json(state), json.dumps(later))
     assert finding.culprits == ()
     assert "moves" in finding.reason
+
+
+@pytest.mark.parametrize(("hour", "left_out"), [("13:10", True), ("13:50", False)])
+def test_an_answer_from_before_the_hang_weakens_no_log(tmp_path, hour, left_out):
+    """The stalled call began at about 13:43 by the log; before it, ranks were a call apart, as in a job that moves."""
+    case = simulate.make(9, "host_stall", "tp", MESH)
+    places = record(tmp_path, case.write(tmp_path / "fr"), Spelling("2.8"))
+    found = states(places["dump"])
+    for rank, state in found.items():
+        for group in state.groups:
+            group.counts = {kind: max(0, n - 3 - rank % 2) for kind, n in group.counts.items()}
+    for path in places["ras"].iterdir():
+        path.unlink()
+    (places["ras"] / "early").write_text(ras_json(found, f"2026-11-18 {hour}:00"))
+    alone, both = (answer(places, channels) for channels in (("log",), ("log", "ras")))
+    assert ranks(alone) == [case.culprit]
+    assert (ranks(both) == ranks(alone)) is left_out
+    assert ("early_ras" in {row.kind for row in both.quality}) is left_out
 
 
 def test_agreement_is_no_health(job):

@@ -42,6 +42,33 @@ def culprits(finding):
     return [c.rank for c in finding.first.answer.culprits]
 
 
+DIED = (
+    "[rank3]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB\nexitcode  : -9 (pid: 9)\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("guide.md", f"# What a death looks like\n\nTorch prints:\n\n```\n{DIED}```\n"),
+        ("readme", f"## Errors\n\n| line | meaning |\n|---|---|\n| `{DIED.splitlines()[0]}` | memory |\n"),
+        ("train.py", f"import torch\n\nSEEN = '''{DIED}'''\n"),
+        ("launch.sh", f"#!/bin/bash\necho '{DIED}'\n"),
+        ("saved.html", f"<!DOCTYPE html><html><pre>{DIED}</pre></html>\n"),
+    ],
+)
+def test_what_quotes_a_log_is_read_only_by_name(tmp_path, name, text):
+    (tmp_path / name).write_text(text)
+    assert triage(str(tmp_path)).found == ()
+    assert [file.kind for file in triage(str(tmp_path / name)).found] == ["job_log"]
+
+
+@pytest.mark.parametrize("text", [f"# conda environments\n\n|---|---|\n{DIED}", f"```\n{DIED}```\n", DIED])
+def test_a_log_is_read_in_any_dress(tmp_path, text):
+    (tmp_path / "notes.md").write_text(text)
+    assert [file.kind for file in triage(str(tmp_path)).found] == ["job_log"]
+
+
 def test_a_mixture_is_sorted_by_content(mixture):
     finding = triage(str(mixture))
     assert {file.kind for file in finding.found} == {

@@ -21,10 +21,38 @@ def test_both_send_first_are_shown(tmp_path):
     finding = write_groups(tmp_path, PAIR, rows)
     text = hang_text(finding)
     assert (finding.verdict, finding.candidates) == ("inconclusive", (0, 1))
-    assert "ranks 0 and 1 each wait in a send to the other" in finding.reason
+    assert "ranks 0, 1 each wait first in a send to the other" in finding.reason
     assert "rank 0: send to rank 1" in text
     assert "/job/train.py:11 give" in text
     assert "/job/train.py:12 take" in text
+
+
+@pytest.mark.parametrize(
+    ("world", "first", "then", "said"),
+    [
+        (3, "send {0}->{1}", "recv {0}<-{2}", "ranks 0-2 each wait first in a send to the next in a circle"),
+        (2, "recv {0}<-{2}", "send {0}->{1}", "ranks 0, 1 each wait first in a receive from the other"),
+        (4, "recv {0}<-{2}", None, "ranks 0-3 each wait first in a receive from the next in a circle"),
+    ],
+)
+def test_messages_in_a_circle_are_told_by_direction(tmp_path, world, first, then, said):
+    rows = {}
+    for rank in range(world):
+        names = [n.format(rank, (rank + 1) % world, (rank - 1) % world) for n in (first, then) if n]
+        rows[rank] = [("1", number, name, STEP, "open") for number, name in enumerate(names, 1)]
+    finding = write_groups(tmp_path, {"1": (tuple(range(world)), "PIPELINE_MODEL_PARALLEL_GROUP")}, rows)
+    assert (finding.verdict, finding.culprits) == ("inconclusive", ())
+    assert said in finding.reason
+
+
+def test_batches_with_both_ends_blame_no_order(tmp_path):
+    rows = {
+        rank: [("1", 1, f"{op}{1 - rank}", STEP, "open") for op in (f"send {rank}->", f"recv {rank}<-")]
+        for rank in (0, 1)
+    }
+    finding = write_groups(tmp_path, PAIR, rows)
+    assert (finding.verdict, finding.culprits) == ("inconclusive", ())
+    assert "both ends of every outstanding message were issued" in finding.reason
 
 
 @pytest.mark.parametrize("odd", [0, 2])

@@ -145,6 +145,20 @@ def test_bare_lists_of_early_versions_are_read(tmp_path):
     assert named(analyse(load_dumps([str(tmp_path)]))) == {0: "host_stalled"}
 
 
+@pytest.mark.parametrize(("kept", "candidates"), [((0, 1, 3), (2,)), ((0, 1, 2), (0, 1, 2))])
+def test_bare_lists_promise_no_whole_group(tmp_path, kept, candidates):
+    """They list no members, so that the rank without a dump is a candidate, or unknown where it is the last."""
+    from tracekit.analysis.hang.analyse import analyse
+
+    for rank in kept:
+        entries = [bare(row, place) for place, row in enumerate([*steps(5), (6, "all_reduce", STEP, "open")])]
+        (tmp_path / f"nccl_trace_rank_{rank}").write_bytes(pickle.dumps(entries, protocol=2))
+    found = analyse(load_dumps([str(tmp_path)]))
+    assert (found.verdict, found.culprits, found.candidates) == ("inconclusive", (), candidates)
+    assert "these dumps list no members" in found.reason
+    assert "all 3 members" not in found.reason
+
+
 @pytest.mark.parametrize("name", ["train.log", "slurm-12.out", "stderr"])
 def test_log_without_a_dump_says_how_to_record(tmp_path, name):
     (tmp_path / name).write_text("[rank0]: Watchdog caught collective operation timeout\n")

@@ -18,6 +18,7 @@ ORDER = [
     ("mismatched_message", When.ALWAYS),
     ("stalled_device", When.ALWAYS),
     ("stalled_host", When.ALWAYS),
+    ("frozen_process", When.NO_CULPRIT),
     ("skipped_collective", When.NO_CULPRIT),
     ("skipped_message", When.NO_CULPRIT),
     ("left_program", When.NO_CULPRIT),

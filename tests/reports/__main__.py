@@ -13,12 +13,19 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from tests.reports import logs, slow, stuck, wrong
+from tests.reports import between_ranks, logs, messages, slow, stuck, wrong
 from tests.reports.asked import ask
 from tests.reports.page import rewrite, row, summary
 from tests.reports.report import Report
 
-REPORTS: list[Report] = [*slow.REPORTS, *stuck.REPORTS, *logs.REPORTS, *wrong.REPORTS]
+REPORTS: list[Report] = [
+    *slow.REPORTS,
+    *stuck.REPORTS,
+    *messages.REPORTS,
+    *logs.REPORTS,
+    *wrong.REPORTS,
+    *between_ranks.REPORTS,
+]
 
 
 def options(arguments: Sequence[str] | None = None) -> argparse.Namespace:

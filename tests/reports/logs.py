@@ -152,6 +152,46 @@ def after_fit(folder: Path) -> None:
     written(folder, log(waiting(4, 5, late=(3,)), Spelling("2.8")))
 
 
+def uneven_2_1(folder: Path) -> None:
+    """Three of four ranks wait in one bucket, in the words of torch 2.1; rank 0 printed nothing."""
+    written(folder, log(waiting(4, 1_132_079, size=304_640, silent=(0,)), Spelling("2.1", "srun")))
+
+
+def buffers_behind(folder: Path) -> None:
+    """Rank 7 of ten broadcasts buffers of the next forward pass where the others reduce a bucket."""
+    job = waiting(10, 80_078, size=2_106_881, odd={7: ("BROADCAST", 5_056)})
+    written(folder, log(job, Spelling("2.4")))
+
+
+def longer_sequence(folder: Path) -> None:
+    """Rank 6 of eight gathers more elements than the others: its sequence is longer."""
+    job = waiting(8, 610, "COALESCED", 56_320, ahead=6, odd={6: ("COALESCED", 76_800)})
+    written(folder, log(job, Spelling("2.5")))
+
+
+def some_of_sixteen(folder: Path) -> None:
+    """Ranks 0, 3 and 6 of 16 left their lines; all are in one gather, whose elements show 16 members."""
+    job = waiting(16, 36, "_ALLGATHER_BASE", 787_264, ahead=1)
+    written(folder, log({rank: job[rank] for rank in (0, 3, 6)}, Spelling("2.4")))
+
+
+def blocking(folder: Path) -> None:
+    """All eight ranks time out in one bucket."""
+    written(folder, log(waiting(8, 2_521, size=160_672_064), Spelling("2.8")))
+
+
+def last_host(folder: Path) -> None:
+    """Rank 14 of 16 alone left its lines, in the words of torch 2.3."""
+    written(folder, log({14: waiting(16, 15_734, size=220_084_533, ahead=1)[14]}, Spelling("2.3")))
+
+
+def wrapped_lines(folder: Path) -> None:
+    """Lines of rank 1 of eight, which a terminal broke after 76 characters."""
+    text = log({1: waiting(8, 778_778)[1]}, Spelling("2.1"), noise=0)
+    lines = (line[at : at + 76] for line in text.splitlines() for at in range(0, len(line), 76))
+    written(folder, "\n".join(lines) + "\n")
+
+
 def no_blame_of(*ranks: int) -> object:
     """Right where nobody is named; wrong where any of these is."""
 
@@ -249,5 +289,54 @@ REPORTS = [
         "rank 3",
         after_fit,
         named("culprits", (3,)),
+    ),
+    pasted(
+        "ai2cm/ace#348",
+        "the log of ranks 1 to 3 of four, in the words of torch 2.1 behind srun's prefix; rank 0 printed nothing",
+        "rank 0, or open with rank 0 as a candidate",
+        uneven_2_1,
+        named("culprits", (0,)),
+    ),
+    pasted(
+        "NVIDIA/nccl#1409",
+        "the log of ten ranks: under one number rank 7 broadcasts 5056 elements where the others reduce a bucket",
+        "rank 7, with both calls",
+        buffers_behind,
+        named("culprits", (7,), "broadcast"),
+    ),
+    pasted(
+        "modelscope/DiffSynth-Studio#458",
+        "the log of eight ranks in a coalesced gather: rank 6 gives 76800 elements, the others 56320",
+        "rank 6, with both sizes",
+        longer_sequence,
+        named("culprits", (6,), "76800"),
+    ),
+    pasted(
+        "NovaSearch-Team/RAG-Retrieval#112",
+        "lines of ranks 0, 3 and 6, all in one gather, and its elements show 16 members",
+        "open: the other 13 ranks are needed",
+        some_of_sixteen,
+        no_blame_of(0, 3, 6),
+    ),
+    pasted(
+        "huggingface/diffusers#12422",
+        "the log of eight ranks that all time out in one bucket",
+        "no rank",
+        blocking,
+        no_blame_of(*range(8)),
+    ),
+    pasted(
+        "modelscope/FunASR#2006",
+        "the lines of rank 14 of 16 alone, in the words of torch 2.3",
+        "open: the other ranks are needed",
+        last_host,
+        no_blame_of(14),
+    ),
+    pasted(
+        "HKUDS/GraphGPT#44",
+        "the lines of rank 1 alone, in the words of torch 2.1, broken by a terminal after 76 characters",
+        "open: the other ranks are needed",
+        wrapped_lines,
+        no_blame_of(1),
     ),
 ]

@@ -20,7 +20,7 @@ from tests.reports.jobs import (
 )
 from tests.reports.report import MISLEADING, OPEN, RIGHT, WRONG, Answer, Report, accuses_none, named
 from tests.shapes.job import Job
-from tests.shapes.layers import FLASH_BACKWARD, load, update
+from tests.shapes.layers import FLASH_BACKWARD, layer, load, update
 from tests.shapes.megatron import Megatron
 from tests.shapes.rank import Rank
 
@@ -129,6 +129,26 @@ def attends(factor: float) -> Body:
             rank.kernel(FLASH_BACKWARD, UNIT * 2.0 * factor, op="aten::_flash_attention_backward")
 
     return body
+
+
+def shards(*, exposed: bool) -> Body:
+    """FSDP whose gathers run beside the layer before, or only when the layer needs them."""
+
+    def body(job: Job, rank: Rank, _number: int) -> None:
+        load(rank)
+        for _ in range(6):
+            rank.collective(job.world, "_allgather_base", 3 * 10**6, 24 * 10**6, waited=exposed)
+            layer(rank, UNIT)
+        backward(job, rank, 6, bucket=2 * 10**7)
+        update(rank, UNIT * 2)
+
+    return body
+
+
+def uneven_batches(job: Job, rank: Rank, number: int) -> None:
+    """Batches of other lengths on each rank and in each step, and a barrier of hosts behind every step."""
+    whole_step(job, rank, length=random.Random(31 * number + 7 * rank.number).uniform(0.5, 1.9))
+    rank.item()
 
 
 def into(body: Body, world: int, **more: object) -> Callable[[Path], None]:
@@ -435,5 +455,28 @@ REPORTS = [
         two_runs(attends(1.0), attends(1.6), 4),
         says("flash_bwd", "flash_attention_backward"),
         DIFF,
+    ),
+    seen(
+        "pytorch/torchtitan#929",
+        "FSDP on 8 ranks before and after a change that lets each layer wait for its own gather",
+        "slower, by communication of dp that is exposed",
+        two_runs(shards(exposed=False), shards(exposed=True), 8),
+        says("waiting", "moving", "dp"),
+        DIFF,
+    ),
+    seen(
+        "pytorch/pytorch#102434",
+        "FSDP on two hosts of 4 ranks with gathers that take most of the step",
+        "no rank; communication of dp is most of the step",
+        into(shards(exposed=True), 8, per_host=4),
+        says("dp"),
+        BREAKDOWN,
+    ),
+    seen(
+        "rwth-i6/returnn#1726",
+        "8 ranks with batches of other lengths in each step and a meeting of hosts behind every step",
+        "data imbalance that moves from step to step; no rank",
+        into(uneven_batches, 8, steps=10),
+        no_suspect_but_cause("data_imbalance"),
     ),
 ]

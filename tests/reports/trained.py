@@ -83,6 +83,15 @@ def built_sparing(*, spares: bool = True) -> tuple[nn.Module, torch.optim.Optimi
     return model, torch.optim.AdamW(groups, lr=0.01)
 
 
+def built_dropping() -> tuple[nn.Module, torch.optim.Optimizer]:
+    """The model with dropout behind each block's projection."""
+    torch.manual_seed(3)
+    model = Decoder()
+    for block in model.blocks:
+        block.out = nn.Sequential(block.out, nn.Dropout(0.2))  # type: ignore[union-attr]
+    return model, torch.optim.AdamW(model.parameters(), lr=0.01)
+
+
 def sequences(step: int, *, padded: bool = False) -> tuple[torch.Tensor, torch.Tensor]:
     """A step's sequences and their labels, (SEQUENCES, LENGTH - 1); padded labels are ignored."""
     generator = torch.Generator().manual_seed(50 + step)

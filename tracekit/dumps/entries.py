@@ -52,6 +52,7 @@ class Reducer:
             raise InputError("not a flight-recorder dump: it has neither entries nor pg_status")
         result = RankDump(path, text_of(dump.get("version"), MAX_VERSION), host_of(dump), [], [])
         result.claimed = integer(dump.get("rank"))
+        result.heartbeat = max(0, integer(dump.get("heartbeat_ns")) or 0)
         index = self._config(result, dump.get("pg_config"))
         entries = in_order(entries or ())
         scan = _scanned(result, entries, index)

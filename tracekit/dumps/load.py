@@ -4,7 +4,7 @@
 return only columns; `assign` gives them their ranks.
 """
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
@@ -95,11 +95,23 @@ def load_dumps_without(
         error = InputError(f"{told}; give the folder that holds the dumps")
         raise with_rejected(error, [(r.path, r.reason) for r in rejected[1:]])
     forget_cuts(assigned.dumps.values())
-    world = set(assigned.dumps)
-    for ranks in {id(g.ranks): g.ranks for d in assigned.dumps.values() for g in d.groups}.values():
-        world.update(ranks)
     quality = (*_foreign(read.foreign), *assigned.renamed, *_damage(assigned.dumps.values()))
-    return DumpSet(dict(sorted(assigned.dumps.items())), rejected, quality, tuple(sorted(world)), number)
+    world = _world(assigned.dumps)
+    return DumpSet(dict(sorted(assigned.dumps.items())), rejected, quality, world, number)
+
+
+def _world(dumps: Mapping[int, RankDump]) -> tuple[int, ...]:
+    """Return the known ranks of the job, sorted: members of groups, ranks with dumps.
+
+    Where no dump lists members, every rank below the last one counts, because ranks are numbered from 0; unless most
+    would lack a dump: then the numbers in the names of files may be others.
+    """
+    world = set(dumps)
+    for ranks in {id(g.ranks): g.ranks for d in dumps.values() for g in d.groups}.values():
+        world.update(ranks)
+    if len(world) == len(dumps) and max(world) < 2 * len(world):
+        world.update(range(max(world)))
+    return tuple(sorted(world))
 
 
 @dataclass

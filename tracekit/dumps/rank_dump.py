@@ -141,6 +141,7 @@ class RankDump:
     truncated: bool = False  # the file ends too early: the newest entries are not in it
     unmapped_status: int = 0
     last_created: int = 0
+    heartbeat: int = 0  # when its recorder last ran, ns since 1970; 0 where it does not tell
     last_group: int = -1  # index into groups, of the last entry
     stack: tuple[str, ...] = ()  # of the last entry
     timing: TimedCalls | None = None  # where asked for

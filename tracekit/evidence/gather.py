@@ -3,7 +3,7 @@
 Dumps and traces have readers of their own; here they are only told apart. Used by the commands `hang` and `triage`.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, cast
 
@@ -13,7 +13,7 @@ from tracekit.evidence.counters import Sample, samples_of
 from tracekit.evidence.log_file import LogFile
 from tracekit.evidence.logs import read_log
 from tracekit.evidence.ras import RasReport, read_ras
-from tracekit.evidence.recognise import Form, form_of
+from tracekit.evidence.recognise import Form, form_of, quotes_logs
 from tracekit.evidence.stacks import RankStack, stacks_in
 from tracekit.files.discover import Found, Inputs, Wanted, discover, listed
 from tracekit.files.source import ByteStream, Source
@@ -24,6 +24,8 @@ from tracekit.thresholds.evidence import HOSTS_SHOWN, MAX_RAS_BYTES
 
 Progress = Callable[[int, int, int, int], None]
 """Called with files done, files in all, bytes done, bytes in all."""
+_QUOTED: Final = frozenset({"text", "ras", "stacks", "inspector"})
+"""Forms of texts that pages and programs may quote."""
 EVERYTHING: Final = Wanted(lambda name: not name.startswith("."), part="", patterns_name_files=True)
 """The files that a search for evidence takes: any."""
 
@@ -88,7 +90,8 @@ def load_evidence(
     """
     named = listed(inputs)
     everything = find_everything(named)
-    found = gather(s for s in everything.sources if not everything.within_another(s.label))
+    own = (s for s in everything.sources if not everything.within_another(s.label))
+    found = gather(own, named=everything.named)
     if not found.read:
         return Bundle(load_dumps(named, jobs, progress, job=job), expected=expected)
     bundle = found.bundle(expected)
@@ -104,14 +107,20 @@ def dumps_beside(
     return load_dumps_without(found.read, inputs, jobs, progress, job=job)
 
 
-def gather(sources: Iterable[Source], progress: Progress | None = None) -> Gathered:
-    """Return the evidence in these files; a file that cannot be read is listed with the reason."""
+def gather(
+    sources: Iterable[Source], progress: Progress | None = None, *, named: Collection[str] = ()
+) -> Gathered:
+    """Return the evidence in these files; a file that cannot be read is listed with the reason.
+
+    named: labels of the files that the user names one by one. Of others, pages and programs are no evidence: they may
+    quote some.
+    """
     listed = list(sources)
     total, done = sum(s.size for s in listed), 0
     found = Gathered()
     for number, source in enumerate(listed):
         try:
-            _read(found, source)
+            _read(found, source, named=source.label in named)
         except OSError as error:
             found.rejected.append(Rejected(source.label, f"cannot be read ({error.strerror or error})"))
         except (ValueError, RecursionError, MemoryError) as error:
@@ -124,9 +133,11 @@ def gather(sources: Iterable[Source], progress: Progress | None = None) -> Gathe
     return found
 
 
-def _read(found: Gathered, source: Source) -> None:
+def _read(found: Gathered, source: Source, *, named: bool) -> None:
     form = form_of(source)
-    if form == "text":
+    if form in _QUOTED and not named and quotes_logs(source):
+        found.unknown.append(source.label)
+    elif form == "text":
         _read_log(found, source)
     elif form == "ras":
         report = read_ras(source.label, _whole(source))

@@ -55,6 +55,7 @@ class _Open:
 
     marks: dict[Key, dict[GroupKey, Mark]] = field(default_factory=lambda: defaultdict(dict))
     loose: dict[Key, list[Work]] = field(default_factory=lambda: defaultdict(list))
+    places: dict[Key, int] = field(default_factory=dict)  # of each with loose calls, in its unnamed group
     deaths: list[tuple[Key, Death]] = field(default_factory=list)
     stuck: set[Key] = field(default_factory=set)
     asked_by: set[int] = field(default_factory=set)
@@ -115,6 +116,7 @@ class _Reader:
         if message.group is None:
             if message.work is not None and message.work not in self._open.loose[key]:
                 self._open.loose[key] = [*self._open.loose[key], message.work][-MAX_DEATHS:]
+                self._open.places.update({} if message.place is None else {key: message.place})
             return message.work is not None
         periodic = b"update periodically" in message.text  # of no moment that all ranks share
         if periodic or (message.state is None and message.work is None and message.size is None):
@@ -208,7 +210,7 @@ class _Reader:
         file, opened = self._file, self._open
         for key, works in opened.loose.items():
             for work in works:
-                mark = Mark(key[1] if key[0] == "place" else None, work=work, size=work.group_size)
+                mark = Mark(opened.places.get(key), work=work, size=work.group_size)
                 mark.messages = work.call.op in MESSAGES
                 self._add_loose(opened.marks[key], mark)
         keys = {
@@ -219,7 +221,8 @@ class _Reader:
         }
         alone = self._places_are_ranks()
         ranks = {key: self._rank(key) if key[0] != "place" or alone else None for key in keys}
-        file.by_place = alone and any(key[0] == "place" and marks for key, marks in opened.marks.items())
+        unnamed = (key for key, marks in opened.marks.items() if ("", "") in marks and key in opened.places)
+        file.by_place = any(alone or key[0] != "place" for key in unnamed)
         for key, marks in opened.marks.items():
             if marks and (rank := ranks[key]) is not None:
                 file.marks.setdefault(rank, {}).update(marks)

@@ -39,6 +39,31 @@ _PRINTABLE: Final = bytes(range(32, 127)) + b"\t\n\r\x1b\x08" + bytes(range(128,
 _NSYS_TABLES: Final = frozenset(
     {"StringIds", "NVTX_EVENTS", "CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_RUNTIME"}
 )
+_HEADING: Final = re.compile(rb"#{1,6} \S[^\n]*\n")
+_MARKUP: Final = re.compile(
+    rb"^(?: {0,3}(?:```|~~~)|\|[ :|-]*-[ :|-]*\|\s*$)|\]\([^)\s]{1,300}\)", re.MULTILINE
+)
+_FENCED: Final = re.compile(rb"^ {0,3}```.*?^ {0,3}```", re.MULTILINE | re.DOTALL)
+_LOG_LINE: Final = re.compile(
+    rb"^(?:\[\w{1,30}\d{1,7}\]:|\[?[IWEF]\d{4} |\[?\d{4}-\d\d-\d\d[T ]|\d{1,7}: |Traceback \()", re.MULTILINE
+)
+_PROGRAM: Final = re.compile(
+    rb"#!|\"\"\"|'''|(?:import|from) [\w.]{1,80}(?: import .{1,300})?\s*\n|#include [<\"]|/[/*]"
+    rb"|<(?:!doctype|html|\?xml)\b|\{\s*\"cells\"",
+    re.IGNORECASE,
+)
+"""How programs, notebooks and pages of HTML begin."""
+
+
+def quotes_logs(source: Source) -> bool:
+    """Return whether a text is a page or a program, which may quote logs and is none. OSError passes through.
+
+    A page begins with a heading of Markdown, has a fence, a table or a link, and no line of a log outside its fences.
+    """
+    text = head_of(source).removeprefix(b"\xef\xbb\xbf").lstrip()
+    if _HEADING.match(text) is None:
+        return _PROGRAM.match(text) is not None
+    return _MARKUP.search(text) is not None and _LOG_LINE.search(_FENCED.sub(b"", text)) is None
 
 
 def head_of(source: Source) -> bytes:

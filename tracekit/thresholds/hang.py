@@ -30,6 +30,14 @@ LIVE_DUMPS_SHARE: Final = 0.5
 STATES_OF_A_HANG: Final = 2
 """Last finished calls that members of a group may show in a hang: the stuck call ended on some of them, or on none."""
 
+FROZEN_SHARE: Final = 0.25
+"""Share of the others' time after their last call that a stopped process may have run on: those that only wait run on
+for about their calls' time-out, and a stopped one for a second or two."""
+
+FROZEN_LEAST_S: Final = 4
+"""Least time between the last signs of life of a stopped process and of its peers: recorders note one each second, and
+on an overloaded host with some seconds' delay."""
+
 STRAGGLER_CALLS: Final = 8
 """Timed collectives below which coming last says nothing of a rank."""
 

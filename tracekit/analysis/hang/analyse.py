@@ -10,8 +10,9 @@ from dataclasses import replace
 from tracekit.analysis.hang.candidates import (
     Candidates,
     advice_on_device,
-    both_send_first,
     candidates_of,
+    message_cycle,
+    none_lacks_an_end,
     stuck_call,
 )
 from tracekit.analysis.hang.describe import (
@@ -33,6 +34,7 @@ from tracekit.dumps.load import DumpSet
 from tracekit.findings import Quality, RankCoverage
 from tracekit.findings.hang import Culprit, HangFinding, HangVerdict
 from tracekit.findings.picture import HangPicture
+from tracekit.text import rank_names
 from tracekit.thresholds.hang import NAMED_IN_DOUBT
 
 
@@ -163,15 +165,37 @@ def _verdict(judgement: Judgement, culprits: tuple[Culprit, ...], missing: int) 
 def _unexplained(scene: Scene) -> str:
     """Give the reason of an answer in which no rule names a culprit or leaves a doubt."""
     first = stuck_call(scene)
-    if first is None and (facing := both_send_first(scene)):
-        return (
-            f"ranks {facing[0]} and {facing[1]} each wait in a send to the other, which neither receives: one of them "
-            "must receive first, or both in one batch (batch_isend_irecv)"
-        )
     if first is None:
-        return "every rank that others wait for waits itself; the evidence does not show which rank stopped first"
+        return _unexplained_messages(scene)
     group = scene.groups[first.group]
+    if group.guessed:
+        return (
+            f"{rank_names(group.ranks)} issued call {first.seq} of group {group.name} ({group.desc}) and none has "
+            "finished it; these dumps list no members, so that a rank without a dump may not have come to it"
+        )
     return (
         f"all {len(group.ranks)} members of group {group.name} ({group.desc}) issued call {first.seq} and "
         f"none has finished it: the network or a device is stuck{scene.or_moves}; {advice_on_device(scene)}"
     )
+
+
+def _unexplained_messages(scene: Scene) -> str:
+    """Give the reason where messages that wait for each other, or other waits in a circle, block the job."""
+    cycle = message_cycle(scene)
+    if cycle is not None:
+        ranks, other = rank_names(cycle.ranks), "other" if len(cycle.ranks) == 2 else "next in a circle"
+        if cycle.sends:
+            return (
+                f"{ranks} each wait first in a send to the {other}: one of them must receive first, or each must send "
+                "and receive in one batch (batch_isend_irecv)"
+            )
+        return (
+            f"{ranks} each wait first in a receive from the {other}: all receive before they send, or one of them has "
+            "left out a send"
+        )
+    if none_lacks_an_end(scene):
+        return (
+            f"both ends of every outstanding message were issued and none has finished: the network or a device is "
+            f"stuck{scene.or_moves}; {advice_on_device(scene)}"
+        )
+    return "every rank that others wait for waits itself; the evidence does not show which rank stopped first"

@@ -32,6 +32,8 @@ def candidates_of(scene: Scene, found: Found) -> Candidates:
             return Candidates(ranks, STACKS)
         return Candidates(ranks, ADDED if _timed(scene) else ADDED + UNTIMED)
     call = stuck_call(scene)
+    if call is None and (cycle := message_cycle(scene)) is not None:
+        return Candidates(tuple(sorted(cycle.ranks)), STACKS)
     ranks = tuple(sorted(scene.graph.stuck))
     if call is not None and len(ranks) > MAX_ASKED:
         ranks = scene.groups[call.group].ranks
@@ -41,28 +43,63 @@ def candidates_of(scene: Scene, found: Found) -> Candidates:
 def stuck_call(scene: Scene) -> CallId | None:
     """Return the first call in the program that all members issued and none has finished; None without one.
 
-    A call that no rank waits in first is blocked by something else, such as messages that wait for each other.
+    A call that no rank waits in first is blocked by something else, such as messages that wait for each other. So may a
+    call be, if a member waits in something that the evidence does not name.
     """
     graph = scene.graph
     first = {wait.at for rank in graph.stuck for wait in first_waits(scene, rank).waits if not wait.message}
     in_flight = [
         CallId(call.group, call.seq)
         for at, call in enumerate(graph.pending)
-        if call.in_flight and at in first
+        if call.in_flight and at in first and graph.busy.isdisjoint(call.waiting)
     ]
     return first_in_program(scene, in_flight) if in_flight else None
 
 
-def both_send_first(scene: Scene) -> tuple[int, int] | None:
-    """Return two ranks that each wait first in a send to the other; None without such a pair."""
-    towards: set[tuple[int, int]] = set()
-    for rank in scene.graph.stuck & scene.dumps.keys():
-        dump = scene.dumps[rank]
-        first = {wait.at for wait in first_waits(scene, rank).waits if wait.message}
-        for op in dump.p2p:
-            ends = dump.groups[op.group].ranks[op.peer : op.peer + 1]
-            towards.update((rank, peer) for peer in ends if op.send and peer in first)
-    return min(((a, b) for a, b in towards if a < b and (b, a) in towards), default=None)
+class MessageCycle(NamedTuple):
+    """Ranks that wait in a circle, each first of all in a send to the next (or in a receive from it)."""
+
+    ranks: tuple[int, ...]
+    sends: bool
+
+
+def message_cycle(scene: Scene) -> MessageCycle | None:
+    """Return ranks that wait in a circle, each in messages of one direction with one peer; None without a circle.
+
+    Gloo's sends are no waits: they stay outstanding until the program asks for their end.
+    """
+    facing: dict[int, tuple[int, bool]] = {}
+    for rank in sorted(scene.graph.stuck & scene.dumps.keys()):
+        if scene.dumps[rank].backend == "gloo":
+            continue
+        made = _first_messages(scene, rank)
+        if len(made) == 1:
+            facing[rank] = made.pop()
+    for start in facing:
+        path = [start]
+        while (found := facing.get(path[-1])) is not None and found[0] not in path:
+            path.append(found[0])
+        if found is not None and found[0] == start and len({facing[rank][1] for rank in path}) == 1:
+            return MessageCycle(tuple(path), facing[start][1])
+    return None
+
+
+def _first_messages(scene: Scene, rank: int) -> set[tuple[int, bool]]:
+    """Return (peer, whether it is a send) of all messages in the batch that a rank waits in first."""
+    dump = scene.dumps[rank]
+    peers = {wait.at for wait in first_waits(scene, rank).waits if wait.message}
+    ops = [(dump.groups[op.group].ranks[op.peer : op.peer + 1], op) for op in dump.p2p]
+    towards = [(ends[0], op) for ends, op in ops if ends and ends[0] in peers]
+    first = min((op.created for _, op in towards), default=0)
+    batches = {(op.group, op.seq) for _, op in towards if op.created == first}
+    return {(peer, op.send) for peer, op in towards if (op.group, op.seq) in batches}
+
+
+def none_lacks_an_end(scene: Scene) -> bool:
+    """Return whether ranks wait in messages alone, and both ends of each were issued."""
+    graph = scene.graph
+    issued = bool(graph.pairs) and not (graph.awaited or graph.pending or graph.busy or graph.stale)
+    return issued and scene.dumps.keys() >= graph.pairs.keys() | set().union(*graph.pairs.values())
 
 
 def advice_on_device(scene: Scene) -> str:
@@ -79,4 +116,5 @@ def _lone_causes(scene: Scene, ranks: Sequence[int]) -> tuple[int, ...]:
     if len(ranks) > MAX_ASKED:
         return tuple(ranks)
     chains, unseen = WaitChains(scene), unseen_waits(scene)
-    return tuple(rank for rank in ranks if chains.start_from({rank, *unseen}, frozenset({rank})))
+    held = scene.graph.busy  # what is outstanding there and not named may be older than all else
+    return tuple(rank for rank in ranks if chains.start_from({rank, *unseen}, held | {rank}))

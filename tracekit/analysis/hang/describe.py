@@ -115,7 +115,8 @@ def _first_calls(scene: Scene, rank: int) -> Iterator[tuple[str, Stack]]:
         if not wait.message:
             call = scene.graph.pending[wait.at]
             frontier = scene.groups[call.group].frontiers[rank]
-            where = f"call {call.seq} of group {scene.groups[call.group].name}"
+            name = scene.groups[call.group].name
+            where = f"call {call.seq} of group {name}" if name else f"call {call.seq}"
             yield f"{_text(frontier.call(call.seq))} ({where})", frontier.stack(call.seq)
             continue
         towards = [op for op in dump.p2p if dump.groups[op.group].ranks[op.peer : op.peer + 1] == (wait.at,)]
@@ -164,7 +165,7 @@ def _where(culprit: Culprit) -> str:
     group, call = culprit.group, culprit.collective
     if not group.ranks:
         return ""
-    return f", {call.op or 'call'} {call.seq} of {group.dim or group.desc or 'group'} group {group.name}"
+    return f", {call.op or 'call'} {call.seq} of {group.dim or group.desc or 'group'} group {group.name}".rstrip()
 
 
 def _named(culprits: Sequence[Culprit]) -> str:

@@ -52,14 +52,14 @@ def triage(inputs: Inputs, ask: Ask | None = None, progress: Progress | None = N
     ask = ask or Ask()
     with ExitStack() as stack:
         found = find_everything(listed(inputs))
-        gathered = gather(found.sources, progress)
+        gathered = gather(found.sources, progress, named=found.named)
         skipped = list(gathered.rejected) + list(found.unreadable)
         names: dict[str, str] = {}
         if archives := gathered.by_form.pop("archive", []):
             folder = stack.enter_context(temporary(_PREFIX))
             extra = _unpacked(archives, found.sources, folder, names, skipped)
             found = find_everything([*_without(listed(inputs), archives), *extra])
-            gathered = gather([s for s in found.sources if s.name != LOCK], progress)
+            gathered = gather([s for s in found.sources if s.name != LOCK], progress, named=found.named)
             skipped.extend(gathered.rejected)
             gathered.unknown.extend(gathered.by_form.pop("archive", []))
         jobs, unknown = jobs_of(found, gathered)

@@ -18,6 +18,7 @@ from tracekit.mesh import GroupUse, Inference, Mesh, from_sizes, infer
 from tracekit.mesh.given import misnamed, reordered, said, written
 from tracekit.mesh.parse import mesh_remedy, ranks_in
 from tracekit.mesh.parts import given_parts, with_parts
+from tracekit.steps.step_ends import STEP_END
 from tracekit.store import Run
 
 
@@ -176,10 +177,12 @@ def _hinted(run: Run, world: tuple[int, ...], uses: Sequence[GroupUse]) -> Mesh 
 def _flat(ops: Operations, world: tuple[int, ...], remedy: str) -> MeshChoice:
     """Return one data-parallel group of all ranks, or one pipeline.
 
-    Raises MeshUnknownError with the `remedy` if a rank is missing, or ranks of no pipeline call different operations.
+    Without any communication each rank is looked at by itself, and missing ranks leave nothing open. Elsewhere raises
+    MeshUnknownError with the `remedy` if a rank is missing, or ranks of no pipeline call different operations.
     """
     missing = sorted(set(world) - set(ops.ranks))
-    if missing:
+    alone = len(ops.op) > 0 and bool((ops.op == STEP_END).all())
+    if missing and not alone:
         raise MeshUnknownError(
             f"the traces name no process groups and rank {missing[0]} is missing, so the mesh is unknown; {remedy}"
         )
@@ -187,7 +190,7 @@ def _flat(ops: Operations, world: tuple[int, ...], remedy: str) -> MeshChoice:
     if len(world) > 1 and not any(sequences):
         raise no_communication(ops, MeshError)
     piped = is_one_pipeline(ops)
-    for rank, sequence in zip(ops.ranks, sequences, strict=True) if not piped else ():
+    for rank, sequence in zip(ops.ranks, sequences, strict=True) if not piped and not alone else ():
         if Counter(sequence) != Counter(sequences[0]):
             raise MeshUnknownError(
                 f"the traces name no process groups, and ranks {ops.ranks[0]} and {rank} call different collectives, "

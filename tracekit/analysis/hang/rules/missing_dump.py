@@ -36,7 +36,7 @@ def missing_dump(scene: Scene, _known: Found) -> Found:
     absent = AbsentRank(scene, rank)
     if passed := absent.partners_that_skipped():
         return accuse_skipped(scene, passed)
-    objection = absent.objection(places[rank])
+    objection = _unlisted(scene, rank, places[rank]) or absent.objection(places[rank])
     if objection is None:
         accusation = _accuse(scene, rank, places[rank])
         if accusation is not None:
@@ -47,6 +47,16 @@ def missing_dump(scene: Scene, _known: Found) -> Found:
     return Found(
         doubts=(f"rank {rank} left no whole dump, but {objection.text}",), candidates=objection.ranks
     )
+
+
+def _unlisted(scene: Scene, rank: int, places: list[CallId]) -> Objection | None:
+    """Return the objection that no dump lists the members of these groups: more ranks than this one may be missing."""
+    groups = [scene.groups[call.group] for call in places]
+    listed = any(f.tail.ranks for group in groups for f in group.frontiers.values())
+    if listed or not groups:
+        return None
+    text = "these dumps list no members of groups, so that further ranks may be missing; add the dumps of all ranks"
+    return Objection(text, frozenset({rank}))
 
 
 def _one_dump(scene: Scene, absent: frozenset[int]) -> Found:

@@ -8,6 +8,7 @@ one out; and last the reasons that depend on gaps in the dumps.
 
 from typing import Final
 
+from tracekit.analysis.hang.rules.frozen_process import frozen_process
 from tracekit.analysis.hang.rules.left_program import left_program
 from tracekit.analysis.hang.rules.lost_calls import lost_calls
 from tracekit.analysis.hang.rules.mismatched_collective import mismatched_collectives
@@ -30,6 +31,7 @@ RULES: Final = (
     Rule("mismatched_message", When.ALWAYS, mismatched_messages),
     Rule("stalled_device", When.ALWAYS, stalled_devices),
     Rule("stalled_host", When.ALWAYS, stalled_hosts),
+    Rule("frozen_process", When.NO_CULPRIT, frozen_process),
     Rule("skipped_collective", When.NO_CULPRIT, skipped_collectives),
     Rule("skipped_message", When.NO_CULPRIT, skipped_message),
     Rule("left_program", When.NO_CULPRIT, left_program),

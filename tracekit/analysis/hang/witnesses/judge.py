@@ -18,6 +18,7 @@ from tracekit.analysis.hang.witnesses.standing import all_stood, decide_by_stack
 from tracekit.axes import AXES
 from tracekit.evidence.as_dumps import compose
 from tracekit.evidence.bundle import Bundle
+from tracekit.evidence.ras_counts import without_early_ras
 from tracekit.findings import Quality, RankCoverage
 from tracekit.findings.hang import HangFinding
 from tracekit.findings.picture import HangPicture
@@ -37,6 +38,7 @@ def judge_evidence(
 
     mesh, order: as for `analyse`. Raises MeshError where they do not fit the evidence.
     """
+    bundle = without_early_ras(bundle)
     if bundle.only_dumps and bundle.dumps is not None:
         return illustrated(bundle.dumps, mesh, order)
     given = None if mesh is None else from_sizes(mesh, order or tuple(axis for axis in mesh if axis in AXES))
