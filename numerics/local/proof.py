@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from numerics.columns import Columns
+from numerics.local.evaluation_modes import mode_doubts, modes_told
 from numerics.local.forced_pass import Check
 from numerics.local.gradients.collective_sums import check_collectives
 from numerics.local.gradients.gradient_checks import Reduced, check_added, check_copies, check_gradients
@@ -121,6 +122,9 @@ def prove(
         checks = without_lone_ranks(checks)
     found = LocalProof(tuple(checks), first_step=steps[0], first_gradients=grads, spread=spread)
     found = replace(found, statistics=statistics.found, told=statistics.told)
+    found = replace(
+        found, doubts=mode_doubts(recorded, model), told=(*found.told, *modes_told(recorded, model))
+    )
     return _completed(found, reduced, losses, check_rates(recorded, schedule), draws, recorded)
 
 
@@ -156,6 +160,7 @@ def _completed(
         loss_scale=losses.common.scale,
         unseen=tuple(sorted({*reduced.unseen, *losses.unseen, *losses.padding.unseen, *rates.unseen})),
         doubts=(
+            *proof.doubts,
             *local_position_doubts(recorded),
             *same_sequences_doubts(recorded),
             *losses.weights.doubts,
