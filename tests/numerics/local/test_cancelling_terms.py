@@ -90,7 +90,13 @@ def test_a_faint_gradient_of_unknown_terms_is_open(tmp_path):
     assert "which rounding makes only if its terms cancel" in found.reason
 
 
-@pytest.mark.parametrize("scaled", ["inner.value.bias", "inner.query.bias", "head.bias"])
+@pytest.mark.parametrize(
+    "scaled",
+    [
+        "inner.value.bias",
+        *(pytest.param(n, marks=pytest.mark.slow) for n in ("inner.query.bias", "head.bias")),
+    ],
+)
 def test_a_gradient_that_does_not_cancel_is_a_bug(tmp_path, scaled):
     found = answered(tmp_path, "keys", scaled)
     assert found.verdict == "bug", found.reason

@@ -73,7 +73,9 @@ def test_an_engine_that_evaluates_is_proved_so(tmp_path):
     assert found.verdict in {"identical", "drift", "rounding"}, found.reason
 
 
-@pytest.mark.parametrize("evaluates", [[""], ["drop"], ["norm"]])
+@pytest.mark.parametrize(
+    "evaluates", [[""], *(pytest.param([name], marks=pytest.mark.slow) for name in ("drop", "norm"))]
+)
 def test_training_that_evaluates_is_named(tmp_path, evaluates):
     trained(tmp_path / "run", evaluates)
     found = proved(tmp_path / "run")
