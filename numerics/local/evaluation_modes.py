@@ -64,6 +64,30 @@ def modes_told(recorded: RecordedRun, model: nn.Module) -> tuple[str, ...]:
     )
 
 
+def modal_layers(model: nn.Module) -> frozenset[str]:
+    """Return the layers of a model that compute another thing in evaluation mode."""
+    return frozenset(clean_name(name) for name, module in model.named_modules() if _depends(module))
+
+
+def modes_apart(mine: RecordedRun, other: RecordedRun, layers: frozenset[str]) -> str:
+    """Return in words which of `layers` trains in one run and evaluates in the other; "" where none does."""
+    for step in mine.steps:
+        if step not in other.steps:
+            continue
+        sides = [
+            {name for place in run.places(step) for name in evaluated(run, step, place) or ()}
+            for run in (mine, other)
+        ]
+        for layer in sorted(layers):
+            own, its = (_is_part(layer, frozenset(names)) for names in sides)
+            if own != its:
+                modes = ("evaluation", "training") if own else ("training", "evaluation")
+                return (
+                    f"{layer} runs in {modes[0]} mode in step {step}, and in {modes[1]} mode in the baseline"
+                )
+    return ""
+
+
 def _trains(recorded: RecordedRun) -> bool:
     """Return whether a run trained anything."""
     return bool(recorded.run.named("phase", "backward", "reduce", "step").any())

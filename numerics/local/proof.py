@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from numerics.columns import Columns
-from numerics.local.evaluation_modes import mode_doubts, modes_told
+from numerics.local.evaluation_modes import modal_layers, mode_doubts, modes_told
 from numerics.local.forced_pass import Check
 from numerics.local.gradients.collective_sums import check_collectives
 from numerics.local.gradients.gradient_checks import Reduced, check_added, check_copies, check_gradients
@@ -51,6 +51,7 @@ class LocalProof:
     the first step counts in the gradients that the optimiser saw, sorted, float64; None where the loss is not a cross
     entropy, or where gradients were clipped. `statistics` are what the model computes over the sequences of a batch.
     `loss_scale` is the run's gradients in units of the gradients of a mean, if its records show that.
+    `modal` are the layers that compute another thing in evaluation mode.
     `of_modules` is False where no model was given, and no module was run.
     """
 
@@ -70,6 +71,7 @@ class LocalProof:
     weights: torch.Tensor | None = None
     statistics: BatchStatistics = field(default_factory=BatchStatistics)
     loss_scale: str = ""
+    modal: frozenset[str] = frozenset()
     of_modules: bool = True
 
     @property
@@ -120,7 +122,9 @@ def prove(
     checks = [*losses.checks, *checks]
     if len(run.capture.environments) == 1:  # other machines may run other kernels
         checks = without_lone_ranks(checks)
-    found = LocalProof(tuple(checks), first_step=steps[0], first_gradients=grads, spread=spread)
+    found = LocalProof(
+        tuple(checks), first_step=steps[0], first_gradients=grads, spread=spread, modal=modal_layers(model)
+    )
     found = replace(found, statistics=statistics.found, told=statistics.told)
     found = replace(
         found, doubts=mode_doubts(recorded, model), told=(*found.told, *modes_told(recorded, model))

@@ -90,3 +90,16 @@ def test_layers_frozen_in_the_model_too_are_intended(tmp_path):
     model.drop.eval()
     found = proved(tmp_path / "run", model=model)
     assert "evaluation mode" not in found.reason
+
+
+@pytest.mark.parametrize("serves", [True, pytest.param(False, marks=pytest.mark.slow)])
+def test_runs_in_other_modes_are_named(tmp_path, serves):
+    for name, mode in (("base", False), ("run", True)):
+        if serves:
+            served(tmp_path / name, mode=mode, one_by_one=False)
+        else:
+            trained(tmp_path / name, [] if mode else ["drop"])
+    found = proved(tmp_path / "run", tmp_path / "base")
+    assert found.verdict == "undecided", found.reason
+    assert "drop runs in training mode in step" in found.reason
+    assert "random numbers" not in found.reason
