@@ -94,7 +94,7 @@ def _trains(recorded: RecordedRun) -> bool:
 
 
 def _other_mode(recorded: RecordedRun, model: nn.Module) -> tuple[str, int] | None:
-    """Return the first layer whose mode matters and is not the built model's, and the first such step; else None."""
+    """Return the first layer with a mode that matters and differs from the built model's, and the step; else None."""
     layers = [
         clean_name(name) for name, module in model.named_modules() if module.training and _depends(module)
     ]

@@ -122,14 +122,18 @@ def prove(
     checks = [*losses.checks, *checks]
     if len(run.capture.environments) == 1:  # other machines may run other kernels
         checks = without_lone_ranks(checks)
-    found = LocalProof(
-        tuple(checks), first_step=steps[0], first_gradients=grads, spread=spread, modal=modal_layers(model)
-    )
+    found = LocalProof(tuple(checks), first_step=steps[0], first_gradients=grads, spread=spread)
     found = replace(found, statistics=statistics.found, told=statistics.told)
-    found = replace(
-        found, doubts=mode_doubts(recorded, model), told=(*found.told, *modes_told(recorded, model))
+    found = _completed(found, reduced, losses, check_rates(recorded, schedule), draws, recorded)
+    return _with_modes(found, recorded, model)
+
+
+def _with_modes(proof: LocalProof, recorded: RecordedRun, model: nn.Module) -> LocalProof:
+    """Return a proof with what the modes of modules, training or evaluation, leave open."""
+    doubts, told = mode_doubts(recorded, model), modes_told(recorded, model)
+    return replace(
+        proof, modal=modal_layers(model), doubts=(*doubts, *proof.doubts), told=(*proof.told, *told)
     )
-    return _completed(found, reduced, losses, check_rates(recorded, schedule), draws, recorded)
 
 
 def _provable_steps(recorded: RecordedRun) -> list[int]:
@@ -164,7 +168,6 @@ def _completed(
         loss_scale=losses.common.scale,
         unseen=tuple(sorted({*reduced.unseen, *losses.unseen, *losses.padding.unseen, *rates.unseen})),
         doubts=(
-            *proof.doubts,
             *local_position_doubts(recorded),
             *same_sequences_doubts(recorded),
             *losses.weights.doubts,
