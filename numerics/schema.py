@@ -78,6 +78,12 @@ BUFFER: Final = "buffer."
 AUTOCAST: Final = "autocast."
 """Start of an input's name that says how a forward casts by itself; the device and the format follow."""
 
+EVALUATION: Final = "evaluation"
+"""Name of the input that holds the modules of a forward in evaluation mode: lines in UTF-8, (bytes,) uint8.
+
+It is recorded where any is; an empty line is the model.
+"""
+
 CALL: Final = "call"
 """Name of the input that holds the form of a call of more than tensors: JSON in UTF-8, (bytes,) uint8."""
 

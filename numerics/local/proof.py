@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from numerics.columns import Columns
+from numerics.local.evaluation_modes import modal_layers, mode_doubts, modes_told
 from numerics.local.forced_pass import Check
 from numerics.local.gradients.collective_sums import check_collectives
 from numerics.local.gradients.gradient_checks import Reduced, check_added, check_copies, check_gradients
@@ -50,6 +51,7 @@ class LocalProof:
     the first step counts in the gradients that the optimiser saw, sorted, float64; None where the loss is not a cross
     entropy, or where gradients were clipped. `statistics` are what the model computes over the sequences of a batch.
     `loss_scale` is the run's gradients in units of the gradients of a mean, if its records show that.
+    `modal` are the layers that compute another thing in evaluation mode.
     `of_modules` is False where no model was given, and no module was run.
     """
 
@@ -69,6 +71,7 @@ class LocalProof:
     weights: torch.Tensor | None = None
     statistics: BatchStatistics = field(default_factory=BatchStatistics)
     loss_scale: str = ""
+    modal: frozenset[str] = frozenset()
     of_modules: bool = True
 
     @property
@@ -121,7 +124,16 @@ def prove(
         checks = without_lone_ranks(checks)
     found = LocalProof(tuple(checks), first_step=steps[0], first_gradients=grads, spread=spread)
     found = replace(found, statistics=statistics.found, told=statistics.told)
-    return _completed(found, reduced, losses, check_rates(recorded, schedule), draws, recorded)
+    found = _completed(found, reduced, losses, check_rates(recorded, schedule), draws, recorded)
+    return _with_modes(found, recorded, model)
+
+
+def _with_modes(proof: LocalProof, recorded: RecordedRun, model: nn.Module) -> LocalProof:
+    """Return a proof with what the modes of modules, training or evaluation, leave open."""
+    doubts, told = mode_doubts(recorded, model), modes_told(recorded, model)
+    return replace(
+        proof, modal=modal_layers(model), doubts=(*doubts, *proof.doubts), told=(*proof.told, *told)
+    )
 
 
 def _provable_steps(recorded: RecordedRun) -> list[int]:

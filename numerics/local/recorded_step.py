@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from numerics.local.evaluation_modes import evaluated, in_modes
 from numerics.local.forced_pass import ROOT, ROOT_GRADIENT
 from numerics.local.records.recorded import Reading, RecordedRun, summed
 from numerics.local.records.shared_parameters import expert_modules, other_names
@@ -77,6 +78,12 @@ class RecordedStep:
         """Return a weight as the step computed with it: as it was gathered, else as it was before."""
         gathered = self.gathered(name, shape)
         return self.parameter(name, shape) if gathered is None else gathered
+
+    @contextmanager
+    def modes(self, place: Place) -> Iterator[None]:
+        """Let the model's modules train or evaluate for a while as they did in a place's forward."""
+        with in_modes(self.model, evaluated(self.recorded, self.step, place)):
+            yield
 
     @contextmanager
     def casting(self, place: Place) -> Iterator[None]:

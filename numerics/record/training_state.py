@@ -11,7 +11,7 @@ from numerics.record.batch_place import Layout
 from numerics.record.placement import Placed
 from numerics.record.values_writer import stores
 from numerics.record.wrapped_models import clean_name
-from numerics.schema import AUTOCAST, BUFFER, RANDOM
+from numerics.schema import AUTOCAST, BUFFER, EVALUATION, RANDOM
 
 Named = Iterator[tuple[str, Placed]]
 """Names of tensors, and where each lies."""
@@ -90,12 +90,16 @@ def on_added_gradients(model: nn.Module, layout: Layout, tell: Callable[[str, Pl
     ]
 
 
-def surroundings() -> Iterator[tuple[str, torch.Tensor]]:
+def surroundings(model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
     """Yield what a forward depends on beside its arguments, as inputs.
 
-    The states of this process's generators of random numbers, (bytes,) uint8: the CPU's and its device's; and a one for
-    each device on which autocast is on.
+    The states of this process's generators of random numbers, (bytes,) uint8: the CPU's and its device's; a one for
+    each device on which autocast is on; and the names of modules in evaluation mode, where any is.
     """
+    names, _ = _in_evaluation(model, "")
+    if names:
+        lines = "".join(f"{clean_name(name)}\n" for name in names)
+        yield EVALUATION, torch.frombuffer(bytearray(lines.encode()), dtype=torch.uint8)
     yield f"{RANDOM}cpu", torch.get_rng_state()
     if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         yield f"{RANDOM}cuda", torch.cuda.get_rng_state()
@@ -103,6 +107,14 @@ def surroundings() -> Iterator[tuple[str, torch.Tensor]]:
         if torch.is_autocast_enabled(device):
             dtype = str(torch.get_autocast_dtype(device)).removeprefix("torch.")
             yield f"{AUTOCAST}{device}.{dtype}", torch.ones(())
+
+
+def _in_evaluation(module: nn.Module, name: str) -> tuple[list[str], bool]:
+    """Return the largest modules that are in evaluation mode with all that they hold, and whether `module` is one."""
+    inner = [_in_evaluation(child, f"{name}.{key}") for key, child in module.named_children()]
+    if not module.training and all(whole for _, whole in inner):
+        return [name], True
+    return [own for names, _ in inner for own in names], False
 
 
 def buffers(model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:

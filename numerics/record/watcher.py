@@ -129,7 +129,7 @@ class Watcher:
         for name, value in given.items():
             self._value(f"in.{name}", value, "forward", "input", "", self._micro_batch)
         form = form_of(args, kwargs)
-        for name, state in (*surroundings(), *([] if form is None else [(CALL, form)])):
+        for name, state in (*surroundings(self._model), *([] if form is None else [(CALL, form)])):
             partial = f"rank={0 if self._to is None else self._to.rank}"
             more: Any = {"phase": "forward", "kind": "input", "micro_batch": self._micro_batch}
             self.record(name, state, partial=partial, **more)

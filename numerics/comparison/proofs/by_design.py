@@ -16,6 +16,7 @@ from numerics.comparison.joins.tensor_table import Status, TensorTable
 from numerics.comparison.unequal_buffers import statistics_declared, unequal_buffers
 from numerics.comparison.verdict import Case, Decision
 from numerics.formats import least_roundoff
+from numerics.local.evaluation_modes import modes_apart
 from numerics.local.proof import LocalProof
 from numerics.local.records.recorded import RecordedRun
 from numerics.thresholds.local import STATISTICS_APART, STATISTICS_ULPS
@@ -31,9 +32,17 @@ _BUFFERS: Final = (
     f"difference is intended, declare it with {_DECLARED}"
 )
 
+_MODES: Final = (
+    "call `model.eval()` in both runs or in neither; in a trainer, `model.train()` after each evaluation"
+)
+
 
 def differs_by_design(case: Case, proof: LocalProof) -> Decision | None:
-    """Return the decision where statistics over a batch or unequal buffers are not declared; None without any."""
+    """Return the decision where modes differ, or where statistics over a batch or unequal buffers are not declared."""
+    if case.baseline is not None:
+        modes = modes_apart(RecordedRun(case.run), RecordedRun(case.baseline), proof.modal)
+        if modes:
+            return Decision("undecided", "none", f"{modes}: the two compute different functions", _MODES)
     if statistics_declared(case.run):
         return None
     apart = unequal_buffers(case.run)

@@ -45,7 +45,8 @@ def _unlike(mine: _Stepped | None, other: _Stepped | None) -> str:
         first, second = ends if mine is None else ends[::-1]
         return f"the run's optimiser {first}, and the baseline's {second}"
     kinds = [kind.rpartition(".")[2] for kind, _ in (mine, other)]
-    if kinds[0] != kinds[1]:
+    # a wrapper, or another implementation, may step by the same formula under its own name
+    if kinds[0] != kinds[1] and all(kind.startswith("torch.optim.") for kind, _ in (mine, other)):
         return f"the run steps it by {kinds[0]}, and the baseline by {kinds[1]}"
     words = unlike(mine[1], other[1], mine[1].keys() & other[1].keys())
     return f"it is stepped with {words[0]}, and in the baseline with {words[1]}" if words else ""

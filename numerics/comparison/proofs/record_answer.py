@@ -197,14 +197,42 @@ class _FirstStep:
         if factor != 1:
             text = f"all gradients are {factor:.6g} times the baseline's, from the same outputs"
             return self._wrong(next(iter(pairs)), f"{text}: the loss, a reduction or a clip scales otherwise")
-        for name, pair in pairs.items():
-            self.apart = max(self.apart, _apart(*pair))
-            if _apart(*pair) > _order(pair[0]):
-                text = (
-                    f"it is {_apart(*pair):.2g} of its norm apart from the baseline's, from the same outputs"
-                )
+        return self._beyond_order(pairs)
+
+    def _beyond_order(self, pairs: dict[str, _Pair]) -> str | LocalCheck:
+        """Return the first gradient that no order of its terms makes, in words if terms elsewhere might; else ""."""
+        usual = _root_mean_square(torch.cat([other.double().flatten() for _, other in pairs.values()]))
+        faint = ""
+        for name, (mine, other) in pairs.items():
+            away = mine.double() - other.double()
+            share = float(away.norm()) / max(
+                float(other.double().norm()), self._terms(name, other), NO_DIVISOR
+            )
+            if share <= _order(mine):
+                self.apart = max(self.apart, share)
+                continue
+            text = f"it is {_apart(mine, other):.2g} of its norm apart from the baseline's, from the same outputs"
+            if _root_mean_square(away) > _order(mine) * usual:
                 return self._wrong(name, f"{text} and gradients of outputs, which no order of sums makes")
-        return ""
+            faint = faint or (
+                f"{name} is {_apart(mine, other):.2g} of its norm apart from the baseline's in step {self.step}, which "
+                "rounding makes only if its terms cancel: it is small beside the other gradients"
+            )
+        return faint
+
+    def _terms(self, name: str, grad: torch.Tensor) -> float:
+        """Return the norm of a gradient's terms without their signs, for a parameter along its module's output.
+
+        A bias adds to each output, so that its gradient's terms are the gradients of the output. They may cancel: a
+        bias of keys moves all scores alike, and a bias before a normalisation is taken off again. 0 for others.
+        """
+        output = f"{name.removesuffix('.grad').rpartition('.')[0]}.out.grad".removeprefix(".")
+        pair = self._pair(self.step, "backward", "activation_grad", output) if grad.dim() == 1 else None
+        if pair is None:
+            return 0.0
+        sizes = pair[1].double().abs()
+        along = next((d for d in (-1, 1) if sizes.dim() > 1 and sizes.shape[d] == grad.numel()), None)
+        return 0.0 if along is None else float(sizes.movedim(along, 0).flatten(1).sum(1).norm())
 
     def _wrong(self, tensor: str, text: str) -> LocalCheck:
         module = tensor.removesuffix(".grad").rpartition(".")[0]
@@ -241,6 +269,10 @@ def _factor(pairs: dict[str, _Pair]) -> float:
 
 def _apart(mine: torch.Tensor, other: torch.Tensor) -> float:
     return float((mine.double() - other.double()).norm()) / max(float(other.double().norm()), NO_DIVISOR)
+
+
+def _root_mean_square(value: torch.Tensor) -> float:
+    return float(value.square().mean().sqrt())
 
 
 def _order(value: torch.Tensor) -> float:

@@ -53,6 +53,7 @@ def _output(
         around.enter_context(torch.no_grad())
         around.enter_context(torch.random.fork_rng(devices=[]))
         around.enter_context(state.casting(place))
+        around.enter_context(state.modes(place))
         if drawn is not None:
             torch.set_rng_state(drawn)
         for layer in state.model.modules() if change else ():

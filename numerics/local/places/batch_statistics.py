@@ -67,6 +67,12 @@ def batch_statistics(state: RecordedStep, place: Place, held: Tensors, loss: Los
 
     If the model cannot run like this (other sizes of inputs, or FP64), its layers of batch normalisation decide.
     """
+    with state.modes(place):
+        return _batch_statistics(state, place, held, loss)
+
+
+def _batch_statistics(state: RecordedStep, place: Place, held: Tensors, loss: Loss | None) -> BatchStatistics:
+    """Return what `batch_statistics` does, of a model in the modes of the run."""
     try:
         args, kwargs = model_inputs(state, place)
         given = named_tensors(args, kwargs)

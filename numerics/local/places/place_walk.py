@@ -62,6 +62,7 @@ def walked(
     with ExitStack() as around:
         around.enter_context(torch.random.fork_rng(devices=[]))
         around.enter_context(state.casting(place))
+        around.enter_context(state.modes(place))
         around.enter_context(without_recomputation())
         if drawn is not None:
             torch.set_rng_state(drawn)

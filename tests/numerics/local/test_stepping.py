@@ -8,6 +8,7 @@ from torch import nn
 
 from numerics import watch
 from numerics.comparison.compare import Options, compare
+from numerics.comparison.proofs.other_settings import _unlike
 from numerics.local.model_source import build
 from numerics.local.proof import prove
 from numerics.local.updates.optimizer_settings import _parsed
@@ -196,3 +197,13 @@ def test_an_update_of_another_hand_is_a_bug(tmp_path):
 )
 def test_damaged_settings_are_left_out(raw):
     assert _parsed(raw) is None
+
+
+def test_a_wrapped_optimizer_is_no_other_formula():
+    plain, wrapped, other = (
+        ("torch.optim.adamw.AdamW", {}),
+        ("torch.distributed.optim.Zero", {}),
+        ("torch.optim.sgd.SGD", {}),
+    )
+    assert not _unlike(wrapped, plain)
+    assert "by AdamW, and the baseline by SGD" in _unlike(plain, other)
