@@ -81,7 +81,7 @@ OF_HOST: Final = (
     ),
     MechanismEntry(
         "synchronisation",
-        "calls that wait for the device, behind which the host launches anew",
+        "calls that wait for the device, behind which the host launches again",
         "gaps that do not begin where such a call returns",
         "find the call that reads a value back (.item(), .cpu(), nonzero, print) and move it out of the step",
     ),

@@ -42,7 +42,7 @@ def test_who_posts_late_in_most_steps_is_a_candidate(tmp_path, late, verdict, ca
 
 
 def test_two_steps_of_three_may_be_chance(tmp_path):
-    """One of four replicas is the last one in two of three steps: data dealt anew does that in every sixth job."""
+    """One of four replicas is the last one in two of three steps: data dealt again does that in every sixth job."""
     found = analyse(job(tmp_path, lambda step: 2 if step else 1, steps=3))
     assert (found.verdict, found.candidates) == ("healthy", ())
 

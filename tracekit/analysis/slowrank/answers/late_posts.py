@@ -33,7 +33,7 @@ def late_posts(case: Case) -> LatePosts | None:
 
     A wait counts as far as the rank did more of its own work before the collective than the median of the others. None
     as well where another rank is nearly as late, where communication, tokens or a significant excess explain the rank,
-    or where data that is dealt anew in each step would make one replica so often the last one.
+    or where data that is dealt again in each step would make one replica so often the last one.
     """
     waited = _waits(case)
     usual = {row: float(np.median(by_step)) for row, by_step in waited.items()}
@@ -52,7 +52,7 @@ def late_posts(case: Case) -> LatePosts | None:
 
 
 def _by_chance(case: Case, late: int) -> float:
-    """The probability that one replica is the last one in `late` steps or more, if each step deals its data anew."""
+    """The probability that one replica is the last one in `late` steps or more, if each step deals its data again."""
     replicas = len({case.mesh.replica(rank) for rank in case.ops.ranks})
     return chance_of(late, len(case.steps.numbers), 1 / max(replicas, 2))
 
