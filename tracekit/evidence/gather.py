@@ -1,6 +1,6 @@
 """All evidence of a stuck job among files: recognised by content, read by the module of its kind.
 
-Dumps and traces have readers of their own; here they are only told apart. Used by the commands `hang` and `triage`.
+Dumps and traces have readers of their own; this module only recognises them. Used by the commands `hang` and `triage`.
 """
 
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -85,7 +85,7 @@ def load_evidence(
 
     Of a recorded run, the attempts that failed before are left out.
 
-    jobs, progress, job: as for `load_dumps`. expected: the job's ranks, where a mesh tells them. Where there is nothing
+    jobs, progress, job: as for `load_dumps`. expected: the job's ranks, where a mesh gives them. Where there is nothing
     but dumps, or nothing at all, the errors are those of `load_dumps`.
     """
     named = listed(inputs)
@@ -171,7 +171,7 @@ def _read(found: Gathered, source: Source, *, named: bool) -> None:
 
 
 def _read_log(found: Gathered, source: Source) -> None:
-    """Read a text file; it is a log where a line tells of a failure, else it is unknown."""
+    """Read a text file; it is a log where a line reports a failure, else it is unknown."""
     log = read_log(source)
     if not log.lines:
         found.unknown.append(source.label)
@@ -183,7 +183,7 @@ def _read_log(found: Gathered, source: Source) -> None:
 
 
 def _log_told(log: LogFile) -> str:
-    """Return what a log tells, in a few words."""
+    """Return what a log shows, in a few words."""
     own = [death for death in log.deaths if not death.consequence]
     timed_out = {rank for rank, marks in log.marks.items() if any(mark.work for mark in marks.values())}
     parts = [f"states of {len(log.marks)} ranks"] if log.marks else []

@@ -1,7 +1,7 @@
-"""One log, of one rank or of many, as what it tells: how far groups are, what timed out, what died, what waits.
+"""One log, of one rank or of many, as what it shows: how far groups are, what timed out, what died, what waits.
 
 `line_scan` finds the lines, `log_lines`, `log_deaths` and `log_waits` read them; here they are put together by rank.
-A line without `[rankN]:` belongs to the rank that its launcher's prefix, its `[Rank N]`, or the whole file tells.
+A line without `[rankN]:` belongs to the rank that its launcher's prefix, its `[Rank N]`, or the whole file names.
 """
 
 import re
@@ -39,7 +39,7 @@ Key = tuple[str, int]
 
 
 def read_log(source: Source) -> LogFile:
-    """Return what a log tells; a file that is no log has no lines of interest. OSError passes through."""
+    """Return what a log shows; a file that is no log has no lines of interest. OSError passes through."""
     reader = _Reader(source)
     scan = Scan()
     for line in scan_lines(source, LITERALS, scan):
@@ -51,7 +51,7 @@ def read_log(source: Source) -> LogFile:
 
 @dataclass
 class _Open:
-    """What the lines of one attempt tell, by the key of the process that wrote them."""
+    """What the lines of one attempt show, by the key of the process that wrote them."""
 
     marks: dict[Key, dict[GroupKey, Mark]] = field(default_factory=lambda: defaultdict(dict))
     loose: dict[Key, list[Work]] = field(default_factory=lambda: defaultdict(list))
@@ -277,7 +277,7 @@ class _Reader:
         return of_line if death.pid is None else None
 
     def _rank(self, key: Key) -> int | None:
-        """Return the global rank of a process; None where the file does not tell it."""
+        """Return the global rank of a process; None where the file does not name it."""
         kind, number = key
         if kind == "rank":
             return number if number < MAX_LOG_RANKS else None
@@ -291,7 +291,7 @@ class _Reader:
 
 
 def rank_of_path(path: str) -> int | None:
-    """Return the rank that a log's name or folder tells; None where it tells none."""
+    """Return the rank in a log's name or folder; None where it names none."""
     slashes = path.replace("\\", "/")
     if found := _RANK_FOLDER.search(slashes):
         return int(found[1])

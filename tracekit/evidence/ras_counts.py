@@ -44,9 +44,9 @@ def without_early_ras(bundle: Bundle) -> Bundle:
 
 
 def tails_of_ras(reports: Iterable[RasReport]) -> dict[int, list[GroupTail]]:
-    """Return the frontier of each rank in each communicator, by global rank, as the last report tells it.
+    """Return the frontier of each rank in each communicator, by global rank, as in the last report.
 
-    Nothing tells which calls have ended: of a communicator in which ranks differ all calls up to the least count are
+    No report says which calls have ended: of a communicator in which ranks differ all calls up to the least count are
     taken as ended, so that those ahead wait. Where all are at one count none is known to wait.
     """
     listed = list(reports)

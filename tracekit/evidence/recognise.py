@@ -27,7 +27,7 @@ Form = Literal[
     "empty",
     "unknown",
 ]
-"""What a file's beginning tells: `text` may be a log, which only its lines tell."""
+"""What a file's beginning shows: `text` may be a log, which only its lines show."""
 
 _PICKLE: Final = re.compile(rb"\x80[\x02-\x05]|\(dp")
 _SAMPLE: Final = re.compile(rb"^#? ?(?:HELP|TYPE) (?:DCGM_|nvidia_|node_|tracekit_|nccl_)\w+", re.MULTILINE)
@@ -56,7 +56,7 @@ _PROGRAM: Final = re.compile(
 
 
 def quotes_logs(source: Source) -> bool:
-    """Return whether a text is a page or a program, which may quote logs and is none. OSError passes through.
+    """Return whether a text is a page or a program, which may quote logs but is not a log. OSError passes through.
 
     A page begins with a heading of Markdown, has a fence, a table or a link, and no line of a log outside its fences.
     """

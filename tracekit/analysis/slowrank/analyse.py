@@ -128,7 +128,7 @@ def opened(
 
 
 def enter(progress: Callable[[int, int], None] | None, stage: str) -> None:
-    """Tell the name of the next stage to a `progress` that takes it by its method `enter`."""
+    """Give the name of the next stage to a `progress` that takes it by its method `enter`."""
     tell = getattr(progress, "enter", None)
     if tell is not None:
         tell(stage)

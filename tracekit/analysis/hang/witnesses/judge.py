@@ -1,7 +1,7 @@
 """The verdict on a stuck job from all evidence that is left: dumps, logs, RAS reports and stacks.
 
 All of it becomes one scene, which the rules judge as they judge dumps. Then the witnesses are asked, in one visible
-order: a rank that died, ranks that never joined, doubts about what rests on logs and RAS, processes that stood, stacks.
+order: a rank that died, ranks that never joined, doubts about what rests on logs and RAS, paused processes, stacks.
 """
 
 from collections.abc import Sequence
@@ -56,7 +56,7 @@ def judge_evidence(
 
 
 def _without_calls(case: Case, finding: HangFinding) -> HangFinding:
-    """Return the answer of a job of which no evidence tells a call."""
+    """Return the answer of a job without evidence of any call."""
     told = "the evidence shows no call that a rank waits in"
     waiting = set().union(*(log.waits.in_gloo for log in case.bundle.logs))
     if waiting:
@@ -69,7 +69,7 @@ def _without_calls(case: Case, finding: HangFinding) -> HangFinding:
 
 
 def _told(case: Case, finding: HangFinding) -> HangFinding:
-    """Return the finding with the ranks that any evidence tells of, and the warnings that stand beside it."""
+    """Return the finding with the ranks in any evidence, and with the warnings about it."""
     ranks = case.bundle.ranks
     missing = tuple(sorted(case.world - ranks))
     expected = max(len(case.world), len(ranks))
