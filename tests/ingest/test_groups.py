@@ -64,7 +64,7 @@ def test_listed_groups_in_the_forms_that_occur():
 
 def collective(i, name, ranks, **more):
     args = {"Collective name": "allreduce", "Process Group Name": name, "Process Group Ranks": ranks}
-    return kernel(i, **args, **more)
+    return kernel(i, **args | more)
 
 
 def test_other_members_make_another_group_and_numbers_agree(tmp_path):
@@ -137,3 +137,46 @@ def test_another_call_inside_a_record_is_kept(tmp_path):
     ]
     run = load([put(tmp_path / "a.json", json.dumps(document(events)))])
     assert run.events(0).column("collective").to_pylist() == ["send", "recv"]
+
+
+TP, DP = ("tp", "[6, 7]"), ("dp", "[2, 6]")
+
+
+@pytest.mark.parametrize(
+    ("name", "events", "rank"),
+    [
+        (
+            "node001/rank2.json",
+            [collective(1, *TP), collective(2, *DP)],
+            6,
+        ),  # local rank 2 of the second node
+        ("host_12.1694128201545.pt.trace.json", [collective(1, *TP), collective(2, *DP)], 6),
+        ("rank2.json", [collective(1, "world", "[0, 1, 2, 3, 4, 5, 6, 7]", Rank=6)], 6),
+        ("rank2.json", [collective(1, "dp", "[7, 6, 2]", Rank=1)], 6),  # places count in the order written
+        ("rank2.json", [collective(1, "dp", "[2, 6]")], 2),  # its groups leave it open
+        (
+            "rank2.json",
+            [collective(1, "tp", "[0, 1]"), collective(2, "dp", "[2, 6]")],
+            2,
+        ),  # they contradict each other
+        (
+            "rank2.json",
+            [collective(1, *DP, Rank=0), collective(2, *DP, Rank=1)],
+            2,
+        ),  # as several ranks in one file do
+        (
+            "rank2.json",
+            [collective(1, *DP, **{"Rank": 1, "Collective name": "broadcast"})],
+            2,
+        ),  # its root's place
+    ],
+)
+def test_groups_show_the_rank_in_the_job(tmp_path, name, events, rank):
+    run = load([put(tmp_path / name, document(events, distributedInfo={"backend": "nccl"}))])
+    assert [r.rank for r in run.ranks] == [rank]
+    assert [q.kind for q in run.quality if q.kind == "rank_by_groups"] == ["rank_by_groups"] * (rank == 6)
+
+
+def test_the_rank_that_a_trace_states_counts(tmp_path):
+    run = load([put(tmp_path / "rank2.json", document([collective(1, *TP), collective(2, *DP)], rank=3))])
+    assert [r.rank for r in run.ranks] == [3]

@@ -18,6 +18,8 @@ from tracekit.arrays import MINUS_ONE, from_ints, from_numpy, to_numpy
 from tracekit.ingest.file_result import FileGroup
 from tracekit.thresholds.ingest import MAX_RANKS
 
+OWN_PLACE = re.compile(r"all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|barrier", re.IGNORECASE)
+"""Collectives without a root: their argument `Rank` is the place of the rank that wrote the file."""
 KEYS = ("pg_name", "pg_desc", "pg_ranks", "group_size", "rank_start", "rank_stride", "pg_id")
 
 
@@ -56,11 +58,12 @@ class ListedGroup:
 class MembershipCodes:
     """Numbers the distinct memberships of a file; -1 marks an event that names no group.
 
-    known: code by membership. counts: events by code.
+    known: code by membership. counts: events by code. places: the places of the file's own rank in its group, by code.
     """
 
     known: dict[Membership, int] = field(default_factory=dict)
     counts: Counter[int] = field(default_factory=Counter)
+    places: dict[int, set[int]] = field(default_factory=dict)
 
     def encode(self, batch: pa.RecordBatch) -> pa.Array:
         """Return the code of each row of an event_fields.SCANNED batch, int32 of shape (rows,)."""
@@ -77,7 +80,20 @@ class MembershipCodes:
             codes[rows] = np.asarray(mine, np.int32)[inverse.reshape(-1)]
             for code, count in enumerate(np.bincount(codes[rows])):
                 self.counts[code] += int(count)
+            self._note_places(batch, codes)
         return from_numpy(codes)
+
+    def _note_places(self, batch: pa.RecordBatch, codes: np.ndarray[Any, Any]) -> None:
+        """Note the own places that collectives name; a message names its peer's place, a broadcast its root's."""
+        place, present = _numbers(batch.column("group_rank"))
+        names = batch.column("collective")
+        known = names.dictionary.to_pylist() if pa.types.is_dictionary(names.type) else []
+        own = [i for i, name in enumerate(known) if name and OWN_PLACE.search(name)]
+        if not own:
+            return
+        rows = present & (codes >= 0) & np.isin(to_numpy(names.indices.fill_null(-1)), own)
+        for code, at in np.unique(np.stack([codes[rows], place[rows]]), axis=1).T.tolist():
+            self.places.setdefault(code, set()).add(at)
 
 
 def _numbers(column: pa.Array) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
@@ -172,6 +188,18 @@ class FileGroups:
                 issues["group_members_unknown"] += codes.counts[code]
             numbers.append(None if ranks is None else self.number(ranks, said.name, said.pg_desc))
         return from_ints(numbers, np.int32)
+
+    def own_rank(self, codes: MembershipCodes) -> int | None:
+        """Return the only rank that all groups of a file's events share, by members and places; None if several fit."""
+        fitting: set[int] | None = None
+        for said, code in codes.known.items():
+            ranks = members_of(said, self.listed)
+            if ranks is None:
+                continue
+            places = codes.places.get(code, set())
+            mine = {ranks[at] for at in places if at < len(ranks)} if len(places) == 1 else set(ranks)
+            fitting = mine if fitting is None else fitting & mine
+        return next(iter(fitting)) if fitting is not None and len(fitting) == 1 else None
 
     def table(self) -> tuple[FileGroup, ...]:
         """Return all groups, by number."""

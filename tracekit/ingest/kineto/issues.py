@@ -23,6 +23,7 @@ SAID = {
     "not_a_number": "NaN or infinite; taken as missing",
     "oversized_event": "skipped",
     "overlapping_kernels": "on one stream, by more than 1 us; kept as recorded",
+    "rank_by_groups": "its name gives another number or none; its process groups show the rank in the job",
     "rank_in_no_group": "no process group of the file holds the file's own rank",
     "trailing_bytes": "bytes behind the compressed data; ignored",
     "value_out_of_range": "no job has such a number; value dropped",

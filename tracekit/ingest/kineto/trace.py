@@ -98,7 +98,8 @@ def read_kineto(
     writer = EventWriter(out)
     try:
         _scan(scan(blocks, record, events_of), scanned, writer)
-        rank, why = _rank_of(record, source)
+        groups = FileGroups(listed_groups(record.metadata.get("distributedInfo")))
+        rank, why = _rank_of(scanned, groups, source)
         untold = "" if rank is not None or scanned.talks or _distributed(record) else why
         if record.failed is not None:
             return _not_scanned(stream, source.label, record, rank)
@@ -107,7 +108,7 @@ def read_kineto(
         reason = _useless(scanned, "" if untold else why)
         if reason:
             return FileResult(source.label, "rejected", reason, rank)
-        result = _finish(stream, source, out, scanned, writer, rank or 0)
+        result = _finish(stream, source, out, scanned, writer, (rank or 0, groups))
         return replace(result, rank=rank, reason=untold)
     finally:
         writer.discard()
@@ -170,10 +171,20 @@ def _events(batch: pa.RecordBatch, codes: MembershipCodes, issues: Counter[str])
     return pa.RecordBatch.from_arrays([columns[f.name] for f in EVENTS], schema=EVENTS)
 
 
-def _rank_of(record: ScanRecord, source: Source) -> tuple[int | None, str]:
-    """The rank by the file's content, else by its name; and where there is none, why."""
-    rank = identify.rank_of_content(record.metadata)
-    return (rank, "") if rank is not None else identify.rank_of_name(source.name, source.folders)
+def _rank_of(scanned: _Scanned, groups: FileGroups, source: Source) -> tuple[int | None, str]:
+    """The rank by the file's content, else by its name; and where there is none, why.
+
+    Names may count the ranks of a node; the groups in which a rank takes part hold its number in the job.
+    """
+    rank = identify.rank_of_content(scanned.record.metadata)
+    if rank is not None:
+        return rank, ""
+    named, why = identify.rank_of_name(source.name, source.folders)
+    rank = groups.own_rank(scanned.codes)
+    if rank is None:
+        return named, why
+    scanned.record.issues["rank_by_groups"] += rank != named
+    return rank, ""
 
 
 def _distributed(record: ScanRecord) -> bool:
@@ -203,12 +214,13 @@ def _useless(scanned: _Scanned, why: str) -> str:
 
 
 def _finish(
-    stream: ByteStream, source: Source, out: Path, scanned: _Scanned, writer: EventWriter, rank: int
-) -> FileResult:
-    """Write the events in order, with group numbers and absolute times, and describe the table."""
+    stream: ByteStream, source: Source, out: Path, scanned: _Scanned, writer: EventWriter,
+    owner: tuple[int, FileGroups],
+) -> FileResult:  # fmt: skip
+    """Write the events in order, with group numbers and absolute times, and describe the table of the `owner`."""
     record, repair = scanned.record, scanned.repair
     base = _base_time(record, scanned)
-    groups = FileGroups(listed_groups(record.metadata.get("distributedInfo")))
+    rank, groups = owner
     numbers = groups.resolve(scanned.codes, record.issues)
     rows = writer.close(lambda table: _shift(_numbered(repair.in_order(table), numbers), base))
     truncated = record.truncated or stream.damage is not None
