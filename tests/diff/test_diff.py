@@ -132,6 +132,7 @@ def test_order_of_steps_and_ranks_changes_nothing():
         (103.0, 2.5, 3.5, True, "slower"),
         (97.0, -3.5, -2.5, True, "faster"),
         (101.0, -1.0, 5.0, False, "inconclusive"),
+        (103.0, -0.5, 7.0, True, "inconclusive"),  # the order of steps differs, and the median may not
     ],
 )
 def test_unchanged_needs_evidence(after, low, high, proven, verdict):

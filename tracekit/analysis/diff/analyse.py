@@ -70,13 +70,13 @@ def _too_few(steps: tuple[int, int], tested: Mapping[str, Sequence[Change]]) -> 
 
 
 def _verdict(step: Change, low: float, high: float, steps: int) -> tuple[DiffVerdict, str]:
-    """The verdict on the step, and its reason."""
+    """The verdict on the step, and its reason; no change is proven whose interval (ns) holds 0."""
     least = LEAST_CHANGE * step.before_ns
     share = step.change_ns / step.before_ns if step.before_ns else 0.0
     times = f"{ms(step.before_ns):.1f} → {ms(step.after_ns):.1f} ms a step ({share:+.1%})"
     if steps < LEAST_STEPS:
         return "inconclusive", f"{times}, but one run has fewer than {LEAST_STEPS} whole steps"
-    if step.proven and abs(step.change_ns) >= least:
+    if step.proven and abs(step.change_ns) >= least and not low <= 0 <= high:
         return ("slower" if step.change_ns > 0 else "faster"), times
     if -least < low and high < least:
         return "unchanged", f"{times}: less than {LEAST_CHANGE:.0%} of the step"
