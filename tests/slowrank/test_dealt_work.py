@@ -66,6 +66,19 @@ def test_all_kernels_follow_documents(tmp_path, noise):
     assert saved == pytest.approx(lost, rel=0.25)
 
 
+def test_long_documents_are_no_accidents(tmp_path):
+    """Documents of up to four times the usual length are long on both ranks of a replica; all get the same ones."""
+    draw = np.random.default_rng(5)
+    lengths = np.exp(np.linspace(-1.2, 1.2, STEPS * BATCHES))
+    made = np.stack([draw.permutation(lengths) for _ in range(REPLICAS)]).reshape(REPLICAS, STEPS, BATCHES)
+    finding = analyse(trained(tmp_path, lambda *at: float(made[at]), 0.02))
+    work = made.sum(axis=2)
+    lost = (work.max(axis=0) - work.mean()).mean() * sum(KERNELS.values()) / 1000
+    saved = finding.what_if.step_ms - finding.what_if.without_suspects_ms
+    assert finding.cause == "data_imbalance"
+    assert saved == pytest.approx(lost, rel=0.2)
+
+
 @pytest.mark.parametrize("noise", [0.0, 0.02, 0.05])
 def test_noise_alone_deals_no_work(tmp_path, noise):
     assert analyse(trained(tmp_path, lambda *_: 1.0, noise)).verdict == "healthy"

@@ -31,11 +31,6 @@ class SameKernels:
         return SameKernels(self.rows, self.index[:, :, places], self.lasted[:, :, places], self.alone[places])
 
     @property
-    def undisturbed(self) -> "SameKernels | None":
-        """The kernels at places where communication overlaps equally on all ranks; None without any."""
-        return self.at(np.flatnonzero(self.alone)) if self.alone.any() else None
-
-    @property
     def usual(self) -> F64:
         """The mean length at each place over ranks and steps, ns."""
         return np.asarray(np.maximum(self.lasted.mean(axis=(0, 1)), 1.0), np.float64)

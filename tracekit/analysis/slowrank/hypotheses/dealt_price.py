@@ -1,5 +1,6 @@
 """The price of unevenly distributed data: the saving if every micro-batch is typical and chance stays as it is."""
 
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -7,7 +8,7 @@ from typing import Final
 import numpy as np
 
 from tracekit.analysis.slowrank.case import Case
-from tracekit.analysis.slowrank.expected.same_kernels import SameKernels
+from tracekit.analysis.slowrank.expected.same_kernels import Kind, SameKernels
 from tracekit.analysis.slowrank.hypotheses.dealt_work import Followers, Read, followers, read_kernels
 from tracekit.step_graph.rank_timeline import RankTimeline
 from tracekit.step_graph.replay import StepModel
@@ -42,6 +43,8 @@ def dealt_bounds(case: Case) -> Dealt:
     return known
 
 
+Common = dict[tuple[int, int, int], F64]
+"""By replica and shape: the relative deviations of kernels that its ranks have in common, steps × places."""
 _KNOWN: Final = "dealt_bounds"
 """The key under which a case caches the answer, which several verdicts need."""
 
@@ -60,7 +63,8 @@ def _priced(case: Case) -> Dealt:
     if len(read.by_row) < len(case.steps.ranks):  # the other ranks would still be the longest
         levelled = max(model.recorded_ns - model.levelled_ns(case.stages), 0.0)
         return Dealt(levelled, levelled)
-    factor = {row: _factors(read, found, row) for row in read.by_row}
+    common = {kind: _in_common(case, read, kind) for kind in found.share} if not found.by_step else {}
+    factor = {row: _factors(case, read, found, common, row) for row in read.by_row}
     low = max(model.recorded_ns - model.rescaled_ns(_all_cuts(case, model, read, factor)), 0.0)
     most = model.recorded_ns - models.free.rescaled_ns(_all_cuts(case, models.free, read, factor))
     return Dealt(low, max(low, min(most, _longest_taken_off(case, read, factor))))
@@ -88,22 +92,50 @@ def _longest_taken_off(case: Case, read: Read, factor: Mapping[int, F64]) -> flo
     return float(np.max(taken, axis=0).mean())
 
 
-def _factors(read: Read, found: Followers, row: int) -> F64:
+def _factors(case: Case, read: Read, found: Followers, common: Mapping[Kind, Common], row: int) -> F64:
     """The factor by which each kernel of the rank in `row` is scaled to remove the effect of the data."""
-    kernels = read.by_row[row]
+    kernels, replica = read.by_row[row], case.mesh.replica(case.steps.ranks[row])
     factor = np.ones(len(kernels.lasted))
     for kind, share in found.share.items():
         for same in (s for s in read.of(kind) if row in s.rows):
             i = same.rows.index(row)
-            factor[same.index[i]] = _without_data(same, i, share, by_step=found.by_step)
+            data = common.get(kind, {}).get((replica, *same.lasted.shape[1:]))
+            data = _by_share(same, i, share, by_step=found.by_step) if data is None else data
+            factor[same.index[i]] = _without(same, i, data, by_step=found.by_step)
     return np.where(kernels.counts, factor, 1.0)
 
 
-def _without_data(same: SameKernels, i: int, share: float, *, by_step: bool) -> F64:
-    """The factor for the `i`-th rank's kernels, steps × places: the data cause `share` of the variance."""
+def _in_common(case: Case, read: Read, kind: Kind) -> Common:
+    """The deviations of kernels that ranks with the same data have in common, where a replica has two such ranks.
+
+    An accident lengthens a kernel of one rank only, so the median counts, and of two ranks the smaller deviation.
+    """
+    mates: dict[tuple[int, int, int], list[F64]] = defaultdict(list)
+    for same in read.of(kind):
+        for row, off in zip(same.rows, same.off, strict=True):
+            mates[case.mesh.replica(case.steps.ranks[row]), *off.shape].append(off)
+    return {key: _shared(np.stack(several)) for key, several in mates.items() if len(several) > 1}
+
+
+def _shared(off: F64) -> F64:
+    """What the first axis has in common: the median; of two values the one nearer to 0, and 0 for unlike signs."""
+    if len(off) > 2:
+        return np.asarray(np.median(off, axis=0), np.float64)
+    nearer = np.where(np.abs(off[0]) <= np.abs(off[1]), off[0], off[1])
+    return np.asarray(np.where(off[0] * off[1] > 0, nearer, 0.0), np.float64)
+
+
+def _by_share(same: SameKernels, i: int, share: float, *, by_step: bool) -> F64:
+    """The part of the `i`-th rank's deviations that data cause, which make `share` of their variance."""
+    off = np.broadcast_to(same.off_in_step[i], same.share[i].shape) if by_step else same.off[i]
+    return np.asarray(
+        np.where(np.abs(off) > WHIM, 0.0, off) * (1.0 - np.sqrt(1.0 - min(share, 1.0))), np.float64
+    )
+
+
+def _without(same: SameKernels, i: int, data: F64, *, by_step: bool) -> F64:
+    """The factor for the `i`-th rank's kernels, steps × places, without the part `data` of their deviations."""
     took = 1.0 + same.share[i]
-    off = np.broadcast_to(same.off_in_step[i], took.shape) if by_step else same.off[i]
-    data = np.where(np.abs(off) > WHIM, 0.0, off) * (1.0 - np.sqrt(1.0 - min(share, 1.0)))
     wanted = (took - data - same.lasting_by_chance()[i]) * (1.0 if by_step else same.typical() / same.usual)
     return np.asarray(np.maximum(wanted, 0.0) / np.maximum(took, LEAST_LENGTH), np.float64)
 

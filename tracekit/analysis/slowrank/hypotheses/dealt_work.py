@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from itertools import combinations
 
 import numpy as np
+import numpy.typing as npt
 
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.expected.same_kernels import Kind, SameKernels, most_usual, same_kernels
@@ -33,9 +34,22 @@ class Read:
 
     @property
     def undisturbed(self) -> "Read":
-        """The same without places where communication overlaps on some ranks only, which lengthens their kernels."""
-        kept = [{kind: k.undisturbed for kind, k in stage.items()} for stage in self.stages]
-        return Read(self.by_row, tuple({n: k for n, k in stage.items() if k is not None} for stage in kept))
+        """The same without places where communication overlaps on some ranks only, which lengthens their kernels.
+
+        Stages that run a kind equally often keep the same places, so that ranks with the same data remain comparable.
+        """
+        kept: list[dict[Kind, SameKernels]] = [{} for _ in self.stages]
+        for kind in _names(self):
+            alone: dict[tuple[int, ...], list[npt.NDArray[np.bool_]]] = defaultdict(list)
+            for kernels in self.of(kind):
+                alone[kernels.lasted.shape[1:]].append(kernels.alone)
+            for stage, mine in zip(kept, (stage.get(kind) for stage in self.stages), strict=True):
+                if mine is not None:
+                    everywhere = np.logical_and.reduce(alone[mine.lasted.shape[1:]])
+                    places = np.flatnonzero(everywhere if everywhere.any() else mine.alone)
+                    if len(places):
+                        stage[kind] = mine.at(places)
+        return Read(self.by_row, tuple(kept))
 
 
 @dataclass(frozen=True)
@@ -91,8 +105,18 @@ def followers(case: Case, read: Read) -> Followers | None:
     for off, by_step in ((_within, False), (_in_step, True)):
         share = _of_mates(case, clear, off) or _of_names(clear, off)
         if share and (not by_step or _others_untouched(clear, share)):
-            return Followers(_disturbed(read, clear, share) | share, by_step)
+            return Followers(_disturbed(read, clear, share) | _namesakes(case, clear, share) | share, by_step)
     return None
+
+
+def _namesakes(case: Case, clear: Read, known: dict[Kind, float]) -> dict[Kind, float]:
+    """The kinds named as one that is `known` to follow the data, where replicas have their steps in common.
+
+    Data may differ so much that places of one kernel take them for kernels of several lengths; a length at one place
+    shows no difference within a step.
+    """
+    names = {name for name, _ in known}
+    return {kind: share for kind, share in _of_mates(case, clear, _in_step).items() if kind[0] in names}
 
 
 def _disturbed(read: Read, clear: Read, known: dict[Kind, float]) -> dict[Kind, float]:
