@@ -13,7 +13,7 @@ from torch import nn
 from numerics.local.local_check import Doubt
 from numerics.local.records.recorded import RecordedRun
 from numerics.record.wrapped_models import clean_name
-from numerics.schema import EVALUATION
+from numerics.schema import EVALUATION, RANDOM
 
 _SETTLED: Final = (
     "call `model.train()` after each evaluation; or, if it is intended, let the function of --model return the model "
@@ -22,8 +22,13 @@ _SETTLED: Final = (
 
 
 def evaluated(recorded: RecordedRun, step: int, place: tuple[int, int]) -> frozenset[str] | None:
-    """Return the largest modules that a place's ranks had in evaluation mode; None if none was recorded."""
+    """Return the largest modules that a place's ranks had in evaluation mode; None if modes were not recorded.
+
+    A recorder that writes the states of generators before a forward writes modes too: without a row all modules train.
+    """
     rows = recorded.of_place(recorded.rows(step, "forward", "input", EVALUATION), place)
+    if not rows and recorded.of_place(recorded.rows(step, "forward", "input", f"{RANDOM}cpu"), place):
+        return frozenset()
     held = [value for row in rows if (value := recorded.local(row)) is not None]
     lines = [bytes(value.tolist()).decode(errors="replace").split("\n")[:-1] for value in held]
     return frozenset(name for names in lines for name in names) if lines else None

@@ -71,7 +71,9 @@ class TokenSource:
     def __init__(self, config: DataConfig, vocab_size: int) -> None:
         if not 0 <= config.eos < vocab_size:
             raise ConfigError(
-                "data.eos", f"{config.eos} is no token of {vocab_size}", "give the token that ends a document"
+                "data.eos",
+                f"{config.eos} is no token of {vocab_size}",
+                "give the token that ends a document, and as model.vocab_size the vocabulary of its tokeniser",
             )
         self.eos, self._vocabulary, self._seed = config.eos, vocab_size, config.seed
         self._length, self._shuffles, self._appends = config.seq_len, config.shuffle, config.append_eos
@@ -131,7 +133,13 @@ class TokenSource:
         which = int(np.searchsorted(self._first, number, side="right")) - 1
         file = self._files[which]
         tokens = file.document(number - int(self._first[which]))
-        outside = tokens[(tokens < 0) | (tokens >= self._vocabulary)]
+        if len(below := tokens[tokens < 0]):
+            raise ConfigError(
+                "data.files",
+                f"{file.path} holds {below[0]}, which is no token",
+                "name data.column, or another file",
+            )
+        outside = tokens[tokens >= self._vocabulary]
         if len(outside):
             raise ConfigError(
                 "model.vocab_size",

@@ -40,8 +40,8 @@ class Attempts:
         self.number = max(earlier, default=-1) + 1
         self.reached = -1
         self.ended: list[dict[str, Any]] = []
-        if resume == "auto" and self.saved is not None:
-            self._forget_rows_from(self.saved)
+        if resume == "auto":
+            self._forget_rows_from(self.saved or 0)
         self._lengths = self._row_bytes()
 
     @property

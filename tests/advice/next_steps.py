@@ -16,6 +16,7 @@ from tests.numerics.local import context_trainers as contexts
 from tests.numerics.local import random_trainers as random
 from tests.numerics.local import reading_trainers as reads
 from tests.numerics.local import stepping_trainers as stepping
+from tests.numerics.local import test_evaluation_modes as modes
 from tests.numerics.local import test_learning_rates as rates
 from tests.numerics.local import test_padding as padding
 from tests.numerics.local import test_repeated_draws as draws
@@ -178,7 +179,23 @@ def forwards_watched(folder: Path, _: RankPool) -> tuple[CompareFinding, ...]:
     return tuple(found)
 
 
+def trained_again(folder: Path, _: RankPool) -> tuple[CompareFinding, ...]:
+    """A layer that drops nothing after an evaluation, and one that trains again."""
+    for name, evaluating in (("left", ["drop"]), ("again", [])):
+        modes.trained(folder / name, evaluating)
+    return tuple(modes.proved(folder / name) for name in ("left", "again"))
+
+
+def evaluated_both(folder: Path, _: RankPool) -> tuple[CompareFinding, ...]:
+    """An engine in training mode beside one in evaluation mode, and both in that."""
+    for name, mode in (("base", False), ("train", True), ("eval", False)):
+        modes.served(folder / name, mode=mode, one_by_one=False)
+    return tuple(modes.proved(folder / name, folder / "base") for name in ("train", "eval"))
+
+
 FOLLOWED = {
+    "call `model.train()` after each evaluation; or": trained_again,
+    "call `model.eval()` in both runs or in neither": evaluated_both,
     "give each data-parallel rank sequences of its own": read_apart,
     "for forwards without gradients give `watch` no optimizer": forwards_watched,
     "capture the run in FP32, and compare again": captured_in_fp32,

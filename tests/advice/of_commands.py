@@ -199,7 +199,9 @@ def checkpoint(folder: Path) -> Path:
 def loaded(folder: Path, patch: pytest.MonkeyPatch) -> object:
     """The steps that a checkpoint holds."""
     patch.setattr("reftrain.train.checkpoint.state_boxes", lambda *_, **__: {})
-    trainer = SimpleNamespace(optimizer=SimpleNamespace(set_steps=lambda _: None))
+    trainer = SimpleNamespace(
+        optimizer=SimpleNamespace(set_steps=lambda _: None), loader=SimpleNamespace(state=lambda _: None)
+    )
     return Checkpointer.load(SimpleNamespace(trainer=trainer, group=None), folder)
 
 

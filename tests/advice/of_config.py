@@ -101,6 +101,7 @@ SETTINGS = [
     ("mesh.dp_shard: {} does not divide dp", "mesh.dp=4 mesh.dp_shard=3", "mesh.dp=4 mesh.dp_shard=2 mesh.zero=1"),
     ("zero = 0 shards nothing", "mesh.dp=4 mesh.dp_shard=2 mesh.zero=0", "mesh.dp=4 mesh.dp_shard=2 mesh.zero=1"),
     ("model.preset: {} is unknown", "model.preset=9b", "model.preset=8b"),
+    ("evidence.trackers: {} is unknown", 'evidence.trackers=["tensorbord"]', 'evidence.trackers=["tensorboard"]'),
     ("data.preset: {} is unknown", "data.preset=9b", "data.preset=tiny"),
     ("leaves no token; give a share", "data.padding=1.0", "data.padding=0.5"),
     ("source = text names no file", "data.source=text", 'data.source=text data.files=["README.md"]'),

@@ -72,8 +72,8 @@ def _(folder, _patch):
 
 @case("{} has more than {} rows; record fewer steps")
 def _(folder, patch):
-    patch.setattr(database, "MAX_ROWS", 5)
-    many, few = tiny(folder / "many", kernels=9), tiny(folder / "few", kernels=2)
+    patch.setattr(database, "MAX_ROWS", 20)
+    many, few = tiny(folder / "many", kernels=40), tiny(folder / "few", kernels=2)
     return lambda: _surveyed(many), lambda: _surveyed(few)
 
 

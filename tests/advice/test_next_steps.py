@@ -13,6 +13,8 @@ SLOW = [
     "give each rank the positions that its piece has",
     "give each data-parallel rank sequences of its own",
     "capture again with `watch(place=...)`",
+    "call `model.train()` after each evaluation; or",
+    "call `model.eval()` in both runs or in neither",
 ]
 
 

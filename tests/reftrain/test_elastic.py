@@ -215,3 +215,10 @@ def test_metrics_hold_each_step_once(tmp_path):
     assert "rank 0 (process 8) failed: a sentence\n" in log
     assert "attempt 2 goes on with 2 ranks from step 2\n" in log
     assert Attempts(tmp_path, "auto").number == 2, "a later job counts on"
+
+
+def test_a_job_that_saved_nothing_begins_again(tmp_path):
+    (tmp_path / "attempts" / "attempt-0").mkdir(parents=True)
+    write_rows(tmp_path, [0, 1, 2])
+    Attempts(tmp_path, "auto")
+    assert (tmp_path / "metrics" / "rank0.jsonl").read_text() == ""

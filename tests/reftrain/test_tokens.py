@@ -177,6 +177,9 @@ def test_tokens_beyond_the_vocabulary_are_refused(tmp_path):
     source = TokenSource(config(parquet(tmp_path, [[1, 500] * 8])), 100)
     with pytest.raises(ConfigError, match="holds token 500, the model has 100"):
         source.sequence(0)
+    labels = TokenSource(config(parquet(tmp_path, [[1, -100] * 8])), 100)
+    with pytest.raises(ConfigError, match="holds -100, which is no token"):
+        labels.sequence(0)
     with pytest.raises(ConfigError, match=r"data\.eos: 99 is no token of 99"):
         TokenSource(config(parquet(tmp_path)), 99)
 

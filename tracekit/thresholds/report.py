@@ -40,7 +40,7 @@ MAP_CELLS: Final = 200_000
 """Cells of one heat map in a page: 16 384 ranks × 12 steps; more are drawn in blocks of steps."""
 
 CELL_PARTS: Final = 999
-"""Parts of a colour scale that a cell is rounded to: more shades cannot be told apart, and three digits are short."""
+"""Parts of a colour scale that a cell is rounded to: more shades look the same, and three digits are short."""
 
 PAGE_ROWS: Final = 500
 """Rows of one table in a page: more are not read, and --json holds all."""

@@ -89,7 +89,17 @@ def test_layers_frozen_in_the_model_too_are_intended(tmp_path):
     model = built()
     model.drop.eval()
     found = proved(tmp_path / "run", model=model)
-    assert "evaluation mode" not in found.reason
+    assert found.verdict == "identical", found.reason
+
+
+@pytest.mark.parametrize("built_so", ["", pytest.param("drop", marks=pytest.mark.slow)])
+def test_a_run_that_trains_is_proved_so(tmp_path, built_so):
+    """Loaders of models often return them in evaluation mode."""
+    trained(tmp_path / "run", [])
+    model = built()
+    model.get_submodule(built_so).eval()
+    found = proved(tmp_path / "run", model=model)
+    assert found.verdict == "identical", found.reason
 
 
 @pytest.mark.parametrize("serves", [True, pytest.param(False, marks=pytest.mark.slow)])
