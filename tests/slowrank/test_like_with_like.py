@@ -150,3 +150,12 @@ def test_only_lost_sizes_leave_work_open(tmp_path):
         told.ops.per_rank[rank] = replace(ops, taken=taken)
     some = dealt_tokens(told.ops, told.steps, told.stages).untold
     assert 0 < some[0].sum() < 0.3 * none[0].sum()
+
+
+def test_uneven_tokens_of_stages_add_up(tmp_path):
+    """A micro-batch passes through all stages, and waits for the rank with most tokens of each."""
+    case = prepared(experts(tmp_path), grid(dp=RANKS))
+    halves = [np.array([0, 1]), np.array([2, 3])]
+    alone = [dealt_tokens(case.ops, case.steps, [half]).lost_ns for half in halves]
+    assert min(alone) > 0
+    assert dealt_tokens(case.ops, case.steps, halves).lost_ns == pytest.approx(sum(alone))

@@ -29,9 +29,9 @@ class Dealt:
         F64  # own time beyond the peers' that the number of tokens explains; negative where a rank got few
     )
     untold: F64  # own time beyond the peers' that unrecorded sizes may explain
-    lost_ns: (
-        float  # a step: how much longer the rank with most tokens works than the median, over all all-to-alls
-    )
+    # A step: how much longer the rank with most tokens works than the median, over all all-to-alls of all stages: a
+    # micro-batch passes through every stage, and meets another longest rank on each.
+    lost_ns: float
 
 
 def dealt_tokens(ops: Operations, steps: Steps, stages: Sequence[npt.NDArray[np.int64]]) -> Dealt:
@@ -50,7 +50,7 @@ def dealt_tokens(ops: Operations, steps: Steps, stages: Sequence[npt.NDArray[np.
         middle = _median(follows, axis=0)
         most = np.where(np.isfinite(follows), follows, -np.inf).max(axis=0)
         spread = np.where(np.isfinite(most), most - middle, 0.0)
-        lost = max(lost, float(spread.sum(axis=-1).mean()))
+        lost += float(spread.sum(axis=-1).mean())
     return Dealt(beyond, untold, lost)
 
 
