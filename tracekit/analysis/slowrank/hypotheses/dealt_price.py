@@ -63,7 +63,7 @@ def _priced(case: Case) -> Dealt:
     if len(read.by_row) < len(case.steps.ranks):  # the other ranks would still be the longest
         levelled = max(model.recorded_ns - model.levelled_ns(case.stages), 0.0)
         return Dealt(levelled, levelled)
-    common = {kind: _in_common(case, read, kind) for kind in found.share} if not found.by_step else {}
+    common = {kind: _in_common(case, read, kind, by_step=found.by_step) for kind in found.share}
     factor = {row: _factors(case, read, found, common, row) for row in read.by_row}
     low = max(model.recorded_ns - model.rescaled_ns(_all_cuts(case, model, read, factor)), 0.0)
     most = model.recorded_ns - models.free.rescaled_ns(_all_cuts(case, models.free, read, factor))
@@ -99,21 +99,21 @@ def _factors(case: Case, read: Read, found: Followers, common: Mapping[Kind, Com
     for kind, share in found.share.items():
         for same in (s for s in read.of(kind) if row in s.rows):
             i = same.rows.index(row)
-            data = common.get(kind, {}).get((replica, *same.lasted.shape[1:]))
+            data = common[kind].get((replica, *same.lasted.shape[1:]))
             data = _by_share(same, i, share, by_step=found.by_step) if data is None else data
             factor[same.index[i]] = _without(same, i, data, by_step=found.by_step)
     return np.where(kernels.counts, factor, 1.0)
 
 
-def _in_common(case: Case, read: Read, kind: Kind) -> Common:
+def _in_common(case: Case, read: Read, kind: Kind, *, by_step: bool) -> Common:
     """The deviations of kernels that ranks with the same data have in common, where a replica has two such ranks.
 
     An accident lengthens a kernel of one rank only, so the median counts, and of two ranks the smaller deviation.
     """
     mates: dict[tuple[int, int, int], list[F64]] = defaultdict(list)
     for same in read.of(kind):
-        for row, off in zip(same.rows, same.off, strict=True):
-            mates[case.mesh.replica(case.steps.ranks[row]), *off.shape].append(off)
+        for row, off in zip(same.rows, same.off_in_step if by_step else same.off, strict=True):
+            mates[case.mesh.replica(case.steps.ranks[row]), *same.lasted.shape[1:]].append(off)
     return {key: _shared(np.stack(several)) for key, several in mates.items() if len(several) > 1}
 
 
