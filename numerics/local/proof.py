@@ -51,6 +51,8 @@ class LocalProof:
     the first step counts in the gradients that the optimiser saw, sorted, float64; None where the loss is not a cross
     entropy, or where gradients were clipped. `statistics` are what the model computes over the sequences of a batch.
     `loss_scale` is the run's gradients in units of the gradients of a mean, if its records show that.
+    `undivided` is the number of micro-batches if all gradients are so many times a mean's (else 0), and in words which
+    ranks of the run are as many.
     `modal` are the layers that compute another thing in evaluation mode.
     `of_modules` is False where no model was given, and no module was run.
     """
@@ -71,6 +73,7 @@ class LocalProof:
     weights: torch.Tensor | None = None
     statistics: BatchStatistics = field(default_factory=BatchStatistics)
     loss_scale: str = ""
+    undivided: tuple[int, str] = (0, "")
     modal: frozenset[str] = frozenset()
     of_modules: bool = True
 
@@ -166,6 +169,7 @@ def _completed(
         orders=reduced.learned.said,
         loss_factors=losses.factors,
         loss_scale=losses.common.scale,
+        undivided=losses.common.undivided,
         unseen=tuple(sorted({*reduced.unseen, *losses.unseen, *losses.padding.unseen, *rates.unseen})),
         doubts=(
             *local_position_doubts(recorded),

@@ -102,7 +102,8 @@ class CommonFactor:
         known = total is not None
         precision = precision if known else SCALE_TOLERANCE
         averaged = scale.factor * ranks
-        share = averaged if total is None else scale.factor * total
+        counted = _counted(places, weights) if total is None else total
+        share = averaged if counted is None else scale.factor * counted
         summed = any(abs(one.typical - 1) <= one.precision for one in weights.values() if one.count)
         self.steps.append(_Share(scale.factor, share, precision, known, scale.fitted, norm, summed, averaged))
 
@@ -132,6 +133,18 @@ class CommonFactor:
         if not (named and sharp) and not (steady and all(one.known for one in shares)):
             return ()
         return (Doubt(_sentence(shares[0], named), _SETTLED),)
+
+    @property
+    def undivided(self) -> tuple[int, str]:
+        """The number of micro-batches where all gradients are as many times a mean's, and other sizes like it; 0, "".
+
+        Ranks that are as many may make the same factor.
+        """
+        count = self.sizes.get(_ACCUMULATED, 0)
+        if not self.scale.endswith(_ACCUMULATED) or self.steps[0].share < 1:
+            return 0, ""
+        others = [name for name, size in self.sizes.items() if size == count and name != _ACCUMULATED]
+        return count, " or ".join(others)
 
     @property
     def scale(self) -> str:
@@ -211,6 +224,14 @@ def _total(state: RecordedStep, places: Sequence[Place], weights: dict[Place, We
             return None
         total += float(sent[0].tensor)
     return total
+
+
+def _counted(places: Sequence[Place], weights: dict[Place, Weights]) -> float | None:
+    """Return what unequal weights add up to, a mean of means to the number of its means; None if unknown."""
+    known = [one for one in weights.values() if one.count]
+    if not known or len(weights) != len(places):
+        return None
+    return sum(float(one.rows[one.rows != 0].nanmean()) * one.count for one in known)
 
 
 def _below(shares: Sequence[_Share]) -> bool:
