@@ -3,6 +3,8 @@
 Two relations are of values: elements dropped again in the backward, and a bias that is added another number of times.
 """
 
+from math import isfinite
+
 import numpy as np
 import torch
 
@@ -69,9 +71,8 @@ def bias_added(recorded: torch.Tensor, computed: torch.Tensor, bias: torch.Tenso
     right, addend = computed.double().movedim(dims[0], -1), bias.double()
     away = recorded.double().movedim(dims[0], -1) - right
     rows, square = away.numel() // bias.numel(), float(addend.square().sum())
-    more = (
-        round(float((away * addend).sum()) / (rows * square)) if square and bool(away.isfinite().all()) else 0
-    )
+    times = float((away * addend).sum()) / (rows * square) if square else 0.0
+    more = round(times) if isfinite(times) else 0
     unit = least_roundoff(str(recorded.dtype).removeprefix("torch."))
     sizes = right.abs() + (abs(more) + 1) * addend.abs() + right.square().mean().sqrt()
     if not more or not bool(((away - more * addend).abs() <= ELEMENT_ROUNDOFFS * unit * sizes).all()):
