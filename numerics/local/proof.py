@@ -126,7 +126,9 @@ def prove(
     if len(run.capture.environments) == 1:  # other machines may run other kernels
         checks = without_lone_ranks(checks)
     found = LocalProof(tuple(checks), first_step=steps[0], first_gradients=grads, spread=spread)
-    found = replace(found, statistics=statistics.found, told=statistics.told)
+    found = replace(
+        found, statistics=statistics.found, told=statistics.told, undivided=losses.common.undivided
+    )
     found = _completed(found, reduced, losses, check_rates(recorded, schedule), draws, recorded)
     return _with_modes(found, recorded, model)
 
@@ -169,7 +171,6 @@ def _completed(
         orders=reduced.learned.said,
         loss_factors=losses.factors,
         loss_scale=losses.common.scale,
-        undivided=losses.common.undivided,
         unseen=tuple(sorted({*reduced.unseen, *losses.unseen, *losses.padding.unseen, *rates.unseen})),
         doubts=(
             *local_position_doubts(recorded),

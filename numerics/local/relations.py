@@ -4,6 +4,7 @@ Two relations are of values: elements dropped again in the backward, and a bias 
 """
 
 from math import isfinite
+from typing import Final
 
 import numpy as np
 import torch
@@ -12,6 +13,12 @@ from numerics.formats import least_roundoff
 from numerics.local.array_differences import few_places, moved, places_in_words
 from numerics.thresholds.comparison import LEAST_FITTED, MAX_ELEMENTS
 from numerics.thresholds.local import ELEMENT_ROUNDOFFS
+
+DROPPED_AGAIN: Final = (
+    "the backward drops other elements than the forward did, as recomputation (activation checkpointing) without "
+    "the state of the generator of random numbers does (`preserve_rng_state=False`)"
+)
+"""The relation of a gradient to the right one where the forward's own elements are known."""
 
 
 def relation(recorded: torch.Tensor, computed: torch.Tensor) -> str:
@@ -54,10 +61,7 @@ def dropped_again(recorded: torch.Tensor, computed: torch.Tensor) -> str:
         or not torch.equal(recorded[both], computed[both])
     ):
         return ""
-    return (
-        "the backward drops other elements than the forward did, as recomputation (activation checkpointing) without "
-        "the state of the generator of random numbers does (`preserve_rng_state=False`)"
-    )
+    return DROPPED_AGAIN
 
 
 def bias_added(recorded: torch.Tensor, computed: torch.Tensor, bias: torch.Tensor, ranks: int) -> str:

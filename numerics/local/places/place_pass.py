@@ -14,7 +14,7 @@ from numerics.local.places.place_walk import PlaceWalk, Tensors, plainly, walked
 from numerics.local.places.rank_positions import IN_MODEL, LocalPositions, tried_positions
 from numerics.local.recorded_step import Place, RecordedStep
 from numerics.local.records.recorded import same_bits
-from numerics.local.relations import bias_added, dropped_again, relation
+from numerics.local.relations import DROPPED_AGAIN, bias_added, dropped_again, relation
 from numerics.thresholds.local import ERROR_SHOWN, OTHER_SEED, REPEATED_BY_CHANCE
 from tracekit.errors import InputError
 
@@ -145,7 +145,8 @@ def _keeps_state(
 
 def _left_open(check: Check, why: str = _OTHER_DRAWS) -> Check:
     """Return a check that is wrong only if the run drew or kept what the proof does, as one that is open."""
-    if check.judged.standing != Standing.BEYOND or (check.judged.relation and why == _OTHER_DRAWS):
+    told = check.judged.relation not in {"", DROPPED_AGAIN} and why == _OTHER_DRAWS
+    if check.judged.standing != Standing.BEYOND or told:
         return check
     judged = replace(check.judged, standing=Standing.UNCHECKED, why=why, relation="", lone="")
     return replace(check, judged=judged)
