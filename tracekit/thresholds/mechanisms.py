@@ -18,7 +18,7 @@ STEADY_KIND: Final = 0.25
 """A kind that is longer by less than this part of the common factor counts as not longer."""
 
 GROWTH: Final = 1.5
-"""Ratio of the last to the first excess from which a growing one differs clearly from a constant one."""
+"""Ratio of the last to the first excess from which the excess counts as growing."""
 
 GROWTH_RANKED: Final = 0.8
 """Least rank correlation of excess and step for growth: of five steps, chance exceeds it in one job of fifteen."""
