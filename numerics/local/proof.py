@@ -51,6 +51,8 @@ class LocalProof:
     the first step counts in the gradients that the optimiser saw, sorted, float64; None where the loss is not a cross
     entropy, or where gradients were clipped. `statistics` are what the model computes over the sequences of a batch.
     `loss_scale` is the run's gradients in units of the gradients of a mean, if its records show that.
+    `undivided` is the number of micro-batches if all gradients are so many times a mean's (else 0), and in words which
+    ranks of the run are as many.
     `modal` are the layers that compute another thing in evaluation mode.
     `of_modules` is False where no model was given, and no module was run.
     """
@@ -71,6 +73,7 @@ class LocalProof:
     weights: torch.Tensor | None = None
     statistics: BatchStatistics = field(default_factory=BatchStatistics)
     loss_scale: str = ""
+    undivided: tuple[int, str] = (0, "")
     modal: frozenset[str] = frozenset()
     of_modules: bool = True
 
@@ -123,7 +126,9 @@ def prove(
     if len(run.capture.environments) == 1:  # other machines may run other kernels
         checks = without_lone_ranks(checks)
     found = LocalProof(tuple(checks), first_step=steps[0], first_gradients=grads, spread=spread)
-    found = replace(found, statistics=statistics.found, told=statistics.told)
+    found = replace(
+        found, statistics=statistics.found, told=statistics.told, undivided=losses.common.undivided
+    )
     found = _completed(found, reduced, losses, check_rates(recorded, schedule), draws, recorded)
     return _with_modes(found, recorded, model)
 

@@ -119,6 +119,9 @@ of that; the faintest bugs of benchmarks move them by 5e-4, thirty times it."""
 LEAST_LOSS_SCALE: Final = 16.0
 """Scale of a loss from which it is one against underflow: scales start at thousands, and halve after overflows."""
 
+LARGEST_LOSS_SCALE: Final = 2.0**127
+"""Scale of a loss up to which it is one: a greater power of two is no number of FP32."""
+
 MASK_ELEMENTS: Final = 4096
 """Elements of a dropout layer's output to keep the mask of: no two draws agree on so many, and steps stay cheap."""
 

@@ -173,7 +173,8 @@ def _common_factor(
     ratios = []
     for key, rows in addends.items():
         total, made = run.sketch[rows].sum(0), run.sketch[reduced[key][0]]
-        power = float(total @ total)
+        with np.errstate(over="ignore"):
+            power = float(total @ total)
         if power > 0 and math.isfinite(power) and int(run["numel"][rows[0]]) >= LEAST_FITTED:
             ratios.append(float(total @ made) / power)
     if len(ratios) < LEAST_GRADIENTS:
@@ -188,9 +189,8 @@ def _common_factor(
 def _whole(factor: float) -> float:
     """Return 1/n where a factor is that within the sketches' noise, else the factor."""
     inverse = 1 / factor
-    return (
-        1 / round(inverse) if round(inverse) and abs(inverse / round(inverse) - 1) < WHOLE_INVERSE else factor
-    )
+    whole = round(inverse) if math.isfinite(inverse) else 0
+    return 1 / whole if whole and abs(inverse / whole - 1) < WHOLE_INVERSE else factor
 
 
 def _between_steps(run: Columns, owned: Mask) -> list[Broken]:

@@ -1,6 +1,7 @@
 """Whether a run's loss weighs as its baseline's: a local proof takes the loss's gradient as it was recorded."""
 
 from dataclasses import dataclass
+from math import isclose
 from typing import Final
 
 import torch
@@ -13,6 +14,11 @@ from numerics.thresholds.comparison import FACTOR_MARGIN, NO_DIVISOR
 from numerics.thresholds.local import ELEMENT_ROUNDOFFS, LOSS_SCALE, WEIGHT_TOLERANCE
 
 _SCALED: Final = "the loss is scaled or weighted otherwise, or a reduction averages otherwise"
+
+_UNDIVIDED: Final = (
+    "the losses of {} micro-batches are added up without being divided by their number, as where loss or gradients are "
+    "not divided when gradients accumulate, and with `scale_grads=False` in torch's pipeline schedules"
+)
 
 
 @dataclass(frozen=True)
@@ -47,7 +53,7 @@ def other_loss(proof: LocalProof, baseline: Columns | None, why: str = "") -> st
     if exact and not _times(pairs, 1.0):
         return (
             f"every element of all gradients of step {step} is {ratio:.6g} times the baseline's, though each follows "
-            f"from the recorded gradient of the loss: {why or _SCALED}"
+            f"from the recorded gradient of the loss: {why or _scaled(proof, ratio)}"
         )
     if abs(ratio - 1) <= LOSS_SCALE:
         return None
@@ -102,5 +108,14 @@ def other_weights(proof: LocalProof, baseline: LocalProof | None) -> str | None:
         return ""
     return (
         f"each of the {len(mine)} positions that count in step {proof.first_step} does so {ratio:.4g} times as much as "
-        f"in the baseline: {_SCALED}"
+        f"in the baseline: {_scaled(proof, ratio)}"
     )
+
+
+def _scaled(proof: LocalProof, ratio: float) -> str:
+    """Return what may make a factor: the run's micro-batches where the factor is their number, else what can."""
+    count, ranks = proof.undivided
+    if not count or not isclose(ratio, count, rel_tol=FACTOR_MARGIN * WEIGHT_TOLERANCE):
+        return _SCALED
+    also = f"; or a sum over as many {ranks} is not divided" if ranks else ""
+    return _UNDIVIDED.format(count) + also

@@ -7,14 +7,20 @@ another in each step. The gradients that the loss sent back show how much of the
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
-from math import isclose, log2, prod
+from math import isclose, isfinite, log2, prod
 
 from numerics.local.forced_pass import ROOT, ROOT_GRADIENT
 from numerics.local.gradients.parameter_gradients import Scale
 from numerics.local.local_check import Doubt
 from numerics.local.losses.token_weights import Weights
 from numerics.local.recorded_step import Place, RecordedStep
-from numerics.thresholds.local import FACTOR_STEADY, LEAST_LOSS_SCALE, LEAST_STEADY, SCALE_TOLERANCE
+from numerics.thresholds.local import (
+    FACTOR_STEADY,
+    LARGEST_LOSS_SCALE,
+    LEAST_LOSS_SCALE,
+    LEAST_STEADY,
+    SCALE_TOLERANCE,
+)
 
 _SETTLED = (
     "look for code that divides or multiplies gradients between the backward and `optimizer.step()`; if the factor is "
@@ -102,7 +108,10 @@ class CommonFactor:
         known = total is not None
         precision = precision if known else SCALE_TOLERANCE
         averaged = scale.factor * ranks
-        share = averaged if total is None else scale.factor * total
+        counted = _counted(places, weights) if total is None else total
+        share = averaged if counted is None else scale.factor * counted
+        if not isfinite(share):
+            return
         summed = any(abs(one.typical - 1) <= one.precision for one in weights.values() if one.count)
         self.steps.append(_Share(scale.factor, share, precision, known, scale.fitted, norm, summed, averaged))
 
@@ -132,6 +141,18 @@ class CommonFactor:
         if not (named and sharp) and not (steady and all(one.known for one in shares)):
             return ()
         return (Doubt(_sentence(shares[0], named), _SETTLED),)
+
+    @property
+    def undivided(self) -> tuple[int, str]:
+        """The number of micro-batches where all gradients are as many times a mean's, and other sizes like it; 0, "".
+
+        Ranks that are as many may make the same factor.
+        """
+        count = self.sizes.get(_ACCUMULATED, 0)
+        if not self.scale.endswith(_ACCUMULATED) or self.steps[0].share < 1:
+            return 0, ""
+        others = [name for name, size in self.sizes.items() if size == count and name != _ACCUMULATED]
+        return count, " or ".join(others)
 
     @property
     def scale(self) -> str:
@@ -172,7 +193,7 @@ def _clipped_scaled(shares: Sequence[_Share], ranks: int) -> str:
         return ""
     if max(norms) - min(norms) > SCALE_TOLERANCE * max(norms) or max(scales) - min(scales) > max(scales) / 2:
         return ""
-    scale = 2.0 ** round(log2(scales[0])) if scales[0] > 0 else 1.0
+    scale = 2.0 ** round(log2(scales[0])) if 0 < scales[0] < LARGEST_LOSS_SCALE else 1.0
     limit = norms[0] * scale
     if scale < LEAST_LOSS_SCALE or not _round(limit) or _round(norms[0]):
         return ""
@@ -211,6 +232,14 @@ def _total(state: RecordedStep, places: Sequence[Place], weights: dict[Place, We
             return None
         total += float(sent[0].tensor)
     return total
+
+
+def _counted(places: Sequence[Place], weights: dict[Place, Weights]) -> float | None:
+    """Return what unequal weights add up to, a mean of means to the number of its means; None if unknown."""
+    known = [one for one in weights.values() if one.count]
+    if not known or len(weights) != len(places):
+        return None
+    return sum(float(one.rows[one.rows != 0].nanmean()) * one.count for one in known)
 
 
 def _below(shares: Sequence[_Share]) -> bool:

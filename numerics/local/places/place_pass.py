@@ -14,7 +14,7 @@ from numerics.local.places.place_walk import PlaceWalk, Tensors, plainly, walked
 from numerics.local.places.rank_positions import IN_MODEL, LocalPositions, tried_positions
 from numerics.local.recorded_step import Place, RecordedStep
 from numerics.local.records.recorded import same_bits
-from numerics.local.relations import relation
+from numerics.local.relations import DROPPED_AGAIN, bias_added, dropped_again, relation
 from numerics.thresholds.local import ERROR_SHOWN, OTHER_SEED, REPEATED_BY_CHANCE
 from tracekit.errors import InputError
 
@@ -145,7 +145,8 @@ def _keeps_state(
 
 def _left_open(check: Check, why: str = _OTHER_DRAWS) -> Check:
     """Return a check that is wrong only if the run drew or kept what the proof does, as one that is open."""
-    if check.judged.standing != Standing.BEYOND or (check.judged.relation and why == _OTHER_DRAWS):
+    told = check.judged.relation not in {"", DROPPED_AGAIN} and why == _OTHER_DRAWS
+    if check.judged.standing != Standing.BEYOND or told:
         return check
     judged = replace(check.judged, standing=Standing.UNCHECKED, why=why, relation="", lone="")
     return replace(check, judged=judged)
@@ -192,7 +193,7 @@ def _with_bounds(
             bounds, grads = _without_bounds(exact)
     unseen |= {f"an operator without a bound: {name}" for name in carried.without_rule}
     best = (
-        [_related(_better(a, b), a) for a, b in zip(exact.checks, bounds, strict=True)]
+        [_related(_better(a, b), a, held, state.parts) for a, b in zip(exact.checks, bounds, strict=True)]
         if len(exact.checks) == len(bounds)
         else bounds
     )
@@ -224,9 +225,13 @@ def _better(exact: Check, bound: Check) -> Check:
     return bound
 
 
-def _related(found: Check, exact: Check) -> Check:
+def _related(found: Check, exact: Check, held: Tensors, parts: int) -> Check:
     """Return a check beyond its bound with the relation of the recorded tensor to the one computed in its format."""
     pair = exact.judged.pair
     told = found.judged.standing == Standing.BEYOND and pair is not None and not found.judged.lone
     words = relation(*pair) if told and pair is not None else ""
+    if told and pair is not None and not words:
+        bias = held.get(f"{found.module}.bias") if found.phase == "forward" else None
+        words = dropped_again(*pair) if found.phase == "backward" else ""
+        words = words if bias is None else bias_added(*pair, bias, parts)
     return replace(found, judged=replace(found.judged, relation=words, pair=None))

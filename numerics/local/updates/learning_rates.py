@@ -209,7 +209,8 @@ def _own_count(recorded: RecordedRun, step: int) -> int | None:
     for name in recorded.names(step, "step", "optimizer"):
         if name.endswith(f".{COUNT}"):
             value = recorded.local(recorded.rows(step, "step", "optimizer", name)[0])
-            return None if value is None else max(round(float(value)) - 1, 0)
+            counted = value is not None and value.numel() == 1 and bool(value.isfinite())
+            return max(round(float(value)) - 1, 0) if value is not None and counted else None
     return None
 
 

@@ -117,10 +117,12 @@ def trained(
         more = (ids.expand(len(words), -1).contiguous(),) if positions == "given" else ()
         logits = model(words[:, held], *more)
         own = functional.cross_entropy(logits.flatten(0, 1), labels[:, held].flatten(), reduction="sum")
-        (own / 2 / (world * len(words) * len(held) if means else labels.numel())).backward()
+        ranks = 1 if means == "averaged" else world
+        (own / 2 / (ranks * len(words) * len(held) if means else labels.numel())).backward()
     for parameter in model.parameters() if world > 1 else ():
         if parameter.grad is not None:
             dist.all_reduce(parameter.grad)
+            parameter.grad /= world if means == "averaged" else 1
     optimizer.step()
     watcher.close()
     if world > 1:

@@ -7,9 +7,13 @@ import torch
 from torch import nn
 
 from numerics import watch
+from numerics.comparison.broken_invariants.linear_invariants import _whole
 from numerics.comparison.compare import Options, compare
+from numerics.local.losses.common_factor import _clipped_scaled, _Share
 from numerics.local.model_source import build
 from numerics.local.proof import prove
+from numerics.local.relations import bias_added
+from numerics.local.updates.learning_rates import _own_count
 from tests.numerics.local.second_strangers import llama_ddp
 from tests.numerics.local.test_token_weights import CLASSES, LENGTH, entropy, judge, made
 
@@ -99,3 +103,27 @@ def test_gradients_averaged_twice_are_named(ranks, tmp_path):
     found = compare(tmp_path / "run", None, Options(prove=partial(prove, model=whole.model, optimizer=None)))
     assert found.verdict == "undecided"
     assert "0.333333 times the gradients of a mean of the loss (1 / data-parallel ranks)" in found.reason
+
+
+class Counted:
+    """A run with an optimiser that counts its steps by this number."""
+
+    def __init__(self, count):
+        self.names = lambda *_: ["weight.step"]
+        self.rows = lambda *_: [0]
+        self.local = lambda _: torch.tensor(count)
+
+
+@pytest.mark.parametrize("count", [torch.nan, torch.inf, [1.0, 2.0]])
+def test_a_count_that_is_no_number_is_unknown(count):
+    assert _own_count(Counted(count), 0) is None
+    assert _own_count(Counted(3.0), 0) == 2
+
+
+@pytest.mark.parametrize("size", [1e-320, 1e-300, 1e300])
+def test_extreme_factors_overflow_nothing(size):
+    assert _whole(size) == pytest.approx(size)
+    shares = [_Share(1e-10, 1.7e298 * size, 1e-4, known=True, fitted=True, norm=0.5)] * 3
+    assert _clipped_scaled(shares, 1) == ""
+    huge = torch.full((4, 3), size, dtype=torch.float64)
+    assert bias_added(huge * 1e8, huge, huge[0] * 1e8, 3) in {"", "its bias is added 2 times"}

@@ -11,7 +11,7 @@ from numerics.local.gradients.gradient_checks import Reduced, check_gradients
 from numerics.local.gradients.parameter_gradients import Sum, _in_words
 from numerics.local.judgement import Judged, Standing
 from numerics.local.local_check import LocalCheck
-from numerics.local.relations import relation
+from numerics.local.relations import bias_added, dropped_again, relation
 from numerics.local.updates.optimizer_step import other_count, repeat_step
 from numerics.record.recorder import Recorder
 from numerics.store import open_capture
@@ -50,6 +50,46 @@ def test_relations_hold_in_every_bit(change, words, dtype):
 
 def test_few_elements_have_no_relation():
     assert relation(torch.tensor([2.0, 1.0]), torch.tensor([1.0, 2.0])) == ""
+
+
+def dropped(seed):
+    return VALUE * (torch.rand(VALUE.shape, generator=torch.Generator().manual_seed(seed)) > 0.3)
+
+
+@pytest.mark.parametrize(
+    ("recorded", "computed", "named"),
+    [
+        (dropped(1), dropped(2), True),
+        (VALUE, dropped(1), False),  # left out
+        (dropped(1) * dropped(2).bool(), dropped(1), False),  # applied twice
+        (dropped(1) * 1.5, dropped(2), False),
+        (dropped(1), dropped(1), False),
+    ],
+)
+def test_only_another_mask_is_recomputation(recorded, computed, named):
+    assert ("recomputation" in dropped_again(recorded, computed)) == named
+
+
+BIAS = torch.tensor([0.5, -1.0, 0.25, 2.0, 0.0])
+
+
+@pytest.mark.parametrize(
+    ("away", "words"),
+    [
+        (2 * BIAS, "its bias is added 3 times, once by each of the 3 ranks that share it"),
+        (BIAS, "its bias is added 2 times"),
+        (-BIAS, "its bias is missing"),
+        (BIAS / 2, ""),
+        (BIAS.roll(1), ""),
+        (VALUE, ""),
+        (torch.zeros(5), ""),
+    ],
+)
+@pytest.mark.parametrize("channels", [-1, 1])
+def test_a_bias_is_counted(away, words, channels):
+    whole = torch.stack([VALUE, VALUE + 1])
+    recorded, computed = ((one.movedim(-1, channels)) for one in (whole + away, whole))
+    assert bias_added(recorded, computed, BIAS, 3) == words
 
 
 class Gradients:

@@ -53,6 +53,14 @@ def test_a_loss_scale_stands_in_the_first_line(tmp_path):
     )
 
 
+def test_undivided_micro_batches_are_named_beside_a_baseline(tmp_path):
+    trained(0, 1, None, tmp_path / "base", steps=1)
+    found = answered(alone(tmp_path, "not divided by micro-batches", steps=1), baseline=tmp_path / "base")
+    assert found.verdict == "bug"
+    assert "the losses of 2 micro-batches are added up without being divided by their number" in found.reason
+    assert "scale_grads=False" in found.reason
+
+
 @pytest.mark.parametrize(
     ("habit", "said"),
     [
