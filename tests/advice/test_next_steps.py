@@ -6,6 +6,7 @@ from tests.advice.next_steps import ENDS_AT_A_BUG, FOLLOWED, next_steps
 from tests.marks import quick_but
 
 SLOW = [
+    "all-reduce or broadcast the buffers",
     "capture the run in FP32, and compare again",
     "capture one step more",
     "take statistics over all data-parallel ranks",

@@ -42,7 +42,7 @@ def clean(ranks: RankPool, case: Case) -> list[list[Seen]]:
 
 
 @pytest.mark.parametrize(
-    "case", quick_nth(4, CASES), ids=lambda c: f"{c.fault} on {c.tables.get('mesh', {})}"
+    "case", quick_nth(8, CASES), ids=lambda c: f"{c.fault} on {c.tables.get('mesh', {})}"
 )
 def test_shows_first_where_it_says(ranks, case):
     without, planted = clean(ranks, case), run(ranks, configuration(case, case.fault))

@@ -13,7 +13,7 @@ SLOW, HUNG = (str(ROOT / "sample_traces" / name) for name in ("slow_compute", "h
 SIZES = ("--preset", "tiny", "--gpus", "4", "--tokens", "4K", "--seq", "256", "--quiet")
 NUMBERS = ("nan", "1e308", "-1e300", "9" * 400, "x", "", "0x10", "1_0;", "\uff11e")
 WORDS = ("", "=,=:", "\x1b[31m", "9" * 5000, "no_such_name")
-SHARE = 150
+SHARE = 300
 """One mistake in so many is made by default."""
 REFUSALS = {1, 2, 3}
 WAITS = {"tracekit open", "reftrain demo", "reftrain calibrate", "reftrain reproduce"}

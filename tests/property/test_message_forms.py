@@ -34,7 +34,7 @@ def answered(seed: int, kind: str, p2p: str, form: str):
 
 
 @pytest.mark.parametrize(
-    "form", quick_nth(4, [f for f, form in FORMS.items() if f != "plain" and form.keys is None])
+    "form", quick_nth(8, [f for f, form in FORMS.items() if f != "plain" and form.keys is None])
 )
 @pytest.mark.parametrize(("seed", "kind", "p2p"), quick_first(1, CASES))
 @pytest.mark.quick(1)
