@@ -45,7 +45,7 @@ def answered(layer, run, baseline=None):
         pytest.param("mean taken", "norm (MeanTaken)", marks=pytest.mark.slow),
     ],
 )
-@pytest.mark.parametrize("split", ["two", "ddp"])
+@pytest.mark.parametrize("split", [pytest.param("two", marks=pytest.mark.slow), "ddp"])
 def test_own_statistics_are_named(runs, layer, words, split):
     for baseline in (None, runs(layer, "one")):
         found = answered(layer, runs(layer, split), baseline)
