@@ -48,6 +48,7 @@ def main(plan: dict[str, Any] | None = None) -> list[str]:
     if own:
         dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
     try:
+        _check_world(plan, dist.get_world_size())
         device = (
             torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
             if torch.cuda.is_available()
@@ -61,6 +62,16 @@ def main(plan: dict[str, Any] | None = None) -> list[str]:
     finally:
         if own:
             dist.destroy_process_group()
+
+
+def _check_world(plan: dict[str, Any], world: int) -> None:
+    """Raise SystemExit where the plan names a rank that this job does not have."""
+    groups = [ranks for members in plan["groups"].values() for ranks in members]
+    last = max((rank for ranks in [plan["suspects"], *groups] for rank in ranks), default=0)
+    if last >= world:
+        raise SystemExit(
+            f"the plan names rank {last}, but {world} ranks were started: start all ranks of the job"
+        )
 
 
 def alone(device: torch.device | None) -> dict[str, float]:

@@ -3,7 +3,7 @@
 import pytest
 import torch.distributed as dist
 
-from reftrain.probe import TESTS, main, report
+from reftrain.probe import TESTS, _check_world, main, report
 
 GROUPS = {"tp": [[0, 1], [2, 3], [4, 5], [6, 7]], "dp": [[0, 2, 4, 6], [1, 3, 5, 7]]}
 PLAN = {"suspects": [5], "groups": GROUPS, "why": "slow_rank: rank 5"}
@@ -48,6 +48,14 @@ def measured(**slow):
 )
 def test_conclusion_of_a_probe(factors, conclusion):
     assert report(PLAN, measured(factors=factors))[-1].startswith(f"conclusion: {conclusion}")
+
+
+def test_fewer_ranks_than_planned_are_refused():
+    _check_world(PLAN, 8)
+    with pytest.raises(
+        SystemExit, match=r"names rank 7, but 4 ranks were started: start all ranks of the job"
+    ):
+        _check_world(PLAN, 4)
 
 
 def _probe(rank, world, store):
