@@ -115,14 +115,23 @@ def _other_mode(recorded: RecordedRun, model: nn.Module) -> tuple[str, int] | No
 def _depends(module: nn.Module) -> bool:
     """Return whether a layer of torch computes another thing in evaluation mode."""
     drops = float(getattr(module, "dropout", getattr(module, "p", 0.0)) or 0.0) if _plain(module) else 0.0
-    normalises = isinstance(module, nn.modules.batchnorm._NormBase)  # noqa: SLF001 - the base of all of them
+    normalises = isinstance(module, _NORMALISING)
     return drops > 0 or (normalises and getattr(module, "running_mean", None) is not None)
 
 
 def _plain(module: nn.Module) -> bool:
     """Return whether a module is one of torch's that drop by a number."""
-    kinds = (nn.modules.dropout._DropoutNd, nn.MultiheadAttention, nn.RNNBase)  # noqa: SLF001 - the base of all of them
-    return isinstance(module, kinds)
+    return isinstance(module, _DROPPING)
+
+
+_NORMALISING: Final = (
+    nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm, nn.InstanceNorm1d, nn.InstanceNorm2d,
+    nn.InstanceNorm3d,
+)  # fmt: skip
+_DROPPING: Final = (
+    nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout,
+    nn.MultiheadAttention, nn.RNNBase,
+)  # fmt: skip
 
 
 def _is_part(name: str, names: frozenset[str]) -> bool:

@@ -46,7 +46,7 @@ class Attempts:
 
     @property
     def saved(self) -> int | None:
-        """Steps done in the newest finished checkpoint of this folder; None where there is none."""
+        """Steps done in the newest finished checkpoint of this folder; None without any."""
         found = finished(self.out / "checkpoint")
         return found[-1][0] if found else None
 

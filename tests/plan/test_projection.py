@@ -197,7 +197,7 @@ def test_chimeras_sizes_reach_the_table():
 
 @pytest.mark.parametrize("name", SCHEMES)
 def test_every_scheme_is_projected(name):
-    """Also those that take no short step: dualpipe_v needs 2·p micro-batches."""
+    """Schedules without a short step are projected as well: dualpipe_v needs 2·p micro-batches."""
     virtual = SCHEMES[name].default_virtual
     layers = layer_counts(32, 4 * virtual, balanced=False)
     made = Job(MODEL, MeshConfig(pp=4, dp=2), 8192, 8, layers, schedule=name, virtual=virtual, consecutive=4)

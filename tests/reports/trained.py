@@ -88,7 +88,7 @@ def built_dropping() -> tuple[nn.Module, torch.optim.Optimizer]:
     torch.manual_seed(3)
     model = Decoder()
     for block in model.blocks:
-        block.out = nn.Sequential(block.out, nn.Dropout(0.2))  # type: ignore[union-attr]
+        block.add_module("out", nn.Sequential(block.get_submodule("out"), nn.Dropout(0.2)))
     return model, torch.optim.AdamW(model.parameters(), lr=0.01)
 
 

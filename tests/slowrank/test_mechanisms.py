@@ -25,6 +25,15 @@ KERNELS = {
 SIZED = {"dtype": "BFloat16", "in_nelems": 1 << 20, "out_nelems": 1 << 20}
 
 
+def reduced(lines, begins, step):
+    """All ranks reduce, and end their step."""
+    handles = [line.post(0) for line in lines]
+    end = max(h[0] for h in handles) + 200
+    for line, handle, begin in zip(lines, handles, begins, strict=True):
+        line.finish(handle, end, **SIZED)
+        line.step(step, begin)
+
+
 def job(folder, factor=lambda name, step: 1.0, pause=lambda line, step: None, kernels=KERNELS):
     """Two layers a step; kernels of rank `SLOW` take `factor` times as long, and its host does `pause` in each step."""
     lines = [Timeline(rank) for rank in range(RANKS)]
@@ -38,11 +47,7 @@ def job(folder, factor=lambda name, step: 1.0, pause=lambda line, step: None, ke
             if line.rank == SLOW:
                 pause(line, step)
             line.compute(10, "rms_norm_kernel")
-        handles = [line.post(0) for line in lines]
-        end = max(h[0] for h in handles) + 200
-        for line, handle, begin in zip(lines, handles, begins, strict=True):
-            line.finish(handle, end, **SIZED)
-            line.step(step, begin)
+        reduced(lines, begins, step)
     return write_run(folder, lines, {0: tuple(range(RANKS))}, {0: "dp"}, RANKS)
 
 
@@ -168,11 +173,7 @@ def test_pauses_at_one_phase_are_a_quota(tmp_path, layers, mechanism):
                     line.at += 100_000 - line.at % 100_000
                 line._row(line.at, 5, "cpu_op", "aten::op")
                 line.compute(2_000, "ampere_bf16_gemm")
-        handles = [line.post(0) for line in lines]
-        end = max(h[0] for h in handles) + 200
-        for line, handle, begin in zip(lines, handles, begins, strict=True):
-            line.finish(handle, end, **SIZED)
-            line.step(step, begin)
+        reduced(lines, begins, step)
     run = write_run(tmp_path, lines, {0: tuple(range(RANKS))}, {0: "dp"}, RANKS)
     case = prepared(run, grid(dp=RANKS))
     assert of_host(case.run, case.ops, case.steps, SLOW)[0].name == mechanism

@@ -27,6 +27,11 @@ def windows_of(ops: Operations, steps: Steps, rank: int, columns: list[int]) -> 
     return np.maximum(begins, ops.per_rank[rank].window[0]), ends  # nothing was recorded before the window
 
 
+def idle_within(ops: Operations, rank: int, windows: Intervals) -> Intervals:
+    """Return when a rank neither computes nor waits in exposed communication within disjoint `windows`, ns."""
+    return subtract(subtract(windows, ops.progress[rank].exposed), ops.per_rank[rank].computed)
+
+
 def inside_each(intervals: Intervals, windows: Intervals) -> tuple[float, ...]:
     """Return the length of the disjoint `intervals` inside each of the `windows`, ns."""
     inside = covered_until(intervals, windows[1]) - covered_until(intervals, windows[0])

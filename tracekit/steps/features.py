@@ -12,7 +12,7 @@ import numpy.typing as npt
 from tracekit.intervals import I64, Intervals, subtract, union
 from tracekit.matching.match import Operations
 from tracekit.rank_events.event_columns import matches, truth
-from tracekit.steps.compute_time import inside_each, windows_of
+from tracekit.steps.compute_time import idle_within, inside_each, windows_of
 from tracekit.steps.steps import Steps
 from tracekit.store import Run
 
@@ -68,7 +68,7 @@ def read_features(run: Run, ops: Operations, steps: Steps, rank: int) -> Feature
     end = start + np.asarray(events.column("dur").to_numpy(), np.int64)
     cat = matches(events, "cat", lambda v: v)
     exposed = ops.progress[rank].exposed
-    idle = subtract(subtract(windows, exposed), source.computed)
+    idle = idle_within(ops, rank, windows)
     computing = np.isin(cat, ["kernel", "gpu_memcpy", "gpu_memset"]) if source.on_gpu else cat == "cpu_op"
     host = ~np.isin(cat, ["kernel", "gpu_memcpy", "gpu_memset", "gpu_user_annotation"])
     n = float(len(columns))

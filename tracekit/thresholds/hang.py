@@ -31,7 +31,7 @@ STATES_OF_A_HANG: Final = 2
 """Last finished calls that members of a group may show in a hang: the stuck call ended on some of them, or on none."""
 
 FROZEN_SHARE: Final = 0.25
-"""Share of the others' time after their last call that a stopped process may have run on: those that only wait run on
+"""Share of the others' time after their last call that a stopped process may have run on: waiting processes run on
 for about their calls' time-out, and a stopped one for a second or two."""
 
 FROZEN_LEAST_S: Final = 4

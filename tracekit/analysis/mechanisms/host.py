@@ -7,10 +7,10 @@ from typing import Final
 import numpy as np
 
 from tracekit.findings import Mechanism
-from tracekit.intervals import I64, Intervals, subtract, union
+from tracekit.intervals import I64, Intervals, union
 from tracekit.matching.match import Operations
 from tracekit.rank_events.event_columns import Mask, Values, ints, matches, strings, truth
-from tracekit.steps.compute_time import inside_each, windows_of
+from tracekit.steps.compute_time import idle_within, inside_each, windows_of
 from tracekit.steps.features import COLLECTOR
 from tracekit.steps.steps import F64, Steps
 from tracekit.store import Run
@@ -55,8 +55,7 @@ def of_host(run: Run, ops: Operations, steps: Steps, rank: int) -> list[Mechanis
     row = steps.row(rank)
     columns = [c for c in range(len(steps.numbers)) if np.isfinite(steps.own[row, c])]
     each = windows_of(ops, steps, rank, columns)
-    idle = subtract(subtract(union(*each), ops.progress[rank].exposed), ops.per_rank[rank].computed)
-    gaps = _longest(idle)
+    gaps = _longest(idle_within(ops, rank, union(*each)))
     events = run.events(rank, ["ts", "dur", "cat", "name"])
     host = ~np.isin(matches(events, "cat", lambda c: c), _DEVICE) & ~truth(events, "name", _STEP)
     if not len(gaps[0]) or not host.any():

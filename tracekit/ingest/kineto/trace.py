@@ -172,7 +172,7 @@ def _events(batch: pa.RecordBatch, codes: MembershipCodes, issues: Counter[str])
 
 
 def _rank_of(scanned: _Scanned, groups: FileGroups, source: Source) -> tuple[int | None, str]:
-    """The rank by the file's content, else by its name; and where there is none, why.
+    """(the rank by the file's content, else by its name; the reason where neither gives one).
 
     Names may count the ranks of a node; the groups in which a rank takes part hold its number in the job.
     """

@@ -211,7 +211,7 @@ def _works(case: Case, found: LongStage) -> str:
 
 
 def node_of(case: Case, rows: Sequence[int]) -> str | None:
-    """Return the node with exactly `rows` as its recorded ranks; None where there is none, or it is the only node."""
+    """Return the node with exactly `rows` as its recorded ranks; None where no node has them, or there is one node."""
     nodes = nodes_of(case)
     ranks = [case.steps.ranks[row] for row in rows]
     mine = {nodes.get(rank) for rank in ranks}
