@@ -151,8 +151,17 @@ TP, DP = ("tp", "[6, 7]"), ("dp", "[2, 6]")
             6,
         ),  # local rank 2 of the second node
         ("host_12.1694128201545.pt.trace.json", [collective(1, *TP), collective(2, *DP)], 6),
-        ("rank2.json", [collective(1, "world", "[0, 1, 2, 3, 4, 5, 6, 7]", Rank=6)], 6),
-        ("rank2.json", [collective(1, "dp", "[7, 6, 2]", Rank=1)], 6),  # places count in the order written
+        (
+            "host_12.1694128201545.pt.trace.json",
+            [collective(1, "world", "[0, 1, 2, 3, 4, 5, 6, 7]", Rank=6)],
+            6,
+        ),
+        ("rank3.json", [collective(1, "dp", "[7, 6, 2]", Rank=1)], 6),  # places count in the order written
+        (
+            "rank2.json",
+            [collective(1, "world", "[0, 1, 2, 3, 4, 5, 6, 7]", Rank=0)],
+            2,
+        ),  # as a writer that fills in 0
         ("rank2.json", [collective(1, "dp", "[2, 6]")], 2),  # its groups leave it open
         (
             "rank2.json",

@@ -189,8 +189,14 @@ class FileGroups:
             numbers.append(None if ranks is None else self.number(ranks, said.name, said.pg_desc))
         return from_ints(numbers, np.int32)
 
-    def own_rank(self, codes: MembershipCodes) -> int | None:
-        """Return the only rank that all groups of a file's events share, by members and places; None if several fit."""
+    def own_rank(self, codes: MembershipCodes, named: int | None) -> int | None:
+        """Return the only rank that all groups of a file's events share; `named` where their members allow it.
+
+        Places decide only where they do not: not every writer fills places in.
+        """
+        members = [set(ranks) for said in codes.known if (ranks := members_of(said, self.listed)) is not None]
+        if named is not None and all(named in ranks for ranks in members):
+            return named
         fitting: set[int] | None = None
         for said, code in codes.known.items():
             ranks = members_of(said, self.listed)

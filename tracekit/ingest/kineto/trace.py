@@ -180,7 +180,7 @@ def _rank_of(scanned: _Scanned, groups: FileGroups, source: Source) -> tuple[int
     if rank is not None:
         return rank, ""
     named, why = identify.rank_of_name(source.name, source.folders)
-    rank = groups.own_rank(scanned.codes)
+    rank = groups.own_rank(scanned.codes, named)
     if rank is None:
         return named, why
     scanned.record.issues["rank_by_groups"] += rank != named
