@@ -78,11 +78,20 @@ BUFFER: Final = "buffer."
 AUTOCAST: Final = "autocast."
 """Start of an input's name that says how a forward casts by itself; the device and the format follow."""
 
+BESIDE: Final = "beside: "
+"""Start of an activation's name that the model leaves beside its first output; what it is follows."""
+
 EVALUATION: Final = "evaluation"
 """Name of the input that holds the modules of a forward in evaluation mode: lines in UTF-8, (bytes,) uint8.
 
 It is recorded where any is; an empty line is the model.
 """
+
+TWICE: Final = "create_graph"
+"""Name of the input that says that a micro-batch's gradients were computed to be differentiated themselves."""
+
+TAKEN: Final = "autograd.grad"
+"""Name of the input that says that a step computed gradients that no backward added to a parameter's."""
 
 CALL: Final = "call"
 """Name of the input that holds the form of a call of more than tensors: JSON in UTF-8, (bytes,) uint8."""

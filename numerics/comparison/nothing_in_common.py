@@ -60,7 +60,8 @@ def _unplaced_parts(
             f"{len(both)} tensors have the same names in both captures, but in {unplaced.capture.folder} several ranks "
             "share a data-parallel index and hold plain tensors, which do not show whether they are copies, parts "
             f"of the whole or stages of a pipeline ({name} is {shapes[0]}, "
-            f"{shapes[1]}): the captures alone cannot be compared",
+            f"{shapes[1]}): the captures alone cannot be compared; `--model` or `watch(place=...)` shows what each "
+            "rank holds",
         ),
         verdict="undecided",
         next=f"numerics compare --model FILE.py:FUNCTION --parallel {folders[0]} --baseline {folders[1]} (the "

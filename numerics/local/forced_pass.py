@@ -18,7 +18,7 @@ from numerics.local.bounds import rules  # noqa: F401 - rules register themselve
 from numerics.local.bounds.bounded import known
 from numerics.local.judgement import Judged, Standing, judge
 from numerics.local.records.recorded import Reading
-from numerics.local.side_outputs import depends_on, losses_beside, tensors_beside
+from numerics.record.side_outputs import depends_on, losses_beside, recorded_name, tensors_beside
 from numerics.record.wrapped_models import clean_name, first_tensor
 
 Ask = Callable[[str, int, int, tuple[int, ...]], list[Reading]]
@@ -138,14 +138,27 @@ class ForcedPass:
         if out is None or not out.requires_grad:
             return
         beside = tensors_beside(model, output)
-        self._beside = depends_on(beside, self._nodes)
+        sent = {name: self._sent(name, value) for name, value in losses_beside(beside).items()}
+        known_all = {name for name, grad in sent.items() if grad is not None and bool(grad.any())}
+        self._beside = depends_on({n: v for n, v in beside.items() if n not in known_all}, self._nodes)
         self._losses = frozenset(name for name, value in beside.items() if value.numel() == 1)
         recorded = self._gradient(ROOT_GRADIENT, 0, 1, tuple(out.shape))
         start = recorded[0].tensor.to(out.dtype) if recorded else torch.ones_like(out.detach())
         if recorded or out.numel() == 1:
             # zeros reach the modules that only a loss beside the output reads, whose recorded gradients then go on
-            others = losses_beside(beside)
-            torch.autograd.backward([out, *others], [self._as(start), *map(torch.zeros_like, others)])
+            others = {
+                name: torch.zeros_like(beside[name])
+                if grad is None
+                else self._as(grad.to(beside[name].dtype))
+                for name, grad in sent.items()
+            }
+            starts = [self._as(start), *others.values()]
+            torch.autograd.backward([out, *(beside[name] for name in others)], starts)
+
+    def _sent(self, name: str, value: torch.Tensor) -> torch.Tensor | None:
+        """Return the recorded gradient of a tensor beside the output; None where it is not known for certain."""
+        readings = self._gradient(f"{recorded_name(name)}.grad", 0, 1, tuple(value.shape))
+        return readings[0].tensor if len(readings) == 1 and not readings[0].how else None
 
 
 def _beside_another(judged: Judged, beside: str, losses: Collection[str]) -> Judged:

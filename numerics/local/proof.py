@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from numerics.columns import Columns
+from numerics.local.changed_weights import changed_weights_doubts
 from numerics.local.evaluation_modes import modal_layers, mode_doubts, modes_told
 from numerics.local.forced_pass import Check
 from numerics.local.gradients.collective_sums import check_collectives
@@ -105,6 +106,11 @@ def prove(
     """
     recorded = RecordedRun(run)
     steps = _provable_steps(recorded)
+    for module in model.modules():
+        if (
+            getattr(module, "sparse", False) is True
+        ):  # an embedding: the same numbers, with bounds that follow them
+            setattr(module, "sparse", False)  # noqa: B010 - no class of torch declares it for all
     checks: list[LocalCheck] = []
     reduced, losses, draws, spread = Reduced(), LossChecks(), RepeatedDraws(), ""
     statistics = StatisticsChecks(loss)
@@ -181,6 +187,7 @@ def _completed(
             *reduced.doubts,
             *rates.doubts,
             *draws.doubts(),
+            *changed_weights_doubts(recorded.run),
         ),
         told=(
             *proof.told,

@@ -1,4 +1,4 @@
-"""Which sequences a run trains on: the same ones on several data-parallel ranks, or those of an earlier step again."""
+"""Which sequences a run trains on: the same ones on several ranks or micro-batches, or those of an earlier step."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -15,34 +15,37 @@ _Read = dict[tuple[int, int], tuple[bytes, ...]]
 """The sequences of an input, as bytes, by data-parallel index and micro-batch."""
 
 _SETTLED: Final = (
-    "give each data-parallel rank sequences of its own (DistributedSampler, or a generator that is seeded with the "
-    "rank), or compare with a baseline that was given the same ones"
+    "give each data-parallel rank and micro-batch sequences of its own (DistributedSampler, a generator that is seeded "
+    "with the rank, one iterator for all micro-batches), or compare with a baseline that was given the same ones"
 )
 
 
 def same_sequences(recorded: RecordedRun) -> str:
-    """Return in words which data-parallel ranks are given the very same sequences in every step; "" where none are.
+    """Return in words which data-parallel ranks, or micro-batches of each, get the same sequences in every step; or "".
 
     Inputs with equal sequences in a step, such as positions, are ignored.
     """
-    ranks, name = set[int](), ""
-    for place, step in enumerate(recorded.steps):
-        alike = {one: _alike(read) for one, read in _varying(recorded, step).items()}
-        if not alike or not all(alike.values()):
-            return ""
-        found = set.intersection(*alike.values())
-        ranks = found if place == 0 else ranks & found
-        name = name or min(alike)
-    if len(ranks) < 2:
-        return ""
-    listed = _listed(sorted(ranks), RANKS_IN_SENTENCE)
-    return f"data-parallel ranks {listed} read the same sequences of {name} in every step"
+    for side, kind in enumerate(("data-parallel ranks", "micro-batches")):
+        numbers, name = set[int](), ""
+        for place, step in enumerate(recorded.steps):
+            alike = {one: _alike(read, side) for one, read in _varying(recorded, step).items()}
+            if not alike or not all(alike.values()):
+                numbers = set()
+                break
+            found = set.intersection(*alike.values())
+            numbers = found if place == 0 else numbers & found
+            name = name or min(alike)
+        if len(numbers) > 1:
+            listed = _listed(sorted(numbers), RANKS_IN_SENTENCE)
+            return f"{kind} {listed} read the same sequences of {name} in every step"
+    return ""
 
 
 def same_sequences_doubts(recorded: RecordedRun) -> list[Doubt]:
     """Return a doubt where data-parallel ranks are given the same sequences: their batch is one rank's."""
     found = same_sequences(recorded)
-    return [Doubt(f"{found}, so that the batch is one rank's", _SETTLED)] if found else []
+    whose = "micro-batch" if found.startswith("micro") else "rank"
+    return [Doubt(f"{found}, so that the batch is one {whose}'s", _SETTLED)] if found else []
 
 
 def repeated_sequences(recorded: RecordedRun) -> str:
@@ -113,14 +116,14 @@ def _rows(value: torch.Tensor) -> tuple[bytes, ...]:
     return tuple(row.numpy().tobytes() for row in rows)
 
 
-def _alike(read: _Read) -> set[int]:
-    """Return the data-parallel indices that hold what another one does, in all their micro-batches."""
-    by_rank: dict[int, list[tuple[bytes, ...]]] = {}
-    for (rank, _), rows in sorted(read.items()):
-        by_rank.setdefault(rank, []).append(rows)
-    count = Counter(tuple(parts) for parts in by_rank.values())
+def _alike(read: _Read, side: int) -> set[int]:
+    """Return the data-parallel indices (side 0) or micro-batches (1) that hold what another one does, in all places."""
+    by_index: dict[int, list[tuple[bytes, ...]]] = {}
+    for place, rows in sorted(read.items()):
+        by_index.setdefault(place[side], []).append(rows)
+    count = Counter(tuple(parts) for parts in by_index.values())
     most = max(count.values(), default=0)
-    return {rank for rank, parts in by_rank.items() if most > 1 and count[tuple(parts)] == most}
+    return {index for index, parts in by_index.items() if most > 1 and count[tuple(parts)] == most}
 
 
 def _listed(numbers: Sequence[int], most: int) -> str:

@@ -11,6 +11,7 @@ from torch import nn
 
 from numerics.columns import Columns
 from numerics.local.bounds.bounded import known
+from numerics.local.changed_weights import changed_weights_doubts
 from numerics.local.gradients.collective_sums import check_collectives
 from numerics.local.gradients.gradient_checks import Reduced, check_copies, check_gradients
 from numerics.local.gradients.parameter_gradients import Sum
@@ -56,7 +57,12 @@ def prove_records(run: Columns, progress: Callable[[str], None] | None = None) -
         tuple(sorted({*reduced.unseen, MODULES})),
         reduced.learned.said,
         recorded.steps[0],
-        doubts=(*doubts, *same_sequences_doubts(recorded), *rates.doubts),
+        doubts=(
+            *doubts,
+            *same_sequences_doubts(recorded),
+            *rates.doubts,
+            *changed_weights_doubts(run),
+        ),
         told=(*reduced.told, *(f"learning rates: {text}" for text in rates.told)),
         of_modules=False,
     )

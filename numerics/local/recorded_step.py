@@ -13,11 +13,19 @@ from numerics.local.forced_pass import ROOT, ROOT_GRADIENT
 from numerics.local.records.recorded import Reading, RecordedRun, summed
 from numerics.local.records.shared_parameters import expert_modules, other_names
 from numerics.record.call_arguments import call_of
-from numerics.schema import AUTOCAST, BUFFER, CALL, RANDOM, TARGET, parse_boxes
+from numerics.schema import AUTOCAST, BUFFER, CALL, RANDOM, TAKEN, TARGET, TWICE, parse_boxes
 from numerics.thresholds.reading import MAX_EXTENT
 from tracekit.text import whole_number
 
 _NARROW: Final = {"bfloat16": torch.bfloat16, "float16": torch.float16}
+
+_TWICE: Final = (
+    "the trainer differentiates gradients (`create_graph=True`, as gradient penalties do): no record holds what that "
+    "adds"
+)
+_TAKEN: Final = (
+    "the trainer takes gradients with `torch.autograd.grad`: no record holds what it makes of those"
+)
 
 Place = tuple[int, int]
 """Data-parallel index and micro-batch."""
@@ -33,7 +41,9 @@ class RecordedStep:
     def __init__(self, recorded: RecordedRun, model: nn.Module, step: int) -> None:
         self.recorded, self.model, self.step = recorded, model, step
         self._goes_on_from = recorded.restored.get(step, step)  # as the start of this step
-        self.before = recorded.state_before(self._goes_on_from)
+        at_start = step, "init"
+        known = step > 0 and bool(recorded.names(*at_start, "param"))
+        self.before = at_start if known else recorded.state_before(self._goes_on_from)
         self.parts = recorded.run.capture.world_size // max(len({p[0] for p in recorded.places(step)}), 1)
         self.experts = expert_modules(recorded, model)
         self._ties = other_names(model)
@@ -42,13 +52,15 @@ class RecordedStep:
         self, name: str, shape: tuple[int, ...] | None, at: tuple[int, str] | None = None
     ) -> torch.Tensor | None:
         """Return a parameter or state of the optimiser as it was before the step (or `at` another)."""
-        for kind in ("param", "optimizer"):
-            step, phase = at or (self.before if kind == "param" else self.last_update())
-            rows = self._owned(self.recorded.rows(step, phase, kind, name), kind, name)
-            found = self.recorded.whole(rows, shape, batch=False)
-            if found:
-                return found[0].tensor
-        return None
+        found = self._held("param", name, shape, at or self.before)
+        return self._held("optimizer", name, shape, at or self.last_update()) if found is None else found
+
+    def _held(
+        self, kind: str, name: str, shape: tuple[int, ...] | None, at: tuple[int, str]
+    ) -> torch.Tensor | None:
+        rows = self._owned(self.recorded.rows(*at, kind, name), kind, name)
+        found = self.recorded.whole(rows, shape, batch=False)
+        return found[0].tensor if found else None
 
     def _owned(self, rows: list[int], kind: str, name: str) -> list[int]:
         """Return those of `rows` that ranks hold which step the parameter, where others hold whole copies of it too.
@@ -60,6 +72,17 @@ class RecordedStep:
         stepped = self._digests((self.step, "reduce"), "param_grad", f"{parameter}.grad").keys()
         mine = [row for row in rows if int(run["rank"][row]) in stepped]
         return mine if mine and len({int(run["boxes"][row]) for row in rows}) == 1 else rows
+
+    @property
+    def stepped_from(self) -> tuple[int, str]:
+        """The (step, phase) of the parameters that the optimiser stepped: a trainer may change them after a forward."""
+        changed = bool(self.recorded.names(self.step, "reduce", "param"))
+        return (self.step, "reduce") if changed else self.before
+
+    def before_update(self, name: str, shape: tuple[int, ...] | None) -> torch.Tensor | None:
+        """Return a parameter as the optimiser stepped it, or the optimiser's state as it was."""
+        found = self._held("param", name, shape, self.stepped_from)
+        return self.parameter(name, shape) if found is None else found
 
     def last_update(self) -> tuple[int, str]:
         """Return the (step, phase) of the last update before this step, which a trainer may skip, or of the start."""
@@ -128,7 +151,7 @@ class RecordedStep:
 
         Empty where that is not so, or the weights that the next step starts from were not recorded.
         """
-        places = (self.before, (self.step, "step"), (self.step + 1, "init"))
+        places = (self.stepped_from, (self.step, "step"), (self.step + 1, "init"))
         old, new, kept = (self._digests(at, "param", name) for at in places)
         grads = self._digests((self.step, "reduce"), "param_grad", f"{name}.grad")
         stepped = new == kept and old.keys() == new.keys() == grads.keys()
@@ -182,6 +205,13 @@ class RecordedStep:
         found = [self.given(place, "input", name) for name in names]
         return [value for value in found if value is not None] if None not in found else []
 
+    def backward_unknown(self, place: Place | None = None) -> str:
+        """Return in words why the gradients of a place, or of the step, may be other than a backward's; else ""."""
+        twice = self.recorded.rows(self.step, "backward", "input", TWICE)
+        if twice if place is None else self.recorded.of_place(twice, place):
+            return _TWICE
+        return _TAKEN if self.recorded.rows(self.step, "backward", "input", TAKEN) else ""
+
     def buffers(self, place: Place) -> dict[str, torch.Tensor]:
         """Return copies of the model's buffers, as they were before a place's forward where its ranks had the same."""
         made = {name: value.detach().clone() for name, value in self.model.named_buffers()}
@@ -217,6 +247,8 @@ class RecordedStep:
             return []
         rows = self._rows("backward", "activation_grad", name)
         recorded = self.recorded.calls(rows, place)
+        if calls > 1 and 0 < recorded < calls:
+            return []  # the loss does not read all outputs, and nothing says which of them
         if calls != 1 or recorded <= 1:
             return self.recorded.whole(
                 self.recorded.of_place(rows, place, calls - 1 - call), shape, batch=True

@@ -1,8 +1,8 @@
 """What a watched trainer holds around a step: parameters, gradients, moments, random numbers, casts by itself."""
 
 import json
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
 
 import torch
 from torch import nn
@@ -16,11 +16,33 @@ from numerics.schema import AUTOCAST, BUFFER, EVALUATION, RANDOM
 Named = Iterator[tuple[str, Placed]]
 """Names of tensors, and where each lies."""
 
+_NUMBERS: Final[dict[type, torch.dtype]] = {int: torch.int64, float: torch.float64}
+"""Formats of an optimiser's plain numbers: its tensors of one element are of others."""
+
+_WHOLE: Final = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+"""Whole numbers by the bytes of a format's elements."""
+
 
 def parameters(model: nn.Module, layout: Layout) -> Named:
     """Yield the parameters."""
     for name, parameter in model.named_parameters():
         yield clean_name(name), layout.shared(parameter)
+
+
+def bit_sums(model: nn.Module) -> dict[str, int]:
+    """Return the sums of this rank's parameters' bits as whole numbers, which a change of values changes."""
+    found = {}
+    for name, parameter in model.named_parameters():
+        held: Any = getattr(parameter, "_local_tensor", parameter).detach()
+        whole = _WHOLE.get(held.element_size())
+        if held.layout == torch.strided and whole is not None and held.numel():
+            found[name] = int(held.contiguous().view(whole).sum(dtype=torch.int64))
+    return found
+
+
+def whole(value: torch.Tensor) -> torch.Tensor:
+    """Return a tensor with all its rows: a gradient of an embedding may name those that were read, some twice."""
+    return value.coalesce().to_dense() if value.layout == torch.sparse_coo else value
 
 
 def gradients(model: nn.Module, layout: Layout) -> Named:
@@ -36,8 +58,9 @@ def moments(
     """Yield the optimiser's tensors: the parameter's name, the name of the state, and its place."""
     for name, parameter in model.named_parameters():
         for key, value in sorted(optimizer.state.get(parameter, {}).items()):
-            if isinstance(value, torch.Tensor) and (value.dim() or value.numel() == 1):
-                yield clean_name(name), key, layout.shared(value)
+            held = torch.tensor(value, dtype=_NUMBERS[type(value)]) if type(value) in _NUMBERS else value
+            if isinstance(held, torch.Tensor) and (held.dim() or held.numel() == 1):
+                yield clean_name(name), key, layout.shared(held)
 
 
 def settings(model: nn.Module, optimizer: torch.optim.Optimizer) -> torch.Tensor:
@@ -72,22 +95,6 @@ def _plain(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [_plain(one) for one in value]
     return value if isinstance(value, (bool, int, float, str)) else None
-
-
-def on_added_gradients(model: nn.Module, layout: Layout, tell: Callable[[str, Placed], None]) -> list[Any]:
-    """Pass to `tell` what each backward adds to the gradient of each plain parameter; return the hooks' handles."""
-
-    def hook_of(name: str) -> Callable[[torch.Tensor], None]:
-        def hook(grad: torch.Tensor) -> None:
-            tell(name, layout.addend(grad))
-
-        return hook
-
-    return [
-        parameter.register_hook(hook_of(clean_name(name)))  # type: ignore[no-untyped-call]
-        for name, parameter in model.named_parameters()
-        if parameter.requires_grad and not hasattr(parameter, "placements")
-    ]
 
 
 def surroundings(model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:

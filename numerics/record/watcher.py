@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from numerics.errors import CaptureError
+from numerics.record.added_gradients import AddedGradients
 from numerics.record.batch_place import Batch, Layout, Place
 from numerics.record.call_arguments import form_of, named_tensors
 from numerics.record.collectives import Call, Collectives
@@ -17,19 +18,21 @@ from numerics.record.module_hooks import ModuleHooks, recorded_modules, uncompil
 from numerics.record.placement import Placed, as_pairs, placed
 from numerics.record.recorder import Recorder
 from numerics.record.shape_inference import ShapeInference
+from numerics.record.side_outputs import ends, losses_beside, recorded_name, tensors_beside
 from numerics.record.training_state import (
+    bit_sums,
     buffers,
     gradients,
     holds_gradients,
     moments,
-    on_added_gradients,
     parameters,
     settings,
     steps_any,
     surroundings,
+    whole,
 )
 from numerics.record.wrapped_models import first_tensor, in_backward, module_of
-from numerics.schema import CALL, COMPLEX, LEARNING_RATE, SETTINGS, TARGET, Kind, Phase
+from numerics.schema import CALL, COMPLEX, LEARNING_RATE, SETTINGS, TAKEN, TARGET, TWICE, Kind, Phase
 
 
 class Watcher:
@@ -53,10 +56,13 @@ class Watcher:
         self._layout = None if recorder is None else Layout(recorder, dp, micro_batches, batch, place)
         self._step, self._micro_batch, self._in_forward = 0, -1, False
         self._going_back = -1  # micro-batch whose backward runs: pipelines run it later than its forward
+        self._sums: dict[str, int] = {}
+        self._twice = (-1, -1)  # the step and micro-batch last seen to differentiate a gradient
         self._handles: list[Any] = []
         self._hooks = ModuleHooks()
         self._collectives = Collectives(self._collective) if recorder is not None and collectives else None
         self._gathered: GatheredWeights | None = None
+        self._gradients: AddedGradients | None = None
         self._shapes = ShapeInference()
         # a trainer that steps shards or copies of its own writes parameters, and reduces gradients, where no hook is
         self._steps_own = optimizer is not None and steps_any(optimizer, model)
@@ -76,7 +82,7 @@ class Watcher:
         # within DDP, after it has sent its first rank's buffers
         self._hooks.before(modules[""], self._buffers_before, always=True)
         if self._collectives is not None and self._layout is not None:
-            self._handles += on_added_gradients(self._model, self._layout, uncompiled(self._added))
+            self._gradients = AddedGradients(self._model, self._layout, self._added)
             self._gathered = GatheredWeights(self._model, self._layout, self._weight, self._added)
         if self._optimizer is not None:
             self._handles.append(self._optimizer.register_step_pre_hook(uncompiled(self._before_step)))
@@ -111,8 +117,10 @@ class Watcher:
         went_back = self._going_back >= 0 and torch.is_grad_enabled()
         if went_back and self._micro_batch == self._micro_batches - 1 and not holds_gradients(self._model):
             self._next_step()  # the trainer skipped the update, as loss scaling does after an overflow
-        if self._step and self._micro_batch < 0 and torch.is_grad_enabled():
-            self._parameters("init", self._step)
+        if self._micro_batch < 0 and torch.is_grad_enabled():
+            if self._step:
+                self._parameters("init", self._step)
+            self._sums = bit_sums(self._model) if self._collectives is not None else {}
 
     def _next_micro_batch(
         self, _model: nn.Module, args: tuple[object, ...], kwargs: Mapping[str, object]
@@ -155,14 +163,29 @@ class Watcher:
             backward = in_backward()
             phase: Phase = "backward" if backward else "forward"
             micro_batch = self._micro_batch
-            self._value(tensor, found, phase, "activation", name, micro_batch)
-            if found.requires_grad and not backward:
+            given = {tensor: found}
+            if not name and found.requires_grad:  # another loss may be made of these
+                beside = tensors_beside(self._model, output)
+                last = ends(found, beside)
+                given |= {
+                    recorded_name(key): value for key, value in losses_beside(beside).items() if key in last
+                }
+            for key, value in given.items():
+                self._value(key, value, phase, "activation", name, micro_batch)
+                if value.requires_grad and not backward:
+                    value.register_hook(self._gradient_hook(key, name, micro_batch))  # type: ignore[no-untyped-call]
 
-                def grad_hook(grad: torch.Tensor) -> None:
-                    self._going_back = micro_batch
-                    self._value(f"{tensor}.grad", grad, "backward", "activation_grad", name, micro_batch)
+        return hook
 
-                found.register_hook(grad_hook)  # type: ignore[no-untyped-call]
+    def _gradient_hook(self, tensor: str, module: str, micro_batch: int) -> Callable[[torch.Tensor], None]:
+        def hook(grad: torch.Tensor) -> None:
+            self._going_back = micro_batch
+            if torch.is_grad_enabled() and self._twice != (self._step, micro_batch):
+                self._twice = self._step, micro_batch
+                own = f"rank={0 if self._to is None else self._to.rank}"
+                more: Any = {"phase": "backward", "kind": "input", "micro_batch": micro_batch}
+                self.record(TWICE, torch.ones(()), partial=own, **more)
+            self._value(f"{tensor}.grad", grad, "backward", "activation_grad", module, micro_batch)
 
         return hook
 
@@ -219,6 +242,11 @@ class Watcher:
     def _before_step(self, *_: object) -> None:
         if self._layout is None or self._optimizer is None:
             return
+        if self._gradients is not None and self._gradients.taken:
+            own: Any = {"phase": "backward", "kind": "input", "partial": f"rank={self._layout.recorder.rank}"}
+            self.record(TAKEN, torch.ones(()), **own)
+        if self._steps_own and self._sums and self._sums != bit_sums(self._model):
+            self._parameters("reduce", self._step)  # the trainer changed them since the forward, as SAM does
         for name, at in gradients(self._model, self._layout) if self._steps_own else ():
             self._record(f"{name}.grad", at, "reduce", "param_grad", module_of(name), -1)
         for number, group in enumerate(self._optimizer.param_groups):
@@ -242,6 +270,8 @@ class Watcher:
         self._micro_batch = self._going_back = -1
         if self._collectives is not None:
             self._collectives.restart()
+        if self._gradients is not None:
+            self._gradients.restart()
 
     def targets(self, *tensors: torch.Tensor) -> None:
         """Record what the loss function reads beside the model's output; call it where the loss is computed."""
@@ -267,7 +297,7 @@ class Watcher:
         """Record a row, unless the disk takes no more: then recording ends, and the training goes on."""
         try:
             if self._to is not None:
-                self._to.record(tensor, value, **row)
+                self._to.record(tensor, whole(value), **row)
         except OSError as error:
             self._give_up(error)
 
@@ -287,8 +317,9 @@ class Watcher:
             handle.remove()
         self._handles = []
         self._hooks.close()
-        if self._gathered is not None:
-            self._gathered.close()
+        for hooks in (self._gathered, self._gradients):
+            if hooks is not None:
+                hooks.close()
         self._shapes.close()
         if self._collectives is not None:
             self._collectives.close()

@@ -102,6 +102,13 @@ WEIGHT_TOLERANCE: Final = 1e-4
 WEIGHT_ULPS: Final = 8
 """Roundings of the gradients' format that weights may be apart by: 6 % in BF16, where rows err by two roundings."""
 
+FAINT_ROW: Final = 0.01
+"""Share of the largest row of a gradient from which a row shows how much its position counts beside a baseline's."""
+
+LOSS_SENSITIVITY: Final = 100.0
+"""Times the difference of two runs' outputs that the gradients of one loss may differ by: a cross entropy's differ by
+twice the difference of its logits, a squared error's by as much as outputs exceed the errors."""
+
 ROWS_AT_ONCE: Final = 1 << 22
 """Logits that are turned to FP64 at once: 32 MiB."""
 

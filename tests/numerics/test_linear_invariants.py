@@ -113,17 +113,18 @@ def test_factors_and_rules_of_a_trainer_are_none(tmp_path):
     assert broken(tmp_path / "changed", changed) == []
 
 
-@pytest.mark.parametrize("touched", [False, True])
+@pytest.mark.parametrize("touched", [[], [1], [0, 1, 2]])
 def test_parameters_stay_between_steps(tmp_path, touched):
+    """A rank that changes its copy alone breaks it; a trainer that changes all does what the records do not show."""
     value = drawn("weight")
 
     def rows_of(rank):
         yield "weight", value, {"phase": "step", "kind": "param", "replica": rank}
-        later = value * 0.99 if touched else value
+        later = value * 0.99 if rank in touched else value
         yield "weight", later, {"phase": "init", "kind": "param", "replica": rank, "step": 1}
 
     found = [one.name for one in broken(tmp_path, rows_of)]
-    assert found == (["between_steps"] * RANKS if touched else [])
+    assert found.count("between_steps") == (len(touched) if len(touched) < RANKS else 0)
 
 
 def stages(wrong):

@@ -29,7 +29,9 @@ def main() -> None:
     chosen = [case for case in CASES if not options.only or any(part in case.name for part in options.only)]
     if not chosen:
         parser.error("no case has such a name; the cases are " + ", ".join(case.name for case in CASES))
-    rows = run_bench(chosen, options.jobs, options.keep)
+    rows = run_bench(
+        chosen, options.jobs, options.keep, lambda line: print(line, file=sys.stderr, flush=True)
+    )
     print(page(rows))
     if options.json:
         options.json.write_text(json.dumps([asdict(row) for row in rows], indent=1) + "\n")

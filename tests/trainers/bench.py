@@ -1,40 +1,71 @@
 """Makes all runs of the chosen cases, asks all questions, and scores the answers."""
 
 import functools
+import itertools
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from tests.trainers.case import Case, Question, Run
+from tests.trainers.case import Case, Question
 from tests.trainers.launch import Answer, ask, in_parallel, read_answer, record
 from tests.trainers.score import Row, score
 
 ORDER: tuple[Question, ...] = ("pair", "both", "model")
 
 
-def run_bench(cases: Sequence[Case], jobs: int, keep: Path | None = None) -> list[Row]:
-    """One row for each case and question; what lies in `keep` is not made again."""
+def run_bench(
+    cases: Sequence[Case],
+    jobs: int,
+    keep: Path | None = None,
+    say: Callable[[str], None] = lambda _line: None,
+) -> list[Row]:
+    """One row for each case and question; what lies in `keep` is not made again, and `say` gets a line a task."""
     with tempfile.TemporaryDirectory() as temporary:
         folder = (keep or Path(temporary)).resolve()
         folder.mkdir(parents=True, exist_ok=True)
-        return _run_in(cases, jobs, folder)
+        _record_all(cases, jobs, folder, say)
+        _ask_all(cases, jobs, folder, say)
+        return [
+            score(case, question, _answer(folder, case, question), folder)
+            for case in cases
+            for question in case.asked
+        ]
 
 
-def _run_in(cases: Sequence[Case], jobs: int, folder: Path) -> list[Row]:
-    runs: dict[str, Run] = {}
-    for case in cases:
-        for run in filter(None, (case.run, case.baseline)):
-            runs[run.name] = run
+def _record_all(cases: Sequence[Case], jobs: int, folder: Path, say: Callable[[str], None]) -> None:
+    runs = {run.name: run for case in cases for run in filter(None, (case.run, case.baseline))}
     missing = [run for run in runs.values() if not (folder / f"{run.name}.done").exists()]
-    in_parallel([functools.partial(record, run, folder) for run in missing], jobs)
-    asked = [(case, question) for case in cases for question in case.asked]
-    tasks = [
-        functools.partial(ask, case.command(question, folder), _place(folder, case, question))
-        for case, question in sorted(asked, key=lambda pair: ORDER.index(pair[1]))
-        if not _failed(folder, case) and not _place(folder, case, question).exists()
-    ]
-    in_parallel(tasks, jobs)
-    return [score(case, question, _answer(folder, case, question), folder) for case, question in asked]
+    numbers = itertools.count(1)
+    in_parallel(
+        {run.name: functools.partial(record, run, folder) for run in missing},
+        jobs,
+        lambda name: say(f"run {next(numbers)}/{len(missing)}: {name}"),
+    )
+
+
+def _ask_all(cases: Sequence[Case], jobs: int, folder: Path, say: Callable[[str], None]) -> None:
+    asked = {
+        f"{case.name} {question}": (case, question)
+        for question in ORDER
+        for case in cases
+        if question in case.asked
+        and not _failed(folder, case)
+        and not _place(folder, case, question).exists()
+    }
+    numbers = itertools.count(1)
+
+    def finished(name: str) -> None:
+        case, question = asked[name]
+        row = score(case, question, _answer(folder, case, question), folder)
+        say(
+            f"answer {next(numbers)}/{len(asked)}: {name}: {row.verdict}: {row.judgement}, {row.seconds:.0f} s"
+        )
+
+    tasks = {
+        name: functools.partial(ask, case.command(question, folder), _place(folder, case, question))
+        for name, (case, question) in asked.items()
+    }
+    in_parallel(tasks, jobs, finished)
 
 
 def _place(folder: Path, case: Case, question: Question) -> Path:

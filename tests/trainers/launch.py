@@ -10,7 +10,7 @@ import shutil
 import sys
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -35,16 +35,20 @@ class Answer:
     seconds: float
 
 
-def in_parallel(tasks: Sequence[Callable[[], None]], jobs: int) -> None:
-    """Runs each task in a fork of this process, at most `jobs` at once."""
-    waiting, running = list(tasks), list[BaseProcess]()
+def in_parallel(
+    tasks: Mapping[str, Callable[[], None]], jobs: int, finished: Callable[[str], None] = lambda _name: None
+) -> None:
+    """Runs each task in a fork of this process, at most `jobs` at once; calls `finished` with each task's name."""
+    waiting, running = list(tasks), dict[str, BaseProcess]()
     while waiting or running:
         while waiting and len(running) < jobs:
-            process = FORK.Process(target=waiting.pop(0))
-            process.start()
-            running.append(process)
-        multiprocessing.connection.wait([process.sentinel for process in running])
-        running = [process for process in running if process.is_alive()]
+            name = waiting.pop(0)
+            running[name] = FORK.Process(target=tasks[name])
+            running[name].start()
+        multiprocessing.connection.wait([process.sentinel for process in running.values()])
+        for name in [name for name, process in running.items() if not process.is_alive()]:
+            running.pop(name).join()
+            finished(name)
 
 
 def record(run: Run, folder: Path) -> None:

@@ -4,7 +4,8 @@
 - A broadcast leaves one rank's tensor everywhere.
 - Sums of an all-reduce or reduce-scatter, and of gradients over micro-batches and ranks, are those of their addends up
   to the rounding of any order. Their sketches say so for FP32; 16-bit sums of large tensors round too much for this.
-- A parameter at the start of a step is what the step before left, or where the trainer went back, what it began with.
+- A parameter at the start of a step is what the step before left, or what the trainer made of that on all ranks, or
+  where it went back, what it began with.
 - A pipeline stage gets what the stage before gave, if that holds for most messages of the run.
 """
 
@@ -19,7 +20,7 @@ from numerics.columns import Columns
 from numerics.comparison.broken import Broken
 from numerics.comparison.broken_invariants.owners import Mask
 from numerics.formats import least_roundoff
-from numerics.local.records.restored_steps import restored_steps
+from numerics.local.changed_weights import changed_weights, intended, sentence_of
 from numerics.schema import COLLECTIVES
 from numerics.thresholds.comparison import LEAST_FITTED, LEAST_TOLERANCE
 from numerics.thresholds.local import (
@@ -194,27 +195,15 @@ def _whole(factor: float) -> float:
 
 
 def _between_steps(run: Columns, owned: Mask) -> list[Broken]:
-    """Return the parameters that something outside the optimiser changed between two steps, but for a way back."""
-    restored = restored_steps(run)
-    left = run.named("phase", "step") & run.named("kind", "param")
-    right = run.named("phase", "init") & run.named("kind", "param") & (run["step"] > 0)
+    """Return the parameters that changed between two steps on some of their ranks, or lost their update."""
     found = []
-    before = {_state(run, row, 1): row for row in np.flatnonzero(left & ~owned).tolist()}
-    for row in np.flatnonzero(right).tolist():
-        other = before.get(_state(run, row, 0))
-        step, rank = int(run["step"][row]), int(run["rank"][row])
-        if step not in restored and other is not None and run.digest[other] != run.digest[row]:
-            text = (
-                f"{run.name('tensor', row)} at the start of step {step} (rank {rank}) is not "
-                "what the optimiser left in the step before"
-            )
-            found.append(Broken("between_steps", text, row, (other, row)))
+    for _, pairs in sorted(changed_weights(run).items()):
+        own = [pair for pair in pairs if not owned[pair[0]]]
+        if own and not intended(run, pairs):
+            found += [
+                Broken("between_steps", sentence_of(run, (left, row)), row, (left, row)) for left, row in own
+            ]
     return found
-
-
-def _state(run: Columns, row: int, ahead: int) -> tuple[int, ...]:
-    columns = ("rank", "tensor", "boxes", "global_shape", "dtype")
-    return (int(run["step"][row]) + ahead, *(int(run[c][row]) for c in columns))
 
 
 def _links(run: Columns) -> list[Broken]:

@@ -7,7 +7,13 @@ from numerics.comparison.proofs.local_explanation import RIGHT, is_summed, reaso
 from numerics.comparison.proofs.local_scope import never_seen_sent, not_checked, scope_of
 from numerics.comparison.proofs.loss_scale import other_loss, other_weights
 from numerics.comparison.proofs.other_inputs import other_inputs, same_data
-from numerics.comparison.proofs.other_weights import other_formats, other_initial_weights
+from numerics.comparison.proofs.other_weights import (
+    other_changes,
+    other_formats,
+    other_initial_weights,
+    with_changes,
+)
+from numerics.comparison.proofs.output_weights import weighs_otherwise
 from numerics.comparison.unequal_buffers import other_buffers, statistics_declared
 from numerics.comparison.verdict import Case, Decision, baseline_kinds, computed_in_common, equal_runs
 from numerics.local.judgement import Standing
@@ -29,6 +35,7 @@ def decide_locally(case: Case, proof: LocalProof, baseline: LocalProof | None = 
     `baseline` is the baseline's own proof, if the answer needs it: the baseline drew other random numbers
     (`case.apart`), or a loss in addition to the model's output may contribute to its gradients.
     """
+    proof = with_changes(case, proof)
     wrong = first_wrong(proof)
     if wrong is not None and not broken_before(case, wrong):
         narrow = bool(wrong.check.judged.format)
@@ -41,7 +48,7 @@ def decide_locally(case: Case, proof: LocalProof, baseline: LocalProof | None = 
         return Decision("bug", "invariant", case.broken[0].sentence)
     other = same_data(case.run, case.baseline)
     other = other or (None if case.apart and case.apart.inputs else other_inputs(case.run, case.baseline))
-    other = other or other_initial_weights(case)
+    other = other or other_initial_weights(case) or other_changes(case)
     if other:
         return Decision("bug", "local", other)
     design = None if proof.spread else differs_by_design(case, proof)
@@ -139,7 +146,7 @@ def _sound(case: Case, proof: LocalProof) -> Decision:
             f"{found}: the records do not show whether this is intended",
             proof.doubts[0].settled,
         )
-    return _proved(case, proof, kinds)
+    return weighs_otherwise(case, proof.first_step) or _proved(case, proof, kinds)
 
 
 def _only_forward(run: Columns) -> bool:

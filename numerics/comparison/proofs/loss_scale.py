@@ -1,5 +1,6 @@
 """Whether a run's loss weighs as its baseline's: a local proof takes the loss's gradient as it was recorded."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import isclose
 from typing import Final
@@ -22,7 +23,7 @@ _UNDIVIDED: Final = (
 
 
 @dataclass(frozen=True)
-class _Pair:
+class Pair:
     """A parameter's gradient in the run and in the baseline, float64, and the roundoff of its format."""
 
     name: str
@@ -49,8 +50,8 @@ def other_loss(proof: LocalProof, baseline: Columns | None, why: str = "") -> st
     square = sum(float(one.other.square().sum()) for one in pairs)
     ratio = sum(float((one.mine * one.other).sum()) for one in pairs) / square if square else 1.0
     step = proof.first_step
-    exact = _times(pairs, ratio)
-    if exact and not _times(pairs, 1.0):
+    exact = times(pairs, ratio)
+    if exact and not times(pairs, 1.0):
         return (
             f"every element of all gradients of step {step} is {ratio:.6g} times the baseline's, though each follows "
             f"from the recorded gradient of the loss: {why or _scaled(proof, ratio)}"
@@ -64,20 +65,24 @@ def other_loss(proof: LocalProof, baseline: Columns | None, why: str = "") -> st
     )
 
 
-def _pairs(proof: LocalProof, baseline: Columns) -> list[_Pair]:
+def _pairs(proof: LocalProof, baseline: Columns) -> list[Pair]:
     """Return the first step's gradients that both runs recorded."""
     recorded, found = RecordedRun(baseline), []
     for name, mine in proof.first_gradients.items():
         rows = recorded.rows(proof.first_step, "reduce", "param_grad", name)
         other = recorded.whole(rows, tuple(mine.shape), batch=False)
         if other:
-            formats = (str(tensor.dtype).removeprefix("torch.") for tensor in (mine, other[0].tensor))
-            unit = max(least_roundoff(one) for one in formats)
-            found.append(_Pair(name, mine.double(), other[0].tensor.double(), unit))
+            found.append(pair_of(name, mine, other[0].tensor))
     return found
 
 
-def _times(pairs: list[_Pair], ratio: float) -> bool:
+def pair_of(name: str, mine: torch.Tensor, other: torch.Tensor) -> Pair:
+    """Return two recorded gradients of one parameter, with the roundoff of the coarser format."""
+    formats = (str(tensor.dtype).removeprefix("torch.") for tensor in (mine, other))
+    return Pair(name, mine.double(), other.double(), max(least_roundoff(one) for one in formats))
+
+
+def times(pairs: Sequence[Pair], ratio: float) -> bool:
     """Return whether every element is the baseline's times a ratio, within the roundings of sums of such sizes."""
     count = sum(one.mine.numel() for one in pairs)
     if not count:

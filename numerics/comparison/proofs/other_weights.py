@@ -1,11 +1,15 @@
 """Weights that are not the baseline's: other ones, or the same in another format."""
 
+from dataclasses import replace
+
 import numpy as np
 import torch
 
 from numerics.comparison.joins.tensor_table import Status
 from numerics.comparison.verdict import Case
 from numerics.formats import least_roundoff
+from numerics.local.changed_weights import changed_weights, changed_weights_doubts, intended, sentence_of
+from numerics.local.proof import LocalProof
 from numerics.local.records.recorded import ADDENDS, RecordedRun, same_bits
 from numerics.thresholds.comparison import ROUNDED_WEIGHTS
 
@@ -53,15 +57,37 @@ def _whole(run: RecordedRun, name: str) -> torch.Tensor | None:
 
 
 def other_formats(case: Case) -> str:
-    """Return in words that the runs hold a weight in two formats, which makes them differ beside the order of sums."""
+    """Return in words which weight or output the runs have in two formats, so that they differ by more than order."""
     if case.tensors is None or case.baseline is None:
         return ""
     table = case.tensors
-    held = (table.kind == case.run.names.number("param")) & (table.status == Status.DIFFERENT)
-    for at in np.flatnonzero(held):
-        left, right = int(table.left[at]), int(table.right[at])
-        mine, other = case.run.name("dtype", left), case.baseline.name("dtype", right)
-        if mine != other:
-            name = case.run.name("tensor", left)
-            return f"it holds {name} in {mine} where the baseline holds it in {other}, and differs by their rounding"
+    for kind, verb in (("param", "holds"), ("activation", "computes")):
+        found = (table.kind == case.run.names.number(kind)) & (table.status == Status.DIFFERENT)
+        for at in np.flatnonzero(found):
+            left, right = int(table.left[at]), int(table.right[at])
+            mine, other = case.run.name("dtype", left), case.baseline.name("dtype", right)
+            if mine != other:
+                what = f"{verb} {case.run.name('tensor', left)} in {mine} where the baseline {verb} it in {other}"
+                return f"it {what}, and differs by their rounding"
     return ""
+
+
+def other_changes(case: Case) -> str | None:
+    """Return a sentence where the trainer changes weights before a step and the baseline's does not; None else."""
+    if case.baseline is None:
+        return None
+    mine, other = changed_weights(case.run), changed_weights(case.baseline)
+    alone = sorted(step for step, pairs in mine.items() if step not in other and intended(case.run, pairs))
+    kept = [step for step in alone if (case.baseline["step"] == step).any()]
+    return f"{sentence_of(case.run, mine[kept[0]][0])}, and in the baseline it is" if kept else None
+
+
+def with_changes(case: Case, proof: LocalProof) -> LocalProof:
+    """Return a proof without the doubt of weights that the baseline's trainer changes before the same steps."""
+    if case.baseline is None or not changed_weights(case.baseline):
+        return proof
+    doubts = changed_weights_doubts(case.run)
+    if not doubts:
+        return proof
+    own = tuple(doubt for doubt in proof.doubts if doubt not in doubts)
+    return replace(proof, doubts=own, unseen=(*proof.unseen, "what changes the weights between steps"))

@@ -13,8 +13,10 @@ import torch
 from numerics.comparison.proofs.local_answer import broken_before, first_wrong
 from numerics.comparison.proofs.local_explanation import reason_of
 from numerics.comparison.proofs.local_scope import scope_of
+from numerics.comparison.proofs.loss_scale import pair_of, times
 from numerics.comparison.proofs.other_inputs import other_inputs, same_data
 from numerics.comparison.proofs.other_settings import with_other_settings
+from numerics.comparison.proofs.other_weights import other_changes, with_changes
 from numerics.comparison.unequal_buffers import unequal_buffers
 from numerics.comparison.verdict import Case, Decision, growth
 from numerics.formats import least_roundoff
@@ -36,7 +38,7 @@ def answer_by_records(case: Case) -> tuple[Decision, LocalProof] | None:
     proof = prove_records(case.run)
     if proof is None:
         return None
-    proof = with_other_settings(case.run, case.baseline, proof)
+    proof = with_changes(case, with_other_settings(case.run, case.baseline, proof))
     wrong = first_wrong(proof)
     if wrong is not None and not broken_before(case, wrong):
         narrow = bool(wrong.check.judged.format)
@@ -58,6 +60,7 @@ def _beside(case: Case, proof: LocalProof) -> tuple[Decision, LocalProof] | None
         return None
     drawn = case.apart is not None and case.apart.inputs
     other = same_data(case.run, baseline) or (None if drawn else other_inputs(case.run, baseline))
+    other = other or other_changes(case)
     theirs = first_wrong(beside)
     if other is not None:
         return Decision("bug", "local", other), proof
@@ -161,10 +164,10 @@ class _FirstStep:
                 return f"no {'weight' if phase == 'init' else 'output'} of the first step is in both records"
             for name, pair in pairs.items():
                 if not torch.equal(*pair):
-                    how = "start from other weights" if phase == "init" else "compute other outputs"
-                    return (
-                        f"the runs {how}: {name} is {_apart(*pair):.2g} of its norm apart in step {self.step}"
-                    )
+                    away = _apart(*pair)
+                    alike = "compute outputs that differ by roundings" if away <= _order(pair[0]) else ""
+                    how = "start from other weights" if phase == "init" else alike or "compute other outputs"
+                    return f"the runs {how}: {name} is {away:.2g} of its norm apart in step {self.step}"
         return self._backward() or self._reduced()
 
     def _backward(self) -> str:
@@ -194,7 +197,8 @@ class _FirstStep:
                 alone[0], f"{ends[0]} optimiser gets it, and {ends[1]} does not: frozen, or not reduced"
             )
         factor = _factor(pairs) if len(pairs) >= LEAST_GRADIENTS else 1.0
-        if factor != 1:
+        named = [pair_of(name, *pair) for name, pair in pairs.items()]
+        if factor != 1 and times(named, factor) and not times(named, 1.0):
             text = f"all gradients are {factor:.6g} times the baseline's, from the same outputs"
             return self._wrong(next(iter(pairs)), f"{text}: the loss, a reduction or a clip scales otherwise")
         return self._beyond_order(pairs)

@@ -102,6 +102,9 @@ def check_gradients(state: RecordedStep, sums: Mapping[str, Sum], into: Reduced)
     into.norms[state.step] = float(torch.stack([g.double().norm() for g in recorded.values()]).norm())
     scale = _scale_of(state, sums, recorded)
     found = _all_judged(state, sums, recorded, scale, into.learned)
+    unknown = state.backward_unknown()
+    if unknown:
+        found = [_left_open(one, unknown) for one in found]
     if any(one.check.judged.standing == Standing.BEYOND for one in found):
         clipped = _by_value(state, sums, recorded, into)
         if clipped is not None:
@@ -109,6 +112,15 @@ def check_gradients(state: RecordedStep, sums: Mapping[str, Sum], into: Reduced)
         found = _explained(state, sums, recorded, scale, into, found)
     into.scales[state.step] = scale
     return found
+
+
+def _left_open(found: LocalCheck, why: str) -> LocalCheck:
+    """Return a check of a gradient that nothing is known to be wrong in, for a trainer's own way to make it."""
+    judged = found.check.judged
+    if judged.standing != Standing.BEYOND:
+        return found
+    judged = replace(judged, standing=Standing.UNCHECKED, why=why, relation="", lone="", factors=None)
+    return replace(found, check=replace(found.check, judged=judged))
 
 
 def _scale_of(state: RecordedStep, sums: Mapping[str, Sum], recorded: Mapping[str, torch.Tensor]) -> Scale:

@@ -54,6 +54,10 @@ def judged_place(state: RecordedStep, place: Place, held: Tensors, *, asked: boo
     exact = plainly(state, place, held, drawn)
     found = _with_bounds(state, place, held, exact, draws=drawn is not None)
     found = replace(found, random=frozenset(one.tensor for one in exact.dropped))
+    unknown = state.backward_unknown(place)
+    if unknown:
+        checks = [_left_open(c, unknown) if c.phase == "backward" else c for c in found.checks]
+        found = replace(found, checks=checks, grads={name: _unknown(g) for name, g in found.grads.items()})
     wrong = any(c.judged.standing == Standing.BEYOND for c in found.checks)
     if wrong and _keeps_state(state, place, held, drawn, exact):
         return replace(found, checks=[_left_open(c, _STATEFUL) for c in found.checks])

@@ -125,14 +125,16 @@ def _put(
     if value is None or grad is None:
         return
     p.data.copy_(value)
-    p.grad = grad.to(p.dtype)
+    rows_alone = isinstance(optimizer, torch.optim.SparseAdam)
+    p.grad = grad.to(p.dtype).to_sparse(1) if rows_alone else grad.to(p.dtype)
     state: dict[str, Any] = {}
     for key in keys:
         held = before(f"{name}.{key}", tuple(p.shape))
         if held is None:  # a number, as the count of steps
             held = before(f"{name}.{key}", None)
         if held is not None:
-            state[key] = held.clone()
+            plain = held.numel() == 1 and held.dtype in {torch.int64, torch.float64} and not held.dim()
+            state[key] = held.item() if plain else held.clone()
     if state:
         optimizer.state[p] = state
 

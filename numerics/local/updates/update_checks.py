@@ -22,6 +22,9 @@ from numerics.local.updates.optimizer_step import COUNT, Find, Named, other_coun
 _MOMENTS = ("exp_avg", "exp_avg_sq", "exp_inf", "square_avg", "acc_delta")
 """States that are zero before an optimiser's first step."""
 
+_REFUSED = (RuntimeError, TypeError, ValueError, KeyError)
+"""What torch raises where an optimiser cannot go on from the settings or the state that a file holds."""
+
 _GOES_ON = "the optimiser's step: the run went on from moments that were not recorded before its first step"
 
 
@@ -133,9 +136,9 @@ class _OwnStep:
     def __init__(self, state: RecordedStep, rank: int, settings: Settings) -> None:
         self._recorded, self._step, self._rank, self._settings = state.recorded, state.step, rank, settings
         run, groups = self._recorded.run, settings.by_parameter()
-        self._start = (self._step, "init")
-        if not self._recorded.names(*self._start, "param"):
-            self._start = state.before
+        self._start = state.stepped_from
+        if self._start == state.before and self._recorded.names(self._step, "init", "param"):
+            self._start = (self._step, "init")
         self._moments = state.last_update()
         names = [n.removesuffix(".grad") for n in self._recorded.names(self._step, "reduce", "param_grad")]
         stepped = {name: self._row(f"{name}.grad") for name in names if name in groups}
@@ -221,12 +224,7 @@ class _OwnStep:
         try:
             done = stepped(before)
             words = other_count(before, after, stepped, done)
-        except (
-            RuntimeError,
-            TypeError,
-            ValueError,
-            KeyError,
-        ):  # torch refuses settings or state, which a file holds
+        except _REFUSED:
             return None
         return [(name, replace(judged, relation=words)) for name, judged in done]
 
@@ -260,13 +258,19 @@ def _whole(
     def stepped(before: Find) -> list[tuple[str, Judged]]:
         return repeat_step(state.model, optimizer, before, gradient, after, rates, states)
 
-    done = stepped(state.parameter)
+    try:
+        done = stepped(state.before_update)
+    except _REFUSED as error:
+        unseen.add(
+            f"the optimiser's step: it cannot go on from what was recorded ({type(error).__name__}: {error})"
+        )
+        return []
     if not states and _hides_moments(state, [name for name, _ in done]):
         unseen.add(
             "the optimiser's step: it keeps moments, and none were recorded (a sharded optimiser's own)"
         )
         return []
-    words = other_count(state.parameter, after, stepped, done)
+    words = other_count(state.before_update, after, stepped, done)
     return [
         LocalCheck(state.step, None, Check(n, n.rpartition(".")[0], "step", replace(judged, relation=words)))
         for n, judged in done

@@ -177,8 +177,36 @@ def test_losses_kept_beside_the_output_are_no_bug(tmp_path, weight):
     whole = made(Balanced)
     proving = partial(prove, model=whole, optimizer=torch.optim.SGD(whole.parameters(), lr=0.1))
     found = compare(tmp_path / "run", None, Options(prove=proving))
-    assert found.verdict == ("undecided" if weight else "identical"), found.reason
-    assert not weight or "balance, which the model keeps in addition to its output" in found.reason
+    assert found.verdict == "identical", found.reason
+    assert weight or "balance, which the model keeps in addition to its output" in found.reason
+
+
+class Towers(nn.Module):
+    """Two towers whose features a contrastive loss compares: the loss reads both outputs."""
+
+    def __init__(self):
+        super().__init__()
+        self.image, self.text = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x):
+        return functional.normalize(self.image(x), dim=-1), functional.normalize(self.text(x), dim=-1)
+
+
+@pytest.mark.parametrize("doubled", [False, True])
+def test_a_loss_may_read_several_outputs(tmp_path, doubled):
+    model = made(Towers)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    if doubled:
+        model.text.weight.register_hook(lambda grad: 2 * grad)
+    watcher = watch(model, optimizer, out=tmp_path / "run", level="tensors")
+    one, other = model(torch.randn(4, WIDTH, generator=torch.Generator().manual_seed(5)))
+    functional.cross_entropy(one @ other.T, torch.arange(4)).backward()
+    optimizer.step()
+    watcher.close()
+    whole = made(Towers)
+    proving = partial(prove, model=whole, optimizer=torch.optim.SGD(whole.parameters(), lr=0.1))
+    found = compare(tmp_path / "run", None, Options(prove=proving))
+    assert found.verdict == ("bug" if doubled else "identical"), found.reason
 
 
 class Turned(nn.Module):

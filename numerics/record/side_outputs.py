@@ -1,6 +1,6 @@
-"""Tensors that a forward leaves beside the model's output: auxiliary losses of experts, logits kept for another loss.
+"""Tensors that a forward leaves beside the model's output: a second tower's features, auxiliary losses of experts.
 
-A trainer that adds them to its loss sends gradients into the model which no recorded gradient of an output shows.
+A trainer that adds them to its loss sends gradients into the model that the gradient of the first output does not show.
 """
 
 from collections.abc import Iterator, Mapping
@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from numerics.record.wrapped_models import clean_name, first_tensor
+from numerics.schema import BESIDE
 
 _OUTPUT: Final = "an output"
 """Start of the name of what a model returns."""
@@ -25,13 +26,33 @@ def tensors_beside(model: nn.Module, output: Any) -> dict[str, torch.Tensor]:
     return {name: value for name, value in found.items() if value is not first and value.grad_fn is not None}
 
 
-def losses_beside(beside: Mapping[str, torch.Tensor]) -> list[torch.Tensor]:
-    """Return the values of this forward that a loss is likely made of: returned values, and single numbers kept.
+def losses_beside(beside: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Return by name the values that a loss of this forward is likely made of: returned ones, and single numbers kept.
 
     Larger attributes may be caches with autograd graphs that reach into earlier forwards.
     """
-    found = {id(v): v for name, v in beside.items() if name.startswith(_OUTPUT) or v.numel() == 1}
-    return list(found.values())
+    likely = {name: v for name, v in beside.items() if name.startswith(_OUTPUT) or v.numel() == 1}
+    found = {id(value): (name, value) for name, value in reversed(likely.items())}
+    return dict(reversed(found.values()))
+
+
+def recorded_name(name: str) -> str:
+    """Return the name under which a tensor beside the output is recorded; its gradient's has `.grad` behind."""
+    return f"{BESIDE}{name}"
+
+
+def ends(first: torch.Tensor, beside: Mapping[str, torch.Tensor]) -> set[str]:
+    """Return the names of those tensors that no other one is computed from: a loss alone sends them gradients."""
+    inner: set[Any] = set()
+    todo = [(value.grad_fn, True) for value in (first, *beside.values())]
+    while todo:
+        node, start = todo.pop()
+        if node is None or (not start and node in inner):
+            continue
+        if not start:
+            inner.add(node)
+        todo += [(before, False) for before, _ in node.next_functions]
+    return {name for name, value in beside.items() if value.grad_fn not in inner}
 
 
 def _tensors(name: str, value: Any) -> Iterator[tuple[str, torch.Tensor]]:

@@ -1,0 +1,77 @@
+"""Weights that a trainer changes between two steps, outside its optimiser: projections, limits, averages.
+
+All ranks change them alike, or they would not stay copies; an update that is lost puts back what was there before it.
+"""
+
+from typing import Final
+
+import numpy as np
+
+from numerics.columns import Columns
+from numerics.local.local_check import Doubt
+from numerics.local.records.restored_steps import restored_steps
+
+_SETTLED: Final = (
+    "compare with a baseline that changes its weights in the same way (a projection, a limit, a new average); if "
+    "averaged weights were put in for an evaluation, put the trained ones back"
+)
+
+
+def changed_weights(run: Columns) -> dict[int, list[tuple[int, int]]]:
+    """Return by step the pairs (row after the update before, row at the start of the step) of unequal bits, by rank.
+
+    Steps that start from a checkpoint are left out.
+    """
+    restored = restored_steps(run)
+    parameters = run.named("kind", "param")
+    left = np.flatnonzero(run.named("phase", "step") & parameters).tolist()
+    before = {_key(run, row, 1): row for row in left}
+    found: dict[int, list[tuple[int, int]]] = {}
+    for row in np.flatnonzero(run.named("phase", "init") & parameters & (run["step"] > 0)).tolist():
+        other, step = before.get(_key(run, row, 0)), int(run["step"][row])
+        if other is not None and step not in restored and run.digest[other] != run.digest[row]:
+            found.setdefault(step, []).append((other, row))
+    return found
+
+
+def intended(run: Columns, pairs: list[tuple[int, int]]) -> bool:
+    """Return whether a step's changes may be the trainer's own: no rank kept its copy, and no update was lost."""
+    changed = {row for _, row in pairs}
+    starts = run.named("phase", "init") & run.named("kind", "param")
+    step = int(run["step"][pairs[0][1]])
+    parts = {(int(run["tensor"][row]), int(run["boxes"][row])) for row in changed}
+    kept = [
+        row
+        for row in np.flatnonzero(starts & (run["step"] == step)).tolist()
+        if (int(run["tensor"][row]), int(run["boxes"][row])) in parts and row not in changed
+    ]
+    if kept:
+        return False
+    old = {
+        (int(run["rank"][row]), int(run["tensor"][row]), int(run.digest[row]))
+        for row in np.flatnonzero(starts & (run["step"] >= step - 2) & (run["step"] < step)).tolist()
+        if int(run["step"][row]) == step - 1 or step == 1
+    }
+    return not any(
+        (int(run["rank"][row]), int(run["tensor"][row]), int(run.digest[row])) in old for row in changed
+    )
+
+
+def sentence_of(run: Columns, pair: tuple[int, int]) -> str:
+    """Return that a parameter is not what the optimiser left."""
+    row = pair[1]
+    return (
+        f"{run.name('tensor', row)} at the start of step {int(run['step'][row])} (rank {int(run['rank'][row])}) is not "
+        "what the optimiser left in the step before"
+    )
+
+
+def changed_weights_doubts(run: Columns) -> list[Doubt]:
+    """Return a doubt where the trainer changes its weights between steps, on all ranks alike."""
+    own = [pairs for _, pairs in sorted(changed_weights(run).items()) if intended(run, pairs)]
+    return [Doubt(f"{sentence_of(run, own[0][0])}: the trainer changes it", _SETTLED)] if own else []
+
+
+def _key(run: Columns, row: int, ahead: int) -> tuple[int, ...]:
+    columns = ("rank", "tensor", "boxes", "global_shape", "dtype")
+    return (int(run["step"][row]) + ahead, *(int(run[c][row]) for c in columns))
