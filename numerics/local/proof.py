@@ -106,11 +106,7 @@ def prove(
     """
     recorded = RecordedRun(run)
     steps = _provable_steps(recorded)
-    for module in model.modules():
-        if (
-            getattr(module, "sparse", False) is True
-        ):  # an embedding: the same numbers, with bounds that follow them
-            setattr(module, "sparse", False)  # noqa: B010 - no class of torch declares it for all
+    _with_whole_gradients(model)
     checks: list[LocalCheck] = []
     reduced, losses, draws, spread = Reduced(), LossChecks(), RepeatedDraws(), ""
     statistics = StatisticsChecks(loss)
@@ -129,22 +125,29 @@ def prove(
         checks += check_update(state, optimizer, reduced.unseen)
     grads = _gradients_of(RecordedStep(recorded, model, steps[0]))
     checks = [*losses.checks, *checks]
-    if len(run.capture.environments) == 1:  # other machines may run other kernels
-        checks = without_lone_ranks(checks)
-    found = LocalProof(tuple(checks), first_step=steps[0], first_gradients=grads, spread=spread)
-    found = replace(
-        found, statistics=statistics.found, told=statistics.told, undivided=losses.common.undivided
+    checks = (
+        checks if len(run.capture.environments) > 1 else without_lone_ranks(checks)
+    )  # other kernels there
+    found = LocalProof(
+        tuple(checks), first_step=steps[0], first_gradients=grads, spread=spread, told=statistics.told
     )
+    found = replace(found, statistics=statistics.found, undivided=losses.common.undivided)
     found = _completed(found, reduced, losses, check_rates(recorded, schedule), draws, recorded)
     return _with_modes(found, recorded, model)
 
 
+def _with_whole_gradients(model: nn.Module) -> None:
+    """Let embeddings give gradients of all rows: the same numbers, with bounds that follow them."""
+    for module in model.modules():
+        if getattr(module, "sparse", False) is True:
+            setattr(module, "sparse", False)  # noqa: B010 - no class of torch declares it for all
+
+
 def _with_modes(proof: LocalProof, recorded: RecordedRun, model: nn.Module) -> LocalProof:
-    """Return a proof with what the modes of modules, training or evaluation, leave open."""
-    doubts, told = mode_doubts(recorded, model), modes_told(recorded, model)
-    return replace(
-        proof, modal=modal_layers(model), doubts=(*doubts, *proof.doubts), told=(*proof.told, *told)
-    )
+    """Return a proof with what the modes of modules, and weights changed between steps, leave open."""
+    told = modes_told(recorded, model)
+    doubts = (*mode_doubts(recorded, model), *proof.doubts, *changed_weights_doubts(recorded.run))
+    return replace(proof, modal=modal_layers(model), doubts=doubts, told=(*proof.told, *told))
 
 
 def _provable_steps(recorded: RecordedRun) -> list[int]:
@@ -187,7 +190,6 @@ def _completed(
             *reduced.doubts,
             *rates.doubts,
             *draws.doubts(),
-            *changed_weights_doubts(recorded.run),
         ),
         told=(
             *proof.told,

@@ -13,19 +13,11 @@ from numerics.local.forced_pass import ROOT, ROOT_GRADIENT
 from numerics.local.records.recorded import Reading, RecordedRun, summed
 from numerics.local.records.shared_parameters import expert_modules, other_names
 from numerics.record.call_arguments import call_of
-from numerics.schema import AUTOCAST, BUFFER, CALL, RANDOM, TAKEN, TARGET, TWICE, parse_boxes
+from numerics.schema import AUTOCAST, BUFFER, CALL, RANDOM, TARGET, parse_boxes
 from numerics.thresholds.reading import MAX_EXTENT
 from tracekit.text import whole_number
 
 _NARROW: Final = {"bfloat16": torch.bfloat16, "float16": torch.float16}
-
-_TWICE: Final = (
-    "the trainer differentiates gradients (`create_graph=True`, as gradient penalties do): no record holds what that "
-    "adds"
-)
-_TAKEN: Final = (
-    "the trainer takes gradients with `torch.autograd.grad`: no record holds what it makes of those"
-)
 
 Place = tuple[int, int]
 """Data-parallel index and micro-batch."""
@@ -204,13 +196,6 @@ class RecordedStep:
         names = [n for n in self.recorded.names(self.step, "forward", "input") if n.startswith(TARGET)]
         found = [self.given(place, "input", name) for name in names]
         return [value for value in found if value is not None] if None not in found else []
-
-    def backward_unknown(self, place: Place | None = None) -> str:
-        """Return in words why the gradients of a place, or of the step, may be other than a backward's; else ""."""
-        twice = self.recorded.rows(self.step, "backward", "input", TWICE)
-        if twice if place is None else self.recorded.of_place(twice, place):
-            return _TWICE
-        return _TAKEN if self.recorded.rows(self.step, "backward", "input", TAKEN) else ""
 
     def buffers(self, place: Place) -> dict[str, torch.Tensor]:
         """Return copies of the model's buffers, as they were before a place's forward where its ranks had the same."""

@@ -41,7 +41,7 @@ def bit_sums(model: nn.Module) -> dict[str, int]:
 
 
 def whole(value: torch.Tensor) -> torch.Tensor:
-    """Return a tensor with all its rows: a gradient of an embedding may name those that were read, some twice."""
+    """Return a tensor with all its rows: an embedding's gradient may name the rows that it read, some of them twice."""
     return value.coalesce().to_dense() if value.layout == torch.sparse_coo else value
 
 

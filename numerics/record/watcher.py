@@ -1,6 +1,5 @@
 """The hooks that record one rank of a trainer; `numerics.record.watch` makes them."""
 
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -15,8 +14,9 @@ from numerics.record.call_arguments import form_of, named_tensors
 from numerics.record.collectives import Call, Collectives
 from numerics.record.gathered_weights import GatheredWeights
 from numerics.record.module_hooks import ModuleHooks, recorded_modules, uncompiled
-from numerics.record.placement import Placed, as_pairs, placed
+from numerics.record.placement import Placed, placed
 from numerics.record.recorder import Recorder
+from numerics.record.rows import Rows
 from numerics.record.shape_inference import ShapeInference
 from numerics.record.side_outputs import ends, losses_beside, recorded_name, tensors_beside
 from numerics.record.training_state import (
@@ -29,10 +29,9 @@ from numerics.record.training_state import (
     settings,
     steps_any,
     surroundings,
-    whole,
 )
 from numerics.record.wrapped_models import first_tensor, in_backward, module_of
-from numerics.schema import CALL, COMPLEX, LEARNING_RATE, SETTINGS, TAKEN, TARGET, TWICE, Kind, Phase
+from numerics.schema import CALL, LEARNING_RATE, SETTINGS, TAKEN, TARGET, TWICE, Kind, Phase
 
 
 class Watcher:
@@ -50,7 +49,7 @@ class Watcher:
         *,
         collectives: bool = False,
     ) -> None:
-        self._to = recorder
+        self._rows = Rows(recorder)
         self._model, self._optimizer = model, optimizer
         self._micro_batches, self._batch = micro_batches, batch
         self._layout = None if recorder is None else Layout(recorder, dp, micro_batches, batch, place)
@@ -93,11 +92,11 @@ class Watcher:
         return self._optimizer is None or torch.is_grad_enabled()
 
     def _collective(self, call: Call) -> None:
-        if self._to is None or call.value.is_complex():
+        if self._rows.to is None or call.value.is_complex():
             return
         phase: Phase = "backward" if in_backward() else "forward" if self._in_forward else "reduce"
-        own = f"rank={self._to.rank}"
-        self._put(call.label, call.value, step=self._step, phase=phase, partial=own, **call.columns)
+        own = self._rows.own
+        self._rows.put(call.label, call.value, step=self._step, phase=phase, partial=own, **call.columns)
 
     def _weight(self, name: str, at: Placed) -> None:
         """Record a gathered weight, once a step; a copy, for FSDP2 frees the memory that it was gathered into."""
@@ -138,7 +137,7 @@ class Watcher:
             self._value(f"in.{name}", value, "forward", "input", "", self._micro_batch)
         form = form_of(args, kwargs)
         for name, state in (*surroundings(self._model), *([] if form is None else [(CALL, form)])):
-            partial = f"rank={0 if self._to is None else self._to.rank}"
+            partial = self._rows.own
             more: Any = {"phase": "forward", "kind": "input", "micro_batch": self._micro_batch}
             self.record(name, state, partial=partial, **more)
 
@@ -148,7 +147,7 @@ class Watcher:
 
     def _buffers(self, phase: Phase, micro_batch: int) -> None:
         """Record the buffers of this rank's model, which no other rank need hold alike."""
-        partial = f"rank={0 if self._to is None else self._to.rank}"
+        partial = self._rows.own
         for name, value in buffers(self._model):
             self.record(name, value, phase=phase, kind="input", micro_batch=micro_batch, partial=partial)
 
@@ -182,7 +181,7 @@ class Watcher:
             self._going_back = micro_batch
             if torch.is_grad_enabled() and self._twice != (self._step, micro_batch):
                 self._twice = self._step, micro_batch
-                own = f"rank={0 if self._to is None else self._to.rank}"
+                own = self._rows.own
                 more: Any = {"phase": "backward", "kind": "input", "micro_batch": micro_batch}
                 self.record(TWICE, torch.ones(()), partial=own, **more)
             self._value(f"{tensor}.grad", grad, "backward", "activation_grad", module, micro_batch)
@@ -208,23 +207,15 @@ class Watcher:
         step: int | None = None,
     ) -> None:
         """Record a placed tensor, at the current step if none is given."""
-        if self._to is not None:
-            pairs = at.local.is_complex()
-            at = as_pairs(at) if pairs else at
-            self._put(
-                tensor,
-                at.local,
-                label=COMPLEX if pairs else None,
-                step=self._step if step is None else step,
-                phase=phase,
-                kind=kind,
-                module=module,
-                micro_batch=micro_batch,
-                global_shape=at.shape,
-                boxes=at.boxes,
-                replica=at.replica,
-                partial=at.partial,
-            )
+        at_step = self._step if step is None else step
+        row: Any = {
+            "step": at_step,
+            "phase": phase,
+            "kind": kind,
+            "module": module,
+            "micro_batch": micro_batch,
+        }
+        self._rows.placed(tensor, at, **row)
 
     def _parameters(self, phase: Phase, step: int) -> None:
         if self._layout is None:
@@ -243,7 +234,7 @@ class Watcher:
         if self._layout is None or self._optimizer is None:
             return
         if self._gradients is not None and self._gradients.taken:
-            own: Any = {"phase": "backward", "kind": "input", "partial": f"rank={self._layout.recorder.rank}"}
+            own: Any = {"phase": "backward", "kind": "input", "partial": self._rows.own}
             self.record(TAKEN, torch.ones(()), **own)
         if self._steps_own and self._sums and self._sums != bit_sums(self._model):
             self._parameters("reduce", self._step)  # the trainer changed them since the forward, as SAM does
@@ -252,9 +243,9 @@ class Watcher:
         for number, group in enumerate(self._optimizer.param_groups):
             rate = torch.as_tensor(group["lr"], dtype=torch.float64)
             self.record(f"{LEARNING_RATE}{number}", rate, phase="step")
-        if self._to is not None:  # each rank's own: nothing says that ranks are told the same
+        if self._rows.to is not None:  # each rank's own: nothing says that ranks are told the same
             told = settings(self._model, self._optimizer)
-            self.record(SETTINGS, told, phase="step", partial=f"rank={self._to.rank}")
+            self.record(SETTINGS, told, phase="step", partial=self._rows.own)
 
     def _after_step(self, *_: object) -> None:
         if self._layout is None:
@@ -280,7 +271,7 @@ class Watcher:
 
     def record(self, tensor: str, value: torch.Tensor, **more: Any) -> None:
         """Record a tensor of your own (a loss, a clip coefficient) at this step; see `Recorder.record`."""
-        if self._to is not None:
+        if self._rows.to is not None:
             at = placed(value)
             given = {
                 "phase": "forward",
@@ -291,25 +282,7 @@ class Watcher:
                 "partial": at.partial,
                 **more,
             }
-            self._put(tensor, at.local, step=self._step, **given)
-
-    def _put(self, tensor: str, value: torch.Tensor, **row: Any) -> None:
-        """Record a row, unless the disk takes no more: then recording ends, and the training goes on."""
-        try:
-            if self._to is not None:
-                self._to.record(tensor, whole(value), **row)
-        except OSError as error:
-            self._give_up(error)
-
-    def _give_up(self, error: OSError) -> None:
-        if self._to is not None:
-            to, self._to = self._to, None
-            to.abandon()
-            why = error.strerror or str(error)
-            said = (
-                f"numerics: {to.path}: recording ended at step {self._step} ({why}); the training goes on\n"
-            )
-            sys.stderr.write(said)
+            self._rows.put(tensor, at.local, step=self._step, **given)
 
     def close(self) -> None:
         """Remove the hooks and finish the capture. Call it after the last step."""
@@ -323,9 +296,4 @@ class Watcher:
         self._shapes.close()
         if self._collectives is not None:
             self._collectives.close()
-        try:
-            if self._to is not None:
-                self._to.close()
-        except OSError as error:
-            self._give_up(error)
-        self._to = None
+        self._rows.close()

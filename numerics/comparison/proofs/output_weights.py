@@ -113,7 +113,7 @@ def _positions(run: RecordedRun, step: int, values: _Pair, grads: _Pair) -> str:
     unequal = _unequal(_by_place(run, step, factors.reshape(shape)), level)
     if unequal:
         return (
-            f"in step {step} {unequal}, measured by the baseline, whose outputs are the same: each divides the loss by "
+            f"in step {step} {unequal}, measured by the baseline, which has the same outputs: each divides the loss by "
             "its own count (of tokens, or weights)"
         )
     away = float((grads.mine - usual * grads.other).norm() / grads.mine.norm())
@@ -127,7 +127,7 @@ def _positions(run: RecordedRun, step: int, values: _Pair, grads: _Pair) -> str:
 
 
 def _unequal(by_place: dict[tuple[int, int], torch.Tensor], level: float) -> str:
-    """Return in words of which places a position counts most and least by its factor; "" where all count alike."""
+    """Return in words in what places a position counts most and least by its factor; "" where all count alike."""
     known = {place: one[one.isfinite()] for place, one in by_place.items()}
     typical = {place: float(one.median()) for place, one in known.items() if one.numel()}
     if len(typical) < 2 or min(typical.values()) <= 0:

@@ -10,6 +10,7 @@ from numerics.local.forced_pass import Check
 from numerics.local.gradients.learned_orders import LearnedOrders
 from numerics.local.gradients.parameter_gradients import Scale, Sum, in_format, judge_gradient, solve_scale
 from numerics.local.gradients.rank_factors import factors_by_rank, factors_of_shares, judge_copies
+from numerics.local.gradients.taken_gradients import left_open, why_unknown
 from numerics.local.judgement import Judged, Standing, judge, within
 from numerics.local.local_check import Doubt, LocalCheck
 from numerics.local.recorded_step import Place, RecordedStep
@@ -102,9 +103,8 @@ def check_gradients(state: RecordedStep, sums: Mapping[str, Sum], into: Reduced)
     into.norms[state.step] = float(torch.stack([g.double().norm() for g in recorded.values()]).norm())
     scale = _scale_of(state, sums, recorded)
     found = _all_judged(state, sums, recorded, scale, into.learned)
-    unknown = state.backward_unknown()
-    if unknown:
-        found = [_left_open(one, unknown) for one in found]
+    unknown = why_unknown(state)
+    found = [left_open(one, unknown) for one in found]
     if any(one.check.judged.standing == Standing.BEYOND for one in found):
         clipped = _by_value(state, sums, recorded, into)
         if clipped is not None:
@@ -112,15 +112,6 @@ def check_gradients(state: RecordedStep, sums: Mapping[str, Sum], into: Reduced)
         found = _explained(state, sums, recorded, scale, into, found)
     into.scales[state.step] = scale
     return found
-
-
-def _left_open(found: LocalCheck, why: str) -> LocalCheck:
-    """Return a check of a gradient that nothing is known to be wrong in, for a trainer's own way to make it."""
-    judged = found.check.judged
-    if judged.standing != Standing.BEYOND:
-        return found
-    judged = replace(judged, standing=Standing.UNCHECKED, why=why, relation="", lone="", factors=None)
-    return replace(found, check=replace(found.check, judged=judged))
 
 
 def _scale_of(state: RecordedStep, sums: Mapping[str, Sum], recorded: Mapping[str, torch.Tensor]) -> Scale:

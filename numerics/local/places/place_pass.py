@@ -9,6 +9,7 @@ from numerics.local.bounds.bounded import Bounded, carrying
 from numerics.local.draws.drawn_apart import named_apart
 from numerics.local.draws.dropout_masks import Dropped
 from numerics.local.forced_pass import Check
+from numerics.local.gradients.taken_gradients import why_unknown
 from numerics.local.judgement import Standing
 from numerics.local.places.place_walk import PlaceWalk, Tensors, plainly, walked
 from numerics.local.places.rank_positions import IN_MODEL, LocalPositions, tried_positions
@@ -54,7 +55,7 @@ def judged_place(state: RecordedStep, place: Place, held: Tensors, *, asked: boo
     exact = plainly(state, place, held, drawn)
     found = _with_bounds(state, place, held, exact, draws=drawn is not None)
     found = replace(found, random=frozenset(one.tensor for one in exact.dropped))
-    unknown = state.backward_unknown(place)
+    unknown = why_unknown(state, place)
     if unknown:
         checks = [_left_open(c, unknown) if c.phase == "backward" else c for c in found.checks]
         found = replace(found, checks=checks, grads={name: _unknown(g) for name, g in found.grads.items()})

@@ -4,7 +4,7 @@ Each rank's step is repeated on its own tensors by its own recorded settings; th
 optimiser's. Where a capture holds no settings of an optimiser of torch's, the declared one steps the whole parameters.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import torch
@@ -18,6 +18,7 @@ from numerics.local.records.recorded import RecordedRun
 from numerics.local.updates.learning_rates import rates_of_step
 from numerics.local.updates.optimizer_settings import Settings, check_settings, read_settings
 from numerics.local.updates.optimizer_step import COUNT, Find, Named, other_count, repeat_step
+from numerics.thresholds.local import ERROR_SHOWN
 
 _MOMENTS = ("exp_avg", "exp_avg_sq", "exp_inf", "square_avg", "acc_delta")
 """States that are zero before an optimiser's first step."""
@@ -233,6 +234,18 @@ def _worst(judged: Sequence[tuple[str, Judged]]) -> Standing:
     return max((one.standing for _, one in judged), default=Standing.EQUAL)
 
 
+def _done(
+    stepped: Callable[[Find], list[tuple[str, Judged]]], state: RecordedStep, unseen: set[str]
+) -> list[tuple[str, Judged]]:
+    """Return the judgements of a step made again; none where the optimiser cannot go on from what was recorded."""
+    try:
+        return stepped(state.before_update)
+    except _REFUSED as error:
+        told = f"{type(error).__name__}: {str(error)[:ERROR_SHOWN]}"
+        unseen.add(f"the optimiser's step: it cannot go on from what was recorded ({told})")
+        return []
+
+
 def _whole(
     state: RecordedStep, optimizer: torch.optim.Optimizer, scale: float, unseen: set[str]
 ) -> list[LocalCheck]:
@@ -258,13 +271,7 @@ def _whole(
     def stepped(before: Find) -> list[tuple[str, Judged]]:
         return repeat_step(state.model, optimizer, before, gradient, after, rates, states)
 
-    try:
-        done = stepped(state.before_update)
-    except _REFUSED as error:
-        unseen.add(
-            f"the optimiser's step: it cannot go on from what was recorded ({type(error).__name__}: {error})"
-        )
-        return []
+    done = _done(stepped, state, unseen)
     if not states and _hides_moments(state, [name for name, _ in done]):
         unseen.add(
             "the optimiser's step: it keeps moments, and none were recorded (a sharded optimiser's own)"

@@ -112,9 +112,6 @@ class Gradients:
     def of_expert(self, _name):
         return False
 
-    def backward_unknown(self):
-        return ""
-
     def gradient_copies(self, _name, _shape):
         return []
 
