@@ -14,12 +14,12 @@ from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.descent import descend
 from tracekit.analysis.slowrank.gaps.evidence_gaps import coverage
 from tracekit.analysis.slowrank.hypotheses.host_bound import most_saved_ns
-from tracekit.analysis.slowrank.hypotheses.same_places import Places, places_of
 from tracekit.analysis.slowrank.hypotheses.suspect_work import pace_beside
 from tracekit.analysis.slowrank.price import Price, rank_doubt_ns
 from tracekit.analysis.slowrank.suspects import Answer, explain_rank, suspect_of
 from tracekit.causes import CAUSES
 from tracekit.findings import Evidence
+from tracekit.intervals import I64
 from tracekit.step_graph.replay import StepModel
 from tracekit.steps.steps import F64
 from tracekit.thresholds.launches import HOST_PACE, LAUNCH_CANDIDATES, LAUNCH_PEERS
@@ -35,6 +35,20 @@ class SlowLaunch:
     row: int
     price: Price
     pace: tuple[float, float]  # between two launches: of its own host, of its peers' hosts
+
+
+@dataclass(frozen=True)
+class Places:
+    """The place of each operation, shared with other ranks: the same call, with the same ordinal in its step."""
+
+    place: I64
+    count: int  # of places
+
+    def rows_of(self, where: slice) -> I64:
+        """The operation at each place of the rank with operations `where`; -1 where it has none."""
+        rows = np.full(self.count, -1, np.int64)
+        rows[self.place[where]] = np.arange(where.start, where.stop)
+        return rows
 
 
 def slow_launch(case: Case) -> SlowLaunch | None:
@@ -139,3 +153,35 @@ def _as_peer(case: Case, model: StepModel, places: Places, pair: tuple[int, int]
         taken = replace(other, row=row, events=own[other.events].astype(np.int32), start=by_row[row].start)
         runs.append((columns, tuple(taken if line.row == row else line for line in lines)))
     return replace(model, runs=tuple(runs))
+
+
+def places_of(case: Case) -> Places:
+    """The places of all operations of `case`: the shape of the group, the operation, the step and the ordinal in it."""
+    ops = case.ops
+    kinds: dict[object, int] = {}
+    sides = np.array([_sides(case, number, kinds) for number in range(len(ops.channels))], np.int64)
+    sides = np.append(sides.reshape(-1, 2), [[-1, -1]], axis=0)  # channel -1 takes the last one
+    first = np.array([c.members[0] for c in ops.channels] + [-1], np.int64)
+    side = sides[ops.channel, (first[ops.channel] != ops.rank).astype(np.int64)]
+    _, op = ops.kinds
+    order = np.lexsort((ops.start, ops.step, op, side, ops.rank))
+    columns = np.stack([side, op, ops.step, ops.rank])[:, order]
+    new = np.append(True, (np.diff(columns, axis=1) != 0).any(axis=0))[: len(order)]
+    begins = np.flatnonzero(new)
+    turn = np.arange(len(order)) - np.repeat(begins, np.diff(np.append(begins, len(order))))
+    _, code = np.unique(np.stack([*columns[:3], turn]), axis=1, return_inverse=True)
+    place = np.empty(len(order), np.int64)
+    place[order] = code.reshape(-1)
+    return Places(place, int(place.max(initial=-1)) + 1)
+
+
+def _sides(case: Case, number: int, kinds: dict[object, int]) -> tuple[int, int]:
+    """The kind of the channel `number` for its first member and for any other member; `kinds` numbers the kinds."""
+    channel = case.ops.channels[number]
+    if not channel.p2p:
+        same = ("group", case.shape_of(channel) or len(channel.members))
+        at = kinds.setdefault(same, len(kinds))
+        return at, at
+    source, to = (case.mesh.coordinates.get(m) for m in channel.members)
+    apart = tuple(b - a for a, b in zip(source, to, strict=True)) if source and to else ("unknown",)
+    return kinds.setdefault(("from", apart), len(kinds)), kinds.setdefault(("to", apart), len(kinds))

@@ -1,7 +1,8 @@
 """Gaps of the evidence: waits that were not matched, and bounds of what curing a rank saves in spite of them.
 
-An unmatched operation may be a transfer or a wait. The step model keeps its recorded length, so a
-price from that model is a lower bound. Here every such operation may shrink to the shortest one of its message.
+An unmatched operation may be a transfer or a wait. The step model keeps its recorded length, so a price from that model
+is a lower bound. Here every such operation may shrink to the shortest one of its message. Where transfers are slow in
+most groups, the inferred groups probably lack a member.
 """
 
 from dataclasses import dataclass, replace
@@ -11,10 +12,10 @@ import numpy as np
 import numpy.typing as npt
 
 from tracekit.analysis.slowrank.case import Case
-from tracekit.analysis.slowrank.expected.struck_steps import struck_ns
-from tracekit.analysis.slowrank.gaps.usually_slow import usually_slow_ns
+from tracekit.analysis.slowrank.expected.like_transfers import message_of
 from tracekit.analysis.slowrank.hypotheses.candidates import Hypothesis, bounded, cured_ns, significant_rows
-from tracekit.analysis.slowrank.price import NOT_EXACT, may_cost_ns
+from tracekit.analysis.slowrank.hypotheses.slow_link import comparable
+from tracekit.analysis.slowrank.price import NOT_EXACT, may_cost_ns, struck_ns
 from tracekit.analysis.slowrank.unrecorded.fewest import fewest_traces
 from tracekit.findings import Coverage
 from tracekit.rank_events.operation_names import MESSAGES
@@ -26,6 +27,7 @@ from tracekit.thresholds.slowrank import (
     LEAST_MATCHED,
     MAJORITY,
     MIN_LOST_SHARE,
+    USUALLY_SLOW,
 )
 
 
@@ -270,3 +272,22 @@ _GROUPS = "start the profiler after the process groups exist, so that every oper
 _LAUNCHES = "record the host as well (ProfilerActivity.CPU): launches show when a queued collective could have started"
 _STEPS = "record more steps"
 _ROWS = "write all rows of each step: both ends of every message, and every member of a collective"
+
+
+def usually_slow_ns(case: Case) -> float:
+    """Return the extra time of transfers over the fastest comparable channel, ns a step, as the median over ranks.
+
+    Where most channels take twice as long as a few fast ones, their members probably wait for a rank that the inferred
+    group lacks: groups inferred from streams may be too small.
+    """
+    extra = np.zeros(len(case.waits.first_row))
+    for channels in comparable(case, message_of(case)[0], {}):
+        level = {c: float(np.median(case.waits.transfer[n])) for c, n in channels.items()}
+        least = min(level.values())
+        for c, numbers in channels.items():
+            if level[c] > USUALLY_SLOW * least and np.median(list(level.values())) > USUALLY_SLOW * least:
+                extra[numbers] = np.maximum(case.waits.transfer[numbers] - least, 0.0)
+    rows = np.flatnonzero((case.ops.instance >= 0) & case.analysed)
+    ranks, place = np.unique(case.ops.rank[rows], return_inverse=True)
+    spent = np.bincount(place, extra[case.ops.instance[rows]], len(ranks)) / max(len(case.steps.numbers), 1)
+    return float(np.median(spent)) if len(spent) else 0.0

@@ -12,7 +12,7 @@ from types import MappingProxyType
 import numpy as np
 
 from tracekit.analysis.slowrank.case import Case
-from tracekit.analysis.slowrank.expected.dealt_transfers import message_of
+from tracekit.analysis.slowrank.expected.like_transfers import beside, crowded, message_of, short_pipeline
 from tracekit.analysis.slowrank.expected.nodes import (
     LONE_LINK,
     UNPLACED,
@@ -24,7 +24,6 @@ from tracekit.analysis.slowrank.expected.nodes import (
 )
 from tracekit.analysis.slowrank.hypotheses.inferred_members import is_sure
 from tracekit.analysis.slowrank.hypotheses.link_cure import dear_channels, price_of
-from tracekit.analysis.slowrank.hypotheses.link_peers import beside, crowded, short_pipeline
 from tracekit.analysis.slowrank.price import Price, may_cost_ns
 from tracekit.intervals import I64
 from tracekit.matching.message_order import UNKNOWN_SIZE
