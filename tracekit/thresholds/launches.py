@@ -2,9 +2,6 @@
 
 from typing import Final
 
-HOST_PACE: Final = 1.25
-"""Largest ratio of the times between launches of two equally fast hosts: hosts of one kind vary less."""
-
 LAUNCHED_NS: Final = 50_000
 """A kernel that starts within this time of its launch found an idle device: a launch takes 5 to 30 us to reach it."""
 

@@ -21,7 +21,7 @@ from tracekit.steps.cut_steps import with_cut_step
 from tracekit.steps.host_need import host_need
 from tracekit.steps.steps import F64
 from tracekit.store import Run
-from tracekit.thresholds.slowrank import JOINED_ERROR, RANKS_SAMPLED
+from tracekit.thresholds.slowrank import LITTLE_SHARE, RANKS_SAMPLED
 from tracekit.timing.measured import Measured, StepRange, measure_run
 
 
@@ -173,7 +173,7 @@ def build(run: Run, ops: Operations, mesh: Mesh, wanted: Sequence[StepRange] | N
     if isinstance(model, TableModel) or not (mates(m) >= 0).any():
         return case
     joined = replace(case, model=model_of(m, joined=True))
-    return joined if joined.residual_ns < max(case.residual_ns, JOINED_ERROR * case.step_ns) else case
+    return joined if joined.residual_ns < max(case.residual_ns, LITTLE_SHARE * case.step_ns) else case
 
 
 def _with_cut_step(run: Run, ops: Operations, mesh: Mesh) -> tuple[Run, Operations, int | None]:

@@ -24,7 +24,7 @@ from tracekit.analysis.slowrank.suspects import Answer
 from tracekit.analysis.slowrank.unrecorded.fewest import fewest_traces
 from tracekit.analysis.slowrank.wording import listed, ranks_in_words
 from tracekit.findings.explanation import Considered, EvidenceGap, Explanation, Outcome
-from tracekit.thresholds.report import RANKS_CONSIDERED
+from tracekit.thresholds.report import RANKS_SHOWN
 from tracekit.thresholds.slowrank import MIN_LOST_SHARE
 from tracekit.units import ms
 
@@ -59,8 +59,8 @@ def _ranks(measured: Evidence, answer: Answer) -> Iterator[Considered]:
     mentioned = [
         case.steps.row(s.rank) for s in (*answer.suspects, *answer.candidates) if s.rank in case.steps.ranks
     ]
-    longest = [int(r) for r in np.argsort(-excess, kind="stable") if excess[r] > 0][:RANKS_CONSIDERED]
-    for row in dict.fromkeys([*longest, *(row for row in mentioned[:RANKS_CONSIDERED] if excess[row] > 0)]):
+    longest = [int(r) for r in np.argsort(-excess, kind="stable") if excess[r] > 0][:RANKS_SHOWN]
+    for row in dict.fromkeys([*longest, *(row for row in mentioned[:RANKS_SHOWN] if excess[row] > 0)]):
         rows = np.array([row])
         bounds = bounds_of(case, rows)
         likely = saved_ns(case, rows, typical_without(case, rows))

@@ -10,7 +10,7 @@ from tracekit.analysis.slowrank.case import Case
 from tracekit.intervals import I64
 from tracekit.step_graph.statistics import NORMAL_95, Excess
 from tracekit.steps.steps import F64
-from tracekit.thresholds.slowrank import CANDIDATE_SHARE, MAJORITY, PRICE_DOUBT, STEP_SHARE
+from tracekit.thresholds.slowrank import LITTLE_SHARE, MAJORITY, PRICE_DOUBT, STEP_SHARE
 from tracekit.timing.measured import Measured
 
 NOT_EXACT: Final = "the model of the steps is not exact enough for a price so near the threshold"
@@ -79,7 +79,7 @@ def spread_of_ranks(case: Case, rows: I64) -> float:
             squares += float(np.square(known - known.mean()).sum())
             free += len(known) - 1
     if free < 2:
-        return CANDIDATE_SHARE / 2 * case.step_ns
+        return LITTLE_SHARE * case.step_ns
     return float(np.sqrt(squares / free))
 
 

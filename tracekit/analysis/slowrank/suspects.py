@@ -18,8 +18,7 @@ from tracekit.analysis.slowrank.price import Price
 from tracekit.causes import SPARED, Order
 from tracekit.findings import Cause, Evidence, PathLevel, Suspect, Verdict
 from tracekit.step_graph.statistics import confidence
-from tracekit.thresholds.launches import HOST_PACE
-from tracekit.thresholds.slowrank import CANDIDATE_SHARE, MAJORITY, STEP_SHARE
+from tracekit.thresholds.slowrank import CANDIDATE_SHARE, KIND_RATIO, MAJORITY, STEP_SHARE
 from tracekit.units import ms
 
 
@@ -69,7 +68,7 @@ def explain_rank(
 def _launches_slowly(case: Case, row: int) -> bool:
     """Whether the host of the rank in `row` needs longer between launches than its peers; false where unknown."""
     pace = pace_beside(case, row)
-    return pace is not None and pace[0] > HOST_PACE * pace[1]
+    return pace is not None and pace[0] > KIND_RATIO * pace[1]
 
 
 def _no_fault(case: Case, row: int) -> float:

@@ -27,10 +27,9 @@ from tracekit.steps.compute_time import windows_of
 from tracekit.steps.longer_kernels import LongerKernels, longer_kernels
 from tracekit.steps.step_kernels import StepKernels, kernels_between
 from tracekit.thresholds.slowrank import (
-    FEWEST_USUAL_STEPS,
     MAJORITY,
     MIN_LOST_SHARE,
-    ODD_STEP,
+    OTHER_WORK,
     PEERS_SAMPLED,
     RANKS_SAMPLED,
     STAGE_TELLING_PEERS,
@@ -174,7 +173,7 @@ def without_odd_steps(case: Case) -> Case:
     """`case` without its odd steps; unchanged where there are none, or where too few steps would remain."""
     odd = odd_steps(case)
     kept = [n for n in case.steps.numbers if n not in odd]
-    if not odd or len(kept) < max(FEWEST_USUAL_STEPS, MAJORITY * len(case.steps.numbers)):
+    if not odd or len(kept) < max(2, MAJORITY * len(case.steps.numbers)):
         return case
     detail = f"left out because operations that other steps lack made them long, as a checkpoint does: {listed(odd)}"
     run = replace(case.run, quality=(*case.run.quality, Quality("odd_steps", None, len(odd), detail)))
@@ -201,7 +200,7 @@ def _odd_columns(case: Case, row: int) -> list[int]:
         kinds[column] = tuple((source.op[i], int(source.group[i])) for i in rows.tolist())
         ends[column] = source.end[rows]
     usual, often = Counter(kinds.values()).most_common(1)[0] if kinds else ((), 0)
-    if often < FEWEST_USUAL_STEPS:
+    if often < 2:
         return []
     wall = case.steps.wall[row]
     typical = float(np.median([wall[c] for c, k in kinds.items() if k == usual]))
@@ -209,7 +208,7 @@ def _odd_columns(case: Case, row: int) -> list[int]:
     for column, mine in kinds.items():
         longer = float(wall[column]) - typical
         more = _inserted(mine, usual)
-        if more is None or longer < ODD_STEP * typical:
+        if more is None or longer < OTHER_WORK * typical:
             continue
         if _lasted(ends[column], *more, float(wall[column])) >= MAJORITY * longer:
             found.append(column)

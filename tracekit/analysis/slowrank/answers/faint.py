@@ -20,13 +20,7 @@ from tracekit.analysis.slowrank.suspects import Answer, left_open
 from tracekit.analysis.slowrank.wording import ranks_in_words
 from tracekit.intervals import I64
 from tracekit.step_graph.statistics import MAD_TO_SIGMA, confidence
-from tracekit.thresholds.slowrank import (
-    FAINT_CONFIDENCE,
-    MIN_LOST_SHARE,
-    PROVING_STEPS,
-    STAGE_TELLING_PEERS,
-    Z_LIMIT,
-)
+from tracekit.thresholds.slowrank import CHANCE, MIN_LOST_SHARE, PROVING_STEPS, STAGE_TELLING_PEERS, Z_LIMIT
 from tracekit.units import ms
 
 
@@ -39,7 +33,7 @@ def faint_rank_answer(case: Case) -> Answer | None:
     """Return the answer that names ranks with an excess that is unlikely to be chance; None where there are none."""
     z = np.nan_to_num(case.found.z, nan=0.0)
     sure = np.array([confidence(v, len(z)) for v in z.tolist()])
-    hardly = (sure > FAINT_CONFIDENCE) & (z <= case.found.limit)
+    hardly = (sure > 1.0 - CHANCE) & (z <= case.found.limit)
     longer = np.nan_to_num(case.found.mean, nan=0.0) > MIN_LOST_SHARE * case.step_ns
     rows = np.flatnonzero(hardly & longer)
     if len(case.steps.numbers) == 1 or not len(rows) or most_ns(case, rows) < MIN_LOST_SHARE * case.step_ns:

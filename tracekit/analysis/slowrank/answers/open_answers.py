@@ -25,8 +25,7 @@ from tracekit.analysis.slowrank.unrecorded.unrecorded import Unseen, reason_of
 from tracekit.analysis.slowrank.wording import listed, ranks_in_words
 from tracekit.findings import Suspect
 from tracekit.step_graph.table_model import TableModel
-from tracekit.thresholds.operation_tables import UNEXPLAINED
-from tracekit.thresholds.slowrank import COVERAGE_WHOLE, MIN_LOST_SHARE, RANKS_LISTED
+from tracekit.thresholds.slowrank import CLEAR_SHARE, COVERAGE_WHOLE, MIN_LOST_SHARE, RANKS_LISTED
 from tracekit.units import ms
 
 
@@ -263,7 +262,7 @@ def unexplained_table_answer(case: Case) -> Answer | None:
     if case.table is None:
         return None
     lost = unexplained_ns(case, case.table)
-    if lost < UNEXPLAINED * case.table.recorded_ns:
+    if lost < CLEAR_SHARE * case.table.recorded_ns:
         return None
     reason = (
         f"no rank, stage or link costs {MIN_LOST_SHARE:.0%} of the step, but typical work of every operation would "

@@ -22,8 +22,8 @@ from tracekit.findings import Evidence
 from tracekit.intervals import I64
 from tracekit.step_graph.replay import StepModel
 from tracekit.steps.steps import F64
-from tracekit.thresholds.launches import HOST_PACE, LAUNCH_CANDIDATES, LAUNCH_PEERS
-from tracekit.thresholds.slowrank import MIN_LOST_SHARE, RECURRING_SHARE, STAGE_TELLING_PEERS
+from tracekit.thresholds.launches import LAUNCH_CANDIDATES, LAUNCH_PEERS
+from tracekit.thresholds.slowrank import KIND_RATIO, MIN_LOST_SHARE, RECURRING_SHARE, STAGE_TELLING_PEERS
 from tracekit.thresholds.tables import ENOUGH_STEPS
 from tracekit.units import NS_PER_US, ms
 
@@ -66,7 +66,7 @@ def slow_launch(case: Case) -> SlowLaunch | None:
     for row in np.argsort(-waited.mean(axis=1), kind="stable")[:LAUNCH_CANDIDATES].tolist():
         recurs = waited[row].min() >= RECURRING_SHARE * waited[row].mean() > 0
         pace = pace_beside(case, row) if recurs else None
-        if pace is None or pace[0] <= HOST_PACE * pace[1]:
+        if pace is None or pace[0] <= KIND_RATIO * pace[1]:
             continue
         saved = saved_as_peers(case, places_of(case), row)
         saved = np.minimum(saved, most_saved_ns(case, np.array([row])))

@@ -21,8 +21,7 @@ from tracekit.analysis.slowrank.wording import listed
 from tracekit.step_graph.rank_timeline import RankTimeline
 from tracekit.step_graph.statistics import spread
 from tracekit.steps.steps import F64
-from tracekit.thresholds.slowrank import MIN_LOST_SHARE, UNEVEN_RATIO, Z_LIMIT
-from tracekit.thresholds.stalls import RANKS_EXPLAINED
+from tracekit.thresholds.slowrank import MIN_LOST_SHARE, RANKS_LISTED, UNEVEN_RATIO, Z_LIMIT
 from tracekit.timing.measured import Rows
 from tracekit.units import ms
 
@@ -72,7 +71,7 @@ def moving_stalls_answer(case: Case, found: MovingStalls) -> Answer:
         )
         return Answer("imbalance", cause, reason, gain=found.gain)
     rows = found.rows
-    first = [case.steps.ranks[row] for row in rows[:RANKS_EXPLAINED]]
+    first = [case.steps.ranks[row] for row in rows[:RANKS_LISTED]]
     others = f" and {len(rows) - len(first)} more" if len(rows) > len(first) else ""
     struck = int((found.over > 0).any(axis=0).sum())
     reason = (

@@ -23,9 +23,8 @@ from tracekit.steps.steps import F64
 from tracekit.thresholds.peers import HIDDEN_BY_GAPS
 from tracekit.thresholds.slowrank import (
     CANDIDATE_SHARE,
+    MAJORITY,
     NOISE_FLOOR,
-    ROLE_EQUALITY,
-    ROLE_RANKS,
     ROLE_SHARE,
     Z_LIMIT,
 )
@@ -226,7 +225,7 @@ def _role(run: Measured, still: Excess) -> I64:
         mine = [stage[first[stage]] for stage in run.stages if not first[stage].all()]
         found = [rows for rows in mine if len(rows) and long[rows].all()]
         rows = np.sort(np.concatenate(found)) if found else np.zeros(0, np.int64)
-        similar = len(rows) and mean[rows].min() >= ROLE_EQUALITY * np.median(mean[rows])
-        if similar and len(rows) >= ROLE_RANKS and int(long.sum()) - len(rows) < len(rows):
+        similar = len(rows) and mean[rows].min() >= MAJORITY * np.median(mean[rows])
+        if similar and len(rows) >= 2 and int(long.sum()) - len(rows) < len(rows):
             return rows
     return np.zeros(0, np.int64)

@@ -12,8 +12,7 @@ import numpy.typing as npt
 from tracekit.intervals import I64
 from tracekit.steps.step_kernels import StepKernels
 from tracekit.steps.steps import F64
-from tracekit.thresholds.dealt import SAME_LENGTH
-from tracekit.thresholds.slowrank import MAJORITY
+from tracekit.thresholds.slowrank import MAJORITY, OTHER_WORK
 from tracekit.thresholds.tables import LIKE_SHARE
 
 
@@ -134,7 +133,7 @@ def _as_long(usual: F64) -> list[I64]:
     """The places in groups of about equal length, shortest first, each in order; `usual` are their lengths, ns."""
     order = np.argsort(usual, kind="stable")
     ascending = usual[order]
-    cuts = np.flatnonzero(ascending[1:] > (1.0 + SAME_LENGTH) * ascending[:-1]) + 1
+    cuts = np.flatnonzero(ascending[1:] > (1.0 + OTHER_WORK) * ascending[:-1]) + 1
     return [np.sort(places) for places in np.split(order, cuts)]
 
 

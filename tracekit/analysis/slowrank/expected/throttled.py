@@ -18,7 +18,7 @@ from tracekit.steps.step_kernels import kernels_in_steps
 from tracekit.thresholds.slowrank import (
     CANDIDATE_SHARE,
     MAJORITY,
-    OTHER_STEPS,
+    NO_ACCIDENT,
     RANKS_SAMPLED,
     THROTTLED_KERNELS,
     THROTTLED_SHARE,
@@ -35,7 +35,7 @@ def throttled(run: Measured, found: Excess, recurring: npt.NDArray[np.bool_]) ->
     others = np.isfinite(found.value).sum(axis=1) - 1
     enough = np.nan_to_num(found.mean, nan=0.0) > CANDIDATE_SHARE * run.step_ns
     once = enough & (np.nan_to_num(found.z, nan=0.0) > found.limit) & ~recurring
-    rows = np.flatnonzero(once & (others < OTHER_STEPS))
+    rows = np.flatnonzero(once & (others < NO_ACCIDENT))
     return _throughout(run, found, rows)
 
 

@@ -23,11 +23,11 @@ from tracekit.rank_events.step_marks import NO_STEP
 from tracekit.steps.compute_time import compute_in_steps
 from tracekit.thresholds.slowrank import (
     CANDIDATE_SHARE,
-    EXPLAINED_ERRORS,
+    CLEARLY_MORE,
     LEAST_MATCHED,
     MAJORITY,
     MIN_LOST_SHARE,
-    USUALLY_SLOW,
+    PROVEN_ERRORS,
 )
 
 
@@ -115,7 +115,7 @@ def least_ns(case: Case, rows: npt.NDArray[np.int64]) -> float:
 
 def explained_from(case: Case) -> float:
     """The least saving of the step model that counts as explained, ns: its error may have another cause."""
-    return EXPLAINED_ERRORS * case.residual_ns
+    return PROVEN_ERRORS * case.residual_ns
 
 
 def _pinned_ns(case: Case, rows: npt.NDArray[np.int64]) -> float:
@@ -285,7 +285,7 @@ def usually_slow_ns(case: Case) -> float:
         level = {c: float(np.median(case.waits.transfer[n])) for c, n in channels.items()}
         least = min(level.values())
         for c, numbers in channels.items():
-            if level[c] > USUALLY_SLOW * least and np.median(list(level.values())) > USUALLY_SLOW * least:
+            if level[c] > CLEARLY_MORE * least and np.median(list(level.values())) > CLEARLY_MORE * least:
                 extra[numbers] = np.maximum(case.waits.transfer[numbers] - least, 0.0)
     rows = np.flatnonzero((case.ops.instance >= 0) & case.analysed)
     ranks, place = np.unique(case.ops.rank[rows], return_inverse=True)

@@ -21,14 +21,13 @@ from tracekit.steps.longer_kernels import longest_beyond
 from tracekit.steps.step_kernels import kernels_in_steps
 from tracekit.thresholds.slowrank import (
     CANDIDATE_SHARE,
+    CLEARLY_MORE,
     MAJORITY,
     MIN_LOST_SHARE,
-    OTHER_STEPS,
+    NO_ACCIDENT,
     OTHER_STEPS_OF_DEVICE,
-    OTHER_STEPS_OF_FIRST,
     RECURRING_SHARE,
 )
-from tracekit.thresholds.unlike import ACCIDENT_STEPS
 from tracekit.units import ms
 
 
@@ -115,9 +114,9 @@ def others_prove_health(case: Case, found: OneStep) -> bool:
     longer = float(case.found.value[found.row, found.column])
     if few and not started and _no_accident_in_one(case, found, longer):
         return False
-    if not started and longer > ACCIDENT_STEPS * np.nanmedian(case.steps.wall):
+    if not started and longer > CLEARLY_MORE * np.nanmedian(case.steps.wall):
         return False
-    return len(known) - 1 >= (OTHER_STEPS_OF_FIRST if started else OTHER_STEPS)
+    return len(known) - 1 >= NO_ACCIDENT - int(started)
 
 
 def _no_accident_in_one(case: Case, found: OneStep, longer: float) -> bool:

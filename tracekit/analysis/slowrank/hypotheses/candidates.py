@@ -20,14 +20,7 @@ from tracekit.step_graph.replay import StepModel, Usual
 from tracekit.step_graph.table_model import TableModel
 from tracekit.step_graph.waiting_parts import WaitingParts
 from tracekit.steps.steps import F64
-from tracekit.thresholds.slowrank import (
-    ALSO_SUSPECT,
-    CANDIDATE_SHARE,
-    MAJORITY,
-    NODE_APART,
-    NODE_EQUALITY,
-    SUSPECT_SHARE,
-)
+from tracekit.thresholds.slowrank import ALSO_SUSPECT, CANDIDATE_SHARE, CLEARLY_MORE, MAJORITY, SUSPECT_SHARE
 from tracekit.timing.measured import Rows
 
 
@@ -54,13 +47,13 @@ def _as_one(case: Case, rows: npt.NDArray[np.int64]) -> bool:
     """Whether all of `rows` exceed their peers by a similar amount, are the minority, and exceed every peer by far."""
     excess = np.nan_to_num(case.found.mean)
     least = float(excess[rows].min())
-    if len(rows) < 2 or least < NODE_EQUALITY * float(excess[rows].max()):
+    if len(rows) < 2 or least < MAJORITY * float(excess[rows].max()):
         return False
     for stage in case.stages:
         others = np.setdiff1d(stage, rows)
         few = len(stage) - len(others) <= MAJORITY * len(stage)
         if len(others) < len(stage) and not (
-            few and least > NODE_APART * float(np.abs(excess[others]).max())
+            few and least > CLEARLY_MORE * float(np.abs(excess[others]).max())
         ):
             return False
     return True

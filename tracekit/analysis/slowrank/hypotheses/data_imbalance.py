@@ -18,13 +18,12 @@ from tracekit.steps.features import read_features
 from tracekit.steps.steps import F64
 from tracekit.thresholds.slowrank import (
     ATTENTION_NAMED,
-    ATTENTION_VARIATION,
-    DATA_VARIATION,
-    LEVELLING_GAIN,
+    CLEARLY_MORE,
     MIN_LOST_SHARE,
     RANKS_SAMPLED,
     UNEVEN_BLOCKS,
     UNEVEN_RATIO,
+    USUAL_VARIATION,
 )
 from tracekit.timing.measured import Measured
 
@@ -54,7 +53,7 @@ def data_explains(case: Case, uneven: float, rows: Sequence[int], gain: float) -
     """
     if case.table is not None:
         return 0 < uneven >= lasting_ns(case, case.table, rows)
-    return uneven > LEVELLING_GAIN * gain
+    return uneven > CLEARLY_MORE * gain
 
 
 def uneven_tokens(case: Case) -> float:
@@ -111,8 +110,8 @@ def _follows_data(case: Case) -> bool:
     rest = np.array([f.busy_by_step for f in read]) - attention
     if attention.mean() < ATTENTION_NAMED * rest.mean():
         uneven = dispersion(case)
-        return read[0].on_gpu and uneven.ratio > UNEVEN_RATIO and uneven.spread_share > DATA_VARIATION
-    return _variation(attention) > max(ATTENTION_VARIATION * _variation(rest), DATA_VARIATION)
+        return read[0].on_gpu and uneven.ratio > UNEVEN_RATIO and uneven.spread_share > USUAL_VARIATION
+    return _variation(attention) > max(CLEARLY_MORE * _variation(rest), USUAL_VARIATION)
 
 
 def _variation(values: F64) -> float:

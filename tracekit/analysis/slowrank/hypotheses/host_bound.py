@@ -11,9 +11,8 @@ from tracekit.analysis.slowrank.case import Case
 from tracekit.intervals import I64
 from tracekit.step_graph.statistics import excess, spread
 from tracekit.steps.steps import F64
-from tracekit.thresholds.launches import HOST_PACE
 from tracekit.thresholds.peers import HIDDEN_BY_GAPS
-from tracekit.thresholds.slowrank import CANDIDATE_SHARE
+from tracekit.thresholds.slowrank import CANDIDATE_SHARE, KIND_RATIO
 
 
 def most_saved_ns(case: Case, rows: npt.NDArray[np.int64]) -> float:
@@ -48,7 +47,7 @@ def _usual(needs: F64, stages: list[I64], rows: I64) -> I64:
         for row in np.intersect1d(stage, known).tolist():
             more = HIDDEN_BY_GAPS * max(chance, CANDIDATE_SHARE * np.nanmean(typical))
             if row not in rows:
-                more = (HOST_PACE - 1) * np.nanmean(typical)
+                more = (KIND_RATIO - 1) * np.nanmean(typical)
             if np.nanmean(needs[row] - typical) <= more:
                 usual.append(row)
     return np.array(usual, np.int64)

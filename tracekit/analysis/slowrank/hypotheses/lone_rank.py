@@ -20,8 +20,13 @@ from tracekit.step_graph.replay import StepModel
 from tracekit.steps.compute_time import compute_in_steps
 from tracekit.steps.step_kernels import StepKernels, kernels_in_steps
 from tracekit.steps.weighted_median import weighted_median
-from tracekit.thresholds.launches import HOST_PACE
-from tracekit.thresholds.slowrank import MAJORITY, STAGE_TELLING_PEERS, STEP_SHARE, THROTTLED_SHARE
+from tracekit.thresholds.slowrank import (
+    KIND_RATIO,
+    MAJORITY,
+    STAGE_TELLING_PEERS,
+    STEP_SHARE,
+    THROTTLED_SHARE,
+)
 from tracekit.thresholds.tables import LIKE_SHARE, LONGER_PART
 
 _CLEARLY: Final = 2.5
@@ -97,7 +102,7 @@ def _host(case: Case, model: StepModel, row: int, others: Sequence[int]) -> Lone
         return None
     cuts = without_gaps(case, model, [row], over)
     gain = model.recorded_ns - model.rescaled_ns(cuts)
-    if pace[0] > HOST_PACE * pace[1]:
+    if pace[0] > KIND_RATIO * pace[1]:
         sign = f"its host needs {pace[0] / pace[1]:.1f} times as long between two launches"
         return LoneFault(row, "cpu_launch", gain, sign)
     return LoneFault(row, "host_stall", gain, "its process pauses") if _pauses(case, row, others) else None

@@ -29,14 +29,12 @@ from tracekit.step_graph.table_model import TableModel
 from tracekit.steps.compute_time import compute_in_steps
 from tracekit.steps.steps import F64
 from tracekit.thresholds.slowrank import (
-    FAINT_CONFIDENCE,
+    CHANCE,
     MAJORITY,
     MIN_LOST_SHARE,
-    NODE_EQUALITY,
     NODE_RANKS,
     NOISE_FLOOR,
     STAGE_GAIN,
-    STAGE_MIN_PEERS,
     Z_LIMIT,
 )
 
@@ -114,7 +112,7 @@ def _of_work(case: Case, found: Sequence[_Longer], computed: F64) -> list[_Longe
         for one in found
     ]
     longer = [float(np.nanmean(one.over)) for one in work]
-    least = NODE_EQUALITY * max(longer)
+    least = MAJORITY * max(longer)
     return [one for one, over in zip(work, longer, strict=True) if over >= least]
 
 
@@ -148,20 +146,18 @@ def _longest(case: Case, spent: F64, *, proven: bool = True) -> list[_Longer]:
     spent: time of each rank in each step, ns. Unless `proven`, an excess that is unlikely to be chance suffices.
     """
     groups = _seen(case)
-    if len(groups) < STAGE_MIN_PEERS:
+    if len(groups) < 2:
         return []
     found = excess(_levels(case, spent), [np.arange(len(groups))], NOISE_FLOOR * case.step_ns)
     if _any_longer(found) and (added := _contention(case)).any():
         found = excess(_levels(case, spent) - added, [np.arange(len(groups))], NOISE_FLOOR * case.step_ns)
     if not np.isfinite(found.mean).any():
         return []
-    surely = [
-        z > Z_LIMIT if proven else confidence(z, len(groups)) > FAINT_CONFIDENCE for z in found.z.tolist()
-    ]
+    surely = [z > Z_LIMIT if proven else confidence(z, len(groups)) > 1.0 - CHANCE for z in found.z.tolist()]
     once = len(case.steps.numbers) == 1
     again = np.ones(len(groups), bool) if once else recurs(found.value, case.step_ns)
     order = np.argsort(-np.nan_to_num(found.mean, nan=-np.inf), kind="stable").tolist()
-    least = NODE_EQUALITY * float(found.mean[order[0]])
+    least = MAJORITY * float(found.mean[order[0]])
     long = [i for i in order if surely[i] and again[i] and found.mean[i] >= least]
     if order[0] not in long:
         return []
@@ -171,7 +167,7 @@ def _longest(case: Case, spent: F64, *, proven: bool = True) -> list[_Longer]:
 
 def _any_longer(found: Excess) -> bool:
     """Whether any stage has an excess that is unlikely to be chance; kernels are read only then."""
-    return any(confidence(z, len(found.z)) > FAINT_CONFIDENCE for z in np.nan_to_num(found.z).tolist())
+    return any(confidence(z, len(found.z)) > 1.0 - CHANCE for z in np.nan_to_num(found.z).tolist())
 
 
 def _contention(case: Case) -> F64:

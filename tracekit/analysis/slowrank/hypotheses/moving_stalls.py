@@ -19,16 +19,16 @@ from tracekit.findings import Cause
 from tracekit.step_graph.statistics import median_of_others, spread
 from tracekit.steps.compute_time import compute_in_steps, inside_each, windows_of
 from tracekit.steps.steps import F64
-from tracekit.thresholds.slowrank import MAJORITY, MIN_LOST_SHARE, Z_LIMIT
-from tracekit.thresholds.stalls import (
-    CHANCE_OF_ONE_RANK,
-    EXPLAINED,
-    FEWEST_STALLS,
-    RANKS_AT_ONCE,
-    RANKS_EXPLAINED,
-    STALL_SHARE,
-    STEPS_STRUCK,
+from tracekit.thresholds.slowrank import (
+    CHANCE,
+    LITTLE_SHARE,
+    MAJORITY,
+    MIN_LOST_SHARE,
+    NO_ACCIDENT,
+    PEERS_SAMPLED,
+    Z_LIMIT,
 )
+from tracekit.thresholds.stalls import EXPLAINED, RANKS_AT_ONCE
 from tracekit.timing.device_gaps import gaps_of
 
 
@@ -91,15 +91,15 @@ def _priced(case: Case, found: MovingStalls) -> MovingStalls | None:
 def _outliers(over: F64, step_ns: float) -> F64:
     """The entries of `over` (ranks × steps, ns) that are stalls, 0 elsewhere.
 
-    A stall exceeds Z_LIMIT times the spread over all ranks and steps, and STALL_SHARE of the step.
+    A stall exceeds Z_LIMIT times the spread over all ranks and steps, and LITTLE_SHARE of the step.
     """
-    least = max(Z_LIMIT * spread(over), STALL_SHARE * step_ns)
+    least = max(Z_LIMIT * spread(over), LITTLE_SHARE * step_ns)
     return np.asarray(np.where(np.nan_to_num(over) > least, over, 0.0), np.float64)
 
 
 def _at_once(over: F64) -> bool:
-    """Whether at least RANKS_AT_ONCE of the ranks stall together in FEWEST_STALLS steps or more."""
-    return int(((over > 0).mean(axis=0) >= RANKS_AT_ONCE).sum()) >= FEWEST_STALLS
+    """Whether at least RANKS_AT_ONCE of the ranks stall together in NO_ACCIDENT steps or more."""
+    return int(((over > 0).mean(axis=0) >= RANKS_AT_ONCE).sum()) >= NO_ACCIDENT
 
 
 def _in_turn(over: F64) -> bool:
@@ -113,7 +113,7 @@ def _in_turn(over: F64) -> bool:
     struck = over > 0
     by_rank, count, ranks = struck.sum(axis=1), int(struck.sum()), len(over)
     often = float(struck.any(axis=0).mean()) if struck.size else 0.0
-    if count < FEWEST_STALLS or int((by_rank > 0).sum()) < 2 or often < STEPS_STRUCK:
+    if count < NO_ACCIDENT or int((by_rank > 0).sum()) < 2 or often < MAJORITY:
         return False
     from scipy.special import bdtrc, chdtrc  # only jobs with stalls pay a third of a second for the import
 
@@ -124,12 +124,12 @@ def _in_turn(over: F64) -> bool:
     )
     expected = count / ranks
     dispersion = float(chdtrc(ranks - 1, float(np.square(by_rank - expected).sum()) / expected))
-    return min(most, dispersion) >= CHANCE_OF_ONE_RANK
+    return min(most, dispersion) >= CHANCE
 
 
 def cause_of(case: Case, found: MovingStalls) -> Cause:
     """The cause of the longest stalls: the data loader, else the host if devices wait for launches, else `unknown`."""
-    rows = found.rows[:RANKS_EXPLAINED]
+    rows = found.rows[:PEERS_SAMPLED]
     stalled, steps = found.over[rows], len(case.steps.numbers)
     loader = [0.0 if (mine := features_of(case, row)) is None else mine.loader * steps for row in rows]
     if np.minimum(loader, stalled.sum(axis=1)).sum() >= MAJORITY * stalled.sum():

@@ -30,16 +30,16 @@ from tracekit.matching.message_order import UNKNOWN_SIZE
 from tracekit.step_graph.statistics import MAD_TO_SIGMA, level_of, spread_of_others
 from tracekit.steps.steps import F64
 from tracekit.thresholds.slowrank import (
-    CLOCK_DOUBT,
+    KIND_RATIO,
     LINK_NOISE_SHARE,
-    LINK_RATIO,
     LINK_RATIO_OF_TWO,
-    LINK_REPEATS,
     MIN_LOST_SHARE,
     NETWORKS_RATIO,
+    PROVEN_ERRORS,
     TIME_SLICE_NS,
     Z_LIMIT,
 )
+from tracekit.thresholds.tables import ENOUGH_STEPS
 
 
 @dataclass(frozen=True)
@@ -229,7 +229,7 @@ def _compare(
     for channel in sorted(channels, key=lambda c: not beside(ends, c, ())):  # overlapping with all comes last
         others = beside(ends, channel, slow) if crowded(ends, channel) else []
         peers, between = level_of([level[c] for c in others]) if others else usual[channel]
-        ratio = LINK_RATIO if len(others or channels) > 2 else LINK_RATIO_OF_TWO
+        ratio = KIND_RATIO if len(others or channels) > 2 else LINK_RATIO_OF_TWO
         if at and at.issubset(case.ops.channels[channel].members):
             ratio = 1.0
         apart = np.concatenate([np.abs(spent[p] - np.median(spent[p])) for p in places[channel]])
@@ -253,14 +253,14 @@ def _by_place(case: Case, numbers: list[int]) -> list[I64]:
         return [chosen]
     steps = [chosen[ops.step[rows] == step] for step in np.unique(ops.step[rows])]
     places = min(len(step) for step in steps)
-    if len(steps) < LINK_REPEATS or places == 1:
+    if len(steps) < ENOUGH_STEPS or places == 1:
         return [chosen]
     return [np.array([step[place] for step in steps]) for place in range(places)]
 
 
 def _doubt(case: Case, members: tuple[int, ...]) -> float:
     """The difference between transfers of two ranks that their clocks alone may cause, ns."""
-    return CLOCK_DOUBT * sum(case.clocks.doubt.get(r, 0.0) for r in members)
+    return PROVEN_ERRORS * sum(case.clocks.doubt.get(r, 0.0) for r in members)
 
 
 def _thread_doubt(case: Case) -> float:

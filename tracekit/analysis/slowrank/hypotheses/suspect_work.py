@@ -14,22 +14,21 @@ from tracekit.rank_events.launch_pace import FREE, MOSTLY, launch_pace
 from tracekit.steps.features import Features, read_features
 from tracekit.steps.host_need import on_host
 from tracekit.steps.steps import F64
-from tracekit.thresholds.launches import HOST_PACE
 from tracekit.thresholds.slowrank import (
     ATTENTION_ALONE,
-    DOCUMENTS_REACH,
+    CLEARLY_MORE,
+    CORRELATION_ENTRIES,
+    KIND_RATIO,
     MAJORITY,
     MATES_ALIKE,
-    MATES_ENTRIES,
     MATES_SHARE,
+    NO_ACCIDENT,
     PEERS_SAMPLED,
     PRODUCTS_STEADY,
-    ROLE_EQUALITY,
-    ROLE_RANKS,
     STEP_SHARE,
 )
 from tracekit.thresholds.tables import ENOUGH_STEPS
-from tracekit.thresholds.unlike import STALL_SHARE, STALL_TIMES, STALLS
+from tracekit.thresholds.unlike import STALL_SHARE
 
 
 def features_of(case: Case, row: int) -> Features | None:
@@ -86,7 +85,7 @@ def _documents_show(case: Case, row: int) -> bool:
     """Whether the stages of each replica work longer, and shorter, in the same steps, also without that of `row`.
 
     A constant excess of a rank is not caused by documents and is left out; so is a step that windows cut, in which all
-    stages of a replica lack the same part. The excess of `row` may be at most DOCUMENTS_REACH times the largest change
+    stages of a replica lack the same part. The excess of `row` may be at most CLEARLY_MORE times the largest change
     of the other replicas.
     """
     rank = case.steps.ranks[row]
@@ -104,7 +103,7 @@ def _documents_show(case: Case, row: int) -> bool:
     most = max(
         (float(np.abs(np.nan_to_num(v)).max(initial=0.0)) for found in rest for v in found), default=0.0
     )
-    if float(np.nanmean(case.found.value[row])) > DOCUMENTS_REACH * most:
+    if float(np.nanmean(case.found.value[row])) > CLEARLY_MORE * most:
         return False
     return every_replica >= MATES_ALIKE and _alike(rest) >= MAJORITY
 
@@ -115,7 +114,7 @@ def _alike(turns: Sequence[Sequence[F64]]) -> float:
     first = np.concatenate([x for x, _ in pairs] or [np.zeros(0)])
     later = np.concatenate([y for _, y in pairs] or [np.zeros(0)])
     known = np.isfinite(first) & np.isfinite(later)
-    if int(known.sum()) < MATES_ENTRIES or not first[known].any() or not later[known].any():
+    if int(known.sum()) < CORRELATION_ENTRIES or not first[known].any() or not later[known].any():
         return 0.0
     return float(np.corrcoef(first[known], later[known])[0, 1])
 
@@ -149,9 +148,9 @@ def stalled_often(case: Case, row: int, excess: float) -> bool:
     mine, peers = features_of(case, row), peers_of(case, row, (row,))
     if mine is None or not peers:
         return False
-    usual = STALL_TIMES * float(np.median([p.gaps.max(initial=0) for p in peers]))
+    usual = CLEARLY_MORE * float(np.median([p.gaps.max(initial=0) for p in peers]))
     long = mine.gaps[mine.gaps > max(usual, STALL_SHARE * excess)]
-    return len(long) >= STALLS and float(long.sum()) >= MAJORITY * excess
+    return len(long) >= NO_ACCIDENT and float(long.sum()) >= MAJORITY * excess
 
 
 def launches_alike(case: Case, rows: Sequence[int], others: Sequence[int]) -> bool:
@@ -161,7 +160,7 @@ def launches_alike(case: Case, rows: Sequence[int], others: Sequence[int]) -> bo
     the same, the hosts of `rows` are slow.
     """
     paces = [pace_among(case, rows, others, percentile) for percentile in (FREE, MOSTLY)]
-    return all(p is not None and p[0] <= HOST_PACE * p[1] for p in paces)
+    return all(p is not None and p[0] <= KIND_RATIO * p[1] for p in paces)
 
 
 def pace_beside(case: Case, row: int) -> tuple[float, float] | None:
@@ -203,11 +202,11 @@ def by_role(case: Case, rows: Sequence[int]) -> bool:
     chosen = {case.steps.ranks[r] for r in rows}
     stages = {case.mesh.stage(r) for r in chosen}
     excess = case.found.mean[list(rows)]
-    if not case.mesh.roles or not float(np.min(excess)) >= ROLE_EQUALITY * float(np.max(excess)):
+    if not case.mesh.roles or not float(np.min(excess)) >= MAJORITY * float(np.max(excess)):
         return False
     inside = [r for r in case.steps.ranks if case.mesh.stage(r) in stages]
     for axes in case.mesh.roles:
         told = [r for r in inside if case.mesh.leads(r, axes)]
-        if chosen == set(told) and len(told) >= ROLE_RANKS * len(stages):
+        if chosen == set(told) and len(told) >= 2 * len(stages):
             return True
     return False

@@ -14,7 +14,7 @@ from tracekit.findings.picture import F64, Criterion, Level, SlowRankPicture, Ti
 from tracekit.inference.mesh.group_uses import world_of
 from tracekit.intervals import I64, union
 from tracekit.steps.compute_time import windows_of
-from tracekit.thresholds.report import LEVEL_INDICES, TIMELINE_HELD, TIMELINE_PARTS, TIMELINE_RANKS
+from tracekit.thresholds.report import PAGE_HOLDS, RANKS_SHOWN, TIMELINE_PARTS
 from tracekit.thresholds.slowrank import LEAST_MATCHED, MIN_LOST_SHARE, PROVING_STEPS
 from tracekit.units import NS_PER_MS, ms
 
@@ -72,14 +72,14 @@ def _level(
     rows: np.typing.NDArray[np.int64],
     index: np.typing.NDArray[np.int64],
 ) -> Level:
-    """The level of one axis; `index` is that of each of `rows`. Holds at most LEVEL_INDICES, by the largest excess."""
+    """The level of one axis; `index` is that of each of `rows`. Holds at most PAGE_HOLDS, by the largest excess."""
     spread: dict[int, tuple[float, ...]] = {}
     for i in np.unique(index).tolist():
         values = case.found.mean[rows[index == i]]
         values = values[np.isfinite(values)] / NS_PER_MS
         if len(values):
             spread[i] = tuple(np.quantile(values, _QUANTILES).tolist())
-    most = sorted(spread, key=lambda i: (i != chosen, -spread[i][-1], i))[:LEVEL_INDICES]
+    most = sorted(spread, key=lambda i: (i != chosen, -spread[i][-1], i))[:PAGE_HOLDS]
     shown = tuple(sorted(most))
     return Level(axis, chosen, shown, tuple(spread[i] for i in shown), len(spread) - len(shown))
 
@@ -184,14 +184,14 @@ def _beside(case: Case, rank: int, named: list[int], column: int) -> list[int]:
     """`rank`, others named with it, and the ranks of its stage that stand next to it in the mesh."""
     stage = next(rows for rows in case.stages if case.steps.row(rank) in rows)
     peers = _nearest(case, rank, [case.steps.ranks[r] for r in stage])
-    return _recorded(case, dict.fromkeys([rank, *named, *peers]), column)[:TIMELINE_RANKS]
+    return _recorded(case, dict.fromkeys([rank, *named, *peers]), column)[:RANKS_SHOWN]
 
 
 def _held(case: Case, shown: list[int], column: int) -> list[int]:
     """Further ranks whose clocks are linked with that of the first one shown, those nearest to it in the mesh first."""
     island = case.clocks.island.get(shown[0])
     others = [r for r in case.steps.ranks if r not in shown and case.clocks.island.get(r) == island]
-    return _recorded(case, _nearest(case, shown[0], others), column)[: TIMELINE_HELD - len(shown)]
+    return _recorded(case, _nearest(case, shown[0], others), column)[: PAGE_HOLDS - len(shown)]
 
 
 def _nearest(case: Case, rank: int, others: list[int]) -> list[int]:

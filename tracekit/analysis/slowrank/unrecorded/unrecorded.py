@@ -19,7 +19,6 @@ from tracekit.rank_events.operation_names import MESSAGES
 from tracekit.steps.steps import F64
 from tracekit.thresholds.slowrank import (
     MIN_LOST_SHARE,
-    ROUND_TRIP,
     SLOWEST_BYTES_PER_NS,
     SLOWEST_START_NS,
     SUSPECT_SHARE,
@@ -193,7 +192,9 @@ def _beyond_network(case: Case, spent: Mapping[int, float]) -> dict[int, float]:
 
 def slowest_ns(token: str) -> float:
     """Return the longest time of a collective of `token` on any network, ns; without a size only the start-up time."""
-    return SLOWEST_START_NS + ROUND_TRIP * max(bytes_of(token), 0) / SLOWEST_BYTES_PER_NS
+    return (
+        SLOWEST_START_NS + 2 * max(bytes_of(token), 0) / SLOWEST_BYTES_PER_NS
+    )  # an all-reduce moves each byte twice
 
 
 def _crosses_replicas(kind: Kind) -> bool:
