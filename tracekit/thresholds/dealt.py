@@ -2,9 +2,6 @@
 
 from typing import Final
 
-UNTOUCHED: Final = 1 / 3
-"""Kernels that do not follow the data vary by at most this share of the others' variation; a slow device slows both."""
-
 WHIM: Final = 1.0
 """Relative deviation beyond which a kernel had an accident of its own: documents only halve or double its work."""
 

@@ -8,12 +8,6 @@ LAUNCHED_NS: Final = 50_000
 QUEUED_LONGER: Final = 4.0
 """Ratio of the time in the peers' queues to that on a late rank, from which the late rank's host is at fault."""
 
-LAUNCH_PEERS: Final = 4
-"""Peers that lend a rank their launch times to price its host: they agree within a tenth if it is slow."""
-
-LAUNCH_CANDIDATES: Final = 2
-"""Ranks checked for a slow host, longest awaited first: partners of a slow host may come last as well."""
-
 HOST_SILENT_NS: Final = 100_000
 """A host that works records a call or an operator at least so often: Python between two of them takes 10 to 60 us. Gaps
 of a device up to this length may be the pace of a usual host; longer ones are not."""

@@ -38,7 +38,8 @@ CANDIDATE_SHARE: Final = 0.5 * MIN_LOST_SHARE
 """Excess of own time, as a share of the step, from which a rank is suspected: two such ranks may cost 2 % together."""
 
 CLEAR_SHARE: Final = 2.0 * MIN_LOST_SHARE
-"""Share of the step that counts although as much as the threshold of it may be noise or the model's error."""
+"""Share of the step that counts although as much as the threshold of it may be noise or the model's error: a further
+suspect that is the worst once the first one is cured, a first step that a rank began late."""
 
 LITTLE_SHARE: Final = 0.25 * MIN_LOST_SHARE
 """Share of the step that is nothing: devices of one kind differ by so much. A gap below it is the pace of a host, not a
@@ -66,26 +67,14 @@ LEAST_CHANCE: Final = 1e-300
 NOISE_FLOOR: Final = 5e-4
 """Share of the step below which own times are never trusted to differ (timestamps, launch jitter)."""
 
-SUSPECT_SHARE: Final = 0.2
-"""A further suspect must cost at least this share of the worst one's loss."""
-
-ALSO_SUSPECT: Final = 0.05
-"""Share of the step from which a further suspect always counts: once the worst one is cured, it is the worst."""
-
 COLUMN_NOISE_FROM: Final = 5
 """Ranks from which a group shows how much they vary in one step: among fewer, one slow rank is most of the spread."""
-
-STEP_SHARE: Final = 0.3
-"""A step counts as slow on a suspect when its excess exceeds this share of its worst step's."""
 
 MOST_CONFIDENCE: Final = 0.999
 """Confidence is never reported above this: the noise need not be normal that far out."""
 
 MOST_GAIN: Final = 0.99
 """A cure is never reported to save more than this share of the step: the rest must stay positive."""
-
-RECURRING_SHARE: Final = 0.25
-"""Share of its mean that a recurring excess keeps without its longest step: one in two steps keeps half."""
 
 NO_ACCIDENT: Final = 3
 """Times from which something is no accident: stalls or late calls of one step, stalls of a recording, and steps in
@@ -97,12 +86,6 @@ OTHER_STEPS_OF_DEVICE: Final = 9
 """`NO_ACCIDENT` if the device was slow throughout the long step, which no accident of one operation explains.
 
 A fault in one step of four misses nine other steps in one job of thirteen."""
-
-THROTTLED_SHARE: Final = 0.75
-"""Share of a step's compute that must be longer for a device to be slow: experts or attention alone are half of it."""
-
-THROTTLED_KERNELS: Final = 8
-"""Kernels that must be longer for a device to be slow throughout a step: an accident lengthens one or two."""
 
 STAGE_TELLING_PEERS: Final = 3
 """Least ranks of a stage to distinguish a long stage from a slow rank: fewer may all be slow, or one short of work."""
@@ -130,14 +113,12 @@ ATTENTION_NAMED: Final = 0.02
 """Attention below this share of the other compute means that the trace does not name its attention kernels."""
 
 USUAL_VARIATION: Final = 0.03
-"""Largest relative variation of kernels that do not follow the data, between ranks: clocks vary by 1–2 %."""
+"""Largest relative variation between devices or links of one kind, for work that does not follow the data: clocks vary
+by 1–2 %."""
 
 OTHER_WORK: Final = 0.2
 """Relative difference above which kernels of one name, or steps, do different work: shapes double kernels, a checkpoint
 lengthens a step; means over documents differ by less."""
-
-MATES_SHARE: Final = 0.33
-"""Least share of a rank's excess that its documents cause on every other stage: stages differ in layers."""
 
 MATES_ALIKE: Final = 0.8
 """Correlation between changes of work on two stages of a replica, over replicas and steps, that shows documents."""
@@ -166,14 +147,26 @@ NETWORKS_RATIO: Final = 20.0
 NODE_RANKS: Final = 16
 """No node holds more devices: more ranks than that run on several, if nothing names the nodes."""
 
-LINK_NOISE_SHARE: Final = 0.02
-"""Transfers are never trusted to differ by less than this share of the peers' transfer."""
-
 CONTENTION: Final = 0.3
 """Share of its time that compute may save at the most without communication beside it: it is 5–40 % longer there."""
 
 MAJORITY: Final = 0.5
-"""Half: what a cause must explain of an excess, how many of several must agree, how alike things of one reason are."""
+"""Half: what a cause must explain of an excess, how many of several must agree, how alike things of one reason are, and
+how much of a device's common factor each of its kernels must share."""
+
+MINOR: Final = 0.25
+"""Share of the largest below which a part does not count beside it: as a further suspect, a slow step, or a kernel that
+varies as well. An excess that recurs keeps more of its mean without its longest step: one in two steps keeps half."""
+
+NEARLY_ALL: Final = 1.0 - MINOR
+"""Share that leaves room for a minor part alone: of a device's kernels that are longer, of ranks that stall together,
+of an excess that attention or one cause explains."""
+
+SLOW_KERNELS: Final = 8
+"""Kernels a step that must be longer for their device to be slow: an accident lengthens one or two."""
+
+PRICED_APART: Final = 3
+"""Ranks that are priced one by one, each by a replay, or lend a suspect their launch times: the longest come first."""
 
 CLEARLY_MORE: Final = 2.0
 """Ratio from which one quantity exceeds another by more than noise, documents or a different design explain: twice."""
@@ -183,12 +176,6 @@ PAUSES_A_STEP: Final = 8
 
 KERNELS_SHOWN: Final = 0.1
 """A kind of kernel is shown as evidence where it makes up more than this share of the excess."""
-
-ATTENTION_ALONE: Final = 0.7
-"""Share of the excess that attention must explain before the documents of a suspect excuse it."""
-
-PRODUCTS_STEADY: Final = 0.2
-"""Upper bound of the relative excess of matrix products over that of attention: a slow device slows both."""
 
 ROLE_SHARE: Final = 0.1
 """Share of the step up to which host work of all ranks with tensor index 0 is the job's design, not a fault."""
@@ -211,9 +198,6 @@ SLOWEST_START_NS: Final = 1_000_000
 UNSEEN_REPLAYED: Final = 1.0
 """Most unrecorded ranks for each recorded one that are replayed as typical: with more, most waits would be invented."""
 
-STEADY_KERNELS: Final = 4
-"""Such kernels a step from which a device counts as slow: one or two may be long for a reason of their own."""
-
 STEADY_PEERS: Final = 4
 """Least ranks of the same work that show which kernels do not follow the data: of three, two agree by chance."""
 
@@ -222,9 +206,6 @@ STEADY_TIMES: Final = 3.0
 
 MOSTLY_ONE: Final = 0.4
 """Share of an imbalance from which one rank is named: uneven documents gave up to 0.32, hidden culprits from 0.49."""
-
-LONGEST_PRICED: Final = 3
-"""Ranks that work longest beyond their peers; each is priced alone: the cause of most of the loss is among them."""
 
 STOOD_STILL: Final = 0.9
 """Least share of an operation without overlapping compute if its rank waits at once: a kernel's tail may overlap."""

@@ -14,13 +14,5 @@ LIKE_RATIO: Final = 2.5
 STALL_SHARE: Final = 0.03
 """And this share of all that the rank worked longer: shorter ones are launches, and every step has many."""
 
-LAG_BEFORE: Final = 0.05
-"""Share of a step by which a rank's first step is shorter than its peers' if it began late. A third of it is missing
-from the price of three steps."""
-
-EXPERTS_ONLY: Final = 0.3
-"""Largest share of a rank's excess on kernels that do not follow the data if only its experts are longer: a slow device
-shows all of the excess on them."""
-
 FEW_LINKS: Final = 16
 """Channels of messages in a short pipeline, of up to nine stages: among more, the links of one rank are few."""

@@ -21,12 +21,11 @@ from tracekit.axes import LEVELS
 from tracekit.ingest.operation_table.kinds import kind_of
 from tracekit.mesh import Mesh
 from tracekit.rank_events.operation_names import canonical_op
-from tracekit.step_graph.table.recording import F64
 from tracekit.step_graph.table.timeline import Timeline
 from tracekit.step_graph.table_model import TableModel, met_absent_ranks
 from tracekit.thresholds.slowrank import WORST_WORKERS
+from tracekit.units import F64, I64, Mask
 
-Mask = npt.NDArray[np.bool_]
 _MEANINGS: Final = {
     "rank": "every operation of rank {} takes the usual time of its type",
     "stage": "every operation of stage {} takes the usual time of its type",
@@ -112,7 +111,7 @@ class TableEngine:
         return fixed
 
     @cached_property
-    def _stage(self) -> npt.NDArray[np.int64]:
+    def _stage(self) -> I64:
         stage = {r: self.case.mesh.stage(r) for r in set(self._rank.tolist())}
         return np.array([stage[r] for r in self._rank.tolist()], np.int64)
 

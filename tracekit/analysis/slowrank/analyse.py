@@ -20,7 +20,7 @@ from tracekit.analysis.slowrank.decision.decide import concluded
 from tracekit.analysis.slowrank.explanation import explanation_of
 from tracekit.analysis.slowrank.gaps.evidence_gaps import coverage
 from tracekit.analysis.slowrank.mechanisms import refined
-from tracekit.analysis.slowrank.picture.draw import picture_of
+from tracekit.analysis.slowrank.picture import picture_of
 from tracekit.analysis.slowrank.suspects import Answer
 from tracekit.analysis.slowrank.wording import Remedy, listed
 from tracekit.errors import InputError, MeshUnknownError

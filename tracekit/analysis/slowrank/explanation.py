@@ -89,7 +89,7 @@ def _others(measured: Evidence, answer: Answer) -> Iterator[Considered]:
     stage = measured.stage
     if stage is not None:
         ranks = tuple(case.steps.ranks[row] for row in stage.rows)
-        named = answer.cause == "stage_imbalance"
+        named = answer.blames_stage
         subject = f"the stage of {ranks_in_words(ranks)} {'is idle' if stage.idle else 'works'} longer"
         yield _of(case, answer, "stage", subject, ranks, stage.z, stage.price, named=named)
     link = measured.link
@@ -108,7 +108,7 @@ def _others(measured: Evidence, answer: Answer) -> Iterator[Considered]:
         yield _of(case, answer, "stalls in turn", subject, ranks, None, price, named=named)
     data = max(measured.data, measured.tokens)
     if data > 0:
-        named = answer.cause == "data_imbalance"
+        named = answer.blames_data
         subject = "work follows the data, and the longest rank changes"
         yield _of(case, answer, "uneven data", subject, (), None, Price(data, data, data), named=named)
     unseen = measured.unseen

@@ -4,14 +4,12 @@ from dataclasses import dataclass, replace
 from typing import Final, Self
 
 import numpy as np
-import numpy.typing as npt
 
 from tracekit.analysis.slowrank.case import Case
-from tracekit.intervals import I64
 from tracekit.step_graph.statistics import NORMAL_95, Excess
-from tracekit.steps.steps import F64
-from tracekit.thresholds.slowrank import LITTLE_SHARE, MAJORITY, PRICE_DOUBT, STEP_SHARE
+from tracekit.thresholds.slowrank import LITTLE_SHARE, MAJORITY, MINOR, PRICE_DOUBT
 from tracekit.timing.measured import Measured
+from tracekit.units import F64, I64
 
 NOT_EXACT: Final = "the model of the steps is not exact enough for a price so near the threshold"
 """The reason that such a price decides nothing."""
@@ -88,7 +86,7 @@ def may_cost_ns(price: float, longer: float) -> float:
     return min(PRICE_DOUBT * price, longer)
 
 
-def struck_ns(run: Measured, found: Excess, rows: npt.NDArray[np.int64]) -> float:
+def struck_ns(run: Measured, found: Excess, rows: I64) -> float:
     """The least that slowness of `rows` in some steps costs, ns a step; 0 where their steps do not differ.
 
     The shortest slow step minus the longest fast step, less the most that another rank works longer in slow steps, and
@@ -98,7 +96,7 @@ def struck_ns(run: Measured, found: Excess, rows: npt.NDArray[np.int64]) -> floa
     known = np.isfinite(run.steps.own[rows]).all(axis=0)
     most = float(value[known].max(initial=0.0))
     struck = np.flatnonzero(known & (value >= MAJORITY * most))
-    quick = np.flatnonzero(known & (value < STEP_SHARE * most))
+    quick = np.flatnonzero(known & (value < MINOR * most))
     if most <= 0 or not len(quick):
         return 0.0
     wall = np.nanmedian(run.steps.wall, axis=0)
@@ -108,7 +106,7 @@ def struck_ns(run: Measured, found: Excess, rows: npt.NDArray[np.int64]) -> floa
     return max(each, 0.0) * len(struck) / int(known.sum())
 
 
-def _more_work(own: F64, struck: npt.NDArray[np.int64], quick: npt.NDArray[np.int64]) -> float:
+def _more_work(own: F64, struck: I64, quick: I64) -> float:
     """The largest difference of a rank between its longest slow step and its shortest fast step in `own`, ns."""
     known = np.isfinite(own[:, struck]).any(axis=1) & np.isfinite(own[:, quick]).any(axis=1)
     if not known.any():

@@ -13,9 +13,9 @@ from functools import cached_property
 from itertools import pairwise
 
 import numpy as np
-import numpy.typing as npt
 
-from tracekit.step_graph.table.recording import F64, I64, NORM, Operation, Recording, communicates
+from tracekit.step_graph.table.recording import NORM, Operation, Recording, communicates
+from tracekit.units import F64, I64, Mask
 
 PHASES = ("forward", "backward")
 Edges = list[list[int]]
@@ -35,7 +35,7 @@ class Timeline:
     order: tuple[tuple[int, ...], ...]
     before: tuple[I64, ...]
     work: F64
-    communication: npt.NDArray[np.bool_]
+    communication: Mask
 
     def ends(self, work: F64, late: F64 | None = None) -> F64:
         """Return when every operation ends, ns from the begin of its step, if it took `work` (operations × any).

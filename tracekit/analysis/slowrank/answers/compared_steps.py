@@ -12,16 +12,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tracekit.analysis.slowrank.case import Case, build
 from tracekit.analysis.slowrank.expected.throttled import fills_step
 from tracekit.analysis.slowrank.price import Price
 from tracekit.analysis.slowrank.suspects import Answer, left_open, suspect_of
 from tracekit.analysis.slowrank.wording import listed
+from tracekit.causes import GPU_COMPUTE
 from tracekit.findings import Quality
-from tracekit.intervals import I64
-from tracekit.matching.match import Mask
 from tracekit.rank_events.operation_names import UNDIRECTED
 from tracekit.steps.compute_time import windows_of
 from tracekit.steps.longer_kernels import LongerKernels, longer_kernels
@@ -34,7 +32,7 @@ from tracekit.thresholds.slowrank import (
     RANKS_SAMPLED,
     STAGE_TELLING_PEERS,
 )
-from tracekit.units import ms
+from tracekit.units import F64, I64, Mask, ms
 
 
 @dataclass(frozen=True)
@@ -71,7 +69,7 @@ def slow_outside_answer(case: Case) -> Answer | None:
         f"nearly all kernels of rank {rank} that were recorded {where} of the {many} compared steps take "
         f"{found.factor:.2f} times as long as its peers', but no longer inside these steps: the fault may come and go"
     )
-    candidate = suspect_of(case, found.row, Price.up_to(longer, longer), 0.0, "gpu_compute", ())
+    candidate = suspect_of(case, found.row, Price.up_to(longer, longer), 0.0, GPU_COMPUTE, ())
     decide = "record more whole steps: a fault that comes and goes recurs in some"
     return left_open(reason, decide, (candidate,))
 
@@ -254,7 +252,7 @@ def unequal_steps_answer(case: Case) -> Answer | None:
     return left_open(reason, decide)
 
 
-def _apart_ns(wall: NDArray[np.float64], own: NDArray[np.float64]) -> float:
+def _apart_ns(wall: F64, own: F64) -> float:
     """The mean of `_begun_early_ns` over the steps of one stage, ns; 0 where no step is known.
 
     `wall` and `own` are [rank, step] in ns.
@@ -264,7 +262,7 @@ def _apart_ns(wall: NDArray[np.float64], own: NDArray[np.float64]) -> float:
     return float(np.mean(apart)) if apart else 0.0
 
 
-def _begun_early_ns(wall: NDArray[np.float64], own: NDArray[np.float64]) -> float:
+def _begun_early_ns(wall: F64, own: F64) -> float:
     """The excess of one step on the ranks that began it early, ns: the lesser of its wall time and its own time."""
     short, long = wall.min(), wall.max()
     early = wall > (short + long) / 2

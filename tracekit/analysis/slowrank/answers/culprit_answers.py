@@ -29,9 +29,17 @@ from tracekit.analysis.slowrank.hypotheses.slow_link import SlowLink
 from tracekit.analysis.slowrank.hypotheses.suspect_work import by_role, dealt_to_its_replica, only_attention
 from tracekit.analysis.slowrank.hypotheses.usual_pace import may_be_pace
 from tracekit.analysis.slowrank.price import NOT_EXACT, Price, link_doubt_ns, may_cost_ns, rank_doubt_ns
-from tracekit.analysis.slowrank.suspects import Answer, explain_rank, healthy, left_open, stands, suspect_of
+from tracekit.analysis.slowrank.suspects import (
+    Answer,
+    explain_rank,
+    healthy,
+    left_open,
+    link_end,
+    stands,
+    suspect_of,
+)
 from tracekit.analysis.slowrank.wording import listed, ranks_in_words
-from tracekit.causes import CAUSES
+from tracekit.causes import CAUSES, NETWORK
 from tracekit.findings import Evidence, Suspect
 from tracekit.thresholds.slowrank import COVERAGE_WHOLE, MIN_LOST_SHARE, ROLE_SHARE
 from tracekit.units import ms
@@ -159,7 +167,7 @@ def least_proven(case: Case, found: _Found) -> _Found:
 
 def link_answer(case: Case, link: SlowLink) -> Answer:
     """The answer that blames a slow link and names its ranks."""
-    (row,) = CAUSES["network"].signs[0].rows
+    (row,) = CAUSES[NETWORK].signs[0].rows
     evidence = (Evidence(row.what, ms(link.slow_ns), ms(link.peers_ns), "ms"),)
     price = link.price.widened(link_doubt_ns(case, link.price.best, link.z))
     suspects = link_suspects(case, link, price, evidence)
@@ -168,7 +176,7 @@ def link_answer(case: Case, link: SlowLink) -> Answer:
     path = descend(case, suspects[0].rank) if suspects else ()
     return Answer(
         "slow_link",
-        "network",
+        NETWORK,
         f"{took} although all members arrived in time",
         suspects,
         path,
@@ -207,7 +215,7 @@ def link_suspects(
 ) -> tuple[Suspect, ...]:
     """The recorded ranks at a slow link, each with the `price` of the link."""
     return tuple(
-        suspect_of(case, case.steps.row(r), price, link.z, "network", evidence, every=True)
+        link_end(case, case.steps.row(r), price, link.z, evidence)
         for r in link.ranks
         if r in case.steps.ranks
     )

@@ -18,10 +18,9 @@ from tracekit.analysis.slowrank.hypotheses.long_stage import faint_stage
 from tracekit.analysis.slowrank.price import may_cost_ns
 from tracekit.analysis.slowrank.suspects import Answer, left_open
 from tracekit.analysis.slowrank.wording import ranks_in_words
-from tracekit.intervals import I64
 from tracekit.step_graph.statistics import MAD_TO_SIGMA, confidence
 from tracekit.thresholds.slowrank import CHANCE, MIN_LOST_SHARE, PROVING_STEPS, STAGE_TELLING_PEERS, Z_LIMIT
-from tracekit.units import ms
+from tracekit.units import I64, ms
 
 
 def faint_answer(case: Case) -> Answer | None:
@@ -61,7 +60,7 @@ def faint_stage_answer(case: Case) -> Answer | None:
         f"(z {Z_LIMIT:.1f} needed)"
     )
     decide = f"record {PROVING_STEPS} steps or more on every rank"
-    candidates = of_stage(case, stage, "stage_imbalance")
+    candidates = of_stage(case, stage)
     return left_open(reason, decide, candidates)
 
 

@@ -15,11 +15,10 @@ from tracekit.analysis.slowrank.hypotheses.candidates import bound_by_hosts, sig
 from tracekit.analysis.slowrank.hypotheses.host_bound import most_saved_ns
 from tracekit.analysis.slowrank.price import Price
 from tracekit.analysis.slowrank.suspects import Answer, explain_rank, left_open, suspect_of
-from tracekit.intervals import I64
-from tracekit.steps.steps import F64
+from tracekit.causes import CPU_LAUNCH
 from tracekit.thresholds.launches import LAUNCHED_NS, QUEUED_LONGER
 from tracekit.thresholds.slowrank import MAJORITY, MIN_LOST_SHARE
-from tracekit.units import ms
+from tracekit.units import F64, I64, ms
 
 
 @dataclass(frozen=True)
@@ -78,7 +77,7 @@ def late_launch_answer(case: Case) -> Answer | None:
     if found is None:
         return None
     rank = case.steps.ranks[found.row]
-    candidate = suspect_of(case, found.row, Price.up_to(found.waited), 0.0, "cpu_launch", ())
+    candidate = suspect_of(case, found.row, Price.up_to(found.waited), 0.0, CPU_LAUNCH, ())
     reason = (
         f"no rank works longer than its peers, but the host of rank {rank} launches collectives long after the other "
         f"ranks queued theirs: they wait {ms(found.waited):.1f} ms of {ms(case.step_ns):.1f} ms a step for it, and the "

@@ -12,20 +12,19 @@ from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.hypotheses.candidates import saved_ns
 from tracekit.analysis.slowrank.price import Price
 from tracekit.analysis.slowrank.suspects import Answer, explain_rank, left_open, suspect_of
-from tracekit.intervals import I64
+from tracekit.causes import GPU_COMPUTE
 from tracekit.steps.longer_kernels import by_step
 from tracekit.steps.step_kernels import StepKernels, kernels_in_steps
-from tracekit.steps.steps import F64
 from tracekit.thresholds.slowrank import (
     MIN_LOST_SHARE,
+    MINOR,
     RANKS_SAMPLED,
-    STEADY_KERNELS,
+    SLOW_KERNELS,
     STEADY_PEERS,
     STEADY_TIMES,
     USUAL_VARIATION,
 )
-from tracekit.thresholds.unlike import EXPERTS_ONLY
-from tracekit.units import ms
+from tracekit.units import F64, I64, ms
 
 
 def with_hidden_rank(case: Case, answer: Answer) -> Answer:
@@ -70,7 +69,7 @@ def dealt_to_experts(case: Case, answer: Answer) -> bool:
     longer on the suspects.
     """
     if (
-        answer.cause != "gpu_compute"
+        answer.cause != GPU_COMPUTE
         or answer.verdict != "slow_rank"
         or not case.ops.among(("all_to_all",)).any()
     ):
@@ -84,7 +83,7 @@ def dealt_to_experts(case: Case, answer: Answer) -> bool:
         if over is None or mine.all() or off[~mine].max() < off[mine].max():
             return False
         longer = case.found.mean[rows][mine] / np.nanmean(case.steps.own[rows][mine], axis=1)
-        return bool((over[mine].mean(axis=1) < EXPERTS_ONLY * longer).all())
+        return bool((over[mine].mean(axis=1) < MINOR * longer).all())
     return False
 
 
@@ -113,7 +112,7 @@ def _steady_excess(case: Case, rows: I64) -> F64 | None:
         np.median(np.abs(took / np.maximum(usual, 1.0) - 1.0), axis=0).max(axis=0, initial=0.0)
         < USUAL_VARIATION
     )
-    if int(steady.sum()) < STEADY_KERNELS:
+    if int(steady.sum()) < SLOW_KERNELS:
         return None
     lasted = took[:, :, steady].sum(axis=2) - _of_tokens(case, rows)
     return np.asarray(lasted / np.maximum(usual[:, steady].sum(axis=1), 1.0) - 1.0, np.float64)

@@ -18,12 +18,12 @@ from tracekit.analysis.slowrank.hypotheses.moving_stalls import MovingStalls, ca
 from tracekit.analysis.slowrank.hypotheses.table_shares import everybody_ns, share_in_words
 from tracekit.analysis.slowrank.suspects import Answer, left_open
 from tracekit.analysis.slowrank.wording import listed
+from tracekit.causes import DATA_IMBALANCE
 from tracekit.step_graph.rank_timeline import RankTimeline
 from tracekit.step_graph.statistics import spread
-from tracekit.steps.steps import F64
 from tracekit.thresholds.slowrank import MIN_LOST_SHARE, RANKS_LISTED, UNEVEN_RATIO, Z_LIMIT
 from tracekit.timing.measured import Rows
-from tracekit.units import ms
+from tracekit.units import F64, ms
 
 
 def uneven_answer(case: Case, gain: float, stage: LongStage | None = None) -> Answer:
@@ -38,7 +38,7 @@ def uneven_answer(case: Case, gain: float, stage: LongStage | None = None) -> An
         f"{ms(case.step_ns):.1f} ms a step, and no rank is slow throughout"
         f"{share_in_words(case, 'even work', gain, besides)}"
     )
-    return Answer("imbalance", "data_imbalance", reason, gain=whole)
+    return Answer("imbalance", DATA_IMBALANCE, reason, gain=whole)
 
 
 def uneven_tokens_answer(case: Case, gain: float) -> Answer:
@@ -48,7 +48,7 @@ def uneven_tokens_answer(case: Case, gain: float) -> Answer:
         f"received, and ranks wait {ms(gain):.1f} ms of {ms(case.step_ns):.1f} ms a step; no rank is slow for the "
         "tokens it received"
     )
-    return Answer("imbalance", "data_imbalance", reason, gain=gain)
+    return Answer("imbalance", DATA_IMBALANCE, reason, gain=gain)
 
 
 def uneven_experts_answer(case: Case, gain: float) -> Answer:
@@ -57,7 +57,7 @@ def uneven_experts_answer(case: Case, gain: float) -> Answer:
         "tokens are distributed unevenly over experts: ranks differ in every step, but kernels that do not depend on "
         f"the data take equally long on all; ranks wait {ms(gain):.1f} ms of {ms(case.step_ns):.1f} ms a step"
     )
-    return Answer("imbalance", "data_imbalance", reason, gain=gain)
+    return Answer("imbalance", DATA_IMBALANCE, reason, gain=gain)
 
 
 def moving_stalls_answer(case: Case, found: MovingStalls) -> Answer:

@@ -9,24 +9,21 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.expected.like_transfers import message_of
 from tracekit.analysis.slowrank.hypotheses.link_cure import price_of
 from tracekit.analysis.slowrank.price import Price
-from tracekit.analysis.slowrank.suspects import Answer, left_open, suspect_of
+from tracekit.analysis.slowrank.suspects import Answer, left_open, link_end
 from tracekit.analysis.slowrank.wording import listed
 from tracekit.findings import Suspect
-from tracekit.intervals import I64
 from tracekit.matching.channels import Channel
 from tracekit.matching.message_order import UNKNOWN_SIZE
 from tracekit.rank_events.operation_names import ROOTED
-from tracekit.steps.steps import F64
 from tracekit.thresholds.report import RANKS_SHOWN
 from tracekit.thresholds.slowrank import LINK_RATIO_OF_TWO, MAJORITY, MIN_LOST_SHARE, NO_ACCIDENT
 from tracekit.thresholds.tables import ENOUGH_STEPS
-from tracekit.units import ms
+from tracekit.units import F64, I64, Mask, ms
 
 
 @dataclass(frozen=True)
@@ -104,7 +101,7 @@ def _sisters(case: Case, channel: Channel, where: list[tuple[int, ...]]) -> list
     return sorted((same_shape & set(where)) - {tuple(sorted(channel.members))})
 
 
-def _late(case: Case) -> tuple[F64, npt.NDArray[np.bool_]]:
+def _late(case: Case) -> tuple[F64, Mask]:
     """(ns by which each transfer is longer than usual for its call, whether it was compared), by instance."""
     ops, waits, rows = case.ops, case.waits, case.waits.first_row
     message, scale = message_of(case)
@@ -185,5 +182,5 @@ def _candidates(case: Case, found: UnsteadyLink) -> tuple[Suspect, ...]:
         return ()
     price = Price.up_to(found.gain, found.gain)
     rows = [case.steps.row(rank) for rank in found.ranks if rank in case.steps.ranks]
-    made = (suspect_of(case, row, price, 0.0, "network", (), every=True) for row in rows)
+    made = (link_end(case, row, price) for row in rows)
     return tuple(replace(s, steps=found.steps) for s in made)

@@ -21,7 +21,7 @@ from tracekit.analysis.slowrank.decision.evidence import Evidence
 from tracekit.analysis.slowrank.suspects import Answer
 from tracekit.analysis.slowrank.unrecorded.unseen_replay import with_typical_unseen
 from tracekit.findings import Quality
-from tracekit.thresholds.unlike import LAG_BEFORE
+from tracekit.thresholds.slowrank import CLEAR_SHARE
 
 Rule = Callable[[Evidence], Answer | None]
 """Returns the answer about a case; None where the rule does not apply, and the next one is asked."""
@@ -138,6 +138,6 @@ def _late(case: Case) -> list[int]:
         return []
     missed = np.nanmedian(case.steps.wall, axis=0) - case.steps.wall
     usual = np.nanmax(np.where(np.isfinite(missed[:, 1:]), missed[:, 1:], 0.0), axis=1)
-    least = LAG_BEFORE * float(np.nanmedian(case.steps.wall[:, 1:]))
+    least = CLEAR_SHARE * float(np.nanmedian(case.steps.wall[:, 1:]))
     found = np.flatnonzero(np.isfinite(missed[:, 0]) & (missed[:, 0] - np.maximum(usual, 0.0) >= least))
     return [case.steps.ranks[row] for row in found.tolist()]

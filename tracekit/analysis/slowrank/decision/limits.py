@@ -61,7 +61,7 @@ def _waits_least(case: Case, rank: int) -> bool:
     wait = np.where(case.in_message, 0, case.waits.wait)
     spent = {r: float(wait[case.ops.of(r)].sum()) for r in case.steps.ranks}
     row = case.steps.row(rank)
-    peers = next(g for g in case.stages if row in g)
+    peers = case.stage_of(row)
     others = [spent[case.steps.ranks[i]] for i in peers.tolist() if i != row]
     return bool(others) and spent[rank] <= MAJORITY * float(np.median(others))
 

@@ -13,15 +13,14 @@ from collections.abc import Mapping
 import numpy as np
 
 from tracekit.analysis.slowrank.expected.sampling import sampled
-from tracekit.intervals import I64
 from tracekit.steps.compute_contention import stretched
 from tracekit.steps.step_kernels import StepKernels, kernels_in_steps
-from tracekit.steps.steps import F64
 from tracekit.steps.weighted_median import weighted_median
 from tracekit.thresholds.peers import THOSE_WHO_WAIT
 from tracekit.thresholds.slowrank import CANDIDATE_SHARE, PEERS_SAMPLED
 from tracekit.thresholds.tables import LIKE_SHARE, MOST_STRETCHED
 from tracekit.timing.measured import Measured
+from tracekit.units import F64, I64
 
 
 def spun_longer(run: Measured) -> F64:

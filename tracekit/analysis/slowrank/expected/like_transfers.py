@@ -12,9 +12,9 @@ import numpy as np
 
 from tracekit.matching.channels import Channel
 from tracekit.matching.message_order import UNKNOWN_SIZE
-from tracekit.steps.steps import F64
 from tracekit.thresholds.unlike import FEW_LINKS
 from tracekit.timing.measured import Measured
+from tracekit.units import F64
 
 
 def message_of(run: Measured) -> tuple[list[str], F64]:

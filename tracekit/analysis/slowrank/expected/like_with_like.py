@@ -9,17 +9,14 @@ other ranks of this role, of all stages, are idle as long.
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 
 from tracekit.analysis.slowrank.expected.contention import spun_longer
 from tracekit.analysis.slowrank.expected.excess import rank_excess, recurs
 from tracekit.analysis.slowrank.expected.sampling import sampled
-from tracekit.intervals import I64
 from tracekit.step_graph.statistics import MAD_TO_SIGMA, Excess, excess, median_of_others, spread
 from tracekit.steps.compute_contention import stretched
 from tracekit.steps.compute_time import compute_in_steps
 from tracekit.steps.dealt_tokens import Dealt, dealt_tokens
-from tracekit.steps.steps import F64
 from tracekit.thresholds.peers import HIDDEN_BY_GAPS
 from tracekit.thresholds.slowrank import (
     CANDIDATE_SHARE,
@@ -29,6 +26,7 @@ from tracekit.thresholds.slowrank import (
     Z_LIMIT,
 )
 from tracekit.timing.measured import Measured
+from tracekit.units import F64, I64, Mask
 
 
 @dataclass(frozen=True)
@@ -102,7 +100,7 @@ def alike_excess(run: Measured, met: Circumstances) -> Excess:
     return replace(found, z=z, mean=mean, value=value)
 
 
-def _significant(run: Measured, found: Excess) -> npt.NDArray[np.bool_]:
+def _significant(run: Measured, found: Excess) -> Mask:
     """Whether each row exceeds its peers by more than chance and by CANDIDATE_SHARE of the step."""
     enough = np.nan_to_num(found.mean, nan=0.0) > CANDIDATE_SHARE * run.step_ns
     return np.asarray((np.nan_to_num(found.z, nan=0.0) > found.limit) & enough, bool)
@@ -115,9 +113,7 @@ def _computed(run: Measured) -> F64 | None:
     return compute_in_steps(run.ops, run.steps)
 
 
-def _computes_longer(
-    run: Measured, met: Circumstances, computed: F64
-) -> tuple[Excess, npt.NDArray[np.bool_]]:
+def _computes_longer(run: Measured, met: Circumstances, computed: F64) -> tuple[Excess, Mask]:
     """The excess of compute over the peers', and whether it alone makes each row slow, with gaps that differ by chance.
 
     Gaps much shorter than the peers' are not chance: the host of a slow device runs ahead of it, so the device makes up

@@ -7,13 +7,11 @@ from functools import cached_property
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
-from tracekit.intervals import I64
 from tracekit.steps.step_kernels import StepKernels
-from tracekit.steps.steps import F64
 from tracekit.thresholds.slowrank import MAJORITY, OTHER_WORK
 from tracekit.thresholds.tables import LIKE_SHARE
+from tracekit.units import F64, I64, Mask
 
 
 @dataclass(frozen=True)
@@ -23,7 +21,7 @@ class SameKernels:
     rows: tuple[int, ...]  # of Steps
     index: I64  # ranks × steps × places: which kernel of its rank
     lasted: F64  # the same shape, ns
-    alone: npt.NDArray[np.bool_]  # places where all ranks share the device equally with communication
+    alone: Mask  # places where all ranks share the device equally with communication
 
     def at(self, places: I64) -> "SameKernels":
         """The kernels at some places only."""

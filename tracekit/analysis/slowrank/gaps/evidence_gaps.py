@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.expected.like_transfers import message_of
@@ -29,6 +28,7 @@ from tracekit.thresholds.slowrank import (
     MIN_LOST_SHARE,
     PROVEN_ERRORS,
 )
+from tracekit.units import F64, I64, Mask
 
 
 @dataclass(frozen=True)
@@ -79,20 +79,20 @@ def unmeasured(case: Case) -> tuple[int, ...]:
     return tuple(case.steps.ranks[row] for row in nothing.tolist())
 
 
-def whole(case: Case) -> npt.NDArray[np.bool_]:
+def whole(case: Case) -> Mask:
     """Whether each operation was matched with all members of its group."""
     if not len(case.waits.complete):
         return np.zeros(len(case.ops.start), bool)
     return np.asarray((case.ops.instance >= 0) & case.waits.complete[np.maximum(case.ops.instance, 0)], bool)
 
 
-def _share(exposed: npt.NDArray[np.float64], matched: npt.NDArray[np.bool_]) -> float | None:
+def _share(exposed: F64, matched: Mask) -> float | None:
     """The matched share of `exposed`; None where nothing was exposed."""
     total = float(exposed.sum())
     return round(float(exposed[matched].sum()) / total, 4) if total > 0 else None
 
 
-def most_ns(case: Case, rows: npt.NDArray[np.int64]) -> float:
+def most_ns(case: Case, rows: I64) -> float:
     """The most that a step could save if `rows` worked like their peers, ns; at most their excess and what hosts allow.
 
     The model's own error is added: the model may have missed an effect of that size.
@@ -102,7 +102,7 @@ def most_ns(case: Case, rows: npt.NDArray[np.int64]) -> float:
     return bounded(case, rows, min(max(saved, 0.0), excess))
 
 
-def least_ns(case: Case, rows: npt.NDArray[np.int64]) -> float:
+def least_ns(case: Case, rows: I64) -> float:
     """The least that a step saves if `rows` work like their peers, ns.
 
     The largest of three bounds: the saving if unmatched operations keep their recorded length; the saving by the step
@@ -118,12 +118,12 @@ def explained_from(case: Case) -> float:
     return PROVEN_ERRORS * case.residual_ns
 
 
-def _pinned_ns(case: Case, rows: npt.NDArray[np.int64]) -> float:
+def _pinned_ns(case: Case, rows: I64) -> float:
     """The saving if `rows` work like their peers and unmatched operations keep their recorded length, ns."""
     return case.pinned_model.recorded_ns - cured_ns(case, case.pinned_model, rows)
 
 
-def _by_steps_ns(case: Case, rows: npt.NDArray[np.int64]) -> float:
+def _by_steps_ns(case: Case, rows: I64) -> float:
     """The price of slowness of `rows` by comparison with their fast steps, ns; 0 where all is matched."""
     return 0.0 if coverage(case).matched == 1 else struck_ns(case, case.found, rows)
 
@@ -146,7 +146,7 @@ def told_by_steps(case: Case, found: Hypothesis | None) -> Hypothesis | None:
     return Hypothesis((row,), (least,), least, (float(case.found.z[row]),))
 
 
-def proven_pinned(case: Case, rows: npt.NDArray[np.int64]) -> bool:
+def proven_pinned(case: Case, rows: I64) -> bool:
     """Whether the least that `rows` may cost is above the threshold, and above the error of the model that gives it.
 
     Where much is unmatched, the model that keeps recorded lengths reproduces the recording best.
@@ -195,7 +195,7 @@ def _may_cost_ns(price: float, more: float, longer: float) -> float:
     return min(may_cost_ns(price, longer) + more, longer)
 
 
-def _spun_elsewhere_ns(case: Case, rows: npt.NDArray[np.int64]) -> float:
+def _spun_elsewhere_ns(case: Case, rows: I64) -> float:
     """The most that overlapping communication adds to the compute of a rank in stages without `rows`, ns a step.
 
     Counted from the rank of that stage to which it adds least. Where this communication waits for `rows` through
@@ -229,14 +229,14 @@ def in_the_only_step(case: Case) -> Undecided | None:
     return _left_open(case, np.flatnonzero(longer & (np.isfinite(case.found.value).sum(axis=1) == 1)))
 
 
-def _left_open(case: Case, rows: npt.NDArray[np.int64]) -> Undecided | None:
+def _left_open(case: Case, rows: I64) -> Undecided | None:
     """`rows` with the bounds of their prices, worst first; None where all together cost less than the threshold."""
     if not len(rows) or most_ns(case, rows) < MIN_LOST_SHARE * case.step_ns:
         return None
     return bounds_of(case, rows)
 
 
-def bounds_of(case: Case, rows: npt.NDArray[np.int64]) -> Undecided:
+def bounds_of(case: Case, rows: I64) -> Undecided:
     """`rows` with the bounds of what a step saves if one of them alone worked like its peers, largest excess first."""
     kept = rows[np.argsort(-case.found.mean[rows], kind="stable")]
     low = [least_ns(case, np.array([r])) for r in kept]

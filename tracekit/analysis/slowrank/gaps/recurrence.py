@@ -7,7 +7,6 @@ step, an intermittent one in some; `throttled` finds a device that was slow thro
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.expected.excess import recurs
@@ -24,11 +23,11 @@ from tracekit.thresholds.slowrank import (
     CLEARLY_MORE,
     MAJORITY,
     MIN_LOST_SHARE,
+    MINOR,
     NO_ACCIDENT,
     OTHER_STEPS_OF_DEVICE,
-    RECURRING_SHARE,
 )
-from tracekit.units import ms
+from tracekit.units import I64, ms
 
 
 @dataclass(frozen=True)
@@ -73,10 +72,10 @@ def _unrecorded(case: Case, column: int) -> float:
     return max(float(np.median(wall) / wall[column]), 1.0) if wall[column] > 0 else 1.0
 
 
-def costs_in_others(case: Case, rows: npt.NDArray[np.int64], gain: float) -> bool:
+def costs_in_others(case: Case, rows: I64, gain: float) -> bool:
     """Whether slowness of `rows` that costs `gain` (ns a step) still costs something without their longest step.
 
-    The rest must reach the threshold by itself, or `RECURRING_SHARE` of `gain`; true where only one step was recorded.
+    The rest must reach the threshold by itself, or the share MINOR of `gain`; true where only one step was recorded.
     In a step that windows cut, later waits of the others are not recorded: there the excess itself must recur.
     """
     many = len(case.steps.numbers)
@@ -88,10 +87,10 @@ def costs_in_others(case: Case, rows: npt.NDArray[np.int64], gain: float) -> boo
         return True
     cured[rows, longest] = case.steps.own[rows, longest]
     rest = saved_ns(case, rows, cured)
-    return rest > RECURRING_SHARE * gain or rest * many / (many - 1) > MIN_LOST_SHARE * case.step_ns
+    return rest > MINOR * gain or rest * many / (many - 1) > MIN_LOST_SHARE * case.step_ns
 
 
-def _recurs_in_cut(case: Case, rows: npt.NDArray[np.int64], longest: int) -> bool:
+def _recurs_in_cut(case: Case, rows: I64, longest: int) -> bool:
     """Whether `rows` exceed their peers in a cut step as well, by most of the share of work as in their longest one."""
     if case.cut not in case.steps.numbers or case.steps.numbers[longest] == case.cut:
         return False

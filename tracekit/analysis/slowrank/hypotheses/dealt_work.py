@@ -12,14 +12,13 @@ from dataclasses import dataclass
 from itertools import combinations
 
 import numpy as np
-import numpy.typing as npt
 
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.expected.same_kernels import Kind, SameKernels, most_usual, same_kernels
 from tracekit.steps.step_kernels import StepKernels, kernels_in_steps
-from tracekit.steps.steps import F64
-from tracekit.thresholds.dealt import RANKS_READ, UNTOUCHED
-from tracekit.thresholds.slowrank import CORRELATION_ENTRIES, MAJORITY, Z_LIMIT
+from tracekit.thresholds.dealt import RANKS_READ
+from tracekit.thresholds.slowrank import CORRELATION_ENTRIES, MAJORITY, MINOR, Z_LIMIT
+from tracekit.units import F64, Mask
 
 
 @dataclass(frozen=True)
@@ -41,7 +40,7 @@ class Read:
         """
         kept: list[dict[Kind, SameKernels]] = [{} for _ in self.stages]
         for kind in _names(self):
-            alone: dict[tuple[int, ...], list[npt.NDArray[np.bool_]]] = defaultdict(list)
+            alone: dict[tuple[int, ...], list[Mask]] = defaultdict(list)
             for kernels in self.of(kind):
                 alone[kernels.lasted.shape[1:]].append(kernels.alone)
             for stage, mine in zip(kept, (stage.get(kind) for stage in self.stages), strict=True):
@@ -210,4 +209,4 @@ def _others_untouched(read: Read, share: dict[Kind, float]) -> bool:
         for name in _names(read)
     }
     least = min(varies[name] for name in share)
-    return any(varies[name] <= UNTOUCHED * least for name in varies if name not in share)
+    return any(varies[name] <= MINOR * least for name in varies if name not in share)

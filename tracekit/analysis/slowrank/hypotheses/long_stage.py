@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.expected.contention import stage_contention
@@ -21,13 +20,11 @@ from tracekit.analysis.slowrank.hypotheses.gap_cure import Cuts, without_gaps
 from tracekit.analysis.slowrank.hypotheses.host_bound import most_saved_ns
 from tracekit.analysis.slowrank.hypotheses.suspect_work import late_loaders, launches_alike, paused_hosts
 from tracekit.analysis.slowrank.price import Price
-from tracekit.intervals import I64
 from tracekit.rank_events.launch_pace import launch_pace
 from tracekit.step_graph.replay import StepModel
 from tracekit.step_graph.statistics import Excess, confidence, excess, median_of_others
 from tracekit.step_graph.table_model import TableModel
 from tracekit.steps.compute_time import compute_in_steps
-from tracekit.steps.steps import F64
 from tracekit.thresholds.slowrank import (
     CHANCE,
     MAJORITY,
@@ -37,6 +34,7 @@ from tracekit.thresholds.slowrank import (
     STAGE_GAIN,
     Z_LIMIT,
 )
+from tracekit.units import F64, I64
 
 
 @dataclass(frozen=True)
@@ -182,7 +180,7 @@ def _place(case: Case, rows: I64) -> int:
     return next(i for i, group in enumerate(_seen(case)) if group[0] == rows[0])
 
 
-def _seen(case: Case) -> list[npt.NDArray[np.int64]]:
+def _seen(case: Case) -> list[I64]:
     """The rows of Steps of each recorded stage."""
     return [g for g in case.stages if len(g)]
 
@@ -201,7 +199,7 @@ def _levels(case: Case, spent: F64) -> F64:
     return np.array(levels)
 
 
-def _alike(case: Case) -> list[npt.NDArray[np.int64]]:
+def _alike(case: Case) -> list[I64]:
     """The rows of each recorded stage with a counterpart in every other one; all of them where there are none."""
     groups = _seen(case)
     lines = [np.array([case.mesh.pipeline(case.steps.ranks[row]) for row in g]) for g in groups]

@@ -25,21 +25,20 @@ from tracekit.analysis.slowrank.expected.nodes import (
 from tracekit.analysis.slowrank.hypotheses.inferred_members import is_sure
 from tracekit.analysis.slowrank.hypotheses.link_cure import dear_channels, price_of
 from tracekit.analysis.slowrank.price import Price, may_cost_ns
-from tracekit.intervals import I64
 from tracekit.matching.message_order import UNKNOWN_SIZE
 from tracekit.step_graph.statistics import MAD_TO_SIGMA, level_of, spread_of_others
-from tracekit.steps.steps import F64
 from tracekit.thresholds.slowrank import (
     KIND_RATIO,
-    LINK_NOISE_SHARE,
     LINK_RATIO_OF_TWO,
     MIN_LOST_SHARE,
     NETWORKS_RATIO,
     PROVEN_ERRORS,
     TIME_SLICE_NS,
+    USUAL_VARIATION,
     Z_LIMIT,
 )
 from tracekit.thresholds.tables import ENOUGH_STEPS
+from tracekit.units import F64, I64
 
 
 @dataclass(frozen=True)
@@ -234,7 +233,7 @@ def _compare(
             ratio = 1.0
         apart = np.concatenate([np.abs(spent[p] - np.median(spent[p])) for p in places[channel]])
         noise = MAD_TO_SIGMA * float(np.median(apart)) / np.sqrt(len(channels[channel]))
-        scale = max(float(np.hypot(noise, between)), LINK_NOISE_SHARE * peers, 1.0)
+        scale = max(float(np.hypot(noise, between)), USUAL_VARIATION * peers, 1.0)
         z = (level[channel] - peers) / scale
         if level[channel] > ratio * peers and z > Z_LIMIT:
             slow[channel] = _Slowness(level[channel], peers, z)

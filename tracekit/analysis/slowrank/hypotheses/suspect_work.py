@@ -4,31 +4,29 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.expected.sampling import sampled
 from tracekit.analysis.slowrank.hypotheses.explain import explain
+from tracekit.causes import HOST_STALL
 from tracekit.intervals import Intervals
 from tracekit.rank_events.launch_pace import FREE, MOSTLY, launch_pace
 from tracekit.steps.features import Features, read_features
 from tracekit.steps.host_need import on_host
-from tracekit.steps.steps import F64
 from tracekit.thresholds.slowrank import (
-    ATTENTION_ALONE,
     CLEARLY_MORE,
     CORRELATION_ENTRIES,
     KIND_RATIO,
     MAJORITY,
     MATES_ALIKE,
-    MATES_SHARE,
+    MINOR,
+    NEARLY_ALL,
     NO_ACCIDENT,
     PEERS_SAMPLED,
-    PRODUCTS_STEADY,
-    STEP_SHARE,
 )
 from tracekit.thresholds.tables import ENOUGH_STEPS
 from tracekit.thresholds.unlike import STALL_SHARE
+from tracekit.units import F64, Mask
 
 
 def features_of(case: Case, row: int) -> Features | None:
@@ -38,7 +36,7 @@ def features_of(case: Case, row: int) -> Features | None:
 
 def peers_of(case: Case, row: int, suspects: Sequence[int], *, other_stages: bool = False) -> list[Features]:
     """The features of a sample of unsuspected ranks in the stage of `row`, or in any stage."""
-    stage = next(g for g in case.stages if row in g)
+    stage = case.stage_of(row)
     pool = np.arange(len(case.steps.ranks)) if other_stages else stage
     rows = [int(r) for r in pool if r not in suspects and np.isfinite(case.steps.own[r]).any()]
     return [f for r in sampled(rows) if (f := features_of(case, r)) is not None]
@@ -58,7 +56,7 @@ def only_attention(case: Case, rows: Sequence[int]) -> bool:
     usual = float(np.median([p.attention for p in peers]))
     share = attention / max(usual, 1.0)
     products_share = products / max(float(np.median([p.matmul for p in peers])), 1.0)
-    return excess > 0 and attention >= ATTENTION_ALONE * excess and products_share < PRODUCTS_STEADY * share
+    return excess > 0 and attention >= NEARLY_ALL * excess and products_share < MINOR * share
 
 
 def dealt_to_its_replica(case: Case, row: int) -> bool:
@@ -76,9 +74,9 @@ def dealt_to_its_replica(case: Case, row: int) -> bool:
     if not mates or values.shape[1] < ENOUGH_STEPS:
         return False
     mine, theirs = values[0], values[1:] * np.sign(values[0])
-    if not (theirs >= MATES_SHARE * np.abs(mine)).all():
+    if not (theirs >= MINOR * np.abs(mine)).all():
         return False
-    return bool(mine.min() < -MATES_SHARE * np.abs(mine).mean()) or _documents_show(case, row)
+    return bool(mine.min() < -MINOR * np.abs(mine).mean()) or _documents_show(case, row)
 
 
 def _documents_show(case: Case, row: int) -> bool:
@@ -137,7 +135,7 @@ def paused_hosts(case: Case, rows: Sequence[int]) -> tuple[int, ...]:
     """The ranks among `rows` with pauses of their processes as the cause of their excess over other stages."""
     peers = peers_of(case, rows[0], rows, other_stages=True)
     found = [(row, features_of(case, row)) for row in rows] if peers else []
-    return tuple(row for row, mine in found if mine is not None and explain(mine, peers)[0] == "host_stall")
+    return tuple(row for row, mine in found if mine is not None and explain(mine, peers)[0] == HOST_STALL)
 
 
 def stalled_often(case: Case, row: int, excess: float) -> bool:
@@ -165,7 +163,7 @@ def launches_alike(case: Case, rows: Sequence[int], others: Sequence[int]) -> bo
 
 def pace_beside(case: Case, row: int) -> tuple[float, float] | None:
     """The ns between two launches of the host of `row`, and of other hosts of its stage; None where unknown."""
-    return pace_among(case, (row,), np.setdiff1d(next(g for g in case.stages if row in g), row).tolist())
+    return pace_among(case, (row,), np.setdiff1d(case.stage_of(row), row).tolist())
 
 
 def pace_among(
@@ -178,7 +176,7 @@ def pace_among(
     delayed by waiting for `rows`.
     """
     value = np.nan_to_num(case.found.value[list(rows)]).max(axis=0)
-    slow = value >= STEP_SHARE * max(float(value.max()), 0.0)
+    slow = value >= MINOR * max(float(value.max()), 0.0)
     ranks = case.steps.ranks
     mine = [launch_pace(case.run, ranks[r], _spans(case, r, slow), percentile) for r in rows[:PEERS_SAMPLED]]
     theirs = [launch_pace(case.run, ranks[r], None, percentile) for r in others[:PEERS_SAMPLED]]
@@ -186,7 +184,7 @@ def pace_among(
     return (float(np.median(known[0])), float(np.median(known[1]))) if all(known) else None
 
 
-def _spans(case: Case, row: int, slow: npt.NDArray[np.bool_]) -> Intervals | None:
+def _spans(case: Case, row: int, slow: Mask) -> Intervals | None:
     """The intervals of the `slow` steps on the host of the rank in `row`; None where their begin is unknown."""
     begins, ends = on_host(case.ops, case.steps, case.steps.ranks[row])
     known = slow & (ends > begins)

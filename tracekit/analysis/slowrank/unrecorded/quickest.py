@@ -12,10 +12,10 @@ import numpy as np
 from tracekit.analysis.slowrank.case import Case
 from tracekit.matching.ring import is_ring, ring_share
 from tracekit.rank_events.operation_names import MESSAGES
-from tracekit.steps.steps import F64
 from tracekit.thresholds.slowrank import CLEARLY_MORE
 from tracekit.thresholds.unlike import LIKE_RATIO
 from tracekit.timing.buffered_sends import bytes_of
+from tracekit.units import F64
 
 
 def beyond_quickest(case: Case, rows: Sequence[int]) -> dict[int, float]:

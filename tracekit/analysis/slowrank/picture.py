@@ -1,22 +1,23 @@
-"""The picture of a case and its answer: ranks by step, the descent, the time line of one step, and the criteria."""
+"""The picture of a case and its answer: ranks by step and its parts, the descent, a time line, the criteria."""
 
 from collections.abc import Iterable, Sequence
+from typing import Final
 
 import numpy as np
 
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.gaps.evidence_gaps import coverage
-from tracekit.analysis.slowrank.picture.kinds import COMPUTE, TRANSFER, WAIT, axes_of_channels, parts_of_step
 from tracekit.analysis.slowrank.suspects import Answer
 from tracekit.axes import LEVELS, PARTS
 from tracekit.findings import PathLevel
-from tracekit.findings.picture import F64, Criterion, Level, SlowRankPicture, Timeline, TimelineRow
+from tracekit.findings.picture import Criterion, Level, SlowRankPicture, Timeline, TimelineRow
 from tracekit.inference.mesh.group_uses import world_of
-from tracekit.intervals import I64, union
-from tracekit.steps.compute_time import windows_of
+from tracekit.intervals import union
+from tracekit.steps.compute_time import compute_in_steps, windows_of
 from tracekit.thresholds.report import PAGE_HOLDS, RANKS_SHOWN, TIMELINE_PARTS
 from tracekit.thresholds.slowrank import LEAST_MATCHED, MIN_LOST_SHARE, PROVING_STEPS
-from tracekit.units import NS_PER_MS, ms
+from tracekit.timing.measured import Measured
+from tracekit.units import F64, I64, NS_PER_MS, ms
 
 
 def picture_of(case: Case, answer: Answer) -> SlowRankPicture:
@@ -40,7 +41,7 @@ def picture_of(case: Case, answer: Answer) -> SlowRankPicture:
     )  # fmt: skip
 
 
-def _spread(values: F64, rows: np.typing.NDArray[np.int64], world: int) -> F64:
+def _spread(values: F64, rows: I64, world: int) -> F64:
     """The `values` (ns, by rank read) by rank of the job, ms; NaN without a trace."""
     result = np.full((world, *values.shape[1:]), np.nan)
     result[rows] = values / NS_PER_MS
@@ -69,8 +70,8 @@ def _level(
     case: Case,
     axis: str,
     chosen: int | None,
-    rows: np.typing.NDArray[np.int64],
-    index: np.typing.NDArray[np.int64],
+    rows: I64,
+    index: I64,
 ) -> Level:
     """The level of one axis; `index` is that of each of `rows`. Holds at most PAGE_HOLDS, by the largest excess."""
     spread: dict[int, tuple[float, ...]] = {}
@@ -144,7 +145,7 @@ def _of_evidence(case: Case) -> tuple[Criterion, ...]:
     )
 
 
-def _most(values: np.typing.NDArray[np.float64]) -> float:
+def _most(values: F64) -> float:
     known = values[np.isfinite(values)]
     return float(known.max()) if len(known) else float("nan")
 
@@ -236,3 +237,57 @@ def _rows(case: Case, rank: int, window: tuple[I64, I64], zero: int, gap: int) -
                 )
             )
     return rows
+
+
+COMPUTE: Final = "compute"
+HOST: Final = "host and gaps"
+WAIT: Final = "waits on"
+TRANSFER: Final = "transfers on"
+
+
+def axes_of_channels(run: Measured) -> list[str]:
+    """The name of each channel's axes; the last entry is for operations without a channel."""
+    return [*("_".join(run.axes_of(c)) or "other" for c in run.ops.channels), "unknown"]
+
+
+def parts_of_step(run: Measured) -> dict[str, F64]:
+    """Return kind of time → mean of a step of each rank (rows of `run.steps`), ns; the kinds sum to the step.
+
+    Time in which compute is idle for several operations at once is divided among them in proportion.
+    """
+    steps, ops = run.steps, run.ops
+    whole = np.isfinite(steps.own)
+    count = np.maximum(whole.sum(axis=1), 1)
+    known = whole.any(axis=1)
+    computing = np.nansum(np.minimum(compute_in_steps(ops, steps), steps.own), axis=1)
+    own = np.nansum(steps.own, axis=1)
+    result = {COMPUTE: computing, HOST: own - computing, **_communication(run)}
+    for kind, spent in result.items():
+        result[kind] = np.where(known, spent / count, np.nan)
+    return result
+
+
+def _communication(run: Measured) -> dict[str, F64]:
+    """Kind of exposed communication → its time on each rank over its whole steps, ns."""
+    steps, ops = run.steps, run.ops
+    row = np.full(max(steps.ranks, default=0) + 1, -1, np.int64)
+    row[list(steps.ranks)] = np.arange(len(steps.ranks))
+    at = row[ops.rank]
+    whole = np.isfinite(steps.own)
+    column = np.searchsorted(steps.numbers, ops.step) if steps.labelled else np.zeros(len(at), np.int64)
+    kept = run.analysed & whole[at, np.minimum(column, len(steps.numbers) - 1)]
+    names, axis = np.unique(np.array(axes_of_channels(run), object).astype(str), return_inverse=True)
+    axis = axis[ops.channel]  # channel −1 takes the last name
+    waited = run.waits.exposed_wait
+    result = {}
+    for number, name in enumerate(names.tolist()):
+        mine = kept & (axis == number) & (ops.exposed > 0)
+        if mine.any():
+            for kind, spent in ((WAIT, waited), (TRANSFER, ops.exposed - waited)):
+                result[f"{kind} {name}"] = np.bincount(
+                    at[mine], spent[mine].astype(np.float64), len(steps.ranks)
+                )
+    stood = np.nansum(steps.wall - steps.own, axis=1)
+    total = np.sum(list(result.values()), axis=0) if result else np.zeros(len(stood))
+    share = np.divide(stood, total, out=np.zeros(len(stood)), where=total > 0)
+    return {kind: spent * share for kind, spent in result.items() if spent.any()}
