@@ -162,8 +162,12 @@ NEARLY_ALL: Final = 1.0 - MINOR
 """Share that leaves room for a minor part alone: of a device's kernels that are longer, of ranks that stall together,
 of an excess that attention or one cause explains."""
 
-SLOW_KERNELS: Final = 8
-"""Kernels a step that must be longer for their device to be slow: an accident lengthens one or two."""
+THROTTLED_KERNELS: Final = 8
+"""Kernels that must be longer for a device to be slow throughout a step: an accident lengthens one or two, a profiler
+that starts a few."""
+
+STEADY_KERNELS: Final = 4
+"""Kernels a step that do not follow the data, from which they show a slow device: most kernels do follow it."""
 
 PRICED_APART: Final = 3
 """Ranks that are priced one by one, each by a replay, or lend a suspect their launch times: the longest come first."""

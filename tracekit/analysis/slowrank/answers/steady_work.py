@@ -19,7 +19,7 @@ from tracekit.thresholds.slowrank import (
     MIN_LOST_SHARE,
     MINOR,
     RANKS_SAMPLED,
-    SLOW_KERNELS,
+    STEADY_KERNELS,
     STEADY_PEERS,
     STEADY_TIMES,
     USUAL_VARIATION,
@@ -112,7 +112,7 @@ def _steady_excess(case: Case, rows: I64) -> F64 | None:
         np.median(np.abs(took / np.maximum(usual, 1.0) - 1.0), axis=0).max(axis=0, initial=0.0)
         < USUAL_VARIATION
     )
-    if int(steady.sum()) < SLOW_KERNELS:
+    if int(steady.sum()) < STEADY_KERNELS:
         return None
     lasted = took[:, :, steady].sum(axis=2) - _of_tokens(case, rows)
     return np.asarray(lasted / np.maximum(usual[:, steady].sum(axis=1), 1.0) - 1.0, np.float64)
