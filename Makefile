@@ -146,10 +146,12 @@ PAIRED ?=
 bench-paired: $(STAMP)
 	@$(BIN)/python -m tests.paired --old $(OLD) --new $(NEW) $(PAIRED)
 
-# What each rule of slowrank earns: answers that differ without it, job by job; ABLATION="--every 3" for fewer jobs.
+# What each rule of slowrank earns: answers that differ without it, job by job; then the thresholds that no answer depends
+# on within a factor of two. ABLATION="--every 3" for fewer jobs, "--keep FOLDER" to read each job once for all calls.
 ABLATION ?=
 ablation: $(STAMP)
 	@$(BIN)/python -m tests.paired.ablation $(ABLATION)
+	@$(BIN)/python -m tests.paired.variation $(ABLATION)
 
 # The answers to the jobs that were looked at, written again; a quarter of an hour.
 goldens: $(STAMP)

@@ -13,6 +13,14 @@ from tracekit.findings import Cause
 from tracekit.mechanisms import OF_DEVICE, OF_HOST, MechanismEntry
 from tracekit.thresholds.slowrank import KERNELS_SHOWN, MAJORITY
 
+GPU_COMPUTE: Final = "gpu_compute"
+CPU_LAUNCH: Final = "cpu_launch"
+HOST_STALL: Final = "host_stall"
+DATALOADER: Final = "dataloader"
+NETWORK: Final = "network"
+DATA_IMBALANCE: Final = "data_imbalance"
+STAGE_IMBALANCE: Final = "stage_imbalance"
+
 Quantity = Literal[
     "own", "busy", "gap", "attention", "matmul", "loader", "collector", "allocator", "longest_gap"
 ]
@@ -84,7 +92,13 @@ class CauseEntry:
     signs: tuple[Sign, ...]
     on_host: bool = False  # the host's doing, which the job's design may explain
     next_on_cpu: str | None = None  # where the devices are CPUs; None: the same
+    quantity: Quantity = "gap"  # the time of a rank that it lengthens
     mechanisms: tuple[MechanismEntry, ...] = ()  # what may take the time within it
+
+    @property
+    def by_shape(self) -> bool:
+        """Whether the shape of a rank's gaps tells it from other causes of gaps."""
+        return any(sign.order == Order.SHAPE_OF_GAPS for sign in self.signs)
 
     def step_on(self, *, gpu: bool) -> str:
         """Return what to do next, by the kind of device."""
@@ -114,7 +128,7 @@ def _spans_explain(quantity: Quantity) -> Callable[[Comparison], bool]:
 
 _ENTRIES = (
     CauseEntry(
-        "dataloader",
+        DATALOADER,
         "it waits for its data loader",
         "compute or gaps longer while spans of the loader are as long as on peers",
         "look at storage and loader workers of that rank",
@@ -129,7 +143,7 @@ _ENTRIES = (
         on_host=True,
     ),
     CauseEntry(
-        "host_stall",
+        HOST_STALL,
         "its process pauses",
         "gaps as short as the peers' longest, or a host that needs longer for every launch",
         "look for garbage collection, checkpointing, logging or swapping on that host",
@@ -166,7 +180,7 @@ _ENTRIES = (
         ),
     ),
     CauseEntry(
-        "gpu_compute",
+        GPU_COMPUTE,
         "its compute takes longer than its peers'",
         "kernels as long as on peers, with longer gaps between them",
         "check clocks, temperature and ECC of that device; run a matrix product on it alone",
@@ -181,12 +195,13 @@ _ENTRIES = (
                 ),
             ),
         ),
+        quantity="busy",
         mechanisms=OF_DEVICE,
         next_on_cpu="look for other processes on that host's cores, a lower clock and a CPU quota; "
         "run a matrix product on it alone",
     ),
     CauseEntry(
-        "cpu_launch",
+        CPU_LAUNCH,
         "its host launches work too slowly",
         "launches as close together as on peers' hosts, or a device that always has work queued",
         "profile that host's Python process; look for other load, a slow CPU governor or a debug build",
@@ -207,7 +222,7 @@ _ENTRIES = (
         on_host=True,
     ),
     CauseEntry(
-        "network",
+        NETWORK,
         "its transfers are slow",
         "transfers as long as the peers' once all members have arrived: then the ranks only wait",
         "check cables, link counters and the NIC between these ranks",
@@ -221,7 +236,7 @@ _ENTRIES = (
         ),
     ),
     CauseEntry(
-        "data_imbalance",
+        DATA_IMBALANCE,
         "work depends on the data and is distributed unevenly",
         "the same rank longer in every step, also in kernels with work that does not depend on the data",
         "balance documents by attention cost, not by tokens, and the router's choice of experts by tokens",
@@ -244,7 +259,7 @@ _ENTRIES = (
         ),
     ),
     CauseEntry(
-        "stage_imbalance",
+        STAGE_IMBALANCE,
         "its pipeline stage has more work than the others",
         "one rank of the stage longer than the others of it",
         "move a layer from this stage to another",
@@ -263,6 +278,7 @@ _ENTRIES = (
         "a sign of any other cause",
         "compare its time line with a peer's: tracekit open TRACES",
         (),
+        quantity="own",
     ),
 )
 

@@ -9,7 +9,6 @@ and its own differ by a microsecond an event.
 from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -17,9 +16,8 @@ from tracekit.arrays import to_numpy
 from tracekit.errors import InputError
 from tracekit.installation import check_extra
 from tracekit.store import Run
-from tracekit.units import NS_PER_US
+from tracekit.units import I64, NS_PER_US
 
-I64 = npt.NDArray[np.int64]
 _NUMBERS: Final = {
     "stream": "stream",
     "correlation": "correlation",

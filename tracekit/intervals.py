@@ -8,7 +8,8 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-I64: TypeAlias = npt.NDArray[np.int64]
+from tracekit.units import I64
+
 Intervals: TypeAlias = tuple[I64, I64]
 
 

@@ -1,4 +1,13 @@
-"""Units: tables hold integer nanoseconds, reports hold milliseconds."""
+"""Units: tables hold integer nanoseconds, reports hold milliseconds; and the arrays that hold either."""
+
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+I64: TypeAlias = npt.NDArray[np.int64]
+F64: TypeAlias = npt.NDArray[np.float64]
+Mask: TypeAlias = npt.NDArray[np.bool_]
 
 NS_PER_US = 1_000
 NS_PER_MS = 1_000_000

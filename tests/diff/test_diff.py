@@ -11,8 +11,7 @@ from tests.slowrank.jobs import grid
 from tests.slowrank.jobs import job as job_on
 from tests.tables.rows import comm, step
 from tracekit.analysis.diff import analyse
-from tracekit.analysis.diff.analyse import _verdict
-from tracekit.analysis.diff.significance import changes, interval, steps_for_one
+from tracekit.analysis.diff.analyse import _verdict, changes, interval, steps_for_one
 from tracekit.findings.diff import Change
 
 RNG = np.random.default_rng(7)

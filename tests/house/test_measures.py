@@ -6,13 +6,14 @@ from tests.house import measures
 from tests.house.measures import Code, here
 
 WORST = {
-    "causes": 8,
-    "models": 12,
-    "texts": 2,
-    "thresholds": 120,
-    "one importer": 0.41,
-    "chain": 39,
-    "reached": 231,
+    "causes": 4,
+    "causes by constant": 7,
+    "models": 0,
+    "texts": 0,
+    "thresholds": 69,
+    "one importer": 0.36,
+    "chain": 37,
+    "reached": 210,
     "answers": 14,
     "answer functions": 50,
 }
@@ -26,6 +27,7 @@ def measured():
     calls, functions = measures.answers(code)
     return {
         "causes": max(measures.files_naming_a_cause(code).values()),
+        "causes by constant": max(measures.files_naming_a_cause(code, literally=False).values()),
         "models": measures.kinds_of_model(code),
         "texts": len(measures.control_by_text(code)),
         "thresholds": len(measures.thresholds_of_slowrank(code)),
@@ -58,6 +60,7 @@ def small(tmp_path):
         "analysis/slowrank/analyse.py": """
 from tracekit.analysis.slowrank.answer import blame_answer
 from tracekit.axes import PIPELINE
+from tracekit.causes import MEMORY
 from tracekit.thresholds.slowrank import LEAST
 
 
@@ -80,6 +83,7 @@ def test_measures_find_what_they_count(small):
     assert measures.files_naming_an_axis(small, literally=True) == ["tracekit/axes.py"]
     assert len(measures.files_naming_an_axis(small)) == 2
     assert measures.files_naming_a_cause(small) == {"memory": 2}
+    assert measures.files_naming_a_cause(small, literally=False) == {"memory": 3}
     assert measures.kinds_of_model(small) == 1
     assert len(measures.control_by_text(small)) == 2
     assert measures.thresholds_of_slowrank(small) == {"LEAST"}

@@ -3,12 +3,13 @@
 A job is read once. Each rule that says something about it is then switched off, and the job is answered again. The
 table shows for each rule in how many jobs it said something, in how many the answer differs without it, and whether
 that answer is better or worse. A rule that changes nothing anywhere has no case here.
+
+`python -m tests.paired.variation` does the same for thresholds.
 """
 
 import argparse
 import json
 import sys
-import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -21,16 +22,16 @@ from typing import Any, Final
 import numpy as np
 
 from tests.paired.ask import in_short
-from tests.paired.jobs import LOOKED_AT, SUITES, Truth, make
+from tests.paired.jobs import LOOKED_AT, SUITES, Truth
 from tests.paired.judge import WEIGHT, judged, price_error
+from tests.paired.matched import Matched, kept, matched_of
 from tracekit.analysis.slowrank import analyse as room
 from tracekit.analysis.slowrank.case import build
-from tracekit.analysis.slowrank.decision import order
-from tracekit.analysis.slowrank.decision.decide import concluded
+from tracekit.analysis.slowrank.decision.decide import CHALLENGES, concluded
+from tracekit.analysis.slowrank.decision.decide import RULES as DECISION
+from tracekit.analysis.slowrank.mechanisms import refined
 from tracekit.errors import TracekitError
-from tracekit.ingest import load
 from tracekit.report.slowrank_json import slowrank_document
-from tracekit.steps.recorded_windows import last_windows
 
 BROKEN: Final = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, TracekitError)
 """What code may raise that relies on a rule."""
@@ -89,10 +90,10 @@ def _place(function: Callable[..., Any]) -> str:
 
 
 RULES: Final = (
-    *(Rule(_place(rule)) for rule in order.RULES[:-1]),
-    *(Rule(_place(challenge), argument=1) for challenge in order.CHALLENGES),
+    *(Rule(_place(rule)) for rule in DECISION[:-1]),
+    *(Rule(_place(challenge), argument=1) for challenge in CHALLENGES),
     Rule("answers.slow_launch:launched_late", argument=1),
-    Rule("answers.odd_steps:without_odd_steps", argument=0),
+    Rule("answers.compared_steps:without_odd_steps", argument=0),
     Rule("gaps.evidence_gaps:told_by_steps", argument=1),
     *(Rule(place) for place in (
         "unrecorded.unseen_replay:with_typical_unseen", "hypotheses.long_stage:long_stage",
@@ -111,7 +112,7 @@ RULES: Final = (
     *(Rule(place, nothing=True) for place in ("suspects:stands",)),
     *(Rule(place, nothing=0.0) for place in (
         "hypotheses.data_imbalance:uneven_data", "hypotheses.data_imbalance:uneven_tokens",
-        "gaps.usually_slow:usually_slow_ns", "hypotheses.host_bound:levelling_saves_ns",
+        "gaps.evidence_gaps:usually_slow_ns", "hypotheses.host_bound:levelling_saves_ns",
     )),
     Rule("hypotheses.host_bound:most_saved_ns", nothing=np.inf),
     Rule("hypotheses.inferred_members:beyond_inferred_group", nothing=False),
@@ -120,7 +121,7 @@ RULES: Final = (
     Rule("expected.like_with_like:_of_compute", argument=1),
     Rule("expected.contention:spun_longer", like=lambda found: np.full_like(found, np.nan)),
     Rule("expected.like_with_like:_beside", like=np.zeros_like),
-    Rule("expected.role_gaps:role_gaps", like=lambda found: (found[0][:0], np.zeros_like(found[1]))),
+    Rule("expected.like_with_like:role_gaps", like=lambda found: (found[0][:0], np.zeros_like(found[1]))),
 )  # fmt: skip
 SEEDS: Final = {
     "samples": LOOKED_AT["samples"],
@@ -149,38 +150,33 @@ def instead(rule: Rule, other: Callable[..., Any]) -> Iterator[None]:
             setattr(module, name, value)
 
 
-def answered(matched: tuple[Any, ...]) -> dict[str, object]:
-    """The answer to a job whose operations are matched, in short."""
+def document(matched: Matched, *, explain: bool = False) -> dict[str, Any]:
+    """The answer to a job whose operations are matched, as `slowrank --json` prints it."""
     run, ops, choice = matched
-    case = build(run, ops, choice.mesh, None)
-    case, answer = concluded(room.without_odd_steps(case))
-    return in_short(slowrank_document(room._finding(case, choice, answer, explain=False)))
+    case, answer = concluded(room.without_odd_steps(build(run, ops, choice.mesh, None)))
+    return slowrank_document(room._finding(case, choice, refined(case, answer), explain=explain))
 
 
-def ledger_of(suite: str, seed: int) -> dict[str, Any]:
+def answered(matched: Matched) -> dict[str, object]:
+    """The answer to a job whose operations are matched, in short."""
+    return in_short(document(matched))
+
+
+def ledger_of(suite: str, seed: int, keep: Path | None) -> dict[str, Any]:
     """The answer to one job with all rules, and without each of those that say something about it."""
-    with tempfile.TemporaryDirectory() as keep:
-        truth = make(suite, seed, Path(keep))
-        run = load(str(Path(keep) / truth.key / "traces"), jobs=1)
-        mesh = (
-            {axis: int(size) for axis, size in (part.split("=") for part in truth.mesh.split(","))}
-            if truth.mesh
-            else None
-        )
-        run, ranks = room._read(last_windows(run, None), mesh, None)
-        matched = room._matched(run, ranks, mesh, None)
+    with matched_of(suite, seed, keep) as (truth, matched):
         said: set[str] = set()
         before = _noted(matched, said)
         rows = {}
         for rule in RULES:
             if rule.name in said:
                 with instead(rule, _silenced(rule)):
-                    rows[rule.name] = _tried(matched)
-    changes = {name: _better(truth, before, row) for name, row in rows.items() if row != before}
+                    rows[rule.name] = tried(matched)
+    changes = {name: better(truth, before, row) for name, row in rows.items() if row != before}
     return {"key": truth.key, "word": judged(truth, before), "said": sorted(said), "changes": changes}
 
 
-def _better(truth: Truth, before: dict[str, Any], after: dict[str, Any]) -> int:
+def better(truth: Truth, before: dict[str, Any], after: dict[str, Any]) -> int:
     """1 where an answer is better than the one before by its word, else by its price; -1 where it is worse, 0 equal."""
     gain = WEIGHT[judged(truth, after)] - WEIGHT[judged(truth, before)]
     old, new = price_error(truth, before), price_error(truth, after)
@@ -199,14 +195,15 @@ def _silenced(rule: Rule) -> Callable[..., Any]:
     return nothing
 
 
-def _tried(matched: tuple[Any, ...]) -> dict[str, object]:
+def tried(matched: Matched) -> dict[str, object]:
+    """The answer in short, or the error that another rule raises without what was switched off."""
     try:
         return answered(matched)
-    except BROKEN as error:  # other code relies on the rule: that is an answer as well
+    except BROKEN as error:
         return {"error": f"{type(error).__name__}: {error}"}
 
 
-def _noted(matched: tuple[Any, ...], said: set[str]) -> dict[str, object]:
+def _noted(matched: Matched, said: set[str]) -> dict[str, object]:
     """The answer with all rules; the names of those that say something are put into `said`."""
     open_ = []
     for rule in RULES:
@@ -250,28 +247,38 @@ def table(rows: list[dict[str, Any]]) -> str:
     return "\n".join([*head, *lines])
 
 
-def main() -> None:
-    """Prints the ledger of all rules."""
-    parser = argparse.ArgumentParser(prog="python -m tests.paired.ablation", description=__doc__)
+def options(what: str | None) -> argparse.Namespace:
+    """The command line, with the jobs to ask as `todo`."""
+    parser = argparse.ArgumentParser(description=what)
     parser.add_argument("--suite", action="append", choices=sorted(SUITES), default=[])
     parser.add_argument("--every", type=int, default=1, help="every nth job alone")
+    parser.add_argument("--goldens", action="store_true", help="the jobs of the goldens alone")
+    parser.add_argument("--keep", type=Path, help="keep jobs and their operations here, for the next call")
+    parser.add_argument("--kept", action="store_true", help="all jobs that --keep holds, whoever made them")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--json", type=Path, help="write a line a job")
-    options = parser.parse_args()
-    todo = [(s, seed) for s in options.suite or sorted(SUITES) for seed in SEEDS[s]][:: options.every]
+    chosen = parser.parse_args()
+    seeds = LOOKED_AT if chosen.goldens else SEEDS
+    todo = [(suite, seed) for suite in chosen.suite or sorted(SUITES) for seed in seeds[suite]]
+    chosen.todo = (kept(chosen.keep) if chosen.kept else todo)[:: chosen.every]
+    return chosen
+
+
+def main() -> None:
+    """Prints the ledger of all rules."""
+    chosen = options(__doc__)
     rows, failed = [], 0
-    with ProcessPoolExecutor(options.jobs) as pool:
-        waiting = [pool.submit(ledger_of, *job) for job in todo]
+    with ProcessPoolExecutor(chosen.jobs) as pool:
+        waiting = [pool.submit(ledger_of, *job, chosen.keep) for job in chosen.todo]
         for done in as_completed(waiting):
             try:
                 rows.append(done.result())
             except TracekitError as error:  # a job that cannot be read is counted, and the others go on
                 failed += 1
                 print(type(error).__name__, error, file=sys.stderr)
-            if options.json:
-                options.json.write_text(
-                    "".join(json.dumps(r) + "\n" for r in sorted(rows, key=lambda r: r["key"]))
-                )
+            if chosen.json:
+                ordered = sorted(rows, key=lambda r: r["key"])
+                chosen.json.write_text("".join(json.dumps(r) + "\n" for r in ordered))
     print(f"{len(rows)} jobs, {failed} that could not be read\n\n{table(rows)}")
 
 

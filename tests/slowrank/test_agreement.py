@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from tests.slowrank.jobs import grid, job, prepared
-from tracekit.analysis.slowrank.answers import named_ranks
+from tracekit.analysis.slowrank.answers import culprit_answers
 from tracekit.analysis.slowrank.decision.decide import decide
 from tracekit.analysis.slowrank.hypotheses import suspect_work
 from tracekit.analysis.slowrank.suspects import agrees, explain_rank
@@ -49,7 +49,7 @@ def answer(folder, monkeypatch, slow, disagreeing, **options):
             evidence = tuple(replace(e, value=e.peers_median) for e in evidence)
         return cause, evidence
 
-    monkeypatch.setattr(named_ranks, "explain_rank", told)
+    monkeypatch.setattr(culprit_answers, "explain_rank", told)
     mesh = grid(dp=8)
     return decide(prepared(job(folder, mesh, slow=slow, **options), mesh))
 
@@ -85,7 +85,7 @@ def test_a_host_that_launches_as_fast_is_not_slow(tmp_path, monkeypatch, pace, n
     """Where hosts are hardly quicker than devices, one of them is always the last to launch."""
     monkeypatch.setattr(suspect_work, "launch_pace", lambda _, rank, *__: pace if rank == 3 else 120.0)
     shown = tuple(Evidence(q, 2.0, 0.5, "ms", q) for q in ("own", "busy", "gap"))
-    monkeypatch.setattr(named_ranks, "explain_rank", lambda *_: ("cpu_launch", shown))
+    monkeypatch.setattr(culprit_answers, "explain_rank", lambda *_: ("cpu_launch", shown))
     mesh = grid(dp=8)
     found = decide(prepared(job(tmp_path, mesh, slow={3: 1.5}), mesh))
     assert tuple(s.rank for s in found.suspects) == named

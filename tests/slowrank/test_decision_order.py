@@ -6,14 +6,14 @@ import pytest
 
 from tests.slowrank.jobs import grid, job, prepared
 from tests.slowrank.known import known
-from tracekit.analysis.slowrank.decision import blameless, culprits, decide, open_questions
-from tracekit.analysis.slowrank.decision.order import CHALLENGES, RULES
+from tracekit.analysis.slowrank.decision import culprits, decide, no_culprit
+from tracekit.analysis.slowrank.decision.decide import CHALLENGES, RULES
 
 
 def test_each_rule_is_asked_once_and_none_is_forgotten():
     written = {
         function
-        for module in (culprits, open_questions, blameless)
+        for module in (culprits, no_culprit)
         for name, function in inspect.getmembers(module, inspect.isfunction)
         if function.__module__ == module.__name__ and not name.startswith("_")
     }

@@ -4,7 +4,7 @@ import pytest
 
 from tests.slowrank.hosts import LOADING_US, host_bound
 from tracekit.analysis.slowrank.analyse import analyse, opened
-from tracekit.analysis.slowrank.answers.launch_bound import launch_bound_answer
+from tracekit.analysis.slowrank.answers.late_launch import launch_bound_answer
 
 LAST = 3
 

@@ -11,7 +11,7 @@ from tests.slowrank.known import known
 from tests.tables.rows import events
 from tracekit.analysis.slowrank.analyse import analyse
 from tracekit.analysis.slowrank.answers.open_answers import unseen_answer
-from tracekit.analysis.slowrank.decision.open_questions import rank_may_cost
+from tracekit.analysis.slowrank.decision.no_culprit import rank_may_cost
 from tracekit.analysis.slowrank.gaps.evidence_gaps import Undecided, compared_little
 from tracekit.analysis.slowrank.gaps.recurrence import costs_in_others, in_one_step, others_prove_health
 from tracekit.analysis.slowrank.unrecorded.unrecorded import Unseen
@@ -53,9 +53,7 @@ def test_one_step_of_much_compares_little(tmp_path, outside, little):
 
 
 def test_little_compared_proves_no_health(tmp_path, monkeypatch):
-    monkeypatch.setattr(
-        "tracekit.analysis.slowrank.decision.open_questions.compared_little", lambda _case: True
-    )
+    monkeypatch.setattr("tracekit.analysis.slowrank.decision.no_culprit.compared_little", lambda _case: True)
     found = analyse(job(tmp_path, grid(dp=8), steps=1, layers=4))
     assert (found.verdict, found.candidates) == ("inconclusive", ())
     assert "record three whole steps" in found.to_decide

@@ -8,7 +8,7 @@ from tests.what_if.tables import unnamed
 from tracekit.analysis.slowrank.analyse import analyse
 from tracekit.analysis.slowrank.gaps.evidence_gaps import least_ns
 from tracekit.step_graph.stage_mates import mates
-from tracekit.thresholds.slowrank import JOINED_ERROR
+from tracekit.thresholds.slowrank import LITTLE_SHARE
 
 MESH = grid(tp=2, dp=4)
 
@@ -34,7 +34,7 @@ def test_one_place_of_all_ranks_shares_a_number(cases):
 @pytest.mark.slow
 def test_unknown_waits_are_told_by_the_stage(cases):
     whole, case = cases
-    assert case.residual_ns < JOINED_ERROR * case.step_ns
+    assert case.residual_ns < LITTLE_SHARE * case.step_ns
     assert least_ns(case, np.array([3])) == pytest.approx(least_ns(whole, np.array([3])), rel=0.1)
 
 

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from tests.slowrank.jobs import grid, job, prepared
-from tracekit.analysis.slowrank.expected.struck_steps import struck_ns
 from tracekit.analysis.slowrank.gaps import evidence_gaps
 from tracekit.analysis.slowrank.gaps.evidence_gaps import told_by_steps
+from tracekit.analysis.slowrank.price import struck_ns
 from tracekit.findings import Coverage
 
 NAN = np.nan

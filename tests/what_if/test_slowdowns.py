@@ -7,11 +7,11 @@ import pytest
 
 from tests.ingest.sample import DATA, needs_data
 from tests.what_if.tables import ingested, pipeline, replicas, row, timeline
+from tracekit.analysis.questions.table_engine import slowdowns
 from tracekit.axes import AXES
 from tracekit.ingest import load
 from tracekit.mesh import from_sizes
 from tracekit.step_graph.table.recording import recording_of
-from tracekit.step_graph.table.slowdowns import slowdowns
 from tracekit.step_graph.table.timeline import timeline_of
 
 MS = 1e6

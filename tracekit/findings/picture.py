@@ -2,10 +2,7 @@
 
 from dataclasses import dataclass
 
-import numpy as np
-import numpy.typing as npt
-
-F64 = npt.NDArray[np.float64]
+from tracekit.units import F64
 
 
 @dataclass(frozen=True)

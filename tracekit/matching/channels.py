@@ -6,11 +6,11 @@ from typing import Final
 
 import numpy as np
 
-from tracekit.intervals import I64
 from tracekit.rank_events.coded_words import among, numbered, numbered_rows
 from tracekit.rank_events.operation_names import MESSAGES, UNDIRECTED
 from tracekit.rank_events.operations import RankOps
 from tracekit.store import Group
+from tracekit.units import I64
 
 WORLD: Final = -1
 """Group of an operation if the trace does not name the group's members."""

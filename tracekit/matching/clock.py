@@ -11,7 +11,6 @@ import numpy as np
 import numpy.typing as npt
 
 from tracekit.disjoint_sets import DisjointSets
-from tracekit.intervals import I64
 from tracekit.matching.match import Operations
 from tracekit.matching.messages import message_ends
 from tracekit.rank_events.coded_words import numbered_rows
@@ -29,8 +28,7 @@ from tracekit.thresholds.tables import (
     WAITED_ENDS_SPREADS,
     WIDE_TRIP,
 )
-
-F64 = npt.NDArray[np.float64]
+from tracekit.units import F64, I64
 
 
 @dataclass(frozen=True)

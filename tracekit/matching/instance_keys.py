@@ -11,10 +11,10 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from tracekit.intervals import I64
 from tracekit.matching.message_order import UNKNOWN_SIZE
 from tracekit.rank_events.step_marks import NO_STEP
 from tracekit.thresholds.tables import ALIGN_LEAST_OVERLAP, COUNTED_SHARE
+from tracekit.units import I64
 
 
 def instance_keys(

@@ -7,7 +7,7 @@ another one. Recorded launches show the order of issue.
 
 import numpy as np
 
-from tracekit.intervals import I64
+from tracekit.units import I64
 
 
 def by_issue(rows: I64, issued: I64, stream: I64) -> I64:

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tracekit.intervals import I64
 from tracekit.matching.channels import NO_SEQ, Channel, channels_of, groups_with_one_counter
 from tracekit.matching.instance_keys import instance_keys
 from tracekit.matching.issue_order import by_issue
@@ -22,8 +21,7 @@ from tracekit.rank_events.coded_words import Codes, numbered, numbered_rows
 from tracekit.rank_events.operations import RankOps
 from tracekit.rank_events.own_time import Progress, own_progress
 from tracekit.store import Group
-
-Mask = npt.NDArray[np.bool_]
+from tracekit.units import I64, Mask
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from tracekit.intervals import I64
 from tracekit.rank_events.step_marks import I32
 from tracekit.thresholds.tables import MAX_MESSAGES_ALIGNED, TIE_NS
+from tracekit.units import I64
 
 Tokens = npt.NDArray[np.object_]
 UNKNOWN_SIZE = "/-1"

@@ -3,10 +3,10 @@
 import numpy as np
 import numpy.typing as npt
 
-from tracekit.intervals import I64
 from tracekit.matching.match import Operations
 from tracekit.rank_events.coded_words import numbered
 from tracekit.rank_events.operation_names import MESSAGES
+from tracekit.units import I64
 
 
 def found_done(ops: Operations) -> npt.NDArray[np.bool_]:

@@ -13,7 +13,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tracekit.intervals import I64
 from tracekit.rank_events.coded_words import numbered, numbered_rows
 from tracekit.rank_events.event_columns import Values, filled, holds, ints, matches, strings
 from tracekit.rank_events.host_events import Enclosing, Host
@@ -22,6 +21,7 @@ from tracekit.rank_events.operation_names import MESSAGES, OTHER, RECEIVES, SEND
 from tracekit.rank_events.recorded_peers import Peers
 from tracekit.rank_events.step_marks import I32
 from tracekit.store import Group
+from tracekit.units import I64
 
 _UNTOLD: Final = ("send_recv", "other")
 """Kinds by kernel name that may be any collective: NCCL's all-to-all runs as SendRecv, RCCL has one name for all."""

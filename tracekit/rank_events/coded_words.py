@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tracekit.intervals import I64
+from tracekit.units import I64
 
 Codes = npt.NDArray[np.int32]
 

@@ -8,10 +8,11 @@ import re
 import numpy as np
 import pyarrow as pa
 
-from tracekit.intervals import I64, Intervals, empty, intersect, subtract, union
-from tracekit.rank_events.event_columns import Mask, Values, present, truth
+from tracekit.intervals import Intervals, empty, intersect, subtract, union
+from tracekit.rank_events.event_columns import Values, present, truth
 from tracekit.rank_events.host_events import Host
 from tracekit.thresholds.tables import RESULT_COPY_SHARE
+from tracekit.units import I64, Mask
 
 COMM_KERNEL = re.compile(
     r"nccl|rccl|cross_device_reduce|multimem_|one_shot_all_reduce|two_shot_all_reduce|all_?reduce_fusion|trtllm_all_?reduce"

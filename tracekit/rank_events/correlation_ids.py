@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from tracekit.intervals import I64
+from tracekit.units import I64
 
 
 def latest(known: I64, time: I64, wanted: I64, moment: I64) -> I64:

@@ -8,9 +8,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tracekit.intervals import I64
+from tracekit.units import I64, Mask
 
-Mask = npt.NDArray[np.bool_]
 Values = npt.NDArray[np.object_]
 
 

@@ -11,11 +11,11 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from tracekit.intervals import I64
-from tracekit.rank_events.event_columns import Mask, truth
+from tracekit.rank_events.event_columns import truth
 from tracekit.rank_events.host_events import Enclosing, Host
 from tracekit.rank_events.operation_names import CALL_OPS
 from tracekit.thresholds.tables import RESUME_SLACK_NS, RESUME_SLACK_SHARE
+from tracekit.units import I64, Mask
 
 _MESSAGE: Final = re.compile(r"^gloo:(send|recv)$")
 _SEND: Final = re.compile(r"^gloo:send$")

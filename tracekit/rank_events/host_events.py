@@ -7,9 +7,9 @@ from itertools import pairwise
 import numpy as np
 import pyarrow as pa
 
-from tracekit.intervals import I64
 from tracekit.rank_events.event_columns import ints
 from tracekit.thresholds.tables import MAX_NESTED_RECORDS
+from tracekit.units import I64
 
 Thread = tuple[int, int]
 """(pid, tid) of an event; -1 where the file holds no integer."""

@@ -12,10 +12,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tracekit.intervals import I64
 from tracekit.rank_events.compute import COMM_KERNEL
-from tracekit.rank_events.event_columns import Mask, Values, holds, matches, truth
+from tracekit.rank_events.event_columns import Values, holds, matches, truth
 from tracekit.rank_events.operation_names import canonical_op
+from tracekit.units import I64, Mask
 
 _OPTIMIZER: Final = re.compile(r"adam|adafactor|sgd|optimi[sz]er", re.IGNORECASE)
 """Names of kernels that only an optimizer runs."""

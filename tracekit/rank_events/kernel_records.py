@@ -14,13 +14,13 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from tracekit.intervals import I64
 from tracekit.rank_events.correlation_ids import latest
-from tracekit.rank_events.event_columns import Mask, Values, filled, holds, ints, matches, present
+from tracekit.rank_events.event_columns import Values, filled, holds, ints, matches, present
 from tracekit.rank_events.host_events import Enclosing, Host, Thread
 from tracekit.rank_events.operation_names import CALL_OPS, MESSAGES, canonical_op
 from tracekit.rank_events.step_marks import launch_rows
 from tracekit.thresholds.tables import MAX_BATCH_MEMBERS
+from tracekit.units import I64, Mask
 
 RECORD: Final = "record_param_comms"
 """Name of the host-side records; up to torch 2.3 they name the operation in no other way."""

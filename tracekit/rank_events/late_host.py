@@ -12,12 +12,13 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from tracekit.intervals import I64, Intervals, covered_until, gap_start, union
-from tracekit.rank_events.event_columns import Mask, Values, truth
+from tracekit.intervals import Intervals, covered_until, gap_start, union
+from tracekit.rank_events.event_columns import Values, truth
 from tracekit.rank_events.host_events import Host
 from tracekit.rank_events.step_marks import launch_rows
 from tracekit.rank_events.stream_waits import HOST_WAIT, resumed_behind
 from tracekit.thresholds.tables import POLLS_THAT_WAIT
+from tracekit.units import I64, Mask
 
 _BLOCKS: Final = re.compile(rf"{HOST_WAIT.pattern}|Free$")
 """Calls in which the host may wait until its device has done what was launched."""

@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 import numpy as np
 import pyarrow as pa
 
-from tracekit.intervals import I64, Intervals, empty
+from tracekit.intervals import Intervals, empty
 from tracekit.rank_events.arguments import read_arguments, resolve_groups
 from tracekit.rank_events.compute import communicates, compute_intervals, operator_intervals
-from tracekit.rank_events.event_columns import Mask, Values, ints, matches, present
+from tracekit.rank_events.event_columns import Values, ints, matches, present
 from tracekit.rank_events.gloo_messages import message_times
 from tracekit.rank_events.host_events import Host, host_of
 from tracekit.rank_events.kernel_order import KernelOrder, Launched, kernel_order
@@ -30,6 +30,7 @@ from tracekit.rank_events.stream_waits import I8, waited_for
 from tracekit.rank_events.window_starts import opens_of
 from tracekit.store import Group, Run
 from tracekit.thresholds.tables import MOST_BEHIND_MARKS
+from tracekit.units import I64, Mask
 
 _COLUMNS = [
     "ts", "dur", "cat", "name", "pid", "tid", "device", "stream", "correlation", "external_id",

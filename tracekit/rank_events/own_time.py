@@ -7,15 +7,13 @@ for another one has spent no own time on that, so it is not blamed for a delay t
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
-from tracekit.intervals import I64, covered_until, gap_start, union
+from tracekit.intervals import covered_until, gap_start, union
 from tracekit.rank_events.operations import RankOps
 from tracekit.rank_events.readiness import UNKNOWN
 from tracekit.rank_events.stream_waits import FREE
 from tracekit.thresholds.tables import DEVICE_ROUNDING_NS, RESUME_SLACK_NS, RESUME_SLACK_SHARE
-
-F64 = npt.NDArray[np.float64]
+from tracekit.units import F64, I64
 
 
 @dataclass(frozen=True)

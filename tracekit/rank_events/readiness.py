@@ -10,9 +10,9 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
-from tracekit.intervals import I64
-from tracekit.rank_events.event_columns import Mask, Values, ints
+from tracekit.rank_events.event_columns import Values, ints
 from tracekit.rank_events.step_marks import launch_rows
+from tracekit.units import I64, Mask
 
 UNKNOWN = -1
 """The trace does not show when the kernel was launched."""

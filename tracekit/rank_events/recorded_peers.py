@@ -13,13 +13,13 @@ import numpy as np
 import pyarrow as pa
 
 from tracekit.axes import PIPELINE
-from tracekit.intervals import I64
 from tracekit.mesh.group_descriptions import hinted_dims
 from tracekit.rank_events.event_columns import Values, filled, holds, ints, matches
 from tracekit.rank_events.host_events import Enclosing, Host
 from tracekit.rank_events.kernel_records import Joined
 from tracekit.rank_events.operation_names import CALL_OPS, MESSAGES, WAYS, directed
 from tracekit.store import Group
+from tracekit.units import I64
 
 TITLE = re.compile(r"^nccl:(send|recv) (\d{1,9})(?:->|<-)(\d{1,9})$")
 PAIR: Final = 2

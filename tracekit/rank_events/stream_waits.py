@@ -14,10 +14,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tracekit.intervals import I64
 from tracekit.rank_events.correlation_ids import latest
-from tracekit.rank_events.event_columns import Mask, Values, ints, truth
+from tracekit.rank_events.event_columns import Values, ints, truth
 from tracekit.rank_events.step_marks import launch_rows
+from tracekit.units import I64, Mask
 
 I8 = npt.NDArray[np.int8]
 WAITED: Final = 1

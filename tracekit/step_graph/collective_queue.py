@@ -9,15 +9,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tracekit.intervals import I64
 from tracekit.matching.match import Operations
 from tracekit.rank_events.coded_words import numbered_rows
 from tracekit.rank_events.operations import RankOps
-from tracekit.steps.steps import F64
 from tracekit.thresholds.replay import ANSWERED_NS
 from tracekit.thresholds.slowrank import NO_WORK_NS, QUEUED_NS
 from tracekit.timing.buffered_sends import members_of_kernel
 from tracekit.timing.measured import Measured
+from tracekit.units import F64, I64
 
 
 @dataclass(frozen=True)

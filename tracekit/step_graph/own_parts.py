@@ -7,14 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
-from tracekit.intervals import I64
 from tracekit.matching.issue_order import issued_upto
 from tracekit.matching.match import Operations
 from tracekit.rank_events.coded_words import Codes
-from tracekit.steps.steps import F64
 from tracekit.thresholds.slowrank import NO_WORK_NS, STOOD_STILL
+from tracekit.units import F64, I64
 
 
 @dataclass(frozen=True)
@@ -104,7 +102,7 @@ def _turn(ops: Operations, rows: I64) -> I64:
     return np.asarray(turn[np.lexsort((kind, np.append(0, np.cumsum(~together))))], np.int64)
 
 
-def cut(knots: F64, cuts: Sequence[npt.NDArray[np.int64] | F64]) -> F64:
+def cut(knots: F64, cuts: Sequence[I64 | F64]) -> F64:
     """Return `knots` with every step also cut at its `cuts`; ns."""
     parts = [
         np.concatenate([[begin], np.clip(inside.astype(np.float64), begin, end)])

@@ -6,14 +6,13 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from tracekit.intervals import I64
 from tracekit.matching.match import Operations
 from tracekit.rank_events.stream_waits import WAITED
 from tracekit.step_graph.collective_queue import CollectiveQueue
 from tracekit.step_graph.own_parts import Parts, cut, parts_of
-from tracekit.steps.steps import F64
 from tracekit.thresholds.slowrank import ANSWER_NS, NO_WORK_NS, STEP_PARTS
 from tracekit.timing.measured import Measured
+from tracekit.units import F64, I64, Mask
 
 NEED: Final = 0
 """The rank continues when an operation ends. Ends sort before begins of one moment, as streams run back to back."""
@@ -27,7 +26,7 @@ class RankTimeline:
 
     row: int  # of the rank in Steps
     kinds: npt.NDArray[np.int8]  # POST or NEED
-    readings: npt.NDArray[np.float64]  # own time of each event
+    readings: F64  # own time of each event
     events: npt.NDArray[np.int32]  # operation of each event
     knots: F64  # own-time readings at the begins of the run's steps, and the end of the last
     blocks: F64  # the same, each step cut into STEP_PARTS parts with equally many operations
@@ -124,7 +123,7 @@ def _events(ops: Operations, queue: CollectiveQueue, rows: I64) -> tuple[I64, F6
     return kind[kept], reading[kept], event[kept]
 
 
-def _host_late(ops: Operations, rows: I64) -> npt.NDArray[np.bool_]:
+def _host_late(ops: Operations, rows: I64) -> Mask:
     """Whether only the host delayed the work after each of one rank's `rows`: with a faster host it waits for them."""
     rank = int(ops.rank[rows[0]]) if len(rows) else None
     held = None if rank is None else ops.per_rank[rank].held
@@ -133,7 +132,7 @@ def _host_late(ops: Operations, rows: I64) -> npt.NDArray[np.bool_]:
     return np.asarray(held[rows - ops.first[rank]] > 0, bool)
 
 
-def _proven(ops: Operations, event: I64) -> npt.NDArray[np.bool_]:
+def _proven(ops: Operations, event: I64) -> Mask:
     """Whether the trace proves that compute waited for the operation of each event of one rank."""
     rank = int(ops.rank[event[0]]) if len(event) else None
     waited = None if rank is None else ops.per_rank[rank].waited
@@ -142,7 +141,7 @@ def _proven(ops: Operations, event: I64) -> npt.NDArray[np.bool_]:
     return np.asarray(waited[event - ops.first[rank]] == WAITED, bool)
 
 
-def _really_needed(kind: I64, reading: F64, wall: F64, posted: F64, kernel: I64) -> npt.NDArray[np.bool_]:
+def _really_needed(kind: I64, reading: F64, wall: F64, posted: F64, kernel: I64) -> Mask:
     """Return whether each event counts: not the end of an operation while the rank was idle for another one.
 
     An operation delayed no rank if it ended while another one was outstanding, no work was done until that one ended,

@@ -9,18 +9,18 @@ Lin et al., "Understanding Stragglers in Large Model Training Using What-if Anal
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import ClassVar, Self
 
 import numpy as np
-import numpy.typing as npt
 
-from tracekit.intervals import I64
 from tracekit.step_graph.rank_timeline import RankTimeline
 from tracekit.step_graph.replay_in_turn import InTurn, causes_of
 from tracekit.step_graph.replay_levels import Levels, levels_of
 from tracekit.step_graph.waiting_parts import WaitingParts, cut_there
-from tracekit.steps.steps import F64
 from tracekit.thresholds.replay import DRIFT_SHARE, MOST_REPEATS
 from tracekit.thresholds.slowrank import MAJORITY
+from tracekit.timing.measured import Measured
+from tracekit.units import F64, I64
 
 PeersWork = dict[tuple[int, int], tuple[int, F64]]
 """(run of steps, row) → index of the compared parts, and the own time of its peers in each of them, ns."""
@@ -45,6 +45,41 @@ class StepModel:
     before: I64  # per instance: the one before it on its channel, -1 where it starts when posted
     later: F64  # how long each operation ends after the one of the member that came last
     caused: I64  # pairs of instances (two rows): the first starts no sooner than the second, of another channel, ends
+    of_table: ClassVar[None] = None
+
+    @property
+    def of_traces(self) -> Self:
+        """The model itself: `of_table` is None."""
+        return self
+
+    def pinned(self, run: Measured) -> "StepModel":
+        """Return the model in which every operation of `run` not matched with all members keeps its recorded length."""
+        fixed = np.where(run.ops.instance < 0, (run.ops.end - run.ops.start).astype(np.float64), self.fixed)
+        transfer = self.transfer.copy()  # operations of unknown groups come last, and keep their lengths
+        cut = np.flatnonzero(~run.waits.complete)
+        transfer[cut] = run.waits.transfer[cut]
+        return self.retimed(fixed=fixed, transfer=transfer)
+
+    def missed_ns(self, run: Measured) -> float:
+        """Return how far the unchanged model is from `run`, ns a step.
+
+        The larger of two errors: that of the mean step, and the mean absolute error of each rank's idle time in each
+        step, because errors of ranks and steps may cancel in the mean step. Where a profiler started later on some
+        ranks, their first step is shorter, so that a model's step may be as long as the longest rank's.
+        """
+        steps, ops = run.steps, run.ops
+        whole = abs(self.replayed_ns - run.step_ns)
+        if self.replayed_ns > run.step_ns:
+            whole = max(0.0, self.replayed_ns - float(np.nanmean(np.nanmax(steps.wall, axis=0))))
+        stood = np.zeros(steps.own.shape)
+        event, spent = self.replay()
+        recorded = event < len(ops.rank)  # operations of ranks without a trace follow
+        event, spent = event[recorded], spent[recorded]
+        row = np.searchsorted(steps.ranks, ops.rank[event])
+        known = np.isin(ops.step[event], steps.numbers) & steps.labelled
+        column = np.where(known, np.searchsorted(steps.numbers, ops.step[event]), 0)
+        np.add.at(stood, (row, column), spent)
+        return max(whole, float(np.nanmean(np.abs(steps.wall - steps.own - stood))))
 
     @cached_property
     def recorded_ns(self) -> float:
@@ -127,7 +162,7 @@ class StepModel:
             self.__dict__["levels"] = other.levels
         return self
 
-    def usual(self, peers: Mapping[int, npt.NDArray[np.int64]]) -> PeersWork:
+    def usual(self, peers: Mapping[int, I64]) -> PeersWork:
         """Return the median work before each operation over the `peers` of each row with the same operations.
 
         The finest parts that most peers share are compared, else the coarsest. A row without such a peer is left out.
@@ -147,7 +182,7 @@ class StepModel:
                         break
         return found
 
-    def levelled_ns(self, groups: Sequence[npt.NDArray[np.int64]]) -> float:
+    def levelled_ns(self, groups: Sequence[I64]) -> float:
         """Return the mean step time if all rows of each group took their median own time in each part, ns."""
         total, count = 0.0, 0
         for n, (columns, timelines) in enumerate(self.runs):

@@ -5,11 +5,9 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
-from tracekit.intervals import I64
 from tracekit.step_graph.rank_timeline import NEED, POST, RankTimeline
-from tracekit.steps.steps import F64
+from tracekit.units import F64, I64, Mask
 
 ARRIVE: Final = 2
 """A rank comes to a need that no rank posts: an event of its own that the need then waits for."""
@@ -23,7 +21,7 @@ class Events:
     line: I64  # the rank of each event, by its place among the timelines
     kind: I64  # POST, NEED or ARRIVE
     event: I64  # its operation
-    alone: npt.NDArray[np.bool_]  # whether the operation completes by itself
+    alone: Mask  # whether the operation completes by itself
     gap: I64  # its gap among the gaps of all ranks
     posts: I64  # the instance that it posts, -1 for none
     awaits: I64  # the instance that it needs, -1 for none

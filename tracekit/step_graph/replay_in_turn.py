@@ -6,8 +6,8 @@ Each rank proceeds until it needs an operation that another rank has not posted;
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from tracekit.intervals import I64
 from tracekit.step_graph.rank_timeline import POST, RankTimeline
+from tracekit.units import I64
 
 
 @dataclass

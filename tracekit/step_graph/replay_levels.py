@@ -11,10 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from tracekit.intervals import I64
 from tracekit.step_graph.rank_timeline import NEED, RankTimeline
 from tracekit.step_graph.replay_events import Events, depths_of, events_of, order_is_told
-from tracekit.steps.steps import F64
+from tracekit.units import F64, I64
 
 I32 = npt.NDArray[np.int32]
 

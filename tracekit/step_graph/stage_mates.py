@@ -9,11 +9,9 @@ from collections import defaultdict
 
 import numpy as np
 
-from tracekit.intervals import I64
-from tracekit.matching.match import Mask
 from tracekit.rank_events.operation_names import UNDIRECTED
-from tracekit.steps.steps import F64
 from tracekit.timing.measured import Measured
+from tracekit.units import F64, I64, Mask
 
 
 def mates(run: Measured) -> I64:

@@ -7,11 +7,9 @@ from statistics import NormalDist
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
 from tracekit.thresholds.slowrank import COLUMN_NOISE_FROM, MOST_CONFIDENCE, Z_LIMIT
-
-F64 = npt.NDArray[np.float64]
+from tracekit.units import F64, I64
 
 MAD_TO_SIGMA: Final = 1.4826
 """Standard deviation of a normal distribution over its median absolute deviation: 1 / Φ⁻¹(3/4)."""
@@ -33,7 +31,7 @@ class Excess:
     )  # rows that are long in only one step, but throughout it, so not by accident
 
 
-def median_of_others(values: F64, groups: list[npt.NDArray[np.int64]]) -> F64:
+def median_of_others(values: F64, groups: list[I64]) -> F64:
     """Return for each row the median of the other rows of its group, column by column; NaN where it has no peer.
 
     `groups` are disjoint sets of rows. Unknown values (NaN) are left out. The result has the shape of `values`.
@@ -87,7 +85,7 @@ def spread(values: F64) -> float:
     return float(MAD_TO_SIGMA * np.median(np.abs(flat - np.median(flat)))) if len(flat) else 0.0
 
 
-def excess(values: F64, groups: list[npt.NDArray[np.int64]], floor: float) -> Excess:
+def excess(values: F64, groups: list[I64], floor: float) -> Excess:
     """Return the excess of every row over its peers, and its significance against the noise pooled over all rows.
 
     `values` are rows × columns in ns. The noise is each entry's deviation from its own row's median, so that persistent
@@ -112,7 +110,7 @@ def excess(values: F64, groups: list[npt.NDArray[np.int64]], floor: float) -> Ex
     return Excess(difference, mean, sigma, mean / error)
 
 
-def _noise_of_columns(deviation: F64, groups: list[npt.NDArray[np.int64]]) -> F64:
+def _noise_of_columns(deviation: F64, groups: list[I64]) -> F64:
     """Return by row and column the robust spread of its group's rows in that column, ns; 0 in too small groups.
 
     `deviation` is rows × columns, minus each row's own level.

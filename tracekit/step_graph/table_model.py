@@ -6,18 +6,17 @@ The table shows what ran and not what a rank did between, so own time is its rec
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import ClassVar, Self
 
 import numpy as np
-import numpy.typing as npt
 
 from tracekit.step_graph.replay import PeersWork, Usual
 from tracekit.step_graph.table.recording import Recording, recording_of
 from tracekit.step_graph.table.timeline import Timeline, timeline_of
-from tracekit.steps.steps import F64, Steps
+from tracekit.steps.steps import Steps
 from tracekit.timing.measured import Measured
 from tracekit.timing.waits import Waits
-
-I64 = npt.NDArray[np.int64]
+from tracekit.units import F64, I64, Mask
 
 
 @dataclass(frozen=True)
@@ -35,6 +34,20 @@ class TableModel:
     typical: F64
     instance: I64
     transfer: F64
+    of_traces: ClassVar[None] = None
+
+    @property
+    def of_table(self) -> Self:
+        """The model itself: `of_traces` is None."""
+        return self
+
+    def pinned(self, _: Measured) -> Self:
+        """Return the model in which no wait may vanish: itself, because a table's operations are all matched."""
+        return self
+
+    def missed_ns(self, run: Measured) -> float:
+        """Return how far the unchanged model is from `run`, ns a step, with gaps where some ranks idle longer."""
+        return max(abs(self.replayed_ns - run.step_ns), self.gaps_ns(run.stages))
 
     @cached_property
     def recorded_ns(self) -> float:
@@ -203,7 +216,7 @@ def _instances(run: Measured, recording: Recording) -> I64:
     return found
 
 
-def met_absent_ranks(run: Measured, timeline: Timeline) -> npt.NDArray[np.bool_]:
+def met_absent_ranks(run: Measured, timeline: Timeline) -> Mask:
     """Whether each operation is communication of a group with a member that was not recorded."""
     absent = {g.group for g in run.run.groups if not set(g.ranks) <= set(run.ops.ranks)}
     meets = [o.meeting[0] in absent if o.meeting else bool(absent) for o in timeline.recording.operations]

@@ -7,8 +7,8 @@ from tracekit.step_graph.collective_queue import CollectiveQueue, queue_of
 from tracekit.step_graph.rank_timeline import runs_of, timeline_of
 from tracekit.step_graph.replay import StepModel, StepRun
 from tracekit.step_graph.stage_mates import with_mates
-from tracekit.steps.steps import F64
 from tracekit.timing.measured import Measured
+from tracekit.units import F64
 
 
 def model_of(

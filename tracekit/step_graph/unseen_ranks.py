@@ -12,9 +12,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from tracekit.intervals import I64
 from tracekit.matching.channels import Channel
-from tracekit.matching.match import Mask, Operations
+from tracekit.matching.match import Operations
 from tracekit.rank_events.coded_words import numbered
 from tracekit.rank_events.operation_names import MESSAGES
 from tracekit.step_graph.rank_timeline import RankTimeline
@@ -22,6 +21,7 @@ from tracekit.step_graph.replay import StepModel
 from tracekit.step_graph.statistics import Excess
 from tracekit.thresholds.slowrank import MAJORITY, UNSEEN_REPLAYED
 from tracekit.timing.measured import Measured
+from tracekit.units import I64, Mask
 
 Place = tuple[Hashable, str, int, int]
 """(channel, kind, step, ordinal of the operation among one member's operations of that kind in that step)."""

@@ -9,9 +9,9 @@ from typing import NamedTuple
 import numpy as np
 
 from tracekit.intervals import union
-from tracekit.steps.steps import F64
 from tracekit.thresholds.tables import MOST_STRETCHED
 from tracekit.timing.measured import Measured
+from tracekit.units import F64
 
 
 class WaitingParts(NamedTuple):

@@ -6,10 +6,10 @@ from itertools import pairwise
 import numpy as np
 
 from tracekit.disjoint_sets import DisjointSets
-from tracekit.intervals import I64
 from tracekit.matching.match import Operations
 from tracekit.rank_events.kernel_order import window_of
 from tracekit.thresholds.tables import REPEATING_SHARE
+from tracekit.units import I64
 
 
 def common_windows(ops: Operations) -> dict[int, tuple[int, ...]] | None:

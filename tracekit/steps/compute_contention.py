@@ -13,10 +13,11 @@ import numpy.typing as npt
 
 from tracekit.matching.match import Operations
 from tracekit.steps.step_kernels import StepKernels, kernels_in_steps
-from tracekit.steps.steps import F64, Steps
+from tracekit.steps.steps import Steps
 from tracekit.steps.weighted_median import weighted_median
 from tracekit.store import Run
 from tracekit.thresholds.tables import LIKE_SHARE, MOST_STRETCHED
+from tracekit.units import F64
 
 
 def stretched(run: Run, ops: Operations, steps: Steps, rows: Sequence[int]) -> F64:

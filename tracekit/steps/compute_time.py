@@ -2,9 +2,10 @@
 
 import numpy as np
 
-from tracekit.intervals import I64, Intervals, covered_until, subtract
+from tracekit.intervals import Intervals, covered_until, subtract
 from tracekit.matching.match import Operations
-from tracekit.steps.steps import F64, Steps
+from tracekit.steps.steps import Steps
+from tracekit.units import F64, I64
 
 
 def compute_in_steps(ops: Operations, steps: Steps) -> F64:

@@ -1,4 +1,4 @@
-"""The last step of windows that do not end together, used as far as all ranks recorded it.
+"""Windows that do not end together: what all ranks recorded of the last step, or of the only one.
 
 If few steps are whole, the step that the ends of the windows cut is evidence as well: a rank that is slow in it is
 slow, and its recurrence there separates a fault from chance.
@@ -9,11 +9,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from tracekit.intervals import I64
 from tracekit.matching.match import Operations
 from tracekit.rank_events.step_marks import I32, NO_STEP
 from tracekit.steps.steps import whole_steps
 from tracekit.thresholds.tables import ENOUGH_STEPS, MOST_RANKS, WHOLE_STEP_SHARE
+from tracekit.units import I64
 
 
 def with_cut_step(ops: Operations, alike: Sequence[Sequence[int]]) -> tuple[Operations, int | None]:
@@ -115,4 +115,15 @@ def _cut(ops: Operations, number: int, kept: dict[int, I64]) -> Operations:
     for rows in kept.values():
         step[rows] = number
     mine = {r: replace(o, step=step[ops.of(r)]) for r, o in ops.per_rank.items()}
+    return replace(ops, step=step, per_rank=mine)
+
+
+def common_part(ops: Operations) -> Operations:
+    """Return `ops` with the operations that all recorded members have as step 0, and the others outside steps."""
+    sizes = np.array([len(set(c.members).intersection(ops.ranks)) for c in ops.channels] or [0], np.int64)
+    known = ops.instance >= 0
+    counts = np.bincount(ops.instance[known], minlength=1)
+    whole = known & (counts[np.maximum(ops.instance, 0)] == sizes[np.maximum(ops.channel, 0)])
+    step: I32 = np.where(whole, 0, NO_STEP).astype(np.int32)
+    mine = {r: replace(o, step=step[ops.of(r)], steps={}) for r, o in ops.per_rank.items()}
     return replace(ops, step=step, per_rank=mine)

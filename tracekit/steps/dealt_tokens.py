@@ -14,9 +14,10 @@ import numpy as np
 import numpy.typing as npt
 
 from tracekit.matching.match import Operations
-from tracekit.steps.steps import F64, Steps
+from tracekit.steps.steps import Steps
 from tracekit.steps.weighted_median import weighted_median
 from tracekit.thresholds.tables import EVEN_SIZES, MOST_DEALT
+from tracekit.units import F64
 
 _TURNS = 2  # one all-to-all dispatches tokens to experts, the next one combines them
 

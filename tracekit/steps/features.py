@@ -9,12 +9,13 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from tracekit.intervals import I64, Intervals, subtract, union
+from tracekit.intervals import Intervals, subtract, union
 from tracekit.matching.match import Operations
 from tracekit.rank_events.event_columns import matches, truth
 from tracekit.steps.compute_time import idle_within, inside_each, windows_of
 from tracekit.steps.steps import Steps
 from tracekit.store import Run
+from tracekit.units import I64
 
 LOADER = re.compile(r"dataloader|data_load|next_batch|get_batch", re.IGNORECASE)
 """Spans in which a host waits for its next batch."""

@@ -5,17 +5,18 @@ import re
 import numpy as np
 import pyarrow as pa
 
-from tracekit.intervals import I64, Intervals, subtract, union
+from tracekit.intervals import Intervals, subtract, union
 from tracekit.matching.match import Operations
 from tracekit.rank_events.coded_words import numbered_rows
-from tracekit.rank_events.event_columns import Mask, Values, ints, matches, truth
+from tracekit.rank_events.event_columns import Values, ints, matches, truth
 from tracekit.rank_events.launch_pace import LAUNCH
 from tracekit.rank_events.stream_waits import HOST_WAIT
 from tracekit.steps.compute_time import inside_each
 from tracekit.steps.features import LOADER
-from tracekit.steps.steps import F64, Steps
+from tracekit.steps.steps import Steps
 from tracekit.store import Run
 from tracekit.thresholds.launches import HOST_SILENT_NS, LAUNCHED_NS, OPERATOR_NS, QUEUE_ROOM
+from tracekit.units import F64, I64, Mask
 
 _WAITS = re.compile(rf"{HOST_WAIT.pattern}|Query")
 """Calls in which a host may wait until its device, or another host, has done something."""

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from tracekit.steps.step_kernels import StepKernels
-from tracekit.steps.steps import F64
-from tracekit.thresholds.tables import LIKE_SHARE, LONGER_PART
+from tracekit.thresholds.slowrank import MAJORITY
+from tracekit.thresholds.tables import LIKE_SHARE
+from tracekit.units import F64
 
 
 @dataclass(frozen=True)
@@ -85,5 +86,5 @@ def _compared(took: F64, usual: F64) -> LongerKernels:
     if longer <= 0 or whole <= 0:
         return LongerKernels(0.0, 0.0, 0)
     over, beside = (took - usual).T
-    fair = (over >= LONGER_PART * usual[:, 0] * (longer / whole)) & (beside <= LIKE_SHARE)
+    fair = (over >= MAJORITY * usual[:, 0] * (longer / whole)) & (beside <= LIKE_SHARE)
     return LongerKernels(longer, float(usual[fair, 0].sum()) / whole, int(fair.sum()), whole)

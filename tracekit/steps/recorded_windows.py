@@ -14,12 +14,12 @@ import numpy as np
 
 from tracekit.arrays import to_numpy
 from tracekit.findings import Quality
-from tracekit.intervals import I64
 from tracekit.rank_events.event_columns import filled, matches
 from tracekit.rank_events.step_marks import step_number
 from tracekit.store import Run
 from tracekit.thresholds.ingest import FILES_NAMED, LEAST_STEPS
 from tracekit.thresholds.trend import SAME_WINDOW
+from tracekit.units import I64
 
 _FOREVER: Final = np.iinfo(np.int64).max
 

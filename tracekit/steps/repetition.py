@@ -11,8 +11,8 @@ from typing import Final
 
 import numpy as np
 
-from tracekit.intervals import I64
 from tracekit.thresholds.tables import REPEATING_SHARE, WHOLE_REPEATS
+from tracekit.units import I64
 
 Pattern = tuple[int, ...]
 OUTSIDE: Final = -1

@@ -11,11 +11,11 @@ from typing import Final
 import numpy as np
 
 from tracekit.findings import Quality
-from tracekit.intervals import I64
 from tracekit.rank_events.event_columns import ints, matches
 from tracekit.rank_events.operations import RankOps
 from tracekit.rank_events.step_marks import NO_STEP, issue_times, label, launch_rows
 from tracekit.store import Run
+from tracekit.units import I64
 
 STEP_END: Final = "step_end"
 """Kind of the operation that represents the end of a step."""

@@ -7,7 +7,6 @@ from heapq import heappop, heappush
 
 import numpy as np
 
-from tracekit.intervals import I64
 from tracekit.matching.match import Operations, match
 from tracekit.rank_events.kernel_order import window_of
 from tracekit.rank_events.operations import RankOps
@@ -15,6 +14,7 @@ from tracekit.rank_events.step_marks import NO_STEP
 from tracekit.steps.common_windows import common_windows
 from tracekit.store import Group
 from tracekit.thresholds.tables import BORDER_SHARE, HOST_GAP_NS, REPEATING_SHARE
+from tracekit.units import I64
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,7 @@ from tracekit.thresholds.tables import (
     NEARLY_ALL_RANKS,
     WHOLE_STEP_SHARE,
 )
-
-F64 = npt.NDArray[np.float64]
+from tracekit.units import F64
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from tracekit.steps.steps import F64
+from tracekit.units import F64
 
 
 def weighted_median(values: F64, weights: F64, default: float) -> float:

@@ -2,20 +2,11 @@
 
 from typing import Final
 
-HOST_PACE: Final = 1.25
-"""Largest ratio of the times between launches of two equally fast hosts: hosts of one kind vary less."""
-
 LAUNCHED_NS: Final = 50_000
 """A kernel that starts within this time of its launch found an idle device: a launch takes 5 to 30 us to reach it."""
 
 QUEUED_LONGER: Final = 4.0
 """Ratio of the time in the peers' queues to that on a late rank, from which the late rank's host is at fault."""
-
-LAUNCH_PEERS: Final = 4
-"""Peers that lend a rank their launch times to price its host: they agree within a tenth if it is slow."""
-
-LAUNCH_CANDIDATES: Final = 2
-"""Ranks checked for a slow host, longest awaited first: partners of a slow host may come last as well."""
 
 HOST_SILENT_NS: Final = 100_000
 """A host that works records a call or an operator at least so often: Python between two of them takes 10 to 60 us. Gaps

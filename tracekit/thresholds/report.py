@@ -24,15 +24,6 @@ NUMBER_RUNS_SHOWN: Final = 12
 TIGHT_INTERVAL: Final = 0.1
 """Relative difference between the ends of a price from which the text shows both."""
 
-LEVEL_INDICES: Final = 64
-"""Indices of an axis to draw the spread of on a page: more boxes cannot be distinguished on one screen."""
-
-TIMELINE_RANKS: Final = 8
-"""Ranks to show time lines of beside each other on a page."""
-
-TIMELINE_HELD: Final = 64
-"""Ranks whose time lines a page holds, to show any of them beside its peers: some 5 kB each."""
-
 TIMELINE_PARTS: Final = 1500
 """Gaps below this part of a step are closed in a time line: they are narrower than a dot of the screen."""
 
@@ -75,9 +66,6 @@ NAME_CHARACTERS: Final = 22
 MOSTLY_THEIRS: Final = 0.9
 """Share of a saving below which it is not the suspects' alone: a model's scale moves a price by a few per cent."""
 
-RANKS_CONSIDERED: Final = 8
-"""Ranks that `slowrank --explain` lists one by one: the largest excesses, and as many named ranks."""
-
 PARTS_IN_HEADLINE: Final = 3
 """Parts of the step that the headline of a page names: a line holds them, and they make most of a step."""
 
@@ -89,3 +77,9 @@ PROBED_RANKS: Final = 16
 
 PROBED_GROUPS: Final = 64
 """Groups along an axis that such a script lets reduce: each one takes a communicator."""
+
+RANKS_SHOWN: Final = 8
+"""Ranks that an answer or a page shows one by one: the cards of one host, which an engineer can check."""
+
+PAGE_HOLDS: Final = 64
+"""Indices of an axis that a page draws, and ranks whose time lines it holds: no screen distinguishes more."""

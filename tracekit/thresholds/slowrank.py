@@ -24,29 +24,33 @@ PRICE_DOUBT: Final = 2.0
 """Factor by which a price may be too low, up to the excess of its cause: in generated jobs at the threshold the model
 found half of the true cost or more, so only a price below half of the threshold is harmless."""
 
+PROVEN_ERRORS: Final = 2.0
+"""Errors, of the step model or of two clocks, that a saving or a transfer must exceed: one for the mean error, one for
+its uneven distribution."""
+
 COVERAGE_WHOLE: Final = 0.995
 """Matched share of exposed communication that counts as all of it: less than a percent changes no verdict."""
 
 LEAST_MATCHED: Final = 0.1
 """Matched share of the exposed communication below which a job is not called healthy: hardly any wait was seen."""
 
-EXPLAINED_ERRORS: Final = 2.0
-"""Errors of the step model that are subtracted from a saving before it is proven: one for the mean error, one for its
-uneven distribution."""
-
-JOINED_ERROR: Final = 0.005
-"""Largest error, as a share of the step, of a model in which ranks of a stage wait for each other in unknown groups: a
-wait that it reproduces so closely is not a transfer."""
-
 CANDIDATE_SHARE: Final = 0.5 * MIN_LOST_SHARE
 """Excess of own time, as a share of the step, from which a rank is suspected: two such ranks may cost 2 % together."""
+
+CLEAR_SHARE: Final = 2.0 * MIN_LOST_SHARE
+"""Share of the step that counts although as much as the threshold of it may be noise or the model's error: a further
+suspect that is the worst once the first one is cured, a first step that a rank began late."""
+
+LITTLE_SHARE: Final = 0.25 * MIN_LOST_SHARE
+"""Share of the step that is nothing: devices of one kind differ by so much. A gap below it is the pace of a host, not a
+stall, and a wait that a model reproduces so closely is not a transfer."""
 
 Z_LIMIT: Final = 4.5
 """Standard errors that a rank's excess must exceed: one false alarm in about 300 000 normal trials, so that a thousand
 ranks still give less than one in a hundred; the noise is heavier-tailed than normal, hence no smaller."""
 
-FAINT_CONFIDENCE: Final = 0.99
-"""Confidence, over all ranks, from which an excess that is not significant excludes a healthy answer."""
+CHANCE: Final = 0.01
+"""Probability, over all ranks, below which chance does not explain an excess or the number of a rank's stalls."""
 
 PROVING_STEPS: Final = 10
 """Steps to record where noise hides an excess: three times as many as usual, for 1.7 times the z."""
@@ -63,17 +67,8 @@ LEAST_CHANCE: Final = 1e-300
 NOISE_FLOOR: Final = 5e-4
 """Share of the step below which own times are never trusted to differ (timestamps, launch jitter)."""
 
-SUSPECT_SHARE: Final = 0.2
-"""A further suspect must cost at least this share of the worst one's loss."""
-
-ALSO_SUSPECT: Final = 0.05
-"""Share of the step from which a further suspect always counts: once the worst one is cured, it is the worst."""
-
 COLUMN_NOISE_FROM: Final = 5
 """Ranks from which a group shows how much they vary in one step: among fewer, one slow rank is most of the spread."""
-
-STEP_SHARE: Final = 0.3
-"""A step counts as slow on a suspect when its excess exceeds this share of its worst step's."""
 
 MOST_CONFIDENCE: Final = 0.999
 """Confidence is never reported above this: the noise need not be normal that far out."""
@@ -81,33 +76,19 @@ MOST_CONFIDENCE: Final = 0.999
 MOST_GAIN: Final = 0.99
 """A cure is never reported to save more than this share of the step: the rest must stay positive."""
 
-RECURRING_SHARE: Final = 0.25
-"""Share of its mean that a recurring excess keeps without its longest step: one in two steps keeps half."""
-
-OTHER_STEPS: Final = 3
-"""Steps in which a rank must be as fast as its peers before one long step counts as an accident.
-
-In fewer steps an intermittent fault may show only once; in more it would have shown again."""
-
-OTHER_STEPS_OF_FIRST: Final = 2
-"""`OTHER_STEPS` if the long step is the first one captured, in which a profiler starts."""
+NO_ACCIDENT: Final = 3
+"""Times from which something is no accident: stalls or late calls of one step, stalls of a recording, and steps in
+which a rank is as fast as its peers before one long step is called an accident. One or two happen by chance; in fewer
+steps an intermittent fault may show only once, in more it would have shown again. One less where the long step is the
+first one captured, in which a profiler starts."""
 
 OTHER_STEPS_OF_DEVICE: Final = 9
-"""`OTHER_STEPS` if the device was slow throughout the long step, which no accident of one operation explains.
+"""`NO_ACCIDENT` if the device was slow throughout the long step, which no accident of one operation explains.
 
 A fault in one step of four misses nine other steps in one job of thirteen."""
 
-THROTTLED_SHARE: Final = 0.75
-"""Share of a step's compute that must be longer for a device to be slow: experts or attention alone are half of it."""
-
-THROTTLED_KERNELS: Final = 8
-"""Kernels that must be longer for a device to be slow throughout a step: an accident lengthens one or two."""
-
 STAGE_TELLING_PEERS: Final = 3
 """Least ranks of a stage to distinguish a long stage from a slow rank: fewer may all be slow, or one short of work."""
-
-STAGE_MIN_PEERS: Final = 2
-"""Least pipeline stages that are compared with each other."""
 
 STEP_PARTS: Final = 8
 """Parts of a step in which peers are compared where work moves between ranks within the step."""
@@ -128,36 +109,22 @@ delays are independent from kernel to kernel) from which work is uneven rather t
 UNEVEN_BLOCKS: Final = 8
 """Blocks a step that are compared by their variance with the operations in them."""
 
-DATA_VARIATION: Final = 0.03
-"""Least coefficient of variation of attention time between peers that makes an imbalance follow the data."""
-
 ATTENTION_NAMED: Final = 0.02
 """Attention below this share of the other compute means that the trace does not name its attention kernels."""
 
-ATTENTION_VARIATION: Final = 2.0
-"""Attention must vary this many times as much as the other compute: a slow device slows both alike."""
+USUAL_VARIATION: Final = 0.03
+"""Largest relative variation between devices or links of one kind, for work that does not follow the data: clocks vary
+by 1–2 %."""
 
-MATES_SHARE: Final = 0.33
-"""Least share of a rank's excess that its documents cause on every other stage: stages differ in layers."""
+OTHER_WORK: Final = 0.2
+"""Relative difference above which kernels of one name, or steps, do different work: shapes double kernels, a checkpoint
+lengthens a step; means over documents differ by less."""
 
 MATES_ALIKE: Final = 0.8
 """Correlation between changes of work on two stages of a replica, over replicas and steps, that shows documents."""
 
-MATES_ENTRIES: Final = 6
-"""Least changes for that correlation: with six, chance gives it in one job of forty."""
-
-DOCUMENTS_REACH: Final = 2.0
-"""Largest ratio of a mean excess to the largest change by documents in a step of another replica; documents do not
-cause more."""
-
-NODE_EQUALITY: Final = 0.5
-"""Ratio of the least to the largest excess of ranks slow for one reason: their stages differ in work and slack."""
-
-NODE_APART: Final = 2.0
-"""Ratio of their least excess to the largest of their peers: below it they are the end of a spread."""
-
-LEVELLING_GAIN: Final = 2.0
-"""Levelling all ranks must save this many times as much as curing the suspects for the data to be the cause."""
+CORRELATION_ENTRIES: Final = 6
+"""Independent entries from which a correlation is meaningful: with six, chance gives 0.8 in one job of forty."""
 
 STAGE_GAIN: Final = 1.05
 """A stage must cost this many times as much as the slow ranks: if both explain the same cost, the ranks are blamed."""
@@ -165,17 +132,14 @@ STAGE_GAIN: Final = 1.05
 RANKS_SAMPLED: Final = 16
 """Ranks to read the events of, to see whether an imbalance follows the data; reading all would take minutes."""
 
+KIND_RATIO: Final = 1.25
+"""Ratio from which one of several links or hosts is slow: those of one kind vary less for the same work."""
+
 PEERS_SAMPLED: Final = 6
 """Peers to read the events of, to explain a suspect: a median needs few."""
 
-LINK_RATIO: Final = 1.25
-"""A link is slow when its transfers take this much longer than those of its peers for the same message."""
-
 LINK_RATIO_OF_TWO: Final = 1.6
 """The same if there is one peer only: its own spread is unknown."""
-
-USUALLY_SLOW: Final = 2.0
-"""Transfers of most channels that take this many times as long as the quickest ones are waits for another rank."""
 
 NETWORKS_RATIO: Final = 20.0
 """A link between nodes takes at most this many times as long as one inside a node by design: 450 against 25 GB/s."""
@@ -183,20 +147,33 @@ NETWORKS_RATIO: Final = 20.0
 NODE_RANKS: Final = 16
 """No node holds more devices: more ranks than that run on several, if nothing names the nodes."""
 
-LINK_REPEATS: Final = 3
-"""Steps from which messages are compared with those at the same place of other steps: a median needs three."""
-
-LINK_NOISE_SHARE: Final = 0.02
-"""Transfers are never trusted to differ by less than this share of the peers' transfer."""
-
-CLOCK_DOUBT: Final = 2.0
-"""A message's transfer must exceed its peers' by this many times the doubt about the clocks of its two ranks."""
-
 CONTENTION: Final = 0.3
 """Share of its time that compute may save at the most without communication beside it: it is 5–40 % longer there."""
 
 MAJORITY: Final = 0.5
-"""A cause must explain at least half of the excess own time."""
+"""Half: what a cause must explain of an excess, how many of several must agree, how alike things of one reason are, and
+how much of a device's common factor each of its kernels must share."""
+
+MINOR: Final = 0.25
+"""Share of the largest below which a part does not count beside it: as a further suspect, a slow step, or a kernel that
+varies as well. An excess that recurs keeps more of its mean without its longest step: one in two steps keeps half."""
+
+NEARLY_ALL: Final = 1.0 - MINOR
+"""Share that leaves room for a minor part alone: of a device's kernels that are longer, of ranks that stall together,
+of an excess that attention or one cause explains."""
+
+THROTTLED_KERNELS: Final = 8
+"""Kernels that must be longer for a device to be slow throughout a step: an accident lengthens one or two, a profiler
+that starts a few."""
+
+STEADY_KERNELS: Final = 4
+"""Kernels a step that do not follow the data, from which they show a slow device: most kernels do follow it."""
+
+PRICED_APART: Final = 3
+"""Ranks that are priced one by one, each by a replay, or lend a suspect their launch times: the longest come first."""
+
+CLEARLY_MORE: Final = 2.0
+"""Ratio from which one quantity exceeds another by more than noise, documents or a different design explain: twice."""
 
 PAUSES_A_STEP: Final = 8
 """Most long gaps in a step that are pauses: more come from a slow host, which delays every launch a little."""
@@ -204,26 +181,8 @@ PAUSES_A_STEP: Final = 8
 KERNELS_SHOWN: Final = 0.1
 """A kind of kernel is shown as evidence where it makes up more than this share of the excess."""
 
-ATTENTION_ALONE: Final = 0.7
-"""Share of the excess that attention must explain before the documents of a suspect excuse it."""
-
-PRODUCTS_STEADY: Final = 0.2
-"""Upper bound of the relative excess of matrix products over that of attention: a slow device slows both."""
-
 ROLE_SHARE: Final = 0.1
 """Share of the step up to which host work of all ranks with tensor index 0 is the job's design, not a fault."""
-
-ROLE_EQUALITY: Final = 0.5
-"""Least share of the largest excess that the smallest one must reach: one of the ranks may be slow as well."""
-
-ROLE_RANKS: Final = 2
-"""Least ranks of that role a pipeline stage: a single one shows no pattern."""
-
-DUMP_LITTLE: Final = 0.5
-"""In dumps a rank that others wait for waits less than this share of what its peers wait."""
-
-DUMP_DOUBT: Final = 2.0 * MIN_LOST_SHARE
-"""In dumps an excess from this share of the step is no proof of health even if it is not significant."""
 
 RANKS_LISTED: Final = 6
 """Ranks or steps that a reason lists; the rest are counted."""
@@ -240,27 +199,8 @@ SLOWEST_BYTES_PER_NS: Final = 1.0
 SLOWEST_START_NS: Final = 1_000_000
 """A collective begins within a millisecond on any network, however many ranks it has."""
 
-ROUND_TRIP: Final = 2
-"""An all-reduce moves each byte twice, other collectives less."""
-
 UNSEEN_REPLAYED: Final = 1.0
 """Most unrecorded ranks for each recorded one that are replayed as typical: with more, most waits would be invented."""
-
-UNSEEN_ERROR: Final = 2.0 * MIN_LOST_SHARE
-"""Share of the step that such a replay may miss: prices lose twice that, so it names ranks that cost 10 % or more."""
-
-ODD_STEP: Final = 0.2
-"""Share by which a step is longer than the usual ones, so that its additional work is looked for: less hardly moves a
-mean step, and steps with different documents vary by as much."""
-
-FEWEST_USUAL_STEPS: Final = 2
-"""Least steps that do the same before a different one counts as odd, and least steps left without it."""
-
-STEADY_LEVEL: Final = 0.03
-"""Largest relative deviation of a typical rank's kernel that does not follow the data: clocks vary by 1–2 %."""
-
-STEADY_KERNELS: Final = 4
-"""Such kernels a step from which a device counts as slow: one or two may be long for a reason of their own."""
 
 STEADY_PEERS: Final = 4
 """Least ranks of the same work that show which kernels do not follow the data: of three, two agree by chance."""
@@ -270,9 +210,6 @@ STEADY_TIMES: Final = 3.0
 
 MOSTLY_ONE: Final = 0.4
 """Share of an imbalance from which one rank is named: uneven documents gave up to 0.32, hidden culprits from 0.49."""
-
-LONGEST_PRICED: Final = 3
-"""Ranks that work longest beyond their peers; each is priced alone: the cause of most of the loss is among them."""
 
 STOOD_STILL: Final = 0.9
 """Least share of an operation without overlapping compute if its rank waits at once: a kernel's tail may overlap."""

@@ -282,6 +282,3 @@ QUEUE_THREADS: Final = 2
 
 PEERS_COMPARED: Final = 8
 """Members with which each rank of a group is compared: all pairs of a large group would be too many."""
-
-LONGER_PART: Final = 0.5
-"""Part of the common factor by which a kernel must be longer to share it: each varies by a few percent as well."""

@@ -11,34 +11,8 @@ SOLE_GROUP_SHARE: Final = 0.15
 LIKE_RATIO: Final = 2.5
 """A collective may take this many times as long as another one for as many bytes: NVLS and tuning explain twice."""
 
-AS_LARGE: Final = 2.0
-"""Largest ratio of bytes of an operation that bounds the time of a smaller one; still larger ones are faster a byte."""
-
-ACCIDENT_STEPS: Final = 2.0
-"""A delay of more than this many steps is not an accident of a scheduler: a compiler or a retry may recur."""
-
-UNSTEADY_CALLS: Final = 3
-"""Late calls within one step from which its links count as irregular: one or two may be an accident of the network."""
-
-MEMBERS_TO_LOOK_AT: Final = 8
-"""Members of an irregular group that are listed as candidates: the cards of one host, which an engineer can check."""
-
-STALLS: Final = 3
-"""Long gaps in one step from which a host stalls repeatedly: an accident such as a garbage collection makes one."""
-
-STALL_TIMES: Final = 2.0
-"""Ratio to the longest gap of a typical peer that each of them must exceed."""
-
 STALL_SHARE: Final = 0.03
 """And this share of all that the rank worked longer: shorter ones are launches, and every step has many."""
-
-LAG_BEFORE: Final = 0.05
-"""Share of a step by which a rank's first step is shorter than its peers' if it began late. A third of it is missing
-from the price of three steps."""
-
-EXPERTS_ONLY: Final = 0.3
-"""Largest share of a rank's excess on kernels that do not follow the data if only its experts are longer: a slow device
-shows all of the excess on them."""
 
 FEW_LINKS: Final = 16
 """Channels of messages in a short pipeline, of up to nine stages: among more, the links of one rank are few."""

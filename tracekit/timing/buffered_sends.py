@@ -11,9 +11,7 @@ import re
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
-from tracekit.intervals import I64
 from tracekit.matching.clock import Clocks, aligned
 from tracekit.matching.match import Operations
 from tracekit.matching.messages import found_done, message_ends
@@ -30,8 +28,8 @@ from tracekit.thresholds.tables import (
     NEVER_BUFFERED_BYTES,
     PROVEN_EAGER_SHARE,
 )
+from tracekit.units import F64, I64, Mask
 
-Mask = npt.NDArray[np.bool_]
 _BYTES = ((8, r"long|double|int64|float64|uint64"), (2, r"half|bfloat16|float16|int16|short"),
           (1, r"byte|char|bool|int8|uint8|float8"), (4, r"float|int"))  # fmt: skip
 _WIDTHS = tuple((width, re.compile(pattern, re.IGNORECASE)) for width, pattern in _BYTES)
@@ -55,7 +53,7 @@ class _Messages:
     received: I64
     alone: Mask  # neither kernel carries another message
     proven: Mask  # the send ended before its receive was posted, beyond the doubt about clocks
-    lead: npt.NDArray[np.float64]  # time from the send's start to the receive's, less the doubt about clocks
+    lead: F64  # time from the send's start to the receive's, less the doubt about clocks
     together: Mask  # both ended together, on a common clock, and no other message of the send's kernel ended with it
 
     def of(self, chosen: Mask | I64) -> "_Messages":

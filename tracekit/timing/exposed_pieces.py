@@ -4,9 +4,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tracekit.intervals import I64
 from tracekit.matching.match import Operations
 from tracekit.timing.waits import Waits
+from tracekit.units import I64
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ from tracekit.steps.steps import Steps, measure
 from tracekit.store import Run
 from tracekit.timing.buffered_sends import Buffered, buffered_sends
 from tracekit.timing.waits import Waits, measure_waits
+from tracekit.units import I64, Mask
 
 
 class NoWholeStepError(InputError):
@@ -30,7 +31,7 @@ class NoWholeStepError(InputError):
 StepRange = tuple[int | None, int | None]
 """A half-open range of step numbers; None is an open end."""
 
-Rows = list[npt.NDArray[np.int64]]
+Rows = list[I64]
 """Rows of `Steps`, in groups."""
 
 
@@ -62,6 +63,10 @@ class Measured:
         stage = np.array([self.mesh.stage(r) for r in self.steps.ranks], np.int64)
         return [np.flatnonzero(stage == s) for s in range(self.mesh.stages)]
 
+    def stage_of(self, row: int) -> I64:
+        """Return the rows of the ranks that do the same work as the rank in `row`, which is among them."""
+        return next(rows for rows in self.stages if row in rows)
+
     @property
     def expert_groups(self) -> Rows:
         """Rows of `steps` by group that deals tokens to experts; by stage where no axis of experts is known."""
@@ -74,14 +79,14 @@ class Measured:
         return [np.array(sorted(some), np.int64) for some in rows if len(some) > 1] if groups else self.stages
 
     @cached_property
-    def analysed(self) -> npt.NDArray[np.bool_]:
+    def analysed(self) -> Mask:
         """Whether each operation belongs to an analysed step."""
         if not self.steps.labelled:
             return np.ones(len(self.ops.step), bool)
         return np.isin(self.ops.step, self.steps.numbers)
 
     @cached_property
-    def in_message(self) -> npt.NDArray[np.bool_]:
+    def in_message(self) -> Mask:
         """Whether each operation is on a channel between two ranks; one without a channel takes the first channel's."""
         p2p = np.array([c.p2p for c in self.ops.channels] or [False])
         return np.asarray(p2p[np.maximum(self.ops.channel, 0)], bool)

@@ -7,16 +7,15 @@ A receive waits for its sender and a rendezvous send for its receiver; their beg
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
-from tracekit.intervals import I64
 from tracekit.matching.clock import Clocks, aligned
 from tracekit.matching.match import Operations
 from tracekit.matching.messages import found_done, message_ends
 from tracekit.rank_events.operation_names import ROOTED
 from tracekit.thresholds.slowrank import CLOCK_DOUBTS
 from tracekit.thresholds.tables import BUFFERED_RECEIVE, COMMON_END_NS
-from tracekit.timing.buffered_sends import Mask, linked, members_of_kernel
+from tracekit.timing.buffered_sends import linked, members_of_kernel
+from tracekit.units import I64, Mask
 
 
 @dataclass(frozen=True)
@@ -34,8 +33,8 @@ class Waits:
         I64  # per instance: the same, but from the send where a message travels before its receive is posted
     )
     members: I64  # per instance: how many members were recorded
-    complete: npt.NDArray[np.bool_]  # per instance: all members were recorded
-    timed: npt.NDArray[np.bool_]  # per instance: `delivery` is measured, not bounded
+    complete: Mask  # per instance: all members were recorded
+    timed: Mask  # per instance: `delivery` is measured, not bounded
     last: I64  # per instance: index of the operation that came last
     first_row: I64  # per instance: index of its first operation
 
@@ -123,7 +122,7 @@ def _transfers(ops: Operations, receive: I64, lasted: I64) -> I64:
     return np.where(found, np.minimum(lasted, usual), lasted)
 
 
-def _batched(ops: Operations) -> npt.NDArray[np.bool_]:
+def _batched(ops: Operations) -> Mask:
     """Whether each operation shares its kernel with others."""
     return np.asarray(members_of_kernel(ops) > 1, bool)
 

@@ -13,14 +13,13 @@ import numpy.typing as npt
 
 from tracekit.analysis.slowrank.case import Case
 from tracekit.findings import Traffic
-from tracekit.intervals import I64
 from tracekit.matching.ring import ring_share
 from tracekit.rank_events.coded_words import among, numbered
 from tracekit.rank_events.operation_names import MESSAGES, ROOTED
 from tracekit.steps.step_ends import STEP_END
-from tracekit.steps.steps import F64
-from tracekit.timing.buffered_sends import Mask, bytes_of
+from tracekit.timing.buffered_sends import bytes_of
 from tracekit.timing.exposed_pieces import exposed_pieces
+from tracekit.units import F64, I64, Mask
 
 MESSAGE: Final = "message"
 """A send or a receive."""

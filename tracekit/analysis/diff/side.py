@@ -13,10 +13,9 @@ from tracekit.analysis.slowrank.case import Case
 from tracekit.findings import StepsFinding
 from tracekit.findings.diff import ComparedRun
 from tracekit.steps.step_kernels import kernels_in_steps
-from tracekit.steps.steps import F64
 from tracekit.store import Run
 from tracekit.timing.measured import StepRange
-from tracekit.units import ms
+from tracekit.units import F64, ms
 
 Place = tuple[int, ...]
 """The index on each axis, in the mesh's order."""

@@ -12,8 +12,7 @@ import numpy as np
 from tracekit.analysis.floor.work import RankWork
 from tracekit.analysis.slowrank.case import Case
 from tracekit.findings.floor import KernelClass
-from tracekit.intervals import I64
-from tracekit.units import ms
+from tracekit.units import I64, ms
 
 
 @dataclass(frozen=True)

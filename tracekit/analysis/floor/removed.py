@@ -13,10 +13,8 @@ import numpy.typing as npt
 
 from tracekit.analysis.breakdown.parts import between_stages
 from tracekit.analysis.slowrank.case import Case
-from tracekit.steps.steps import F64
 from tracekit.thresholds.slowrank import MOST_GAIN
-
-Mask = npt.NDArray[np.bool_]
+from tracekit.units import F64, Mask
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from tracekit.analysis.floor.work import RankWork, work_of
 from tracekit.analysis.slowrank.case import Case
 from tracekit.errors import UsageError
 from tracekit.findings import StepBreakdown, TimeParts
-from tracekit.intervals import I64
+from tracekit.units import I64
 
 NEEDED: Final = ("model", "compute", "other_work", "unknown")
 """Parts without a saving: work that has to be done, and time of unknown use."""

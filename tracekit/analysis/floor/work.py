@@ -12,14 +12,15 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tracekit.analysis.slowrank.case import Case
-from tracekit.intervals import I64, Intervals, covered_until, empty, intersect, subtract, union
+from tracekit.intervals import Intervals, covered_until, empty, intersect, subtract, union
 from tracekit.rank_events.compute import OPERATOR, communicates
-from tracekit.rank_events.event_columns import Mask, Values, ints, matches, truth
+from tracekit.rank_events.event_columns import Values, ints, matches, truth
 from tracekit.rank_events.host_events import Host, host_of
 from tracekit.rank_events.step_marks import launch_rows
 from tracekit.steps.compute_time import windows_of
 from tracekit.steps.host_need import on_host
 from tracekit.thresholds.floor import SMALL_KERNEL_NS
+from tracekit.units import I64, Mask
 
 _COLUMNS: Final = ["ts", "dur", "cat", "name", "pid", "tid", "stream", "correlation", "collective", "flops"]
 _DEVICE: Final = ("kernel", "gpu_memcpy", "gpu_memset")

@@ -13,11 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 from tracekit.findings import Mechanism
-from tracekit.intervals import I64
 from tracekit.steps.features import ATTENTION, MATMUL
 from tracekit.steps.longer_kernels import by_step
 from tracekit.steps.step_kernels import StepKernels
-from tracekit.steps.steps import F64
 from tracekit.thresholds.mechanisms import (
     BESIDE_COMMUNICATION,
     GROWTH,
@@ -27,6 +25,7 @@ from tracekit.thresholds.mechanisms import (
     STEADY_KIND,
 )
 from tracekit.thresholds.tables import ENOUGH_STEPS
+from tracekit.units import F64, I64
 
 _EXPERTS: Final = re.compile(r"grouped?_?gemm|moe|expert|permute_tokens", re.IGNORECASE)
 _KINDS: Final = (("experts", _EXPERTS), ("attention", ATTENTION), ("matrix_products", MATMUL))

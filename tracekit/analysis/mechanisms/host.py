@@ -7,12 +7,12 @@ from typing import Final
 import numpy as np
 
 from tracekit.findings import Mechanism
-from tracekit.intervals import I64, Intervals, union
+from tracekit.intervals import Intervals, union
 from tracekit.matching.match import Operations
-from tracekit.rank_events.event_columns import Mask, Values, ints, matches, strings, truth
+from tracekit.rank_events.event_columns import Values, ints, matches, strings, truth
 from tracekit.steps.compute_time import idle_within, inside_each, windows_of
 from tracekit.steps.features import COLLECTOR
-from tracekit.steps.steps import F64, Steps
+from tracekit.steps.steps import Steps
 from tracekit.store import Run
 from tracekit.thresholds.mechanisms import (
     GAP_NS,
@@ -24,6 +24,7 @@ from tracekit.thresholds.mechanisms import (
     QUOTA_PERIOD_NS,
     RETURN_NS,
 )
+from tracekit.units import F64, I64, Mask
 
 _SPANS: Final = (
     ("garbage_collection", COLLECTOR),

@@ -18,7 +18,6 @@ from tracekit.analysis.slowrank.gaps.evidence_gaps import coverage
 from tracekit.analysis.slowrank.wording import listed
 from tracekit.errors import UsageError
 from tracekit.findings import StepsFinding, WhatIfAnswer, WhatIfFinding
-from tracekit.step_graph.table_model import TableModel
 from tracekit.store import Run
 from tracekit.thresholds.slowrank import MOST_GAIN
 from tracekit.timing.measured import StepRange
@@ -41,9 +40,11 @@ def answer(
     """
     fixes = parse_fixes(fix)
     case, choice = opened(run, mesh, order, steps, progress)
-    engine: Engine = (
-        TableEngine(case, case.model) if isinstance(case.model, TableModel) else StepEngine(case, case.model)
-    )
+    engine: Engine
+    if case.timeline is not None:
+        engine = StepEngine(case, case.timeline)
+    elif case.table is not None:
+        engine = TableEngine(case, case.table)
     for one in fixes:
         _check(engine, one)
     priced = _Pricing(case, engine)

@@ -6,6 +6,7 @@ that no fix can cost anything.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from math import ceil
 from typing import Final
@@ -15,22 +16,50 @@ import numpy.typing as npt
 
 from tracekit.analysis.questions.engine import Saved
 from tracekit.analysis.questions.fixes import Fix
-from tracekit.analysis.questions.transfers import Transfers, transfers_of
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.gaps.evidence_gaps import coverage
 from tracekit.analysis.slowrank.hypotheses.candidates import typical_without
 from tracekit.axes import LEVELS
+from tracekit.rank_events.coded_words import among, numbered
+from tracekit.rank_events.operation_names import MESSAGES
 from tracekit.step_graph.replay import StepModel, Usual
-from tracekit.steps.steps import F64
 from tracekit.thresholds.slowrank import WORST_WORKERS
+from tracekit.units import F64, I64, Mask
 
-I64 = npt.NDArray[np.int64]
 _MEANINGS: Final = {
     "rank": "rank {} works no longer than the median of its stage",
     "stage": "the ranks of stage {} work no longer than the ranks of the other stages",
     "axis": "no transfer along {} takes longer than the median of the same message",
     "op": "no {} takes longer than the median of the same message",
 }
+
+
+@dataclass(frozen=True)
+class Transfers:
+    """The matched operations of a case as transfers; all arrays have one entry an instance.
+
+    late: excess of the transfer over the median of the same message, ns; 0 if it is not longer, or unknown.
+    """
+
+    late: F64
+    axes: tuple[frozenset[str], ...]  # by channel: the axes that its members differ along
+    channel: I64
+    op: npt.NDArray[np.object_]
+    inside: npt.NDArray[np.object_]  # the axis inside another along which it runs, empty where there is none
+
+    def along(self, axis: str) -> Mask:
+        """Whether each instance runs along `axis`; groups that extend along several axes count with each of them."""
+        within = np.array([axis in axes for axes in self.axes] or [False])
+        return np.asarray(np.where(self.inside == "", within[self.channel], self.inside == axis), bool)
+
+    def of_type(self, op: str) -> Mask:
+        """Whether each instance is the operation `op`; a send and its receive are one message."""
+        names = MESSAGES if op in MESSAGES else (op,)
+        return among(self.op, names)
+
+    def typical(self, recorded: F64, fixed: Mask) -> F64:
+        """The `recorded` transfers (ns), made typical for `fixed` instances."""
+        return np.where(fixed, np.maximum(recorded - self.late, 0.0), recorded)
 
 
 class StepEngine:
@@ -118,7 +147,7 @@ class StepEngine:
         return tuple(self.case.steps.ranks[r] for r in rows[: ceil(WORST_WORKERS * len(mean))])
 
     # -- pricing
-    def _priced(self, own: F64, fixed: npt.NDArray[np.bool_], usual: Usual | None, *, capped: bool) -> Saved:
+    def _priced(self, own: F64, fixed: Mask, usual: Usual | None, *, capped: bool) -> Saved:
         """The saving of own times `own` and typical transfers of `fixed` instances; `capped` at the removed work."""
         likely = self.base_ns - self._step_ns(self.model, own, fixed, usual)
         models = None if coverage(self.case).matched == 1 else self.case.timelines
@@ -131,9 +160,7 @@ class StepEngine:
             high = min(high, float(np.nansum(less)) / max(less.shape[1], 1))
         return Saved(likely, min(low, likely), max(high, likely))
 
-    def _step_ns(
-        self, model: StepModel, own: F64, fixed: npt.NDArray[np.bool_], usual: Usual | None
-    ) -> float:
+    def _step_ns(self, model: StepModel, own: F64, fixed: Mask, usual: Usual | None) -> float:
         recorded = model.transfer[: len(fixed)].copy()
         return model.step_ns(own, self._transfers.typical(recorded, fixed), usual)
 
@@ -184,3 +211,24 @@ def _over_known(middle: Callable[..., F64], levels: F64) -> F64:
     result = np.full(levels.shape[1], np.nan)
     result[known] = middle(levels[:, known], axis=0)
     return result
+
+
+def transfers_of(case: Case) -> Transfers:
+    """Return the transfers of `case`; a message that travels before its receive is posted counts by its delivery."""
+    ops, waits = case.ops, case.waits
+    channel = ops.channel[waits.first_row]
+    named = [case.axes_of(c) for c in ops.channels]
+    _, kind = np.unique([f"{'p2p' if c.p2p else ''}{n}" for c, n in zip(ops.channels, named, strict=True)] or [""],
+                        return_inverse=True)  # fmt: skip
+    token, code = numbered(ops.token[waits.first_row])
+    message = kind[channel] * max(len(token), 1) + code
+    delivery = waits.delivery.astype(np.float64)
+    known = waits.complete & waits.timed & case.analysed[waits.first_row]
+    late = np.zeros(len(delivery))
+    order = np.flatnonzero(known)
+    order = order[np.argsort(message[order], kind="stable")]
+    for same in np.split(order, np.flatnonzero(np.diff(message[order])) + 1):
+        if len(same):
+            late[same] = np.maximum(delivery[same] - np.median(delivery[same]), 0.0)
+    axes = tuple(frozenset(n) for n in named)
+    return Transfers(late, axes, channel, ops.op[waits.first_row], case.inside[waits.first_row])

@@ -12,15 +12,15 @@ from typing import Final
 
 import numpy as np
 
+from tracekit.analysis.slowrank.answers.compared_steps import without_odd_steps
 from tracekit.analysis.slowrank.answers.harmless import role_in_words
 from tracekit.analysis.slowrank.answers.lone_groups import sole_group_note
-from tracekit.analysis.slowrank.answers.odd_steps import without_odd_steps
 from tracekit.analysis.slowrank.case import Case, build
 from tracekit.analysis.slowrank.decision.decide import concluded
 from tracekit.analysis.slowrank.explanation import explanation_of
 from tracekit.analysis.slowrank.gaps.evidence_gaps import coverage
 from tracekit.analysis.slowrank.mechanisms import refined
-from tracekit.analysis.slowrank.picture.draw import picture_of
+from tracekit.analysis.slowrank.picture import picture_of
 from tracekit.analysis.slowrank.suspects import Answer
 from tracekit.analysis.slowrank.wording import Remedy, listed
 from tracekit.errors import InputError, MeshUnknownError
@@ -38,7 +38,7 @@ from tracekit.matching.match import Operations, match
 from tracekit.mesh.parse import ranks_in
 from tracekit.rank_events.operations import RankOps, read_rank
 from tracekit.rank_events.step_marks import NO_STEP
-from tracekit.steps.common_part import common_part
+from tracekit.steps.cut_steps import common_part
 from tracekit.steps.recorded_windows import last_windows
 from tracekit.steps.step_ends import with_step_ends
 from tracekit.steps.step_patterns import with_repeating_steps

@@ -19,10 +19,10 @@ from tracekit.step_graph.traced_model import model_of
 from tracekit.step_graph.waiting_parts import WaitingParts, waiting_parts
 from tracekit.steps.cut_steps import with_cut_step
 from tracekit.steps.host_need import host_need
-from tracekit.steps.steps import F64
 from tracekit.store import Run
-from tracekit.thresholds.slowrank import JOINED_ERROR, RANKS_SAMPLED
+from tracekit.thresholds.slowrank import LITTLE_SHARE, RANKS_SAMPLED
 from tracekit.timing.measured import Measured, StepRange, measure_run
+from tracekit.units import F64
 
 
 @dataclass(frozen=True)
@@ -48,19 +48,19 @@ class Case(Measured):
     @property
     def table(self) -> TableModel | None:
         """The model of an operation table; None where the case holds traces."""
-        return self.model if isinstance(self.model, TableModel) else None
+        return self.model.of_table
 
     @cached_property
     def timelines(self) -> Timelines | None:
         """The models with a time line of each rank; None of an operation table."""
         found = self.model, self.pinned_model, self.free_model
-        likely, pinned, free = (m if isinstance(m, StepModel) else None for m in found)
+        likely, pinned, free = (m.of_traces for m in found)
         return Timelines(likely, pinned, free) if likely and pinned and free else None
 
     @property
     def timeline(self) -> StepModel | None:
         """The likeliest of `timelines`; None of an operation table."""
-        return self.model if isinstance(self.model, StepModel) else None
+        return self.model.of_traces
 
     @property
     def base_ns(self) -> float:
@@ -87,42 +87,12 @@ class Case(Measured):
     @cached_property
     def residual_ns(self) -> float:
         """The error of the unchanged model, ns a step: a smaller effect is not proven."""
-        return self.missed_ns(self.model)
+        return self.model.missed_ns(self)
 
     @cached_property
     def pinned_residual_ns(self) -> float:
         """The error of the model that keeps recorded lengths, ns a step: only wrong matches cause it."""
-        return self.missed_ns(self.pinned_model)
-
-    def missed_ns(self, model: StepModel | TableModel) -> float:
-        """The difference between the unchanged `model` and the recording, ns a step.
-
-        The larger of two errors: that of the mean step, and the mean absolute error of each rank's idle time in each
-        step, because errors of ranks and steps may cancel in the mean step. Where a profiler started later on some
-        ranks, their first step is shorter, so that a model's step may be as long as the longest rank's.
-        """
-        if isinstance(
-            model, TableModel
-        ):  # with its gaps, which count where some ranks are idle longer than others
-            return max(abs(model.replayed_ns - self.step_ns), model.gaps_ns(self.stages))
-        whole = abs(model.replayed_ns - self.step_ns)
-        if model.replayed_ns > self.step_ns:
-            whole = max(0.0, model.replayed_ns - float(np.nanmean(np.nanmax(self.steps.wall, axis=0))))
-        row = {rank: i for i, rank in enumerate(self.steps.ranks)}
-        column = {number: i for i, number in enumerate(self.steps.numbers)}
-        stood = np.zeros(self.steps.own.shape)
-        event, spent = model.replay()
-        recorded = event < len(self.ops.rank)  # operations of ranks without a trace follow
-        event, spent = event[recorded], spent[recorded]
-        ranks, which = np.unique(self.ops.rank[event], return_inverse=True)
-        steps, when = np.unique(self.ops.step[event], return_inverse=True)
-        rows = np.array([row[int(r)] for r in ranks.tolist()], np.int64)[which]
-        columns = np.array(
-            [column.get(int(s), 0) if self.steps.labelled else 0 for s in steps.tolist()], np.int64
-        )
-        np.add.at(stood, (rows, columns[when]), spent)
-        miss = np.abs(self.steps.wall - self.steps.own - stood)
-        return max(whole, float(np.nanmean(miss)))
+        return self.pinned_model.missed_ns(self)
 
     @cached_property
     def host_needs(self) -> F64:
@@ -139,22 +109,13 @@ class Case(Measured):
     def free_model(self) -> StepModel | TableModel:
         """The step model in which every unmatched wait may vanish: a cure saves most in it."""
         model = self.seen or self.model
-        return model_of(self, free=True, like=model) if isinstance(model, StepModel) else model
+        traced = model.of_traces
+        return model if traced is None else model_of(self, free=True, like=traced)
 
     @cached_property
     def pinned_model(self) -> StepModel | TableModel:
         """The step model in which every operation not matched with all members keeps its recorded length."""
-        model = self.seen or self.model
-        if not isinstance(model, StepModel):
-            return model
-        lonely = self.ops.instance < 0
-        fixed = np.where(lonely, (self.ops.end - self.ops.start).astype(np.float64), model.fixed)
-        transfer = model.transfer.copy()
-        known = transfer[
-            : len(self.waits.transfer)
-        ]  # operations of unknown groups follow, and keep their lengths
-        known[~self.waits.complete] = self.waits.transfer[~self.waits.complete]
-        return model.retimed(fixed=fixed, transfer=transfer)
+        return (self.seen or self.model).pinned(self)
 
 
 def build(run: Run, ops: Operations, mesh: Mesh, wanted: Sequence[StepRange] | None) -> Case:
@@ -165,15 +126,15 @@ def build(run: Run, ops: Operations, mesh: Mesh, wanted: Sequence[StepRange] | N
     run, ops, cut = _with_cut_step(run, ops, mesh)
     measured = measure_run(run, ops, mesh, wanted)
     m, model = tabulated(measured) or (measured, model_of(measured))
-    met = circumstances(m, of_table=isinstance(model, TableModel))
+    met = circumstances(m, of_table=model.of_table is not None)
     case = Case(
         m.run, m.ops, m.waits, m.steps, m.clocks, m.mesh, m.buffered, model=model, met=met,
         found=alike_excess(m, met), cut=cut,
     )  # fmt: skip
-    if isinstance(model, TableModel) or not (mates(m) >= 0).any():
+    if model.of_table is not None or not (mates(m) >= 0).any():
         return case
     joined = replace(case, model=model_of(m, joined=True))
-    return joined if joined.residual_ns < max(case.residual_ns, JOINED_ERROR * case.step_ns) else case
+    return joined if joined.residual_ns < max(case.residual_ns, LITTLE_SHARE * case.step_ns) else case
 
 
 def _with_cut_step(run: Run, ops: Operations, mesh: Mesh) -> tuple[Run, Operations, int | None]:

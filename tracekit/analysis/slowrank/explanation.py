@@ -24,7 +24,7 @@ from tracekit.analysis.slowrank.suspects import Answer
 from tracekit.analysis.slowrank.unrecorded.fewest import fewest_traces
 from tracekit.analysis.slowrank.wording import listed, ranks_in_words
 from tracekit.findings.explanation import Considered, EvidenceGap, Explanation, Outcome
-from tracekit.thresholds.report import RANKS_CONSIDERED
+from tracekit.thresholds.report import RANKS_SHOWN
 from tracekit.thresholds.slowrank import MIN_LOST_SHARE
 from tracekit.units import ms
 
@@ -59,8 +59,8 @@ def _ranks(measured: Evidence, answer: Answer) -> Iterator[Considered]:
     mentioned = [
         case.steps.row(s.rank) for s in (*answer.suspects, *answer.candidates) if s.rank in case.steps.ranks
     ]
-    longest = [int(r) for r in np.argsort(-excess, kind="stable") if excess[r] > 0][:RANKS_CONSIDERED]
-    for row in dict.fromkeys([*longest, *(row for row in mentioned[:RANKS_CONSIDERED] if excess[row] > 0)]):
+    longest = [int(r) for r in np.argsort(-excess, kind="stable") if excess[r] > 0][:RANKS_SHOWN]
+    for row in dict.fromkeys([*longest, *(row for row in mentioned[:RANKS_SHOWN] if excess[row] > 0)]):
         rows = np.array([row])
         bounds = bounds_of(case, rows)
         likely = saved_ns(case, rows, typical_without(case, rows))
@@ -89,7 +89,7 @@ def _others(measured: Evidence, answer: Answer) -> Iterator[Considered]:
     stage = measured.stage
     if stage is not None:
         ranks = tuple(case.steps.ranks[row] for row in stage.rows)
-        named = answer.cause == "stage_imbalance"
+        named = answer.blames_stage
         subject = f"the stage of {ranks_in_words(ranks)} {'is idle' if stage.idle else 'works'} longer"
         yield _of(case, answer, "stage", subject, ranks, stage.z, stage.price, named=named)
     link = measured.link
@@ -108,7 +108,7 @@ def _others(measured: Evidence, answer: Answer) -> Iterator[Considered]:
         yield _of(case, answer, "stalls in turn", subject, ranks, None, price, named=named)
     data = max(measured.data, measured.tokens)
     if data > 0:
-        named = answer.cause == "data_imbalance"
+        named = answer.blames_data
         subject = "work follows the data, and the longest rank changes"
         yield _of(case, answer, "uneven data", subject, (), None, Price(data, data, data), named=named)
     unseen = measured.unseen

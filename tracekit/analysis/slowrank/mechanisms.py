@@ -41,7 +41,7 @@ def _mechanisms(case: Case, suspect: Suspect, blamed: set[int]) -> tuple[Mechani
 def _of_device(case: Case, suspect: Suspect, blamed: set[int]) -> list[Mechanism]:
     """What explains the excess of kernels over those of ranks with the same work that are not blamed."""
     row = case.steps.row(suspect.rank)
-    stage = next(g for g in case.stages if row in g)
+    stage = case.stage_of(row)
     peers = [int(r) for r in stage if case.steps.ranks[r] not in blamed]
     if not peers:
         return []

@@ -15,11 +15,19 @@ from tracekit.analysis.slowrank.hypotheses.suspect_work import (
     peers_of,
 )
 from tracekit.analysis.slowrank.price import Price
-from tracekit.causes import SPARED, Order
+from tracekit.causes import (
+    CAUSES,
+    CPU_LAUNCH,
+    DATA_IMBALANCE,
+    HOST_STALL,
+    NETWORK,
+    SPARED,
+    STAGE_IMBALANCE,
+    Order,
+)
 from tracekit.findings import Cause, Evidence, PathLevel, Suspect, Verdict
 from tracekit.step_graph.statistics import confidence
-from tracekit.thresholds.launches import HOST_PACE
-from tracekit.thresholds.slowrank import CANDIDATE_SHARE, MAJORITY, STEP_SHARE
+from tracekit.thresholds.slowrank import CANDIDATE_SHARE, KIND_RATIO, MAJORITY, MINOR
 from tracekit.units import ms
 
 
@@ -36,6 +44,16 @@ class Answer:
     candidates: tuple[Suspect, ...] = ()  # of an inconclusive verdict
     to_decide: str | None = None  # of an inconclusive verdict: the evidence to record or to add
     rules: tuple[str, ...] = ()  # the rule that gave the answer, and the challenges that changed it
+
+    @property
+    def blames_data(self) -> bool:
+        """Whether work that follows the data is the cause."""
+        return self.cause == DATA_IMBALANCE
+
+    @property
+    def blames_stage(self) -> bool:
+        """Whether the work of a pipeline stage is the cause."""
+        return self.cause == STAGE_IMBALANCE
 
 
 def left_open(reason: str, to_decide: str | None = None, candidates: tuple[Suspect, ...] = ()) -> Answer:
@@ -61,15 +79,15 @@ def explain_rank(
     if mine is None:
         return "unknown", _spared_evidence(case, row)
     cause, evidence, order = explained(mine, peers, *allowances)
-    if cause == "host_stall" and order == Order.SHAPE_OF_GAPS and _launches_slowly(case, row):
-        cause = "cpu_launch"
+    if cause == HOST_STALL and order == Order.SHAPE_OF_GAPS and _launches_slowly(case, row):
+        cause = CPU_LAUNCH
     return cause, (*evidence, *_spared_evidence(case, row))
 
 
 def _launches_slowly(case: Case, row: int) -> bool:
     """Whether the host of the rank in `row` needs longer between launches than its peers; false where unknown."""
     pace = pace_beside(case, row)
-    return pace is not None and pace[0] > HOST_PACE * pace[1]
+    return pace is not None and pace[0] > KIND_RATIO * pace[1]
 
 
 def _no_fault(case: Case, row: int) -> float:
@@ -111,7 +129,7 @@ def suspect_of(
     slow = [
         n
         for n, v in zip(case.steps.numbers, value, strict=True)
-        if every or v >= STEP_SHARE * max(value.max(), 0.0)
+        if every or v >= MINOR * max(value.max(), 0.0)
     ]
     host = next((r.host for r in case.run.ranks if r.rank == rank), None)
     sure = confidence(z, len(case.steps.ranks))
@@ -119,6 +137,13 @@ def suspect_of(
         rank, host, case.mesh.coords(rank), ms(price.best), round(sure, 3), tuple(slow), cause, evidence,
         ms(price.low), ms(price.high),
     )  # fmt: skip
+
+
+def link_end(
+    case: Case, row: int, price: Price, z: float = 0.0, evidence: tuple[Evidence, ...] = ()
+) -> Suspect:
+    """Return the rank in `row` as an end of a slow link that costs `price`, in all steps."""
+    return suspect_of(case, row, price, z, NETWORK, evidence, every=True)
 
 
 def agrees(suspect: Suspect, no_fault_ms: float = 0.0, spared_ms: float = 0.0) -> bool:
@@ -137,14 +162,14 @@ def agrees(suspect: Suspect, no_fault_ms: float = 0.0, spared_ms: float = 0.0) -
         over["busy"] + spared_ms,
         over["gap"] - no_fault_ms,
     )
-    part = {"gpu_compute": busy, "unknown": own}.get(suspect.cause, gaps)
+    part = {"busy": busy, "own": own}.get(CAUSES[suspect.cause].quantity, gaps)
     return own > 0 and part >= MAJORITY * suspect.lost_ms_per_step
 
 
 def in_gaps(case: Case, rows: tuple[int, ...]) -> bool:
     """Whether gaps between kernels of a GPU, which no data cause, explain the excess of the first of `rows`."""
     cause = explain_rank(case, rows[0], rows)[0]
-    return case.ops.per_rank[case.steps.ranks[rows[0]]].on_gpu and cause not in {"gpu_compute", "unknown"}
+    return case.ops.per_rank[case.steps.ranks[rows[0]]].on_gpu and CAUSES[cause].quantity == "gap"
 
 
 def stands(case: Case, suspect: Suspect) -> bool:
@@ -154,6 +179,6 @@ def stands(case: Case, suspect: Suspect) -> bool:
     would be. A host that launches as fast as its peers' hosts is not slow.
     """
     row = case.steps.row(suspect.rank)
-    others = np.setdiff1d(next(g for g in case.stages if row in g), row).tolist()
-    slow = suspect.cause != "cpu_launch" or not launches_alike(case, (row,), others)
+    others = np.setdiff1d(case.stage_of(row), row).tolist()
+    slow = suspect.cause != CPU_LAUNCH or not launches_alike(case, (row,), others)
     return slow and agrees(suspect, ms(_no_fault(case, row)), ms(_spared(case, row)))

@@ -13,8 +13,8 @@ import numpy as np
 from scipy.special import ndtr
 from scipy.stats import mannwhitneyu, rankdata
 
-from tracekit.steps.steps import F64
 from tracekit.thresholds.trend import ARRANGEMENTS, LEAST_SEGMENT, LEVEL, MOST_POINTS, SEED
+from tracekit.units import F64
 
 _ASKED = 2
 """Tests of one series: for one change, and for a change that goes back."""

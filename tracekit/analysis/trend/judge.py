@@ -17,8 +17,8 @@ from tracekit.analysis.trend.significance import (
     widened,
 )
 from tracekit.findings.trend import Shape, Shift, Trend
-from tracekit.steps.steps import F64
 from tracekit.thresholds.trend import LEAST_POINTS, LEVEL, STAIRS_BETTER
+from tracekit.units import F64
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,8 @@ import numpy as np
 from tracekit.analysis.diff.side import Side
 from tracekit.findings.trend import TrendPoint
 from tracekit.steps.compute_time import windows_of
-from tracekit.steps.steps import F64
 from tracekit.thresholds.trend import MOST_POINTS
+from tracekit.units import F64
 
 OWN_PARTS = ("compute", "host", "idle")
 """Parts of the step that are a rank's own time."""

@@ -10,8 +10,8 @@ import numpy as np
 from scipy.special import ndtr, ndtri
 from scipy.stats import kendalltau, rankdata
 
-from tracekit.steps.steps import F64
 from tracekit.thresholds.trend import INTERVAL_LEVEL, MOST_SERIAL
+from tracekit.units import F64
 
 
 @dataclass(frozen=True)

@@ -17,9 +17,8 @@ from tracekit.analysis.trend.significance import (
     widened,
 )
 from tracekit.findings.trend import Swing, Trend
-from tracekit.steps.steps import F64
 from tracekit.thresholds.trend import DAYS, LEAST_CHANGE, LEAST_OF_SWING, LEVEL, MOST_OF_DAY_UNSEEN
-from tracekit.units import NS_PER_DAY, NS_PER_HOUR
+from tracekit.units import F64, NS_PER_DAY, NS_PER_HOUR
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracekit.disjoint_sets import DisjointSets
-from tracekit.inference.groups.stream_sequences import F64, UNTOLD_KINDS, StreamClass
+from tracekit.inference.groups.stream_sequences import UNTOLD_KINDS, StreamClass
 from tracekit.thresholds.tables import (
     APART_QUANTILE,
     CLEARLY_APART,
@@ -26,6 +26,7 @@ from tracekit.thresholds.tables import (
     TAIL_NS,
     TOGETHER,
 )
+from tracekit.units import F64
 
 Members = tuple[int, ...]
 

@@ -25,11 +25,11 @@ from tracekit.inference.groups.stream_sequences import (
     unnamed_rows,
 )
 from tracekit.inference.groups.usual_numbering import Way, by_parts, members_of
-from tracekit.intervals import I64
 from tracekit.matching.clock import Clocks
 from tracekit.mesh import Mesh
 from tracekit.rank_events.operations import RankOps
 from tracekit.store import Run
+from tracekit.units import I64
 
 
 def with_groups_of_places(

@@ -14,9 +14,8 @@ import numpy as np
 
 from tracekit.disjoint_sets import DisjointSets
 from tracekit.errors import InputError, UsageError
-from tracekit.intervals import I64
-from tracekit.matching.clock import F64, common_collectives, line_through
-from tracekit.matching.match import Mask, Operations
+from tracekit.matching.clock import common_collectives, line_through
+from tracekit.matching.match import Operations
 from tracekit.rank_events.coded_words import numbered_rows
 from tracekit.rank_events.operation_names import ROOTED
 from tracekit.rank_events.operations import RankOps
@@ -38,6 +37,7 @@ from tracekit.thresholds.recordings import (
 )
 from tracekit.thresholds.slowrank import RANKS_LISTED
 from tracekit.thresholds.tables import CLOCK_FIT_FROM, MAX_CLOCK_RATE, TAIL_NS
+from tracekit.units import F64, I64, Mask
 
 
 def named_by_traces(ranks: Sequence[RankOps]) -> dict[int, Mask]:

@@ -12,8 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracekit.inference.groups.common_ends import ClockErrors, Members, arrivals
-from tracekit.inference.groups.stream_sequences import F64, UNTOLD_KINDS, StreamClass
-from tracekit.intervals import I64
+from tracekit.inference.groups.stream_sequences import UNTOLD_KINDS, StreamClass
 from tracekit.thresholds.tables import (
     APART_QUANTILE,
     CLEAREST_TAIL_NS,
@@ -29,6 +28,7 @@ from tracekit.thresholds.tables import (
     TAIL_NS,
     TOGETHER,
 )
+from tracekit.units import F64, I64
 
 Division = Sequence[Members]
 Columns = npt.NDArray[np.bool_]

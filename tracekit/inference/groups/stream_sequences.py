@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from tracekit.intervals import I64
 from tracekit.matching.clock import Clocks
 from tracekit.rank_events.operation_names import COLLECTIVE, OTHER, UNDIRECTED
 from tracekit.rank_events.operations import RankOps
@@ -22,9 +21,8 @@ from tracekit.thresholds.tables import (
     NEARLY_ALL_RANKS,
     PLACES_COMPARED,
 )
+from tracekit.units import F64, I64, Mask
 
-F64 = npt.NDArray[np.float64]
-Mask = npt.NDArray[np.bool_]
 Kinds = tuple[str, ...]
 NO_GROUP = -1
 """Group of an operation without named members, and stream of an operation without a named stream."""

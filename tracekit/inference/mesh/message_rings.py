@@ -11,11 +11,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tracekit.intervals import I64
 from tracekit.matching.match import Operations
 from tracekit.rank_events.operation_names import MESSAGES
 from tracekit.rank_events.operations import RankOps
 from tracekit.thresholds.mesh import RING_GAP_NS, RING_SHARE
+from tracekit.units import I64
 
 _PAIR = 2
 

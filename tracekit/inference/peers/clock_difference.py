@@ -11,7 +11,6 @@ import numpy as np
 import numpy.typing as npt
 
 from tracekit.inference.peers.open_messages import OpenKernels
-from tracekit.intervals import I64
 from tracekit.thresholds.tables import (
     CLOCK_CANDIDATES,
     CLOCK_RIVAL,
@@ -19,6 +18,7 @@ from tracekit.thresholds.tables import (
     MAX_CLOCK_RATE,
     MAX_KERNELS_COMPARED,
 )
+from tracekit.units import I64
 
 Pair = tuple[int, int]
 _Points = list[tuple[int, int, int]]

@@ -6,10 +6,10 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from tracekit.intervals import I64
 from tracekit.matching.clock import Clocks
 from tracekit.rank_events.operation_names import RECEIVES, SENDS
 from tracekit.rank_events.operations import RankOps
+from tracekit.units import I64
 
 _KINDS: Final = {SENDS: "send", RECEIVES: "recv"}
 

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from tracekit.inference.peers.open_messages import BOTH, Link, OpenKernels
-from tracekit.intervals import I64
 from tracekit.rank_events.operation_names import RECEIVES, SENDS
 from tracekit.thresholds.tables import (
     BOTH_WAYS_SHARE,
@@ -21,6 +20,7 @@ from tracekit.thresholds.tables import (
     LANE_RIVAL,
     MAX_LANES,
 )
+from tracekit.units import I64
 
 
 @dataclass(frozen=True)

@@ -5,18 +5,15 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from tracekit.inference.peers.directed_messages import ways
 from tracekit.inference.peers.known_schedules import Kernel
 from tracekit.inference.peers.lost_batches import with_rows
 from tracekit.inference.peers.open_messages import OpenKernels, told
-from tracekit.intervals import I64
 from tracekit.matching.clock import Clocks
 from tracekit.rank_events.operation_names import RECEIVES, SENDS, UNDIRECTED
 from tracekit.rank_events.operations import RankOps
-
-Mask = npt.NDArray[np.bool_]
+from tracekit.units import I64
 
 
 class Says(NamedTuple):

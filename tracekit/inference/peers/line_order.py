@@ -18,14 +18,13 @@ from tracekit.inference.peers.known_schedules import Kernel, schedules
 from tracekit.inference.peers.line_kernels import Learnt, LineKernels, Says, line_kernels, with_learnt
 from tracekit.inference.peers.message_fits import Times, misfits
 from tracekit.inference.peers.open_messages import OpenKernels
-from tracekit.inference.peers.stage_labels import F64
-from tracekit.intervals import I64
 from tracekit.matching.clock import Clocks
 from tracekit.matching.match import Operations
 from tracekit.rank_events.operations import RankOps
 from tracekit.rank_events.step_marks import NO_STEP
 from tracekit.thresholds.schedules import DEALT_MARGIN, DEALT_MISFITS, MOST_DEALT_MESSAGES, MOST_DEALT_STEPS
 from tracekit.thresholds.tables import COMMON_END_NS
+from tracekit.units import F64, I64
 
 _FEWEST: Final = 3
 """Stages from which on one has two neighbours."""

@@ -13,11 +13,11 @@ import numpy.typing as npt
 
 from tracekit.inference.peers.lost_batches import with_lost_batches
 from tracekit.inference.peers.step_places import places
-from tracekit.intervals import I64
 from tracekit.rank_events.operation_names import MESSAGES, OTHER, UNDIRECTED
 from tracekit.rank_events.operations import RankOps
 from tracekit.rank_events.step_marks import I32, NO_STEP
 from tracekit.thresholds.tables import TOLD_SHARE
+from tracekit.units import I64
 
 UNKNOWN = -1
 

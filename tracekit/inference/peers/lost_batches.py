@@ -12,9 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from tracekit.inference.peers.step_places import places
-from tracekit.intervals import I64
 from tracekit.rank_events.operation_names import UNDIRECTED
 from tracekit.rank_events.operations import RankOps
+from tracekit.units import I64
 
 _Scalar = TypeVar("_Scalar", bound=np.generic)
 

@@ -11,10 +11,9 @@ import numpy as np
 
 from tracekit.inference.peers.clock_difference import clock_differences
 from tracekit.inference.peers.open_messages import OpenKernels
-from tracekit.inference.peers.stage_labels import F64, Mask
-from tracekit.intervals import I64
 from tracekit.thresholds.schedules import BACKWARD_LONGER, MOST_DEALT_STEPS
 from tracekit.thresholds.tables import COMMON_END_NS
+from tracekit.units import F64, I64, Mask
 
 Program = tuple[tuple[int, bool], ...]
 """A rank's messages of a step: (position of the kernel, whether it is sent), sends first in each kernel."""

@@ -9,12 +9,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 
 from tracekit.inference.peers.clock_difference import clock_differences
 from tracekit.inference.peers.lanes import PairOfRanks, in_order
 from tracekit.inference.peers.open_messages import BOTH, Link, OpenKernels
-from tracekit.intervals import I64
 from tracekit.rank_events.operation_names import RECEIVES, SENDS
 from tracekit.thresholds.tables import (
     BY_CHANCE,
@@ -25,8 +23,7 @@ from tracekit.thresholds.tables import (
     LANE_MAJORITY,
     TWINS_SHARE,
 )
-
-Mask = npt.NDArray[np.bool_]
+from tracekit.units import I64, Mask
 
 
 @dataclass(frozen=True)

@@ -8,13 +8,13 @@ from collections.abc import Iterable
 import numpy as np
 
 from tracekit.inference.peers.directed_messages import Directed, directed_messages, with_peers
-from tracekit.intervals import I64
 from tracekit.matching.clock import Clocks
 from tracekit.matching.match import Operations
 from tracekit.rank_events.operation_names import RECEIVES, SENDS
 from tracekit.rank_events.operations import RankOps
 from tracekit.rank_events.step_marks import NO_STEP
 from tracekit.thresholds.tables import COMMON_END_NS
+from tracekit.units import I64
 
 
 def with_only_neighbours(

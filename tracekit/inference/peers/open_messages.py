@@ -8,16 +8,13 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
-from tracekit.intervals import I64
 from tracekit.matching.clock import Clocks
 from tracekit.matching.match import Operations
 from tracekit.rank_events.operation_names import RECEIVES, SENDS, UNDIRECTED
 from tracekit.rank_events.operations import RankOps
 from tracekit.rank_events.step_marks import NO_STEP
-
-Mask = npt.NDArray[np.bool_]
+from tracekit.units import I64, Mask
 
 OPEN: Final = "send_recv"
 """The kind of a kernel that may carry messages, as long as none is known."""

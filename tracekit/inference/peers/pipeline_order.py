@@ -22,7 +22,7 @@ from tracekit.inference.peers.message_fits import (
     times,
 )
 from tracekit.inference.peers.open_messages import OpenKernels, open_kernels
-from tracekit.inference.peers.stage_labels import Beside, Dealt, Mask, dealt
+from tracekit.inference.peers.stage_labels import Beside, Dealt, dealt
 from tracekit.matching.clock import Clocks
 from tracekit.matching.match import Operations
 from tracekit.rank_events.operation_names import SENDS
@@ -34,6 +34,7 @@ from tracekit.thresholds.schedules import (
     DEALT_MISFITS,
     MOST_DEALT_MESSAGES,
 )
+from tracekit.units import Mask
 
 _FEWEST: Final = 3
 """Stages from which on one has two neighbours."""

@@ -10,10 +10,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from tracekit.intervals import I64
-
-F64 = npt.NDArray[np.float64]
-Mask = npt.NDArray[np.bool_]
+from tracekit.units import F64, I64, Mask
 
 
 class Beside(NamedTuple):

@@ -4,8 +4,8 @@ from collections import Counter
 
 import numpy as np
 
-from tracekit.intervals import I64
 from tracekit.rank_events.step_marks import I32, NO_STEP
+from tracekit.units import I64
 
 
 def places(step: I32, rows: I64) -> list[I64]:

@@ -23,10 +23,7 @@ from tracekit.thresholds.ingest import (
     MAX_STEP,
     USUAL_SECONDS,
 )
-from tracekit.units import NS_PER_S
-
-I64 = npt.NDArray[np.int64]
-Mask = npt.NDArray[np.bool_]
+from tracekit.units import I64, NS_PER_S, Mask
 
 
 class Bounds(NamedTuple):

@@ -12,8 +12,9 @@ from tracekit.findings import Quality
 from tracekit.ingest.operation_table.kinds import EMBEDDING, OperationKind
 from tracekit.ingest.operation_table.layout import Layout, Place
 from tracekit.ingest.operation_table.served import Served, served
-from tracekit.ingest.operation_table.table import I64, OperationTable
+from tracekit.ingest.operation_table.table import OperationTable
 from tracekit.thresholds.ingest import MAX_COUNT
+from tracekit.units import I64
 
 Members = tuple[int, ...]
 

@@ -15,9 +15,10 @@ from tracekit.arrays import from_numpy, from_strings
 from tracekit.ingest.file_result import FileGroup, RankTable
 from tracekit.ingest.operation_table.communication import Communication
 from tracekit.ingest.operation_table.step_line import spans_of
-from tracekit.ingest.operation_table.table import I64, OperationTable
+from tracekit.ingest.operation_table.table import OperationTable
 from tracekit.ingest.write import in_order, write_table
 from tracekit.schema import EVENTS
+from tracekit.units import I64
 
 
 def write_ranks(

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from tracekit.ingest.operation_table.kinds import OperationKind
-from tracekit.ingest.operation_table.table import I64, OperationTable
+from tracekit.ingest.operation_table.table import OperationTable
+from tracekit.units import I64
 
 _PHASES = ("forward", "backward")
 

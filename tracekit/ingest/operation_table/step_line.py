@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from tracekit.ingest.operation_table.table import I64, OperationTable
+from tracekit.ingest.operation_table.table import OperationTable
 from tracekit.thresholds.ingest import MAX_TIME_NS, STEP_GAP_NS
+from tracekit.units import I64
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,6 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from tracekit.arrays import from_numpy
@@ -14,10 +13,9 @@ from tracekit.findings import Quality
 from tracekit.ingest.operation_table.bounds import check_units, seconds, usable, whole
 from tracekit.ingest.operation_table.kinds import COMPUTATIONS, OperationKind, kind_of
 from tracekit.thresholds.ingest import MAX_ORDINAL, MAX_RANKS
-from tracekit.units import NS_PER_S
+from tracekit.units import I64, NS_PER_S
 
 REQUIRED = ("dp_rank", "stage", "step", "optype", "start_ts", "duration")
-I64 = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)

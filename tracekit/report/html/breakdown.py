@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 
 from tracekit.findings import BreakdownFinding, RankBreakdown, Share, TimeParts
-from tracekit.findings.picture import F64
 from tracekit.page.palette import Fill, fill_of
 from tracekit.page.scale import whole
 from tracekit.page.shell import About
@@ -18,7 +17,7 @@ from tracekit.report.html.slowrank import longest
 from tracekit.report.slowrank_json import dumps
 from tracekit.text import plain
 from tracekit.thresholds.report import PAGE_ROWS, PARTS_IN_HEADLINE
-from tracekit.units import ms
+from tracekit.units import F64, ms
 
 
 def breakdown_html(finding: BreakdownFinding, about: About | None = None) -> str:

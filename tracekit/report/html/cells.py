@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from tracekit.findings.picture import F64
 from tracekit.page.scale import Scale
 from tracekit.text import plain
 from tracekit.thresholds.report import CELL_PARTS, MAP_CELLS
+from tracekit.units import F64
 
 
 def field_of(

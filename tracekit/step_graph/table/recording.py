@@ -8,14 +8,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from tracekit.rank_events.event_columns import ints, matches
 from tracekit.rank_events.step_marks import NO_STEP, label, step_spans
 from tracekit.store import Run
+from tracekit.units import F64, I64
 
-F64 = npt.NDArray[np.float64]
-I64 = npt.NDArray[np.int64]
 FORMAT = "operation_table"
 """The format with rows that name every operation of a step."""
 NORM = "optimizer-clip-main-grad"

@@ -1,15 +1,25 @@
-"""Simulates steps: an operation starts when those before it have ended, a meeting when its last member starts."""
+"""Simulates steps: an operation starts when those before it have ended, a meeting when its last member starts.
 
-from collections import deque
+Dependencies are those of Lin et al., "Understanding Stragglers in Large Model Training Using What-if Analysis"
+(OSDI'25, section 3.2, and the published analysis beside it). On each rank compute runs in one stream, and sends and
+receives of either direction run in four more. A receive lets its compute start, a send follows its compute. Operations
+ahead of the first compute hold it back, and operations after the last one run in order.
+"""
+
+from collections import defaultdict, deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 
 import numpy as np
-import numpy.typing as npt
 
-from tracekit.step_graph.table.dependencies import Edges, dependencies, meetings
-from tracekit.step_graph.table.recording import F64, I64, Recording, communicates
+from tracekit.step_graph.table.recording import NORM, Operation, Recording, communicates
+from tracekit.units import F64, I64, Mask
+
+PHASES = ("forward", "backward")
+Edges = list[list[int]]
+"""For each operation, the operations that must have ended before it starts."""
 
 
 @dataclass(frozen=True)
@@ -25,7 +35,7 @@ class Timeline:
     order: tuple[tuple[int, ...], ...]
     before: tuple[I64, ...]
     work: F64
-    communication: npt.NDArray[np.bool_]
+    communication: Mask
 
     def ends(self, work: F64, late: F64 | None = None) -> F64:
         """Return when every operation ends, ns from the begin of its step, if it took `work` (operations × any).
@@ -109,3 +119,141 @@ def _topological(together: Sequence[Sequence[int]], before: Edges) -> tuple[tupl
             if left[m] == 0:
                 ready.append(m)
     return tuple(order) if len(order) == len(together) else None
+
+
+def dependencies(recording: Recording) -> Edges | None:
+    """Return the operations that each operation waits for on its own rank; None if messages do not pair with computes.
+
+    That is so if a stage holds several model chunks, the first one receives nothing, and the table has no chunks
+    (`mc`).
+    """
+    before: Edges = [[] for _ in recording.operations]
+    by_rank: dict[int, list[int]] = defaultdict(list)
+    for i, operation in enumerate(recording.operations):
+        by_rank[operation.rank].append(i)
+    for mine in by_rank.values():
+        if not _link_rank(recording, mine, before):
+            return None
+    return before
+
+
+def meetings(operations: Sequence[Operation]) -> list[list[int]]:
+    """Return sets of operations that end only when all of a set have started; an unmatched one is a set of its own.
+
+    The gradient norm is a sum over all ranks, although tables record it like compute.
+    """
+    found: dict[object, list[int]] = defaultdict(list)
+    for i, operation in enumerate(operations):
+        key: object = operation.meeting if operation.meeting is not None else (i, "alone")
+        found[(NORM, operation.ordinal) if operation.name == NORM else key].append(i)
+    return list(found.values())
+
+
+def _link_rank(recording: Recording, mine: list[int], before: Edges) -> bool:
+    """Add the dependencies among the operations of one rank; false where they do not fit."""
+    named: dict[str, list[int]] = defaultdict(list)
+    for i in mine:  # in order of start
+        named[recording.operations[i].name].append(i)
+    compute = [i for i in mine if recording.operations[i].name in _COMPUTE]
+    if not compute:
+        return False
+    _chain(compute, before)
+    for phase in PHASES:
+        work = named[f"{phase}-compute"]
+        for end in ("recv", "send"):
+            messages = named[f"{phase}-{end}"]
+            served = _served(recording, work, messages)
+            if served is None:
+                return False
+            _chain(messages, before)
+            _link_messages(work, served, messages, before, receives=end == "recv")
+    _hold_first_backward(recording, compute, named, before)
+    _link_rest(recording, mine, compute, before)
+    return True
+
+
+_COLLECTION = "gc"
+_COMPUTE = tuple(f"{phase}-compute" for phase in PHASES)
+_MESSAGES = tuple(f"{phase}-{end}" for phase in PHASES for end in ("recv", "send"))
+
+
+def _chain(row: Sequence[int], before: Edges) -> None:
+    for earlier, later in pairwise(row):
+        before[later].append(earlier)
+
+
+def _served(recording: Recording, work: Sequence[int], messages: Sequence[int]) -> list[int] | None:
+    """Return by message the place in `work` of its computation; None if neither table nor counts show it."""
+    at = {recording.operations[i].serves: k for k, i in enumerate(work)}
+    served = [recording.operations[i].serves for i in messages]
+    if all(t >= 0 and t in at for t in served):
+        return [at[t] for t in served]
+    return list(range(len(work))) if len(messages) == len(work) else None
+
+
+def _link_messages(
+    work: Sequence[int], served: Sequence[int], messages: Sequence[int], before: Edges, *, receives: bool
+) -> None:
+    """Let each message precede or follow the compute it serves; a receive is posted after the compute before that."""
+    for k, message in zip(served, messages, strict=True):
+        if not receives:
+            before[message].append(work[k])
+            continue
+        before[work[k]].append(message)
+        if k:
+            before[message].append(work[k - 1])
+
+
+def _hold_first_backward(
+    recording: Recording, compute: Sequence[int], named: dict[str, list[int]], before: Edges
+) -> None:
+    """Post the first backward message no earlier than the end of the warm-up: one compute before the last forward."""
+    first = next((k for k, i in enumerate(compute) if recording.operations[i].name == _COMPUTE[1]), 0)
+    held = compute[first - 2] if first >= len(PHASES) else None
+    for end in ("recv", "send"):
+        messages = named[f"backward-{end}"]
+        if held is not None and messages:
+            before[messages[0]].append(held)
+
+
+def _link_rest(recording: Recording, mine: Sequence[int], compute: Sequence[int], before: Edges) -> None:
+    """Order operations that are neither compute nor message: before the first compute, beside, and after the last."""
+    rest = [i for i in mine if recording.operations[i].name not in (*_COMPUTE, *_MESSAGES)]
+    of_chunks = [i for i in rest if recording.operations[i].serves >= 0]
+    summed = _link_chunks(recording, of_chunks, compute, before)
+    rest = [i for i in rest if i not in of_chunks]
+    start, end = recording.start[:, 0], recording.end[:, 0]
+    ahead = [i for i in rest if start[i] < start[compute[0]]]
+    behind = [i for i in rest if i not in ahead and start[i] >= start[compute[-1]]]
+    beside = [i for i in rest if i not in ahead and i not in behind]
+    _chain(ahead, before)
+    _chain([*beside, *behind], before)
+    before[compute[0]].extend(ahead[-1:])
+    for i in beside:
+        before[i].extend([c for c in compute if end[c] <= start[i]][-1:])
+    if behind:
+        before[behind[0]].append(compute[-1])
+        before[next((i for i in behind if recording.operations[i].name != _COLLECTION), behind[0])] += summed
+
+
+def _link_chunks(
+    recording: Recording, mine: Sequence[int], compute: Sequence[int], before: Edges
+) -> list[int]:
+    """Order the gathers and sums of model chunks: a forward waits for its gather, a sum follows its backward.
+
+    Returns the last sum, if any.
+    """
+    _chain(mine, before)
+    home = {recording.operations[i].serves: i for i in compute}
+    first = {i: recording.start[i, 0] for i in mine}
+    summed = []
+    for i in mine:
+        served = home.get(recording.operations[i].serves)
+        if served is None:
+            continue
+        if recording.operations[served].name == _COMPUTE[0]:
+            before[served].append(i)
+        else:
+            before[i].append(served)
+            summed.append(i)
+    return sorted(summed, key=lambda i: first[i])[-1:]

@@ -18,14 +18,8 @@ from tracekit.analysis.slowrank.gaps.recurrence import in_one_step, others_prove
 from tracekit.analysis.slowrank.hypotheses.candidates import saved_ns
 from tracekit.analysis.slowrank.price import Price
 from tracekit.analysis.slowrank.suspects import Answer, explain_rank, left_open, suspect_of
-from tracekit.steps.steps import F64
-from tracekit.thresholds.slowrank import (
-    LONGEST_PRICED,
-    MIN_LOST_SHARE,
-    MOSTLY_ONE,
-    STEADY_PEERS,
-)
-from tracekit.units import ms
+from tracekit.thresholds.slowrank import MIN_LOST_SHARE, MOSTLY_ONE, PRICED_APART, STEADY_PEERS
+from tracekit.units import F64, ms
 
 
 def with_most_of_it(case: Case, answer: Answer) -> Answer:
@@ -37,14 +31,14 @@ def with_most_of_it(case: Case, answer: Answer) -> Answer:
     """
     if dealt_to_experts(case, answer):
         return uneven_experts_answer(case, max(answer.gain, _levelled(case)))
-    if answer.verdict == "slow_link" or answer.cause == "stage_imbalance":
+    if answer.verdict == "slow_link" or answer.blames_stage:
         return _with_dearer_step(case, answer)
     tokens = case.met.tokens.lost_ns >= MIN_LOST_SHARE * case.step_ns
-    if answer.cause != "data_imbalance" or answer.suspects or tokens:
+    if not answer.blames_data or answer.suspects or tokens:
         return answer
     over = np.maximum(np.nan_to_num(case.steps.own - typical(case.steps.own, case.stages)), 0.0)
     compared = np.concatenate([s for s in case.stages if len(s) >= STEADY_PEERS] or [np.zeros(0, np.int64)])
-    longest = sorted(compared.tolist(), key=lambda row: (-over[row].sum(), row))[:LONGEST_PRICED]
+    longest = sorted(compared.tolist(), key=lambda row: (-over[row].sum(), row))[:PRICED_APART]
     prices = [(_saved(case, row, over), row) for row in longest]
     lost, row = max(prices, default=(0.0, -1), key=lambda found: found[0])
     uneven = max(answer.gain, _levelled(case))  # to its peers' median, as the rank is cured

@@ -18,16 +18,9 @@ from tracekit.analysis.slowrank.hypotheses.long_stage import faint_stage
 from tracekit.analysis.slowrank.price import may_cost_ns
 from tracekit.analysis.slowrank.suspects import Answer, left_open
 from tracekit.analysis.slowrank.wording import ranks_in_words
-from tracekit.intervals import I64
 from tracekit.step_graph.statistics import MAD_TO_SIGMA, confidence
-from tracekit.thresholds.slowrank import (
-    FAINT_CONFIDENCE,
-    MIN_LOST_SHARE,
-    PROVING_STEPS,
-    STAGE_TELLING_PEERS,
-    Z_LIMIT,
-)
-from tracekit.units import ms
+from tracekit.thresholds.slowrank import CHANCE, MIN_LOST_SHARE, PROVING_STEPS, STAGE_TELLING_PEERS, Z_LIMIT
+from tracekit.units import I64, ms
 
 
 def faint_answer(case: Case) -> Answer | None:
@@ -39,7 +32,7 @@ def faint_rank_answer(case: Case) -> Answer | None:
     """Return the answer that names ranks with an excess that is unlikely to be chance; None where there are none."""
     z = np.nan_to_num(case.found.z, nan=0.0)
     sure = np.array([confidence(v, len(z)) for v in z.tolist()])
-    hardly = (sure > FAINT_CONFIDENCE) & (z <= case.found.limit)
+    hardly = (sure > 1.0 - CHANCE) & (z <= case.found.limit)
     longer = np.nan_to_num(case.found.mean, nan=0.0) > MIN_LOST_SHARE * case.step_ns
     rows = np.flatnonzero(hardly & longer)
     if len(case.steps.numbers) == 1 or not len(rows) or most_ns(case, rows) < MIN_LOST_SHARE * case.step_ns:
@@ -67,7 +60,7 @@ def faint_stage_answer(case: Case) -> Answer | None:
         f"(z {Z_LIMIT:.1f} needed)"
     )
     decide = f"record {PROVING_STEPS} steps or more on every rank"
-    candidates = of_stage(case, stage, "stage_imbalance")
+    candidates = of_stage(case, stage)
     return left_open(reason, decide, candidates)
 
 

@@ -1,7 +1,8 @@
-"""A host that launches collectives late, although its device works no longer than its peers' devices.
+"""Hosts that launch late, although their devices work no longer than their peers' devices, at an open price.
 
 The peers queued the same collective long before. On the late rank it starts as soon as it is launched, so its transfer
-overlaps with less compute: the step loses overlap, which no own time shows.
+overlaps with less compute: the step loses overlap, which no own time shows. Where the hosts set the pace, a device may
+be idle behind a host as fast as the others: without it another host would be the last, so curing its gaps saves little.
 """
 
 from collections.abc import Iterator
@@ -10,13 +11,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from tracekit.analysis.slowrank.case import Case
+from tracekit.analysis.slowrank.hypotheses.candidates import bound_by_hosts, significant_rows
+from tracekit.analysis.slowrank.hypotheses.host_bound import most_saved_ns
 from tracekit.analysis.slowrank.price import Price
-from tracekit.analysis.slowrank.suspects import Answer, left_open, suspect_of
-from tracekit.intervals import I64
-from tracekit.steps.steps import F64
+from tracekit.analysis.slowrank.suspects import Answer, explain_rank, left_open, suspect_of
+from tracekit.causes import CPU_LAUNCH
 from tracekit.thresholds.launches import LAUNCHED_NS, QUEUED_LONGER
 from tracekit.thresholds.slowrank import MAJORITY, MIN_LOST_SHARE
-from tracekit.units import ms
+from tracekit.units import F64, I64, ms
 
 
 @dataclass(frozen=True)
@@ -75,7 +77,7 @@ def late_launch_answer(case: Case) -> Answer | None:
     if found is None:
         return None
     rank = case.steps.ranks[found.row]
-    candidate = suspect_of(case, found.row, Price.up_to(found.waited), 0.0, "cpu_launch", ())
+    candidate = suspect_of(case, found.row, Price.up_to(found.waited), 0.0, CPU_LAUNCH, ())
     reason = (
         f"no rank works longer than its peers, but the host of rank {rank} launches collectives long after the other "
         f"ranks queued theirs: they wait {ms(found.waited):.1f} ms of {ms(case.step_ns):.1f} ms a step for it, and the "
@@ -84,4 +86,30 @@ def late_launch_answer(case: Case) -> Answer | None:
     decide = (
         f"profile the host of rank {rank} and a peer's host, and record a few steps with it on another host"
     )
+    return left_open(reason, decide, (candidate,))
+
+
+def launch_bound_answer(case: Case) -> Answer | None:
+    """The open answer that ranks are idle behind hosts as fast as the others; None where no rank is.
+
+    Asked only where the model's error leaves health open: that error bounds what the rank may cost.
+    """
+    rows = significant_rows(case, MIN_LOST_SHARE)
+    if (
+        not len(rows)
+        or most_saved_ns(case, rows) >= MIN_LOST_SHARE * case.step_ns
+        or not bound_by_hosts(case, rows)
+    ):
+        return None
+    first = int(rows[np.argmax(case.found.mean[rows])])
+    rank, most = case.steps.ranks[first], max(case.residual_ns, case.pinned_residual_ns)
+    cause, evidence = explain_rank(case, first, rows.tolist())
+    candidate = suspect_of(case, first, Price.up_to(most), 0.0, cause, evidence)
+    reason = (
+        f"rank {rank} works {ms(float(case.found.mean[first])):.1f} ms of {ms(case.step_ns):.1f} ms a step longer than "
+        "its peers, but the hosts set the pace, and other hosts take as long to launch a step: without this rank "
+        f"another one would be the last. The model of the steps is off by {ms(most):.1f} ms, and the rank may cost up "
+        "to that"
+    )
+    decide = "record more steps: if this is chance, another host will be the last in them"
     return left_open(reason, decide, (candidate,))

@@ -13,11 +13,9 @@ from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.hypotheses.candidates import significant_rows
 from tracekit.analysis.slowrank.price import Price
 from tracekit.analysis.slowrank.suspects import Answer, left_open, suspect_of
-from tracekit.intervals import I64
 from tracekit.step_graph.statistics import chance_of, median_of_others
-from tracekit.steps.steps import F64
 from tracekit.thresholds.slowrank import MAJORITY, MIN_LOST_SHARE, ONE_STEP_P
-from tracekit.units import ms
+from tracekit.units import F64, I64, ms
 
 
 @dataclass(frozen=True)
@@ -113,7 +111,7 @@ def _instances(case: Case) -> tuple[I64, I64]:
 
 def with_late_posts(case: Case, answer: Answer) -> Answer:
     """`answer`, or an open one that names the rank that posts late where `answer` is healthy or blames the data."""
-    blameless = answer.verdict == "healthy" or answer.cause == "data_imbalance"
+    blameless = answer.verdict == "healthy" or answer.blames_data
     found = late_posts(case) if blameless and len(case.steps.numbers) > 1 else None
     if found is None:
         return answer

@@ -11,7 +11,7 @@ import numpy as np
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.gaps.evidence_gaps import whole
 from tracekit.analysis.slowrank.price import Price
-from tracekit.analysis.slowrank.suspects import Answer, left_open, suspect_of
+from tracekit.analysis.slowrank.suspects import Answer, left_open, link_end
 from tracekit.analysis.slowrank.wording import add_traces, ranks_in_words
 from tracekit.matching.channels import Channel
 from tracekit.matching.ring import ring_share
@@ -113,9 +113,7 @@ def lone_group_answer(case: Case) -> Answer | None:
     lacking = [r for r in found.peers if r not in case.steps.ranks]
     rows = [case.steps.row(r) for r in found.ranks]
     price = Price.up_to(found.spent, found.spent)
-    candidates = tuple(
-        suspect_of(case, row, price, 0.0, "network", (), every=True) for row in rows[:RANKS_LISTED]
-    )
+    candidates = tuple(link_end(case, row, price) for row in rows[:RANKS_LISTED])
     decide = add_traces(lacking)
     return left_open(reason, decide, candidates)
 

@@ -19,14 +19,13 @@ from tracekit.analysis.slowrank.gaps.recurrence import OneStep, in_one_step, tol
 from tracekit.analysis.slowrank.hypotheses.uneven_micro_batches import unexplained_ns
 from tracekit.analysis.slowrank.hypotheses.usual_pace import may_be_pace
 from tracekit.analysis.slowrank.price import Price
-from tracekit.analysis.slowrank.suspects import Answer, explain_rank, left_open, stands, suspect_of
+from tracekit.analysis.slowrank.suspects import Answer, explain_rank, left_open, link_end, stands, suspect_of
 from tracekit.analysis.slowrank.unrecorded.fewest import fewest_traces
 from tracekit.analysis.slowrank.unrecorded.unrecorded import Unseen, reason_of
 from tracekit.analysis.slowrank.wording import listed, ranks_in_words
 from tracekit.findings import Suspect
 from tracekit.step_graph.table_model import TableModel
-from tracekit.thresholds.operation_tables import UNEXPLAINED
-from tracekit.thresholds.slowrank import COVERAGE_WHOLE, MIN_LOST_SHARE, RANKS_LISTED
+from tracekit.thresholds.slowrank import CLEAR_SHARE, COVERAGE_WHOLE, MIN_LOST_SHARE, RANKS_LISTED
 from tracekit.units import ms
 
 
@@ -173,7 +172,7 @@ _MARKS = "call the profiler's step() after every step on every rank, and record 
 def lopsided_answer(case: Case, found: Lopsided) -> Answer:
     """The open answer about a rank that waits longer than its peers in operations that were not all matched."""
     row, rank = found.row, case.steps.ranks[found.row]
-    candidate = suspect_of(case, row, Price.up_to(found.over), 0.0, "network", (), every=True)
+    candidate = link_end(case, row, Price.up_to(found.over))
     reason = (
         f"no rank works longer than its peers, but rank {rank} waits {ms(found.over):.1f} ms of "
         f"{ms(case.step_ns):.1f} ms a step longer than its peers in {found.kind} operations, and some of these "
@@ -263,7 +262,7 @@ def unexplained_table_answer(case: Case) -> Answer | None:
     if case.table is None:
         return None
     lost = unexplained_ns(case, case.table)
-    if lost < UNEXPLAINED * case.table.recorded_ns:
+    if lost < CLEAR_SHARE * case.table.recorded_ns:
         return None
     reason = (
         f"no rank, stage or link costs {MIN_LOST_SHARE:.0%} of the step, but typical work of every operation would "

@@ -14,18 +14,15 @@ from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.descent import descend
 from tracekit.analysis.slowrank.gaps.evidence_gaps import coverage
 from tracekit.analysis.slowrank.hypotheses.host_bound import most_saved_ns
-from tracekit.analysis.slowrank.hypotheses.same_places import Places, places_of
 from tracekit.analysis.slowrank.hypotheses.suspect_work import pace_beside
 from tracekit.analysis.slowrank.price import Price, rank_doubt_ns
 from tracekit.analysis.slowrank.suspects import Answer, explain_rank, suspect_of
-from tracekit.causes import CAUSES
+from tracekit.causes import CAUSES, CPU_LAUNCH
 from tracekit.findings import Evidence
 from tracekit.step_graph.replay import StepModel
-from tracekit.steps.steps import F64
-from tracekit.thresholds.launches import HOST_PACE, LAUNCH_CANDIDATES, LAUNCH_PEERS
-from tracekit.thresholds.slowrank import MIN_LOST_SHARE, RECURRING_SHARE, STAGE_TELLING_PEERS
+from tracekit.thresholds.slowrank import KIND_RATIO, MIN_LOST_SHARE, MINOR, PRICED_APART, STAGE_TELLING_PEERS
 from tracekit.thresholds.tables import ENOUGH_STEPS
-from tracekit.units import NS_PER_US, ms
+from tracekit.units import F64, I64, NS_PER_US, ms
 
 
 @dataclass(frozen=True)
@@ -35,6 +32,20 @@ class SlowLaunch:
     row: int
     price: Price
     pace: tuple[float, float]  # between two launches: of its own host, of its peers' hosts
+
+
+@dataclass(frozen=True)
+class Places:
+    """The place of each operation, shared with other ranks: the same call, with the same ordinal in its step."""
+
+    place: I64
+    count: int  # of places
+
+    def rows_of(self, where: slice) -> I64:
+        """The operation at each place of the rank with operations `where`; -1 where it has none."""
+        rows = np.full(self.count, -1, np.int64)
+        rows[self.place[where]] = np.arange(where.start, where.stop)
+        return rows
 
 
 def slow_launch(case: Case) -> SlowLaunch | None:
@@ -49,10 +60,10 @@ def slow_launch(case: Case) -> SlowLaunch | None:
         return None
     waited = waited_for(case)
     least = max(MIN_LOST_SHARE * case.step_ns, case.residual_ns)
-    for row in np.argsort(-waited.mean(axis=1), kind="stable")[:LAUNCH_CANDIDATES].tolist():
-        recurs = waited[row].min() >= RECURRING_SHARE * waited[row].mean() > 0
+    for row in np.argsort(-waited.mean(axis=1), kind="stable")[:PRICED_APART].tolist():
+        recurs = waited[row].min() >= MINOR * waited[row].mean() > 0
         pace = pace_beside(case, row) if recurs else None
-        if pace is None or pace[0] <= HOST_PACE * pace[1]:
+        if pace is None or pace[0] <= KIND_RATIO * pace[1]:
             continue
         saved = saved_as_peers(case, places_of(case), row)
         saved = np.minimum(saved, most_saved_ns(case, np.array([row])))
@@ -73,7 +84,7 @@ def launched_late(case: Case, answer: Answer) -> Answer:
 
     Gaps in its own time are one part of what a slow host costs; waits of the others on other streams are the rest.
     """
-    if [s.cause in _GAPS for s in answer.suspects] != [True]:
+    if [CAUSES[s.cause].by_shape for s in answer.suspects] != [True]:
         return answer
     found = slow_launch(case)
     if (
@@ -85,39 +96,36 @@ def launched_late(case: Case, answer: Answer) -> Answer:
     return _answer(case, found)
 
 
-_GAPS = ("cpu_launch", "host_stall")
-
-
 def _answer(case: Case, found: SlowLaunch) -> Answer:
     """The answer that names the rank of `found`."""
     rank = case.steps.ranks[found.row]
-    (row,) = CAUSES["cpu_launch"].signs[-1].rows
+    (row,) = CAUSES[CPU_LAUNCH].signs[-1].rows
     _, evidence = explain_rank(case, found.row, (found.row,))
     mine, theirs = (pace / NS_PER_US for pace in found.pace)
     shown = (*evidence, Evidence(row.what, mine, theirs, "µs"))
-    suspect = suspect_of(case, found.row, found.price, np.inf, "cpu_launch", shown, every=True)
+    suspect = suspect_of(case, found.row, found.price, np.inf, CPU_LAUNCH, shown, every=True)
     reason = (
         f"the host of rank {rank} launches more slowly than its peers' hosts, and the other ranks wait for it: "
         f"launching as fast as they do would save {ms(found.price.best):.1f} ms of {ms(case.step_ns):.1f} ms a step"
     )
-    return Answer("slow_rank", "cpu_launch", reason, (suspect,), descend(case, rank), found.price.best)
+    return Answer("slow_rank", CPU_LAUNCH, reason, (suspect,), descend(case, rank), found.price.best)
 
 
 def saved_as_peers(case: Case, places: Places, row: int) -> F64:
-    """The saving of a step if the rank in `row` issues as a peer does, ns, for each of up to LAUNCH_PEERS peers.
+    """The saving of a step if the rank in `row` issues as a peer does, ns, for each of up to PRICED_APART peers.
 
     Takes the first peers that run the same operations, and stops after a peer that saves less than the threshold.
     """
     model = case.timeline
     if model is None:
         return np.zeros(0)
-    stage = next(g for g in case.stages if row in g)
+    stage = case.stage_of(row)
     saved: list[float] = []
     for mate in np.roll(stage, -int(np.flatnonzero(stage == row)[0]))[1:].tolist():
         quick = _as_peer(case, model, places, (row, mate))
         if quick is not None:
             saved.append(model.recorded_ns - quick.recorded_ns)
-        if len(saved) == LAUNCH_PEERS or (saved and saved[-1] < MIN_LOST_SHARE * case.step_ns):
+        if len(saved) == PRICED_APART or (saved and saved[-1] < MIN_LOST_SHARE * case.step_ns):
             break
     return np.array(saved)
 
@@ -139,3 +147,35 @@ def _as_peer(case: Case, model: StepModel, places: Places, pair: tuple[int, int]
         taken = replace(other, row=row, events=own[other.events].astype(np.int32), start=by_row[row].start)
         runs.append((columns, tuple(taken if line.row == row else line for line in lines)))
     return replace(model, runs=tuple(runs))
+
+
+def places_of(case: Case) -> Places:
+    """The places of all operations of `case`: the shape of the group, the operation, the step and the ordinal in it."""
+    ops = case.ops
+    kinds: dict[object, int] = {}
+    sides = np.array([_sides(case, number, kinds) for number in range(len(ops.channels))], np.int64)
+    sides = np.append(sides.reshape(-1, 2), [[-1, -1]], axis=0)  # channel -1 takes the last one
+    first = np.array([c.members[0] for c in ops.channels] + [-1], np.int64)
+    side = sides[ops.channel, (first[ops.channel] != ops.rank).astype(np.int64)]
+    _, op = ops.kinds
+    order = np.lexsort((ops.start, ops.step, op, side, ops.rank))
+    columns = np.stack([side, op, ops.step, ops.rank])[:, order]
+    new = np.append(True, (np.diff(columns, axis=1) != 0).any(axis=0))[: len(order)]
+    begins = np.flatnonzero(new)
+    turn = np.arange(len(order)) - np.repeat(begins, np.diff(np.append(begins, len(order))))
+    _, code = np.unique(np.stack([*columns[:3], turn]), axis=1, return_inverse=True)
+    place = np.empty(len(order), np.int64)
+    place[order] = code.reshape(-1)
+    return Places(place, int(place.max(initial=-1)) + 1)
+
+
+def _sides(case: Case, number: int, kinds: dict[object, int]) -> tuple[int, int]:
+    """The kind of the channel `number` for its first member and for any other member; `kinds` numbers the kinds."""
+    channel = case.ops.channels[number]
+    if not channel.p2p:
+        same = ("group", case.shape_of(channel) or len(channel.members))
+        at = kinds.setdefault(same, len(kinds))
+        return at, at
+    source, to = (case.mesh.coordinates.get(m) for m in channel.members)
+    apart = tuple(b - a for a, b in zip(source, to, strict=True)) if source and to else ("unknown",)
+    return kinds.setdefault(("from", apart), len(kinds)), kinds.setdefault(("to", apart), len(kinds))

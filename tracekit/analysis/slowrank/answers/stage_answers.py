@@ -17,7 +17,7 @@ from tracekit.analysis.slowrank.hypotheses.long_stage import LongStage
 from tracekit.analysis.slowrank.price import Price
 from tracekit.analysis.slowrank.suspects import Answer, explain_rank, healthy, left_open, suspect_of
 from tracekit.analysis.slowrank.wording import add_traces, listed, ranks_in_words
-from tracekit.causes import CAUSES
+from tracekit.causes import CAUSES, CPU_LAUNCH, DATALOADER, HOST_STALL, STAGE_IMBALANCE
 from tracekit.findings import Cause, Evidence, Suspect
 from tracekit.steps.compute_time import compute_in_steps
 from tracekit.steps.step_kernels import kernels_in_steps
@@ -51,18 +51,17 @@ def long_stage_answer(case: Case, found: LongStage, besides: str) -> Answer:
     if node and len(stages) > 1 and not runs_more(case, found.rows):
         head = f"all ranks of {node} take longer ({than}), and they make up several whole stages: the node is slow, or"
         return _slow_node_answer(case, found, f"{head} {long}, in an equal number of kernels{besides}")
-    (row,) = CAUSES["stage_imbalance"].signs[0].rows
+    (row,) = CAUSES[STAGE_IMBALANCE].signs[0].rows
     named = listed(stages)
     what = f"compute of stage {named} a step" if found.by_compute else row.what.format(stage=named)
     evidence = (Evidence(what, ms(mine), ms(others), "ms"),)
     suspects = tuple(
-        suspect_of(case, row, doubted(case, found), found.z, "stage_imbalance", evidence)
-        for row in found.rows
+        suspect_of(case, row, doubted(case, found), found.z, STAGE_IMBALANCE, evidence) for row in found.rows
     )
     shared = f"; or {node} is slow: all these ranks run on it" if node else ""
     reason = f"{long} ({than}); {_beside_each_other(case, ranks)}{shared}{besides}"
     path = descend(case, suspects[0].rank)
-    return Answer("imbalance", "stage_imbalance", reason, suspects, path, found.price.best)
+    return Answer("imbalance", STAGE_IMBALANCE, reason, suspects, path, found.price.best)
 
 
 def _slow_node_answer(case: Case, found: LongStage, reason: str) -> Answer:
@@ -120,11 +119,11 @@ def loader_answer(case: Case, found: LongStage) -> Answer:
     suspects = []
     for row in found.loaders:
         _, evidence = explain_rank(case, row, found.rows, other_stages=True)
-        suspects.append(suspect_of(case, row, doubted(case, found), found.z, "dataloader", evidence))
+        suspects.append(suspect_of(case, row, doubted(case, found), found.z, DATALOADER, evidence))
     named = ", ".join(str(s.rank) for s in suspects[:RANKS_LISTED])
     reason = f"rank {named} waits for its data loader, and the others wait for it: {ms(found.price.best):.1f} ms a step"
     path = descend(case, suspects[0].rank)
-    return Answer("slow_rank", "dataloader", reason, tuple(suspects), path, found.price.best)
+    return Answer("slow_rank", DATALOADER, reason, tuple(suspects), path, found.price.best)
 
 
 def open_stage_answer(case: Case, stage: LongStage) -> Answer:
@@ -134,7 +133,7 @@ def open_stage_answer(case: Case, stage: LongStage) -> Answer:
         f"a step longer than the others; they lose between {ms(stage.price.low):.1f} and {ms(stage.price.high):.1f} ms "
         f"by it, because {why_open(case)}"
     )
-    candidates = of_stage(case, stage, "stage_imbalance")
+    candidates = of_stage(case, stage)
     return left_open(reason, what_would_decide(case), candidates)
 
 
@@ -146,7 +145,7 @@ def lonely_stage_answer(case: Case, stage: LongStage, unseen: Sequence[int]) -> 
         f"other stages, and no other rank of its stage {stage_of(case, stage)} was read: the traces cannot separate a "
         "slow rank from a long stage"
     )
-    candidates = of_stage(case, stage, "stage_imbalance")
+    candidates = of_stage(case, stage)
     to_decide = add_traces(unseen)
     return left_open(reason, to_decide, candidates)
 
@@ -169,7 +168,7 @@ def idle_stage_answer(case: Case, stage: LongStage) -> Answer:
         named = listed([case.steps.ranks[row] for row in stage.paused])
         decide = "record its peers in the other replicas, and check what else that process does"
         reason = f"{still}, because the process of rank {named} pauses"
-        return left_open(reason, decide, of_stage(case, few, "host_stall"))
+        return left_open(reason, decide, of_stage(case, few, HOST_STALL))
     if stage.hosts_alike:
         reason = (
             f"no rank, stage or link works {MIN_LOST_SHARE:.0%} of the step longer than its peers; {still}: the hosts "
@@ -178,10 +177,10 @@ def idle_stage_answer(case: Case, stage: LongStage) -> Answer:
         return healthy(reason)
     reason = f"{still}, and its hosts are slower than theirs or were not recorded"
     decide = "record the host as well (ProfilerActivity.CPU), and profile the hosts of that stage"
-    return left_open(reason, decide, of_stage(case, stage, "cpu_launch"))
+    return left_open(reason, decide, of_stage(case, stage, CPU_LAUNCH))
 
 
-def of_stage(case: Case, stage: LongStage, cause: Cause) -> tuple[Suspect, ...]:
+def of_stage(case: Case, stage: LongStage, cause: Cause = STAGE_IMBALANCE) -> tuple[Suspect, ...]:
     """The ranks of a stage as candidates, each with the price interval of the stage."""
     return tuple(suspect_of(case, row, stage.price, stage.z, cause, ()) for row in stage.rows)
 

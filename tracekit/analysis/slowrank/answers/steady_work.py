@@ -12,21 +12,19 @@ from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.hypotheses.candidates import saved_ns
 from tracekit.analysis.slowrank.price import Price
 from tracekit.analysis.slowrank.suspects import Answer, explain_rank, left_open, suspect_of
-from tracekit.intervals import I64
+from tracekit.causes import GPU_COMPUTE
 from tracekit.steps.longer_kernels import by_step
 from tracekit.steps.step_kernels import StepKernels, kernels_in_steps
-from tracekit.steps.steps import F64
 from tracekit.thresholds.slowrank import (
-    FEWEST_USUAL_STEPS,
     MIN_LOST_SHARE,
+    MINOR,
     RANKS_SAMPLED,
     STEADY_KERNELS,
-    STEADY_LEVEL,
     STEADY_PEERS,
     STEADY_TIMES,
+    USUAL_VARIATION,
 )
-from tracekit.thresholds.unlike import EXPERTS_ONLY
-from tracekit.units import ms
+from tracekit.units import F64, I64, ms
 
 
 def with_hidden_rank(case: Case, answer: Answer) -> Answer:
@@ -71,7 +69,7 @@ def dealt_to_experts(case: Case, answer: Answer) -> bool:
     longer on the suspects.
     """
     if (
-        answer.cause != "gpu_compute"
+        answer.cause != GPU_COMPUTE
         or answer.verdict != "slow_rank"
         or not case.ops.among(("all_to_all",)).any()
     ):
@@ -85,7 +83,7 @@ def dealt_to_experts(case: Case, answer: Answer) -> bool:
         if over is None or mine.all() or off[~mine].max() < off[mine].max():
             return False
         longer = case.found.mean[rows][mine] / np.nanmean(case.steps.own[rows][mine], axis=1)
-        return bool((over[mine].mean(axis=1) < EXPERTS_ONLY * longer).all())
+        return bool((over[mine].mean(axis=1) < MINOR * longer).all())
     return False
 
 
@@ -96,14 +94,14 @@ def _longer(case: Case, rows: I64) -> tuple[int, float] | None:
         return None
     worst = int(np.argmax(over.min(axis=1)))
     others = np.abs(np.delete(over, worst, axis=0)).max()
-    if over[worst].min() < max(STEADY_TIMES * others, STEADY_LEVEL):
+    if over[worst].min() < max(STEADY_TIMES * others, USUAL_VARIATION):
         return None
     return int(rows[worst]), 1.0 + float(over[worst].mean())
 
 
 def _steady_excess(case: Case, rows: I64) -> F64 | None:
     """The relative excess of the steady kernels, rows × steps; None where too few kernels are steady."""
-    if not np.isfinite(case.steps.own[rows]).all() or len(case.steps.numbers) < FEWEST_USUAL_STEPS:
+    if not np.isfinite(case.steps.own[rows]).all() or len(case.steps.numbers) < 2:
         return None
     if not all(case.ops.per_rank[case.steps.ranks[r]].on_gpu for r in rows.tolist()):
         return None
@@ -111,7 +109,8 @@ def _steady_excess(case: Case, rows: I64) -> F64 | None:
     took = _places(kernels, len(case.steps.numbers))
     usual = np.median(took, axis=0)
     steady = (
-        np.median(np.abs(took / np.maximum(usual, 1.0) - 1.0), axis=0).max(axis=0, initial=0.0) < STEADY_LEVEL
+        np.median(np.abs(took / np.maximum(usual, 1.0) - 1.0), axis=0).max(axis=0, initial=0.0)
+        < USUAL_VARIATION
     )
     if int(steady.sum()) < STEADY_KERNELS:
         return None
@@ -125,7 +124,7 @@ def _of_tokens(case: Case, rows: I64) -> F64:
     Experts' kernels are steady where most ranks get equally many tokens; else nothing of them is among the steady ones.
     """
     beyond = np.nan_to_num(case.met.tokens.beyond[rows])
-    even = np.median(np.abs(beyond)) < STEADY_LEVEL * np.median(case.steps.own[rows])
+    even = np.median(np.abs(beyond)) < USUAL_VARIATION * np.median(case.steps.own[rows])
     return np.asarray(np.maximum(beyond, 0.0) if even else np.zeros(beyond.shape), np.float64)
 
 

@@ -9,23 +9,21 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
 from tracekit.analysis.slowrank.case import Case
-from tracekit.analysis.slowrank.expected.dealt_transfers import message_of
+from tracekit.analysis.slowrank.expected.like_transfers import message_of
 from tracekit.analysis.slowrank.hypotheses.link_cure import price_of
 from tracekit.analysis.slowrank.price import Price
-from tracekit.analysis.slowrank.suspects import Answer, left_open, suspect_of
+from tracekit.analysis.slowrank.suspects import Answer, left_open, link_end
 from tracekit.analysis.slowrank.wording import listed
 from tracekit.findings import Suspect
-from tracekit.intervals import I64
 from tracekit.matching.channels import Channel
 from tracekit.matching.message_order import UNKNOWN_SIZE
 from tracekit.rank_events.operation_names import ROOTED
-from tracekit.steps.steps import F64
-from tracekit.thresholds.slowrank import LINK_RATIO_OF_TWO, LINK_REPEATS, MAJORITY, MIN_LOST_SHARE
-from tracekit.thresholds.unlike import MEMBERS_TO_LOOK_AT, UNSTEADY_CALLS
-from tracekit.units import ms
+from tracekit.thresholds.report import RANKS_SHOWN
+from tracekit.thresholds.slowrank import LINK_RATIO_OF_TWO, MAJORITY, MIN_LOST_SHARE, NO_ACCIDENT
+from tracekit.thresholds.tables import ENOUGH_STEPS
+from tracekit.units import F64, I64, Mask, ms
 
 
 @dataclass(frozen=True)
@@ -61,7 +59,7 @@ def unsteady_link(case: Case) -> UnsteadyLink | None:
     mine = np.array([members == worst for members in where])
     struck = np.flatnonzero(mine & (late > 0))
     steps = tuple(np.unique(step[struck]).tolist())
-    if _warming(case, steps) or (len(steps) == 1 and len(struck) < UNSTEADY_CALLS):
+    if _warming(case, steps) or (len(steps) == 1 and len(struck) < NO_ACCIDENT):
         return None
     channel = case.ops.channels[int(case.ops.channel[rows[struck[0]]])]
     others = _sisters(case, channel, where)
@@ -103,7 +101,7 @@ def _sisters(case: Case, channel: Channel, where: list[tuple[int, ...]]) -> list
     return sorted((same_shape & set(where)) - {tuple(sorted(channel.members))})
 
 
-def _late(case: Case) -> tuple[F64, npt.NDArray[np.bool_]]:
+def _late(case: Case) -> tuple[F64, Mask]:
     """(ns by which each transfer is longer than usual for its call, whether it was compared), by instance."""
     ops, waits, rows = case.ops, case.waits, case.waits.first_row
     message, scale = message_of(case)
@@ -134,7 +132,7 @@ def _usual(case: Case, numbers: I64, lasted: F64) -> F64:
     regular = len({len(step) for step in steps}) == 1
     if not regular or len(steps) == 1:
         return np.full(len(numbers), np.inf) if unknown else usual
-    if unknown and len(steps) < LINK_REPEATS:
+    if unknown and len(steps) < ENOUGH_STEPS:
         return np.full(len(numbers), np.inf)
     by_place = np.quantile(lasted[np.array(steps)], 0.5, axis=0, method="lower")
     for step in steps:
@@ -180,9 +178,9 @@ def _which(found: UnsteadyLink, axes: str) -> str:
 
 def _candidates(case: Case, found: UnsteadyLink) -> tuple[Suspect, ...]:
     """The members as candidates where other groups exist and are not late, and the members are few enough to check."""
-    if not found.others or found.as_late or len(found.ranks) > MEMBERS_TO_LOOK_AT:
+    if not found.others or found.as_late or len(found.ranks) > RANKS_SHOWN:
         return ()
     price = Price.up_to(found.gain, found.gain)
     rows = [case.steps.row(rank) for rank in found.ranks if rank in case.steps.ranks]
-    made = (suspect_of(case, row, price, 0.0, "network", (), every=True) for row in rows)
+    made = (link_end(case, row, price) for row in rows)
     return tuple(replace(s, steps=found.steps) for s in made)

@@ -4,8 +4,14 @@ from dataclasses import replace
 
 import numpy as np
 
-from tracekit.analysis.slowrank.answers.named_links import least_proven, link_answer, open_link_answer, shown
-from tracekit.analysis.slowrank.answers.named_ranks import lone_answer, ranks_answer
+from tracekit.analysis.slowrank.answers.culprit_answers import (
+    least_proven,
+    link_answer,
+    lone_answer,
+    open_link_answer,
+    ranks_answer,
+    shown,
+)
 from tracekit.analysis.slowrank.answers.open_answers import (
     only_step_answer,
     open_answer,

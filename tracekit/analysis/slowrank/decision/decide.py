@@ -1,17 +1,82 @@
-"""Decides about a case: the first rule that applies gives an answer, which the challenges may change."""
+"""Decides about a case: the first of RULES that applies gives an answer, which CHALLENGES may change.
+
+The last rule always applies. The highest price is blamed if its lower bound reaches the threshold; a fault is named
+before a design that costs more. What may cost as much as the threshold, or could be hidden by a gap of the evidence,
+leaves the answer open. A job is healthy only if no other rule applies.
+"""
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Final
 
 import numpy as np
 
+from tracekit.analysis.slowrank.answers.dominant_rank import with_most_of_it
+from tracekit.analysis.slowrank.answers.late_posts import with_late_posts
+from tracekit.analysis.slowrank.answers.steady_work import with_hidden_rank
+from tracekit.analysis.slowrank.answers.unsteady_links import with_unsteady_link
 from tracekit.analysis.slowrank.case import Case, build
+from tracekit.analysis.slowrank.decision import culprits, limits, no_culprit
 from tracekit.analysis.slowrank.decision.evidence import Evidence
-from tracekit.analysis.slowrank.decision.order import CHALLENGES, RULES
 from tracekit.analysis.slowrank.suspects import Answer
 from tracekit.analysis.slowrank.unrecorded.unseen_replay import with_typical_unseen
 from tracekit.findings import Quality
-from tracekit.thresholds.unlike import LAG_BEFORE
+from tracekit.thresholds.slowrank import CLEAR_SHARE
+
+Rule = Callable[[Evidence], Answer | None]
+"""Returns the answer about a case; None where the rule does not apply, and the next one is asked."""
+Challenge = Callable[[Case, Answer], Answer]
+"""Returns what a challenge leaves of an answer; the same object where it does not apply."""
+
+RULES: Final[tuple[Rule, ...]] = (
+    culprits.one_rank_alone,
+    culprits.unseen_rank_is_dearer,
+    culprits.slow_link_is_dearest,
+    culprits.slow_ranks_beside_a_stage,
+    culprits.slow_link_beside_a_stage,
+    culprits.lone_rank_of_a_stage,
+    culprits.long_stage_is_dearest,
+    culprits.slow_ranks_are_dearest,
+    no_culprit.unseen_rank_may_cost,
+    no_culprit.hosts_stall_in_turn,
+    no_culprit.experts_get_uneven_tokens,
+    no_culprit.work_is_uneven,
+    no_culprit.slow_in_one_step,
+    no_culprit.rank_may_cost,
+    no_culprit.stage_may_cost,
+    no_culprit.link_may_cost,
+    no_culprit.only_step_may_cost,
+    no_culprit.rank_nearly_costs,
+    no_culprit.excess_is_faint,
+    no_culprit.replay_contradicts,
+    no_culprit.rank_is_unmeasured,
+    no_culprit.little_was_compared,
+    no_culprit.group_has_no_peer,
+    no_culprit.steps_are_unequal,
+    culprits.host_launches_slowly,
+    no_culprit.host_launches_late,
+    no_culprit.slow_outside_steps,
+    no_culprit.waits_are_lopsided,
+    no_culprit.model_misses,
+    no_culprit.communication_is_unmatched,
+    no_culprit.sole_group_may_be_slow,
+    no_culprit.table_is_unexplained,
+    no_culprit.data_may_cost,
+    no_culprit.work_varies,
+    no_culprit.one_step_was_an_accident,
+    no_culprit.stage_stands_still,
+    no_culprit.rank_has_slack,
+    no_culprit.healthy,
+)
+CHALLENGES: Final[tuple[Challenge, ...]] = (
+    limits.dumps_time_communication,
+    with_hidden_rank,
+    with_most_of_it,
+    with_late_posts,
+    with_unsteady_link,
+    limits.mesh_is_unknown,
+    limits.part_of_a_step,
+)
 
 
 def concluded(case: Case) -> tuple[Case, Answer]:
@@ -73,6 +138,6 @@ def _late(case: Case) -> list[int]:
         return []
     missed = np.nanmedian(case.steps.wall, axis=0) - case.steps.wall
     usual = np.nanmax(np.where(np.isfinite(missed[:, 1:]), missed[:, 1:], 0.0), axis=1)
-    least = LAG_BEFORE * float(np.nanmedian(case.steps.wall[:, 1:]))
+    least = CLEAR_SHARE * float(np.nanmedian(case.steps.wall[:, 1:]))
     found = np.flatnonzero(np.isfinite(missed[:, 0]) & (missed[:, 0] - np.maximum(usual, 0.0) >= least))
     return [case.steps.ranks[row] for row in found.tolist()]

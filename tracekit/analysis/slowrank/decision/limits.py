@@ -16,7 +16,7 @@ from tracekit.analysis.slowrank.gaps.evidence_gaps import undecided
 from tracekit.analysis.slowrank.suspects import Answer, left_open
 from tracekit.findings import Suspect
 from tracekit.inference.mesh.unknown_mesh import KIND
-from tracekit.thresholds.slowrank import DUMP_DOUBT, DUMP_LITTLE
+from tracekit.thresholds.slowrank import CLEAR_SHARE, MAJORITY
 
 _FORMAT = "flight_recorder"
 
@@ -49,7 +49,7 @@ def _too_coarse(answer: Answer) -> Answer:
 
 def _healthy_by_dumps(case: Case, answer: Answer) -> Answer:
     largest = float(np.nanmax(np.nan_to_num(case.found.mean, nan=0.0)))
-    if largest < DUMP_DOUBT * case.step_ns:
+    if largest < CLEAR_SHARE * case.step_ns:
         return answer
     return left_open(
         f"dumps show waiting, but {answer.reason}; profiler traces of the same job would show more"
@@ -61,9 +61,9 @@ def _waits_least(case: Case, rank: int) -> bool:
     wait = np.where(case.in_message, 0, case.waits.wait)
     spent = {r: float(wait[case.ops.of(r)].sum()) for r in case.steps.ranks}
     row = case.steps.row(rank)
-    peers = next(g for g in case.stages if row in g)
+    peers = case.stage_of(row)
     others = [spent[case.steps.ranks[i]] for i in peers.tolist() if i != row]
-    return bool(others) and spent[rank] <= DUMP_LITTLE * float(np.median(others))
+    return bool(others) and spent[rank] <= MAJORITY * float(np.median(others))
 
 
 def mesh_is_unknown(case: Case, answer: Answer) -> Answer:

@@ -6,21 +6,19 @@ Peers of a rank do the same work: same pipeline stage, any data, context or tens
 from dataclasses import replace
 
 import numpy as np
-import numpy.typing as npt
 
 from tracekit.analysis.slowrank.expected.throttled import throttled
-from tracekit.intervals import I64
 from tracekit.step_graph.statistics import Excess, errors_of_chance, excess, median_of_others
-from tracekit.steps.steps import F64
 from tracekit.thresholds.slowrank import (
     CANDIDATE_SHARE,
     LEAST_CHANCE,
     MIN_LOST_SHARE,
+    MINOR,
     NOISE_FLOOR,
     ONE_STEP_P,
-    RECURRING_SHARE,
 )
 from tracekit.timing.measured import Measured, Rows
+from tracekit.units import F64, I64, Mask
 
 
 def typical(own: F64, groups: Rows) -> F64:
@@ -57,7 +55,7 @@ def rank_excess(run: Measured, own: F64) -> Excess:
     return replace(found, z=z, limit=limit, throughout=once)
 
 
-def recurs(value: F64, step_ns: float) -> npt.NDArray[np.bool_]:
+def recurs(value: F64, step_ns: float) -> Mask:
     """Whether the excess of each row of `value` (rows × steps, ns) persists without its longest step.
 
     The rest must reach the threshold by itself, or a fair share of the whole: peers differ a little in every step.
@@ -65,11 +63,11 @@ def recurs(value: F64, step_ns: float) -> npt.NDArray[np.bool_]:
     rest = without_longest(value)
     known = np.isfinite(value)
     mean = np.where(known, value, 0.0).sum(axis=1) / np.maximum(known.sum(axis=1), 1)
-    fair = (rest > CANDIDATE_SHARE * step_ns) & (rest > RECURRING_SHARE * mean)
+    fair = (rest > CANDIDATE_SHARE * step_ns) & (rest > MINOR * mean)
     return np.asarray(fair | (rest > MIN_LOST_SHARE * step_ns), bool)
 
 
-def struck_twice(found: Excess, step_ns: float) -> npt.NDArray[np.bool_]:
+def struck_twice(found: Excess, step_ns: float) -> Mask:
     """Return whether two steps of each row reach the threshold each, even if the row is faster than peers in others.
 
     A late rank does not wait, so its kernels overlap with less communication than its peers' kernels.

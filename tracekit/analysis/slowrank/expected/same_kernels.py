@@ -7,14 +7,11 @@ from functools import cached_property
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
-from tracekit.intervals import I64
 from tracekit.steps.step_kernels import StepKernels
-from tracekit.steps.steps import F64
-from tracekit.thresholds.dealt import SAME_LENGTH
-from tracekit.thresholds.slowrank import MAJORITY
+from tracekit.thresholds.slowrank import MAJORITY, OTHER_WORK
 from tracekit.thresholds.tables import LIKE_SHARE
+from tracekit.units import F64, I64, Mask
 
 
 @dataclass(frozen=True)
@@ -24,7 +21,7 @@ class SameKernels:
     rows: tuple[int, ...]  # of Steps
     index: I64  # ranks × steps × places: which kernel of its rank
     lasted: F64  # the same shape, ns
-    alone: npt.NDArray[np.bool_]  # places where all ranks share the device equally with communication
+    alone: Mask  # places where all ranks share the device equally with communication
 
     def at(self, places: I64) -> "SameKernels":
         """The kernels at some places only."""
@@ -134,7 +131,7 @@ def _as_long(usual: F64) -> list[I64]:
     """The places in groups of about equal length, shortest first, each in order; `usual` are their lengths, ns."""
     order = np.argsort(usual, kind="stable")
     ascending = usual[order]
-    cuts = np.flatnonzero(ascending[1:] > (1.0 + SAME_LENGTH) * ascending[:-1]) + 1
+    cuts = np.flatnonzero(ascending[1:] > (1.0 + OTHER_WORK) * ascending[:-1]) + 1
     return [np.sort(places) for places in np.split(order, cuts)]
 
 

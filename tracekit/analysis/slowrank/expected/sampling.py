@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import TypeVar
 
-from tracekit.intervals import I64
 from tracekit.thresholds.slowrank import PEERS_SAMPLED
+from tracekit.units import I64
 
 _Rows = TypeVar("_Rows", Sequence[int], list[int], I64)
 

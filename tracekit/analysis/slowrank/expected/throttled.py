@@ -9,7 +9,6 @@ from collections.abc import Collection
 from functools import cache
 
 import numpy as np
-import numpy.typing as npt
 
 from tracekit.analysis.slowrank.expected.sampling import sampled
 from tracekit.step_graph.statistics import Excess
@@ -18,15 +17,16 @@ from tracekit.steps.step_kernels import kernels_in_steps
 from tracekit.thresholds.slowrank import (
     CANDIDATE_SHARE,
     MAJORITY,
-    OTHER_STEPS,
+    NEARLY_ALL,
+    NO_ACCIDENT,
     RANKS_SAMPLED,
     THROTTLED_KERNELS,
-    THROTTLED_SHARE,
 )
 from tracekit.timing.measured import Measured
+from tracekit.units import I64, Mask
 
 
-def throttled(run: Measured, found: Excess, recurring: npt.NDArray[np.bool_]) -> frozenset[int]:
+def throttled(run: Measured, found: Excess, recurring: Mask) -> frozenset[int]:
     """The rows with devices slow throughout their longest step, and with too few other steps to call it an accident.
 
     `found` is the excess with the significance of its mean, `recurring` marks rows with an excess in several steps.
@@ -35,7 +35,7 @@ def throttled(run: Measured, found: Excess, recurring: npt.NDArray[np.bool_]) ->
     others = np.isfinite(found.value).sum(axis=1) - 1
     enough = np.nan_to_num(found.mean, nan=0.0) > CANDIDATE_SHARE * run.step_ns
     once = enough & (np.nan_to_num(found.z, nan=0.0) > found.limit) & ~recurring
-    rows = np.flatnonzero(once & (others < OTHER_STEPS))
+    rows = np.flatnonzero(once & (others < NO_ACCIDENT))
     return _throughout(run, found, rows)
 
 
@@ -45,7 +45,7 @@ def slow_throughout(run: Measured, found: Excess, row: int) -> bool:
     return row in _throughout(run, found, long)
 
 
-def _throughout(run: Measured, found: Excess, rows: npt.NDArray[np.int64]) -> frozenset[int]:
+def _throughout(run: Measured, found: Excess, rows: I64) -> frozenset[int]:
     """The rows among `rows` with devices that were slow throughout their longest step."""
     worst = rows[np.argsort(-found.mean[rows], kind="stable")][:RANKS_SAMPLED].tolist()
     slow = [row for row in worst if run.ops.per_rank[run.steps.ranks[row]].on_gpu]
@@ -64,7 +64,7 @@ def _throughout(run: Measured, found: Excess, rows: npt.NDArray[np.int64]) -> fr
 
 def _peers(run: Measured, row: int, column: int, suspects: Collection[int]) -> list[int]:
     """The sample of unsuspected rows with the same work as `row` that have the step in `column` whole."""
-    stage = next(g for g in run.stages if row in g)
+    stage = run.stage_of(row)
     pool = [r for r in stage.tolist() if r not in suspects and np.isfinite(run.steps.own[r, column])]
     return sampled(pool)
 
@@ -72,7 +72,7 @@ def _peers(run: Measured, row: int, column: int, suspects: Collection[int]) -> l
 def fills_step(longer: LongerKernels, excess: float) -> bool:
     """Whether the kernels carry the `excess` (ns) of their step, and nearly all of them are longer."""
     carried = longer.ns >= MAJORITY * excess
-    return carried and longer.share >= THROTTLED_SHARE and longer.count >= THROTTLED_KERNELS
+    return carried and longer.share >= NEARLY_ALL and longer.count >= THROTTLED_KERNELS
 
 
 def _shared(run: Measured, row: int, suspects: set[int]) -> bool:
@@ -81,9 +81,5 @@ def _shared(run: Measured, row: int, suspects: set[int]) -> bool:
     A longer batch in one step lengthens the kernels of all ranks that work on it.
     """
     here = run.mesh.replica(run.steps.ranks[row])
-    same = {
-        r
-        for r in next(g for g in run.stages if row in g).tolist()
-        if run.mesh.replica(run.steps.ranks[r]) == here
-    }
+    same = {r for r in run.stage_of(row).tolist() if run.mesh.replica(run.steps.ranks[r]) == here}
     return len(same) > 1 and same <= suspects

@@ -1,20 +1,20 @@
 """Gaps of the evidence: waits that were not matched, and bounds of what curing a rank saves in spite of them.
 
-An unmatched operation may be a transfer or a wait. The step model keeps its recorded length, so a
-price from that model is a lower bound. Here every such operation may shrink to the shortest one of its message.
+An unmatched operation may be a transfer or a wait. The step model keeps its recorded length, so a price from that model
+is a lower bound. Here every such operation may shrink to the shortest one of its message. Where transfers are slow in
+most groups, the inferred groups probably lack a member.
 """
 
 from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
 from tracekit.analysis.slowrank.case import Case
-from tracekit.analysis.slowrank.expected.struck_steps import struck_ns
-from tracekit.analysis.slowrank.gaps.usually_slow import usually_slow_ns
+from tracekit.analysis.slowrank.expected.like_transfers import message_of
 from tracekit.analysis.slowrank.hypotheses.candidates import Hypothesis, bounded, cured_ns, significant_rows
-from tracekit.analysis.slowrank.price import NOT_EXACT, may_cost_ns
+from tracekit.analysis.slowrank.hypotheses.slow_link import comparable
+from tracekit.analysis.slowrank.price import NOT_EXACT, may_cost_ns, struck_ns
 from tracekit.analysis.slowrank.unrecorded.fewest import fewest_traces
 from tracekit.findings import Coverage
 from tracekit.rank_events.operation_names import MESSAGES
@@ -22,11 +22,13 @@ from tracekit.rank_events.step_marks import NO_STEP
 from tracekit.steps.compute_time import compute_in_steps
 from tracekit.thresholds.slowrank import (
     CANDIDATE_SHARE,
-    EXPLAINED_ERRORS,
+    CLEARLY_MORE,
     LEAST_MATCHED,
     MAJORITY,
     MIN_LOST_SHARE,
+    PROVEN_ERRORS,
 )
+from tracekit.units import F64, I64, Mask
 
 
 @dataclass(frozen=True)
@@ -77,20 +79,20 @@ def unmeasured(case: Case) -> tuple[int, ...]:
     return tuple(case.steps.ranks[row] for row in nothing.tolist())
 
 
-def whole(case: Case) -> npt.NDArray[np.bool_]:
+def whole(case: Case) -> Mask:
     """Whether each operation was matched with all members of its group."""
     if not len(case.waits.complete):
         return np.zeros(len(case.ops.start), bool)
     return np.asarray((case.ops.instance >= 0) & case.waits.complete[np.maximum(case.ops.instance, 0)], bool)
 
 
-def _share(exposed: npt.NDArray[np.float64], matched: npt.NDArray[np.bool_]) -> float | None:
+def _share(exposed: F64, matched: Mask) -> float | None:
     """The matched share of `exposed`; None where nothing was exposed."""
     total = float(exposed.sum())
     return round(float(exposed[matched].sum()) / total, 4) if total > 0 else None
 
 
-def most_ns(case: Case, rows: npt.NDArray[np.int64]) -> float:
+def most_ns(case: Case, rows: I64) -> float:
     """The most that a step could save if `rows` worked like their peers, ns; at most their excess and what hosts allow.
 
     The model's own error is added: the model may have missed an effect of that size.
@@ -100,7 +102,7 @@ def most_ns(case: Case, rows: npt.NDArray[np.int64]) -> float:
     return bounded(case, rows, min(max(saved, 0.0), excess))
 
 
-def least_ns(case: Case, rows: npt.NDArray[np.int64]) -> float:
+def least_ns(case: Case, rows: I64) -> float:
     """The least that a step saves if `rows` work like their peers, ns.
 
     The largest of three bounds: the saving if unmatched operations keep their recorded length; the saving by the step
@@ -113,15 +115,15 @@ def least_ns(case: Case, rows: npt.NDArray[np.int64]) -> float:
 
 def explained_from(case: Case) -> float:
     """The least saving of the step model that counts as explained, ns: its error may have another cause."""
-    return EXPLAINED_ERRORS * case.residual_ns
+    return PROVEN_ERRORS * case.residual_ns
 
 
-def _pinned_ns(case: Case, rows: npt.NDArray[np.int64]) -> float:
+def _pinned_ns(case: Case, rows: I64) -> float:
     """The saving if `rows` work like their peers and unmatched operations keep their recorded length, ns."""
     return case.pinned_model.recorded_ns - cured_ns(case, case.pinned_model, rows)
 
 
-def _by_steps_ns(case: Case, rows: npt.NDArray[np.int64]) -> float:
+def _by_steps_ns(case: Case, rows: I64) -> float:
     """The price of slowness of `rows` by comparison with their fast steps, ns; 0 where all is matched."""
     return 0.0 if coverage(case).matched == 1 else struck_ns(case, case.found, rows)
 
@@ -144,7 +146,7 @@ def told_by_steps(case: Case, found: Hypothesis | None) -> Hypothesis | None:
     return Hypothesis((row,), (least,), least, (float(case.found.z[row]),))
 
 
-def proven_pinned(case: Case, rows: npt.NDArray[np.int64]) -> bool:
+def proven_pinned(case: Case, rows: I64) -> bool:
     """Whether the least that `rows` may cost is above the threshold, and above the error of the model that gives it.
 
     Where much is unmatched, the model that keeps recorded lengths reproduces the recording best.
@@ -193,7 +195,7 @@ def _may_cost_ns(price: float, more: float, longer: float) -> float:
     return min(may_cost_ns(price, longer) + more, longer)
 
 
-def _spun_elsewhere_ns(case: Case, rows: npt.NDArray[np.int64]) -> float:
+def _spun_elsewhere_ns(case: Case, rows: I64) -> float:
     """The most that overlapping communication adds to the compute of a rank in stages without `rows`, ns a step.
 
     Counted from the rank of that stage to which it adds least. Where this communication waits for `rows` through
@@ -227,14 +229,14 @@ def in_the_only_step(case: Case) -> Undecided | None:
     return _left_open(case, np.flatnonzero(longer & (np.isfinite(case.found.value).sum(axis=1) == 1)))
 
 
-def _left_open(case: Case, rows: npt.NDArray[np.int64]) -> Undecided | None:
+def _left_open(case: Case, rows: I64) -> Undecided | None:
     """`rows` with the bounds of their prices, worst first; None where all together cost less than the threshold."""
     if not len(rows) or most_ns(case, rows) < MIN_LOST_SHARE * case.step_ns:
         return None
     return bounds_of(case, rows)
 
 
-def bounds_of(case: Case, rows: npt.NDArray[np.int64]) -> Undecided:
+def bounds_of(case: Case, rows: I64) -> Undecided:
     """`rows` with the bounds of what a step saves if one of them alone worked like its peers, largest excess first."""
     kept = rows[np.argsort(-case.found.mean[rows], kind="stable")]
     low = [least_ns(case, np.array([r])) for r in kept]
@@ -270,3 +272,22 @@ _GROUPS = "start the profiler after the process groups exist, so that every oper
 _LAUNCHES = "record the host as well (ProfilerActivity.CPU): launches show when a queued collective could have started"
 _STEPS = "record more steps"
 _ROWS = "write all rows of each step: both ends of every message, and every member of a collective"
+
+
+def usually_slow_ns(case: Case) -> float:
+    """Return the extra time of transfers over the fastest comparable channel, ns a step, as the median over ranks.
+
+    Where most channels take twice as long as a few fast ones, their members probably wait for a rank that the inferred
+    group lacks: groups inferred from streams may be too small.
+    """
+    extra = np.zeros(len(case.waits.first_row))
+    for channels in comparable(case, message_of(case)[0], {}):
+        level = {c: float(np.median(case.waits.transfer[n])) for c, n in channels.items()}
+        least = min(level.values())
+        for c, numbers in channels.items():
+            if level[c] > CLEARLY_MORE * least and np.median(list(level.values())) > CLEARLY_MORE * least:
+                extra[numbers] = np.maximum(case.waits.transfer[numbers] - least, 0.0)
+    rows = np.flatnonzero((case.ops.instance >= 0) & case.analysed)
+    ranks, place = np.unique(case.ops.rank[rows], return_inverse=True)
+    spent = np.bincount(place, extra[case.ops.instance[rows]], len(ranks)) / max(len(case.steps.numbers), 1)
+    return float(np.median(spent)) if len(spent) else 0.0

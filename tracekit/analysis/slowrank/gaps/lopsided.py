@@ -14,8 +14,7 @@ from tracekit.analysis.slowrank.expected.excess import without_longest
 from tracekit.analysis.slowrank.gaps.evidence_gaps import whole
 from tracekit.rank_events.operation_names import MESSAGES
 from tracekit.step_graph.statistics import median_of_others
-from tracekit.steps.steps import F64
-from tracekit.timing.buffered_sends import Mask
+from tracekit.units import F64, Mask
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,6 @@ step, an intermittent one in some; `throttled` finds a device that was slow thro
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.expected.excess import recurs
@@ -21,15 +20,14 @@ from tracekit.steps.longer_kernels import longest_beyond
 from tracekit.steps.step_kernels import kernels_in_steps
 from tracekit.thresholds.slowrank import (
     CANDIDATE_SHARE,
+    CLEARLY_MORE,
     MAJORITY,
     MIN_LOST_SHARE,
-    OTHER_STEPS,
+    MINOR,
+    NO_ACCIDENT,
     OTHER_STEPS_OF_DEVICE,
-    OTHER_STEPS_OF_FIRST,
-    RECURRING_SHARE,
 )
-from tracekit.thresholds.unlike import ACCIDENT_STEPS
-from tracekit.units import ms
+from tracekit.units import I64, ms
 
 
 @dataclass(frozen=True)
@@ -74,10 +72,10 @@ def _unrecorded(case: Case, column: int) -> float:
     return max(float(np.median(wall) / wall[column]), 1.0) if wall[column] > 0 else 1.0
 
 
-def costs_in_others(case: Case, rows: npt.NDArray[np.int64], gain: float) -> bool:
+def costs_in_others(case: Case, rows: I64, gain: float) -> bool:
     """Whether slowness of `rows` that costs `gain` (ns a step) still costs something without their longest step.
 
-    The rest must reach the threshold by itself, or `RECURRING_SHARE` of `gain`; true where only one step was recorded.
+    The rest must reach the threshold by itself, or the share MINOR of `gain`; true where only one step was recorded.
     In a step that windows cut, later waits of the others are not recorded: there the excess itself must recur.
     """
     many = len(case.steps.numbers)
@@ -89,10 +87,10 @@ def costs_in_others(case: Case, rows: npt.NDArray[np.int64], gain: float) -> boo
         return True
     cured[rows, longest] = case.steps.own[rows, longest]
     rest = saved_ns(case, rows, cured)
-    return rest > RECURRING_SHARE * gain or rest * many / (many - 1) > MIN_LOST_SHARE * case.step_ns
+    return rest > MINOR * gain or rest * many / (many - 1) > MIN_LOST_SHARE * case.step_ns
 
 
-def _recurs_in_cut(case: Case, rows: npt.NDArray[np.int64], longest: int) -> bool:
+def _recurs_in_cut(case: Case, rows: I64, longest: int) -> bool:
     """Whether `rows` exceed their peers in a cut step as well, by most of the share of work as in their longest one."""
     if case.cut not in case.steps.numbers or case.steps.numbers[longest] == case.cut:
         return False
@@ -115,9 +113,9 @@ def others_prove_health(case: Case, found: OneStep) -> bool:
     longer = float(case.found.value[found.row, found.column])
     if few and not started and _no_accident_in_one(case, found, longer):
         return False
-    if not started and longer > ACCIDENT_STEPS * np.nanmedian(case.steps.wall):
+    if not started and longer > CLEARLY_MORE * np.nanmedian(case.steps.wall):
         return False
-    return len(known) - 1 >= (OTHER_STEPS_OF_FIRST if started else OTHER_STEPS)
+    return len(known) - 1 >= NO_ACCIDENT - int(started)
 
 
 def _no_accident_in_one(case: Case, found: OneStep, longer: float) -> bool:

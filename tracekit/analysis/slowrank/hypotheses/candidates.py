@@ -7,25 +7,20 @@ nothing and are not named.
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.expected.contention import relieved
 from tracekit.analysis.slowrank.expected.excess import typical
 from tracekit.analysis.slowrank.hypotheses.host_bound import most_saved_ns
-from tracekit.analysis.slowrank.hypotheses.usual_work import usual_of
-from tracekit.step_graph.replay import StepModel
+from tracekit.intervals import covered_until, subtract
+from tracekit.step_graph.own_parts import Parts
+from tracekit.step_graph.rank_timeline import RankTimeline
+from tracekit.step_graph.replay import StepModel, Usual
 from tracekit.step_graph.table_model import TableModel
-from tracekit.steps.steps import F64
-from tracekit.thresholds.slowrank import (
-    ALSO_SUSPECT,
-    CANDIDATE_SHARE,
-    MAJORITY,
-    NODE_APART,
-    NODE_EQUALITY,
-    SUSPECT_SHARE,
-)
+from tracekit.step_graph.waiting_parts import WaitingParts
+from tracekit.thresholds.slowrank import CANDIDATE_SHARE, CLEAR_SHARE, CLEARLY_MORE, MAJORITY, MINOR
 from tracekit.timing.measured import Rows
+from tracekit.units import F64, I64
 
 
 @dataclass(frozen=True)
@@ -47,17 +42,17 @@ def price(case: Case, found: Hypothesis) -> float:
     return found.gain if _as_one(case, np.array(found.rows)) else found.lost[0]
 
 
-def _as_one(case: Case, rows: npt.NDArray[np.int64]) -> bool:
+def _as_one(case: Case, rows: I64) -> bool:
     """Whether all of `rows` exceed their peers by a similar amount, are the minority, and exceed every peer by far."""
     excess = np.nan_to_num(case.found.mean)
     least = float(excess[rows].min())
-    if len(rows) < 2 or least < NODE_EQUALITY * float(excess[rows].max()):
+    if len(rows) < 2 or least < MAJORITY * float(excess[rows].max()):
         return False
     for stage in case.stages:
         others = np.setdiff1d(stage, rows)
         few = len(stage) - len(others) <= MAJORITY * len(stage)
         if len(others) < len(stage) and not (
-            few and least > NODE_APART * float(np.abs(excess[others]).max())
+            few and least > CLEARLY_MORE * float(np.abs(excess[others]).max())
         ):
             return False
     return True
@@ -69,14 +64,14 @@ def slow_ranks(case: Case) -> Hypothesis | None:
     return those_that_cost(case, rows) if len(rows) else None
 
 
-def significant_rows(case: Case, share: float) -> npt.NDArray[np.int64]:
+def significant_rows(case: Case, share: float) -> I64:
     """The rows with a significant excess over their peers of more than `share` of the step."""
     found = case.found
     enough = np.nan_to_num(found.mean, nan=0.0) > share * case.step_ns
     return np.flatnonzero((np.nan_to_num(found.z, nan=0.0) > found.limit) & enough)
 
 
-def typical_without(case: Case, rows: npt.NDArray[np.int64]) -> F64:
+def typical_without(case: Case, rows: I64) -> F64:
     """Return own times (ranks × steps, ns) with `rows` no longer than the median of their unsuspected peers.
 
     Communication that waits for `rows` no longer lengthens the kernels of the other ranks.
@@ -86,25 +81,25 @@ def typical_without(case: Case, rows: npt.NDArray[np.int64]) -> F64:
     return np.maximum(relieved(case.met.spun, own, case.stages, _in_line(case, rows)), 0.0)
 
 
-def _in_line(case: Case, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+def _in_line(case: Case, rows: I64) -> I64:
     """`rows`, and in stages without any of them the ranks of the same pipelines, which are late with them."""
     mates = {row for r in rows.tolist() for row in case.line_of(r)}
     away = [np.intersect1d(stage, sorted(mates)) for stage in case.stages if not np.isin(rows, stage).any()]
     return np.unique(np.concatenate([rows, *away])).astype(np.int64)
 
 
-def cured_ns(case: Case, model: StepModel | TableModel, rows: npt.NDArray[np.int64]) -> float:
+def cured_ns(case: Case, model: StepModel | TableModel, rows: I64) -> float:
     """The length of a step in `model` if `rows` work like their peers, ns; at least what the hosts of others need."""
     cured = model.step_ns(typical_without(case, rows), usual=usual_of(case, rows))
     return model.recorded_ns - bounded(case, rows, model.recorded_ns - cured)
 
 
-def saved_ns(case: Case, rows: npt.NDArray[np.int64], own: F64) -> float:
+def saved_ns(case: Case, rows: I64, own: F64) -> float:
     """The saving of a step with own times `own` (ranks × steps, ns), those of `rows` cut where peers are faster; ns."""
     return bounded(case, rows, case.model.recorded_ns - case.model.step_ns(own, usual=usual_of(case, rows)))
 
 
-def bounded(case: Case, rows: npt.NDArray[np.int64], saved: float) -> float:
+def bounded(case: Case, rows: I64, saved: float) -> float:
     """The saving without slowness of `rows`, ns: `saved`, limited by what the hosts of the others need.
 
     Small savings, which decide nothing, are returned without reading the hosts.
@@ -112,14 +107,14 @@ def bounded(case: Case, rows: npt.NDArray[np.int64], saved: float) -> float:
     return saved if saved < CANDIDATE_SHARE * case.step_ns else min(saved, most_saved_ns(case, rows))
 
 
-def bound_by_hosts(case: Case, rows: npt.NDArray[np.int64]) -> bool:
+def bound_by_hosts(case: Case, rows: I64) -> bool:
     """Whether the hosts of others limit the saving without slowness of `rows` to less than the replay gives."""
     cured = case.model.step_ns(typical_without(case, rows), usual=usual_of(case, rows))
     saved = case.model.recorded_ns - cured
     return bounded(case, rows, saved) < saved
 
 
-def _typical_without(own: F64, groups: Rows, rows: npt.NDArray[np.int64]) -> F64:
+def _typical_without(own: F64, groups: Rows, rows: I64) -> F64:
     """`typical_without` for any own times, with ranks of the same work in `groups`."""
     target = own.copy()
     for group in groups:
@@ -140,7 +135,7 @@ def _median(own: F64) -> F64:
     return result
 
 
-def those_that_cost(case: Case, rows: npt.NDArray[np.int64]) -> Hypothesis | None:
+def those_that_cost(case: Case, rows: I64) -> Hypothesis | None:
     """The ranks among `rows` that still cost something if all others are cured; None where curing all saves nothing.
 
     Each round cures all remaining ranks and takes back one cure after the other. Ranks that save little compared with
@@ -161,7 +156,7 @@ def those_that_cost(case: Case, rows: npt.NDArray[np.int64]) -> Hypothesis | Non
             but_one = own.copy()
             but_one[np.setdiff1d(kept, row)] = target[np.setdiff1d(kept, row)]
             lost.append(model.step_ns(but_one, usual=usual) - (model.recorded_ns - gain))
-        least = min(SUSPECT_SHARE * max(lost), ALSO_SUSPECT * case.step_ns)
+        least = min(MINOR * max(lost), CLEAR_SHARE * case.step_ns)
         needed = np.array([v >= least and v > 0 for v in lost])
         if needed.all() or not needed.any():
             bound = bounded(case, kept, gain) / gain
@@ -171,3 +166,56 @@ def those_that_cost(case: Case, rows: npt.NDArray[np.int64]) -> Hypothesis | Non
                 tuple(float(case.found.z[kept[i]]) for i in order),
             )  # fmt: skip
         kept = kept[needed]
+
+
+def usual_of(case: Case, rows: I64) -> Usual:
+    """Return the work of each of `rows` in each part of the steps if it works like its unsuspected peers; ns.
+
+    Where compute alone shows that a rank is slow, only its compute becomes shorter, because its gaps are as long by
+    chance. A rank with gaps by its role is compared with others of that role, if its stage has any. The parts of other
+    ranks that communication lengthens while it waits are returned as well.
+    """
+    peers = _peers(case, rows)
+    found = case.model.usual(peers)
+    spared: dict[tuple[int, int], WaitingParts] = {}
+    if case.timeline is not None:
+        runs = case.timeline.runs
+        others = [(row, parts) for row, parts in case.waiting_parts.items() if row not in peers]
+        spared = {(n, row): parts for n in range(len(runs)) for row, parts in others}
+        for (n, row), (which, _) in found.items():
+            if row in case.met.by_compute:
+                lines = {line.row: line for line in runs[n][1]}
+                mates = [lines[o] for o in peers[row].tolist() if o in lines]
+                found[n, row] = which, _quick_compute(case, lines[row], lines[row].parts[which], mates)
+    return {**spared, **found}
+
+
+def _peers(case: Case, rows: I64) -> dict[int, I64]:
+    """The unsuspected ranks of the same work for each of `rows`; all others of the stage where all are suspected."""
+    peers = {}
+    for group in case.stages:
+        others = np.setdiff1d(group, rows)
+        for row in np.intersect1d(group, rows):
+            mine = others if len(others) else np.setdiff1d(group, row)
+            same = np.intersect1d(mine, case.met.of_role) if row in case.met.of_role else mine
+            peers[int(row)] = same if len(same) else mine
+    return peers
+
+
+def _quick_compute(case: Case, line: RankTimeline, parts: Parts, mates: list[RankTimeline]) -> F64:
+    """The own time of a rank in each of its `parts` if its compute takes the median of its `mates` there, ns."""
+    width = np.diff(parts.cuts)
+    theirs = [_compute(case, mate, found) for mate in mates if (found := mate.alike(parts)) is not None]
+    if not theirs:
+        return width
+    beyond = _compute(case, line, parts) - np.median(theirs, axis=0)
+    return np.asarray(width - np.clip(beyond, 0.0, width), np.float64)
+
+
+def _compute(case: Case, line: RankTimeline, parts: Parts) -> F64:
+    """The compute of a rank in each of its `parts`, ns."""
+    rank = case.steps.ranks[line.row]
+    progress = case.ops.progress[rank]
+    computing = subtract(case.ops.per_rank[rank].computed, progress.exposed)
+    on_own_time = progress.at(computing[0]), progress.at(computing[1])
+    return np.diff(covered_until(on_own_time, np.asarray(parts.cuts, np.int64))).astype(np.float64)

@@ -12,21 +12,19 @@ from tracekit.analysis.slowrank.hypotheses.host_bound import levelling_saves_ns
 from tracekit.analysis.slowrank.hypotheses.uneven_micro_batches import lasting_ns, uneven_batches_ns
 from tracekit.step_graph.rank_timeline import RankTimeline
 from tracekit.step_graph.statistics import MAD_TO_SIGMA
-from tracekit.step_graph.table_model import TableModel
 from tracekit.steps.dealt_tokens import Evened, even_shares
 from tracekit.steps.features import read_features
-from tracekit.steps.steps import F64
 from tracekit.thresholds.slowrank import (
     ATTENTION_NAMED,
-    ATTENTION_VARIATION,
-    DATA_VARIATION,
-    LEVELLING_GAIN,
+    CLEARLY_MORE,
     MIN_LOST_SHARE,
     RANKS_SAMPLED,
     UNEVEN_BLOCKS,
     UNEVEN_RATIO,
+    USUAL_VARIATION,
 )
 from tracekit.timing.measured import Measured
+from tracekit.units import F64
 
 
 def uneven_data(case: Case) -> float:
@@ -54,7 +52,7 @@ def data_explains(case: Case, uneven: float, rows: Sequence[int], gain: float) -
     """
     if case.table is not None:
         return 0 < uneven >= lasting_ns(case, case.table, rows)
-    return uneven > LEVELLING_GAIN * gain
+    return uneven > CLEARLY_MORE * gain
 
 
 def uneven_tokens(case: Case) -> float:
@@ -64,16 +62,17 @@ def uneven_tokens(case: Case) -> float:
     works beyond the median.
     """
     least, most = MIN_LOST_SHARE * case.step_ns, case.met.tokens.lost_ns
-    if most < least or isinstance(case.model, TableModel):
+    model = case.timeline
+    if most < least or model is None:
         return 0.0
     even = even_shares(case.ops, case.steps, case.stages, case.expert_groups)
     cuts = {
         (n, line.row): _cuts(even[line.row], line, columns)
-        for n, (columns, lines) in enumerate(case.model.runs)
+        for n, (columns, lines) in enumerate(model.runs)
         for line in lines
         if line.row in even
     }
-    gain = min(case.model.recorded_ns - case.model.rescaled_ns(cuts), most)
+    gain = min(model.recorded_ns - model.rescaled_ns(cuts), most)
     return gain if gain >= least else 0.0
 
 
@@ -111,8 +110,8 @@ def _follows_data(case: Case) -> bool:
     rest = np.array([f.busy_by_step for f in read]) - attention
     if attention.mean() < ATTENTION_NAMED * rest.mean():
         uneven = dispersion(case)
-        return read[0].on_gpu and uneven.ratio > UNEVEN_RATIO and uneven.spread_share > DATA_VARIATION
-    return _variation(attention) > max(ATTENTION_VARIATION * _variation(rest), DATA_VARIATION)
+        return read[0].on_gpu and uneven.ratio > UNEVEN_RATIO and uneven.spread_share > USUAL_VARIATION
+    return _variation(attention) > max(CLEARLY_MORE * _variation(rest), USUAL_VARIATION)
 
 
 def _variation(values: F64) -> float:

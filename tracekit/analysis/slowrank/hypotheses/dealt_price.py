@@ -13,9 +13,9 @@ from tracekit.analysis.slowrank.hypotheses.dealt_work import Followers, Read, fo
 from tracekit.step_graph.rank_timeline import RankTimeline
 from tracekit.step_graph.replay import StepModel
 from tracekit.steps.step_kernels import StepKernels
-from tracekit.steps.steps import F64
 from tracekit.thresholds.dealt import LEAST_LENGTH, WHIM
 from tracekit.thresholds.slowrank import MIN_LOST_SHARE
+from tracekit.units import F64
 
 
 @dataclass(frozen=True)

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from itertools import combinations
 
 import numpy as np
-import numpy.typing as npt
 
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.expected.same_kernels import Kind, SameKernels, most_usual, same_kernels
 from tracekit.steps.step_kernels import StepKernels, kernels_in_steps
-from tracekit.steps.steps import F64
-from tracekit.thresholds.dealt import DEALT_ENTRIES, DEALT_SHARE, DEALT_Z, RANKS_READ, UNTOUCHED
+from tracekit.thresholds.dealt import RANKS_READ
+from tracekit.thresholds.slowrank import CORRELATION_ENTRIES, MAJORITY, MINOR, Z_LIMIT
+from tracekit.units import F64, Mask
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Read:
         """
         kept: list[dict[Kind, SameKernels]] = [{} for _ in self.stages]
         for kind in _names(self):
-            alone: dict[tuple[int, ...], list[npt.NDArray[np.bool_]]] = defaultdict(list)
+            alone: dict[tuple[int, ...], list[Mask]] = defaultdict(list)
             for kernels in self.of(kind):
                 alone[kernels.lasted.shape[1:]].append(kernels.alone)
             for stage, mine in zip(kept, (stage.get(kind) for stage in self.stages), strict=True):
@@ -186,11 +186,11 @@ def _in_common(groups: Sequence[F64], tests: int = 1) -> float | None:
         float((np.square(g.sum(axis=0)) - np.square(g).sum(axis=0)).sum()) / (len(g) - 1) for g in groups
     )
     entries = sum(g[0].size for g in groups) - len(groups) - groups[0].shape[1]
-    if whole <= 0 or entries < DEALT_ENTRIES:
+    if whole <= 0 or entries < CORRELATION_ENTRIES:
         return None
     common = pairs / whole
     clear = np.arctanh(np.clip(common, -_ALL, _ALL)) * np.sqrt(entries - 3) - np.sqrt(2 * np.log(tests))
-    return common if common >= DEALT_SHARE and clear >= DEALT_Z else None
+    return common if common >= MAJORITY and clear >= Z_LIMIT else None
 
 
 _ALL = 0.999999
@@ -209,4 +209,4 @@ def _others_untouched(read: Read, share: dict[Kind, float]) -> bool:
         for name in _names(read)
     }
     least = min(varies[name] for name in share)
-    return any(varies[name] <= UNTOUCHED * least for name in varies if name not in share)
+    return any(varies[name] <= MINOR * least for name in varies if name not in share)

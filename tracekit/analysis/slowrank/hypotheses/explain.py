@@ -8,13 +8,12 @@ from dataclasses import replace
 from typing import get_args
 
 import numpy as np
-import numpy.typing as npt
 
 from tracekit.causes import ALWAYS, SIGNS, Comparison, Order, Quantity, Row
 from tracekit.findings import Cause, Evidence
 from tracekit.steps.features import Features
 from tracekit.thresholds.slowrank import PAUSES_A_STEP
-from tracekit.units import ms
+from tracekit.units import F64, ms
 
 
 def explain(
@@ -75,7 +74,7 @@ def _beside(suspect: Features, peers: Sequence[Features]) -> Comparison:
     return Comparison(suspect.on_gpu, mine, theirs, gaps, float(np.maximum(few - usual, 0).sum()))
 
 
-def _usual_gaps(peers: Sequence[Features], count: int) -> npt.NDArray[np.float64]:
+def _usual_gaps(peers: Sequence[Features], count: int) -> F64:
     """The median over the peers of their longest gap, their second longest, and so on up to `count`; ns."""
     longest = np.zeros((len(peers), count))
     for row, peer in zip(longest, peers, strict=True):

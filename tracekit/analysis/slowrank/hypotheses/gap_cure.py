@@ -8,10 +8,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from tracekit.analysis.slowrank.case import Case
-from tracekit.intervals import I64
 from tracekit.step_graph.replay import StepModel
-from tracekit.steps.steps import F64
 from tracekit.timing.device_gaps import gaps_of
+from tracekit.units import F64, I64
 
 Cuts = dict[tuple[int, int], tuple[F64, F64]]
 """Cuts and factors by run and row, in the form of `StepModel.rescaled_ns`."""

@@ -5,18 +5,15 @@ spin in collectives for it. That rank alone shows gaps, and without them another
 """
 
 import numpy as np
-import numpy.typing as npt
 
 from tracekit.analysis.slowrank.case import Case
-from tracekit.intervals import I64
 from tracekit.step_graph.statistics import excess, spread
-from tracekit.steps.steps import F64
-from tracekit.thresholds.launches import HOST_PACE
 from tracekit.thresholds.peers import HIDDEN_BY_GAPS
-from tracekit.thresholds.slowrank import CANDIDATE_SHARE
+from tracekit.thresholds.slowrank import CANDIDATE_SHARE, KIND_RATIO
+from tracekit.units import F64, I64
 
 
-def most_saved_ns(case: Case, rows: npt.NDArray[np.int64]) -> float:
+def most_saved_ns(case: Case, rows: I64) -> float:
     """The most that a step can save if `rows` work like their peers, ns: usual hosts need the rest of the step.
 
     Infinite where no host was recorded.
@@ -48,7 +45,7 @@ def _usual(needs: F64, stages: list[I64], rows: I64) -> I64:
         for row in np.intersect1d(stage, known).tolist():
             more = HIDDEN_BY_GAPS * max(chance, CANDIDATE_SHARE * np.nanmean(typical))
             if row not in rows:
-                more = (HOST_PACE - 1) * np.nanmean(typical)
+                more = (KIND_RATIO - 1) * np.nanmean(typical)
             if np.nanmean(needs[row] - typical) <= more:
                 usual.append(row)
     return np.array(usual, np.int64)
@@ -62,7 +59,7 @@ def _median(needs: F64) -> F64:
     return result
 
 
-def alike(case: Case, row: int, rows: npt.NDArray[np.int64]) -> bool:
+def alike(case: Case, row: int, rows: I64) -> bool:
     """Whether the host of `row`, one of `rows`, needs no longer than other hosts beyond chance."""
     return row in _usual(case.host_needs, case.stages, rows)
 
@@ -90,6 +87,6 @@ def unstalled_saves_ns(case: Case) -> float:
     return max(wall - float(np.nanmedian(case.host_needs)), 0.0)
 
 
-def hosts_known(case: Case, rows: npt.NDArray[np.int64]) -> bool:
+def hosts_known(case: Case, rows: I64) -> bool:
     """Whether the host of any rank beside `rows` was recorded."""
     return bool(np.isfinite(np.delete(case.host_needs, rows, axis=0)).any())

@@ -12,8 +12,8 @@ import numpy.typing as npt
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.price import Price
 from tracekit.step_graph.replay import StepModel
-from tracekit.steps.steps import F64
-from tracekit.thresholds.slowrank import CONTENTION, SUSPECT_SHARE
+from tracekit.thresholds.slowrank import CONTENTION, MINOR
+from tracekit.units import F64
 
 
 def price_of(case: Case, late: F64) -> Price:
@@ -52,7 +52,7 @@ def dear_channels(case: Case, slow: Iterable[int], late: F64) -> set[int]:
     dearest = max(alone, key=lambda c: (alone[c], -c))
     shape = case.shape_of(case.ops.channels[dearest])
     same = {c for c in alone if case.shape_of(case.ops.channels[c]) == shape}
-    return {c for c in same if alone[c] >= SUSPECT_SHARE * alone[dearest]}
+    return {c for c in same if alone[c] >= MINOR * alone[dearest]}
 
 
 def _most_on_a_rank(case: Case, spent: F64) -> float:

@@ -15,14 +15,14 @@ from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.hypotheses.gap_cure import without_gaps
 from tracekit.analysis.slowrank.hypotheses.long_stage import LongStage
 from tracekit.analysis.slowrank.hypotheses.suspect_work import features_of, pace_among
+from tracekit.causes import CPU_LAUNCH, GPU_COMPUTE, HOST_STALL
 from tracekit.findings import Cause
 from tracekit.step_graph.replay import StepModel
 from tracekit.steps.compute_time import compute_in_steps
 from tracekit.steps.step_kernels import StepKernels, kernels_in_steps
 from tracekit.steps.weighted_median import weighted_median
-from tracekit.thresholds.launches import HOST_PACE
-from tracekit.thresholds.slowrank import MAJORITY, STAGE_TELLING_PEERS, STEP_SHARE, THROTTLED_SHARE
-from tracekit.thresholds.tables import LIKE_SHARE, LONGER_PART
+from tracekit.thresholds.slowrank import KIND_RATIO, MAJORITY, MINOR, NEARLY_ALL, STAGE_TELLING_PEERS
+from tracekit.thresholds.tables import LIKE_SHARE
 
 _CLEARLY: Final = 2.5
 """The ratio by which a device's deviation from the usual pace must exceed the largest deviation of the others."""
@@ -68,13 +68,13 @@ def _device(case: Case, model: StepModel, row: int, others: Sequence[int]) -> Lo
     usual = np.median([lasts[r] for r in others], axis=0)
     pace = {r: weighted_median(lasts[r] / usual, weight, 1.0) for r in lasts}
     slow = pace[row] - 1.0
-    longer = weight[lasts[row] / usual - 1.0 >= LONGER_PART * slow].sum() >= THROTTLED_SHARE * weight.sum()
+    longer = weight[lasts[row] / usual - 1.0 >= MAJORITY * slow].sum() >= NEARLY_ALL * weight.sum()
     if slow <= _CLEARLY * max(abs(pace[r] - 1.0) for r in others) or not longer:
         return None
     cured = case.steps.own.copy()
     cured[row] -= compute_in_steps(case.ops, case.steps)[row] * (1.0 - 1.0 / pace[row])
     sign = f"nearly all kinds of kernels that every stage runs take {pace[row]:.2f} times as long"
-    return LoneFault(row, "gpu_compute", model.recorded_ns - model.step_ns(cured), sign)
+    return LoneFault(row, GPU_COMPUTE, model.recorded_ns - model.step_ns(cured), sign)
 
 
 def _by_name(kernels: StepKernels) -> dict[str, tuple[float, float]]:
@@ -91,16 +91,16 @@ def _host(case: Case, model: StepModel, row: int, others: Sequence[int]) -> Lone
     """The fault of the host of the rank in `row`; None unless its device is idle longer in several steps for it."""
     gaps = case.steps.own - compute_in_steps(case.ops, case.steps)
     over = np.nan_to_num(np.clip(gaps[row] - np.median(gaps[list(others)], axis=0), 0.0, None))
-    recurs = (over >= STEP_SHARE * over.max()).sum() > 1 if over.max() > 0 else False
+    recurs = (over >= MINOR * over.max()).sum() > 1 if over.max() > 0 else False
     pace = pace_among(case, (row,), others)
     if not recurs or pace is None:
         return None
     cuts = without_gaps(case, model, [row], over)
     gain = model.recorded_ns - model.rescaled_ns(cuts)
-    if pace[0] > HOST_PACE * pace[1]:
+    if pace[0] > KIND_RATIO * pace[1]:
         sign = f"its host needs {pace[0] / pace[1]:.1f} times as long between two launches"
-        return LoneFault(row, "cpu_launch", gain, sign)
-    return LoneFault(row, "host_stall", gain, "its process pauses") if _pauses(case, row, others) else None
+        return LoneFault(row, CPU_LAUNCH, gain, sign)
+    return LoneFault(row, HOST_STALL, gain, "its process pauses") if _pauses(case, row, others) else None
 
 
 def _pauses(case: Case, row: int, others: Sequence[int]) -> bool:

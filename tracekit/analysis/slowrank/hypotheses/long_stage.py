@@ -11,34 +11,30 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 
 from tracekit.analysis.slowrank.case import Case
+from tracekit.analysis.slowrank.expected.contention import stage_contention
 from tracekit.analysis.slowrank.expected.excess import recurs
 from tracekit.analysis.slowrank.expected.nodes import nodes_of
-from tracekit.analysis.slowrank.expected.stage_contention import stage_contention
 from tracekit.analysis.slowrank.hypotheses.gap_cure import Cuts, without_gaps
 from tracekit.analysis.slowrank.hypotheses.host_bound import most_saved_ns
 from tracekit.analysis.slowrank.hypotheses.suspect_work import late_loaders, launches_alike, paused_hosts
 from tracekit.analysis.slowrank.price import Price
-from tracekit.intervals import I64
 from tracekit.rank_events.launch_pace import launch_pace
 from tracekit.step_graph.replay import StepModel
 from tracekit.step_graph.statistics import Excess, confidence, excess, median_of_others
 from tracekit.step_graph.table_model import TableModel
 from tracekit.steps.compute_time import compute_in_steps
-from tracekit.steps.steps import F64
 from tracekit.thresholds.slowrank import (
-    FAINT_CONFIDENCE,
+    CHANCE,
     MAJORITY,
     MIN_LOST_SHARE,
-    NODE_EQUALITY,
     NODE_RANKS,
     NOISE_FLOOR,
     STAGE_GAIN,
-    STAGE_MIN_PEERS,
     Z_LIMIT,
 )
+from tracekit.units import F64, I64
 
 
 @dataclass(frozen=True)
@@ -114,7 +110,7 @@ def _of_work(case: Case, found: Sequence[_Longer], computed: F64) -> list[_Longe
         for one in found
     ]
     longer = [float(np.nanmean(one.over)) for one in work]
-    least = NODE_EQUALITY * max(longer)
+    least = MAJORITY * max(longer)
     return [one for one, over in zip(work, longer, strict=True) if over >= least]
 
 
@@ -148,20 +144,18 @@ def _longest(case: Case, spent: F64, *, proven: bool = True) -> list[_Longer]:
     spent: time of each rank in each step, ns. Unless `proven`, an excess that is unlikely to be chance suffices.
     """
     groups = _seen(case)
-    if len(groups) < STAGE_MIN_PEERS:
+    if len(groups) < 2:
         return []
     found = excess(_levels(case, spent), [np.arange(len(groups))], NOISE_FLOOR * case.step_ns)
     if _any_longer(found) and (added := _contention(case)).any():
         found = excess(_levels(case, spent) - added, [np.arange(len(groups))], NOISE_FLOOR * case.step_ns)
     if not np.isfinite(found.mean).any():
         return []
-    surely = [
-        z > Z_LIMIT if proven else confidence(z, len(groups)) > FAINT_CONFIDENCE for z in found.z.tolist()
-    ]
+    surely = [z > Z_LIMIT if proven else confidence(z, len(groups)) > 1.0 - CHANCE for z in found.z.tolist()]
     once = len(case.steps.numbers) == 1
     again = np.ones(len(groups), bool) if once else recurs(found.value, case.step_ns)
     order = np.argsort(-np.nan_to_num(found.mean, nan=-np.inf), kind="stable").tolist()
-    least = NODE_EQUALITY * float(found.mean[order[0]])
+    least = MAJORITY * float(found.mean[order[0]])
     long = [i for i in order if surely[i] and again[i] and found.mean[i] >= least]
     if order[0] not in long:
         return []
@@ -171,7 +165,7 @@ def _longest(case: Case, spent: F64, *, proven: bool = True) -> list[_Longer]:
 
 def _any_longer(found: Excess) -> bool:
     """Whether any stage has an excess that is unlikely to be chance; kernels are read only then."""
-    return any(confidence(z, len(found.z)) > FAINT_CONFIDENCE for z in np.nan_to_num(found.z).tolist())
+    return any(confidence(z, len(found.z)) > 1.0 - CHANCE for z in np.nan_to_num(found.z).tolist())
 
 
 def _contention(case: Case) -> F64:
@@ -186,7 +180,7 @@ def _place(case: Case, rows: I64) -> int:
     return next(i for i, group in enumerate(_seen(case)) if group[0] == rows[0])
 
 
-def _seen(case: Case) -> list[npt.NDArray[np.int64]]:
+def _seen(case: Case) -> list[I64]:
     """The rows of Steps of each recorded stage."""
     return [g for g in case.stages if len(g)]
 
@@ -205,7 +199,7 @@ def _levels(case: Case, spent: F64) -> F64:
     return np.array(levels)
 
 
-def _alike(case: Case) -> list[npt.NDArray[np.int64]]:
+def _alike(case: Case) -> list[I64]:
     """The rows of each recorded stage with a counterpart in every other one; all of them where there are none."""
     groups = _seen(case)
     lines = [np.array([case.mesh.pipeline(case.steps.ranks[row]) for row in g]) for g in groups]

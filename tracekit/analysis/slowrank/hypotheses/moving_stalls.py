@@ -15,21 +15,22 @@ from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.hypotheses.gap_cure import Cuts, without_gaps
 from tracekit.analysis.slowrank.hypotheses.host_bound import unstalled_saves_ns
 from tracekit.analysis.slowrank.hypotheses.suspect_work import features_of
+from tracekit.causes import DATALOADER, HOST_STALL
 from tracekit.findings import Cause
 from tracekit.step_graph.statistics import median_of_others, spread
 from tracekit.steps.compute_time import compute_in_steps, inside_each, windows_of
-from tracekit.steps.steps import F64
-from tracekit.thresholds.slowrank import MAJORITY, MIN_LOST_SHARE, Z_LIMIT
-from tracekit.thresholds.stalls import (
-    CHANCE_OF_ONE_RANK,
-    EXPLAINED,
-    FEWEST_STALLS,
-    RANKS_AT_ONCE,
-    RANKS_EXPLAINED,
-    STALL_SHARE,
-    STEPS_STRUCK,
+from tracekit.thresholds.slowrank import (
+    CHANCE,
+    LITTLE_SHARE,
+    MAJORITY,
+    MIN_LOST_SHARE,
+    NEARLY_ALL,
+    NO_ACCIDENT,
+    PEERS_SAMPLED,
+    Z_LIMIT,
 )
 from tracekit.timing.device_gaps import gaps_of
+from tracekit.units import F64
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,7 @@ class MovingStalls:
 
     def explains(self, case: Case, rows: Sequence[int]) -> bool:
         """Whether stalls explain most of the excess of each of `rows`, which is as fast as its peers without them."""
-        return all(self.over[row].mean() >= EXPLAINED * case.found.mean[row] for row in rows)
+        return all(self.over[row].mean() >= NEARLY_ALL * case.found.mean[row] for row in rows)
 
 
 def moving_stalls(case: Case) -> MovingStalls | None:
@@ -69,7 +70,7 @@ def moving_stalls(case: Case) -> MovingStalls | None:
     for rows in case.stages:
         usual[rows] = np.nanmedian(gaps[rows]) if np.isfinite(gaps[rows]).any() else np.nan
     found = MovingStalls(_outliers(gaps - usual, case.step_ns), 0.0, together=True)
-    return _priced(case, found) if _at_once(found.over) and cause_of(case, found) == "dataloader" else None
+    return _priced(case, found) if _at_once(found.over) and cause_of(case, found) == DATALOADER else None
 
 
 def _priced(case: Case, found: MovingStalls) -> MovingStalls | None:
@@ -91,15 +92,15 @@ def _priced(case: Case, found: MovingStalls) -> MovingStalls | None:
 def _outliers(over: F64, step_ns: float) -> F64:
     """The entries of `over` (ranks × steps, ns) that are stalls, 0 elsewhere.
 
-    A stall exceeds Z_LIMIT times the spread over all ranks and steps, and STALL_SHARE of the step.
+    A stall exceeds Z_LIMIT times the spread over all ranks and steps, and LITTLE_SHARE of the step.
     """
-    least = max(Z_LIMIT * spread(over), STALL_SHARE * step_ns)
+    least = max(Z_LIMIT * spread(over), LITTLE_SHARE * step_ns)
     return np.asarray(np.where(np.nan_to_num(over) > least, over, 0.0), np.float64)
 
 
 def _at_once(over: F64) -> bool:
-    """Whether at least RANKS_AT_ONCE of the ranks stall together in FEWEST_STALLS steps or more."""
-    return int(((over > 0).mean(axis=0) >= RANKS_AT_ONCE).sum()) >= FEWEST_STALLS
+    """Whether at least NEARLY_ALL of the ranks stall together in NO_ACCIDENT steps or more."""
+    return int(((over > 0).mean(axis=0) >= NEARLY_ALL).sum()) >= NO_ACCIDENT
 
 
 def _in_turn(over: F64) -> bool:
@@ -113,7 +114,7 @@ def _in_turn(over: F64) -> bool:
     struck = over > 0
     by_rank, count, ranks = struck.sum(axis=1), int(struck.sum()), len(over)
     often = float(struck.any(axis=0).mean()) if struck.size else 0.0
-    if count < FEWEST_STALLS or int((by_rank > 0).sum()) < 2 or often < STEPS_STRUCK:
+    if count < NO_ACCIDENT or int((by_rank > 0).sum()) < 2 or often < MAJORITY:
         return False
     from scipy.special import bdtrc, chdtrc  # only jobs with stalls pay a third of a second for the import
 
@@ -124,18 +125,18 @@ def _in_turn(over: F64) -> bool:
     )
     expected = count / ranks
     dispersion = float(chdtrc(ranks - 1, float(np.square(by_rank - expected).sum()) / expected))
-    return min(most, dispersion) >= CHANCE_OF_ONE_RANK
+    return min(most, dispersion) >= CHANCE
 
 
 def cause_of(case: Case, found: MovingStalls) -> Cause:
     """The cause of the longest stalls: the data loader, else the host if devices wait for launches, else `unknown`."""
-    rows = found.rows[:RANKS_EXPLAINED]
+    rows = found.rows[:PEERS_SAMPLED]
     stalled, steps = found.over[rows], len(case.steps.numbers)
     loader = [0.0 if (mine := features_of(case, row)) is None else mine.loader * steps for row in rows]
     if np.minimum(loader, stalled.sum(axis=1)).sum() >= MAJORITY * stalled.sum():
-        return "dataloader"
+        return DATALOADER
     host = np.array([_host_gaps(case, row) for row in rows])
-    return "host_stall" if np.minimum(host, stalled).sum() >= EXPLAINED * stalled.sum() else "unknown"
+    return HOST_STALL if np.minimum(host, stalled).sum() >= NEARLY_ALL * stalled.sum() else "unknown"
 
 
 def _host_gaps(case: Case, row: int) -> F64:

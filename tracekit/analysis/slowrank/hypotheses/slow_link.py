@@ -12,7 +12,7 @@ from types import MappingProxyType
 import numpy as np
 
 from tracekit.analysis.slowrank.case import Case
-from tracekit.analysis.slowrank.expected.dealt_transfers import message_of
+from tracekit.analysis.slowrank.expected.like_transfers import beside, crowded, message_of, short_pipeline
 from tracekit.analysis.slowrank.expected.nodes import (
     LONE_LINK,
     UNPLACED,
@@ -24,23 +24,21 @@ from tracekit.analysis.slowrank.expected.nodes import (
 )
 from tracekit.analysis.slowrank.hypotheses.inferred_members import is_sure
 from tracekit.analysis.slowrank.hypotheses.link_cure import dear_channels, price_of
-from tracekit.analysis.slowrank.hypotheses.link_peers import beside, crowded, short_pipeline
 from tracekit.analysis.slowrank.price import Price, may_cost_ns
-from tracekit.intervals import I64
 from tracekit.matching.message_order import UNKNOWN_SIZE
 from tracekit.step_graph.statistics import MAD_TO_SIGMA, level_of, spread_of_others
-from tracekit.steps.steps import F64
 from tracekit.thresholds.slowrank import (
-    CLOCK_DOUBT,
-    LINK_NOISE_SHARE,
-    LINK_RATIO,
+    KIND_RATIO,
     LINK_RATIO_OF_TWO,
-    LINK_REPEATS,
     MIN_LOST_SHARE,
     NETWORKS_RATIO,
+    PROVEN_ERRORS,
     TIME_SLICE_NS,
+    USUAL_VARIATION,
     Z_LIMIT,
 )
+from tracekit.thresholds.tables import ENOUGH_STEPS
+from tracekit.units import F64, I64
 
 
 @dataclass(frozen=True)
@@ -230,12 +228,12 @@ def _compare(
     for channel in sorted(channels, key=lambda c: not beside(ends, c, ())):  # overlapping with all comes last
         others = beside(ends, channel, slow) if crowded(ends, channel) else []
         peers, between = level_of([level[c] for c in others]) if others else usual[channel]
-        ratio = LINK_RATIO if len(others or channels) > 2 else LINK_RATIO_OF_TWO
+        ratio = KIND_RATIO if len(others or channels) > 2 else LINK_RATIO_OF_TWO
         if at and at.issubset(case.ops.channels[channel].members):
             ratio = 1.0
         apart = np.concatenate([np.abs(spent[p] - np.median(spent[p])) for p in places[channel]])
         noise = MAD_TO_SIGMA * float(np.median(apart)) / np.sqrt(len(channels[channel]))
-        scale = max(float(np.hypot(noise, between)), LINK_NOISE_SHARE * peers, 1.0)
+        scale = max(float(np.hypot(noise, between)), USUAL_VARIATION * peers, 1.0)
         z = (level[channel] - peers) / scale
         if level[channel] > ratio * peers and z > Z_LIMIT:
             slow[channel] = _Slowness(level[channel], peers, z)
@@ -254,14 +252,14 @@ def _by_place(case: Case, numbers: list[int]) -> list[I64]:
         return [chosen]
     steps = [chosen[ops.step[rows] == step] for step in np.unique(ops.step[rows])]
     places = min(len(step) for step in steps)
-    if len(steps) < LINK_REPEATS or places == 1:
+    if len(steps) < ENOUGH_STEPS or places == 1:
         return [chosen]
     return [np.array([step[place] for step in steps]) for place in range(places)]
 
 
 def _doubt(case: Case, members: tuple[int, ...]) -> float:
     """The difference between transfers of two ranks that their clocks alone may cause, ns."""
-    return CLOCK_DOUBT * sum(case.clocks.doubt.get(r, 0.0) for r in members)
+    return PROVEN_ERRORS * sum(case.clocks.doubt.get(r, 0.0) for r in members)
 
 
 def _thread_doubt(case: Case) -> float:

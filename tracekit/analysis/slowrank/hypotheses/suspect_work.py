@@ -4,32 +4,29 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.expected.sampling import sampled
 from tracekit.analysis.slowrank.hypotheses.explain import explain
+from tracekit.causes import HOST_STALL
 from tracekit.intervals import Intervals
 from tracekit.rank_events.launch_pace import FREE, MOSTLY, launch_pace
 from tracekit.steps.features import Features, read_features
 from tracekit.steps.host_need import on_host
-from tracekit.steps.steps import F64
-from tracekit.thresholds.launches import HOST_PACE
 from tracekit.thresholds.slowrank import (
-    ATTENTION_ALONE,
-    DOCUMENTS_REACH,
+    CLEARLY_MORE,
+    CORRELATION_ENTRIES,
+    KIND_RATIO,
     MAJORITY,
     MATES_ALIKE,
-    MATES_ENTRIES,
-    MATES_SHARE,
+    MINOR,
+    NEARLY_ALL,
+    NO_ACCIDENT,
     PEERS_SAMPLED,
-    PRODUCTS_STEADY,
-    ROLE_EQUALITY,
-    ROLE_RANKS,
-    STEP_SHARE,
 )
 from tracekit.thresholds.tables import ENOUGH_STEPS
-from tracekit.thresholds.unlike import STALL_SHARE, STALL_TIMES, STALLS
+from tracekit.thresholds.unlike import STALL_SHARE
+from tracekit.units import F64, Mask
 
 
 def features_of(case: Case, row: int) -> Features | None:
@@ -39,7 +36,7 @@ def features_of(case: Case, row: int) -> Features | None:
 
 def peers_of(case: Case, row: int, suspects: Sequence[int], *, other_stages: bool = False) -> list[Features]:
     """The features of a sample of unsuspected ranks in the stage of `row`, or in any stage."""
-    stage = next(g for g in case.stages if row in g)
+    stage = case.stage_of(row)
     pool = np.arange(len(case.steps.ranks)) if other_stages else stage
     rows = [int(r) for r in pool if r not in suspects and np.isfinite(case.steps.own[r]).any()]
     return [f for r in sampled(rows) if (f := features_of(case, r)) is not None]
@@ -59,7 +56,7 @@ def only_attention(case: Case, rows: Sequence[int]) -> bool:
     usual = float(np.median([p.attention for p in peers]))
     share = attention / max(usual, 1.0)
     products_share = products / max(float(np.median([p.matmul for p in peers])), 1.0)
-    return excess > 0 and attention >= ATTENTION_ALONE * excess and products_share < PRODUCTS_STEADY * share
+    return excess > 0 and attention >= NEARLY_ALL * excess and products_share < MINOR * share
 
 
 def dealt_to_its_replica(case: Case, row: int) -> bool:
@@ -77,16 +74,16 @@ def dealt_to_its_replica(case: Case, row: int) -> bool:
     if not mates or values.shape[1] < ENOUGH_STEPS:
         return False
     mine, theirs = values[0], values[1:] * np.sign(values[0])
-    if not (theirs >= MATES_SHARE * np.abs(mine)).all():
+    if not (theirs >= MINOR * np.abs(mine)).all():
         return False
-    return bool(mine.min() < -MATES_SHARE * np.abs(mine).mean()) or _documents_show(case, row)
+    return bool(mine.min() < -MINOR * np.abs(mine).mean()) or _documents_show(case, row)
 
 
 def _documents_show(case: Case, row: int) -> bool:
     """Whether the stages of each replica work longer, and shorter, in the same steps, also without that of `row`.
 
     A constant excess of a rank is not caused by documents and is left out; so is a step that windows cut, in which all
-    stages of a replica lack the same part. The excess of `row` may be at most DOCUMENTS_REACH times the largest change
+    stages of a replica lack the same part. The excess of `row` may be at most CLEARLY_MORE times the largest change
     of the other replicas.
     """
     rank = case.steps.ranks[row]
@@ -104,7 +101,7 @@ def _documents_show(case: Case, row: int) -> bool:
     most = max(
         (float(np.abs(np.nan_to_num(v)).max(initial=0.0)) for found in rest for v in found), default=0.0
     )
-    if float(np.nanmean(case.found.value[row])) > DOCUMENTS_REACH * most:
+    if float(np.nanmean(case.found.value[row])) > CLEARLY_MORE * most:
         return False
     return every_replica >= MATES_ALIKE and _alike(rest) >= MAJORITY
 
@@ -115,7 +112,7 @@ def _alike(turns: Sequence[Sequence[F64]]) -> float:
     first = np.concatenate([x for x, _ in pairs] or [np.zeros(0)])
     later = np.concatenate([y for _, y in pairs] or [np.zeros(0)])
     known = np.isfinite(first) & np.isfinite(later)
-    if int(known.sum()) < MATES_ENTRIES or not first[known].any() or not later[known].any():
+    if int(known.sum()) < CORRELATION_ENTRIES or not first[known].any() or not later[known].any():
         return 0.0
     return float(np.corrcoef(first[known], later[known])[0, 1])
 
@@ -138,7 +135,7 @@ def paused_hosts(case: Case, rows: Sequence[int]) -> tuple[int, ...]:
     """The ranks among `rows` with pauses of their processes as the cause of their excess over other stages."""
     peers = peers_of(case, rows[0], rows, other_stages=True)
     found = [(row, features_of(case, row)) for row in rows] if peers else []
-    return tuple(row for row, mine in found if mine is not None and explain(mine, peers)[0] == "host_stall")
+    return tuple(row for row, mine in found if mine is not None and explain(mine, peers)[0] == HOST_STALL)
 
 
 def stalled_often(case: Case, row: int, excess: float) -> bool:
@@ -149,9 +146,9 @@ def stalled_often(case: Case, row: int, excess: float) -> bool:
     mine, peers = features_of(case, row), peers_of(case, row, (row,))
     if mine is None or not peers:
         return False
-    usual = STALL_TIMES * float(np.median([p.gaps.max(initial=0) for p in peers]))
+    usual = CLEARLY_MORE * float(np.median([p.gaps.max(initial=0) for p in peers]))
     long = mine.gaps[mine.gaps > max(usual, STALL_SHARE * excess)]
-    return len(long) >= STALLS and float(long.sum()) >= MAJORITY * excess
+    return len(long) >= NO_ACCIDENT and float(long.sum()) >= MAJORITY * excess
 
 
 def launches_alike(case: Case, rows: Sequence[int], others: Sequence[int]) -> bool:
@@ -161,12 +158,12 @@ def launches_alike(case: Case, rows: Sequence[int], others: Sequence[int]) -> bo
     the same, the hosts of `rows` are slow.
     """
     paces = [pace_among(case, rows, others, percentile) for percentile in (FREE, MOSTLY)]
-    return all(p is not None and p[0] <= HOST_PACE * p[1] for p in paces)
+    return all(p is not None and p[0] <= KIND_RATIO * p[1] for p in paces)
 
 
 def pace_beside(case: Case, row: int) -> tuple[float, float] | None:
     """The ns between two launches of the host of `row`, and of other hosts of its stage; None where unknown."""
-    return pace_among(case, (row,), np.setdiff1d(next(g for g in case.stages if row in g), row).tolist())
+    return pace_among(case, (row,), np.setdiff1d(case.stage_of(row), row).tolist())
 
 
 def pace_among(
@@ -179,7 +176,7 @@ def pace_among(
     delayed by waiting for `rows`.
     """
     value = np.nan_to_num(case.found.value[list(rows)]).max(axis=0)
-    slow = value >= STEP_SHARE * max(float(value.max()), 0.0)
+    slow = value >= MINOR * max(float(value.max()), 0.0)
     ranks = case.steps.ranks
     mine = [launch_pace(case.run, ranks[r], _spans(case, r, slow), percentile) for r in rows[:PEERS_SAMPLED]]
     theirs = [launch_pace(case.run, ranks[r], None, percentile) for r in others[:PEERS_SAMPLED]]
@@ -187,7 +184,7 @@ def pace_among(
     return (float(np.median(known[0])), float(np.median(known[1]))) if all(known) else None
 
 
-def _spans(case: Case, row: int, slow: npt.NDArray[np.bool_]) -> Intervals | None:
+def _spans(case: Case, row: int, slow: Mask) -> Intervals | None:
     """The intervals of the `slow` steps on the host of the rank in `row`; None where their begin is unknown."""
     begins, ends = on_host(case.ops, case.steps, case.steps.ranks[row])
     known = slow & (ends > begins)
@@ -203,11 +200,11 @@ def by_role(case: Case, rows: Sequence[int]) -> bool:
     chosen = {case.steps.ranks[r] for r in rows}
     stages = {case.mesh.stage(r) for r in chosen}
     excess = case.found.mean[list(rows)]
-    if not case.mesh.roles or not float(np.min(excess)) >= ROLE_EQUALITY * float(np.max(excess)):
+    if not case.mesh.roles or not float(np.min(excess)) >= MAJORITY * float(np.max(excess)):
         return False
     inside = [r for r in case.steps.ranks if case.mesh.stage(r) in stages]
     for axes in case.mesh.roles:
         told = [r for r in inside if case.mesh.leads(r, axes)]
-        if chosen == set(told) and len(told) >= ROLE_RANKS * len(stages):
+        if chosen == set(told) and len(told) >= 2 * len(stages):
             return True
     return False

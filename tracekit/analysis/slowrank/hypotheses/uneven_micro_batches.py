@@ -10,14 +10,11 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-import numpy.typing as npt
 
 from tracekit.step_graph.table_model import TableModel
-from tracekit.steps.steps import F64
-from tracekit.thresholds.operation_tables import BATCHES_ALIKE, BATCHES_VARY
+from tracekit.thresholds.slowrank import MAJORITY, USUAL_VARIATION
 from tracekit.timing.measured import Measured
-
-I64 = npt.NDArray[np.int64]
+from tracekit.units import F64, I64
 
 
 def uneven_batches_ns(run: Measured, model: TableModel) -> float:
@@ -27,7 +24,7 @@ def uneven_batches_ns(run: Measured, model: TableModel) -> float:
     """
     dealt = _Dealt(run, model)
     shared, correlation = dealt.shared
-    if shared < BATCHES_VARY or correlation < BATCHES_ALIKE:
+    if shared < USUAL_VARIATION or correlation < MAJORITY:
         return 0.0
     return model.recorded_ns - float(model.timeline.step_ns(dealt.evenly).mean())
 

@@ -12,9 +12,10 @@ import numpy as np
 from tracekit.analysis.slowrank.case import Case
 from tracekit.matching.ring import is_ring, ring_share
 from tracekit.rank_events.operation_names import MESSAGES
-from tracekit.steps.steps import F64
-from tracekit.thresholds.unlike import AS_LARGE, LIKE_RATIO
+from tracekit.thresholds.slowrank import CLEARLY_MORE
+from tracekit.thresholds.unlike import LIKE_RATIO
 from tracekit.timing.buffered_sends import bytes_of
+from tracekit.units import F64
 
 
 def beyond_quickest(case: Case, rows: Sequence[int]) -> dict[int, float]:
@@ -64,5 +65,5 @@ def _quickest(moved: F64, lasted: F64) -> F64:
     """
     order = np.argsort(moved, kind="stable")
     rate = np.minimum.accumulate(lasted[order] / moved[order])
-    upto = np.searchsorted(moved[order], AS_LARGE * moved, side="right") - 1
+    upto = np.searchsorted(moved[order], CLEARLY_MORE * moved, side="right") - 1
     return np.asarray(rate[upto] * moved, np.float64)

@@ -16,16 +16,9 @@ from tracekit.analysis.slowrank.wording import listed
 from tracekit.axes import crosses_replicas
 from tracekit.matching.channels import Channel
 from tracekit.rank_events.operation_names import MESSAGES
-from tracekit.steps.steps import F64
-from tracekit.thresholds.slowrank import (
-    MIN_LOST_SHARE,
-    ROUND_TRIP,
-    SLOWEST_BYTES_PER_NS,
-    SLOWEST_START_NS,
-    SUSPECT_SHARE,
-)
+from tracekit.thresholds.slowrank import MIN_LOST_SHARE, MINOR, SLOWEST_BYTES_PER_NS, SLOWEST_START_NS
 from tracekit.timing.buffered_sends import bytes_of
-from tracekit.units import ms
+from tracekit.units import F64, ms
 
 Kind = tuple[str, tuple[object, ...], tuple[int, ...]]
 """A kind of comparable operations: message, shape of the channel, pipeline stages of its members."""
@@ -193,7 +186,9 @@ def _beyond_network(case: Case, spent: Mapping[int, float]) -> dict[int, float]:
 
 def slowest_ns(token: str) -> float:
     """Return the longest time of a collective of `token` on any network, ns; without a size only the start-up time."""
-    return SLOWEST_START_NS + ROUND_TRIP * max(bytes_of(token), 0) / SLOWEST_BYTES_PER_NS
+    return (
+        SLOWEST_START_NS + 2 * max(bytes_of(token), 0) / SLOWEST_BYTES_PER_NS
+    )  # an all-reduce moves each byte twice
 
 
 def _crosses_replicas(kind: Kind) -> bool:
@@ -232,7 +227,7 @@ def _behind(case: Case, over: Mapping[int, float], missing: frozenset[int]) -> t
         for rank in missing.intersection(members):
             blame[rank] += value
     worst = max(blame.values(), default=0.0)
-    kept = {r for r, v in blame.items() if v > 0 and v >= SUSPECT_SHARE * worst}
+    kept = {r for r, v in blame.items() if v > 0 and v >= MINOR * worst}
     first = max(groups, key=lambda g: (groups[g], g), default=())
     if kept.intersection(first):
         kept |= missing.intersection(first)

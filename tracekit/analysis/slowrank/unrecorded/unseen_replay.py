@@ -18,7 +18,7 @@ from tracekit.analysis.slowrank.unrecorded.unrecorded import (
     waited_for_missing,
 )
 from tracekit.step_graph.unseen_ranks import with_unseen
-from tracekit.thresholds.slowrank import MIN_LOST_SHARE, UNSEEN_ERROR
+from tracekit.thresholds.slowrank import CLEAR_SHARE, MIN_LOST_SHARE
 
 
 def with_typical_unseen(case: Case) -> Case | None:
@@ -31,7 +31,7 @@ def with_typical_unseen(case: Case) -> Case | None:
     if model is None:
         return None
     found = replace(case, model=model, seen=case.model)
-    allowed = max(case.residual_ns, UNSEEN_ERROR * case.step_ns)
+    allowed = max(case.residual_ns, CLEAR_SHARE * case.step_ns)
     return found if found.residual_ns < allowed and _left(found) < least else None
 
 

@@ -1,12 +1,14 @@
-"""Rules that leave the answer open: something may cost the threshold, or too little was recorded to exclude it."""
+"""Rules that blame no rank: the answer stays open, work is uneven, hosts stall in turn, or the job is healthy.
 
-from tracekit.analysis.slowrank.answers.everybody_typical import open_imbalance_answer, varied_answer
+An answer is open where something may cost the threshold, or too little was recorded to exclude it.
+"""
+
+from tracekit.analysis.slowrank.answers.compared_steps import slow_outside_answer, unequal_steps_answer
+from tracekit.analysis.slowrank.answers.culprit_answers import open_link_answer
 from tracekit.analysis.slowrank.answers.faint import faint_answer
-from tracekit.analysis.slowrank.answers.inferred_steps import unequal_steps_answer
-from tracekit.analysis.slowrank.answers.late_launch import late_launch_answer
-from tracekit.analysis.slowrank.answers.launch_bound import launch_bound_answer
+from tracekit.analysis.slowrank.answers.harmless import accident_answer, healthy_answer, slack_answer
+from tracekit.analysis.slowrank.answers.late_launch import late_launch_answer, launch_bound_answer
 from tracekit.analysis.slowrank.answers.lone_groups import lone_group_answer, sole_group_answer
-from tracekit.analysis.slowrank.answers.named_links import open_link_answer
 from tracekit.analysis.slowrank.answers.open_answers import (
     contradicted_answer,
     lopsided_answer,
@@ -21,14 +23,68 @@ from tracekit.analysis.slowrank.answers.open_answers import (
     unread_answer,
     unseen_answer,
 )
-from tracekit.analysis.slowrank.answers.outside_steps import slow_outside_answer
-from tracekit.analysis.slowrank.answers.stage_answers import open_stage_answer
+from tracekit.analysis.slowrank.answers.stage_answers import idle_stage_answer, open_stage_answer
+from tracekit.analysis.slowrank.answers.uneven_work import (
+    moving_stalls_answer,
+    open_imbalance_answer,
+    uneven_answer,
+    uneven_tokens_answer,
+    varied_answer,
+)
 from tracekit.analysis.slowrank.decision.evidence import Evidence
 from tracekit.analysis.slowrank.gaps.evidence_gaps import compared_little, nearly_costly, unmeasured, unread
 from tracekit.analysis.slowrank.gaps.lopsided import lopsided
 from tracekit.analysis.slowrank.hypotheses.candidates import significant_rows
+from tracekit.analysis.slowrank.hypotheses.suspect_work import only_attention
 from tracekit.analysis.slowrank.suspects import Answer
 from tracekit.thresholds.slowrank import MIN_LOST_SHARE
+
+
+def hosts_stall_in_turn(e: Evidence) -> Answer | None:
+    """Hosts stall in turn, so that the stall moves from rank to rank, or all stall in the same step."""
+    return moving_stalls_answer(e.case, e.stalls) if e.stalls is not None else None
+
+
+def experts_get_uneven_tokens(e: Evidence) -> Answer | None:
+    """The token counts of experts explain why ranks differ.
+
+    They do not explain a rank that is slow in one step only or has an open price. A device that was slow outside the
+    compared steps is reported first.
+    """
+    if not e.tokens or e.once_in_doubt or e.only_step is not None or e.undecided is not None:
+        return None
+    return slow_outside_answer(e.case) or uneven_tokens_answer(e.case, e.tokens)
+
+
+def work_is_uneven(e: Evidence) -> Answer | None:
+    """Work follows the data, so that the longest rank changes from step to step.
+
+    One step cannot show a change; it counts only where nothing but attention is longer.
+    """
+    if e.tokens or not e.data:
+        return None
+    changes = e.only_step is None or only_attention(e.case, e.only_step.rows)
+    return uneven_answer(e.case, e.data) if changes else None
+
+
+def one_step_was_an_accident(e: Evidence) -> Answer | None:
+    """A rank was slow in one step, and costs nothing in the others."""
+    return accident_answer(e.case, e.once) if e.once is not None else None
+
+
+def stage_stands_still(e: Evidence) -> Answer | None:
+    """The devices of a stage are idle between kernels for longer than those of other stages."""
+    return idle_stage_answer(e.case, e.stage) if e.stage is not None else None
+
+
+def rank_has_slack(e: Evidence) -> Answer | None:
+    """A rank works longer than its peers, and no other rank waits for it."""
+    return slack_answer(e.case)
+
+
+def healthy(e: Evidence) -> Answer | None:
+    """No rank works longer than its peers by more than chance."""
+    return healthy_answer(e.case)
 
 
 def unseen_rank_may_cost(e: Evidence) -> Answer | None:

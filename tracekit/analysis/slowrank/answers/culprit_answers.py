@@ -1,6 +1,7 @@
-"""Answers that blame ranks, each with its cause and price; open ones where the evidence does not support that."""
+"""Answers that blame ranks or a slow link, each with cause and price; open ones where the evidence proves less."""
 
 from dataclasses import replace
+from typing import TypeVar
 
 import numpy as np
 
@@ -8,27 +9,39 @@ from tracekit.analysis.slowrank.answers.open_answers import (
     disagreeing_answer,
     open_answer,
     open_tokens_answer,
+    why_open,
 )
 from tracekit.analysis.slowrank.answers.uneven_work import uneven_answer
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.descent import descend
+from tracekit.analysis.slowrank.expected.nodes import NAME_NODES, UNPLACED
 from tracekit.analysis.slowrank.gaps.evidence_gaps import (
     bounds_of,
     coverage,
     least_ns,
     tokens_may_explain,
+    what_would_decide,
 )
 from tracekit.analysis.slowrank.hypotheses.candidates import Hypothesis, price, those_that_cost
 from tracekit.analysis.slowrank.hypotheses.lone_rank import LoneFault
 from tracekit.analysis.slowrank.hypotheses.long_stage import LongStage
+from tracekit.analysis.slowrank.hypotheses.slow_link import SlowLink
 from tracekit.analysis.slowrank.hypotheses.suspect_work import by_role, dealt_to_its_replica, only_attention
 from tracekit.analysis.slowrank.hypotheses.usual_pace import may_be_pace
-from tracekit.analysis.slowrank.price import Price, may_cost_ns, rank_doubt_ns
-from tracekit.analysis.slowrank.suspects import Answer, explain_rank, healthy, stands, suspect_of
-from tracekit.analysis.slowrank.wording import listed
-from tracekit.causes import CAUSES
-from tracekit.findings import Suspect
-from tracekit.thresholds.slowrank import MIN_LOST_SHARE, ROLE_SHARE
+from tracekit.analysis.slowrank.price import NOT_EXACT, Price, link_doubt_ns, may_cost_ns, rank_doubt_ns
+from tracekit.analysis.slowrank.suspects import (
+    Answer,
+    explain_rank,
+    healthy,
+    left_open,
+    link_end,
+    stands,
+    suspect_of,
+)
+from tracekit.analysis.slowrank.wording import listed, ranks_in_words
+from tracekit.causes import CAUSES, NETWORK
+from tracekit.findings import Evidence, Suspect
+from tracekit.thresholds.slowrank import COVERAGE_WHOLE, MIN_LOST_SHARE, ROLE_SHARE
 from tracekit.units import ms
 
 
@@ -126,3 +139,83 @@ def _prices(case: Case, found: Hypothesis) -> list[Price]:
         Price.between(lost - unsure, lost, may_cost_ns(lost, float(case.found.mean[row]))).widened(doubt)
         for row, lost in zip(found.rows, found.lost, strict=True)
     ]
+
+
+def shown(case: Case, found: LongStage | SlowLink) -> bool:
+    """Whether the evidence proves a price of `found`: the model reproduces the recording, or the lower bound suffices.
+
+    Where much is unmatched, the model that keeps recorded lengths reproduces the recording best.
+    """
+    least = MIN_LOST_SHARE * case.step_ns
+    if isinstance(found, SlowLink) and (found.guessed or found.layout):
+        return False
+    if found.price.best < case.residual_ns:
+        return found.price.low >= max(least, case.pinned_residual_ns)
+    return coverage(case).matched == 1 or found.price.low >= least
+
+
+_Found = TypeVar("_Found", LongStage, SlowLink)
+
+
+def least_proven(case: Case, found: _Found) -> _Found:
+    """`found` with its lower bound as the price where the model's error exceeds its likely price."""
+    price = found.price
+    if price.best >= case.residual_ns:
+        return found
+    return replace(found, price=Price(price.low, price.low, price.high))
+
+
+def link_answer(case: Case, link: SlowLink) -> Answer:
+    """The answer that blames a slow link and names its ranks."""
+    (row,) = CAUSES[NETWORK].signs[0].rows
+    evidence = (Evidence(row.what, ms(link.slow_ns), ms(link.peers_ns), "ms"),)
+    price = link.price.widened(link_doubt_ns(case, link.price.best, link.z))
+    suspects = link_suspects(case, link, price, evidence)
+    named = ", ".join(str(s.rank) for s in suspects)
+    took = f"transfers of rank {named} take {link.ratio:.1f} times as long as their peers'"
+    path = descend(case, suspects[0].rank) if suspects else ()
+    return Answer(
+        "slow_link",
+        NETWORK,
+        f"{took} although all members arrived in time",
+        suspects,
+        path,
+        link.price.best,
+    )
+
+
+def open_link_answer(case: Case, link: SlowLink) -> Answer:
+    """The open answer that a link is slow at an unproven price."""
+    near = link.price.high < MIN_LOST_SHARE * case.step_ns
+    high = may_cost_ns(link.price.high, link.late) if near else link.price.high
+    reason = (
+        f"transfers of {ranks_in_words(link.ranks)} take {link.ratio:.1f} times as long as their peers'; the others "
+        f"lose between {ms(link.price.low):.1f} and {ms(high):.1f} ms of {ms(case.step_ns):.1f} ms a step by it, "
+        "because "
+    )
+    matched = coverage(case).matched
+    beside = matched is not None and matched >= COVERAGE_WHOLE
+    why = NOT_EXACT if near else _BESIDE if beside else why_open(case)
+    reason += link.layout or (_GUESSED if link.guessed else why)
+    unproven = beside or near or link.guessed or link.layout
+    decide = NAME_NODES if link.layout == UNPLACED else _WITHOUT_LINK if unproven else what_would_decide(case)
+    candidates = link_suspects(case, link, Price.between(link.price.low, link.price.best, high), ())
+    return left_open(reason, decide, candidates)
+
+
+_GUESSED = "only the end times show which ranks take part in its transfers"
+_BESIDE = "communication that waits for it slows the compute that overlaps with it, by an unknown amount"
+_WITHOUT_LINK = (
+    "record a few steps with these ranks on other hosts, or with another cable, and compare the step times"
+)
+
+
+def link_suspects(
+    case: Case, link: SlowLink, price: Price, evidence: tuple[Evidence, ...]
+) -> tuple[Suspect, ...]:
+    """The recorded ranks at a slow link, each with the `price` of the link."""
+    return tuple(
+        link_end(case, case.steps.row(r), price, link.z, evidence)
+        for r in link.ranks
+        if r in case.steps.ranks
+    )

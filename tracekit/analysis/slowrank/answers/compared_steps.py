@@ -1,26 +1,38 @@
-"""Devices that were slow in the recorded parts of steps that were not compared.
+"""Whether the steps that are compared are the right ones, and what the recording holds beside them.
 
-A profiler's window seldom begins and ends with a step. An intermittent fault may lie in the part of a step before the
-first whole one, or after the last. No step shows its price, but it excludes a healthy answer. Work is compared from the
-border that all ranks share, as far as all recorded it; nearly all kernels must be longer.
+A step with additional operations, as a checkpoint or an evaluation, is left out: a rank that is late for them need not
+be late for the step. Inferred steps must last equally long on ranks that do the same work. A profiler's window seldom
+begins and ends with a step: a device that was slow in the part before the first whole step, or after the last, has no
+price, but excludes a healthy answer; work is compared from the border that all ranks share, as far as all recorded it,
+and nearly all kernels must be longer.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from tracekit.analysis.slowrank.case import Case
+from tracekit.analysis.slowrank.case import Case, build
 from tracekit.analysis.slowrank.expected.throttled import fills_step
 from tracekit.analysis.slowrank.price import Price
 from tracekit.analysis.slowrank.suspects import Answer, left_open, suspect_of
-from tracekit.intervals import I64
-from tracekit.matching.match import Mask
+from tracekit.analysis.slowrank.wording import listed
+from tracekit.causes import GPU_COMPUTE
+from tracekit.findings import Quality
 from tracekit.rank_events.operation_names import UNDIRECTED
 from tracekit.steps.compute_time import windows_of
 from tracekit.steps.longer_kernels import LongerKernels, longer_kernels
 from tracekit.steps.step_kernels import StepKernels, kernels_between
-from tracekit.thresholds.slowrank import MIN_LOST_SHARE, PEERS_SAMPLED, RANKS_SAMPLED, STAGE_TELLING_PEERS
+from tracekit.thresholds.slowrank import (
+    MAJORITY,
+    MIN_LOST_SHARE,
+    OTHER_WORK,
+    PEERS_SAMPLED,
+    RANKS_SAMPLED,
+    STAGE_TELLING_PEERS,
+)
+from tracekit.units import F64, I64, Mask, ms
 
 
 @dataclass(frozen=True)
@@ -57,7 +69,7 @@ def slow_outside_answer(case: Case) -> Answer | None:
         f"nearly all kernels of rank {rank} that were recorded {where} of the {many} compared steps take "
         f"{found.factor:.2f} times as long as its peers', but no longer inside these steps: the fault may come and go"
     )
-    candidate = suspect_of(case, found.row, Price.up_to(longer, longer), 0.0, "gpu_compute", ())
+    candidate = suspect_of(case, found.row, Price.up_to(longer, longer), 0.0, GPU_COMPUTE, ())
     decide = "record more whole steps: a fault that comes and goes recurs in some"
     return left_open(reason, decide, (candidate,))
 
@@ -153,3 +165,108 @@ def _kernels(case: Case, row: int, part: _Part, *, before: bool) -> StepKernels:
     begin, end = sorted((part.border, int(part.until[-1])))
     found = kernels_between(case.run, case.ops, case.steps.ranks[row], begin, end)
     return found.reversed() if before else found
+
+
+def without_odd_steps(case: Case) -> Case:
+    """`case` without its odd steps; unchanged where there are none, or where too few steps would remain."""
+    odd = odd_steps(case)
+    kept = [n for n in case.steps.numbers if n not in odd]
+    if not odd or len(kept) < max(2, MAJORITY * len(case.steps.numbers)):
+        return case
+    detail = f"left out because operations that other steps lack made them long, as a checkpoint does: {listed(odd)}"
+    run = replace(case.run, quality=(*case.run.quality, Quality("odd_steps", None, len(odd), detail)))
+    return build(run, case.ops, case.mesh, [(n, n + 1) for n in kept])
+
+
+def odd_steps(case: Case) -> tuple[int, ...]:
+    """The numbers of the steps that are long because they hold operations that the usual ones do not."""
+    if not (case.steps.labelled and case.cut is None and case.timeline is not None):
+        return ()
+    votes = Counter(column for row in range(len(case.steps.ranks)) for column in _odd_columns(case, row))
+    most = MAJORITY * len(case.steps.ranks)
+    return tuple(case.steps.numbers[c] for c, often in sorted(votes.items()) if often > most)
+
+
+def _odd_columns(case: Case, row: int) -> list[int]:
+    """The columns of the rank's steps that additional operations made long."""
+    rank = case.steps.ranks[row]
+    source, labels = case.ops.per_rank[rank], case.ops.step[case.ops.of(rank)]
+    kinds, ends = {}, {}
+    for column in np.flatnonzero(np.isfinite(case.steps.wall[row])).tolist():
+        rows = np.flatnonzero(labels == case.steps.numbers[column])
+        rows = rows[np.lexsort((rows, source.issued[rows]))]
+        kinds[column] = tuple((source.op[i], int(source.group[i])) for i in rows.tolist())
+        ends[column] = source.end[rows]
+    usual, often = Counter(kinds.values()).most_common(1)[0] if kinds else ((), 0)
+    if often < 2:
+        return []
+    wall = case.steps.wall[row]
+    typical = float(np.median([wall[c] for c, k in kinds.items() if k == usual]))
+    found = []
+    for column, mine in kinds.items():
+        longer = float(wall[column]) - typical
+        more = _inserted(mine, usual)
+        if more is None or longer < OTHER_WORK * typical:
+            continue
+        if _lasted(ends[column], *more, float(wall[column])) >= MAJORITY * longer:
+            found.append(column)
+    return found
+
+
+def _inserted(mine: tuple[object, ...], usual: tuple[object, ...]) -> tuple[int, int] | None:
+    """The half-open range of what `mine` has inserted into `usual` in one place; None where they differ otherwise."""
+    more = len(mine) - len(usual)
+    if more <= 0:
+        return None
+    common = next((i for i, (a, b) in enumerate(zip(mine, usual, strict=False)) if a != b), len(usual))
+    return (common, common + more) if mine[common + more :] == usual[common:] else None
+
+
+def _lasted(end: I64, first: int, behind: int, wall: float) -> float:
+    """The time from the end of all earlier operations to the end of `first` to `behind`, in a step of `wall`; ns.
+
+    `end` is when each of its operations ended.
+    """
+    before = float(end[:first].max()) if first else float(end.max()) - wall
+    return float(end[first:behind].max()) - before
+
+
+def unequal_steps_answer(case: Case) -> Answer | None:
+    """The open answer where steps inferred from repetitions last longer on some ranks of a stage than on others.
+
+    Such ranks end each step together, so only a wrongly inferred begin makes the steps of one rank shorter. Its own
+    time is short by the same amount, which may hide that it is slow. None where the steps are marked or agree, or where
+    the longer ones only wait longer: a late profiler start makes a rank join its first operation late.
+    """
+    if all(q.kind != "no_step_marks" for q in case.run.quality):
+        return None
+    apart = max((_apart_ns(case.steps.wall[rows], case.steps.own[rows]) for rows in case.stages), default=0.0)
+    if apart < MIN_LOST_SHARE * case.step_ns:
+        return None
+    reason = (
+        "the traces mark no steps, and the repetitions used as steps last up to "
+        f"{ms(apart):.1f} ms of {ms(case.step_ns):.1f} ms longer on one rank than on another, although both ranks end "
+        "them together: the own times of these ranks cannot be compared"
+    )
+    decide = "record again with the steps marked: call the profiler's step() at the end of each"
+    return left_open(reason, decide)
+
+
+def _apart_ns(wall: F64, own: F64) -> float:
+    """The mean of `_begun_early_ns` over the steps of one stage, ns; 0 where no step is known.
+
+    `wall` and `own` are [rank, step] in ns.
+    """
+    known = ~np.isnan(wall) & ~np.isnan(own)
+    apart = [_begun_early_ns(w[k], o[k]) for w, o, k in zip(wall.T, own.T, known.T, strict=True) if k.any()]
+    return float(np.mean(apart)) if apart else 0.0
+
+
+def _begun_early_ns(wall: F64, own: F64) -> float:
+    """The excess of one step on the ranks that began it early, ns: the lesser of its wall time and its own time."""
+    short, long = wall.min(), wall.max()
+    early = wall > (short + long) / 2
+    if early.all() or not early.any():
+        return 0.0
+    longer = float(np.median(own[early]) - np.median(own[~early]))
+    return min(float(long - short), max(longer, 0.0))

@@ -1,0 +1,68 @@
+"""The matched operations of a job: what `slowrank` reads before it judges, kept for the next call."""
+
+import pickle
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from tests.paired.jobs import Truth, make, read
+from tracekit.analysis.slowrank import analyse as room
+from tracekit.errors import MeshUnknownError
+from tracekit.inference.mesh.mesh_choice import MeshChoice
+from tracekit.inference.mesh.unknown_mesh import without_mesh
+from tracekit.ingest import load
+from tracekit.matching.match import Operations
+from tracekit.steps.recorded_windows import last_windows
+from tracekit.store import Run
+
+Matched = tuple[Run, Operations, MeshChoice]
+
+
+@contextmanager
+def matched_of(suite: str, seed: int, keep: Path | None) -> Iterator[tuple[Truth, Matched]]:
+    """The truth of a job and its matched operations; files are below `keep`, or removed at the end.
+
+    What `keep` holds is read back with pickle, so it must be a folder of this user's own.
+    """
+    with TemporaryDirectory() as scratch:
+        folder = keep or Path(scratch)
+        mine = folder / f"{suite}-{seed}"
+        truth = read(mine / "truth.json") if (mine / "truth.json").is_file() else make(suite, seed, folder)
+        stored = mine / "matched.pickle"
+        if stored.is_file():
+            yield truth, pickle.loads(stored.read_bytes())
+            return
+        matched = _matched(truth, mine)
+        stored.write_bytes(pickle.dumps(matched))
+        yield truth, matched
+
+
+def _matched(truth: Truth, folder: Path) -> Matched:
+    mesh = dict(_sizes(truth.mesh)) if truth.mesh else None
+    run = load(str(folder / "traces"), jobs=1, out=folder / "run")
+    run, ranks = room._read(last_windows(run, None), mesh, None)
+    try:
+        return room._matched(run, ranks, mesh, None)
+    except MeshUnknownError as error:
+        world = range(max(run.world_size or 0, max(r.rank for r in ranks) + 1))
+        return room._matched(*without_mesh(run, ranks, world, str(error)), mesh, None)
+
+
+def _sizes(mesh: str) -> Iterator[tuple[str, int]]:
+    for part in mesh.split(","):
+        axis, size = part.split("=")
+        yield axis, int(size)
+
+
+def kept(folder: Path) -> list[tuple[str, int]]:
+    """(suite, seed) of all jobs below a folder, those of other generators too; the smallest first."""
+    jobs = sorted((path.parent for path in folder.glob("*/truth.json")), key=lambda j: (_size(j), j.name))
+    found = [re.fullmatch(r"(.+)-(\d+)", job.name) for job in jobs]
+    return [(match[1], int(match[2])) for match in found if match]
+
+
+def _size(job: Path) -> int:
+    """Bytes of the traces of a job."""
+    return sum(path.stat().st_size for path in (job / "traces").rglob("*") if path.is_file())

@@ -1,1 +1,0 @@
-"""The charts of a case for an HTML page, as arrays."""
