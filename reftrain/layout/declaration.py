@@ -56,7 +56,7 @@ class Declaration:
     def __init__(self, config: RunConfig) -> None:
         self.config, self.pipeline = config, Pipeline(config)
         self.tp = config.mesh.tp
-        self.sequence_parallel = config.mesh.sequence_parallel and self.tp > 1
+        self.sequence_parallel = config.mesh.splits_sequence
         self.outside = "tp" if self.sequence_parallel else ""
         self.vocab_rows = -(-config.model.vocab_size // self.tp)
 

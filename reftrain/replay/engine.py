@@ -61,7 +61,7 @@ class Replay:
             mesh.tp,
             mesh.cp,
             mesh.ep,
-            sequence_parallel=mesh.sequence_parallel,
+            sequence_parallel=mesh.splits_sequence,
             sums_wide=config.numerics.tp_reduce == "fp32",
             observer=self.observer,
         )
