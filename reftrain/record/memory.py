@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.fsdp._fully_shard._fsdp_param import FSDPParam
+from torch.distributed.tensor import DTensor
 
 from reftrain.rank.hooks import Hooks
 from reftrain.rank.trainer_view import StageView, TrainerView
@@ -108,6 +109,8 @@ def held_weights(stage: StageView) -> list[torch.Tensor]:
 
 def _whole(parameter: FSDPParam) -> list[torch.Tensor]:
     whole = getattr(parameter, "_unsharded_param", None)
+    if isinstance(whole, DTensor):
+        return [whole._local_tensor.detach()]  # noqa: SLF001 - to_local() makes a node
     return [whole.detach()] if isinstance(whole, torch.Tensor) else []
 
 
