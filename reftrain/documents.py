@@ -70,6 +70,7 @@ class ChoiceDocument(TypedDict):
     zero: int
     recompute: str
     tflops_per_gpu: float
+    mfu: float
     step_s: float
     memory_gib: float
     bubble: float
@@ -94,6 +95,7 @@ class PlanDocument(TypedDict):
     schema: Literal["reftrain.plan/1"]
     hardware: str
     gpus: int
+    sharding: str
     seq_len: int
     sequences: int
     kernels: str

@@ -45,8 +45,6 @@ def _parts(config: Tables) -> Iterator[Refusal]:
     yield model.qk_norm, "model.qk_norm", "annotates no norms of heads", "set it to false"
     yield model.fused_qkv, "model.fused_qkv", "annotates three projections", "set it to false"
     yield model.tied_embeddings, "model.tied_embeddings", "annotates two matrices", "set it to false"
-    full = numerics.recompute == "full"
-    yield full, "numerics.recompute", "keeps every layer's activations", "choose none or selective"
     wide = numerics.tp_reduce != "compute"
     yield wide, "numerics.tp_reduce", "sums in the format of the computation", "set it to compute"
     shadow = config.evidence.shadow_gradients

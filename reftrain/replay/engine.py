@@ -111,7 +111,10 @@ class Replay:
         return shards
 
     def _weights(self, stage: int, pp: int) -> list[dict[str, Tensor]]:
-        """Gathered weights of a stage on a pipeline rank in the compute format, for each place on ep and on tp."""
+        """Gathered weights of a stage on a pipeline rank in the compute format, for each place on ep and on tp.
+
+        Weights that no rank shards are not gathered: they are cast where they are used.
+        """
         mesh = self.config.mesh
         out: list[dict[str, Tensor]] = []
         for place, tp in itertools.product(range(mesh.ep), range(mesh.tp)):
@@ -119,7 +122,7 @@ class Replay:
             for p in self.declared.in_order(stage, place):
                 group = self.grid.shard_groups(pp, tp, p.dealt, whole=p.data_dim is None)[0]
                 whole = torch.cat([self.shards[seat][p.name] for seat in group], dim=p.data_dim or 0)
-                out[-1][p.name] = whole.to(self.formats.compute)
+                out[-1][p.name] = whole if p.data_dim is None else whole.to(self.formats.compute)
         return out
 
     def gradients(self, step: int) -> StepResult:

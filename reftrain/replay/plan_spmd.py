@@ -26,12 +26,19 @@ def annotated_sums(writer: PlanWriter, seats: Sequence[Seat], every: Sequence[in
     tokens = config.data.micro_batch_size * config.data.seq_len
     heads, keys = model.heads * model.head_dim, model.kv_heads * model.head_dim
 
+    again = config.numerics.recompute == "full"
+
     def scatter(label: str, phase: str, columns: int) -> None:
         kind: torch.dtype = writer.formats.compute
-        writer.add(label, "tp", "reduce_scatter", phase, kind, seats, every, tokens * columns)
+        repeats = again and phase == "forward" and label.startswith("layers.")
+        for when in (phase, "backward") if repeats else (phase,):
+            writer.add(label, "tp", "reduce_scatter", when, kind, seats, every, tokens * columns)
 
     def norm(name: str) -> None:
-        for label, phase in ((f"{name}.squares", "forward"), (f"{name}.squares.grad", "backward")):
+        calls = [(f"{name}.squares", "forward"), (f"{name}.squares.grad", "backward")]
+        if again and name.startswith("layers."):
+            calls.append((f"{name}.squares", "backward"))
+        for label, phase in calls:
             writer.add(label, "tp", "all_reduce", phase, writer.formats.wide, seats, every, tokens)
 
     scatter("tok_embeddings", "forward", model.dim)

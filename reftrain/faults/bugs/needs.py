@@ -82,6 +82,12 @@ def sequence_parallel(config: RunConfig, values: Values) -> str | None:
     return None if wanted else "it needs mesh.sequence_parallel = true"
 
 
+def annotated(config: RunConfig, values: Values) -> str | None:
+    """Weights and activations are annotated over two axes."""
+    del values
+    return None if config.mesh.annotated else "it needs mesh.sharding = spmd_2d"
+
+
 def shards(config: RunConfig, values: Values) -> str | None:
     """FSDP2 shards over more than one rank."""
     del values

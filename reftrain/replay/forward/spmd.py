@@ -91,7 +91,7 @@ class AnnotatedLayers(Layers):
         for place, (x, held, sums) in enumerate(zip(wide, weights, squares, strict=True)):
             own = held[f"{name}.weight"].chunk(ranks.tp)[place % ranks.tp]
             scaled = x * torch.rsqrt(sums / model.dim + model.norm_eps)
-            out.append(scaled.to(xs[place].dtype) * own)
+            out.append(scaled.to(xs[place].dtype) * own.to(xs[place].dtype))
         return ranks.observer.value(f"{name}.out", out)
 
     def attention(self, xs: Ranks, weights: Sequence[Weights], batch: Sequence[Share], name: str) -> Ranks:
