@@ -88,13 +88,19 @@ class Head(SpecModule):
         tied = EMBEDDING if context.model.tied_embeddings else None
         self.declare("weight", context.vocabulary(tied), context.parameter_dtype)
 
-    def forward(self, x: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        """(B, S or S/tp, D) and (B, S) targets to the sum of the token losses, in nats."""
+    def logits(self, x: torch.Tensor) -> torch.Tensor:
+        """(B, S or S/tp, D) to this rank's share of the vocabulary, (B·S, V_padded/tp)."""
         context = self.context
         segment = context.segment("head", -1)
         whole = context.tp.enter(x, "output")
         (whole,) = context.segments.begin(segment, whole)
         (logits,) = context.segments.end(segment, F.linear(whole, gathered(self.weight)).flatten(0, 1))
+        return logits
+
+    def forward(self, x: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        """(B, S or S/tp, D) and (B, S) targets to the sum of the token losses, in nats."""
+        context = self.context
+        logits = self.logits(x)
         context.segments.hooks.value("output.logits", logits)
         losses = vocab_parallel_cross_entropy(
             logits, targets.flatten(), context.tp.axis, context.model.vocab_size, context.label_smoothing

@@ -159,6 +159,8 @@ class Attention(nn.Module):
             work = [replace(self.core_segment, flops=a_pair * pairs) for pairs in batch.pairs_by_source]
             blocks = BlockSegments(context.segments.hooks, work)
             return ring_attention(queries, keys, values, ring_mask(batch), context.cp, self.name, blocks)
+        if batch.cache is not None:
+            keys, values = batch.cache.extend(self.name, keys, values)
         keys, values = gather_keys_values(keys, values, context.cp, self.name)
         segment = replace(self.core_segment, flops=a_pair * batch.pairs)
         queries, keys, values = context.segments.begin(segment, queries, keys, values)

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Final
 
-from reftrain.papers import chimera, context_parallel, encoder_share, interruptions, published_runs, spmd
+from reftrain.papers import chimera, context_parallel, encoder_share, inference, interruptions, published_runs, spmd
 from reftrain.papers.figure import Figure, Missing
 
 _LLAMA_4D: Final = "Scaling Llama 3 Training (ISCA'25)"
@@ -28,6 +28,7 @@ _ENTRIES: Final = (
     Figure("chimera-bubbles", _CHIMERA, "table 2, bubbles", chimera.bubbles, "p100"),
     Figure("chimera-bert", _CHIMERA, "throughput of Bert-48 on 64 nodes", chimera.bert_throughput, "p100"),
     Figure("chimera-gpt", _CHIMERA, "throughput of GPT-2 on 2 048 nodes", chimera.gpt_throughput, "p100"),
+    Figure("inference", _SPMD, "70B served on 16 chips", inference.llama2_70b, "tpu_v5e"),
     Figure("spmd", _SPMD, "two-dimensional sharding beside FSDP", spmd.spmd, "tpu_v4"),
 )
 FIGURES: Final[dict[str, Figure]] = {figure.name: figure for figure in _ENTRIES}
