@@ -2,6 +2,8 @@
 
 from typing import Final, Literal, TypedDict
 
+from reftrain.serving_document import InferDocument
+
 Axes = dict[str, int]
 """Sizes by axis."""
 FaultDocument = dict[str, str | float | None]
@@ -296,5 +298,6 @@ DOCUMENTS: Final[dict[str, type]] = {
     "simulate": SimulateDocument,
     "reproduce": ReproduceDocument,
     "goodput": GoodputDocument,
+    "infer": InferDocument,
 }
 """The answers by the command that gives them."""

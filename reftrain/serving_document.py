@@ -4,7 +4,7 @@ from typing import Literal, TypedDict
 
 
 class LayoutDocument(TypedDict):
-    """A layout of an engine: seconds of a prompt's prefill and of a decode step, generated tokens a second of all devices.
+    """A layout: seconds of a prompt's prefill and of a decode step, generated tokens a second of all devices.
 
     `memory_bytes` is of a device: weights and cache; in a measured answer the cache alone.
     """

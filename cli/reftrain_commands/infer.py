@@ -22,23 +22,51 @@ WRONG = ("position", "stale", "scale")
 @click.option("--preset", shell_complete=one_of(presets), help="Model preset, e.g. tiny, 8b or llama2_70b.")
 @click.option("--mesh", help="Tensor ranks and replicas, e.g. tp=2,dp=2.")
 @click.option("--requests", type=click.IntRange(1, WIDEST), default=8, show_default=True, help="Requests.")
-@click.option("--prompt", type=click.IntRange(1, MOST_TOKENS), default=16, show_default=True, help="Longest prompt.")
-@click.option("--generate", type=click.IntRange(1, MOST_TOKENS), default=8, show_default=True, help="Tokens after it.")
-@click.option("--slots", type=click.IntRange(1, WIDEST), default=4, show_default=True, help="Requests at once, a replica.")
-@click.option("--whole", is_flag=True, help="Keep no cache: one forward of whole sequences a token, as in training.")
+@click.option(
+    "--prompt", type=click.IntRange(1, MOST_TOKENS), default=16, show_default=True, help="Longest prompt."
+)
+@click.option(
+    "--generate", type=click.IntRange(1, MOST_TOKENS), default=8, show_default=True, help="Tokens after it."
+)
+@click.option(
+    "--slots",
+    type=click.IntRange(1, WIDEST),
+    default=4,
+    show_default=True,
+    help="Requests at once, a replica.",
+)
+@click.option(
+    "--forced",
+    type=A_FILE,
+    metavar="RUN",
+    help="Take the answers of an earlier run, not the likeliest tokens.",
+)
+@click.option("--whole", is_flag=True, help="One forward of the whole sequences of --forced, as in training.")
 @click.option("--resume", help="Checkpoint to take the weights from; else those of run.seed.")
 @click.option("--out", help="Folder for tokens, times and traces.")
 @click.option("--trace", is_flag=True, help="Trace all steps but the first with the profiler.")
 @click.option(
-    "--capture", type=click.Choice(["digest", "tensors"]), help="Record forwards for numerics compare; one rank."
+    "--capture",
+    type=click.Choice(["digest", "tensors"]),
+    help="Record forwards for numerics compare; one rank.",
 )
-@click.option("--compute", type=click.Choice(["real", "emulated"]), help="Compute, or sleep each segment's time.")
+@click.option(
+    "--compute", type=click.Choice(["real", "emulated"]), help="Compute, or sleep each segment's time."
+)
 @click.option("--fault", "faults", multiple=True, shell_complete=fault, help="Planted slow rank; repeatable.")
 @click.option("--wrong", type=click.Choice(WRONG), help="Plant a wrong engine.")
-@click.option("--set", "settings", multiple=True, metavar="TABLE.FIELD=VALUE", help="Set any field of run; repeatable.")
-@click.option("--devices", type=click.IntRange(1, MOST_DEVICES), help="Run nothing: project all layouts of so many.")
-@click.option("--hardware", default="h100", show_default=True, help="With --devices: a known machine, or a .toml file.")
-@click.option("--weight-bytes", type=click.IntRange(1, 4), default=2, show_default=True, help="With --devices.")
+@click.option(
+    "--set", "settings", multiple=True, metavar="TABLE.FIELD=VALUE", help="Set any field of run; repeatable."
+)
+@click.option(
+    "--devices", type=click.IntRange(1, MOST_DEVICES), help="Run nothing: project all layouts of so many."
+)
+@click.option(
+    "--hardware", default="h100", show_default=True, help="With --devices: a known machine, or a .toml file."
+)
+@click.option(
+    "--weight-bytes", type=click.IntRange(1, 4), default=2, show_default=True, help="With --devices."
+)
 @JSON
 def infer(config: Path | None, *, devices: int | None, json_to: str | None, **flags: Any) -> None:
     """Prefill and decode with a cache of keys and values, on tensor ranks and replicas of this machine.
@@ -52,11 +80,12 @@ def infer(config: Path | None, *, devices: int | None, json_to: str | None, **fl
     import json
 
     from reftrain.infer.engine import Workload
-    from reftrain.infer.report import document, text
+    from reftrain.infer.report import answers_of, document, text
     from reftrain.infer.serve import serve
 
     sizes = (flags[name] for name in ("requests", "prompt", "generate", "slots"))
-    work = Workload(*sizes, whole=flags["whole"], wrong=flags["wrong"] or "")
+    forced = answers_of(flags["forced"]) if flags["forced"] else ()
+    work = Workload(*sizes, forced=forced, whole=flags["whole"], wrong=flags["wrong"] or "")
     made = serve(loaded, work, flags["capture"] or "", traced=flags["trace"])
     found = document(made)
     emit(text(found), lambda: json.dumps(found) + "\n", json_to)
@@ -75,7 +104,11 @@ def _project(config: RunConfig, devices: int, flags: dict[str, Any], json_to: st
     if not found:
         problem = f"no layout of {devices} devices suits the heads and {asked.batch} requests"
         raise ConfigError("--devices", problem, "give a number with more divisors, or more --requests")
-    emit(table(found, asked, hardware), lambda: json.dumps(projection_document(found, asked, hardware)) + "\n", json_to)
+    emit(
+        table(found, asked, hardware),
+        lambda: json.dumps(projection_document(found, asked, hardware)) + "\n",
+        json_to,
+    )
 
 
 def _configuration(config: Path | None, flags: dict[str, Any]) -> RunConfig:

@@ -2,7 +2,8 @@
 
 `70b_vision` adds a cross-attention layer to every four self-attention layers ("Scaling Llama 3 Training", section 3.2).
 
-`llama2_…` are the models of "Llama 2" (Touvron et al. 2023) with the batches of "Llama 2 with PyTorch/XLA SPMD", table 3.
+`llama2_…` are the models of "Llama 2" (Touvron et al. 2023) with the batches of "Llama 2 with PyTorch/XLA SPMD",
+table 3.
 
 `8x7b` is the mixture of experts of Jiang et al. 2024, "Mixtral of Experts", table 1.
 

@@ -21,7 +21,12 @@ def check_spmd(config: Tables) -> None:
 
 def _axes(config: Tables) -> Iterator[Refusal]:
     mesh = config.mesh
-    yield mesh.cp > 1, "mesh.cp", "annotates data (dp) and model (tp), and leaves sequences whole", "set it to 1"
+    yield (
+        mesh.cp > 1,
+        "mesh.cp",
+        "annotates data (dp) and model (tp), and leaves sequences whole",
+        "set it to 1",
+    )
     yield mesh.pp > 1, "mesh.pp", "has no pipeline: every rank computes all layers", "set it to 1"
     yield mesh.ep > 1, "mesh.ep", "has no axis for experts", "set it to 1"
     yield mesh.replicates, "mesh.zero", "shards every matrix over dp", "choose 1 to 3"

@@ -24,6 +24,8 @@ from reftrain.rank.comm import Axis
 from reftrain.rank.hooks import HookList
 from reftrain.train.formats import POLICIES
 
+FORWARDS = "forwards"
+"""Folder of the capture within the run: no training run, so run.json does not describe it."""
 OnStep = Callable[[str, list[Request]], None]
 
 
@@ -38,7 +40,7 @@ def watched(engine: Engine, level: str) -> Iterator[OnStep]:
         engine.model,
         None,
         micro_batches=len(engine.work.steps(1)),
-        out=Path(engine.config.out),
+        out=Path(engine.config.out) / FORWARDS,
         level=cast("Level", level),
         place=places.of,
     )
@@ -63,7 +65,12 @@ class _Places:
     def of(self, name: str, value: torch.Tensor) -> Placed | None:
         """Return the place of an activation: its sequences, and its tokens on the dimension that has them."""
         place = name.split(".", 2)[-1].removesuffix(".grad")
-        at = 2 if place.removesuffix(".out") in HEADS or value.dim() == len(("batch", "heads", "tokens", "width")) else 1
+        at = (
+            2
+            if place.removesuffix(".out") in HEADS
+            or value.dim() == len(("batch", "heads", "tokens", "width"))
+            else 1
+        )
         sizes = list(value.shape)
         if value.dim() <= at:
             return None
@@ -102,5 +109,8 @@ def model_of(run: str | Path) -> Serving:
 
     found = json.loads((Path(run) / "run.json").read_text(encoding="utf-8"))
     model, numerics = dict(found["model"]), {"policy": "fp32"}
-    config = load(None, {"model": model, "numerics": numerics, "run": {"seed": found.get("seeds", {}).get("weights", 0)}})
+    config = load(
+        None,
+        {"model": model, "numerics": numerics, "run": {"seed": found.get("seeds", {}).get("weights", 0)}},
+    )
     return plain_model(config)

@@ -30,14 +30,16 @@ class Workload:
     """Requests of an engine.
 
     `prompt` is the longest prompt in tokens; every request ends at `prompt + generate` tokens, so that shorter prompts
-    decode longer. `slots` requests are under way at once in a replica. With `whole` nothing is cached: each token takes
-    a forward of its whole sequence, as the trainer computes it.
+    decode longer. `slots` requests are under way at once in a replica. `forced` holds the tokens of every finished
+    request by number, to be taken in place of the likeliest ones. With `whole` these are one forward without a cache,
+    as the trainer computes it.
     """
 
     requests: int = 8
     prompt: int = 16
     generate: int = 8
     slots: int = 4
+    forced: tuple[tuple[int, ...], ...] = ()
     whole: bool = False
     wrong: str = ""
 
@@ -62,6 +64,8 @@ class Workload:
         A waiting request is prefilled as soon as a slot is free; else all requests under way get a token.
         """
         waiting = list(range(-(-self.requests // replicas)))
+        if self.whole:
+            return [("prefill", waiting)]
         tokens = {turn: self.prompt_tokens(turn) for turn in waiting}
         under_way: list[int] = []
         steps: list[tuple[str, list[int]]] = []
@@ -130,6 +134,8 @@ class Engine:
         """Return the requests of this replica, in turn, without slots."""
         dp, config = self.mesh.dp, self.config
         own = range(dp.index, self.work.requests, dp.size)
+        if self.work.whole:
+            return [Request(n, -1, list(self.work.forced[n][:-1])) for n in own]
         vocab = config.model.vocab_size
         return [
             Request(n, -1, self.work.prompt_of(n, dp.size, vocab, config.data.seed).tolist()) for n in own
@@ -143,7 +149,8 @@ class Engine:
         for number, (kind, turns) in enumerate(self.work.steps(self.mesh.dp.size)):
             taking = [requests[turn] for turn in turns]
             for request in taking:
-                request.slot = free.pop(0) if request.slot < 0 else request.slot
+                if request.slot < 0 and not self.work.whole:
+                    request.slot = free.pop(0)
             on_step(kind, taking)
             self.hooks.step_begin(number)
             self._step(kind, taking, len(taking[0].tokens) if kind == "prefill" else 1)
@@ -163,22 +170,17 @@ class Engine:
         if self.model.cache is not None:
             self.model.cache.begin([r.slot for r in requests], positions)
         logits = self._whole_vocabulary(self.sharded.module(tokens, positions))
-        for request, of_request in zip(requests, logits, strict=True):
-            own = of_request[len(request.tokens) - new : len(request.tokens)] if self.work.whole else of_request
+        for request, own in zip(requests, logits, strict=True):
             request.logits.extend(own)
-            request.tokens.append(int(own[-1].argmax()))
+            forced = self.work.forced[request.number][len(request.tokens)] if self.work.forced else None
+            request.tokens.append(int(own[-1].argmax()) if forced is None else forced)
         self.done.append(Done(kind, new * len(requests), time.perf_counter() - begin))
 
     def _inputs(self, requests: list[Request], new: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Tokens and positions of a forward: the new ones, or without a cache all, the shorter ones padded behind."""
-        if self.work.whole:
-            longest = max(len(r.tokens) for r in requests)
-            rows = [r.tokens + [0] * (longest - len(r.tokens)) for r in requests]
-            positions = torch.arange(longest).expand(len(rows), -1)
-        else:
-            rows = [r.tokens[-new:] for r in requests]
-            starts = torch.tensor([len(r.tokens) - new for r in requests])
-            positions = starts.unsqueeze(1) + torch.arange(new)
+        """Tokens and positions of a forward: the last `new` tokens of each request."""
+        rows = [r.tokens[-new:] for r in requests]
+        starts = torch.tensor([len(r.tokens) - new for r in requests])
+        positions = starts.unsqueeze(1) + torch.arange(new)
         return torch.tensor(rows).to(self.device), positions.to(self.device)
 
     def _whole_vocabulary(self, logits: torch.Tensor) -> torch.Tensor:

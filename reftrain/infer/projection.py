@@ -1,8 +1,9 @@
 """Latency and throughput of an engine's layouts on described hardware: prefill, decode, memory. Needs no torch.
 
-A kernel takes the longer of its arithmetic and its traffic to memory: a decode step reads all weights and the whole cache
-for one token of each request, a prefill computes. Collectives cost what they cost in training. Source of the roofline:
-Williams et al. 2009; of decoding's traffic: Pope et al. 2022, "Efficiently Scaling Transformer Inference", section 2.
+A kernel takes the longer of its arithmetic and its traffic to memory: a decode step reads all weights and the whole
+cache for one token of each request, a prefill computes. Collectives cost what they cost in training. Source of the
+roofline: Williams et al. 2009; of decoding's traffic: Pope et al. 2022, "Efficiently Scaling Transformer Inference",
+section 2.
 """
 
 from collections.abc import Iterator, Sequence
@@ -24,7 +25,8 @@ and what joins them, as the trainer's modules have them without fusion beyond th
 class Serving:
     """What is asked of an engine: `batch` requests at once on the whole machine, prompts and answers in tokens.
 
-    `weight_bytes` an element of the weights (1 for int8, read as such and computed in 16 bits), `cache_bytes` of the cache.
+    `weight_bytes` an element of the weights (1 for int8, read as such and computed in 16 bits), `cache_bytes` one
+    of the cache.
     """
 
     model: ModelConfig
@@ -95,19 +97,8 @@ def project(asked: Serving, layout: Layout, hardware: Hardware) -> Projected:
 def table(found: Sequence[Projected], asked: Serving, hardware: Hardware) -> str:
     """Return the layouts as text, those that fit by throughput, then the others."""
     ordered = sorted(found, key=lambda p: (not p.fits, -p.tokens_per_s))
-    rows = [("layout", "GiB", "prefill ms", "ms a token", "tokens/s", "a device", "")]
-    for one in ordered:
-        rows.append(
-            (
-                one.layout.name,
-                f"{one.memory / GIB:.1f}",
-                f"{1e3 * one.prefill_s:.1f}",
-                f"{1e3 * one.decode_s:.2f}",
-                f"{one.tokens_per_s:.0f}",
-                f"{one.tokens_per_s / asked.devices:.1f}",
-                "" if one.fits else f"does not fit {hardware.usable_bytes / GIB:.0f} GiB",
-            )
-        )
+    rows: list[tuple[str, ...]] = [("layout", "GiB", "prefill ms", "ms a token", "tokens/s", "a device", "")]
+    rows += [_row(one, asked, hardware) for one in ordered]
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     lines = []
     for row in rows:
@@ -117,9 +108,19 @@ def table(found: Sequence[Projected], asked: Serving, hardware: Hardware) -> str
     return "\n".join([f"{asks}; {asked.devices} devices of {hardware.name}", *lines]) + "\n"
 
 
-def projection_document(
-    found: Sequence[Projected], asked: Serving, hardware: Hardware
-) -> InferDocument:
+def _row(one: Projected, asked: Serving, hardware: Hardware) -> tuple[str, ...]:
+    return (
+        one.layout.name,
+        f"{one.memory / GIB:.1f}",
+        f"{1e3 * one.prefill_s:.1f}",
+        f"{1e3 * one.decode_s:.2f}",
+        f"{one.tokens_per_s:.0f}",
+        f"{one.tokens_per_s / asked.devices:.1f}",
+        "" if one.fits else f"does not fit {hardware.usable_bytes / GIB:.0f} GiB",
+    )
+
+
+def projection_document(found: Sequence[Projected], asked: Serving, hardware: Hardware) -> InferDocument:
     """Return the layouts as `reftrain.infer/1`, fastest first."""
     ordered = sorted(found, key=lambda p: (not p.fits, -p.tokens_per_s))
     return {

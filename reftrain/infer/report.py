@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from reftrain.config.run import RunConfig
+from reftrain.errors import ConfigError
 from reftrain.serving_document import InferDocument
 
 FOLDER = "infer"
@@ -14,6 +15,17 @@ def written(out: Path) -> list[dict[str, Any]]:
     """Return the answers of all ranks in OUT/infer, by rank."""
     found = [json.loads(path.read_text(encoding="utf-8")) for path in (out / FOLDER).glob("rank*.json")]
     return sorted(found, key=lambda answer: int(answer["rank"]))
+
+
+def answers_of(out: Path) -> tuple[tuple[int, ...], ...]:
+    """Return the tokens of every request of a run folder, by number; `ConfigError` where it holds none."""
+    try:
+        found = {int(r["number"]): r["tokens"] for rank in written(out) for r in rank["requests"]}
+        return tuple(tuple(int(token) for token in found[number]) for number in range(len(found)))
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ConfigError(
+            "--forced", f"{out} holds no answers of an engine", "name a folder of reftrain infer"
+        ) from error
 
 
 def document(config: RunConfig) -> InferDocument:
@@ -50,8 +62,9 @@ def document(config: RunConfig) -> InferDocument:
 def text(found: InferDocument) -> str:
     """Return a measured answer as text."""
     (layout,) = found["layouts"]
+    mesh = f"tp={layout['tp']} x {layout['replicas']} replicas ({layout['sharding']})"
     return (
-        f"{len(found['answers'])} requests on tp={layout['tp']} x {layout['replicas']} replicas ({layout['sharding']})\n"
+        f"{len(found['answers'])} requests on {mesh}\n"
         f"prefill     {1e3 * layout['prefill_s']:.2f} ms a prompt\n"
         f"decode      {1e3 * layout['decode_s']:.2f} ms a token\n"
         f"throughput  {layout['tokens_per_s']:.1f} tokens/s, {layout['tokens_per_s'] / found['devices']:.1f} a device\n"

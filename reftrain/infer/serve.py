@@ -39,7 +39,10 @@ def check_serving(config: RunConfig, work: Workload) -> None:
         if mesh.sizes.get(axis, mesh.ep) > 1:
             raise ConfigError(f"mesh.{axis}", "an engine has tensor ranks and replicas alone", "set it to 1")
     if config.model.experts or config.model.cross_every:
-        raise ConfigError("model", "an engine serves plain decoders", "choose a preset without experts and images")
+        raise ConfigError(
+            "model", "an engine serves plain decoders", "choose a preset without experts and images"
+        )
+    _check_forced(config, work)
     if work.requests % mesh.dp:
         problem = f"{work.requests} requests do not deal out to {mesh.dp} replicas"
         raise ConfigError("--requests", problem, f"give a multiple of {mesh.dp}")
@@ -47,7 +50,22 @@ def check_serving(config: RunConfig, work: Workload) -> None:
         raise ConfigError("mesh", f"{mesh.world_size} ranks are too many for one machine", "choose fewer")
     for spec in read_faults(config):
         if spec.kind not in FAULTS:
-            raise ConfigError("fault", f"{spec.kind} is not for an engine", f"choose among {', '.join(FAULTS)}")
+            raise ConfigError(
+                "fault", f"{spec.kind} is not for an engine", f"choose among {', '.join(FAULTS)}"
+            )
+
+
+def _check_forced(config: RunConfig, work: Workload) -> None:
+    """Refuse answers of other requests, and whole sequences that no answers give."""
+    if work.whole and not work.forced:
+        raise ConfigError("--whole", "needs the tokens of finished requests", "name their run with --forced")
+    sizes = {len(tokens) for tokens in work.forced}
+    if work.forced and (len(work.forced) < work.requests or sizes != {work.length}):
+        problem = f"holds no {work.requests} requests of {work.length} tokens"
+        raise ConfigError("--forced", problem, "give the --requests, --prompt and --generate of that run")
+    highest = max((token for tokens in work.forced for token in tokens), default=0)
+    if highest >= config.model.vocab_size:
+        raise ConfigError("--forced", f"token {highest} is beyond the vocabulary", "choose that run's preset")
 
 
 def serve(config: RunConfig, work: Workload, capture: str = "", *, traced: bool = False) -> RunConfig:

@@ -248,9 +248,10 @@ class Declaration:
         return [replace(p, frozen=not model.trains(number)) for p in out]
 
     def _annotated(self, parameter: Parameter) -> Parameter:
-        """Return a layer's matrix cut over model and data as SPMD 2-D does; attention's are turned, others only sharded.
+        """Return a layer's matrix cut over model and data as SPMD 2-D does; attention's are turned.
 
-        Source: "Llama 2 with PyTorch/XLA SPMD", table 1: q, k, v and down (data, model); o, gate and up (model, data).
+        Source: "Llama 2 with PyTorch/XLA SPMD", table 1: q, k, v and down are (data, model), o, gate and up
+        (model, data).
         """
         if parameter.data_dim is None:
             return parameter

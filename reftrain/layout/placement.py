@@ -172,7 +172,7 @@ class Placements:
         return self._inside(part, seat, micro_batch, grad=grad)
 
     def _annotated(self, part: str, seat: Seat, micro_batch: int, *, grad: bool) -> Placement:
-        """Placement under SPMD 2-D: residuals cut by features, projections addends of heads, attention's output whole."""
+        """Placement under SPMD 2-D: residuals cut by features, projections addends, attention's output whole."""
         model, tp = self.config.model, self.config.mesh.tp
         addend = f"tp={seat.tp}" if tp > 1 else None
         if part in RESIDUAL:
@@ -271,9 +271,7 @@ class Placements:
     def parameter(self, name: str, seat: Seat) -> Placement:
         """Placement of a rank's shard of a parameter, of its reduced gradient, or of its optimiser state."""
         stage, parameter = self.parameters[name]
-        groups = self.grid.shard_groups(
-            seat.pp, seat.tp, parameter.dealt, whole=parameter.data_dim is None
-        )
+        groups = self.grid.shard_groups(seat.pp, seat.tp, parameter.dealt, whole=parameter.data_dim is None)
         replica, group = next((n, g) for n, g in enumerate(groups) if seat in g)
         shard = parameter.shard(len(group), group.index(seat))
         copies = self.config.mesh.tp if parameter.split is None else parameter.copies

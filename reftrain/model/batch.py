@@ -34,8 +34,8 @@ class LocalBatch:
     no mask. `blocks` is the same in the form of the Flex or the document kernel. `pairs` counts the
     (query, key) pairs that attend, over the micro-batch's sequences, `pairs_by_source` those with keys of each context
     rank (empty without a ring). `images` are the image tokens (B, I, D) of the micro-batch, which collect the
-    gradient of all cross-attention layers of this pipeline rank; None for a text model. `cache` holds keys and values of
-    earlier tokens where an engine decodes; `tokens` are the new ones then.
+    gradient of all cross-attention layers of this pipeline rank; None for a text model. `cache` holds keys and values
+    of earlier tokens where an engine decodes; `tokens` are the new ones then.
     """
 
     tokens: torch.Tensor

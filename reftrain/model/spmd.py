@@ -1,4 +1,4 @@
-"""The decoder under SPMD 2-D sharding: the same modules and names, with weights and activations annotated over two axes.
+"""The decoder under SPMD 2-D sharding: the same modules and names, with tensors annotated over two axes.
 
 Shapes: B sequences, S tokens, D width; every residual is (B, S, D/tp). Queries, keys and values leave their products as
 addends over the features of the input and are reduce-scattered into heads; attention's output is gathered in front of
@@ -32,7 +32,7 @@ class SpmdContext(ModelContext):
     def model_axis(self) -> Annotated:
         """Changes of annotation over the model axis."""
         if not isinstance(self.tp, Annotated):
-            raise AssertionError("an annotated model has an annotated axis")
+            raise TypeError("an annotated model has an annotated axis")
         return self.tp
 
     def split(self, shape: tuple[int, ...], dim: int, std: float = NORMAL_STD) -> Spec:
@@ -173,4 +173,6 @@ def _annotated(parameter: nn.Parameter, spec: Spec, context: SpmdContext) -> tor
         return DTensor.from_local(parameter.detach(), context.mesh, whole, run_check=False)
     if context.model_axis.mesh is None or spec.split is None:
         return parameter.detach()
-    return DTensor.from_local(parameter.detach(), context.model_axis.mesh, [Shard(spec.split)], run_check=False)
+    return DTensor.from_local(
+        parameter.detach(), context.model_axis.mesh, [Shard(spec.split)], run_check=False
+    )

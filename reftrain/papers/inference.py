@@ -19,8 +19,8 @@ def llama2_70b(hardware: Hardware) -> Sequence[Line]:
         for batch in (1, 32)
     )
     bare = (
-        "the projection is a lower bound: every product at the rate of memory, collectives at theirs; what the compiled "
-        "program adds between them is not published"
+        "the projection bounds the time from below: every product at the rate of memory, collectives at theirs; what "
+        "the compiled program adds between them is not published"
     )
     rate = 32 / many.decode_s / CHIPS
     return [

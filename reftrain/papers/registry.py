@@ -3,7 +3,15 @@
 from collections.abc import Sequence
 from typing import Final
 
-from reftrain.papers import chimera, context_parallel, encoder_share, inference, interruptions, published_runs, spmd
+from reftrain.papers import (
+    chimera,
+    context_parallel,
+    encoder_share,
+    inference,
+    interruptions,
+    published_runs,
+    spmd,
+)
 from reftrain.papers.figure import Figure, Missing
 
 _LLAMA_4D: Final = "Scaling Llama 3 Training (ISCA'25)"

@@ -121,11 +121,15 @@ def spmd(hardware: Hardware) -> Sequence[Line]:
         name = f"{row.preset} on ({row.data}, {row.model})"
         fitted = row is ROWS[-1]
         lines += [
-            Line(f"{name}: MFU, 2-D", "%", OF_70B if fitted else None, own, "fitted" if fitted else "predicted"),
+            Line(
+                f"{name}: MFU, 2-D", "%", OF_70B if fitted else None, own, "fitted" if fitted else "predicted"
+            ),
             Line(f"{name}: MFU, 1-D FSDP, nothing hidden", "%", None, utilisation(row, fsdp, hardware)),
             Line(f"{name}: MFU, 1-D FSDP, transfers hidden", "%", None, utilisation(row, one, hardware)),
             Line(f"{name}: 2-D over 1-D FSDP", "% more", MORE, 100 * (fsdp / two - 1), why=why[row.model]),
             Line(f"{name}: of that by the annotation alone", "% more", None, 100 * (one / two - 1)),
         ]
-    lines.append(Line("highest MFU of the three", "%", BEST, best, why=f"{ratio}, and 54.3 % without its size"))
+    lines.append(
+        Line("highest MFU of the three", "%", BEST, best, why=f"{ratio}, and 54.3 % without its size")
+    )
     return lines

@@ -35,7 +35,7 @@ WEIGHTS: Final[Mapping[str, Annotation]] = {
     "w2": ("data", "model"),
     "output": ("model", "data"),
 }
-"""Matrices by the last part of their module's name, (rows, columns) as torch stores them. Norms are whole on every rank."""
+"""Matrices by the last part of their module's name, (rows, columns) as torch stores them; norms stay whole."""
 
 ACTIVATIONS: Final[Mapping[str, Annotation]] = {
     "inputs": ("data", None),
@@ -95,9 +95,7 @@ class Annotated(TensorParallel):
         super().__init__(axis, sequence_parallel=False)
         self.mesh = mesh
 
-    def redistribute(
-        self, x: torch.Tensor, before: Placement, after: Placement, label: str
-    ) -> torch.Tensor:
+    def redistribute(self, x: torch.Tensor, before: Placement, after: Placement, label: str) -> torch.Tensor:
         """Return the local tensor of `x` under another annotation; one collective."""
         if self.mesh is None:
             raise AssertionError("a model axis of one rank changes nothing")
@@ -111,7 +109,11 @@ class Annotated(TensorParallel):
         return out
 
     def _change(
-        self, x: torch.Tensor, label: str, there: tuple[Placement, Placement], back: tuple[Placement, Placement]
+        self,
+        x: torch.Tensor,
+        label: str,
+        there: tuple[Placement, Placement],
+        back: tuple[Placement, Placement],
     ) -> torch.Tensor:
         if self.axis.size == 1:
             return x

@@ -127,8 +127,8 @@ def distinct(tensors: Iterable[torch.Tensor]) -> int:
 class SavedBytes(torch.autograd.graph.saved_tensors_hooks):
     """Counts the bytes that autograd saves while it is entered, weights apart; what it saves stays as it is.
 
-    `weights` are the storages of weights by address; more may be added until `bytes` is asked for. Gathered weights that
-    are freed again have no bytes then.
+    `weights` are the storages of weights by address; more may be added until `bytes` is asked for. Gathered weights
+    that are freed again have no bytes then.
     """
 
     def __init__(self, weights: set[int]) -> None:

@@ -1,6 +1,6 @@
 """Declared sums over the model axis of SPMD 2-D sharding, and those of the loss, which every tensor axis makes.
 
-Source: "Llama 2 with PyTorch/XLA SPMD", table 2: products of column-cut weights leave as addends and are cut by features.
+Source: "Llama 2 with PyTorch/XLA SPMD", table 2: products of column-cut weights leave as addends, cut by features.
 """
 
 from collections.abc import Sequence

@@ -9,7 +9,15 @@ from tests.infer import workers
 from tests.marks import quick_first
 
 BASE = {
-    "model": {"layers": 2, "dim": 48, "heads": 12, "kv_heads": 4, "ffn_dim": 96, "vocab_size": 261, "pad_vocab": True},
+    "model": {
+        "layers": 2,
+        "dim": 48,
+        "heads": 12,
+        "kv_heads": 4,
+        "ffn_dim": 96,
+        "vocab_size": 261,
+        "pad_vocab": True,
+    },
     "numerics": {"policy": "fp32"},
     "data": {"batch_size": 12},
 }
@@ -47,7 +55,9 @@ def answered(ranks, config, work):
 def test_greedy_tokens_are_those_of_whole_forwards(ranks, name):
     work = WORK if name != "three replicas" else Workload(requests=6, prompt=12, generate=4, slots=2)
     got = answered(ranks, configuration(LAYOUTS[name]), work)
-    (trained,) = ranks.run(workers.training_logits, 1, configuration(), [t for t, _ in (got[n] for n in sorted(got))])
+    (trained,) = ranks.run(
+        workers.training_logits, 1, configuration(), [t for t, _ in (got[n] for n in sorted(got))]
+    )
     for number in sorted(got):
         tokens, logits = got[number]
         expected = trained[number, : len(logits), :261]
@@ -73,6 +83,8 @@ def test_steps_prefill_when_a_slot_is_free():
 @pytest.mark.parametrize("wrong", ["position", "stale", "scale"])
 def test_a_wrong_engine_has_other_logits(ranks, wrong):
     right = answered(ranks, configuration(), WORK)
-    other = answered(ranks, configuration(), Workload(requests=6, prompt=12, generate=4, slots=3, wrong=wrong))
+    other = answered(
+        ranks, configuration(), Workload(requests=6, prompt=12, generate=4, slots=3, wrong=wrong)
+    )
     prompt = _prompt(WORK, configuration(), 0)
     assert not np.allclose(right[0][1][prompt], other[0][1][prompt], rtol=1e-4)

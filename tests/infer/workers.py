@@ -32,7 +32,9 @@ def answers(rank: int, world: int, store: str, config: RunConfig, work: Workload
     return {r.number: (r.tokens, torch.stack(r.logits).double().numpy()) for r in done}
 
 
-def training_logits(rank: int, world: int, store: str, config: RunConfig, tokens: list[list[int]]) -> np.ndarray:
+def training_logits(
+    rank: int, world: int, store: str, config: RunConfig, tokens: list[list[int]]
+) -> np.ndarray:
     """Logits of the trainer's own forward on whole sequences, as its hooks see them: (sequences, tokens, words)."""
     from reftrain.data.batches import IGNORED, MicroBatch
     from reftrain.rank.hooks import Hooks

@@ -73,7 +73,7 @@ def test_every_weight_is_annotated_as_documented(ranks):
     for name, (axes, placements, shape) in seen.items():
         module = name.split(".")[-2]
         if module in DOCUMENT:
-            cut = {axis: p for axis, p in zip(axes, placements, strict=True)}
+            cut = dict(zip(axes, placements, strict=True))
             expected = {"dp": DOCUMENT[module].index("data"), "tp": DOCUMENT[module].index("model")}
             assert cut == expected, name
             assert len(shape) == 2

@@ -185,7 +185,9 @@ def true_place(name: str, values: Mapping[str, Any]) -> Where:
         "P57": Where(r"layers\.0\.feed_forward\..*", r"layers\.0\.feed_forward.*", ()),
         "P58": Where(r"layers\.\d\.feed_forward\.experts.*", r"layers\.\d\.feed_forward.*", ()),
         "P59": Where(r"layers\.\d\.feed_forward\.router.*", r"layers\.\d\.feed_forward\.router", TP),
-        "P60": Where(rf"{layer}\.(feed_forward|attention\.qkv).*", rf"{layer}\.(feed_forward|attention).*", TP),
+        "P60": Where(
+            rf"{layer}\.(feed_forward|attention\.qkv).*", rf"{layer}\.(feed_forward|attention).*", TP
+        ),
         "P55": Where(ANY_GRAD, r".*", (), r"bf16|bfloat16"),
         "P56": Where(
             r"rope|layers\.0\.attention\.qkv\.(queries|keys)",
