@@ -37,7 +37,7 @@ WRONG = ("position", "stale", "scale")
 )
 @click.option(
     "--forced",
-    type=A_FILE,
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
     metavar="RUN",
     help="Take the answers of an earlier run, not the likeliest tokens.",
 )
@@ -125,7 +125,7 @@ def _configuration(config: Path | None, flags: dict[str, Any]) -> RunConfig:
     for table, name, value in given:
         if value is not None:
             tables.setdefault(table, {})[name] = value
-    replicas = int(tables.get("mesh", {}).get("dp", 1))
+    replicas = tables.get("mesh", {}).get("dp", 1)
     tables.setdefault("data", {}).setdefault("batch_size", replicas)
     tables["data"].setdefault("micro_batch_size", 1)
     return load(config, tables)

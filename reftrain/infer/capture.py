@@ -23,6 +23,7 @@ from reftrain.model.parameters import initial_values, shard_part, specs_of
 from reftrain.rank.comm import Axis
 from reftrain.rank.hooks import HookList
 from reftrain.train.formats import POLICIES
+from tracekit.own_files import of_a_run, remove_own
 
 FORWARDS = "forwards"
 """Folder of the capture within the run: no training run, so run.json does not describe it."""
@@ -36,6 +37,7 @@ def watched(engine: Engine, level: str) -> Iterator[OnStep]:
         yield lambda _kind, _requests: None
         return
     places = _Places(engine.work)
+    remove_own(Path(engine.config.out) / FORWARDS, of_a_run)
     watcher = watch(
         engine.model,
         None,

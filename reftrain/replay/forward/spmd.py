@@ -120,4 +120,4 @@ class AnnotatedLayers(Layers):
 
     def _heads(self, x: Tensor) -> Tensor:
         """(B, S, H · width) to (B, H, S, width)."""
-        return x.unflatten(-1, (-1, self.model.head_dim)).transpose(1, 2).contiguous()
+        return torch.unflatten(x, -1, (-1, self.model.head_dim)).transpose(1, 2).contiguous()
