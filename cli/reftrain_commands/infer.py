@@ -83,9 +83,9 @@ def infer(config: Path | None, *, devices: int | None, json_to: str | None, **fl
     from reftrain.infer.report import answers_of, document, text
     from reftrain.infer.serve import serve
 
-    sizes = (flags[name] for name in ("requests", "prompt", "generate", "slots"))
+    sizes = {name: flags[name] for name in ("requests", "prompt", "generate", "slots", "whole")}
     forced = answers_of(flags["forced"]) if flags["forced"] else ()
-    work = Workload(*sizes, forced=forced, whole=flags["whole"], wrong=flags["wrong"] or "")
+    work = Workload(**sizes, forced=forced, wrong=flags["wrong"] or "")
     made = serve(loaded, work, flags["capture"] or "", traced=flags["trace"])
     found = document(made)
     emit(text(found), lambda: json.dumps(found) + "\n", json_to)

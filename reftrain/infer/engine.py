@@ -16,7 +16,7 @@ from reftrain.infer.cache import KeyValueCache
 from reftrain.infer.stage import AnnotatedServing, Serving, ServingSegments
 from reftrain.model.attention import choose_kernel
 from reftrain.model.context import ModelContext
-from reftrain.model.spmd import SpmdContext, annotate
+from reftrain.model.spmd import annotate
 from reftrain.parallel.tensor import TensorParallel
 from reftrain.rank.comm import Axis
 from reftrain.rank.events import StepMetrics
@@ -123,10 +123,13 @@ class Engine:
 
     def _stage(self) -> Serving:
         context = serving_context(self.config, self.mesh.tp, self.segments, self.device)
+        layers = range(self.config.model.layers)
+        made: Serving
         if self.config.mesh.annotated:
-            context = annotate(context, self.mesh.device_mesh)
-        kind = AnnotatedServing if isinstance(context, SpmdContext) else Serving
-        made = kind(context, range(self.config.model.layers), first=True, last=True)
+            annotated = annotate(context, self.mesh.device_mesh)
+            context, made = annotated, AnnotatedServing(annotated, layers, first=True, last=True)
+        else:
+            made = Serving(context, layers, first=True, last=True)
         made.serve(context, self.config.model.rope_base, self.formats.wide)
         return made
 

@@ -13,8 +13,8 @@ from reftrain.config.run import MeshConfig, ModelConfig
 from reftrain.cost.hardware import GIB, Hardware
 from reftrain.cost.links import axis_links, collective_seconds
 from reftrain.cost.shapes import Shapes
+from reftrain.layout_documents import InferDocument
 from reftrain.plan.meshes import divisors
-from reftrain.serving_document import InferDocument
 
 KERNELS_A_LAYER = 12
 """Launches of a layer: two norms, three projections of attention, RoPE, cache, core, output, two feed-forward products

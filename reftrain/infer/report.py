@@ -6,7 +6,7 @@ from typing import Any
 
 from reftrain.config.run import RunConfig
 from reftrain.errors import ConfigError
-from reftrain.serving_document import InferDocument
+from reftrain.layout_documents import InferDocument
 
 FOLDER = "infer"
 

@@ -3,7 +3,9 @@
 Layers, weights and names are those of `reftrain.model`; what an engine adds is the cache, and positions by sequence.
 """
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 import torch
@@ -12,6 +14,7 @@ from reftrain.infer.cache import KeyValueCache
 from reftrain.model.batch import LocalBatch, rope_table
 from reftrain.model.context import ModelContext
 from reftrain.model.decoder import Stage
+from reftrain.model.layers import Attention
 from reftrain.model.segments import Segments
 from reftrain.model.spmd import SpmdStage
 from reftrain.rank.events import Segment
@@ -64,7 +67,7 @@ class Serving(Stage):
         x: torch.Tensor = self.tok_embeddings(tokens)
         for layer in self.layers.values():
             x = layer(x, batch)
-        return self.output.logits(self.norm(x)).unflatten(0, tokens.shape)
+        return torch.unflatten(self.output.logits(self.norm(x)), 0, tokens.shape)
 
     def _batch(self, tokens: torch.Tensor, positions: torch.Tensor) -> LocalBatch:
         """Positions, rotary tables and mask, by sequence."""
@@ -75,7 +78,7 @@ class Serving(Stage):
         turned = positions + 1 if self.wrong == "position" and decodes else positions
         head_dim = self.context.model.head_dim
         table = rope_table(turned.flatten(), head_dim, self.rope_base, self.wide)
-        rope = table.unflatten(1, tokens.shape).unsqueeze(2)  # (2, B, 1, S, D/2)
+        rope = torch.unflatten(table, 1, tokens.shape).unsqueeze(2)  # (2, B, 1, S, D/2)
         keys = torch.arange(int(positions.max()) + 1, device=tokens.device)
         allowed = keys <= positions.unsqueeze(-1)  # (B, S, L)
         return LocalBatch(
@@ -92,15 +95,15 @@ class Serving(Stage):
     def break_scale(self) -> None:
         """Let attention forget to divide by the root of the head width, as a wrong kernel would."""
         factor = self.context.model.head_dim**0.5
-        for layer in self.layers.values():
-            attention = layer.attention
-            right = attention.core
+        for attention in (m for m in self.modules() if isinstance(m, Attention)):
+            attention.core = partial(_unscaled, attention.core, factor)  # type: ignore[method-assign]
 
-            def wrong(queries: torch.Tensor, *others: object, right: object = right) -> torch.Tensor:
-                out: torch.Tensor = right(queries * factor, *others)  # type: ignore[operator]
-                return out
 
-            attention.core = wrong
+def _unscaled(
+    core: Callable[..., torch.Tensor], factor: float, queries: torch.Tensor, *others: object
+) -> torch.Tensor:
+    """Attention of queries that are too long by a factor."""
+    return core(queries * factor, *others)
 
 
 class AnnotatedServing(Serving, SpmdStage):

@@ -63,10 +63,7 @@ def is_activation(name: str) -> bool:
 
 
 def is_repeated(name: str, config: RunConfig) -> bool:
-    """Return whether an activation repeats another one under a second name: with tp = 1 nothing lies between them.
-
-    Annotated, the projections read the norm's output as it is, and the output projection's is the branch's.
-    """
+    """Return whether an activation repeats another under a second name: with tp = 1, or annotated, nothing is between."""
     if config.mesh.annotated and _kind(name) in {"attention.qkv.in", "attention.wo.out"}:
         return True
     return config.mesh.tp == 1 and _kind(name) in (ENTERED if config.model.bias else ENTERED | PARTIAL)
@@ -149,7 +146,7 @@ class Placements:
         if part == "output.out":
             return Placement((), (Box((), ()),), seat.tp, None if mesh.cp == 1 else f"cp={seat.cp}")
         if mesh.annotated and part in RESIDUAL | PROJECTED | {"attention.wo.in"}:
-            return self._annotated(part, seat, micro_batch, grad=grad)
+            return self._annotated(part, seat, micro_batch, addend, grad=grad)
         if part in RESIDUAL:
             place = self._place(
                 seat,
@@ -171,14 +168,14 @@ class Placements:
             return replace(place, partial=addend) if grad and addend else replace(place, replica=seat.tp)
         return self._inside(part, seat, micro_batch, grad=grad)
 
-    def _annotated(self, part: str, seat: Seat, micro_batch: int, *, grad: bool) -> Placement:
+    def _annotated(
+        self, part: str, seat: Seat, micro_batch: int, addend: str | None, *, grad: bool
+    ) -> Placement:
         """Placement under SPMD 2-D: residuals cut by features, projections addends, attention's output whole."""
-        model, tp = self.config.model, self.config.mesh.tp
-        addend = f"tp={seat.tp}" if tp > 1 else None
+        model, size = self.config.model, self.config.model.dim // self.config.mesh.tp
         if part in RESIDUAL:
-            size = model.dim // tp
             return self._columns(seat, micro_batch, _Cut(seat.tp * size, size, model.dim))
-        keys = part in {"attention.qkv.wk.out", "attention.qkv.wv.out"}
+        keys = part in OF_IMAGES  # the names of keys and values
         rows = (model.kv_heads if keys else model.heads) * model.head_dim
         place = self._columns(seat, micro_batch, _Cut(0, rows, rows))
         is_addend = grad if part == "attention.wo.in" else not grad

@@ -101,11 +101,9 @@ class SpmdQueries(Queries):
         (x,) = context.segments.begin(self.segment, x)
         addends = context.segments.end(self.segment, self.wq(x), self.wk(x), self.wv(x))
         labels = (f"{self.name}.{part}" for part in ("wq", "wk", "wv"))
+        width = context.model.head_dim
         queries, keys, values = (
-            context.tp.leave(addend, label)
-            .unflatten(-1, (-1, context.model.head_dim))
-            .transpose(1, 2)
-            .contiguous()
+            torch.unflatten(context.tp.leave(addend, label), -1, (-1, width)).transpose(1, 2).contiguous()
             for addend, label in zip(addends, labels, strict=True)
         )
         return rotate(queries, rope), rotate(keys, rope), values
@@ -121,7 +119,8 @@ class SpmdAttention(Attention):
         model = context.model
         if isinstance(self.qkv, SpmdQueries):
             self.qkv.name, self.qkv.segment = f"{name}.qkv", self.qkv_segment
-        self.wo = context.matrix("wo", model.dim, model.heads * model.head_dim, context.residual_std)
+        made = context.matrix("wo", model.dim, model.heads * model.head_dim, context.residual_std)
+        self.add_module("wo", made)  # in place of the row-parallel one
 
     def forward(self, x: torch.Tensor, batch: LocalBatch) -> torch.Tensor:
         """(B, S, D/tp) to the same."""
@@ -162,6 +161,13 @@ class SpmdStage(Stage):
                 for name, spec in module.own_specs.items():
                     parameter = module.get_parameter(name)
                     module.register_parameter(name, nn.Parameter(_annotated(parameter, spec, context)))
+
+
+def stage_of(context: ModelContext, layers: Sequence[int], *, first: bool, last: bool) -> Stage:
+    """Return a stage of the model, annotated where its context is."""
+    if isinstance(context, SpmdContext):
+        return SpmdStage(context, layers, first=first, last=last)
+    return Stage(context, layers, first=first, last=last)
 
 
 def _annotated(parameter: nn.Parameter, spec: Spec, context: SpmdContext) -> torch.Tensor:

@@ -4,7 +4,7 @@ import html
 from typing import Any
 
 from reftrain.cost.hardware import GIB
-from reftrain.documents import ChoiceDocument, PlanDocument, RejectedDocument
+from reftrain.layout_documents import ChoiceDocument, PlanDocument, RejectedDocument
 from reftrain.plan.choose import Choice, Plan, Rejected
 from reftrain.plan.meshes import Mesh
 from reftrain.thresholds import LABELLED_MESHES, LARGE_BUBBLE, SHOWN_MESHES, TIE

@@ -26,10 +26,10 @@ from reftrain.replay.gradients import (
     Shards,
     StepResult,
     finish,
-    global_norm,
     sum_owners,
 )
 from reftrain.replay.images import ImageTokens
+from reftrain.replay.norm import global_norm
 from reftrain.replay.observer import Moment, Observer
 from reftrain.replay.optimizer import ShardOptimizer, clip_factor, learning_rate
 from reftrain.replay.scalar_sums import rank_total, sum_losses, sum_valid

@@ -27,7 +27,7 @@ from reftrain.model.decoder import EMBEDDING, Stage, layers_of_stages
 from reftrain.model.encoder import EncoderStage
 from reftrain.model.parameters import Part, Spec, shard_part
 from reftrain.model.segments import Segments
-from reftrain.model.spmd import SpmdContext, SpmdStage, annotate
+from reftrain.model.spmd import annotate, stage_of
 from reftrain.parallel.tensor import TensorParallel
 from reftrain.rank.comm import Axis, WideAxis
 from reftrain.rank.events import Segment
@@ -115,10 +115,9 @@ class Trainer:
     def model_context(self) -> ModelContext:
         """Return the settings that the layers of this rank share."""
         config, mesh = self.config, self.mesh
-        tp = TensorParallel(self._tensor_axis(), sequence_parallel=config.mesh.splits_sequence)
         made = ModelContext(
             model=config.model,
-            tp=tp,
+            tp=TensorParallel(self._tensor_axis(), sequence_parallel=config.mesh.splits_sequence),
             cp=mesh.cp,
             segments=Segments(self.hooks),
             parameter_dtype=self.formats.parameter,
@@ -142,8 +141,7 @@ class Trainer:
         held = {stage for _, stage in self.schedule.held_by(mesh.pp.index)}
         for number, layers in enumerate(layers_of_stages(config)):
             if number in held:
-                kind = SpmdStage if isinstance(context, SpmdContext) else Stage
-                stage = kind(context, layers, first=number == 0, last=number + 1 == config.stages)
+                stage = stage_of(context, layers, first=number == 0, last=number + 1 == config.stages)
                 stages[number] = self._sharded(stage)
         return stages
 
