@@ -63,7 +63,7 @@ def is_activation(name: str) -> bool:
 
 
 def is_repeated(name: str, config: RunConfig) -> bool:
-    """Return whether an activation repeats another under a second name: with tp = 1, or annotated, nothing is between."""
+    """Return whether an activation repeats another under a second name, with nothing between: tp = 1, or annotated."""
     if config.mesh.annotated and _kind(name) in {"attention.qkv.in", "attention.wo.out"}:
         return True
     return config.mesh.tp == 1 and _kind(name) in (ENTERED if config.model.bias else ENTERED | PARTIAL)
@@ -168,16 +168,14 @@ class Placements:
             return replace(place, partial=addend) if grad and addend else replace(place, replica=seat.tp)
         return self._inside(part, seat, micro_batch, grad=grad)
 
-    def _annotated(
-        self, part: str, seat: Seat, micro_batch: int, addend: str | None, *, grad: bool
-    ) -> Placement:
+    def _annotated(self, part: str, seat: Seat, number: int, addend: str | None, *, grad: bool) -> Placement:
         """Placement under SPMD 2-D: residuals cut by features, projections addends, attention's output whole."""
         model, size = self.config.model, self.config.model.dim // self.config.mesh.tp
         if part in RESIDUAL:
-            return self._columns(seat, micro_batch, _Cut(seat.tp * size, size, model.dim))
+            return self._columns(seat, number, _Cut(seat.tp * size, size, model.dim))
         keys = part in OF_IMAGES  # the names of keys and values
         rows = (model.kv_heads if keys else model.heads) * model.head_dim
-        place = self._columns(seat, micro_batch, _Cut(0, rows, rows))
+        place = self._columns(seat, number, _Cut(0, rows, rows))
         is_addend = grad if part == "attention.wo.in" else not grad
         return replace(place, partial=addend) if is_addend else replace(place, replica=seat.tp)
 
