@@ -95,7 +95,7 @@ def project(asked: Serving, layout: Layout, hardware: Hardware) -> Projected:
 
 
 def table(found: Sequence[Projected], asked: Serving, hardware: Hardware) -> str:
-    """Return the layouts as text, those that fit by throughput, then the others."""
+    """Return the layouts as text: fitting ones first, each kind by throughput."""
     ordered = sorted(found, key=lambda p: (not p.fits, -p.tokens_per_s))
     rows: list[tuple[str, ...]] = [("layout", "GiB", "prefill ms", "ms a token", "tokens/s", "a device", "")]
     rows += [_row(one, asked, hardware) for one in ordered]
