@@ -49,9 +49,9 @@ FOUND = [
 @pytest.mark.slow
 @pytest.mark.parametrize(("faults", "verdict", "ranks"), FOUND)
 def test_slowrank_names_the_rank_of_an_annotated_job(tmp_path, faults, verdict, ranks):
-    tables = {"mesh": {"sharding": "spmd_2d", "zero": 3}, "data": {"seq_len": 2048}}
+    mesh = {"tp": 4, "dp": 4, "zero": 3, "sharding": "spmd_2d"}
     setup, config = setup_of(
-        {"tp": 4, "dp": 4}, *faults, schedule="flexible", micro_batches=1, tables=tables, merge=False
+        mesh, *faults, schedule="flexible", micro_batches=1, tables={"data": {"seq_len": 2048}}
     )
     written(tmp_path, setup, config)
     finding = find_slow(load([str(tmp_path / "trace")]))
