@@ -125,7 +125,8 @@ def _configuration(config: Path | None, flags: dict[str, Any]) -> RunConfig:
     for table, name, value in given:
         if value is not None:
             tables.setdefault(table, {})[name] = value
-    replicas = tables.get("mesh", {}).get("dp", 1)
+    tables.setdefault("mesh", {}).setdefault("sequence_parallel", False)  # decoding has one token to split
+    replicas = tables["mesh"].get("dp", 1)
     tables.setdefault("data", {}).setdefault("batch_size", replicas)
     tables["data"].setdefault("micro_batch_size", 1)
     return load(config, tables)

@@ -10,6 +10,7 @@ from tracekit.analysis.slowrank.analyse import analyse as find_slow
 from tracekit.ingest import load
 
 WORK = Workload(requests=4, prompt=32, generate=8, slots=2)
+MESH = {"tp": 3, "sequence_parallel": False}
 
 
 def traced(ranks, folder, *faults):
@@ -19,7 +20,7 @@ def traced(ranks, folder, *faults):
         "model": {"heads": 12, "kv_heads": 3},
         "evidence": {"faults": list(faults)},
     }
-    config = prepared(configuration({"tp": 3}, **tables), WORK, traced=True)
+    config = prepared(configuration(MESH, **tables), WORK, traced=True)
     ranks.run(workers.served, 3, config, WORK)
     return find_slow(load([str(folder / "trace")])), config
 
@@ -42,5 +43,5 @@ def test_a_healthy_engine_is_not_accused_of_much(ranks, tmp_path):
 
 
 def test_steps_to_trace_leave_the_first_out():
-    config = prepared(configuration({"tp": 3, "dp": 1}, model={"kv_heads": 3}), WORK, traced=True)
+    config = prepared(configuration(MESH, model={"kv_heads": 3}), WORK, traced=True)
     assert config.evidence.trace_steps == tuple(range(1, len(WORK.steps(1))))
