@@ -23,8 +23,8 @@ BASE = {
 }
 WORK = Workload(requests=6, prompt=12, generate=4, slots=3)
 LAYOUTS = {
-    "tp2": {"tp": 2},
     "one rank": {},
+    "tp2": {"tp": 2},
     "tp4 with two replicas": {"tp": 4, "dp": 2},
     "three replicas": {"dp": 3},
     "2-D, data 2, model 2": {"tp": 2, "dp": 2, "zero": 3, "sharding": "spmd_2d"},
