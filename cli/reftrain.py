@@ -14,6 +14,7 @@ from .program import run as run_program
                 "demo",
                 "Train a small model on sixteen processes, one of them slow.",
             ),
+            Command("infer", "infer", "Serve the model: prefill, decode, and what layouts cost."),
             Command(
                 "faults",
                 "faults",

@@ -2,8 +2,8 @@
 
 from typing import Final, Literal, TypedDict
 
-Axes = dict[str, int]
-"""Sizes by axis."""
+from reftrain.layout_documents import Axes, InferDocument, PlanDocument
+
 FaultDocument = dict[str, str | float | None]
 """A planted fault: `kind`, `rank`, `steps`, and the fields of its kind."""
 
@@ -57,50 +57,6 @@ class MemoryDocument(TypedDict):
     unit: Literal["bytes"]
     kernels: str
     ranks: list[RankMemoryDocument]
-
-
-class ChoiceDocument(TypedDict):
-    """A mesh with its fastest schedule that fits; `exposed` as shares of the step by axis."""
-
-    mesh: Axes
-    schedule: str
-    virtual_stages: int
-    consecutive: int
-    micro_batches: int
-    zero: int
-    recompute: str
-    tflops_per_gpu: float
-    step_s: float
-    memory_gib: float
-    bubble: float
-    exposed: dict[str, float]
-    network_gb: float
-    tie: bool
-    note: str
-    tp_beyond_node: bool
-
-
-class RejectedDocument(TypedDict):
-    """A mesh that is not taken; `step_s` is null where it has no projection."""
-
-    mesh: Axes
-    reason: str
-    step_s: float | None
-
-
-class PlanDocument(TypedDict):
-    """The answer of `reftrain plan`; `choices` by projected time, `taken` the one of them to take."""
-
-    schema: Literal["reftrain.plan/1"]
-    hardware: str
-    gpus: int
-    seq_len: int
-    sequences: int
-    kernels: str
-    taken: Axes
-    warnings: list[str]
-    choices: list[ChoiceDocument]
-    rejected: list[RejectedDocument]
 
 
 class LinkDocument(TypedDict):
@@ -294,5 +250,6 @@ DOCUMENTS: Final[dict[str, type]] = {
     "simulate": SimulateDocument,
     "reproduce": ReproduceDocument,
     "goodput": GoodputDocument,
+    "infer": InferDocument,
 }
 """The answers by the command that gives them."""

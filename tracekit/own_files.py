@@ -22,6 +22,7 @@ _RUN_FILES: Final = {
     "stacks": r"rank_\d+\.txt",
     "counters": r"[\w.-]+\.prom",
     "metrics": r"(rank\d+|evaluation)\.jsonl",
+    "infer": r"rank\d+\.json",
     "shadow": r"rank\d+\.json",
     "memory": r"rank\d+\.pickle",
     "capture": r"stamp\.json|rank\d+\.parquet(\.partial)?|values_rank\d+\.safetensors(\.\w+)?",
@@ -32,9 +33,9 @@ _RUN_FILES: Final = {
 """Names of files in each folder of a run folder."""
 
 _INNER: Final = re.compile(
-    r"(\.without-faults-\w+/|attempts/attempt-\d+/|\.?replay(-\w+/run)?/)?((exact|error)/)?"
+    r"(\.without-faults-\w+/|attempts/attempt-\d+/|\.?replay(-\w+/run)?/|forwards/)?((exact|error)/)?"
 )
-"""Runs within a run folder: the baseline of a lag, failed attempts, replays; also what a kill left."""
+"""Runs within a run folder: the baseline of a lag, failed attempts, replays, forwards; also what a kill left."""
 _TEMPORARY: Final = re.compile(r"\.(.+)\.tmp")
 
 

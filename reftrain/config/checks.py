@@ -5,6 +5,7 @@ Called by `RunConfig.__post_init__`, so that no invalid configuration exists.
 
 from reftrain.config.encoder_checks import check_encoder
 from reftrain.config.job_checks import check_job
+from reftrain.config.spmd_checks import check_spmd
 from reftrain.config.tables import Tables
 from reftrain.errors import ConfigError
 from reftrain.schedule.generators import check_rounds, make_schedule
@@ -25,6 +26,7 @@ def validate(config: Tables) -> None:
     _check_batch(config)
     _check_stages(config)
     check_encoder(config)
+    check_spmd(config)
     _check_schedule(config)
     _check_shadow(config)
     _check_shared_gpus(config)
@@ -82,7 +84,7 @@ def _check_sequence(config: Tables) -> None:
             f"the sequence of {length} tokens cannot be cut into 2·cp = {2 * mesh.cp} chunks",
             f"choose data.seq_len as a multiple of {2 * mesh.cp}",
         )
-    if mesh.sequence_parallel and (length // mesh.cp) % mesh.tp:
+    if mesh.splits_sequence and (length // mesh.cp) % mesh.tp:
         raise ConfigError(
             "mesh.sequence_parallel",
             f"{length // mesh.cp} tokens a context rank cannot be split over tp {mesh.tp}",

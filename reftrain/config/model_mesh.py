@@ -12,6 +12,8 @@ from tracekit.axes import AXES
 
 ZERO_STAGES: Final = (0, 1, 2, 3)
 """Stages of ZeRO (Rajbhandari et al. 2020, section 5): 1 shards the optimiser, 2 also gradients, 3 also parameters."""
+SHARDINGS: Final = ("fsdp", "spmd_2d")
+"""Ways to spread the model over dp and tp; `reftrain.parallel.spmd` has the table of the second."""
 _SHARDS_GRADIENTS_FROM: Final = 2
 _SHARDS_PARAMETERS_FROM: Final = 3
 
@@ -144,6 +146,11 @@ class MeshConfig:
     sequence_parallel: bool = setting(
         default=True, meaning="shard norms and residuals over tp along the sequence"
     )
+    sharding: str = setting(
+        "fsdp",
+        "fsdp (whole rows over dp, tp as in Megatron) or spmd_2d (weights and activations annotated over both axes, "
+        "dp as data and tp as model)",
+    )
     zero: int = setting(
         1,
         "0 replicates, 1 shards the optimiser, 2 also gradients, 3 also weights",
@@ -177,6 +184,7 @@ class MeshConfig:
                 f"zero = {self.zero} reduces layer by layer",
                 "set zero = 0 or bucket_mb = 0",
             )
+        check_choice("mesh", self, "sharding", SHARDINGS)
         if self.dp_shard and self.dp % self.dp_shard:
             raise ConfigError(
                 "mesh.dp_shard", f"{self.dp_shard} does not divide dp {self.dp}", "choose a divisor of dp"
@@ -213,6 +221,16 @@ class MeshConfig:
     def replicates(self) -> bool:
         """Whether every data-parallel rank holds the whole optimiser state (ZeRO-0)."""
         return self.zero == 0
+
+    @property
+    def annotated(self) -> bool:
+        """Whether weights and activations are annotated over data and model axes (SPMD 2-D)."""
+        return self.sharding == "spmd_2d"
+
+    @property
+    def splits_sequence(self) -> bool:
+        """Whether tensor ranks split norms and residuals by tokens; annotated ones split them by features."""
+        return self.sequence_parallel and self.tp > 1 and not self.annotated
 
     @property
     def shards_gradients(self) -> bool:

@@ -2,6 +2,9 @@
 
 `70b_vision` adds a cross-attention layer to every four self-attention layers ("Scaling Llama 3 Training", section 3.2).
 
+`llama2_…` are the models of "Llama 2" (Touvron et al. 2023) with the batches of "Llama 2 with PyTorch/XLA SPMD",
+table 3.
+
 `8x7b` is the mixture of experts of Jiang et al. 2024, "Mixtral of Experts", table 1.
 
 `sensitive` is made to let bugs show: uneven counts of valid tokens on every rank, micro-batch and chunk of a
@@ -45,6 +48,30 @@ MODEL_PRESETS: dict[str, dict[str, int]] = {
         "ffn_dim": 53248,
         "vocab_size": 128256,
     },
+    "llama2_7b": {
+        "layers": 32,
+        "dim": 4096,
+        "heads": 32,
+        "kv_heads": 32,
+        "ffn_dim": 11008,
+        "vocab_size": 32000,
+    },
+    "llama2_13b": {
+        "layers": 40,
+        "dim": 5120,
+        "heads": 40,
+        "kv_heads": 40,
+        "ffn_dim": 13824,
+        "vocab_size": 32000,
+    },
+    "llama2_70b": {
+        "layers": 80,
+        "dim": 8192,
+        "heads": 64,
+        "kv_heads": 8,
+        "ffn_dim": 28672,
+        "vocab_size": 32000,
+    },
     "tiny_vision": {
         "layers": 10,
         "dim": 64,
@@ -87,6 +114,9 @@ DATA_PRESETS: dict[str, dict[str, int | float]] = {
     "8b": {"seq_len": 8192, "batch_size": 512, "mean_document": 1024},
     "8x7b": {"seq_len": 8192, "batch_size": 512, "mean_document": 1024},
     "70b": {"seq_len": 8192, "batch_size": 1024, "mean_document": 1024},
+    "llama2_7b": {"seq_len": 1024, "batch_size": 256, "mean_document": 512, "micro_batch_size": 16},
+    "llama2_13b": {"seq_len": 1024, "batch_size": 256, "mean_document": 512, "micro_batch_size": 8},
+    "llama2_70b": {"seq_len": 1024, "batch_size": 512, "mean_document": 512, "micro_batch_size": 16},
     "70b_vision": {"seq_len": 192, "batch_size": 4096, "mean_document": 96, "micro_batch_size": 4},
     "405b": {"seq_len": 8192, "batch_size": 2048, "mean_document": 1024},
 }

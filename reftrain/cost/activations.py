@@ -67,6 +67,8 @@ def _norms(job: Job) -> float:
         return 2 * local * (dim * c + 4)
     # The input in FP32 or wider (the input itself where it is), the normalised values, their product with
     # the weight, gathered under sequence parallelism.
+    if job.mesh.annotated:  # a number a token for all ranks; the projections of attention read what is cut
+        return 2 * (local * dim * (max(c, 4) + c) + 4 * job.tokens) + (local + job.tokens) * dim * c
     return 2 * (local * dim * (max(c, 4) + c) + 4 * local + job.tokens * dim * c)
 
 
@@ -89,7 +91,8 @@ def _attention(job: Job) -> float:
         return tokens * c * 2 * shapes.attention_columns + keys_values + logsumexp
     keys_values = 2 * gathered * c * shapes.attention_columns
     mask = tokens * job.seq_len * c if job.attention == "sdpa" else 0
-    return tokens * c * 3 * shapes.attention_columns + keys_values + logsumexp + mask
+    whole = tokens * c * (job.model.heads * job.model.head_dim) if job.mesh.annotated else 0
+    return tokens * c * 3 * shapes.attention_columns + keys_values + logsumexp + mask + whole
 
 
 def _cross_attention(job: Job) -> float:

@@ -124,7 +124,7 @@ class Job:
     @property
     def local_tokens(self) -> int:
         """Tokens of a rank outside the tensor-parallel regions."""
-        split = self.mesh.sequence_parallel and self.mesh.tp > 1
+        split = self.mesh.splits_sequence or self.mesh.annotated
         return self.tokens // self.mesh.tp if split else self.tokens
 
     @property

@@ -4,6 +4,8 @@ Sources: a tensor-parallel layer with sequence parallelism, Korthikanti et al. 2
 "Scaling Llama 3 Training" (ISCA'25); work of attention, Dao 2023, "FlashAttention-2", section 3.2.
 """
 
+from typing import Literal
+
 from reftrain.cost.kernels import Block, Operation, Phase, element_wise, in_order, matmul
 from reftrain.cost.links import collective_seconds
 from reftrain.cost.placed_job import PlacedJob
@@ -41,16 +43,21 @@ class LayerCosts(PlacedJob):
         ]
         if kind == "cross":
             attention, queries = [self._cross_attention()], self._cross_queries()
-        blocks = [
+        branch = [
             self._enter("attention.qkv"),
-            self._norm(),
+            *self._norm(),
             *queries,
             *attention,
             self._linear("out", self.shapes.attention_columns, self.model.dim),
             self._leave("attention.wo"),
+        ]
+        if self.mesh.annotated:
+            branch = [*self._norm(), *self._annotated_attention(attention)]
+        blocks = [
+            *branch,
             self._point("residual", self.local_tokens * self.model.dim, 3),
             self._enter("feed_forward.w1"),
-            self._norm(),
+            *self._norm(),
             *(self._experts() if self.model.experts else self._feed_forward(self.tokens)),
             self._leave("feed_forward.w2"),
             self._point("residual", self.local_tokens * self.model.dim, 3),
@@ -61,6 +68,23 @@ class LayerCosts(PlacedJob):
         elif self.recompute == "selective":
             again = in_order(attention, "forward")
         return again + in_order(blocks, phase) if phase in {"backward", "input"} else in_order(blocks, phase)
+
+    def _annotated_attention(self, core: list[Block]) -> list[Block]:
+        """SPMD 2-D: products over own features summed and cut into heads, the core, heads gathered, own output rows."""
+        model, tp = self.model, self.mesh.tp
+        heads, keys = model.heads * model.head_dim, model.kv_heads * model.head_dim
+        rotated = self.tokens * (self.shapes.attention_columns + self.shapes.kv_columns)
+        return [
+            self._linear("qkv", model.dim // tp, heads + 2 * keys),
+            *(
+                self._between(f"attention.qkv.{w}", "leave", n)
+                for w, n in (("wq", heads), ("wk", keys), ("wv", keys))
+            ),
+            self._point("rope", rotated, 2),
+            *core,
+            self._between("attention.wo", "enter", heads),
+            self._linear("out", heads, model.dim // tp),
+        ]
 
     def _feed_forward(self, rows: int, held: int = 1) -> list[Block]:
         """SwiGLU of `rows` tokens, by `held` experts with even shares of them."""
@@ -104,7 +128,7 @@ class LayerCosts(PlacedJob):
         sums = self._collective("loss", "tp", "all_reduce", self.tokens * 4)
         blocks = [
             self._enter("output"),
-            self._norm(),
+            *self._norm(),
             self._linear("head", self.model.dim, self.shapes.vocab_rows),
             # FP32 logits: maximum, exponentials and their sum, the target's.
             self._point("loss", logits * 4 // self.compute_bytes, 3),
@@ -165,26 +189,35 @@ class LayerCosts(PlacedJob):
 
     def _enter(self, name: str) -> Block:
         """Into a tensor-parallel region: gather the sequence (its gradient is reduce-scattered), or nothing."""
-        nbytes = self.tokens * self.model.dim * self.compute_bytes
-        if self.sequence_parallel:
-            return Block(
-                self._collective(name, "tp", "all_gather", nbytes),
-                self._collective(f"{name}.grad", "tp", "reduce_scatter", nbytes),
-            )
-        return Block((), self._collective(f"{name}.grad", "tp", "all_reduce", nbytes))
+        return self._between(name, "enter", self.model.dim)
 
     def _leave(self, name: str) -> Block:
         """Out of a tensor-parallel region: sum the parts, each rank keeping its sequence piece or all."""
-        nbytes = self.tokens * self.model.dim * self.compute_bytes
-        if self.sequence_parallel:
+        return self._between(name, "leave", self.model.dim)
+
+    def _between(self, name: str, way: Literal["enter", "leave"], columns: int) -> Block:
+        """Communication at one end of a tensor-parallel region, of tensors `columns` wide.
+
+        Residuals that are cut, by tokens or (annotated) by features, are gathered and reduce-scattered.
+        """
+        nbytes = self.tokens * columns * self.compute_bytes
+        if self.sequence_parallel or self.mesh.annotated:
+            there, back = ("all_gather", "reduce_scatter")[:: 1 if way == "enter" else -1]
             return Block(
-                self._collective(name, "tp", "reduce_scatter", nbytes),
-                self._collective(f"{name}.grad", "tp", "all_gather", nbytes),
+                self._collective(name, "tp", there, nbytes),
+                self._collective(f"{name}.grad", "tp", back, nbytes),
             )
+        if way == "enter":
+            return Block((), self._collective(f"{name}.grad", "tp", "all_reduce", nbytes))
         return Block(self._collective(name, "tp", "all_reduce", nbytes))
 
-    def _norm(self) -> Block:
-        return self._point("norm", self.local_tokens * self.model.dim, 2)
+    def _norm(self) -> list[Block]:
+        """A norm; one that is cut by features sums a number a token over the ranks, in FP32, both ways."""
+        point = self._point("norm", self.local_tokens * self.model.dim, 2)
+        if not self.mesh.annotated:
+            return [point]
+        sums = self._collective("norm.squares", "tp", "all_reduce", 4 * self.tokens)
+        return [point, Block(sums, sums)]
 
     def _point(self, name: str, elements: float, passes: int) -> Block:
         """Element-wise kernel that moves every element `passes` times; backward reads the gradient as well."""

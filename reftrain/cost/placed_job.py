@@ -70,13 +70,14 @@ class PlacedJob:
 
     @property
     def sequence_parallel(self) -> bool:
-        """Whether activations outside the tensor-parallel regions are split over tp."""
-        return self.mesh.sequence_parallel and self.mesh.tp > 1
+        """Whether activations outside the tensor-parallel regions are split over tp, by tokens."""
+        return self.mesh.splits_sequence
 
     @property
     def local_tokens(self) -> int:
-        """Tokens of a rank outside the tensor-parallel regions."""
-        return self.tokens // self.mesh.tp if self.sequence_parallel else self.tokens
+        """Tokens of a rank outside the tensor-parallel regions; annotated, the same elements cut by features."""
+        split = self.sequence_parallel or self.mesh.annotated
+        return self.tokens // self.mesh.tp if split else self.tokens
 
     @property
     def mean_pairs(self) -> float:

@@ -57,10 +57,12 @@ def global_norm(
     Squares are added parameter by parameter in stage order, then over dp_cp, tp and pp. Shards that are
     replicated (ZeRO-0, HSDP) count on the first replica.
     """
-    return root_of_sum(local_square(stages, tp, replica_index), (dp_cp, tp, pp))
+    return root_of_sum(local_square(stages, tp, replica_index, dp_cp.index), (dp_cp, tp, pp))
 
 
-def local_square(stages: Sequence[ShardedStage], tp: Axis, replica_index: int) -> torch.Tensor:
+def local_square(
+    stages: Sequence[ShardedStage], tp: Axis, replica_index: int, data_index: int = 0
+) -> torch.Tensor:
     """Sum of the squares of this rank's gradients that count in the norm, (1,)."""
     total: torch.Tensor | None = None
     for stage in stages:
@@ -70,7 +72,8 @@ def local_square(stages: Sequence[ShardedStage], tp: Axis, replica_index: int) -
                 continue
             wide = grads[name].to(torch.promote_types(grads[name].dtype, torch.float32))
             square = wide.square().sum()
-            if not counts_in_norm(spec, tp.index) or replica_index:
+            replica = replica_index or (data_index if spec.data_dim is None else 0)
+            if not counts_in_norm(spec, tp.index) or replica:
                 square = torch.zeros_like(square)
             total = square if total is None else total + square
     if total is None:

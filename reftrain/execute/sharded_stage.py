@@ -15,7 +15,7 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.fsdp._fully_shard._fsdp_collectives import DefaultAllGather, DefaultReduceScatter
-from torch.distributed.tensor import DTensor
+from torch.distributed.tensor import DTensor, Shard
 
 from reftrain.config.run import MeshConfig
 from reftrain.execute.replicated import ANNOUNCING
@@ -129,8 +129,17 @@ class ShardedStage:
         self.frees_weights = parallel.shards_parameters
         dealt = stage.experts() if expert_mesh is not None and isinstance(stage, Stage) else []
         units = [(m, expert_mesh) for m in dealt] + [(m, mesh) for m in (*stage.layers.values(), stage)]
+        cuts = {id(p): self.specs[name].data_dim for name, p in stage.named_parameters()}
+        whole = {p for p in stage.parameters() if cuts[id(p)] is None}
         for unit, ranks in units:
-            fully_shard(unit, mesh=ranks, reshard_after_forward=self.frees_weights, mp_policy=policy)
+            fully_shard(
+                unit,
+                mesh=ranks,
+                reshard_after_forward=self.frees_weights,
+                mp_policy=policy,
+                shard_placement_fn=(lambda p: Shard(cuts[id(p)] or 0)) if parallel.annotated else None,
+                ignored_params=whole or None,
+            )
         self.module: nn.Module = stage
         replica_axis = "dp_cp" if parallel.replicates else "dp"
         for name, module in self._wrapped():

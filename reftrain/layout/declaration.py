@@ -20,7 +20,8 @@ class Parameter:
     included. `copies` tensor ranks hold the same piece. `sums` is tp or kv where the gradient is still
     partial after data parallelism, else empty. `std` of 0 means ones. `tied` shares another's first values.
     Every `zero_columns`-th column starts as -0.0. `dealt` is the place on ep of the ranks that hold it. `frozen` ones
-    have no gradient.
+    have no gradient. `data_dim` is the dimension that data parallelism shards; None where it leaves the parameter
+    whole, and sums its gradient apart.
     """
 
     name: str
@@ -34,6 +35,23 @@ class Parameter:
     zero_columns: int = 0
     frozen: bool = False
     dealt: int = EVERYWHERE
+    data_dim: int | None = 0
+
+    def summed_over(self, axis: str) -> bool:
+        """Whether the gradient is still partial over an axis after FSDP2's reduction."""
+        return axis == self.sums or (axis == "dp_cp" and self.data_dim is None)
+
+    def shard(self, ranks: int, index: int) -> tuple[int, int, int]:
+        """Return the dimension, first place and length of one of `ranks` shards of a tensor rank's piece."""
+        dim = self.data_dim or 0
+        if self.data_dim is None:
+            return dim, 0, self.local_shape[dim]
+        return (dim, *shard_rows(self.local_shape[dim], ranks, index))
+
+    def shard_elements(self, ranks: int, index: int | None = None) -> int:
+        """Return the elements of a shard, or of the longest one, to which all are padded in a reduction."""
+        dim, _, count = self.shard(ranks, 0 if index is None else index)
+        return math.prod(count if d == dim else n for d, n in enumerate(self.local_shape))
 
     def piece(self, tp: int) -> tuple[slice, ...]:
         """Return the slices of the global tensor that a tensor rank holds; padding lies outside them."""
@@ -56,7 +74,7 @@ class Declaration:
     def __init__(self, config: RunConfig) -> None:
         self.config, self.pipeline = config, Pipeline(config)
         self.tp = config.mesh.tp
-        self.sequence_parallel = config.mesh.sequence_parallel and self.tp > 1
+        self.sequence_parallel = config.mesh.splits_sequence
         self.outside = "tp" if self.sequence_parallel else ""
         self.vocab_rows = -(-config.model.vocab_size // self.tp)
 
@@ -84,13 +102,16 @@ class Declaration:
         return range(ENCODER if self.config.encoder.layers else 0, self.config.stages)
 
     def units(self, stage: int) -> list[tuple[str, list[Parameter]]]:
-        """Return a stage's trained parameters by reduction unit: each layer, then the stage's own parameters.
+        """Return a stage's trained parameters by reduction unit: each layer, then the stage's own sharded parameters.
 
         Experts that ep deals out are units of their own, one for each place on ep, after their layer.
         """
         units = [unit for layer in self._layers(stage) for unit in self._by_place(*layer)]
         units.append(("encoder" if stage == ENCODER else "stage", self._own(stage)))
-        kept = ((unit, [p for p in parameters if not p.frozen]) for unit, parameters in units)
+        kept = (
+            (unit, [p for p in parameters if not p.frozen and p.data_dim is not None])
+            for unit, parameters in units
+        )
         return [(unit, parameters) for unit, parameters in kept if parameters]
 
     def in_order(self, stage: int, place: int = EVERYWHERE) -> list[Parameter]:
@@ -167,14 +188,20 @@ class Declaration:
 
     def norm(self, name: str, sums: str, width: int = 0) -> Parameter:
         """Weight of a norm over `width` features, or over the model's."""
-        return Parameter(name, (width or self.config.model.dim,), 0.0, sums=sums)
+        whole = self.config.mesh.annotated
+        sums = "tp" if whole and self.tp > 1 else sums
+        return Parameter(
+            name, (width or self.config.model.dim,), 0.0, sums=sums, data_dim=None if whole else 0
+        )
 
     def vocabulary(self, name: str, tied: str = "") -> Parameter:
         """Embedding or output matrix, cut over tp by padded rows."""
         model = self.config.model
         zeros = model.zero_columns if "tok_embeddings.weight" in {name, tied} else 0
-        shape = model.vocab_size, model.dim
-        return Parameter(name, shape, STD, 0, self.vocab_rows, tied=tied, zero_columns=zeros)
+        shape, columns = (model.vocab_size, model.dim), int(self.config.mesh.annotated)
+        return Parameter(
+            name, shape, STD, 0, self.vocab_rows, tied=tied, zero_columns=zeros, data_dim=columns
+        )
 
     def _columns(self, name: str, rows: int) -> list[Parameter]:
         """Return the parameters of a projection with an output that is cut over tp."""
@@ -216,7 +243,21 @@ class Declaration:
         out += self._row(f"{pre}.attention.wo", model.heads * model.head_dim)
         out.append(self.norm(f"{pre}.ffn_norm.weight", self.outside))
         out += (self._experts if model.experts else self._feed_forward)(f"{pre}.feed_forward")
+        if self.config.mesh.annotated:
+            out = [self._annotated(p) for p in out]
         return [replace(p, frozen=not model.trains(number)) for p in out]
+
+    def _annotated(self, parameter: Parameter) -> Parameter:
+        """Return a layer's matrix cut over model and data as SPMD 2-D does; attention's are turned.
+
+        Source: "Llama 2 with PyTorch/XLA SPMD", table 1: q, k, v and down are (data, model), o, gate and up
+        (model, data).
+        """
+        if parameter.data_dim is None:
+            return parameter
+        model_dim = 1 if parameter.name.rsplit(".", 2)[-2] in {"wq", "wk", "wv", "w2"} else 0
+        size = parameter.shape[model_dim] // self.tp
+        return replace(parameter, split=model_dim, size=size, data_dim=1 - model_dim, sums="", copies=1)
 
     def _feed_forward(self, name: str) -> list[Parameter]:
         width = self.config.model.ffn_dim

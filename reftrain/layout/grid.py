@@ -54,12 +54,16 @@ class Grid:
         spans = range(dp, dp + mesh.ep), range(mesh.cp), range(mesh.tp)
         return [Seat(at, pp, cp, tp) for at, cp, tp in itertools.product(*spans)]
 
-    def shard_groups(self, pp: int, tp: int, dealt: int = EVERYWHERE) -> list[list[Seat]]:
+    def shard_groups(
+        self, pp: int, tp: int, dealt: int = EVERYWHERE, *, whole: bool = False
+    ) -> list[list[Seat]]:
         """Groups that shard a parameter among themselves: one, or with HSDP or ZeRO-0 several replicas.
 
-        `dealt` is the place on ep of the ranks that hold it.
+        `dealt` is the place on ep of the ranks that hold it; each rank is a group where it is kept `whole`.
         """
         group = self.data_group(pp, tp)
+        if whole:
+            return [[seat] for seat in group]
         if dealt != EVERYWHERE:
             return [[seat for seat in group if seat.dp % self.mesh.ep == dealt]]
         if self.mesh.replicates:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from numerics.schema import Box
 from reftrain.config.run import RunConfig
-from reftrain.layout.declaration import Declaration, Parameter, shard_rows
+from reftrain.layout.declaration import Declaration, Parameter
 from reftrain.layout.grid import EVERYWHERE, Grid, Seat
 
 RESIDUAL = frozenset(
@@ -30,6 +30,7 @@ IMAGE_TOKENS = "encoder.out"
 OF_IMAGES = frozenset(
     f"attention.qkv.{part}" for part in ("wk.out", "wv.out", "k_norm.out", "keys", "values")
 )
+PROJECTED = frozenset(f"attention.qkv.{part}.out" for part in ("wq", "wk", "wv"))
 ROUTED = "feed_forward.router.out"
 INPUTS = frozenset({"tokens", "targets", "positions", "rope", "mask"})
 
@@ -62,7 +63,9 @@ def is_activation(name: str) -> bool:
 
 
 def is_repeated(name: str, config: RunConfig) -> bool:
-    """Return whether an activation repeats another one under a second name: with tp = 1 nothing lies between them."""
+    """Return whether an activation repeats another under a second name, with nothing between: tp = 1, or annotated."""
+    if config.mesh.annotated and _kind(name) in {"attention.qkv.in", "attention.wo.out"}:
+        return True
     return config.mesh.tp == 1 and _kind(name) in (ENTERED if config.model.bias else ENTERED | PARTIAL)
 
 
@@ -142,6 +145,8 @@ class Placements:
         addend = f"tp={seat.tp}" if mesh.tp > 1 else None
         if part == "output.out":
             return Placement((), (Box((), ()),), seat.tp, None if mesh.cp == 1 else f"cp={seat.cp}")
+        if mesh.annotated and part in RESIDUAL | PROJECTED | {"attention.wo.in"}:
+            return self._annotated(part, seat, micro_batch, addend, grad=grad)
         if part in RESIDUAL:
             place = self._place(
                 seat,
@@ -162,6 +167,17 @@ class Placements:
             place = self._columns(seat, micro_batch, _Cut(0, model.experts, model.experts))
             return replace(place, partial=addend) if grad and addend else replace(place, replica=seat.tp)
         return self._inside(part, seat, micro_batch, grad=grad)
+
+    def _annotated(self, part: str, seat: Seat, number: int, addend: str | None, *, grad: bool) -> Placement:
+        """Placement under SPMD 2-D: residuals cut by features, projections addends, attention's output whole."""
+        model, size = self.config.model, self.config.model.dim // self.config.mesh.tp
+        if part in RESIDUAL:
+            return self._columns(seat, number, _Cut(seat.tp * size, size, model.dim))
+        keys = part in OF_IMAGES  # the names of keys and values
+        rows = (model.kv_heads if keys else model.heads) * model.head_dim
+        place = self._columns(seat, number, _Cut(0, rows, rows))
+        is_addend = grad if part == "attention.wo.in" else not grad
+        return replace(place, partial=addend) if is_addend else replace(place, replica=seat.tp)
 
     def _of_images(self, seat: Seat, micro_batch: int, cut: _Cut, *, grad: bool) -> Placement:
         """Placement of image tokens: whole on tensor and context ranks, with a context rank's part of the gradient."""
@@ -250,20 +266,20 @@ class Placements:
     def parameter(self, name: str, seat: Seat) -> Placement:
         """Placement of a rank's shard of a parameter, of its reduced gradient, or of its optimiser state."""
         stage, parameter = self.parameters[name]
-        groups = self.grid.shard_groups(seat.pp, seat.tp, parameter.dealt)
+        groups = self.grid.shard_groups(seat.pp, seat.tp, parameter.dealt, whole=parameter.data_dim is None)
         replica, group = next((n, g) for n, g in enumerate(groups) if seat in g)
-        rows = shard_rows(parameter.local_shape[0], len(group), group.index(seat))
+        shard = parameter.shard(len(group), group.index(seat))
         copies = self.config.mesh.tp if parameter.split is None else parameter.copies
         replica = replica * copies + seat.tp % copies
         if seat.pp != self.declared.pipeline.schedule.rank_of(stage):
             replica += (seat.pp + 1) * len(groups) * copies
-        return Placement(parameter.shape, (_clipped(parameter, seat.tp, *rows),), replica)
+        return Placement(parameter.shape, (_clipped(parameter, seat.tp, *shard),), replica)
 
     def local_gradient(self, name: str, seat: Seat) -> Placement:
         """Placement of a parameter's gradient as one rank computed it, before any reduction."""
         _, parameter = self.parameters[name]
         mesh = self.config.mesh
-        box = _clipped(parameter, seat.tp, 0, parameter.local_shape[0])
+        box = _clipped(parameter, seat.tp, 0, 0, parameter.local_shape[0])
         copies = mesh.dp if parameter.dealt == EVERYWHERE else mesh.dp // mesh.ep
         axes = [(a, getattr(seat, a)) for a, size in (("dp", copies), ("cp", mesh.cp)) if size > 1]
         if parameter.sums and mesh.tp > 1:
@@ -273,11 +289,11 @@ class Placements:
         return Placement(parameter.shape, (box,), replica, partial)
 
 
-def _clipped(parameter: Parameter, tp: int, first: int, rows: int) -> Box:
-    """Box of rows `first` to `first + rows` of a tensor rank's piece, without padding."""
+def _clipped(parameter: Parameter, tp: int, dim: int, first: int, count: int) -> Box:
+    """Box of places `first` to `first + count` on a dimension of a tensor rank's piece, without padding."""
     offsets = [side.start for side in parameter.piece(tp)]
     sizes = [side.stop - side.start for side in parameter.piece(tp)]
-    kept = max(min(first + rows, sizes[0]) - first, 0)
-    offsets[0] += min(first, sizes[0])
-    sizes[0] = kept
+    kept = max(min(first + count, sizes[dim]) - first, 0)
+    offsets[dim] += min(first, sizes[dim])
+    sizes[dim] = kept
     return Box(tuple(offsets), tuple(sizes))

@@ -14,7 +14,7 @@ def local_settings(config: RunConfig) -> dict[str, str]:
         "tp": mesh.tp,
         "cp": mesh.cp,
         "ep": mesh.ep,
-        "sequence_parallel": mesh.sequence_parallel and mesh.tp > 1,
+        "sequence_parallel": mesh.splits_sequence,
         "micro_batch_size": config.data.micro_batch_size,
         "policy": numerics.policy,
         "attention": numerics.attention,
@@ -24,4 +24,6 @@ def local_settings(config: RunConfig) -> dict[str, str]:
         "threads": config.threads,
         "backend": "gloo",
     }
+    if mesh.annotated:
+        settings["sharding"] = mesh.sharding
     return {name: str(value) for name, value in settings.items()}

@@ -5,7 +5,7 @@ the whole sequence, so that a document that spans chunks is one document.
 """
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
@@ -13,6 +13,15 @@ from reftrain.data.batches import MicroBatch
 from reftrain.model.document_attention import stretches
 from reftrain.parallel.context import chunk_positions
 from reftrain.rank.comm import Axis
+
+
+class KeyValues(Protocol):
+    """Keys and values of earlier tokens, by the name of an attention."""
+
+    def extend(
+        self, name: str, keys: torch.Tensor, values: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Keep those of new tokens, (B, H, S, D), and return those of all tokens so far, (B, H, L, D)."""
 
 
 @dataclass(frozen=True)
@@ -25,7 +34,8 @@ class LocalBatch:
     no mask. `blocks` is the same in the form of the Flex or the document kernel. `pairs` counts the
     (query, key) pairs that attend, over the micro-batch's sequences, `pairs_by_source` those with keys of each context
     rank (empty without a ring). `images` are the image tokens (B, I, D) of the micro-batch, which collect the
-    gradient of all cross-attention layers of this pipeline rank; None for a text model.
+    gradient of all cross-attention layers of this pipeline rank; None for a text model. `cache` holds keys and values
+    of earlier tokens where an engine decodes; `tokens` are the new ones then.
     """
 
     tokens: torch.Tensor
@@ -37,6 +47,7 @@ class LocalBatch:
     pairs: int
     pairs_by_source: tuple[int, ...] = ()
     images: torch.Tensor | None = None
+    cache: KeyValues | None = None
 
 
 def rope_table(positions: torch.Tensor, head_dim: int, base: float, dtype: torch.dtype) -> torch.Tensor:

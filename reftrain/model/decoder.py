@@ -17,7 +17,7 @@ from reftrain.model.batch import LocalBatch
 from reftrain.model.context import ModelContext
 from reftrain.model.experts import Experts
 from reftrain.model.layers import Attention, CrossAttention, FeedForward, RMSNorm
-from reftrain.model.parameters import SpecModule, freeze
+from reftrain.model.parameters import SpecModule, freeze, gathered
 from reftrain.parallel.cross_entropy import vocab_parallel_cross_entropy
 
 EMBEDDING = "tok_embeddings.weight"
@@ -26,16 +26,25 @@ EMBEDDING = "tok_embeddings.weight"
 class Layer(nn.Module):
     """One pre-norm decoder layer: self-attention, or cross-attention to image tokens where the model has it."""
 
+    attends: type[Attention] = Attention
+
     def __init__(self, context: ModelContext, number: int) -> None:
         super().__init__()
         self.context = context
-        model, dtype = context.model, context.parameter_dtype
-        self.attention_norm = RMSNorm(model.dim, model.norm_eps, context.sequence_sum, dtype)
-        kind = CrossAttention if model.crosses(number) else Attention
+        model = context.model
+        self.attention_norm = self.make_norm(context, f"layers.{number}.attention_norm")
+        kind = CrossAttention if model.crosses(number) else self.attends
         self.attention = kind(context, f"layers.{number}.attention", number)
-        self.ffn_norm = RMSNorm(model.dim, model.norm_eps, context.sequence_sum, dtype)
+        self.ffn_norm = self.make_norm(context, f"layers.{number}.ffn_norm")
         feed_forward = Experts if model.experts else FeedForward
         self.feed_forward = feed_forward(context, f"layers.{number}.feed_forward", number)
+
+    @staticmethod
+    def make_norm(context: ModelContext, name: str) -> RMSNorm:
+        """Make one of the layer's norms."""
+        del name
+        model = context.model
+        return RMSNorm(model.dim, model.norm_eps, context.sequence_sum, context.parameter_dtype)
 
     def compute(self, x: torch.Tensor, batch: LocalBatch) -> torch.Tensor:
         """Both residual branches; (B, S or S/tp, D) to the same."""
@@ -64,7 +73,7 @@ class Embedding(SpecModule):
         """(B, S) tokens to (B, S or S/tp, D)."""
         local = tokens - self.context.tp.axis.index * self.context.vocab_rows
         mine = (local >= 0) & (local < self.context.vocab_rows)
-        rows = F.embedding(local.masked_fill(~mine, 0), self.weight)
+        rows = F.embedding(local.masked_fill(~mine, 0), gathered(self.weight))
         return self.context.tp.leave(rows.masked_fill(~mine.unsqueeze(-1), 0.0), "tok_embeddings")
 
 
@@ -79,13 +88,19 @@ class Head(SpecModule):
         tied = EMBEDDING if context.model.tied_embeddings else None
         self.declare("weight", context.vocabulary(tied), context.parameter_dtype)
 
-    def forward(self, x: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        """(B, S or S/tp, D) and (B, S) targets to the sum of the token losses, in nats."""
+    def logits(self, x: torch.Tensor) -> torch.Tensor:
+        """(B, S or S/tp, D) to this rank's share of the vocabulary, (B·S, V_padded/tp)."""
         context = self.context
         segment = context.segment("head", -1)
         whole = context.tp.enter(x, "output")
         (whole,) = context.segments.begin(segment, whole)
-        (logits,) = context.segments.end(segment, F.linear(whole, self.weight).flatten(0, 1))
+        (logits,) = context.segments.end(segment, F.linear(whole, gathered(self.weight)).flatten(0, 1))
+        return logits
+
+    def forward(self, x: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        """(B, S or S/tp, D) and (B, S) targets to the sum of the token losses, in nats."""
+        context = self.context
+        logits = self.logits(x)
         context.segments.hooks.value("output.logits", logits)
         losses = vocab_parallel_cross_entropy(
             logits, targets.flatten(), context.tp.axis, context.model.vocab_size, context.label_smoothing
@@ -97,13 +112,15 @@ class Stage(nn.Module):
     """Consecutive layers, with the embedding on the first stage and the head on the last."""
 
     unit = "stage"
+    layer: type[Layer] = Layer
 
     def __init__(self, context: ModelContext, layers: Sequence[int], *, first: bool, last: bool) -> None:
         super().__init__()
         self.tok_embeddings = Embedding(context) if first else None
-        self.layers = nn.ModuleDict({str(number): Layer(context, number) for number in layers})
-        model, dtype = context.model, context.parameter_dtype
-        self.norm = RMSNorm(model.dim, model.norm_eps, context.sequence_sum, dtype) if last else None
+        made = {str(number): self.layer(context, number) for number in layers}
+        self.layers = nn.ModuleDict(made)
+        model = context.model
+        self.norm = self.layer.make_norm(context, "norm") if last else None
         self.output = Head(context) if last else None
         parts = [*self.layers.items(), *((None, m) for m in (self.tok_embeddings, self.norm, self.output))]
         for number, part in parts:

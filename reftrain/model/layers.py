@@ -12,7 +12,7 @@ from torch import nn
 from reftrain.model.attention import attend, attend_images, recomputed, ring_mask
 from reftrain.model.batch import LocalBatch
 from reftrain.model.context import NORMAL_STD, ModelContext
-from reftrain.model.parameters import Spec, SpecModule
+from reftrain.model.parameters import Spec, SpecModule, gathered
 from reftrain.parallel.context import gather_keys_values
 from reftrain.parallel.ring import BlockSegments, ring_attention
 
@@ -33,7 +33,7 @@ class Projection(SpecModule):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """(…, in) to (…, out/tp)."""
-        return F.linear(x, self.weight, self.bias)
+        return F.linear(x, gathered(self.weight), self.bias)
 
 
 class RowProjection(Projection):
@@ -41,7 +41,7 @@ class RowProjection(Projection):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """(…, in/tp) to this rank's partial sums (…, out)."""
-        return F.linear(x, self.weight)
+        return F.linear(x, gathered(self.weight))
 
     def finish(self, x: torch.Tensor) -> torch.Tensor:
         """Add the bias to what has left the tensor axis."""
@@ -159,6 +159,8 @@ class Attention(nn.Module):
             work = [replace(self.core_segment, flops=a_pair * pairs) for pairs in batch.pairs_by_source]
             blocks = BlockSegments(context.segments.hooks, work)
             return ring_attention(queries, keys, values, ring_mask(batch), context.cp, self.name, blocks)
+        if batch.cache is not None:
+            keys, values = batch.cache.extend(self.name, keys, values)
         keys, values = gather_keys_values(keys, values, context.cp, self.name)
         segment = replace(self.core_segment, flops=a_pair * batch.pairs)
         queries, keys, values = context.segments.begin(segment, queries, keys, values)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 import torch
 from torch import nn
+from torch.distributed.tensor import DTensor
 
 
 @dataclass(frozen=True)
@@ -24,7 +25,8 @@ class Spec:
     tensor ranks that hold the same part, `first_copy` whether this is the one that counts in norms.
     `tied_to` is the name of the parameter that it shares values with. Every `zero_columns`-th column starts as -0.0.
     `dealt` marks a parameter of an expert that only the ranks of one place on `ep` hold.
-    `frozen` ones keep their first values and have neither gradient nor optimiser state.
+    `frozen` ones keep their first values and have neither gradient nor optimiser state. `data_dim` is the dimension
+    that data parallelism shards; None where each data-parallel rank holds all of it.
     """
 
     shape: tuple[int, ...]
@@ -38,6 +40,7 @@ class Spec:
     zero_columns: int = 0
     dealt: bool = False
     frozen: bool = False
+    data_dim: int | None = 0
 
     @property
     def local_shape(self) -> tuple[int, ...]:
@@ -67,12 +70,13 @@ class Part:
 
 
 def shard_part(spec: Spec, shard_size: int, shard_index: int) -> Part:
-    """Box that one data-parallel shard holds of this rank's part: FSDP2 cuts dimension 0 evenly."""
-    local = spec.local_shape
-    rows = -(-local[0] // shard_size)
-    first = min(shard_index * rows, local[0])
+    """Box that one data-parallel shard holds of this rank's part: FSDP2 cuts one dimension evenly."""
+    local, dim = spec.local_shape, spec.data_dim
     offsets, sizes = [0] * len(local), list(local)
-    offsets[0], sizes[0] = first, min(rows, local[0] - first)
+    if dim is not None:
+        rows = -(-local[dim] // shard_size)
+        first = min(shard_index * rows, local[dim])
+        offsets[dim], sizes[dim] = first, min(rows, local[dim] - first)
     if spec.split is not None:
         offsets[spec.split] += spec.start
     sizes = [min(n, max(whole - o, 0)) for n, o, whole in zip(sizes, offsets, spec.shape, strict=True)]
@@ -90,6 +94,13 @@ class SpecModule(nn.Module):
         """Make a parameter without storage: the shards get theirs after FSDP2 has cut them."""
         self.register_parameter(name, nn.Parameter(torch.empty(spec.local_shape, dtype=dtype, device="meta")))
         self.own_specs[name] = spec
+
+
+def gathered(parameter: nn.Parameter) -> torch.Tensor:
+    """Return this tensor rank's part of a gathered parameter; an annotated one's gradient is annotated alike."""
+    if isinstance(parameter, DTensor):
+        return parameter.to_local(grad_placements=parameter.placements)
+    return parameter
 
 
 def freeze(root: nn.Module) -> None:

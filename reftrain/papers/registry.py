@@ -3,7 +3,15 @@
 from collections.abc import Sequence
 from typing import Final
 
-from reftrain.papers import chimera, context_parallel, encoder_share, interruptions, published_runs
+from reftrain.papers import (
+    chimera,
+    context_parallel,
+    encoder_share,
+    inference,
+    interruptions,
+    published_runs,
+    spmd,
+)
 from reftrain.papers.figure import Figure, Missing
 
 _LLAMA_4D: Final = "Scaling Llama 3 Training (ISCA'25)"
@@ -28,6 +36,8 @@ _ENTRIES: Final = (
     Figure("chimera-bubbles", _CHIMERA, "table 2, bubbles", chimera.bubbles, "p100"),
     Figure("chimera-bert", _CHIMERA, "throughput of Bert-48 on 64 nodes", chimera.bert_throughput, "p100"),
     Figure("chimera-gpt", _CHIMERA, "throughput of GPT-2 on 2 048 nodes", chimera.gpt_throughput, "p100"),
+    Figure("inference", _SPMD, "70B served on 16 chips", inference.llama2_70b, "tpu_v5e"),
+    Figure("spmd", _SPMD, "two-dimensional sharding beside FSDP", spmd.spmd, "tpu_v4"),
 )
 FIGURES: Final[dict[str, Figure]] = {figure.name: figure for figure in _ENTRIES}
 """All figures by name."""
@@ -40,8 +50,5 @@ MISSING: Final[Sequence[Missing]] = (
     Missing(
         "mesh-8192", _HERD, "tp 8, pp 16, dp 64 on 8 192 GPUs",
         "the planner takes pp 32, dp 32 by its rule of least traffic; the published mesh ties with it",
-    ),
-    Missing(
-        "spmd", _SPMD, "28 % more MFU by two-dimensional sharding, up to 54 %", "no file describes a TPU v4",
     ),
 )  # fmt: skip

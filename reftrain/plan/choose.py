@@ -236,7 +236,7 @@ class Planner:
             for recompute, ep, placement in ways:
                 yield Job(
                     model=work.model,
-                    mesh=MeshConfig(tp=tp, cp=cp, pp=pp, dp=dp, zero=zero, ep=ep),
+                    mesh=MeshConfig(tp=tp, cp=cp, pp=pp, dp=dp, zero=zero, ep=ep, sharding=work.sharding),
                     seq_len=work.seq_len,
                     micro_batches=micro_batches,
                     layers=layer_counts(work.model.layers, pp * virtual, balanced=balanced, group=group),

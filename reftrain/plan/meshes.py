@@ -15,7 +15,7 @@ Mesh = tuple[int, int, int, int]
 
 @dataclass(frozen=True)
 class Workload:
-    """The training to plan: `sequences` of `seq_len` tokens a step on `gpus` devices."""
+    """The training to plan: `sequences` of `seq_len` tokens a step on `gpus` devices, spread as `sharding` says."""
 
     model: ModelConfig
     gpus: int
@@ -23,6 +23,7 @@ class Workload:
     sequences: int
     micro_batch_size: int = 1
     encoder: EncoderConfig = field(default_factory=EncoderConfig)
+    sharding: str = "fsdp"
 
     @property
     def tokens(self) -> int:
@@ -58,6 +59,8 @@ def impossible(workload: Workload, mesh: Mesh) -> str | None:
     """Return the reason why the shapes do not allow a mesh, or None."""
     tp, cp, pp, dp = mesh
     model = workload.model
+    if workload.sharding == "spmd_2d" and (reason := _not_annotated(model, mesh)):
+        return reason
     if model.heads % tp:
         return f"tp {tp} does not divide {model.heads} heads"
     if model.ffn_dim % tp:
@@ -66,7 +69,7 @@ def impossible(workload: Workload, mesh: Mesh) -> str | None:
         return f"tp {tp} and {model.kv_heads} key/value heads do not divide one another"
     if cp > 1 and workload.seq_len % (2 * cp):
         return f"cp {cp} cannot cut {workload.seq_len} tokens into {2 * cp} chunks"
-    if (workload.seq_len // cp) % tp:
+    if workload.sharding == "fsdp" and (workload.seq_len // cp) % tp:
         return f"tp {tp} cannot split the {workload.seq_len // cp} tokens of a context rank"
     if dp * workload.micro_batch_size > workload.sequences:
         return f"dp {dp} has no micro-batch for every rank: {workload.sequences} sequences a step"
@@ -81,4 +84,18 @@ def impossible(workload: Workload, mesh: Mesh) -> str | None:
     micro_batches = workload.sequences // (dp * workload.micro_batch_size)
     if 2 * (model.layers + 2) * micro_batches > MOST_ACTIONS:  # of a table with one layer a virtual stage
         return f"dp {dp} leaves {micro_batches} micro-batches a step, too many to lay out"
+    return None
+
+
+def _not_annotated(model: ModelConfig, mesh: Mesh) -> str | None:
+    """Return what SPMD 2-D sharding, over data (dp) and model (tp), does not allow of a mesh, or None."""
+    tp, cp, pp, dp = mesh
+    if cp > 1 or pp > 1:
+        return f"spmd_2d has the axes dp and tp alone, not cp {cp} and pp {pp}"
+    if model.experts or model.cross_every:
+        return "spmd_2d annotates plain decoders alone"
+    if model.dim % tp or model.dim % dp:
+        return f"dp {dp} and tp {tp} do not divide the model width {model.dim}"
+    if model.kv_heads % tp:
+        return f"spmd_2d copies no key/value heads: tp {tp} does not divide {model.kv_heads}"
     return None

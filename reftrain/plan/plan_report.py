@@ -4,7 +4,7 @@ import html
 from typing import Any
 
 from reftrain.cost.hardware import GIB
-from reftrain.documents import ChoiceDocument, PlanDocument, RejectedDocument
+from reftrain.layout_documents import ChoiceDocument, PlanDocument, RejectedDocument
 from reftrain.plan.choose import Choice, Plan, Rejected
 from reftrain.plan.meshes import Mesh
 from reftrain.thresholds import LABELLED_MESHES, LARGE_BUBBLE, SHOWN_MESHES, TIE
@@ -22,6 +22,7 @@ def document(plan: Plan) -> PlanDocument:
         "schema": "reftrain.plan/1",
         "hardware": plan.hardware.name,
         "gpus": plan.workload.gpus,
+        "sharding": plan.workload.sharding,
         "seq_len": plan.workload.seq_len,
         "sequences": plan.workload.sequences,
         "kernels": plan.taken.job.kernels,
@@ -54,6 +55,11 @@ def beyond_node(mesh: Mesh, plan: Plan) -> bool:
     return mesh[0] > plan.hardware.node_size
 
 
+def mfu(choice: Choice, plan: Plan) -> float:
+    """Return the share of the devices' peak that model FLOPs reach."""
+    return choice.tflops * 1e12 / plan.hardware.flops_per_s
+
+
 def _choice(choice: Choice, plan: Plan) -> ChoiceDocument:
     projection, job = choice.projection, choice.job
     return {
@@ -65,6 +71,7 @@ def _choice(choice: Choice, plan: Plan) -> ChoiceDocument:
         "zero": job.mesh.zero,
         "recompute": job.recompute,
         "tflops_per_gpu": round(choice.tflops, 2),
+        "mfu": round(mfu(choice, plan), 4),
         "step_s": round(projection.step_s, 6),
         "memory_gib": round(choice.memory_bytes / GIB, 3),
         "bubble": round(projection.bubble, 6),
@@ -83,7 +90,7 @@ def _rejected(row: Rejected) -> RejectedDocument:
 
 def table(plan: Plan) -> str:
     """The plan as text: choices by time with the one to take marked, and how many other meshes fell why."""
-    head = ("", "mesh", "schedule", "step s", "TFLOP/s", "GiB", "bubble", *AXES, "net GB", "")
+    head = ("", "mesh", "schedule", "step s", "TFLOP/s", "MFU %", "GiB", "bubble", *AXES, "net GB", "")
     shown = plan.choices[:SHOWN_MESHES]
     shown += (plan.taken,) if plan.taken.mesh not in {c.mesh for c in shown} else ()
     rows = [head, *(_row(choice, plan) for choice in shown)]
@@ -111,7 +118,7 @@ def table(plan: Plan) -> str:
     return "\n".join(line.rstrip() for line in lines) + "\n"
 
 
-LEFT_COLUMNS = (0, 1, 2, 12)
+LEFT_COLUMNS = (0, 1, 2, 13)
 """Columns of the text that begin at the left: marks, mesh, schedule, note."""
 
 
@@ -125,6 +132,7 @@ def _row(choice: Choice, plan: Plan) -> tuple[str, ...]:
         choice.schedule,
         f"{projection.step_s:.3f}",
         f"{choice.tflops:.0f}",
+        f"{100 * mfu(choice, plan):.1f}",
         f"{choice.memory_bytes / GIB:.1f}",
         f"{100 * projection.bubble:.1f}%",
         *shares,

@@ -28,6 +28,10 @@ class SpecView(Protocol):
         """Whether it has no gradient."""
 
     @property
+    def data_dim(self) -> int | None:
+        """Dimension that data parallelism shards."""
+
+    @property
     def sums(self) -> tuple[str, ...]:
         """Axes over which the gradient is summed after data parallelism."""
 

@@ -14,6 +14,7 @@ from typing import Any, cast
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.tensor import DTensor
 
 from numerics.record.recorder import CaptureError, Recorder
 from numerics.schema import FOLDER, PARTIAL_SUFFIX, STAMP, Level, Phase, rank_file, values_file
@@ -154,7 +155,7 @@ class Capture(Hooks):
         return seen
 
     def _local_gradient_watch(self, name: str) -> Any:
-        return lambda grad: self.rows.local_gradient(name, grad, self._micro_batch())
+        return lambda grad: self.rows.local_gradient(name, own_part(grad), self._micro_batch())
 
     def step_begin(self, step: int) -> None:
         """Record the first values before the first step."""
@@ -244,6 +245,11 @@ class Capture(Hooks):
         """Finish the file after a good run; after another one its marker stays."""
         if self._whole:
             self.rows.recorder.close()
+
+
+def own_part(grad: torch.Tensor) -> torch.Tensor:
+    """Return this rank's part of an annotated gradient, or a plain one as it is."""
+    return grad._local_tensor if isinstance(grad, DTensor) else grad  # noqa: SLF001 - to_local() makes a node
 
 
 def clear(run: Path, rank: int, world_size: int) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.fsdp._fully_shard._fsdp_param import FSDPParam
+from torch.distributed.tensor import DTensor
 
 from reftrain.rank.hooks import Hooks
 from reftrain.rank.trainer_view import StageView, TrainerView
@@ -41,6 +42,7 @@ class MemoryByKind(Hooks):
         watch, self._watch = self._watch, None
         if watch is not None:
             watch.__exit__(None, None, None)
+            watch.weights |= self._storages_of_weights()  # gathered within the forward
             self._saved[action.stage] = watch.bytes
         key = action.stage, action.micro_batch
         if action.kind is Kind.FORWARD:
@@ -108,6 +110,8 @@ def held_weights(stage: StageView) -> list[torch.Tensor]:
 
 def _whole(parameter: FSDPParam) -> list[torch.Tensor]:
     whole = getattr(parameter, "_unsharded_param", None)
+    if isinstance(whole, DTensor):
+        return [whole._local_tensor.detach()]  # noqa: SLF001 - to_local() makes a node
     return [whole.detach()] if isinstance(whole, torch.Tensor) else []
 
 
@@ -121,20 +125,23 @@ def distinct(tensors: Iterable[torch.Tensor]) -> int:
 
 
 class SavedBytes(torch.autograd.graph.saved_tensors_hooks):
-    """Counts the bytes that autograd saves while it is entered, weights apart; what it saves stays as it is."""
+    """Counts the bytes that autograd saves while it is entered, weights apart; what it saves stays as it is.
+
+    `weights` are the storages of weights by address; more may be added until `bytes` is asked for. Gathered weights
+    that are freed again have no bytes then.
+    """
 
     def __init__(self, weights: set[int]) -> None:
-        self._storages: dict[int, int] = {}
-        self._weights = weights
+        self._storages: dict[int, torch.UntypedStorage] = {}
+        self.weights = set(weights)
         super().__init__(self._count, lambda tensor: tensor)
 
     @property
     def bytes(self) -> int:
         """Bytes so far, each storage once."""
-        return sum(self._storages.values())
+        return sum(s.nbytes() for s in self._storages.values() if s.data_ptr() not in self.weights)
 
     def _count(self, tensor: torch.Tensor) -> torch.Tensor:
         storage = tensor.untyped_storage()
-        if storage.data_ptr() not in self._weights:
-            self._storages[storage.data_ptr()] = storage.nbytes()
+        self._storages[storage._cdata] = storage  # noqa: SLF001 - its identity: addresses are used again
         return tensor

@@ -4,6 +4,7 @@ A hook. After the last step the ranks' parts are joined on rank 0 into RUN/order
 for order and layout and compares with what the configuration declares.
 """
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -55,9 +56,8 @@ def group_layout(stage: StageView, group: FSDPParamGroup, ranks: int) -> Layout:
         name = names[id(held.sharded_param)]
         if stage.specs[name].frozen:
             continue
-        rows, *rest = stage.specs[name].local_shape
-        width = rest[0] if rest else 1
-        layout.append((name, -(-rows // ranks) * width))
+        shape, cut = stage.specs[name].local_shape, stage.specs[name].data_dim or 0
+        layout.append((name, math.prod(-(-n // ranks) if d == cut else n for d, n in enumerate(shape))))
     return tuple(layout)
 
 
@@ -92,7 +92,7 @@ class OrderRecorder(Hooks):
                 shards = group.mesh_info.mesh.size(group.mesh_info.mesh.ndim - 1)
                 self._units[number, f"{name}.grad"] = group_layout(stage, group, shards)
         local = trainer.local_parameters()
-        for axis in ("tp", "kv"):
+        for axis in ("dp_cp", "tp", "kv"):
             self._layouts[f"{axis}.partial_gradients"] = tuple(
                 (name, local[name].numel())
                 for stage in trainer.stages.values()

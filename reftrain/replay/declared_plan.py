@@ -11,7 +11,7 @@ import torch
 
 from numerics.order.order_plan import OrderPlan, Reduction
 from reftrain.config.run import RunConfig
-from reftrain.layout.declaration import ENCODER, Parameter, shard_rows
+from reftrain.layout.declaration import ENCODER, Parameter
 from reftrain.layout.grid import EVERYWHERE, Seat
 from reftrain.layout.settings import local_settings
 from reftrain.replay.formats import Orders
@@ -23,6 +23,7 @@ from reftrain.replay.gradients import (
     seats_along,
     sharding_axis,
 )
+from reftrain.replay.plan_spmd import annotated_sums, loss_sums
 from reftrain.replay.plan_writer import Layout, PlanWriter
 from reftrain.replay.possible_orders import possible_orders
 
@@ -71,6 +72,9 @@ def _tensor_sums(writer: PlanWriter, stage: int, layers: range) -> None:
         def crossing(label: str, phase: str, group: list[Seat] = seats, of: Numbers = every) -> None:
             writer.add(label, "tp", op, phase, wide, group, of, tokens * config.model.dim)
 
+        if config.mesh.annotated:
+            annotated_sums(writer, seats, every)
+            continue
         if stage == 0:
             crossing("tok_embeddings", "forward")
         for number in layers:
@@ -79,12 +83,7 @@ def _tensor_sums(writer: PlanWriter, stage: int, layers: range) -> None:
             _layer_sums(f"layers.{number}", crossing, recomputed=recomputed, reached=reached)
         if last:
             crossing("output.grad", "backward")
-            logits = writer.formats.wide
-            rows = 3 if config.numerics.label_smoothing else 2
-            writer.add(
-                "loss.max", "tp", "all_reduce", "forward", logits, seats, every, tokens, reduction="max"
-            )
-            writer.add("loss.sums", "tp", "all_reduce", "forward", logits, seats, every, rows * tokens)
+            loss_sums(writer, seats, every)
 
 
 def _layer_sums(pre: str, crossing: Callable[[str, str], None], *, recomputed: bool, reached: bool) -> None:
@@ -162,10 +161,6 @@ def _of_stage(writer: PlanWriter, stage: int, *axes: str) -> list[tuple[list[Sea
     return [(group, owners[group[0].pp]) for group in groups if owners.get(group[0].pp)]
 
 
-def _elements(parameter: Parameter, rows: int) -> int:
-    return rows * torch.Size(parameter.local_shape[1:]).numel()
-
-
 def _gradients(writer: PlanWriter, orders: Orders) -> None:
     """Accumulation over micro-batches and the reduction over data and context ranks."""
     config, declared = writer.config, writer.declared
@@ -175,7 +170,7 @@ def _gradients(writer: PlanWriter, orders: Orders) -> None:
         for tp, (unit, parameters) in itertools.product(range(config.mesh.tp), units):
             dealt, reduce = parameters[0].dealt, writer.formats.reduce
             for seats in writer.grid.shard_groups(pp, tp, dealt):
-                layout = tuple((p.name, _elements(p, -(-p.local_shape[0] // len(seats)))) for p in parameters)
+                layout = tuple((p.name, p.shard_elements(len(seats))) for p in parameters)
                 elements = len(seats) * sum(n for _, n in layout)
                 writer.add(
                     f"{unit}.grad", sharding_axis(dealt), "reduce_scatter", "reduce", reduce, seats, cuts, elements,
@@ -195,7 +190,7 @@ def _gradients(writer: PlanWriter, orders: Orders) -> None:
                     group=(),
                     operands=order.backwards,
                     cuts=cuts,
-                    layout=tuple((p.name, _elements(p, p.local_shape[0])) for p in own),
+                    layout=tuple((p.name, p.shard_elements(1)) for p in own),
                     steps=(writer.first, config.steps),
                 )
             )
@@ -207,7 +202,7 @@ def _replica_sums(writer: PlanWriter, stage: int, pp: int, once: tuple[int, ...]
     for tp in range(writer.config.mesh.tp if axis else 0):
         groups = writer.grid.shard_groups(pp, tp)
         for unit, parameters in writer.declared.units(stage):
-            layout = tuple((p.name, _elements(p, -(-p.local_shape[0] // len(groups[0])))) for p in parameters)
+            layout = tuple((p.name, p.shard_elements(len(groups[0]))) for p in parameters)
             elements, kind = sum(n for _, n in layout), writer.formats.reduce
             for replicas in zip(*groups, strict=True):
                 writer.add(
@@ -240,7 +235,7 @@ def _step(writer: PlanWriter) -> None:
         writer.add("valid_tokens", "dp", "all_reduce", "forward", torch.int64, seats, once, 1)
     if config.mesh.bucket_mb:
         _buckets(writer)
-    for axis in ("kv", "tp"):
+    for axis in ("dp_cp", "kv", "tp"):
         for seats in partial_groups(config, grid, axis):
             names = partial_names(declared, seats[0], axis)
             _one_buffer(writer, f"{axis}.partial_gradients", axis, seats, names)
@@ -259,9 +254,10 @@ def _shard_layout(writer: PlanWriter, seat: Seat, names: Sequence[str]) -> Layou
     known = {p.name: p for stage in writer.pipeline.held(seat.pp) for p in writer.declared.in_order(stage)}
 
     def held(parameter: Parameter) -> int:
-        groups = writer.grid.shard_groups(seat.pp, seat.tp, parameter.dealt)
+        whole = parameter.data_dim is None
+        groups = writer.grid.shard_groups(seat.pp, seat.tp, parameter.dealt, whole=whole)
         group = next(g for g in groups if seat in g)
-        return _elements(parameter, shard_rows(parameter.local_shape[0], len(group), group.index(seat))[1])
+        return parameter.shard_elements(len(group), group.index(seat))
 
     return tuple((name, held(known[name])) for name in names)
 

@@ -13,11 +13,12 @@ import torch
 from torch import Tensor
 
 from reftrain.config.run import RunConfig
-from reftrain.layout.declaration import ENCODER, Declaration, shard_rows
+from reftrain.layout.declaration import ENCODER, Declaration
 from reftrain.layout.grid import Grid, Seat
 from reftrain.replay.batch import MicroBatch, Reader, Share, shares
 from reftrain.replay.first_values import State, first_state, local_values
 from reftrain.replay.formats import Formats, Orders, Place, formats_of
+from reftrain.replay.forward.spmd import AnnotatedRanks
 from reftrain.replay.forward.stage import Passed, backward, leaves, run_stage
 from reftrain.replay.gradients import (
     Accumulator,
@@ -25,10 +26,10 @@ from reftrain.replay.gradients import (
     Shards,
     StepResult,
     finish,
-    global_norm,
     sum_owners,
 )
 from reftrain.replay.images import ImageTokens
+from reftrain.replay.norm import global_norm
 from reftrain.replay.observer import Moment, Observer
 from reftrain.replay.optimizer import ShardOptimizer, clip_factor, learning_rate
 from reftrain.replay.scalar_sums import rank_total, sum_losses, sum_valid
@@ -57,11 +58,12 @@ class Replay:
         self.pipeline = self.declared.pipeline
         self.reducer = Reducer(config, self.grid, self.declared, self.formats, self.observer)
         mesh = config.mesh
-        self.virtual_ranks = VirtualRanks(
+        kind = AnnotatedRanks if mesh.annotated else VirtualRanks
+        self.virtual_ranks = kind(
             mesh.tp,
             mesh.cp,
             mesh.ep,
-            sequence_parallel=mesh.sequence_parallel,
+            sequence_parallel=mesh.splits_sequence,
             sums_wide=config.numerics.tp_reduce == "fp32",
             observer=self.observer,
         )
@@ -101,22 +103,26 @@ class Replay:
                     continue
                 local = local_values(parameter, values[parameter.name], tp, dtype)
                 for pp in self.pipeline.owners(stage):
-                    for group in self.grid.shard_groups(pp, tp, parameter.dealt):
+                    whole = parameter.data_dim is None
+                    for group in self.grid.shard_groups(pp, tp, parameter.dealt, whole=whole):
                         for index, seat in enumerate(group):
-                            first, rows = shard_rows(len(local), len(group), index)
-                            shards[seat][parameter.name] = local[first : first + rows].clone()
+                            shard = local.narrow(*parameter.shard(len(group), index))
+                            shards[seat][parameter.name] = shard.clone(memory_format=torch.contiguous_format)
         return shards
 
     def _weights(self, stage: int, pp: int) -> list[dict[str, Tensor]]:
-        """Gathered weights of a stage on a pipeline rank in the compute format, for each place on ep and on tp."""
+        """Gathered weights of a stage on a pipeline rank in the compute format, for each place on ep and on tp.
+
+        Weights that no rank shards are not gathered: they are cast where they are used.
+        """
         mesh = self.config.mesh
         out: list[dict[str, Tensor]] = []
         for place, tp in itertools.product(range(mesh.ep), range(mesh.tp)):
             out.append({})
             for p in self.declared.in_order(stage, place):
-                group = self.grid.shard_groups(pp, tp, p.dealt)[0]
-                whole = torch.cat([self.shards[seat][p.name] for seat in group])
-                out[-1][p.name] = whole.to(self.formats.compute)
+                group = self.grid.shard_groups(pp, tp, p.dealt, whole=p.data_dim is None)[0]
+                whole = torch.cat([self.shards[seat][p.name] for seat in group], dim=p.data_dim or 0)
+                out[-1][p.name] = whole if p.data_dim is None else whole.to(self.formats.compute)
         return out
 
     def gradients(self, step: int) -> StepResult:

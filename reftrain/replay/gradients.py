@@ -4,6 +4,7 @@ Gradients are summed, never averaged. Everything is kept for every virtual rank 
 norm and the optimiser see shards.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -11,7 +12,7 @@ import torch
 from torch import Tensor
 
 from reftrain.config.run import RunConfig
-from reftrain.layout.declaration import Declaration, Parameter, shard_rows
+from reftrain.layout.declaration import Declaration, Parameter
 from reftrain.layout.grid import EVERYWHERE, Grid, Seat
 from reftrain.replay.formats import Formats
 from reftrain.replay.observer import Observer
@@ -53,10 +54,13 @@ class Accumulator:
         return sums
 
 
-def flat_buffer(tensors: Sequence[Tensor], ranks: int, dtype: torch.dtype) -> Tensor:
-    """Return gradients as one buffer to reduce, (ranks, n): for each destination its padded rows of every parameter."""
+def flat_buffer(
+    tensors: Sequence[Tensor], parameters: Sequence[Parameter], ranks: int, dtype: torch.dtype
+) -> Tensor:
+    """Return gradients as one buffer to reduce, (ranks, n): for each destination its padded part of every parameter."""
     pieces = []
-    for tensor in tensors:
+    for whole, parameter in zip(tensors, parameters, strict=True):
+        tensor = torch.cat(whole.chunk(ranks, dim=1)) if parameter.data_dim == 1 else whole
         rows = -(-len(tensor) // ranks) * ranks
         rest = tensor.new_zeros((rows - len(tensor), *tensor.shape[1:]), dtype=dtype)
         pieces.append(torch.cat([tensor.to(dtype), rest]).view(ranks, -1))
@@ -89,13 +93,16 @@ class Reducer:
         last: bool,
     ) -> None:
         """Reduce every unit of a stage on a pipeline rank; `whole` are each seat's accumulated gradients."""
+        self._keep_whole(stage, pp, tp, whole, shards)
         for unit, parameters in self.declared.units(stage):
             dealt = parameters[0].dealt
             groups, axis = self.grid.shard_groups(pp, tp, dealt), sharding_axis(dealt)
             flats: dict[Seat, Tensor] = {}
             for group in groups:
                 buffers = {
-                    s: flat_buffer([whole[s][p.name] for p in parameters], len(group), self.formats.reduce)
+                    s: flat_buffer(
+                        [whole[s][p.name] for p in parameters], parameters, len(group), self.formats.reduce
+                    )
                     for s in group
                 }
                 inputs = {seat: buffer.view(-1) for seat, buffer in buffers.items()}
@@ -136,6 +143,16 @@ class Reducer:
             out |= self.observer.reduction_out(*name, {seat: total.clone() for seat in replicas})
         return out
 
+    def _keep_whole(
+        self, stage: int, pp: int, tp: int, whole: Mapping[Seat, Mapping[str, Tensor]], shards: Shards
+    ) -> None:
+        """Keep the gradients of parameters that data parallelism leaves whole, each rank its own addend."""
+        for parameter in (p for p in self.declared.trained(stage) if p.data_dim is None):
+            for seat in self.grid.data_group(pp, tp):
+                grad = whole[seat][parameter.name].to(self.formats.parameter)
+                before = shards[seat].get(parameter.name)
+                shards[seat][parameter.name] = grad if before is None else before + grad
+
     def _keep(
         self, flat: Tensor, parameters: list[Parameter], ranks: int, index: int, shard: dict[str, Tensor]
     ) -> None:
@@ -143,11 +160,10 @@ class Reducer:
         offset = 0
         flat = flat.to(self.formats.parameter)
         for parameter in parameters:
-            rows, *rest = parameter.local_shape
-            width = torch.Size(rest).numel()
-            held = shard_rows(rows, ranks, index)[1]
-            grad = flat[offset : offset + held * width].view(held, *rest)
-            offset += -(-rows // ranks) * width
+            dim, _, held = parameter.shard(ranks, index)
+            shape = [held if d == dim else n for d, n in enumerate(parameter.local_shape)]
+            grad = flat[offset : offset + math.prod(shape)].view(shape)
+            offset += parameter.shard_elements(ranks)
             shard[parameter.name] = shard[parameter.name] + grad if parameter.name in shard else grad
 
 
@@ -201,7 +217,7 @@ def finish(config: RunConfig, grid: Grid, declared: Declaration, shards: Shards,
     """Sum over tp, or over the copies of key/value heads, what data parallelism left partial; then tied ends."""
     if config.mesh.bucket_mb:
         sum_buckets(config, grid, declared, shards, observer)
-    for axis in ("kv", "tp"):
+    for axis in ("dp_cp", "kv", "tp"):
         for group in partial_groups(config, grid, axis):
             names = partial_names(declared, group[0], axis)
             if names and len(group) > 1:
@@ -212,7 +228,9 @@ def finish(config: RunConfig, grid: Grid, declared: Declaration, shards: Shards,
 
 
 def partial_groups(config: RunConfig, grid: Grid, axis: str) -> list[list[Seat]]:
-    """Tensor ranks that sum partial gradients with each other, for every other coordinate."""
+    """Ranks of an axis that sum partial gradients with each other, for every other coordinate."""
+    if axis == "dp_cp":
+        return seats_along(grid, "dp", "cp")
     width = config.mesh.tp if axis == "tp" else max(config.mesh.tp // config.model.kv_heads, 1)
     groups: dict[tuple[int, ...], list[Seat]] = {}
     for seat in grid.seats():
@@ -223,7 +241,7 @@ def partial_groups(config: RunConfig, grid: Grid, axis: str) -> list[list[Seat]]
 def partial_names(declared: Declaration, seat: Seat, axis: str) -> list[str]:
     """Return the parameters of a seat with gradients that are still partial over the axis, in the buffer's order."""
     stages = declared.pipeline.held(seat.pp)
-    return [p.name for stage in stages for p in declared.trained(stage) if p.sums == axis]
+    return [p.name for stage in stages for p in declared.trained(stage) if p.summed_over(axis)]
 
 
 def _sum_in_one_buffer(names: list[str], ranks: Shards, axis: str, label: str, observer: Observer) -> None:
@@ -261,35 +279,3 @@ def seats_along(grid: Grid, *axes: str) -> list[list[Seat]]:
         key = tuple(getattr(seat, axis) for axis in DESCENT if axis not in axes)
         groups.setdefault(key, []).append(seat)
     return list(groups.values())
-
-
-def global_norm(grid: Grid, declared: Declaration, shards: Shards, observer: Observer) -> Tensor:
-    """Euclidean norm of the model's gradient (1,): squares by parameter, then over data, tensor, pipeline ranks."""
-    squares = {seat: _squares(grid, declared, seat, shards[seat]) for seat in grid.seats()}
-    for axes in (("dp", "cp"), ("tp",), ("pp",)):
-        for group in seats_along(grid, *axes):
-            name = ("_".join(axes), "all_reduce", "grad_norm")
-            before = observer.reduction_in(*name, {seat: squares[seat] for seat in group})
-            after = dict.fromkeys(group, ring_sum(list(before.values())))
-            squares |= observer.reduction_out(*name, after)
-    return squares[grid.seats()[0]].sqrt()
-
-
-def _squares(grid: Grid, declared: Declaration, seat: Seat, grads: Mapping[str, Tensor]) -> Tensor:
-    """Sum of squares of what this seat counts: every element of the model once."""
-    replica = next(
-        number for number, group in enumerate(grid.shard_groups(seat.pp, seat.tp)) if seat in group
-    )
-    place = grid.place(seat)
-    total: Tensor | None = None
-    for stage in declared.pipeline.counted(seat.pp):
-        for parameter in declared.trained(stage, place):
-            grad = grads[parameter.name]
-            square = grad.to(torch.promote_types(grad.dtype, torch.float32)).square().sum()
-            first_copy = seat.tp % parameter.copies == 0 if parameter.split is not None else seat.tp == 0
-            if parameter.tied or not first_copy or replica:
-                square = torch.zeros_like(square)
-            total = square if total is None else total + square
-    if total is None:
-        raise ValueError(f"pipeline rank {seat.pp} holds no parameters")
-    return total.reshape(1)

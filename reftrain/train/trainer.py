@@ -27,6 +27,7 @@ from reftrain.model.decoder import EMBEDDING, Stage, layers_of_stages
 from reftrain.model.encoder import EncoderStage
 from reftrain.model.parameters import Part, Spec, shard_part
 from reftrain.model.segments import Segments
+from reftrain.model.spmd import annotate, stage_of
 from reftrain.parallel.tensor import TensorParallel
 from reftrain.rank.comm import Axis, WideAxis
 from reftrain.rank.events import Segment
@@ -60,7 +61,7 @@ class Trainer:
         self.formats = POLICIES[config.numerics.policy]
         self.mesh = Mesh(config.mesh, device, hooks, config.evidence.waiting_s)
         hooks.setup(RunContext(config, self.mesh, self.mesh.rank, device))
-        self.axes = {"tp": self.mesh.tp, "kv": self._kv_axis()}
+        self.axes = {"tp": self.mesh.tp, "kv": self._kv_axis(), "dp_cp": self.mesh.dp_cp}
         self.tied_axis = self._tied_axis()
         model, data = config.model, config.data
         self.loader = Loader(data, model.vocab_size, self.mesh.dp.size, self.mesh.dp.index)
@@ -114,9 +115,9 @@ class Trainer:
     def model_context(self) -> ModelContext:
         """Return the settings that the layers of this rank share."""
         config, mesh = self.config, self.mesh
-        return ModelContext(
+        made = ModelContext(
             model=config.model,
-            tp=TensorParallel(self._tensor_axis(), sequence_parallel=config.mesh.sequence_parallel),
+            tp=TensorParallel(self._tensor_axis(), sequence_parallel=config.mesh.splits_sequence),
             cp=mesh.cp,
             segments=Segments(self.hooks),
             parameter_dtype=self.formats.parameter,
@@ -128,6 +129,7 @@ class Trainer:
             ep=mesh.ep,
             sequences=config.data.batch_size,
         )
+        return annotate(made, mesh.device_mesh) if config.mesh.annotated else made
 
     def _stages(self) -> dict[int, ShardedStage]:
         config, mesh = self.config, self.mesh
@@ -139,7 +141,7 @@ class Trainer:
         held = {stage for _, stage in self.schedule.held_by(mesh.pp.index)}
         for number, layers in enumerate(layers_of_stages(config)):
             if number in held:
-                stage = Stage(context, layers, first=number == 0, last=number + 1 == config.stages)
+                stage = stage_of(context, layers, first=number == 0, last=number + 1 == config.stages)
                 stages[number] = self._sharded(stage)
         return stages
 
@@ -170,7 +172,7 @@ class Trainer:
     def _executor(self) -> PipelineExecutor:
         config, mesh = self.config, self.mesh
         length = config.data.seq_len // mesh.cp.size
-        if config.mesh.sequence_parallel:
+        if config.mesh.splits_sequence:
             length //= mesh.tp.size
         shape = (config.data.micro_batch_size, length, config.model.dim)
         pool = BufferPool(shape, self.formats.compute, self.device)

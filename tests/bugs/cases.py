@@ -34,6 +34,7 @@ IMAGES = {
     "numerics": {"recompute": "full"},
 }
 EXPERTS = {"mesh": {"tp": 2, "dp": 2, "ep": 2}, "model": {"experts": 4}}
+SPMD = {"mesh": {"tp": 2, "dp": 2, "zero": 3, "sharding": "spmd_2d"}}
 
 CASES = (
     Case("P01:layer=1", {"mesh": {"tp": 2}}, "grad", "layers.1.attention_norm.weight",
@@ -104,5 +105,7 @@ CASES = (
          (("forward", "layers.1.attention"),)),
     Case("P58", EXPERTS, "grad", "layers.0.feed_forward.experts.0.w1.weight"),
     Case("P59", EXPERTS, "grad", "layers.1.feed_forward.router.weight", (("grad", "norm.weight"),)),
+    Case("P60:layer=1", SPMD, "forward", "layers.1.feed_forward", (("forward", "layers.1.attention"),)),
+    Case("P60:layer=1,of=wq", SPMD, "forward", "layers.1.attention.qkv", (("forward", "layers.0"),)),
     Case("P32", IMAGES, "recomputed", "layers.2.attention.wo", (("forward", "norm"),)),
 )  # fmt: skip

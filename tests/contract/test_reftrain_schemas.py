@@ -24,6 +24,7 @@ ANSWERS = [
     ("calibrate", "--ranks", "2"),
     ("reproduce", "figure13"),
     ("goodput", "--gpus", "1024", "--days", "20", "--runs", "2"),
+    ("infer", "--preset", "8b", "--devices", "8", "--prompt", "64"),
     SIMULATED,
     (*SIMULATED, "--fault", "slow_compute:rank=1,factor=1.5", "--fault", "long_stage", "--out", "{out}"),
     (*SIMULATED, "--fault", "host_stall:rank=1,axis=dp", "--out", "{out}"),

@@ -141,7 +141,7 @@ MISCONFIGURATIONS = {
     ),
     "--preset 9b": (
         "model.preset: '9b' is unknown; choose among "
-        "tiny, sensitive, small, 8b, 8x7b, 70b, 405b, tiny_vision, 70b_vision"
+        "tiny, sensitive, small, 8b, 8x7b, 70b, 405b, llama2_7b, llama2_13b, llama2_70b, tiny_vision, 70b_vision"
     ),
     "--set run.steps=0": "run.steps: 0 is not within bounds; give 1 to 1000000000",
     "none.toml": "none.toml: No such file or directory; give a readable TOML file",

@@ -2,7 +2,7 @@
 
 `read_bugs` reads `P02:layer=1` from the run's faults, `plant` patches this process while the run lasts. The
 catalogue follows the classes of real bugs by axis: `tensor`, `vocabulary`, `context`, `pipeline`, `data`, `experts`,
-`numeric`.
+`numeric`, `spmd`.
 """
 
 import difflib
@@ -29,6 +29,7 @@ def catalogue() -> dict[str, Bug]:
         experts,
         numeric,
         pipeline,
+        spmd,
         tensor,
         vocabulary,
     )

@@ -78,7 +78,14 @@ def steps(config: RunConfig, values: Values) -> str | None:
 def sequence_parallel(config: RunConfig, values: Values) -> str | None:
     """Sequence parallelism is on."""
     del values
-    return None if config.mesh.sequence_parallel else "it needs mesh.sequence_parallel = true"
+    wanted = config.mesh.sequence_parallel and not config.mesh.annotated
+    return None if wanted else "it needs mesh.sequence_parallel = true"
+
+
+def annotated(config: RunConfig, values: Values) -> str | None:
+    """Weights and activations are annotated over two axes."""
+    del values
+    return None if config.mesh.annotated else "it needs mesh.sharding = spmd_2d"
 
 
 def shards(config: RunConfig, values: Values) -> str | None:

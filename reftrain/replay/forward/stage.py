@@ -10,6 +10,7 @@ from reftrain.config.run import RunConfig
 from reftrain.replay.batch import Share
 from reftrain.replay.forward.layers import Layers, Weights
 from reftrain.replay.forward.loss import ShardedCrossEntropy
+from reftrain.replay.forward.spmd import AnnotatedLayers
 from reftrain.replay.virtual_ranks import Ranks, VirtualRanks
 
 
@@ -65,7 +66,7 @@ def run_stage(
     last: bool,
 ) -> Ranks:
     """Activations of a stage from those of the one before it, or the loss sums of the last."""
-    compute = Layers(config, virtual_ranks)
+    compute = (AnnotatedLayers if config.mesh.annotated else Layers)(config, virtual_ranks)
     xs = embed(virtual_ranks, weights, batch) if inputs is None else inputs
     for number in layers:
         xs = compute.layer(xs, weights, batch, number)

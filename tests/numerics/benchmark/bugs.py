@@ -26,6 +26,7 @@ PP2 = {"mesh": {"pp": 2}}
 PP2_DP2 = {"mesh": {"pp": 2, "dp": 2}}
 DP3 = {"mesh": {"dp": 3}}
 EP3 = {"mesh": {"dp": 3, "ep": 3}, "model": {"experts": 3}}
+SPMD = {"mesh": {"tp": 2, "dp": 2, "zero": 3, "sharding": "spmd_2d"}}
 TP2_EP2 = {"mesh": {"tp": 2, "dp": 2, "ep": 2}, "model": {"experts": 4}}
 DP3_ZERO3 = {"mesh": {"dp": 3, "zero": 3}}
 FUSED = {"model": {"bias": True, "qk_norm": True, "fused_qkv": True}}
@@ -85,6 +86,7 @@ LAYOUTS: Mapping[str, tuple[Tables, Tables]] = {
     "P57": (EP3, TP2_EP2),
     "P58": (EP3, TP2_EP2),
     "P59": (TP2_EP2,),
+    "P60": (SPMD,),
 }
 """First in FP32, second in BF16."""
 
@@ -183,6 +185,9 @@ def true_place(name: str, values: Mapping[str, Any]) -> Where:
         "P57": Where(r"layers\.0\.feed_forward\..*", r"layers\.0\.feed_forward.*", ()),
         "P58": Where(r"layers\.\d\.feed_forward\.experts.*", r"layers\.\d\.feed_forward.*", ()),
         "P59": Where(r"layers\.\d\.feed_forward\.router.*", r"layers\.\d\.feed_forward\.router", TP),
+        "P60": Where(
+            rf"{layer}\.(feed_forward|attention\.qkv).*", rf"{layer}\.(feed_forward|attention).*", TP
+        ),
         "P55": Where(ANY_GRAD, r".*", (), r"bf16|bfloat16"),
         "P56": Where(
             r"rope|layers\.0\.attention\.qkv\.(queries|keys)",
