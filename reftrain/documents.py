@@ -41,13 +41,14 @@ class BytesDocument(TypedDict):
 
 
 class RankMemoryDocument(BytesDocument):
-    """One pipeline rank: the kinds at its peak add up to `peak`; `largest` has the peak of each kind alone."""
+    """One pipeline rank: kinds at its `peak` add up to it; `largest` is each kind's peak, `host` offloaded bytes."""
 
     rank: int
     peak: int
     largest: BytesDocument
     activations_by_kind: dict[str, int]
     in_flight: int
+    host: int
 
 
 class MemoryDocument(TypedDict):

@@ -210,6 +210,9 @@ LAUNCH_QUEUE: Final = 1024
 CALL_LAUNCHES: Final = 2.5
 """Host time of a collective call in kernel launches: torch's own work around it."""
 
+NS: Final = 1e9
+"""Nanoseconds of a second: simulated times are in nanoseconds, costs in seconds."""
+
 LAUNCH_LATENCY_NS: Final = 4_000.0
 """Time from a launch to the start of the kernel on an idle stream."""
 

@@ -94,6 +94,7 @@ def memory(
     show_default=True,
     help="Which of a tie is taken: the simplest mesh, or the fastest.",
 )
+@click.option("--offload", is_flag=True, help="Also consider optimizers in the host's memory (ZeRO-Offload).")
 @click.option("--quiet", is_flag=True, help="No progress on stderr.")
 @click.option("--svg", type=A_FILE, help="Draw time against memory as SVG.")
 @JSON
@@ -106,6 +107,7 @@ def plan(
     micro_batch: int,
     mean_document: float | None,
     prefer: str,
+    offload: bool,
     quiet: bool,
     svg: Path | None,
     json_to: str | None,
@@ -128,7 +130,7 @@ def plan(
     if micro_batch > total // length:
         problem = f"{micro_batch} sequences are more than the {total // length} of a step"
         raise ConfigError("--micro-batch", problem, "give fewer, or more --tokens")
-    work = Workload(model, gpus, length, total // length, micro_batch, encoder)
+    work = Workload(model, gpus, length, total // length, micro_batch, encoder, offload)
     planner = Planner(work, load_hardware(hardware), _pairs_of(mean_document, length))
     with planning(quiet=quiet) as progress:
         made = planner.plan(prefer, progress)

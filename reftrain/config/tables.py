@@ -6,6 +6,7 @@ Each table checks its own fields when it is constructed. `Tables` joins them wit
 
 from dataclasses import dataclass, field
 
+from reftrain.config.checkpoint import CheckpointConfig, ElasticConfig
 from reftrain.config.encoder import EncoderConfig
 from reftrain.config.evaluation import EvaluationConfig
 from reftrain.config.fault_spec import is_hang
@@ -16,7 +17,6 @@ from reftrain.errors import ConfigError
 from reftrain.thresholds import (
     FOREVER_S,
     LARGEST_INTEGER,
-    MOST_DEVICES,
     MOST_STEPS,
     MOST_THREADS,
     SMALLEST_CONSTANT,
@@ -139,44 +139,14 @@ class OptimizerConfig:
     eps: float = setting(1e-8, "epsilon of AdamW", least=0)
     clip_norm: float = setting(1.0, "greatest global gradient norm; 0 does not clip", least=0)
     implementation: str = setting("foreach", "AdamW kernel: foreach, fused or single")
+    offload: bool = setting(
+        default=False,
+        meaning="keep masters and moments in the host's memory and step there: gradients are copied to it, weights back",
+    )
 
     def __post_init__(self) -> None:
         check_choice("optimizer", self, "implementation", ("foreach", "fused", "single"))
         check_bounds("optimizer", self)
-
-
-@dataclass(frozen=True)
-class CheckpointConfig:
-    """When the state is saved and from where it starts."""
-
-    every: int = setting(0, "steps between checkpoints; 0 saves none", least=0, most=MOST_STEPS)
-    keep: int = setting(2, "finished checkpoints kept", least=1, most=MOST_STEPS)
-    asynchronous: bool = setting(default=True, meaning="write in the background while the next steps run")
-    resume: str = setting(
-        "", "folder to start from: a checkpoint, a checkpoint folder, or auto for this run's own latest"
-    )
-
-    def __post_init__(self) -> None:
-        check_bounds("checkpoint", self)
-
-
-@dataclass(frozen=True)
-class ElasticConfig:
-    """What happens to the job when a rank dies: without --elastic it ends."""
-
-    enabled: bool = setting(
-        default=False, meaning="start the ranks again from the last checkpoint when one dies, on this machine"
-    )
-    restarts: int = setting(10, "restarts before the job gives up", least=0, most=MOST_STEPS)
-    min_replicas: int = setting(
-        0,
-        "data-parallel replicas down to which a death takes a replica out; 0 replaces every lost rank",
-        least=0,
-        most=MOST_DEVICES,
-    )
-
-    def __post_init__(self) -> None:
-        check_bounds("elastic", self)
 
 
 @dataclass(frozen=True)

@@ -96,6 +96,8 @@ def schedule_name(job: Job) -> str:
     words.append(f"ZeRO-{job.mesh.zero}")
     if job.recompute != "none":
         words.append(f"recompute={job.recompute}")
+    if job.offload:
+        words.append("offload")
     if job.encoder.layers and job.mesh.pp > 1:
         words.append(f"encoder={job.encoder.placement}")
     return " ".join(words)
@@ -103,7 +105,8 @@ def schedule_name(job: Job) -> str:
 
 def alike(job: Job) -> tuple[object, ...]:
     """Return a key of candidates that differ in the ZeRO stage only; where one fits, the next stage is slower."""
-    return mesh_of(job), job.mesh.ep, job.schedule, job.virtual, job.recompute, job.encoder.placement
+    placed = job.encoder.placement, job.offload
+    return mesh_of(job), job.mesh.ep, job.schedule, job.virtual, job.recompute, *placed
 
 
 @dataclass
@@ -231,9 +234,10 @@ class Planner:
         group = work.model.group
         balanced, placements = pp > 1 and group == 1, PLACEMENTS if work.encoder.layers and pp > 1 else ("",)
         groups = work.model.layers // group + (0 if balanced or pp == 1 else -2)
-        ways = [*product(("none", "full"), expert_ranks(work.model, dp), placements)]
+        places = (False, True) if work.offload else (False,)
+        ways = [*product(("none", "full"), expert_ranks(work.model, dp), placements, places)]
         for schedule, virtual, zero, consecutive in _schemes(pp, groups, micro_batches):
-            for recompute, ep, placement in ways:
+            for recompute, ep, placement, offload in ways:
                 yield Job(
                     model=work.model,
                     mesh=MeshConfig(tp=tp, cp=cp, pp=pp, dp=dp, zero=zero, ep=ep),
@@ -245,6 +249,7 @@ class Planner:
                     consecutive=consecutive,
                     micro_batch_size=work.micro_batch_size,
                     recompute=recompute,
+                    offload=offload,
                     encoder=replace(work.encoder, placement=placement) if placement else work.encoder,
                 )
 

@@ -15,7 +15,10 @@ Mesh = tuple[int, int, int, int]
 
 @dataclass(frozen=True)
 class Workload:
-    """The training to plan: `sequences` of `seq_len` tokens a step on `gpus` devices."""
+    """The training to plan: `sequences` of `seq_len` tokens a step on `gpus` devices.
+
+    With `offload` the optimizer may be the host's.
+    """
 
     model: ModelConfig
     gpus: int
@@ -23,6 +26,7 @@ class Workload:
     sequences: int
     micro_batch_size: int = 1
     encoder: EncoderConfig = field(default_factory=EncoderConfig)
+    offload: bool = False
 
     @property
     def tokens(self) -> int:

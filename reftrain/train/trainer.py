@@ -208,7 +208,7 @@ class Trainer:
         for stage in self.stages.values():
             shards.update(stage.trained_parameters())
             decays.update({name: spec.decays for name, spec in stage.specs.items()})
-        return AdamW(self.config.optimizer, shards, decays)
+        return AdamW(self.config.optimizer, shards, decays, self.hooks)
 
     def specs(self) -> dict[str, Spec]:
         """Specs of all parameters on this rank by global name."""
@@ -236,6 +236,10 @@ class Trainer:
     def buffer_bytes(self) -> int:
         """Return the size of the buffers made for messages between stages, in bytes."""
         return self.executor.pool.bytes
+
+    def host_bytes(self) -> int:
+        """Return the bytes that an offloaded optimiser holds in the host's memory besides its state."""
+        return self.optimizer.host.bytes if self.optimizer.host else 0
 
     def compute_gradients(self, step: int) -> Gradients:
         """Run a step up to the global norm; the gradients are in `local_gradients`."""
