@@ -14,10 +14,10 @@ from tracekit.mechanisms import OF_DEVICE, OF_HOST, MechanismEntry
 from tracekit.thresholds.slowrank import KERNELS_SHOWN, MAJORITY
 
 Quantity = Literal[
-    "own", "busy", "gap", "attention", "matmul", "loader", "collector", "allocator", "longest_gap"
+    "own", "busy", "gap", "attention", "matmul", "copies", "loader", "collector", "allocator", "longest_gap"
 ]
 """Times that a rank and its peers are compared by: own time, compute, gaps without compute, compute in attention
-and in matrix products, data loading, garbage collection, memory allocation (all a step), and the longest gap."""
+in matrix products and in copies between device and host, data loading, garbage collection, memory allocation (all a step), and the longest gap."""
 
 
 @dataclass(frozen=True)
@@ -83,6 +83,7 @@ class CauseEntry:
     next_step: str
     signs: tuple[Sign, ...]
     on_host: bool = False  # the host's doing, which the job's design may explain
+    on_device: bool = False  # the device works longer, where others are gaps or transfers
     next_on_cpu: str | None = None  # where the devices are CPUs; None: the same
     mechanisms: tuple[MechanismEntry, ...] = ()  # what may take the time within it
 
@@ -166,6 +167,22 @@ _ENTRIES = (
         ),
     ),
     CauseEntry(
+        "host_copies",
+        "its copies between device and host take longer than its peers'",
+        "copies as long as on peers, or larger than theirs",
+        "look at the PCIe link of that device (lspci -vv: width, speed, replays), at NUMA binding and page-locked memory",
+        (
+            Sign(
+                Order.COMPUTE,
+                "at least half of the excess is compute, and as much is copies between device and host",
+                lambda rank: rank.explains("copies") and rank.explains("busy"),
+                (Row("copies between device and host a step", "copies"),),
+            ),
+        ),
+        on_device=True,
+        next_on_cpu="look for other load on that host's memory",
+    ),
+    CauseEntry(
         "gpu_compute",
         "its compute takes longer than its peers'",
         "kernels as long as on peers, with longer gaps between them",
@@ -181,6 +198,7 @@ _ENTRIES = (
                 ),
             ),
         ),
+        on_device=True,
         mechanisms=OF_DEVICE,
         next_on_cpu="look for other processes on that host's cores, a lower clock and a CPU quota; "
         "run a matrix product on it alone",

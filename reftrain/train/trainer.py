@@ -58,6 +58,7 @@ class Trainer:
         self.config, self.hooks, self.device = config, hooks, device
         self._step = 0
         self.formats = POLICIES[config.numerics.policy]
+        self.stacked = config.numerics.loss_log == "stacked"
         self.mesh = Mesh(config.mesh, device, hooks, config.evidence.waiting_s)
         hooks.setup(RunContext(config, self.mesh, self.mesh.rank, device))
         self.axes = {"tp": self.mesh.tp, "kv": self._kv_axis()}
@@ -174,9 +175,8 @@ class Trainer:
             length //= mesh.tp.size
         shape = (config.data.micro_batch_size, length, config.model.dim)
         pool = BufferPool(shape, self.formats.compute, self.device)
-        up = mesh.pp
-        if self.device.type == "cuda" and mesh.pp.size > 1:
-            up = mesh.subgroup("pp_up", mesh.pp.ranks)
+        apart = self.device.type == "cuda" and mesh.pp.size > 1
+        up = mesh.subgroup("pp_up", mesh.pp.ranks) if apart else mesh.pp
         return self._make_executor((mesh.pp, up), pool)
 
     def _make_executor(self, axes: tuple[Axis, Axis], pool: BufferPool) -> PipelineExecutor:
@@ -234,11 +234,11 @@ class Trainer:
         return self.optimizer.state()
 
     def buffer_bytes(self) -> int:
-        """Return the size of the buffers made for messages between stages, in bytes."""
+        """Return the bytes of the buffers made for messages between stages."""
         return self.executor.pool.bytes
 
     def host_bytes(self) -> int:
-        """Return the bytes that an offloaded optimiser holds in the host's memory besides its state."""
+        """Return the bytes of the host's copies of weights and gradients."""
         return self.optimizer.host.bytes if self.optimizer.host else 0
 
     def compute_gradients(self, step: int) -> Gradients:
@@ -255,11 +255,10 @@ class Trainer:
         self.hooks.value("valid_tokens", torch.tensor(valid))
         sums = self.executor.run([self.cutter.cut(batch) for batch in micro_batches], valid)
         self._finish_gradients()
-        mesh = self.mesh
         self.hooks.gradients_end(step)
+        mesh = self.mesh
         norm = global_norm(self._counted_stages(), mesh.tp, mesh.dp_cp, mesh.pp, mesh.replica_index)
-        stacked = self.config.numerics.loss_log == "stacked"
-        loss = global_loss(sums, valid, mesh.dp_cp, mesh.pp, self.device, stacked=stacked)
+        loss = global_loss(sums, valid, mesh.dp_cp, mesh.pp, self.device, stacked=self.stacked)
         self.hooks.value("grad_norm", norm)
         self.hooks.value("loss", torch.tensor(loss, dtype=torch.float64))
         return Gradients(loss, valid, norm)

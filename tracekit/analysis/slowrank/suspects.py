@@ -15,7 +15,7 @@ from tracekit.analysis.slowrank.hypotheses.suspect_work import (
     peers_of,
 )
 from tracekit.analysis.slowrank.price import Price
-from tracekit.causes import SPARED, Order
+from tracekit.causes import CAUSES, SPARED, Order
 from tracekit.findings import Cause, Evidence, PathLevel, Suspect, Verdict
 from tracekit.step_graph.statistics import confidence
 from tracekit.thresholds.launches import HOST_PACE
@@ -137,14 +137,15 @@ def agrees(suspect: Suspect, no_fault_ms: float = 0.0, spared_ms: float = 0.0) -
         over["busy"] + spared_ms,
         over["gap"] - no_fault_ms,
     )
-    part = {"gpu_compute": busy, "unknown": own}.get(suspect.cause, gaps)
+    part = own if suspect.cause == "unknown" else busy if CAUSES[suspect.cause].on_device else gaps
     return own > 0 and part >= MAJORITY * suspect.lost_ms_per_step
 
 
 def in_gaps(case: Case, rows: tuple[int, ...]) -> bool:
     """Whether gaps between kernels of a GPU, which no data cause, explain the excess of the first of `rows`."""
     cause = explain_rank(case, rows[0], rows)[0]
-    return case.ops.per_rank[case.steps.ranks[rows[0]]].on_gpu and cause not in {"gpu_compute", "unknown"}
+    on_gpu = case.ops.per_rank[case.steps.ranks[rows[0]]].on_gpu
+    return on_gpu and cause != "unknown" and not CAUSES[cause].on_device
 
 
 def stands(case: Case, suspect: Suspect) -> bool:
