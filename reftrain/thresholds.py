@@ -225,6 +225,11 @@ DETAILED_WORLD: Final = 64
 SHOWN_STAGES: Final = 16
 """Pipeline ranks with a row in the text of a simulation; the JSON holds all."""
 
+SERVER_PACE: Final = 0.5
+"""A worker sets the pace of a parameter server's job if it waits for less than this share of any other's wait."""
+SERVER_WAIT: Final = 0.1
+"""Share of the job that all other workers must wait before one is said to set the pace: below it is chance."""
+
 GOODPUT_INTERVALS: Final = 33
 """Intervals between checkpoints that `goodput` tries: neighbours differ by a sixth, and the optimum is flat."""
 GOODPUT_SPREAD: Final = 12.0

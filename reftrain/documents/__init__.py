@@ -2,6 +2,8 @@
 
 from typing import Final, Literal, TypedDict
 
+from reftrain.documents.jobs import GoodputDocument, ServerDocument, VariedDocument
+
 Axes = dict[str, int]
 """Sizes by axis."""
 FaultDocument = dict[str, str | float | None]
@@ -255,37 +257,6 @@ class ReproduceDocument(TypedDict):
     missing: list[MissingDocument]
 
 
-class VariedDocument(TypedDict):
-    """The share that trains when one habit is halved, and doubled."""
-
-    name: str
-    halved: float
-    doubled: float
-
-
-class GoodputDocument(TypedDict):
-    """The answer of `reftrain goodput`; `training` and `parts` are shares of the job's time, intervals seconds.
-
-    `varied` holds shares with Daly's interval; without a change that is `at_daly`. `detections` holds
-    the share `training` that trains when a hang is noticed in `hang_s` seconds.
-    """
-
-    schema: Literal["reftrain.goodput/1"]
-    gpus: int
-    days: float
-    hours_between: float
-    interval_s: float
-    best_s: float
-    young_s: float
-    daly_s: float
-    interruptions: float
-    training: float
-    parts: dict[str, float]
-    detections: list[dict[str, float]]
-    at_daly: float
-    varied: list[VariedDocument]
-
-
 DOCUMENTS: Final[dict[str, type]] = {
     "schedule": ScheduleDocument,
     "memory": MemoryDocument,
@@ -295,5 +266,6 @@ DOCUMENTS: Final[dict[str, type]] = {
     "simulate": SimulateDocument,
     "reproduce": ReproduceDocument,
     "goodput": GoodputDocument,
+    "server": ServerDocument,
 }
 """The answers by the command that gives them."""
