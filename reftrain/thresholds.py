@@ -225,6 +225,9 @@ DETAILED_WORLD: Final = 64
 SHOWN_STAGES: Final = 16
 """Pipeline ranks with a row in the text of a simulation; the JSON holds all."""
 
+MOST_STAGES: Final = 64
+"""Stages of a recipe: the published ones have fewer than ten."""
+
 SERVER_PACE: Final = 0.5
 """A worker sets the pace of a parameter server's job if it waits for less than this share of any other's wait."""
 SERVER_WAIT: Final = 0.1

@@ -20,19 +20,29 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.option("--preset", shell_complete=one_of(presets), help="Model preset: tiny, small, 8b, 70b, 405b.")
-@click.option("--workers", type=click.IntRange(1, MOST_FORKED - 1), default=3, help="Workers beside the server.")
+@click.option(
+    "--workers", type=click.IntRange(1, MOST_FORKED - 1), default=3, help="Workers beside the server."
+)
 @click.option(
     "--staleness", "bounds", type=click.IntRange(0, MOST_STEPS), multiple=True, metavar="S",
     help="Steps that a worker may be ahead of the weights; repeatable; 0, 1, 2 and 4 if left out.",
 )  # fmt: skip
 @click.option("--steps", type=click.IntRange(1, MOST_STEPS), default=20, help="Steps of each worker.")
-@click.option("--fault", "faults", multiple=True, help="slow_compute:rank=R,factor=F; workers are ranks 1 to N.")
+@click.option(
+    "--fault", "faults", multiple=True, help="slow_compute:rank=R,factor=F; workers are ranks 1 to N."
+)
 @click.option("--train", is_flag=True, help="Also train, with real processes and the first bound.")
 @click.option("--hardware", default="h100", show_default=True, help="The machine of the simulation.")
-@click.option("--jitter", type=FiniteRange(0, LARGEST_JITTER), default=0.05, help="Spread of computing, a share.")
+@click.option(
+    "--jitter", type=FiniteRange(0, LARGEST_JITTER), default=0.05, help="Spread of computing, a share."
+)
 @click.option("--seed", type=click.IntRange(0, LARGEST_INTEGER), default=0, help="Seed of the spread.")
 @click.option(
-    "--set", "settings", multiple=True, metavar="TABLE.FIELD=VALUE", help="Set any field of a run; repeatable."
+    "--set",
+    "settings",
+    multiple=True,
+    metavar="TABLE.FIELD=VALUE",
+    help="Set any field of a run; repeatable.",
 )
 @JSON
 def server(
@@ -98,7 +108,11 @@ def _config(preset: str | None, settings: Sequence[str], workers: int, steps: in
         (config.mesh.world_size != workers, "mesh", "leave tp, cp and pp at 1"),
         (config.numerics.policy not in {"fp32", "fp64"}, "numerics.policy", "choose fp32 or fp64"),
         (config.encoder.layers > 0, "encoder", "choose a text model"),
-        (config.numerics.attention in {"flash", "flex"}, "numerics.attention", "choose sdpa, math or documents"),
+        (
+            config.numerics.attention in {"flash", "flex"},
+            "numerics.attention",
+            "choose sdpa, math or documents",
+        ),
     ):
         if wrong:
             raise ConfigError(field, "is not what workers of a parameter server compute here", remedy)

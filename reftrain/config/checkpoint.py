@@ -11,6 +11,7 @@ class CheckpointConfig:
     """When the state is saved and from where it starts."""
 
     every: int = setting(0, "steps between checkpoints; 0 saves none", least=0, most=MOST_STEPS)
+    at_end: bool = setting(default=False, meaning="save after the last step too, whatever every says")
     keep: int = setting(2, "finished checkpoints kept", least=1, most=MOST_STEPS)
     asynchronous: bool = setting(default=True, meaning="write in the background while the next steps run")
     resume: str = setting(

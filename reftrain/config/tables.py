@@ -62,6 +62,15 @@ class DataConfig:
         0.25, "greatest share of a sequence left as padding (the share varies by sequence)", least=0, most=1
     )
     seed: int = setting(1, "seed of the documents", least=0, most=LARGEST_INTEGER)
+    offset: int = setting(
+        0,
+        "added to the numbers of sequences, for stages of a recipe",
+        least=-LARGEST_INTEGER,
+        most=LARGEST_INTEGER,
+    )
+    mix: tuple[float, ...] = setting(
+        (), "share of sequences from each of files; empty: files are one source", least=0, most=1
+    )
 
     def __post_init__(self) -> None:
         check_choice("data", self, "source", ("synthetic", "text", "tokens"))
@@ -70,6 +79,11 @@ class DataConfig:
             raise ConfigError("data.padding", f"{self.padding} leaves no token", "give a share below 1")
         if self.source == "text" and not self.files:
             raise ConfigError("data.files", "source = text names no file", "name at least one text file")
+        if self.mix and (len(self.mix) != len(self.files) or not sum(self.mix)):
+            problem = (
+                f"{len(self.mix)} shares, of {sum(self.mix):g} in sum, for {len(self.files)} of data.files"
+            )
+            raise ConfigError("data.mix", problem, "give each file a share, one above 0")
         if self.source == "tokens" and not self.files:
             raise ConfigError(
                 "data.files", "source = tokens names no file", "name a data set, as with --data"
@@ -130,6 +144,10 @@ class OptimizerConfig:
     warmup_steps: int = setting(2, "steps of linear warm-up", least=0, most=MOST_STEPS)
     decay_steps: int = setting(
         0, "step at which the cosine ends; 0 means the run's last", least=0, most=MOST_STEPS
+    )
+    anneal_from: int = setting(0, "step from which annealing lowers the rate", least=0, most=MOST_STEPS)
+    anneal_steps: int = setting(
+        0, "steps in which the rate falls evenly to 0; 0 means no annealing", least=0, most=MOST_STEPS
     )
     weight_decay: float = setting(
         0.1, "decoupled weight decay of matrices (norms and biases have none)", least=0

@@ -2,7 +2,7 @@
 
 from typing import Final, Literal, TypedDict
 
-from reftrain.documents.jobs import GoodputDocument, ServerDocument, VariedDocument
+from reftrain.documents.jobs import GoodputDocument, RecipePlanDocument, ServerDocument, VariedDocument
 
 Axes = dict[str, int]
 """Sizes by axis."""
@@ -267,5 +267,6 @@ DOCUMENTS: Final[dict[str, type]] = {
     "reproduce": ReproduceDocument,
     "goodput": GoodputDocument,
     "server": ServerDocument,
+    "recipe_plan": RecipePlanDocument,
 }
 """The answers by the command that gives them."""

@@ -69,3 +69,28 @@ class ServerDocument(TypedDict):
     trained: list[ServerLossDocument]
     waited_s: list[float]
     pace: int | None
+
+
+class PlannedStageDocument(TypedDict):
+    """A stage of a recipe: its own mesh, and the mesh to take; seconds a step, GiB of the fullest rank."""
+
+    name: str
+    steps: int
+    seq_len: int
+    sequences: int
+    mesh: dict[str, int]
+    step_s: float
+    memory_gib: float
+    taken: dict[str, int]
+    taken_schedule: str
+    taken_step_s: float
+    taken_memory_gib: float
+    taken_hours: float
+
+
+class RecipePlanDocument(TypedDict):
+    """The answer of `reftrain plan --recipe`."""
+
+    schema: Literal["reftrain.recipe_plan/1"]
+    hardware: str
+    stages: list[PlannedStageDocument]

@@ -24,7 +24,6 @@ def initial_vector(config: RunConfig) -> torch.Tensor:
     return Replica(config).weights()
 
 
-
 class Replica:
     """The whole model on one process: computes gradients of a share of a step's sequences."""
 

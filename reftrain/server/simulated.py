@@ -46,12 +46,15 @@ def costs_of(job: Job, hardware: Hardware) -> Costs:
     link = hardware.node if job.mesh.dp + 1 <= hardware.node_size else hardware.network
     parameters = sum(job.stage_parameters(stage) for stage in range(len(job.stages)))
     pull, push = (
-        link.latency_s + parameters * width / link.bytes_per_s for width in (job.compute_bytes, job.reduce_bytes)
+        link.latency_s + parameters * width / link.bytes_per_s
+        for width in (job.compute_bytes, job.reduce_bytes)
     )
     return Costs(alone, pull, push, costs.collective("dp", "all_reduce", parameters * job.reduce_bytes))
 
 
-def computing(costs: Costs, workers: int, steps: int, faults: Sequence[FaultSpec], jitter: float, seed: int) -> F64:
+def computing(
+    costs: Costs, workers: int, steps: int, faults: Sequence[FaultSpec], jitter: float, seed: int
+) -> F64:
     """Return the seconds that each worker computes in each step, (steps, workers); `jitter` of a log-normal factor."""
     rng = np.random.default_rng(seed)
     took = costs.compute * np.exp(jitter * rng.standard_normal((steps, workers)))

@@ -61,9 +61,7 @@ def _run_rank(
 ) -> None:
     """Run one process of the job: the server on rank 0."""
     torch.set_num_threads(config.threads)
-    dist.init_process_group(
-        "gloo", init_method=world.meeting, rank=world.rank, world_size=world.size
-    )
+    dist.init_process_group("gloo", init_method=world.meeting, rank=world.rank, world_size=world.size)
     try:
         if world.rank:
             mine = [f for f in faults if f.rank == world.rank]

@@ -15,7 +15,13 @@ from reftrain.train.offload import HostCopies
 
 
 def learning_rate(config: OptimizerConfig, step: int, steps: int) -> float:
-    """Learning rate of a step: linear warm-up, then half a cosine down to `final_share` of the peak."""
+    """Learning rate of a step: linear warm-up, then half a cosine down to `final_share` of the peak.
+
+    Annealing takes the rate of its first step evenly to 0.
+    """
+    if config.anneal_steps and step > config.anneal_from:
+        left = 1 - min((step - config.anneal_from) / config.anneal_steps, 1.0)
+        return left * learning_rate(config, config.anneal_from, steps)
     if step < config.warmup_steps:
         return config.learning_rate * (step + 1) / config.warmup_steps
     end = config.decay_steps or steps

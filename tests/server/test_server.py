@@ -85,9 +85,7 @@ def test_bound_zero_is_synchronous_sgd_in_every_bit(workers, policy):
 def test_stale_jobs_are_replayed_by_their_versions(staleness):
     config = configuration(4, steps=8)
     found = train(config, staleness, [parse_fault("slow_compute:rank=2,factor=8", 5)])
-    assert all(
-        step - staleness <= v <= step for step, of_step in enumerate(found.versions) for v in of_step
-    )
+    assert all(step - staleness <= v <= step for step, of_step in enumerate(found.versions) for v in of_step)
     assert any(v < step for step, of_step in enumerate(found.versions) for v in of_step)
     again = replayed(config, found.versions)
     assert found.losses == again.losses
