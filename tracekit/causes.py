@@ -16,8 +16,9 @@ from tracekit.thresholds.slowrank import KERNELS_SHOWN, MAJORITY
 Quantity = Literal[
     "own", "busy", "gap", "attention", "matmul", "copies", "loader", "collector", "allocator", "longest_gap"
 ]
-"""Times that a rank and its peers are compared by: own time, compute, gaps without compute, compute in attention
-in matrix products and in copies between device and host, data loading, garbage collection, memory allocation (all a step), and the longest gap."""
+"""Times that a rank and its peers are compared by: own time, compute, gaps without compute, compute in attention, in
+matrix products and in copies between device and host, data loading, garbage collection, memory allocation (all a step),
+and the longest gap."""
 
 
 @dataclass(frozen=True)
@@ -170,7 +171,7 @@ _ENTRIES = (
         "host_copies",
         "its copies between device and host take longer than its peers'",
         "copies as long as on peers, or larger than theirs",
-        "look at the PCIe link of that device (lspci -vv: width, speed, replays), at NUMA binding and page-locked memory",
+        "look at the PCIe link of that device (lspci -vv: width, speed, replays), NUMA binding and page-locked memory",
         (
             Sign(
                 Order.COMPUTE,

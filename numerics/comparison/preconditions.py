@@ -1,7 +1,7 @@
 """Finds what forbids comparing the bits of two runs: another computation, or another kind of machine.
 
-The mesh, the schedule, micro-batches, recomputation, kernels, the optimiser's implementation and its place may differ; comparisons
-are made for these. Model, data, steps, seeds, number formats and the optimiser's settings must be the same.
+The mesh, the schedule, micro-batches, recomputation, kernels, the optimiser's implementation and its place may differ:
+comparisons are made for these. Model, data, steps, seeds, number formats and the optimiser's settings must be the same.
 """
 
 from collections.abc import Iterator, Mapping

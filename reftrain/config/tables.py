@@ -159,7 +159,7 @@ class OptimizerConfig:
     implementation: str = setting("foreach", "AdamW kernel: foreach, fused or single")
     offload: bool = setting(
         default=False,
-        meaning="keep masters and moments in the host's memory and step there: gradients are copied to it, weights back",
+        meaning="step in the host's memory, which holds masters and moments: gradients are copied there, weights back",
     )
 
     def __post_init__(self) -> None:

@@ -31,8 +31,8 @@ class Job:
     `virtual`, `micro_batches` and `consecutive` are v, m and k of the schedule; `pipelines`, `concatenation` and
     `replica_sync` are Chimera's. `given` is a table that no scheme makes; where there is one, it is used in their
     place. `policy` names the number formats, `kernels` the style of kernels and with it the activations that are kept
-    (eager: this repository's modules; fused: see `activations`), `attention` the kernel (sdpa, flash, flex). With `offload`
-    the host holds the optimizer's state and steps.
+    (eager: this repository's modules; fused: see `activations`), `attention` the kernel (sdpa, flash, flex).
+    With `offload` the host holds the optimizer's state and steps.
     """
 
     model: ModelConfig

@@ -2,7 +2,9 @@
 
 from typing import Final, Literal, TypedDict
 
-from reftrain.documents.jobs import GoodputDocument, RecipePlanDocument, ServerDocument, VariedDocument
+from reftrain.documents.jobs import GoodputDocument as GoodputDocument
+from reftrain.documents.jobs import RecipePlanDocument as RecipePlanDocument
+from reftrain.documents.jobs import ServerDocument as ServerDocument
 
 Axes = dict[str, int]
 """Sizes by axis."""

@@ -1,11 +1,11 @@
 """The rule of bounded staleness: which weights a worker gets, and when its gradients count.
 
-A clock is a step of a worker. The gradients of one clock are added in the order of the workers once the last one has come,
-and give the next version of the weights. A worker begins clock c with version c - s or a newer one, where s is the
-bound: with 0 that is synchronous SGD, and with more the workers that are ahead go on with older weights.
+A clock is a step of a worker. The gradients of one clock are added in the order of the workers once the last one has
+come, and give the next version of the weights. A worker begins clock c with version c - s or a newer one, where s is
+the bound: with 0 that is synchronous SGD, and with more the workers that are ahead go on with older weights.
 
-Source: Ho et al. 2013, "More Effective Distributed ML via a Stale Synchronous Parallel Parameter Server", section 3. There
-each update counts at once; here those of a clock count together, so that no sum depends on the order of arrival.
+Source: Ho et al. 2013, "More Effective Distributed ML via a Stale Synchronous Parallel Parameter Server", section 3.
+There each update counts at once; here those of a clock count together, so that no sum depends on the order of arrival.
 """
 
 from dataclasses import dataclass, field

@@ -36,8 +36,10 @@ def text(answer: Answer) -> str:
     """Return the answer as text."""
     lines = [f"{answer.workers} workers, {answer.steps} steps", ""]
     lines.append(f"{'':16}{'ms a step':>12}{'waiting':>10}{'stale by':>10}")
-    for row in answer.rows:
-        lines.append(f"{row.name:16}{1e3 * row.step_s:12.1f}{100 * row.waiting:9.1f}%{row.stale:10.2f}")
+    lines += [
+        f"{row.name:16}{1e3 * row.step_s:12.1f}{100 * row.waiting:9.1f}%{row.stale:10.2f}"
+        for row in answer.rows
+    ]
     if answer.trained is not None:
         lines += ["", *_trained(answer, answer.trained)]
     return "\n".join(lines) + "\n"

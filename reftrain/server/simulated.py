@@ -75,7 +75,7 @@ def with_server(costs: Costs, took: F64, staleness: int) -> Row:
     steps, workers = took.shape
     clocks = Clocks(workers, staleness)
     clock = [0] * workers
-    asking = {worker: 0.0 for worker in range(workers)}
+    asking = dict.fromkeys(range(workers), 0.0)
     events: list[tuple[float, int]] = []  # (gradient has come, worker)
     out = into = end = 0.0
     stale = 0

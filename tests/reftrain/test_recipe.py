@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner
+from tracekit_cli.reftrain import reftrain
 
 from reftrain.config.file import load
 from reftrain.config.recipe import load_recipe
@@ -19,7 +20,6 @@ from reftrain.replay.optimizer import learning_rate as replayed_rate
 from reftrain.train.average import averaged, read_whole
 from reftrain.train.checkpoint import finished
 from reftrain.train.optimizer import learning_rate
-from tracekit_cli.reftrain import reftrain
 
 SHARED = """
 [model]
@@ -131,10 +131,10 @@ REFUSED = [
     ("", "[[stage]]\nsteps=1\n[[stage]]\nsteps=1\n[stage.model]\ndim=64", "cannot differ by stage"),
     ("", "[[stage]]\nname='a'\nsteps=1\n[[stage]]\nname='a'\nsteps=1", "two stages have one name"),
     ("", "[[stage]]\nsteps=1\n[[stage]]\nsteps=1\n[stage.data]\nseq_len=80", "no whole number of sequences"),
-    ("", "[[stage]]\nsteps=true", "wrong type"),
+    ("", "[[stage]]\nsteps=true", "is not a count"),
     ("other = 3\n", "[[stage]]\nsteps=1", "holds an unknown field"),
     ("", "[[stage]]\nsteps=1\nmesh=3", "outside a table"),
-    ("", "stage = 3", "holds an unknown field"),
+    ("", "stage = 3", "lists no stages"),
 ]
 
 
@@ -196,8 +196,8 @@ def test_every_stage_is_planned_in_one_table(tmp_path):
     assert [(s["name"], s["sequences"], s["seq_len"]) for s in found] == [
         ("short", 6, 32),
         ("ramp", 12, 32),
-        ("anneal", 12, 96),
-    ][:2] + [("anneal", 6, 96)]
+        ("anneal", 6, 96),
+    ]
     assert [np.prod(list(s["taken"].values())) for s in found] == [3, 3, 4]
     shown = CliRunner().invoke(reftrain, ["plan", "--recipe", str(written(tmp_path)), "--quiet"]).output
     assert all(name in shown for name in ("short", "ramp", "anneal", "hours in all"))

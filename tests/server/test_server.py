@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner
+from tracekit_cli.reftrain import reftrain
 
 from reftrain.config.fault_spec import parse_fault
 from reftrain.config.file import load
@@ -16,7 +17,6 @@ from reftrain.server.model import Replica, Shares
 from reftrain.server.report import Answer
 from reftrain.server.simulated import Costs, computing, costs_of, synchronous, with_server
 from reftrain.server.training import Trained, replayed, train
-from tracekit_cli.reftrain import reftrain
 
 TINY = {"layers": 1, "dim": 32, "ffn_dim": 32, "vocab_size": 260}
 

@@ -32,8 +32,10 @@ MATMUL = re.compile(
 """Matrix products, but not attention, as attention kernels name types of the matrix library too."""
 
 
-COPIES: Final = re.compile(r"memcpy.*(DtoH|HtoD|DeviceToHost|HostToDevice)|::copy_to_(host|device)$", re.IGNORECASE)
-"""Copies between the device's memory and the host's, as Kineto and Nsight name them, and as our trainer does on CPUs."""
+COPIES: Final = re.compile(
+    r"memcpy.*(DtoH|HtoD|DeviceToHost|HostToDevice)|::copy_to_(host|device)$", re.IGNORECASE
+)
+"""Copies between the memories of device and host, as Kineto and Nsight name them, and as our trainer does on CPUs."""
 
 
 @dataclass(frozen=True)
