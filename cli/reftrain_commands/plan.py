@@ -127,7 +127,7 @@ def plan(
     from ..progress import planning
 
     if recipe is not None:
-        needless = {"--preset": preset, "--tokens": tokens, "--seq": seq, "--svg": svg}
+        needless: dict[str, object] = {"--preset": preset, "--tokens": tokens, "--seq": seq, "--svg": svg}
         needless |= {"--mean-document": mean_document, "--offload": offload or None}
         _plan_recipe(recipe, needless, hardware, gpus, prefer, json_to, quiet=quiet)
         return

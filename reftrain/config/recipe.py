@@ -103,13 +103,7 @@ def _stage(
     """Build one stage: its tables, its place in the steps, the data and the rates of the whole recipe."""
     name = row.get("name", f"stage{number + 1}")
     where = f"stage {str(name)[:40]!r}"
-    for field, kind in _OWN.items():
-        if field in row and not isinstance(row[field], kind):
-            raise ConfigError(
-                f"{where}: {field}", f"{str(row[field])[:40]!r} has the wrong type", "correct it"
-            )
-    if not _NAME.fullmatch(name):
-        raise ConfigError(f"{where}: name", "is no name of a folder", "use letters, digits, - and _")
+    _check_own(where, {"name": name, **row})
     tables = {key: value for key, value in row.items() if key not in _OWN}
     for table, why in _FIXED.items():
         if table in tables and (table == "checkpoint" or number):
@@ -135,6 +129,17 @@ def _stage(
         return Stage(name, first, from_file_tables(merged))
     except ConfigError as error:
         raise ConfigError(f"{where}: {error.field}", error.problem, error.remedy) from error
+
+
+def _check_own(where: str, row: Mapping[str, Any]) -> None:
+    """Refuse values of another type, and a name that is no folder's."""
+    for field, kind in _OWN.items():
+        if field in row and not isinstance(row[field], kind):
+            raise ConfigError(
+                f"{where}: {field}", f"{str(row[field])[:40]!r} has the wrong type", "correct it"
+            )
+    if not _NAME.fullmatch(row["name"]):
+        raise ConfigError(f"{where}: name", "is no name of a folder", "use letters, digits, - and _")
 
 
 def _merged(*sources: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:

@@ -88,9 +88,7 @@ def mesh_of(job: Job) -> Mesh:
 
 def schedule_name(job: Job) -> str:
     """Schedule of a job in words."""
-    words = [job.schedule]
-    if job.virtual > 1:
-        words.append(f"v={job.virtual}")
+    words = [job.schedule, *([f"v={job.virtual}"] if job.virtual > 1 else [])]
     if job.mesh.ep > 1:
         words.append(f"ep={job.mesh.ep}")
     words.append(f"ZeRO-{job.mesh.zero}")
@@ -105,8 +103,15 @@ def schedule_name(job: Job) -> str:
 
 def alike(job: Job) -> tuple[object, ...]:
     """Return a key of candidates that differ in the ZeRO stage only; where one fits, the next stage is slower."""
-    placed = job.encoder.placement, job.offload
-    return mesh_of(job), job.mesh.ep, job.schedule, job.virtual, job.recompute, *placed
+    return (
+        *mesh_of(job),
+        job.mesh.ep,
+        job.schedule,
+        job.virtual,
+        job.recompute,
+        job.encoder.placement,
+        job.offload,
+    )
 
 
 @dataclass
@@ -234,8 +239,8 @@ class Planner:
         group = work.model.group
         balanced, placements = pp > 1 and group == 1, PLACEMENTS if work.encoder.layers and pp > 1 else ("",)
         groups = work.model.layers // group + (0 if balanced or pp == 1 else -2)
-        places = (False, True) if work.offload else (False,)
-        ways = [*product(("none", "full"), expert_ranks(work.model, dp), placements, places)]
+        places, parts = (False, True)[: 1 + work.offload], expert_ranks(work.model, dp)
+        ways = [*product(("none", "full"), parts, placements, places)]
         for schedule, virtual, zero, consecutive in _schemes(pp, groups, micro_batches):
             for recompute, ep, placement, offload in ways:
                 yield Job(

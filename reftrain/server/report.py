@@ -23,7 +23,7 @@ class Answer:
 
     @property
     def pace(self) -> int | None:
-        """The rank of the worker that the others wait for, None where no wait stands apart."""
+        """The rank of the worker that the others wait for, None where all wait alike."""
         if self.trained is None or self.workers == 1:
             return None
         waits = self.trained.waited_s

@@ -65,10 +65,9 @@ class Trainer:
         self.tied_axis = self._tied_axis()
         model, data = config.model, config.data
         self.loader = Loader(data, model.vocab_size, self.mesh.dp.size, self.mesh.dp.index)
-        numerics, cp = config.numerics, self.mesh.cp.size
-        self.kernel = choose_kernel(
-            numerics.attention, device, document_mask=numerics.document_mask, cp=cp, head_dim=model.head_dim
-        )
+        attention, masks, cp = config.numerics.attention, config.numerics.document_mask, self.mesh.cp.size
+        width = model.head_dim
+        self.kernel = choose_kernel(attention, device, document_mask=masks, cp=cp, head_dim=width)
         self.cutter = self._cutter()
         self.schedule = self._schedule()
         self.stages = self._stages()
