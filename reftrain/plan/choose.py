@@ -23,7 +23,7 @@ from reftrain.cost.shapes import layer_counts
 from reftrain.errors import ConfigError
 from reftrain.model.flops import flops_per_sequence
 from reftrain.plan.lower_bounds import memory_bound, time_bound
-from reftrain.plan.meshes import Mesh, Workload, all_meshes, axes_of, expert_ranks, impossible
+from reftrain.plan.meshes import Mesh, Workload, all_meshes, axes_of, expert_ranks, impossible, schedule_name
 from reftrain.plan.projection import Projection, project
 from reftrain.plan.steady import figures, whole_rounds
 from reftrain.thresholds import HORIZON, MOST_IN_FLIGHT, TIE
@@ -86,32 +86,10 @@ def mesh_of(job: Job) -> Mesh:
     return job.mesh.tp, job.mesh.cp, job.mesh.pp, job.mesh.dp
 
 
-def schedule_name(job: Job) -> str:
-    """Schedule of a job in words."""
-    words = [job.schedule, *([f"v={job.virtual}"] if job.virtual > 1 else [])]
-    if job.mesh.ep > 1:
-        words.append(f"ep={job.mesh.ep}")
-    words.append(f"ZeRO-{job.mesh.zero}")
-    if job.recompute != "none":
-        words.append(f"recompute={job.recompute}")
-    if job.offload:
-        words.append("offload")
-    if job.encoder.layers and job.mesh.pp > 1:
-        words.append(f"encoder={job.encoder.placement}")
-    return " ".join(words)
-
-
 def alike(job: Job) -> tuple[object, ...]:
     """Return a key of candidates that differ in the ZeRO stage only; where one fits, the next stage is slower."""
-    return (
-        *mesh_of(job),
-        job.mesh.ep,
-        job.schedule,
-        job.virtual,
-        job.recompute,
-        job.encoder.placement,
-        job.offload,
-    )
+    placed = job.encoder.placement, job.offload
+    return *mesh_of(job), job.mesh.ep, job.schedule, job.virtual, job.recompute, *placed
 
 
 @dataclass
