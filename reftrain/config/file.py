@@ -86,12 +86,17 @@ def read_document(path: Path) -> dict[str, Any]:
 def read_tables(path: Path) -> dict[str, dict[str, Any]]:
     """Read the tables of a TOML file; raise `ConfigError` when it is unreadable or no table of tables."""
     document = read_document(path)
+    only_tables(document, f"{path}: ")
+    return document
+
+
+def only_tables(document: Mapping[str, Any], where: str = "") -> None:
+    """Raise `ConfigError` for a field outside a table; `where` is put before its name."""
     for name, table in document.items():
         if not isinstance(table, dict):
             raise ConfigError(
-                f"{path}: {name}", "is outside a table", f"write it under [{RUN_TABLE}] or its own table"
+                f"{where}{name}", "is outside a table", f"write it under [{RUN_TABLE}] or its own table"
             )
-    return document
 
 
 def from_tables(tables: Mapping[str, Mapping[str, Any]]) -> RunConfig:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from reftrain.config.file import from_file_tables, read_document
+from reftrain.config.file import from_file_tables, only_tables, read_document
 from reftrain.config.run import RunConfig
 from reftrain.errors import ConfigError
 from reftrain.thresholds import MOST_STAGES, MOST_STEPS
@@ -73,9 +73,7 @@ def _read(path: Path, overrides: Mapping[str, Mapping[str, Any]]) -> Recipe:
     if not isinstance(own, dict) or set(own) - {"average"}:
         raise ConfigError("recipe", "holds an unknown field", "it takes average")
     average = _whole("recipe.average", own.get("average", 0), 0)
-    for name, table in document.items():
-        if not isinstance(table, dict):
-            raise ConfigError(name, "is outside a table", "write it under [run] or its own table")
+    only_tables(document)
     total = sum(_whole("stage.steps", row.get("steps"), 1) for row in listed if not row.get("anneal"))
     stages: list[Stage] = []
     for number, row in enumerate(listed):
