@@ -44,6 +44,11 @@ from .program import run as run_program
                 "reproduce",
                 "Print the papers' figures beside ours, with the deviation and its reason.",
             ),
+            Command(
+                "server",
+                "server",
+                "Compare a parameter server with bounded staleness with synchronous steps.",
+            ),
             Command("calibrate", "plan", "Measure this machine, for `plan --hardware`."),
         ),
         "This installation": (Command("schema", "schema", "The JSON Schema of the answer of a command."),),

@@ -210,6 +210,9 @@ LAUNCH_QUEUE: Final = 1024
 CALL_LAUNCHES: Final = 2.5
 """Host time of a collective call in kernel launches: torch's own work around it."""
 
+NS: Final = 1e9
+"""Nanoseconds of a second: simulated times are in nanoseconds, costs in seconds."""
+
 LAUNCH_LATENCY_NS: Final = 4_000.0
 """Time from a launch to the start of the kernel on an idle stream."""
 
@@ -221,6 +224,14 @@ DETAILED_WORLD: Final = 64
 
 SHOWN_STAGES: Final = 16
 """Pipeline ranks with a row in the text of a simulation; the JSON holds all."""
+
+MOST_STAGES: Final = 64
+"""Stages of a recipe: the published ones have fewer than ten."""
+
+SERVER_PACE: Final = 0.5
+"""A worker sets the pace of a parameter server's job if it waits for less than this share of any other's wait."""
+SERVER_WAIT: Final = 0.1
+"""Share of the job that all other workers must wait before one is said to set the pace: below it is chance."""
 
 GOODPUT_INTERVALS: Final = 33
 """Intervals between checkpoints that `goodput` tries: neighbours differ by a sixth, and the optimum is flat."""

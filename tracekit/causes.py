@@ -22,10 +22,11 @@ DATA_IMBALANCE: Final = "data_imbalance"
 STAGE_IMBALANCE: Final = "stage_imbalance"
 
 Quantity = Literal[
-    "own", "busy", "gap", "attention", "matmul", "loader", "collector", "allocator", "longest_gap"
+    "own", "busy", "gap", "attention", "matmul", "copies", "loader", "collector", "allocator", "longest_gap"
 ]
-"""Times that a rank and its peers are compared by: own time, compute, gaps without compute, compute in attention
-and in matrix products, data loading, garbage collection, memory allocation (all a step), and the longest gap."""
+"""Times that a rank and its peers are compared by: own time, compute, gaps without compute, compute in attention, in
+matrix products and in copies between device and host, data loading, garbage collection, memory allocation (all a step),
+and the longest gap."""
 
 
 @dataclass(frozen=True)
@@ -178,6 +179,22 @@ _ENTRIES = (
                 (Row("memory allocation calls a step", "allocator"),),
             ),
         ),
+    ),
+    CauseEntry(
+        "host_copies",
+        "its copies between device and host take longer than its peers'",
+        "copies as long as on peers, or larger than theirs",
+        "look at the PCIe link of that device (lspci -vv: width, speed, replays), NUMA binding and page-locked memory",
+        (
+            Sign(
+                Order.COMPUTE,
+                "at least half of the excess is compute, and as much is copies between device and host",
+                lambda rank: rank.explains("copies") and rank.explains("busy"),
+                (Row("copies between device and host a step", "copies"),),
+            ),
+        ),
+        quantity="busy",
+        next_on_cpu="look for other load on that host's memory",
     ),
     CauseEntry(
         GPU_COMPUTE,

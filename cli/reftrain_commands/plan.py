@@ -1,8 +1,9 @@
 """`reftrain memory`, `plan` and `calibrate`: memory and time of a run before it is run."""
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -12,6 +13,9 @@ from tracekit.text import whole_number
 
 from ..completion import one_of, presets
 from ..output import A_FILE, JSON, FiniteRange, emit, write_file
+
+if TYPE_CHECKING:
+    from reftrain.plan.meshes import Workload
 
 SUFFIXES = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
@@ -73,13 +77,15 @@ def memory(
 @click.command()
 @click.option(
     "--preset",
-    required=True,
     shell_complete=one_of(presets),
     help="Model preset: tiny, small, 8b, 8x7b, 70b, 405b.",
 )
-@click.option("--gpus", type=click.IntRange(1, MOST_DEVICES), required=True, help="Devices.")
-@click.option("--tokens", required=True, help="Tokens of a step, e.g. 16M.")
-@click.option("--seq", required=True, help="Tokens of a sequence, e.g. 8192 or 128K.")
+@click.option("--gpus", type=click.IntRange(1, MOST_DEVICES), help="Devices.")
+@click.option("--tokens", help="Tokens of a step, e.g. 16M.")
+@click.option("--seq", help="Tokens of a sequence, e.g. 8192 or 128K.")
+@click.option(
+    "--recipe", type=A_FILE, help="Plan every stage of a recipe; goes with --gpus alone of those above."
+)
 @click.option("--hardware", default="h100", show_default=True, help="A known machine, or a .toml file.")
 @click.option("--micro-batch", type=click.IntRange(1, WIDEST), default=1, help="Sequences of a micro-batch.")
 @click.option(
@@ -101,34 +107,67 @@ def memory(
     show_default=True,
     help="FSDP with tensor parallelism, or weights and activations annotated over two axes (dp, tp).",
 )
+@click.option("--offload", is_flag=True, help="Also consider optimizers in the host's memory (ZeRO-Offload).")
 @click.option("--quiet", is_flag=True, help="No progress on stderr.")
 @click.option("--svg", type=A_FILE, help="Draw time against memory as SVG.")
 @JSON
 def plan(
-    preset: str,
-    gpus: int,
-    tokens: str,
-    seq: str,
+    preset: str | None,
+    gpus: int | None,
+    tokens: str | None,
+    seq: str | None,
+    recipe: Path | None,
     hardware: str,
     micro_batch: int,
     mean_document: float | None,
     prefer: str,
     sharding: str,
+    offload: bool,
     quiet: bool,
     svg: Path | None,
     json_to: str | None,
 ) -> None:
     """Choose mesh and schedule: all meshes by projected time, those left out with their reason."""
-    from reftrain.config.file import load
     from reftrain.cost.hardware import load_hardware
     from reftrain.plan import plan_report
     from reftrain.plan.choose import Planner
-    from reftrain.plan.meshes import Workload
 
     from ..progress import planning
 
+    if recipe is not None:
+        needless: dict[str, object] = {"--preset": preset, "--tokens": tokens, "--seq": seq, "--svg": svg}
+        needless |= {"--mean-document": mean_document, "--offload": offload or None}
+        needless |= {"--sharding": None if sharding == "fsdp" else sharding}
+        _plan_recipe(recipe, needless, hardware, gpus, prefer, json_to, quiet=quiet)
+        return
+    work = _workload(preset, gpus, tokens, seq, micro_batch, sharding, offload=offload)
+    planner = Planner(work, load_hardware(hardware), _pairs_of(mean_document, work.seq_len))
+    with planning(quiet=quiet) as progress:
+        made = planner.plan(prefer, progress)
+    if svg:
+        write_file(svg, plan_report.svg(made))
+    emit(plan_report.table(made), lambda: json.dumps(plan_report.document(made)) + "\n", json_to)
+
+
+def _workload(
+    preset: str | None,
+    gpus: int | None,
+    tokens: str | None,
+    seq: str | None,
+    micro_batch: int,
+    sharding: str,
+    *,
+    offload: bool,
+) -> "Workload":
+    """Return the workload that the flags describe; UsageError where one of them is missing."""
+    from reftrain.config.file import load
+    from reftrain.plan.meshes import Workload
+
+    if preset is None or gpus is None or tokens is None or seq is None:
+        given = {"--preset": preset, "--gpus": gpus, "--tokens": tokens, "--seq": seq}
+        missing = next(name for name, value in given.items() if value is None)
+        raise click.UsageError(f"Missing option '{missing}', or --recipe in place of it.")
     shapes = load(None, {"model": {"preset": preset}})
-    model, encoder = shapes.model, shapes.encoder
     length, total = parse_count("--seq", seq), parse_count("--tokens", tokens)
     if total % length:
         problem = f"{total} tokens are not a whole number of sequences of {length}"
@@ -136,13 +175,29 @@ def plan(
     if micro_batch > total // length:
         problem = f"{micro_batch} sequences are more than the {total // length} of a step"
         raise ConfigError("--micro-batch", problem, "give fewer, or more --tokens")
-    work = Workload(model, gpus, length, total // length, micro_batch, encoder, sharding)
-    planner = Planner(work, load_hardware(hardware), _pairs_of(mean_document, length))
+    return Workload(
+        shapes.model, gpus, length, total // length, micro_batch, shapes.encoder, sharding, offload
+    )
+
+
+def _plan_recipe(
+    path: Path, needless: Mapping[str, object], hardware: str, gpus: int | None, prefer: str,
+    json_to: str | None, *, quiet: bool,
+) -> None:  # fmt: skip
+    """Plan the stages of a recipe; UsageError for a flag that its file answers."""
+    from reftrain.config.recipe import load_recipe
+    from reftrain.cost.hardware import load_hardware
+    from reftrain.plan.recipe_plan import document, plan_recipe, table
+
+    from ..progress import planning
+
+    for name, value in needless.items():
+        if value is not None:
+            raise click.UsageError(f"{name} does not go with --recipe, which has it in its file.")
+    recipe, machine = load_recipe(path, {}), load_hardware(hardware)
     with planning(quiet=quiet) as progress:
-        made = planner.plan(prefer, progress)
-    if svg:
-        write_file(svg, plan_report.svg(made))
-    emit(plan_report.table(made), lambda: json.dumps(plan_report.document(made)) + "\n", json_to)
+        made = plan_recipe(recipe, machine, gpus, prefer, progress)
+    emit(table(made), lambda: json.dumps(document(made)) + "\n", json_to)
 
 
 def _pairs_of(mean_document: float | None, length: int) -> Callable[[int], float] | None:

@@ -98,18 +98,34 @@ def show_all(ctx: click.Context, _param: click.Parameter, wanted: bool) -> None:
 @click.option(
     "--set", "settings", multiple=True, metavar="TABLE.FIELD=VALUE", help="Set any field; repeatable."
 )
+@click.option(
+    "--recipe",
+    type=A_FILE,
+    help="Train the stages of a recipe's file one after the other, in place of CONFIG.",
+)
 @click.option("--dry-run", is_flag=True, help="Check configuration, faults and the ranks started, then stop.")
 @click.option("--quiet", is_flag=True, help="No progress on stderr.")
 @click.option(
     "--help-all", is_flag=True, is_eager=True, expose_value=False, callback=show_all,
     help="This help with every field of CONFIG.toml, its default and meaning.",
 )  # fmt: skip
-def run(config: Path | None, *, settings: Sequence[str], dry_run: bool, quiet: bool, **flags: Any) -> None:
+def run(
+    config: Path | None,
+    *,
+    recipe: Path | None,
+    settings: Sequence[str],
+    dry_run: bool,
+    quiet: bool,
+    **flags: Any,
+) -> None:
     """Train with CONFIG.toml, flags going before it.
 
     Forks its ranks on one machine; under torchrun or Slurm it joins the ranks they started.
     """
     overrides = _overrides(settings, flags)
+    if recipe is not None:
+        _run_recipe(recipe, config, overrides, dry_run=dry_run, quiet=quiet)
+        return
     loaded = load(config, overrides)
     from reftrain.job.launcher import check_faults, launch
 
@@ -127,6 +143,28 @@ def run(config: Path | None, *, settings: Sequence[str], dry_run: bool, quiet: b
     )
     if not quiet:
         tell_lag(Path(loaded.out))
+
+
+def _run_recipe(path: Path, config: Path | None, overrides: Tables, *, dry_run: bool, quiet: bool) -> None:
+    """Train a recipe, or check each of its stages."""
+    from reftrain.config.recipe import load_recipe
+    from reftrain.job.recipe import run_recipe
+
+    from .progress import Progress
+
+    if config is not None or "steps" in overrides.get("run", {}) or overrides.get("mesh"):
+        raise click.UsageError("--recipe goes without CONFIG.toml, --steps and --mesh: its file has them.")
+    found = load_recipe(path, overrides)
+    if dry_run:
+        for stage in found.stages:
+            check_data(stage.config)
+            click.echo(f"stage {stage.name}: {check_environment(stage.config)}", err=True)
+        return
+    run_recipe(
+        found,
+        lambda rank: [Progress()] if rank == 0 and not quiet else [],
+        lambda sentence: None if quiet else click.echo(sentence, err=True),
+    )
 
 
 def check_data(config: RunConfig) -> None:

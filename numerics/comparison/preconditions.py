@@ -1,7 +1,7 @@
 """Finds what forbids comparing the bits of two runs: another computation, or another kind of machine.
 
-The mesh, the schedule, micro-batches, recomputation, kernels and the optimiser's implementation may differ; comparisons
-are made for these. Model, data, steps, seeds, number formats and the optimiser's settings must be the same.
+The mesh, the schedule, micro-batches, recomputation, kernels, the optimiser's implementation and its place may differ:
+comparisons are made for these. Model, data, steps, seeds, number formats and the optimiser's settings must be the same.
 """
 
 from collections.abc import Iterator, Mapping
@@ -19,7 +19,7 @@ from numerics.thresholds.report import LONGEST_VALUE
 _FREE: Final = {
     "model": {"preset", "fused_qkv", "pad_vocab", "replicate_kv"},
     "data": {"micro_batch_size", "micro_batches"},
-    "optimizer": {"implementation"},
+    "optimizer": {"implementation", "offload"},
 }
 """Fields of a run's manifest that change the order of sums or the layout, but not the computation."""
 

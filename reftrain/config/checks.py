@@ -230,7 +230,12 @@ def _check_asynchronous(config: Tables) -> None:
             "set it to false",
         ),
         (config.mesh.bucket_mb, "mesh.bucket_mb", "cannot wait for all gradients", "set it to 0"),
-        (checkpoint.every, "checkpoint.every", "would miss the micro-batches in flight", "set it to 0"),
+        (
+            checkpoint.every or checkpoint.at_end,
+            "checkpoint.every",
+            "would miss the micro-batches in flight",
+            "set it to 0",
+        ),
         (checkpoint.resume, "checkpoint.resume", "cannot restore micro-batches in flight", "leave it out"),
         (evidence.capture, "evidence.capture", "needs gradients that are kept until a step ends", "unset it"),
         (

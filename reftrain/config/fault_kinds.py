@@ -25,7 +25,8 @@ class FaultKind:
     """A kind of planted fault.
 
     `behaviour` describes it in one sentence; `fields` are its numbers besides `rank` and `steps`; `hangs` marks a
-    kind that ends the run and strikes once; `communicates` one that strikes at communication; `rank_meaning`
+    kind that ends the run and strikes once; `communicates` one that strikes at communication;
+    `copies` one that strikes at copies between device and host; `rank_meaning`
     describes an optional `rank` (empty: the fault strikes one rank, which must be named); `repeats` marks one that
     strikes in each of its steps, because an elastic job goes on after it.
     """
@@ -35,6 +36,7 @@ class FaultKind:
     fields: Mapping[str, Field] = field(default_factory=dict)
     hangs: bool = False
     communicates: bool = False
+    copies: bool = False
     rank_meaning: str = ""
     repeats: bool = False
 
@@ -80,6 +82,12 @@ _ALL: Final = (
         "the rank's messages and collectives are delayed, its computing is not",
         {"delay_ms": _positive("milliseconds added to each communication call", 5.0)},
         communicates=True,
+    ),
+    FaultKind(
+        "slow_host_link",
+        "the rank's copies between device and host are delayed, where the optimizer is offloaded",
+        {"delay_ms": _positive("milliseconds added to each copy", 20.0)},
+        copies=True,
     ),
     FaultKind(
         "doc_imbalance",

@@ -64,10 +64,15 @@ def _merged(tables: Mapping[str, Mapping[str, Any]], overrides: Mapping[str, Map
     return from_tables(merged)
 
 
-def read_tables(path: Path) -> dict[str, dict[str, Any]]:
-    """Read the tables of a TOML file; raise `ConfigError` when it is unreadable or no table of tables."""
+def from_file_tables(tables: Mapping[str, Mapping[str, Any]]) -> RunConfig:
+    """Build the configuration from tables as a file holds them, with the presets that they name."""
+    return _merged(tables, {})
+
+
+def read_document(path: Path) -> dict[str, Any]:
+    """Read a TOML file; raise `ConfigError` when it is unreadable or not TOML."""
     try:
-        document = tomllib.loads(read_small(path, LARGEST_CONFIG_FILE).decode())
+        document: dict[str, Any] = tomllib.loads(read_small(path, LARGEST_CONFIG_FILE).decode())
     except OSError as error:
         raise ConfigError(str(path), error.strerror or str(error), "give a readable TOML file") from error
     except (
@@ -75,12 +80,23 @@ def read_tables(path: Path) -> dict[str, dict[str, Any]]:
         RecursionError,
     ) as error:  # bad TOML, text in another coding, a number of 5 000 digits
         raise ConfigError(str(path), f"is not valid TOML ({str(error)[:200]})", "correct the file") from error
+    return document
+
+
+def read_tables(path: Path) -> dict[str, dict[str, Any]]:
+    """Read the tables of a TOML file; raise `ConfigError` when it is unreadable or no table of tables."""
+    document = read_document(path)
+    only_tables(document, f"{path}: ")
+    return document
+
+
+def only_tables(document: Mapping[str, Any], where: str = "") -> None:
+    """Raise `ConfigError` for a field outside a table; `where` is put before its name."""
     for name, table in document.items():
         if not isinstance(table, dict):
             raise ConfigError(
-                f"{path}: {name}", "is outside a table", f"write it under [{RUN_TABLE}] or its own table"
+                f"{where}{name}", "is outside a table", f"write it under [{RUN_TABLE}] or its own table"
             )
-    return document
 
 
 def from_tables(tables: Mapping[str, Mapping[str, Any]]) -> RunConfig:

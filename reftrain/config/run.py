@@ -6,15 +6,14 @@ with stages), `reftrain.record.manifest` writes it into run.json.
 
 from dataclasses import dataclass
 
+from reftrain.config.checkpoint import CheckpointConfig, ElasticConfig
 from reftrain.config.checks import validate
 from reftrain.config.encoder import EncoderConfig
 from reftrain.config.evaluation import EvaluationConfig
 from reftrain.config.fields import check_bounds, check_choice
 from reftrain.config.model_mesh import MeshConfig, ModelConfig, PipelineConfig
 from reftrain.config.tables import (
-    CheckpointConfig,
     DataConfig,
-    ElasticConfig,
     EvidenceConfig,
     NumericsConfig,
     OptimizerConfig,

@@ -6,6 +6,7 @@ Each table checks its own fields when it is constructed. `Tables` joins them wit
 
 from dataclasses import dataclass, field
 
+from reftrain.config.checkpoint import CheckpointConfig, ElasticConfig
 from reftrain.config.encoder import EncoderConfig
 from reftrain.config.evaluation import EvaluationConfig
 from reftrain.config.fault_spec import is_hang
@@ -16,7 +17,6 @@ from reftrain.errors import ConfigError
 from reftrain.thresholds import (
     FOREVER_S,
     LARGEST_INTEGER,
-    MOST_DEVICES,
     MOST_STEPS,
     MOST_THREADS,
     SMALLEST_CONSTANT,
@@ -62,6 +62,15 @@ class DataConfig:
         0.25, "greatest share of a sequence left as padding (the share varies by sequence)", least=0, most=1
     )
     seed: int = setting(1, "seed of the documents", least=0, most=LARGEST_INTEGER)
+    offset: int = setting(
+        0,
+        "added to the numbers of sequences, for stages of a recipe",
+        least=-LARGEST_INTEGER,
+        most=LARGEST_INTEGER,
+    )
+    mix: tuple[float, ...] = setting(
+        (), "share of sequences from each of files; empty: files are one source", least=0, most=1
+    )
 
     def __post_init__(self) -> None:
         check_choice("data", self, "source", ("synthetic", "text", "tokens"))
@@ -70,6 +79,11 @@ class DataConfig:
             raise ConfigError("data.padding", f"{self.padding} leaves no token", "give a share below 1")
         if self.source == "text" and not self.files:
             raise ConfigError("data.files", "source = text names no file", "name at least one text file")
+        if self.mix and (len(self.mix) != len(self.files) or not sum(self.mix)):
+            problem = (
+                f"{len(self.mix)} shares, of {sum(self.mix):g} in sum, for {len(self.files)} of data.files"
+            )
+            raise ConfigError("data.mix", problem, "give each file a share, one above 0")
         if self.source == "tokens" and not self.files:
             raise ConfigError(
                 "data.files", "source = tokens names no file", "name a data set, as with --data"
@@ -131,6 +145,10 @@ class OptimizerConfig:
     decay_steps: int = setting(
         0, "step at which the cosine ends; 0 means the run's last", least=0, most=MOST_STEPS
     )
+    anneal_from: int = setting(0, "step from which annealing lowers the rate", least=0, most=MOST_STEPS)
+    anneal_steps: int = setting(
+        0, "steps in which the rate falls evenly to 0; 0 means no annealing", least=0, most=MOST_STEPS
+    )
     weight_decay: float = setting(
         0.1, "decoupled weight decay of matrices (norms and biases have none)", least=0
     )
@@ -139,44 +157,14 @@ class OptimizerConfig:
     eps: float = setting(1e-8, "epsilon of AdamW", least=0)
     clip_norm: float = setting(1.0, "greatest global gradient norm; 0 does not clip", least=0)
     implementation: str = setting("foreach", "AdamW kernel: foreach, fused or single")
+    offload: bool = setting(
+        default=False,
+        meaning="step in the host's memory, which holds masters and moments: gradients are copied there, weights back",
+    )
 
     def __post_init__(self) -> None:
         check_choice("optimizer", self, "implementation", ("foreach", "fused", "single"))
         check_bounds("optimizer", self)
-
-
-@dataclass(frozen=True)
-class CheckpointConfig:
-    """When the state is saved and from where it starts."""
-
-    every: int = setting(0, "steps between checkpoints; 0 saves none", least=0, most=MOST_STEPS)
-    keep: int = setting(2, "finished checkpoints kept", least=1, most=MOST_STEPS)
-    asynchronous: bool = setting(default=True, meaning="write in the background while the next steps run")
-    resume: str = setting(
-        "", "folder to start from: a checkpoint, a checkpoint folder, or auto for this run's own latest"
-    )
-
-    def __post_init__(self) -> None:
-        check_bounds("checkpoint", self)
-
-
-@dataclass(frozen=True)
-class ElasticConfig:
-    """What happens to the job when a rank dies: without --elastic it ends."""
-
-    enabled: bool = setting(
-        default=False, meaning="start the ranks again from the last checkpoint when one dies, on this machine"
-    )
-    restarts: int = setting(10, "restarts before the job gives up", least=0, most=MOST_STEPS)
-    min_replicas: int = setting(
-        0,
-        "data-parallel replicas down to which a death takes a replica out; 0 replaces every lost rank",
-        least=0,
-        most=MOST_DEVICES,
-    )
-
-    def __post_init__(self) -> None:
-        check_bounds("elastic", self)
 
 
 @dataclass(frozen=True)

@@ -223,7 +223,9 @@ def hardware_toml(ranks: int, fit: LinkFit, speed: Speed) -> str:
         f"attention_backward = {speed.attention_backward / speed.matmul:.4f}\nmemory = 1.0\n"
         f"overlap = {CARRIED_OVERLAP}          # processors carry their transfers themselves\n"
         f"\n[host]\nlaunch_us = {speed.kernel_s * 1e6:.3f}\nkernel_us = {speed.kernel_s * 1e6:.3f}\n"
-        f"\n[node]\n{link}\n[network]\n{link}\n[operations]\n{operations}"
+        f"\n[node]\n{link}\n[network]\n{link}\n[host_link]\nlatency_us = {speed.kernel_s * 1e6:.3f}\n"
+        f"gb_s = {speed.memory / 2e9:.3f}          # a copy within the memory: it reads and writes\n"
+        f"efficiency = 1.0\nmemory_gb_s = {speed.memory / 1e9:.3f}\n\n[operations]\n{operations}"
     )
 
 

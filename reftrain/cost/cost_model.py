@@ -6,15 +6,34 @@ the optimiser. Times are those of the device alone; waiting for other ranks is a
 `simulate.engine`.
 """
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from reftrain.cost.kernels import Block, Operation, Phase, in_order, total
 from reftrain.cost.layer_costs import LayerCosts
 from reftrain.cost.links import collective_seconds
 from reftrain.cost.shapes import StageShape, encoder_parameters
+from reftrain.errors import ConfigError
 
 OPTIMIZER_BYTES = 28
 """AdamW in FP32 reads gradient, weight and two moments and writes the last three: 7 · 4 bytes a parameter."""
+
+
+@dataclass(frozen=True)
+class OffloadedUpdate:
+    """AdamW on the host: bytes and seconds of a copy each way, and seconds of the step, none hidden by another.
+
+    Source: Ren et al. 2021, "ZeRO-Offload", section 4; the step reads and writes what it would on the device, at the
+    bandwidth of the host's memory.
+    """
+
+    nbytes: int
+    copy_s: float
+    step_s: float
+
+    @property
+    def seconds(self) -> float:
+        """Gradients to the host, the step, weights to the device."""
+        return 2 * self.copy_s + self.step_s
 
 
 class CostModel(LayerCosts):
@@ -61,6 +80,29 @@ class CostModel(LayerCosts):
         """
         shards = self.links("dp_cp").size if self.mesh.zero else 1
         return parameters / shards * OPTIMIZER_BYTES / self._memory_rate + self._kernel_s
+
+    def offloaded_update(self, parameters: float) -> "OffloadedUpdate":
+        """Return the seconds in which the host steps for a rank, copies and all; `parameters` as above.
+
+        Raises `ConfigError` where the hardware describes no host link.
+        """
+        link = self.hardware.host_link
+        if not link.gb_s:
+            raise ConfigError(
+                "--hardware",
+                f"{self.hardware.name} describes no link to the host, which optimizer.offload needs",
+                "add [host_link] with gb_s and memory_gb_s to its file, or leave offload out",
+            )
+        own = parameters / (self.links("dp_cp").size if self.mesh.zero else 1)
+        nbytes = own * self.reduce_bytes  # shards of gradients and weights have one width
+        copy = link.latency_s + nbytes / link.bytes_per_s
+        return OffloadedUpdate(round(nbytes), copy, own * OPTIMIZER_BYTES / (link.memory_gb_s * 1e9))
+
+    def update_seconds(self, parameters: float) -> float:
+        """Seconds of AdamW on a rank's shard, on the device or by the host; `parameters` as in `optimizer_seconds`."""
+        if self.offload:
+            return self.offloaded_update(parameters).seconds
+        return self.optimizer_seconds(parameters)
 
     @property
     def launch_seconds(self) -> float:

@@ -32,6 +32,7 @@ class Job:
     `replica_sync` are Chimera's. `given` is a table that no scheme makes; where there is one, it is used in their
     place. `policy` names the number formats, `kernels` the style of kernels and with it the activations that are kept
     (eager: this repository's modules; fused: see `activations`), `attention` the kernel (sdpa, flash, flex).
+    With `offload` the host holds the optimizer's state and steps.
     """
 
     model: ModelConfig
@@ -54,6 +55,7 @@ class Job:
     ring: bool = False
     clips: bool = True
     optimizer: str = "fused"
+    offload: bool = False
     encoder: EncoderConfig = field(default_factory=EncoderConfig)
 
     @property
@@ -115,6 +117,16 @@ class Job:
     def optimizer_bytes(self) -> int:
         """Bytes an element of the optimiser's moments, and of its FP32 masters where weights are narrower."""
         return {2: 12, 4: 8, 8: 16}[self.parameter_bytes]
+
+    @property
+    def device_state_bytes(self) -> int:
+        """Bytes an element of the optimiser's state in the device's memory."""
+        return 0 if self.offload else self.optimizer_bytes
+
+    @property
+    def host_state_bytes(self) -> int:
+        """Bytes an element in the host's memory: the state, and copies of a weight and its gradient."""
+        return self.optimizer_bytes + 2 * self.parameter_bytes if self.offload else 0
 
     @property
     def tokens(self) -> int:
@@ -194,6 +206,7 @@ def cost_model_of(job: Job, hardware: Hardware, pairs: float | None = None) -> C
         pairs=pairs,
         accumulates=job.micro_batches > 1,
         encoder=job.encoder,
+        offload=job.offload,
     )
 
 
@@ -222,5 +235,6 @@ def job_of_run(config: RunConfig) -> Job:
         ring=config.numerics.cp_method == "ring" and config.mesh.cp > 1,
         clips=config.optimizer.clip_norm > 0,
         optimizer=config.optimizer.implementation,
+        offload=config.optimizer.offload,
         encoder=config.encoder,
     )

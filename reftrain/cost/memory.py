@@ -22,7 +22,8 @@ class RankMemory:
 
     `at_peak` is the largest moment of the step by kind; `largest` holds each kind's own largest value;
     `activation_kinds` splits the activations of the peak into norms, attention, feed_forward and head;
-    `in_flight` is the largest number of (virtual stage, micro-batch) pairs with activations in memory.
+    `in_flight` is the largest number of (virtual stage, micro-batch) pairs with activations in memory; `host` is what
+    an offloaded optimiser holds in the host's memory.
     """
 
     rank: int
@@ -30,6 +31,7 @@ class RankMemory:
     largest: Bytes
     activation_kinds: dict[str, float]
     in_flight: int
+    host: float = 0.0
 
     @property
     def peak(self) -> float:
@@ -50,6 +52,7 @@ class RankMemory:
             "largest": _whole(self.largest),
             "activations_by_kind": {name: round(value) for name, value in self.activation_kinds.items()},
             "in_flight": self.in_flight,
+            "host": round(self.host),
         }
 
 
@@ -93,14 +96,15 @@ class MemoryModel:
         every = images + sum(job.sharded_parameters(stage) for _, stage in held)
         state = State(
             shards=every * job.parameter_bytes,
-            states=trained * job.optimizer_bytes,
+            states=trained * job.device_state_bytes,
             fixed=self._batches() + self._messages(index) + tokens_kept(job),
         )
         walk = Walk(job, index, state)
         for action in job.lowered.actions[index]:
             walk.step(action)
         self._optimizer(state, trained)
-        return RankMemory(index, state.peak, Bytes(*state.largest), state.kinds, walk.in_flight)
+        host = trained * job.host_state_bytes
+        return RankMemory(index, state.peak, Bytes(*state.largest), state.kinds, walk.in_flight, host)
 
     def _batches(self) -> float:
         """Tokens, targets, positions and masks of all micro-batches, cut before the step begins."""
@@ -123,5 +127,8 @@ class MemoryModel:
         master = shard * max(job.parameter_bytes, 4)
         state.gathered = 0.0
         state.gradients = shard * job.reduce_bytes
+        if job.offload:  # the host clips and steps
+            state.look()
+            return
         copies = master if job.clips and job.kernels == "eager" else 0.0
         state.look(passing=master if job.optimizer == "foreach" else 0.0, gradients=copies)

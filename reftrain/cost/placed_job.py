@@ -15,7 +15,8 @@ class PlacedJob:
     `compute_bytes` and `reduce_bytes` are bytes an element of activations and weights, and of reduced
     gradients; `pairs` is the mean number of (query, key) pairs of a sequence that attend (by default all
     causal pairs, S·(S+1)/2); with `accumulates`, gradients of several micro-batches are summed before
-    they are reduced; `encoder` is the image encoder of a multimodal model.
+    they are reduced; `encoder` is the image encoder of a multimodal model; with `offload` the host holds the
+    optimizer's state and steps.
     """
 
     def __init__(
@@ -32,12 +33,13 @@ class PlacedJob:
         pairs: float | None = None,
         accumulates: bool = True,
         encoder: EncoderConfig | None = None,
+        offload: bool = False,
     ) -> None:
         self.hardware, self.model, self.mesh = hardware, model, mesh
         self.seq_len, self.micro_batch_size, self.recompute = seq_len, micro_batch_size, recompute
         self.compute_bytes, self.reduce_bytes = compute_bytes, reduce_bytes
         self.pairs = seq_len * (seq_len + 1) / 2 if pairs is None else pairs
-        self.accumulates = accumulates
+        self.accumulates, self.offload = accumulates, offload
         self.encoder_config = encoder or EncoderConfig()
         self.shapes = Shapes(model, mesh.tp, mesh.ep)
         self.whole_shapes = Shapes(model, mesh.tp)

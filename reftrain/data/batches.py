@@ -43,14 +43,15 @@ class Loader:
 
     def numbers(self, step: int) -> list[range]:
         """Numbers of the sequences of each micro-batch: the rank's contiguous share of the step's sequences."""
-        start = step * self.config.batch_size + self.first
+        start = self.config.offset + step * self.config.batch_size + self.first
         size = self.config.micro_batch_size
         return [range(at, at + size) for at in range(start, start + self.per_rank, size)]
 
     def state(self, steps_done: int) -> tuple[int, int] | None:
-        """Return what a checkpoint keeps of tokenised data: the sequences read, and the data set's identity."""
+        """Return what a checkpoint keeps of tokenised data: the tokens read, and the data set's identity."""
         identity = getattr(self.source, "identity", None)
-        return None if identity is None else (steps_done * self.config.batch_size, identity)
+        read = self.config.offset + steps_done * self.config.batch_size
+        return None if identity is None else (read * self.config.seq_len, identity)
 
     def step(self, step: int) -> list[MicroBatch]:
         """Micro-batches of a step, in order."""

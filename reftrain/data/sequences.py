@@ -4,7 +4,9 @@ A sequence has seq_len + 1 tokens: documents one after another, each ended by `e
 padding at the end of uneven length, so that micro-batches have uneven counts of valid targets.
 """
 
+import zlib
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
@@ -100,6 +102,44 @@ class TextSource:
         return np.pad(piece, (0, self._length + 1 - len(piece)), constant_values=self.pad)
 
 
+class MixedSource:
+    """Several sources, one for each file: a sequence's number draws its source by the shares, and its place there.
+
+    Other shares leave the place of every sequence as it was, so that a change of the mix repeats none.
+    """
+
+    def __init__(self, config: DataConfig, vocab_size: int) -> None:
+        alone = [replace(config, files=(name,), mix=()) for name in config.files]
+        self._sources = [make_source(each, vocab_size) for each in alone]
+        self._ends = np.cumsum(config.mix) / sum(config.mix)
+        self._seed = config.seed
+        first = self._sources[0]
+        self.eos, self.pad = first.eos, first.pad
+        if any((source.eos, source.pad) != (first.eos, first.pad) for source in self._sources):
+            raise ConfigError("data.files", "end documents by different tokens", "set data.eos")
+
+    @property
+    def identity(self) -> int | None:
+        """A number that changes with the data sets, not with their shares; None where they have none."""
+        each = [getattr(source, "identity", None) for source in self._sources]
+        if None in each:
+            return None
+        return zlib.crc32(repr(each).encode())
+
+    def chosen(self, number: int) -> int:
+        """Return which file a sequence comes from."""
+        drawn = np.random.default_rng((self._seed, _MIXED, number)).random()
+        return int(np.searchsorted(self._ends, drawn, side="right"))
+
+    def sequence(self, number: int) -> Tokens:
+        """Tokens of one sequence, (seq_len + 1,)."""
+        return self._sources[self.chosen(number)].sequence(number)
+
+
+_MIXED = 41
+"""Part of the seed that draws sources, so that it draws nothing else."""
+
+
 def _document(path: Path) -> Tokens:
     try:
         raw = read_small(path, LARGEST_TEXT_FILE)
@@ -115,7 +155,7 @@ def make_source(config: DataConfig, vocab_size: int) -> Source:
         "text": TextSource,
         "tokens": TokenSource,
     }
-    return kinds[config.source](config, vocab_size)
+    return MixedSource(config, vocab_size) if config.mix else kinds[config.source](config, vocab_size)
 
 
 def stack(source: Source, numbers: Sequence[int]) -> Tokens:

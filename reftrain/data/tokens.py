@@ -3,7 +3,7 @@
 Documents are taken in a seeded order, another one each epoch, and joined, with `data.eos` after each unless they end so
 themselves (`append_eos = false`). Sequence n holds tokens n·seq_len to (n + 1)·seq_len of that stream, the last of them
 as a target: it is a function of its number, so that any rank reads only its own sequences, and a run resumes within a
-document. A checkpoint keeps the number of sequences read, and the identity of the data set.
+document. A checkpoint keeps the number of tokens read, and the identity of the data set.
 """
 
 import hashlib

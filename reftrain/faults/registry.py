@@ -32,6 +32,12 @@ def read_faults(config: RunConfig) -> list[FaultSpec]:
                 f"{spec.kind} strikes at communication, and one rank has none",
                 "choose a larger mesh",
             )
+        if FAULT_KINDS[spec.kind].copies and not config.optimizer.offload:
+            raise ConfigError(
+                "fault",
+                f"{spec.kind} strikes at copies between device and host, and this run makes none",
+                "set optimizer.offload = true",
+            )
         if spec.first >= config.steps:
             raise ConfigError(
                 "fault.steps",

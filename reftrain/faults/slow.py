@@ -9,7 +9,7 @@ from reftrain.config.fault_spec import FaultSpec
 from reftrain.execute.emulated_compute import compute
 from reftrain.faults.extra_work import ExtraWork
 from reftrain.faults.fault import Fault
-from reftrain.rank.events import CollectiveCall, Segment
+from reftrain.rank.events import CollectiveCall, HostCopy, Segment
 from reftrain.rank.hooks import RunContext
 
 
@@ -76,6 +76,16 @@ class LateData(Fault, kind="late_data"):
     def data_begin(self, step: int) -> None:
         """Wait before the batch."""
         del step
+        if self.active:
+            time.sleep(self.spec.values["delay_ms"] / 1e3)
+
+
+class SlowHostLink(Fault, kind="slow_host_link"):
+    """Delays every copy of the rank between device and host."""
+
+    def copy_end(self, copy: HostCopy) -> None:
+        """Let the copy last longer."""
+        del copy
         if self.active:
             time.sleep(self.spec.values["delay_ms"] / 1e3)
 

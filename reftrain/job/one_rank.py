@@ -174,7 +174,8 @@ def _train(trainer: Trainer, hooks: HookList, device: torch.device) -> None:
     config = trainer.config
     own = Path(config.out) / "checkpoint"
     start = find(config.checkpoint.resume, own)
-    checkpointer = Checkpointer(trainer, own) if config.checkpoint.every or start else None
+    saves = config.checkpoint.every or config.checkpoint.at_end
+    checkpointer = Checkpointer(trainer, own) if saves or start else None
     first = checkpointer.load(start) if checkpointer and start else 0
     _check_resumed(config, first)
     evaluator = Evaluator(trainer) if config.evaluation.every else None

@@ -23,7 +23,7 @@ from reftrain.cost.shapes import layer_counts
 from reftrain.errors import ConfigError
 from reftrain.model.flops import flops_per_sequence
 from reftrain.plan.lower_bounds import memory_bound, time_bound
-from reftrain.plan.meshes import Mesh, Workload, all_meshes, axes_of, expert_ranks, impossible
+from reftrain.plan.meshes import Mesh, Workload, all_meshes, axes_of, expert_ranks, impossible, schedule_name
 from reftrain.plan.projection import Projection, project
 from reftrain.plan.steady import figures, whole_rounds
 from reftrain.thresholds import HORIZON, MOST_IN_FLIGHT, TIE
@@ -86,24 +86,10 @@ def mesh_of(job: Job) -> Mesh:
     return job.mesh.tp, job.mesh.cp, job.mesh.pp, job.mesh.dp
 
 
-def schedule_name(job: Job) -> str:
-    """Schedule of a job in words."""
-    words = [job.schedule]
-    if job.virtual > 1:
-        words.append(f"v={job.virtual}")
-    if job.mesh.ep > 1:
-        words.append(f"ep={job.mesh.ep}")
-    words.append(f"ZeRO-{job.mesh.zero}")
-    if job.recompute != "none":
-        words.append(f"recompute={job.recompute}")
-    if job.encoder.layers and job.mesh.pp > 1:
-        words.append(f"encoder={job.encoder.placement}")
-    return " ".join(words)
-
-
 def alike(job: Job) -> tuple[object, ...]:
     """Return a key of candidates that differ in the ZeRO stage only; where one fits, the next stage is slower."""
-    return mesh_of(job), job.mesh.ep, job.schedule, job.virtual, job.recompute, job.encoder.placement
+    placed = job.encoder.placement, job.offload
+    return *mesh_of(job), job.mesh.ep, job.schedule, job.virtual, job.recompute, *placed
 
 
 @dataclass
@@ -231,9 +217,10 @@ class Planner:
         group = work.model.group
         balanced, placements = pp > 1 and group == 1, PLACEMENTS if work.encoder.layers and pp > 1 else ("",)
         groups = work.model.layers // group + (0 if balanced or pp == 1 else -2)
-        ways = [*product(("none", "full"), expert_ranks(work.model, dp), placements)]
+        places, parts = (False, True)[: 1 + work.offload], expert_ranks(work.model, dp)
+        ways = [*product(("none", "full"), parts, placements, places)]
         for schedule, virtual, zero, consecutive in _schemes(pp, groups, micro_batches):
-            for recompute, ep, placement in ways:
+            for recompute, ep, placement, offload in ways:
                 yield Job(
                     model=work.model,
                     mesh=MeshConfig(tp=tp, cp=cp, pp=pp, dp=dp, zero=zero, ep=ep, sharding=work.sharding),
@@ -245,6 +232,7 @@ class Planner:
                     consecutive=consecutive,
                     micro_batch_size=work.micro_batch_size,
                     recompute=recompute,
+                    offload=offload,
                     encoder=replace(work.encoder, placement=placement) if placement else work.encoder,
                 )
 

@@ -44,7 +44,7 @@ def memory_bound(job: Job) -> float:
     # The second rank holds two warm-up forwards less than the first, but only whole stages.
     own = job.layers[1 if job.mesh.pp > 2 else 0 :: job.mesh.pp]
     layers = 0 if job.model.cross_every else max(in_flight(job) - 2, 0) * sum(own) / len(own)
-    states = parameters / job.shard_ranks * job.parameter_bytes + shard * job.optimizer_bytes
+    states = parameters / job.shard_ranks * job.parameter_bytes + shard * job.device_state_bytes
     # The last rank keeps what its loss needs of every micro-batch that goes back later.
     losses = job.micro_batches if job.schedule == "afab" else 1
     kept = max(layers * layer_kept(job).total, losses * head_kept(job).total)

@@ -25,12 +25,15 @@ def table(ranks: Sequence[RankMemory], kernels: str) -> str:
     """The memory as text, with the style of kernels it assumes, by pipeline rank, at the largest moment of a step."""
     most = max(rank.peak for rank in ranks)
     unit, name = (GIB, "GiB") if most >= GIB else (MIB, "MiB")
-    head = ("pipeline rank", *COLUMNS, "peak", "in flight")
+    hosted = any(rank.host for rank in ranks)
+    head = ("pipeline rank", *COLUMNS, "peak", "in flight", *(["host"] if hosted else []))
     rows: list[tuple[str, ...]] = [head]
     for rank in ranks:
         kinds = asdict(rank.at_peak)
         values = [*(kinds[column] for column in COLUMNS), rank.peak]
-        rows.append((str(rank.rank), *(f"{value / unit:.2f}" for value in values), str(rank.in_flight)))
+        offloaded = [f"{rank.host / unit:.2f}"] if hosted else []
+        sizes = (f"{value / unit:.2f}" for value in values)
+        rows.append((str(rank.rank), *sizes, str(rank.in_flight), *offloaded))
     widths = [max(len(row[i]) for row in rows) for i in range(len(head))]
     head_line = f"{name} at the largest moment of a step with {kernels} kernels"
     lines = [f"{head_line}; equal on all ranks of a pipeline rank"]

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from reftrain.config.run import EncoderConfig, ModelConfig
+from reftrain.cost.job import Job
 from reftrain.thresholds import MOST_ACTIONS
 
 Mesh = tuple[int, int, int, int]
@@ -15,7 +16,10 @@ Mesh = tuple[int, int, int, int]
 
 @dataclass(frozen=True)
 class Workload:
-    """The training to plan: `sequences` of `seq_len` tokens a step on `gpus` devices, spread as `sharding` says."""
+    """The training to plan: `sequences` of `seq_len` tokens a step on `gpus` devices, spread as `sharding` says.
+
+    With `offload` the optimizer may be the host's.
+    """
 
     model: ModelConfig
     gpus: int
@@ -24,11 +28,27 @@ class Workload:
     micro_batch_size: int = 1
     encoder: EncoderConfig = field(default_factory=EncoderConfig)
     sharding: str = "fsdp"
+    offload: bool = False
 
     @property
     def tokens(self) -> int:
         """Tokens of a step."""
         return self.sequences * self.seq_len
+
+
+def schedule_name(job: Job) -> str:
+    """Schedule of a job in words."""
+    words = [job.schedule, *([f"v={job.virtual}"] if job.virtual > 1 else [])]
+    if job.mesh.ep > 1:
+        words.append(f"ep={job.mesh.ep}")
+    words.append(f"ZeRO-{job.mesh.zero}")
+    if job.recompute != "none":
+        words.append(f"recompute={job.recompute}")
+    if job.offload:
+        words.append("offload")
+    if job.encoder.layers and job.mesh.pp > 1:
+        words.append(f"encoder={job.encoder.placement}")
+    return " ".join(words)
 
 
 def divisors(number: int) -> list[int]:

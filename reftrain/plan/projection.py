@@ -56,7 +56,7 @@ def durations(job: Job, costs: CostModel) -> Durations:
         gather=_each(job, costs.gather_weights) if several and shard > 1 else (),
         reduce=_each(job, costs.reduce_gradients) if several else (),
         replicas=_replica_sums(job, costs),
-        optimizer=tuple(costs.optimizer_seconds(count * shard) + norm for count in parameters),
+        optimizer=tuple(costs.update_seconds(count * shard) + norm for count in parameters),
         overlap=costs.hardware.efficiency.overlap,
         every_use=job.mesh.shards_parameters,
         encoder=encoder_seconds(job, costs) if job.encoder.layers else None,

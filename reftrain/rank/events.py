@@ -55,6 +55,14 @@ class CollectiveCall:
 
 
 @dataclass(frozen=True)
+class HostCopy:
+    """A copy of `nbytes` between the device's memory and the host's; `way` is to_host or to_device."""
+
+    way: Literal["to_host", "to_device"]
+    nbytes: int
+
+
+@dataclass(frozen=True)
 class StepMetrics:
     """Figures of one finished step, equal on all ranks but for `step_s` and `peak_bytes`.
 
@@ -87,6 +95,16 @@ class Evaluation:
     loss: float
     valid_tokens: int
     seconds: float
+
+
+class CopyListener(Protocol):
+    """Hears of every copy between device and host; `Hooks` is one."""
+
+    def copy_begin(self, copy: HostCopy) -> None:
+        """Run before a copy is issued."""
+
+    def copy_end(self, copy: HostCopy) -> None:
+        """Run when it has been issued, on a CPU when it is complete."""
 
 
 class CallListener(Protocol):

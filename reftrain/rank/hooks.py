@@ -12,6 +12,7 @@ Order of calls in a run:
 
 Within an action (one forward or backward of one micro-batch on one virtual stage) come the *segments*:
 stretches of the rank's own computation that contain no collective of the tensor, context or pipeline axis.
+`copy_begin` and `copy_end` enclose an offloaded optimiser's copies, within its segment.
 `collective_begin` and `collective_end` announce all communication, that of FSDP2 included. A message is begun and
 ended when it is issued; `wait_begin` and `wait_end` enclose the trainer's wait for it.
 """
@@ -23,7 +24,7 @@ from dataclasses import dataclass
 import torch
 
 from reftrain.config.run import RunConfig
-from reftrain.rank.events import CollectiveCall, Evaluation, Segment, StepMetrics
+from reftrain.rank.events import CollectiveCall, Evaluation, HostCopy, Segment, StepMetrics
 from reftrain.rank.mesh import Mesh
 from reftrain.rank.trainer_view import TrainerView
 from reftrain.schedule.actions import Action
@@ -80,6 +81,12 @@ class Hooks:
 
     def wait_end(self, call: CollectiveCall) -> None:
         """Run when that message is complete."""
+
+    def copy_begin(self, copy: HostCopy) -> None:
+        """Run before tensors are copied between device and host."""
+
+    def copy_end(self, copy: HostCopy) -> None:
+        """Run when such a copy has been issued, on a CPU when it is complete."""
 
     def value(self, name: str, value: torch.Tensor) -> None:
         """Run when a value that no module returns is known: logits, counts, loss, norm, clip coefficient."""
@@ -170,6 +177,16 @@ class HookList(Hooks):
         """See `Hooks`."""
         for hook in reversed(self.hooks):
             hook.wait_end(call)
+
+    def copy_begin(self, copy: HostCopy) -> None:
+        """See `Hooks`."""
+        for hook in self.hooks:
+            hook.copy_begin(copy)
+
+    def copy_end(self, copy: HostCopy) -> None:
+        """See `Hooks`."""
+        for hook in reversed(self.hooks):
+            hook.copy_end(copy)
 
     def value(self, name: str, value: torch.Tensor) -> None:
         """See `Hooks`."""

@@ -92,5 +92,8 @@ class TrainerView(Protocol):
     def optimizer_state(self) -> Mapping[str, Mapping[str, torch.Tensor]]:
         """Return this rank's shards of the optimiser state by kind, then by global name."""
 
+    def host_bytes(self) -> int:
+        """Return the bytes that an offloaded optimiser holds in the host's memory besides its state."""
+
     def buffer_bytes(self) -> int:
         """Return the size of the buffers that were made for messages between stages, in bytes."""

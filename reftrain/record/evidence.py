@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 
 from reftrain.config.trace_forms import FORMS, NEWEST
-from reftrain.rank.events import CollectiveCall, Evaluation, StepMetrics
+from reftrain.rank.events import CollectiveCall, Evaluation, HostCopy, StepMetrics
 from reftrain.rank.hooks import Hooks, RunContext
 from reftrain.record.groups import Groups
 from reftrain.record.kineto import StepProfiler
@@ -108,6 +108,7 @@ class StepTrace(Hooks):
         self._annotates = True
         self._groups = Groups()
         self._spans: dict[int, Span] = {}
+        self._copy: Span | None = None
         self._waiting: dict[int, dict[str, Any]] = {}
         self._scopes = contextlib.ExitStack()
         self._inner = contextlib.ExitStack()
@@ -165,6 +166,18 @@ class StepTrace(Hooks):
         """Close it."""
         if action.kind in COMPUTE:
             self._inner.close()
+
+    def copy_begin(self, copy: HostCopy) -> None:
+        """Open the span of a copy between device and host, with its bytes; on CUDA the profiler records copies."""
+        if self._profiler is not None and self._annotates:
+            self._copy = Span({"bytes": copy.nbytes}, f"reftrain::copy_{copy.way}")
+
+    def copy_end(self, copy: HostCopy) -> None:
+        """Close it."""
+        del copy
+        if self._copy is not None:
+            self._copy.end()
+            self._copy = None
 
     def _enter(self, name: str) -> None:
         if self._profiler is not None:

@@ -65,14 +65,17 @@ class MemoryByKind(Hooks):
         trainer = self._trainer
         if trainer is None:
             return {}
-        state = [t for kind in trainer.optimizer_state().values() for t in kind.values()]
+        state = distinct(t for kind in trainer.optimizer_state().values() for t in kind.values())
+        offloaded = trainer.config.optimizer.offload
         found = {
             "weights": self._peaks.get("weights", 0),
             "gradients": self._peaks.get("gradients", 0),
-            "optimizer": distinct(state),
+            "optimizer": 0 if offloaded else state,
             "activations": self._peaks.get("activations", 0),
             "buffers": trainer.buffer_bytes(),
         }
+        if offloaded:
+            found["host"] = state + trainer.host_bytes()
         if trainer.device.type == "cuda":
             found["allocated"] = torch.cuda.max_memory_allocated(trainer.device)
             found["reserved"] = torch.cuda.max_memory_reserved(trainer.device)

@@ -34,9 +34,9 @@ DTYPES: Final = {
 class Span:
     """An open span; `end` closes it once."""
 
-    def __init__(self, arguments: dict[str, Any]) -> None:
+    def __init__(self, arguments: dict[str, Any], name: str = SPAN_NAME) -> None:
         self.arguments = arguments
-        self._record: Any = torch._C._profiler._RecordFunctionFast(SPAN_NAME, keyword_values=arguments)  # noqa: SLF001
+        self._record: Any = torch._C._profiler._RecordFunctionFast(name, keyword_values=arguments)  # noqa: SLF001
         self._record.__enter__()
 
     def end(self) -> None:

@@ -41,7 +41,7 @@ class Reader:
     def micro_batches(self, step: int, dp: int) -> list[MicroBatch]:
         """Micro-batches of a rank: consecutive sequences of its consecutive share of the step's batch."""
         data, each = self.config.data, self.config.data.micro_batch_size
-        first = step * data.batch_size + dp * (data.batch_size // self.config.mesh.dp)
+        first = data.offset + step * data.batch_size + dp * (data.batch_size // self.config.mesh.dp)
         return [
             self._micro_batch(range(first + number * each, first + (number + 1) * each))
             for number in range(self.config.micro_batches)
@@ -50,7 +50,8 @@ class Reader:
     def images(self, step: int, dp: int, number: int) -> torch.Tensor:
         """Patches of the images of a rank's micro-batch, (B, I, patch)."""
         data, each = self.config.data, self.config.data.micro_batch_size
-        first = step * data.batch_size + dp * (data.batch_size // self.config.mesh.dp) + number * each
+        first = data.offset + step * data.batch_size + dp * (data.batch_size // self.config.mesh.dp)
+        first += number * each
         return torch.from_numpy(patches(self.config.encoder, data.seed, range(first, first + each)))
 
     def _micro_batch(self, numbers: range) -> MicroBatch:

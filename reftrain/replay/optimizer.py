@@ -11,6 +11,9 @@ from reftrain.config.run import OptimizerConfig
 
 def learning_rate(config: OptimizerConfig, step: int, steps: int) -> float:
     """Linear warm-up, then half a cosine down to `final_share` of the peak."""
+    if config.anneal_steps and step > config.anneal_from:
+        left = 1 - min((step - config.anneal_from) / config.anneal_steps, 1.0)
+        return left * learning_rate(config, config.anneal_from, steps)
     if step < config.warmup_steps:
         return config.learning_rate * (step + 1) / config.warmup_steps
     span = max((config.decay_steps or steps) - config.warmup_steps, 1)

@@ -34,6 +34,7 @@ class Conditions:
     pauses: list[tuple[F64, int]] = field(default_factory=list)  # (ns, once every so many segments)
     late: F64 | None = None  # host ns added to loading
     link: F64 | None = None  # ns added to every transfer that the rank takes part in
+    copies: F64 | None = None  # ns added to every copy between device and host
     stops: list[tuple[int, int]] = field(default_factory=list)
     skips: list[tuple[int, int]] = field(default_factory=list)
     breaks: list[tuple[int, int]] = field(default_factory=list)

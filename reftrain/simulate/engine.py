@@ -49,6 +49,7 @@ class Engine:
             Kind.RECV: communication.receive,
             Kind.LOAD: self._load,
             Kind.SYNC: self._sync,
+            Kind.HOST: self._host,
         }
 
     def run(self) -> list[StageTimes]:
@@ -124,6 +125,13 @@ class Engine:
         rank.host = rank.host + cost
         rank.finish(rank.at, row, rank.host)
 
+    def _host(self, rank: PipelineRank, op: Op) -> None:
+        """Let the host compute."""
+        row = rank.row
+        rank.times.issued[row] = rank.times.start[row] = rank.host
+        rank.host = rank.host + op.ns
+        rank.finish(rank.at, row, rank.host)
+
     def _sync(self, rank: PipelineRank, op: Op) -> None:
         row = rank.row
         rank.times.issued[row] = rank.times.start[row] = rank.host
@@ -177,6 +185,8 @@ class Engine:
         noise = rank.kernel_noise
         if noise is not None:
             took = took * noise[rank.order[rank.at]].astype(np.float64)
+        if op.copied:
+            return took if rank.conditions.copies is None else took + rank.conditions.copies
         if rank.conditions.factor is not None:
             took = took * rank.conditions.factor
         if op.attention and op.micro_batch in rank.conditions.attention:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from reftrain.config.fault_kinds import HANGS
+from reftrain.config.fault_kinds import FAULT_KINDS, HANGS
 from reftrain.config.fault_spec import FaultSpec
 from reftrain.errors import ConfigError
 from reftrain.simulate.conditions import Conditions
@@ -43,6 +43,9 @@ def conditions_of(
     """
     table: Table = {}
     for number, fault in enumerate(faults):
+        if FAULT_KINDS[fault.kind].copies and not any(op.copied for p in programs for op in p.ops):
+            problem = f"{fault.kind} strikes at copies between device and host, and this job makes none"
+            raise ConfigError("fault", problem, "set optimizer.offload = true")
         if not any(fault.active(step) for step in range(steps)):
             raise ConfigError(
                 "fault.steps",
@@ -101,6 +104,8 @@ def _slow(fault: FaultSpec, grid: Grid, table: Table, step: int) -> None:
         conditions.pauses.append((_added(None, width, place, values["pause_ms"] * 1e6), int(values["every"])))
     elif fault.kind == "late_data":
         conditions.late = _added(conditions.late, width, place, values["delay_ms"] * 1e6)
+    elif fault.kind == "slow_host_link":
+        conditions.copies = _added(conditions.copies, width, place, values["delay_ms"] * 1e6)
     elif fault.kind == "slow_link":
         conditions.link = _added(conditions.link, width, place, values["delay_ms"] * 1e6)
     else:

@@ -33,6 +33,8 @@ _FORWARD: Final = {
     "optimizer": Names(
         "void at::native::multi_tensor_apply_kernel<FusedAdamMathFunctor<float, 4>>", "aten::_fused_adamw_"
     ),
+    "to_host": Names("Memcpy DtoH (Device -> Pinned)", "aten::copy_"),
+    "to_device": Names("Memcpy HtoD (Pinned -> Device)", "aten::copy_"),
     "clip": Names("void at::native::multi_tensor_apply_kernel<LpNormFunctor<float>>", "aten::_foreach_norm"),
     "encoder": Names(_GEMM.format(tile="256x128_64x4", layout="TNT"), "aten::linear"),
     "forward": Names(_GEMM.format(tile="256x128_64x4", layout="TNT"), "aten::mm"),

@@ -139,6 +139,12 @@ class Template:
             )
         elif op.kind is Kind.SYNC:
             self._sync(op, row, link)
+        elif op.kind is Kind.HOST:
+            head = f'{{"ph":"X","cat":"cpu_op","name":"{kernel_names(op.label, backward=False).operator}",'
+            args = [f'"External id":{link + 1}']
+            self._row(head, (Word("pid"), ',"tid":1,'), _Time(0, row), _Time(1, row), args)
+        elif op.copied:
+            self._copy(op, row, link)
         elif op.kind is Kind.COMPUTE:
             self._compute(op, row, link)
         else:
@@ -163,12 +169,26 @@ class Template:
         ]  # fmt: skip
         self._row(head, ids, _Time(0, row), _Time(1, row), args)
 
-    def _launch(self, operator: str, row: int, link: int) -> None:
+    def _copy(self, op: Op, row: int, link: int) -> None:
+        """Rows of a copy between device and host: its call, and its time on the device."""
+        names = kernel_names(op.label, backward=False)
+        if self.detail == "kernels":
+            self._launch(names.operator, row, link, "cudaMemcpyAsync", 41)
+        head = f'{{"ph":"X","cat":"gpu_memcpy","name":"{names.kernel}",'
+        args = [
+            f'"External id":{link + 1},"device":', Word("device"),
+            f',"context":1,"stream":{_COMPUTE_STREAM},"correlation":{link},"bytes":{op.copied}',
+        ]  # fmt: skip
+        self._row(head, (Word("device"), f',"tid":{_COMPUTE_STREAM},'), _Time(0, row), _Time(1, row), args)
+
+    def _launch(
+        self, operator: str, row: int, link: int, call: str = "cudaLaunchKernel", cbid: int = 211
+    ) -> None:
         """Rows of the host for one kernel: the operator and the launch."""
         busy = max(self.host.launch, _SHORT_NS)
         self._host_row("cpu_op", operator, row, (-busy, 0.0), [f'"External id":{link + 1}'])
-        args = [f'"External id":{link + 1},"cbid":211,"correlation":{link}']
-        self._host_row("cuda_runtime", "cudaLaunchKernel", row, (-0.5 * busy, -0.2 * busy), args)
+        args = [f'"External id":{link + 1},"cbid":{cbid},"correlation":{link}']
+        self._host_row("cuda_runtime", call, row, (-0.5 * busy, -0.2 * busy), args)
 
     def _host_row(
         self, cat: str, name: str | Word, row: int, span: tuple[float, float], args: Sequence[object]

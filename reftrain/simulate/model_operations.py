@@ -17,9 +17,9 @@ from reftrain.schedule.actions import ENCODER, Schedule
 from reftrain.simulate.grid import REPLICAS
 from reftrain.simulate.kernel_names import OPS
 from reftrain.simulate.program import Builder
-from reftrain.thresholds import PREFETCHED_BATCH_NS
+from reftrain.simulate.update import append_clipping, append_update
+from reftrain.thresholds import NS, PREFETCHED_BATCH_NS
 
-NS: Final = 1e9
 _SEGMENTS: Final = frozenset({"qkv", "attention", "out", "ffn", "head", "encoder"})
 """Operations that begin a compute segment of the trainer (`reftrain.rank.hooks`)."""
 
@@ -87,11 +87,9 @@ class ModelOperations:
         b.wait(*under_way.reductions)
         under_way.reductions.clear()
         if stages and self.clip:
-            b.compute("clip", 0.1 * self._optimizer_ns(stages, b.rank), launches=2)
-            ns = self.cost.collective("world", "all_reduce", 4.0) * NS
-            b.collective("world", "allreduce", ns, (1, 1), dtype="Float")
+            append_clipping(b, self.cost, self._updated(stages, b.rank))
         if stages:
-            b.compute("optimizer", self._optimizer_ns(stages, b.rank), launches=4)
+            append_update(b, self.cost, self._updated(stages, b.rank))
         b.sync([*b.open, *b.pending])
 
     def update(self, b: Builder, stage: int) -> None:
@@ -99,14 +97,15 @@ class ModelOperations:
         under_way = self._under_way[b.rank]
         b.wait(*under_way.reductions)
         under_way.reductions.clear()
-        b.compute("optimizer", self._optimizer_ns((stage,)), launches=4)
+        append_update(b, self.cost, self._updated((stage,)))
 
-    def _optimizer_ns(self, stages: Iterable[int], rank: int = -1) -> float:
+    def _updated(self, stages: Iterable[int], rank: int = -1) -> int:
+        """Parameters that the optimiser of a pipeline rank updates, those of all its shards."""
         shapes = self.cost.whole_shapes
         parameters = sum(shapes.trained_parameters(self.shapes[stage]) for stage in stages)
         if rank in self.encoders:
             parameters += self._parameters(_IMAGES)
-        return self.cost.optimizer_seconds(parameters) * NS
+        return parameters
 
     def sync_replicas(self, b: Builder, stage: int, owners: tuple[int, ...]) -> int | None:
         """Sum the shards of a stage's gradients over its replicas, beside what follows.

@@ -21,6 +21,7 @@ class Kind(enum.IntEnum):
     RECV = 3
     LOAD = 4  # the host fetches a batch
     SYNC = 5  # the host waits for operations
+    HOST = 6  # the host computes
 
 
 COMMUNICATION = frozenset({Kind.COLLECTIVE, Kind.SEND, Kind.RECV})
@@ -53,6 +54,7 @@ class Op:
     segment: bool = False  # begins a compute segment, as hooks of the trainer announce them
     attention: bool = False  # its time follows the documents of the micro-batch
     parts: tuple[tuple[str, float], ...] = ()  # kernels of a merged compute operation: (label, share)
+    copied: int = 0  # bytes; a compute operation with some is a copy between device and host
 
 
 @dataclass
@@ -153,6 +155,16 @@ class Builder:
         if kind is Kind.SEND:
             self.open[index] = None
         return index
+
+    def copy(self, label: str, ns: float, nbytes: int) -> int:
+        """Append a copy between device and host, in order with the kernels; `label` is to_host or to_device."""
+        op = Op(Kind.COMPUTE, label, ns, self.pending, copied=nbytes)
+        self.pending = ()
+        return self._add(op)
+
+    def host(self, label: str, ns: float) -> int:
+        """Append computing by the host itself."""
+        return self._add(Op(Kind.HOST, label, ns))
 
     def load(self, ns: float) -> int:
         """Append the fetch of the step's batch by the host."""

@@ -69,8 +69,7 @@ class AsynchronousTrainer(Trainer):
         if self._square is None:
             raise AssertionError("a step makes at least one update")
         norm = root_of_sum(self._square, (mesh.dp_cp, mesh.tp, mesh.pp))
-        stacked = self.config.numerics.loss_log == "stacked"
-        loss = global_loss(sums, valid, mesh.dp_cp, mesh.pp, self.device, stacked=stacked)
+        loss = global_loss(sums, valid, mesh.dp_cp, mesh.pp, self.device, stacked=self.stacked)
         return Gradients(loss, valid, norm)
 
     def apply_gradients(self, step: int, norm: torch.Tensor) -> float:

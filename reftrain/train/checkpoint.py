@@ -34,7 +34,7 @@ from reftrain.train.trainer import Trainer
 
 FINISHED = re.compile(r"step-(\d{8})")
 STEP_KEY = "meta.step"
-DATA_KEY = "meta.data"
+DATA_KEY = "meta.tokens"
 
 
 class Box(torch.Tensor):
@@ -124,14 +124,15 @@ class Checkpointer:
         self.group = dist.new_group(backend="gloo", group_desc="checkpoint")
         self._thread: threading.Thread | None = None
         self._error: BaseException | None = None
-        if trainer.mesh.rank == 0 and self.config.every:
+        if trainer.mesh.rank == 0 and (self.config.every or self.config.at_end):
             _make_folder(folder)
             for leftover in folder.glob(".step-*"):
                 shutil.rmtree(leftover, ignore_errors=True)
 
     def after_step(self, step: int) -> None:
         """Save when a checkpoint is due after this step (counted from 0)."""
-        if self.config.every and (step + 1) % self.config.every == 0:
+        due = self.config.every and (step + 1) % self.config.every == 0
+        if due or (self.config.at_end and step + 1 == self.trainer.config.steps):
             self.save(step + 1)
 
     def save(self, steps_done: int) -> None:
@@ -221,7 +222,7 @@ def _check_same_data(path: Path, stored: Sequence[int] | None, own: tuple[int, i
         raise CheckpointError(f"{path}: was trained on another data set; name its files in their order")
     if stored[0] != own[0]:
         raise CheckpointError(
-            f"{path}: {stored[0]} sequences were read, here {own[0]} would have been; keep data.batch_size"
+            f"{path}: {stored[0]} tokens were read, here {own[0]} would have been; keep data.batch_size and seq_len"
         )
 
 

@@ -10,10 +10,18 @@ from collections.abc import Mapping
 import torch
 
 from reftrain.config.run import OptimizerConfig
+from reftrain.rank.events import CopyListener
+from reftrain.train.offload import HostCopies
 
 
 def learning_rate(config: OptimizerConfig, step: int, steps: int) -> float:
-    """Learning rate of a step: linear warm-up, then half a cosine down to `final_share` of the peak."""
+    """Learning rate of a step: linear warm-up, then half a cosine down to `final_share` of the peak.
+
+    Annealing takes the rate of its first step evenly to 0.
+    """
+    if config.anneal_steps and step > config.anneal_from:
+        left = 1 - min((step - config.anneal_from) / config.anneal_steps, 1.0)
+        return left * learning_rate(config, config.anneal_from, steps)
     if step < config.warmup_steps:
         return config.learning_rate * (step + 1) / config.warmup_steps
     end = config.decay_steps or steps
@@ -29,13 +37,18 @@ class AdamW:
     """
 
     def __init__(
-        self, config: OptimizerConfig, shards: Mapping[str, torch.Tensor], decays: Mapping[str, bool]
+        self,
+        config: OptimizerConfig,
+        shards: Mapping[str, torch.Tensor],
+        decays: Mapping[str, bool],
+        copies: CopyListener,
     ) -> None:
         self.config = config
         self.shards = {name: shard for name, shard in shards.items() if shard.numel()}
+        self.host = HostCopies(self.shards, copies) if config.offload else None
         self.masters = {
             name: torch.nn.Parameter(shard.float() if shard.dtype == torch.bfloat16 else shard)
-            for name, shard in self.shards.items()
+            for name, shard in self._stepped.items()
         }
         groups = [
             {
@@ -66,11 +79,19 @@ class AdamW:
             }
 
     @property
+    def _stepped(self) -> Mapping[str, torch.Tensor]:
+        """The weights that the optimiser writes: the shards, or the host's copies of them."""
+        return self.shards if self.host is None else self.host.weights
+
+    @property
     def _on_device(self) -> bool:
         return self.config.implementation == "fused"
 
     def step(self, gradients: Mapping[str, torch.Tensor], rate: float, clip: torch.Tensor | None) -> None:
         """Update all shards with their gradients, scaled by `clip` (1,) when given."""
+        if self.host is not None:
+            gradients = self.host.take({name: gradients[name] for name in self.masters})
+            clip = None if clip is None else clip.cpu()
         for name, master in self.masters.items():
             grad = gradients[name].to(master.dtype)
             master.grad = grad if clip is None else grad * clip.to(grad.dtype)
@@ -80,8 +101,10 @@ class AdamW:
         with torch.no_grad():
             for name, master in self.masters.items():
                 master.grad = None
-                if master.data_ptr() != self.shards[name].data_ptr():
-                    self.shards[name].copy_(master)
+                if master.data_ptr() != self._stepped[name].data_ptr():
+                    self._stepped[name].copy_(master)
+        if self.host is not None:
+            self.host.give()
 
     def state(self) -> dict[str, dict[str, torch.Tensor]]:
         """Tensors to save, by kind (exp_avg, exp_avg_sq, master) and parameter name, sharing storage."""
@@ -94,7 +117,9 @@ class AdamW:
         return state
 
     def set_steps(self, steps: int) -> None:
-        """Set the count of steps done, for the bias correction."""
+        """Set the count of steps done, for the bias correction, after the shards were loaded from a checkpoint."""
+        if self.host is not None:
+            self.host.refresh()
         for master in self.masters.values():
             self._inner.state[master]["step"].fill_(float(steps))
 

@@ -59,16 +59,16 @@ class Trainer:
         self.config, self.hooks, self.device = config, hooks, device
         self._step = 0
         self.formats = POLICIES[config.numerics.policy]
+        self.stacked = config.numerics.loss_log == "stacked"
         self.mesh = Mesh(config.mesh, device, hooks, config.evidence.waiting_s)
         hooks.setup(RunContext(config, self.mesh, self.mesh.rank, device))
         self.axes = {"tp": self.mesh.tp, "kv": self._kv_axis(), "dp_cp": self.mesh.dp_cp}
         self.tied_axis = self._tied_axis()
         model, data = config.model, config.data
         self.loader = Loader(data, model.vocab_size, self.mesh.dp.size, self.mesh.dp.index)
-        numerics, cp = config.numerics, self.mesh.cp.size
-        self.kernel = choose_kernel(
-            numerics.attention, device, document_mask=numerics.document_mask, cp=cp, head_dim=model.head_dim
-        )
+        attention, masks, cp = config.numerics.attention, config.numerics.document_mask, self.mesh.cp.size
+        width = model.head_dim
+        self.kernel = choose_kernel(attention, device, document_mask=masks, cp=cp, head_dim=width)
         self.cutter = self._cutter()
         self.schedule = self._schedule()
         self.stages = self._stages()
@@ -176,9 +176,8 @@ class Trainer:
             length //= mesh.tp.size
         shape = (config.data.micro_batch_size, length, config.model.dim)
         pool = BufferPool(shape, self.formats.compute, self.device)
-        up = mesh.pp
-        if self.device.type == "cuda" and mesh.pp.size > 1:
-            up = mesh.subgroup("pp_up", mesh.pp.ranks)
+        apart = self.device.type == "cuda" and mesh.pp.size > 1
+        up = mesh.subgroup("pp_up", mesh.pp.ranks) if apart else mesh.pp
         return self._make_executor((mesh.pp, up), pool)
 
     def _make_executor(self, axes: tuple[Axis, Axis], pool: BufferPool) -> PipelineExecutor:
@@ -210,7 +209,7 @@ class Trainer:
         for stage in self.stages.values():
             shards.update(stage.trained_parameters())
             decays.update({name: spec.decays for name, spec in stage.specs.items()})
-        return AdamW(self.config.optimizer, shards, decays)
+        return AdamW(self.config.optimizer, shards, decays, self.hooks)
 
     def specs(self) -> dict[str, Spec]:
         """Specs of all parameters on this rank by global name."""
@@ -236,8 +235,12 @@ class Trainer:
         return self.optimizer.state()
 
     def buffer_bytes(self) -> int:
-        """Return the size of the buffers made for messages between stages, in bytes."""
+        """Return the bytes of the buffers made for messages between stages."""
         return self.executor.pool.bytes
+
+    def host_bytes(self) -> int:
+        """Return the bytes of the host's copies of weights and gradients."""
+        return self.optimizer.host.bytes if self.optimizer.host else 0
 
     def compute_gradients(self, step: int) -> Gradients:
         """Run a step up to the global norm; the gradients are in `local_gradients`."""
@@ -253,11 +256,10 @@ class Trainer:
         self.hooks.value("valid_tokens", torch.tensor(valid))
         sums = self.executor.run([self.cutter.cut(batch) for batch in micro_batches], valid)
         self._finish_gradients()
-        mesh = self.mesh
         self.hooks.gradients_end(step)
+        mesh = self.mesh
         norm = global_norm(self._counted_stages(), mesh.tp, mesh.dp_cp, mesh.pp, mesh.replica_index)
-        stacked = self.config.numerics.loss_log == "stacked"
-        loss = global_loss(sums, valid, mesh.dp_cp, mesh.pp, self.device, stacked=stacked)
+        loss = global_loss(sums, valid, mesh.dp_cp, mesh.pp, self.device, stacked=self.stacked)
         self.hooks.value("grad_norm", norm)
         self.hooks.value("loss", torch.tensor(loss, dtype=torch.float64))
         return Gradients(loss, valid, norm)

@@ -105,7 +105,7 @@ def _(folder, _patch):
     return lambda: resumed(config(other, one), trained), lambda: resumed(config(one, other), trained)
 
 
-@case("sequences were read, here {} would have been")
+@case("tokens were read, here {} would have been")
 def _(folder, _patch):
     trained = config(parquet(folder))
     return lambda: resumed(config(folder / "d.parquet", batch_size=12), trained), lambda: resumed(

@@ -103,7 +103,7 @@ CHOICES = {
     "MeshSource": {"process_groups", "flag", "manifest", "flat_world"},
     "Cause": {
         "gpu_compute", "cpu_launch", "host_stall", "dataloader", "network", "data_imbalance", "stage_imbalance",
-        "memory", "unknown",
+        "memory", "host_copies", "unknown",
     },
 }  # fmt: skip
 

@@ -1,6 +1,7 @@
 """The JSON Schemas that `reftrain schema` prints: real answers hold them, and wrong ones do not."""
 
 import json
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -10,6 +11,7 @@ from tracekit_cli.reftrain import reftrain
 from reftrain.documents import DOCUMENTS
 from tests.marks import quick_nth
 
+RECIPE = Path(__file__).with_name("recipe.toml")
 SIMULATED = ("simulate", "--preset", "tiny", "--mesh", "dp=2,pp=2", "--micro-batches", "4", "--quiet")
 ANSWERS = [
     ("schedule", "1f1b", "--stages", "4", "--micro-batches", "8"),
@@ -20,6 +22,8 @@ ANSWERS = [
     ("memory", "--preset", "405b", "--mesh", "tp=8,pp=16,dp=128", "--kernels", "fused"),
     ("plan", "--preset", "8b", "--gpus", "8", "--tokens", "128K", "--seq", "8192", "--quiet"),
     ("plan", "--preset", "8b", "--gpus", "64", "--tokens", "1M", "--seq", "8192", "--prefer", "time", "--quiet"),
+    ("plan", "--recipe", "{recipe}", "--gpus", "4", "--quiet"),
+    ("server", "--steps", "3", "--staleness", "1"),
     ("faults",),
     ("calibrate", "--ranks", "2"),
     ("reproduce", "figure13"),
@@ -37,6 +41,11 @@ def printed(*words):
     return json.loads(done.stdout)
 
 
+def schema_of(words):
+    """The schema of an answer: that of its command, but for plans of recipes."""
+    return "recipe_plan" if "--recipe" in words else words[0]
+
+
 def closed(part):
     """A schema that also refuses every field that it does not name."""
     if isinstance(part, list):
@@ -49,11 +58,11 @@ def closed(part):
 
 @pytest.mark.parametrize("words", quick_nth(2, ANSWERS), ids=" ".join)
 def test_reftrain_answers_hold_their_schema(words, tmp_path):
-    name = words[0]
+    name = schema_of(words)
     written = printed("schema", name)
     Draft202012Validator.check_schema(written)
     check = Draft202012Validator(written)
-    answer = printed(*(w.format(out=tmp_path / "run") for w in words), "--json", "-")
+    answer = printed(*(w.format(out=tmp_path / "run", recipe=RECIPE) for w in words), "--json", "-")
     assert answer["schema"] == written["$id"] == f"reftrain.{name}/1"
     assert set(answer) == set(written["properties"])
     assert not [e.message for e in Draft202012Validator(closed(written)).iter_errors(answer)]
@@ -64,10 +73,10 @@ def test_reftrain_answers_hold_their_schema(words, tmp_path):
 
 
 def test_answers_cover_every_schema():
-    assert {words[0] for words in ANSWERS} == set(DOCUMENTS)
+    assert {schema_of(words) for words in ANSWERS} == set(DOCUMENTS)
 
 
 def test_every_json_option_has_a_schema():
     commands = {name: reftrain.get_command(None, name) for name in reftrain.list_commands(None)}
     answering = {n for n, c in commands.items() if any("--json" in p.opts for p in c.params)}
-    assert answering == set(DOCUMENTS)
+    assert answering | {"recipe_plan"} == set(DOCUMENTS)

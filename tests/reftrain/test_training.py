@@ -8,6 +8,7 @@ import torch
 
 from reftrain.config.file import load
 from reftrain.config.run import OptimizerConfig
+from reftrain.rank.hooks import Hooks
 from reftrain.train.optimizer import AdamW, clip_coefficient, learning_rate
 from tests.reftrain import workers
 
@@ -62,7 +63,10 @@ def test_adamw_is_the_published_algorithm():
     matrix, vector = torch.randn(3, 4), torch.randn(4)
     expected = {"m": matrix.double().clone(), "v": vector.double().clone()}
     optimizer = AdamW(
-        config, {"m": matrix, "v": vector, "empty": torch.empty(0, 4)}, {"m": True, "v": False, "empty": True}
+        config,
+        {"m": matrix, "v": vector, "empty": torch.empty(0, 4)},
+        {"m": True, "v": False, "empty": True},
+        Hooks(),
     )
     first = {n: torch.zeros_like(t) for n, t in expected.items()}
     second = {n: torch.zeros_like(t) for n, t in expected.items()}
@@ -82,7 +86,7 @@ def test_adamw_is_the_published_algorithm():
 
 def test_bf16_shards_are_rounded_masters():
     shard = torch.ones(4, dtype=torch.bfloat16)
-    optimizer = AdamW(OptimizerConfig(weight_decay=0.0), {"w": shard}, {"w": True})
+    optimizer = AdamW(OptimizerConfig(weight_decay=0.0), {"w": shard}, {"w": True}, Hooks())
     for _ in range(8):  # each step is below half a BF16 ulp of 1
         optimizer.step({"w": torch.ones(4, dtype=torch.bfloat16)}, 1e-3, None)
     assert torch.equal(shard, optimizer.state()["master"]["w"].bfloat16())

@@ -29,6 +29,7 @@ def config_of(mesh: dict[str, int], micro_batches: int = 4, **tables: dict[str, 
             "mesh": {**sizes, **tables.get("mesh", {})},
             "data": data,
             "pipeline": tables.get("pipeline", {}),
+            "optimizer": tables.get("optimizer", {}),
         },
     )
 

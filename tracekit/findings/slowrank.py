@@ -22,6 +22,7 @@ Cause = Literal[
     "data_imbalance",
     "stage_imbalance",
     "memory",
+    "host_copies",
     "unknown",
 ]
 """Names of causes; `tracekit.causes` says what each means, what decides it, and what to do about it."""

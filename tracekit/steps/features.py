@@ -5,6 +5,7 @@ Features are read only for suspects and some of their peers, because they need e
 
 import re
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -32,6 +33,12 @@ MATMUL = re.compile(
 """Matrix products, but not attention, as attention kernels name types of the matrix library too."""
 
 
+COPIES: Final = re.compile(
+    r"memcpy.*(DtoH|HtoD|DeviceToHost|HostToDevice)|::copy_to_(host|device)$", re.IGNORECASE
+)
+"""Copies between the memories of device and host, as Kineto and Nsight name them, and as our trainer does on CPUs."""
+
+
 @dataclass(frozen=True)
 class Features:
     """Mean ns a step over the analysed steps, of one rank."""
@@ -44,6 +51,7 @@ class Features:
     gaps: I64  # lengths of single such gaps, all steps, longest first
     attention: float
     matmul: float
+    copies: float  # between device and host
     loader: float  # on a GPU only while the device was idle, as the two below
     collector: float
     allocator: float
@@ -88,7 +96,7 @@ def read_features(run: Run, ops: Operations, steps: Steps, rank: int) -> Feature
     return Features(
         rank, source.on_gpu, float(np.mean(steps.own[row, columns])),
         _within(subtract(source.computed, exposed), windows) / n, float(gaps.sum()) / n, gaps,
-        spent(ATTENTION, computing), spent(MATMUL, computing), spent(LOADER, host, still),
+        spent(ATTENTION, computing), spent(MATMUL, computing), spent(COPIES, computing), spent(LOADER, host, still),
         spent(COLLECTOR, host, still), spent(_ALLOCATOR, host, still), _begun(start[computing], windows) / n,
         inside_each(subtract(source.computed, exposed), each), inside_each(named(ATTENTION, computing), each),
     )  # fmt: skip

@@ -77,6 +77,14 @@ class Link:
 
 
 @dataclass(frozen=True)
+class HostLink(Link):
+    """One device's way to the host's memory, one direction, and its share of that memory's bandwidth."""
+
+    gb_s: float = setting(0.0, "peak bandwidth in GB/s; 0: not described")
+    memory_gb_s: float = setting(0.0, "host memory bandwidth a device's process can have, GB/s")
+
+
+@dataclass(frozen=True)
 class Operations:
     """Factors by which operations take longer than latency and bandwidth say: a library's algorithms, measured."""
 
@@ -99,6 +107,7 @@ class Hardware:
     node: Link
     network: Link
     operations: Operations = dataclasses.field(default_factory=Operations)
+    host_link: HostLink = dataclasses.field(default_factory=HostLink)
 
     @property
     def flops_per_s(self) -> float:
@@ -111,11 +120,16 @@ class Hardware:
         return (self.device.memory_gib - self.device.reserved_gib) * GIB
 
     def constants(self) -> dict[str, float]:
-        """All numbers but the node's size, by `table.field`; for operations only values that differ from the model."""
+        """All numbers but the node's size, by `table.field`; for operations only values that differ from the model.
+
+        Those of the host link are left out: they price an offloaded optimizer alone.
+        """
         return {
             name: value
             for name, value in _numbers(self)
-            if value and not (name.startswith("operations.") and value == 1.0)
+            if value
+            and not (name.startswith("operations.") and value == 1.0)
+            and not name.startswith("host_link.")
         }
 
     def with_constant(self, name: str, value: float) -> "Hardware":
@@ -134,8 +148,9 @@ TABLES: Final[Mapping[str, type[Any]]] = {
     "node": Link,
     "network": Link,
     "operations": Operations,
+    "host_link": HostLink,
 }
-OPTIONAL: Final = frozenset({"operations"})
+OPTIONAL: Final = frozenset({"operations", "host_link"})
 
 
 def _numbers(hardware: Hardware) -> Iterator[tuple[str, float]]:
@@ -234,6 +249,8 @@ def _check(hardware: Hardware, where: str) -> None:
     positive += ["efficiency.attention_backward", "efficiency.memory", "node.gb_s", "node.efficiency"]
     positive += ["network.gb_s", "network.efficiency"]
     numbers = dict(_numbers(hardware))
+    if hardware.host_link != HostLink():
+        positive += ["host_link.gb_s", "host_link.efficiency", "host_link.memory_gb_s"]
     for name in positive:
         if numbers[name] < SMALLEST_CONSTANT:
             raise ConfigError(

@@ -16,6 +16,7 @@ from reftrain.model.batch import rope_table
 from reftrain.model.layers import RMSNorm
 from reftrain.model.parameters import Spec
 from reftrain.parallel import ring
+from reftrain.rank.events import CopyListener
 from reftrain.train import trainer
 from reftrain.train.optimizer import AdamW
 
@@ -62,9 +63,12 @@ def decay_norms(patches: Patches, place: Place, values: Values) -> None:
         return
 
     def planted(
-        config: OptimizerConfig, shards: Mapping[str, torch.Tensor], decays: Mapping[str, bool]
+        config: OptimizerConfig,
+        shards: Mapping[str, torch.Tensor],
+        decays: Mapping[str, bool],
+        copies: CopyListener,
     ) -> AdamW:
-        return AdamW(config, shards, dict.fromkeys(decays, True))
+        return AdamW(config, shards, dict.fromkeys(decays, True), copies)
 
     patches.set(trainer, "AdamW", planted)
 

@@ -2,6 +2,9 @@
 
 from typing import Final, Literal, TypedDict
 
+from reftrain.documents.jobs import GoodputDocument as GoodputDocument
+from reftrain.documents.jobs import RecipePlanDocument as RecipePlanDocument
+from reftrain.documents.jobs import ServerDocument as ServerDocument
 from reftrain.layout_documents import Axes, InferDocument, PlanDocument
 
 FaultDocument = dict[str, str | float | None]
@@ -41,13 +44,14 @@ class BytesDocument(TypedDict):
 
 
 class RankMemoryDocument(BytesDocument):
-    """One pipeline rank: the kinds at its peak add up to `peak`; `largest` has the peak of each kind alone."""
+    """One pipeline rank: kinds at its `peak` add up to it; `largest` is each kind's peak, `host` offloaded bytes."""
 
     rank: int
     peak: int
     largest: BytesDocument
     activations_by_kind: dict[str, int]
     in_flight: int
+    host: int
 
 
 class MemoryDocument(TypedDict):
@@ -210,37 +214,6 @@ class ReproduceDocument(TypedDict):
     missing: list[MissingDocument]
 
 
-class VariedDocument(TypedDict):
-    """The share that trains when one habit is halved, and doubled."""
-
-    name: str
-    halved: float
-    doubled: float
-
-
-class GoodputDocument(TypedDict):
-    """The answer of `reftrain goodput`; `training` and `parts` are shares of the job's time, intervals seconds.
-
-    `varied` holds shares with Daly's interval; without a change that is `at_daly`. `detections` holds
-    the share `training` that trains when a hang is noticed in `hang_s` seconds.
-    """
-
-    schema: Literal["reftrain.goodput/1"]
-    gpus: int
-    days: float
-    hours_between: float
-    interval_s: float
-    best_s: float
-    young_s: float
-    daly_s: float
-    interruptions: float
-    training: float
-    parts: dict[str, float]
-    detections: list[dict[str, float]]
-    at_daly: float
-    varied: list[VariedDocument]
-
-
 DOCUMENTS: Final[dict[str, type]] = {
     "schedule": ScheduleDocument,
     "memory": MemoryDocument,
@@ -251,5 +224,7 @@ DOCUMENTS: Final[dict[str, type]] = {
     "reproduce": ReproduceDocument,
     "goodput": GoodputDocument,
     "infer": InferDocument,
+    "server": ServerDocument,
+    "recipe_plan": RecipePlanDocument,
 }
 """The answers by the command that gives them."""
