@@ -12,6 +12,8 @@ from .. import options
 from ..source import Source, source
 from ..viewer import lent
 
+_LOOK_S = 0.5
+
 
 @click.command("open")
 @options.cut()
@@ -34,5 +36,6 @@ def open_trace(source: Source, cut: options.Cut, no_browser: bool) -> int:
         click.echo(address)
         if not no_browser:
             webbrowser.open(address)
-        fetched.wait()
+        while not fetched.wait(_LOOK_S):  # an endless wait may miss a signal that comes right before it
+            pass
     return 0
