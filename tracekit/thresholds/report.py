@@ -24,6 +24,9 @@ NUMBER_RUNS_SHOWN: Final = 12
 TIGHT_INTERVAL: Final = 0.1
 """Relative difference between the ends of a price from which the text shows both."""
 
+KERNELS_SHOWN: Final = 12
+"""Classes of kernels that a page shows unfolded, most lost first: the rest lose little."""
+
 LEVEL_INDICES: Final = 64
 """Indices of an axis to draw the spread of on a page: more boxes cannot be distinguished on one screen."""
 
