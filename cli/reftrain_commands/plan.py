@@ -10,7 +10,7 @@ from reftrain.errors import ConfigError
 from reftrain.thresholds import MOST_DEVICES, MOST_TOKENS, WIDEST
 from tracekit.text import whole_number
 
-from ..completion import one_of, presets
+from ..completion import fields_of_runs, machines, one_of, presets
 from ..output import A_FILE, JSON, FiniteRange, emit, write_file
 
 SUFFIXES = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
@@ -33,7 +33,12 @@ def parse_count(option: str, text: str) -> int:
 )
 @click.option("--mesh", help="Axes and sizes from inner to outer, e.g. tp=8,cp=1,pp=16,dp=128.")
 @click.option(
-    "--set", "settings", multiple=True, metavar="TABLE.FIELD=VALUE", help="Set any field of run; repeatable."
+    "--set",
+    "settings",
+    multiple=True,
+    metavar="TABLE.FIELD=VALUE",
+    shell_complete=one_of(fields_of_runs),
+    help="Set any field of run; repeatable.",
 )
 @click.option(
     "--kernels",
@@ -80,7 +85,13 @@ def memory(
 @click.option("--gpus", type=click.IntRange(1, MOST_DEVICES), required=True, help="Devices.")
 @click.option("--tokens", required=True, help="Tokens of a step, e.g. 16M.")
 @click.option("--seq", required=True, help="Tokens of a sequence, e.g. 8192 or 128K.")
-@click.option("--hardware", default="h100", show_default=True, help="A known machine, or a .toml file.")
+@click.option(
+    "--hardware",
+    default="h100",
+    show_default=True,
+    shell_complete=one_of(machines),
+    help="A known machine, or a .toml file.",
+)
 @click.option("--micro-batch", type=click.IntRange(1, WIDEST), default=1, help="Sequences of a micro-batch.")
 @click.option(
     "--mean-document",
