@@ -57,7 +57,7 @@ def memory(
 ) -> None:
     """Show the memory of every pipeline rank of the run that CONFIG.toml and the flags describe.
 
-    At the largest moment of a step, by kind; the kinds add up to the peak.
+    The figures are those of the moment in a step that needs most, by kind; the kinds add up to the peak.
     """
     from dataclasses import replace
 
@@ -103,7 +103,7 @@ def memory(
     type=click.Choice(["simple", "time"]),
     default="simple",
     show_default=True,
-    help="Which of a tie is taken: the simplest mesh, or the fastest.",
+    help="Which mesh to recommend if several tie: the simplest, or the fastest.",
 )
 @click.option("--quiet", is_flag=True, help="No progress on stderr.")
 @click.option("--svg", type=A_FILE, help="Draw time against memory as SVG.")
@@ -121,7 +121,7 @@ def plan(
     svg: Path | None,
     json_to: str | None,
 ) -> None:
-    """Choose mesh and schedule: all meshes by projected time, those left out with their reason."""
+    """Rank all meshes with their best schedules by projected step time, and say why others are left out."""
     from reftrain.config.file import load
     from reftrain.cost.hardware import load_hardware
     from reftrain.plan import plan_report

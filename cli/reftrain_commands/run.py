@@ -110,7 +110,7 @@ def show_all(ctx: click.Context, _param: click.Parameter, wanted: bool) -> None:
     help="This help with every field of CONFIG.toml, its default and meaning.",
 )  # fmt: skip
 def run(config: Path | None, *, settings: Sequence[str], dry_run: bool, quiet: bool, **flags: Any) -> None:
-    """Train with CONFIG.toml, flags going before it.
+    """Train the model that CONFIG.toml describes; flags override it.
 
     Forks its ranks on one machine; under torchrun or Slurm it joins the ranks they started.
     """

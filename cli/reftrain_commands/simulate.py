@@ -127,7 +127,9 @@ class Flags:
 @click.option(
     "--jobs", type=click.IntRange(1, MOST_THREADS), help="Processes that write; one a core if left out."
 )
-@click.option("--documents", is_flag=True, help="Deal attention by packed documents (data.mean_document).")
+@click.option(
+    "--documents", is_flag=True, help="Vary attention time as packed documents do (data.mean_document)."
+)
 @click.option("--flight-recorder", is_flag=True, help="Write dumps too; a planted hang always does.")
 @click.option("--out", type=FOLDER, help="Run folder to write.")
 @JSON

@@ -20,7 +20,7 @@ _LOOK_S = 0.5
 @click.option("--no-browser", is_flag=True, help="Print the address only, for a browser elsewhere.")
 @source()
 def open_trace(source: Source, cut: options.Cut, no_browser: bool) -> int:
-    """Show finding and evidence in ui.perfetto.dev: lend the trace to the browser once, then leave.
+    """Open finding and evidence in ui.perfetto.dev: serve the trace to the browser once, then exit.
 
     Nothing is uploaded: the viewer reads the trace from this machine, which listens on 127.0.0.1:9001 until it has.
     TRACES are as for `tracekit slowrank`.
