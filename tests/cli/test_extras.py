@@ -61,7 +61,7 @@ def test_an_old_package_is_no_fault_of_ours(monkeypatch):
     assert missing_extra(ImportError("no module", name="numerics.gone"), "numerics compare") is None
 
 
-def test_a_package_of_another_name_is_no_fault_of_ours(monkeypatch):
+def test_the_module_of_another_package_is_named(monkeypatch):
     def absent(name):
         raise PackageNotFoundError(name)
 
