@@ -26,7 +26,7 @@ from .settings import ARGUMENTS, from_outside, name_variables, read_settings
 DEBUG = "TRACEKIT_DEBUG"
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 _AGAIN_S = 0.01
-"""Time for a finaliser or hook to return before an interrupt is raised anew."""
+"""Time for a finaliser or hook to return before an interrupt is raised again."""
 _NOTES = 10
 """Notes of an error that are shown, as files that were rejected."""
 
@@ -159,7 +159,7 @@ def end_politely() -> None:
 
 
 def _interrupt_again(dropped: "sys.UnraisableHookArgs") -> None:
-    """Raise an interrupt anew that came within a finaliser or a hook of a fork, where Python drops every exception."""
+    """Raise an interrupt again that came within a finaliser or a hook of a fork, where Python drops every exception."""
     if not issubclass(dropped.exc_type, KeyboardInterrupt):
         sys.__unraisablehook__(dropped)
         return

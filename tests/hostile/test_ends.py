@@ -182,16 +182,24 @@ def test_an_interrupt_of_a_finaliser_is_not_lost():
     assert (done.returncode, done.stderr) == (130, "tracekit: interrupted\n")
 
 
-def test_a_signal_that_another_thread_meets_ends_a_command():
-    me, begin = threading.get_ident, time.monotonic()
-    threading.Timer(0.2, lambda: signal.pthread_kill(me(), signal.SIGINT)).start()
+def test_a_signal_that_another_thread_meets_ends_a_command(tmp_path):
+    note, begin = tmp_path / "note", time.monotonic()
+
+    def meet():
+        until(note.exists)
+        time.sleep(0.3)
+        signal.pthread_kill(threading.get_ident(), signal.SIGINT)
+
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    thread = threading.Thread(target=meet)
+    thread.start()
     try:
         with pytest.raises(KeyboardInterrupt):
-            run_command(["sleep", "5"], os.environ)
+            run_command(["sh", "-c", 'touch "$0"; exec sleep 15', str(note)], os.environ)
     finally:
+        thread.join()
         signal.signal(signal.SIGINT, before)
-    assert time.monotonic() - begin < 4
+    assert time.monotonic() - begin < 14
 
 
 def test_the_next_call_removes_what_a_kill_left(tmp_path):
