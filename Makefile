@@ -105,7 +105,7 @@ changelog: $(STAMP)
 # docs/ as a site in docs_site/, which asks nothing of a network and can be searched as a file; a link that leads nowhere or
 # an option untold fails.
 docs: $(DOCS_STAMP)
-	@$(PYTEST) -m 'slow or not slow' tests/cli/test_documented.py tests/docs/test_site.py
+	@$(PYTEST) -m 'slow or not slow' tests/cli/test_documented.py tests/docs/test_notebooks.py tests/docs/test_site.py
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --strict
 	@echo docs_site/index.html
 

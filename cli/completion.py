@@ -41,6 +41,13 @@ def machines() -> Iterable[str]:
     return known_hardware()
 
 
+def fields_of_runs() -> Iterable[str]:
+    """Return `table.field=` of every field of a configuration."""
+    from reftrain.config.file import known_fields
+
+    return (f"{table}.{name}=" for table, names in known_fields().items() for name in names)
+
+
 def schedules() -> Iterable[str]:
     """Return the names of pipeline schedules."""
     from reftrain.schedule.registry import SCHEMES

@@ -21,7 +21,7 @@ from .program import Command, program, run
             Command(
                 "plan",
                 "replay",
-                "How two runs order their sums, and which tensors may differ by that.",
+                "How two runs order their sums, and which tensors may differ for that reason.",
             ),
             Command(
                 "ladder",
@@ -31,7 +31,7 @@ from .program import Command, program, run
             Command(
                 "bisect",
                 "bisect",
-                "The first step in which two runs part, then the tensor, in few runs.",
+                "The first step, then the tensor, in which two runs diverge, in few runs.",
             ),
         ),
         "Number formats": (

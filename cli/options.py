@@ -106,7 +106,7 @@ _AXES = (
         "--order",
         callback=order,
         metavar="tp,cp,dp,pp",
-        help="Axes inner to outer, where that is not as --mesh is written.",
+        help="Axes from inner to outer, if not in the order of --mesh.",
     ),
 )
 
@@ -122,7 +122,7 @@ def cut() -> Decorator:
         "--steps",
         callback=steps,
         metavar="3:8",
-        help="Profiler steps to look at (3 to 7); all if left out.",
+        help="Profiler steps to analyse (3 to 7); all if left out.",
     )
     return packed("cut", Cut, *_AXES, option)
 
@@ -134,7 +134,7 @@ def failing(verdicts: Sequence[str]) -> Decorator:
         callback=fail_on(verdicts),
         shell_complete=several_of((*verdicts, "any")),
         metavar="VERDICTS",
-        help="Exit 1 on these verdicts (commas, or any); 4 if undecided.",
+        help="Exit 1 if the verdict is among these (joined by commas, or any); 4 if undecided.",
     )
 
 

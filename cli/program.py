@@ -25,6 +25,8 @@ from .settings import ARGUMENTS, from_outside, name_variables, read_settings
 
 DEBUG = "TRACEKIT_DEBUG"
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+_AGAIN_S = 0.01
+"""Time for a finaliser or hook to return before an interrupt is raised again."""
 _NOTES = 10
 """Notes of an error that are shown, as files that were rejected."""
 
@@ -153,6 +155,16 @@ def end_politely() -> None:
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is not signal.SIG_IGN:  # under nohup the terminal may go
             signal.signal(number, signal.default_int_handler)
+    sys.unraisablehook = _interrupt_again
+
+
+def _interrupt_again(dropped: "sys.UnraisableHookArgs") -> None:
+    """Raise an interrupt again that came within a finaliser or a hook of a fork, where Python drops every exception."""
+    if not issubclass(dropped.exc_type, KeyboardInterrupt):
+        sys.__unraisablehook__(dropped)
+        return
+    signal.signal(signal.SIGALRM, signal.default_int_handler)
+    signal.setitimer(signal.ITIMER_REAL, _AGAIN_S)
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from .program import run as run_program
     "reftrain_commands",
     {
         "Run": (
-            Command("run", "run", "Train with CONFIG.toml, flags going before it."),
+            Command("run", "run", "Train the model that CONFIG.toml describes; flags override it."),
             Command(
                 "demo",
                 "demo",
@@ -37,7 +37,7 @@ from .program import run as run_program
             Command(
                 "goodput",
                 "goodput",
-                "Say how much of a long job trains, and how often to checkpoint.",
+                "Estimate the share of a long job spent training, and how often to checkpoint.",
             ),
             Command(
                 "reproduce",

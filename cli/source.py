@@ -133,7 +133,7 @@ _JOBS: Final = click.option(
     "--jobs",
     type=click.IntRange(1, MOST_PROCESSES),
     metavar="N",
-    help="Processes that read files; by the size of the input if left out.",
+    help="Processes that read files; chosen by input size if left out.",
 )
 _ENGINES: Final = (
     click.option(
@@ -144,7 +144,7 @@ _ENGINES: Final = (
     click.option(
         "--address",
         metavar="HOST:PORT",
-        help="Where that cluster is; what RAY_ADDRESS says if left out.",
+        help="Address of that cluster; RAY_ADDRESS if left out.",
     ),
 )
 

@@ -36,7 +36,7 @@ from .program import Command, program, run
             Command(
                 "diff",
                 "diff",
-                "What takes longer in one run than in another: by part, rank and kernel.",
+                "What takes longer in a second run, by part, rank and kernel.",
             ),
             Command(
                 "trend",
@@ -59,7 +59,7 @@ from .program import Command, program, run
             Command(
                 "triage",
                 "triage",
-                "What is left of a job, in any mixture, and what it shows.",
+                "One answer from whatever is left: logs, dumps, stacks, traces, archives.",
             ),
         ),
         "What was recorded": (

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import IO, Final
 
@@ -13,6 +14,8 @@ _PR_SET_PDEATHSIG: Final = 1
 """From <linux/prctl.h>."""
 _LIBC: Final = ctypes.CDLL(None)
 """Opened before any fork, in which no lock of the loader may be taken."""
+_LOOK_SECONDS: Final = 0.5
+"""A wait is no longer than this: a signal that comes right before a system call, or meets another thread, ends none."""
 _END_SECONDS: Final = 20.0
 """Time for a command that is asked to end, as a launcher that has to end its ranks; Slurm itself gives 30."""
 
@@ -44,10 +47,17 @@ def run_command(
         preexec_fn=asked,  # noqa: PLW1509 - it takes no lock
     ) as process:
         try:
-            return process.wait()
+            return _awaited(process)
         finally:
             if process.returncode is None:
                 _end(process)
+
+
+def _awaited(process: subprocess.Popen[bytes]) -> int:
+    """Wait for the end of a process, and meet a signal within `_LOOK_SECONDS`."""
+    while True:
+        with suppress(subprocess.TimeoutExpired):
+            return process.wait(_LOOK_SECONDS)
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

@@ -83,12 +83,16 @@ def missing_extra(error: ImportError, what: str) -> MissingExtraError | None:
     package = next((p for p in packages() if p.extra and p.module == name), None) if name else None
     if package is None:
         return None
-    there = package.installed is not None and find_spec(name) is not None
+    there = find_spec(name) is not None
     if there and package.serves:
         return None
-    have = f"{package.installed} is here" if there else "not installed"
+    have = "not installed"
+    if there:
+        have = (
+            f"{package.installed} is here" if package.installed else f"the {name} of another package is here"
+        )
     remedy = f"pip install '{DISTRIBUTION}[{package.extra}]'"
-    return MissingExtraError(f"{what} needs {name} {package.least} or newer, {have}; {remedy}")
+    return MissingExtraError(f"{what} needs {package.name} {package.least} or newer, {have}; {remedy}")
 
 
 def temporary_folder() -> tuple[Path, str | None]:

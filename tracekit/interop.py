@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from tracekit.arrays import to_numpy
 from tracekit.errors import InputError
-from tracekit.installation import check_extra
+from tracekit.installation import check_extra, missing_extra
 from tracekit.store import Run
 from tracekit.units import I64, NS_PER_US
 
@@ -53,9 +53,15 @@ def hta(run: Run, include_last_profiler_step: bool = False) -> Any:
     check_extra("hta", "interop.hta")
     if not any(record.events for record in run.ranks):
         raise InputError("no rank of the run has an event; name traces of the profiler")
-    from hta.common.trace import Trace, add_iteration, transform_correlation_to_index
-    from hta.common.trace_parser import infer_gpu_type
-    from hta.trace_analysis import TraceAnalysis
+    try:
+        from hta.common.trace import Trace, add_iteration, transform_correlation_to_index
+        from hta.common.trace_parser import infer_gpu_type
+        from hta.trace_analysis import TraceAnalysis
+    except ImportError as error:  # an older package has modules of these names as well
+        refusal = missing_extra(error, "interop.hta")
+        if refusal is None:
+            raise
+        raise refusal from error
 
     trace = Trace(trace_files={})
     for record in run.ranks:

@@ -24,7 +24,7 @@ from ..output import FOLDER, JSON, FiniteRange, emit
 @JSON
 @click.option("--verbose", is_flag=True, help="All buffers.")
 def advise(run: Path, budget: float, json_to: str | None, verbose: bool) -> None:
-    """Say which gradient buffers of RUN need FP32: measured against predicted error, memory cost, and the gain.
+    """Say which gradient buffers of RUN need FP32: measured and predicted error, memory cost, and gain.
 
     RUN holds shadow sums: each micro-batch's gradients added up in BF16, FP32 and FP64 side by side.
 

@@ -47,9 +47,9 @@ def bisect(
     verbose: bool,
     quiet: bool,
 ) -> int:
-    """Find the first step in which two runs part, then the tensor, in O(log steps) runs.
+    """Find the first step, then the tensor, in which two runs diverge, in O(log steps) runs.
 
-    Both commands are run whole, again and again, and record a few steps each time. Their trainers call numerics.watch,
+    Each round runs both commands in full and records a few of their steps. Their trainers call numerics.watch,
     or write to {out} at {level}.
 
     \b

@@ -28,7 +28,7 @@ from ..output import FOLDER
 )
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 def capture(out: Path, level: str, names: str | None, command: tuple[str, ...]) -> int:
-    """Run CMD with capture on. Its trainer calls numerics.watch, which does nothing without this command.
+    """Run CMD with capture on. Its trainer must call numerics.watch, which does nothing without this command.
 
     \b
     numerics capture --out run_a -- torchrun --nproc-per-node 4 train.py

@@ -48,7 +48,7 @@ def ladder(
     """Say whether two runs differ by rounding or by a bug, from the pair repeated in finer formats.
 
     Rounding falls with the format, a bug does not. Every folder holds a capture; the policy is read from the run.
-    The trainer that made the runs repeats them (reftrain can), or the pairs are given.
+    The trainer repeats the runs (reftrain can); for other trainers, give the pairs.
 
     \b
     numerics ladder --parallel run_a --baseline run_b

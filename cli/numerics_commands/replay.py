@@ -47,8 +47,8 @@ def replay(
 ) -> int:
     """Build the matched sequential baseline of RUN: no ranks, whole weights, the run's own order of sums.
 
-    RUN must hold a capture and its order plan (reftrain run --capture digest). What is skipped, doubled, wrongly
-    scaled or wrongly typed in the run is done here as declared.
+    RUN must hold a capture and its order plan (reftrain run --capture digest). The baseline does as declared
+    what the run skipped, doubled, or did with a wrong scale or format.
 
     \b
     numerics replay run_a --out run_b
@@ -79,7 +79,8 @@ def replay(
 def plan(run: Path, other: Path, json_to: str | None, *, verbose: bool) -> int:
     """Compare the order plans of RUN and OTHER: every reduction's operands, order, format, scale and group.
 
-    Lists the tensors that may differ because of it; a difference in any other tensor is a bug without a rerun.
+    Lists the tensors that may differ because of it; a difference in any other tensor is a bug, and no rerun is
+    needed to know it.
 
     \b
     numerics plan run_a run_b

@@ -27,19 +27,39 @@ SECONDS = FiniteRange(0.0, 1e6)
     "--interval",
     type=FiniteRange(1.0, 1e6),
     metavar="S",
-    help="Training between checkpoints; the best one if left out.",
-)
-@click.option("--stall", type=FiniteRange(0.01, 1e5), default=5.0, metavar="S", help="Stop of a checkpoint.")
-@click.option("--write", type=SECONDS, default=60.0, metavar="S", help="Until a checkpoint counts.")
-@click.option(
-    "--stops", type=SECONDS, default=30.0, metavar="S", help="Until a process that ended is noticed."
+    help="Seconds of training between checkpoints; the best interval if left out.",
 )
 @click.option(
-    "--hangs", type=SECONDS, default=600.0, metavar="S", help="Until a hang is noticed; torch's watchdog."
+    "--stall",
+    type=FiniteRange(0.01, 1e5),
+    default=5.0,
+    metavar="S",
+    help="Seconds that a checkpoint stops training.",
 )
-@click.option("--restart", type=SECONDS, default=300.0, metavar="S", help="From there to the first step.")
+@click.option(
+    "--write", type=SECONDS, default=60.0, metavar="S", help="Seconds until a restart can use a checkpoint."
+)
+@click.option(
+    "--stops", type=SECONDS, default=30.0, metavar="S", help="Seconds until an ended process is noticed."
+)
+@click.option(
+    "--hangs",
+    type=SECONDS,
+    default=600.0,
+    metavar="S",
+    help="Seconds until a hang is noticed, as by torch's watchdog.",
+)
+@click.option(
+    "--restart", type=SECONDS, default=300.0, metavar="S", help="Seconds from noticing to the first step."
+)
 @click.option("--spares", type=click.IntRange(0, MOST_DEVICES), default=16, help="Spare hosts.")
-@click.option("--repair", type=FiniteRange(0.0, 1e5), default=24.0, metavar="HOURS", help="Repair of a host.")
+@click.option(
+    "--repair",
+    type=FiniteRange(0.0, 1e5),
+    default=24.0,
+    metavar="HOURS",
+    help="Hours until a host is repaired.",
+)
 @click.option("--runs", type=click.IntRange(1, 1000), default=4, help="Jobs to simulate.")
 @click.option("--seed", type=click.IntRange(0, LARGEST_INTEGER), default=0, help="Seed of the interruptions.")
 @JSON
@@ -47,7 +67,7 @@ def goodput(
     gpus: int, between: float | None, interval: float | None, repair: float, runs: int, seed: int,
     json_to: str | None, **times: Any,
 ) -> None:  # fmt: skip
-    """Say how much of a job of weeks trains: interruptions, asynchronous checkpoints, detection, restarts.
+    """Estimate the share of a long job spent training, after interruptions, checkpoints, detection and restarts.
 
     \b
     reftrain goodput --gpus 16384 --hangs 60

@@ -11,7 +11,7 @@ from reftrain.errors import ConfigError
 from reftrain.thresholds import MOST_DEVICES, MOST_TOKENS, WIDEST
 from tracekit.text import whole_number
 
-from ..completion import one_of, presets
+from ..completion import fields_of_runs, machines, one_of, presets
 from ..output import A_FILE, JSON, FiniteRange, emit, write_file
 
 if TYPE_CHECKING:
@@ -37,7 +37,12 @@ def parse_count(option: str, text: str) -> int:
 )
 @click.option("--mesh", help="Axes and sizes from inner to outer, e.g. tp=8,cp=1,pp=16,dp=128.")
 @click.option(
-    "--set", "settings", multiple=True, metavar="TABLE.FIELD=VALUE", help="Set any field of run; repeatable."
+    "--set",
+    "settings",
+    multiple=True,
+    metavar="TABLE.FIELD=VALUE",
+    shell_complete=one_of(fields_of_runs),
+    help="Set any field of run; repeatable.",
 )
 @click.option(
     "--kernels",
@@ -56,7 +61,7 @@ def memory(
 ) -> None:
     """Show the memory of every pipeline rank of the run that CONFIG.toml and the flags describe.
 
-    At the largest moment of a step, by kind; the kinds add up to the peak.
+    The figures are those of the moment in a step that needs most, by kind; the kinds add up to the peak.
     """
     from dataclasses import replace
 
@@ -86,7 +91,13 @@ def memory(
 @click.option(
     "--recipe", type=A_FILE, help="Plan every stage of a recipe; goes with --gpus alone of those above."
 )
-@click.option("--hardware", default="h100", show_default=True, help="A known machine, or a .toml file.")
+@click.option(
+    "--hardware",
+    default="h100",
+    show_default=True,
+    shell_complete=one_of(machines),
+    help="A known machine, or a .toml file.",
+)
 @click.option("--micro-batch", type=click.IntRange(1, WIDEST), default=1, help="Sequences of a micro-batch.")
 @click.option(
     "--mean-document",
@@ -98,7 +109,7 @@ def memory(
     type=click.Choice(["simple", "time"]),
     default="simple",
     show_default=True,
-    help="Which of a tie is taken: the simplest mesh, or the fastest.",
+    help="Which mesh to recommend if several tie: the simplest, or the fastest.",
 )
 @click.option(
     "--sharding",
@@ -127,7 +138,7 @@ def plan(
     svg: Path | None,
     json_to: str | None,
 ) -> None:
-    """Choose mesh and schedule: all meshes by projected time, those left out with their reason."""
+    """Rank all meshes with their best schedules by projected step time, and say why others are left out."""
     from reftrain.cost.hardware import load_hardware
     from reftrain.plan import plan_report
     from reftrain.plan.choose import Planner

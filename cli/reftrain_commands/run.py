@@ -13,7 +13,7 @@ from reftrain.config.trace_forms import HOST_FORMS
 from reftrain.rank.world import check_environment
 from reftrain.thresholds import MOST_DEVICES, MOST_STEPS
 
-from ..completion import fault, one_of, presets
+from ..completion import fault, fields_of_runs, one_of, presets
 from ..output import A_FILE
 from .run_settings import Tables, parse_steps, tables_of
 
@@ -96,7 +96,12 @@ def show_all(ctx: click.Context, _param: click.Parameter, wanted: bool) -> None:
     help="Record for numerics compare: fingerprints, or values too.",
 )
 @click.option(
-    "--set", "settings", multiple=True, metavar="TABLE.FIELD=VALUE", help="Set any field; repeatable."
+    "--set",
+    "settings",
+    multiple=True,
+    metavar="TABLE.FIELD=VALUE",
+    shell_complete=one_of(fields_of_runs),
+    help="Set any field; repeatable.",
 )
 @click.option(
     "--recipe",
@@ -118,7 +123,7 @@ def run(
     quiet: bool,
     **flags: Any,
 ) -> None:
-    """Train with CONFIG.toml, flags going before it.
+    """Train the model that CONFIG.toml describes; flags override it.
 
     Forks its ranks on one machine; under torchrun or Slurm it joins the ranks they started.
     """

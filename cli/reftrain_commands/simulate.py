@@ -18,7 +18,7 @@ from reftrain.schedule.spec import CONCATENATIONS, ScheduleSpec
 from reftrain.thresholds import DETAILED_WORLD, LARGEST_INTEGER, LARGEST_JITTER, MOST_THREADS
 from tracekit.text import whole_number
 
-from ..completion import fault, one_of, presets, schedules
+from ..completion import fault, fields_of_runs, machines, one_of, presets, schedules
 from ..output import A_FILE, FOLDER, JSON, FiniteRange, emit
 from ..progress import simulating
 from .schedule import SIZE
@@ -99,7 +99,9 @@ class Flags:
     shell_complete=fault,
     help="Planted fault as `reftrain run` takes it; repeatable.",
 )
-@click.option("--hardware", default="h100", metavar="NAME|FILE", help="The machine.")
+@click.option(
+    "--hardware", default="h100", metavar="NAME|FILE", shell_complete=one_of(machines), help="The machine."
+)
 @click.option(
     "--seed", type=click.IntRange(0, LARGEST_INTEGER), default=0, help="Seed of jitter, clocks and documents."
 )
@@ -125,7 +127,9 @@ class Flags:
 @click.option(
     "--jobs", type=click.IntRange(1, MOST_THREADS), help="Processes that write; one a core if left out."
 )
-@click.option("--documents", is_flag=True, help="Deal attention by packed documents (data.mean_document).")
+@click.option(
+    "--documents", is_flag=True, help="Vary attention time as packed documents do (data.mean_document)."
+)
 @click.option("--flight-recorder", is_flag=True, help="Write dumps too; a planted hang always does.")
 @click.option("--out", type=FOLDER, help="Run folder to write.")
 @JSON
@@ -134,6 +138,7 @@ class Flags:
     "settings",
     multiple=True,
     metavar="TABLE.FIELD=VALUE",
+    shell_complete=one_of(fields_of_runs),
     help="Set any field of a run; repeatable.",
 )
 @click.option("--quiet", is_flag=True, help="No progress on stderr.")

@@ -27,10 +27,11 @@ from ..source import Pair, pair
 def diff(
     pair: Pair, cut: options.Cut, fail_on: frozenset[str], html_to: str | None, answer: options.Answer
 ) -> int:
-    """Say what takes longer in the second run than in the first: the step, its parts, ranks, kernels; tested.
+    """Show what takes longer in the second run than in the first: the step, its parts, ranks and kernels.
 
-    BEFORE and AFTER are a file, a folder, a glob or an fsspec URL each, as for `tracekit slowrank`. Clocks, numbers of
-    steps and how many there are need not agree. Where meshes differ, no rank is compared with another.
+    BEFORE and AFTER are a file, a folder, a glob or an fsspec URL each, as for `tracekit slowrank`. The runs may
+    differ in clocks, step numbers and number of steps. Ranks are compared only if the meshes are equal. Each
+    difference is tested for significance.
 
     \b
     tracekit diff traces/monday traces/tuesday

@@ -48,11 +48,11 @@ def floor(
     html_to: str | None,
     answer: options.Answer,
 ) -> int:
-    """Show what a step could take, if all ranks are slow alike: from peak to achieved FLOP/s, part by part.
+    """Show what keeps a step from peak FLOP/s, part by part, also where all ranks are equally slow.
 
-    The parts add up to the step; each has one remedy and the most that it brings. Then the step without waiting, with
-    hidden communication, at the best rates seen, at the roofline, and with the best plan. TRACES are as for
-    `tracekit slowrank`.
+    The parts add up to the step; each has one remedy and the most that it could save. Then the step without
+    waiting, with hidden communication, at the best rates seen, at the roofline, and with the best plan. TRACES are
+    as for `tracekit slowrank`.
 
     \b
     tracekit floor traces/

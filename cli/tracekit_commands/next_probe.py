@@ -29,8 +29,8 @@ _HOW = """# Written by `tracekit next`. Start it as the job is started, on the s
 def next_probe(source: Source, cut: options.Cut) -> int:
     """Print a script that separates a slow device, host and link, for the ranks that slowrank suspects.
 
-    Each rank multiplies matrices, copies, launches and reads the clock alone; then the groups of the mesh in which the
-    suspects are, and their peers, reduce one tensor. TRACES are as for `tracekit slowrank`.
+    Each rank multiplies matrices, copies, launches and reads the clock alone; then the suspects' groups of the
+    mesh, and those of their peers, reduce one tensor. TRACES are as for `tracekit slowrank`.
 
     \b
     tracekit next traces/ > probe.py

@@ -12,13 +12,15 @@ from .. import options
 from ..source import Source, source
 from ..viewer import lent
 
+_LOOK_S = 0.5
+
 
 @click.command("open")
 @options.cut()
 @click.option("--no-browser", is_flag=True, help="Print the address only, for a browser elsewhere.")
 @source()
 def open_trace(source: Source, cut: options.Cut, no_browser: bool) -> int:
-    """Show finding and evidence in ui.perfetto.dev: lend the trace to the browser once, then leave.
+    """Open finding and evidence in ui.perfetto.dev: serve the trace to the browser once, then exit.
 
     Nothing is uploaded: the viewer reads the trace from this machine, which listens on 127.0.0.1:9001 until it has.
     TRACES are as for `tracekit slowrank`.
@@ -34,5 +36,6 @@ def open_trace(source: Source, cut: options.Cut, no_browser: bool) -> int:
         click.echo(address)
         if not no_browser:
             webbrowser.open(address)
-        fetched.wait()
+        while not fetched.wait(_LOOK_S):  # an endless wait may miss a signal that comes right before it
+            pass
     return 0

@@ -26,10 +26,10 @@ from ..source import Source, source
 def trend(
     source: Source, cut: options.Cut, fail_on: frozenset[str], html_to: str | None, answer: options.Answer
 ) -> int:
-    """Say how a job changes over many windows: drift, changes at once, daily swing, ranks that get slower; tested.
+    """Show how a job changes over many windows: drift, sudden changes, a daily swing, ranks that get slower.
 
     TRACES are as for `tracekit slowrank`: a run that grew by `tracekit ingest --append`, or traces with several windows
-    of each rank. Of one window, steps are compared.
+    of each rank. Of a single window, the steps are compared. Only changes that pass a test of significance count.
 
     \b
     tracekit trend run/

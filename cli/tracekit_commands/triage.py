@@ -33,11 +33,11 @@ def triage(
     html_to: str | None,
     answer: options.Answer,
 ) -> int:
-    """Say what is left of a job, and what it tells: which rank hung it, or which rank slows it.
+    """Find the rank that hung or slows a job from whatever files are left of it.
 
     PATH: logs, dumps, traces, stacks, answers of ncclras, run folders, in any mixture: files, folders,
-    globs, fsspec URLs, or archives (.zip, .tar, .tar.gz, .tar.zst). Each file is recognised by its
-    content; what nothing here reads is listed.
+    globs, fsspec URLs, or archives (.zip, .tar, .tar.gz, .tar.zst). Each file is recognised by its content; files
+    of unknown kinds are listed.
 
     \b
     tracekit triage job.log

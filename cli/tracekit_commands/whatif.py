@@ -3,6 +3,7 @@
 import click
 
 from tracekit.analysis.questions.answer import answer as priced
+from tracekit.axes import AXES
 from tracekit.page.shell import date_text
 from tracekit.report.html.whatif import whatif_html
 from tracekit.report.markdown import labelled_markdown
@@ -12,6 +13,7 @@ from tracekit.report.whatif_json import whatif_document
 from tracekit.report.whatif_text import whatif_lines
 
 from .. import options
+from ..completion import several_of
 from ..source import Source, source
 
 
@@ -20,6 +22,7 @@ from ..source import Source, source
     "--fix",
     multiple=True,
     metavar="rank=5,stage=3,axis=tp,op=all_gather",
+    shell_complete=several_of(("rank=", "stage=", *(f"axis={axis}" for axis in AXES), "op=")),
     help="What is to be typical; repeatable. The standard questions if left out.",
 )
 @options.cut()

@@ -110,11 +110,17 @@ def from_tables(tables: Mapping[str, Mapping[str, Any]]) -> RunConfig:
         raise _wrong_type(str(error), document) from error
 
 
-def _check_names(tables: Mapping[str, Mapping[str, Any]]) -> None:
-    """Refuse tables and fields of other names, with the nearest one; msgspec would pass over those of a dataclass."""
+def known_fields() -> dict[str, list[str]]:
+    """Return the names of all fields by table, those of a run itself under `run`."""
     hints = get_type_hints(RunConfig)
     known = {table: [f.name for f in fields(kind)] for table, kind in hints.items() if is_dataclass(kind)}
     known[RUN_TABLE] = [name for name in hints if name not in known]
+    return known
+
+
+def _check_names(tables: Mapping[str, Mapping[str, Any]]) -> None:
+    """Refuse tables and fields of other names, with the nearest one; msgspec would pass over those of a dataclass."""
+    known = known_fields()
     for table, values in tables.items():
         if table not in known:
             raise ConfigError(table, "is not a table", f"did you mean [{_nearest(table, [*known])}]?")

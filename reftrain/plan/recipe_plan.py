@@ -44,7 +44,7 @@ def plan_recipe(
         data, count = config.data, gpus or config.mesh.world_size
         work = Workload(
             config.model, count, data.seq_len, data.batch_size, data.micro_batch_size, config.encoder,
-            config.optimizer.offload,
+            config.mesh.sharding, config.optimizer.offload,
         )  # fmt: skip
         own = replace(job_of_run(config), kernels="fused", attention="flex", optimizer="fused")
         step_s, peak = project(own, hardware).step_s, MemoryModel(own).peak()

@@ -3,7 +3,7 @@
 import multiprocessing
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +13,7 @@ from reftrain.errors import MachineError
 from reftrain.rank.processes import start_helper
 
 _CHUNK: Final = 32  # ranks a task
+_LOOK_S: Final = 0.5
 
 
 Progress = Callable[[int, int], None]
@@ -34,6 +35,13 @@ def _write_some(ranks: Sequence[int]) -> tuple[int, int]:
         raise AssertionError("it is set before the fork")
     done = [_WRITER.write(rank) for rank in ranks]
     return sum(e for e, _ in done), sum(b for _, b in done)
+
+
+def _awaited(result: "Future[tuple[int, int]]") -> tuple[int, int]:
+    """Return a result as it comes; an endless wait may miss a signal that comes right before it."""
+    while not wait([result], _LOOK_S).done:
+        pass
+    return result.result()
 
 
 def _counted(
@@ -75,7 +83,8 @@ def in_parallel(
                 count, mp_context=context, initializer=start_helper, initargs=(os.getpid(),)
             ) as pool:
                 try:
-                    done = list(_counted(pool.map(_write_some, chunks), chunks, progress))
+                    results = [pool.submit(_write_some, chunk) for chunk in chunks]
+                    done = list(_counted(map(_awaited, results), chunks, progress))
                 except KeyboardInterrupt:
                     for child in multiprocessing.active_children():
                         child.kill()

@@ -31,6 +31,21 @@ def test_presets_complete(monkeypatch, capfd, command):
     assert offered == list(MODEL_PRESETS)
 
 
+@pytest.mark.parametrize(
+    ("words", "offered"),
+    [
+        ("tracekit whatif --fix rank=5,axis=t", ["rank=5,axis=tp"]),
+        ("tracekit floor --hardware h1", ["h100"]),
+        ("reftrain plan --hardware h1", ["h100"]),
+        ("reftrain simulate --hardware h1", ["h100"]),
+        ("reftrain run --set optimizer.clip", ["optimizer.clip_norm="]),
+    ],
+)
+def test_values_complete(monkeypatch, capfd, words, offered):
+    program = {p.name: p for p in (tracekit, reftrain)}[words.split()[0]]
+    assert completed(monkeypatch, capfd, program, words) == offered
+
+
 @pytest.mark.parametrize("words", ["reftrain simulate --schedule 1", "reftrain schedule 1"])
 def test_schedules_complete(monkeypatch, capfd, words):
     offered = completed(monkeypatch, capfd, reftrain, words)

@@ -1,6 +1,7 @@
 """Commands without the packages of extras: help always, else a refusal with the line that installs them."""
 
 import re
+from importlib.metadata import PackageNotFoundError
 
 import pytest
 
@@ -58,6 +59,16 @@ def test_an_old_package_is_no_fault_of_ours(monkeypatch):
     assert isinstance(refusal, MissingExtraError)
     assert re.search(r"needs torch 2\.11 or newer, 1\.13 is here; pip install", str(refusal))
     assert missing_extra(ImportError("no module", name="numerics.gone"), "numerics compare") is None
+
+
+def test_the_module_of_another_package_is_named(monkeypatch):
+    def absent(name):
+        raise PackageNotFoundError(name)
+
+    monkeypatch.setattr("tracekit.installation.version", absent)
+    monkeypatch.setattr("tracekit.installation.find_spec", lambda name: name)
+    refusal = missing_extra(ImportError("no such name", name="hta.common.trace_parser"), "interop.hta")
+    assert "needs traceinsight 0.6 or newer, the hta of another package is here; pip install" in str(refusal)
 
 
 def test_docs_say_which_command_needs_which_extra(calls):

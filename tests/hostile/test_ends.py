@@ -5,6 +5,7 @@ import resource
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import pytest
 
 from tests.hostile.job import documents, write
 from tests.marks import quick_first
+from tracekit.child_processes import run_command
 from tracekit.errors import InputError
 from tracekit.ingest import load
 from tracekit.ingest.output_folder import refuse_foreign
@@ -39,7 +41,20 @@ end_politely()
 with reported("tracekit"), building(Path(sys.argv[1])) as (folder, _):
     (folder / "events").mkdir()
     print(folder, flush=True)
-    time.sleep(60)
+    for _ in range(6000):  # a signal right before a system call does not end that
+        time.sleep(0.01)
+"""
+DROPPED = """
+import os, signal, time
+from tracekit_cli.program import end_politely, reported
+end_politely()
+class Finalised:
+    def __del__(self):
+        os.kill(os.getpid(), signal.SIGTERM)
+with reported("tracekit"):
+    Finalised()
+    for _ in range(500):
+        time.sleep(0.01)
 """
 TRAIN = """
 import signal, sys, time
@@ -158,6 +173,33 @@ def test_a_signal_is_ctrl_c(tmp_path, number):
         _, err = process.communicate(timeout=SECONDS)
     assert (process.returncode, err.count("\n")) == (130, 1)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_an_interrupt_of_a_finaliser_is_not_lost():
+    done = subprocess.run(
+        [sys.executable, "-c", DROPPED], capture_output=True, text=True, check=False, timeout=SECONDS
+    )
+    assert (done.returncode, done.stderr) == (130, "tracekit: interrupted\n")
+
+
+def test_a_signal_that_another_thread_meets_ends_a_command(tmp_path):
+    note, begin = tmp_path / "note", time.monotonic()
+
+    def meet():
+        until(note.exists)
+        time.sleep(0.3)
+        signal.pthread_kill(threading.get_ident(), signal.SIGINT)
+
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    thread = threading.Thread(target=meet)
+    thread.start()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            run_command(["sh", "-c", 'touch "$0"; exec sleep 15', str(note)], os.environ)
+    finally:
+        thread.join()
+        signal.signal(signal.SIGINT, before)
+    assert time.monotonic() - begin < 14
 
 
 def test_the_next_call_removes_what_a_kill_left(tmp_path):

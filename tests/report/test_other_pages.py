@@ -17,6 +17,7 @@ from tracekit.analysis.hang.analyse import analyse, illustrated
 from tracekit.analysis.questions.answer import answer
 from tracekit.dumps.load import load_dumps
 from tracekit.findings.picture import HangPicture
+from tracekit.findings.whatif import EVERYBODY
 from tracekit.report.hang import hang_text
 from tracekit.report.html.breakdown import breakdown_html
 from tracekit.report.html.diff import diff_html
@@ -24,6 +25,7 @@ from tracekit.report.html.floor import floor_html
 from tracekit.report.html.hang import frames_of, hang_html
 from tracekit.report.html.mesh import mesh_html
 from tracekit.report.html.trend import trend_html
+from tracekit.report.html.triage import triage_html
 from tracekit.report.html.whatif import whatif_html
 
 
@@ -194,6 +196,26 @@ def test_whatif_begins_with_the_best_fix(run):
     assert next_steps
     unproven = replace(finding, answers=tuple(replace(a, proven=False) for a in finding.answers))
     assert head_of(whatif_html(unproven))[0].startswith("no question saves more than the model's error")
+
+
+def test_what_all_parts_save_at_once_blames_none(run):
+    finding = answer(run, [])
+    rest = tuple(a if a.question == EVERYBODY else replace(a, lost_ms=0.001) for a in finding.answers)
+    page = whatif_html(replace(finding, answers=rest))
+    assert head_of(page)[0].startswith("no part alone costs 2% of the step")
+    assert '<header class="verdict calm">' in page
+    (every,) = (row for row in data_of(page)["bars"]["saved"]["rows"] if row["what"] == EVERYBODY)
+    assert "culprit" not in every["fill"]
+
+
+def test_triage_begins_with_the_answer_of_its_kind():
+    page = triage_html(tracekit.triage("sample_traces/nccl_hang"))
+    headline, next_steps = head_of(page)
+    assert headline.startswith("rank 5: host stalled")
+    assert next_steps
+    assert "16 files" in page
+    assert "<h2>Quality of the input</h2>" in page
+    assert "Nothing was repaired" not in page
 
 
 def test_floor_draws_a_waterfall_to_the_model(run):

@@ -298,7 +298,7 @@ function stacked(id, {rows, kinds, end, title}) {
 function bars(id, {rows, scale, title}) {
   draw(id, whole => {
     const names = rows.map(row => cut(row.what)), left = margin(names, whole), figures = rows.map(row => row.words);
-    const room = Math.min(Math.max(...figures.map(width), 0) + 14, 0.3 * whole), right = whole - room, each = ROW + 2, bottom = rows.length * each + 2;
+    const room = Math.min(Math.max(...figures.map(width), 0) + 14, 0.36 * whole), right = whole - room, each = ROW + 2, bottom = rows.length * each + 2;
     const svg = node("svg", {viewBox: "0 0 " + whole + " " + (bottom + 38)}), x = axisBelow(svg, {left, right, top: 0, bottom, low: scale.low, high: scale.high, title});
     for (const limit of [scale.pale, -scale.pale]) if (scale.pale && limit >= scale.low) svg.append(node("line", {class: "limit", x1: x(limit), x2: x(limit), y1: 0, y2: bottom}));
     rows.forEach((row, r) => {

@@ -27,7 +27,7 @@ def headline(finding: FloorFinding) -> str:
     best = best_part(finding)
     if best is None:
         return f"{step}; no part that the traces show brings {LEAST_SAVING:.0%} of it"
-    return f"{step}; most is gained without {words(best.part)}: {finding.step_ms - (best.brings_ms or 0.0):.1f} ms"
+    return f"{step}; {finding.step_ms - (best.brings_ms or 0.0):.1f} ms without {words(best.part)}, the largest gain"
 
 
 def best_part(finding: FloorFinding) -> FloorPart | None:

@@ -174,22 +174,35 @@ def _told(answer: JobAnswer, *, verbose: bool) -> list[str]:
 
 def _found(files: Iterable[FoundFile], *, verbose: bool) -> list[str]:
     """Return a table of what was found: a row for each kind of each job, or, if verbose, for each file."""
-    rows: dict[tuple[str, str], list[FoundFile]] = defaultdict(list)
-    for file in files:
-        rows[file.job or "", file.path if verbose else file.kind].append(file)
+    rows = by_kind(files, apart=verbose)
     lines = ["found:"] if rows else ["found: nothing that any command reads"]
-    for (job, _), same in rows.items():
+    for same in rows:
         ranks = ranges(sorted({rank for file in same for rank in file.ranks}), RANK_RUNS_SHOWN)
-        begin = min((f.begin for f in same if f.begin), default=None)
-        end = max((f.end for f in same if f.end), default=None)
+        begin, end = span_of(same)
         what = _clean(same[0].path) if len(same) == 1 else f"{len(same)} files"
         parts = [f"  {same[0].kind:<16} {what}"]
         parts += [f"ranks {ranks}"] if ranks else []
         parts += [begin if begin == end else f"{begin} to {end}"] if begin and end else []
-        parts += [f"job {_clean(job)}"] if job else []
+        parts += [f"job {_clean(same[0].job)}"] if same[0].job else []
         parts += [_clean(same[0].detail)] if same[0].detail and (len(same) == 1 or not ranks) else []
         lines.append("; ".join(parts))
     return lines
+
+
+def by_kind(files: Iterable[FoundFile], *, apart: bool = False) -> list[list[FoundFile]]:
+    """Return the files of each kind of each job; apart: each file alone."""
+    rows: dict[tuple[str, str], list[FoundFile]] = defaultdict(list)
+    for file in files:
+        rows[file.job or "", file.path if apart else file.kind].append(file)
+    return list(rows.values())
+
+
+def span_of(files: Iterable[FoundFile]) -> tuple[str | None, str | None]:
+    """Return the first begin and the last end of files, as their clocks have them; None where none has one."""
+    listed = list(files)
+    return min((f.begin for f in listed if f.begin), default=None), max(
+        (f.end for f in listed if f.end), default=None
+    )
 
 
 def _clean(text: str | None) -> str:

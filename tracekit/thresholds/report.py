@@ -24,6 +24,9 @@ NUMBER_RUNS_SHOWN: Final = 12
 TIGHT_INTERVAL: Final = 0.1
 """Relative difference between the ends of a price from which the text shows both."""
 
+KERNEL_ROWS: Final = 12
+"""Classes of kernels that a page shows unfolded, most lost first: the rest lose little."""
+
 TIMELINE_PARTS: Final = 1500
 """Gaps below this part of a step are closed in a time line: they are narrower than a dot of the screen."""
 

@@ -18,6 +18,7 @@ from tracekit.analysis.slowrank.gaps.evidence_gaps import coverage
 from tracekit.analysis.slowrank.wording import listed
 from tracekit.errors import UsageError
 from tracekit.findings import StepsFinding, WhatIfAnswer, WhatIfFinding
+from tracekit.findings.whatif import EVERYBODY
 from tracekit.store import Run
 from tracekit.thresholds.slowrank import MOST_GAIN
 from tracekit.timing.measured import StepRange
@@ -85,11 +86,12 @@ class _Pricing:
     def standard(self) -> tuple[WhatIfAnswer, ...]:
         """The answers to the standard questions that apply to this run."""
         all_typical = "all ranks, stages and transfers are typical"
-        found = [self._answer("everybody", all_typical, (), self.all)]
+        found = [self._answer(EVERYBODY, all_typical, (), self.all)]
         worst = self.engine.worst()
         if worst:
             fixes = [Fix("rank", str(rank)) for rank in worst]
-            worst_typical = f"the worst ranks are typical: {listed(worst)}"
+            which = f"ranks ({listed(worst)}) are" if len(worst) > 1 else f"rank ({worst[0]}) is"
+            worst_typical = f"the worst {which} typical"
             found.append(self._answer("worst_ranks", worst_typical, worst, self.engine.saved(fixes)))
         for key in ("axis", "stage"):
             asked = [Fix(key, value) for value in self.engine.known(key)]

@@ -238,7 +238,7 @@ def _notes(unit: TrendUnit, series: Series, step: StepTrend, ranks: Sequence[Ran
     tests = _EACH * max(len(ranks), 1)
     if (needed := points_needed(tests)) > len(series.points):
         alone = points_needed(_EACH)
-        yield f"a change at once shows from {alone} {unit}s on, one of a single rank from {needed} on"
+        yield f"a sudden change can be proven from {alone} {unit}s on, that of a single rank from {needed} on"
     if step.serial >= SERIAL_TOLD:
         yield f"each {unit} resembles the next one (correlation {step.serial:.2f}): fewer count as independent"
     few = sum(r.trend.p_drift is None for r in ranks)

@@ -9,7 +9,7 @@ from tracekit.report.floor_json import floor_document
 from tracekit.report.floor_text import best_part, class_cells, foundations, headline, words
 from tracekit.report.html.answer import answer_page
 from tracekit.report.slowrank_json import dumps
-from tracekit.thresholds.report import PAGE_ROWS
+from tracekit.thresholds.report import KERNEL_ROWS, PAGE_ROWS
 
 _FILLS: Final[dict[str, Fill]] = {
     "imbalance": ("victim",),
@@ -50,6 +50,7 @@ def floor_html(finding: FloorFinding, about: About | None = None) -> str:
         bars=_waterfall(finding),
         limits=[_limit(limit, finding.step_ms) for limit in finding.limits],
         unknown=[(words(u.part), words(u.inside), u.needs) for u in finding.unknown],
+        shown=KERNEL_ROWS,
         kernels=[(k.name, k.stage, *class_cells(k)) for k in finding.kernels[:PAGE_ROWS]],
     )
 

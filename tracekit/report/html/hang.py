@@ -41,8 +41,8 @@ def hang_html(finding: HangFinding, picture: HangPicture, about: About | None = 
         word=TITLES[finding.verdict].upper(),
         headline=finding.reason,
         tone=_TONES.get(finding.verdict, "blames"),
-        next_steps=_next(finding),
-        lines=_lines(finding),
+        next_steps=next_of(finding),
+        lines=hang_lines(finding),
         document=("hang", dumps(hang_document(finding))),
         about=about,
         data=_field(finding, picture),
@@ -66,7 +66,7 @@ def frames_of(stack: Sequence[str]) -> list[tuple[bool, list[str]]]:
     return [(of_torch, list(run)) for of_torch, run in groupby(stack, lambda f: bool(_OF_TORCH.search(f)))]
 
 
-def _next(finding: HangFinding) -> list[str]:
+def next_of(finding: HangFinding) -> list[str]:
     """Return what to look at: a sentence for each way in which ranks failed, or what decides an open answer."""
     if finding.culprits:
         return next_steps(finding.culprits)
@@ -77,7 +77,7 @@ def _next(finding: HangFinding) -> list[str]:
     return []
 
 
-def _lines(finding: HangFinding) -> list[Line]:
+def hang_lines(finding: HangFinding) -> list[Line]:
     """Return what the answer rests on, how many ranks wait, and repairs, doubts and assumptions."""
     lines = [("ranks", ranks_line(finding.ranks))]
     if finding.mesh is not None:

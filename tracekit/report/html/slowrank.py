@@ -34,7 +34,7 @@ def slowrank_html(finding: SlowRankFinding, picture: SlowRankPicture, about: Abo
         word=title,
         headline=headline,
         tone={"healthy": "calm", "inconclusive": "open"}.get(finding.verdict, "blames"),
-        next_steps=_next(finding),
+        next_steps=next_of(finding),
         lines=[line for line in lines if not _is_above(finding, line)],
         document=("slowrank", dumps(slowrank_document(finding))),
         about=about,
@@ -52,7 +52,7 @@ def slowrank_html(finding: SlowRankFinding, picture: SlowRankPicture, about: Abo
     )
 
 
-def _next(finding: SlowRankFinding) -> list[str]:
+def next_of(finding: SlowRankFinding) -> list[str]:
     """Return what to do: what decides an open answer, else what fixes the cause."""
     if finding.verdict == "inconclusive":
         return [finding.to_decide] if finding.to_decide else []

@@ -29,7 +29,7 @@ def trend_html(finding: TrendFinding, about: About | None = None) -> str:
     return answer_page(
         "trend.html.j2",
         word=word(finding),
-        headline=finding.reason,
+        headline=_headline(finding),
         tone=_TONES.get(finding.verdict, "blames"),
         next_steps=[_next(finding)],
         lines=[line for line in lines if line[0] != "to decide"],
@@ -46,14 +46,28 @@ def trend_html(finding: TrendFinding, about: About | None = None) -> str:
     )
 
 
+def _ranks_of(finding: TrendFinding) -> str:
+    """Return the ranks that get slower than their peers; "" where none does."""
+    return ranges(sorted(r.rank for r in finding.slower), LINES_DRAWN)
+
+
+def _headline(finding: TrendFinding) -> str:
+    """Return how the job changes, and which ranks get slower than their peers."""
+    ranks = _ranks_of(finding)
+    if not ranks or f"rank {ranks}" in finding.reason:
+        return finding.reason
+    named = f"ranks {ranks} get slower" if len(finding.slower) > 1 else f"rank {ranks} gets slower"
+    return f"{finding.reason}; {named} than the peers"
+
+
 def _next(finding: TrendFinding) -> str:
     """Return what to do about the course of the job."""
     if finding.to_decide:
         return finding.to_decide
     if finding.slower:
-        ranks = ranges((r.rank for r in sorted(finding.slower, key=lambda r: r.rank)), LINES_DRAWN)
         return (
-            f"check the machine of rank {ranks}; tracekit slowrank on the last {finding.unit} shows the price"
+            f"check the machine of rank {_ranks_of(finding)}; "
+            f"tracekit slowrank on the last {finding.unit} shows the price"
         )
     if finding.verdict in ("steady", "faster"):
         return "nothing to fix"

@@ -3,7 +3,8 @@
 from typing import Any
 
 from tracekit.findings import WhatIfAnswer, WhatIfFinding
-from tracekit.page.palette import DOUBTED
+from tracekit.findings.whatif import EVERYBODY
+from tracekit.page.palette import DOUBTED, MISSING, Fill
 from tracekit.page.scale import scale_of
 from tracekit.page.shell import About
 from tracekit.report.html.answer import answer_page
@@ -22,14 +23,15 @@ def whatif_html(finding: WhatIfFinding, about: About | None = None) -> str:
     threshold = MIN_LOST_SHARE * finding.step_ms
     step: Line = ("step", f"{finding.step_ms:.1f} ms as recorded")
     best = _best(finding)
+    calm = best is None or best.lost_ms < threshold
     return answer_page(
         "whatif.html.j2",
         word="WHAT IF",
-        headline=_headline(finding, best),
-        tone="calm" if best is None or best.lost_ms < threshold else "blames",
+        headline=_headline(finding, best, calm=calm),
+        tone="calm" if calm else "blames",
         next_steps=[
             "nothing to fix that these questions ask for"
-            if best is None or best.lost_ms < threshold
+            if calm
             else "tracekit slowrank shows the cause of what costs most, and what fixes it"
         ],
         lines=[step, *foundations(finding, verbose=True)],
@@ -44,20 +46,27 @@ def whatif_html(finding: WhatIfFinding, about: About | None = None) -> str:
 
 
 def _best(finding: WhatIfFinding) -> WhatIfAnswer | None:
-    """Return, of the proven answers that save nearly as much as the best, the one that changes fewest ranks."""
-    proven = [a for a in finding.answers if a.proven]
+    """Return, of the proven answers that save nearly as much as the best, the one that changes fewest ranks.
+
+    What all parts of the job would save at once is the fix of none.
+    """
+    proven = [a for a in finding.answers if a.proven and a.question != EVERYBODY]
     most = max((a.lost_ms for a in proven), default=0.0)
     near = [a for a in proven if a.lost_ms >= MOSTLY_THEIRS * most]
     return min(near, key=lambda a: (not a.ranks, len(a.ranks), -a.lost_ms), default=None)
 
 
-def _headline(finding: WhatIfFinding, best: WhatIfAnswer | None) -> str:
-    """Return what the best fix saves, and all of them where that is more."""
+def _headline(finding: WhatIfFinding, best: WhatIfAnswer | None, *, calm: bool) -> str:
+    """Return what the best fix saves, and all of them where that is more; calm: no fix saves the threshold."""
+    every = max(asked(finding), key=lambda a: (a.proven, a.lost_ms))
+    if best is None:
+        best = next((a for a in finding.answers if a.proven and a.question == EVERYBODY), None)
     if best is None:
         return f"no question saves more than the model's error of {finding.residual_ms:.1f} ms a step"
     share = best.lost_ms / finding.step_ms if finding.step_ms else 0.0
     first = f"{best.lost_ms:.1f} ms of {finding.step_ms:.1f} ms a step ({share:.1%}) saved if {plain(best.meaning)}"
-    every = max(asked(finding), key=lambda a: (a.proven, a.lost_ms))
+    if calm:
+        first = f"no part alone costs {MIN_LOST_SHARE:.0%} of the step: {first}"
     if every is best or not every.proven or every.lost_ms <= best.lost_ms:
         return first
     return f"{first}; {every.lost_ms:.1f} ms if {plain(every.meaning)}"
@@ -82,11 +91,18 @@ def _bar(answer: WhatIfAnswer, threshold: float) -> dict[str, Any]:
         "value": number(answer.lost_ms),
         "low": number(answer.lost_ms_low),
         "high": number(answer.lost_ms_high),
-        "fill": ("culprit",) if answer.proven else DOUBTED,
+        "fill": _fill(answer),
         "faint": answer.lost_ms < threshold,
         "words": saved,
         "tooltip": f"{plain(answer.question)}: {saved}\n{answer.lost_ms_low:.1f} to {answer.lost_ms_high:.1f} ms",
     }
+
+
+def _fill(answer: WhatIfAnswer) -> Fill:
+    """Return the culprit's colour, striped where it is not proven; all parts at once are no culprit."""
+    if answer.question == EVERYBODY:
+        return ("soft",) if answer.proven else MISSING
+    return ("culprit",) if answer.proven else DOUBTED
 
 
 def _row(answer: WhatIfAnswer) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ import numpy as np
 
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.unrecorded.quickest import beyond_likes, beyond_quickest
-from tracekit.analysis.slowrank.wording import listed
+from tracekit.analysis.slowrank.wording import ranks_in_words
 from tracekit.axes import crosses_replicas
 from tracekit.matching.channels import Channel
 from tracekit.rank_events.operation_names import MESSAGES
@@ -90,9 +90,11 @@ def reason_of(case: Case, unseen: Unseen) -> str:
     found = unseen.known >= MIN_LOST_SHARE * case.step_ns
     spent = ms(unseen.known if found else unseen.undecided)
     doubt = "" if found else ", and no recorded operation shows whether they wait there"
+    ranks = unseen.ranks if found else sorted(unseen.ranks)  # worst first, where some are worse
+    traces = "its trace" if len(ranks) == 1 else "their traces"
     return (
         f"the ranks read {'wait' if found else 'spend'} {spent:.1f} ms of {ms(case.step_ns):.1f} ms a step in groups "
-        f"with rank {listed(unseen.ranks)}, which left no trace{doubt}; add its trace"
+        f"with {ranks_in_words(ranks)}, which left no trace{doubt}; add {traces}"
     )
 
 
