@@ -5,11 +5,9 @@ The analysis, the report and docs/method.md read this table. To add a cause, add
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from enum import IntEnum
-from typing import Final, Literal
+from typing import Final
 
-from tracekit.findings import Cause
+from tracekit.cause_entry import CauseEntry, Comparison, Order, Quantity, Row, Sign
 from tracekit.mechanisms import OF_DEVICE, OF_HOST, MechanismEntry
 from tracekit.thresholds.slowrank import KERNELS_SHOWN, MAJORITY
 
@@ -20,91 +18,6 @@ DATALOADER: Final = "dataloader"
 NETWORK: Final = "network"
 DATA_IMBALANCE: Final = "data_imbalance"
 STAGE_IMBALANCE: Final = "stage_imbalance"
-
-Quantity = Literal[
-    "own", "busy", "gap", "attention", "matmul", "copies", "loader", "collector", "allocator", "longest_gap"
-]
-"""Times that a rank and its peers are compared by: own time, compute, gaps without compute, compute in attention, in
-matrix products and in copies between device and host, data loading, garbage collection, memory allocation (all a step),
-and the longest gap."""
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """One rank beside the median of its peers; ns."""
-
-    on_gpu: bool
-    mine: Mapping[Quantity, float]
-    peers: Mapping[Quantity, float]
-    gaps: float  # excess of the rank's gaps over the peers', over all analysed steps
-    pauses: float  # the part of it in few long gaps, PAUSES_A_STEP at most
-    no_fault: float = 0.0  # the part of the excess that is gaps which its role or chance makes
-    spared: float = (
-        0.0  # extra time that its kernels would take beside communication that waits, as its peers' do
-    )
-
-    def over(self, quantity: Quantity) -> float:
-        """Return the rank's excess over its peers by its own doing, ns."""
-        less = self.no_fault if quantity in {"own", "gap"} else 0.0
-        more = self.spared if quantity in {"own", "busy"} else 0.0
-        return float(self.mine[quantity] - self.peers[quantity]) - less + more
-
-    def explains(self, quantity: Quantity) -> bool:
-        """Whether the rank's excess in one quantity is at least half of its excess of own time."""
-        return self.over(quantity) >= MAJORITY * self.over("own")
-
-
-@dataclass(frozen=True)
-class Row:
-    """A row of evidence: a quantity of the suspect beside its peers."""
-
-    what: str  # {device} and {stage} are filled in
-    quantity: Quantity | None = None  # None: measured by the function that decides
-    least_share: float | None = None  # shown only where it exceeds this share of the excess
-
-
-class Order(IntEnum):
-    """When a sign is looked for: spans with a name explain gaps before the shape of the gaps does."""
-
-    NAMED_SPANS = 0
-    COMPUTE = 1
-    SHAPE_OF_GAPS = 2
-    VERDICT = 3
-
-
-@dataclass(frozen=True)
-class Sign:
-    """What decides a cause: a test of the suspect's time, or a function that compares more than ranks."""
-
-    order: Order
-    says: str
-    decides: Callable[[Comparison], bool] | str  # a test, or "module:function" of tracekit
-    rows: tuple[Row, ...] = ()
-
-
-@dataclass(frozen=True)
-class CauseEntry:
-    """One cause."""
-
-    name: Cause
-    meaning: str  # completes "the suspect is slow because …" in the report
-    excluded_by: str  # what in the evidence would speak against it
-    next_step: str
-    signs: tuple[Sign, ...]
-    on_host: bool = False  # the host's doing, which the job's design may explain
-    next_on_cpu: str | None = None  # where the devices are CPUs; None: the same
-    quantity: Quantity = "gap"  # the time of a rank that it lengthens
-    mechanisms: tuple[MechanismEntry, ...] = ()  # what may take the time within it
-
-    @property
-    def by_shape(self) -> bool:
-        """Whether the shape of a rank's gaps tells it from other causes of gaps."""
-        return any(sign.order == Order.SHAPE_OF_GAPS for sign in self.signs)
-
-    def step_on(self, *, gpu: bool) -> str:
-        """Return what to do next, by the kind of device."""
-        return self.next_step if gpu or self.next_on_cpu is None else self.next_on_cpu
-
 
 ALWAYS: Final = (
     Row("own time a step (not waiting for others)", "own"),

@@ -12,7 +12,6 @@ import torch
 from torch import nn
 
 from numerics.columns import Columns
-from numerics.local.changed_weights import changed_weights_doubts
 from numerics.local.evaluation_modes import modal_layers, mode_doubts, modes_told
 from numerics.local.forced_pass import Check
 from numerics.local.gradients.collective_sums import check_collectives
@@ -32,6 +31,7 @@ from numerics.local.read_sequences import repeated_sequences, same_sequences_dou
 from numerics.local.recorded_step import RecordedStep
 from numerics.local.records.recorded import RecordedRun
 from numerics.local.repeated_draws import RepeatedDraws
+from numerics.local.updates.changed_between import changed_weights_doubts
 from numerics.local.updates.learning_rates import RateChecks, Schedule, check_rates
 from numerics.local.updates.update_checks import check_update
 from tracekit.errors import InputError
@@ -128,9 +128,7 @@ def prove(
     checks = (
         checks if len(run.capture.environments) > 1 else without_lone_ranks(checks)
     )  # other kernels there
-    found = LocalProof(
-        tuple(checks), first_step=steps[0], first_gradients=grads, spread=spread, told=statistics.told
-    )
+    found = LocalProof(tuple(checks), {}, (), (), steps[0], grads, spread=spread, told=statistics.told)
     found = replace(found, statistics=statistics.found, undivided=losses.common.undivided)
     found = _completed(found, reduced, losses, check_rates(recorded, schedule), draws, recorded)
     return _with_modes(found, recorded, model)

@@ -35,10 +35,20 @@ def same_sequences(recorded: RecordedRun) -> str:
             found = set.intersection(*alike.values())
             numbers = found if place == 0 else numbers & found
             name = name or min(alike)
-        if len(numbers) > 1:
+        if len(numbers) > 1 and (side == 0 or _same_outputs(recorded, numbers)):
             listed = _listed(sorted(numbers), RANKS_IN_SENTENCE)
             return f"{kind} {listed} read the same sequences of {name} in every step"
     return ""
+
+
+def _same_outputs(recorded: RecordedRun, batches: set[int]) -> bool:
+    """Return whether the micro-batches give equal outputs in the first step: with other random numbers they differ."""
+    run = recorded.run
+    held: dict[int, set[int]] = {}
+    for row in recorded.rows(recorded.steps[0], "forward", "activation", "out"):
+        if int(run["micro_batch"][row]) in batches:
+            held.setdefault(int(run["rank"][row]), set()).add(int(run.digest[row]))
+    return bool(held) and all(len(digests) == 1 for digests in held.values())
 
 
 def same_sequences_doubts(recorded: RecordedRun) -> list[Doubt]:

@@ -11,7 +11,6 @@ from torch import nn
 
 from numerics.columns import Columns
 from numerics.local.bounds.bounded import known
-from numerics.local.changed_weights import changed_weights_doubts
 from numerics.local.gradients.collective_sums import check_collectives
 from numerics.local.gradients.gradient_checks import Reduced, check_copies, check_gradients
 from numerics.local.gradients.parameter_gradients import Sum
@@ -21,6 +20,7 @@ from numerics.local.proof import LocalProof
 from numerics.local.read_sequences import same_sequences_doubts
 from numerics.local.recorded_step import Place, RecordedStep
 from numerics.local.records.recorded import RecordedRun
+from numerics.local.updates.changed_between import changed_weights_doubts
 from numerics.local.updates.learning_rates import check_rates
 from numerics.local.updates.optimizer_step import Named
 from numerics.local.updates.update_checks import check_update

@@ -35,7 +35,7 @@ from reftrain.record.trackers import Tracking
 from reftrain.train.asynchronous import make_trainer
 from reftrain.train.checkpoint import Checkpointer, find
 from reftrain.train.evaluation import Evaluator
-from reftrain.train.trainer import Trainer, barrier
+from reftrain.train.trainer import Trainer
 
 MakeHooks = Callable[[int], Sequence[Hooks]]
 """Makes the hooks of a rank, in its own process."""
@@ -235,3 +235,11 @@ def _step(trainer: Trainer, hooks: HookList, step: int, device: torch.device) ->
             peak_bytes=peak_bytes(device),
         )
     )
+
+
+def barrier(device: torch.device) -> None:
+    """Wait for all ranks."""
+    if device.type == "cuda":
+        dist.barrier(device_ids=[device.index or 0])
+    else:
+        dist.barrier()

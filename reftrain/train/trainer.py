@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
-import torch.distributed as dist
 
 from reftrain.config.run import RunConfig
 from reftrain.data.batches import Loader
@@ -292,11 +291,3 @@ class Trainer:
         for stage in self.stages.values():
             stage.clear_gradients()
         return rate
-
-
-def barrier(device: torch.device) -> None:
-    """Wait for all ranks."""
-    if device.type == "cuda":
-        dist.barrier(device_ids=[device.index or 0])
-    else:
-        dist.barrier()

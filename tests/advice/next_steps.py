@@ -16,12 +16,14 @@ from tests.numerics.local import context_trainers as contexts
 from tests.numerics.local import random_trainers as random
 from tests.numerics.local import reading_trainers as reads
 from tests.numerics.local import stepping_trainers as stepping
+from tests.numerics.local import test_changed_weights as changed
 from tests.numerics.local import test_evaluation_modes as modes
 from tests.numerics.local import test_learning_rates as rates
 from tests.numerics.local import test_padding as padding
 from tests.numerics.local import test_repeated_draws as draws
 from tests.numerics.local import test_token_weights as weights
 from tests.numerics.local.strangers import context, replicas
+from tests.numerics.local.weighing_trainers import weighing
 from tests.ranks.pool import RankPool
 
 PLACE = {"Decision": 3, "Doubt": 1}
@@ -168,6 +170,30 @@ def read_apart(folder: Path, pool: RankPool) -> tuple[CompareFinding, ...]:
     return tuple(answered(folder / name, source) for name in ("alike", "apart"))
 
 
+def weights_changed_alike(folder: Path, _: RankPool) -> tuple[CompareFinding, ...]:
+    """Weights that are projected after each step, alone and beside a run that does the same from another start."""
+    run, base = (changed.trained(folder / name, after=changed.projected) for name in ("run", "base"))
+    source = "tests.numerics.local.test_changed_weights:build"
+    return answered(run, source), answered(run, source, base)
+
+
+def counted_over_ranks(folder: Path, pool: RankPool) -> tuple[CompareFinding, ...]:
+    """Class weights that each rank sums for itself, and that all ranks sum together."""
+    pool.run(partial(weighing, balance=0.0), 1, folder / "base")
+    for name in ("apart", "together"):
+        pool.run(partial(weighing, shared=name == "together"), 3, folder / name)
+    source = "tests.numerics.local.reading_trainers:balanced"
+    return tuple(answered(folder / name, source, folder / "base") for name in ("apart", "together"))
+
+
+def split_alike(folder: Path, pool: RankPool) -> tuple[CompareFinding, ...]:
+    """A balance loss of each rank's part, beside a run on one rank and beside one on as many."""
+    for name, world in (("run", 3), ("one", 1), ("three", 3)):
+        pool.run(partial(weighing, balance=0.1), world, folder / name)
+    source = "tests.numerics.local.reading_trainers:balanced"
+    return tuple(answered(folder / "run", source, folder / name) for name in ("one", "three"))
+
+
 def forwards_watched(folder: Path, _: RankPool) -> tuple[CompareFinding, ...]:
     """Forwards without gradients, watched with an optimizer and without."""
     found = []
@@ -196,7 +222,10 @@ def evaluated_both(folder: Path, _: RankPool) -> tuple[CompareFinding, ...]:
 FOLLOWED = {
     "call `model.train()` after each evaluation; or": trained_again,
     "call `model.eval()` in both runs or in neither": evaluated_both,
-    "give each data-parallel rank sequences of its own": read_apart,
+    "give each data-parallel rank and micro-batch sequences of its own": read_apart,
+    "compare with a baseline that changes its weights in the same way": weights_changed_alike,
+    "divide each rank's loss by what all ranks count": counted_over_ranks,
+    "compute it over the sequences of all ranks and micro-batches": split_alike,
     "for forwards without gradients give `watch` no optimizer": forwards_watched,
     "capture the run in FP32, and compare again": captured_in_fp32,
     "take statistics over all data-parallel ranks": statistics_shared,

@@ -7,7 +7,8 @@ from typing import get_args
 import pytest
 
 from tests.contract.test_slowrank import CAUSES as CONTRACT
-from tracekit.causes import ALWAYS, CAUSES, Order, Quantity
+from tracekit.cause_entry import Order, Quantity
+from tracekit.causes import ALWAYS, CAUSES
 from tracekit.findings import Cause
 from tracekit.steps.features import Features
 

@@ -19,8 +19,8 @@ def gaps(*lengths):
 
 PEER = Features(
     rank=0, on_gpu=True, own=100 * MS, busy=90 * MS, gap=10 * MS, gaps=gaps(*[0.1] * 400), attention=30 * MS,
-    matmul=50 * MS, loader=0.0, collector=0.0, allocator=0.0, launches=400.0, busy_by_step=(90 * MS,) * STEPS,
-    attention_by_step=(30 * MS,) * STEPS,
+    matmul=50 * MS, copies=0.0, loader=0.0, collector=0.0, allocator=0.0, launches=400.0,
+    busy_by_step=(90 * MS,) * STEPS, attention_by_step=(30 * MS,) * STEPS,
 )  # fmt: skip
 PEERS = [replace(PEER, rank=r) for r in range(3)]
 
@@ -35,6 +35,12 @@ def test_longer_kernels_are_compute():
     shown = {e.what: (e.value, e.peers_median, e.unit) for e in evidence}
     assert shown["GPU compute a step"] == (110.0, 90.0, "ms")
     assert shown["matrix products on the GPU a step"] == (65.0, 50.0, "ms")
+
+
+def test_longer_copies_are_the_host_link():
+    cause, evidence = cause_of(own=120 * MS, busy=110 * MS, copies=20 * MS)
+    assert cause == "host_copies"
+    assert "copies between device and host a step" in {e.what for e in evidence}
 
 
 def test_on_a_cpu_trace_the_evidence_says_cpu():

@@ -20,7 +20,7 @@ from numerics.columns import Columns
 from numerics.comparison.broken import Broken
 from numerics.comparison.broken_invariants.owners import Mask
 from numerics.formats import least_roundoff
-from numerics.local.changed_weights import changed_weights, intended, sentence_of
+from numerics.local.records.changed_weights import changed_weights, intended, sentence_of
 from numerics.schema import COLLECTIVES
 from numerics.thresholds.comparison import LEAST_FITTED, LEAST_TOLERANCE
 from numerics.thresholds.local import (

@@ -8,9 +8,10 @@ import torch
 from numerics.comparison.joins.tensor_table import Status
 from numerics.comparison.verdict import Case
 from numerics.formats import least_roundoff
-from numerics.local.changed_weights import changed_weights, changed_weights_doubts, intended, sentence_of
 from numerics.local.proof import LocalProof
+from numerics.local.records.changed_weights import changed_weights, intended, sentence_of
 from numerics.local.records.recorded import ADDENDS, RecordedRun, same_bits
+from numerics.local.updates.changed_between import changed_weights_doubts
 from numerics.thresholds.comparison import ROUNDED_WEIGHTS
 
 

@@ -15,6 +15,7 @@ from tracekit.analysis.slowrank.hypotheses.suspect_work import (
     peers_of,
 )
 from tracekit.analysis.slowrank.price import Price
+from tracekit.cause_entry import Order
 from tracekit.causes import (
     CAUSES,
     CPU_LAUNCH,
@@ -23,7 +24,6 @@ from tracekit.causes import (
     NETWORK,
     SPARED,
     STAGE_IMBALANCE,
-    Order,
 )
 from tracekit.findings import Cause, Evidence, PathLevel, Suspect, Verdict
 from tracekit.step_graph.statistics import confidence

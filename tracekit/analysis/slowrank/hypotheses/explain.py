@@ -9,7 +9,8 @@ from typing import get_args
 
 import numpy as np
 
-from tracekit.causes import ALWAYS, SIGNS, Comparison, Order, Quantity, Row
+from tracekit.cause_entry import Comparison, Order, Quantity, Row
+from tracekit.causes import ALWAYS, SIGNS
 from tracekit.findings import Cause, Evidence
 from tracekit.steps.features import Features
 from tracekit.thresholds.slowrank import PAUSES_A_STEP

@@ -3,18 +3,10 @@
 All ranks change them alike, or they would not stay copies; an update that is lost puts back what was there before it.
 """
 
-from typing import Final
-
 import numpy as np
 
 from numerics.columns import Columns
-from numerics.local.local_check import Doubt
 from numerics.local.records.restored_steps import restored_steps
-
-_SETTLED: Final = (
-    "compare with a baseline that changes its weights in the same way (a projection, a limit, a new average); if "
-    "averaged weights were put in for an evaluation, put the trained ones back"
-)
 
 
 def changed_weights(run: Columns) -> dict[int, list[tuple[int, int]]]:
@@ -64,12 +56,6 @@ def sentence_of(run: Columns, pair: tuple[int, int]) -> str:
         f"{run.name('tensor', row)} at the start of step {int(run['step'][row])} (rank {int(run['rank'][row])}) is not "
         "what the optimiser left in the step before"
     )
-
-
-def changed_weights_doubts(run: Columns) -> list[Doubt]:
-    """Return a doubt where the trainer changes its weights between steps, on all ranks alike."""
-    own = [pairs for _, pairs in sorted(changed_weights(run).items()) if intended(run, pairs)]
-    return [Doubt(f"{sentence_of(run, own[0][0])}: the trainer changes it", _SETTLED)] if own else []
 
 
 def _key(run: Columns, row: int, ahead: int) -> tuple[int, ...]:
