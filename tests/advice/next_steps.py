@@ -34,7 +34,10 @@ def next_steps() -> set[str]:
     """Return each sentence that a decision or a doubt gives as its next step."""
     found = set()
     for path in (p for package in PACKAGES for p in (ROOT / package).rglob("*.py")):
-        tree = ast.parse(path.read_text())
+        source = path.read_text()
+        if not any(f"{name}(" in source for name in PLACE):
+            continue
+        tree = ast.parse(source)
         constants = {
             node.target.id: text_of(node.value)
             for node in tree.body

@@ -206,6 +206,7 @@ def test_the_2d_baseline_keeps_micro_batches_without_pipeline(run, tmp_path):
     assert flat.evidence.capture == "digest"
 
 
+@pytest.mark.slow
 def test_the_2d_baseline_is_run_by_the_trainer(copy):
     result = CliRunner().invoke(
         replay, [str(copy), "--baseline", "2d", "--out", str(copy.parent / "flat"), "--quiet"]

@@ -14,7 +14,6 @@ from reftrain.cost.memory import MemoryModel
 from reftrain.cost.volume import step_volume
 from reftrain.errors import ConfigError
 from reftrain.layout.declaration import Declaration
-from tests.marks import quick_first
 from tests.numerics import replay_runs
 from tests.reftrain import spmd_workers, workers
 
@@ -53,7 +52,8 @@ def configuration(mesh=None, **tables):
     return load(None, merged)
 
 
-@pytest.mark.parametrize("name", quick_first(1, LAYOUTS))
+@pytest.mark.slow
+@pytest.mark.parametrize("name", LAYOUTS)
 @pytest.mark.quick(1)
 def test_annotated_layout_equals_one_process(ranks, name):
     config = configuration(LAYOUTS[name])

@@ -84,7 +84,9 @@ def test_sixteen_bit_formats_stay_within_their_bounds(runs):
 @pytest.mark.parametrize(
     ("bug", "tensor", "axis", "words"),
     [
-        ("no_forward_sum", "layers.1.attention.wo.out", "tp", "missing all-reduce"),
+        pytest.param(
+            "no_forward_sum", "layers.1.attention.wo.out", "tp", "missing all-reduce", marks=pytest.mark.slow
+        ),
         pytest.param(
             "no_backward_sum",
             "layers.1.ffn_norm.out.grad",
