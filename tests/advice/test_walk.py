@@ -18,6 +18,7 @@ from tests.advice import (
     of_numerics,
     of_outputs,
     of_runs,
+    of_serving,
     of_settings,
 )
 from tests.advice.messages import advised
@@ -39,6 +40,7 @@ ENTERED_BY = (
     of_numerics,
     of_outputs,
     of_runs,
+    of_serving,
     of_settings,
 )
 

@@ -145,3 +145,11 @@ def test_parts_of_a_batch_differ_by_design(question, run, baseline):
 def test_one_batch_over_all_ranks_is_proved(question):
     assert question(("synced", 3, 1)).verdict in {"identical", "rounding"}
     assert question(("synced", 3, 1), ("own", 1, 1)).verdict in {"identical", "rounding", "drift"}
+
+
+@pytest.mark.slow
+def test_splits_that_are_alike_are_not_said_to_differ(question):
+    found = question(("synced", 3, 2), ("own", 3, 2))
+    assert found.verdict == "undecided"
+    assert "differently" not in found.reason
+    assert "both split the batch over 3 data-parallel ranks with 2 micro-batches" in found.reason

@@ -88,11 +88,13 @@ def _parts(places: tuple[int, int]) -> str:
 
 
 def _beside(mine: tuple[int, int], other: tuple[int, int]) -> str:
-    """Return how two runs split the batch."""
+    """Return how two runs split the batch, or that they take other parts of one that both split alike."""
     sides = [
         f"{ranks} data-parallel rank{'s' * (ranks > 1)} with {n} micro-batch{'es' * (n > 1)}"
         for ranks, n in (mine, other)
     ]
+    if mine == other:
+        return f"the run and the baseline take them over different parts, though both split the batch over {sides[0]}"
     return f"the run splits the batch differently from the baseline ({sides[0]} against {sides[1]})"
 
 
