@@ -1,6 +1,5 @@
-"""The matched operations of a job: what `slowrank` reads before it judges, kept for the next call."""
+"""The matched operations of a job: what `slowrank` reads before it judges."""
 
-import pickle
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,24 +23,19 @@ Matched = tuple[Run, Operations, MeshChoice]
 def matched_of(suite: str, seed: int, keep: Path | None) -> Iterator[tuple[Truth, Matched]]:
     """The truth of a job and its matched operations; files are below `keep`, or removed at the end.
 
-    What `keep` holds is read back with pickle, so it must be a folder of this user's own.
+    A job that `keep` holds is read from its run folder, which is quicker than its traces.
     """
     with TemporaryDirectory() as scratch:
         folder = keep or Path(scratch)
         mine = folder / f"{suite}-{seed}"
         truth = read(mine / "truth.json") if (mine / "truth.json").is_file() else make(suite, seed, folder)
-        stored = mine / "matched.pickle"
-        if stored.is_file():
-            yield truth, pickle.loads(stored.read_bytes())
-            return
-        matched = _matched(truth, mine)
-        stored.write_bytes(pickle.dumps(matched))
-        yield truth, matched
+        yield truth, _matched(truth, mine)
 
 
 def _matched(truth: Truth, folder: Path) -> Matched:
     mesh = dict(_sizes(truth.mesh)) if truth.mesh else None
-    run = load(str(folder / "traces"), jobs=1, out=folder / "run")
+    held = folder / "run"
+    run = load(str(held)) if held.is_dir() else load(str(folder / "traces"), jobs=1, out=held)
     run, ranks = room._read(last_windows(run, None), mesh, None)
     try:
         return room._matched(run, ranks, mesh, None)
