@@ -27,7 +27,8 @@ def works(*_, **__):
     Path(sys.argv[-1] + ".note").write_text("works")
     time.sleep(60)
 command = import_module("tracekit_cli.tracekit_commands." + sys.argv[1])
-command.analyse = command.illustrated = works
+for name in {"analyse", "illustrated", "judge_evidence"} & vars(command).keys():
+    setattr(command, name, works)
 sys.argv[0] = "tracekit"
 main()
 """
@@ -95,4 +96,4 @@ def test_a_small_disk_is_told_at_every_stage(tmp_path):
         assert time.monotonic() - begin < SECONDS
     for done in tried:
         assert (done.returncode, done.stderr.count("\n")) == (3, 1), done.stderr
-        assert "No space left on device" in done.stderr
+        assert "No space left on device" in done.stderr or "free some space" in done.stderr
