@@ -59,6 +59,7 @@ class FlightRecorder:
         self._before: dict[str, int] = {}  # newest collective by group name when the recording began
         self._noted: dict[str, int] = {}  # number of the newest collective's note by group name
         self._running: dict[int, tuple[int, Any]] = {}  # works of collectives by identity, with that number
+        self._raised = False  # whether a call raised, which torch counts as completed
         self.error: OSError | None = None  # why the last dump could not be written
         self._installed = contextlib.ExitStack()
         self._ending = threading.Event()
@@ -101,6 +102,8 @@ class FlightRecorder:
                 self._running.pop(key, None)
                 if ended_well(work):
                     self.last_calls.mark(number)
+                else:
+                    self._raised = True
 
     def _waited(self, work: Any) -> None:
         number, _ = self._running.pop(id(work), (0, None))
@@ -109,6 +112,7 @@ class FlightRecorder:
 
     def _note_collective(self, entry: dict[str, Any]) -> None:
         self._note_completed()
+        self._raised = False  # the job goes on
         if self.last_calls is not None:
             number = self.last_calls.add({**entry, "frames": relative(entry["frames"])}, "")
             self._noted[entry["process_group"][0]] = number
@@ -167,7 +171,7 @@ class FlightRecorder:
             self._refresh()
 
     def _refresh(self) -> None:
-        """Note a heartbeat, and write, unless the file holds a hang that may have timed out since."""
+        """Note a heartbeat, and write, unless a call raised, or the file holds a hang that may have timed out since."""
         if self.last_calls is not None:
             self.last_calls.beat(time.time_ns())
         if time.monotonic() < self._keep_until:
@@ -175,6 +179,9 @@ class FlightRecorder:
         self._note_completed()
         with self._writing:
             dump = self._dump()
+            self._note_completed()
+            if self._raised:
+                return
             pending_s = oldest_pending_s(dump["entries"], time.time_ns())
             if pending_s >= HANG_SHARE * self.timeout_s:
                 # a job that recovers is recorded again when this call's timeout is surely over
