@@ -25,7 +25,8 @@ signal.signal(signal.SIGHUP, signal.SIG_DFL)
 signal.signal(signal.SIGINT, signal.default_int_handler)
 def works(*_, **__):
     Path(sys.argv[-1] + ".note").write_text("works")
-    time.sleep(60)
+    for _ in range(600):  # in short pieces: a signal right before a system call does not end it
+        time.sleep(0.1)
 command = import_module("tracekit_cli.tracekit_commands." + sys.argv[1])
 for name in {"analyse", "illustrated", "judge_evidence"} & vars(command).keys():
     setattr(command, name, works)
