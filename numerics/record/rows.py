@@ -12,7 +12,7 @@ from numerics.schema import COMPLEX
 
 
 class Rows:
-    """Writes rows to a recorder; nothing where there is none (`to` is None), or none any more."""
+    """Writes rows to a recorder, until the disk is full. Without a recorder (`to` is None) it writes nothing."""
 
     def __init__(self, recorder: Recorder | None) -> None:
         self.to = recorder

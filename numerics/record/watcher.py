@@ -243,7 +243,7 @@ class Watcher:
         for number, group in enumerate(self._optimizer.param_groups):
             rate = torch.as_tensor(group["lr"], dtype=torch.float64)
             self.record(f"{LEARNING_RATE}{number}", rate, phase="step")
-        if self._rows.to is not None:  # each rank's own: nothing says that ranks are told the same
+        if self._rows.to is not None:  # each rank's own: ranks may get different settings
             told = settings(self._model, self._optimizer)
             self.record(SETTINGS, told, phase="step", partial=self._rows.own)
 

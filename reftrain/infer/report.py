@@ -21,7 +21,8 @@ def answers_of(out: Path) -> tuple[tuple[int, ...], ...]:
     """Return the tokens of every request of a run folder, by number; `ConfigError` where it holds none."""
     try:
         found = {int(r["number"]): r["tokens"] for rank in written(out) for r in rank["requests"]}
-        return tuple(tuple(int(token) for token in found[number]) for number in range(len(found)))
+        count = max(len(found), 1)  # no folder of an engine lacks its first request
+        return tuple(tuple(int(token) for token in found[number]) for number in range(count))
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ConfigError(
             "--forced", f"{out} holds no answers of an engine", "name a folder of reftrain infer"

@@ -2,8 +2,7 @@
 
 from collections.abc import Sequence
 
-from reftrain.config.presets import MODEL_PRESETS
-from reftrain.config.run import ModelConfig
+from reftrain.config.file import load
 from reftrain.cost.hardware import Hardware
 from reftrain.infer.projection import Layout, Serving, project
 from reftrain.papers.figure import Line
@@ -13,7 +12,7 @@ CHIPS = 16
 
 def llama2_70b(hardware: Hardware) -> Sequence[Line]:
     """Return latency of one request, and throughput of 32, with weights in int8 and up to 2 048 tokens a request."""
-    model = ModelConfig(preset="llama2_70b", **MODEL_PRESETS["llama2_70b"])  # type: ignore[arg-type]
+    model = load(None, {"model": {"preset": "llama2_70b"}}).model
     one, many = (
         project(Serving(model, CHIPS, batch, 1048, 1000, weight_bytes=1), Layout(CHIPS, 1), hardware)
         for batch in (1, 32)

@@ -7,8 +7,8 @@ figure, 53 % of the peak with 70 B; the ratio to FSDP is predicted.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from reftrain.config.presets import MODEL_PRESETS
-from reftrain.config.run import MeshConfig, ModelConfig
+from reftrain.config.file import load
+from reftrain.config.run import MeshConfig
 from reftrain.cost.cost_model import CostModel
 from reftrain.cost.hardware import Hardware
 from reftrain.cost.job import Job, cost_model_of
@@ -46,7 +46,7 @@ LENGTH = 1024
 
 def job_of(row: Row, sharding: str) -> Job:
     """Return the job of a row: its mesh, or all chips on one axis; one micro-batch, weights gathered at each use."""
-    model = ModelConfig(preset=row.preset, **MODEL_PRESETS[row.preset])  # type: ignore[arg-type]
+    model = load(None, {"model": {"preset": row.preset}}).model
     dp, tp = (row.data, row.model) if sharding == "spmd_2d" else (row.chips, 1)
     return Job(
         model=model,

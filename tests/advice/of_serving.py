@@ -1,5 +1,8 @@
 """Engines that are refused, and what the refusals advise."""
 
+import pytest
+
+from reftrain.errors import ConfigError
 from reftrain.infer.engine import Workload
 from reftrain.infer.report import answers_of
 from reftrain.infer.serve import check_serving
@@ -53,10 +56,15 @@ def _(folder, _patch):
     kept = folder / "run" / "infer"
     kept.mkdir(parents=True)
     (kept / "rank0.json").write_text('{"rank": 0, "requests": [{"number": 0, "tokens": [3, 4]}]}')
-    (folder / "other" / "infer").mkdir(parents=True)
-    (folder / "other" / "infer" / "rank0.json").write_text('{"rank": 0}')
+    (folder / "cut" / "infer").mkdir(parents=True)
+    (folder / "cut" / "infer" / "rank0.json").write_text('{"rank": 0}')
+
+    def refused() -> None:
+        with pytest.raises(ConfigError, match="holds no answers of an engine"):
+            answers_of(folder / "cut")
+        answers_of(folder)  # a folder of something else
 
     def followed() -> None:
         assert answers_of(folder / "run") == ((3, 4),)
 
-    return lambda: answers_of(folder / "other"), followed
+    return refused, followed

@@ -33,10 +33,13 @@ def run(name):
 def _outputs(text, names, number):
     """What a cell shows: what it prints, and the value of its last expression."""
     tree, printed = ast.parse(text), io.StringIO()
-    last = tree.body.pop() if isinstance(tree.body[-1], ast.Expr) else None
+    names["__shown"] = None
+    if isinstance(tree.body[-1], ast.Expr):
+        last = tree.body.pop()
+        tree.body.append(ast.Assign([ast.Name("__shown", ast.Store())], last.value))
     with redirect_stdout(printed):
-        exec(compile(tree, "cell", "exec"), names)
-        value = None if last is None else eval(compile(ast.Expression(last.value), "cell", "eval"), names)
+        exec(compile(ast.fix_missing_locations(tree), "cell", "exec"), names)
+    value = names["__shown"]
     shown = []
     if printed.getvalue():
         lines = printed.getvalue().splitlines(keepends=True)

@@ -14,6 +14,7 @@ from numerics.local.model_inputs import model_inputs
 from numerics.local.places.rank_positions import LocalPositions
 from numerics.local.places.recomputation import without_recomputation
 from numerics.local.recorded_step import Place, RecordedStep
+from numerics.record.training_state import whole
 from numerics.thresholds.local import ERROR_SHOWN
 from tracekit.errors import InputError
 
@@ -79,7 +80,7 @@ def walked(
 
 def _walk_of(walk: ForcedPass, values: Tensors, masks: DropoutMasks, use: GeneratorUse) -> PlaceWalk:
     """Return what a forced pass with these weights left behind."""
-    grads = {name: v.grad for name, v in values.items() if v.grad is not None}
+    grads = {name: whole(v.grad) for name, v in values.items() if v.grad is not None}
     checks = [c for c in walk.checks if c.tensor != ROOT_GRADIENT]
     drawing = use.drawing - masks.judged
     return PlaceWalk(

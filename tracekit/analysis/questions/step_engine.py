@@ -45,7 +45,7 @@ class Transfers:
     axes: tuple[frozenset[str], ...]  # by channel: the axes that its members differ along
     channel: I64
     op: npt.NDArray[np.object_]
-    inside: npt.NDArray[np.object_]  # the axis inside another along which it runs, empty where there is none
+    inside: npt.NDArray[np.object_]  # the axis inside another along which it runs, or empty
 
     def along(self, axis: str) -> Mask:
         """Whether each instance runs along `axis`; groups that extend along several axes count with each of them."""

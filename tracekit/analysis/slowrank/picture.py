@@ -202,7 +202,7 @@ def _nearest(case: Case, rank: int, others: list[int]) -> list[int]:
 
 
 def _recorded(case: Case, ranks: Iterable[int], column: int) -> list[int]:
-    """Those of which the step was recorded whole."""
+    """The ranks whose step was recorded whole."""
     return [r for r in ranks if np.isfinite(case.steps.own[case.steps.row(r), column])]
 
 
