@@ -115,8 +115,6 @@ class MixedSource:
         self._seed = config.seed
         first = self._sources[0]
         self.eos, self.pad = first.eos, first.pad
-        if any((source.eos, source.pad) != (first.eos, first.pad) for source in self._sources):
-            raise ConfigError("data.files", "end documents by different tokens", "set data.eos")
 
     @property
     def identity(self) -> int | None:

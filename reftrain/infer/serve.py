@@ -48,11 +48,11 @@ def check_serving(config: RunConfig, work: Workload) -> None:
         raise ConfigError("--requests", problem, f"give a multiple of {mesh.dp}")
     if mesh.world_size > MOST_FORKED:
         raise ConfigError("mesh", f"{mesh.world_size} ranks are too many for one machine", "choose fewer")
-    for spec in read_faults(config):
-        if spec.kind not in FAULTS:
-            raise ConfigError(
-                "fault", f"{spec.kind} is not for an engine", f"choose among {', '.join(FAULTS)}"
-            )
+    for text in config.evidence.faults:
+        kind = text.partition(":")[0]
+        if kind not in FAULTS:
+            raise ConfigError("fault", f"{kind} is not for an engine", f"choose among {', '.join(FAULTS)}")
+    read_faults(config)
 
 
 def _check_forced(config: RunConfig, work: Workload) -> None:
