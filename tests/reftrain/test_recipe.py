@@ -212,8 +212,9 @@ def test_every_stage_is_planned_in_one_table(tmp_path):
         ["run", "--recipe", "{}", "--mesh", "dp=2"],
     ],
 )
-def test_flags_that_a_recipe_answers_are_refused(tmp_path, arguments):
+def test_flags_that_a_recipe_answers_are_refused(tmp_path, monkeypatch, arguments):
     path = str(written(tmp_path))
+    monkeypatch.chdir(tmp_path)
     result = CliRunner().invoke(reftrain, [path if a == "{}" else a for a in arguments])
     assert result.exit_code == 2
     assert "--recipe" in result.output
