@@ -2,10 +2,12 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from tracekit.analysis.slowrank.case import Case
+from tracekit.analysis.slowrank.descent import descend
 from tracekit.analysis.slowrank.hypotheses.explain import explained
 from tracekit.analysis.slowrank.hypotheses.host_bound import most_saved_ns
 from tracekit.analysis.slowrank.hypotheses.suspect_work import (
@@ -56,14 +58,41 @@ class Answer:
         return self.cause == STAGE_IMBALANCE
 
 
+def concluded(verdict: Verdict, reason: str, **more: Any) -> Answer:
+    """Return the answer of `verdict` for `reason`; `more` are further fields of `Answer`."""
+    return Answer(verdict=verdict, reason=reason, **more)
+
+
+def blame(
+    case: Case,
+    reason: str,
+    suspects: tuple[Suspect, ...],
+    gain: float,
+    verdict: Verdict = "slow_rank",
+    cause: Cause | None = None,
+) -> Answer:
+    """Return the answer that blames `suspects`, which cost `gain` (ns a step), with the path to the first one.
+
+    The cause is that of the first suspect unless given.
+    """
+    path = descend(case, suspects[0].rank) if suspects else ()
+    cause = cause or suspects[0].cause
+    return concluded(verdict, reason, cause=cause, suspects=suspects, path=path, gain=gain)
+
+
+def imbalance(reason: str, gain: float, cause: Cause = DATA_IMBALANCE) -> Answer:
+    """Return the answer that no rank is to blame for an imbalance, which costs `gain` (ns a step)."""
+    return concluded("imbalance", reason, cause=cause, gain=gain)
+
+
 def left_open(reason: str, to_decide: str | None = None, candidates: tuple[Suspect, ...] = ()) -> Answer:
     """Return an open answer, with the evidence that would decide and the ranks that may be slow."""
-    return Answer("inconclusive", "unknown", reason, candidates=candidates, to_decide=to_decide)
+    return concluded("inconclusive", reason, cause="unknown", candidates=candidates, to_decide=to_decide)
 
 
-def healthy(reason: str) -> Answer:
+def harmless(reason: str) -> Answer:
     """Return the answer that the job is healthy."""
-    return Answer("healthy", None, reason)
+    return concluded("healthy", reason, cause=None)
 
 
 def explain_rank(

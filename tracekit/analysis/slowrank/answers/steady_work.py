@@ -43,11 +43,11 @@ def with_hidden_rank(case: Case, answer: Answer) -> Answer:
         cured[row] /= factor
         lost = saved_ns(case, np.array([row]), cured)
         if lost >= MIN_LOST_SHARE * case.step_ns:
-            return _answer(case, row, factor, lost, answer.gain)
+            return _leave_open(case, row, factor, lost, answer.gain)
     return answer
 
 
-def _answer(case: Case, row: int, factor: float, lost: float, uneven: float) -> Answer:
+def _leave_open(case: Case, row: int, factor: float, lost: float, uneven: float) -> Answer:
     """The open answer that the rank in `row` may cost `lost` ns a step beside an imbalance that costs `uneven`."""
     cause, evidence = explain_rank(case, row, (row,))
     candidate = suspect_of(case, row, Price.up_to(lost, lost), 0.0, cause, evidence, every=True)
