@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -58,9 +57,19 @@ class Answer:
         return self.cause == STAGE_IMBALANCE
 
 
-def concluded(verdict: Verdict, reason: str, **more: Any) -> Answer:
-    """Return the answer of `verdict` for `reason`; `more` are further fields of `Answer`."""
-    return Answer(verdict=verdict, reason=reason, **more)
+def answer_of(
+    verdict: Verdict,
+    cause: Cause | None,
+    reason: str,
+    *,
+    suspects: tuple[Suspect, ...] = (),
+    path: tuple[PathLevel, ...] = (),
+    gain: float = 0.0,
+    candidates: tuple[Suspect, ...] = (),
+    to_decide: str | None = None,
+) -> Answer:
+    """Return an answer: the only place that makes one; `gain` in ns a step. Rules call the functions below."""
+    return Answer(verdict, cause, reason, suspects, path, gain, candidates, to_decide)
 
 
 def blame(
@@ -77,22 +86,22 @@ def blame(
     """
     path = descend(case, suspects[0].rank) if suspects else ()
     cause = cause or suspects[0].cause
-    return concluded(verdict, reason, cause=cause, suspects=suspects, path=path, gain=gain)
+    return answer_of(verdict, cause, reason, suspects=suspects, path=path, gain=gain)
 
 
 def imbalance(reason: str, gain: float, cause: Cause = DATA_IMBALANCE) -> Answer:
     """Return the answer that no rank is to blame for an imbalance, which costs `gain` (ns a step)."""
-    return concluded("imbalance", reason, cause=cause, gain=gain)
+    return answer_of("imbalance", cause, reason, gain=gain)
 
 
 def left_open(reason: str, to_decide: str | None = None, candidates: tuple[Suspect, ...] = ()) -> Answer:
     """Return an open answer, with the evidence that would decide and the ranks that may be slow."""
-    return concluded("inconclusive", reason, cause="unknown", candidates=candidates, to_decide=to_decide)
+    return answer_of("inconclusive", "unknown", reason, candidates=candidates, to_decide=to_decide)
 
 
 def harmless(reason: str) -> Answer:
     """Return the answer that the job is healthy."""
-    return concluded("healthy", reason, cause=None)
+    return answer_of("healthy", None, reason)
 
 
 def explain_rank(

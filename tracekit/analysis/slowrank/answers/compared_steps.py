@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from tracekit.analysis.slowrank.case import Case, build
-from tracekit.analysis.slowrank.decision.evidence import Evidence
+from tracekit.analysis.slowrank.evidence import Evidence
 from tracekit.analysis.slowrank.expected.throttled import fills_step
 from tracekit.analysis.slowrank.price import Price
 from tracekit.analysis.slowrank.suspects import Answer, left_open, suspect_of

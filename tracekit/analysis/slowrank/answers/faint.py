@@ -12,7 +12,7 @@ from tracekit.analysis.slowrank.answers.stage_answers import (
     stage_of,
 )
 from tracekit.analysis.slowrank.case import Case
-from tracekit.analysis.slowrank.decision.evidence import Evidence
+from tracekit.analysis.slowrank.evidence import Evidence
 from tracekit.analysis.slowrank.expected.nodes import nodes_of
 from tracekit.analysis.slowrank.gaps.evidence_gaps import bounds_of, most_ns
 from tracekit.analysis.slowrank.hypotheses.long_stage import faint_stage

@@ -3,7 +3,7 @@
 import numpy as np
 
 from tracekit.analysis.slowrank.case import Case
-from tracekit.analysis.slowrank.decision.evidence import Evidence
+from tracekit.analysis.slowrank.evidence import Evidence
 from tracekit.analysis.slowrank.gaps.recurrence import told
 from tracekit.analysis.slowrank.hypotheses.candidates import significant_rows
 from tracekit.analysis.slowrank.suspects import Answer, harmless

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tracekit.analysis.slowrank.case import Case
-from tracekit.analysis.slowrank.decision.evidence import Evidence
+from tracekit.analysis.slowrank.evidence import Evidence
 from tracekit.analysis.slowrank.hypotheses.candidates import bound_by_hosts, significant_rows
 from tracekit.analysis.slowrank.hypotheses.host_bound import most_saved_ns
 from tracekit.analysis.slowrank.price import Price

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tracekit.analysis.slowrank.case import Case
-from tracekit.analysis.slowrank.decision.evidence import Evidence
+from tracekit.analysis.slowrank.evidence import Evidence
 from tracekit.analysis.slowrank.gaps.evidence_gaps import whole
 from tracekit.analysis.slowrank.price import Price
 from tracekit.analysis.slowrank.suspects import Answer, left_open, link_end

@@ -12,7 +12,7 @@ import numpy as np
 from tracekit import findings
 from tracekit.analysis.slowrank.answers.late_launch import waited_for
 from tracekit.analysis.slowrank.case import Case
-from tracekit.analysis.slowrank.decision.evidence import Evidence
+from tracekit.analysis.slowrank.evidence import Evidence
 from tracekit.analysis.slowrank.gaps.evidence_gaps import coverage
 from tracekit.analysis.slowrank.hypotheses.host_bound import most_saved_ns
 from tracekit.analysis.slowrank.hypotheses.suspect_work import pace_beside
@@ -20,8 +20,14 @@ from tracekit.analysis.slowrank.price import Price, rank_doubt_ns
 from tracekit.analysis.slowrank.suspects import Answer, blame, explain_rank, suspect_of
 from tracekit.causes import CAUSES, CPU_LAUNCH
 from tracekit.step_graph.replay import StepModel
-from tracekit.thresholds.slowrank import KIND_RATIO, MIN_LOST_SHARE, MINOR, PRICED_APART, STAGE_TELLING_PEERS
-from tracekit.thresholds.tables import ENOUGH_STEPS
+from tracekit.thresholds.slowrank import (
+    KIND_RATIO,
+    MIN_LOST_SHARE,
+    MINOR,
+    NO_ACCIDENT,
+    PRICED_APART,
+    STAGE_TELLING_PEERS,
+)
 from tracekit.units import F64, I64, NS_PER_US, ms
 
 
@@ -54,7 +60,7 @@ def slow_launch(case: Case) -> SlowLaunch | None:
     The others wait for it in every step, its host needs longer between launches than its peers' hosts, and a step is
     shorter if it issues as any of its peers does, by more than the model's error.
     """
-    if case.timeline is None or len(case.steps.numbers) < ENOUGH_STEPS:
+    if case.timeline is None or len(case.steps.numbers) < NO_ACCIDENT:
         return None
     if coverage(case).matched != 1:
         return None

@@ -9,7 +9,7 @@ import numpy as np
 from tracekit import findings
 from tracekit.analysis.slowrank.answers.open_answers import why_open
 from tracekit.analysis.slowrank.case import Case
-from tracekit.analysis.slowrank.decision.evidence import Evidence
+from tracekit.analysis.slowrank.evidence import Evidence
 from tracekit.analysis.slowrank.expected.nodes import nodes_of
 from tracekit.analysis.slowrank.expected.sampling import sampled
 from tracekit.analysis.slowrank.gaps.evidence_gaps import what_would_decide

@@ -11,7 +11,7 @@ from tracekit.analysis.slowrank.answers.compared_steps import slow_outside_steps
 from tracekit.analysis.slowrank.answers.open_answers import why_open
 from tracekit.analysis.slowrank.answers.stage_answers import stages_in_words
 from tracekit.analysis.slowrank.case import Case
-from tracekit.analysis.slowrank.decision.evidence import Evidence
+from tracekit.analysis.slowrank.evidence import Evidence
 from tracekit.analysis.slowrank.gaps.evidence_gaps import coverage, what_would_decide
 from tracekit.analysis.slowrank.hypotheses.data_imbalance import dispersion
 from tracekit.analysis.slowrank.hypotheses.dealt_price import dealt_bounds

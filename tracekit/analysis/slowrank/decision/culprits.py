@@ -29,7 +29,7 @@ from tracekit.analysis.slowrank.answers.stage_answers import (
 )
 from tracekit.analysis.slowrank.answers.uneven_work import blame_data, blame_stalls
 from tracekit.analysis.slowrank.case import Case
-from tracekit.analysis.slowrank.decision.evidence import LINK, RANKS, STAGE, Evidence
+from tracekit.analysis.slowrank.evidence import LINK, RANKS, STAGE, Evidence
 from tracekit.analysis.slowrank.gaps.evidence_gaps import coverage, proven_pinned
 from tracekit.analysis.slowrank.hypotheses.candidates import Hypothesis
 from tracekit.analysis.slowrank.hypotheses.data_imbalance import data_explains

@@ -27,7 +27,7 @@ from tracekit.analysis.slowrank.answers.steady_work import with_hidden_rank
 from tracekit.analysis.slowrank.answers.unsteady_links import with_unsteady_link
 from tracekit.analysis.slowrank.case import Case, build
 from tracekit.analysis.slowrank.decision import culprits, limits, no_culprit
-from tracekit.analysis.slowrank.decision.evidence import Evidence
+from tracekit.analysis.slowrank.evidence import Evidence
 from tracekit.analysis.slowrank.suspects import Answer
 from tracekit.analysis.slowrank.unrecorded.unseen_replay import with_typical_unseen
 from tracekit.findings import Quality

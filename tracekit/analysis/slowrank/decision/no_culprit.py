@@ -20,7 +20,7 @@ from tracekit.analysis.slowrank.answers.open_answers import (
 from tracekit.analysis.slowrank.answers.stage_answers import leave_stage_open
 from tracekit.analysis.slowrank.answers.uneven_work import blame_stalls
 from tracekit.analysis.slowrank.case import Case
-from tracekit.analysis.slowrank.decision.evidence import Evidence
+from tracekit.analysis.slowrank.evidence import Evidence
 from tracekit.analysis.slowrank.gaps.evidence_gaps import (
     compared_little,
     coverage,
