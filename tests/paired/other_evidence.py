@@ -6,6 +6,7 @@ import pickle
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from random import Random
 from typing import Any, Final
 
 import pyarrow as pa
@@ -92,6 +93,11 @@ def _unexplained() -> list[dict[str, Any]]:
     return rows
 
 
+def _noisy() -> list[dict[str, Any]]:
+    lots = Random(3)
+    return stages(dp=4, pp=1, steps=6, need=lambda *_: lots.uniform(0.4, 1.6))
+
+
 NOBODY: Final[Told] = ((), 1.0, True, False, False)
 UNEVEN: Final[Told] = ((), 1.0, True, True, False)
 KINDS: Final[tuple[tuple[str, Callable[[Path], Told]], ...]] = (
@@ -104,6 +110,7 @@ KINDS: Final[tuple[tuple[str, Callable[[Path], Told]], ...]] = (
     ("table slow and uneven",
      partial(tabled, stages(steps=6, dp=4, need=_dealt, slow={(1, 2): 1.8}), ((9,), 1.5, True, True, False))),
     ("table unexplained", partial(tabled, _unexplained(), UNEVEN)),
+    ("table noisy", partial(tabled, _noisy(), UNEVEN)),
     ("table idle", partial(tabled, replicas([1, 1, 1, 1], gap=0.01), NOBODY)),
     ("table one step", partial(tabled, replicas([1, 1.2, 1, 1], steps=1), ((1,), 1.15, True, False, False))),
     ("table of four", partial(tabled, stages(dp=4, slow={(1, 2): 1.3}), ((9,), 1.28, True, False, False))),
