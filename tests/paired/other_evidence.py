@@ -94,8 +94,8 @@ def _unexplained() -> list[dict[str, Any]]:
 
 
 def _noisy() -> list[dict[str, Any]]:
-    lots = Random(3)
-    return stages(dp=4, pp=1, steps=6, need=lambda *_: lots.uniform(0.4, 1.6))
+    lots = Random(0)
+    return stages(dp=4, pp=1, steps=10, need=lambda *_: lots.uniform(0.4, 1.6))
 
 
 NOBODY: Final[Told] = ((), 1.0, True, False, False)
