@@ -155,6 +155,19 @@ def thresholds_of_slowrank(code: Code) -> set[str]:
     return {name for path in code.within(SLOWRANK) for name in code.names_from(path, "tracekit.thresholds")}
 
 
+def own_thresholds(code: Code) -> set[str]:
+    """Names of these thresholds that have a number of their own: no other threshold gives it."""
+    homes = [node for path in code.within("tracekit/thresholds") for node in code.nodes(path, ast.AnnAssign)]
+    derived = {
+        node.target.id
+        for node in homes
+        if isinstance(node.target, ast.Name)
+        and node.value is not None
+        and any(isinstance(part, ast.Name) for part in ast.walk(node.value))
+    }
+    return thresholds_of_slowrank(code) - derived
+
+
 def one_importer(code: Code) -> tuple[int, int]:
     """(modules with exactly one importer, modules), packages' own files apart."""
     importers = Counter(target for targets in code.imports.values() for target in targets)
@@ -186,12 +199,17 @@ def largest_room(code: Code) -> tuple[int, str]:
     return count, room
 
 
-def answers(code: Code) -> tuple[int, int]:
-    """(places of slowrank that make an `Answer`, its functions that are named after one)."""
+def answers(code: Code) -> tuple[int, int, int]:
+    """(places of slowrank that make an `Answer`, functions named after one, functions that return one)."""
     paths = code.within(SLOWRANK)
     calls = [c.func for path in paths for c in code.nodes(path, ast.Call) if isinstance(c.func, ast.Name)]
-    functions = [f.name for path in paths for f in code.nodes(path, ast.FunctionDef)]
-    return sum(f.id == "Answer" for f in calls), sum(name.endswith("_answer") for name in functions)
+    functions = [f for path in paths for f in code.nodes(path, ast.FunctionDef)]
+    returned = [ast.unparse(f.returns) for f in functions if f.returns is not None]
+    return (
+        sum(f.id == "Answer" for f in calls),
+        sum(f.name.endswith("_answer") for f in functions),
+        sum(kind in ("Answer", "Answer | None") for kind in returned),
+    )
 
 
 def lines(code: Code, folder: str) -> int:
@@ -234,15 +252,19 @@ MEASURES: Final[dict[str, tuple[Callable[[Code], object], str, str]]] = {
         "4",
         "0",
     ),
-    "thresholds that slowrank reads": (lambda c: len(thresholds_of_slowrank(c)), "157", "40"),
+    "thresholds that slowrank reads; with a number of their own": (
+        lambda c: f"{len(thresholds_of_slowrank(c))}; {len(own_thresholds(c))}",
+        "157; 154",
+        "40",
+    ),
     "modules with exactly one importer": (lambda c: _percent(one_importer(c)), "167 of 411 (41%)", "25%"),
     "longest chain of imports below slowrank's analyse": (lambda c: reached(c)[0], "36", "10"),
     "modules that it reaches": (lambda c: reached(c)[1], "222", "80"),
     "modules of the largest room": (lambda c: largest_room(c)[0], "98", "25"),
-    "places that make an `Answer`; functions `*_answer`": (
-        lambda c: "{}; {}".format(*answers(c)),
-        "60; 44",
-        "1; 0",
+    "places that make an `Answer`; functions `*_answer`; functions that return one": (
+        lambda c: "{}; {}; {}".format(*answers(c)),
+        "60; 44; 70",
+        "1; 0; –",
     ),
     "lines of slowrank": (lambda c: lines(c, SLOWRANK), "12226", "4000"),
     "lines that nine of ten functions stay within": (function_lines, "22", "40"),

@@ -13,7 +13,7 @@ import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -25,6 +25,7 @@ from tests.paired.ask import in_short
 from tests.paired.jobs import LOOKED_AT, SUITES, Truth
 from tests.paired.judge import WEIGHT, judged, price_error
 from tests.paired.matched import Matched, kept, matched_of
+from tests.paired.other_evidence import KINDS
 from tracekit.analysis.slowrank import analyse as room
 from tracekit.analysis.slowrank.case import build
 from tracekit.analysis.slowrank.decision.decide import CHALLENGES, concluded
@@ -128,6 +129,7 @@ SEEDS: Final = {
     "accuracy": (*range(40), *range(5_002, 5_022)),
     "shapes": (*range(8, 105, 4), *range(1015, 1060, 6), *range(2003, 2084, 6)),
     "localise": (*range(9997003, 9997123), *range(9910190, 9910200), *range(9940040, 9940050)),
+    "other": tuple(range(len(KINDS))),
 }
 
 
@@ -170,7 +172,7 @@ def ledger_of(suite: str, seed: int, keep: Path | None) -> dict[str, Any]:
         rows = {}
         for rule in RULES:
             if rule.name in said:
-                with instead(rule, _silenced(rule)):
+                with instead(rule, silenced(rule)):
                     rows[rule.name] = tried(matched)
     changes = {name: better(truth, before, row) for name, row in rows.items() if row != before}
     return {"key": truth.key, "word": judged(truth, before), "said": sorted(said), "changes": changes}
@@ -185,7 +187,7 @@ def better(truth: Truth, before: dict[str, Any], after: dict[str, Any]) -> int:
     return max(-1, min(gain, 1))
 
 
-def _silenced(rule: Rule) -> Callable[..., Any]:
+def silenced(rule: Rule) -> Callable[..., Any]:
     """The function of a rule that never says anything."""
     original = rule.function()
 
@@ -203,26 +205,25 @@ def tried(matched: Matched) -> dict[str, object]:
         return {"error": f"{type(error).__name__}: {error}"}
 
 
+def noting(rule: Rule, said: set[str]) -> Callable[..., Any]:
+    """The function of a rule that puts the rule's name into `said` where it says something."""
+    original = rule.function()
+
+    def noted(*given: Any, **named: Any) -> Any:
+        found = original(*given, **named)
+        if rule.says(given, found):
+            said.add(rule.name)
+        return found
+
+    return noted
+
+
 def _noted(matched: Matched, said: set[str]) -> dict[str, object]:
     """The answer with all rules; the names of those that say something are put into `said`."""
-    open_ = []
-    for rule in RULES:
-        original = rule.function()
-
-        def noted(*given: Any, _rule: Rule = rule, _original: Any = original, **named: Any) -> Any:
-            found = _original(*given, **named)
-            if _rule.says(given, found):
-                said.add(_rule.name)
-            return found
-
-        context = instead(rule, noted)
-        context.__enter__()
-        open_.append(context)
-    try:
+    with ExitStack() as all_:
+        for rule in RULES:
+            all_.enter_context(instead(rule, noting(rule, said)))
         return answered(matched)
-    finally:
-        for context in reversed(open_):
-            context.__exit__(None, None, None)
 
 
 def table(rows: list[dict[str, Any]]) -> str:
@@ -273,7 +274,7 @@ def main() -> None:
         for done in as_completed(waiting):
             try:
                 rows.append(done.result())
-            except TracekitError as error:  # a job that cannot be read is counted, and the others go on
+            except (TracekitError, ArithmeticError, LookupError, TypeError, ValueError, OSError) as error:
                 failed += 1
                 print(type(error).__name__, error, file=sys.stderr)
             if chosen.json:

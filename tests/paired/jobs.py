@@ -10,6 +10,7 @@ from tests.accuracy.__main__ import HEALTHY_SEEDS, plan
 from tests.generator import generate
 from tests.localise import case as localise
 from tests.localise.score import UNEVEN, accepted, begun
+from tests.paired import other_evidence
 from tests.shapes import case as shapes
 from tests.shapes.draw import drawn_case
 
@@ -100,17 +101,27 @@ def sampled(number: int, folder: Path) -> Truth:
     return Truth("samples", number, name, ranks, ranks, 1.0, uneven=uneven, link=name == "slow_link")
 
 
+def otherwise(number: int, folder: Path) -> Truth:
+    """Write a job of `other_evidence` and return its truth."""
+    kind, write = other_evidence.KINDS[number]
+    culprits, slowdown, recorded, uneven, link = write(folder)
+    culprits = culprits if slowdown >= COSTS_NOTHING else ()
+    return Truth("other", number, kind, culprits, culprits, round(slowdown, 4), recorded, uneven, link)
+
+
 SUITES: Final[dict[str, Callable[[int, Path], Truth]]] = {
     "samples": sampled,
     "accuracy": generated,
     "shapes": shaped,
     "localise": localised,
+    "other": otherwise,
 }
 LOOKED_AT: Final[dict[str, tuple[int, ...]]] = {
     "samples": tuple(range(len(SAMPLES))),
     "accuracy": (*range(2, 40, 4), *range(5_002, 5_020, 4)),
     "shapes": (*range(8, 105, 16), *range(1015, 1060, 16), *range(2003, 2084, 16)),
     "localise": (*range(9997003, 9997120, 4), 9910194, 9940045, 9970010, 9985020, 9997433),
+    "other": (),
 }
 """Seeds that developers have looked at: a change is compared on them and never reported as a success by them."""
 

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.paired.variation import changed, thresholds, varied
-from tracekit.analysis.slowrank.decision import evidence
+from tracekit.analysis.slowrank import evidence
 from tracekit.thresholds.slowrank import MIN_LOST_SHARE
 
 

@@ -1,21 +1,37 @@
 """The decision is one list: each rule stands in it once, says what it looks for, and the last one always answers."""
 
+import importlib
 import inspect
+import pkgutil
+import sys
 
 import pytest
 
 from tests.slowrank.jobs import grid, job, prepared
 from tests.slowrank.known import known
-from tracekit.analysis.slowrank.decision import culprits, decide, no_culprit
+from tracekit.analysis.slowrank import answers
+from tracekit.analysis.slowrank.decision import decide
 from tracekit.analysis.slowrank.decision.decide import CHALLENGES, RULES
+
+ROOMS = tuple(f"tracekit.analysis.slowrank.{room}." for room in ("answers", "decision"))
+
+
+def signature(function):
+    return inspect.signature(function).parameters
 
 
 def test_each_rule_is_asked_once_and_none_is_forgotten():
+    for module in pkgutil.iter_modules(answers.__path__, f"{answers.__name__}."):
+        importlib.import_module(module.name)
     written = {
         function
-        for module in (culprits, no_culprit)
-        for name, function in inspect.getmembers(module, inspect.isfunction)
-        if function.__module__ == module.__name__ and not name.startswith("_")
+        for name, module in sys.modules.items()
+        if name.startswith(ROOMS)
+        for called, function in vars(module).items()
+        if inspect.isfunction(function)
+        and not called.startswith("_")
+        and function.__module__ == name
+        and list(signature(function)) == ["e"]
     }
     assert len(RULES) == len(set(RULES))
     assert set(RULES) == written

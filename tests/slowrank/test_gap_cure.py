@@ -7,7 +7,7 @@ import pytest
 
 from tests.slowrank.events import Timeline, write_run
 from tests.slowrank.jobs import grid, prepared
-from tracekit.analysis.slowrank.answers.stage_answers import long_stage_answer
+from tracekit.analysis.slowrank.answers.stage_answers import blame_stage
 from tracekit.analysis.slowrank.hypotheses.gap_cure import _laid_out, _longest, without_gaps
 from tracekit.analysis.slowrank.hypotheses.long_stage import long_stage
 from tracekit.step_graph.replay import StepModel
@@ -74,4 +74,4 @@ def test_longer_compute_counts_beside_late_hosts(tmp_path):
     stage = long_stage(case)
     assert stage is not None
     assert (stage.rows, stage.by_compute) == ((STAGES - 1,), True)
-    assert "of compute against" in long_stage_answer(case, stage, "").reason
+    assert "of compute against" in blame_stage(case, stage, "").reason

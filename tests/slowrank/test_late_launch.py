@@ -7,7 +7,7 @@ import pytest
 
 from tests.slowrank.jobs import grid, job, prepared
 from tests.slowrank.known import known
-from tracekit.analysis.slowrank.answers.late_launch import late_launch, late_launch_answer
+from tracekit.analysis.slowrank.answers.late_launch import host_launches_late, late_launch
 from tracekit.analysis.slowrank.decision import decide as deciding
 from tracekit.analysis.slowrank.decision.decide import first_of
 from tracekit.analysis.slowrank.unrecorded.unrecorded import Unseen
@@ -53,7 +53,7 @@ def test_a_late_host_leaves_the_job_open(tmp_path, monkeypatch):
     )
     for rule in ("rank_nearly_costs", "excess_is_faint"):
         monkeypatch.setattr(deciding, "RULES", tuple(r for r in deciding.RULES if r.__name__ != rule))
-    for answer in (late_launch_answer(case), first_of(alike)):
+    for answer in (host_launches_late(alike), first_of(alike)):
         assert answer.verdict == "inconclusive"
         assert [(c.rank, c.cause) for c in answer.candidates] == [(LAST, "cpu_launch")]
         assert answer.to_decide.startswith(f"profile the host of rank {LAST}")

@@ -4,7 +4,7 @@ import pytest
 
 from tests.slowrank.hosts import LOADING_US, host_bound
 from tracekit.analysis.slowrank.analyse import analyse, opened
-from tracekit.analysis.slowrank.answers.late_launch import launch_bound_answer
+from tracekit.analysis.slowrank.answers.late_launch import hosts_set_the_pace
 
 LAST = 3
 
@@ -59,7 +59,7 @@ def test_a_slow_host_is_named_beside_quick_ones(tmp_path, factor):
 def test_a_host_as_quick_as_others_proves_nothing(tmp_path, longer, open_):
     run, _ = host_bound(tmp_path, loading=later(longer))
     case, _ = opened(run, None, None, None, None)
-    answer = launch_bound_answer(case)
+    answer = hosts_set_the_pace(case)
     assert (answer is not None) is open_
     if answer is not None:
         assert [c.rank for c in answer.candidates] == [LAST]

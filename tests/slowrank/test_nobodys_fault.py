@@ -118,6 +118,6 @@ def test_a_missing_rank_makes_no_stage_longer(tmp_path):
 
 def test_one_step_tells_documents_from_a_slow_device(tmp_path, monkeypatch):
     """Uneven attention suffices; a rank whose other kernels are longer as well may be slow."""
-    monkeypatch.setattr("tracekit.analysis.slowrank.decision.evidence.uneven_data", lambda case: case.step_ns)
+    monkeypatch.setattr("tracekit.analysis.slowrank.evidence.uneven_data", lambda case: case.step_ns)
     assert answer_case(generate(1, kind="doc_imbalance", world=8, steps=1)).verdict == "imbalance"
     assert analyse(job(tmp_path, grid(dp=4), slow={3: 1.4}, steps=1)).verdict == "inconclusive"

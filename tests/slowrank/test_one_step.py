@@ -10,7 +10,7 @@ from tests.slowrank.jobs import grid, job, prepared
 from tests.slowrank.known import known
 from tests.tables.rows import events
 from tracekit.analysis.slowrank.analyse import analyse
-from tracekit.analysis.slowrank.answers.open_answers import unseen_answer
+from tracekit.analysis.slowrank.answers.open_answers import leave_unseen_open
 from tracekit.analysis.slowrank.decision.no_culprit import rank_may_cost
 from tracekit.analysis.slowrank.gaps.evidence_gaps import Undecided, compared_little
 from tracekit.analysis.slowrank.gaps.recurrence import costs_in_others, in_one_step, others_prove_health
@@ -125,7 +125,7 @@ def test_one_step_comes_before_ranks_without_a_trace(tmp_path, known, first):
     mesh = grid(cp=2, dp=8)
     lost = tuple(rank for rank in range(16) if mesh.coords(rank)["dp"] % 2)
     case = prepared(job(tmp_path, mesh, accident=(4, 2, 40_000.0), lost=lost), mesh)
-    found = unseen_answer(case, Unseen(known, 31e6, lost))
+    found = leave_unseen_open(case, Unseen(known, 31e6, lost))
     assert found.candidates[0].rank == first
     assert {4, *lost[:6]} == {c.rank for c in found.candidates}
     assert found.reason.endswith("in step 2 only")

@@ -8,10 +8,11 @@ import pytest
 
 from tests.slowrank.events import Timeline, write_run
 from tests.slowrank.jobs import LAYER_US, TRANSFER_US, grid, job, prepared
+from tests.slowrank.known import known
 from tests.tables.rows import events, row
 from tests.what_if.tables import unnamed
 from tracekit.analysis.slowrank.analyse import analyse
-from tracekit.analysis.slowrank.answers.stage_answers import idle_stage_answer
+from tracekit.analysis.slowrank.answers.stage_answers import stage_stands_still
 from tracekit.analysis.slowrank.expected.excess import segments
 from tracekit.analysis.slowrank.hypotheses import long_stage as long_stages
 from tracekit.analysis.slowrank.hypotheses.long_stage import long_stage
@@ -140,11 +141,11 @@ def test_a_stage_whose_process_pauses_is_not_healthy(tmp_path):
     paused = replace(
         found, idle=True, hosts_alike=True, paused=found.rows[:1], over=2e6, price=Price(0.0, 1e6, 1e6)
     )
-    answer = idle_stage_answer(case, paused)
+    answer = stage_stands_still(known(case, stage=paused))
     assert answer.verdict == "inconclusive"
     assert answer.candidates[0].lost_ms_high == 2.0  # a pause that is gone may save all that it took
     assert [c.rank for c in answer.candidates] == [case.steps.ranks[found.rows[0]]]
-    assert idle_stage_answer(case, replace(paused, paused=())).verdict == "healthy"
+    assert stage_stands_still(known(case, stage=replace(paused, paused=()))).verdict == "healthy"
 
 
 @pytest.mark.parametrize(

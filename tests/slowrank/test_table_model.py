@@ -2,6 +2,7 @@
 
 import math
 import re
+from random import Random
 
 import pytest
 
@@ -63,6 +64,15 @@ def test_a_loss_that_nothing_explains_is_open(tmp_path):
         r["duration"] *= 1.5 if r["optype"].endswith("compute") and n * 7919 % 5 == 0 else 1
     finding = analyse(ingested(tmp_path, rows))
     assert finding.verdict != "healthy"
+
+
+def test_operations_that_vary_by_themselves_are_open(tmp_path):
+    """No rank, link or micro-batch explains which computation is long."""
+    lots = Random(0)
+    rows = stages(dp=4, pp=1, steps=10, need=lambda *_: lots.uniform(0.4, 1.6))
+    finding = analyse(ingested(tmp_path, rows), explain=True)
+    assert finding.verdict == "inconclusive"
+    assert "table is unexplained" in finding.explanation.rule
 
 
 def test_a_rank_that_lies_idle_is_not_blamed(tmp_path):

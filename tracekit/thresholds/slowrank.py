@@ -20,30 +20,33 @@ AXIS_RIVAL: Final = 0.6
 MIN_LOST_SHARE: Final = 0.02
 """Below 2 % of the step no rank is named (contract): diurnal clock variation alone moves steps by 1–2 %."""
 
-PRICE_DOUBT: Final = 2.0
-"""Factor by which a price may be too low, up to the excess of its cause: in generated jobs at the threshold the model
-found half of the true cost or more, so only a price below half of the threshold is harmless."""
-
-PROVEN_ERRORS: Final = 2.0
-"""Errors, of the step model or of two clocks, that a saving or a transfer must exceed: one for the mean error, one for
-its uneven distribution."""
-
-COVERAGE_WHOLE: Final = 0.995
-"""Matched share of exposed communication that counts as all of it: less than a percent changes no verdict."""
-
 LEAST_MATCHED: Final = 0.1
 """Matched share of the exposed communication below which a job is not called healthy: hardly any wait was seen."""
 
-CANDIDATE_SHARE: Final = 0.5 * MIN_LOST_SHARE
+MAJORITY: Final = 0.5
+"""Half: what a cause must explain of an excess, how many of several must agree, how alike things of one reason are, and
+how much of a device's common factor each of its kernels must share."""
+
+MINOR: Final = 0.25
+"""Share of the largest below which a part does not count beside it: as a further suspect, a slow step, or a kernel that
+varies as well. An excess that recurs keeps more of its mean without its longest step: one in two steps keeps half."""
+
+CLEARLY_MORE: Final = 2.0
+"""Ratio from which one quantity exceeds another by more than noise, documents or a different design explain: twice."""
+
+CANDIDATE_SHARE: Final = MAJORITY * MIN_LOST_SHARE
 """Excess of own time, as a share of the step, from which a rank is suspected: two such ranks may cost 2 % together."""
 
-CLEAR_SHARE: Final = 2.0 * MIN_LOST_SHARE
+CLEAR_SHARE: Final = CLEARLY_MORE * MIN_LOST_SHARE
 """Share of the step that counts although as much as the threshold of it may be noise or the model's error: a further
 suspect that is the worst once the first one is cured, a first step that a rank began late."""
 
-LITTLE_SHARE: Final = 0.25 * MIN_LOST_SHARE
+LITTLE_SHARE: Final = MINOR * MIN_LOST_SHARE
 """Share of the step that is nothing: devices of one kind differ by so much. A gap below it is the pace of a host, not a
 stall, and a wait that a model reproduces so closely is not a transfer."""
+
+COVERAGE_WHOLE: Final = 1.0 - LITTLE_SHARE
+"""Matched share of exposed communication that counts as all of it: the rest is nothing."""
 
 Z_LIMIT: Final = 4.5
 """Standard errors that a rank's excess must exceed: one false alarm in about 300 000 normal trials, so that a thousand
@@ -60,9 +63,6 @@ TIME_SLICE_NS: Final = 4_000_000.0
 
 ONE_STEP_P: Final = 0.05
 """With a single step a rank is named if coming last so often has at most this probability (all ranks tested)."""
-
-LEAST_CHANCE: Final = 1e-300
-"""Smallest probability that is turned into standard errors: below it the normal quantile is infinite."""
 
 NOISE_FLOOR: Final = 5e-4
 """Share of the step below which own times are never trusted to differ (timestamps, launch jitter)."""
@@ -82,7 +82,7 @@ which a rank is as fast as its peers before one long step is called an accident.
 steps an intermittent fault may show only once, in more it would have shown again. One less where the long step is the
 first one captured, in which a profiler starts."""
 
-OTHER_STEPS_OF_DEVICE: Final = 9
+OTHER_STEPS_OF_DEVICE: Final = PROVING_STEPS - 1
 """`NO_ACCIDENT` if the device was slow throughout the long step, which no accident of one operation explains.
 
 A fault in one step of four misses nine other steps in one job of thirteen."""
@@ -109,12 +109,12 @@ delays are independent from kernel to kernel) from which work is uneven rather t
 UNEVEN_BLOCKS: Final = 8
 """Blocks a step that are compared by their variance with the operations in them."""
 
-ATTENTION_NAMED: Final = 0.02
-"""Attention below this share of the other compute means that the trace does not name its attention kernels."""
-
 USUAL_VARIATION: Final = 0.03
 """Largest relative variation between devices or links of one kind, for work that does not follow the data: clocks vary
 by 1–2 %."""
+
+STAGE_GAIN: Final = 1.0 + USUAL_VARIATION
+"""A stage must cost this many times as much as the slow ranks: if both explain the same cost, the ranks are blamed."""
 
 OTHER_WORK: Final = 0.2
 """Relative difference above which kernels of one name, or steps, do different work: shapes double kernels, a checkpoint
@@ -126,9 +126,6 @@ MATES_ALIKE: Final = 0.8
 CORRELATION_ENTRIES: Final = 6
 """Independent entries from which a correlation is meaningful: with six, chance gives 0.8 in one job of forty."""
 
-STAGE_GAIN: Final = 1.05
-"""A stage must cost this many times as much as the slow ranks: if both explain the same cost, the ranks are blamed."""
-
 RANKS_SAMPLED: Final = 16
 """Ranks to read the events of, to see whether an imbalance follows the data; reading all would take minutes."""
 
@@ -138,8 +135,8 @@ KIND_RATIO: Final = 1.25
 PEERS_SAMPLED: Final = 6
 """Peers to read the events of, to explain a suspect: a median needs few."""
 
-LINK_RATIO_OF_TWO: Final = 1.6
-"""The same if there is one peer only: its own spread is unknown."""
+LINK_RATIO_OF_TWO: Final = KIND_RATIO**2
+"""The same if there is one peer only: either of the two may vary by the ratio, in opposite directions."""
 
 NETWORKS_RATIO: Final = 20.0
 """A link between nodes takes at most this many times as long as one inside a node by design: 450 against 25 GB/s."""
@@ -147,36 +144,20 @@ NETWORKS_RATIO: Final = 20.0
 NODE_RANKS: Final = 16
 """No node holds more devices: more ranks than that run on several, if nothing names the nodes."""
 
-CONTENTION: Final = 0.3
-"""Share of its time that compute may save at the most without communication beside it: it is 5–40 % longer there."""
-
-MAJORITY: Final = 0.5
-"""Half: what a cause must explain of an excess, how many of several must agree, how alike things of one reason are, and
-how much of a device's common factor each of its kernels must share."""
-
-MINOR: Final = 0.25
-"""Share of the largest below which a part does not count beside it: as a further suspect, a slow step, or a kernel that
-varies as well. An excess that recurs keeps more of its mean without its longest step: one in two steps keeps half."""
-
 NEARLY_ALL: Final = 1.0 - MINOR
 """Share that leaves room for a minor part alone: of a device's kernels that are longer, of ranks that stall together,
 of an excess that attention or one cause explains."""
 
-THROTTLED_KERNELS: Final = 8
-"""Kernels that must be longer for a device to be slow throughout a step: an accident lengthens one or two, a profiler
-that starts a few."""
+MANY_A_STEP: Final = 8
+"""Kernels or pauses of a step from which what made them longer lasted throughout it: an accident lengthens one or two
+kernels, a profiler that starts a few, and a slow host delays every launch a little."""
 
-STEADY_KERNELS: Final = 4
-"""Kernels a step that do not follow the data, from which they show a slow device: most kernels do follow it."""
+STEADY_LEAST: Final = 4
+"""Least ranks of the same work that show which kernels do not follow the data, and least such kernels a step: of three,
+two agree by chance."""
 
 PRICED_APART: Final = 3
 """Ranks that are priced one by one, each by a replay, or lend a suspect their launch times: the longest come first."""
-
-CLEARLY_MORE: Final = 2.0
-"""Ratio from which one quantity exceeds another by more than noise, documents or a different design explain: twice."""
-
-PAUSES_A_STEP: Final = 8
-"""Most long gaps in a step that are pauses: more come from a slow host, which delays every launch a little."""
 
 KERNELS_SHOWN: Final = 0.1
 """A kind of kernel is shown as evidence where it makes up more than this share of the excess."""
@@ -201,9 +182,6 @@ SLOWEST_START_NS: Final = 1_000_000
 
 UNSEEN_REPLAYED: Final = 1.0
 """Most unrecorded ranks for each recorded one that are replayed as typical: with more, most waits would be invented."""
-
-STEADY_PEERS: Final = 4
-"""Least ranks of the same work that show which kernels do not follow the data: of three, two agree by chance."""
 
 STEADY_TIMES: Final = 3.0
 """Times the excess on any other rank, in any step, that these kernels must be longer, in every step."""

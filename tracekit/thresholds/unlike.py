@@ -11,8 +11,5 @@ SOLE_GROUP_SHARE: Final = 0.15
 LIKE_RATIO: Final = 2.5
 """A collective may take this many times as long as another one for as many bytes: NVLS and tuning explain twice."""
 
-STALL_SHARE: Final = 0.03
-"""And this share of all that the rank worked longer: shorter ones are launches, and every step has many."""
-
 FEW_LINKS: Final = 16
 """Channels of messages in a short pipeline, of up to nine stages: among more, the links of one rank are few."""

@@ -43,7 +43,7 @@ from tracekit.steps.recorded_windows import last_windows
 from tracekit.steps.step_ends import with_step_ends
 from tracekit.steps.step_patterns import with_repeating_steps
 from tracekit.store import Run
-from tracekit.thresholds.slowrank import MOST_GAIN
+from tracekit.thresholds.slowrank import LITTLE_SHARE
 from tracekit.timing.measured import NoWholeStepError, StepRange, of_one_rank
 from tracekit.units import NS_PER_US, ms
 
@@ -232,7 +232,7 @@ def _matched(
 def _finding(case: Case, choice: MeshChoice, answer: Answer, *, explain: bool) -> SlowRankFinding:
     """The finding of `case`: the answer, the evidence it rests on, and the step with and without the suspects."""
     step, base = case.step_ns, case.base_ns
-    cured = step * (1.0 - min(max(answer.gain / base, 0.0), MOST_GAIN)) if base > 0 else step
+    cured = step * (1.0 - min(max(answer.gain / base, 0.0), 1.0 - LITTLE_SHARE)) if base > 0 else step
     residual = f"model residual {ms(case.residual_ns):.2f} ms of {ms(step):.1f} ms a step"
     clocks = f"clock residual {case.clocks.residual_ns / NS_PER_US:.1f} µs"
     return SlowRankFinding(

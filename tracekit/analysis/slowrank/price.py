@@ -7,7 +7,7 @@ import numpy as np
 
 from tracekit.analysis.slowrank.case import Case
 from tracekit.step_graph.statistics import NORMAL_95, Excess
-from tracekit.thresholds.slowrank import LITTLE_SHARE, MAJORITY, MINOR, PRICE_DOUBT
+from tracekit.thresholds.slowrank import LITTLE_SHARE, MAJORITY, MINOR
 from tracekit.timing.measured import Measured
 from tracekit.units import F64, I64
 
@@ -83,7 +83,7 @@ def spread_of_ranks(case: Case, rows: I64) -> float:
 
 def may_cost_ns(price: float, longer: float) -> float:
     """Return the most that an excess of `longer` with that `price` may cost, ns a step; never more than the excess."""
-    return min(PRICE_DOUBT * price, longer)
+    return min(price / MAJORITY, longer)
 
 
 def struck_ns(run: Measured, found: Excess, rows: I64) -> float:

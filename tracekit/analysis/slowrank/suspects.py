@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tracekit.analysis.slowrank.case import Case
+from tracekit.analysis.slowrank.descent import descend
 from tracekit.analysis.slowrank.hypotheses.explain import explained
 from tracekit.analysis.slowrank.hypotheses.host_bound import most_saved_ns
 from tracekit.analysis.slowrank.hypotheses.suspect_work import (
@@ -56,14 +57,51 @@ class Answer:
         return self.cause == STAGE_IMBALANCE
 
 
+def answer_of(
+    verdict: Verdict,
+    cause: Cause | None,
+    reason: str,
+    *,
+    suspects: tuple[Suspect, ...] = (),
+    path: tuple[PathLevel, ...] = (),
+    gain: float = 0.0,
+    candidates: tuple[Suspect, ...] = (),
+    to_decide: str | None = None,
+) -> Answer:
+    """Return an answer: the only place that makes one; `gain` in ns a step. Rules call the functions below."""
+    return Answer(verdict, cause, reason, suspects, path, gain, candidates, to_decide)
+
+
+def blame(
+    case: Case,
+    reason: str,
+    suspects: tuple[Suspect, ...],
+    gain: float,
+    verdict: Verdict = "slow_rank",
+    cause: Cause | None = None,
+) -> Answer:
+    """Return the answer that blames `suspects`, which cost `gain` (ns a step), with the path to the first one.
+
+    The cause is that of the first suspect unless given.
+    """
+    path = descend(case, suspects[0].rank) if suspects else ()
+    cause = cause or suspects[0].cause
+    return answer_of(verdict, cause, reason, suspects=suspects, path=path, gain=gain)
+
+
+def imbalance(reason: str, gain: float, cause: Cause = DATA_IMBALANCE) -> Answer:
+    """Return the answer that no rank is to blame for an imbalance, which costs `gain` (ns a step)."""
+    return answer_of("imbalance", cause, reason, gain=gain)
+
+
 def left_open(reason: str, to_decide: str | None = None, candidates: tuple[Suspect, ...] = ()) -> Answer:
     """Return an open answer, with the evidence that would decide and the ranks that may be slow."""
-    return Answer("inconclusive", "unknown", reason, candidates=candidates, to_decide=to_decide)
+    return answer_of("inconclusive", "unknown", reason, candidates=candidates, to_decide=to_decide)
 
 
-def healthy(reason: str) -> Answer:
+def harmless(reason: str) -> Answer:
     """Return the answer that the job is healthy."""
-    return Answer("healthy", None, reason)
+    return answer_of("healthy", None, reason)
 
 
 def explain_rank(

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from tracekit.analysis.slowrank.case import Case, build
+from tracekit.analysis.slowrank.evidence import Evidence
 from tracekit.analysis.slowrank.expected.throttled import fills_step
 from tracekit.analysis.slowrank.price import Price
 from tracekit.analysis.slowrank.suspects import Answer, left_open, suspect_of
@@ -57,9 +58,9 @@ class SlowOutside:
     before: bool
 
 
-def slow_outside_answer(case: Case) -> Answer | None:
-    """The open answer that a device was slow in a part of a step that was not compared; None where none was."""
-    found = slow_outside(case)
+def slow_outside_steps(e: Evidence) -> Answer | None:
+    """A device was slow in a part of a step that was not compared."""
+    case, found = e.case, slow_outside(e.case)
     if found is None:
         return None
     rank, many = case.steps.ranks[found.row], len(case.steps.numbers)
@@ -231,13 +232,14 @@ def _lasted(end: I64, first: int, behind: int, wall: float) -> float:
     return float(end[first:behind].max()) - before
 
 
-def unequal_steps_answer(case: Case) -> Answer | None:
-    """The open answer where steps inferred from repetitions last longer on some ranks of a stage than on others.
+def steps_are_unequal(e: Evidence) -> Answer | None:
+    """The traces mark no steps, and the repetitions used as steps last longer on one rank than on its peers.
 
     Such ranks end each step together, so only a wrongly inferred begin makes the steps of one rank shorter. Its own
     time is short by the same amount, which may hide that it is slow. None where the steps are marked or agree, or where
     the longer ones only wait longer: a late profiler start makes a rank join its first operation late.
     """
+    case = e.case
     if all(q.kind != "no_step_marks" for q in case.run.quality):
         return None
     apart = max((_apart_ns(case.steps.wall[rows], case.steps.own[rows]) for rows in case.stages), default=0.0)

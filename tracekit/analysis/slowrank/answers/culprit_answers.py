@@ -6,14 +6,13 @@ from typing import TypeVar
 import numpy as np
 
 from tracekit.analysis.slowrank.answers.open_answers import (
-    disagreeing_answer,
-    open_answer,
-    open_tokens_answer,
+    leave_disagreeing_open,
+    leave_rank_open,
+    leave_tokens_open,
     why_open,
 )
-from tracekit.analysis.slowrank.answers.uneven_work import uneven_answer
+from tracekit.analysis.slowrank.answers.uneven_work import blame_data
 from tracekit.analysis.slowrank.case import Case
-from tracekit.analysis.slowrank.descent import descend
 from tracekit.analysis.slowrank.expected.nodes import NAME_NODES, UNPLACED
 from tracekit.analysis.slowrank.gaps.evidence_gaps import (
     bounds_of,
@@ -31,8 +30,9 @@ from tracekit.analysis.slowrank.hypotheses.usual_pace import may_be_pace
 from tracekit.analysis.slowrank.price import NOT_EXACT, Price, link_doubt_ns, may_cost_ns, rank_doubt_ns
 from tracekit.analysis.slowrank.suspects import (
     Answer,
+    blame,
     explain_rank,
-    healthy,
+    harmless,
     left_open,
     link_end,
     stands,
@@ -45,24 +45,24 @@ from tracekit.thresholds.slowrank import COVERAGE_WHOLE, MIN_LOST_SHARE, ROLE_SH
 from tracekit.units import ms
 
 
-def ranks_answer(case: Case, found: Hypothesis) -> Answer:
+def blame_ranks(case: Case, found: Hypothesis) -> Answer:
     """The answer that blames slow ranks; open where all-to-alls may explain them or matches are missing."""
     kept = [row for row in found.rows if not tokens_may_explain(case, row)]
     if len(kept) < len(found.rows):
         rest = those_that_cost(case, np.array(kept)) if kept[:1] == [found.rows[0]] else None
         if rest is None or price(case, rest) < MIN_LOST_SHARE * case.step_ns:
-            return open_tokens_answer(case, bounds_of(case, np.array(found.rows)))
+            return leave_tokens_open(case, bounds_of(case, np.array(found.rows)))
         found = rest
     rows = np.array(found.rows)
     least = least_ns(case, rows)
     if coverage(case).matched != 1 and least < MIN_LOST_SHARE * case.step_ns:
-        return open_answer(case, bounds_of(case, rows))
+        return leave_rank_open(case, bounds_of(case, rows))
     if least < found.gain < case.residual_ns:  # only the least is proven
         found = replace(found, gain=least, lost=tuple(v * least / found.gain for v in found.lost))
-    return _rank_answer(case, found)
+    return _blame_proven(case, found)
 
 
-def lone_answer(case: Case, stage: LongStage, found: LoneFault) -> Answer:
+def blame_lone_rank(case: Case, stage: LongStage, found: LoneFault) -> Answer:
     """The answer that blames the only rank of a long stage for a part of the stage's price."""
     _, evidence = explain_rank(case, found.row, stage.rows, other_stages=True)
     doubt = rank_doubt_ns(case, np.array([found.row]))
@@ -72,13 +72,13 @@ def lone_answer(case: Case, stage: LongStage, found: LoneFault) -> Answer:
         f"rank {suspect.rank} is slow compared with ranks of other stages: {found.told}; {ms(found.gain):.1f} ms of "
         f"{ms(case.step_ns):.1f} ms a step"
     )
-    return Answer("slow_rank", found.cause, reason, (suspect,), descend(case, suspect.rank), found.gain)
+    return blame(case, reason, (suspect,), found.gain)
 
 
-def _rank_answer(case: Case, found: Hypothesis) -> Answer:
+def _blame_proven(case: Case, found: Hypothesis) -> Answer:
     """The answer that blames slow ranks, or the data where only attention or their replica's documents are longer."""
     if only_attention(case, found.rows) or all(dealt_to_its_replica(case, row) for row in found.rows):
-        return uneven_answer(case, found.gain)
+        return blame_data(case, found.gain)
     suspects = []
     prices = _prices(case, found)
     for row, lost, z in zip(found.rows, prices, found.z, strict=True):
@@ -96,14 +96,13 @@ def _rank_answer(case: Case, found: Hypothesis) -> Answer:
     if found.rows[0] in case.found.throughout:
         only = f"it is the only such step of {len(case.steps.numbers)} recorded, but the slowness lasts all of it"
         reason += f"; {only}: nearly all kernels of the device took longer"
-    path = descend(case, first.rank)
     on_host = all(CAUSES[s.cause].on_host for s in suspects)
     if on_host and found.gain < ROLE_SHARE * case.step_ns and by_role(case, found.rows):
         by_design = (
             "probably by design: all ranks with tensor index 0 do this on their hosts, and no other rank does"
         )
-        return healthy(f"{reason}; {by_design}")
-    return Answer("slow_rank", first.cause, reason, tuple(suspects), path, found.gain)
+        return harmless(f"{reason}; {by_design}")
+    return blame(case, reason, tuple(suspects), found.gain)
 
 
 def _proves(case: Case, suspect: Suspect, suspects: list[Suspect]) -> bool:
@@ -123,8 +122,8 @@ def _without_disagreeing(case: Case, suspects: list[Suspect], found: Hypothesis)
     rest, dearer = (those_that_cost(case, np.array(rows)) if rows else None for rows in (kept, doubted))
     doubt = price(case, dearer) if dearer is not None else 0.0
     if rest is None or price(case, rest) < max(doubt, MIN_LOST_SHARE * case.step_ns):
-        return disagreeing_answer(case, suspects)
-    return _rank_answer(case, rest)
+        return leave_disagreeing_open(case, suspects)
+    return _blame_proven(case, rest)
 
 
 def _prices(case: Case, found: Hypothesis) -> list[Price]:
@@ -165,7 +164,7 @@ def least_proven(case: Case, found: _Found) -> _Found:
     return replace(found, price=Price(price.low, price.low, price.high))
 
 
-def link_answer(case: Case, link: SlowLink) -> Answer:
+def blame_link(case: Case, link: SlowLink) -> Answer:
     """The answer that blames a slow link and names its ranks."""
     (row,) = CAUSES[NETWORK].signs[0].rows
     evidence = (Evidence(row.what, ms(link.slow_ns), ms(link.peers_ns), "ms"),)
@@ -173,18 +172,11 @@ def link_answer(case: Case, link: SlowLink) -> Answer:
     suspects = link_suspects(case, link, price, evidence)
     named = ", ".join(str(s.rank) for s in suspects)
     took = f"transfers of rank {named} take {link.ratio:.1f} times as long as their peers'"
-    path = descend(case, suspects[0].rank) if suspects else ()
-    return Answer(
-        "slow_link",
-        NETWORK,
-        f"{took} although all members arrived in time",
-        suspects,
-        path,
-        link.price.best,
-    )
+    reason = f"{took} although all members arrived in time"
+    return blame(case, reason, suspects, link.price.best, "slow_link", NETWORK)
 
 
-def open_link_answer(case: Case, link: SlowLink) -> Answer:
+def leave_link_open(case: Case, link: SlowLink) -> Answer:
     """The open answer that a link is slow at an unproven price."""
     near = link.price.high < MIN_LOST_SHARE * case.step_ns
     high = may_cost_ns(link.price.high, link.late) if near else link.price.high

@@ -9,16 +9,15 @@ from dataclasses import replace
 
 import numpy as np
 
-from tracekit.analysis.slowrank.answers.open_answers import one_step_answer
+from tracekit.analysis.slowrank.answers.open_answers import leave_one_step_open
 from tracekit.analysis.slowrank.answers.steady_work import dealt_to_experts
-from tracekit.analysis.slowrank.answers.uneven_work import uneven_experts_answer
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.expected.excess import typical
 from tracekit.analysis.slowrank.gaps.recurrence import in_one_step, others_prove_health
 from tracekit.analysis.slowrank.hypotheses.candidates import saved_ns
 from tracekit.analysis.slowrank.price import Price
-from tracekit.analysis.slowrank.suspects import Answer, explain_rank, left_open, suspect_of
-from tracekit.thresholds.slowrank import MIN_LOST_SHARE, MOSTLY_ONE, PRICED_APART, STEADY_PEERS
+from tracekit.analysis.slowrank.suspects import Answer, explain_rank, imbalance, left_open, suspect_of
+from tracekit.thresholds.slowrank import MIN_LOST_SHARE, MOSTLY_ONE, PRICED_APART, STEADY_LEAST
 from tracekit.units import F64, ms
 
 
@@ -30,20 +29,29 @@ def with_most_of_it(case: Case, answer: Answer) -> Answer:
     tokens of its experts, the data is blamed instead.
     """
     if dealt_to_experts(case, answer):
-        return uneven_experts_answer(case, max(answer.gain, _levelled(case)))
+        return _blame_experts(case, max(answer.gain, _levelled(case)))
     if answer.verdict == "slow_link" or answer.blames_stage:
         return _with_dearer_step(case, answer)
     tokens = case.met.tokens.lost_ns >= MIN_LOST_SHARE * case.step_ns
     if not answer.blames_data or answer.suspects or tokens:
         return answer
     over = np.maximum(np.nan_to_num(case.steps.own - typical(case.steps.own, case.stages)), 0.0)
-    compared = np.concatenate([s for s in case.stages if len(s) >= STEADY_PEERS] or [np.zeros(0, np.int64)])
+    compared = np.concatenate([s for s in case.stages if len(s) >= STEADY_LEAST] or [np.zeros(0, np.int64)])
     longest = sorted(compared.tolist(), key=lambda row: (-over[row].sum(), row))[:PRICED_APART]
     prices = [(_saved(case, row, over), row) for row in longest]
     lost, row = max(prices, default=(0.0, -1), key=lambda found: found[0])
     uneven = max(answer.gain, _levelled(case))  # to its peers' median, as the rank is cured
     dear = lost >= max(MOSTLY_ONE * uneven, MIN_LOST_SHARE * case.step_ns)
-    return _answer(case, row, lost, uneven, over[row]) if dear else answer
+    return _leave_open(case, row, lost, uneven, over[row]) if dear else answer
+
+
+def _blame_experts(case: Case, gain: float) -> Answer:
+    """The answer that experts got uneven numbers of tokens, by kernels alone, which costs `gain` (ns a step)."""
+    reason = (
+        "tokens are distributed unevenly over experts: ranks differ in every step, but kernels that do not depend on "
+        f"the data take equally long on all; ranks wait {ms(gain):.1f} ms of {ms(case.step_ns):.1f} ms a step"
+    )
+    return imbalance(reason, gain)
 
 
 def _levelled(case: Case) -> float:
@@ -56,7 +64,7 @@ def _with_dearer_step(case: Case, answer: Answer) -> Answer:
     once = in_one_step(case)
     if not answer.suspects or once is None or once.gain <= answer.gain or others_prove_health(case, once):
         return answer
-    open_ = one_step_answer(case, once)
+    open_ = leave_one_step_open(case, once)
     besides = f"{open_.reason}; another {ms(answer.gain):.1f} ms a step are lost elsewhere: {answer.reason}"
     return replace(open_, reason=besides)
 
@@ -68,7 +76,7 @@ def _saved(case: Case, row: int, over: F64) -> float:
     return saved_ns(case, np.array([row]), cured)
 
 
-def _answer(case: Case, row: int, lost: float, uneven: float, over: F64) -> Answer:
+def _leave_open(case: Case, row: int, lost: float, uneven: float, over: F64) -> Answer:
     """The open answer: the rank in `row` causes `lost` of the `uneven` ns a step; `over` is its excess by step, ns."""
     cause, evidence = explain_rank(case, row, (row,))
     candidate = suspect_of(case, row, Price.up_to(lost), 0.0, cause, evidence)

@@ -12,6 +12,7 @@ from tracekit.analysis.slowrank.answers.stage_answers import (
     stage_of,
 )
 from tracekit.analysis.slowrank.case import Case
+from tracekit.analysis.slowrank.evidence import Evidence
 from tracekit.analysis.slowrank.expected.nodes import nodes_of
 from tracekit.analysis.slowrank.gaps.evidence_gaps import bounds_of, most_ns
 from tracekit.analysis.slowrank.hypotheses.long_stage import faint_stage
@@ -23,12 +24,12 @@ from tracekit.thresholds.slowrank import CHANCE, MIN_LOST_SHARE, PROVING_STEPS, 
 from tracekit.units import I64, ms
 
 
-def faint_answer(case: Case) -> Answer | None:
-    """Return the answer about ranks, a stage or a node with an excess unlikely to be chance; None without any."""
-    return faint_rank_answer(case) or faint_stage_answer(case) or faint_node_answer(case)
+def excess_is_faint(e: Evidence) -> Answer | None:
+    """The excess of a rank, a stage or a node is unlikely to be chance, but not significant."""
+    return rank_is_faint(e.case) or stage_is_faint(e.case) or node_is_faint(e.case)
 
 
-def faint_rank_answer(case: Case) -> Answer | None:
+def rank_is_faint(case: Case) -> Answer | None:
     """Return the answer that names ranks with an excess that is unlikely to be chance; None where there are none."""
     z = np.nan_to_num(case.found.z, nan=0.0)
     sure = np.array([confidence(v, len(z)) for v in z.tolist()])
@@ -48,7 +49,7 @@ def faint_rank_answer(case: Case) -> Answer | None:
     return left_open(reason, decide, candidates_of(case, found))
 
 
-def faint_stage_answer(case: Case) -> Answer | None:
+def stage_is_faint(case: Case) -> Answer | None:
     """Return the open answer about a stage that may be too long; None where chance explains the longest one."""
     stage = faint_stage(case)
     if stage is None:
@@ -64,7 +65,7 @@ def faint_stage_answer(case: Case) -> Answer | None:
     return left_open(reason, decide, candidates)
 
 
-def faint_node_answer(case: Case) -> Answer | None:
+def node_is_faint(case: Case) -> Answer | None:
     """Return the answer that names the ranks of one node, which all work longer; None where no node may cost 2 %."""
     rows = faint_node(case)
     if rows is None:

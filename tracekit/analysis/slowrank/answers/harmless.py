@@ -3,31 +3,35 @@
 import numpy as np
 
 from tracekit.analysis.slowrank.case import Case
-from tracekit.analysis.slowrank.gaps.recurrence import OneStep, told
+from tracekit.analysis.slowrank.evidence import Evidence
+from tracekit.analysis.slowrank.gaps.recurrence import told
 from tracekit.analysis.slowrank.hypotheses.candidates import significant_rows
-from tracekit.analysis.slowrank.suspects import Answer, healthy
+from tracekit.analysis.slowrank.suspects import Answer, harmless
 from tracekit.analysis.slowrank.wording import ranks_in_words
 from tracekit.thresholds.slowrank import MIN_LOST_SHARE
 from tracekit.units import ms
 
 
-def accident_answer(case: Case, once: OneStep) -> Answer:
-    """The healthy answer: a rank was slow in one step only, an accident by enough other steps."""
+def one_step_was_an_accident(e: Evidence) -> Answer | None:
+    """A rank was slow in one step, and costs nothing in the others."""
+    if e.once is None:
+        return None
     accident = f"chance, not a slow rank, because nothing costs {MIN_LOST_SHARE:.0%} in the other steps"
-    return healthy(f"{told(case, once)}: {accident}")
+    return harmless(f"{told(e.case, e.once)}: {accident}")
 
 
-def slack_answer(case: Case) -> Answer | None:
-    """The healthy answer: ranks work longer, but no other rank waits for them; None where none works longer."""
-    free = significant_rows(case, MIN_LOST_SHARE)
-    return healthy(_costs_nothing(case, int(free[np.argmax(case.found.mean[free])]))) if len(free) else None
+def rank_has_slack(e: Evidence) -> Answer | None:
+    """A rank works longer than its peers, and no other rank waits for it."""
+    case, free = e.case, significant_rows(e.case, MIN_LOST_SHARE)
+    return harmless(_costs_nothing(case, int(free[np.argmax(case.found.mean[free])]))) if len(free) else None
 
 
-def healthy_answer(case: Case) -> Answer:
-    """The healthy answer: no rank costs the threshold beyond chance, communication beside it, or its role."""
+def healthy(e: Evidence) -> Answer:
+    """No rank costs the threshold beyond chance, communication beside it, or its role."""
+    case = e.case
     explained = _beside_communication(case) or _by_role(case)
     if explained:
-        return healthy(explained)
+        return harmless(explained)
     worst = int(np.nanargmax(np.nan_to_num(case.found.mean, nan=-np.inf)))
     reason = (
         f"no rank, stage or link costs {MIN_LOST_SHARE:.0%} of the step beyond chance (largest excess: rank "
@@ -35,7 +39,7 @@ def healthy_answer(case: Case) -> Answer:
         f"{ms(case.step_ns):.1f} ms, "
         f"z {float(np.nan_to_num(case.found.z[worst])):.1f})"
     )
-    return healthy(reason)
+    return harmless(reason)
 
 
 def _beside_communication(case: Case) -> str | None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tracekit.analysis.slowrank.case import Case
+from tracekit.analysis.slowrank.evidence import Evidence
 from tracekit.analysis.slowrank.hypotheses.candidates import bound_by_hosts, significant_rows
 from tracekit.analysis.slowrank.hypotheses.host_bound import most_saved_ns
 from tracekit.analysis.slowrank.price import Price
@@ -71,9 +72,9 @@ def _awaited(case: Case) -> Iterator[tuple[int, I64]]:
             yield last, others
 
 
-def late_launch_answer(case: Case) -> Answer | None:
-    """The open answer that a host launches late at an unknown price; None where no host does."""
-    found = late_launch(case)
+def host_launches_late(e: Evidence) -> Answer | None:
+    """A host launches collectives late, at a price that the traces do not show."""
+    case, found = e.case, late_launch(e.case)
     if found is None:
         return None
     rank = case.steps.ranks[found.row]
@@ -89,7 +90,7 @@ def late_launch_answer(case: Case) -> Answer | None:
     return left_open(reason, decide, (candidate,))
 
 
-def launch_bound_answer(case: Case) -> Answer | None:
+def hosts_set_the_pace(case: Case) -> Answer | None:
     """The open answer that ranks are idle behind hosts as fast as the others; None where no rank is.
 
     Asked only where the model's error leaves health open: that error bounds what the rank may cost.

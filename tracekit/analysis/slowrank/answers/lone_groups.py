@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tracekit.analysis.slowrank.case import Case
+from tracekit.analysis.slowrank.evidence import Evidence
 from tracekit.analysis.slowrank.gaps.evidence_gaps import whole
 from tracekit.analysis.slowrank.price import Price
 from tracekit.analysis.slowrank.suspects import Answer, left_open, link_end
@@ -99,9 +100,9 @@ def _spent(case: Case, channel: Channel) -> float:
     return float((np.bincount(case.ops.rank, moved) / len(case.steps.numbers)).max())
 
 
-def lone_group_answer(case: Case) -> Answer | None:
-    """The open answer that a slow link would not show in a group without recorded peers; None without such a group."""
-    found = lone_group(case)
+def group_has_no_peer(e: Evidence) -> Answer | None:
+    """A group's transfers have no peer to compare with: all other groups along its axes lack a trace."""
+    case, found = e.case, lone_group(e.case)
     if found is None:
         return None
     axes = "_".join(found.axes)
@@ -118,8 +119,9 @@ def lone_group_answer(case: Case) -> Answer | None:
     return left_open(reason, decide, candidates)
 
 
-def sole_group_answer(case: Case) -> Answer | None:
-    """The open answer that the only group along its axes may hide a slow link; None where a cure saves little."""
+def sole_group_may_be_slow(e: Evidence) -> Answer | None:
+    """The only group along its axes has no peer in the job, and its bandwidth does not prove a healthy link."""
+    case = e.case
     dearest, most, speed = None, SOLE_GROUP_SHARE * case.step_ns, None
     for found in sole_groups(case):
         bus = bus_gb_s(case, found)

@@ -4,32 +4,25 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
-import numpy as np
-
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.gaps.evidence_gaps import (
     Undecided,
     coverage,
     undecided,
-    unmeasured,
     what_would_decide,
 )
-from tracekit.analysis.slowrank.gaps.lopsided import Lopsided
 from tracekit.analysis.slowrank.gaps.recurrence import OneStep, in_one_step, told
-from tracekit.analysis.slowrank.hypotheses.uneven_micro_batches import unexplained_ns
 from tracekit.analysis.slowrank.hypotheses.usual_pace import may_be_pace
 from tracekit.analysis.slowrank.price import Price
-from tracekit.analysis.slowrank.suspects import Answer, explain_rank, left_open, link_end, stands, suspect_of
+from tracekit.analysis.slowrank.suspects import Answer, explain_rank, left_open, stands, suspect_of
 from tracekit.analysis.slowrank.unrecorded.fewest import fewest_traces
 from tracekit.analysis.slowrank.unrecorded.unrecorded import Unseen, reason_of
-from tracekit.analysis.slowrank.wording import listed, ranks_in_words
 from tracekit.findings import Suspect
-from tracekit.step_graph.table_model import TableModel
-from tracekit.thresholds.slowrank import CLEAR_SHARE, COVERAGE_WHOLE, MIN_LOST_SHARE, RANKS_LISTED
+from tracekit.thresholds.slowrank import COVERAGE_WHOLE, RANKS_LISTED
 from tracekit.units import ms
 
 
-def unseen_answer(case: Case, unseen: Unseen) -> Answer:
+def leave_unseen_open(case: Case, unseen: Unseen) -> Answer:
     """The open answer where a rank without a trace may be the culprit.
 
     The ranks without a trace are candidates; each costs at most what the others spend in its groups. A recorded rank
@@ -67,7 +60,7 @@ def unseen_answer(case: Case, unseen: Unseen) -> Answer:
     return left_open(reason, fewest_traces(case, unseen.ranks), candidates)
 
 
-def one_step_answer(case: Case, found: OneStep) -> Answer:
+def leave_one_step_open(case: Case, found: OneStep) -> Answer:
     """The open answer about a rank that was slow in one step; too few others were recorded to know if it recurs."""
     candidate = _once_candidate(case, found)
     costs = f"which costs up to {ms(found.gain):.1f} ms a step"
@@ -81,7 +74,7 @@ def _once_candidate(case: Case, found: OneStep) -> Suspect:
     return suspect_of(case, found.row, Price.up_to(found.gain, found.gain), 0.0, cause, evidence)
 
 
-def unproven_answer(case: Case, price: float) -> Answer:
+def leave_unproven_open(case: Case, price: float) -> Answer:
     """The open answer where the step model's error exceeds the price that it gives."""
     reason = (
         f"the model of the step puts the cost at {ms(price):.1f} ms, but that model differs from the recorded steps "
@@ -92,7 +85,7 @@ def unproven_answer(case: Case, price: float) -> Answer:
     return left_open(reason, what_would_decide(case), candidates)
 
 
-def disagreeing_answer(case: Case, suspects: Sequence[Suspect]) -> Answer:
+def leave_disagreeing_open(case: Case, suspects: Sequence[Suspect]) -> Answer:
     """The open answer about ranks with an excess that does not support their price: all are candidates."""
     first = next(s for s in suspects if not stands(case, s) or may_be_pace(case, s, suspects))
     reason = f"without rank {first.rank} a step would save {first.lost_ms_per_step:.1f} ms of {ms(case.step_ns):.1f} ms"
@@ -108,7 +101,7 @@ _PACE: Final = (
 )
 
 
-def open_answer(case: Case, found: Undecided) -> Answer:
+def leave_rank_open(case: Case, found: Undecided) -> Answer:
     """The open answer about a rank with an excess; too little was matched to show whether the others wait for it."""
     candidates = candidates_of(case, found)
     first = candidates[0]
@@ -120,7 +113,7 @@ def open_answer(case: Case, found: Undecided) -> Answer:
     return left_open(reason, what_would_decide(case), candidates)
 
 
-def open_tokens_answer(case: Case, found: Undecided) -> Answer:
+def leave_tokens_open(case: Case, found: Undecided) -> Answer:
     """The open answer about a rank that works longer mostly after all-to-alls of unrecorded sizes."""
     candidates = candidates_of(case, found)
     longer = ms(float(case.found.mean[found.rows[0]]))
@@ -137,50 +130,6 @@ _SIZES = (
 )
 
 
-def contradicted_answer(case: Case) -> Answer:
-    """The open answer where no rank has an excess, but the replay does not reproduce the recorded waits."""
-    if case.table is not None:
-        return _idle_answer(case, case.table)
-    reason = (
-        f"no rank works longer than its peers, but a replay of the recorded steps misses what the ranks waited by "
-        f"{ms(case.pinned_residual_ns):.1f} ms of {ms(case.step_ns):.1f} ms a step: steps or operations of different "
-        "ranks were matched that do not belong together"
-    )
-    if any(rank.on_gpu for rank in case.ops.per_rank.values()):
-        return left_open(reason, _MARKS)
-    reason += ", or devices did work that was not recorded: the traces hold no kernel"
-    return left_open(reason, f"{_KERNELS}; else {_MARKS}")
-
-
-def _idle_answer(case: Case, model: TableModel) -> Answer:
-    """The open answer about a table in which operations start later than all their dependencies end."""
-    idle = model.idle.mean(axis=1)
-    row = int(np.argmax(idle))
-    reason = (
-        f"no rank works longer than its peers, but {ms(case.residual_ns):.1f} ms of {ms(case.step_ns):.1f} ms a step "
-        f"are gaps between operations that no operation of the table explains; rank {case.steps.ranks[row]} is idle "
-        f"longest, {ms(float(idle[row])):.1f} ms a step"
-    )
-    decide = f"check what the host of rank {case.steps.ranks[row]} does between operations: the table does not show it"
-    return left_open(reason, decide)
-
-
-_KERNELS = "if the job ran on GPUs, give the profiler activities=[CPU, CUDA], and check that CUPTI works"
-_MARKS = "call the profiler's step() after every step on every rank, and record all ranks for the same steps"
-
-
-def lopsided_answer(case: Case, found: Lopsided) -> Answer:
-    """The open answer about a rank that waits longer than its peers in operations that were not all matched."""
-    row, rank = found.row, case.steps.ranks[found.row]
-    candidate = link_end(case, row, Price.up_to(found.over))
-    reason = (
-        f"no rank works longer than its peers, but rank {rank} waits {ms(found.over):.1f} ms of "
-        f"{ms(case.step_ns):.1f} ms a step longer than its peers in {found.kind} operations, and some of these "
-        "operations were not matched: a slow link or a late rank would look like this"
-    )
-    return left_open(reason, what_would_decide(case), (candidate,))
-
-
 def why_open(case: Case) -> str:
     """The reason that a price is an interval: unmatched waits, unrecorded launches, or gaps in a table."""
     matched = coverage(case).matched
@@ -192,27 +141,7 @@ def why_open(case: Case) -> str:
     return f"{share} of the exposed communication could be matched between ranks"
 
 
-def unread_answer(case: Case) -> Answer:
-    """The open answer where no rank has an excess, but so few waits were matched that a slow link would not show."""
-    matched = coverage(case).matched or 0.0
-    reason = (
-        f"no rank works longer than its peers, but only {matched:.0%} of the exposed communication could be matched "
-        "between ranks, so that slow transfers and late ranks would not show"
-    )
-    return left_open(reason, what_would_decide(case))
-
-
-def unmeasured_answer(case: Case) -> Answer:
-    """The open answer where no measured rank has an excess, but some ranks recorded no compared step whole."""
-    ranks = ranks_in_words(unmeasured(case))
-    reason = (
-        f"no rank works longer than its peers, but {ranks} recorded none of the compared steps whole, so their own "
-        "time is unknown"
-    )
-    return left_open(reason, whole_steps(case))
-
-
-def only_step_answer(case: Case, found: Undecided) -> Answer:
+def leave_only_step_open(case: Case, found: Undecided) -> Answer:
     """The open answer about a rank that works longer than its peers in the only step that it recorded whole."""
     candidates = candidates_of(case, found)
     longer = ms(float(case.found.mean[found.rows[0]]))
@@ -244,50 +173,3 @@ def candidates_of(case: Case, found: Undecided) -> tuple[Suspect, ...]:
         z = float(case.found.z[row])
         made.append(suspect_of(case, row, Price.between(low, low, high), z, cause, evidence))
     return tuple(made)
-
-
-def near_answer(case: Case, found: Undecided) -> Answer:
-    """The open answer about ranks with a price just below the threshold, by less than its uncertainty."""
-    candidates = candidates_of(case, found)
-    longer = ms(float(case.found.mean[found.rows[0]]))
-    reason = (
-        f"rank {listed([c.rank for c in candidates])} works {longer:.1f} ms of {ms(case.step_ns):.1f} ms a step longer "
-        f"than its peers; the others may lose up to {ms(max(found.high)):.1f} ms by it: {found.why}"
-    )
-    return left_open(reason, found.decide, candidates)
-
-
-def unexplained_table_answer(case: Case) -> Answer | None:
-    """The open answer that an operation table loses unexplained time; None where it loses too little, or of traces."""
-    if case.table is None:
-        return None
-    lost = unexplained_ns(case, case.table)
-    if lost < CLEAR_SHARE * case.table.recorded_ns:
-        return None
-    reason = (
-        f"no rank, stage or link costs {MIN_LOST_SHARE:.0%} of the step, but typical work of every operation would "
-        f"save {ms(lost):.1f} ms of {ms(case.step_ns):.1f} ms: work varies, and no rank, link or micro-batch explains"
-        " it"
-    )
-    decide = "record ten steps or more, and run tracekit whatif for each type of operation (--fix op=...)"
-    return left_open(reason, decide)
-
-
-def one_of_several_answer(case: Case) -> Answer:
-    """The open answer where one step was compared without an excess, and most operations lie outside it."""
-    share = float(case.analysed.mean())
-    reason = (
-        f"no rank works longer than its peers in the only step that all ranks recorded whole, but that step holds "
-        f"{share:.0%} of the recorded operations: the others are in steps that the windows cut, and were not compared"
-    )
-    return left_open(reason, whole_steps(case))
-
-
-def unexplained_answer(case: Case) -> Answer:
-    """The open answer where no rank costs the threshold by the step model, but its error is larger than that."""
-    reason = (
-        f"no rank, stage or link costs {MIN_LOST_SHARE:.0%} of the step by the model of the recorded steps, but that "
-        f"model is off by {ms(case.residual_ns):.1f} ms of {ms(case.step_ns):.1f} ms: a rank with unmatched messages "
-        "or waits may cost as much"
-    )
-    return left_open(reason, what_would_decide(case))

@@ -9,19 +9,25 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from tracekit import findings
 from tracekit.analysis.slowrank.answers.late_launch import waited_for
 from tracekit.analysis.slowrank.case import Case
-from tracekit.analysis.slowrank.descent import descend
+from tracekit.analysis.slowrank.evidence import Evidence
 from tracekit.analysis.slowrank.gaps.evidence_gaps import coverage
 from tracekit.analysis.slowrank.hypotheses.host_bound import most_saved_ns
 from tracekit.analysis.slowrank.hypotheses.suspect_work import pace_beside
 from tracekit.analysis.slowrank.price import Price, rank_doubt_ns
-from tracekit.analysis.slowrank.suspects import Answer, explain_rank, suspect_of
+from tracekit.analysis.slowrank.suspects import Answer, blame, explain_rank, suspect_of
 from tracekit.causes import CAUSES, CPU_LAUNCH
-from tracekit.findings import Evidence
 from tracekit.step_graph.replay import StepModel
-from tracekit.thresholds.slowrank import KIND_RATIO, MIN_LOST_SHARE, MINOR, PRICED_APART, STAGE_TELLING_PEERS
-from tracekit.thresholds.tables import ENOUGH_STEPS
+from tracekit.thresholds.slowrank import (
+    KIND_RATIO,
+    MIN_LOST_SHARE,
+    MINOR,
+    NO_ACCIDENT,
+    PRICED_APART,
+    STAGE_TELLING_PEERS,
+)
 from tracekit.units import F64, I64, NS_PER_US, ms
 
 
@@ -54,7 +60,7 @@ def slow_launch(case: Case) -> SlowLaunch | None:
     The others wait for it in every step, its host needs longer between launches than its peers' hosts, and a step is
     shorter if it issues as any of its peers does, by more than the model's error.
     """
-    if case.timeline is None or len(case.steps.numbers) < ENOUGH_STEPS:
+    if case.timeline is None or len(case.steps.numbers) < NO_ACCIDENT:
         return None
     if coverage(case).matched != 1:
         return None
@@ -73,10 +79,10 @@ def slow_launch(case: Case) -> SlowLaunch | None:
     return None
 
 
-def slow_launch_answer(case: Case) -> Answer | None:
-    """The answer that blames the rank of a host that launches too slowly; None where none is proven."""
-    found = slow_launch(case)
-    return None if found is None else _answer(case, found)
+def host_launches_slowly(e: Evidence) -> Answer | None:
+    """A host launches more slowly than its peers' hosts at a proven price, although its device works no longer."""
+    found = slow_launch(e.case)
+    return None if found is None else _blame_host(e.case, found)
 
 
 def launched_late(case: Case, answer: Answer) -> Answer:
@@ -93,22 +99,22 @@ def launched_late(case: Case, answer: Answer) -> Answer:
         or found.price.best <= answer.gain
     ):
         return answer
-    return _answer(case, found)
+    return _blame_host(case, found)
 
 
-def _answer(case: Case, found: SlowLaunch) -> Answer:
+def _blame_host(case: Case, found: SlowLaunch) -> Answer:
     """The answer that names the rank of `found`."""
     rank = case.steps.ranks[found.row]
     (row,) = CAUSES[CPU_LAUNCH].signs[-1].rows
     _, evidence = explain_rank(case, found.row, (found.row,))
     mine, theirs = (pace / NS_PER_US for pace in found.pace)
-    shown = (*evidence, Evidence(row.what, mine, theirs, "µs"))
+    shown = (*evidence, findings.Evidence(row.what, mine, theirs, "µs"))
     suspect = suspect_of(case, found.row, found.price, np.inf, CPU_LAUNCH, shown, every=True)
     reason = (
         f"the host of rank {rank} launches more slowly than its peers' hosts, and the other ranks wait for it: "
         f"launching as fast as they do would save {ms(found.price.best):.1f} ms of {ms(case.step_ns):.1f} ms a step"
     )
-    return Answer("slow_rank", CPU_LAUNCH, reason, (suspect,), descend(case, rank), found.price.best)
+    return blame(case, reason, (suspect,), found.price.best)
 
 
 def saved_as_peers(case: Case, places: Places, row: int) -> F64:

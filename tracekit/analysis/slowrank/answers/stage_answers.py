@@ -6,19 +6,20 @@ from dataclasses import replace
 
 import numpy as np
 
+from tracekit import findings
 from tracekit.analysis.slowrank.answers.open_answers import why_open
 from tracekit.analysis.slowrank.case import Case
-from tracekit.analysis.slowrank.descent import descend
+from tracekit.analysis.slowrank.evidence import Evidence
 from tracekit.analysis.slowrank.expected.nodes import nodes_of
 from tracekit.analysis.slowrank.expected.sampling import sampled
 from tracekit.analysis.slowrank.gaps.evidence_gaps import what_would_decide
 from tracekit.analysis.slowrank.hypotheses.candidates import Hypothesis, price, significant_rows
 from tracekit.analysis.slowrank.hypotheses.long_stage import LongStage
 from tracekit.analysis.slowrank.price import Price
-from tracekit.analysis.slowrank.suspects import Answer, explain_rank, healthy, left_open, suspect_of
+from tracekit.analysis.slowrank.suspects import Answer, blame, explain_rank, harmless, left_open, suspect_of
 from tracekit.analysis.slowrank.wording import add_traces, listed, ranks_in_words
 from tracekit.causes import CAUSES, CPU_LAUNCH, DATALOADER, HOST_STALL, STAGE_IMBALANCE
-from tracekit.findings import Cause, Evidence, Suspect
+from tracekit.findings import Cause, Suspect
 from tracekit.steps.compute_time import compute_in_steps
 from tracekit.steps.step_kernels import kernels_in_steps
 from tracekit.thresholds.slowrank import MAJORITY, MIN_LOST_SHARE, RANKS_LISTED, STAGE_TELLING_PEERS
@@ -35,7 +36,7 @@ def beside(case: Case, answer: Answer, found: LongStage | None) -> Answer:
     )
 
 
-def long_stage_answer(case: Case, found: LongStage, besides: str) -> Answer:
+def blame_stage(case: Case, found: LongStage, besides: str) -> Answer:
     """The answer that blames long stages, or the slow node that they make up; `besides` ends the reason."""
     ranks = [case.steps.ranks[r] for r in found.rows]
     stages = _stages(case, found)
@@ -50,28 +51,26 @@ def long_stage_answer(case: Case, found: LongStage, besides: str) -> Answer:
     node = node_of(case, found.rows)
     if node and len(stages) > 1 and not runs_more(case, found.rows):
         head = f"all ranks of {node} take longer ({than}), and they make up several whole stages: the node is slow, or"
-        return _slow_node_answer(case, found, f"{head} {long}, in an equal number of kernels{besides}")
+        return _blame_node(case, found, f"{head} {long}, in an equal number of kernels{besides}")
     (row,) = CAUSES[STAGE_IMBALANCE].signs[0].rows
     named = listed(stages)
     what = f"compute of stage {named} a step" if found.by_compute else row.what.format(stage=named)
-    evidence = (Evidence(what, ms(mine), ms(others), "ms"),)
+    evidence = (findings.Evidence(what, ms(mine), ms(others), "ms"),)
     suspects = tuple(
         suspect_of(case, row, doubted(case, found), found.z, STAGE_IMBALANCE, evidence) for row in found.rows
     )
     shared = f"; or {node} is slow: all these ranks run on it" if node else ""
     reason = f"{long} ({than}); {_beside_each_other(case, ranks)}{shared}{besides}"
-    path = descend(case, suspects[0].rank)
-    return Answer("imbalance", STAGE_IMBALANCE, reason, suspects, path, found.price.best)
+    return blame(case, reason, suspects, found.price.best, "imbalance")
 
 
-def _slow_node_answer(case: Case, found: LongStage, reason: str) -> Answer:
+def _blame_node(case: Case, found: LongStage, reason: str) -> Answer:
     """The answer that blames all ranks of a node, which take longer than the ranks of other stages."""
     suspects = []
     for row in found.rows:
         cause, evidence = explain_rank(case, row, found.rows, other_stages=True)
         suspects.append(suspect_of(case, row, doubted(case, found), found.z, cause, evidence, every=True))
-    path = descend(case, suspects[0].rank)
-    return Answer("slow_rank", suspects[0].cause, reason, tuple(suspects), path, found.price.best)
+    return blame(case, reason, tuple(suspects), found.price.best)
 
 
 def doubted(case: Case, stage: LongStage) -> Price:
@@ -114,7 +113,7 @@ def elsewhere(case: Case, stage: LongStage, slow: Hypothesis | None) -> str:
     )
 
 
-def loader_answer(case: Case, found: LongStage) -> Answer:
+def blame_loaders(case: Case, found: LongStage) -> Answer:
     """The answer that blames data loaders for a long stage, instead of its partition."""
     suspects = []
     for row in found.loaders:
@@ -122,11 +121,10 @@ def loader_answer(case: Case, found: LongStage) -> Answer:
         suspects.append(suspect_of(case, row, doubted(case, found), found.z, DATALOADER, evidence))
     named = ", ".join(str(s.rank) for s in suspects[:RANKS_LISTED])
     reason = f"rank {named} waits for its data loader, and the others wait for it: {ms(found.price.best):.1f} ms a step"
-    path = descend(case, suspects[0].rank)
-    return Answer("slow_rank", DATALOADER, reason, tuple(suspects), path, found.price.best)
+    return blame(case, reason, tuple(suspects), found.price.best)
 
 
-def open_stage_answer(case: Case, stage: LongStage) -> Answer:
+def leave_stage_open(case: Case, stage: LongStage) -> Answer:
     """The open answer about a long stage; too little was matched to show whether the others wait for it."""
     reason = (
         f"{stages_in_words(case, stage)} {_works(case, stage)} {ms(stage.over):.1f} ms of {ms(case.step_ns):.1f} ms "
@@ -137,7 +135,7 @@ def open_stage_answer(case: Case, stage: LongStage) -> Answer:
     return left_open(reason, what_would_decide(case), candidates)
 
 
-def lonely_stage_answer(case: Case, stage: LongStage, unseen: Sequence[int]) -> Answer:
+def leave_lone_stage_open(case: Case, stage: LongStage, unseen: Sequence[int]) -> Answer:
     """The open answer about the only rank read of a long stage; its peers have no trace."""
     rank = case.steps.ranks[stage.rows[0]]
     reason = (
@@ -150,8 +148,14 @@ def lonely_stage_answer(case: Case, stage: LongStage, unseen: Sequence[int]) -> 
     return left_open(reason, to_decide, candidates)
 
 
-def idle_stage_answer(case: Case, stage: LongStage) -> Answer:
-    """The answer about a stage with idle devices: healthy by design or with equal hosts, otherwise open."""
+def stage_stands_still(e: Evidence) -> Answer | None:
+    """The devices of a stage are idle between kernels for longer than those of other stages.
+
+    That is healthy by design or with equal hosts, otherwise open.
+    """
+    if e.stage is None:
+        return None
+    case, stage = e.case, e.stage
     still = (
         f"the devices of {stages_in_words(case, stage)} are idle {ms(stage.over):.1f} ms of "
         f"{ms(case.step_ns):.1f} ms a step longer than other devices, waiting for launches from their hosts"
@@ -160,7 +164,7 @@ def idle_stage_answer(case: Case, stage: LongStage) -> Answer:
         reason = (
             f"{still}: the processes of all its ranks pause equally, on every node, as if they loaded data"
         )
-        return healthy(reason)
+        return harmless(reason)
     if stage.paused:
         # the price of the stage scales all its work; without the pause, in its place, a step may save all of the pause
         price = Price.between(stage.price.low, stage.price.best, max(stage.price.high, stage.over))
@@ -174,7 +178,7 @@ def idle_stage_answer(case: Case, stage: LongStage) -> Answer:
             f"no rank, stage or link works {MIN_LOST_SHARE:.0%} of the step longer than its peers; {still}: the hosts "
             "of other stages are no faster, but run ahead while they wait"
         )
-        return healthy(reason)
+        return harmless(reason)
     reason = f"{still}, and its hosts are slower than theirs or were not recorded"
     decide = "record the host as well (ProfilerActivity.CPU), and profile the hosts of that stage"
     return left_open(reason, decide, of_stage(case, stage, CPU_LAUNCH))

@@ -19,8 +19,7 @@ from tracekit.thresholds.slowrank import (
     MIN_LOST_SHARE,
     MINOR,
     RANKS_SAMPLED,
-    STEADY_KERNELS,
-    STEADY_PEERS,
+    STEADY_LEAST,
     STEADY_TIMES,
     USUAL_VARIATION,
 )
@@ -34,7 +33,7 @@ def with_hidden_rank(case: Case, answer: Answer) -> Answer:
     """
     if answer.verdict != "imbalance" or answer.suspects:
         return answer
-    for rows in (stage for stage in case.stages if STEADY_PEERS <= len(stage) <= RANKS_SAMPLED):
+    for rows in (stage for stage in case.stages if STEADY_LEAST <= len(stage) <= RANKS_SAMPLED):
         found = _longer(case, rows)
         if found is None:
             continue
@@ -43,11 +42,11 @@ def with_hidden_rank(case: Case, answer: Answer) -> Answer:
         cured[row] /= factor
         lost = saved_ns(case, np.array([row]), cured)
         if lost >= MIN_LOST_SHARE * case.step_ns:
-            return _answer(case, row, factor, lost, answer.gain)
+            return _leave_open(case, row, factor, lost, answer.gain)
     return answer
 
 
-def _answer(case: Case, row: int, factor: float, lost: float, uneven: float) -> Answer:
+def _leave_open(case: Case, row: int, factor: float, lost: float, uneven: float) -> Answer:
     """The open answer that the rank in `row` may cost `lost` ns a step beside an imbalance that costs `uneven`."""
     cause, evidence = explain_rank(case, row, (row,))
     candidate = suspect_of(case, row, Price.up_to(lost, lost), 0.0, cause, evidence, every=True)
@@ -77,7 +76,7 @@ def dealt_to_experts(case: Case, answer: Answer) -> bool:
     row = {rank: i for i, rank in enumerate(case.steps.ranks)}
     blamed = [row[s.rank] for s in answer.suspects]
     for rows in (stage for stage in case.stages if set(blamed) <= set(stage.tolist())):
-        over = _steady_excess(case, rows) if STEADY_PEERS <= len(rows) <= RANKS_SAMPLED else None
+        over = _steady_excess(case, rows) if STEADY_LEAST <= len(rows) <= RANKS_SAMPLED else None
         off = np.abs(np.nan_to_num(case.found.mean[rows]))
         mine = np.isin(rows, blamed)
         if over is None or mine.all() or off[~mine].max() < off[mine].max():
@@ -112,7 +111,7 @@ def _steady_excess(case: Case, rows: I64) -> F64 | None:
         np.median(np.abs(took / np.maximum(usual, 1.0) - 1.0), axis=0).max(axis=0, initial=0.0)
         < USUAL_VARIATION
     )
-    if int(steady.sum()) < STEADY_KERNELS:
+    if int(steady.sum()) < STEADY_LEAST:
         return None
     lasted = took[:, :, steady].sum(axis=2) - _of_tokens(case, rows)
     return np.asarray(lasted / np.maximum(usual[:, steady].sum(axis=1), 1.0) - 1.0, np.float64)

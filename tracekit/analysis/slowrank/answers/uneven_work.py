@@ -7,18 +7,20 @@ found: such a job is not called healthy. What one rank exceeds in all parts is n
 
 import numpy as np
 
+from tracekit.analysis.slowrank.answers.compared_steps import slow_outside_steps
 from tracekit.analysis.slowrank.answers.open_answers import why_open
 from tracekit.analysis.slowrank.answers.stage_answers import stages_in_words
 from tracekit.analysis.slowrank.case import Case
+from tracekit.analysis.slowrank.evidence import Evidence
 from tracekit.analysis.slowrank.gaps.evidence_gaps import coverage, what_would_decide
 from tracekit.analysis.slowrank.hypotheses.data_imbalance import dispersion
 from tracekit.analysis.slowrank.hypotheses.dealt_price import dealt_bounds
 from tracekit.analysis.slowrank.hypotheses.long_stage import LongStage
 from tracekit.analysis.slowrank.hypotheses.moving_stalls import MovingStalls, cause_of
+from tracekit.analysis.slowrank.hypotheses.suspect_work import only_attention
 from tracekit.analysis.slowrank.hypotheses.table_shares import everybody_ns, share_in_words
-from tracekit.analysis.slowrank.suspects import Answer, left_open
+from tracekit.analysis.slowrank.suspects import Answer, imbalance, left_open
 from tracekit.analysis.slowrank.wording import listed
-from tracekit.causes import DATA_IMBALANCE
 from tracekit.step_graph.rank_timeline import RankTimeline
 from tracekit.step_graph.statistics import spread
 from tracekit.thresholds.slowrank import MIN_LOST_SHARE, RANKS_LISTED, UNEVEN_RATIO, Z_LIMIT
@@ -26,7 +28,7 @@ from tracekit.timing.measured import Rows
 from tracekit.units import F64, ms
 
 
-def uneven_answer(case: Case, gain: float, stage: LongStage | None = None) -> Answer:
+def blame_data(case: Case, gain: float, stage: LongStage | None = None) -> Answer:
     """The answer that uneven work costs `gain` (ns a step); a long `stage` costs less and is mentioned.
 
     For an operation table the price is that of typical work on all ranks, as for every imbalance.
@@ -38,29 +40,37 @@ def uneven_answer(case: Case, gain: float, stage: LongStage | None = None) -> An
         f"{ms(case.step_ns):.1f} ms a step, and no rank is slow throughout"
         f"{share_in_words(case, 'even work', gain, besides)}"
     )
-    return Answer("imbalance", DATA_IMBALANCE, reason, gain=whole)
+    return imbalance(reason, whole)
 
 
-def uneven_tokens_answer(case: Case, gain: float) -> Answer:
-    """The answer that experts got uneven numbers of tokens, which costs `gain` (ns a step)."""
+def work_is_uneven(e: Evidence) -> Answer | None:
+    """Work follows the data, so that the longest rank changes from step to step.
+
+    One step cannot show a change; it counts only where nothing but attention is longer.
+    """
+    if e.tokens or not e.data:
+        return None
+    changes = e.only_step is None or only_attention(e.case, e.only_step.rows)
+    return blame_data(e.case, e.data) if changes else None
+
+
+def experts_get_uneven_tokens(e: Evidence) -> Answer | None:
+    """The token counts of experts explain why ranks differ.
+
+    They do not explain a rank that is slow in one step only or has an open price. A device that was slow outside the
+    compared steps is reported first.
+    """
+    if not e.tokens or e.once_in_doubt or e.only_step is not None or e.undecided is not None:
+        return None
     reason = (
         "tokens are distributed unevenly over experts: the work after all-to-alls follows the sizes that ranks "
-        f"received, and ranks wait {ms(gain):.1f} ms of {ms(case.step_ns):.1f} ms a step; no rank is slow for the "
-        "tokens it received"
+        f"received, and ranks wait {ms(e.tokens):.1f} ms of {ms(e.case.step_ns):.1f} ms a step; no rank is slow for "
+        "the tokens it received"
     )
-    return Answer("imbalance", DATA_IMBALANCE, reason, gain=gain)
+    return slow_outside_steps(e) or imbalance(reason, e.tokens)
 
 
-def uneven_experts_answer(case: Case, gain: float) -> Answer:
-    """The answer that experts got uneven numbers of tokens, by kernels alone, which costs `gain` (ns a step)."""
-    reason = (
-        "tokens are distributed unevenly over experts: ranks differ in every step, but kernels that do not depend on "
-        f"the data take equally long on all; ranks wait {ms(gain):.1f} ms of {ms(case.step_ns):.1f} ms a step"
-    )
-    return Answer("imbalance", DATA_IMBALANCE, reason, gain=gain)
-
-
-def moving_stalls_answer(case: Case, found: MovingStalls) -> Answer:
+def blame_stalls(case: Case, found: MovingStalls) -> Answer:
     """The answer that hosts stall in turn, with the longest ranks, or all data loaders are late, with the steps."""
     cause = cause_of(case, found)
     if found.together:
@@ -69,7 +79,7 @@ def moving_stalls_answer(case: Case, found: MovingStalls) -> Answer:
             f"the data loaders of all ranks are late in step {listed(late)}: {ms(found.gain):.1f} ms of "
             f"{ms(case.step_ns):.1f} ms a step; every rank waits for its own batch, so no single rank is slow"
         )
-        return Answer("imbalance", cause, reason, gain=found.gain)
+        return imbalance(reason, found.gain, cause)
     rows = found.rows
     first = [case.steps.ranks[row] for row in rows[:RANKS_LISTED]]
     others = f" and {len(rows) - len(first)} more" if len(rows) > len(first) else ""
@@ -79,12 +89,12 @@ def moving_stalls_answer(case: Case, found: MovingStalls) -> Answer:
         f"the other ranks wait: {ms(found.gain):.1f} ms of {ms(case.step_ns):.1f} ms a step; the stalls move from rank "
         "to rank, so no single rank is slow"
     )
-    return Answer("imbalance", cause, reason, gain=found.gain)
+    return imbalance(reason, found.gain, cause)
 
 
-def varied_answer(case: Case) -> Answer | None:
-    """The answer that work varies without a known cause; None where typical work saves less than 2 % beyond chance."""
-    lost = varied_ns(case)
+def work_varies(e: Evidence) -> Answer | None:
+    """Work varies between ranks by more than chance, and nothing that was recorded explains it."""
+    case, lost = e.case, varied_ns(e.case)
     if lost < MIN_LOST_SHARE * case.step_ns:
         return None
     reason = (
@@ -99,9 +109,9 @@ def varied_answer(case: Case) -> Answer | None:
     return left_open(reason, decide)
 
 
-def open_imbalance_answer(case: Case) -> Answer | None:
-    """The open answer that uneven data may reach the threshold; None where it cannot, or all waits were matched."""
-    dealt = dealt_bounds(case)
+def data_may_cost(e: Evidence) -> Answer | None:
+    """The interval of what uneven data costs reaches the threshold, and not all waits were matched."""
+    case, dealt = e.case, dealt_bounds(e.case)
     if dealt.high < MIN_LOST_SHARE * case.step_ns or coverage(case).matched == 1:
         return None
     reason = (

@@ -22,7 +22,6 @@ from tracekit.matching.message_order import UNKNOWN_SIZE
 from tracekit.rank_events.operation_names import ROOTED
 from tracekit.thresholds.report import RANKS_SHOWN
 from tracekit.thresholds.slowrank import LINK_RATIO_OF_TWO, MAJORITY, MIN_LOST_SHARE, NO_ACCIDENT
-from tracekit.thresholds.tables import ENOUGH_STEPS
 from tracekit.units import F64, I64, Mask, ms
 
 
@@ -132,7 +131,7 @@ def _usual(case: Case, numbers: I64, lasted: F64) -> F64:
     regular = len({len(step) for step in steps}) == 1
     if not regular or len(steps) == 1:
         return np.full(len(numbers), np.inf) if unknown else usual
-    if unknown and len(steps) < ENOUGH_STEPS:
+    if unknown and len(steps) < NO_ACCIDENT:
         return np.full(len(numbers), np.inf)
     by_place = np.quantile(lasted[np.array(steps)], 0.5, axis=0, method="lower")
     for step in steps:

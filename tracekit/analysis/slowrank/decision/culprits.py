@@ -5,31 +5,31 @@ from dataclasses import replace
 import numpy as np
 
 from tracekit.analysis.slowrank.answers.culprit_answers import (
+    blame_link,
+    blame_lone_rank,
+    blame_ranks,
     least_proven,
-    link_answer,
-    lone_answer,
-    open_link_answer,
-    ranks_answer,
+    leave_link_open,
     shown,
 )
 from tracekit.analysis.slowrank.answers.open_answers import (
-    only_step_answer,
-    open_answer,
-    unproven_answer,
-    unseen_answer,
+    leave_only_step_open,
+    leave_rank_open,
+    leave_unproven_open,
+    leave_unseen_open,
 )
-from tracekit.analysis.slowrank.answers.slow_launch import launched_late, slow_launch_answer
+from tracekit.analysis.slowrank.answers.slow_launch import launched_late
 from tracekit.analysis.slowrank.answers.stage_answers import (
     beside,
+    blame_loaders,
+    blame_stage,
     elsewhere,
-    loader_answer,
-    lonely_stage_answer,
-    long_stage_answer,
-    open_stage_answer,
+    leave_lone_stage_open,
+    leave_stage_open,
 )
-from tracekit.analysis.slowrank.answers.uneven_work import moving_stalls_answer, uneven_answer
+from tracekit.analysis.slowrank.answers.uneven_work import blame_data, blame_stalls
 from tracekit.analysis.slowrank.case import Case
-from tracekit.analysis.slowrank.decision.evidence import LINK, RANKS, STAGE, Evidence
+from tracekit.analysis.slowrank.evidence import LINK, RANKS, STAGE, Evidence
 from tracekit.analysis.slowrank.gaps.evidence_gaps import coverage, proven_pinned
 from tracekit.analysis.slowrank.hypotheses.candidates import Hypothesis
 from tracekit.analysis.slowrank.hypotheses.data_imbalance import data_explains
@@ -55,7 +55,7 @@ def unseen_rank_is_dearer(e: Evidence) -> Answer | None:
     bound = unseen.undecided if unseen.awaited >= awaited else 0.0
     if max(unseen.known, bound) < max(e.least, dearest):
         return None
-    return unseen_answer(e.case, unseen)
+    return leave_unseen_open(e.case, unseen)
 
 
 def slow_link_is_dearest(e: Evidence) -> Answer | None:
@@ -64,9 +64,9 @@ def slow_link_is_dearest(e: Evidence) -> Answer | None:
     if e.dearest != LINK or link is None:
         return None
     return (
-        link_answer(e.case, least_proven(e.case, link))
+        blame_link(e.case, least_proven(e.case, link))
         if shown(e.case, link)
-        else open_link_answer(e.case, link)
+        else leave_link_open(e.case, link)
     )
 
 
@@ -89,7 +89,7 @@ def slow_link_beside_a_stage(e: Evidence) -> Answer | None:
     if stage is None or link is None or stage.loaders or not shown(case, link):
         return None
     proven = least_proven(case, link)
-    return beside(case, link_answer(case, proven), stage) if proven.price.best >= e.least else None
+    return beside(case, blame_link(case, proven), stage) if proven.price.best >= e.least else None
 
 
 def lone_rank_of_a_stage(e: Evidence) -> Answer | None:
@@ -99,7 +99,7 @@ def lone_rank_of_a_stage(e: Evidence) -> Answer | None:
     if stage is None or found is None or found.gain < max(e.least, case.residual_ns):
         return None
     rest = replace(stage, price=stage.price.without(found.gain))
-    return beside(case, lone_answer(case, stage, found), rest if rest.price.best >= e.least else None)
+    return beside(case, blame_lone_rank(case, stage, found), rest if rest.price.best >= e.least else None)
 
 
 def long_stage_is_dearest(e: Evidence) -> Answer | None:
@@ -109,13 +109,15 @@ def long_stage_is_dearest(e: Evidence) -> Answer | None:
         return None
     alone, open_ = e.only_step, e.undecided
     if alone is not None and alone.high[0] > stage.price.best:
-        return only_step_answer(case, alone)
+        return leave_only_step_open(case, alone)
     if open_ is not None and coverage(case).matched != 1 and open_.high[0] > stage.price.best:
-        return open_answer(case, open_)  # its waits are not matched: this rank alone may make the stage long
+        return leave_rank_open(
+            case, open_
+        )  # its waits are not matched: this rank alone may make the stage long
     if e.data > stage.price.best:
-        return uneven_answer(case, e.data, stage)
+        return blame_data(case, e.data, stage)
     if not shown(case, stage):
-        return open_stage_answer(case, stage)
+        return leave_stage_open(case, stage)
     return _long_stage(e, least_proven(case, stage))
 
 
@@ -124,11 +126,6 @@ def slow_ranks_are_dearest(e: Evidence) -> Answer | None:
     if e.dearest != RANKS or e.ranks is None:
         return None
     return beside(e.case, _slow_ranks(e, e.ranks), e.stage if e.prices[STAGE] >= e.least else None)
-
-
-def host_launches_slowly(e: Evidence) -> Answer | None:
-    """A host launches more slowly than its peers' hosts at a proven price, although its device works no longer."""
-    return slow_launch_answer(e.case)
 
 
 def _costly_stage(e: Evidence) -> LongStage | None:
@@ -140,15 +137,15 @@ def _long_stage(e: Evidence, stage: LongStage) -> Answer:
     """The answer that blames a stage of proven price, or its loaders; open if only one of its ranks has a trace."""
     case = e.case
     if stage.loaders:
-        return loader_answer(case, stage)
+        return blame_loaders(case, stage)
     unseen = _unseen_mates(case, stage)
     if len(stage.rows) == 1 and unseen:
-        return lonely_stage_answer(case, stage, unseen)
+        return leave_lone_stage_open(case, stage, unseen)
     besides = "" if e.accident else elsewhere(case, stage, e.slow)
     shares = share_in_words(
         case, "typical work on that stage", stage.price.best, {"even micro-batches": e.data}
     )
-    answer = long_stage_answer(case, stage, shares + besides)
+    answer = blame_stage(case, stage, shares + besides)
     return replace(answer, gain=everybody_ns(case, answer.gain))
 
 
@@ -162,9 +159,9 @@ def _slow_ranks(e: Evidence, found: Hypothesis) -> Answer:
     """The answer that blames slow ranks, unless the model errs by more, or data or stalls explain their excess."""
     case, rows = e.case, np.array(found.rows)
     if found.gain < case.residual_ns and not proven_pinned(case, rows):
-        return unproven_answer(case, found.gain)
+        return leave_unproven_open(case, found.gain)
     if data_explains(case, e.data, found.rows, found.gain) and not in_gaps(case, found.rows):
-        return uneven_answer(case, e.data)
+        return blame_data(case, e.data)
     if e.stalls is not None and e.stalls.explains(case, found.rows):
-        return moving_stalls_answer(case, e.stalls)
-    return launched_late(case, ranks_answer(case, found))
+        return blame_stalls(case, e.stalls)
+    return launched_late(case, blame_ranks(case, found))

@@ -11,13 +11,23 @@ from typing import Final
 
 import numpy as np
 
+from tracekit.analysis.slowrank.answers import (
+    compared_steps,
+    faint,
+    harmless,
+    late_launch,
+    lone_groups,
+    slow_launch,
+    stage_answers,
+    uneven_work,
+)
 from tracekit.analysis.slowrank.answers.dominant_rank import with_most_of_it
 from tracekit.analysis.slowrank.answers.late_posts import with_late_posts
 from tracekit.analysis.slowrank.answers.steady_work import with_hidden_rank
 from tracekit.analysis.slowrank.answers.unsteady_links import with_unsteady_link
 from tracekit.analysis.slowrank.case import Case, build
 from tracekit.analysis.slowrank.decision import culprits, limits, no_culprit
-from tracekit.analysis.slowrank.decision.evidence import Evidence
+from tracekit.analysis.slowrank.evidence import Evidence
 from tracekit.analysis.slowrank.suspects import Answer
 from tracekit.analysis.slowrank.unrecorded.unseen_replay import with_typical_unseen
 from tracekit.findings import Quality
@@ -39,34 +49,34 @@ RULES: Final[tuple[Rule, ...]] = (
     culprits.slow_ranks_are_dearest,
     no_culprit.unseen_rank_may_cost,
     no_culprit.hosts_stall_in_turn,
-    no_culprit.experts_get_uneven_tokens,
-    no_culprit.work_is_uneven,
+    uneven_work.experts_get_uneven_tokens,
+    uneven_work.work_is_uneven,
     no_culprit.slow_in_one_step,
     no_culprit.rank_may_cost,
     no_culprit.stage_may_cost,
     no_culprit.link_may_cost,
     no_culprit.only_step_may_cost,
     no_culprit.rank_nearly_costs,
-    no_culprit.excess_is_faint,
+    faint.excess_is_faint,
     no_culprit.replay_contradicts,
     no_culprit.rank_is_unmeasured,
     no_culprit.little_was_compared,
-    no_culprit.group_has_no_peer,
-    no_culprit.steps_are_unequal,
-    culprits.host_launches_slowly,
-    no_culprit.host_launches_late,
-    no_culprit.slow_outside_steps,
+    lone_groups.group_has_no_peer,
+    compared_steps.steps_are_unequal,
+    slow_launch.host_launches_slowly,
+    late_launch.host_launches_late,
+    compared_steps.slow_outside_steps,
     no_culprit.waits_are_lopsided,
     no_culprit.model_misses,
     no_culprit.communication_is_unmatched,
-    no_culprit.sole_group_may_be_slow,
+    lone_groups.sole_group_may_be_slow,
     no_culprit.table_is_unexplained,
-    no_culprit.data_may_cost,
-    no_culprit.work_varies,
-    no_culprit.one_step_was_an_accident,
-    no_culprit.stage_stands_still,
-    no_culprit.rank_has_slack,
-    no_culprit.healthy,
+    uneven_work.data_may_cost,
+    uneven_work.work_varies,
+    harmless.one_step_was_an_accident,
+    stage_answers.stage_stands_still,
+    harmless.rank_has_slack,
+    harmless.healthy,
 )
 CHALLENGES: Final[tuple[Challenge, ...]] = (
     limits.dumps_time_communication,

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from tracekit.analysis.slowrank.answers.open_answers import open_answer
+from tracekit.analysis.slowrank.answers.open_answers import leave_rank_open
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.gaps.evidence_gaps import undecided
 from tracekit.analysis.slowrank.suspects import Answer, left_open
@@ -73,7 +73,7 @@ def mesh_is_unknown(case: Case, answer: Answer) -> Answer:
         return answer
     reason, _, remedy = rows[0].rpartition("; ")
     open_ = None if answer.suspects else undecided(case)
-    answer = open_answer(case, open_) if open_ is not None else answer
+    answer = leave_rank_open(case, open_) if open_ is not None else answer
     found = answer.suspects or answer.candidates
     detail = answer.reason if found else "no rank differs clearly from all others"
     return left_open(

@@ -3,6 +3,7 @@
 Peers of a rank do the same work: same pipeline stage, any data, context or tensor index.
 """
 
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -11,7 +12,6 @@ from tracekit.analysis.slowrank.expected.throttled import throttled
 from tracekit.step_graph.statistics import Excess, errors_of_chance, excess, median_of_others
 from tracekit.thresholds.slowrank import (
     CANDIDATE_SHARE,
-    LEAST_CHANCE,
     MIN_LOST_SHARE,
     MINOR,
     NOISE_FLOOR,
@@ -127,7 +127,7 @@ def _z_of_coming_last(run: Measured, rank: int, longest: I64) -> float:
     from scipy.stats import binom  # few inputs need this import of half a second
 
     odds = float(binom.sf(last - 1, len(trials), chance))
-    return max(errors_of_chance(max(odds, LEAST_CHANCE)), 0.0)
+    return max(errors_of_chance(max(odds, sys.float_info.min)), 0.0)
 
 
 def segments(run: Measured) -> F64:

@@ -17,7 +17,6 @@ from tracekit.step_graph.statistics import MAD_TO_SIGMA, Excess, excess, median_
 from tracekit.steps.compute_contention import stretched
 from tracekit.steps.compute_time import compute_in_steps
 from tracekit.steps.dealt_tokens import Dealt, dealt_tokens
-from tracekit.thresholds.peers import HIDDEN_BY_GAPS
 from tracekit.thresholds.slowrank import (
     CANDIDATE_SHARE,
     MAJORITY,
@@ -128,7 +127,7 @@ def _computes_longer(run: Measured, met: Circumstances, computed: F64) -> tuple[
     own_noise = np.nanstd(np.where(np.isfinite(still.value), still.value, 0.0), axis=1, ddof=1)
     error = np.maximum(np.maximum(still.sigma, own_noise) / np.sqrt(many), spread(still.mean))
     beyond = np.nan_to_num(still.mean)
-    chance = (beyond > -HIDDEN_BY_GAPS * error) & (beyond < Z_LIMIT * error)
+    chance = (beyond > -Z_LIMIT * error) & (beyond < Z_LIMIT * error)
     apart = _significant(run, replace(found, limit=Z_LIMIT)) & recurs(found.value, run.step_ns)
     return found, np.asarray(apart & chance, bool)
 

@@ -19,6 +19,7 @@ from tracekit.analysis.slowrank.unrecorded.fewest import fewest_traces
 from tracekit.findings import Coverage
 from tracekit.rank_events.operation_names import MESSAGES
 from tracekit.rank_events.step_marks import NO_STEP
+from tracekit.step_graph.statistics import NORMAL_95
 from tracekit.steps.compute_time import compute_in_steps
 from tracekit.thresholds.slowrank import (
     CANDIDATE_SHARE,
@@ -26,7 +27,6 @@ from tracekit.thresholds.slowrank import (
     LEAST_MATCHED,
     MAJORITY,
     MIN_LOST_SHARE,
-    PROVEN_ERRORS,
 )
 from tracekit.units import F64, I64, Mask
 
@@ -115,7 +115,7 @@ def least_ns(case: Case, rows: I64) -> float:
 
 def explained_from(case: Case) -> float:
     """The least saving of the step model that counts as explained, ns: its error may have another cause."""
-    return PROVEN_ERRORS * case.residual_ns
+    return NORMAL_95 * case.residual_ns
 
 
 def _pinned_ns(case: Case, rows: I64) -> float:

@@ -15,7 +15,6 @@ from tracekit.step_graph.statistics import MAD_TO_SIGMA
 from tracekit.steps.dealt_tokens import Evened, even_shares
 from tracekit.steps.features import read_features
 from tracekit.thresholds.slowrank import (
-    ATTENTION_NAMED,
     CLEARLY_MORE,
     MIN_LOST_SHARE,
     RANKS_SAMPLED,
@@ -108,7 +107,7 @@ def _follows_data(case: Case) -> bool:
         return False
     attention = np.array([f.attention_by_step for f in read])
     rest = np.array([f.busy_by_step for f in read]) - attention
-    if attention.mean() < ATTENTION_NAMED * rest.mean():
+    if attention.mean() < MIN_LOST_SHARE * rest.mean():
         uneven = dispersion(case)
         return read[0].on_gpu and uneven.ratio > UNEVEN_RATIO and uneven.spread_share > USUAL_VARIATION
     return _variation(attention) > max(CLEARLY_MORE * _variation(rest), USUAL_VARIATION)

@@ -13,8 +13,7 @@ from tracekit.analysis.slowrank.hypotheses.dealt_work import Followers, Read, fo
 from tracekit.step_graph.rank_timeline import RankTimeline
 from tracekit.step_graph.replay import StepModel
 from tracekit.steps.step_kernels import StepKernels
-from tracekit.thresholds.dealt import LEAST_LENGTH, WHIM
-from tracekit.thresholds.slowrank import MIN_LOST_SHARE
+from tracekit.thresholds.slowrank import CLEARLY_MORE, MIN_LOST_SHARE, MINOR
 from tracekit.units import F64
 
 
@@ -129,7 +128,8 @@ def _by_share(same: SameKernels, i: int, share: float, *, by_step: bool) -> F64:
     """The part of the `i`-th rank's deviations that data cause, which make `share` of their variance."""
     off = np.broadcast_to(same.off_in_step[i], same.share[i].shape) if by_step else same.off[i]
     return np.asarray(
-        np.where(np.abs(off) > WHIM, 0.0, off) * (1.0 - np.sqrt(1.0 - min(share, 1.0))), np.float64
+        np.where(np.abs(off) > CLEARLY_MORE - 1.0, 0.0, off) * (1.0 - np.sqrt(1.0 - min(share, 1.0))),
+        np.float64,
     )
 
 
@@ -137,7 +137,7 @@ def _without(same: SameKernels, i: int, data: F64, *, by_step: bool) -> F64:
     """The factor for the `i`-th rank's kernels, steps × places, without the part `data` of their deviations."""
     took = 1.0 + same.share[i]
     wanted = (took - data - same.lasting_by_chance()[i]) * (1.0 if by_step else same.typical() / same.usual)
-    return np.asarray(np.maximum(wanted, 0.0) / np.maximum(took, LEAST_LENGTH), np.float64)
+    return np.asarray(np.maximum(wanted, 0.0) / np.maximum(took, MINOR), np.float64)
 
 
 def _cuts(

@@ -8,8 +8,7 @@ import numpy as np
 
 from tracekit.analysis.slowrank.case import Case
 from tracekit.step_graph.statistics import excess, spread
-from tracekit.thresholds.peers import HIDDEN_BY_GAPS
-from tracekit.thresholds.slowrank import CANDIDATE_SHARE, KIND_RATIO
+from tracekit.thresholds.slowrank import CANDIDATE_SHARE, KIND_RATIO, Z_LIMIT
 from tracekit.units import F64, I64
 
 
@@ -43,7 +42,7 @@ def _usual(needs: F64, stages: list[I64], rows: I64) -> I64:
             continue
         typical = _median(needs[others])
         for row in np.intersect1d(stage, known).tolist():
-            more = HIDDEN_BY_GAPS * max(chance, CANDIDATE_SHARE * np.nanmean(typical))
+            more = Z_LIMIT * max(chance, CANDIDATE_SHARE * np.nanmean(typical))
             if row not in rows:
                 more = (KIND_RATIO - 1) * np.nanmean(typical)
             if np.nanmean(needs[row] - typical) <= more:

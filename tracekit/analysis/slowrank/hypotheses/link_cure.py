@@ -12,7 +12,8 @@ import numpy.typing as npt
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.price import Price
 from tracekit.step_graph.replay import StepModel
-from tracekit.thresholds.slowrank import CONTENTION, MINOR
+from tracekit.thresholds.slowrank import MINOR
+from tracekit.thresholds.tables import MOST_STRETCHED
 from tracekit.units import F64
 
 
@@ -35,7 +36,7 @@ def price_of(case: Case, late: F64) -> Price:
     low += models.pinned.recorded_ns - models.likely.recorded_ns
     hidden = (case.waits.wait - case.waits.exposed_wait).astype(np.float64)
     waited = np.where(case.ops.instance >= 0, late[case.ops.instance], 0.0)
-    high += case.residual_ns + CONTENTION * _most_on_a_rank(case, hidden)
+    high += case.residual_ns + MOST_STRETCHED * _most_on_a_rank(case, hidden)
     return Price.between(low, gain, min(high, _most_on_a_rank(case, waited)))
 
 

@@ -26,18 +26,17 @@ from tracekit.analysis.slowrank.hypotheses.inferred_members import is_sure
 from tracekit.analysis.slowrank.hypotheses.link_cure import dear_channels, price_of
 from tracekit.analysis.slowrank.price import Price, may_cost_ns
 from tracekit.matching.message_order import UNKNOWN_SIZE
-from tracekit.step_graph.statistics import MAD_TO_SIGMA, level_of, spread_of_others
+from tracekit.step_graph.statistics import MAD_TO_SIGMA, NORMAL_95, level_of, spread_of_others
 from tracekit.thresholds.slowrank import (
     KIND_RATIO,
     LINK_RATIO_OF_TWO,
     MIN_LOST_SHARE,
     NETWORKS_RATIO,
-    PROVEN_ERRORS,
+    NO_ACCIDENT,
     TIME_SLICE_NS,
     USUAL_VARIATION,
     Z_LIMIT,
 )
-from tracekit.thresholds.tables import ENOUGH_STEPS
 from tracekit.units import F64, I64
 
 
@@ -252,14 +251,14 @@ def _by_place(case: Case, numbers: list[int]) -> list[I64]:
         return [chosen]
     steps = [chosen[ops.step[rows] == step] for step in np.unique(ops.step[rows])]
     places = min(len(step) for step in steps)
-    if len(steps) < ENOUGH_STEPS or places == 1:
+    if len(steps) < NO_ACCIDENT or places == 1:
         return [chosen]
     return [np.array([step[place] for step in steps]) for place in range(places)]
 
 
 def _doubt(case: Case, members: tuple[int, ...]) -> float:
     """The difference between transfers of two ranks that their clocks alone may cause, ns."""
-    return PROVEN_ERRORS * sum(case.clocks.doubt.get(r, 0.0) for r in members)
+    return NORMAL_95 * sum(case.clocks.doubt.get(r, 0.0) for r in members)
 
 
 def _thread_doubt(case: Case) -> float:

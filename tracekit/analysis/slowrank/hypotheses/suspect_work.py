@@ -19,13 +19,12 @@ from tracekit.thresholds.slowrank import (
     KIND_RATIO,
     MAJORITY,
     MATES_ALIKE,
+    MIN_LOST_SHARE,
     MINOR,
     NEARLY_ALL,
     NO_ACCIDENT,
     PEERS_SAMPLED,
 )
-from tracekit.thresholds.tables import ENOUGH_STEPS
-from tracekit.thresholds.unlike import STALL_SHARE
 from tracekit.units import F64, Mask
 
 
@@ -71,7 +70,7 @@ def dealt_to_its_replica(case: Case, row: int) -> bool:
     mates = [i for i, r in enumerate(case.steps.ranks) if r in line]
     values = case.found.value[[row, *mates]]
     values = values[:, np.isfinite(values).all(axis=0)]
-    if not mates or values.shape[1] < ENOUGH_STEPS:
+    if not mates or values.shape[1] < NO_ACCIDENT:
         return False
     mine, theirs = values[0], values[1:] * np.sign(values[0])
     if not (theirs >= MINOR * np.abs(mine)).all():
@@ -147,7 +146,7 @@ def stalled_often(case: Case, row: int, excess: float) -> bool:
     if mine is None or not peers:
         return False
     usual = CLEARLY_MORE * float(np.median([p.gaps.max(initial=0) for p in peers]))
-    long = mine.gaps[mine.gaps > max(usual, STALL_SHARE * excess)]
+    long = mine.gaps[mine.gaps > max(usual, MIN_LOST_SHARE * excess)]
     return len(long) >= NO_ACCIDENT and float(long.sum()) >= MAJORITY * excess
 
 
