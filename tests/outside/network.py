@@ -53,8 +53,8 @@ class Namespace:
 
 
 @contextmanager
-def late_link(pool: RankPool, folder: Path, delay_ms: float, loss: float) -> Iterator[Namespace]:
-    """Yield the namespace behind the link, which lasts as long as the block; its devices are `here` and `there`."""
+def late_link(pool: RankPool, folder: Path, delay_ms: float, loss: float) -> Iterator[tuple[Namespace, str, str]]:
+    """Yield the namespace behind the link, and the names of both devices; they last as long as the block."""
     name = f"outside{os.getpid()}"
     _ip("netns", "add", name)
     ready = folder / "link"
@@ -66,7 +66,8 @@ def late_link(pool: RankPool, folder: Path, delay_ms: float, loss: float) -> Ite
             if time.monotonic() > end:
                 raise RuntimeError(f"no link: {carrier.said()[-300:]}")
             time.sleep(0.02)
-        yield Namespace(name)
+        here, there = ready.read_text().split()
+        yield Namespace(name), here, there
     finally:
         carrier.kill()
         _ip("netns", "del", name)
@@ -74,14 +75,16 @@ def late_link(pool: RankPool, folder: Path, delay_ms: float, loss: float) -> Ite
 
 def carry(name: str, delay_ms: float, loss: float, ready: Path) -> None:
     """Make both devices, then carry packets between them until this process is killed."""
-    here, there = _device(f"h{os.getppid()}"), _device(f"t{os.getppid()}")
+    here, there = _device(f"h{os.getpid()}"), _device(f"t{os.getpid()}")
     _ip("link", "set", there[1], "netns", name)
     inside = ("netns", "exec", name, "ip")
     for prefix, device, own, other in (((), here[1], HERE, THERE), (inside, there[1], THERE, HERE)):
         _ip(*prefix, "addr", "add", own, "peer", other, "dev", device)
         _ip(*prefix, "link", "set", device, "mtu", str(_MTU), "up")
     _ip(*inside, "link", "set", "lo", "up")
-    ready.write_text(f"{here[1]} {there[1]}")
+    part = ready.with_suffix(".part")
+    part.write_text(f"{here[1]} {there[1]}")
+    part.replace(ready)
     rng, waiting, number = random.Random(7), list[tuple[float, int, int, bytes]](), 0
     across = {here[0]: there[0], there[0]: here[0]}
     while True:
