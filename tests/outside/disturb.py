@@ -194,4 +194,3 @@ DISTURBANCES = (
 def disturb(job: Job, disturbance: Disturbance) -> contextlib.AbstractContextManager[None]:
     """Disturb the job's victim as long as the block lasts."""
     return disturbance.act(job.ranks[VICTIM].pid)
-

@@ -22,7 +22,13 @@ RANKS = 4
 VICTIM = 1
 WARM_UP, TRACED = 2, 8
 _MODEL = ("model.layers=4", "model.ffn_dim=256", "model.vocab_size=260")
-_DATA = ("data.seq_len=64", "data.batch_size=8", "data.source=tokens", "data.eos=2", "numerics.attention=documents")
+_DATA = (
+    "data.seq_len=64",
+    "data.batch_size=8",
+    "data.source=tokens",
+    "data.eos=2",
+    "numerics.attention=documents",
+)
 _COMPUTE = ("run.compute=emulated", "run.emulated_gflops=0.3", "evidence.trace_nested=false")
 
 
@@ -76,8 +82,11 @@ class Job:
                 *("--set", f"data.files={json.dumps([str(data)])}", *more),
                 before=Start(core_of(rank), setting.before.get(rank)),
                 environment={
-                    **{"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(RANKS)},
-                    **{"MASTER_ADDR": setting.address, "MASTER_PORT": port},
+                    "RANK": str(rank),
+                    "LOCAL_RANK": str(rank),
+                    "WORLD_SIZE": str(RANKS),
+                    "MASTER_ADDR": setting.address,
+                    "MASTER_PORT": port,
                     **setting.environment.get(rank, {}),
                 },
             )
@@ -146,4 +155,3 @@ def _free_port() -> int:
     with socket.socket() as held:
         held.bind(("", 0))
         return int(held.getsockname()[1])
-

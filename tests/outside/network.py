@@ -53,7 +53,9 @@ class Namespace:
 
 
 @contextmanager
-def late_link(pool: RankPool, folder: Path, delay_ms: float, loss: float) -> Iterator[tuple[Namespace, str, str]]:
+def late_link(
+    pool: RankPool, folder: Path, delay_ms: float, loss: float
+) -> Iterator[tuple[Namespace, str, str]]:
     """Yield the namespace behind the link, and the names of both devices; they last as long as the block."""
     name = f"outside{os.getpid()}"
     _ip("netns", "add", name)

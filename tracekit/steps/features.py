@@ -48,6 +48,7 @@ class Features:
     own: float
     busy: float  # compute
     gap: float  # own time in which nothing computed
+    typical: float  # on a CPU, compute if each operator took the median of its name in the step; else `busy`
     gaps: I64  # lengths of single such gaps, all steps, longest first
     attention: float
     matmul: float
@@ -93,13 +94,40 @@ def read_features(run: Run, ops: Operations, steps: Steps, rank: int) -> Feature
         idle if source.on_gpu else windows
     )  # at other times a span of the host, maybe of another thread, costs nothing
     gaps = np.sort(idle[1] - idle[0])[::-1]
+    busy = _within(subtract(source.computed, exposed), windows) / n
+    typical = busy
+    if not source.on_gpu:
+        codes: dict[str | None, int] = {}
+        names = matches(events, "name", lambda name: codes.setdefault(name, len(codes))).astype(np.int64)
+        typical = _at_median(start[computing], end[computing], names[computing], each, exposed) / n
     return Features(
         rank, source.on_gpu, float(np.mean(steps.own[row, columns])),
-        _within(subtract(source.computed, exposed), windows) / n, float(gaps.sum()) / n, gaps,
+        busy, float(gaps.sum()) / n, typical, gaps,
         spent(ATTENTION, computing), spent(MATMUL, computing), spent(COPIES, computing), spent(LOADER, host, still),
         spent(COLLECTOR, host, still), spent(_ALLOCATOR, host, still), _begun(start[computing], windows) / n,
         inside_each(subtract(source.computed, exposed), each), inside_each(named(ATTENTION, computing), each),
     )  # fmt: skip
+
+
+def _at_median(start: I64, end: I64, names: I64, each: Intervals, exposed: Intervals) -> float:
+    """Return the time of all outermost operators if each took the median of its name in its step, ns.
+
+    start, end, names: of all operators; each: the steps, ascending. Time within `exposed` communication does not count.
+    """
+    order = np.lexsort((-end, start))
+    start, end, names = start[order], end[order], names[order]
+    before = np.concatenate([[np.iinfo(np.int64).min], np.maximum.accumulate(end)[:-1]])
+    step = np.searchsorted(each[0], start, "right") - 1
+    outer = (start >= before) & (step >= 0)
+    outer[outer] &= start[outer] < each[1][step[outer]]
+    start, end = start[outer], end[outer]
+    lasted = end - start - np.array(inside_each(exposed, (start, end)))
+    kind = step[outer] * (int(names.max(initial=0)) + 1) + names[outer]
+    order = np.lexsort((lasted, kind))
+    lasted, kind = lasted[order], kind[order]
+    first = np.flatnonzero(np.diff(kind, prepend=-1))
+    count = np.diff(first, append=len(kind))
+    return float((count * (lasted[first + (count - 1) // 2] + lasted[first + count // 2]) / 2).sum())
 
 
 def _begun(start: I64, windows: Intervals) -> int:
