@@ -70,8 +70,8 @@ _ENTRIES = (
             ),
             Sign(
                 Order.COMPUTE,
-                "on a CPU, at least half of the excess is compute, not attention, and its operators' medians exceed the peers' "
-                "by less than half as much: the process stood still within some of them",
+                "on a CPU, at least half of the excess is compute, not attention, and the medians of its operators "
+                "exceed the peers' by less than half as much: the process stood still within some of them",
                 lambda rank: (
                     not rank.on_gpu
                     and rank.explains("busy")

@@ -8,20 +8,18 @@ from tests.house.source import ROOT
 
 MOST_MODULES = 25
 MOST_ROOMS = 12
-FOLDERS = set(
-    [
-        "changelog.d",
-        "cli",
-        "docs",
-        "launch",
-        "numerics",
-        "reftrain",
-        "sample_traces",
-        "studies",
-        "tests",
-        "tracekit",
-    ]
-)
+FOLDERS = {
+    "changelog.d",
+    "cli",
+    "docs",
+    "launch",
+    "numerics",
+    "reftrain",
+    "sample_traces",
+    "studies",
+    "tests",
+    "tracekit",
+}
 
 
 def test_no_room_is_crowded():

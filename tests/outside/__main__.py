@@ -1,8 +1,8 @@
 """`python -m tests.outside`: real runs of four ranks on Gloo, one rank disturbed from outside, a row a run.
 
-Each disturbed run lies between two of the same start without the disturbance: their steps give the price that the answer's
-is compared with, and their answers must be healthy. `--keep FOLDER` keeps every run and its row; the command called again
-with that folder goes on where it was interrupted.
+Each disturbed run lies between two of the same start without the disturbance: their steps give the price that the
+answer's is compared with, and their answers must be healthy. `--keep FOLDER` keeps every run: the command called again
+with that folder goes on where it was interrupted, and asks again about the runs that it finds there.
 """
 
 import argparse
@@ -80,7 +80,7 @@ def one_run(pool: RankPool, keep: Path, disturbance: Disturbance, mesh: str, num
     folder = keep / f"{name}_{number}"
     done = folder / "row.json"
     if done.exists():
-        return dict(json.loads(done.read_text()))
+        return json.loads(done.read_text()) | asked(folder)
     shutil.rmtree(folder, ignore_errors=True)
     data = write_data(keep / "data")
     row: dict[str, Any] = {"name": disturbance.name, "causes": disturbance.causes, "ranks": disturbance.ranks}

@@ -24,7 +24,7 @@ DISK_MS = 25.0
 LINK_MS, LINK_LOSS = 4.0, 0.01
 _SPIN = "import os; parent = os.getppid()\nwhile os.getppid() == parent: sum(range(20000))"
 _GDB = ("gdb", "-q", "-nx", "-batch", "-iex", "set auto-solib-add off", "-iex", "set debuginfod enabled off")
-_COLLECT = "call (int)((int (*)(void *, void *))Py_AddPendingCall)((void *)PyGC_Collect, (void *)0)"
+_COLLECT = "call ((int (*)(void *, void *))Py_AddPendingCall)((void *)PyGC_Collect, (void *)0)"
 
 Act = Callable[[int], contextlib.AbstractContextManager[None]]
 """Disturbs the process of this number as long as the block lasts."""
@@ -101,11 +101,10 @@ def stopped(stop_ms: float, period_ms: float, pid: int) -> contextlib.AbstractCo
 def competing(count: int, pid: int) -> Iterator[None]:
     """Run so many processes on the core of a process that never sleep."""
     core = os.sched_getaffinity(pid)
-    burners = [
-        subprocess.Popen([sys.executable, "-c", _SPIN], preexec_fn=partial(os.sched_setaffinity, 0, core))
-        for _ in range(count)
-    ]
+    burners = [subprocess.Popen([sys.executable, "-c", _SPIN]) for _ in range(count)]
     try:
+        for burner in burners:
+            os.sched_setaffinity(burner.pid, core)
         yield
     finally:
         for burner in burners:
@@ -116,9 +115,9 @@ def competing(count: int, pid: int) -> Iterator[None]:
 @contextmanager
 def niced(pid: int) -> Iterator[None]:
     """Give a process, with all its threads, the lowest priority, beside one process that wants its core."""
-    for thread in os.listdir(f"/proc/{pid}/task"):
+    for thread in Path(f"/proc/{pid}/task").iterdir():
         with contextlib.suppress(ProcessLookupError):
-            os.setpriority(os.PRIO_PROCESS, int(thread), 19)
+            os.setpriority(os.PRIO_PROCESS, int(thread.name), 19)
     with competing(1, pid):
         yield
 

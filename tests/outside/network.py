@@ -1,7 +1,7 @@
-"""A link that delays and loses packets, where the kernel has no netem: one rank's network namespace behind two tun devices.
+"""A link that delays and loses packets where the kernel has no netem: a rank's network namespace behind tun devices.
 
-A process carries the packets between the device of this namespace and that of the rank's, each `delay_ms` late, and drops
-some of them; TCP sends these again.
+A process carries the packets between the device of this namespace and that of the rank's, each `delay_ms` late, and
+drops some of them; TCP sends these again.
 """
 
 import ctypes

@@ -1,7 +1,7 @@
 """A file system that answers late: FUSE served from /dev/fuse by a process of its own, read-only, for one folder.
 
-It is mounted over the folder in a mount namespace of the calling process, so that no other process sees it. Each page is
-a request of its own (no read-ahead), as on a disk whose random reads are slow.
+It is mounted over the folder in a mount namespace of the calling process, so that no other process sees it. Each page
+is a request of its own (no read-ahead), as on a disk whose random reads are slow.
 """
 
 import ctypes
