@@ -46,13 +46,13 @@ class SlowFolder:
         _check(_libc.mount(None, b"/", None, _PRIVATE_ALL, None))
         device = os.open("/dev/fuse", os.O_RDWR)
         options = f"fd={device},rootmode=40000,user_id=0,group_id=0,allow_other".encode()
+        _check(_libc.mount(b"slow", os.fsencode(self.folder), b"fuse", 1, options))
         parent = os.getpid()
         if os.fork() == 0:
             _libc.prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
             if os.getppid() == parent:
                 serve(device, content, self.delay_ms / 1e3)
             os._exit(0)
-        _check(_libc.mount(b"slow", os.fsencode(self.folder), b"fuse", 1, options))
         os.close(device)
 
 

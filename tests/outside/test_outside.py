@@ -67,7 +67,7 @@ def test_a_forced_collection_runs_in_the_process(tmp_path):
     said = tmp_path / "said"
     program = (
         "import gc, sys, time\n"
-        "gc.disable()\n"
+        "gc.set_threshold(0)\n"
         "gc.callbacks.append(lambda *_: open(sys.argv[1], 'w').close())\n"
         "while True: time.sleep(0.01)"
     )
