@@ -71,7 +71,7 @@ _ENTRIES = (
             Sign(
                 Order.COMPUTE,
                 "on a CPU, at least half of the excess is compute, not attention, and the medians of its operators "
-                "exceed the peers' by less than half as much: the process stood still within some of them",
+                "exceed the peers' by less than half as much: the process was stopped within some of them",
                 lambda rank: (
                     not rank.on_gpu
                     and rank.explains("busy")

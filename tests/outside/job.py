@@ -130,7 +130,9 @@ def step_ms(folder: Path) -> float:
 
 
 def write_data(folder: Path) -> Path:
-    """Write a Megatron data set of 32 768 short documents; return the path of its tokens."""
+    """Write a Megatron data set of 32 768 short documents, once; return the path of its tokens."""
+    if (folder / "tokens.idx").exists():
+        return folder / "tokens.bin"
     rng = np.random.default_rng(1)
     lengths = rng.integers(8, 40, 32_768).astype("<i4")
     tokens = rng.integers(3, 256, int(lengths.sum())).astype("<u2")

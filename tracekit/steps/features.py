@@ -9,14 +9,15 @@ from typing import Final
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from tracekit.intervals import Intervals, subtract, union
 from tracekit.matching.match import Operations
-from tracekit.rank_events.event_columns import matches, truth
+from tracekit.rank_events.event_columns import ints, matches, truth
 from tracekit.steps.compute_time import idle_within, inside_each, windows_of
 from tracekit.steps.steps import Steps
 from tracekit.store import Run
-from tracekit.units import I64
+from tracekit.units import I64, Mask
 
 LOADER = re.compile(r"dataloader|data_load|next_batch|get_batch", re.IGNORECASE)
 """Spans in which a host waits for its next batch."""
@@ -90,16 +91,10 @@ def read_features(run: Run, ops: Operations, steps: Steps, rank: int) -> Feature
     def spent(pattern: re.Pattern[str], where: npt.NDArray[np.bool_], when: Intervals = windows) -> float:
         return _within(named(pattern, where), when) / n
 
-    still = (
-        idle if source.on_gpu else windows
-    )  # at other times a span of the host, maybe of another thread, costs nothing
+    still = idle if source.on_gpu else windows  # beside work of a device a span of the host costs nothing
     gaps = np.sort(idle[1] - idle[0])[::-1]
     busy = _within(subtract(source.computed, exposed), windows) / n
-    typical = busy
-    if not source.on_gpu:
-        codes: dict[str | None, int] = {}
-        names = matches(events, "name", lambda name: codes.setdefault(name, len(codes))).astype(np.int64)
-        typical = _at_median(start[computing], end[computing], names[computing], each, exposed) / n
+    typical = busy if source.on_gpu else _at_median(events, computing, each, exposed) / n
     return Features(
         rank, source.on_gpu, float(np.mean(steps.own[row, columns])),
         busy, float(gaps.sum()) / n, typical, gaps,
@@ -109,11 +104,18 @@ def read_features(run: Run, ops: Operations, steps: Steps, rank: int) -> Feature
     )  # fmt: skip
 
 
-def _at_median(start: I64, end: I64, names: I64, each: Intervals, exposed: Intervals) -> float:
+def _at_median(events: pa.Table, operators: Mask, each: Intervals, exposed: Intervals) -> float:
     """Return the time of all outermost operators if each took the median of its name in its step, ns.
 
-    start, end, names: of all operators; each: the steps, ascending. Time within `exposed` communication does not count.
+    operators: the rows of `events` that are operators; each: the steps, ascending. Time within `exposed` communication
+    does not count.
     """
+    start = ints(events, "ts", 0)[operators]
+    end = start + ints(events, "dur", 0)[operators]
+    codes: dict[str | None, int] = {}
+    names = matches(events, "name", lambda name: codes.setdefault(name, len(codes))).astype(np.int64)[
+        operators
+    ]
     order = np.lexsort((-end, start))
     start, end, names = start[order], end[order], names[order]
     before = np.concatenate([[np.iinfo(np.int64).min], np.maximum.accumulate(end)[:-1]])
