@@ -10,11 +10,21 @@ from tracekit.mechanisms import MechanismEntry
 from tracekit.thresholds.slowrank import MAJORITY
 
 Quantity = Literal[
-    "own", "busy", "gap", "attention", "matmul", "copies", "loader", "collector", "allocator", "longest_gap"
+    "own",
+    "busy",
+    "gap",
+    "typical",
+    "attention",
+    "matmul",
+    "copies",
+    "loader",
+    "collector",
+    "allocator",
+    "longest_gap",
 ]
-"""Times that a rank and its peers are compared by: own time, compute, gaps without compute, compute in attention, in
-matrix products and in copies between device and host, data loading, garbage collection, memory allocation (all a step),
-and the longest gap."""
+"""Times that a rank and its peers are compared by: own time, compute, gaps without compute, compute at the medians of
+operators (`Features.typical`), compute in attention, in matrix products and in copies between device and host, data
+loading, garbage collection, memory allocation (all a step), and the longest gap."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +46,10 @@ class Comparison:
         less = self.no_fault if quantity in {"own", "gap"} else 0.0
         more = self.spared if quantity in {"own", "busy"} else 0.0
         return float(self.mine[quantity] - self.peers[quantity]) - less + more
+
+    def grows(self, quantity: Quantity) -> float:
+        """Return by which share of the peers' the rank's quantity is larger."""
+        return (self.mine[quantity] - self.peers[quantity]) / max(self.peers[quantity], 1.0)
 
     def explains(self, quantity: Quantity) -> bool:
         """Whether the rank's excess in one quantity is at least half of its excess of own time."""

@@ -59,14 +59,26 @@ _ENTRIES = (
     CauseEntry(
         HOST_STALL,
         "its process pauses",
-        "gaps as short as the peers' longest, or a host that needs longer for every launch",
-        "look for garbage collection, checkpointing, logging or swapping on that host",
+        "gaps as short as the peers' longest, a host that needs longer for every launch, or all operators longer alike",
+        "look for garbage collection, checkpointing, logging or swapping on that host, and for a stopped process",
         (
             Sign(
                 Order.NAMED_SPANS,
                 "at least half of the excess is gaps, and as much is garbage collection",
                 _spans_explain("collector"),
                 (Row("garbage collection a step", "collector"),),
+            ),
+            Sign(
+                Order.COMPUTE,
+                "on a CPU, at least half of the excess is compute, not attention, and the medians of its operators "
+                "exceed the peers' by less than half as much: the process was stopped within some of them",
+                lambda rank: (
+                    not rank.on_gpu
+                    and rank.explains("busy")
+                    and not rank.explains("attention")
+                    and rank.grows("typical") < MAJORITY * rank.grows("busy")
+                ),
+                (Row("operators a step if each took the median of its name", "typical"),),
             ),
             Sign(
                 Order.SHAPE_OF_GAPS,

@@ -18,8 +18,8 @@ def gaps(*lengths):
 
 
 PEER = Features(
-    rank=0, on_gpu=True, own=100 * MS, busy=90 * MS, gap=10 * MS, gaps=gaps(*[0.1] * 400), attention=30 * MS,
-    matmul=50 * MS, copies=0.0, loader=0.0, collector=0.0, allocator=0.0, launches=400.0,
+    rank=0, on_gpu=True, own=100 * MS, busy=90 * MS, gap=10 * MS, typical=90 * MS, gaps=gaps(*[0.1] * 400),
+    attention=30 * MS, matmul=50 * MS, copies=0.0, loader=0.0, collector=0.0, allocator=0.0, launches=400.0,
     busy_by_step=(90 * MS,) * STEPS, attention_by_step=(30 * MS,) * STEPS,
 )  # fmt: skip
 PEERS = [replace(PEER, rank=r) for r in range(3)]
@@ -45,10 +45,23 @@ def test_longer_copies_are_the_host_link():
 
 def test_on_a_cpu_trace_the_evidence_says_cpu():
     peers = [replace(p, on_gpu=False) for p in PEERS]
-    cause, evidence = explain(replace(PEER, on_gpu=False, own=120 * MS, busy=110 * MS), peers)
+    cause, evidence = explain(
+        replace(PEER, on_gpu=False, own=120 * MS, busy=110 * MS, typical=110 * MS), peers
+    )
     assert cause == "gpu_compute"
     assert any("CPU compute" in e.what for e in evidence)
     assert not any("GPU" in e.what for e in evidence)
+
+
+def test_few_long_operators_on_a_cpu_are_pauses():
+    """A process that was stopped within some operators has a median as short as its peers'."""
+    peers = [replace(p, on_gpu=False) for p in PEERS]
+    stopped = replace(PEER, on_gpu=False, own=120 * MS, busy=110 * MS)
+    assert explain(stopped, peers)[0] == "host_stall"
+    assert explain(replace(stopped, attention=50 * MS), peers)[0] == "gpu_compute"  # long documents
+    assert (
+        cause_of(own=120 * MS, busy=110 * MS)[0] == "gpu_compute"
+    )  # a device computes while its host stands
 
 
 def test_few_long_gaps_are_pauses_of_the_process():

@@ -201,6 +201,8 @@ def agrees(suspect: Suspect, no_fault_ms: float = 0.0, spared_ms: float = 0.0) -
         over["gap"] - no_fault_ms,
     )
     part = {"busy": busy, "own": own}.get(CAUSES[suspect.cause].quantity, gaps)
+    if suspect.cause == HOST_STALL and "typical" in over:
+        part = own  # it was stopped within operators as well
     return own > 0 and part >= MAJORITY * suspect.lost_ms_per_step
 
 

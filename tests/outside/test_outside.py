@@ -1,0 +1,93 @@
+"""The harness of runs that are disturbed from outside: what disturbs, and what an answer is worth."""
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.outside.__main__ import judged
+from tests.outside.disturb import DISTURBANCES, collected, stopped
+from tests.outside.job import write_data
+from tests.outside.slow_disk import _reply
+
+STOPPED = {
+    "ranks": (1,),
+    "causes": ("host_stall",),
+    "verdict": "slow_rank",
+    "named": [1],
+    "cause": "host_stall",
+}
+
+
+@pytest.mark.parametrize(
+    ("changes", "worth"),
+    [
+        ({}, "right"),
+        ({"cause": "gpu_compute"}, "cause wrong"),
+        ({"named": [0]}, "innocent accused"),
+        ({"named": [0, 1]}, "innocent accused"),
+        ({"verdict": "healthy", "named": []}, "missed"),
+        ({"verdict": "inconclusive", "named": []}, "undecided"),
+        ({"ranks": ()}, "healthy accused"),
+        ({"ranks": (), "verdict": "healthy", "named": []}, "right"),
+    ],
+)
+def test_each_answer_has_its_worth(changes, worth):
+    assert judged({**STOPPED, **changes}) == worth
+
+
+@pytest.fixture
+def process():
+    child = subprocess.Popen([sys.executable, "-c", "import time\nwhile True: time.sleep(0.01)"])
+    yield child
+    child.kill()
+    child.wait()
+
+
+def test_a_stopped_process_is_continued_at_the_end(process):
+    def state():
+        return Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+    seen = set()
+    with stopped(40, 50, process.pid):
+        end = time.monotonic() + 10
+        while "T" not in seen and time.monotonic() < end:
+            seen.add(state())
+            time.sleep(0.002)
+    assert "T" in seen
+    assert state() != "T"
+
+
+@pytest.mark.slow
+def test_a_forced_collection_runs_in_the_process(tmp_path):
+    if next(d for d in DISTURBANCES if d.name == "garbage collection").unavailable():
+        pytest.skip("no gdb")
+    said = tmp_path / "said"
+    program = (
+        "import gc, sys, time\n"
+        "gc.set_threshold(0)\n"
+        "gc.callbacks.append(lambda *_: open(sys.argv[1], 'w').close())\n"
+        "while True: time.sleep(0.01)"
+    )
+    child = subprocess.Popen([sys.executable, "-c", program, str(said)])
+    try:
+        with collected(child.pid):
+            end = time.monotonic() + 60
+            while not said.exists() and time.monotonic() < end:
+                time.sleep(0.05)
+    finally:
+        child.kill()
+        child.wait()
+    assert said.exists()
+
+
+def test_a_slow_folder_answers_with_its_bytes(tmp_path):
+    tokens = write_data(tmp_path)
+    content = {path.name: path.read_bytes() for path in sorted(tmp_path.iterdir())}
+    names = list(content)
+    request = (0).to_bytes(8, "little") + (100).to_bytes(8, "little") + (64).to_bytes(4, "little")
+    node = names.index(tokens.name) + 2
+    assert _reply(15, node, request, content, names, 0.0) == content[tokens.name][100:164]
+    assert _reply(1, 1, b"absent\0", content, names, 0.0) == 2
