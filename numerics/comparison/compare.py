@@ -32,8 +32,8 @@ from numerics.comparison.next_step import ladder_of, what_decides
 from numerics.comparison.nothing_in_common import nothing_in_common
 from numerics.comparison.preconditions import other_model, thread_note, why_incomparable
 from numerics.comparison.random_difference import parted_by_chance, perhaps_by_chance
-from numerics.comparison.resumed import counted_from, generators_note, lost_state, resumed_after
-from numerics.comparison.summary import finding_of, incomparable, rows_of
+from numerics.comparison.resumed import Resumed, counted_from, going_on, lost_state, resumed
+from numerics.comparison.summary import finding_of, incomparable, other_way_round, rows_of
 from numerics.comparison.verdict import Case, Decision, baseline_kinds, computed_in_common, decide
 from numerics.errors import CaptureError
 from numerics.findings import CompareFinding
@@ -77,8 +77,10 @@ def compare(parallel: Path, baseline: Path | None, options: Options | None = Non
     reason = why_incomparable(run.capture, base.capture)
     if reason is not None:
         return incomparable(run, base, reason)
-    after = resumed_after(run, base)
-    run = run if after is None else counted_from(run, after)
+    since = resumed(run, base)
+    back = resumed(base, run) if since is None else None
+    run = run if since is None else counted_from(run, since)
+    base = base if back is None else counted_from(base, back)
     tensors = by_tensor(run, base)
     reason = other_model(run, tensors, base)
     if reason is not None:
@@ -87,10 +89,10 @@ def compare(parallel: Path, baseline: Path | None, options: Options | None = Non
         run, tensors
     ).any():  # a proof needs none
         return nothing_in_common(run, base)
-    lost = [] if after is None else lost_state(run, base, after)
-    goes_on = "" if after is None else generators_note(run, base, after)
-    notes = tuple(text for text in (thread_note(run.capture, base.capture), goes_on) if text)
-    return _compared(run, base, tensors, options or Options(), notes, lost, goes_on)
+    if back is not None and (not back.same or lost_state(base, run, back.after)):
+        return other_way_round(run, base, back.after)
+    threads = thread_note(run.capture, base.capture)
+    return _compared(run, base, tensors, options or Options(), (threads,) if threads else (), since)
 
 
 def _compared(
@@ -99,18 +101,15 @@ def _compared(
     tensors: TensorTable | None,
     options: Options,
     notes: tuple[str, ...],
-    lost: Sequence[Broken] = (),
-    goes_on: str = "",
+    since: Resumed | None = None,
 ) -> CompareFinding:
-    """Collect the evidence on comparable runs, decide, and return the finding.
-
-    `lost` is what a run that goes on from a step of its baseline lost, `goes_on` says so of it; see `resumed`.
-    """
-    notes = (*notes, *random_notes(run))
+    """Collect the evidence on comparable runs, decide, and return the finding; `since` says how the run goes on."""
+    lost, goes_on, begins = going_on(run, baseline, since)
+    notes = (*notes, *((goes_on,) if goes_on else ()), *random_notes(run))
     other = None if baseline is None else baseline.capture.folder
     command = what_decides(run.capture, other)
     broken = [*lost, *numbers_lost(run, baseline), *with_draws(run, broken_invariants(run))]
-    case = Case(run, baseline, tensors, broken, decide=command, goes_on=goes_on)
+    case = Case(run, baseline, tensors, broken, decide=command, goes_on=goes_on, begins=begins)
     if options.prove is not None:
         after = ladder_of(run.capture, other)
         return _proved_locally(replace(case, decide=after), options.prove, notes)
@@ -119,7 +118,7 @@ def _compared(
     found = None
     if kinds is None or kinds.real or kinds.reporting or case.broken:
         case = _with_replay(
-            case, options.replay, options.make_replay if kinds is None or kinds.real else None
+            case, since, options.replay, options.make_replay if kinds is None or kinds.real else None
         )
     if case.replay is None:
         case = replace(case, beyond_plan=_beyond_plan(case))
@@ -193,7 +192,7 @@ def _proof_of_baseline(case: Case, prove: Callable[[Columns], "LocalProof"]) -> 
         return None
 
 
-def _with_replay(case: Case, given: Path | None, make: MakeReplay | None) -> Case:
+def _with_replay(case: Case, since: Resumed | None, given: Path | None, make: MakeReplay | None) -> Case:
     """Find or make the replay and join it; the case keeps the reason where there is none to use."""
     try:
         replay = find_replay(case.run, given, make)
@@ -201,6 +200,7 @@ def _with_replay(case: Case, given: Path | None, make: MakeReplay | None) -> Cas
         other = None if case.baseline is None else case.baseline.capture.folder
         command = what_decides(case.run.capture, other, refused=given is None and make is not None)
         return replace(case, no_replay=str(reason), decide=command)
+    replay = replay if since is None else counted_from(replay, since)
     rows = by_row(case.run, replay)
     plan = differences_from_declared(case.run.capture.folder, replay.capture.folder)
     return replace(case, replay=replay, rows=rows, plan=plan, broken=_really_broken(case.broken, rows))

@@ -1,43 +1,90 @@
 """A run that goes on from its baseline's checkpoint: its steps counted as the baseline counts them, and what it lost.
 
-A restarted trainer counts from 0. If its initial weights equal, in every bit, the baseline's weights after a step, its
-first step is the baseline's next one. State of the optimiser and order of the data must then be the baseline's as well.
+A restarted trainer counts from 0, or goes on counting. If its initial weights equal, in every bit, the baseline's
+weights after a step, its first step is the baseline's next one. State of the optimiser and order of the data must then
+be the baseline's as well.
 """
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from numerics.columns import Columns
 from numerics.comparison.broken import Broken
-from numerics.schema import RANDOM
+from numerics.schema import RANDOM, WATCHED
 from numerics.thresholds.report import NAMES_IN_SENTENCE
 
 _Held = dict[tuple[int, ...], int]
 """Digests by the key that separates rows."""
 
 
-def resumed_after(run: Columns, baseline: Columns) -> int | None:
-    """Return the baseline's step that left the weights a run starts from, in every bit; None without such a step.
+@dataclass(frozen=True)
+class Resumed:
+    """A run that goes on after step `after` of its baseline.
 
-    None also if it starts as the baseline did. If several steps left the same weights, the last counts.
+    `counts_on` says that its own count of steps goes on as well, `same` that it starts from that step's weights in
+    every bit.
+    """
+
+    after: int
+    counts_on: bool
+    same: bool
+
+
+def resumed(run: Columns, baseline: Columns) -> Resumed | None:
+    """Return how a run goes on from a step of its baseline; None if it starts as the baseline did.
+
+    It goes on after the step that left the weights it starts from, the last one if several did. If none did, it goes
+    on where its record begins, if it counts its steps on and the baseline recorded the weights of the step before.
     """
     start = _held(run, "init", "param", -1, "tensor", "boxes")
     if not start or start == _held(baseline, "init", "param", -1, "tensor", "boxes"):
         return None
     steps = np.unique(baseline["step"][baseline.named("phase", "step") & baseline.named("kind", "param")])
     after = [s for s in steps.tolist() if _held(baseline, "step", "param", s, "tensor", "boxes") == start]
-    return max(after, default=None)
+    first = min(run["step"][run["step"] >= 0].tolist(), default=0)
+    own = run.capture.source != WATCHED and first > 0  # `watch` counts from 0
+    if after:
+        return Resumed(max(after), own and first > max(after), True)
+    begins = (run["step"] == first) & run.named("phase", "forward")
+    return Resumed(first - 1, True, False) if own and begins.any() and first - 1 in steps else None
 
 
-def counted_from(run: Columns, after: int) -> Columns:
-    """Return a run's columns with its steps counted from that after `after`, and its start as that step left it."""
+def counted_from(run: Columns, resumed: Resumed) -> Columns:
+    """Return the columns of a run, or of its replay, with its steps counted as the baseline counts them.
+
+    What it starts from is the state after `resumed.after`; the weights begin the step after it, if it is recorded so.
+    """
     step, phase, start = run["step"].copy(), run["phase"].copy(), run["step"] < 0
-    moments = start & run.named("kind", "optimizer")
-    step = np.where(start, after + 1, step + after + 1)
-    phase[moments] = run.names.number("step")
-    step[moments] = after
+    ended = start if resumed.counts_on else start & run.named("kind", "optimizer")
+    step = step if resumed.counts_on else np.where(start, resumed.after + 1, step + resumed.after + 1)
+    phase[ended] = run.names.number("step")
+    step[ended] = resumed.after
     return replace(run, ints={**run.ints, "step": step, "phase": phase})
+
+
+def going_on(run: Columns, baseline: Columns | None, since: Resumed | None) -> tuple[list[Broken], str, str]:
+    """Return in words what a run lost that goes on from its baseline, how it goes on, and from which other weights."""
+    if baseline is None or since is None:
+        return [], "", ""
+    if not since.same:
+        return [], "", _begins_apart(run, baseline, since)
+    return lost_state(run, baseline, since.after), _generators_note(run, baseline, since.after), ""
+
+
+def _begins_apart(run: Columns, baseline: Columns, resumed: Resumed) -> str:
+    """Return in words from which other weights than its baseline's a run goes on."""
+    mine = _held(run, "step", "param", resumed.after, "tensor", "boxes")
+    due = _held(baseline, "step", "param", resumed.after, "tensor", "boxes")
+    both = mine.keys() & due.keys()
+    unlike = sorted({run.names.text(key[0]) for key in both if mine[key] != due[key]})
+    named = (
+        f"{len(unlike)} of them differ, {unlike[0]} among them" if unlike else "it holds other parts of them"
+    )
+    return (
+        f"it goes on in step {resumed.after + 1} from weights that are not the baseline's after step {resumed.after} "
+        f"({named}), and the steps before are not in its record"
+    )
 
 
 def lost_state(run: Columns, baseline: Columns, after: int) -> list[Broken]:
@@ -45,7 +92,7 @@ def lost_state(run: Columns, baseline: Columns, after: int) -> list[Broken]:
     return [*_optimizer(run, baseline, after), *_data(run, baseline, after)]
 
 
-def generators_note(run: Columns, baseline: Columns, after: int) -> str:
+def _generators_note(run: Columns, baseline: Columns, after: int) -> str:
     """Return how a run goes on from a step, and whether its generators do, in words."""
     said = f"the run goes on from the baseline's weights after step {after}, and its steps count from {after + 1}"
     columns = ("rank", "tensor", "micro_batch")
@@ -91,6 +138,8 @@ def _both_go_on(run: Columns, baseline: Columns) -> bool:
 def _optimizer(run: Columns, baseline: Columns, after: int) -> list[Broken]:
     mine = _held(run, "step", "optimizer", after, "tensor", "boxes")
     due = _held(baseline, "step", "optimizer", after, "tensor", "boxes")
+    if not mine and run.capture.source != WATCHED:
+        return []  # such a recorder may leave the state out
     wrong = sorted({run.names.text(key[0]) for key, digest in due.items() if mine.get(key) != digest})
     rows = np.flatnonzero((run["step"] == after + 1) & run.named("kind", "param"))
     if not wrong or not len(rows):
@@ -129,7 +178,7 @@ def _held(run: Columns, phase: str, kind: str, step: int, *columns: str) -> _Hel
 
 
 def _inputs(run: Columns, step: int, *columns: str) -> _Held:
-    names = [name for name in run.names.texts if name.startswith("in.")]
+    names = [name for name in run.names.texts if name.startswith(("in.", "data."))]
     return _digests(
         run, run.named("kind", "input") & run.named("tensor", *names) & (run["step"] == step), *columns
     )

@@ -31,6 +31,20 @@ def incomparable(run: Columns, baseline: Columns, reason: str) -> CompareFinding
     )
 
 
+def other_way_round(run: Columns, baseline: Columns, after: int) -> CompareFinding:
+    """Return the finding that the baseline goes on from a step of the run, and not from all of its state."""
+    folders = run.capture.folder, baseline.capture.folder
+    reason = (
+        f"the baseline goes on after step {after} of the run, and not from all of its state; compared the other way "
+        "round, the answer names what it lost"
+    )
+    return replace(
+        incomparable(run, baseline, reason),
+        verdict="undecided",
+        next=f"numerics compare --parallel {folders[1]} --baseline {folders[0]}",
+    )
+
+
 def finding_of(case: Case, decision: Decision, found: Found | None, notes: tuple[str, ...]) -> CompareFinding:
     """Return the finding of a decided case; `found` is the first divergence from the replay, if there is one."""
     unexplained = _unexplained(case, decision)

@@ -61,7 +61,7 @@ class Case:
     baseline though no difference between the two runs' plans affects them. `rounding` says that the forced replay
     leaves nothing but rounding, `beyond` what it does leave, `unsure` what may be either. `decide` is the command that
     would decide. `apart` says that run and baseline drew other random numbers, `goes_on` from which step of the
-    baseline the run goes on.
+    baseline the run goes on, `begins` that it does so from other weights.
     """
 
     run: Columns
@@ -80,6 +80,7 @@ class Case:
     decide: str = ""
     apart: Apart | None = None
     goes_on: str = ""
+    begins: str = ""
 
 
 def decide(case: Case) -> Decision:
@@ -194,6 +195,10 @@ def _replayed(case: Case, run: Columns, rows: RowTable) -> Decision:
     if case.tensors is None:
         return Decision(
             "identical", "matched_order", "the run equals the matched replay of its own order, bit for bit"
+        )
+    if case.begins:
+        return Decision(
+            "undecided", "none", f"the run equals its matched replay bit for bit, but {case.begins}"
         )
     return Decision(
         "drift",

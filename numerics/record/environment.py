@@ -28,6 +28,7 @@ _HARMLESS: Final = (
     "SOCKET",
     "ASYNC",
     "TIMEOUT",
+    "TIMING",
     "TRACE",
     "DUMP",
     "HEARTBEAT",

@@ -158,11 +158,10 @@ class Capture(Hooks):
         return lambda grad: self.rows.local_gradient(name, own_part(grad), self._micro_batch())
 
     def step_begin(self, step: int) -> None:
-        """Record the first values before the first step."""
+        """Record the first values before the first step, with the moments of a run that goes on."""
         if not self._begun:
             self._begun = True
-            for name, shard in self._built.local_parameters().items():
-                self.rows.shard(name, shard, "param", "init")
+            self._state("init", moments=step > 0)
         self.rows.step = step
 
     @property
@@ -233,13 +232,15 @@ class Capture(Hooks):
 
     def step_end(self, metrics: StepMetrics) -> None:
         """Record parameters and optimiser state after the step."""
-        trainer = self._built
-        for name, shard in trainer.local_parameters().items():
-            self.rows.shard(name, shard, "param", "step")
-        for kind, tensors in trainer.optimizer_state().items():
+        self._state("step", moments=True)
+        self._whole = metrics.step + 1 == self._built.config.steps
+
+    def _state(self, phase: Phase, *, moments: bool) -> None:
+        for name, shard in self._built.local_parameters().items():
+            self.rows.shard(name, shard, "param", phase)
+        for kind, tensors in self._built.optimizer_state().items() if moments else ():
             for name, tensor in tensors.items():
-                self.rows.shard(name, tensor, "optimizer", "step", f".{kind}")
-        self._whole = metrics.step + 1 == trainer.config.steps
+                self.rows.shard(name, tensor, "optimizer", phase, f".{kind}")
 
     def close(self) -> None:
         """Finish the file after a good run; after another one its marker stays."""

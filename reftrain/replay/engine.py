@@ -86,6 +86,8 @@ class Replay:
             for seat, shards in self.shards.items()
         }
         self.observer.shards("param", "", self.shards)
+        if state.optimizer:
+            self._show_moments()
 
     def _trained(self, shards: Mapping[str, Tensor]) -> dict[str, Tensor]:
         return {name: shard for name, shard in shards.items() if name not in self.frozen}
@@ -282,9 +284,12 @@ class Replay:
         for seat, optimizer in self.optimizers.items():
             optimizer.step(result.gradients[seat], rate, clip)
         self.observer.shards("param", "", self.shards)
+        self._show_moments()
+        return rate
+
+    def _show_moments(self) -> None:
         moments = {seat: optimizer.moments() for seat, optimizer in self.optimizers.items()}
         for kind in ("exp_avg", "exp_avg_sq", "master"):
             self.observer.shards(
                 "optimizer", f".{kind}", {seat: m.get(kind, {}) for seat, m in moments.items()}
             )
-        return rate

@@ -64,6 +64,35 @@ def test_a_resumed_run_is_proved_identical(small):
     assert (found.verdict, found.proof) == ("identical", "matched_order")
 
 
+def beside_whole(ranks, folder, tables):
+    """What `compare` says about a resumed run beside one that never stopped, and the other way round."""
+    run = resumed(ranks, folder, tables)
+    captured(ranks, folder / "whole", {**tables, "optimizer": {"decay_steps": 9}, "run": {"steps": 2}})
+    return compare(run, folder / "whole"), compare(folder / "whole", run)
+
+
+@pytest.mark.parametrize("dp", [1, pytest.param(3, marks=pytest.mark.slow)])
+def test_a_resumed_run_equals_one_that_never_stopped(ranks, tmp_path, dp):
+    data = {"batch_size": 6}
+    there, back = beside_whole(ranks, tmp_path, {"mesh": {"dp": dp}, "data": data})
+    for found in (there, back):
+        assert (found.verdict, found.tensors.compared) == ("identical", found.tensors.identical)
+        assert found.tensors.compared > 50
+    assert "goes on from the baseline's weights after step 0, and its steps count from 1" in there.notes[-1]
+
+
+@pytest.mark.slow
+def test_a_checkpoint_of_another_run_is_no_drift(ranks, tmp_path):
+    tables = {"optimizer": {"decay_steps": 9}, "run": {"steps": 2}}
+    other = {"optimizer": {"decay_steps": 9, "learning_rate": 0.01}, "run": {"steps": 1}}
+    captured(ranks, tmp_path / "other", {**other, "checkpoint": {"every": 1}})
+    captured(ranks, tmp_path / "run", {**tables, "checkpoint": {"resume": str(tmp_path / "other")}})
+    captured(ranks, tmp_path / "whole", tables)
+    found = compare(tmp_path / "run", tmp_path / "whole", Options(replay=replayed(tmp_path / "run")))
+    assert found.verdict == "undecided", found.reason
+    assert "goes on in step 1 from weights that are not the baseline's after step 0" in found.reason
+
+
 @pytest.mark.slow
 def test_the_forced_replay_goes_on_too(small, tmp_path):
     replay(small, tmp_path / "forced", "digest", (), (), None, forced=True)

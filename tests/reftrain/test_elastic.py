@@ -19,6 +19,7 @@ from reftrain.rank.processes import Death
 from reftrain.record.manifest import write_manifest
 from reftrain.train.checkpoint import finished
 from tests.ranks.patience import patience
+from tests.reftrain import ten_kills
 from tracekit.analysis.hang.witnesses.judge import judge_evidence
 from tracekit.evidence.gather import load_evidence
 from tracekit.own_files import of_a_run, strangers
@@ -66,6 +67,15 @@ def test_losses_are_as_if_never_killed(ranks, tmp_path):
     assert hang(first).culprits[0].rank == 1
     assert hang(killed).verdict == "none", "the last attempt came to its end"
     assert strangers(killed, of_a_run) == []
+
+
+@pytest.mark.slow
+def test_eight_ranks_killed_twice_from_outside(tmp_path):
+    """A tenth of `python -m tests.reftrain.ten_kills`."""
+    assert ten_kills.started(tmp_path / "plain", 50).wait() == 0
+    assert ten_kills.killed(tmp_path / "killed", 50, 5, [(8, 3), (31, 6)]) == 0
+    assert len(manifest(tmp_path / "killed")["attempts"]) == 2
+    assert ten_kills.unequal(tmp_path / "plain", tmp_path / "killed", 50) == []
 
 
 @pytest.mark.slow

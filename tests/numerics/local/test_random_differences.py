@@ -156,6 +156,26 @@ def test_resumed_runs_are_counted_from_their_checkpoint(runs, tmp_path_factory, 
     assert any("goes on from the baseline's weights after step 1" in note for note in found.notes)
 
 
+@pytest.mark.parametrize(
+    ("lost", "words"),
+    [
+        ("optimizer", "the optimiser's state was not restored: it begins without"),
+        ("data", "step 2 reads what the baseline's step 0 read"),
+    ],
+)
+@pytest.mark.quick(0)
+def test_lost_state_is_named_without_a_model(runs, tmp_path_factory, lost, words):
+    saved = tmp_path_factory.getbasetemp() / "saved"
+    whole = runs(3, more=(0, 4, str(saved), ""))
+    found = compare(runs(3, more=(2, 4, str(saved), lost)), whole)
+    assert (found.verdict, found.proof) == ("bug", "invariant")
+    assert words in found.reason
+    assert found.first_divergence.step == 2
+    other = compare(whole, runs(3, more=(2, 4, str(saved), lost)))
+    assert other.verdict == "undecided"
+    assert "compared the other way round" in other.reason
+
+
 def test_one_element_apart_is_no_multiple():
     value = torch.linspace(-2, 2, 64, dtype=torch.float64)
     error = torch.full_like(value, 1e-7)
