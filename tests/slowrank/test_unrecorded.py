@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from tests.paired.other_evidence import simulated
 from tests.slowrank.events import Timeline, write_run
 from tests.slowrank.jobs import grid, job, prepared
 from tests.slowrank.known import known
@@ -12,6 +13,7 @@ from tracekit.analysis.slowrank.hypotheses.long_stage import LongStage
 from tracekit.analysis.slowrank.price import Price
 from tracekit.analysis.slowrank.unrecorded import quickest, unrecorded
 from tracekit.analysis.slowrank.unrecorded.unrecorded import Unseen, waited_for_missing
+from tracekit.ingest import load
 
 MESH = grid(tp=2, dp=4)
 
@@ -164,3 +166,12 @@ def test_all_unseen_ranks_of_a_group_are_named(tmp_path):
     over = {rows[4, 5, 6, 7]: 10.0, rows[2, 6, 10]: -20.0, rows[0, 4, 8]: 1.0}
     assert unrecorded._behind(case, over, frozenset({4, 6})) == (4, 6)
     assert unrecorded._behind(case, {rows[0, 4, 8]: 1.0}, frozenset({4, 6})) == (4,)
+
+
+@pytest.mark.parametrize("fault", ["healthy", "long_stage"])
+def test_messages_to_ranks_without_a_trace_keep_a_job_open(tmp_path, fault):
+    """Two ranks of twelve, whose traces name no group: those to whom they send may be slow."""
+    simulated(fault, "two", tmp_path / "traces")
+    found = analyse(load([str(tmp_path / "traces")], jobs=1))
+    assert found.verdict == "inconclusive"
+    assert len(found.ranks.missing) > len(found.ranks.read)

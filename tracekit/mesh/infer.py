@@ -153,11 +153,14 @@ def _axes(found: list[Family], ranks: tuple[int, ...], notes: list[str], *, whol
 
 
 def _with_messages(axis: Family, chains: Sequence[GroupUse]) -> Family:
-    """`axis` with the messages of those `chains`, known in parts, that lie in its groups."""
-    inside = [c for c in chains if len({axis.blocks[r] for r in c.ranks}) == 1]
+    """`axis` with the messages of those `chains`, known in parts, that lie in its groups.
+
+    A chain may name a rank without a trace, which is in no group.
+    """
+    inside = [c for c in chains if len({axis.blocks.get(r, -1) for r in c.ranks}) == 1]
     sent: Counter[int] = Counter()
     for chain in inside:
-        sent[axis.blocks[chain.ranks[0]]] += chain.p2p
+        sent[axis.blocks.get(chain.ranks[0], -1)] += chain.p2p
     groups = [replace(g, p2p=g.p2p + sent[axis.blocks[g.ranks[0]]]) for g in axis.groups]
     return replace(axis, groups=groups)
 

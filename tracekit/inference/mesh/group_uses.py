@@ -24,10 +24,14 @@ from tracekit.thresholds.mesh import MANY_CALLS, UNEVEN_SIZES
 
 
 def world_of(run: Run, ops: Operations) -> tuple[int, ...]:
-    """All ranks of the job: as many as the files claim, and at least as many as groups and files name."""
+    """All ranks of the job: as many as the files claim, and at least as many as groups and files name.
+
+    Where no file claims a number, a message to a rank without a trace shows that the job is larger than the files.
+    """
     seen = {*ops.ranks, *(r for g in run.groups for r in g.ranks)}
-    size = max(run.world_size or 0, max(seen, default=-1) + 1)
-    return tuple(range(size))
+    if run.world_size is None:
+        seen |= {int(end.max(initial=-1)) for one in ops.per_rank.values() for end in (one.src, one.dst)}
+    return tuple(range(max(run.world_size or 0, max(seen, default=-1) + 1)))
 
 
 @dataclass
