@@ -35,13 +35,14 @@ def job(
     sized: Mapping[str, object] = {},
     idle: Callable[[int, int], float] = lambda rank, step: 0.0,
     combined: Collection[tuple[str, ...]] = (),
+    silent: Collection[str] = (),
 ) -> Run:
     """Each step: `layers` × for every axis (compute of 1 ms, all-reduce of 50 µs). `slow`: factor by rank;
     `link`: factor on the transfer of a group, by members; `lost`: ranks without a file; `accident`: (rank, step, µs) of
     one extra kernel before the first layer, in every step where the step is None; `sized`: sizes that kernels
     tell; `idle`: µs for which the device of a rank stands still at the begin of a step; `combined`: axes of groups
-    beside those of one axis, with a layer and an all-reduce each."""
-    axes = [*((d,) for d in mesh.order if mesh.sizes[d] > 1), *combined]
+    beside those of one axis, with a layer and an all-reduce each; `silent`: axes without communication."""
+    axes = [*((d,) for d in mesh.order if mesh.sizes[d] > 1 and d not in silent), *combined]
     members = [(d, g) for d in axes for g in sorted({mesh.line(r, d) for r in mesh.coordinates})]
     number = {g: n for n, g in enumerate(members)}
     lines = [Timeline(r) for r in sorted(mesh.coordinates)]

@@ -121,3 +121,16 @@ def test_one_step_tells_documents_from_a_slow_device(tmp_path, monkeypatch):
     monkeypatch.setattr("tracekit.analysis.slowrank.evidence.uneven_data", lambda case: case.step_ns)
     assert answer_case(generate(1, kind="doc_imbalance", world=8, steps=1)).verdict == "imbalance"
     assert analyse(job(tmp_path, grid(dp=4), slow={3: 1.4}, steps=1)).verdict == "inconclusive"
+
+
+@pytest.mark.parametrize("ranks", [(2, 3), (3,)])
+def test_a_replica_that_no_rank_waits_for_is_not_to_blame(tmp_path, ranks):
+    """Two replicas of a serving engine share no communication; a tensor rank is waited for by its own replica."""
+    slow = dict.fromkeys(ranks, 1.4)
+    finding = analyse(job(tmp_path, grid(tp=2, dp=2), slow=slow, silent=("dp",), layers=6, steps=6))
+    if len(ranks) == 1:
+        assert [s.rank for s in finding.suspects] == [3]
+        return
+    assert finding.verdict == "inconclusive"
+    assert "no communication joins them with another rank" in finding.reason
+    assert sorted(s.rank for s in finding.candidates) == [2, 3]

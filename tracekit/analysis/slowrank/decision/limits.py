@@ -2,8 +2,9 @@
 
 Flight-recorder dumps time communication and show no causes. Where calls are placed only to within a watchdog's poll,
 clocks and gaps are too coarse for stages and links, and a slow rank is believed only if it also waited least, which
-durations alone show. A large difference that is not significant does not prove health. Where the mesh is unknown, all
-ranks were compared with each other; ranks of different stages do different work, so each rank is only a candidate.
+durations alone show. A large difference that is not significant does not prove health. A rank is to blame only if
+another one waits for it. Where the mesh is unknown, all ranks were compared with each other; ranks of different stages
+do different work, so each rank is only a candidate.
 """
 
 from dataclasses import replace
@@ -14,9 +15,11 @@ from tracekit.analysis.slowrank.answers.open_answers import leave_rank_open
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.gaps.evidence_gaps import undecided
 from tracekit.analysis.slowrank.suspects import Answer, left_open
+from tracekit.analysis.slowrank.wording import ranks_in_words
 from tracekit.findings import Suspect
 from tracekit.inference.mesh.unknown_mesh import KIND
 from tracekit.thresholds.slowrank import CLEAR_SHARE, MAJORITY
+from tracekit.units import ms
 
 _FORMAT = "flight_recorder"
 
@@ -89,6 +92,28 @@ def _candidate(suspect: Suspect) -> Suspect:
     return replace(
         suspect, lost_ms_low=0.0, lost_ms_high=max(most, suspect.lost_ms_per_step), confidence=0.0, coords={}
     )
+
+
+def shares_no_communication(case: Case, answer: Answer) -> Answer:
+    """`answer`, left open where the suspects communicate with each other alone, so that no other rank waits for them.
+
+    Replicas of a serving engine are such ranks: each answers requests of its own.
+    """
+    named = {s.rank for s in answer.suspects}
+    if answer.verdict != "slow_rank" or not named.isdisjoint(_members_beside(case, named)):
+        return answer
+    reason = (
+        f"{ranks_in_words(sorted(named))} worked longer than the peers by {ms(answer.gain):.1f} ms of "
+        f"{ms(case.step_ns):.1f} ms a step, but no communication joins them with another rank: none waits for them"
+    )
+    remedy = "compare what they were given to compute, or give slowrank the traces of one replica alone"
+    return left_open(reason, remedy, answer.suspects)
+
+
+def _members_beside(case: Case, named: set[int]) -> set[int]:
+    """The ranks of `named` that communicate with another rank, or on a channel with unknown members."""
+    joined = [not named.issuperset(channel.members) for channel in case.ops.channels] + [True]
+    return {rank for rank in named if np.array(joined)[case.ops.channel[case.ops.of(rank)]].any()}
 
 
 def part_of_a_step(case: Case, answer: Answer) -> Answer:
