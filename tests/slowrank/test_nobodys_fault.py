@@ -124,7 +124,7 @@ def test_one_step_tells_documents_from_a_slow_device(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("ranks", [(2, 3), (3,)])
-def test_a_replica_that_no_rank_waits_for_is_not_to_blame(tmp_path, ranks):
+def test_a_replica_without_common_communication_is_open(tmp_path, ranks):
     """Two replicas of a serving engine share no communication; a tensor rank is waited for by its own replica."""
     slow = dict.fromkeys(ranks, 1.4)
     finding = analyse(job(tmp_path, grid(tp=2, dp=2), slow=slow, silent=("dp",), layers=6, steps=6))

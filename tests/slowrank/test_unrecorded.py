@@ -169,7 +169,7 @@ def test_all_unseen_ranks_of_a_group_are_named(tmp_path):
 
 
 @pytest.mark.parametrize("fault", ["healthy", "long_stage"])
-def test_messages_to_ranks_without_a_trace_keep_a_job_open(tmp_path, fault):
+def test_messages_to_unrecorded_ranks_prove_no_health(tmp_path, fault):
     """Two ranks of twelve, whose traces name no group: those to whom they send may be slow."""
     simulated(fault, "two", tmp_path / "traces")
     found = analyse(load([str(tmp_path / "traces")], jobs=1))

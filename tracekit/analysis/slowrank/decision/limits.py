@@ -31,23 +31,18 @@ def dumps_time_communication(case: Case, answer: Answer) -> Answer:
     placed = any(q.kind == "placed_calls" for q in case.run.quality)
     if answer.verdict == "healthy":
         return _healthy_by_dumps(case, answer)
-    if answer.verdict == "slow_rank":
-        if placed and not _waits_least(case, answer.suspects[0].rank):
-            return _too_coarse(answer)
+    if answer.verdict == "slow_rank" and (not placed or _waits_least(case, answer.suspects[0].rank)):
         own = tuple(
             replace(s, cause="unknown", evidence=tuple(e for e in s.evidence if e.quantity == "own"))
             for s in answer.suspects
         )
         return replace(answer, cause="unknown", suspects=own)
-    return _too_coarse(answer) if placed and answer.verdict != "inconclusive" else answer
-
-
-def _too_coarse(answer: Answer) -> Answer:
-    reason = (
-        f"the times of calls are known only to within the watchdog's poll, which is too coarse to prove that "
+    if not placed or answer.verdict == "inconclusive":
+        return answer
+    return left_open(
+        "the times of calls are known only to within the watchdog's poll, which is too coarse to prove that "
         f"{answer.reason}"
     )
-    return left_open(reason)
 
 
 def _healthy_by_dumps(case: Case, answer: Answer) -> Answer:
