@@ -160,3 +160,35 @@ def test_control_codes_of_a_log_are_not_obeyed(tmp_path):
         of_text(tmp_path, STARTED + traceback(2, "ValueError: \x1b]0;x\x07\x9b31m\x08evil") + OTHERS)
     )
     assert not [c for c in text if (ord(c) < 32 and c != "\n") or 127 <= ord(c) < 160]
+
+
+LOST = "RuntimeError: [gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:21416. This is typically "
+LOST += "caused by a remote worker crashing."
+STORE = "torch.distributed.DistNetworkError: Connection reset by peer"
+GLOO = (
+    "[PG ID 0 PG GUID 0(default_pg) Rank 0] ProcessGroupGloo initialization options: size: 4, global rank: 0"
+)
+SIZED = line(0, 1, GLOO)
+
+
+def test_peers_that_lost_a_rank_prove_its_end(tmp_path):
+    """An exception may have been caught; one with closed connections after it was not."""
+    raised = STARTED + traceback(2, "ValueError: bad sample")
+    finding = of_text(tmp_path, raised + "".join(traceback(r, LOST) for r in (0, 1, 3)))
+    assert ranks(finding) == [2], finding.reason
+    assert finding.culprits[0].kind == "died"
+    assert ranks(of_text(tmp_path, raised + "".join(traceback(r, STORE) for r in (0, 1, 3)))) == []
+
+
+@pytest.mark.parametrize(
+    ("lost", "named"), [((0, 1, 3), [2]), ((1, 2, 3), [0]), ((0, 3), []), ((0, 1, 2, 3), []), ((), [])]
+)
+def test_the_only_rank_without_an_error_ended_first(tmp_path, lost, named):
+    """A launcher ends ranks without an error too, so that one of two such ranks is not named."""
+    finding = of_text(tmp_path, SIZED + "".join(traceback(r, LOST) for r in lost))
+    assert ranks(finding) == named, finding.reason
+
+
+def test_without_a_size_an_unseen_rank_may_have_ended(tmp_path):
+    text = line(2, 1, "step 8") + "".join(traceback(r, LOST) for r in (0, 1, 3))
+    assert ranks(of_text(tmp_path, text)) == []

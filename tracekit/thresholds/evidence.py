@@ -100,3 +100,6 @@ DIED_TOGETHER_S: Final = 5.0
 
 FILES_IN_ANSWER: Final = 40
 """Files of one kind listed in the text of `triage`; JSON lists all."""
+
+FEWEST_WITNESSES: Final = 2
+"""Ranks that lost a peer, from which on the one without an error is named: one witness may have lost it itself."""

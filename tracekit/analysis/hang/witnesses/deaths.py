@@ -1,12 +1,13 @@
-"""Ranks whose process ended by itself before the others waited: out of memory, an exception, a signal.
+"""Ranks whose process ended by itself before the others waited: out of memory, an exception, a signal, no word.
 
 The first that died is at fault; what died after the first time-out died of it. A rank that waited in a call of its own
-until the time-out was alive. Part of `judge`.
+until the time-out was alive. Ranks that lost the connection to a peer died of the peer's end. Part of `judge`.
 """
 
+import re
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from tracekit.analysis.hang.witnesses.case import Case, Named, accuse, leave_open
 from tracekit.evidence.log_deaths import Death
@@ -14,8 +15,13 @@ from tracekit.evidence.log_file import LogFile
 from tracekit.evidence.log_lines import When
 from tracekit.findings.hang import HangFinding
 from tracekit.text import rank_names
-from tracekit.thresholds.evidence import DIED_TOGETHER_S
+from tracekit.thresholds.evidence import DIED_TOGETHER_S, FEWEST_WITNESSES
 from tracekit.thresholds.hang import NAMED_IN_DOUBT
+
+_PEER_ENDED: Final = re.compile(r"[Cc]losed by (?:remote )?peer|reset by peer|remote process exited")
+"""What a rank's exception says where a peer's process ended in the middle of a call."""
+_OF_STORE: Final = re.compile(r"Store|DistNetworkError")
+"""Exceptions about the connection to the store, which also ends when rank 0 is done."""
 
 
 class _Report(NamedTuple):
@@ -44,6 +50,9 @@ def name_dead(case: Case, finding: HangFinding) -> HangFinding | None:
         return (
             _name_first(case, finding, first) if _shows_an_end(case, first) else _only_raised(finding, first)
         )
+    if not unplaced and (alone := _without_an_error(case)) is not None:
+        how = "ended without an error: each other rank lost the connection to a peer that ended, and it alone did not"
+        return accuse(case, finding, Named("died", {alone: how}))
     if unplaced and all(culprit.kind == "missing_dump" for culprit in finding.culprits):
         return _of_unknown_rank(case, finding, unplaced)
     return None
@@ -96,7 +105,31 @@ def _shows_an_end(case: Case, first: dict[int, _Report]) -> bool:
     waits = any(log.timed_out is not None or log.waits.in_gloo or log.stuck for log in logs)
     ended = any(death.pid is not None for log in logs for death in log.deaths)
     signalled = any(report.death.kind == "signal" for report in first.values())
-    return waits or ended or signalled or bool(case.scene.graph.stuck)
+    return waits or ended or signalled or bool(case.scene.graph.stuck or _lost_a_peer(case) - first.keys())
+
+
+def _lost_a_peer(case: Case) -> set[int]:
+    """Return the ranks that ended because a peer's process did, by the exception in their own log."""
+    return {
+        death.rank
+        for log in case.bundle.logs
+        for death in log.deaths
+        if death.rank is not None and death.consequence
+        if _PEER_ENDED.search(death.text) and not _OF_STORE.search(death.text)
+    }
+
+
+def _without_an_error(case: Case) -> int | None:
+    """Return the rank that ended without an error while every other one lost a peer; None where others may have.
+
+    A launcher ends ranks without an error as well: of two such ranks, either may have been first.
+    """
+    lost = _lost_a_peer(case)
+    silent = set(range(case.bundle.world or 0)) - lost
+    if len(lost) < FEWEST_WITNESSES or len(silent) != 1:
+        return None
+    (rank,) = silent
+    return None if _lived_on(case, rank) else rank
 
 
 def _only_raised(finding: HangFinding, first: dict[int, _Report]) -> HangFinding:
