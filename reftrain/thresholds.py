@@ -118,6 +118,9 @@ GLOO_SEGMENTS_PER_RANK: Final = 2
 FOREVER_S: Final = 1 << 24
 """Seconds that a planted hang sleeps: half a year, and a whole number that C's `sleep` takes."""
 
+MORE_THAN_ANY_MEMORY: Final = 1 << 50
+"""Bytes that a planted allocation asks for: 1 PiB, more than the address space of a process."""
+
 EXTRA_WORK_SIDE: Final = 512
 """Side of the square factor in the extra work of a slow rank: rows by it take a whole tile of any BLAS."""
 

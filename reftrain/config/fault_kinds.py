@@ -28,7 +28,7 @@ class FaultKind:
     kind that ends the run and strikes once; `communicates` one that strikes at communication;
     `copies` one that strikes at copies between device and host; `rank_meaning`
     describes an optional `rank` (empty: the fault strikes one rank, which must be named); `repeats` marks one that
-    strikes in each of its steps, because an elastic job goes on after it.
+    strikes in each of its steps, because an elastic job goes on after it; `dies` one that ends the rank's process.
     """
 
     name: str
@@ -39,6 +39,7 @@ class FaultKind:
     copies: bool = False
     rank_meaning: str = ""
     repeats: bool = False
+    dies: bool = False
 
     @property
     def needs_rank(self) -> bool:
@@ -53,8 +54,8 @@ def _positive(meaning: str, default: float) -> Field:
     return Field(meaning, default, 0.0, above=True)
 
 
-def _hang(name: str, behaviour: str) -> FaultKind:
-    return FaultKind(name, behaviour, hangs=True, communicates=True)
+def _hang(name: str, behaviour: str, *, dies: bool = False, repeats: bool = False) -> FaultKind:
+    return FaultKind(name, behaviour, hangs=True, communicates=True, dies=dies, repeats=repeats)
 
 
 _ALL: Final = (
@@ -104,13 +105,21 @@ _ALL: Final = (
     _hang("skip_collective", "the rank leaves a communication out and goes on"),
     _hang("host_stall", "the rank never comes to a communication: asleep on the host"),
     _hang("hold_gil", "the rank never comes to a communication: a library call holds the interpreter's lock"),
+    _hang("deadlock", "the rank never comes to a communication: it waits for a lock that it holds itself"),
+    _hang("stuck_io", "the rank never comes to a communication: it reads what never arrives"),
+    _hang(
+        "stop", "the rank's process is stopped before a communication, as by a debugger or a frozen container"
+    ),
     _hang("wrong_size", "the rank makes a communication with another size than its peers"),
-    _hang("crash", "the rank is killed before a communication"),
-    FaultKind(
+    _hang("crash", "the rank is killed before a communication", dies=True),
+    _hang(
+        "out_of_memory", "the rank runs out of memory before a communication, and its program ends", dies=True
+    ),
+    _hang("leave", "the rank's program ends before a communication without an error", dies=True),
+    _hang(
         "kill",
         "the rank is killed in each of its steps, once a step however often an elastic job repeats it",
-        hangs=True,
-        communicates=True,
+        dies=True,
         repeats=True,
     ),
 )

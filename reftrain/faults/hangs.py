@@ -4,7 +4,10 @@ import ctypes
 import os
 import signal
 import sys
+import threading
 import time
+
+import torch
 
 from reftrain.config.fault_kinds import FAULT_KINDS
 from reftrain.config.fault_spec import FaultSpec
@@ -13,7 +16,7 @@ from reftrain.faults.fault import Fault
 from reftrain.faults.next_call import resize_next, skip_next
 from reftrain.rank.events import CollectiveCall
 from reftrain.rank.hooks import RunContext
-from reftrain.thresholds import FOREVER_S
+from reftrain.thresholds import FOREVER_S, MORE_THAN_ANY_MEMORY
 
 CALLS_OF = {
     "tp": {"tp", "kv"},
@@ -39,6 +42,7 @@ class Hang(Fault):
         """Find out whether the fault strikes this rank."""
         super().setup(context)
         self.axes = None if self.spec.axis is None else CALLS_OF[self.spec.axis]
+        self.device = context.device
         self.struck = False
         self._resumes = bool(context.config.checkpoint.resume)  # then the step may have been before
 
@@ -92,6 +96,54 @@ class HoldGil(Hang, kind="hold_gil"):
             ctypes.PyDLL(None).sleep(FOREVER_S)
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+class Deadlock(Hang, kind="deadlock"):
+    """Never comes to the call: waits for a lock that it holds itself."""
+
+    def strike(self, call: CollectiveCall) -> None:
+        """Take one lock twice."""
+        del call
+        lock = threading.Lock()
+        with lock:
+            lock.acquire(timeout=FOREVER_S)
+
+
+class StuckIo(Hang, kind="stuck_io"):
+    """Never comes to the call: reads what never arrives, as from a file system that does not answer."""
+
+    def strike(self, call: CollectiveCall) -> None:
+        """Read from a pipe into which nothing is written."""
+        del call
+        reader, _ = os.pipe()
+        os.read(reader, 1)
+
+
+class Stop(Hang, kind="stop"):
+    """Never comes to the call: the whole process is stopped, with all its threads."""
+
+    def strike(self, call: CollectiveCall) -> None:
+        """Stop this process; only SIGCONT from outside lets it go on."""
+        del call
+        os.kill(os.getpid(), signal.SIGSTOP)
+
+
+class OutOfMemory(Hang, kind="out_of_memory"):
+    """Dies before the call of the allocator's error, which nothing catches."""
+
+    def strike(self, call: CollectiveCall) -> None:
+        """Ask for more memory than any device or host has."""
+        del call
+        torch.empty(MORE_THAN_ANY_MEMORY, dtype=torch.uint8, device=self.device)
+
+
+class Leave(Hang, kind="leave"):
+    """Ends before the call as if all were done: a loader that is exhausted early, a limit on time."""
+
+    def strike(self, call: CollectiveCall) -> None:
+        """End this process with exit code 0."""
+        del call
+        os._exit(0)
 
 
 class Crash(Hang, kind="crash"):

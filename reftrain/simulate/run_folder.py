@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from reftrain.config.fault_kinds import FAULT_KINDS
 from reftrain.config.fault_spec import FaultSpec
 from reftrain.config.run import RunConfig
 from reftrain.config.trace_forms import FORMS, NEWEST, TraceForm
@@ -97,7 +98,7 @@ def write_folder(
         dead = [
             f.rank
             for f in setup.faults
-            if f.kind in {"crash", "kill"} and f is outcome.hang and f.rank is not None
+            if FAULT_KINDS[f.kind].dies and f is outcome.hang and f.rank is not None
         ]
         recorder = FlightWriter(simulation, folder / "fr", dead)
         dumps = Written(

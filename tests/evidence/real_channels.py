@@ -2,9 +2,12 @@
 
 Each run leaves dumps, logs, stacks and counters; NCCL's RAS, which Gloo has not, is written of its dumps. Every subset
 of the channels is asked. A row a run: what logs alone answer, and of how many subsets the answer is right, open, wrong.
+With `--keep FOLDER` runs stay there: those that are there already are asked again, and not trained.
 """
 
 import argparse
+import shutil
+import sys
 import tempfile
 from collections import Counter
 from collections.abc import Iterator
@@ -22,6 +25,7 @@ from tests.ranks.pool import RankPool
 CHANNELS = ("dump", "log", "ras", "stacks", "counters")
 SUBSETS = [some for n in range(1, len(CHANNELS) + 1) for some in combinations(CHANNELS, n)]
 KINDS = ("host_stall", "hold_gil", "crash", "wrong_size", "skip_collective")
+LATER_KINDS = ("stop", "out_of_memory", "stuck_io", "deadlock", "leave")
 PLACES = (
     ("tp", 3, "tp=2,pp=2"),
     ("tp", 1, "tp=4"),
@@ -30,7 +34,7 @@ PLACES = (
     ("pp", 1, "tp=2,pp=2"),
     ("dp", 2, "dp=4"),
 )
-RUNS = [(kind, *place) for kind in KINDS for place in PLACES]
+RUNS = [(kind, *place) for kind in (*KINDS, *LATER_KINDS) for place in PLACES]
 
 
 @dataclass
@@ -58,7 +62,7 @@ def channels_of(folder: Path, kind: str, axis: str, rank: int) -> Recorded:
     Of a rank that Gloo aborted there is no RAS answer: NCCL checks no size, and ends no process for one.
     """
     places = {name: folder / name for name in ("log", "stacks", "counters", "ras")} | {"dump": folder / "fr"}
-    places["ras"].mkdir()
+    places["ras"].mkdir(exist_ok=True)
     aborted = any("SIGABRT" in path.read_text() for path in places["log"].glob("launcher.log"))
     job = states(places["dump"])
     for number in range(0 if aborted else 2):
@@ -73,31 +77,42 @@ def recorded(pool: RankPool, folder: Path, run: tuple[str, str, int, str], timeo
     return channels_of(folder, kind, axis, rank)
 
 
-def rows(pool: RankPool, runs: list[tuple[str, str, int, str]], timeout_s: float) -> Iterator[Recorded]:
-    """Record each run in a folder of its own, which is gone after it."""
-    for run in runs:
-        with tempfile.TemporaryDirectory() as folder:
-            yield recorded(pool, Path(folder) / "run", run, timeout_s)
+def rows(
+    pool: RankPool, runs: list[tuple[str, str, int, str]], timeout_s: float, keep: Path
+) -> Iterator[Recorded]:
+    """Record each run in a folder of its own below `keep`; one that is there is not recorded again."""
+    for number, run in enumerate(runs):
+        folder = keep / "-".join(map(str, run))
+        kind, axis, rank, _ = run
+        if not (folder / "ras").exists():
+            shutil.rmtree(folder, ignore_errors=True)
+            print(f"{number + 1} of {len(runs)}: {folder.name}", file=sys.stderr, flush=True)
+            yield recorded(pool, folder, run, timeout_s)
+        else:
+            yield channels_of(folder, kind, axis, rank)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--kinds", default=",".join(KINDS))
+    parser.add_argument("--kinds", default=",".join((*KINDS, *LATER_KINDS)))
+    parser.add_argument("--keep", type=Path, help="where runs stay, and are found again")
     args = parser.parse_args()
-    pool, logs = RankPool(), Counter[str]()
+    pool, logs, every = RankPool(), Counter[str](), Counter[str]()
     runs = [run for run in RUNS if run[0] in args.kinds.split(",")]
     print("| kind | axis | planted | log alone | right | open | wrong |\n|---|---|---|---|---|---|---|")
-    for one in rows(pool, runs, patience(2)):
-        found, alone = one.outcomes(), one.named(("log",))
-        logs[alone] += 1
-        cells = [one.kind, one.axis, one.rank, alone, found["right"], found["open"], found["wrong"]]
-        print("| " + " | ".join(map(str, cells)) + " |", flush=True)
-        for channels in SUBSETS if found["wrong"] else ():
-            finding = answer(one.places, channels, strict=False)
-            if set(ranks(finding)) - {one.rank}:
-                print("   ", channels, finding.headline(), flush=True)
+    with tempfile.TemporaryDirectory() as folder:
+        for one in rows(pool, runs, patience(2), args.keep or Path(folder)):
+            found, alone = one.outcomes(), one.named(("log",))
+            logs[alone] += 1
+            every += found
+            cells = [one.kind, one.axis, one.rank, alone, found["right"], found["open"], found["wrong"]]
+            print("| " + " | ".join(map(str, cells)) + " |", flush=True)
+            for channels in SUBSETS if found["wrong"] else ():
+                finding = answer(one.places, channels, strict=False)
+                if set(ranks(finding)) - {one.rank}:
+                    print("   ", channels, finding.headline(), file=sys.stderr, flush=True)
     pool.close()
-    print(f"logs alone: {dict(logs)}")
+    print(f"subsets: {dict(every)}; logs alone: {dict(logs)}")
 
 
 if __name__ == "__main__":

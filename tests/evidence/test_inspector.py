@@ -82,3 +82,14 @@ def test_triage_asks_which_rank_is_slow(tmp_path):
     assert finding.first.question == "slowrank"
     assert finding.first.verdict == "slow_rank"
     assert finding.first.evidence[0].kind == "nccl_inspector"
+
+
+def test_an_infinite_number_is_a_damaged_line(tmp_path):
+    folder = write(tmp_path / "i")
+    first = min(folder.iterdir())
+    rows = first.read_text().splitlines()
+    row = json.loads(rows[40])
+    row["coll_perf"]["coll_exec_time_us"] = float("inf")
+    first.write_text("\n".join([*rows[:40], json.dumps(row), *rows[41:]]) + "\n")
+    finding = asked(folder)
+    assert [suspect.rank for suspect in finding.suspects] == [5]

@@ -66,7 +66,7 @@ def train(pool, folder, kind, axis, rank, mesh="tp=2,cp=2,pp=2,dp=2", step=2, ti
         *("--set", f"evidence.timeout_s={timeout_s}", "--out", folder),
     )
     done = job.wait(135 + timeout_s)
-    if done.returncode != 3 or "Error" in done.stderr:
+    if done.returncode != 3 or ("Error" in done.stderr and kind != "out_of_memory"):
         raise RuntimeError(f"the trainer did not hang ({done.returncode}): {done.stderr[-800:]}")
     return folder / "fr"
 

@@ -249,11 +249,13 @@ def make(
     shape=None,
     window=None,
     nested=False,
+    change=None,
 ):
     """One case; `fault` None is a healthy job dumped after its last step.
 
     shape: steps, layers and micro-batches; window: calls that a host runs ahead of its device; nested: with groups
-    inside groups, and two groups of the same members.
+    inside groups, and two groups of the same members. change: called after the fault is planted, with the ranks and a
+    function that gives a rank's program without it.
     """
     rng = random.Random(seed)
     sizes = sizes or dict(zip(AXES, rng.choice(MESHES), strict=True))
@@ -268,6 +270,8 @@ def make(
     steps, layers, micro = shape or (steps, layers, micro)
     ranks = [Rank(r, program(sizes, r, steps, layers, micro, nested)) for r in range(world)]
     culprit = plant(ranks, fault, axis, rng) if fault is not None else None
+    if change is not None:
+        change(ranks, lambda r: program(sizes, r, steps, layers, micro, nested))
     ahead = rng.choice([1, 2, 5, 20, 60])
     run(ranks, window or ahead)
     axes = ("world", *AXES, *(NESTED if nested else ()))

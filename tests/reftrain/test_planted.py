@@ -178,7 +178,12 @@ def test_stalls_and_crashes(monkeypatch, clock):
     hook("hold_gil:rank=1", 1).collective_begin(call("all_reduce"))  # the C library's sleep
     assert done == [("sleep", 0)]
     hook("crash:rank=1", 1).collective_begin(call("all_reduce"))
-    assert done[1] == (os.getpid(), signal.SIGKILL)
+    assert done.pop() == (os.getpid(), signal.SIGKILL)
+    hook("deadlock:rank=1", 1).collective_begin(call("all_reduce"))
+    hook("stop:rank=1", 1).collective_begin(call("all_reduce"))
+    assert done[1] == (os.getpid(), signal.SIGSTOP)
+    with pytest.raises(RuntimeError, match="memory"):
+        hook("out_of_memory:rank=1", 1).collective_begin(call("all_reduce"))
     hook("crash:rank=1", 0).collective_begin(call("all_reduce"))
     hook("host_stall:rank=1,steps=1", 1).collective_begin(call("all_reduce"))
     hook("host_stall:rank=1,axis=tp", 1).collective_begin(call("all_reduce"))

@@ -82,7 +82,7 @@ class Records:
             try:
                 row = json.loads(line)
                 count += self._row(path, row)
-            except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
                 self.damaged += 1
 
     def _row(self, path: str, row: dict[str, Any]) -> bool:
