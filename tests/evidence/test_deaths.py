@@ -180,6 +180,13 @@ def test_peers_that_lost_a_rank_prove_its_end(tmp_path):
     assert ranks(of_text(tmp_path, raised + "".join(traceback(r, STORE) for r in (0, 1, 3)))) == []
 
 
+def test_a_rank_that_lost_a_peer_had_gone_on(tmp_path):
+    """Its exception was caught; the rank whose log ends without an error ended first."""
+    caught = traceback(2, "ImportError: no module named flash_attn")
+    finding = of_text(tmp_path, SIZED + caught + "".join(traceback(r, LOST) for r in (0, 1, 2)))
+    assert ranks(finding) == [3], finding.reason
+
+
 @pytest.mark.parametrize(
     ("lost", "named"), [((0, 1, 3), [2]), ((1, 2, 3), [0]), ((0, 3), []), ((0, 1, 2, 3), []), ((), [])]
 )

@@ -87,7 +87,7 @@ def _after_time_out(death: Death, log: LogFile, timed_out: Sequence[LogFile]) ->
 
 
 def _lived_on(case: Case, rank: int) -> bool:
-    """Return whether a rank was alive while others waited: it waited itself, or no call lacks it.
+    """Return whether a rank was alive while others waited: it waited itself, it lost a peer, or no call lacks it.
 
     A traceback may be one that the program caught, or one of an earlier attempt.
     """
@@ -96,7 +96,8 @@ def _lived_on(case: Case, rank: int) -> bool:
     )
     graph = case.scene.graph
     lacked = any(rank in {*call.behind, *call.missing, *call.unknown} for call in graph.pending)
-    return waited or rank in graph.stuck or (rank in case.scene.dumps and bool(graph.pending) and not lacked)
+    waited |= rank in graph.stuck or rank in _lost_a_peer(case)
+    return waited or (rank in case.scene.dumps and bool(graph.pending) and not lacked)
 
 
 def _shows_an_end(case: Case, first: dict[int, _Report]) -> bool:
