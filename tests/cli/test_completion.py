@@ -81,6 +81,7 @@ def test_the_help_of_run_fits_a_screen(capsys):
 
 def test_what_follows_the_reading_is_named(monkeypatch, capsys):
     monkeypatch.setattr("tracekit_cli.progress._SILENT_S", 0.01)
+    monkeypatch.setattr("tracekit_cli.progress._LOG_EVERY_S", 0.1)
     with comparing(quiet=False) as progress:
         progress(128, 128)
         enter(progress, "pricing what each of 128 ranks costs")

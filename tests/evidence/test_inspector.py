@@ -2,12 +2,14 @@
 
 import json
 
+import numpy as np
 import pytest
 
 from tests.evidence.inspector import WORLD, calls, lines, write
 from tracekit import load, slowrank
 from tracekit.analysis.triage.triage import triage
 from tracekit.errors import InputError
+from tracekit.matching.clock import Clocks
 
 
 def asked(folder):
@@ -93,3 +95,10 @@ def test_an_infinite_number_is_a_damaged_line(tmp_path):
     first.write_text("\n".join([*rows[:40], json.dumps(row), *rows[41:]]) + "\n")
     finding = asked(folder)
     assert [suspect.rank for suspect in finding.suspects] == [5]
+
+
+def test_damaged_times_ask_for_a_bounded_correction():
+    """A rate from two damaged ends, and a time a century off: the product is beyond an int64."""
+    one = {0: 0}
+    clocks = Clocks({0: 0.0}, {0: 1e3}, one, one, residual_ns=0.0)
+    assert clocks.align(0, np.array([1 << 62])).tolist() == [0]

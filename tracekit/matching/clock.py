@@ -22,6 +22,7 @@ from tracekit.thresholds.tables import (
     CLOCK_LINE_FROM,
     CLOCK_LINE_SHARE,
     COMMON_END_NS,
+    LARGEST_CORRECTION_NS,
     MAX_CLOCK_RATE,
     QUICKER_LINKS_PERCENTILE,
     WAITED_ENDS_LEAST,
@@ -57,7 +58,10 @@ class Clocks:
         """
         since = times - self.origin[rank]
         correction = self.offset[rank] + self.rate[rank] * since.astype(np.float64)
-        return np.asarray(since - np.rint(correction).astype(np.int64), np.int64)
+        bounded = np.clip(
+            np.rint(correction), -LARGEST_CORRECTION_NS, LARGEST_CORRECTION_NS
+        )  # damaged times may ask for any correction
+        return np.asarray(since - bounded.astype(np.int64), np.int64)
 
 
 def aligned(ops: Operations, clocks: Clocks, times: I64) -> I64:

@@ -151,6 +151,9 @@ LANE_RIVAL: Final = 0.6
 MAX_LANES: Final = 16
 """Lanes of a rank that are tried against those of another: a stage has a few streams for messages."""
 
+LARGEST_CORRECTION_NS: Final = 2.0**62
+"""Bound on the correction of a clock by damaged times: 146 years, so that it fits an int64."""
+
 MAX_CLOCK_RATE: Final = 3e-4
 """Rate by which two clocks may drift apart: crystals are within 100 parts in a million, and temperature adds some."""
 

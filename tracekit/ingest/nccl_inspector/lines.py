@@ -143,7 +143,8 @@ def _call(name: str, row: dict[str, Any], written: int) -> Call | None:
     ):
         raise ValueError(kind)
     begun, ended = _kernels(perf, way)
-    if begun is not None and ended is not None and 0 < begun <= ended <= MAX_TIME_US:
+    latest = MAX_TIME_US if begun is None else min(begun + LONGEST_US, MAX_TIME_US)
+    if begun is not None and ended is not None and 0 < begun <= ended <= latest:
         return Call(
             name, _KINDS.get(kind, plain(kind.lower())), seq, size, begun, ended - begun, written, _peer(perf)
         )

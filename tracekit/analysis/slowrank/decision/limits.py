@@ -92,10 +92,15 @@ def _candidate(suspect: Suspect) -> Suspect:
 def shares_no_communication(case: Case, answer: Answer) -> Answer:
     """`answer`, left open where the suspects communicate with each other alone, so that no other rank waits for them.
 
-    Replicas of a serving engine are such ranks: each answers requests of its own.
+    Replicas of a serving engine are such ranks: each answers requests of its own. All ranks of an operation table end
+    their steps together.
     """
     named = {s.rank for s in answer.suspects}
-    if answer.verdict != "slow_rank" or not named.isdisjoint(_members_beside(case, named)):
+    if (
+        answer.verdict != "slow_rank"
+        or case.table is not None
+        or not named.isdisjoint(_members_beside(case, named))
+    ):
         return answer
     reason = (
         f"{ranks_in_words(sorted(named))} worked longer than the peers by {ms(answer.gain):.1f} ms of "
