@@ -51,7 +51,7 @@ def name_dead(case: Case, finding: HangFinding) -> HangFinding | None:
             _name_first(case, finding, first) if _shows_an_end(case, first) else _only_raised(finding, first)
         )
     if not unplaced and (alone := _without_an_error(case)) is not None:
-        how = "ended without an error: each other rank lost the connection to a peer that ended, and it alone did not"
+        how = "ended without an error, while each other rank lost its connection to a peer"
         return accuse(case, finding, Named("died", {alone: how}))
     if unplaced and all(culprit.kind == "missing_dump" for culprit in finding.culprits):
         return _of_unknown_rank(case, finding, unplaced)
