@@ -30,7 +30,7 @@ def log_of(case: simulate.Case, spelling: Spelling) -> list[str]:
 def usual_for_all(
     ranks: list[simulate.Rank], usual: Callable[[int], list[simulate.Op]], culprit: int
 ) -> bool:
-    """Make the culprit's calls the usual ones: each rank but the culprit's partner takes them. False: there is none."""
+    """Return whether the culprit's calls can be usual; if so, each rank but the culprit's partner takes them."""
     mine, before = ranks[culprit].program, usual(culprit)
     at = next(i for i, op in enumerate(before) if i >= len(mine) or not _same(mine[i], op))
     op, skipped = before[at], len(mine) < len(before)

@@ -2,7 +2,7 @@
 
 Each run leaves dumps, logs, stacks and counters; NCCL's RAS, which Gloo has not, is written of its dumps. Every subset
 of the channels is asked. A row a run: what logs alone answer, and of how many subsets the answer is right, open, wrong.
-With `--keep FOLDER` runs stay there: those that are there already are asked again, and not trained.
+`--keep FOLDER` keeps the runs; a later call asks the kept runs again and trains only the others.
 """
 
 import argparse

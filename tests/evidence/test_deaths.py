@@ -165,10 +165,8 @@ def test_control_codes_of_a_log_are_not_obeyed(tmp_path):
 LOST = "RuntimeError: [gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:21416. This is typically "
 LOST += "caused by a remote worker crashing."
 STORE = "torch.distributed.DistNetworkError: Connection reset by peer"
-GLOO = (
-    "[PG ID 0 PG GUID 0(default_pg) Rank 0] ProcessGroupGloo initialization options: size: 4, global rank: 0"
-)
-SIZED = line(0, 1, GLOO)
+GLOO = "[PG ID 0 PG GUID 0(default_pg) Rank {0}] ProcessGroupGloo initialization options: size: 4, global rank: {0}"
+SIZED = "".join(line(rank, 1, GLOO.format(rank)) for rank in range(4))
 
 
 def test_peers_that_lost_a_rank_prove_its_end(tmp_path):
@@ -194,6 +192,14 @@ def test_the_only_rank_without_an_error_ended_first(tmp_path, lost, named):
     """A launcher ends ranks without an error too, so that one of two such ranks is not named."""
     finding = of_text(tmp_path, SIZED + "".join(traceback(r, LOST) for r in lost))
     assert ranks(finding) == named, finding.reason
+
+
+def test_a_rank_without_a_log_is_a_candidate(tmp_path):
+    """A network that failed closes the connections of all ranks, and the log of one of them may be lost."""
+    text = line(0, 1, GLOO.format(0)) + "".join(traceback(r, LOST) for r in (0, 1, 3))
+    finding = of_text(tmp_path, text)
+    assert (ranks(finding), finding.candidates) == ([], (2,))
+    assert "give the log of rank 2" in finding.to_decide
 
 
 def test_without_a_size_an_unseen_rank_may_have_ended(tmp_path):

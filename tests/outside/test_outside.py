@@ -62,8 +62,8 @@ def test_a_stopped_process_is_continued_at_the_end(process):
 
 @pytest.mark.slow
 def test_a_forced_collection_runs_in_the_process(tmp_path):
-    if next(d for d in DISTURBANCES if d.name == "garbage collection").unavailable():
-        pytest.skip("no gdb")
+    if reason := next(d for d in DISTURBANCES if d.name == "garbage collection").unavailable():
+        pytest.skip(reason)  # gdb is no Python package, and may not be installed or allowed to attach
     said = tmp_path / "said"
     program = (
         "import gc, sys, time\n"

@@ -51,11 +51,21 @@ def name_dead(case: Case, finding: HangFinding) -> HangFinding | None:
             _name_first(case, finding, first) if _shows_an_end(case, first) else _only_raised(finding, first)
         )
     if not unplaced and (alone := _without_an_error(case)) is not None:
-        how = "ended without an error, while each other rank lost its connection to a peer"
-        return accuse(case, finding, Named("died", {alone: how}))
+        return _name_silent(case, finding, alone)
     if unplaced and all(culprit.kind == "missing_dump" for culprit in finding.culprits):
         return _of_unknown_rank(case, finding, unplaced)
     return None
+
+
+def _name_silent(case: Case, finding: HangFinding, rank: int) -> HangFinding:
+    """Return the answer about the one rank that lost no peer: named, or open where its lines are missing."""
+    if rank in case.bundle.ranks:
+        how = "ended without an error, while each other rank lost its connection to a peer"
+        return accuse(case, finding, Named("died", {rank: how}))
+    reason = f"each rank but rank {rank} lost its connection to a peer, and rank {rank} left no line: it may have ended"
+    return leave_open(
+        finding, reason, (rank,), f"give the log of rank {rank}, which shows whether it lost a peer too"
+    )
 
 
 def _own_deaths(case: Case) -> list[_Report]:
