@@ -19,7 +19,7 @@ from tests.ingest.test_scan import TRICKY
 from tracekit.files.source import Source
 from tracekit.ingest import load
 from tracekit.ingest.kineto import trace
-from tracekit.ingest.kineto.compiled import columns, event_buffer, scanner_code
+from tracekit.ingest.kineto.compiled import scanner_code
 from tracekit.ingest.kineto.compiled.event_buffer import CompiledEvents
 from tracekit.ingest.kineto.refusal import Unrecognised
 from tracekit.ingest.kineto.scanner import ScanRecord, scan
@@ -108,10 +108,9 @@ TOKENS = (
 
 
 @pytest.fixture
-def agreed(compiled, monkeypatch):
+def agreed(compiled):
     """How many of `count` random traces the compiled scanner took, in batches of 16 events."""
-    for module in (columns, event_buffer):
-        monkeypatch.setattr(module, "BATCH_ROWS", 16)
+    compiled = partial(compiled, rows=16)
 
     def count_of(seed, count):
         rng = Random(seed)
@@ -179,9 +178,8 @@ def test_what_needs_judgement_is_left_alone(fault, compiled):
     assert read(text.encode(), compiled) is None
 
 
-def test_batches_end_and_texts_start_anew(compiled, monkeypatch):
-    for module in (columns, event_buffer):
-        monkeypatch.setattr(module, "BATCH_ROWS", 7)
+def test_batches_end_and_texts_start_anew(compiled):
+    compiled = partial(compiled, rows=7)
     data = json.dumps(document([event(i, name=f"op{i}") for i in range(100)])).encode()
     assert agree(data, compiled)
     batches = list(scan(chunks(data, 900), ScanRecord(), compiled))
@@ -232,7 +230,7 @@ import ctypes, mmap, sys
 import numpy as np
 from random import Random
 from tests.ingest import test_compiled as t
-from tracekit.ingest.kineto.compiled import columns, event_buffer, scanner_code
+from tracekit.ingest.kineto.compiled import event_buffer, scanner_code
 from tracekit.ingest.kineto.compiled.layout import PADDING
 kept = []
 def room(size):
@@ -244,9 +242,8 @@ def room(size):
     kept.append(memory)
     return whole[end - size - PADDING : end]
 event_buffer.room = room
-event_buffer.BATCH_ROWS = columns.BATCH_ROWS = 64
 scanner_code.prepare(1 << 40)
-made = t.partial(t.CompiledEvents, scan=scanner_code.scanner())
+made = t.partial(t.CompiledEvents, scan=scanner_code.scanner(), rows=64)
 rng = Random(int(sys.argv[1]))
 taken = 0
 for _ in range(int(sys.argv[2])):

@@ -49,8 +49,11 @@ def merge(
     merged.choose(results)
     hints = hints or _hints(merged)
     world = _world_size(merged, hints)
-    groups_told = (g for claims in merged.chosen.values() for c in claims for g in c.table.groups)
-    bound = rank_bound(world, {*merged.chosen, *(r for g in groups_told for r in g.ranks)})
+    # lists of members are kept once each: 16 384 files list all 16 384 ranks
+    listed = {
+        id(g.ranks): g.ranks for claims in merged.chosen.values() for c in claims for g in c.table.groups
+    }
+    bound = rank_bound(world, set(merged.chosen).union(*listed.values()))
     _drop_strangers(merged, bound)
     groups = _groups(merged, bound)
     number = {g.ranks: g.group for g in groups}

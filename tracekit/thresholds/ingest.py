@@ -251,8 +251,11 @@ WORTH_LOADING: Final = 1 << 22
 WORTH_COMPILING: Final = 1 << 27
 """Bytes of JSON, 128 MiB, from which compiling, 5 s once a machine, is won back by the second reading."""
 
-WORTH_SCANNING: Final = 1 << 19
-"""Bytes of JSON in one file, 512 KiB, from which the compiled scanner's memory is worth setting up."""
+WORTH_SCANNING: Final = 1 << 16
+"""Bytes of JSON in one file, 64 KiB, from which the compiled scanner's memory is worth setting up."""
+
+LEAST_EVENT: Final = 64
+"""Bytes of JSON of an event; a file with shorter ones is read in more batches."""
 
 JSON_PER_GZIP: Final = 10
 """Bytes of JSON in a byte of a compressed trace: 12 to 20 in recorded ones."""

@@ -26,7 +26,14 @@ from tracekit.ingest.kineto.issues import quality_rows
 from tracekit.ingest.kineto.scanner import EventsOf, ScanRecord, scan
 from tracekit.ingest.write import EventWriter
 from tracekit.schema import EVENTS
-from tracekit.thresholds.ingest import LOOKED_INTO, MAX_MARKED_STEPS, MAX_TIME_NS, WORTH_SCANNING
+from tracekit.thresholds.ingest import (
+    BATCH_ROWS,
+    LEAST_EVENT,
+    LOOKED_INTO,
+    MAX_MARKED_STEPS,
+    MAX_TIME_NS,
+    WORTH_SCANNING,
+)
 
 NARROW = (
     "device",
@@ -79,7 +86,8 @@ def compiled_reader(source: Source) -> Reader | None:
     scan = scanner()
     if scan is None or source.json_size < WORTH_SCANNING:
         return None
-    return partial(read_kineto, events_of=partial(CompiledEvents, scan=scan))
+    rows = min(BATCH_ROWS, source.json_size // LEAST_EVENT)
+    return partial(read_kineto, events_of=partial(CompiledEvents, scan=scan, rows=rows))
 
 
 def read_kineto(

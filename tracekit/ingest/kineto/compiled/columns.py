@@ -9,7 +9,6 @@ from tracekit.ingest.kineto.compiled.layout import BITS_TEXT, PHASE, SLOTS, Pool
 from tracekit.ingest.kineto.compiled.pools import TextPool
 from tracekit.ingest.kineto.event_fields import GRIDDED, KEPT_PHASES, SCANNED
 from tracekit.ingest.kineto.product_flops import flops_column
-from tracekit.thresholds.ingest import BATCH_ROWS
 
 NONE = np.iinfo(np.int64).min
 """Marks a row without a number: the scanner reads none of so many digits."""
@@ -20,10 +19,12 @@ GRID, NAME_COLUMN, FLOPS = (SCANNED.get_field_index(name) for name in ("grid", "
 class Columns:
     """Memory for the rows of a batch.
 
-    addresses: of the column of each slot. filled: values written, by slot. pools: rows of Pool words, by slot.
+    size: rows of a batch. addresses: of the column of each slot. filled: values written, by slot. pools: rows of Pool
+    words, by slot.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, size: int) -> None:
+        self.size = size
         self.addresses = np.zeros(len(SLOTS), np.int64)
         self.filled = np.zeros(len(SLOTS), np.int64)
         self.pools = np.zeros((len(SLOTS), Pool.COUNT), np.int64)
@@ -32,16 +33,23 @@ class Columns:
         for i, slot in enumerate(SLOTS):
             self._slots[slot.column].append(i)
         self._arrays = [self._fresh(column) for column in range(len(SCANNED))]
+        self._given: list[int] = []
 
     def _fresh(self, column: int) -> "np.ndarray[tuple[int], np.dtype[np.signedinteger]]":
         """Return an empty column to replace the present one; a batch now owns that one's memory."""
         texts = self._slots[column][0] in self._texts
-        values = np.full(BATCH_ROWS, NO_CODE, np.int32) if texts else np.full(BATCH_ROWS, NONE, np.int64)
+        values = np.full(self.size, NO_CODE, np.int32) if texts else np.full(self.size, NONE, np.int64)
         self.addresses[self._slots[column]] = values.ctypes.data
         return values
 
+    def renew(self) -> None:
+        """Begin a new batch: replace the columns whose memory the last one owns."""
+        for column in self._given:
+            self._arrays[column] = self._fresh(column)
+        self._given = []
+
     def take(self, rows: int) -> pa.RecordBatch:
-        """Return the first `rows` rows as a batch, and begin a new one."""
+        """Return the first `rows` rows as a batch; `renew` begins the next one."""
         arrays = [self._array(column, rows) for column in range(len(SCANNED))]
         self.filled[:] = 0
         if arrays[GRID].null_count < rows:
@@ -62,7 +70,7 @@ class Columns:
         if not filled:
             return pa.nulls(rows, SCANNED.field(column).type)
         values = self._arrays[column][:rows]
-        self._arrays[column] = self._fresh(column)
+        self._given.append(column)
         if slots[0] == PHASE:
             return _phases(values)
         texts = slots[0] in self._texts

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import cache
 
 import numpy as np
 import pyarrow as pa
@@ -33,21 +34,26 @@ def room(size: int) -> "np.ndarray[tuple[int], np.dtype[np.uint8]]":
 
 
 class CompiledEvents:
-    """The unread part of the event array; raises Unrecognised where the general reader must read the file."""
+    """The unread part of the event array; raises Unrecognised where the general reader must read the file.
+
+    rows: of a batch, for which memory is set up.
+    """
 
     guessed = False
 
-    def __init__(self, buffer: bytes, issues: Counter[str], phases: Counter[str], scan: Scan) -> None:
+    def __init__(
+        self, buffer: bytes, issues: Counter[str], phases: Counter[str], scan: Scan, rows: int = BATCH_ROWS
+    ) -> None:
         self.ended = False
         self._scan = scan
         self._issues, self._told_phases = issues, phases
-        self._columns = Columns()
+        self._columns = Columns(rows)
         self._keys, self._key_texts = _key_table()
         self._phases = np.zeros(BYTES, np.int64)
         self._seen = np.zeros(MAX_KEYS, np.int64)
         self._values = np.zeros((len(SLOTS), Value.COUNT), np.int64)
         self._state = np.zeros(At.COUNT, np.int64)
-        self._state[At.PLACE], self._state[At.ROWS] = Place.START, BATCH_ROWS
+        self._state[At.PLACE], self._state[At.ROWS] = Place.START, rows
         for at, memory in (
             (At.PHASES, self._phases),
             (At.KEYS, self._keys),
@@ -99,7 +105,8 @@ class CompiledEvents:
             if ending != Ending.FULL:
                 self.ended = ending == Ending.DONE
                 return
-            self._columns.clear_texts(crowded_only=rows == BATCH_ROWS)
+            self._columns.clear_texts(crowded_only=rows == self._columns.size)
+            self._columns.renew()
 
     def _read(self) -> int:
         start = self._buffer.ctypes.data
@@ -118,6 +125,7 @@ class CompiledEvents:
         self._state[At.WITHOUT_TIME] = 0
 
 
+@cache
 def _key_table() -> (
     "tuple[np.ndarray[tuple[int, int, int], np.dtype[np.int64]], list[np.ndarray[tuple[int], np.dtype[np.uint8]]]]"
 ):
