@@ -20,6 +20,8 @@ from tracekit.thresholds.hang import NAMED_IN_DOUBT
 
 _PEER_ENDED: Final = re.compile(r"[Cc]losed by (?:remote )?peer|reset by peer|remote process exited")
 """What a rank's exception says where a peer's process ended in the middle of a call."""
+_UNLIKE: Final = re.compile(r"mismatch between collectives")
+"""What a rank's exception says where a peer's call is unlike its own."""
 _OF_STORE: Final = re.compile(r"Store|DistNetworkError")
 """Exceptions about the connection to the store, which also ends when rank 0 is done."""
 
@@ -133,14 +135,24 @@ def _lost_a_peer(case: Case) -> set[int]:
 def _without_an_error(case: Case) -> int | None:
     """Return the rank that ended without an error while every other one lost a peer; None where others may have.
 
-    A launcher ends ranks without an error as well: of two such ranks, either may have been first.
+    A launcher ends ranks without an error as well: of two such ranks, either may have been first. A rank that ended for
+    a peer's call unlike its own reports that as an error.
     """
     lost = _lost_a_peer(case)
     silent = set(range(case.bundle.world or 0)) - lost
     if len(lost) < FEWEST_WITNESSES or len(silent) != 1:
         return None
     (rank,) = silent
-    return None if _lived_on(case, rank) else rank
+    return None if _lived_on(case, rank) or _met_another_call(case) & {rank, None} else rank
+
+
+def _met_another_call(case: Case) -> set[int | None]:
+    """Return the ranks that report that a peer's call is unlike their own; None for a report of an unknown rank."""
+    return {
+        rank
+        for log in case.bundle.logs
+        for rank in (*log.waits.longer, *(death.rank for death in log.deaths if _UNLIKE.search(death.text)))
+    }
 
 
 def _only_raised(finding: HangFinding, first: dict[int, _Report]) -> HangFinding:
