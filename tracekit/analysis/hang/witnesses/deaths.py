@@ -61,7 +61,7 @@ def name_dead(case: Case, finding: HangFinding) -> HangFinding | None:
 
 def _name_silent(case: Case, finding: HangFinding, rank: int) -> HangFinding:
     """Return the answer about the one rank that lost no peer: named, or open where its lines are missing."""
-    if rank in case.bundle.ranks:
+    if rank in case.ranks:
         how = "ended without an error, while each other rank lost its connection to a peer"
         return accuse(case, finding, Named("died", {rank: how}))
     reason = f"each rank but rank {rank} lost its connection to a peer, and rank {rank} left no line: it may have ended"
@@ -170,7 +170,7 @@ def _only_raised(finding: HangFinding, first: dict[int, _Report]) -> HangFinding
 def _ended_from_outside(case: Case, finding: HangFinding, first: dict[int, _Report]) -> HangFinding | None:
     """Return the answer where a signal ended all ranks together, as a scheduler or a user does; None elsewhere."""
     signalled = {rank for rank, report in first.items() if report.death.kind == "signal"}
-    others = (case.world | case.bundle.ranks) - signalled
+    others = (case.world | case.ranks) - signalled
     if len(signalled) < 2 or others or not _within(list(first.values())):
         return None
     reason = f"a signal ended all {len(signalled)} ranks together, as a scheduler or a user does: no rank is to blame"
@@ -248,7 +248,7 @@ def _of_unknown_rank(case: Case, finding: HangFinding, unplaced: Sequence[_Repor
     death = min(unplaced, key=_order).death
     told = (("on", death.host), ("process", death.pid), ("local rank", death.local))
     where = "".join(f" ({word} {value})" for word, value in told if value is not None)
-    silent = case.world - case.bundle.ranks
+    silent = case.world - case.ranks
     if len(silent) == 1:
         how = f"died ({death.text}): its process is the one that ended, since all other ranks left lines"
         return accuse(case, finding, Named("died", dict.fromkeys(silent, how)))

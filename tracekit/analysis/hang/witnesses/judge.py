@@ -63,14 +63,14 @@ def _without_calls(case: Case, finding: HangFinding) -> HangFinding:
         told = f"{len(waiting)} ranks waited in vain in a Gloo call; their lines do not name the rank they waited for"
     elif case.bundle.ras:
         told = "no communicator that RAS lists shows ranks that differ; RAS does not show whether calls end"
-    silent = tuple(sorted(case.world - case.bundle.ranks))
+    silent = tuple(sorted(case.world - case.ranks))
     decide = "add the logs of all ranks, py-spy dumps, or flight-recorder dumps"
     return replace(finding, verdict="inconclusive", reason=told, candidates=silent, to_decide=decide)
 
 
 def _told(case: Case, finding: HangFinding) -> HangFinding:
     """Return the finding with the ranks in any evidence, and with the warnings about it."""
-    ranks = case.bundle.ranks
+    ranks = case.ranks
     missing = tuple(sorted(case.world - ranks))
     expected = max(len(case.world), len(ranks))
     coverage = RankCoverage(expected, len(ranks), missing, finding.ranks.rejected)
