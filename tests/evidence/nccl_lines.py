@@ -22,7 +22,8 @@ KINDS = {
     "broadcast": "Broadcast",
 }
 DTYPES = {"Int": 2, "Long": 4, "Half": 6, "Float": 7, "BFloat16": 9}
-VERSIONS = ("2.10", "2.18", "2.21", "2.30")
+VERSIONS = ("2.10", "2.18", "2.21", "2.30", "2.27 one node")
+"""Within one node opCount stays 0 from 2.27 on."""
 
 
 @dataclass
@@ -62,10 +63,11 @@ class Process:
 
     def call(self, name: str, size: int, kind: str, count: int, dtype: int, root: int = 0) -> str:
         """The line of a call, before it is launched."""
+        number = 0 if self.version.endswith("one node") else self.calls[name]
         received = "(nil)" if kind == "Send" else "0x7f2b00000200"
         given = "(nil)" if kind == "Recv" else "0x7f2b00000000"
         return self.line(
-            f"{kind}: opCount {self.calls[name]:x} sendbuff {given} recvbuff {received} count {count} datatype "
+            f"{kind}: opCount {number:x} sendbuff {given} recvbuff {received} count {count} datatype "
             f"{dtype} op 0 root {root} comm {self.pointers[name]:#x} [nranks={size}] stream 0x5583a0"
         )
 

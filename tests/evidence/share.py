@@ -32,9 +32,10 @@ LOGS = {
     "default": (False, False, ()),
     "desync": (True, False, ()),
     "desync, --mesh": (True, True, ()),
-    "calls": (False, False, nccl_lines.VERSIONS[1:]),
+    "calls": (False, False, nccl_lines.VERSIONS[1:4]),
+    "calls, one node": (False, False, nccl_lines.VERSIONS[4:]),
     "calls, no ids": (False, False, nccl_lines.VERSIONS[:1]),
-    "calls, desync": (True, False, nccl_lines.VERSIONS[1:]),
+    "calls, desync": (True, False, nccl_lines.VERSIONS[1:4]),
 }
 NARROW = 2
 

@@ -70,8 +70,8 @@ class LogFile:
     stuck: set[int] = field(default_factory=set)
     asked_by: set[int] = field(default_factory=set)
     ranks: set[int] = field(default_factory=set)
-    reports: list[tuple[int, GroupKey, Report]] = field(default_factory=list)
-    """States of a group's members that a rank printed: the rank, its group, the report."""
+    reports: list[tuple[int | None, GroupKey, Report]] = field(default_factory=list)
+    """States of a group's members that a rank printed: the rank (None: unknown), its group, the report."""
     nccl: list[Process] = field(default_factory=list)
     """Processes with lines of NCCL, and the calls and communicators that these show."""
     attempts: int = 1

@@ -260,8 +260,7 @@ class _Reader:
         if own is not None:
             file.waits.longer = {own if rank is None else rank: s for rank, s in file.waits.longer.items()}
         for key, group, report in opened.reports:
-            if (rank := ranks[key]) is not None:
-                file.reports.append((rank, group, report))
+            file.reports.append((ranks[key], group, report))
 
     def _places_are_ranks(self) -> bool:
         """Return whether `[Rank N]` may be the global rank: one call of each, and the same number on all.

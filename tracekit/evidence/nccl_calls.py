@@ -67,7 +67,8 @@ class Communicator:
     """One communicator as one process uses it. place: of the process in it; name: the same for all members, or empty.
 
     begun: whether the log holds its calls from the first one on. first: opCount of the first call that is counted.
-    grouped: whether two collectives share an opCount. sent: messages by direction and peer.
+    grouped: whether two collectives share an opCount. rose: whether opCount has risen; within one node it stays 0 from
+    NCCL 2.27 on, so that a lost line does not show. sent: messages by direction and peer.
     """
 
     size: int
@@ -78,6 +79,7 @@ class Communicator:
     count: int = 0
     last: int = -1
     grouped: bool = False
+    rose: bool = False
     calls: deque[tuple[int, Signature]] = field(default_factory=deque)
     messages: deque[Sent] = field(default_factory=deque)
     sent: dict[tuple[bool, int], int] = field(default_factory=dict)
@@ -86,15 +88,14 @@ class Communicator:
     def follow(self, number: int) -> None:
         """Take the opCount of the next call: where calls are lost, or numbers begin again, counting does."""
         if self.last >= 0 and not self.last <= number <= self.last + 1:
-            self._forget(begun=number == 0)
-        if self.last < 0:
-            self.begun |= number == 0
+            self._forget()
+        self.rose |= 0 <= self.last < number
         if number != self.last:
             self.settle()
 
     def take(self, number: int, offset: int, call: Signature, kept: int) -> None:
         """Take a collective. kept: how many calls to keep."""
-        if number != self.last + 1 or not self.count or self._batch:
+        if number != self.last + 1 or not self.rose or self._batch:
             self.follow(number)
             self.settle()
             self.grouped |= number == self.last and bool(self.calls)
@@ -103,6 +104,7 @@ class Communicator:
     def take_message(self, number: int, offset: int, send: bool, peer: int, call: Signature) -> None:
         """Take a send or receive; those of one group may be an all-to-all."""
         self.follow(number)
+        self.first = number if self.first < 0 else self.first
         self.last = number
         if len(self._batch) < MAX_CALLS_KEPT:
             self._batch.append((offset, send, peer, call))
@@ -126,16 +128,20 @@ class Communicator:
                 self.messages.popleft()
 
     def _add(self, number: int, offset: int, call: Signature, kept: int) -> None:
-        if not self.count:
-            self.first = number
+        self.first = number if self.first < 0 else self.first
         self.count += 1
         self.last = number
         self.calls.append((offset, call))
         while len(self.calls) > kept:
             self.calls.popleft()
 
-    def _forget(self, *, begun: bool) -> None:
-        self.begun, self.first, self.count, self.last, self.grouped = begun, -1, 0, -1, False
+    @property
+    def whole(self) -> bool:
+        """Return whether the log holds its calls from the first one on, which has number 0 where numbers rise."""
+        return self.begun or (self.rose and self.first == 0)
+
+    def _forget(self) -> None:
+        self.begun, self.first, self.count, self.last, self.grouped = False, -1, 0, -1, False
         self.calls.clear()
         self.messages.clear()
         self.sent.clear()

@@ -20,6 +20,7 @@ from tracekit.evidence.log_lines import Work
 from tracekit.evidence.nccl_calls import Communicator
 from tracekit.evidence.nccl_ranks import keyed_communicators, processes_by_rank
 from tracekit.mesh import Mesh
+from tracekit.thresholds.evidence import FEWEST_IN_ORDER
 
 
 @dataclass
@@ -30,6 +31,8 @@ class CallGroup:
     own: dict[int, Communicator] = field(default_factory=dict)
     shift: int = 0
     """What is added to a number of a call for that of the watchdog's lines."""
+    lost: dict[int, int] = field(default_factory=dict)
+    """Lines of a rank that are lost, as the watchdog's numbers show."""
     marks: dict[int, Mark] = field(default_factory=dict)
     """What the watchdog's lines show of the group, by rank."""
 
@@ -39,14 +42,22 @@ class CallGroup:
 
         They do where all are known from the first one on, and where opCount counts nothing but collectives.
         """
-        whole = all(one.begun for one in self.own.values())
-        return whole or not any(one.grouped or one.sent for one in self.own.values())
+        return self.whole or not any(one.grouped or one.sent for one in self.own.values())
+
+    @property
+    def whole(self) -> bool:
+        """Return whether the log holds the calls of all members from the first one on."""
+        return all(one.whole for one in self.own.values())
+
+    @property
+    def verified(self) -> bool:
+        """Return whether a line that is lost would show: opCount rises with the calls."""
+        return all(one.rose or one.count < FEWEST_IN_ORDER for one in self.own.values())
 
     def last(self, rank: int) -> int:
         """Return the number of the last call of a rank, from 1; 0 for none."""
         one = self.own[rank]
-        whole = all(other.begun for other in self.own.values())
-        return one.count + (0 if whole else max(one.first, 0))
+        return one.count + (0 if self.whole else max(one.first, 0)) + self.lost.get(rank, 0)
 
     def call(self, rank: int, back: int) -> Signature | None:
         """Return the call that a rank made so many calls before its last one; None where it is not kept."""
@@ -55,7 +66,8 @@ class CallGroup:
 
     def agreed(self) -> int:
         """Return the number of the last call that all members made alike; -1 where a member's calls are unknown."""
-        if set(self.own) != set(self.members.ranks) or not self.members.whole or not self.numbered:
+        known = self.members.whole and self.numbered and self.verified
+        if set(self.own) != set(self.members.ranks) or not known:
             return -1
         last = {rank: self.last(rank) for rank in self.own}
         least = min(last.values())
@@ -208,6 +220,9 @@ def _take(group: CallGroup, key: GroupKey, own: dict[int, Mark], marks: Marks) -
     if not shifts or not group.numbered:
         return
     group.shift = shifts.most_common(1)[0][0]
+    for rank, mark in own.items():
+        if mark.enqueued is not None and rank in group.own:
+            group.lost[rank] = max(mark.enqueued - group.last(rank) - group.shift, 0)
     group.members = Members(key[0], group.members.desc, group.members.ranks, whole=True)
     group.marks = {rank: mark for rank, mark in own.items() if rank in group.own}
     for rank in group.marks:
@@ -244,7 +259,7 @@ def _tail(group: CallGroup, rank: int, agreed: int) -> GroupTail:
     members, one, mark = group.members, group.own[rank], group.marks.get(rank)
     tail = GroupTail(members.name, members.desc, members.ranks, has_p2p=bool(one.sent))
     tail.partial = not members.whole
-    if not group.numbered:
+    if not group.numbered or not (group.verified or mark is not None):
         return tail
     last = group.last(rank) + group.shift
     ended = -1 if agreed < 0 else min(agreed, group.last(rank)) + group.shift

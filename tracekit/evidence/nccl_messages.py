@@ -1,7 +1,7 @@
 """The sends and receives that NCCL's lines show, as messages of a dump: which have met, and which are outstanding.
 
-The n-th send from one rank to another meets the n-th receive there; no line shows an end, so that two ends that have met
-and agree are taken as ended. Used by `as_dumps`.
+The n-th send from one rank to another meets the n-th receive there; no line shows an end, so that two ends that have
+met and agree are taken as ended. Used by `as_dumps`.
 """
 
 from collections.abc import Iterable, Mapping
@@ -47,7 +47,7 @@ def _met(group: CallGroup, one: Communicator) -> dict[tuple[bool, int], int]:
     ranks, found = group.members.ranks, {}
     for send, peer in one.sent:
         other = group.own.get(ranks[peer]) if 0 <= peer < len(ranks) else None
-        if other is None or not (one.begun and other.begun) or one.place is None:
+        if other is None or not (group.whole and group.verified) or one.place is None:
             continue
         mine, theirs = _channel(one, send, peer), _channel(other, not send, one.place)
         met = min(one.sent[send, peer], other.sent.get((not send, one.place), 0))

@@ -111,7 +111,7 @@ def _may_move(case: Case, finding: HangFinding) -> HangFinding | None:
     if finding.verdict == "none" and _kinds(case) == {"calls"}:
         reason = "all ranks have launched the same calls by NCCL's lines, which do not show whether these end"
         return leave_open(finding, reason, (), _STACKS_OF_LATE)
-    late = {c.rank for c in finding.culprits if c.kind != "mismatched_call"}
+    late = {c.rank for c in finding.culprits if c.kind != "mismatched_call" and not c.sides}
     if case.composed.still or not late or any(_sources(case, rank) != {"calls"} for rank in late):
         return None
     reason = (
