@@ -22,8 +22,8 @@ KINDS = {
     "broadcast": "Broadcast",
 }
 DTYPES = {"Int": 2, "Long": 4, "Half": 6, "Float": 7, "BFloat16": 9}
-VERSIONS = ("2.10", "2.18", "2.21", "2.30", "2.27 one node")
-"""Within one node opCount stays 0 from 2.27 on."""
+VERSIONS = ("2.10", "2.18", "2.21", "2.30")
+"""From 2.27 on opCount stays 0 in communicators of one node."""
 
 
 @dataclass
@@ -35,6 +35,7 @@ class Process:
     launcher: str = "bare"
     calls: dict[str, int] = field(default_factory=dict)
     pointers: dict[str, int] = field(default_factory=dict)
+    within_node: set[str] = field(default_factory=set)
 
     def line(self, text: str) -> str:
         """A line as NCCL prints it, behind its launcher's prefix."""
@@ -50,6 +51,7 @@ class Process:
             return
         pointer = self.pointers[name] = 0x55D000000000 + 4096 * (len(self.pointers) + 1) + self.rank * 2**20
         self.calls[name] = 0
+        self.within_node |= {name} if len({member // 8 for member in ranks}) == 1 else set()
         place, size, device = ranks.index(self.rank), len(ranks), self.rank % 8
         told = f"comm {pointer:#x} rank {place} nranks {size} cudaDev {device} "
         if self.version == "2.10":
@@ -63,7 +65,7 @@ class Process:
 
     def call(self, name: str, size: int, kind: str, count: int, dtype: int, root: int = 0) -> str:
         """The line of a call, before it is launched."""
-        number = 0 if self.version.endswith("one node") else self.calls[name]
+        number = 0 if self.version == "2.30" and name in self.within_node else self.calls[name]
         received = "(nil)" if kind == "Send" else "0x7f2b00000200"
         given = "(nil)" if kind == "Recv" else "0x7f2b00000000"
         return self.line(

@@ -1,8 +1,8 @@
 """How many hangs their log alone decides, by kind: `python -m tests.evidence.share [--jobs 100] [--first 0]`.
 
 Each job of the simulator leaves logs: as torch writes it by default; with TORCH_NCCL_DESYNC_DEBUG=1; that one read with
-`--mesh`; and the default one with NCCL's lines of calls, of a version that prints ids of communicators or of an older
-one that prints none. right: the planted rank alone is named. narrowed: open, the rank among at most two candidates.
+`--mesh`; and with NCCL's lines of calls: with ids of communicators, without, and with numbers that stay 0 within a node
+(2.30). right: the planted rank alone is named. narrowed: open, the rank among at most two candidates.
 """
 
 import argparse
@@ -32,10 +32,10 @@ LOGS = {
     "default": (False, False, ()),
     "desync": (True, False, ()),
     "desync, --mesh": (True, True, ()),
-    "calls": (False, False, nccl_lines.VERSIONS[1:4]),
-    "calls, one node": (False, False, nccl_lines.VERSIONS[4:]),
+    "calls": (False, False, nccl_lines.VERSIONS[1:3]),
+    "calls, 2.30": (False, False, nccl_lines.VERSIONS[3:]),
     "calls, no ids": (False, False, nccl_lines.VERSIONS[:1]),
-    "calls, desync": (True, False, nccl_lines.VERSIONS[1:4]),
+    "calls, desync": (True, False, nccl_lines.VERSIONS[1:3]),
 }
 NARROW = 2
 

@@ -66,8 +66,7 @@ class CallGroup:
 
     def agreed(self) -> int:
         """Return the number of the last call that all members made alike; -1 where a member's calls are unknown."""
-        known = self.members.whole and self.numbered and self.verified
-        if set(self.own) != set(self.members.ranks) or not known:
+        if set(self.own) != set(self.members.ranks) or not (self.members.whole and self.numbered):
             return -1
         last = {rank: self.last(rank) for rank in self.own}
         least = min(last.values())
@@ -87,7 +86,8 @@ def call_groups(
 ) -> list[CallGroup]:
     """Return the communicators with known members, joined with the groups of the watchdog's lines.
 
-    marks, members: of the watchdog's lines. Marks that a communicator takes are removed from `marks`.
+    marks, members: of the watchdog's lines. Marks that a communicator takes are removed from `marks`. None are returned
+    where a lost line would not show.
     """
     found: dict[tuple[tuple[int, ...], str], CallGroup] = {}
     keyed = keyed_communicators(processes_by_rank(logs, world), world)
@@ -96,6 +96,8 @@ def call_groups(
         made = found.setdefault((group.ranks, group.name), CallGroup(group))
         made.own[rank] = keyed[rank][key][1]
     groups = list(found.values())
+    if not all(group.verified for group in groups):
+        return []  # a part of the calls would show a rank in a group and not its peers
     _describe(groups, world)
     _join(groups, marks, members)
     return groups
@@ -259,7 +261,7 @@ def _tail(group: CallGroup, rank: int, agreed: int) -> GroupTail:
     members, one, mark = group.members, group.own[rank], group.marks.get(rank)
     tail = GroupTail(members.name, members.desc, members.ranks, has_p2p=bool(one.sent))
     tail.partial = not members.whole
-    if not group.numbered or not (group.verified or mark is not None):
+    if not group.numbered:
         return tail
     last = group.last(rank) + group.shift
     ended = -1 if agreed < 0 else min(agreed, group.last(rank)) + group.shift
