@@ -1,8 +1,8 @@
 """What NCCL prints of a job's communicators and calls, with NCCL_DEBUG=INFO and NCCL_DEBUG_SUBSYS=INIT,COLL.
 
 Written from NVIDIA/nccl src/init.cc, src/enqueue.cc and src/debug.cc (2.4 to 2.30) and from torch's ProcessGroupNCCL:
-messages outside a batch have a communicator for each pair, an all-to-all is a group of messages. The reader was not
-looked at.
+messages outside a batch have a communicator for each pair, an all-to-all is a group of messages. The author of the
+reader wrote this too, so that it cannot show where both misread NCCL.
 """
 
 import json

@@ -34,27 +34,6 @@ def other_parameters(folder: Path) -> None:
     written(folder, text)
 
 
-def two_nodes(folder: Path) -> None:
-    """All 16 ranks of two hosts have launched the same gathers; the network then finds a mismatch of sizes."""
-    warn = "host0:32615:32711 [0] transport/net_ib.cc:667 NCCL WARN NET/IB : collective mismatch error "
-    gathers = (
-        call(rank, number, "AllGather", 512, 16, 0) for number in range(0xF0, 0xF8) for rank in range(16)
-    )
-    written(
-        folder, "".join(gathers) + warn + "local size 32768 remote 1048576 addr 0 rkey 3beac3 seq adf/adf\n"
-    )
-
-
-def both_ways(folder: Path) -> None:
-    """Two ranks send to each other in two communicators, each as many messages as the other receives."""
-    text = ""
-    for number in range(0x12, 0x40, 2):
-        for rank in range(2):
-            text += call(rank, number, "Send", 2_420_736, 2, root=1 - rank)
-            text += call(rank, number + 1, "Recv", 2_420_736, 2, root=1 - rank)
-    written(folder, text)
-
-
 def uneven_shares(folder: Path) -> None:
     """The first call of four ranks reduces the rank's own share, and no two groups of ranks are a majority."""
     counts = (251, 251, 250, 250)
@@ -64,11 +43,6 @@ def uneven_shares(folder: Path) -> None:
 def more_batches(folder: Path) -> None:
     """Rank 2 of four has twice the batches; the others have ended without a word."""
     written(folder, log({2: waiting(4, 1201, size=2_360_832)[2]}, Spelling("2.1")))
-
-
-def first_call(folder: Path) -> None:
-    """All eight ranks wait in their first call: the devices do not reach each other."""
-    written(folder, log(waiting(8, 1), Spelling("2.1")))
 
 
 def aborted(folder: Path) -> None:
@@ -131,20 +105,6 @@ REPORTS = [
         quick=True,
     ),
     pasted(
-        "NVIDIA/nccl#531",
-        "NCCL's lines of 16 ranks on two hosts, all at the same gather, and a warning of the network about sizes",
-        "no rank: the hosts were set up differently",
-        two_nodes,
-        no_blame_of(*range(16)),
-    ),
-    pasted(
-        "NVIDIA/nccl#584",
-        "NCCL's lines of two ranks that send and receive as many messages of one size",
-        "no rank",
-        both_ways,
-        no_blame_of(0, 1),
-    ),
-    pasted(
         "r-ccs-cms/sbd#69",
         "NCCL's lines of four ranks: the first call reduces 251 elements on two ranks and 250 on two",
         "open: no side is a majority",
@@ -157,13 +117,6 @@ REPORTS = [
         "open: the other ranks are needed",
         more_batches,
         no_blame_of(2),
-    ),
-    pasted(
-        "huggingface/picotron_tutorial#6",
-        "the log of eight ranks that all time out in their first call, in the words of torch 2.1",
-        "no rank",
-        first_call,
-        no_blame_of(*range(8)),
     ),
     pasted(
         "snap-research/discoscene#5",
