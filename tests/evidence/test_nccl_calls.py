@@ -137,6 +137,17 @@ def test_memory_of_calls_is_bounded():
     assert (one.count, one.last, len(one.calls)) == (5000, 4999, 512)
 
 
+def test_absurd_sizes_are_no_communicators():
+    calls = NcclCalls(lambda _: ("file", 0))
+    line = (
+        "n0:7:8 [0] NCCL INFO ncclCommInitRank comm 0x5a rank 0 nranks {} cudaDev 0 commId 0x9 - Init START"
+    )
+    for size in (8, 9_999_999, 10**22):
+        calls.take_initialisations(line.format(size).encode())
+    (process,) = calls.processes.values()
+    assert [one.size for one in process.communicators.values()] == [8]
+
+
 def test_a_file_of_calls_is_a_log(tmp_path):
     (tmp_path / "nccl.h03.45006").write_text(steps(0, 0, 3))
     found = gather(find_everything([str(tmp_path)]).sources)

@@ -31,7 +31,7 @@ _CALL: Final = re.compile(
 )
 _PROCESS: Final = re.compile(rb"([A-Za-z0-9][\w.\-]{0,200}):(\d{1,9}):\d{1,9} \[(\d{1,3})\] ")
 _INIT: Final = re.compile(
-    _PROCESS.pattern + rb"NCCL INFO [^\n]{0,80}?comm (0x[0-9a-f]{1,16}) rank (\d{1,7}) nranks (\d{1,7})"
+    _PROCESS.pattern + rb"NCCL INFO [^\n]{0,80}?comm (0x[0-9a-f]{1,16}) rank (\d{1,7}) nranks (\d{1,7})\b"
     rb"([^\n]{0,250}?) ?- Init (?:START|COMPLETE)"
 )
 _ID: Final = re.compile(rb" commId (0x[0-9a-f]{1,16})")
@@ -194,7 +194,7 @@ class NcclCalls:
             process = self._process(text[: found.end(3)] + b"] ")
             place, size = int(found[5]), int(found[6])
             one = None if process is None else self._communicator(process, found[4], size)
-            if one is None or process is None or place >= size:
+            if one is None or process is None or not place < size < MAX_LOG_RANKS:
                 continue
             name = _name(process, found[7])
             if one.name not in {"", name} or (not name and found[0].endswith(b"COMPLETE") and one.last >= 0):
