@@ -1,5 +1,7 @@
 """Records of calls that are refused, and what the refusals advise."""
 
+import gzip
+import json
 from pathlib import Path
 
 from tests.advice.register import case
@@ -15,7 +17,7 @@ def loaded(folder: Path) -> object:
     return load(sorted(folder.iterdir()))
 
 
-@case("so that the records do not show the rank of each; give the files of all ranks")
+@case("no communicator gives all processes ranks of their own; give the files of all ranks")
 def _(folder, _patch):
     made, alone = calls(5), folder / "alone"
     alone.mkdir()
@@ -32,6 +34,22 @@ def _(folder, _patch):
         rows = path.read_text().splitlines()
         path.write_text("\n".join(row for at, row in enumerate(rows) if at % 8 != number) + "\n")
     return lambda: loaded(seldom), lambda: loaded(write(folder / "often", slow=None))
+
+
+@case("the order of calls is lost; set NCCL_INSPECTOR_DUMP_VERBOSE=1")
+def _(folder, _patch):
+    for path in write(folder / "untimed", verbose=False).iterdir():
+        rows = sorted(path.read_text().splitlines(), key=lambda row: json.loads(row)["header"]["id"])
+        path.write_text("\n".join(rows))
+    return lambda: loaded(folder / "untimed"), lambda: loaded(write(folder / "timed"))
+
+
+@case("which SQLite cannot read; unpack it first")
+def _(folder, _patch):
+    path = tiny(folder / "plain") / "rank0.sqlite"
+    (folder / "packed").mkdir()
+    (folder / "packed" / "rank0.sqlite.gz").write_bytes(gzip.compress(path.read_bytes()))
+    return lambda: loaded(folder / "packed"), lambda: loaded(folder / "plain")
 
 
 @case("nothing shows which rank its processes are")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.evidence.judged import of_text, ranks
+from tests.evidence.judged import answer, of_text, ranks
 
 STATE = (
     "[PG ID 0 PG GUID 0(default_pg) Rank {rank}]  failure detected by watchdog at work sequence id: {seq} PG status: "
@@ -205,3 +205,22 @@ def test_a_rank_without_a_log_is_a_candidate(tmp_path):
 def test_without_a_size_an_unseen_rank_may_have_ended(tmp_path):
     text = line(2, 1, "step 8") + "".join(traceback(r, LOST) for r in (0, 1, 3))
     assert ranks(of_text(tmp_path, text)) == []
+
+
+LONGER = "terminate called after throwing an instance of 'gloo::EnforceNotMet'\n  what():  [enforce fail at "
+LONGER += "gloo/transport/tcp/pair.cc:456] op.preamble.length <= op.nbytes. 6144 vs 2048. Received data size doesn't "
+LONGER += "match expected size. Is there a distributed collective mismatch in your code?\n"
+
+
+def test_the_rank_that_noticed_a_longer_message_is_innocent(tmp_path):
+    """It ended for it, and all others lost their connection to it."""
+    whole = SIZED + LONGER + "".join(traceback(r, LOST) for r in (0, 1, 3))
+    (tmp_path / "one").mkdir()
+    assert ranks(of_text(tmp_path / "one", whole)) == []
+    logs = tmp_path / "by_rank"
+    logs.mkdir()
+    for rank in range(4):
+        end = LONGER if rank == 2 else traceback(rank, LOST)
+        (logs / f"rank_{rank}.log").write_text(line(rank, 1, GLOO.format(rank)) + end)
+    finding = answer({"log": logs}, ("log",))
+    assert (ranks(finding), finding.candidates) == ([], (2,)), finding.reason

@@ -63,8 +63,27 @@ def test_processes_of_unknown_rank_are_refused(tmp_path):
     for rank in (2, 3):
         own = [call for call in made[rank] if call[0] == "tp"]
         (tmp_path / f"{rank}.log").write_text(lines(rank, own) + lines(rank, [made[rank][-2]]))
-    with pytest.raises(InputError, match="no communicator holds all processes"):
+    with pytest.raises(InputError, match="no communicator gives all processes ranks"):
         asked(tmp_path)
+
+
+def test_containers_with_one_host_name_and_pid(tmp_path):
+    for path in write(tmp_path / "i").iterdir():
+        rows = [json.loads(line) for line in path.read_text().splitlines()]
+        for row in rows:
+            row["metadata"].update(hostname="localhost", pid=1)
+        path.write_text("\n".join(map(json.dumps, rows)))
+    assert [suspect.rank for suspect in asked(tmp_path / "i").suspects] == [5]
+
+
+def test_records_written_at_the_end_are_refused(tmp_path):
+    """Inspector's default writes at the end of the job, one communicator after the other."""
+    for path in write(tmp_path / "i", verbose=False).iterdir():
+        rows = [json.loads(line) for line in path.read_text().splitlines()]
+        rows.sort(key=lambda row: row["header"]["id"])
+        path.write_text("\n".join(map(json.dumps, rows)))
+    with pytest.raises(InputError, match="order of calls is lost"):
+        asked(tmp_path / "i")
 
 
 def test_damaged_lines_are_counted(tmp_path):

@@ -1,5 +1,6 @@
 """Databases that nsys exported: `slowrank` answers as from Kineto traces of the same job, or names what is missing."""
 
+import gzip
 import sqlite3
 from pathlib import Path
 
@@ -164,6 +165,15 @@ def test_useless_files_get_a_sentence(tmp_path, name, content, reason):
     (tmp_path / name).write_bytes(content)
     with pytest.raises(InputError, match=reason):
         load([str(tmp_path / name)])
+
+
+def test_a_compressed_database_is_refused_as_such(tmp_path):
+    path = tiny(tmp_path / "n") / "rank0.sqlite"
+    path.with_suffix(".sqlite.gz").write_bytes(gzip.compress(path.read_bytes()))
+    path.unlink()
+    with pytest.raises(InputError, match="compressed database"):
+        load([str(path.parent)])
+    assert [found.kind for found in triage(str(path.parent)).found] == ["nsys"]
 
 
 def test_other_databases_are_refused(tmp_path):

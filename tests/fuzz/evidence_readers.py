@@ -15,6 +15,8 @@ from tracekit_cli.tracekit_commands.slowrank import slowrank
 from tracekit_cli.tracekit_commands.triage import triage
 
 from tests.evidence.inspector import WORLD, calls, lines
+from tests.evidence.nccl_lines import VERSIONS as NCCL_VERSIONS
+from tests.evidence.nccl_lines import one_log
 from tests.evidence.nsys_files import tiny
 from tests.evidence.other_channels import faulthandler, py_spy, ras_json, ras_text
 from tests.evidence.stuck_job import RankState, states
@@ -86,6 +88,23 @@ def _log(rng: Random) -> bytes:
     colours, desync = rng.random() < 0.2, rng.random() < 0.3
     spelling = Spelling(rng.choice(VERSIONS), rng.choice(LAUNCHERS), colours, desync)
     return _spoilt(log(_job(rng.randrange(6)), spelling, seed=rng.randrange(9)), rng)
+
+
+@cache
+def _lines_of_calls(seed: int, version: str, launcher: str) -> str:
+    """NCCL's lines of the calls of a small stuck job."""
+    with TemporaryDirectory() as folder:
+        case = make(seed, sizes={"tp": 2, "cp": 1, "pp": 2, "dp": 2})
+        return one_log(case.write(Path(folder) / "fr"), version, launcher, seed)
+
+
+def _calls_in_log(rng: Random) -> bytes:
+    """NCCL's lines of calls, behind them or alone what the watchdog says of the same job or of another."""
+    seed = rng.randrange(6)
+    text = _lines_of_calls(seed, rng.choice(NCCL_VERSIONS), rng.choice(("bare", "torchrun", "srun")))
+    if rng.random() < 0.5:
+        text += log(_job(rng.choice((seed, 7))), Spelling(rng.choice(VERSIONS), desync=rng.random() < 0.3))
+    return _spoilt(text, rng)
 
 
 def _ras(rng: Random) -> bytes:
@@ -173,6 +192,7 @@ def _nsys(rng: Random, folder: Path) -> Input:
 
 KINDS: Mapping[str, Callable[[Random], bytes]] = {
     "log": _log,
+    "log of calls": _calls_in_log,
     "RAS answer": _ras,
     "stacks": _stacks,
     "Inspector": _inspector,

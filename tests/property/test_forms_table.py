@@ -7,6 +7,7 @@ import pytest
 
 from reftrain.config.trace_forms import DEVICE_FORMS, HOST_FORMS
 from tests.evidence import other_channels
+from tests.evidence.nccl_lines import VERSIONS as NCCL
 from tests.evidence.nsys_files import FORMS as NSYS
 from tests.evidence.watchdog import LAUNCHERS, VERSIONS
 from tests.generator.erasures import ERASURES
@@ -31,10 +32,22 @@ WRITERS = {
     "channels": {"ras_json", "ras_text", "py_spy", "faulthandler"} & set(vars(other_channels)),
     "inspector": {"verbose", "short"},
     "nsys": set(NSYS),
+    "nccl": set(NCCL),
     "reach": {name.replace("`", "") for name in TAKEN},
 }
 """By program, what it can write."""
-ALL = ("run", "simulate", "generator", "erasure", "localise", "watchdog", "channels", "inspector", "nsys")
+ALL = (
+    "run",
+    "simulate",
+    "generator",
+    "erasure",
+    "localise",
+    "watchdog",
+    "channels",
+    "inspector",
+    "nsys",
+    "nccl",
+)
 """Programs all of whose forms stand in the table."""
 
 

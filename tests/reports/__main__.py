@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from tests.reports import between_ranks, logs, messages, slow, stuck, wrong
+from tests.reports import between_ranks, logs, messages, printed, slow, stuck, wrong
 from tests.reports.asked import ask
 from tests.reports.page import rewrite, row, summary
 from tests.reports.report import Report
@@ -23,6 +23,7 @@ REPORTS: list[Report] = [
     *stuck.REPORTS,
     *messages.REPORTS,
     *logs.REPORTS,
+    *printed.REPORTS,
     *wrong.REPORTS,
     *between_ranks.REPORTS,
 ]

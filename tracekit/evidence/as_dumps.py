@@ -15,8 +15,11 @@ from tracekit.dumps.calls import Signature, numel
 from tracekit.dumps.load import DumpSet
 from tracekit.dumps.rank_dump import SCHEDULED, STARTED, GroupTail, RankDump
 from tracekit.evidence.bundle import Bundle
-from tracekit.evidence.group_members import Members, members_of, merged_marks, with_reports
+from tracekit.evidence.group_members import Marks, Members, members_of, merged_marks, with_reports
 from tracekit.evidence.log_file import GroupKey, Mark
+from tracekit.evidence.nccl_calls import Communicator
+from tracekit.evidence.nccl_groups import CallGroup, call_groups, tails_of_calls
+from tracekit.evidence.nccl_messages import add_messages
 from tracekit.evidence.ras_counts import tails_of_ras
 from tracekit.findings import Quality
 from tracekit.mesh import Mesh
@@ -47,7 +50,11 @@ def compose(bundle: Bundle, mesh: Mesh | None = None) -> Composed:
     timed = any(mark.started for of_rank in marks.values() for mark in of_rank.values())
     dumps = dict(given)
     sources: dict[int, set[str]] = {rank: {"dump"} for rank in given}
-    partial, left = set(), 0
+    groups = _call_groups(bundle, marks, members, mesh)
+    clocked = {r for r, of_rank in marks.items() if any(mark.work for mark in of_rank.values())}
+    _add_calls(dumps, sources, groups, tails_of_calls(groups, clocked, timed=timed))
+    partial = {group.members.name for group in groups if not group.members.whole}
+    left = 0
     for rank, of_rank in marks.items():
         tails = []
         for key, mark in of_rank.items():
@@ -65,6 +72,12 @@ def compose(bundle: Bundle, mesh: Mesh | None = None) -> Composed:
         _add(dumps, sources, rank, [t for t in tails if not given.keys() >= set(t.ranks)], "ras")
     _spread_messages(dumps.values())
     _agree_on_calls(dumps)
+    still = any(log.timed_out is not None for log in bundle.logs)
+    return Composed(_dump_set(bundle, dumps, left), frozenset(partial), still, sources)
+
+
+def _dump_set(bundle: Bundle, dumps: Mapping[int, RankDump], left: int) -> DumpSet:
+    """Return the dumps of all evidence as a set. left: states of groups without known members."""
     world = {
         *dumps,
         *range(bundle.world or 0),
@@ -75,9 +88,28 @@ def compose(bundle: Bundle, mesh: Mesh | None = None) -> Composed:
     job = bundle.dumps.job if bundle.dumps is not None else None
     quality = (*own, *bundle.quality, *_left_out(left), *_attempts(bundle))
     whole = bundle.dumps is not None or bool(bundle.ras)
-    made = DumpSet(dict(sorted(dumps.items())), rejected, quality, tuple(sorted(world)), job, whole)
-    still = any(log.timed_out is not None for log in bundle.logs)
-    return Composed(made, frozenset(partial), still, sources)
+    return DumpSet(dict(sorted(dumps.items())), rejected, quality, tuple(sorted(world)), job, whole)
+
+
+def _call_groups(
+    bundle: Bundle, marks: Marks, members: Mapping[tuple[int, GroupKey], Members], mesh: Mesh | None
+) -> list[CallGroup]:
+    """Return the communicators of NCCL's lines; none beside dumps, which hold the same calls under other numbers."""
+    if bundle.dumps is not None or not any(log.nccl for log in bundle.logs):
+        return []
+    return call_groups(bundle.logs, marks, members, bundle.world, mesh)
+
+
+def _add_calls(
+    dumps: dict[int, RankDump],
+    sources: dict[int, set[str]],
+    groups: list[CallGroup],
+    tails: dict[int, list[tuple[GroupTail, Communicator]]],
+) -> None:
+    """Add the collectives and messages of communicators."""
+    for rank, of_rank in tails.items():
+        _add(dumps, sources, rank, [tail for tail, _ in of_rank], "calls")
+    add_messages(dumps, tails, groups)
 
 
 def _add(

@@ -190,6 +190,8 @@ def _log_told(log: LogFile) -> str:
     parts += [f"time-outs of {rank_names(timed_out)}"] if timed_out else []
     parts += [f"{len(own)} reports of processes that died"] if own else []
     parts += [f"{len(log.waits.signs)} warnings"] if log.waits.signs else []
+    calling = sum(bool(process.lines) for process in log.nccl)
+    parts += [f"calls of {calling} process{'es'[: 2 * (calling > 1)]}"] if calling else []
     return ", ".join(parts)
 
 

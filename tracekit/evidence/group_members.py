@@ -160,7 +160,7 @@ def with_reports(marks: Marks, members: dict[tuple[int, GroupKey], Members], log
     """
     for log in logs:
         for writer, key, report in log.reports:
-            group = members.get((writer, key))
+            group = None if writer is None else members.get((writer, key))
             if group is None or not group.whole:
                 continue
             for place, told in report.members.items():

@@ -5,7 +5,7 @@ are looked at one by one. Used by `logs`.
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -57,6 +57,10 @@ class Scan:
     damage: str | None = None
 
 
+Take = Callable[[bytes, int, int, int], None]
+"""Takes a block, two places in it, and the block's offset in the file."""
+
+
 def strip_colours(text: bytes) -> bytes:
     """Return the text without terminal sequences and carriage returns, and lines of Docker's driver without JSON."""
     if b'{"log":"' in text:
@@ -64,20 +68,29 @@ def strip_colours(text: bytes) -> bytes:
     return _CONTROL.sub(b"", text) if b"\x1b" in text or b"\r" in text else text
 
 
-def scan_lines(source: Source, literals: Sequence[str], scan: Scan) -> Iterator[Line]:
+def scan_lines(
+    source: Source, literals: Sequence[str], scan: Scan, often: tuple[str, Take] | None = None
+) -> Iterator[Line]:
     """Yield every line that holds one of the literals, in the order of the file; OSError passes through.
 
-    Memory stays below a few blocks, however large the file or a line of it is.
+    Memory stays below a few blocks, however large the file or a line of it is. often: a literal of lines that may be
+    most of the file, and what takes each piece with them instead, after the lines of that piece.
     """
-    pattern = "|".join(map(re.escape, literals))
-    exact = re.compile(pattern.encode())
+    exact = re.compile("|".join(map(re.escape, literals)).encode())
+    patterns = ["|".join(map(re.escape, literals))]
+    patterns = [f"{patterns[0]}|{re.escape(often[0])}", *patterns] if often else patterns
     kept, base, done = b"", 0, 0
     for block, last in _with_last(_blocks(source, scan)):
         data = kept + block
         end = len(data) if last else max(data.rfind(b"\n", 0, max(len(data) - LOOK_AHEAD, 0)) + 1, done)
         if not last and len(data) > SCAN_BLOCK + 2 * LOOK_AHEAD:
             end = max(end, len(data) - LOOK_AHEAD)  # no newline for long: the line is cut
-        yield from _lines_between(data, done, end, base, pattern, exact, last=last)
+        at = done
+        for left, right, plain in _pieces_with_hits(data, done, end, patterns):
+            if plain:
+                at = yield from _lines_between(data, (max(at, left), right), base, exact, last=last)
+            if often is not None:
+                often[1](data, left, right, base)
         cut = max(end - LOOK_BACK, 0)
         kept, base, done = data[cut:], base + cut, end - cut
     scan.size = base + len(kept)
@@ -107,30 +120,34 @@ def _with_last(blocks: Iterator[bytes]) -> Iterator[tuple[bytes, bool]]:
 
 
 def _lines_between(
-    data: bytes, begin: int, end: int, base: int, pattern: str, exact: re.Pattern[bytes], *, last: bool
-) -> Iterator[Line]:
-    """Yield the lines of interest that begin between two places of a block."""
-    at = begin
-    for left, right in _pieces_with_hits(data, begin, end, pattern):
-        at = max(at, left)
-        while (hit := exact.search(data, at, right)) is not None:
-            first = max(data.rfind(b"\n", max(hit.start() - LONGEST_LINE, 0), hit.start()) + 1, at)
-            first = max(first, hit.start() - LONGEST_LINE)
-            stop = data.find(b"\n", hit.end(), hit.end() + LONGEST_LINE)
-            whole = stop >= 0
-            stop = stop if whole else min(len(data), hit.end() + LONGEST_LINE)
-            yield Line(
-                strip_colours(data[first:stop]),
-                base + first,
-                data[max(first - LOOK_BACK, 0) : first],
-                whole or not (last and stop == len(data)),
-                data[stop + 1 : stop + 1 + LOOK_AHEAD],
-            )
-            at = max(stop, hit.end())
+    data: bytes, piece: tuple[int, int], base: int, exact: re.Pattern[bytes], *, last: bool
+) -> Generator[Line, None, int]:
+    """Yield the lines of interest that begin in a piece of a block; return where the last of them ends."""
+    at, right = piece
+    while (hit := exact.search(data, at, right)) is not None:
+        first = max(data.rfind(b"\n", max(hit.start() - LONGEST_LINE, 0), hit.start()) + 1, at)
+        first = max(first, hit.start() - LONGEST_LINE)
+        stop = data.find(b"\n", hit.end(), hit.end() + LONGEST_LINE)
+        whole = stop >= 0
+        stop = stop if whole else min(len(data), hit.end() + LONGEST_LINE)
+        yield Line(
+            strip_colours(data[first:stop]),
+            base + first,
+            data[max(first - LOOK_BACK, 0) : first],
+            whole or not (last and stop == len(data)),
+            data[stop + 1 : stop + 1 + LOOK_AHEAD],
+        )
+        at = max(stop, hit.end())
+    return at
 
 
-def _pieces_with_hits(data: bytes, begin: int, end: int, pattern: str) -> Iterator[tuple[int, int]]:
-    """Yield the pieces of a block, ended by newlines where there are some, that hold one of the literals."""
+def _pieces_with_hits(
+    data: bytes, begin: int, end: int, patterns: Sequence[str]
+) -> Iterator[tuple[int, int, bool]]:
+    """Yield the pieces of a block, ended by newlines where there are some, that match the first of the patterns.
+
+    The last value says whether a piece also matches the last pattern.
+    """
     if end <= begin:
         return
     cuts = [begin]
@@ -141,6 +158,8 @@ def _pieces_with_hits(data: bytes, begin: int, end: int, pattern: str) -> Iterat
     offsets = np.array(cuts, np.int64)
     buffers = [None, pa.py_buffer(offsets), pa.py_buffer(data)]
     pieces = pa.Array.from_buffers(pa.large_binary(), len(cuts) - 1, buffers)
-    found: Any = pc.match_substring_regex(pieces, pattern)
-    for number in np.flatnonzero(found.to_numpy(zero_copy_only=False)).tolist():
-        yield cuts[number], cuts[number + 1]
+    found: Any = pc.match_substring_regex(pieces, patterns[0])
+    plain: Any = pc.match_substring_regex(pieces.filter(found), patterns[-1]) if len(patterns) > 1 else None
+    hits = np.flatnonzero(found.to_numpy(zero_copy_only=False)).tolist()
+    for number, also in zip(hits, [True] * len(hits) if plain is None else plain.to_pylist(), strict=True):
+        yield cuts[number], cuts[number + 1], also

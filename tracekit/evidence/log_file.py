@@ -1,14 +1,20 @@
 """What one log tells, by global rank: how far groups are, what timed out, what died, what waits. Made by `logs`."""
 
+import re
 from dataclasses import dataclass, field
+from typing import Final
 
 from tracekit.evidence.log_deaths import Death
 from tracekit.evidence.log_lines import MESSAGES, Message, When, Work
 from tracekit.evidence.log_reports import Report
 from tracekit.evidence.log_waits import Waits
+from tracekit.evidence.nccl_calls import Process
 
 GroupKey = tuple[str, str]
 """Name and description of a group; ("", "") where the lines name none."""
+_RANK_IN_NAME: Final = re.compile(r"(?:rank|task|proc|worker)[_\-=.]?(\d{1,7})(?!\d)", re.IGNORECASE)
+_RANK_FOLDER: Final = re.compile(r"/(\d{1,7})/(?:std(?:out|err)\.log|error\.json)$")
+"""torchrun's `--log-dir`: a folder for each local rank."""
 
 
 @dataclass(slots=True)
@@ -64,8 +70,10 @@ class LogFile:
     stuck: set[int] = field(default_factory=set)
     asked_by: set[int] = field(default_factory=set)
     ranks: set[int] = field(default_factory=set)
-    reports: list[tuple[int, GroupKey, Report]] = field(default_factory=list)
-    """States of a group's members that a rank printed: the rank, its group, the report."""
+    reports: list[tuple[int | None, GroupKey, Report]] = field(default_factory=list)
+    """States of a group's members that a rank printed: the rank (None: unknown), its group, the report."""
+    nccl: list[Process] = field(default_factory=list)
+    """Processes with lines of NCCL, and the calls and communicators that these show."""
     attempts: int = 1
     unresolved: int = 0
     timed_out: tuple[When | None, int] | None = None
@@ -83,4 +91,14 @@ class LogFile:
         ]
         joined = self.waits.joined_store[1] if self.waits.joined_store else None
         known = [n for n in (*told, joined, self.waits.store_size, self.waits.widest or None) if n]
-        return max(known, default=None)
+        called = (one.size for process in self.nccl for one in process.communicators.values())
+        return max((*known, *called), default=None)
+
+
+def rank_of_path(path: str) -> int | None:
+    """Return the rank in a log's name or folder; None where it names none."""
+    slashes = path.replace("\\", "/")
+    if found := _RANK_FOLDER.search(slashes):
+        return int(found[1])
+    named = _RANK_IN_NAME.findall(slashes.rpartition("/")[2])
+    return int(named[-1]) if named else None

@@ -18,7 +18,7 @@ from tracekit.units import NS_PER_MS, NS_PER_S
 
 LITERALS: Final = (
     "ProcessGroup", "PG GUID", "Watchdog caught", "ed NCCL work", "ed work:", "dump signal", "watchdog got stuck",
-    "NCCL WARN", " - Init ", "NVRM: Xid", "ut of memory", "ut Of Memory", "oom_kill", "oom-kill",
+    "NCCL WARN", "- Init ", "NVRM: Xid", "ut of memory", "ut Of Memory", "oom_kill", "oom-kill",
     "Traceback (most recent call last)", "exitcode", "srun: error", "Fatal Python error", "killed by SIG",
     "terminated with", "monitoredBarrier", "s joined", "store_based_barrier", "Timed out waiting", "by peer",
     "setting up NCCL communicator", "has timed out after", "attempts left", "RendezvousTimeout",

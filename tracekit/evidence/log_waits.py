@@ -13,7 +13,7 @@ from tracekit.thresholds.evidence import MAX_LOG_RANKS, MAX_MARKS, MAX_SIGNS
 
 _INIT: Final = re.compile(
     rb"(?:(\S{1,200}?):(\d{1,9}):\d{1,9} \[\d{1,3}\] NCCL INFO [^\n]{0,80}?)?rank (\d{1,7}) nranks (\d{1,7})"
-    rb"(?:[^\n]{0,200}? commId (0x[0-9a-f]{1,16}))?[^\n]{0,80}? - Init (START|COMPLETE)"
+    rb"(?:[^\n]{0,200}? commId (0x[0-9a-f]{1,16}))?[^\n]{0,80}? ?- Init (START|COMPLETE)"
 )
 _UNIQUE_ID: Final = re.compile(
     rb"\[(\d{1,7})\] is setting up NCCL communicator and retr\w{2,3}ving ncclUniqueId from \[(\d{1,7})\]"

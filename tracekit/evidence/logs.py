@@ -11,7 +11,7 @@ from typing import Final
 
 from tracekit.evidence.line_scan import Line, Scan, scan_lines
 from tracekit.evidence.log_deaths import Death, deaths_of
-from tracekit.evidence.log_file import GroupKey, LogFile, Mark
+from tracekit.evidence.log_file import GroupKey, LogFile, Mark, rank_of_path
 from tracekit.evidence.log_lines import (
     LITERALS,
     MESSAGES,
@@ -25,12 +25,10 @@ from tracekit.evidence.log_lines import (
 )
 from tracekit.evidence.log_reports import STACK, Report, call_stack, desync_report, fingerprints
 from tracekit.evidence.log_waits import Waits
+from tracekit.evidence.nccl_calls import CALL, NcclCalls
 from tracekit.files.source import Source
 from tracekit.thresholds.evidence import MAX_DEATHS, MAX_LOG_RANKS, MAX_MARKS
 
-_RANK_IN_NAME: Final = re.compile(r"(?:rank|task|proc|worker)[_\-=.]?(\d{1,7})(?!\d)", re.IGNORECASE)
-_RANK_FOLDER: Final = re.compile(r"/(\d{1,7})/(?:std(?:out|err)\.log|error\.json)$")
-"""torchrun's `--log-dir`: a folder for each local rank."""
 _ATTEMPT: Final = re.compile(rb"(\d{1,4})/(\d{1,4}) attempts left")
 _LAUNCHED: Final = re.compile(rb"(\d{1,4})/\d{1,4} attempts left; (?:will )?restart")
 
@@ -42,7 +40,7 @@ def read_log(source: Source) -> LogFile:
     """Return what a log shows; a file that is no log has no lines of interest. OSError passes through."""
     reader = _Reader(source)
     scan = Scan()
-    for line in scan_lines(source, LITERALS, scan):
+    for line in scan_lines(source, LITERALS, scan, (CALL, reader.take_calls)):
         reader.take(line)
     found = reader.result()
     found.size, found.damage = scan.size, scan.damage
@@ -75,6 +73,7 @@ class _Reader:
     def __init__(self, source: Source) -> None:
         self._source = source
         self._open = _Open()
+        self.nccl = NcclCalls(self._key_of)
         self._file = LogFile(source.label)
         self._offsets: dict[str, set[int]] = {"local": set(), "place": set()}
         self._ranks: set[int] = set()
@@ -82,6 +81,8 @@ class _Reader:
 
     def take(self, line: Line) -> None:
         """Take one line of interest."""
+        if b"- Init " in line.text:
+            self.nccl.take_initialisations(line.text)
         if _ATTEMPT.search(line.text) and _LAUNCHED.search(line.text):
             self._next_attempt()
         when = when_of(line.text)
@@ -90,6 +91,12 @@ class _Reader:
             self._file.last = when
         for message in whole_messages(line):
             self._take(line, message)
+
+    def take_calls(self, data: bytes, left: int, right: int, base: int) -> None:
+        self.nccl.take_calls(data, left, right, base)  # another one in each attempt
+
+    def _key_of(self, head: bytes) -> Key:
+        return self._key(next(messages_of(head), Message(head, None, None, None, None, None)))
 
     def _take(self, line: Line, message: Message) -> None:
         key = self._key(message)
@@ -203,6 +210,7 @@ class _Reader:
     def _next_attempt(self) -> None:
         """Forget all of an earlier attempt: its numbers began again."""
         self._open = _Open()
+        self.nccl = NcclCalls(self._key_of)
         self._file.attempts += 1
 
     def result(self) -> LogFile:
@@ -233,13 +241,15 @@ class _Reader:
             file.deaths.append(replace(death, rank=own))
         file.waits, file.asked_by, file.timed_out = opened.waits, opened.asked_by, opened.timed_out
         self._take_peers(file, ranks)
+        file.nccl = self.nccl.placed(file.path, self._rank)
         file.ranks = {
             *file.marks,
             *file.stuck,
             *(d.rank for d in file.deaths if d.rank is not None),
+            *(p.rank for p in file.nccl if p.rank is not None),
             *self._ranks,
         }
-        file.lines = self._count
+        file.lines = self._count + self.nccl.lines
         file.watchdog = file.watchdog or bool(file.marks)
         return file
 
@@ -250,8 +260,7 @@ class _Reader:
         if own is not None:
             file.waits.longer = {own if rank is None else rank: s for rank, s in file.waits.longer.items()}
         for key, group, report in opened.reports:
-            if (rank := ranks[key]) is not None:
-                file.reports.append((rank, group, report))
+            file.reports.append((ranks[key], group, report))
 
     def _places_are_ranks(self) -> bool:
         """Return whether `[Rank N]` may be the global rank: one call of each, and the same number on all.
@@ -288,12 +297,3 @@ class _Reader:
             return None if self._ranks else number
         named = sorted(self._ranks)
         return named[0] if len(named) == 1 else None if named else rank_of_path(self._source.uri)
-
-
-def rank_of_path(path: str) -> int | None:
-    """Return the rank in a log's name or folder; None where it names none."""
-    slashes = path.replace("\\", "/")
-    if found := _RANK_FOLDER.search(slashes):
-        return int(found[1])
-    named = _RANK_IN_NAME.findall(slashes.rpartition("/")[2])
-    return int(named[-1]) if named else None

@@ -36,6 +36,7 @@ _COUNTER_HEAD: Final = re.compile(
     re.MULTILINE | re.IGNORECASE,
 )
 _PRINTABLE: Final = bytes(range(32, 127)) + b"\t\n\r\x1b\x08" + bytes(range(128, 256))
+_DATABASE: Final = b"SQLite format 3\0"
 _NSYS_TABLES: Final = frozenset(
     {"StringIds", "NVTX_EVENTS", "CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_RUNTIME"}
 )
@@ -114,9 +115,12 @@ def _trace(head: bytes, _source: Source) -> bool:
 
 
 def _nsys(head: bytes, source: Source) -> bool:
-    """Return whether this is a database that nsys exported: it holds some of its tables."""
-    if not head.startswith(b"SQLite format 3\0") or "://" in source.uri:
+    """Return whether this is a database that nsys exported: it holds some of its tables, or is compressed."""
+    if not head.startswith(_DATABASE) or "://" in source.uri:
         return False
+    with source.open() as raw:
+        if raw.read(len(_DATABASE)) != _DATABASE:
+            return source.name.lower().removesuffix(".gz").removesuffix(".zst").endswith(".sqlite")
     try:
         where = Path(source.uri).absolute().as_uri()
         with contextlib.closing(sqlite3.connect(f"{where}?mode=ro&immutable=1", uri=True)) as base:

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 from tracekit.evidence.line_scan import strip_colours
+from tracekit.evidence.log_file import rank_of_path
 from tracekit.evidence.log_lines import clean_text
-from tracekit.evidence.logs import rank_of_path
 from tracekit.thresholds.evidence import MAX_LOG_RANKS, MAX_STACK_FRAMES, MAX_STACKS, MAX_TEXT
 
 StackKind = Literal["py_spy", "faulthandler"]

@@ -103,3 +103,15 @@ FILES_IN_ANSWER: Final = 40
 
 FEWEST_WITNESSES: Final = 2
 """Ranks that lost a peer, from which on the one without an error is named: one witness may have lost it itself."""
+
+MAX_CALLS_KEPT: Final = 512
+"""Calls kept of one communicator that NCCL's lines show: a host runs ahead of its device by fewer."""
+
+FEWEST_CALLS_KEPT: Final = 8
+"""Calls kept of each communicator of the largest job: the last ones show where members part."""
+
+FEWEST_IN_ORDER: Final = 2
+"""Calls of which one comes before another: of fewer none can be lost in between."""
+
+MOST_CALLS_KEPT: Final = 1 << 20
+"""Calls kept of one log in all, a hundred bytes each: beyond that fewer are kept of each communicator."""

@@ -1,9 +1,9 @@
 """Records of NCCL's Inspector (a profiler plug-in), one JSON object a line: the calls of each process, by communicator.
 
-A process is a host and a pid; its place in a communicator is in each record. Members of a communicator are named by the
-widest communicator, in which every process has a place of its own. With NCCL_INSPECTOR_DUMP_VERBOSE=1 a record bears
-when its kernels ran; else only how long, and when the record was written. Source: NVIDIA/nccl,
-plugins/profiler/inspector. Used by `reader`.
+A process is a host, a pid and a file, since containers may share the first two; its place in a communicator is in each
+record. Members of a communicator are named by the widest communicator, in which every process has a place of its own.
+With NCCL_INSPECTOR_DUMP_VERBOSE=1 a record bears when its kernels ran; else only how long, and when the record was
+written. Source: NVIDIA/nccl, plugins/profiler/inspector. Used by `reader`.
 """
 
 import contextlib
@@ -35,8 +35,8 @@ _KINDS: Final = {
     "Recv": "recv",
 }
 """Names of calls in events by those in records; of others the name is kept in lower case."""
-Process = tuple[str, int]
-"""Host and pid."""
+Process = tuple[str, int, str]
+"""Host, pid and file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,7 @@ class Records:
         name, place, size = str(header["id"])[:NAME_LENGTH], int(header["rank"]), int(header["n_ranks"])
         if not 0 <= place < size <= MOST_RANKS:
             raise ValueError(name)
-        process = plain(str(told["hostname"]))[:NAME_LENGTH], int(told["pid"])
+        process = plain(str(told["hostname"]))[:NAME_LENGTH], int(told["pid"]), path
         call = _call(name, row, int(told.get("dump_timestamp_us") or 0))
         self.places[name][process] = place
         self.sizes[name] = size

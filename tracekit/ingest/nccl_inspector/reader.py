@@ -6,8 +6,9 @@ by their order alone, members without a file, and, by default, no call below 8 K
 """
 
 import hashlib
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
@@ -46,8 +47,8 @@ def read_records(
 ) -> tuple[list[FileResult], list[Quality], int | None]:
     """Read the records in the files that `inputs` name into Parquet files in `folder`.
 
-    Returns as `flight_recorder.reader.read_dumps` does. Raises InputError where no record shows a call, or none shows
-    which rank a process is.
+    Returns as `flight_recorder.reader.read_dumps` does. Raises InputError where no record shows a call, none shows
+    which rank a process is, or the order of calls is lost.
     """
     sources = [source for source in discover(inputs, _ANY).sources if _holds_records(source)]
     records, sums = Records(), dict[str, tuple[str, int]]()
@@ -66,8 +67,13 @@ def read_records(
     ranks = records.ranks()
     if not ranks:
         raise InputError(
-            f"{first}: no communicator holds all processes, so that the records do not show the rank of each; give the "
-            "files of all ranks"
+            f"{first}: no communicator gives all processes ranks of their own; give the files of all ranks of one job, "
+            "each once and without those of an earlier start"
+        )
+    if any(_by_communicator(calls) for calls in records.calls.values()):
+        raise InputError(
+            f"{first}: its records bear no times and were written at the end, one communicator after the other, so "
+            "that the order of calls is lost; set NCCL_INSPECTOR_DUMP_VERBOSE=1"
         )
     lacking = _keep_common(records)
     dumps = {ranks[p]: _dump(records, p, ranks, sums) for p in sorted(records.calls, key=lambda p: ranks[p])}
@@ -75,6 +81,14 @@ def read_records(
     found = DumpSet(dict(sorted(dumps.items())), (), (), world)
     results, doubts = tables_of(found, folder, Wording(INSPECTOR, "records", _UNTIMED, sized=True))
     return results, [*_gaps(records, lacking), *doubts], None
+
+
+def _by_communicator(calls: Sequence[Call]) -> bool:
+    """Return whether calls without times lie one communicator after the other, several of each of two or more."""
+    names = [call.communicator for call in calls if call.start_us is None]
+    counts = Counter(names)
+    changes = sum(one != other for one, other in pairwise(names))
+    return changes == len(counts) - 1 and sum(count > 1 for count in counts.values()) > 1
 
 
 def _holds_records(source: Source) -> bool:

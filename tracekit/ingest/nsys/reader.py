@@ -125,9 +125,14 @@ def _surveyed(sources: Sequence[Source]) -> tuple[dict[str, Survey], list[FileRe
 
 
 def opened(source: Source) -> Database:
-    """Return an open database; UnusableDatabaseError where it is not on a local disk."""
+    """Return an open database; UnusableDatabaseError where it is compressed, or not on a local disk."""
     if "://" in source.uri:
         raise UnusableDatabaseError("a database is read from a local disk only; copy it here first")
+    with source.open() as raw:
+        if raw.read(len(MAGIC)) != MAGIC:
+            raise UnusableDatabaseError(
+                "it is a compressed database, which SQLite cannot read; unpack it first"
+            )
     return Database(source.uri, source.size)
 
 

@@ -29,6 +29,12 @@ class Case:
         """Return the ranks of the job, as far as anything tells them."""
         return set(self.scene.world)
 
+    @property
+    def ranks(self) -> set[int]:
+        """Return the ranks with any evidence that was read."""
+        calling = {rank for rank, kinds in self.composed.sources.items() if "calls" in kinds}
+        return self.bundle.ranks | calling
+
     def waits(self, rank: int) -> bool:
         """Return whether a rank is known to wait in a call of its own."""
         return rank in self.scene.graph.stuck

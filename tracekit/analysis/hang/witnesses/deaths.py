@@ -20,6 +20,8 @@ from tracekit.thresholds.hang import NAMED_IN_DOUBT
 
 _PEER_ENDED: Final = re.compile(r"[Cc]losed by (?:remote )?peer|reset by peer|remote process exited")
 """What a rank's exception says where a peer's process ended in the middle of a call."""
+_UNLIKE: Final = re.compile(r"mismatch between collectives")
+"""What a rank's exception says where a peer's call is unlike its own."""
 _OF_STORE: Final = re.compile(r"Store|DistNetworkError")
 """Exceptions about the connection to the store, which also ends when rank 0 is done."""
 
@@ -59,7 +61,7 @@ def name_dead(case: Case, finding: HangFinding) -> HangFinding | None:
 
 def _name_silent(case: Case, finding: HangFinding, rank: int) -> HangFinding:
     """Return the answer about the one rank that lost no peer: named, or open where its lines are missing."""
-    if rank in case.bundle.ranks:
+    if rank in case.ranks:
         how = "ended without an error, while each other rank lost its connection to a peer"
         return accuse(case, finding, Named("died", {rank: how}))
     reason = f"each rank but rank {rank} lost its connection to a peer, and rank {rank} left no line: it may have ended"
@@ -133,14 +135,24 @@ def _lost_a_peer(case: Case) -> set[int]:
 def _without_an_error(case: Case) -> int | None:
     """Return the rank that ended without an error while every other one lost a peer; None where others may have.
 
-    A launcher ends ranks without an error as well: of two such ranks, either may have been first.
+    A launcher ends ranks without an error as well: of two such ranks, either may have been first. A rank that ended for
+    a peer's call unlike its own reports that as an error.
     """
     lost = _lost_a_peer(case)
     silent = set(range(case.bundle.world or 0)) - lost
     if len(lost) < FEWEST_WITNESSES or len(silent) != 1:
         return None
     (rank,) = silent
-    return None if _lived_on(case, rank) else rank
+    return None if _lived_on(case, rank) or _met_another_call(case) & {rank, None} else rank
+
+
+def _met_another_call(case: Case) -> set[int | None]:
+    """Return the ranks that report that a peer's call is unlike their own; None for a report of an unknown rank."""
+    return {
+        rank
+        for log in case.bundle.logs
+        for rank in (*log.waits.longer, *(death.rank for death in log.deaths if _UNLIKE.search(death.text)))
+    }
 
 
 def _only_raised(finding: HangFinding, first: dict[int, _Report]) -> HangFinding:
@@ -158,7 +170,7 @@ def _only_raised(finding: HangFinding, first: dict[int, _Report]) -> HangFinding
 def _ended_from_outside(case: Case, finding: HangFinding, first: dict[int, _Report]) -> HangFinding | None:
     """Return the answer where a signal ended all ranks together, as a scheduler or a user does; None elsewhere."""
     signalled = {rank for rank, report in first.items() if report.death.kind == "signal"}
-    others = (case.world | case.bundle.ranks) - signalled
+    others = (case.world | case.ranks) - signalled
     if len(signalled) < 2 or others or not _within(list(first.values())):
         return None
     reason = f"a signal ended all {len(signalled)} ranks together, as a scheduler or a user does: no rank is to blame"
@@ -236,7 +248,7 @@ def _of_unknown_rank(case: Case, finding: HangFinding, unplaced: Sequence[_Repor
     death = min(unplaced, key=_order).death
     told = (("on", death.host), ("process", death.pid), ("local rank", death.local))
     where = "".join(f" ({word} {value})" for word, value in told if value is not None)
-    silent = case.world - case.bundle.ranks
+    silent = case.world - case.ranks
     if len(silent) == 1:
         how = f"died ({death.text}): its process is the one that ended, since all other ranks left lines"
         return accuse(case, finding, Named("died", dict.fromkeys(silent, how)))

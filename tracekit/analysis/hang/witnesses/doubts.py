@@ -30,6 +30,8 @@ def doubt_scene(case: Case, finding: HangFinding) -> HangFinding:
     """Return the answer of the rules, as far as its evidence carries it."""
     if (placed := _by_place(case, finding)) is not None:
         return placed
+    if (launched := _may_move(case, finding)) is not None:
+        return launched
     weak = _may_wait_elsewhere(case, finding) if finding.culprits else None
     if (finding.verdict == "inconclusive" or weak) and (gone := _unresponsive(case, finding)) is not None:
         return gone
@@ -57,6 +59,10 @@ def doubt_scene(case: Case, finding: HangFinding) -> HangFinding:
 
 def _sources(case: Case, rank: int) -> set[str]:
     return case.composed.sources.get(rank, set())
+
+
+def _kinds(case: Case) -> set[str]:
+    return set().union(*case.composed.sources.values())
 
 
 def _by_place(case: Case, finding: HangFinding) -> HangFinding | None:
@@ -100,6 +106,21 @@ def _may_wait_elsewhere(case: Case, finding: HangFinding) -> HangFinding | None:
     return leave_open(finding, reason, unsure, MORE_LOGS)
 
 
+def _may_move(case: Case, finding: HangFinding) -> HangFinding | None:
+    """Leave open what rests on NCCL's lines of calls alone: without a time-out, the log may end while the job moves."""
+    if finding.verdict == "none" and _kinds(case) == {"calls"}:
+        reason = "all ranks have launched the same calls by NCCL's lines, which do not show whether these end"
+        return leave_open(finding, reason, (), _STACKS_OF_LATE)
+    late = {c.rank for c in finding.culprits if c.kind != "mismatched_call" and not c.sides}
+    if case.composed.still or not late or any(_sources(case, rank) != {"calls"} for rank in late):
+        return None
+    reason = (
+        f"{rank_names(late)} launched fewer calls than the others by NCCL's lines, and no line shows a time-out: the "
+        "log may end while the job moves"
+    )
+    return leave_open(finding, reason, late, _STACKS_OF_LATE)
+
+
 def _lone_idle(case: Case, finding: HangFinding) -> HangFinding | None:
     """Name the one rank that waits for nothing while all others do, where lines do not tell for whom they wait.
 
@@ -110,10 +131,10 @@ def _lone_idle(case: Case, finding: HangFinding) -> HangFinding | None:
     if doubted or len(idle) != 1:
         return None
     (rank,) = idle
-    logged = {kind for r in case.scene.graph.stuck for kind in _sources(case, r)} == {"log"}
+    logged = {kind for r in case.scene.graph.stuck for kind in _sources(case, r)} <= {"log", "calls"}
     if not logged or not all_explained(case.scene, {rank, *unseen_waits(case.scene)}):
         return None
-    if rank in case.bundle.ranks:
+    if rank in case.ranks:
         how = "timed out in no call, while all other ranks wait"
         return note(accuse(case, finding, Named("host_stalled", {rank: how})), _INSIDE)
     if case.bundle.world is None:
@@ -137,8 +158,8 @@ def _unresponsive(case: Case, finding: HangFinding) -> HangFinding | None:
 
 
 def _all_groups_known(case: Case, ranks: Iterable[int]) -> bool:
-    """Return whether RAS tells of every communicator of these ranks."""
-    return all("ras" in _sources(case, rank) for rank in ranks)
+    """Return whether RAS, or NCCL's lines of calls, show every communicator of these ranks."""
+    return all({"ras", "calls"} & _sources(case, rank) for rank in ranks)
 
 
 def _may_wait_in_message(case: Case, ranks: Iterable[int]) -> bool:
@@ -159,19 +180,16 @@ def _may_wait_in_message(case: Case, ranks: Iterable[int]) -> bool:
 def _share_an_agreed_group(case: Case, ranks: Iterable[int]) -> bool:
     """Return whether two of these ranks have launched the same calls of one group: one of these may be unfinished."""
     asked = set(ranks)
-    for report in case.bundle.ras[-1:]:
-        for communicator in report.communicators:
-            places = {p for p, rank in report.global_ranks(communicator).items() if rank in asked}
-            counts = communicator.launched()
-            if len(places) > 1 and len({counts.get(p) for p in places}) < len(places):
-                return True
+    for group in case.scene.groups:
+        counts = [group.frontiers[rank].enqueued for rank in asked & group.frontiers.keys()]
+        if len(set(counts)) < len(counts):
+            return True
     return False
 
 
 def _ras_moves(case: Case, finding: HangFinding) -> HangFinding | None:
     """Leave open, or call it no hang, where RAS is the only evidence and one answer of it shows no standstill."""
-    kinds = set().union(*case.composed.sources.values()) if case.composed.sources else set()
-    if kinds != {"ras"}:
+    if _kinds(case) != {"ras"}:
         return None
     moved = moves(case.bundle.ras)
     if moved:

@@ -61,16 +61,29 @@ def _without_calls(case: Case, finding: HangFinding) -> HangFinding:
     waiting = set().union(*(log.waits.in_gloo for log in case.bundle.logs))
     if waiting:
         told = f"{len(waiting)} ranks waited in vain in a Gloo call; their lines do not name the rank they waited for"
+    elif (unlike := _unlike_calls(case)) is not None:
+        told = unlike
     elif case.bundle.ras:
         told = "no communicator that RAS lists shows ranks that differ; RAS does not show whether calls end"
-    silent = tuple(sorted(case.world - case.bundle.ranks))
+    silent = tuple(sorted(case.world - case.ranks))
     decide = "add the logs of all ranks, py-spy dumps, or flight-recorder dumps"
     return replace(finding, verdict="inconclusive", reason=told, candidates=silent, to_decide=decide)
 
 
+def _unlike_calls(case: Case) -> str | None:
+    """Return the sentence about two unlike calls of an unnamed group in an exception; None without one."""
+    for log in case.bundle.logs:
+        for _, _, report in log.reports:
+            calls = {place: told.call for place, told in sorted(report.members.items()) if told.call.op}
+            if len(set(calls.values())) > 1:
+                listed = " and ".join(f"{p} {call.op} {call.input_sizes[1:-1]}" for p, call in calls.items())
+                return f"members of a group that no line names made unlike calls, by their places in it: {listed}"
+    return None
+
+
 def _told(case: Case, finding: HangFinding) -> HangFinding:
     """Return the finding with the ranks in any evidence, and with the warnings about it."""
-    ranks = case.bundle.ranks
+    ranks = case.ranks
     missing = tuple(sorted(case.world - ranks))
     expected = max(len(case.world), len(ranks))
     coverage = RankCoverage(expected, len(ranks), missing, finding.ranks.rejected)

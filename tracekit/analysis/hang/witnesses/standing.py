@@ -57,7 +57,7 @@ def decide_by_stacks(case: Case, finding: HangFinding) -> HangFinding:
 def _undecidable(case: Case, finding: HangFinding) -> bool:
     """Return whether the calls show something that no stack decides: versions of one call, or ranks without stacks."""
     seen = {stack.rank for stack in case.bundle.stacks}
-    silent = case.world - seen - case.bundle.ranks
+    silent = case.world - seen - case.ranks
     return bool(finding.open_calls) or bool(silent)
 
 
