@@ -14,6 +14,7 @@ import numpy as np
 
 from tracekit.analysis.diff.side import Side, side_of
 from tracekit.analysis.trend.change_points import levels, points_needed
+from tracekit.analysis.trend.common_change import common_change
 from tracekit.analysis.trend.judge import Judged, judged, trends
 from tracekit.analysis.trend.series import OWN_PARTS, Point, Series, of_steps, of_window, series_of
 from tracekit.analysis.trend.significance import line_of
@@ -63,6 +64,7 @@ def trend(
     return TrendFinding(
         opened.ranks, opened.told, opened.unit, series.points, answer.verdict, answer.reason, step.trend, step.swing,
         step.parts, by_rank, step.serial, answer.to_decide, opened.quality, answer.notes,
+        common_change(series, step.course),
     )  # fmt: skip
 
 
@@ -203,11 +205,15 @@ def _of_step(unit: TrendUnit, step: StepTrend, points: int) -> tuple[TrendVerdic
         if abs(t.change_ns) >= least:
             return ("slower" if t.change_ns > 0 else "faster"), text
         return "varies", text
+    swinging = ""
     if step.swing is not None and step.swing.proven:
         size = step.swing.swing_ns
-        return "varies", f"the step swings with the day by {ms(size):.2f} ms ({_share(size, t)})"
+        swinging = f"the step swings with the day by {ms(size):.2f} ms ({_share(size, t)})"
+        if size >= least:
+            return "varies", swinging
+        swinging += ", and "
     within = f"between {ms(t.low_ns):+.2f} and {ms(t.high_ns):+.2f} ms"
-    text = f"over {points} {unit}s the step of {ms(t.level_ns):.2f} ms"
+    text = f"{swinging}over {points} {unit}s the step of {ms(t.level_ns):.2f} ms"
     if -least < t.low_ns and t.high_ns < least and step.hidden_ns < least:
         return "steady", f"{text} changes by less than {LEAST_CHANGE:.0%} (drift {within})"
     return "inconclusive", f"{text} differs by more than {LEAST_CHANGE:.0%}, maybe by chance (drift {within})"
