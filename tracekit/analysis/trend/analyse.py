@@ -181,9 +181,11 @@ def decided(unit: TrendUnit, series: Series, step: StepTrend, ranks: Sequence[Ra
         more = f" and {len(slower) - _NAMED} more" if len(slower) > _NAMED else ""
         subject = f"rank {named} gets" if len(slower) == 1 else f"ranks {named}{more} get"
         verdict, reason = "rank_drift", f"{subject} slower than the peers; of the step: {reason}"
-    few = len(series.points) < LEAST_POINTS
-    asked = f"{max(LEAST_POINTS - len(series.points), 1)} more" if few else "more"
-    to_decide = f"record {asked} {unit}s ({LEAST_POINTS} at least)" if verdict == "inconclusive" else None
+    missing = LEAST_POINTS - len(series.points)
+    asked = (
+        f"record {missing} more {unit}s ({LEAST_POINTS} at least)" if missing > 0 else f"record more {unit}s"
+    )
+    to_decide = asked if verdict == "inconclusive" else None
     return Answer(verdict, reason, to_decide, tuple(_notes(unit, series, step, ranks)))
 
 
