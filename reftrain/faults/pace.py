@@ -1,4 +1,4 @@
-"""The pace of a device whose clock changes with time: daily swing, thermal throttling, limited power after a wait.
+"""The pace of a device by its clock, which changes with time: daily swing, throttling, limited power after a wait.
 
 Trainer and simulator ask the same `Pace`; the one measures the time of the job, the other simulates it.
 """
@@ -8,7 +8,7 @@ import math
 from reftrain.config.fault_spec import FaultSpec
 
 KINDS = ("clock_swing", "throttle", "power_swing")
-"""Faults whose factor of compute time changes with time."""
+"""Faults with a factor of compute time that changes with time."""
 
 
 class Pace:

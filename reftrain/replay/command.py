@@ -67,11 +67,9 @@ def replay(
     from reftrain.replay.resumed_state import state_before
     from reftrain.replay.variant import with_variants
 
-    manifest = read_manifest(run)
-    config = configuration(manifest, out)
+    manifest, config = _checked(run, out)
     torch.set_num_threads(config.threads)
     recorded = _plan_of(run, config.mesh.world_size)
-    _check_experts(run, config)
     formats = with_variants(formats_of(config.numerics.policy), variants)
     orders = possible_orders(recorded, config)
     out.mkdir(parents=True, exist_ok=True)
@@ -110,6 +108,14 @@ def _again(run: Path, out: Path, level: str, variants: Sequence[str]) -> None:
     if changes:
         raise ReplayError(f"--baseline again takes --variant policy=… only, not {', '.join(changes)}")
     run_again(described(manifest, out), policy, manifest.get("faults") or [], level)
+
+
+def _checked(run: Path, out: Path) -> "tuple[dict[str, Any], RunConfig]":
+    """Return the manifest of a run, and the configuration of its replay; `ReplayError` for one of another model."""
+    manifest = read_manifest(run)
+    config = configuration(manifest, out)
+    _check_experts(run, config)
+    return manifest, config
 
 
 def _check_experts(run: Path, config: "RunConfig") -> None:

@@ -50,7 +50,7 @@ class _Time:
 
 
 class Template:
-    """Rows of all files of one pipeline rank for `steps` steps, the first of which is step `first` of its job."""
+    """Rows of all files of one pipeline rank for `steps` steps, from step `first` of its job on."""
 
     def __init__(
         self, program: Program, steps: int, detail: Detail, host: HostCosts, form: TraceForm, first: int = 0

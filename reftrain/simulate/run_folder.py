@@ -70,7 +70,7 @@ def outcome_of(setup: Setup, simulation: Simulation) -> Outcome:
 
 
 def windows_of(setup: Setup, count: int, apart_s: float) -> list[Setup]:
-    """Return the setup of each of `count` windows of the job, whose begins are `apart_s` seconds apart.
+    """Return the setup of each of `count` windows of the job; they begin `apart_s` seconds after each other.
 
     Raises ConfigError for several windows of a job that hangs.
     """
@@ -125,20 +125,21 @@ def write_folder(
         _write_json(folder / "timeline.json", time_line(simulation, setup.job))
     traces = dumps = None
     if simulation.whole_steps:
-        part = f"trace/window_{setup.window.number:04}" if setup.window.count > 1 else "trace"
-        writer = KinetoWriter(simulation, folder / part, detail, setup.hardware.name, form)
+        writer = KinetoWriter(simulation, folder / setup.window.folder, detail, setup.hardware.name, form)
         traces = Written(len(ranks), *write_traces(writer, ranks, jobs, _of("traces", progress)))
     if flight_recorder or outcome.hang:
-        dead = [
-            f.rank
-            for f in setup.faults
-            if FAULT_KINDS[f.kind].dies and f is outcome.hang and f.rank is not None
-        ]
+        dead = _dead(outcome)
         recorder = FlightWriter(simulation, folder / "fr", dead)
         dumps = Written(
             len(set(ranks) - set(dead)), *write_dumps(recorder, ranks, jobs, _of("dumps", progress))
         )
     return replace(outcome, traces=traces, dumps=dumps)
+
+
+def _dead(outcome: Outcome) -> list[int]:
+    """Return the ranks that leave no dump."""
+    hang = outcome.hang
+    return [hang.rank] if hang and FAULT_KINDS[hang.kind].dies and hang.rank is not None else []
 
 
 def _of(what: str, progress: Callable[[str], None]) -> Callable[[int, int], None]:

@@ -31,6 +31,11 @@ class Window:
         """Seconds of the job's life before it."""
         return self.number * self.apart_s
 
+    @property
+    def folder(self) -> str:
+        """Folder of its traces in the run folder, with a name that readers take for a window's."""
+        return f"trace/window_{self.number:04}" if self.count > 1 else "trace"
+
 
 ONLY: Final = Window()
 
@@ -42,7 +47,7 @@ class Setup:
     `jitter` scales all random deviations; 0 leaves none. `merge` writes the kernels between two collectives as one.
     `host_waits` lets the host wait for every message that arrives, as Megatron's pipeline does. `packing` sets the time
     of attention by packed documents; without it every sequence is one document. `window`: the part of the job's life
-    that is simulated, whose steps are `steps`.
+    that is simulated, with `steps` steps.
     """
 
     job: Job

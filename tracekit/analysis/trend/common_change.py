@@ -1,4 +1,4 @@
-"""Tells a change of all devices alike, as of their clocks, from one that a rank, a link or the schedule makes."""
+"""Separates a change of all devices alike, as of their clocks, from one that a rank, a link or the schedule makes."""
 
 import numpy as np
 
@@ -9,7 +9,7 @@ from tracekit.units import F64
 
 
 def common_change(series: Series, course: F64) -> CommonChange | None:
-    """Return by how much compute of all ranks changes with the step; None if not of all, or not by a similar share.
+    """Return the change of compute of all ranks with the step; None if a rank has none, or not a similar share.
 
     course: the proven trend of the step at each point, ns. A rank's change is the slope of its compute over the course;
     each must be at least OWN_SHARE of the largest, and of the step's own share.
