@@ -204,6 +204,9 @@ MOST_LAYER_RUNS: Final = 250_000
 MOST_TIMES: Final = 600_000_000
 """Operations times ranks times steps that are simulated at most: about 14 GB of times."""
 
+LARGEST_HOURS: Final = 1e5
+"""Hours of a simulated job's life: eleven years, well within the times that a trace can hold."""
+
 LARGEST_JITTER: Final = 10.0
 """Scale of random deviations: ten times a healthy cluster's already hides every planted fault."""
 

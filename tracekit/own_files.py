@@ -15,7 +15,7 @@ Own = Callable[[str], bool]
 
 _RUN_FILES: Final = {
     "": r"(run|order_plan|timeline)\.json",
-    "trace": r"rank\d+\.json\.gz|\.raw-\w+\.json",
+    "trace": r"rank\d+\.json\.gz|\.raw-\w+\.json|window_\d+",
     "fr": r"rank_\d+",
     ".fr-tails": r"rank_\d+",
     "log": r"(rank_\d+|launcher)\.log",
@@ -48,7 +48,8 @@ def of_a_run(path: str) -> bool:
         return True
     if temporary := _TEMPORARY.fullmatch(name):
         name = temporary[1]
-    names = _RUN_FILES.get(re.sub(r"^checkpoint/\.?step-\d+$", "checkpoint/step", folder))
+    folder = re.sub(r"^checkpoint/\.?step-\d+$", "checkpoint/step", folder)
+    names = _RUN_FILES.get(re.sub(r"^trace/window_\d+$", "trace", folder))
     return names is not None and bool(re.fullmatch(names, name))
 
 

@@ -108,6 +108,7 @@ def show_all(ctx: click.Context, _param: click.Parameter, wanted: bool) -> None:
     type=A_FILE,
     help="Train the stages of a recipe's file one after the other, in place of CONFIG.",
 )
+@click.option("--stage", default="", help="With --recipe: train this stage alone, as torchrun needs.")
 @click.option("--dry-run", is_flag=True, help="Check configuration, faults and the ranks started, then stop.")
 @click.option("--quiet", is_flag=True, help="No progress on stderr.")
 @click.option(
@@ -118,6 +119,7 @@ def run(
     config: Path | None,
     *,
     recipe: Path | None,
+    stage: str,
     settings: Sequence[str],
     dry_run: bool,
     quiet: bool,
@@ -129,8 +131,10 @@ def run(
     """
     overrides = _overrides(settings, flags)
     if recipe is not None:
-        _run_recipe(recipe, config, overrides, dry_run=dry_run, quiet=quiet)
+        _run_recipe(recipe, config, overrides, stage, dry_run=dry_run, quiet=quiet)
         return
+    if stage:
+        raise click.UsageError("--stage names a stage of --recipe FILE; give that as well.")
     loaded = load(config, overrides)
     from reftrain.job.launcher import check_faults, launch
 
@@ -150,8 +154,10 @@ def run(
         tell_lag(Path(loaded.out))
 
 
-def _run_recipe(path: Path, config: Path | None, overrides: Tables, *, dry_run: bool, quiet: bool) -> None:
-    """Train a recipe, or check each of its stages."""
+def _run_recipe(
+    path: Path, config: Path | None, overrides: Tables, stage: str, *, dry_run: bool, quiet: bool
+) -> None:
+    """Train a recipe or one stage of it, or check each of its stages."""
     from reftrain.config.recipe import load_recipe
     from reftrain.job.recipe import run_recipe
 
@@ -161,14 +167,16 @@ def _run_recipe(path: Path, config: Path | None, overrides: Tables, *, dry_run: 
         raise click.UsageError("--recipe goes without CONFIG.toml, --steps and --mesh: its file has them.")
     found = load_recipe(path, overrides)
     if dry_run:
-        for stage in found.stages:
-            check_data(stage.config)
-            click.echo(f"stage {stage.name}: {check_environment(stage.config)}", err=True)
+        for each in found.stages:
+            if stage in {"", each.name}:
+                check_data(each.config)
+                click.echo(f"stage {each.name}: {check_environment(each.config)}", err=True)
         return
     run_recipe(
         found,
         lambda rank: [Progress()] if rank == 0 and not quiet else [],
         lambda sentence: None if quiet else click.echo(sentence, err=True),
+        stage,
     )
 
 

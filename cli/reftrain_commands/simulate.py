@@ -15,7 +15,7 @@ from reftrain.config.trace_forms import DEVICE_FORMS, FORMS, NEWEST
 from reftrain.errors import ConfigError
 from reftrain.schedule.registry import SCHEMES, default_virtual
 from reftrain.schedule.spec import CONCATENATIONS, ScheduleSpec
-from reftrain.thresholds import DETAILED_WORLD, LARGEST_INTEGER, LARGEST_JITTER, MOST_THREADS
+from reftrain.thresholds import DETAILED_WORLD, LARGEST_HOURS, LARGEST_INTEGER, LARGEST_JITTER, MOST_THREADS
 from tracekit.text import whole_number
 
 from ..completion import fault, fields_of_runs, machines, one_of, presets, schedules
@@ -43,6 +43,8 @@ class Flags:
     pipelines: int | None
     concat: str | None
     steps: int
+    windows: int
+    apart: float
     faults: tuple[str, ...]
     hardware: str
     seed: int
@@ -92,6 +94,20 @@ class Flags:
 )
 @click.option("--concat", type=click.Choice(CONCATENATIONS), help="Chimera beyond m = p; direct if left out.")
 @click.option("--steps", type=SIZE, default=2, help="Steps to simulate.")
+@click.option(
+    "--windows",
+    type=SIZE,
+    default=1,
+    metavar="N",
+    help="Windows of the job's life to simulate, each of --steps steps.",
+)
+@click.option(
+    "--apart",
+    type=FiniteRange(0, LARGEST_HOURS),
+    default=1.0,
+    metavar="HOURS",
+    help="Hours from the begin of a window to that of the next; 1 if left out.",
+)
 @click.option(
     "--fault",
     "faults",
@@ -153,25 +169,29 @@ def simulate(**flags: Any) -> None:
     reftrain simulate --preset 8b --mesh tp=4,pp=4,dp=4 --fault slow_compute:rank=5,factor=1.3 --out run
     """
     from reftrain.simulate.pool import usual_jobs
-    from reftrain.simulate.run_folder import outcome_of, write_folder
+    from reftrain.simulate.run_folder import outcome_of, together, windows_of, write_folder
     from reftrain.simulate.runner import simulate as run_simulation
 
     given = Flags(**flags)
     config = _config(given)
     world = config.mesh.world_size
     ranks, detail = parse_ranks(given.ranks, world), given.detail_of(world)
+    outcomes: list[Outcome] = []
     with simulating(quiet=given.quiet) as progress:
         with _faults_told_by(given):
-            setup = _setup(given, config)
+            setups = windows_of(_setup(given, config), given.windows, 3600 * given.apart)
+        for setup in setups:
             progress(f"{world} ranks, {setup.steps} steps")
-            outcome = outcome_of(setup, run_simulation(setup))
-        if given.out is not None:
-            jobs, dumps = given.jobs or usual_jobs(), given.flight_recorder
-            outcome = write_folder(
-                outcome, config, given.out, ranks=ranks, detail=detail, flight_recorder=dumps, jobs=jobs,
-                form=FORMS[given.trace_form], progress=progress,
-            )  # fmt: skip
-    _answer(outcome, given.json_to)
+            with _faults_told_by(given):
+                outcome = outcome_of(setup, run_simulation(setup))
+            if given.out is not None:
+                jobs, dumps = given.jobs or usual_jobs(), given.flight_recorder
+                outcome = write_folder(
+                    outcome, config, given.out, ranks=ranks, detail=detail, flight_recorder=dumps, jobs=jobs,
+                    form=FORMS[given.trace_form], earlier=outcomes, progress=progress,
+                )  # fmt: skip
+            outcomes.append(outcome.without_times())
+    _answer(together(outcomes), given.json_to)
 
 
 def _config(given: Flags) -> "RunConfig":

@@ -26,6 +26,11 @@ def outcome_text(outcome: Outcome) -> str:
             f"planted    {'; '.join(_fault(f.to_json()) for f in setup.faults)}: {outcome.slowdown:.3f} times "
             f"the {outcome.healthy.mean_step_ms:.1f} ms without"
         )
+    if setup.window.count > 1:
+        window, least, most = setup.window, min(summary.step_ms), max(summary.step_ms)
+        lines.append(
+            f"windows    {window.count}, {window.apart_s / 3600:g} h apart; steps of {least:.1f} to {most:.1f} ms"
+        )
     exposed = ", ".join(f"{axis} {share:.1%}" for axis, share in summary.exposed.items())
     lines += [
         f"bubble     {summary.bubble_ratio:.1%} of the step, {summary.bubble_over_compute:.1%} over compute",

@@ -11,7 +11,7 @@ import numpy as np
 
 from numerics.columns import Columns
 from numerics.comparison.broken import Broken
-from numerics.schema import RANDOM, WATCHED
+from numerics.schema import BUFFER, RANDOM, WATCHED
 from numerics.thresholds.report import NAMES_IN_SENTENCE
 
 _Held = dict[tuple[int, ...], int]
@@ -88,8 +88,8 @@ def _begins_apart(run: Columns, baseline: Columns, resumed: Resumed) -> str:
 
 
 def lost_state(run: Columns, baseline: Columns, after: int) -> list[Broken]:
-    """Return what a run that goes on after a step did not take over: the optimiser's state, the order of its data."""
-    return [*_optimizer(run, baseline, after), *_data(run, baseline, after)]
+    """Return what a run that goes on after a step did not take over: its state, buffers, order of data."""
+    return [*_optimizer(run, baseline, after), *_buffers(run, baseline, after), *_data(run, baseline, after)]
 
 
 def _generators_note(run: Columns, baseline: Columns, after: int) -> str:
@@ -152,6 +152,34 @@ def _optimizer(run: Columns, baseline: Columns, after: int) -> list[Broken]:
     )
     text = f"the run goes on from the baseline's weights after step {after}, and the optimiser's state was not restored"
     return [Broken("resumed", f"{text}: {how}", int(rows[0]), (int(rows[0]),))]
+
+
+def _buffers(run: Columns, baseline: Columns, after: int) -> list[Broken]:
+    """Return the buffers of a run that no rank of the baseline held then: a checkpoint has those of one rank."""
+    mine = _held_buffers(run, "forward", after + 1)
+    due = [_held_buffers(baseline, *then) for then in (("step", after), ("forward", after + 1))]
+    held = {name: {digest for d in due for digest in d.get(name, {}).values()} for name in mine}
+    wrong = sorted(name for name, rows in mine.items() if held[name] and not set(rows.values()) <= held[name])
+    if not wrong:
+        return []
+    row = min(row for name in wrong for row in mine[name])
+    names = ", ".join(name.removeprefix(BUFFER) for name in wrong[:NAMES_IN_SENTENCE])
+    text = (
+        f"the run goes on from the baseline's weights after step {after}, and its buffers were not restored: "
+        f"{len(wrong)} of them {'are' if len(wrong) > 1 else 'is'} not the baseline's ({names}"
+        f"{', …' if len(wrong) > NAMES_IN_SENTENCE else ''})"
+    )
+    return [Broken("resumed", text, row, (row,))]
+
+
+def _held_buffers(run: Columns, phase: str, step: int) -> dict[str, dict[int, int]]:
+    """Return the digests of buffers before a step's first forward, or after the step, by name and row."""
+    names = [name for name in run.names.texts if name.startswith(BUFFER)]
+    chosen = run.named("phase", phase) & run.named("kind", "input") & run.named("tensor", *names)
+    found: dict[str, dict[int, int]] = {}
+    for row in np.flatnonzero(chosen & (run["step"] == step) & (run["micro_batch"] <= 0)).tolist():
+        found.setdefault(run.name("tensor", row), {})[row] = int(run.digest[row])
+    return found
 
 
 def _data(run: Columns, baseline: Columns, after: int) -> list[Broken]:

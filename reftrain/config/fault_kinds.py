@@ -47,6 +47,7 @@ class FaultKind:
         return not self.rank_meaning
 
 
+_ALL_RANKS: Final = "the only rank that it strikes; left out: all ranks alike"
 _FACTOR: Final = Field("multiplies the rank's own compute time", 1.5, 1.0, above=True)
 
 
@@ -101,6 +102,34 @@ _ALL: Final = (
         "all ranks of a pipeline stage compute `factor` times as long",
         {"factor": _FACTOR},
         rank_meaning="a rank of the stage; left out: the last stage",
+    ),
+    FaultKind(
+        "throttle",
+        "the rank's device gets hotter and slower: its computing takes longer from step to step, up to `factor` times",
+        {
+            "factor": _FACTOR,
+            "rise_s": _positive("seconds from the first struck step until the factor is reached", 10.0),
+        },
+    ),
+    FaultKind(
+        "clock_swing",
+        "the clock swings with the day: computing takes longer and shorter again, by up to `size`",
+        {
+            "size": _positive("share by which computing takes longer at the lowest clock", 0.02),
+            "period_s": _positive("seconds from one highest clock to the next", 86_400.0),
+        },
+        rank_meaning=_ALL_RANKS,
+    ),
+    FaultKind(
+        "power_swing",
+        "power is limited after all ranks have waited at once: each computes `factor` times as long at first",
+        {
+            "factor": Field("multiplies the rank's own compute time", 1.2, 1.0, above=True),
+            "ramp_ms": _positive(
+                "milliseconds of each step's compute, without the fault, that take longer", 100.0
+            ),
+        },
+        rank_meaning=_ALL_RANKS,
     ),
     _hang("skip_collective", "the rank leaves a communication out and goes on"),
     _hang("host_stall", "the rank never comes to a communication: asleep on the host"),

@@ -5,6 +5,7 @@ multiplication is added to it. Work is counted in the thread's CPU time where on
 busy machine does not multiply the fault.
 """
 
+import math
 import time
 
 import torch
@@ -40,13 +41,17 @@ class ExtraWork:
         self._sync()
         self._mark = self._clock()
 
-    def end(self) -> None:
-        """Work on for (factor - 1) times what was computed since `begin`; does nothing without a `begin`."""
+    def end(self, most_s: float = math.inf) -> float:
+        """Work on for (factor - 1) times what was computed since `begin`, of `most_s` seconds at most.
+
+        Returns the seconds computed since `begin`; without a `begin` it does nothing and returns 0.
+        """
         if self._mark is None:
-            return
+            return 0.0
         self._sync()
-        self.work((self.factor - 1.0) * (self._clock() - self._mark))
-        self._mark = None
+        computed, self._mark = self._clock() - self._mark, None
+        self.work((self.factor - 1.0) * min(computed, most_s))
+        return computed
 
     def work(self, seconds: float) -> None:
         """Compute for `seconds` of the clock in use; the next call makes up for too much or too little work."""

@@ -1,23 +1,30 @@
-"""Faults that make a rank late and let the run end: slow computing, pauses, a late loader, a slow link.
+"""Faults that make ranks late and let the run end: slow computing, a slow clock, pauses, a late loader, a slow link.
 
 `launch_bound` holds the slow host, `doc_imbalance` the longer documents.
 """
 
+import math
 import time
 
 from reftrain.config.fault_spec import FaultSpec
 from reftrain.execute.emulated_compute import compute
 from reftrain.faults.extra_work import ExtraWork
 from reftrain.faults.fault import Fault
+from reftrain.faults.pace import Pace
 from reftrain.rank.events import CollectiveCall, HostCopy, Segment
 from reftrain.rank.hooks import RunContext
 
 
 class SlowCompute(Fault, kind="slow_compute"):
-    """Multiplies the rank's own compute time: more matrix products, or longer emulated sleeps."""
+    """Multiplies the rank's own compute time: more matrix products, or longer emulated sleeps.
+
+    `factor` holds for the first `left_s` seconds of what the rank still computes in the step.
+    """
 
     def __init__(self, spec: FaultSpec) -> None:
         super().__init__(spec)
+        self.factor = spec.values.get("factor", 1.0)
+        self.left_s = math.inf
         self._extra: ExtraWork | None = None
         self._begun = 0.0
 
@@ -25,7 +32,7 @@ class SlowCompute(Fault, kind="slow_compute"):
         """Prepare the extra work."""
         super().setup(context)
         if self.here:
-            self._extra = ExtraWork(self.spec.values["factor"], context.device)
+            self._extra = ExtraWork(self.factor, context.device)
 
     def segment_begin(self, segment: Segment) -> None:
         """Start measuring own computation."""
@@ -39,9 +46,42 @@ class SlowCompute(Fault, kind="slow_compute"):
         if not self.active or self._extra is None:
             return
         if self.emulated:
-            compute(segment, (self.spec.values["factor"] - 1) * (time.perf_counter() - self._begun))
+            took = time.perf_counter() - self._begun
+            compute(segment, (self.factor - 1) * min(took, self.left_s))
         else:
-            self._extra.end()
+            self._extra.factor = self.factor
+            took = self._extra.end(self.left_s)
+        self.left_s = max(self.left_s - took, 0.0)
+
+
+class Paced(SlowCompute):
+    """Multiplies compute time by the pace of the step, on the rank that is named or on all."""
+
+    def __init__(self, spec: FaultSpec) -> None:
+        super().__init__(spec)
+        self._pace = Pace(spec)
+
+    def strikes(self, context: RunContext) -> bool:
+        """Return whether this rank is named, or none is."""
+        return self.spec.rank is None or super().strikes(context)
+
+    def step_begin(self, step: int) -> None:
+        """Find out the pace of the step."""
+        super().step_begin(step)
+        if self.active:
+            self.factor, self.left_s = self._pace.factor(time.perf_counter()), self._pace.ramp_s
+
+
+class Throttle(Paced, kind="throttle"):
+    """Slows one device down as it gets hotter."""
+
+
+class ClockSwing(Paced, kind="clock_swing"):
+    """Lets the clock swing with the day."""
+
+
+class PowerSwing(Paced, kind="power_swing"):
+    """Slows the first of each step's compute, for which power is limited."""
 
 
 class LongStage(SlowCompute, kind="long_stage"):

@@ -27,40 +27,66 @@ def folder_of(out: Path, number: int, stage: Stage) -> Path:
     return out / f"{number + 1}-{stage.name}"
 
 
-def run_recipe(recipe: Recipe, make_hooks: MakeHooks, tell: Callable[[str], None]) -> None:
-    """Train all stages that are not finished, then average; `tell` hears which stage begins.
+def run_recipe(recipe: Recipe, make_hooks: MakeHooks, tell: Callable[[str], None], only: str = "") -> None:
+    """Train all stages that are not finished, or `only` the stage of that name, then average; `tell` hears of each.
 
     With `checkpoint.resume = auto` a recipe that was interrupted goes on. Raises `ConfigError` where its folder holds
-    checkpoints and nothing says to go on from them, and whatever `launch` raises.
+    checkpoints and nothing says to go on from them, where the stage before `only` is not finished, and whatever
+    `launch` raises.
     """
     shared = recipe.stages[0].config
     out, resume = Path(shared.out), shared.checkpoint.resume
-    _check(recipe, out, resume)
-    before = None if resume in {"", "auto"} else resume
-    for number, stage in enumerate(recipe.stages):
+    chosen = _chosen(recipe, out, only)
+    world = world_from_environment(os.environ)
+    first = world is None or world.rank == 0
+    say = tell if first else lambda _: None
+    _check(recipe, chosen, out, resume)
+    start = "" if resume == "auto" else resume
+    before = str(folder_of(out, chosen[0] - 1, recipe.stages[chosen[0] - 1])) if chosen[0] else start
+    for number in chosen:
+        stage = recipe.stages[number]
         folder = folder_of(out, number, stage)
         own = finished(folder / "checkpoint")
         if not own or own[-1][0] < stage.config.steps:
-            tell(
+            say(
                 f"stage {stage.name}: steps {stage.first} to {stage.config.steps - 1}, {_words(stage.config)}"
             )
-            launch(_config(stage, folder, "auto" if own else before or "", recipe), make_hooks, tell)
+            launch(_config(stage, folder, "auto" if own else before, recipe), make_hooks, tell)
         before = str(folder)
-    if recipe.average:
+    if recipe.average and stage is recipe.stages[-1] and first:
         kept = finished(folder / "checkpoint")[-recipe.average :]
         write_average(
             [path for _, path in kept], out / AVERAGE / f"step-{recipe.stages[-1].config.steps:08d}"
         )
-        tell(f"averaged the weights of steps {', '.join(str(step) for step, _ in kept)} in {out / AVERAGE}")
+        say(f"averaged the weights of steps {', '.join(str(step) for step, _ in kept)} in {out / AVERAGE}")
 
 
-def _check(recipe: Recipe, out: Path, resume: str) -> None:
-    """Refuse other launchers, old checkpoints, and more averaged checkpoints than are kept."""
-    if world_from_environment(os.environ) is not None:
+def _chosen(recipe: Recipe, out: Path, only: str) -> range:
+    """Return the numbers of the stages to train; refuse a name that none has, and a stage before its turn."""
+    names = [stage.name for stage in recipe.stages]
+    if not only:
+        return range(len(names))
+    if only not in names:
+        raise ConfigError("--stage", f"no stage is named {only[:40]!r}", f"choose one of {', '.join(names)}")
+    number = names.index(only)
+    if number:
+        folder, first = folder_of(out, number - 1, recipe.stages[number - 1]), recipe.stages[number].first
+        if first not in [step for step, _ in finished(folder / "checkpoint")]:
+            raise ConfigError(
+                "--stage", f"{folder} holds no checkpoint of step {first}", f"train {names[number - 1]} first"
+            )
+    return range(number, number + 1)
+
+
+def _check(recipe: Recipe, chosen: range, out: Path, resume: str) -> None:
+    """Refuse ranks of another launcher for several stages, old checkpoints, and more averaged ones than are kept."""
+    if world_from_environment(os.environ) is not None and len(chosen) > 1:
         raise ConfigError(
-            "--recipe", "another launcher has started this rank", "run it without torchrun or srun"
+            "--recipe",
+            "another launcher has started this rank, and stages may need other numbers of ranks",
+            "let it start each stage by itself: torchrun … reftrain run --recipe FILE --stage NAME",
         )
-    held = any(finished(folder_of(out, n, s) / "checkpoint") for n, s in enumerate(recipe.stages))
+    held = any(finished(folder_of(out, n, recipe.stages[n]) / "checkpoint") for n in chosen)
     if held and resume != "auto":
         raise ConfigError(
             "run.out",

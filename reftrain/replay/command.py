@@ -7,10 +7,11 @@ declared plan) and DIR/capture.
 
 import argparse
 import json
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from numerics.errors import CaptureError
 from numerics.order.order_plan import OrderPlan, read_plan, write_plan
@@ -21,6 +22,9 @@ from reftrain.thresholds import LARGEST_MANIFEST
 from tracekit.errors import InputError
 from tracekit.installation import missing_extra
 from tracekit.small_files import read_small
+
+if TYPE_CHECKING:
+    from reftrain.config.run import RunConfig
 
 REFUSED = 3
 """Exit code of a replay that cannot be made; the reason is on stderr."""
@@ -63,8 +67,7 @@ def replay(
     from reftrain.replay.resumed_state import state_before
     from reftrain.replay.variant import with_variants
 
-    manifest = read_manifest(run)
-    config = configuration(manifest, out)
+    manifest, config = _checked(run, out)
     torch.set_num_threads(config.threads)
     recorded = _plan_of(run, config.mesh.world_size)
     formats = with_variants(formats_of(config.numerics.policy), variants)
@@ -105,6 +108,35 @@ def _again(run: Path, out: Path, level: str, variants: Sequence[str]) -> None:
     if changes:
         raise ReplayError(f"--baseline again takes --variant policy=… only, not {', '.join(changes)}")
     run_again(described(manifest, out), policy, manifest.get("faults") or [], level)
+
+
+def _checked(run: Path, out: Path) -> "tuple[dict[str, Any], RunConfig]":
+    """Return the manifest of a run, and the configuration of its replay; `ReplayError` for one of another model."""
+    manifest = read_manifest(run)
+    config = configuration(manifest, out)
+    _check_experts(run, config)
+    return manifest, config
+
+
+def _check_experts(run: Path, config: "RunConfig") -> None:
+    """Raise `ReplayError` where the run recorded weights of other experts than its configuration declares.
+
+    Such a run.json was not written by the trainer that made the record, and its model is another one.
+    """
+    from reftrain.replay.resumed_state import recorded_parameters
+
+    names = recorded_parameters(run, config.mesh.world_size)
+    found = {int(match[1]) for match in map(_EXPERT.search, names) if match}
+    if names and found != set(range(config.model.experts)):
+        held = f"weights of {len(found)} experts" if found else "no weights of experts"
+        raise ReplayError(
+            f"run.json declares model.experts = {config.model.experts}, and the capture holds {held}: they are of two "
+            "models; put back the run.json of the capture, or check its own trainer by numerics compare --model"
+        )
+
+
+_EXPERT: Final = re.compile(r"\.experts\.(\d{1,6})\.")
+"""An expert's number in the name of its weight."""
 
 
 def _plan_of(run: Path, world_size: int) -> OrderPlan:

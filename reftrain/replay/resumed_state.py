@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import torch
 from torch import Tensor
@@ -157,6 +158,18 @@ def recorded_steps(run: Path) -> range | None:
         return range(int(steps.min()), int(steps.max()) + 1)
     except (OSError, pa.ArrowException, ValueError):
         return None
+
+
+def recorded_parameters(run: Path, world_size: int) -> set[str]:
+    """Return the names of the parameters that all ranks of a run recorded; none where a rank's record is unreadable."""
+    names: set[str] = set()
+    for rank in range(world_size):
+        try:
+            table = pq.read_table(run / FOLDER / rank_file(rank), columns=["tensor", "kind"])
+        except (OSError, pa.ArrowException, ValueError):
+            return set()
+        names |= set(table.filter(pc.equal(table["kind"], "param"))["tensor"].unique().to_pylist())
+    return names
 
 
 def _folder(run: Path, told: str, first: int) -> Path:

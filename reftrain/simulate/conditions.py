@@ -6,6 +6,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from reftrain.faults.pace import Pace
 from reftrain.simulate.grid import F64
 
 F32 = npt.NDArray[np.float32]
@@ -29,6 +30,7 @@ class Conditions:
     """
 
     factor: F64 | None = None  # of compute time
+    paces: list[tuple[Pace, F64]] = field(default_factory=list)  # 1 at the ranks that a pace holds for
     attention: dict[int, F64] = field(default_factory=dict)  # by micro-batch: factor of attention's time
     launch: F64 | None = None  # host ns added to every kernel launch
     pauses: list[tuple[F64, int]] = field(default_factory=list)  # (ns, once every so many segments)

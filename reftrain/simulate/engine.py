@@ -73,7 +73,7 @@ class Engine:
 
     def _begin_step(self, rank: PipelineRank) -> None:
         key = (rank.number, rank.step)
-        rank.conditions = self.conditions.get(key, Conditions())
+        rank.begin_step(self.conditions.get(key, Conditions()))
         rank.times.bounds[rank.step] = rank.host
         if self.noise is None:
             return
@@ -191,6 +191,12 @@ class Engine:
             took = took * rank.conditions.factor
         if op.attention and op.micro_batch in rank.conditions.attention:
             took = took * rank.conditions.attention[op.micro_batch]
+        if not rank.paced:
+            return took
+        usual = took
+        for longer, ramp_ns in rank.paced:
+            took = took + longer * np.clip(ramp_ns - rank.worked, 0.0, usual)
+        rank.worked = rank.worked + usual
         return took
 
     def _account(self, rank: PipelineRank, op: Op, start: F64) -> None:

@@ -11,10 +11,12 @@ import numpy as np
 from reftrain.config.fault_kinds import FAULT_KINDS, HANGS
 from reftrain.config.fault_spec import FaultSpec
 from reftrain.errors import ConfigError
+from reftrain.faults.pace import KINDS, Pace
 from reftrain.simulate.conditions import Conditions
 from reftrain.simulate.grid import F64, Grid
 from reftrain.simulate.kernel_names import OPS
 from reftrain.simulate.program import COMMUNICATION, Kind, Op, Program
+from reftrain.simulate.setup import Setup
 
 _GROUPS: Mapping[str, tuple[str, ...]] = {
     "tp": ("tp",),
@@ -34,32 +36,35 @@ def last_step(faults: Sequence[FaultSpec], steps: int) -> int:
     return min([steps, *(first + 1 for first in hangs)])
 
 
-def conditions_of(
-    faults: Sequence[FaultSpec], grid: Grid, programs: Sequence[Program], steps: int, seed: int
-) -> Table:
-    """Return the conditions by (pipeline rank, step) where a fault is planted.
+def conditions_of(setup: Setup, grid: Grid, programs: Sequence[Program], steps: int) -> Table:
+    """Return the conditions by (pipeline rank, step of the window) where a fault is planted; `steps` of it are run.
 
     Raises ConfigError for a fault that cannot strike this job.
     """
     table: Table = {}
-    for number, fault in enumerate(faults):
+    every = setup.steps * setup.window.count if setup.window.count > 1 else steps
+    for number, fault in enumerate(setup.faults):
         if FAULT_KINDS[fault.kind].copies and not any(op.copied for p in programs for op in p.ops):
             problem = f"{fault.kind} strikes at copies between device and host, and this job makes none"
             raise ConfigError("fault", problem, "set optimizer.offload = true")
-        if not any(fault.active(step) for step in range(steps)):
+        if not any(fault.active(step) for step in range(every)):
             raise ConfigError(
                 "fault.steps",
-                f"{fault.steps} holds none of the {steps} steps",
+                f"{fault.steps} holds none of the {every} steps",
                 "name a step that is run, or give more --steps",
             )
-        rng = np.random.default_rng([seed, 97, number])
+        rng = np.random.default_rng([setup.seed, 97, number, *([setup.first] if setup.first else [])])
+        struck = [fault.active(setup.first + step) for step in range(steps)]
+        if fault.kind in KINDS:
+            _pace(fault, grid, table, struck, setup)
+            continue
         for step in range(steps):
             if fault.kind == "doc_imbalance":
-                _documents(fault, grid, programs, table, step, rng)
+                _documents(fault, grid, programs, table, step, rng, struck=struck[step])
             elif fault.kind in HANGS:
                 if step == fault.first:
                     _hang(fault, grid, programs, table, step)
-            elif fault.active(step):
+            elif struck[step]:
                 _slow(fault, grid, table, step)
     return table
 
@@ -112,6 +117,20 @@ def _slow(fault: FaultSpec, grid: Grid, table: Table, step: int) -> None:
         raise AssertionError(fault.kind)
 
 
+def _pace(fault: FaultSpec, grid: Grid, table: Table, struck: Sequence[bool], setup: Setup) -> None:
+    """Plant a pace that changes with time, on the fault's rank or on all ranks.
+
+    Time counts from the window of the fault's first step, or from that step where it is of this window.
+    """
+    named = None if fault.rank is None else grid.place(fault.rank)
+    passed_s = (setup.window.number - fault.first // setup.steps) * setup.window.apart_s
+    for stage in range(grid.stages) if named is None else [named[0]]:
+        pace, held = Pace(fault, passed_s), np.zeros(grid.width)
+        held[slice(None) if named is None else named[1]] = 1.0
+        for step in np.flatnonzero(struck).tolist():
+            _at(table, stage, step).paces.append((pace, held))
+
+
 def _documents(
     fault: FaultSpec,
     grid: Grid,
@@ -119,6 +138,8 @@ def _documents(
     table: Table,
     step: int,
     rng: np.random.Generator,
+    *,
+    struck: bool,
 ) -> None:
     """Deal long documents: attention of some (dp, cp) coordinates takes up to `factor` times the mean.
 
@@ -134,7 +155,7 @@ def _documents(
         at = grid.coords(fault.rank)
         factors = np.ones((len(batches), dp, cp))
         factors[:, at["dp"], at["cp"]] = fault.values["factor"]
-    if fault.active(step):
+    if struck:
         deal(table, grid, step, dict(zip(batches, factors, strict=True)))
 
 

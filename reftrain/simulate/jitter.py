@@ -20,6 +20,7 @@ _KERNEL, _TRANSFER, _TAIL, _LOAD, _COMMON, _SPEED, _PATH, _CLOCK = range(8)
 class Jitter:
     """Draws the deviations of one job; `scale` multiplies all of them (1: a healthy cluster's).
 
+    `first` is added to the number of each step: windows of one job share its devices and paths, and no step.
     Relative standard deviations but for `leave_ns`, the mean time until a rank has left a collective.
     """
 
@@ -33,6 +34,7 @@ class Jitter:
     common_sigma: float = 0.006
     fetch_sigma: float = 0.10
     leave_ns: float = 1_500.0
+    first: int = 0
 
     def _rng(self, *key: int) -> np.random.Generator:
         return np.random.default_rng([self.seed, *key])
@@ -48,9 +50,9 @@ class Jitter:
     def compute(self, stage: int, step: int, count: int) -> F32:
         """Return factors of `count` kernels, (count, width): its own, its GPU's and the step's."""
         width = self.grid.width
-        out = self._factors(self._rng(_KERNEL, step, stage), (count, width), self.kernel_sigma)
+        out = self._factors(self._rng(_KERNEL, self.first + step, stage), (count, width), self.kernel_sigma)
         speed = self._factors(self._rng(_SPEED, stage), (width,), self.speed_sigma)
-        common = self._factors(self._rng(_COMMON, step), (1,), self.common_sigma)
+        common = self._factors(self._rng(_COMMON, self.first + step), (1,), self.common_sigma)
         out *= (
             np.clip(speed, 1 - 2 * self.speed_sigma * self.scale, 1 + 2 * self.speed_sigma * self.scale)
             * common
@@ -59,20 +61,23 @@ class Jitter:
 
     def transfer(self, stage: int, step: int, count: int) -> F32:
         """Return factors of `count` transfers, (count, width)."""
-        out = self._factors(self._rng(_TRANSFER, step, stage), (count, self.grid.width), self.transfer_sigma)
+        rng = self._rng(_TRANSFER, self.first + step, stage)
+        out = self._factors(rng, (count, self.grid.width), self.transfer_sigma)
         out *= self._factors(self._rng(_PATH, stage), (self.grid.width,), self.path_sigma)
         return out
 
     def tail(self, stage: int, step: int) -> F32:
         """Return the time until each rank has left a collective, ns; (251, width)."""
-        rng = self._rng(_TAIL, step, stage)
+        rng = self._rng(_TAIL, self.first + step, stage)
         out = rng.standard_exponential((251, self.grid.width), dtype=np.float32)
         out *= np.float32(self.leave_ns * self.scale)
         return out
 
     def load(self, stage: int, step: int) -> F64:
         """Return factors of loading, (width,)."""
-        drawn = self._factors(self._rng(_LOAD, step, stage), (self.grid.width,), self.fetch_sigma)
+        drawn = self._factors(
+            self._rng(_LOAD, self.first + step, stage), (self.grid.width,), self.fetch_sigma
+        )
         return np.asarray(drawn, np.float64)
 
 

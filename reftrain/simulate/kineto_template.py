@@ -50,13 +50,13 @@ class _Time:
 
 
 class Template:
-    """Rows of all files of one pipeline rank for its first `steps` steps."""
+    """Rows of all files of one pipeline rank for `steps` steps, from step `first` of its job on."""
 
     def __init__(
-        self, program: Program, steps: int, detail: Detail, host: HostCosts, form: TraceForm
+        self, program: Program, steps: int, detail: Detail, host: HostCosts, form: TraceForm, first: int = 0
     ) -> None:
         self.program, self.steps, self.detail, self.host = program, steps, detail, host
-        self.form = form
+        self.form, self.first = form, first
         self.words: list[Word] = []
         self._fragments: list[str] = []
         self._known: dict[object, int] = {}
@@ -121,7 +121,7 @@ class Template:
     def _build(self) -> None:
         pid = Word("pid")
         for step in range(self.steps):
-            head = f'{{"ph":"X","cat":"user_annotation","name":"ProfilerStep#{step}",'
+            head = f'{{"ph":"X","cat":"user_annotation","name":"ProfilerStep#{self.first + step}",'
             bounds = _Time(3, step, 300.0), _Time(3, step + 1, -300.0)
             self._row(head, (pid, ',"tid":1,'), *bounds, ['"External id":1'])
         for step in range(self.steps):

@@ -44,7 +44,8 @@ class KinetoWriter:
         if stage not in self._templates:
             sim = self.simulation
             program = sim.programs[stage]
-            self._templates = {stage: Template(program, sim.whole_steps, self.detail, sim.host, self.form)}
+            rows = Template(program, sim.whole_steps, self.detail, sim.host, self.form, sim.first)
+            self._templates = {stage: rows}
         return self._templates[stage]
 
     def write(self, rank: int) -> tuple[int, int]:

@@ -62,6 +62,10 @@ class PipelineRank:
         self.leaving_ns: F32 | None = None
         self.load_noise: F64 | None = None
         self.conditions = Conditions()
+        self.paced: list[
+            tuple[F64, float]
+        ] = []  # of the step: (factor - 1) by rank, first ns of compute it holds for
+        self.worked = np.zeros(width)  # ns of the step's compute so far, without these
         self.order = positions(program.ops)
 
     def ended(self, index: int) -> F64:
@@ -76,6 +80,13 @@ class PipelineRank:
         self.times.end[row] = end
         if row >= self.step * self.count:
             self.ends[index] = end
+
+    def begin_step(self, conditions: Conditions) -> None:
+        """Take the conditions of the next step, and the pace of its devices from the time at which it begins."""
+        self.conditions = conditions
+        now_s = float(self.host.min()) / 1e9
+        self.paced = [(held * (p.factor(now_s) - 1), p.ramp_s * 1e9) for p, held in conditions.paces]
+        self.worked = np.zeros_like(self.host)
 
     @property
     def row(self) -> int:

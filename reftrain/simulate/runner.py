@@ -70,18 +70,20 @@ def simulate(setup: Setup) -> Simulation:
     if size > MOST_TIMES:
         remedy = "simulate fewer steps or micro-batches, or write --detail collectives"
         raise ConfigError("--steps", f"{size} operations are too many", remedy)
-    conditions = conditions_of(setup.faults, grid, programs, steps, setup.seed)
+    conditions = conditions_of(setup, grid, programs, steps)
     for step in range(steps if setup.packing else 0):
         _deal_documents(setup, grid, conditions, step)
-    noise = Jitter(setup.seed, grid, setup.jitter) if setup.jitter else None
+    noise = Jitter(setup.seed, grid, setup.jitter, first=setup.first) if setup.jitter else None
     host = host_costs(setup.hardware)
     times = Engine(programs, grid, steps, host=host, noise=noise, conditions=conditions).run()
     nodes = -(-grid.world // setup.hardware.node_size)
     clocks = draw_clocks(setup.seed, nodes, 2e6 * setup.jitter, 2e-6 * setup.jitter)
     left_out, resized = _struck(grid, programs, conditions)
+    begin_ns = BEGIN_NS + round(setup.window.begun_s * 1e9)
     return Simulation(
-        grid, programs, times, steps, host, clocks, setup.hardware.node_size, BEGIN_NS, left_out, resized
-    )
+        grid, programs, times, steps, host, clocks, setup.hardware.node_size, begin_ns, left_out, resized,
+        setup.first,
+    )  # fmt: skip
 
 
 def _check(job: Job) -> None:

@@ -1,6 +1,7 @@
 """The inputs of a simulation, made from the configuration of a run and a schedule."""
 
 from dataclasses import dataclass, replace
+from typing import Final
 
 from reftrain.config.fault_spec import FaultSpec
 from reftrain.config.run import RunConfig
@@ -18,12 +19,35 @@ from reftrain.simulate.packing import Packing
 
 
 @dataclass(frozen=True)
+class Window:
+    """One of `count` equally long windows of a job's life that begin `apart_s` seconds after each other."""
+
+    number: int = 0
+    count: int = 1
+    apart_s: float = 0.0
+
+    @property
+    def begun_s(self) -> float:
+        """Seconds of the job's life before it."""
+        return self.number * self.apart_s
+
+    @property
+    def folder(self) -> str:
+        """Folder of its traces in the run folder, with a name that readers take for a window's."""
+        return f"trace/window_{self.number:04}" if self.count > 1 else "trace"
+
+
+ONLY: Final = Window()
+
+
+@dataclass(frozen=True)
 class Setup:
     """The inputs of a simulation. `schedule` is lowered.
 
     `jitter` scales all random deviations; 0 leaves none. `merge` writes the kernels between two collectives as one.
     `host_waits` lets the host wait for every message that arrives, as Megatron's pipeline does. `packing` sets the time
-    of attention by packed documents; without it every sequence is one document.
+    of attention by packed documents; without it every sequence is one document. `window`: the part of the job's life
+    that is simulated, with `steps` steps.
     """
 
     job: Job
@@ -36,6 +60,12 @@ class Setup:
     merge: bool = False
     host_waits: bool = True
     packing: Packing | None = None
+    window: Window = ONLY
+
+    @property
+    def first(self) -> int:
+        """The number of the first step among those of all windows."""
+        return self.window.number * self.steps
 
     @property
     def grid(self) -> Grid:

@@ -30,6 +30,7 @@ class Simulation:
     begin_ns: int
     left_out: frozenset[tuple[int, int]] = frozenset()  # (rank, row of its times): calls never made
     resized: frozenset[tuple[int, int]] = frozenset()  # calls made with another size than the peers'
+    first: int = 0  # number of the first step among those of all windows
 
     @property
     def nodes(self) -> int:

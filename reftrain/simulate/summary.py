@@ -1,6 +1,6 @@
 """Figures of a simulation: step times, where the time of each pipeline rank goes, bubble, exposed communication."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -80,6 +80,18 @@ def summarise(simulation: Simulation) -> Summary:
         waits = {name: float(times.waits[name][:steps].mean()) / 1e6 for name in WAITS}
         shares.append(StageShare(compute / 1e6, waits))
     return Summary(tuple((np.diff(simulation.step_bounds()) / 1e6).tolist()), tuple(shares))
+
+
+def joined(summaries: Sequence[Summary]) -> Summary:
+    """Return the summaries of windows of one job as one: all their steps, and means of the pipeline ranks' figures."""
+    stages = [
+        StageShare(
+            float(np.mean([s.compute_ms for s in shares])),
+            {name: float(np.mean([s.waits_ms[name] for s in shares])) for name in WAITS},
+        )
+        for shares in zip(*(s.stages for s in summaries), strict=True)
+    ]
+    return Summary(tuple(ms for s in summaries for ms in s.step_ms), tuple(stages))
 
 
 def tflops_per_gpu(job: Job, step_ms: float) -> float:

@@ -7,6 +7,7 @@ from pathlib import Path
 import torch
 from torch.distributed.checkpoint import FileSystemWriter, save
 from tracekit_cli.reftrain_commands import infer as reftrain_infer
+from tracekit_cli.reftrain_commands import run as reftrain_run
 from tracekit_cli.reftrain_commands import server as reftrain_server
 
 from reftrain.config.recipe import _offset, _read, load_recipe
@@ -14,8 +15,9 @@ from reftrain.cost.hardware import load_hardware
 from reftrain.cost.job import job_of_run
 from reftrain.faults.registry import read_faults
 from reftrain.infer.serve import check_serving, serve
-from reftrain.job.recipe import _check
+from reftrain.job.recipe import _check, _chosen
 from reftrain.plan.projection import project
+from reftrain.simulate.run_folder import windows_of
 from reftrain.simulate.runner import simulate
 from reftrain.train.average import averaged
 from tests.advice.of_config import configured
@@ -63,7 +65,53 @@ def _(folder, _patch):
     recipe = load_recipe(folder / "recipe.toml", {})
     held = folder / "run" / "1-one" / "checkpoint" / "step-00000004"
     held.mkdir(parents=True)
-    return lambda: _check(recipe, folder / "run", ""), lambda: _check(recipe, folder / "run", "auto")
+    run, every = folder / "run", range(1)
+    return lambda: _check(recipe, every, run, ""), lambda: _check(recipe, every, run, "auto")
+
+
+def staged(folder: Path) -> object:
+    """A recipe of two stages, both of one rank."""
+    (folder / "recipe.toml").write_text(ONE + TWO)
+    return load_recipe(folder / "recipe.toml", {})
+
+
+@case("--stage: no stage is named {}")
+def _(folder, _patch):
+    recipe, run = staged(folder), folder / "run"
+    return lambda: _chosen(recipe, run, "three"), lambda: _chosen(recipe, run, "one")
+
+
+@case("--stage: {} holds no checkpoint of step {}")
+def _(folder, _patch):
+    recipe, run = staged(folder), folder / "run"
+
+    def after_the_first() -> None:
+        (run / "1-one" / "checkpoint" / "step-00000004").mkdir(parents=True)
+        _chosen(recipe, run, "two")
+
+    return lambda: _chosen(recipe, run, "two"), after_the_first
+
+
+@case("--recipe: another launcher has started this rank, and stages")
+def _(folder, patch):
+    recipe, run = staged(folder), folder / "run"
+    for name, value in (("RANK", "0"), ("LOCAL_RANK", "0"), ("WORLD_SIZE", "1")):
+        patch.setenv(name, value)
+    return lambda: _check(recipe, range(2), run, ""), lambda: _check(recipe, range(1), run, "")
+
+
+@case("--stage names a stage of --recipe FILE")
+def _(folder, _patch):
+    staged(folder)
+    alone, given = ["--stage", "one", "--dry-run"], ["--recipe", str(folder / "recipe.toml")]
+    run = reftrain_run.run.main
+    return lambda: run(alone, standalone_mode=False), lambda: run([*given, *alone], standalone_mode=False)
+
+
+@case("--windows: a job that hangs has one window")
+def _(_folder, _patch):
+    setup, _ = setup_of({"dp": 2}, "host_stall:rank=1")
+    return lambda: windows_of(setup, 2, 3600.0), lambda: windows_of(setup, 1, 3600.0)
 
 
 @case("save fewer than {} checkpoints")
@@ -71,7 +119,7 @@ def _(folder, _patch):
     def checked(every: int) -> None:
         text = f"[recipe]\naverage = 3\n[checkpoint]\nevery = {every}\n{ONE}"
         (folder / "recipe.toml").write_text(text)
-        _check(load_recipe(folder / "recipe.toml", {}), folder / "run", "")
+        _check(load_recipe(folder / "recipe.toml", {}), range(1), folder / "run", "")
 
     return lambda: checked(3), lambda: checked(1)
 

@@ -127,6 +127,10 @@ def test_runs_without_a_matched_baseline_are_refused_by_name(copy, fields, words
         (lambda run: (run / "run.json").write_text('{"schema": "x"}'), "reftrain's own runs"),
         (lambda run: changed_manifest(run, model={"layers": "two"}), "model.layers"),
         (lambda run: changed_manifest(run, model={"memory": 8}), "model.memory"),
+        (
+            lambda run: changed_manifest(run, model={"experts": 4}),
+            "declares model.experts = 4, and the capture holds no",
+        ),
         (lambda run: changed_manifest(run, parallel={"dp": 2}), "of two runs"),
     ],
 )

@@ -81,6 +81,8 @@ def segment(made, clock):
         ("slow_compute:rank=1,factor=3", segment, 0.02),
         ("long_stage:factor=3", segment, 0.02),
         ("long_stage:rank=1,factor=1.5", segment, 0.005),
+        ("power_swing:rank=1,factor=3", segment, 0.02),
+        ("power_swing:rank=1,factor=3,ramp_ms=4", segment, 0.008),
         ("pauses:rank=1,pause_ms=40,every=1", lambda made, _: made.segment_begin(SEGMENT), 0.04),
         ("late_data:rank=1,delay_ms=40", lambda made, _: made.data_begin(0), 0.04),
         ("slow_link:rank=1,delay_ms=40", lambda made, _: made.collective_begin(call("send")), 0.04),
@@ -94,6 +96,37 @@ def test_only_the_rank_meant_is_late(clock, text, strike, late):
     assert clock.now == pytest.approx(late)
     strike(hook(text, 0), clock)
     assert clock.now == pytest.approx(late)
+
+
+@pytest.mark.parametrize(
+    ("text", "late"),
+    [
+        ("clock_swing:size=0.5,period_s=4", [0, 0.0025, 0.005, 0.0025, 0]),
+        ("throttle:rank=0,factor=1.5,rise_s=2", [0, 0.0025, 0.005, 0.005, 0.005]),
+        ("power_swing:factor=1.5", [0.005] * 5),
+    ],
+)
+def test_pace_changes_with_time(clock, text, late):
+    """On the rank that is named, and on both where none is."""
+    for rank in [0] if "rank" in text else [0, 1]:
+        made, found = hook(text, rank), []
+        for step in range(5):
+            begin = clock.now
+            made.step_begin(step)
+            segment(made, clock)
+            found.append(clock.now - begin)
+            clock.now = begin + 1
+        assert found == pytest.approx(late)
+
+
+def test_a_ramp_ends_within_the_step(clock):
+    made = hook("power_swing:factor=2,ramp_ms=15", 0)
+    for _ in range(3):
+        segment(made, clock)
+    assert clock.now == pytest.approx(0.015)
+    made.step_begin(1)
+    segment(made, clock)
+    assert clock.now == pytest.approx(0.025)
 
 
 def test_pauses_come_every_so_many_segments(clock):

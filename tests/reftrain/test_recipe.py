@@ -1,6 +1,9 @@
 """Recipes: stages on other meshes, lengths, batches and mixes, one learning rate, the weights averaged at the end."""
 
 import json
+import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -72,14 +75,16 @@ def written(folder, meshes=MESHES, shared="", stages=STAGES):
     return path
 
 
-def trained(folder, out, meshes=MESHES, **checkpoint):
+def trained(folder, out, meshes=MESHES, only="", **checkpoint):
     recipe = load_recipe(written(folder, meshes), {"run": {"out": str(out)}, "checkpoint": checkpoint})
-    run_recipe(recipe, lambda _: [], lambda _: None)
-    rows = [
-        (out / f"{n + 1}-{s.name}" / "metrics" / "rank0.jsonl").read_text()
-        for n, s in enumerate(recipe.stages)
-    ]
-    return [json.loads(row)["loss"] for text in rows for row in text.splitlines()]
+    run_recipe(recipe, lambda _: [], lambda _: None, only)
+    return losses(out)
+
+
+def losses(out):
+    """The losses of all steps of all stages so far."""
+    texts = [path.read_text() for path in sorted(out.glob("*/metrics/rank0.jsonl"))]
+    return [json.loads(row)["loss"] for text in texts for row in text.splitlines()]
 
 
 def test_stages_follow_one_another_in_steps_and_tokens(tmp_path):
@@ -157,6 +162,54 @@ def test_a_recipe_equals_one_process_and_goes_on(tmp_path):
     again = trained(tmp_path, tmp_path / "a", resume="auto")
     assert again[-1] == losses[-1]
     with pytest.raises(ConfigError, match="earlier recipe"):
+        trained(tmp_path, tmp_path / "a")
+
+
+@pytest.mark.slow
+def test_torchrun_on_two_hosts_trains_the_same_recipe(tmp_path):
+    """One call of the launcher a stage and host, on another number of ranks each; the same bits as one command."""
+    recipe = written(tmp_path, {"first": "[stage.mesh]\ndp = 2", "last": "[stage.mesh]\ntp = 2\ncp = 2"})
+    trained(
+        tmp_path, tmp_path / "a", {"first": "[stage.mesh]\ndp = 2", "last": "[stage.mesh]\ntp = 2\ncp = 2"}
+    )
+    said = ""
+    for stage, ranks in (("short", 1), ("ramp", 1), ("anneal", 2)):
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        agents = [
+            subprocess.Popen(
+                [sys.executable, "-m", "torch.distributed.run", "--nnodes", "2", "--node-rank", str(node),
+                 "--nproc-per-node", str(ranks), "--master-addr", "127.0.0.1", "--master-port", str(port),
+                 "-m", "tracekit_cli.reftrain", "run", "--recipe", str(recipe), "--stage", stage,
+                 "--out", str(tmp_path / "b")],
+                stderr=subprocess.PIPE, text=True,
+            )
+            for node in range(2)
+        ]  # fmt: skip
+        for agent in agents:
+            said += agent.communicate(timeout=240)[1]
+            assert agent.returncode == 0, said
+    assert [said.count(f"stage {name}: ") for name in ("short", "ramp", "anneal")] == [1, 1, 1]
+    for part in ("1-short/checkpoint", "2-ramp/checkpoint", "3-anneal/checkpoint", "average"):
+        (_, one), *_ = reversed(finished(tmp_path / "a" / part))
+        (_, two), *_ = reversed(finished(tmp_path / "b" / part))
+        ours, theirs = read_whole(one), read_whole(two)
+        assert set(ours) == set(theirs)
+        assert all(
+            torch.equal(ours[name], theirs[name]) for name in ours if isinstance(ours[name], torch.Tensor)
+        )
+    assert losses(tmp_path / "a") == losses(tmp_path / "b")
+
+
+def test_a_stage_before_its_turn_is_refused(tmp_path, monkeypatch):
+    with pytest.raises(ConfigError, match="holds no checkpoint of step 4; train short first"):
+        trained(tmp_path, tmp_path / "a", only="ramp")
+    with pytest.raises(ConfigError, match="choose one of short, ramp, anneal"):
+        trained(tmp_path, tmp_path / "a", only="rump")
+    for name, value in (("RANK", "0"), ("LOCAL_RANK", "0"), ("WORLD_SIZE", "3")):
+        monkeypatch.setenv(name, value)
+    with pytest.raises(ConfigError, match="--stage NAME"):
         trained(tmp_path, tmp_path / "a")
 
 

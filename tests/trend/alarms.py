@@ -28,7 +28,7 @@ def main():
     seeds = range(given.seeds)
     if given.uncorrected:
         for user in (judge, significance, step):
-            user.serial_factor = lambda _: 1.0
+            user.serial_factor = lambda *_: 1.0
     for serial in (0.0, 0.3, 0.6):
         told = [
             np.mean([shape(noisy(s + 10_000, n, noise=0.03, serial=serial)) != "none" for s in seeds])

@@ -101,12 +101,25 @@ class Swing:
 
 
 @dataclass(frozen=True)
+class CommonChange:
+    """Compute of all ranks changes with the step, by a similar share each: the median, least and largest share.
+
+    It is a change of the clock of all devices, by power, heat or the time of the day, or of the work of a step, and no
+    rank's fault.
+    """
+
+    share: float
+    least: float
+    most: float
+
+
+@dataclass(frozen=True)
 class TrendFinding(Tabular):
     """The answer of `tracekit trend`.
 
     serial: the correlation of each window with the next one, once step's trend is taken away. parts: the largest change
     first. by_rank: ranks that get slower first, then by change. swing: None where it was not looked for, which a note
-    explains.
+    explains. common: compute of all ranks changes with what is proven of the step; None where it does not.
     """
 
     ranks: RankCoverage
@@ -123,6 +136,7 @@ class TrendFinding(Tabular):
     to_decide: str | None = None
     quality: tuple[Quality, ...] = ()
     notes: tuple[str, ...] = field(default=())
+    common: CommonChange | None = None
 
     @property
     def span_ns(self) -> int:

@@ -72,6 +72,14 @@ class SwingDocument(TypedDict):
     proven: bool
 
 
+class CommonDocument(TypedDict):
+    """Compute of all ranks changes with the step: the median, least and largest change as shares of 1."""
+
+    share: float
+    least: float
+    most: float
+
+
 class TrendDocument(TypedDict):
     """The answer of `tracekit trend`; ranks that get slower than their peers come first."""
 
@@ -90,6 +98,7 @@ class TrendDocument(TypedDict):
     serial: Annotated[float, Meta(description="correlation of each window with the next one, 0 to 1")]
     quality: list[QualityDocument]
     notes: list[str]
+    common: CommonDocument | None
 
 
 def trend_document(finding: TrendFinding) -> TrendDocument:
@@ -120,6 +129,13 @@ def trend_document(finding: TrendFinding) -> TrendDocument:
         "serial": round(finding.serial, 6),
         "quality": [quality_document(q) for q in finding.quality],
         "notes": list(finding.notes),
+        "common": None
+        if (c := finding.common) is None
+        else {
+            "share": round(c.share, 6),
+            "least": round(c.least, 6),
+            "most": round(c.most, 6),
+        },
     }
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from tracekit.findings.trend import RankTrend, Trend, TrendFinding
+from tracekit.findings.trend import CommonChange, RankTrend, Trend, TrendFinding
 from tracekit.report.shared_text import (
     Line,
     laid_out,
@@ -49,7 +49,18 @@ def step_lines(finding: TrendFinding) -> list[Line]:
         longest = f"longest {wave.peak_h:.1f} h after the first"
         doubt = "" if wave.proven else ", not proven"
         lines.append(("swing", f"{ms(wave.swing_ns):.2f} ms a day, {longest} (p {_p(wave.p)}{doubt})"))
+    if finding.common is not None:
+        lines.append(("common", common_text(finding.common, len(finding.by_rank))))
     return [*lines, *([("to decide", finding.to_decide)] if finding.to_decide else [])]
+
+
+def common_text(common: CommonChange, ranks: int) -> str:
+    """Return the sentence about a change that all ranks have in common."""
+    between = f"by {common.share:+.1%} ({common.least:+.1%} to {common.most:+.1%})"
+    return (
+        f"compute of all {ranks} ranks changes with the step, {between}: the clock of all devices (time of day, power, "
+        "heat) or the work of a step, and no rank's fault"
+    )
 
 
 def foundations(finding: TrendFinding, *, verbose: bool) -> list[Line]:
@@ -118,7 +129,9 @@ def _proven(t: Trend) -> bool:
 
 
 def _p(p: float | None) -> str:
-    return "unknown: too few" if p is None else f"{p:.2g}"
+    if p is None:
+        return "unknown: too few"
+    return f"{p:.2g}" if p else "below 1e-09"
 
 
 def time_text(ns: float) -> str:

@@ -14,6 +14,7 @@ import numpy as np
 
 from tracekit.analysis.diff.side import Side, side_of
 from tracekit.analysis.trend.change_points import levels, points_needed
+from tracekit.analysis.trend.common_change import common_change
 from tracekit.analysis.trend.judge import Judged, judged, trends
 from tracekit.analysis.trend.series import OWN_PARTS, Point, Series, of_steps, of_window, series_of
 from tracekit.analysis.trend.significance import line_of
@@ -63,6 +64,7 @@ def trend(
     return TrendFinding(
         opened.ranks, opened.told, opened.unit, series.points, answer.verdict, answer.reason, step.trend, step.swing,
         step.parts, by_rank, step.serial, answer.to_decide, opened.quality, answer.notes,
+        common_change(series, step.course),
     )  # fmt: skip
 
 
@@ -179,9 +181,11 @@ def decided(unit: TrendUnit, series: Series, step: StepTrend, ranks: Sequence[Ra
         more = f" and {len(slower) - _NAMED} more" if len(slower) > _NAMED else ""
         subject = f"rank {named} gets" if len(slower) == 1 else f"ranks {named}{more} get"
         verdict, reason = "rank_drift", f"{subject} slower than the peers; of the step: {reason}"
-    few = len(series.points) < LEAST_POINTS
-    asked = f"{max(LEAST_POINTS - len(series.points), 1)} more" if few else "more"
-    to_decide = f"record {asked} {unit}s ({LEAST_POINTS} at least)" if verdict == "inconclusive" else None
+    missing = LEAST_POINTS - len(series.points)
+    asked = (
+        f"record {missing} more {unit}s ({LEAST_POINTS} at least)" if missing > 0 else f"record more {unit}s"
+    )
+    to_decide = asked if verdict == "inconclusive" else None
     return Answer(verdict, reason, to_decide, tuple(_notes(unit, series, step, ranks)))
 
 
@@ -203,11 +207,15 @@ def _of_step(unit: TrendUnit, step: StepTrend, points: int) -> tuple[TrendVerdic
         if abs(t.change_ns) >= least:
             return ("slower" if t.change_ns > 0 else "faster"), text
         return "varies", text
+    swinging = ""
     if step.swing is not None and step.swing.proven:
         size = step.swing.swing_ns
-        return "varies", f"the step swings with the day by {ms(size):.2f} ms ({_share(size, t)})"
+        swinging = f"the step swings with the day by {ms(size):.2f} ms ({_share(size, t)})"
+        if size >= least:
+            return "varies", swinging
+        swinging += ", and "
     within = f"between {ms(t.low_ns):+.2f} and {ms(t.high_ns):+.2f} ms"
-    text = f"over {points} {unit}s the step of {ms(t.level_ns):.2f} ms"
+    text = f"{swinging}over {points} {unit}s the step of {ms(t.level_ns):.2f} ms"
     if -least < t.low_ns and t.high_ns < least and step.hidden_ns < least:
         return "steady", f"{text} changes by less than {LEAST_CHANGE:.0%} (drift {within})"
     return "inconclusive", f"{text} differs by more than {LEAST_CHANGE:.0%}, maybe by chance (drift {within})"

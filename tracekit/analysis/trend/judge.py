@@ -44,11 +44,14 @@ class Judged:
         """Return the change of the line over all the times, ns."""
         return self.line.slope * float(np.ptp(self.times))
 
+    def fit(self, shape: Shape) -> F64:
+        """Return the line or the levels at each value, ns."""
+        return self.line.at(self.times) if shape == "drift" else stairs(self.values, self.cuts)
+
     def misses(self, shape: Shape) -> float:
         """Return the distance of the values from the line or the levels, over the degrees of freedom left, ns."""
-        fit = self.line.at(self.times) if shape == "drift" else stairs(self.values, self.cuts)
         spent = 2 if shape == "drift" else 2 * len(self.cuts) + 1
-        return float(np.abs(self.values - fit).sum()) / max(len(self.values) - spent, 1)
+        return float(np.abs(self.values - self.fit(shape)).sum()) / max(len(self.values) - spent, 1)
 
 
 def judged(series: Series, values: F64, least: float) -> Judged:

@@ -52,14 +52,16 @@ def chance_of_drift(times: F64, values: F64) -> float:
     """Return the probability that values in random order rise or fall so steadily (Kendall's tau, two-sided).
 
     Exact for few values. Widened by the serial correlation of ranks around a steady rise, which curved courses have
-    too.
+    too: it counts by the share of their variance that the rise leaves. A course that rises throughout and then stays
+    leaves a small residue, which resembles itself but could not have made the rise.
     """
     if np.ptp(values) == 0:
         return 1.0
     place = np.arange(len(values)) - (len(values) - 1) / 2
-    ranks = rankdata(values)
-    rest = ranks - place * float(place @ ranks) / float(place @ place)
-    return widened(float(kendalltau(times, values).pvalue), serial_factor(np.round(rest, _ROUND)))
+    ranks = rankdata(values) - (len(values) + 1) / 2
+    rest = np.round(ranks - place * float(place @ ranks) / float(place @ place), _ROUND)
+    left = float(rest @ rest) / float(ranks @ ranks)
+    return widened(float(kendalltau(times, values).pvalue), serial_factor(rest, left))
 
 
 _ROUND = 9
@@ -90,13 +92,15 @@ def _waves(times: F64, period: float) -> F64:
     return np.stack([np.ones(len(times)), np.cos(turn), np.sin(turn)], axis=1)
 
 
-def serial_factor(residual: F64) -> float:
+def serial_factor(residual: F64, share: float = 1.0) -> float:
     """Return the number of windows that count as one: (1 + r)/(1 − r), r the correlation of each rank with the next.
+
+    share: of the whole variance that the residual is; r counts by it.
 
     r is estimated too low by about (1 + 3 r)/n (Kendall 1954), which is added; it counts where it is above its standard
     error.
     """
-    r = correlation(residual)
+    r = share * correlation(residual)
     return (1 + r) / (1 - r)
 
 

@@ -25,7 +25,8 @@ from tracekit.units import F64, NS_PER_DAY, NS_PER_HOUR
 class StepTrend:
     """The trend of the step and its parts, and its swing: None where it was not tested, for the reason `unasked`.
 
-    hidden_ns: difference of the levels that fit best, proven or not; a smaller difference is not a change.
+    hidden_ns: difference of the levels that fit best, proven or not; a smaller difference is not a change. course: what
+    is proven of the step at each point, swing and trend, ns; all 0 where nothing is.
     """
 
     trend: Trend
@@ -34,6 +35,7 @@ class StepTrend:
     serial: float
     hidden_ns: float
     unasked: str
+    course: F64
 
 
 def step_trend(series: Series) -> StepTrend:
@@ -41,14 +43,16 @@ def step_trend(series: Series) -> StepTrend:
     times, values = series.times, series.step
     least = LEAST_CHANGE * float(np.median(values))
     unasked = _unasked(times)
-    chance, swing, wave = (1.0, None, values) if unasked else _swing(times, values, least)
-    step = judged(series, values - wave if swing is not None and swing.proven else values, least)
+    chance, swing, wave = (1.0, None, values) if unasked else _swing(times, values)
+    swinging = wave if swing is not None and swing.proven else np.zeros(len(values))
+    step = judged(series, values - swinging, least)
     (of_step,) = trends(["step"], [step], [] if unasked else [chance])
     names = list(dict.fromkeys(name for p in series.points for name in p.parts))
     parts = trends(names, [judged(series, series.part(n), least) for n in names])
+    fit = np.zeros(len(values)) if of_step.shape == "none" else step.fit(of_step.shape)
     return StepTrend(
         of_step, swing, tuple(sorted(parts, key=lambda t: (-abs(t.change_ns), -abs(t.drift_ns), t.what))),
-        correlation(_residual(step, of_step)), _hidden(step), unasked,
+        correlation(_residual(step, of_step)), _hidden(step), unasked, fit + swinging,
     )  # fmt: skip
 
 
@@ -81,16 +85,16 @@ def _unasked(times: F64) -> str:
     return ""
 
 
-def _swing(times: F64, values: F64, least: float) -> tuple[float, Swing, F64]:
+def _swing(times: F64, values: F64) -> tuple[float, Swing, F64]:
     """Return (the chance of so large a wave of a day beside the drift, the wave as reported, its value at each time).
 
-    Proven as one of the three tests of the step.
+    Proven as one of the three tests of the step, however small.
     """
     rest = values - line_of(times, values).at(times)
     size, peak, wave = swing_of(times, rest, NS_PER_DAY)
     chance = widened(chance_of_swing(times, rest, NS_PER_DAY), serial_factor(rest - wave))
     p = min(_STEP_TESTS * chance, 1.0)
-    return chance, Swing(size, peak / NS_PER_HOUR, round(p, 9), p <= LEVEL and size >= least), wave
+    return chance, Swing(size, peak / NS_PER_HOUR, round(p, 9), p <= LEVEL), wave
 
 
 _STEP_TESTS: Final = 3
