@@ -27,6 +27,11 @@ LAYOUTS = {
     "pp3, an encoder on every rank": {"mesh": {"pp": 3}, "model": {"layers": 6, "cross_every": 1}, **EVERY},
     "pp2·dp3, an encoder on every rank": {"mesh": {"pp": 2, "dp": 3}, **EVERY},
     "pp2·dp3, one before": {"mesh": {"pp": 2, "dp": 3}, "model": {"frozen": False}},
+    "pp3, an encoder inside": {
+        "mesh": {"pp": 3},
+        "model": {"layers": 6, "cross_every": 1},
+        "encoder": {"placement": "inside"},
+    },
     "tp4": {"mesh": {"tp": 4}},
     "cp3": {"mesh": {"cp": 3}, "model": {"qk_norm": True, "bias": True}},
     "dp3 ZeRO-0": {"mesh": {"dp": 3, "zero": 0}},
