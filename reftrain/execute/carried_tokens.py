@@ -1,7 +1,7 @@
 """Image tokens that travel with the activations, from an encoder inside the first stage: a second message each hop.
 
 Every virtual stage keeps its own copy of a micro-batch's tokens, which collects the gradients of its cross-attention
-layers. In backward a stage adds the gradient that came from the stage behind, and passes the sum on to the stage before;
+layers. In backward a stage adds the gradient that came from the stage behind, and passes the sum on;
 the first stage has the whole gradient when its backward ends, and the encoder runs back at once.
 
 Source: "Scaling Llama 3 Training" (ISCA'25), section 3.2.1, option 1.

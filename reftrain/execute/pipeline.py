@@ -69,6 +69,7 @@ class PipelineExecutor:
         self.replicas = replicas or ReplicaSums({})
         self.encoding = encoding
         self.carried = encoding if isinstance(encoding, CarriedTokens) else None
+        self.exchange = encoding if isinstance(encoding, Exchange) else None
         self.mails = [self.mail, *([self.carried.mail] if self.carried else [])]
         self.actions = schedule.actions[down.index]
         ends = [a for a in self.actions if a.kind in ENDS_BACKWARD]
@@ -265,9 +266,9 @@ class PipelineExecutor:
 
     @property
     def _exchange(self) -> Exchange:
-        if not isinstance(self.encoding, Exchange):
+        if self.exchange is None:
             raise AssertionError("a table that exchanges tokens is run by a model that does")
-        return self.encoding
+        return self.exchange
 
     def _encode(self, action: Action) -> None:
         self._images.encode(action)

@@ -44,14 +44,15 @@ class Durations:
 
     `gather` and `reduce` are FSDP2's transfers of a stage, `replicas` the sum of its gradients over the replicas.
     `optimizer`, by pipeline rank, follows the last of them. `attention[i]`, where given, is
-    added forward and backward for each of the stage's `layers` to the computation of micro-batch i.
-    `every_use` gathers weights for every forward and backward.
+    added forward and backward for each of the stage's `layers` to the computation of micro-batch i. `message` and
+    `message_back` carry an activation and its gradient. `every_use` gathers weights for every forward and backward.
     """
 
     forward: tuple[Seconds, ...]
     backward: tuple[Seconds, ...]
     backward_input: tuple[Seconds, ...]
     message: Seconds = 0.0
+    message_back: Seconds = 0.0
     gather: tuple[Seconds, ...] = ()
     reduce: tuple[Seconds, ...] = ()
     replicas: tuple[Seconds, ...] = ()
@@ -193,7 +194,8 @@ class _StepTimer:
             if needed not in self.ready:
                 return False
             at, sender = self.ready[needed]
-            begin = self.larger(begin, at + (durations.message if sender != index else 0.0))
+            message = durations.message if needed[0] else durations.message_back
+            begin = self.larger(begin, at + (message if sender != index else 0.0))
         if durations.gather:
             begin = self.larger(begin, self._weights(rank, action))
         seconds = durations.of(action)

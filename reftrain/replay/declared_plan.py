@@ -125,7 +125,9 @@ def _image_tokens(writer: PlanWriter) -> None:
     config = writer.config
     kind = writer.formats.wide if config.encoder.sum_format == "fp32" else writer.formats.compute
     one = config.data.micro_batch_size * config.encoder.tokens * config.model.dim
-    if writer.pipeline.schedule.carries_tokens:  # stages pass sums on; those over tp are made for every micro-batch
+    if (
+        writer.pipeline.schedule.carries_tokens
+    ):  # stages pass sums on; those over tp are made for every micro-batch
         for seats, every in _of_stage(writer, ENCODER, "tp"):
             writer.add("image_tokens.grad", "tp", "all_reduce", "backward", kind, seats, every, one)
     else:

@@ -43,7 +43,7 @@ def _around(table: Schedule, encoders: tuple[int, ...], rank: int) -> tuple[Acti
     after = [Action(Kind.GATHER_TOKENS, ENCODER, 0)]
     after += [Action(Kind.ENCODE_BACKWARD, ENCODER, micro_batch) for micro_batch in own]
     exchange = Action(Kind.SHARE_TOKENS, ENCODER, 0)
-    return (*before, exchange, *table.actions[rank], *after, *_sums(table, encoders, rank, tuple(own)))
+    return (*before, exchange, *table.actions[rank], *after, *_sums(table, encoders, tuple(own)))
 
 
 def _inside(table: Schedule, encoders: tuple[int, ...], rank: int) -> tuple[Action, ...]:
@@ -61,10 +61,10 @@ def _inside(table: Schedule, encoders: tuple[int, ...], rank: int) -> tuple[Acti
         if first and action.kind is Kind.BACKWARD:
             back.append(Action(Kind.ENCODE_BACKWARD, ENCODER, action.micro_batch))
     own = tuple(a.micro_batch for a in (*out, *back) if a.kind is Kind.ENCODE_BACKWARD)
-    return (*out, *back, *(_sums(table, encoders, rank, own) if rank in encoders else ()))
+    return (*out, *back, *(_sums(table, encoders, own) if rank in encoders else ()))
 
 
-def _sums(table: Schedule, encoders: tuple[int, ...], rank: int, own: tuple[int, ...]) -> list[Action]:
+def _sums(table: Schedule, encoders: tuple[int, ...], own: tuple[int, ...]) -> list[Action]:
     """Reduce the encoder's gradients where a rank has some, and sum them over the ranks that hold the encoder."""
     last = own[-1] if own else table.micro_batches - 1
     sums = [Action(Kind.REDUCE_GRADIENT, ENCODER, last)] if own else []
