@@ -18,7 +18,7 @@ from reftrain.execute.sharded_stage import ShardedStage
 from reftrain.model.batch import LocalBatch
 from reftrain.rank.comm import Axis
 from reftrain.rank.hooks import HookList
-from reftrain.schedule.actions import ENDS_BACKWARD, Action, Kind, Schedule
+from reftrain.schedule.actions import ENDS_BACKWARD, RECEIVES, Action, Kind, Schedule
 
 __all__ = ["BufferPool", "PipelineExecutor"]
 
@@ -72,8 +72,7 @@ class PipelineExecutor:
         self.exchange = encoding if isinstance(encoding, Exchange) else None
         self.mails = [self.mail, *([self.carried.mail] if self.carried else [])]
         self.actions = schedule.actions[down.index]
-        ends = [a for a in self.actions if a.kind in ENDS_BACKWARD]
-        self._last = {a.stage: a for a in ends}
+        self._last = {a.stage: a for a in self.actions if a.kind in ENDS_BACKWARD}
         self._split = {a.stage for a in self.actions if a.kind is Kind.BACKWARD_WEIGHT}
         self._reduces = {key_of(a) for a in self.actions if a.kind is Kind.REDUCE_GRADIENT}
         self._recomputed = {key_of(a) for a in self.actions if a.kind is Kind.RECOMPUTE}
@@ -86,8 +85,7 @@ class PipelineExecutor:
             Kind.BACKWARD_WEIGHT: self._backward_weight,
             Kind.RECOMPUTE: self._recompute,
             Kind.FREE: self._free,
-            Kind.RECV_ACTIVATION: self._receive,
-            Kind.RECV_GRADIENT: self._receive,
+            **dict.fromkeys(RECEIVES, self._receive),
             Kind.SEND_ACTIVATION: self._send_activation,
             Kind.SEND_GRADIENT: self._send_gradient,
             Kind.REDUCE_GRADIENT: self._reduce,
