@@ -25,6 +25,8 @@ def measured(run: Path) -> dict[int, float]:
 def main(runs: Sequence[str]) -> None:
     """Print the measured shares of run folders."""
     for run in runs:
+        if not (Path(run) / "trace").is_dir():
+            raise SystemExit(f"{run}: no traces; give the folder of a run made with --trace")
         found = ", ".join(f"rank {rank} {part:.1%}" for rank, part in measured(Path(run)).items())
         print(f"{run}: {found}")  # noqa: T201 - the answer
 

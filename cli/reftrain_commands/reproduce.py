@@ -17,7 +17,7 @@ from ..progress import waiting
 def reproduce(figure: str | None, json_to: str | None) -> None:
     """Print published values beside ours, the deviation, and where it comes from.
 
-    FIGURE names one table or figure; without it all are computed, which takes a minute.
+    FIGURE names one table or figure; without it all are computed, which takes two minutes.
 
     \b
     reftrain reproduce figure10

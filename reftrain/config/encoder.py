@@ -10,8 +10,8 @@ from reftrain.config.fields import check_bounds, check_choice, setting
 from reftrain.errors import ConfigError
 from reftrain.thresholds import MOST_LAYERS, WIDEST
 
-PLACEMENTS: Final = ("before", "replicated")
-"""The paper's options 2 and 3: a stage of its own before the pipeline, or on every pipeline rank for a share of it."""
+PLACEMENTS: Final = ("inside", "before", "replicated")
+"""The paper's options 1 to 3: inside the first stage, before the pipeline, on every pipeline rank for a share."""
 
 
 @dataclass(frozen=True)
@@ -26,8 +26,8 @@ class EncoderConfig:
     patch: int = setting(12, "numbers of a patch: colours times height times width", least=1, most=WIDEST)
     placement: str = setting(
         "before",
-        "before (all images on the first pipeline rank, tokens broadcast) or replicated (every pipeline rank "
-        "encodes a share, tokens gathered)",
+        "inside (with each micro-batch of the first stage, tokens sent on with activations), before (all images on "
+        "the first pipeline rank, tokens broadcast) or replicated (every pipeline rank encodes a share, gathered)",
     )
     sum_format: str = setting(
         "fp32", "format in which gradients of image tokens are summed over layers and ranks: fp32 or compute"

@@ -114,8 +114,21 @@ def encoder_kept(job: Job) -> Kept:
 
 def tokens_kept(job: Job) -> float:
     """Bytes of a step's image tokens on a pipeline rank, and of their gradients in FP32."""
-    held = max(job.compute_bytes, 4) if job.encoder.sum_format == "fp32" else job.compute_bytes
-    return job.micro_batches * job.image_tokens * job.model.dim * (job.compute_bytes + 2 * held)
+    if job.encoder.placed == "inside":
+        return 0.0
+    return job.micro_batches * job.image_tokens * job.model.dim * (job.compute_bytes + 2 * _held_bytes(job))
+
+
+def carried_kept(job: Job) -> Kept:
+    """Bytes of a virtual stage's own copy of a micro-batch's image tokens, where they come with the activation."""
+    if job.encoder.placed != "inside":
+        return Kept()
+    return Kept(head=job.image_tokens * job.model.dim * _held_bytes(job))
+
+
+def _held_bytes(job: Job) -> int:
+    """Bytes an element of image tokens that collect gradients."""
+    return max(job.compute_bytes, 4) if job.encoder.sum_format == "fp32" else job.compute_bytes
 
 
 def _feed_forward(job: Job) -> float:

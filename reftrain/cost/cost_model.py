@@ -152,10 +152,7 @@ class CostModel(LayerCosts):
         ops = ("all_reduce", "reduce_scatter") if gradients else ("broadcast", "all_gather")
         op = ops[encoders > 1]
         padded = -(-micro_batches // encoders) * encoders
-        wide = self.compute_bytes
-        if gradients and self.encoder_config.sum_format == "fp32":
-            wide = max(wide, 4)
-        nbytes = padded * self.image_tokens * self.model.dim * wide
+        nbytes = padded * self.image_tokens * self.model.dim * self.token_width(gradient=gradients)
         name = "image_tokens.grad" if gradients else "image_tokens"
         return Operation(name, self.collective("pp", op, nbytes), op=op, axis="pp", nbytes=nbytes)
 

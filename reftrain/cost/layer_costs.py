@@ -241,11 +241,6 @@ class LayerCosts(PlacedJob):
             tuple(weights),
         )
 
-    @property
-    def image_tokens(self) -> int:
-        """Image tokens of a micro-batch, the same on every tensor and context rank."""
-        return self.micro_batch_size * self.encoder_config.tokens
-
     def _cross_queries(self) -> list[Block]:
         """Queries of the text, keys and values of the image tokens, and the sum of the tokens' gradients in FP32."""
         moved = self.image_tokens * self.model.dim * (2 * self.compute_bytes + 2 * 2 * 4)

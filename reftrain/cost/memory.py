@@ -9,7 +9,7 @@ Source: kinds as in Rajbhandari et al. 2020, "ZeRO", section 3, and Korthikanti 
 
 from dataclasses import dataclass
 
-from reftrain.cost.activations import tokens_kept
+from reftrain.cost.activations import carried_kept, tokens_kept
 from reftrain.cost.job import Job
 from reftrain.cost.memory_walk import Bytes, State, Walk
 from reftrain.documents import BytesDocument, RankMemoryDocument
@@ -116,10 +116,13 @@ class MemoryModel:
         return job.micro_batches * one
 
     def _messages(self, index: int) -> float:
-        """Receive buffers, which are never given back, and two messages on their way."""
-        if self.job.mesh.pp == 1:
+        """Receive buffers, which are never given back, and two messages on their way; of image tokens one each way."""
+        job = self.job
+        if job.mesh.pp == 1:
             return 0.0
-        return (peak_receive_buffers(self.job.lowered, index) + 2) * self.job.message_bytes
+        tokens = 2 * (job.compute_bytes * job.image_tokens * job.model.dim + carried_kept(job).total)
+        of_tokens = tokens if job.encoder.placed == "inside" else 0.0
+        return (peak_receive_buffers(job.lowered, index) + 2) * job.message_bytes + of_tokens
 
     def _optimizer(self, state: State, shard: float) -> None:
         """The optimiser's moment: gradient shards, their clipped copy, and temporaries of its kernel."""

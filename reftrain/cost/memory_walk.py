@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from reftrain.cost.activations import (
     Kept,
+    carried_kept,
     embedding_kept,
     encoder_kept,
     head_kept,
@@ -80,7 +81,7 @@ class Walk:
     def __init__(self, job: Job, rank: int, state: State) -> None:
         self.job, self.state = job, state
         self.kept = {kind: layer_kept(job, kind=kind) for s in job.stages for kind in s.counts}
-        self.images = encoder_kept(job)
+        self.images, self.carried = encoder_kept(job), carried_kept(job)
         self.head, self.embedding = head_kept(job), embedding_kept(job)
         self.again = layer_kept(job, "none").total - layer_kept(job).total
         self.passing, self.head_passing = layer_passing(job), head_passing(job)
@@ -136,7 +137,7 @@ class Walk:
     def _stage(self, shape: StageShape) -> Kept:
         """Everything a stage keeps of one micro-batch."""
         parts = [self.kept[shape.kind(number)] for number in range(shape.layers)]
-        parts += [self.embedding] * shape.first + [self.head] * shape.last
+        parts += [self.carried, *[self.embedding] * shape.first, *[self.head] * shape.last]
         if not shape.first:
             parts.append(self._shared_input(shape))
         return Kept(**{name: sum(getattr(part, name) for part in parts) for name in KINDS})
@@ -153,6 +154,7 @@ class Walk:
         """Run a forward layer by layer: each keeps its activations, under ZeRO-3 beside two layers' weights."""
         state, layered = self.state, 0.0
         self._gather(key, shape)
+        state.keep(self.carried)
         if self.job.mesh.shards_parameters:
             layered = 2 * self.job.shapes.layer_parameters * self.job.compute_bytes
         if shape.first:
@@ -207,6 +209,7 @@ class Walk:
             if last and not job.mesh.shards_parameters:
                 self.gathered[key] -= layer * job.compute_bytes
                 state.gathered -= layer * job.compute_bytes
+        state.keep(self.carried, -1)
         if shape.first:
             state.keep(self.embedding, -1)
             ends += trains_ends * job.shapes.embedding_parameters

@@ -60,10 +60,31 @@ class PlacedJob:
         """Bytes of an activation, or its gradient, between two pipeline stages."""
         return self.local_tokens * self.model.dim * self.compute_bytes
 
+    def token_bytes(self, *, gradient: bool) -> int:
+        """Bytes of the image tokens beside an activation, or of their gradient; 0 where none travel with it."""
+        if self.encoder_config.placed != "inside":
+            return 0
+        return self.image_tokens * self.model.dim * self.token_width(gradient=gradient)
+
+    def token_width(self, *, gradient: bool) -> int:
+        """Bytes an element of image tokens as they are sent, or of their gradients."""
+        wide = gradient and self.encoder_config.sum_format == "fp32"
+        return max(self.compute_bytes, 4) if wide else self.compute_bytes
+
+    @property
+    def image_tokens(self) -> int:
+        """Image tokens of a micro-batch, the same on every tensor and context rank."""
+        return self.micro_batch_size * self.encoder_config.tokens
+
     @cached_property
     def message_seconds(self) -> float:
         """Seconds of a message between neighbouring pipeline ranks."""
         return message_seconds(self.links("pp"), self.message_bytes)
+
+    def token_seconds(self, *, gradient: bool) -> float:
+        """Seconds of the message of image tokens that follows an activation, or a gradient's; 0 without one."""
+        nbytes = self.token_bytes(gradient=gradient)
+        return message_seconds(self.links("pp"), nbytes) if nbytes else 0.0
 
     @property
     def tokens(self) -> int:

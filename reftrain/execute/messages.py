@@ -68,14 +68,23 @@ class Mailbox:
         stage = action.stage + offset
         return self.schedule.rank_of(stage, action.replica) if 0 <= stage < self.schedule.stages else None
 
+    def buffers(self, action: Action) -> BufferPool:
+        """Return the buffers of a receive."""
+        del action
+        return self.pool
+
+    def label(self, action: Action) -> str:
+        """Return the name under which a message is recorded."""
+        return str(action)
+
     def receive(self, action: Action) -> None:
         """Start a receive."""
         sender = self.neighbour(action, -1 if action.kind is Kind.RECV_ACTIVATION else 1)
         if sender is None:
             raise AssertionError(f"{action} has no rank to receive from")
         axis = self.down if sender < self.own else self.up
-        buffer = self.pool.take()
-        self._received[action] = buffer, axis.receive(buffer, sender, str(action))
+        buffer = self.buffers(action).take()
+        self._received[action] = buffer, axis.receive(buffer, sender, self.label(action))
 
     def send(self, action: Action, tensor: torch.Tensor, output: torch.Tensor | None) -> None:
         """Start sending; `output` is released when the message has gone."""
@@ -84,7 +93,7 @@ class Mailbox:
             raise AssertionError(f"{action} has no rank to send to")
         axis = self.down if receiver > self.own else self.up
         whole = tensor.contiguous()
-        self._sent.append(_Sent(axis.send(whole, receiver, str(action)), whole, output))
+        self._sent.append(_Sent(axis.send(whole, receiver, self.label(action)), whole, output))
 
     def hand(self, action: Action, tensor: torch.Tensor) -> None:
         """Leave a tensor for the neighbour stage on this rank, which takes it as if received."""

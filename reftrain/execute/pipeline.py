@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 import torch
 
 from reftrain.execute.backward import SplitBackward, backward_through
-from reftrain.execute.encoding import Encoding
+from reftrain.execute.carried_tokens import CarriedTokens
+from reftrain.execute.encoding import Encoding, Exchange
 from reftrain.execute.loss import step_loss
 from reftrain.execute.messages import BufferPool, Mailbox
 from reftrain.execute.replica_sums import ReplicaSums
@@ -17,7 +18,7 @@ from reftrain.execute.sharded_stage import ShardedStage
 from reftrain.model.batch import LocalBatch
 from reftrain.rank.comm import Axis
 from reftrain.rank.hooks import HookList
-from reftrain.schedule.actions import ENDS_BACKWARD, Action, Kind, Schedule
+from reftrain.schedule.actions import ENDS_BACKWARD, RECEIVES, Action, Kind, Schedule
 
 __all__ = ["BufferPool", "PipelineExecutor"]
 
@@ -67,9 +68,11 @@ class PipelineExecutor:
         self.mail = Mailbox(schedule, down, up, pool)
         self.replicas = replicas or ReplicaSums({})
         self.encoding = encoding
+        self.carried = encoding if isinstance(encoding, CarriedTokens) else None
+        self.exchange = encoding if isinstance(encoding, Exchange) else None
+        self.mails = [self.mail, *([self.carried.mail] if self.carried else [])]
         self.actions = schedule.actions[down.index]
-        ends = [a for a in self.actions if a.kind in ENDS_BACKWARD]
-        self._last = {a.stage: a for a in ends}
+        self._last = {a.stage: a for a in self.actions if a.kind in ENDS_BACKWARD}
         self._split = {a.stage for a in self.actions if a.kind is Kind.BACKWARD_WEIGHT}
         self._reduces = {key_of(a) for a in self.actions if a.kind is Kind.REDUCE_GRADIENT}
         self._recomputed = {key_of(a) for a in self.actions if a.kind is Kind.RECOMPUTE}
@@ -82,8 +85,7 @@ class PipelineExecutor:
             Kind.BACKWARD_WEIGHT: self._backward_weight,
             Kind.RECOMPUTE: self._recompute,
             Kind.FREE: self._free,
-            Kind.RECV_ACTIVATION: self.mail.receive,
-            Kind.RECV_GRADIENT: self.mail.receive,
+            **dict.fromkeys(RECEIVES, self._receive),
             Kind.SEND_ACTIVATION: self._send_activation,
             Kind.SEND_GRADIENT: self._send_gradient,
             Kind.REDUCE_GRADIENT: self._reduce,
@@ -106,7 +108,8 @@ class PipelineExecutor:
         """
         self._start_step(batches, divisor)
         self.execute(self.actions)
-        self.mail.reap(wait=True)
+        for mail in self.mails:
+            mail.reap(wait=True)
         self.replicas.wait()
         return self.loss_sums
 
@@ -116,7 +119,8 @@ class PipelineExecutor:
             self.hooks.action_begin(action)
             self._do[action.kind](action)
             self.hooks.action_end(action)
-            self.mail.reap(wait=False)
+            for mail in self.mails:
+                mail.reap(wait=False)
 
     def _batch(self, micro_batch: int) -> LocalBatch:
         return self._batches[micro_batch]
@@ -138,9 +142,12 @@ class PipelineExecutor:
         if action.stage:
             tensor, buffer = self.mail.take(action.of(Kind.RECV_ACTIVATION))
             inputs = tensor.detach().requires_grad_()
+        batch = self._batch(action.micro_batch)
+        if self.carried:
+            batch = replace(batch, images=self.carried.arrive(action))
         again = key_of(action) in self._recomputed
         with torch.set_grad_enabled(not again):
-            output = self.stages[action.stage].module(inputs, self._batch(action.micro_batch))
+            output = self.stages[action.stage].module(inputs, batch)
         self._forwards[key_of(action)] = _Forward(inputs, None if again else output, buffer)
         if self._is_last(action):
             self.loss_sums[action.micro_batch] = output.detach()
@@ -149,13 +156,21 @@ class PipelineExecutor:
         else:
             self._unsent[key_of(action)] = output
 
+    def _receive(self, action: Action) -> None:
+        for mail in self.mails:
+            mail.receive(action)
+
     def _send_activation(self, action: Action) -> None:
         output = self._unsent.pop(key_of(action))
         releasable = output.grad_fn is not None and action.stage not in self._split
         self.mail.send(action, output.detach(), output if releasable else None)
+        if self.carried:
+            self.carried.send(action)
 
     def _send_gradient(self, action: Action) -> None:
         self.mail.send(action, self._input_grads.pop(key_of(action)), None)
+        if self.carried:
+            self.carried.send(action)
 
     def _free(self, action: Action) -> None:
         """Ignore the action: a recomputed forward built no graph, so it holds no activations."""
@@ -165,8 +180,10 @@ class PipelineExecutor:
     def _recompute(self, action: Action) -> None:
         """Run the forward again once the gradient for its backward has come: its activations are held no longer."""
         self.mail.wait(action.of(Kind.RECV_GRADIENT))
-        forward = self._forwards[key_of(action)]
-        forward.output = self.stages[action.stage].module(forward.inputs, self._batch(action.micro_batch))
+        forward, batch = self._forwards[key_of(action)], self._batch(action.micro_batch)
+        if self.carried:
+            batch = replace(batch, images=self.carried.held_by(action))
+        forward.output = self.stages[action.stage].module(forward.inputs, batch)
 
     def _start_backward(self, action: Action) -> _Started:
         forward = self._forwards.pop(key_of(action))
@@ -185,6 +202,8 @@ class PipelineExecutor:
         backward_through(started.output, started.grad)
         self._end_backward(started)
         self._pass_gradient(action, started.forward.inputs)
+        if self.carried:
+            self.carried.collect(action)
 
     def _backward_input(self, action: Action) -> None:
         stage = self.stages[action.stage]
@@ -243,17 +262,23 @@ class PipelineExecutor:
             raise AssertionError("a table with an encoder is run by a model with one")
         return self.encoding
 
+    @property
+    def _exchange(self) -> Exchange:
+        if self.exchange is None:
+            raise AssertionError("a table that exchanges tokens is run by a model that does")
+        return self.exchange
+
     def _encode(self, action: Action) -> None:
         self._images.encode(action)
 
     def _share_tokens(self, action: Action) -> None:
         del action
-        tokens = self._images.share()
+        tokens = self._exchange.share()
         self._batches = [replace(b, images=t) for b, t in zip(self._batches, tokens, strict=True)]
 
     def _gather_tokens(self, action: Action) -> None:
         del action
-        self._images.gather()
+        self._exchange.gather()
 
     def _encode_backward(self, action: Action) -> None:
         self.stages[action.stage].arm(reduce=key_of(action) in self._reduces, last=self._ends_update(action))

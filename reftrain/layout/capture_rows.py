@@ -24,8 +24,12 @@ def owner(name: str) -> str:
 
 
 def message_name(label: str) -> str:
-    """Return the name of a message's tensor: SA0.3 and RA1.3 carry stages.1.in."""
-    kind, stage = label[:2], int(label[2:].partition(".")[0])
+    """Return the name of a message's tensor: SA0.3 and RA1.3 carry stages.1.in, SA0.3:image_tokens its tokens."""
+    action, _, part = label.partition(":")
+    kind, stage = action[:2], int(action[2:].partition(".")[0])
+    if part:
+        gradient = ".grad" if kind in {"SG", "RG"} else ""
+        return f"stages.{stage + (kind in {'SA', 'RG'})}.{part}{gradient}"
     if kind in {"SA", "RA"}:
         return f"stages.{stage + (kind == 'SA')}.in"
     return f"stages.{stage - (kind == 'SG')}.out.grad"

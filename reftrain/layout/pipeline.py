@@ -4,7 +4,6 @@ from functools import cached_property
 
 from reftrain.config.run import RunConfig
 from reftrain.schedule.actions import ENCODER, ENDS_BACKWARD, Kind, Schedule
-from reftrain.schedule.encoder import share
 from reftrain.schedule.generators import make_schedule
 from reftrain.schedule.lower import lower
 from reftrain.schedule.registry import SCHEMES
@@ -56,8 +55,8 @@ class Pipeline:
     def rank_of(self, stage: int, micro_batch: int) -> int:
         """Return the pipeline rank that computes a micro-batch on a stage, or its images in the encoder."""
         if stage == ENCODER:
-            encoders, count = self.schedule.encoders, self.schedule.micro_batches
-            return next(pp for pp in encoders if micro_batch in share(encoders, count, pp))
+            encoders = self.schedule.encoders
+            return next(pp for pp in encoders if micro_batch in self.schedule.encoded_by(pp))
         return self.schedule.rank_of(stage, self._replicas[micro_batch])
 
     def replica_of(self, micro_batch: int) -> int:

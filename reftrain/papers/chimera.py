@@ -1,7 +1,8 @@
 """Chimera (SC'21): bubbles of its table 2, and its throughput beside other schemes, each at its best (p, d, b).
 
 The search is the paper's (section 4.2.1): every scheme takes the pipeline ranks p, replicas d and sequences of a
-micro-batch b that are fastest for it, with recomputation only where memory needs it.
+micro-batch b that are fastest for it, with recomputation only where memory needs it. Kernels are eager, as those of
+PyTorch 1.6 that the paper ran. `chimera_asynchronous` has the schemes without a flush.
 """
 
 from collections.abc import Iterator
@@ -69,7 +70,7 @@ def jobs(work: Workload, scheme: str) -> Iterator[Job]:
                         model=work.model, mesh=MeshConfig(pp=p, dp=replicas, zero=0), seq_len=work.seq_len,
                         micro_batches=work.batch // replicas // size, layers=layer_counts(LAYERS, p, balanced=False),
                         schedule=scheme, micro_batch_size=size, recompute=recompute, policy="fp32",
-                        attention="sdpa", clips=False, concatenation=concatenation,
+                        kernels="eager", attention="sdpa", clips=False, concatenation=concatenation,
                     )  # fmt: skip
             size *= 2
 

@@ -14,10 +14,15 @@ from reftrain.cost.kernels import Phase
 from reftrain.cost.links import message_seconds
 from reftrain.papers.figure import Line
 from reftrain.papers.llama3 import LLAMA_405B
+from reftrain.plan.attention_pairs import sample_pairs
 
 TENSOR: Final = 8
 """The paper measures the attention of one tensor rank: 16 query heads, one key/value head."""
 HEADS: Final = replace(LLAMA_405B, heads=LLAMA_405B.heads // TENSOR, kv_heads=1, dim=LLAMA_405B.dim // TENSOR)
+SEQUENCES: Final = 64
+"""Sampled sequences of documents."""
+MEAN: Final = 16 * 1024
+"""Mean tokens of a document: the shorter of the two with which slowest over fastest is as published (`documents`)."""
 BF16: Final = 2
 FP32: Final = 4
 K: Final = 1024
@@ -45,6 +50,24 @@ class Attention:
     def kernel_s(self) -> float:
         """Seconds that a kernel loses at its start and end."""
         return self.hardware.host.kernel_us / 1e6
+
+    def slowest_pairs(self, mean: float) -> float:
+        """Return the pairs of the slowest context rank over those of the mean, for documents of `mean` tokens."""
+        pairs = sample_pairs(mean, self.seq_len, self.cp, SEQUENCES)
+        return float((pairs.max(axis=-1) / pairs.mean(axis=-1)).mean())
+
+    def with_documents(self, mean: float) -> float:
+        """Return the relative HFU, %, where tokens attend within documents and all wait for the slowest rank."""
+        share = float(sample_pairs(mean, self.seq_len, 1, SEQUENCES).mean()) / self.costs.pairs
+        alone = replace(self, cp=1).costs
+        kernels = (alone.attention_seconds("forward") + alone.attention_seconds("backward")) * share
+        whole = kernels + 2 * self.kernel_s
+        moved = (
+            self.gathered()
+            - self.costs.attention_seconds("forward")
+            - self.costs.attention_seconds("backward")
+        )
+        return 100 * whole / (self.cp * (kernels / self.cp * self.slowest_pairs(mean) + moved))
 
     def alone(self) -> float:
         """Return the seconds of one GPU with the whole sequence."""
@@ -90,7 +113,15 @@ def figure_11(hardware: Hardware) -> list[Line]:
     return [
         *lines,
         Line("relative HFU, cp 4, 128 K", "%", 95.0, Attention(hardware, 4, 128 * K).relative(), why=low),
-    ]
+        *(
+            Line(
+                f"the same with documents of {MEAN // K} K on the mean, cp 4, {length} K, over causal", "", 1.0,
+                Attention(hardware, 4, length * K).with_documents(MEAN) / Attention(hardware, 4, length * K).relative(),
+                bound="≤",
+            )
+            for length in (32, 128)
+        ),
+    ]  # fmt: skip
 
 
 def figure_12(hardware: Hardware) -> list[Line]:

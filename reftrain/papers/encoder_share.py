@@ -1,4 +1,4 @@
-"""The image encoder's share of a step by its placement: on the first pipeline rank, or replicated on all of them.
+"""The image encoder's share of a step by its placement: in or before the first pipeline rank, or on all of them.
 
 Source: "Scaling Llama 3 Training" (ISCA'25), section 3.2.1. The paper gives the share before and after the change
 (33 %, 8 %) and the images (448 and 672 pixels), but neither the text model nor mesh and encoder; these are chosen here.
@@ -36,10 +36,11 @@ WHY: Final = {
 
 @dataclass(frozen=True)
 class Share:
-    """Shares of encoding and of the exchange of tokens in the step of a rank that holds the encoder."""
+    """Shares of the step of a rank that holds the encoder: encoding, and what handing over tokens adds; its seconds."""
 
     encoding: float
     exchange: float
+    step_s: float
 
 
 def job(text: str, pixels: int, placement: str) -> Job:
@@ -63,13 +64,18 @@ def job(text: str, pixels: int, placement: str) -> Job:
 
 
 def share(made: Job, hardware: Hardware) -> Share:
-    """Return the encoder's seconds on a rank that holds it, and those of the exchange, over those of the step."""
+    """Return the encoder's seconds on a rank that holds it, and those of the tokens' way, over those of the step."""
     costs = cost_model_of(made, hardware)
-    seconds = encoder_seconds(made, costs)
-    step = time_step(made.lowered, durations(made, costs)).seconds
-    own = -(-made.micro_batches // len(made.lowered.encoders))
+    times, seconds = durations(made, costs), encoder_seconds(made, costs)
+    step = time_step(made.lowered, times).seconds
+    message = costs.message_seconds
+    at_once = replace(
+        times, encoder=replace(seconds, share=0.0, collect=0.0), message=message, message_back=message
+    )
+    without = time_step(made.lowered, at_once).seconds
+    own = max(len(made.lowered.encoded_by(rank)) for rank in made.lowered.encoders)
     encoding = own * (seconds.forward + seconds.backward)
-    return Share(encoding / step, (seconds.share + seconds.collect) / step)
+    return Share(encoding / step, (step - without) / step, step)
 
 
 def encoder_share(hardware: Hardware) -> list[Line]:
@@ -78,8 +84,10 @@ def encoder_share(hardware: Hardware) -> list[Line]:
     for text, pixels, placement in itertools.product(TEXTS, IMAGES, PLACEMENTS):
         found, large = share(job(text, pixels, placement), hardware), pixels == max(IMAGES)
         what = f"{text}, {pixels}², {placement}"
-        published, why = (PAPER[placement], WHY[text]) if large else (None, "")
+        published = PAPER.get(placement) if large else None
+        why = WHY[text] if published else ""
         lines.append(Line(f"{what}: encoding", "%", published, 100 * found.encoding, why=why))
         if large:
             lines.append(Line(f"{what}: exchange of tokens", "%", None, 100 * found.exchange))
+            lines.append(Line(f"{what}: step", "s", None, found.step_s))
     return lines

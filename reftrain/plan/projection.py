@@ -52,7 +52,8 @@ def durations(job: Job, costs: CostModel) -> Durations:
         forward=of("forward"),
         backward=of("backward"),
         backward_input=of("input"),
-        message=costs.message_seconds,
+        message=costs.message_seconds + costs.token_seconds(gradient=False),
+        message_back=costs.message_seconds + costs.token_seconds(gradient=True),
         gather=_each(job, costs.gather_weights) if several and shard > 1 else (),
         reduce=_each(job, costs.reduce_gradients) if several else (),
         replicas=_replica_sums(job, costs),
@@ -131,7 +132,7 @@ def _timed(job: Job, costs: CostModel) -> tuple[float, ...]:
     images = times.encoder and replace(times.encoder, gather=0.0, reduce=0.0, replicas=0.0)
     alone = replace(times, gather=(), reduce=(), replicas=(), encoder=images)
     without = images and replace(images, share=0.0, collect=0.0)
-    bare = time_step(schedule, replace(alone, message=0.0, encoder=without))
+    bare = time_step(schedule, replace(alone, message=0.0, message_back=0.0, encoder=without))
     steps = time_step(schedule, times).seconds, time_step(schedule, alone).seconds, bare.seconds
     return *steps, bare.idle, sum(bare.busy), reductions_in(schedule)
 
@@ -183,7 +184,8 @@ def network_bytes(job: Job, costs: CostModel, reductions: float) -> float:
                     total += times * operation.nbytes * share * (2 if operation.op == "all_reduce" else 1)
     links = costs.links("pp")
     if links.size > 1 and not links.in_node:
-        total += 2 * job.micro_batches * (len(job.layers) - 1) / job.mesh.pp * costs.message_bytes
+        ways = 2 * costs.message_bytes + costs.token_bytes(gradient=False) + costs.token_bytes(gradient=True)
+        total += job.micro_batches * (len(job.layers) - 1) / job.mesh.pp * ways
     links = costs.links("dp_cp")
     if links.size > 1 and not links.in_node:
         share = (links.size - 1) / links.size / links.inside

@@ -43,9 +43,9 @@ class Durations:
     """Seconds of a job's parts on one pipeline rank, by virtual stage.
 
     `gather` and `reduce` are FSDP2's transfers of a stage, `replicas` the sum of its gradients over the replicas.
-    `optimizer`, by pipeline rank, follows the last of them. `attention[i]`, where given, is
-    added forward and backward for each of the stage's `layers` to the computation of micro-batch i.
-    `every_use` gathers weights for every forward and backward.
+    `optimizer`, by pipeline rank, follows the last of them, or each of an asynchronous schedule. `attention[i]`, where
+    given, is added forward and backward for each of the stage's `layers` to the computation of micro-batch i. `message`
+    carries an activation, `message_back` its gradient (None: as long). `every_use` gathers weights for every use.
     """
 
     forward: tuple[Seconds, ...]
@@ -61,6 +61,7 @@ class Durations:
     encoder: "EncoderSeconds | None" = None
     layers: tuple[int, ...] = ()
     attention: tuple[tuple[float, float], ...] = ()
+    message_back: Seconds | None = None
 
     def of(self, action: Action) -> Seconds:
         """Seconds of a computation."""
@@ -136,6 +137,7 @@ class _StepTimer:
             self.larger, self.smaller = np.maximum, np.minimum
         kinds = COMPUTE | _MEETINGS
         kinds |= {Kind.REDUCE_GRADIENT} if durations.reduce else set()
+        kinds |= set() if schedule.synchronous else {Kind.OPTIMIZER_STEP}
         self.ranks = [
             _Rank([a for a in actions if a.kind in kinds or self._joins(a)]) for actions in schedule.actions
         ]
@@ -157,7 +159,9 @@ class _StepTimer:
         if any(rank.position < len(rank.actions) for rank in self.ranks):
             raise AssertionError("a checked schedule cannot wait in a circle")
         ends = tuple(self.larger(rank.clock, rank.transfers) for rank in self.ranks)
-        tails = durations.optimizer or (0.0,) * len(self.ranks)
+        tails = (
+            durations.optimizer if durations.optimizer and self.schedule.synchronous else (0.0,) * len(ends)
+        )
         seconds = ends[0] + tails[0]
         for end, tail in zip(ends, tails, strict=True):
             seconds = self.larger(seconds, end + tail)
@@ -185,6 +189,13 @@ class _StepTimer:
             self._transfer(rank, action)
             rank.position += 1
             return True
+        if (
+            action.kind is Kind.OPTIMIZER_STEP
+        ):  # in the middle of an asynchronous table, when its gradients are there
+            own = durations.optimizer[index] if durations.optimizer else 0.0
+            rank.clock = self.larger(rank.clock, rank.transfers) + own
+            rank.position += 1
+            return True
         if action.kind in _MEETINGS:
             return self._meet(rank, index, action.kind)
         begin = rank.clock
@@ -193,7 +204,9 @@ class _StepTimer:
             if needed not in self.ready:
                 return False
             at, sender = self.ready[needed]
-            begin = self.larger(begin, at + (durations.message if sender != index else 0.0))
+            back = durations.message if durations.message_back is None else durations.message_back
+            message = durations.message if needed[0] else back
+            begin = self.larger(begin, at + (message if sender != index else 0.0))
         if durations.gather:
             begin = self.larger(begin, self._weights(rank, action))
         seconds = durations.of(action)

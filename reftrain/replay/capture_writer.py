@@ -213,7 +213,7 @@ class CaptureWriter(Observer):
         )
 
     def message(
-        self, axis: str, label: str, sender: int, receiver: int, tensors: Sequence[Tensor]
+        self, axis: str, label: str, sender: int, receiver: int, tensors: Sequence[Tensor], part: str = ""
     ) -> list[Tensor]:
         """Record a stage's output as sent and as received; nothing where one rank holds both stages."""
         pp, now = self.config.mesh.pp, self.now
@@ -222,7 +222,7 @@ class CaptureWriter(Observer):
             return onward
         kind = label[0]
         replica = self.pipeline.replica_of(now.micro_batch)
-        suffix = f"@{replica}" if replica else ""
+        suffix = (f"@{replica}" if replica else "") + (f":{part}" if part else "")
         for op, stage, result in (("send", sender, False), ("recv", receiver, True)):
             self.now.stage = stage
             for place, rank in enumerate(self._here()):

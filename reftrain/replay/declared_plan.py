@@ -121,20 +121,19 @@ def _key_value_sums(writer: PlanWriter, stage: int, layers: range) -> None:
 
 
 def _image_tokens(writer: PlanWriter) -> None:
-    """Sums of the gradients of image tokens over pipeline and tensor ranks, once a step; those within the encoder."""
-    config, encoders = writer.config, len(writer.pipeline.schedule.encoders)
+    """Sums of the gradients of image tokens over pipeline and tensor ranks, and those within the encoder."""
+    config = writer.config
     kind = writer.formats.wide if config.encoder.sum_format == "fp32" else writer.formats.compute
-    padded = -(-config.micro_batches // encoders) * encoders
-    elements = padded * config.data.micro_batch_size * config.encoder.tokens * config.model.dim
-    op = "reduce_scatter" if encoders > 1 else "all_reduce"
-    for seats in seats_along(writer.grid, "pp"):
-        writer.add("image_tokens.grad", "pp", op, "reduce", kind, seats, (-1,), elements)
+    one = config.data.micro_batch_size * config.encoder.tokens * config.model.dim
+    if (
+        writer.pipeline.schedule.carries_tokens
+    ):  # stages pass sums on; those over tp are made for every micro-batch
+        for seats, every in _of_stage(writer, ENCODER, "tp"):
+            writer.add("image_tokens.grad", "tp", "all_reduce", "backward", kind, seats, every, one)
+    else:
+        _exchanged_tokens(writer, kind, one)
     wide = writer.formats.wide if config.numerics.tp_reduce == "fp32" else writer.formats.compute
     inner = config.data.micro_batch_size * config.encoder.tokens * config.encoder.dim
-    for seats in seats_along(writer.grid, "tp"):
-        if seats[0].pp in writer.pipeline.schedule.encoders:
-            own = elements // encoders
-            writer.add("image_tokens.grad", "tp", "all_reduce", "reduce", kind, seats, (-1,), own)
     for seats, every in _of_stage(writer, ENCODER, "tp"):
 
         def crossing(label: str, phase: str, group: list[Seat] = seats, of: Numbers = every) -> None:
@@ -142,6 +141,18 @@ def _image_tokens(writer: PlanWriter) -> None:
 
         for number in range(config.encoder.layers):
             _layer_sums(f"encoder.layers.{number}", crossing, recomputed=False, reached=True)
+
+
+def _exchanged_tokens(writer: PlanWriter, kind: torch.dtype, one: int) -> None:
+    """Declare the sums of all gradients of image tokens over pipeline and tensor ranks, once a step."""
+    encoders = writer.pipeline.schedule.encoders
+    each = -(-writer.config.micro_batches // len(encoders)) * one
+    op = "reduce_scatter" if len(encoders) > 1 else "all_reduce"
+    for seats in seats_along(writer.grid, "pp"):
+        writer.add("image_tokens.grad", "pp", op, "reduce", kind, seats, (-1,), each * len(encoders))
+    for seats in seats_along(writer.grid, "tp"):
+        if seats[0].pp in encoders:
+            writer.add("image_tokens.grad", "tp", "all_reduce", "reduce", kind, seats, (-1,), each)
 
 
 def _choice_sums(writer: PlanWriter, stage: int, layers: range) -> None:

@@ -28,7 +28,7 @@ from reftrain.replay.gradients import (
     finish,
     sum_owners,
 )
-from reftrain.replay.images import ImageTokens
+from reftrain.replay.images import CarriedTokens, ExchangedTokens, ImageTokens
 from reftrain.replay.norm import global_norm
 from reftrain.replay.observer import Moment, Observer
 from reftrain.replay.optimizer import ShardOptimizer, clip_factor, learning_rate
@@ -230,6 +230,9 @@ class Replay:
                 grads = self.observer.message("pp", "G", stage + 1, stage, grads)
                 now.stage = stage
                 backward(here.outputs, grads)
+            if images is not None:
+                images.collect(stage, number)
+                now.stage = stage
             grads = (
                 None if here.inputs is None else [grad for t in here.inputs if (grad := t.grad) is not None]
             )
@@ -240,7 +243,8 @@ class Replay:
     def _images(self, dp: int) -> ImageTokens | None:
         if not self.config.encoder.layers:
             return None
-        return ImageTokens(self.config, self.declared, self.formats, self.observer, self.reader, dp)
+        made = CarriedTokens if self.pipeline.schedule.carries_tokens else ExchangedTokens
+        return made(self.config, self.declared, self.formats, self.observer, self.reader, dp)
 
     def _forward(self, batch: Sequence[Share], weights: Weights, images: ImageTokens | None) -> list[Passed]:
         """Run the micro-batch forward through all stages; return what each stage's backward needs."""
@@ -251,12 +255,12 @@ class Replay:
             now.phase, now.stage = "forward", stage
             pp = self.pipeline.rank_of(stage, now.micro_batch)
             held = weights[stage, pp]
-            if images is not None:
-                copies = images.of(pp, now.micro_batch)
-                batch = [replace(share, images=copy) for share, copy in zip(batch, copies, strict=True)]
             if outputs is not None:
                 outputs = self.observer.message("pp", "A", stage - 1, stage, outputs)
-                now.stage = stage
+            if images is not None:
+                copies = images.of(stage, pp, now.micro_batch)
+                batch = [replace(share, images=copy) for share, copy in zip(batch, copies, strict=True)]
+            now.stage = stage
             self.observer.inputs(batch)
             inputs = None if outputs is None else leaves(outputs)
             tp, cp = config.mesh.tp, config.mesh.cp

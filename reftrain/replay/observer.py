@@ -73,10 +73,13 @@ class Observer:
         """Show what every rank in lock step sends to the next of its group while it receives from the previous."""
 
     def message(
-        self, axis: str, label: str, sender: int, receiver: int, tensors: Sequence[Tensor]
+        self, axis: str, label: str, sender: int, receiver: int, tensors: Sequence[Tensor], part: str = ""
     ) -> list[Tensor]:
-        """Show what stage `sender` hands to stage `receiver`, and return what arrives."""
-        del axis, label, sender, receiver
+        """Show what stage `sender` hands to stage `receiver`, and return what arrives.
+
+        `part` names a tensor that goes beside the activation or its gradient.
+        """
+        del axis, label, sender, receiver, part
         return list(tensors)
 
     def reduction_in(

@@ -7,6 +7,7 @@ A scheme (`registry`) writes computations and optimiser steps; `lower` adds the 
 import enum
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
 
 class Kind(enum.StrEnum):
@@ -66,7 +67,8 @@ class Action:
       stage, `O` steps the optimiser once both have ended; their micro-batch is the last one with a
       gradient in them.
     - `E` encodes the images of a micro-batch and `EB` runs back through the encoder; `T` hands the image tokens of all
-      micro-batches to all pipeline ranks, `G` sums their gradients for the ranks that encode. Their stage is -1.
+      micro-batches to all pipeline ranks, `G` sums their gradients for the ranks that encode. Their stage is -1. In a
+      table without `T`, tokens and their gradients travel with the messages between stages.
     - `V` keeps the stage's present weights under the tag of its micro-batch, `U` makes the next computation
       of the stage use the weights of that tag, `D` drops them.
     """
@@ -128,6 +130,16 @@ class Schedule:
     def placements(self) -> tuple[tuple[int, ...], ...]:
         """Rank of every virtual stage, of every replica."""
         return (self.placement, *self.others)
+
+    @cached_property
+    def carries_tokens(self) -> bool:
+        """Whether image tokens travel with the activations, from an encoder inside the first stage."""
+        shared = any(a.kind is Kind.SHARE_TOKENS for _, _, a in self.everything())
+        return bool(self.encoders) and not shared
+
+    def encoded_by(self, rank: int) -> tuple[int, ...]:
+        """Micro-batches with images that a rank encodes, in order."""
+        return tuple(a.micro_batch for a in self.actions[rank] if a.kind is Kind.ENCODE)
 
     def rank_of(self, stage: int, replica: int = 0) -> int:
         """Rank that holds a virtual stage of a replica; the first one that holds the image encoder."""

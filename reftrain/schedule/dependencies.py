@@ -33,6 +33,8 @@ class Dependencies:
 
     def __init__(self, schedule: Schedule) -> None:
         self.schedule = schedule
+        forwards = (a for _, _, a in schedule.everything() if a.kind is Kind.FORWARD)
+        self._replica = {a.micro_batch: a.replica for a in forwards} if schedule.carries_tokens else {}
         self._synced = {a.stage for _, _, a in schedule.everything() if a.kind is Kind.SYNC_REPLICAS}
 
     def needs(self, action: Action) -> Iterator[Token]:
@@ -41,6 +43,8 @@ class Dependencies:
         if action.kind is Kind.FORWARD:
             if stage:
                 yield ACTIVATION, replica, stage - 1, micro_batch
+            elif self.schedule.carries_tokens:
+                yield IMAGES, 0, ENCODER, micro_batch
         elif action.kind in PASSES_GRADIENT | {Kind.RECOMPUTE}:
             yield ACTIVATION, replica, stage, micro_batch
             if stage + 1 < self.schedule.stages:
@@ -50,6 +54,8 @@ class Dependencies:
         elif action.kind is Kind.OPTIMIZER_STEP and stage in self._synced:
             for other in range(self.schedule.replicas):
                 yield SYNC, other, stage, 0
+        elif action.kind is Kind.ENCODE_BACKWARD and self.schedule.carries_tokens:
+            yield GRADIENT, self._replica[micro_batch], 0, micro_batch
         elif action.kind is Kind.SHARE_TOKENS:
             yield from ((IMAGES, 0, ENCODER, number) for number in range(self.schedule.micro_batches))
         elif action.kind is Kind.GATHER_TOKENS:

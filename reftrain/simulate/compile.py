@@ -4,16 +4,17 @@ The schedule orders forwards, backwards and messages; `ActionOperations` lists t
 of each; those of the model are in `model_operations`.
 """
 
+from collections.abc import Sequence
 from typing import Protocol
 
 from reftrain.schedule.actions import ENCODES, RECEIVES, SENDS, Action, Schedule
 from reftrain.schedule.actions import Kind as Act
 from reftrain.simulate.grid import Grid
-from reftrain.simulate.program import Builder, Kind, Program
+from reftrain.simulate.program import Builder, Kind, Parcel, Program
 
 
 class ActionOperations(Protocol):
-    """The operations of actions. Every method but `message` appends them to the builder."""
+    """The operations of actions. Every method but `messages` appends them to the builder."""
 
     def begin(self, b: Builder) -> None:
         """Append the start of a step: data, weights to gather."""
@@ -24,8 +25,8 @@ class ActionOperations(Protocol):
     def backward(self, b: Builder, stage: int, micro_batch: int, *, part: str, reduce: bool) -> None:
         """Append a backward; `part` is all, input or weight; `reduce` where gradients are reduced after it."""
 
-    def message(self, stage: int, *, gradient: bool) -> tuple[float, int]:
-        """Return the transfer time (ns) and the elements of the message that leaves `stage`."""
+    def messages(self, stage: int, *, gradient: bool) -> Sequence[Parcel]:
+        """Return the messages that leave `stage` together, in order."""
 
     def sync_replicas(self, b: Builder, stage: int, owners: tuple[int, ...]) -> int | None:
         """Append the sum of a stage's gradients over the pipeline ranks that hold it; return the operation.
@@ -127,8 +128,7 @@ class _Compiler:
         """Make a computation wait for the message that it reads."""
         if action.kind not in _NEEDS:
             return
-        receipt = self.b.receipts.pop(action.of(_NEEDS[action.kind]), None)
-        if receipt is not None:
+        for receipt in self.b.receipts.pop(action.of(_NEEDS[action.kind]), ()):
             if self.operations.host_waits:
                 self.b.sync((receipt,), "wait")
             self.b.wait(receipt)
@@ -139,10 +139,10 @@ class _Compiler:
         sends = action.kind in SENDS
         offset = 1 if sends != gradient else -1
         peer = self.schedule.rank_of(action.stage + offset, action.replica)
-        ns, nelems = self.operations.message(
+        parcels = self.operations.messages(
             action.stage if sends else action.stage + offset, gradient=gradient
         )
         kind = Kind.SEND if sends else Kind.RECV
-        index = self.b.message(kind, "send" if sends else "recv", peer, ns, nelems)
+        indices = [self.b.message(kind, "send" if sends else "recv", peer, parcel) for parcel in parcels]
         if not sends:
-            self.b.receipts[action] = index
+            self.b.receipts[action] = indices

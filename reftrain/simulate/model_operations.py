@@ -16,7 +16,7 @@ from reftrain.cost.shapes import StageShape, encoder_parameters
 from reftrain.schedule.actions import ENCODER, Schedule
 from reftrain.simulate.grid import REPLICAS
 from reftrain.simulate.kernel_names import OPS
-from reftrain.simulate.program import Builder
+from reftrain.simulate.program import Builder, Parcel, sides
 from reftrain.simulate.update import append_clipping, append_update
 from reftrain.thresholds import NS, PREFETCHED_BATCH_NS
 
@@ -129,10 +129,16 @@ class ModelOperations:
             members=owners, dtype="Float",
         )  # fmt: skip
 
-    def message(self, stage: int, *, gradient: bool) -> tuple[float, int]:
-        """Return ns and elements of an activation or its gradient: (B, S/cp, D), split over tp where sequences are."""
-        del stage, gradient
-        return self.cost.message_seconds * NS, self.cost.local_tokens * self.cost.model.dim
+    def messages(self, stage: int, *, gradient: bool) -> list[Parcel]:
+        """Return an activation or its gradient, (B, S/cp, D), split over tp where sequences are; then image tokens."""
+        del stage
+        cost = self.cost
+        parcels = [Parcel(cost.message_seconds * NS, cost.local_tokens * cost.model.dim)]
+        nbytes, width = cost.token_bytes(gradient=gradient), cost.token_width(gradient=gradient)
+        if nbytes:
+            dtype = "Float" if width == FP32_BYTES else "BFloat16"
+            parcels.append(Parcel(cost.token_seconds(gradient=gradient) * NS, nbytes // width, dtype))
+        return parcels
 
     # -- one micro-batch on one stage
     def forward(self, b: Builder, stage: int, micro_batch: int, *, again: bool) -> None:
@@ -291,9 +297,3 @@ class ModelOperations:
         if index is not None:
             self._under_way[b.rank].reductions.append(index)
             self._under_way[b.rank].delay_ns += ns * self.cost.hardware.efficiency.overlap
-
-
-def sides(op: str, elements: int, size: int) -> tuple[int, int]:
-    """Return the (in, out) elements of a call with a larger buffer of `elements`."""
-    part = max(elements // size, 1)
-    return {"all_gather": (part, elements), "reduce_scatter": (elements, part)}.get(op, (elements, elements))

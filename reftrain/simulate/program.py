@@ -5,8 +5,9 @@ into rows. Operations depend on earlier ones of the same program by index.
 """
 
 import enum
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from reftrain.schedule.actions import Action
 from reftrain.simulate.grid import Grid
@@ -66,6 +67,20 @@ class Program:
     actions: list[tuple[Action, int, int]] = field(default_factory=list)
 
 
+class Parcel(NamedTuple):
+    """One message between two stages: its transfer time in ns, its elements, and their type."""
+
+    ns: float
+    elements: int
+    dtype: str = "BFloat16"
+
+
+def sides(op: str, elements: int, size: int) -> tuple[int, int]:
+    """Return the (in, out) elements of a call with a larger buffer of `elements`."""
+    part = max(elements // size, 1)
+    return {"all_gather": (part, elements), "reduce_scatter": (elements, part)}.get(op, (elements, elements))
+
+
 class Builder:
     """Appends operations of one pipeline rank, with the ends that its compute stream must still wait for."""
 
@@ -75,7 +90,7 @@ class Builder:
         self.pending: tuple[int, ...] = ()  # the next compute operation waits for these
         self.stage = self.micro_batch = -1
         self.backward = False
-        self.receipts: dict[Action, int] = {}  # receive action → its operation
+        self.receipts: dict[Action, Sequence[int]] = {}  # receive action → its operations
         self.open: dict[int, None] = {}  # communication that nothing has waited for yet, in its order
 
     @property
@@ -143,13 +158,13 @@ class Builder:
             self.open[index] = None
         return index
 
-    def message(self, kind: Kind, label: str, peer: int, ns: float, nelems: int) -> int:
+    def message(self, kind: Kind, label: str, peer: int, parcel: Parcel) -> int:
         """Append a send to, or receive from, pipeline rank `peer`; only the end of the step waits for a send."""
         stream = f"{'to' if kind is Kind.SEND else 'from'}{peer}"
         after = self.pending if kind is Kind.SEND else ()
         op = Op(
-            kind, label, ns, after, stream, "pp", peer=peer, nelems=(nelems, nelems), stage=self.stage,
-            micro_batch=self.micro_batch, backward=self.backward,
+            kind, label, parcel.ns, after, stream, "pp", peer=peer, nelems=(parcel.elements, parcel.elements),
+            dtype=parcel.dtype, stage=self.stage, micro_batch=self.micro_batch, backward=self.backward,
         )  # fmt: skip
         index = self._add(op)
         if kind is Kind.SEND:

@@ -12,7 +12,8 @@ import torch
 from reftrain.config.run import RunConfig
 from reftrain.data.batches import Loader
 from reftrain.data.images import patches
-from reftrain.execute.encoding import Encoding
+from reftrain.execute.carried_tokens import CarriedTokens
+from reftrain.execute.encoding import Encoding, Exchange
 from reftrain.execute.gradients import global_norm, sum_partial_gradients, sum_tied_gradients
 from reftrain.execute.loss import global_loss, global_valid_tokens
 from reftrain.execute.pipeline import BufferPool, PipelineExecutor
@@ -182,20 +183,21 @@ class Trainer:
     def _make_executor(self, axes: tuple[Axis, Axis], pool: BufferPool) -> PipelineExecutor:
         replicas = ReplicaSums(replica_axes(self.schedule, self.mesh))
         return PipelineExecutor(
-            self.schedule, self.stages, *axes, pool, self.hooks, replicas, self._encoding()
+            self.schedule, self.stages, *axes, pool, self.hooks, replicas, self._encoding(axes)
         )
 
-    def _encoding(self) -> Encoding | None:
+    def _encoding(self, axes: tuple[Axis, Axis]) -> Encoding | None:
         """Return what encodes the images of a multimodal model."""
         config, formats = self.config, self.formats
         if not config.encoder.layers:
             return None
         shape = config.data.micro_batch_size, config.encoder.tokens, config.model.dim
         held = formats.wide if config.encoder.sum_format == "fp32" else formats.compute
-        return Encoding(
+        parts = (
             self.schedule, self.stages.get(ENCODER), self.mesh.pp, self.mesh.tp, shape, formats.compute, held,
             self.device, self._patches,
         )  # fmt: skip
+        return CarriedTokens(axes, *parts) if self.schedule.carries_tokens else Exchange(*parts)
 
     def _patches(self, micro_batch: int) -> torch.Tensor:
         """Return the images of a micro-batch of the present step."""
@@ -235,7 +237,8 @@ class Trainer:
 
     def buffer_bytes(self) -> int:
         """Return the bytes of the buffers made for messages between stages."""
-        return self.executor.pool.bytes
+        carried = self.executor.carried
+        return self.executor.pool.bytes + (carried.buffer_bytes if carried else 0)
 
     def host_bytes(self) -> int:
         """Return the bytes of the host's copies of weights and gradients."""

@@ -16,7 +16,7 @@ BASE = {
     "encoder": {"layers": 1},
     "data": {"batch_size": 6, "seq_len": 32},
 }
-EVERY = {"placement": "replicated"}
+EVERY, INSIDE = {"placement": "replicated"}, {"placement": "inside"}
 CASES = {
     "pp3 replicated, a step": {
         "mesh": {"pp": 3},
@@ -24,6 +24,22 @@ CASES = {
         "encoder": EVERY,
         "data": {"batch_size": 4, "seq_len": 16},
         "run": {"steps": 1},
+    },
+    "pp3 inside": {"mesh": {"pp": 3}, "model": {"layers": 6}, "encoder": INSIDE},
+    "chimera of 4, inside, sums in BF16": {
+        "mesh": {"pp": 4},
+        "model": {"layers": 8},
+        "data": {"batch_size": 4},
+        "pipeline": {"schedule": "chimera"},
+        "encoder": {**INSIDE, "sum_format": "compute"},
+    },
+    "4D ZeRO-2 inside, virtual stages, recomputed": {
+        "mesh": {"tp": 2, "cp": 2, "pp": 2, "dp": 2, "zero": 2},
+        "model": {"layers": 8},
+        "data": {"batch_size": 8},
+        "pipeline": {"virtual_stages": 2, "consecutive": 2},
+        "numerics": {"recompute": "full"},
+        "encoder": INSIDE,
     },
     "pp3 replicated": {"mesh": {"pp": 3}, "model": {"layers": 6}, "encoder": EVERY},
     "dp3, several cross layers": {
@@ -103,7 +119,8 @@ def test_multimodal_replay_has_the_same_bits(ranks, tmp_path, name):
         {(r.place, r.group): r for r in read_plan(p).reductions} for p in (tmp_path / "run", replay)
     )
     assert recorded == declared
-    summed = {axis for axis in ("tp", "pp") if CASES[name]["mesh"].get(axis, 1) > 1}
+    axes = ("tp",) if CASES[name].get("encoder", {}).get("placement") == "inside" else ("tp", "pp")
+    summed = {axis for axis in axes if CASES[name]["mesh"].get(axis, 1) > 1}
     assert {place[1] for place, _ in recorded if place[3] == "image_tokens.grad"} == summed
 
 

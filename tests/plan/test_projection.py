@@ -15,9 +15,10 @@ from reftrain.plan.projection import durations, project
 from reftrain.plan.step_time import Durations, time_step
 from reftrain.schedule.actions import Action, Kind, Schedule
 from reftrain.schedule.costs import Costs
-from reftrain.schedule.generators import make_schedule
+from reftrain.schedule.generators import generate, make_schedule
 from reftrain.schedule.lower import lower
 from reftrain.schedule.registry import SCHEMES
+from reftrain.schedule.spec import ScheduleSpec
 from reftrain.schedule.timing import time_schedule
 
 
@@ -49,6 +50,13 @@ def one_rank(*actions):
 
 
 F, B, R = Kind.FORWARD, Kind.BACKWARD, Kind.REDUCE_GRADIENT
+
+
+def test_an_asynchronous_update_waits_for_its_gradients():
+    """Each micro-batch of PipeDream steps; 1 rank: forward 1, backward 2, reduction 4, step 0.5, four times."""
+    table = lower(generate(ScheduleSpec("pipedream", 1, 1, steps=4)), 0)
+    times = equal(1, reduce=(4.0,), optimizer=(0.5,))
+    assert time_step(table, times).seconds == pytest.approx(4 * 7.5)
 
 
 def test_gathers_run_ahead_and_only_the_first_waits():

@@ -11,7 +11,7 @@ from reftrain.papers.figure import Line
 from reftrain.papers.registry import FIGURES, MISSING
 from tests.house.source import ROOT
 
-SLOW = ("documents", "chimera-bert", "chimera-gpt")
+SLOW = ("documents", "chimera-bert", "chimera-gpt", "chimera-asynchronous", "meshes")
 SHOWN = ("encoder",)
 """Figures that a page shows whole, so that the tests of pages compute them each time."""
 UNEXPLAINED = 0.1

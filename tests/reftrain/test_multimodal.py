@@ -1,14 +1,17 @@
 """Image encoder and cross-attention: every layout equals one process, and what cannot be trained is refused."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from reftrain.config.encoder import PLACEMENTS
 from reftrain.config.file import load
 from reftrain.data.images import patches
-from reftrain.errors import ConfigError
+from reftrain.errors import ConfigError, ScheduleError
+from reftrain.schedule.actions import ENCODER, Action, Kind
 from reftrain.schedule.check import check
-from reftrain.schedule.encoder import share, with_encoder
+from reftrain.schedule.encoder import with_encoder
 from reftrain.schedule.generators import make_schedule
 from reftrain.schedule.lower import lower
 from reftrain.schedule.text_form import from_text, to_text
@@ -27,6 +30,23 @@ LAYOUTS = {
     "pp3, an encoder on every rank": {"mesh": {"pp": 3}, "model": {"layers": 6, "cross_every": 1}, **EVERY},
     "pp2·dp3, an encoder on every rank": {"mesh": {"pp": 2, "dp": 3}, **EVERY},
     "pp2·dp3, one before": {"mesh": {"pp": 2, "dp": 3}, "model": {"frozen": False}},
+    "pp3, an encoder inside": {
+        "mesh": {"pp": 3},
+        "model": {"layers": 6, "cross_every": 1},
+        "encoder": {"placement": "inside"},
+    },
+    "4D inside, virtual stages": {
+        "mesh": {"tp": 2, "cp": 2, "pp": 2, "dp": 2, "zero": 2},
+        "model": {"layers": 20},
+        "pipeline": {"virtual_stages": 2, "consecutive": 2},
+        "encoder": {"placement": "inside"},
+    },
+    "chimera inside": {
+        "mesh": {"pp": 4},
+        "model": {"layers": 20},
+        "pipeline": {"schedule": "chimera"},
+        "encoder": {"placement": "inside"},
+    },
     "tp4": {"mesh": {"tp": 4}},
     "cp3": {"mesh": {"cp": 3}, "model": {"qk_norm": True, "bias": True}},
     "dp3 ZeRO-0": {"mesh": {"dp": 3, "zero": 0}},
@@ -101,8 +121,18 @@ def test_tables_with_an_encoder_can_run(placement, micro_batches):
     check(table)
     assert from_text(to_text(table), "here") == table
     assert with_encoder(table, placement) == table
-    encoded = [number for rank in range(3) for number in share(table.encoders, micro_batches, rank)]
+    encoded = [number for rank in range(3) for number in table.encoded_by(rank)]
     assert encoded == list(range(micro_batches))
+    assert table.carries_tokens is (placement == "inside")
+
+
+def test_a_table_that_runs_back_too_early_is_refused():
+    table = lower(make_schedule("flexible", 3, 1, 2, 3), 1, encoder="inside")
+    first = list(table.actions[0])
+    first.remove(Action(Kind.ENCODE_BACKWARD, ENCODER, 1))
+    first.insert(0, Action(Kind.ENCODE_BACKWARD, ENCODER, 1))
+    with pytest.raises(ScheduleError, match=r"EB-1\.1 waits for B0\.1"):
+        check(replace(table, actions=(tuple(first), *table.actions[1:])))
 
 
 REFUSED = [

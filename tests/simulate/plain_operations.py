@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from reftrain.simulate.program import Builder
+from reftrain.simulate.program import Builder, Parcel
 
 
 @dataclass(frozen=True)
@@ -37,10 +37,10 @@ class PlainOperations:
         share = 1.0 if part == "all" else 0.5
         b.compute("backward", share * self.backward_ns * self.scale.get(stage, 1.0))
 
-    def message(self, stage: int, *, gradient: bool) -> tuple[float, int]:
+    def messages(self, stage: int, *, gradient: bool) -> list[Parcel]:
         """The same for all."""
         del stage, gradient
-        return self.p2p_ns, 1
+        return [Parcel(self.p2p_ns, 1)]
 
     def sync_replicas(self, b: Builder, stage: int, owners: tuple[int, ...]) -> int | None:
         """Costs nothing."""

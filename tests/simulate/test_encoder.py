@@ -8,10 +8,10 @@ from reftrain.config.encoder import PLACEMENTS
 from reftrain.config.fault_spec import parse_fault
 from reftrain.config.file import load as load_config
 from reftrain.cost.hardware import load_hardware
-from reftrain.cost.job import job_of_run
+from reftrain.cost.job import cost_model_of, job_of_run
 from reftrain.cost.memory import MemoryModel
 from reftrain.plan.projection import project
-from reftrain.schedule.actions import Kind
+from reftrain.schedule.actions import COMPUTE, Kind
 from reftrain.simulate.runner import simulate
 from reftrain.simulate.setup import Setup
 from reftrain.simulate.summary import summarise
@@ -47,6 +47,10 @@ FOUND = [
     ("before", ENCODER, (), "imbalance", "stage_imbalance", (0, 4)),
     ("before", SMALL, (), "healthy", None, ()),
     ("replicated", ENCODER, (), "healthy", None, ()),
+    ("inside", ENCODER, (), "imbalance", "stage_imbalance", (0, 4)),
+    ("inside", SMALL, (), "healthy", None, ()),
+    ("inside", ENCODER, ("slow_compute:rank=4,factor=1.6",), "slow_rank", "gpu_compute", (4,)),
+    ("inside", SMALL, ("slow_compute:rank=3,factor=1.3",), "slow_rank", "gpu_compute", (3,)),
     ("before", ENCODER, ("slow_compute:rank=4,factor=1.6",), "slow_rank", "gpu_compute", (4,)),
     ("replicated", ENCODER, ("slow_compute:rank=3,factor=1.3",), "slow_rank", "gpu_compute", (3,)),
 ]
@@ -77,7 +81,7 @@ def test_projection_and_simulation_agree_on_the_encoder(placement, schedule):
 
 
 def test_a_replicated_encoder_encodes_a_share():
-    before, every = (multimodal(placement=placement)[0].job for placement in PLACEMENTS)
+    before, every = (multimodal(placement=placement)[0].job for placement in ("before", "replicated"))
     counts = [
         [sum(a.kind is Kind.ENCODE for a in acts) for acts in job.lowered.actions] for job in (before, every)
     ]
@@ -85,3 +89,16 @@ def test_a_replicated_encoder_encodes_a_share():
     first, second = (MemoryModel(job).rank(0).largest for job in (before, every))
     assert first.activations > second.activations
     assert MemoryModel(before).rank(1).largest.optimizer < first.optimizer
+
+
+def test_an_encoder_inside_holds_the_images_in_flight():
+    """Encoding with each micro-batch keeps no more of them than the first stage does; tokens go with messages."""
+    inside, before = (multimodal(placement=placement)[0].job for placement in ("inside", "before"))
+    first = [str(a) for a in inside.lowered.actions[0] if a.kind in COMPUTE]
+    assert first[:2] == ["E-1.0", "F0.0"]
+    assert first[-2:] == ["B0.7", "EB-1.7"]
+    assert MemoryModel(inside).rank(0).largest.activations < MemoryModel(before).rank(0).largest.activations
+    carried = cost_model_of(inside, load_hardware("h100"))
+    tokens = inside.image_tokens * inside.model.dim
+    assert [carried.token_bytes(gradient=back) for back in (False, True)] == [2 * tokens, 4 * tokens]
+    assert cost_model_of(before, load_hardware("h100")).token_bytes(gradient=True) == 0

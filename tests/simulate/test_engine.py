@@ -17,7 +17,7 @@ from reftrain.simulate.conditions import Conditions, HostCosts
 from reftrain.simulate.engine import Engine
 from reftrain.simulate.grid import Grid
 from reftrain.simulate.pipeline_rank import StageTimes
-from reftrain.simulate.program import Builder, Kind, Program
+from reftrain.simulate.program import Builder, Kind, Parcel, Program
 from reftrain.thresholds import LAUNCH_QUEUE
 from tests.simulate.plain_operations import PlainOperations
 
@@ -162,7 +162,7 @@ def test_messages_out_of_order_are_refused_by_name():
         for batch in batches:
             builder.at(rank, batch, backward=False)
             kind = Kind.SEND if rank == 0 else Kind.RECV
-            builder.message(kind, "send" if rank == 0 else "recv", 1 - rank, 1.0, 8)
+            builder.message(kind, "send" if rank == 0 else "recv", 1 - rank, Parcel(1.0, 8))
         programs.append(builder.program)
     with pytest.raises(ScheduleError, match="receives micro-batch 1 where rank 0 sends 0"):
         Engine(programs, grid, 1, host=HostCosts()).run()
@@ -171,6 +171,6 @@ def test_messages_out_of_order_are_refused_by_name():
 def test_a_receive_without_a_send_is_refused():
     grid = grid_of(pp=2)
     builder, other = Builder(0, grid), Builder(1, grid)
-    builder.sync([builder.message(Kind.RECV, "recv", 1, 1.0, 8)])
+    builder.sync([builder.message(Kind.RECV, "recv", 1, Parcel(1.0, 8))])
     with pytest.raises(ScheduleError, match="pipeline rank 0 never gets past"):
         Engine([builder.program, other.program], grid, 1, host=HostCosts()).run()
