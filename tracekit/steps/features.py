@@ -4,20 +4,21 @@ Features are read only for suspects and some of their peers, because they need e
 """
 
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 
 from tracekit.intervals import Intervals, subtract, union
 from tracekit.matching.match import Operations
-from tracekit.rank_events.event_columns import ints, matches, truth
+from tracekit.rank_events.event_columns import matches, truth
 from tracekit.steps.compute_time import idle_within, inside_each, windows_of
+from tracekit.steps.operator_times import Operators, OperatorTimes, operator_times
 from tracekit.steps.steps import Steps
 from tracekit.store import Run
-from tracekit.units import I64, Mask
+from tracekit.units import I64
 
 LOADER = re.compile(r"dataloader|data_load|next_batch|get_batch", re.IGNORECASE)
 """Spans in which a host waits for its next batch."""
@@ -60,6 +61,8 @@ class Features:
     launches: float  # kernels (or operators) a step
     busy_by_step: tuple[float, ...]
     attention_by_step: tuple[float, ...]
+    steps: int = 1
+    operators: Mapping[str, Operators] = field(default_factory=dict)  # of a CPU by name, over all steps
 
 
 def read_features(run: Run, ops: Operations, steps: Steps, rank: int) -> Features | None:
@@ -94,42 +97,16 @@ def read_features(run: Run, ops: Operations, steps: Steps, rank: int) -> Feature
     still = idle if source.on_gpu else windows  # beside work of a device a span of the host costs nothing
     gaps = np.sort(idle[1] - idle[0])[::-1]
     busy = _within(subtract(source.computed, exposed), windows) / n
-    typical = busy if source.on_gpu else _at_median(events, computing, each, exposed) / n
+    times = OperatorTimes() if source.on_gpu else operator_times(events, computing, each, exposed)
+    typical = busy if source.on_gpu else times.typical / n
     return Features(
         rank, source.on_gpu, float(np.mean(steps.own[row, columns])),
         busy, float(gaps.sum()) / n, typical, gaps,
         spent(ATTENTION, computing), spent(MATMUL, computing), spent(COPIES, computing), spent(LOADER, host, still),
         spent(COLLECTOR, host, still), spent(_ALLOCATOR, host, still), _begun(start[computing], windows) / n,
         inside_each(subtract(source.computed, exposed), each), inside_each(named(ATTENTION, computing), each),
+        len(columns), times.by_name,
     )  # fmt: skip
-
-
-def _at_median(events: pa.Table, operators: Mask, each: Intervals, exposed: Intervals) -> float:
-    """Return the time of all outermost operators if each took the median of its name in its step, ns.
-
-    operators: the rows of `events` that are operators; each: the steps, ascending. Time within `exposed` communication
-    does not count.
-    """
-    start = ints(events, "ts", 0)[operators]
-    end = start + ints(events, "dur", 0)[operators]
-    codes: dict[str | None, int] = {}
-    names = matches(events, "name", lambda name: codes.setdefault(name, len(codes))).astype(np.int64)[
-        operators
-    ]
-    order = np.lexsort((-end, start))
-    start, end, names = start[order], end[order], names[order]
-    before = np.concatenate([[np.iinfo(np.int64).min], np.maximum.accumulate(end)[:-1]])
-    step = np.searchsorted(each[0], start, "right") - 1
-    outer = (start >= before) & (step >= 0)
-    outer[outer] &= start[outer] < each[1][step[outer]]
-    start, end = start[outer], end[outer]
-    lasted = end - start - np.array(inside_each(exposed, (start, end)))
-    kind = step[outer] * (int(names.max(initial=0)) + 1) + names[outer]
-    order = np.lexsort((lasted, kind))
-    lasted, kind = lasted[order], kind[order]
-    first = np.flatnonzero(np.diff(kind, prepend=-1))
-    count = np.diff(first, append=len(kind))
-    return float((count * (lasted[first + (count - 1) // 2] + lasted[first + count // 2]) / 2).sum())
 
 
 def _begun(start: I64, windows: Intervals) -> int:
