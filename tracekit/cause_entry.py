@@ -26,8 +26,8 @@ Quantity = Literal[
 ]
 """Times that a rank and its peers are compared by: own time, compute, gaps without compute, compute at the medians of
 operators (`Features.typical`), short operators as they are and at the shortest of their names, compute in attention, in
-matrix products and in copies between device and host, data
-loading, garbage collection, memory allocation (all a step), and the longest gap."""
+matrix products and in copies between device and host, data loading, garbage collection, memory allocation (all a step),
+and the longest gap."""
 
 
 @dataclass(frozen=True)
@@ -115,6 +115,7 @@ class CauseEntry:
     next_step: str
     signs: tuple[Sign, ...]
     on_host: bool = False  # the host's doing, which the job's design may explain
+    holds_threads: bool = False  # threads that carry out transfers are held up as well
     next_on_cpu: str | None = None  # where the devices are CPUs; None: the same
     quantity: Quantity = "gap"  # the time of a rank that it lengthens
     mechanisms: tuple[MechanismEntry, ...] = ()  # what may take the time within it

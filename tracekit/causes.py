@@ -77,6 +77,7 @@ _ENTRIES = (
             ),
         ),
         on_host=True,
+        holds_threads=True,
         quantity="own",
     ),
     CauseEntry(
@@ -112,6 +113,7 @@ _ENTRIES = (
             ),
         ),
         on_host=True,
+        holds_threads=True,
         mechanisms=OF_HOST,
     ),
     CauseEntry(

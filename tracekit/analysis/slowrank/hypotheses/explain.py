@@ -69,8 +69,9 @@ def _beside(suspect: Features, peers: Sequence[Features]) -> Comparison:
     theirs: dict[Quantity, float] = {"longest_gap": float(usual[0]) if len(usual) else 0.0}
     names = _short_names(peers)
     turns = _over_names(suspect, names)
-    usually = np.median([_over_names(peer, names) for peer in peers], axis=0)
-    mine["short"], mine["quickest"], theirs["short"], theirs["quickest"] = *turns[:2], *usually[:2].tolist()
+    usually: F64 = np.median([_over_names(peer, names) for peer in peers], axis=0)
+    mine |= {"short": turns[0], "quickest": turns[1]}
+    theirs |= {"short": float(usually[0]), "quickest": float(usually[1])}
     for quantity in get_args(Quantity):
         if quantity not in mine:
             mine[quantity] = getattr(suspect, quantity)
