@@ -1,4 +1,4 @@
-"""Threads of a stopped process hold its transfers up: a cure of the process shortens them, and those of a device not."""
+"""A cure of a stopped process shortens the transfers that its threads carry; a device carries them by itself."""
 
 from dataclasses import replace
 
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.slowrank.jobs import TRANSFER_US, grid, job, prepared
-from tracekit.analysis.slowrank.hypotheses.carried_transfers import carried_ns
+from tracekit.analysis.slowrank.hypotheses.link_cure import carried_ns
 from tracekit.units import NS_PER_US
 
 MESH = grid(tp=2, dp=4)

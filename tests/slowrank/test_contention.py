@@ -5,8 +5,7 @@ import pyarrow as pa
 import pytest
 
 from tracekit.analysis.slowrank.hypotheses.explain import explain
-from tracekit.steps.features import Features
-from tracekit.steps.operator_times import operator_times
+from tracekit.steps.features import Features, operator_times
 
 SLICE = 3_000_000
 NOTHING = np.zeros(0, np.int64), np.zeros(0, np.int64)

@@ -22,7 +22,7 @@ from tracekit.analysis.slowrank.gaps.evidence_gaps import (
     what_would_decide,
 )
 from tracekit.analysis.slowrank.hypotheses.candidates import Hypothesis, price, those_that_cost
-from tracekit.analysis.slowrank.hypotheses.carried_transfers import carried_ns
+from tracekit.analysis.slowrank.hypotheses.link_cure import carried_ns
 from tracekit.analysis.slowrank.hypotheses.lone_rank import LoneFault
 from tracekit.analysis.slowrank.hypotheses.long_stage import LongStage
 from tracekit.analysis.slowrank.hypotheses.slow_link import SlowLink
