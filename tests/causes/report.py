@@ -75,7 +75,7 @@ def pairs(rows: Sequence[Row]) -> str:
         counts = Counter(row["worth"] for row in mine)
         both = f"{sum(due)} of {len(due)}"
         body.append((" + ".join(f"`{k}`" for k in kinds), *(counts[w] or "·" for w in WORTHS), both))
-    return table(("pair", *WORTHS, "named of those that cost"), body)
+    return table(("pair", *WORTHS, "costly faults named"), body)
 
 
 def gain(row: Row) -> tuple[float, float, float, float | None, float | None]:

@@ -37,7 +37,7 @@ def test_each_answer_has_its_worth(changes, worth):
     assert judged({**SLOW, **changes}) == worth
 
 
-def test_tables_count_wrong_ranks_and_faults_that_are_not_named():
+def test_tables_count_wrong_ranks_and_unnamed_faults():
     wrong = {**SLOW, "suspects": [[4, "gpu_compute", 10.0, 9.0, 11.0]], "worth": "wrong rank"}
     two = {
         **SLOW,
