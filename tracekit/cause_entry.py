@@ -7,13 +7,15 @@ from typing import Literal
 
 from tracekit.findings import Cause
 from tracekit.mechanisms import MechanismEntry
-from tracekit.thresholds.slowrank import MAJORITY
+from tracekit.thresholds.slowrank import CLEARLY_MORE, MAJORITY, TIME_SLICE_NS
 
 Quantity = Literal[
     "own",
     "busy",
     "gap",
     "typical",
+    "short",
+    "quickest",
     "attention",
     "matmul",
     "copies",
@@ -23,8 +25,9 @@ Quantity = Literal[
     "longest_gap",
 ]
 """Times that a rank and its peers are compared by: own time, compute, gaps without compute, compute at the medians of
-operators (`Features.typical`), compute in attention, in matrix products and in copies between device and host, data
-loading, garbage collection, memory allocation (all a step), and the longest gap."""
+operators (`Features.typical`), short operators as they are and at the shortest of their names, compute in attention, in
+matrix products and in copies between device and host, data loading, garbage collection, memory allocation (all a step),
+and the longest gap."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +39,9 @@ class Comparison:
     peers: Mapping[Quantity, float]
     gaps: float  # excess of the rank's gaps over the peers', over all analysed steps
     pauses: float  # the part of it in few long gaps, MANY_A_STEP at most
+    interrupted: float = (
+        0.0  # short operators a step that took much of a time slice longer, beyond the peers'
+    )
     no_fault: float = 0.0  # the part of the excess that is gaps which its role or chance makes
     spared: float = (
         0.0  # extra time that its kernels would take beside communication that waits, as its peers' do
@@ -50,6 +56,21 @@ class Comparison:
     def grows(self, quantity: Quantity) -> float:
         """Return by which share of the peers' the rank's quantity is larger."""
         return (self.mine[quantity] - self.peers[quantity]) / max(self.peers[quantity], 1.0)
+
+    @property
+    def takes_turns(self) -> bool:
+        """Whether the rank's short operators grow as its own time does, but not the shortest of their names.
+
+        Then it waits for its turn on its core: a slow processor lengthens the shortest ones as well. It runs for few
+        time slices between two waits; a process that is stopped, or has a quota, runs longer.
+        """
+        grown = self.grows("short")
+        turn_ns = CLEARLY_MORE * TIME_SLICE_NS
+        return (
+            grown >= MAJORITY * self.grows("own") > 0
+            and self.grows("quickest") < MAJORITY * grown
+            and self.mine["quickest"] < self.interrupted * turn_ns
+        )
 
     def explains(self, quantity: Quantity) -> bool:
         """Whether the rank's excess in one quantity is at least half of its excess of own time."""
@@ -94,6 +115,7 @@ class CauseEntry:
     next_step: str
     signs: tuple[Sign, ...]
     on_host: bool = False  # the host's doing, which the job's design may explain
+    holds_threads: bool = False  # threads that carry out transfers are held up as well
     next_on_cpu: str | None = None  # where the devices are CPUs; None: the same
     quantity: Quantity = "gap"  # the time of a rank that it lengthens
     mechanisms: tuple[MechanismEntry, ...] = ()  # what may take the time within it

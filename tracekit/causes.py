@@ -13,6 +13,7 @@ from tracekit.thresholds.slowrank import KERNELS_SHOWN, MAJORITY
 
 GPU_COMPUTE: Final = "gpu_compute"
 CPU_LAUNCH: Final = "cpu_launch"
+CPU_CONTENTION: Final = "cpu_contention"
 HOST_STALL: Final = "host_stall"
 DATALOADER: Final = "dataloader"
 NETWORK: Final = "network"
@@ -57,6 +58,29 @@ _ENTRIES = (
         on_host=True,
     ),
     CauseEntry(
+        CPU_CONTENTION,
+        "its process shares its cores, and waits for its turn",
+        "the shortest operators of each name longer as well, or pauses with long runs between them",
+        "find what else runs on that host's cores (pidstat -wu -t 1 shows %wait), and pin the processes apart or "
+        "give this one a better priority",
+        (
+            Sign(
+                Order.COMPUTE,
+                "on a CPU, operators far shorter than a time slice of the scheduler take longer by at least half of "
+                "the share by which own time does, not by attention, and the shortest ones of their names by less "
+                "than half of that; one is interrupted for every two time slices of such work or sooner",
+                lambda rank: not rank.on_gpu and rank.takes_turns and not rank.explains("attention"),
+                (
+                    Row("operators far shorter than a time slice a step", "short"),
+                    Row("the same if each took the shortest of its name", "quickest"),
+                ),
+            ),
+        ),
+        on_host=True,
+        holds_threads=True,
+        quantity="own",
+    ),
+    CauseEntry(
         HOST_STALL,
         "its process pauses",
         "gaps as short as the peers' longest, a host that needs longer for every launch, or all operators longer alike",
@@ -89,6 +113,7 @@ _ENTRIES = (
             ),
         ),
         on_host=True,
+        holds_threads=True,
         mechanisms=OF_HOST,
     ),
     CauseEntry(

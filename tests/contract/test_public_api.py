@@ -102,8 +102,8 @@ CHOICES = {
     },
     "MeshSource": {"process_groups", "flag", "manifest", "flat_world"},
     "Cause": {
-        "gpu_compute", "cpu_launch", "host_stall", "dataloader", "network", "data_imbalance", "stage_imbalance",
-        "memory", "host_copies", "unknown",
+        "gpu_compute", "cpu_launch", "cpu_contention", "host_stall", "dataloader", "network", "data_imbalance",
+        "stage_imbalance", "memory", "host_copies", "unknown",
     },
 }  # fmt: skip
 

@@ -14,7 +14,7 @@ from tracekit.report.slowrank_json import dumps, slowrank_document
 
 VERDICTS = {"healthy", "slow_rank", "slow_link", "imbalance", "inconclusive"}
 CAUSES = {
-    "gpu_compute", "cpu_launch", "host_stall", "dataloader", "network", "data_imbalance",
+    "gpu_compute", "cpu_launch", "cpu_contention", "host_stall", "dataloader", "network", "data_imbalance",
     "stage_imbalance", "memory", "host_copies", "unknown",
 }  # fmt: skip
 SOURCES = {"process_groups", "flag", "manifest", "flat_world"}

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.outside.__main__ import judged
-from tests.outside.disturb import DISTURBANCES, collected, stopped
+from tests.outside.disturb import stopped
 from tests.outside.job import write_data
 from tests.outside.slow_disk import _reply
 
@@ -58,29 +58,6 @@ def test_a_stopped_process_is_continued_at_the_end(process):
             time.sleep(0.002)
     assert "T" in seen
     assert state() != "T"
-
-
-@pytest.mark.slow
-def test_a_forced_collection_runs_in_the_process(tmp_path):
-    if reason := next(d for d in DISTURBANCES if d.name == "garbage collection").unavailable():
-        pytest.skip(reason)  # gdb is no Python package, and may not be installed or allowed to attach
-    said = tmp_path / "said"
-    program = (
-        "import gc, sys, time\n"
-        "gc.set_threshold(0)\n"
-        "gc.callbacks.append(lambda *_: open(sys.argv[1], 'w').close())\n"
-        "while True: time.sleep(0.01)"
-    )
-    child = subprocess.Popen([sys.executable, "-c", program, str(said)])
-    try:
-        with collected(child.pid):
-            end = time.monotonic() + 60
-            while not said.exists() and time.monotonic() < end:
-                time.sleep(0.05)
-    finally:
-        child.kill()
-        child.wait()
-    assert said.exists()
 
 
 def test_a_slow_folder_answers_with_its_bytes(tmp_path):

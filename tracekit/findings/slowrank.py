@@ -16,6 +16,7 @@ Verdict = Literal["healthy", "slow_rank", "slow_link", "imbalance", "inconclusiv
 Cause = Literal[
     "gpu_compute",
     "cpu_launch",
+    "cpu_contention",
     "host_stall",
     "dataloader",
     "network",

@@ -1,10 +1,13 @@
 """How a rank spent its own time: compute by kind of kernel, gaps, data loading, garbage collection, allocation.
 
-Features are read only for suspects and some of their peers, because they need every event of the rank.
+Features are read only for suspects and some of their peers, because they need every event of the rank. On a CPU they
+hold the operators by name: a slow processor lengthens every one by one factor, but in a process that shares its cores
+some short ones take a time slice of the scheduler longer, and the others are as short as ever.
 """
 
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
@@ -17,7 +20,8 @@ from tracekit.rank_events.event_columns import ints, matches, truth
 from tracekit.steps.compute_time import idle_within, inside_each, windows_of
 from tracekit.steps.steps import Steps
 from tracekit.store import Run
-from tracekit.units import I64, Mask
+from tracekit.thresholds.slowrank import MAJORITY, TIME_SLICE_NS
+from tracekit.units import F64, I64, Mask
 
 LOADER = re.compile(r"dataloader|data_load|next_batch|get_batch", re.IGNORECASE)
 """Spans in which a host waits for its next batch."""
@@ -41,6 +45,24 @@ COPIES: Final = re.compile(
 
 
 @dataclass(frozen=True)
+class Operators:
+    """The innermost operators of one name in all steps; times in ns."""
+
+    total: float
+    median: float
+    quickest: float  # their time if each took as long as the shortest
+    interrupted: int  # those that took more than half of a time slice longer than the shortest
+
+
+@dataclass(frozen=True)
+class OperatorTimes:
+    """The operators of all steps."""
+
+    typical: float = 0.0  # outermost operators, if each took the median of its name in its step, ns
+    by_name: Mapping[str, Operators] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class Features:
     """Mean ns a step over the analysed steps, of one rank."""
 
@@ -60,6 +82,8 @@ class Features:
     launches: float  # kernels (or operators) a step
     busy_by_step: tuple[float, ...]
     attention_by_step: tuple[float, ...]
+    steps: int = 1
+    operators: Mapping[str, Operators] = field(default_factory=dict)  # of a CPU by name, over all steps
 
 
 def read_features(run: Run, ops: Operations, steps: Steps, rank: int) -> Features | None:
@@ -67,14 +91,13 @@ def read_features(run: Run, ops: Operations, steps: Steps, rank: int) -> Feature
 
     Raises ValueError for a rank that `steps` lacks, InputError where its events cannot be read.
     """
-    row = steps.row(rank)
+    row, source = steps.row(rank), ops.per_rank[rank]
     columns = [c for c in range(len(steps.numbers)) if np.isfinite(steps.own[row, c])]
     each = windows_of(ops, steps, rank, columns)
     windows = union(*each)
     if not len(windows[0]):
         return None
     events = run.events(rank, ["ts", "dur", "cat", "name"])
-    source = ops.per_rank[rank]
     start = np.asarray(events.column("ts").to_numpy(), np.int64)
     end = start + np.asarray(events.column("dur").to_numpy(), np.int64)
     cat = matches(events, "cat", lambda v: v)
@@ -94,42 +117,67 @@ def read_features(run: Run, ops: Operations, steps: Steps, rank: int) -> Feature
     still = idle if source.on_gpu else windows  # beside work of a device a span of the host costs nothing
     gaps = np.sort(idle[1] - idle[0])[::-1]
     busy = _within(subtract(source.computed, exposed), windows) / n
-    typical = busy if source.on_gpu else _at_median(events, computing, each, exposed) / n
+    times = OperatorTimes() if source.on_gpu else operator_times(events, computing, each, exposed)
     return Features(
         rank, source.on_gpu, float(np.mean(steps.own[row, columns])),
-        busy, float(gaps.sum()) / n, typical, gaps,
+        busy, float(gaps.sum()) / n, busy if source.on_gpu else times.typical / n, gaps,
         spent(ATTENTION, computing), spent(MATMUL, computing), spent(COPIES, computing), spent(LOADER, host, still),
         spent(COLLECTOR, host, still), spent(_ALLOCATOR, host, still), _begun(start[computing], windows) / n,
         inside_each(subtract(source.computed, exposed), each), inside_each(named(ATTENTION, computing), each),
+        len(columns), times.by_name,
     )  # fmt: skip
 
 
-def _at_median(events: pa.Table, operators: Mask, each: Intervals, exposed: Intervals) -> float:
-    """Return the time of all outermost operators if each took the median of its name in its step, ns.
+def operator_times(events: pa.Table, operators: Mask, each: Intervals, exposed: Intervals) -> OperatorTimes:
+    """Return the times of the `operators` (rows of `events`) in the steps `each`, which are ascending.
 
-    operators: the rows of `events` that are operators; each: the steps, ascending. Time within `exposed` communication
-    does not count.
+    Time within `exposed` communication does not count; an innermost operator that has any is left out.
     """
     start = ints(events, "ts", 0)[operators]
     end = start + ints(events, "dur", 0)[operators]
-    codes: dict[str | None, int] = {}
-    names = matches(events, "name", lambda name: codes.setdefault(name, len(codes))).astype(np.int64)[
+    codes: dict[str, int] = {}
+    names = matches(events, "name", lambda name: codes.setdefault(name or "", len(codes))).astype(np.int64)[
         operators
     ]
     order = np.lexsort((-end, start))
     start, end, names = start[order], end[order], names[order]
-    before = np.concatenate([[np.iinfo(np.int64).min], np.maximum.accumulate(end)[:-1]])
     step = np.searchsorted(each[0], start, "right") - 1
-    outer = (start >= before) & (step >= 0)
-    outer[outer] &= start[outer] < each[1][step[outer]]
-    start, end = start[outer], end[outer]
+    inside = step >= 0
+    inside[inside] &= start[inside] < each[1][step[inside]]
+    outer = inside & (start >= np.concatenate([[np.iinfo(np.int64).min], np.maximum.accumulate(end)[:-1]]))
     lasted = end - start - np.array(inside_each(exposed, (start, end)))
-    kind = step[outer] * (int(names.max(initial=0)) + 1) + names[outer]
-    order = np.lexsort((lasted, kind))
-    lasted, kind = lasted[order], kind[order]
-    first = np.flatnonzero(np.diff(kind, prepend=-1))
-    count = np.diff(first, append=len(kind))
+    kinds = step * len(codes) + names
+    inner = inside & (np.append(start[1:], np.iinfo(np.int64).max) >= end) & (lasted == end - start)
+    if not inner.any():
+        return OperatorTimes(_at_median(lasted[outer], kinds[outer]))
+    return OperatorTimes(
+        _at_median(lasted[outer], kinds[outer]), _by_name(lasted[inner], names[inner], list(codes))
+    )
+
+
+def _at_median(lasted: F64, kind: I64) -> float:
+    """Return the time of all operators if each took the median of its kind, ns."""
+    first, count, lasted = _by_kind(lasted, kind)
     return float((count * (lasted[first + (count - 1) // 2] + lasted[first + count // 2]) / 2).sum())
+
+
+def _by_name(lasted: F64, name: I64, words: list[str]) -> dict[str, Operators]:
+    """Return the operators by name; `words` are the names by number."""
+    first, _, lasted = _by_kind(lasted, name)
+    found = {}
+    for number, some in zip(np.unique(name).tolist(), np.split(lasted, first[1:]), strict=True):
+        longer = int((some - some[0] > MAJORITY * TIME_SLICE_NS).sum())
+        found[words[number]] = Operators(
+            float(some.sum()), float(some[len(some) // 2]), float(some[0]) * len(some), longer
+        )
+    return found
+
+
+def _by_kind(lasted: F64, kind: I64) -> tuple[I64, I64, F64]:
+    """(where each kind begins, how many it has, the times sorted by kind and length)."""
+    order = np.lexsort((lasted, kind))
+    first = np.flatnonzero(np.diff(kind[order], prepend=-1))
+    return first, np.diff(first, append=len(kind)), lasted[order]
 
 
 def _begun(start: I64, windows: Intervals) -> int:

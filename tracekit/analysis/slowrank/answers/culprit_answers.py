@@ -22,6 +22,7 @@ from tracekit.analysis.slowrank.gaps.evidence_gaps import (
     what_would_decide,
 )
 from tracekit.analysis.slowrank.hypotheses.candidates import Hypothesis, price, those_that_cost
+from tracekit.analysis.slowrank.hypotheses.link_cure import carried_ns
 from tracekit.analysis.slowrank.hypotheses.lone_rank import LoneFault
 from tracekit.analysis.slowrank.hypotheses.long_stage import LongStage
 from tracekit.analysis.slowrank.hypotheses.slow_link import SlowLink
@@ -86,6 +87,7 @@ def _blame_proven(case: Case, found: Hypothesis) -> Answer:
         suspects.append(suspect_of(case, row, lost, z, cause, evidence))
     if not all(_proves(case, s, suspects) for s in suspects):
         return _without_disagreeing(case, suspects, found)
+    suspects, found = _with_transfers(case, suspects, found)
     first = suspects[0]
     others = f" and {len(suspects) - 1} more" if len(suspects) > 1 else ""
     did = "worked longer than its peers" if len(case.steps.numbers) > 1 else "came later than its peers"
@@ -124,6 +126,24 @@ def _without_disagreeing(case: Case, suspects: list[Suspect], found: Hypothesis)
     if rest is None or price(case, rest) < max(doubt, MIN_LOST_SHARE * case.step_ns):
         return leave_disagreeing_open(case, suspects)
     return _blame_proven(case, rest)
+
+
+def _with_transfers(
+    case: Case, suspects: list[Suspect], found: Hypothesis
+) -> tuple[list[Suspect], Hypothesis]:
+    """The suspects and their hypothesis with what transfers cost that their processes hold up, each by its share."""
+    if not all(CAUSES[s.cause].holds_threads for s in suspects):
+        return suspects, found
+    best, most = carried_ns(case, np.array(found.rows))
+    dearer = [
+        replace(
+            s,
+            lost_ms_per_step=s.lost_ms_per_step + ms(best) * lost / found.gain,
+            lost_ms_high=None if s.lost_ms_high is None else s.lost_ms_high + ms(most),
+        )
+        for s, lost in zip(suspects, found.lost, strict=True)
+    ]
+    return dearer, replace(found, gain=found.gain + best)
 
 
 def _prices(case: Case, found: Hypothesis) -> list[Price]:

@@ -13,7 +13,7 @@ from tracekit.cause_entry import Comparison, Order, Quantity, Row
 from tracekit.causes import ALWAYS, SIGNS
 from tracekit.findings import Cause, Evidence
 from tracekit.steps.features import Features
-from tracekit.thresholds.slowrank import MANY_A_STEP
+from tracekit.thresholds.slowrank import MANY_A_STEP, MINOR, TIME_SLICE_NS
 from tracekit.units import F64, ms
 
 
@@ -67,12 +67,35 @@ def _beside(suspect: Features, peers: Sequence[Features]) -> Comparison:
     usual = _usual_gaps(peers, len(few))
     mine: dict[Quantity, float] = {"longest_gap": float(suspect.gaps[0]) if len(suspect.gaps) else 0.0}
     theirs: dict[Quantity, float] = {"longest_gap": float(usual[0]) if len(usual) else 0.0}
+    names = _short_names(peers)
+    turns = _over_names(suspect, names)
+    usually: F64 = np.median([_over_names(peer, names) for peer in peers], axis=0)
+    mine |= {"short": turns[0], "quickest": turns[1]}
+    theirs |= {"short": float(usually[0]), "quickest": float(usually[1])}
     for quantity in get_args(Quantity):
-        if quantity != "longest_gap":
+        if quantity not in mine:
             mine[quantity] = getattr(suspect, quantity)
             theirs[quantity] = float(np.median([getattr(p, quantity) for p in peers]))
     gaps = (suspect.gap - theirs["gap"]) * steps
-    return Comparison(suspect.on_gpu, mine, theirs, gaps, float(np.maximum(few - usual, 0).sum()))
+    pauses = float(np.maximum(few - usual, 0).sum())
+    return Comparison(suspect.on_gpu, mine, theirs, gaps, pauses, float(turns[2] - usually[2]))
+
+
+def _short_names(peers: Sequence[Features]) -> list[str]:
+    """The names of operators that on the peers take far less than a time slice of the scheduler."""
+    shared = set.intersection(*(set(peer.operators) for peer in peers))
+    return sorted(
+        name
+        for name in shared
+        if np.median([peer.operators[name].median for peer in peers]) < MINOR * TIME_SLICE_NS
+    )
+
+
+def _over_names(rank: Features, names: Sequence[str]) -> tuple[float, float, float]:
+    """(time of the operators of `names`, the same if each took the shortest of its name, interrupted ones) a step."""
+    some = [rank.operators[name] for name in names if name in rank.operators]
+    total, quickest = sum(o.total for o in some), sum(o.quickest for o in some)
+    return total / rank.steps, quickest / rank.steps, sum(o.interrupted for o in some) / rank.steps
 
 
 def _usual_gaps(peers: Sequence[Features], count: int) -> F64:

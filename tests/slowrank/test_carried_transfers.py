@@ -1,0 +1,38 @@
+"""A cure of a stopped process shortens the transfers that its threads carry; a device carries them by itself."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from tests.slowrank.jobs import TRANSFER_US, grid, job, prepared
+from tracekit.analysis.slowrank.hypotheses.link_cure import carried_ns
+from tracekit.units import NS_PER_US
+
+MESH = grid(tp=2, dp=4)
+SLOW = 3
+
+
+def case_of(folder, *, factor, on_gpu=False):
+    """A job with transfers of the dp and tp groups of one slow rank that take `factor` times as long."""
+    folder.mkdir(exist_ok=True)
+    link = dict.fromkeys([(2, 3), (1, 3, 5, 7)], factor)
+    case = prepared(job(folder, MESH, slow={SLOW: 1.5}, link=link), MESH)
+    ranks = {r: replace(found, on_gpu=on_gpu) for r, found in case.ops.per_rank.items()}
+    return replace(case, ops=replace(case.ops, per_rank=ranks))
+
+
+def rows(case):
+    return np.array([case.steps.row(SLOW)])
+
+
+def test_long_transfers_of_a_host_are_saved_with_it(tmp_path):
+    usual, longer = (carried_ns(c, rows(c)) for c in (case_of(tmp_path / str(f), factor=f) for f in (1, 5)))
+    assert usual == pytest.approx((0.0, 0.0), abs=TRANSFER_US * NS_PER_US)
+    assert longer[0] > 4 * TRANSFER_US * NS_PER_US
+    assert longer[1] >= longer[0]
+
+
+def test_a_device_carries_transfers_without_its_host(tmp_path):
+    case = case_of(tmp_path, factor=5, on_gpu=True)
+    assert carried_ns(case, rows(case)) == (0.0, 0.0)
