@@ -1,5 +1,6 @@
 """Bounds by which `slowrank` names a rank as slow, or does not."""
 
+from math import log
 from typing import Final
 
 CLOCK_DOUBTS: Final = 3.0
@@ -34,6 +35,13 @@ varies as well. An excess that recurs keeps more of its mean without its longest
 CLEARLY_MORE: Final = 2.0
 """Ratio from which one quantity exceeds another by more than noise, documents or a different design explain: twice."""
 
+KIND_RATIO: Final = 1.25
+"""Ratio from which one of several links or hosts is slow: those of one kind vary less for the same work."""
+
+FAR_MORE: Final = CLEARLY_MORE * KIND_RATIO
+"""Ratio from which one quantity exceeds another by more than a healthy design explains, and the variation within a kind
+on top of it: NVLS, tuning and full queues explain twice."""
+
 CANDIDATE_SHARE: Final = MAJORITY * MIN_LOST_SHARE
 """Excess of own time, as a share of the step, from which a rank is suspected: two such ranks may cost 2 % together."""
 
@@ -55,14 +63,15 @@ ranks still give less than one in a hundred; the noise is heavier-tailed than no
 CHANCE: Final = 0.01
 """Probability, over all ranks, below which chance does not explain an excess or the number of a rank's stalls."""
 
-PROVING_STEPS: Final = 10
-"""Steps to record where noise hides an excess: three times as many as usual, for 1.7 times the z."""
-
 TIME_SLICE_NS: Final = 4_000_000.0
 """Time that a transfer by threads of a host may take longer: a thread waits for one slice of Linux's scheduler."""
 
 ONE_STEP_P: Final = 0.05
 """With a single step a rank is named if coming last so often has at most this probability (all ranks tested)."""
+
+PROVING_STEPS: Final = round(log(ONE_STEP_P) / log(1.0 - MINOR))
+"""Steps to record where noise or few steps hide an excess, ten: a fault in one step of four misses all of them in one
+job of twenty. They are three times as many as usual, for 1.7 times the z."""
 
 NOISE_FLOOR: Final = 5e-4
 """Share of the step below which own times are never trusted to differ (timestamps, launch jitter)."""
@@ -83,9 +92,8 @@ steps an intermittent fault may show only once, in more it would have shown agai
 first one captured, in which a profiler starts."""
 
 OTHER_STEPS_OF_DEVICE: Final = PROVING_STEPS - 1
-"""`NO_ACCIDENT` if the device was slow throughout the long step, which no accident of one operation explains.
-
-A fault in one step of four misses nine other steps in one job of thirteen."""
+"""`NO_ACCIDENT` if the device was slow throughout the long step, which no accident of one operation explains: the steps
+beside that one among those which prove."""
 
 STAGE_TELLING_PEERS: Final = 3
 """Least ranks of a stage to distinguish a long stage from a slow rank: fewer may all be slow, or one short of work."""
@@ -128,9 +136,6 @@ CORRELATION_ENTRIES: Final = 6
 
 RANKS_SAMPLED: Final = 16
 """Ranks to read the events of, to see whether an imbalance follows the data; reading all would take minutes."""
-
-KIND_RATIO: Final = 1.25
-"""Ratio from which one of several links or hosts is slow: those of one kind vary less for the same work."""
 
 PEERS_SAMPLED: Final = 6
 """Peers to read the events of, to explain a suspect: a median needs few."""
@@ -183,11 +188,16 @@ SLOWEST_START_NS: Final = 1_000_000
 UNSEEN_REPLAYED: Final = 1.0
 """Most unrecorded ranks for each recorded one that are replayed as typical: with more, most waits would be invented."""
 
-STEADY_TIMES: Final = 3.0
-"""Times the excess on any other rank, in any step, that these kernels must be longer, in every step."""
-
 MOSTLY_ONE: Final = 0.4
 """Share of an imbalance from which one rank is named: uneven documents gave up to 0.32, hidden culprits from 0.49."""
 
 STOOD_STILL: Final = 0.9
 """Least share of an operation without overlapping compute if its rank waits at once: a kernel's tail may overlap."""
+
+THOSE_WHO_WAIT: Final = 100.0 * (1.0 - MAJORITY / 2.0)
+"""Percentile of a stage's hidden waits that represents its waiting ranks, the median of the half that waits: ranks held
+in step with the late one wait as little as it does, and may be the other half."""
+
+MOST_STRETCHED: Final = 1.0 - 1.0 / CLEARLY_MORE
+"""Largest part of the shared time that communication adds to a kernel: it takes `CLEARLY_MORE` times as long at most,
+and twice as long was the worst seen."""

@@ -8,8 +8,5 @@ FAST_BUS_GB_S: Final = 100.0
 SOLE_GROUP_SHARE: Final = 0.15
 """Share of a step that the only group could save at `FAST_BUS_GB_S`, from which a job is not called healthy unseen."""
 
-LIKE_RATIO: Final = 2.5
-"""A collective may take this many times as long as another one for as many bytes: NVLS and tuning explain twice."""
-
 FEW_LINKS: Final = 16
 """Channels of messages in a short pipeline, of up to nine stages: among more, the links of one rank are few."""

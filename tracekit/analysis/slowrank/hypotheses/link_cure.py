@@ -12,8 +12,7 @@ import numpy.typing as npt
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.price import Price
 from tracekit.step_graph.replay import StepModel
-from tracekit.thresholds.slowrank import MINOR
-from tracekit.thresholds.tables import MOST_STRETCHED
+from tracekit.thresholds.slowrank import MINOR, MOST_STRETCHED
 from tracekit.units import F64
 
 
