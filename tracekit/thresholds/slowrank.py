@@ -73,11 +73,12 @@ PROVING_STEPS: Final = round(log(ONE_STEP_P) / log(1.0 - MINOR))
 """Steps to record where noise or few steps hide an excess, ten: a fault in one step of four misses all of them in one
 job of twenty. They are three times as many as usual, for 1.7 times the z."""
 
-NOISE_FLOOR: Final = 5e-4
-"""Share of the step below which own times are never trusted to differ (timestamps, launch jitter)."""
-
 COLUMN_NOISE_FROM: Final = 5
 """Ranks from which a group shows how much they vary in one step: among fewer, one slow rank is most of the spread."""
+
+NOISE_FLOOR: Final = LITTLE_SHARE / Z_LIMIT
+"""Share of the step below which own times are never trusted to differ (timestamps, launch jitter): no excess that is
+nothing anyway becomes significant because times hardly vary."""
 
 MOST_CONFIDENCE: Final = 0.999
 """Confidence is never reported above this: the noise need not be normal that far out."""
