@@ -111,10 +111,6 @@ ANSWER_NS: Final = 50_000
 QUEUED_NS: Final = 20_000
 """An operation that starts within this time of the end of the one before it on its stream was queued."""
 
-UNEVEN_RATIO: Final = 1.4
-"""Overdispersion of the work between ranks (variance of blocks over the sum of their parts' variances, 1 where
-delays are independent from kernel to kernel) from which work is uneven rather than noisy."""
-
 UNEVEN_BLOCKS: Final = 8
 """Blocks a step that are compared by their variance with the operations in them."""
 
@@ -143,6 +139,11 @@ PEERS_SAMPLED: Final = 6
 
 LINK_RATIO_OF_TWO: Final = KIND_RATIO**2
 """The same if there is one peer only: either of the two may vary by the ratio, in opposite directions."""
+
+UNEVEN_RATIO: Final = KIND_RATIO**2
+"""Overdispersion of the work between ranks (variance of blocks over the sum of their parts' variances, 1 where
+delays are independent from kernel to kernel) from which work is uneven rather than noisy: a ratio of variances is the
+square of one of deviations."""
 
 NETWORKS_RATIO: Final = 20.0
 """A link between nodes takes at most this many times as long as one inside a node by design: 450 against 25 GB/s."""
