@@ -35,7 +35,7 @@ class Comparison:
     mine: Mapping[Quantity, float]
     peers: Mapping[Quantity, float]
     gaps: float  # excess of the rank's gaps over the peers', over all analysed steps
-    pauses: float  # the part of it in few long gaps, MANY_A_STEP at most
+    pauses: float  # the part of it in few long gaps, STEP_PARTS at most
     no_fault: float = 0.0  # the part of the excess that is gaps which its role or chance makes
     spared: float = (
         0.0  # extra time that its kernels would take beside communication that waits, as its peers' do

@@ -100,7 +100,9 @@ STAGE_TELLING_PEERS: Final = 3
 """Least ranks of a stage to distinguish a long stage from a slow rank: fewer may all be slow, or one short of work."""
 
 STEP_PARTS: Final = 8
-"""Parts of a step in which peers are compared where work moves between ranks within the step."""
+"""Parts of a step in which peers are compared where work moves between ranks within the step. Kernels or pauses, one a
+part, have a reason that lasted throughout it: an accident lengthens one or two kernels, a profiler that starts a few,
+and a slow host delays every launch a little."""
 
 NO_WORK_NS: Final = 1000.0
 """Own time within which nothing was done: clocks of traces tick in microseconds."""
@@ -110,9 +112,6 @@ ANSWER_NS: Final = 50_000
 
 QUEUED_NS: Final = 20_000
 """An operation that starts within this time of the end of the one before it on its stream was queued."""
-
-UNEVEN_BLOCKS: Final = 8
-"""Blocks a step that are compared by their variance with the operations in them."""
 
 USUAL_VARIATION: Final = 0.03
 """Largest relative variation between devices or links of one kind, for work that does not follow the data: clocks vary
@@ -154,10 +153,6 @@ NODE_RANKS: Final = 16
 NEARLY_ALL: Final = 1.0 - MINOR
 """Share that leaves room for a minor part alone: of a device's kernels that are longer, of ranks that stall together,
 of an excess that attention or one cause explains."""
-
-MANY_A_STEP: Final = 8
-"""Kernels or pauses of a step from which what made them longer lasted throughout it: an accident lengthens one or two
-kernels, a profiler that starts a few, and a slow host delays every launch a little."""
 
 STEADY_LEAST: Final = 4
 """Least ranks of the same work that show which kernels do not follow the data, and least such kernels a step: of three,
