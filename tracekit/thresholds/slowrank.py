@@ -42,6 +42,10 @@ FAR_MORE: Final = CLEARLY_MORE * KIND_RATIO
 """Ratio from which one quantity exceeds another by more than a healthy design explains, and the variation within a kind
 on top of it: NVLS, tuning and full queues explain twice."""
 
+OTHER_WORK: Final = 1.0 - 1.0 / KIND_RATIO
+"""Relative difference above which kernels of one name, or steps, do different work, as devices of one kind differ less
+for the same: shapes double kernels, a checkpoint lengthens a step; means over documents differ by less."""
+
 CANDIDATE_SHARE: Final = MAJORITY * MIN_LOST_SHARE
 """Excess of own time, as a share of the step, from which a rank is suspected: two such ranks may cost 2 % together."""
 
@@ -120,10 +124,6 @@ by 1–2 %."""
 STAGE_GAIN: Final = 1.0 + USUAL_VARIATION
 """A stage must cost this many times as much as the slow ranks: if both explain the same cost, the ranks are blamed."""
 
-OTHER_WORK: Final = 0.2
-"""Relative difference above which kernels of one name, or steps, do different work: shapes double kernels, a checkpoint
-lengthens a step; means over documents differ by less."""
-
 MATES_ALIKE: Final = 0.8
 """Correlation between changes of work on two stages of a replica, over replicas and steps, that shows documents."""
 
@@ -185,8 +185,9 @@ SLOWEST_START_NS: Final = 1_000_000
 UNSEEN_REPLAYED: Final = 1.0
 """Most unrecorded ranks for each recorded one that are replayed as typical: with more, most waits would be invented."""
 
-MOSTLY_ONE: Final = 0.4
-"""Share of an imbalance from which one rank is named: uneven documents gave up to 0.32, hidden culprits from 0.49."""
+MOSTLY_ONE: Final = MAJORITY * NEARLY_ALL
+"""Share of an imbalance from which one rank is named, half of what a minor part leaves: uneven documents gave up to 0.32,
+hidden culprits from 0.49."""
 
 STOOD_STILL: Final = 0.9
 """Least share of an operation without overlapping compute if its rank waits at once: a kernel's tail may overlap."""
