@@ -164,9 +164,6 @@ PRICED_APART: Final = 3
 KERNELS_SHOWN: Final = 0.1
 """A kind of kernel is shown as evidence where it makes up more than this share of the excess."""
 
-ROLE_SHARE: Final = 0.1
-"""Share of the step up to which host work of all ranks with tensor index 0 is the job's design, not a fault."""
-
 RANKS_LISTED: Final = 6
 """Ranks or steps that a reason lists; the rest are counted."""
 
@@ -186,8 +183,8 @@ UNSEEN_REPLAYED: Final = 1.0
 """Most unrecorded ranks for each recorded one that are replayed as typical: with more, most waits would be invented."""
 
 MOSTLY_ONE: Final = MAJORITY * NEARLY_ALL
-"""Share of an imbalance from which one rank is named, half of what a minor part leaves: uneven documents gave up to 0.32,
-hidden culprits from 0.49."""
+"""Share of an imbalance from which one rank is named, half of what a minor part leaves: uneven documents gave up to
+0.32, hidden culprits from 0.49."""
 
 STOOD_STILL: Final = 0.9
 """Least share of an operation without overlapping compute if its rank waits at once: a kernel's tail may overlap."""
@@ -199,3 +196,18 @@ in step with the late one wait as little as it does, and may be the other half."
 MOST_STRETCHED: Final = 1.0 - 1.0 / CLEARLY_MORE
 """Largest part of the shared time that communication adds to a kernel: it takes `CLEARLY_MORE` times as long at most,
 and twice as long was the worst seen."""
+
+BY_DESIGN: Final = 0.1
+"""Share of the step up to which what no peer shows to be slow is the job's design, not a fault: host work of all ranks
+with tensor index 0, and what the only group along its axes could save at `FAST_BUS_GB_S`."""
+
+FAST_BUS_GB_S: Final = 100.0
+"""Bus bandwidth that only healthy links reach: 145 to 370 GB/s over NVLink, as much with one network card a GPU."""
+
+FEW_LINKS: Final = round(4 / MINOR)
+"""Channels of messages in a short pipeline, of up to nine stages: a rank has four, to and from both neighbours, and
+among more channels these are a minor part."""
+
+RANKS_READ: Final = STEADY_LEAST * RANKS_SAMPLED
+"""Most ranks to read kernels of, to see which follow the data: `RANKS_SAMPLED` of each of a few stages, in whole
+replicas where possible. A dozen replicas of a pipeline show the effect of the data on all."""

@@ -41,7 +41,7 @@ from tracekit.analysis.slowrank.suspects import (
 from tracekit.analysis.slowrank.wording import listed, ranks_in_words
 from tracekit.causes import CAUSES, NETWORK
 from tracekit.findings import Evidence, Suspect
-from tracekit.thresholds.slowrank import COVERAGE_WHOLE, MIN_LOST_SHARE, ROLE_SHARE
+from tracekit.thresholds.slowrank import BY_DESIGN, COVERAGE_WHOLE, MIN_LOST_SHARE
 from tracekit.units import ms
 
 
@@ -97,7 +97,7 @@ def _blame_proven(case: Case, found: Hypothesis) -> Answer:
         only = f"it is the only such step of {len(case.steps.numbers)} recorded, but the slowness lasts all of it"
         reason += f"; {only}: nearly all kernels of the device took longer"
     on_host = all(CAUSES[s.cause].on_host for s in suspects)
-    if on_host and found.gain < ROLE_SHARE * case.step_ns and by_role(case, found.rows):
+    if on_host and found.gain < BY_DESIGN * case.step_ns and by_role(case, found.rows):
         by_design = (
             "probably by design: all ranks with tensor index 0 do this on their hosts, and no other rank does"
         )
