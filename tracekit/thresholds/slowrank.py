@@ -134,7 +134,8 @@ RANKS_SAMPLED: Final = 16
 """Ranks to read the events of, to see whether an imbalance follows the data; reading all would take minutes."""
 
 PEERS_SAMPLED: Final = 6
-"""Peers to read the events of, to explain a suspect: a median needs few."""
+"""Peers to read the events of, to explain a suspect, and ranks that are priced one by one, each by a replay: a median
+needs few, and the longest come first."""
 
 LINK_RATIO_OF_TWO: Final = KIND_RATIO**2
 """The same if there is one peer only: either of the two may vary by the ratio, in opposite directions."""
@@ -157,9 +158,6 @@ of an excess that attention or one cause explains."""
 STEADY_LEAST: Final = 4
 """Least ranks of the same work that show which kernels do not follow the data, and least such kernels a step: of three,
 two agree by chance."""
-
-PRICED_APART: Final = 3
-"""Ranks that are priced one by one, each by a replay, or lend a suspect their launch times: the longest come first."""
 
 KERNELS_SHOWN: Final = 0.1
 """A kind of kernel is shown as evidence where it makes up more than this share of the excess."""
