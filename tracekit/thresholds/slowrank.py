@@ -21,16 +21,14 @@ AXIS_RIVAL: Final = 0.6
 MIN_LOST_SHARE: Final = 0.02
 """Below 2 % of the step no rank is named (contract): diurnal clock variation alone moves steps by 1–2 %."""
 
-LEAST_MATCHED: Final = 0.1
-"""Matched share of the exposed communication below which a job is not called healthy: hardly any wait was seen."""
-
 MAJORITY: Final = 0.5
 """Half: what a cause must explain of an excess, how many of several must agree, how alike things of one reason are, and
 how much of a device's common factor each of its kernels must share."""
 
 MINOR: Final = 0.25
-"""Share of the largest below which a part does not count beside it: as a further suspect, a slow step, or a kernel that
-varies as well. An excess that recurs keeps more of its mean without its longest step: one in two steps keeps half."""
+"""Share of the largest below which a part does not count beside it: as a further suspect, a slow step, a kernel that
+varies as well, or the matched part of the communication beside the rest. An excess that recurs keeps more of its mean
+without its longest step: one in two steps keeps half."""
 
 CLEARLY_MORE: Final = 2.0
 """Ratio from which one quantity exceeds another by more than noise, documents or a different design explain: twice."""
@@ -124,9 +122,6 @@ by 1–2 %."""
 STAGE_GAIN: Final = 1.0 + USUAL_VARIATION
 """A stage must cost this many times as much as the slow ranks: if both explain the same cost, the ranks are blamed."""
 
-MATES_ALIKE: Final = 0.8
-"""Correlation between changes of work on two stages of a replica, over replicas and steps, that shows documents."""
-
 CORRELATION_ENTRIES: Final = 6
 """Independent entries from which a correlation is meaningful: with six, chance gives 0.8 in one job of forty."""
 
@@ -153,7 +148,8 @@ NODE_RANKS: Final = 16
 
 NEARLY_ALL: Final = 1.0 - MINOR
 """Share that leaves room for a minor part alone: of a device's kernels that are longer, of ranks that stall together,
-of an excess that attention or one cause explains."""
+of an excess that attention or one cause explains. Correlation between changes of work on two stages of a replica, over
+replicas and steps, that shows documents."""
 
 STEADY_LEAST: Final = 4
 """Least ranks of the same work that show which kernels do not follow the data, and least such kernels a step: of three,

@@ -24,9 +24,9 @@ from tracekit.steps.compute_time import compute_in_steps
 from tracekit.thresholds.slowrank import (
     CANDIDATE_SHARE,
     CLEARLY_MORE,
-    LEAST_MATCHED,
     MAJORITY,
     MIN_LOST_SHARE,
+    MINOR,
 )
 from tracekit.units import F64, I64, Mask
 
@@ -58,7 +58,7 @@ def unread(case: Case) -> bool:
     exposed = float(np.where(case.analysed, case.ops.exposed, 0).sum())
     spent = case.step_ns * case.steps.wall.size
     matched = coverage(case).matched
-    return matched is not None and matched < LEAST_MATCHED and exposed > MIN_LOST_SHARE * spent
+    return matched is not None and matched < MINOR and exposed > MIN_LOST_SHARE * spent
 
 
 def compared_little(case: Case) -> bool:

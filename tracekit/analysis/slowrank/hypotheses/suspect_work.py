@@ -18,7 +18,6 @@ from tracekit.thresholds.slowrank import (
     CORRELATION_ENTRIES,
     KIND_RATIO,
     MAJORITY,
-    MATES_ALIKE,
     MIN_LOST_SHARE,
     MINOR,
     NEARLY_ALL,
@@ -102,7 +101,7 @@ def _documents_show(case: Case, row: int) -> bool:
     )
     if float(np.nanmean(case.found.value[row])) > CLEARLY_MORE * most:
         return False
-    return every_replica >= MATES_ALIKE and _alike(rest) >= MAJORITY
+    return every_replica >= NEARLY_ALL and _alike(rest) >= MAJORITY
 
 
 def _alike(turns: Sequence[Sequence[F64]]) -> float:
