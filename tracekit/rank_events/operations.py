@@ -100,7 +100,9 @@ def read_rank(run: Run, rank: int, *, marked: bool = True, windows: Sequence[int
     """
     events = run.events(rank, _COLUMNS)
     mine = [g for g in run.groups if rank in g.ranks]
-    return rank_ops(rank, resolve_groups(events, mine), mine, windows or run.record(rank).windows, marked=marked)
+    return rank_ops(
+        rank, resolve_groups(events, mine), mine, windows or run.record(rank).windows, marked=marked
+    )
 
 
 def rank_ops(
