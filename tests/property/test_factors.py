@@ -7,6 +7,10 @@ import pytest
 
 from tests.generator import generate
 from tests.marks import quick_nth
+from tests.shapes.case import make, save
+from tests.shapes.draw import drawn_case
+from tests.shapes.fault import Fault, Part
+from tests.shapes.fsdp import Sharded
 from tests.slowrank.jobs import grid, job
 from tracekit.analysis.slowrank.analyse import opened
 from tracekit.ingest import load
@@ -63,6 +67,17 @@ def test_factors_of_drawn_jobs_add_up(tmp_path, seed, kind):
     adds_up(opened(load([str(tmp_path)]), None, None, None, None)[0])
 
 
+@pytest.mark.slow
+def test_replicas_whose_kernels_overlap_have_the_same_factors(tmp_path):
+    """More ranks than are read: communication that waits for rank 5 lengthens the kernels of the others."""
+    fault = Fault("slow_gpu", (Part("gpu", (5,), 1.2),))
+    shape = Sharded(layers=4, unit=200.0, parameters=2 * 10**7, activations=4096 * 1024)
+    every = tuple(range(16))
+    drawn = replace(drawn_case(2105), shape=shape, world=16, recorded=every, fault=fault, contention=1.15)
+    save(make(drawn), tmp_path)
+    same_factors(load([str(tmp_path)]), dict(enumerate(np.random.default_rng(5).permutation(16).tolist())))
+
+
 def renumbered(run, new):
     """The run with rank `new[rank]` in the place of each rank."""
     records = sorted((replace(r, rank=new[r.rank]) for r in run.ranks), key=lambda r: r.rank)
@@ -79,6 +94,11 @@ def test_replicas_in_another_order_have_the_same_factors(tmp_path, name):
         rank: at[tuple({**MESH.coords(rank), "dp": int(turn[MESH.coords(rank)["dp"]])}.items())]
         for rank in MESH.coordinates
     }
+    same_factors(run, new)
+
+
+def same_factors(run, new):
+    """Each rank has the factors and the significance that it has under the number `new`."""
     case, other = (opened(r, None, None, None, None)[0] for r in (run, renumbered(run, new)))
     rows = [other.steps.row(new[rank]) for rank in case.steps.ranks]
     for mine, theirs in zip(factors(case), factors(other), strict=True):

@@ -50,7 +50,7 @@ def test_time_between_captures_hides_no_slow_rank(tmp_path, slow, named):
 
 
 @pytest.mark.parametrize("slow", [{}, SLOW])
-def test_part_of_a_step_proves_neither_health_nor_a_slow_rank(tmp_path, slow):
+def test_part_of_a_step_proves_nothing(tmp_path, slow):
     """Captures of odd and even ranks overlap in part: without the rule, the slow rank's job is healthy."""
     odd, even = (500 * MS, 1019.5 * MS), (1022.5 * MS, float("inf"))
 

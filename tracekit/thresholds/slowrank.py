@@ -95,8 +95,8 @@ steps an intermittent fault may show only once, in more it would have shown agai
 first one captured, in which a profiler starts."""
 
 OTHER_STEPS_OF_DEVICE: Final = PROVING_STEPS - 1
-"""`NO_ACCIDENT` if the device was slow throughout the long step, which no accident of one operation explains: the steps
-beside that one among those which prove."""
+"""`NO_ACCIDENT` if the device was slow throughout the long step, which no accident of one operation explains: with that
+step they are `PROVING_STEPS`."""
 
 STAGE_TELLING_PEERS: Final = 3
 """Least ranks of a stage to distinguish a long stage from a slow rank: fewer may all be slow, or one short of work."""
