@@ -187,22 +187,3 @@ def _spans(case: Case, row: int, slow: Mask) -> Intervals | None:
     begins, ends = on_host(case.ops, case.steps, case.steps.ranks[row])
     known = slow & (ends > begins)
     return (begins[known], ends[known]) if known.any() else None
-
-
-def by_role(case: Case, rows: Sequence[int]) -> bool:
-    """Whether `rows` are all ranks of tensor index 0 in their stages, several a stage, with similar excesses.
-
-    If one rank of every tensor group loads and broadcasts data, or logs, the job does so by design. Slow hosts or
-    devices do not have the same index everywhere.
-    """
-    chosen = {case.steps.ranks[r] for r in rows}
-    stages = {case.mesh.stage(r) for r in chosen}
-    excess = case.found.mean[list(rows)]
-    if not case.mesh.roles or not float(np.min(excess)) >= MAJORITY * float(np.max(excess)):
-        return False
-    inside = [r for r in case.steps.ranks if case.mesh.stage(r) in stages]
-    for axes in case.mesh.roles:
-        told = [r for r in inside if case.mesh.leads(r, axes)]
-        if chosen == set(told) and len(told) >= 2 * len(stages):
-            return True
-    return False
