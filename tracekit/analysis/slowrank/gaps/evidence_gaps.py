@@ -146,16 +146,6 @@ def told_by_steps(case: Case, found: Hypothesis | None) -> Hypothesis | None:
     return Hypothesis((row,), (least,), least, (float(case.found.z[row]),))
 
 
-def proven_pinned(case: Case, rows: I64) -> bool:
-    """Whether the least that `rows` may cost is above the threshold, and above the error of the model that gives it.
-
-    Where much is unmatched, the model that keeps recorded lengths reproduces the recording best.
-    """
-    return max(_pinned_ns(case, rows), _by_steps_ns(case, rows)) >= max(
-        MIN_LOST_SHARE * case.step_ns, case.pinned_residual_ns
-    )
-
-
 def undecided(case: Case) -> Undecided | None:
     """The ranks with a significant excess that may cost the threshold or more; None where their bound is below it."""
     return _left_open(case, significant_rows(case, MIN_LOST_SHARE))
