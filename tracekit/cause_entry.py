@@ -38,7 +38,7 @@ class Comparison:
     mine: Mapping[Quantity, float]
     peers: Mapping[Quantity, float]
     gaps: float  # excess of the rank's gaps over the peers', over all analysed steps
-    pauses: float  # the part of it in few long gaps, MANY_A_STEP at most
+    pauses: float  # the part of it in few long gaps, STEP_PARTS at most
     interrupted: float = (
         0.0  # short operators a step that took much of a time slice longer, beyond the peers'
     )

@@ -104,9 +104,9 @@ RULES: Final = (
         "answers.harmless:_by_role",
     )),
     *(Rule(place, nothing=False) for place in (
-        "gaps.evidence_gaps:proven_pinned", "hypotheses.data_imbalance:data_explains",
+        "hypotheses.data_imbalance:data_explains",
         "gaps.evidence_gaps:tokens_may_explain", "hypotheses.suspect_work:only_attention",
-        "hypotheses.suspect_work:dealt_to_its_replica", "hypotheses.suspect_work:by_role",
+        "hypotheses.suspect_work:dealt_to_its_replica",
         "hypotheses.usual_pace:may_be_pace", "gaps.evidence_gaps:unmeasured", "gaps.evidence_gaps:compared_little",
         "gaps.evidence_gaps:unread", "suspects:in_gaps",
     )),

@@ -9,7 +9,6 @@ from tests.generator import generate
 from tests.marks import quick_first
 from tracekit.analysis.slowrank.analyse import analyse
 from tracekit.analysis.slowrank.case import Case
-from tracekit.analysis.slowrank.decision import culprits
 from tracekit.ingest import load
 
 PEERS = ("Src Rank", "Dst Rank", "Rank")
@@ -94,7 +93,6 @@ def test_a_model_that_misses_the_steps_proves_nothing(tmp_path, monkeypatch):
     case = generate(301, kind="slow_compute")
     case.write(tmp_path)
     monkeypatch.setattr(Case, "residual_ns", property(lambda case: case.step_ns))
-    monkeypatch.setattr(culprits, "proven_pinned", lambda *_: False)
     answer = analyse(load([str(tmp_path)]))
     assert (answer.verdict, answer.suspects) == ("inconclusive", ())
     assert answer.candidates[0].rank in case.truth.suspects

@@ -42,6 +42,33 @@ def test_a_slow_host_is_named_and_priced(tmp_path, factor):
     assert found.suspects[0].evidence[-1].unit == "µs"
 
 
+@pytest.mark.quick(1)
+@pytest.mark.parametrize(
+    ("unit", "factor", "steps", "verdict"),
+    [
+        (55.0, 1.5, 2, "inconclusive"),  # host_launches_late: too few steps to price it, but no health
+        (60.0, 1.5, 3, "slow_rank"),  # host_launches_slowly: its device works no longer than its peers'
+        (60.0, 2.0, 3, "slow_rank"),  # launched_late: its gaps are a fourth of what it costs
+    ],
+)
+def test_late_gathers_of_a_slow_host_cost_the_others(tmp_path, unit, factor, steps, verdict):
+    """Small layers of FSDP, gathered ahead: the job is healthy, or priced at a fourth, without the rule."""
+    shape = Sharded(layers=6, unit=unit, parameters=10**7, activations=4096 * 1024)
+    fault = Fault("slow_host", (Part("host", (RANK,), factor),))
+    case = replace(
+        drawn_case(HOST_BOUND), shape=shape, world=8, recorded=tuple(range(8)), fault=fault, host_us=12.0,
+        steps=tuple(range(10, 10 + steps)),
+    )  # fmt: skip
+    made = make(case)
+    save(made, tmp_path)
+    found = analyse(load(tmp_path))
+    assert made.slowdown > 0.02
+    assert found.verdict == verdict
+    assert [(s.rank, s.cause) for s in (*found.suspects, *found.candidates)] == [(RANK, "cpu_launch")]
+    if found.suspects:
+        assert found.what_if.slowdown - 1 == pytest.approx(made.slowdown, abs=0.005)
+
+
 def test_issuing_as_a_peer_saves_what_others_wait(tmp_path):
     mesh = grid(tp=2, dp=4)
     case = prepared(job(tmp_path, mesh, slow={LAST: 1.2}, jitter=0), mesh)

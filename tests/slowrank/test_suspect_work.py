@@ -11,7 +11,6 @@ from tracekit.analysis.slowrank import suspects
 from tracekit.analysis.slowrank.analyse import analyse
 from tracekit.analysis.slowrank.hypotheses import suspect_work
 from tracekit.analysis.slowrank.hypotheses.suspect_work import (
-    by_role,
     dealt_to_its_replica,
     features_of,
     only_attention,
@@ -19,21 +18,6 @@ from tracekit.analysis.slowrank.hypotheses.suspect_work import (
 from tracekit.ingest import load
 
 MESH = grid(tp=2, dp=3)
-
-
-@pytest.mark.parametrize(
-    ("slow", "design"),
-    [
-        ({0: 1.2, 2: 1.2, 4: 1.2}, True),
-        ({0: 1.2, 2: 1.2}, False),  # not in every replica
-        ({1: 1.2, 3: 1.2, 5: 1.2}, False),  # another index than the first
-        ({0: 1.8, 2: 1.2, 4: 1.2}, False),  # one of them is slow beside its role
-        ({0: 1.2, 1: 1.2}, False),  # a host
-    ],
-)
-def test_a_role_is_every_rank_of_tensor_index_zero(tmp_path, slow, design):
-    case = prepared(job(tmp_path, MESH, slow=slow), MESH)
-    assert by_role(case, sorted(slow)) is design
 
 
 def test_a_job_with_loading_first_ranks_is_healthy(tmp_path):

@@ -93,14 +93,16 @@ class RankOps:
         return self.busy if self.operators is None else self.operators
 
 
-def read_rank(run: Run, rank: int, *, marked: bool = True) -> RankOps:
+def read_rank(run: Run, rank: int, *, marked: bool = True, windows: Sequence[int] = ()) -> RankOps:
     """Return operations and compute intervals of `rank`; KeyError for an unknown rank, InputError on a bad file.
 
-    Step marks are read only if `marked`.
+    Step marks are read only if `marked`. `windows` are the begins of recording windows, ns, instead of those of `run`.
     """
     events = run.events(rank, _COLUMNS)
     mine = [g for g in run.groups if rank in g.ranks]
-    return rank_ops(rank, resolve_groups(events, mine), mine, run.record(rank).windows, marked=marked)
+    return rank_ops(
+        rank, resolve_groups(events, mine), mine, windows or run.record(rank).windows, marked=marked
+    )
 
 
 def rank_ops(

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tracekit.intervals import union
-from tracekit.thresholds.tables import MOST_STRETCHED
+from tracekit.thresholds.slowrank import MOST_STRETCHED
 from tracekit.timing.measured import Measured
 from tracekit.units import F64
 

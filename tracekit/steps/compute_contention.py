@@ -16,7 +16,8 @@ from tracekit.steps.step_kernels import StepKernels, kernels_in_steps
 from tracekit.steps.steps import Steps
 from tracekit.steps.weighted_median import weighted_median
 from tracekit.store import Run
-from tracekit.thresholds.tables import LIKE_SHARE, MOST_STRETCHED
+from tracekit.thresholds.slowrank import MOST_STRETCHED
+from tracekit.thresholds.tables import LIKE_SHARE
 from tracekit.units import F64
 
 

@@ -5,9 +5,6 @@ from typing import Final
 LAUNCHED_NS: Final = 50_000
 """A kernel that starts within this time of its launch found an idle device: a launch takes 5 to 30 us to reach it."""
 
-QUEUED_LONGER: Final = 4.0
-"""Ratio of the time in the peers' queues to that on a late rank, from which the late rank's host is at fault."""
-
 HOST_SILENT_NS: Final = 100_000
 """A host that works records a call or an operator at least so often: Python between two of them takes 10 to 60 us. Gaps
 of a device up to this length may be the pace of a usual host; longer ones are not."""

@@ -1,5 +1,6 @@
 """Bounds by which `slowrank` names a rank as slow, or does not."""
 
+from math import log
 from typing import Final
 
 CLOCK_DOUBTS: Final = 3.0
@@ -20,19 +21,28 @@ AXIS_RIVAL: Final = 0.6
 MIN_LOST_SHARE: Final = 0.02
 """Below 2 % of the step no rank is named (contract): diurnal clock variation alone moves steps by 1–2 %."""
 
-LEAST_MATCHED: Final = 0.1
-"""Matched share of the exposed communication below which a job is not called healthy: hardly any wait was seen."""
-
 MAJORITY: Final = 0.5
 """Half: what a cause must explain of an excess, how many of several must agree, how alike things of one reason are, and
 how much of a device's common factor each of its kernels must share."""
 
 MINOR: Final = 0.25
-"""Share of the largest below which a part does not count beside it: as a further suspect, a slow step, or a kernel that
-varies as well. An excess that recurs keeps more of its mean without its longest step: one in two steps keeps half."""
+"""Share of the largest below which a part does not count beside it: as a further suspect, a slow step, a kernel that
+varies as well, or the matched part of the communication beside the rest. An excess that recurs keeps more of its mean
+without its longest step: one in two steps keeps half."""
 
 CLEARLY_MORE: Final = 2.0
 """Ratio from which one quantity exceeds another by more than noise, documents or a different design explain: twice."""
+
+KIND_RATIO: Final = 1.25
+"""Ratio from which one of several links or hosts is slow: those of one kind vary less for the same work."""
+
+FAR_MORE: Final = CLEARLY_MORE * KIND_RATIO
+"""Ratio from which one quantity exceeds another by more than a healthy design explains, and the variation within a kind
+on top of it: NVLS, tuning and full queues explain twice."""
+
+OTHER_WORK: Final = 1.0 - 1.0 / KIND_RATIO
+"""Relative difference above which kernels of one name, or steps, do different work, as devices of one kind differ less
+for the same: shapes double kernels, a checkpoint lengthens a step; means over documents differ by less."""
 
 CANDIDATE_SHARE: Final = MAJORITY * MIN_LOST_SHARE
 """Excess of own time, as a share of the step, from which a rank is suspected: two such ranks may cost 2 % together."""
@@ -55,20 +65,22 @@ ranks still give less than one in a hundred; the noise is heavier-tailed than no
 CHANCE: Final = 0.01
 """Probability, over all ranks, below which chance does not explain an excess or the number of a rank's stalls."""
 
-PROVING_STEPS: Final = 10
-"""Steps to record where noise hides an excess: three times as many as usual, for 1.7 times the z."""
-
 TIME_SLICE_NS: Final = 4_000_000.0
 """Time that a transfer by threads of a host may take longer: a thread waits for one slice of Linux's scheduler."""
 
 ONE_STEP_P: Final = 0.05
 """With a single step a rank is named if coming last so often has at most this probability (all ranks tested)."""
 
-NOISE_FLOOR: Final = 5e-4
-"""Share of the step below which own times are never trusted to differ (timestamps, launch jitter)."""
+PROVING_STEPS: Final = round(log(ONE_STEP_P) / log(1.0 - MINOR))
+"""Steps to record where noise or few steps hide an excess, ten: a fault in one step of four misses all of them in one
+job of twenty. They are three times as many as usual, for 1.7 times the z."""
 
 COLUMN_NOISE_FROM: Final = 5
 """Ranks from which a group shows how much they vary in one step: among fewer, one slow rank is most of the spread."""
+
+NOISE_FLOOR: Final = LITTLE_SHARE / Z_LIMIT
+"""Share of the step below which own times are never trusted to differ (timestamps, launch jitter): no excess that is
+nothing anyway becomes significant because times hardly vary."""
 
 MOST_CONFIDENCE: Final = 0.999
 """Confidence is never reported above this: the noise need not be normal that far out."""
@@ -83,15 +95,16 @@ steps an intermittent fault may show only once, in more it would have shown agai
 first one captured, in which a profiler starts."""
 
 OTHER_STEPS_OF_DEVICE: Final = PROVING_STEPS - 1
-"""`NO_ACCIDENT` if the device was slow throughout the long step, which no accident of one operation explains.
-
-A fault in one step of four misses nine other steps in one job of thirteen."""
+"""`NO_ACCIDENT` if the device was slow throughout the long step, which no accident of one operation explains: with that
+step they are `PROVING_STEPS`."""
 
 STAGE_TELLING_PEERS: Final = 3
 """Least ranks of a stage to distinguish a long stage from a slow rank: fewer may all be slow, or one short of work."""
 
 STEP_PARTS: Final = 8
-"""Parts of a step in which peers are compared where work moves between ranks within the step."""
+"""Parts of a step in which peers are compared where work moves between ranks within the step. Kernels or pauses, one a
+part, have a reason that lasted throughout it: an accident lengthens one or two kernels, a profiler that starts a few,
+and a slow host delays every launch a little."""
 
 NO_WORK_NS: Final = 1000.0
 """Own time within which nothing was done: clocks of traces tick in microseconds."""
@@ -102,13 +115,6 @@ ANSWER_NS: Final = 50_000
 QUEUED_NS: Final = 20_000
 """An operation that starts within this time of the end of the one before it on its stream was queued."""
 
-UNEVEN_RATIO: Final = 1.4
-"""Overdispersion of the work between ranks (variance of blocks over the sum of their parts' variances, 1 where
-delays are independent from kernel to kernel) from which work is uneven rather than noisy."""
-
-UNEVEN_BLOCKS: Final = 8
-"""Blocks a step that are compared by their variance with the operations in them."""
-
 USUAL_VARIATION: Final = 0.03
 """Largest relative variation between devices or links of one kind, for work that does not follow the data: clocks vary
 by 1–2 %."""
@@ -116,27 +122,23 @@ by 1–2 %."""
 STAGE_GAIN: Final = 1.0 + USUAL_VARIATION
 """A stage must cost this many times as much as the slow ranks: if both explain the same cost, the ranks are blamed."""
 
-OTHER_WORK: Final = 0.2
-"""Relative difference above which kernels of one name, or steps, do different work: shapes double kernels, a checkpoint
-lengthens a step; means over documents differ by less."""
-
-MATES_ALIKE: Final = 0.8
-"""Correlation between changes of work on two stages of a replica, over replicas and steps, that shows documents."""
-
 CORRELATION_ENTRIES: Final = 6
 """Independent entries from which a correlation is meaningful: with six, chance gives 0.8 in one job of forty."""
 
 RANKS_SAMPLED: Final = 16
 """Ranks to read the events of, to see whether an imbalance follows the data; reading all would take minutes."""
 
-KIND_RATIO: Final = 1.25
-"""Ratio from which one of several links or hosts is slow: those of one kind vary less for the same work."""
-
 PEERS_SAMPLED: Final = 6
-"""Peers to read the events of, to explain a suspect: a median needs few."""
+"""Peers to read the events of, to explain a suspect, and ranks that are priced one by one, each by a replay: a median
+needs few, and the longest come first."""
 
 LINK_RATIO_OF_TWO: Final = KIND_RATIO**2
 """The same if there is one peer only: either of the two may vary by the ratio, in opposite directions."""
+
+UNEVEN_RATIO: Final = KIND_RATIO**2
+"""Overdispersion of the work between ranks (variance of blocks over the sum of their parts' variances, 1 where
+delays are independent from kernel to kernel) from which work is uneven rather than noisy: a ratio of variances is the
+square of one of deviations."""
 
 NETWORKS_RATIO: Final = 20.0
 """A link between nodes takes at most this many times as long as one inside a node by design: 450 against 25 GB/s."""
@@ -146,24 +148,15 @@ NODE_RANKS: Final = 16
 
 NEARLY_ALL: Final = 1.0 - MINOR
 """Share that leaves room for a minor part alone: of a device's kernels that are longer, of ranks that stall together,
-of an excess that attention or one cause explains."""
-
-MANY_A_STEP: Final = 8
-"""Kernels or pauses of a step from which what made them longer lasted throughout it: an accident lengthens one or two
-kernels, a profiler that starts a few, and a slow host delays every launch a little."""
+of an excess that attention or one cause explains. Correlation between changes of work on two stages of a replica, over
+replicas and steps, that shows documents."""
 
 STEADY_LEAST: Final = 4
 """Least ranks of the same work that show which kernels do not follow the data, and least such kernels a step: of three,
 two agree by chance."""
 
-PRICED_APART: Final = 3
-"""Ranks that are priced one by one, each by a replay, or lend a suspect their launch times: the longest come first."""
-
 KERNELS_SHOWN: Final = 0.1
 """A kind of kernel is shown as evidence where it makes up more than this share of the excess."""
-
-ROLE_SHARE: Final = 0.1
-"""Share of the step up to which host work of all ranks with tensor index 0 is the job's design, not a fault."""
 
 RANKS_LISTED: Final = 6
 """Ranks or steps that a reason lists; the rest are counted."""
@@ -183,11 +176,32 @@ SLOWEST_START_NS: Final = 1_000_000
 UNSEEN_REPLAYED: Final = 1.0
 """Most unrecorded ranks for each recorded one that are replayed as typical: with more, most waits would be invented."""
 
-STEADY_TIMES: Final = 3.0
-"""Times the excess on any other rank, in any step, that these kernels must be longer, in every step."""
-
-MOSTLY_ONE: Final = 0.4
-"""Share of an imbalance from which one rank is named: uneven documents gave up to 0.32, hidden culprits from 0.49."""
+MOSTLY_ONE: Final = MAJORITY * NEARLY_ALL
+"""Share of an imbalance from which one rank is named, half of what a minor part leaves: uneven documents gave up to
+0.32, hidden culprits from 0.49."""
 
 STOOD_STILL: Final = 0.9
 """Least share of an operation without overlapping compute if its rank waits at once: a kernel's tail may overlap."""
+
+THOSE_WHO_WAIT: Final = 100.0 * (1.0 - MAJORITY / 2.0)
+"""Percentile of a stage's hidden waits that represents its waiting ranks, the median of the half that waits: ranks held
+in step with the late one wait as little as it does, and may be the other half."""
+
+MOST_STRETCHED: Final = 1.0 - 1.0 / CLEARLY_MORE
+"""Largest part of the shared time that communication adds to a kernel: it takes `CLEARLY_MORE` times as long at most,
+and twice as long was the worst seen."""
+
+BY_DESIGN: Final = 0.1
+"""Share of the step up to which what no peer shows to be slow is the job's design, not a fault: host work of all ranks
+with tensor index 0, and what the only group along its axes could save at `FAST_BUS_GB_S`."""
+
+FAST_BUS_GB_S: Final = 100.0
+"""Bus bandwidth that only healthy links reach: 145 to 370 GB/s over NVLink, as much with one network card a GPU."""
+
+FEW_LINKS: Final = round(4 / MINOR)
+"""Channels of messages in a short pipeline, of up to nine stages: a rank has four, to and from both neighbours, and
+among more channels these are a minor part."""
+
+RANKS_READ: Final = STEADY_LEAST * RANKS_SAMPLED
+"""Most ranks to read kernels of, to see which follow the data: `RANKS_SAMPLED` of each of a few stages, in whole
+replicas where possible. A dozen replicas of a pipeline show the effect of the data on all."""

@@ -271,9 +271,6 @@ HOST_GAP_NS: Final = 10_000
 LIKE_SHARE: Final = 0.1
 """Largest difference of two kernels' shares of time beside communication that counts as equal."""
 
-MOST_STRETCHED: Final = 0.5
-"""Largest part of the shared time that communication adds to a kernel: twice as long was the worst seen."""
-
 DRIFT_NS: Final = 100_000
 """Two clocks may drift apart by this much over a recording of seconds: 20 µs a second are common."""
 

@@ -163,7 +163,9 @@ def _stepped(
             raise
         prefix = f"{error}: "
     if any(r.steps for r in ranks):
-        again = [replace(read_rank(run, r.rank, marked=False), group=r.group) for r in ranks]
+        again = [
+            replace(read_rank(run, r.rank, marked=False, windows=r.begins), group=r.group) for r in ranks
+        ]
         with suppress(NoWholeStepError):
             case, choice = _opened(run, [repaired(r, final=False) for r in again], mesh, order, None)
             return replace(case, run=_with(case.run, f"{prefix}each repetition counts as one")), choice

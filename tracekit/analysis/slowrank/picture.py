@@ -15,7 +15,7 @@ from tracekit.inference.mesh.group_uses import world_of
 from tracekit.intervals import union
 from tracekit.steps.compute_time import compute_in_steps, windows_of
 from tracekit.thresholds.report import PAGE_HOLDS, RANKS_SHOWN, TIMELINE_PARTS
-from tracekit.thresholds.slowrank import LEAST_MATCHED, MIN_LOST_SHARE, PROVING_STEPS
+from tracekit.thresholds.slowrank import MIN_LOST_SHARE, MINOR, PROVING_STEPS
 from tracekit.timing.measured import Measured
 from tracekit.units import F64, I64, NS_PER_MS, ms
 
@@ -133,7 +133,7 @@ def _of_evidence(case: Case) -> tuple[Criterion, ...]:
         Criterion(
             "Exposed communication that was matched with all members",
             "none was exposed" if matched is None else f"{matched:.1%}",
-            f"{LEAST_MATCHED:.0%}; a job below that is never called healthy",
+            f"{MINOR:.0%}; a job below that is never called healthy",
             "Unmatched communication may be a wait or a transfer: it widens the interval of the price.",
         ),
         Criterion(

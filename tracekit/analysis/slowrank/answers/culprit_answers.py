@@ -26,14 +26,13 @@ from tracekit.analysis.slowrank.hypotheses.link_cure import carried_ns
 from tracekit.analysis.slowrank.hypotheses.lone_rank import LoneFault
 from tracekit.analysis.slowrank.hypotheses.long_stage import LongStage
 from tracekit.analysis.slowrank.hypotheses.slow_link import SlowLink
-from tracekit.analysis.slowrank.hypotheses.suspect_work import by_role, dealt_to_its_replica, only_attention
+from tracekit.analysis.slowrank.hypotheses.suspect_work import dealt_to_its_replica, only_attention
 from tracekit.analysis.slowrank.hypotheses.usual_pace import may_be_pace
 from tracekit.analysis.slowrank.price import NOT_EXACT, Price, link_doubt_ns, may_cost_ns, rank_doubt_ns
 from tracekit.analysis.slowrank.suspects import (
     Answer,
     blame,
     explain_rank,
-    harmless,
     left_open,
     link_end,
     stands,
@@ -42,7 +41,7 @@ from tracekit.analysis.slowrank.suspects import (
 from tracekit.analysis.slowrank.wording import listed, ranks_in_words
 from tracekit.causes import CAUSES, NETWORK
 from tracekit.findings import Evidence, Suspect
-from tracekit.thresholds.slowrank import COVERAGE_WHOLE, MIN_LOST_SHARE, ROLE_SHARE
+from tracekit.thresholds.slowrank import COVERAGE_WHOLE, MIN_LOST_SHARE
 from tracekit.units import ms
 
 
@@ -98,12 +97,6 @@ def _blame_proven(case: Case, found: Hypothesis) -> Answer:
     if found.rows[0] in case.found.throughout:
         only = f"it is the only such step of {len(case.steps.numbers)} recorded, but the slowness lasts all of it"
         reason += f"; {only}: nearly all kernels of the device took longer"
-    on_host = all(CAUSES[s.cause].on_host for s in suspects)
-    if on_host and found.gain < ROLE_SHARE * case.step_ns and by_role(case, found.rows):
-        by_design = (
-            "probably by design: all ranks with tensor index 0 do this on their hosts, and no other rank does"
-        )
-        return harmless(f"{reason}; {by_design}")
     return blame(case, reason, tuple(suspects), found.gain)
 
 

@@ -17,7 +17,7 @@ from tracekit.analysis.slowrank.gaps.recurrence import in_one_step, others_prove
 from tracekit.analysis.slowrank.hypotheses.candidates import saved_ns
 from tracekit.analysis.slowrank.price import Price
 from tracekit.analysis.slowrank.suspects import Answer, explain_rank, imbalance, left_open, suspect_of
-from tracekit.thresholds.slowrank import MIN_LOST_SHARE, MOSTLY_ONE, PRICED_APART, STEADY_LEAST
+from tracekit.thresholds.slowrank import MIN_LOST_SHARE, MOSTLY_ONE, PEERS_SAMPLED, STEADY_LEAST
 from tracekit.units import F64, ms
 
 
@@ -37,7 +37,7 @@ def with_most_of_it(case: Case, answer: Answer) -> Answer:
         return answer
     over = np.maximum(np.nan_to_num(case.steps.own - typical(case.steps.own, case.stages)), 0.0)
     compared = np.concatenate([s for s in case.stages if len(s) >= STEADY_LEAST] or [np.zeros(0, np.int64)])
-    longest = sorted(compared.tolist(), key=lambda row: (-over[row].sum(), row))[:PRICED_APART]
+    longest = sorted(compared.tolist(), key=lambda row: (-over[row].sum(), row))[:PEERS_SAMPLED]
     prices = [(_saved(case, row, over), row) for row in longest]
     lost, row = max(prices, default=(0.0, -1), key=lambda found: found[0])
     uneven = max(answer.gain, _levelled(case))  # to its peers' median, as the rank is cured

@@ -17,8 +17,8 @@ from tracekit.analysis.slowrank.hypotheses.host_bound import most_saved_ns
 from tracekit.analysis.slowrank.price import Price
 from tracekit.analysis.slowrank.suspects import Answer, explain_rank, left_open, suspect_of
 from tracekit.causes import CPU_LAUNCH
-from tracekit.thresholds.launches import LAUNCHED_NS, QUEUED_LONGER
-from tracekit.thresholds.slowrank import MAJORITY, MIN_LOST_SHARE
+from tracekit.thresholds.launches import LAUNCHED_NS
+from tracekit.thresholds.slowrank import FAR_MORE, MAJORITY, MIN_LOST_SHARE
 from tracekit.units import F64, I64, ms
 
 
@@ -41,7 +41,7 @@ def late_launch(case: Case) -> LateLaunch | None:
     lag = (ops.start - issued).astype(np.float64)
     spent = dict.fromkeys(range(len(case.steps.ranks)), 0.0)
     for last, others in _awaited(case):
-        queued = lag[others] > QUEUED_LONGER * max(lag[last], LAUNCHED_NS)
+        queued = lag[others] > FAR_MORE * max(lag[last], LAUNCHED_NS)
         if lag[last] <= LAUNCHED_NS and queued.mean() > MAJORITY:
             spent[case.steps.row(int(ops.rank[last]))] += float(np.median(case.waits.exposed_wait[others]))
     row, most = max(spent.items(), key=lambda item: item[1])

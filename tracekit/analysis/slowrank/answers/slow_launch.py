@@ -25,7 +25,7 @@ from tracekit.thresholds.slowrank import (
     MIN_LOST_SHARE,
     MINOR,
     NO_ACCIDENT,
-    PRICED_APART,
+    PEERS_SAMPLED,
     STAGE_TELLING_PEERS,
 )
 from tracekit.units import F64, I64, NS_PER_US, ms
@@ -66,7 +66,7 @@ def slow_launch(case: Case) -> SlowLaunch | None:
         return None
     waited = waited_for(case)
     least = max(MIN_LOST_SHARE * case.step_ns, case.residual_ns)
-    for row in np.argsort(-waited.mean(axis=1), kind="stable")[:PRICED_APART].tolist():
+    for row in np.argsort(-waited.mean(axis=1), kind="stable")[:PEERS_SAMPLED].tolist():
         recurs = waited[row].min() >= MINOR * waited[row].mean() > 0
         pace = pace_beside(case, row) if recurs else None
         if pace is None or pace[0] <= KIND_RATIO * pace[1]:
@@ -118,7 +118,7 @@ def _blame_host(case: Case, found: SlowLaunch) -> Answer:
 
 
 def saved_as_peers(case: Case, places: Places, row: int) -> F64:
-    """The saving of a step if the rank in `row` issues as a peer does, ns, for each of up to PRICED_APART peers.
+    """The saving of a step if the rank in `row` issues as a peer does, ns, for each of up to STAGE_TELLING_PEERS peers.
 
     Takes the first peers that run the same operations, and stops after a peer that saves less than the threshold.
     """
@@ -131,7 +131,7 @@ def saved_as_peers(case: Case, places: Places, row: int) -> F64:
         quick = _as_peer(case, model, places, (row, mate))
         if quick is not None:
             saved.append(model.recorded_ns - quick.recorded_ns)
-        if len(saved) == PRICED_APART or (saved and saved[-1] < MIN_LOST_SHARE * case.step_ns):
+        if len(saved) == STAGE_TELLING_PEERS or (saved and saved[-1] < MIN_LOST_SHARE * case.step_ns):
             break
     return np.array(saved)
 

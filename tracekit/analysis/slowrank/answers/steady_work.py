@@ -16,11 +16,11 @@ from tracekit.causes import GPU_COMPUTE
 from tracekit.steps.longer_kernels import by_step
 from tracekit.steps.step_kernels import StepKernels, kernels_in_steps
 from tracekit.thresholds.slowrank import (
+    FAR_MORE,
     MIN_LOST_SHARE,
     MINOR,
     RANKS_SAMPLED,
     STEADY_LEAST,
-    STEADY_TIMES,
     USUAL_VARIATION,
 )
 from tracekit.units import F64, I64, ms
@@ -93,7 +93,7 @@ def _longer(case: Case, rows: I64) -> tuple[int, float] | None:
         return None
     worst = int(np.argmax(over.min(axis=1)))
     others = np.abs(np.delete(over, worst, axis=0)).max()
-    if over[worst].min() < max(STEADY_TIMES * others, USUAL_VARIATION):
+    if over[worst].min() < max(FAR_MORE * others, USUAL_VARIATION):
         return None
     return int(rows[worst]), 1.0 + float(over[worst].mean())
 

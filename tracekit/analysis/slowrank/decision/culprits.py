@@ -2,8 +2,6 @@
 
 from dataclasses import replace
 
-import numpy as np
-
 from tracekit.analysis.slowrank.answers.culprit_answers import (
     blame_link,
     blame_lone_rank,
@@ -30,7 +28,7 @@ from tracekit.analysis.slowrank.answers.stage_answers import (
 from tracekit.analysis.slowrank.answers.uneven_work import blame_data, blame_stalls
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.evidence import LINK, RANKS, STAGE, Evidence
-from tracekit.analysis.slowrank.gaps.evidence_gaps import coverage, proven_pinned
+from tracekit.analysis.slowrank.gaps.evidence_gaps import coverage
 from tracekit.analysis.slowrank.hypotheses.candidates import Hypothesis
 from tracekit.analysis.slowrank.hypotheses.data_imbalance import data_explains
 from tracekit.analysis.slowrank.hypotheses.lone_rank import lone_fault
@@ -157,8 +155,8 @@ def _unseen_mates(case: Case, stage: LongStage) -> list[int]:
 
 def _slow_ranks(e: Evidence, found: Hypothesis) -> Answer:
     """The answer that blames slow ranks, unless the model errs by more, or data or stalls explain their excess."""
-    case, rows = e.case, np.array(found.rows)
-    if found.gain < case.residual_ns and not proven_pinned(case, rows):
+    case = e.case
+    if found.gain < case.residual_ns:
         return leave_unproven_open(case, found.gain)
     if data_explains(case, e.data, found.rows, found.gain) and not in_gaps(case, found.rows):
         return blame_data(case, e.data)

@@ -12,7 +12,7 @@ import numpy as np
 
 from tracekit.matching.channels import Channel
 from tracekit.matching.message_order import UNKNOWN_SIZE
-from tracekit.thresholds.unlike import FEW_LINKS
+from tracekit.thresholds.slowrank import FEW_LINKS
 from tracekit.timing.measured import Measured
 from tracekit.units import F64
 

@@ -18,10 +18,10 @@ from tracekit.steps.compute_contention import stretched
 from tracekit.steps.compute_time import compute_in_steps
 from tracekit.steps.dealt_tokens import Dealt, dealt_tokens
 from tracekit.thresholds.slowrank import (
+    BY_DESIGN,
     CANDIDATE_SHARE,
     MAJORITY,
     NOISE_FLOOR,
-    ROLE_SHARE,
     Z_LIMIT,
 )
 from tracekit.timing.measured import Measured
@@ -188,8 +188,8 @@ def role_gaps(run: Measured, computed: F64) -> tuple[I64, F64]:
 
 
 def costs_much(run: Measured, rows: I64, longer: F64) -> bool:
-    """Whether the idle time `longer` of the role's `rows` reaches ROLE_SHARE of the step, too much to be by design."""
-    return len(rows) > 0 and float(np.median(longer[rows].mean(axis=1))) >= ROLE_SHARE * run.step_ns
+    """Whether the idle time `longer` of the role's `rows` reaches BY_DESIGN of the step, too much to be by design."""
+    return len(rows) > 0 and float(np.median(longer[rows].mean(axis=1))) >= BY_DESIGN * run.step_ns
 
 
 def noise_of(value: F64) -> float:

@@ -17,10 +17,10 @@ from tracekit.steps.step_kernels import kernels_in_steps
 from tracekit.thresholds.slowrank import (
     CANDIDATE_SHARE,
     MAJORITY,
-    MANY_A_STEP,
     NEARLY_ALL,
     NO_ACCIDENT,
     RANKS_SAMPLED,
+    STEP_PARTS,
 )
 from tracekit.timing.measured import Measured
 from tracekit.units import I64, Mask
@@ -72,7 +72,7 @@ def _peers(run: Measured, row: int, column: int, suspects: Collection[int]) -> l
 def fills_step(longer: LongerKernels, excess: float) -> bool:
     """Whether the kernels carry the `excess` (ns) of their step, and nearly all of them are longer."""
     carried = longer.ns >= MAJORITY * excess
-    return carried and longer.share >= NEARLY_ALL and longer.count >= MANY_A_STEP
+    return carried and longer.share >= NEARLY_ALL and longer.count >= STEP_PARTS
 
 
 def _shared(run: Measured, row: int, suspects: set[int]) -> bool:

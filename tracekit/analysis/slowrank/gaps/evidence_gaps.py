@@ -24,9 +24,9 @@ from tracekit.steps.compute_time import compute_in_steps
 from tracekit.thresholds.slowrank import (
     CANDIDATE_SHARE,
     CLEARLY_MORE,
-    LEAST_MATCHED,
     MAJORITY,
     MIN_LOST_SHARE,
+    MINOR,
 )
 from tracekit.units import F64, I64, Mask
 
@@ -58,7 +58,7 @@ def unread(case: Case) -> bool:
     exposed = float(np.where(case.analysed, case.ops.exposed, 0).sum())
     spent = case.step_ns * case.steps.wall.size
     matched = coverage(case).matched
-    return matched is not None and matched < LEAST_MATCHED and exposed > MIN_LOST_SHARE * spent
+    return matched is not None and matched < MINOR and exposed > MIN_LOST_SHARE * spent
 
 
 def compared_little(case: Case) -> bool:
@@ -144,16 +144,6 @@ def told_by_steps(case: Case, found: Hypothesis | None) -> Hypothesis | None:
     if least <= (found.gain if found else 0.0):
         return found
     return Hypothesis((row,), (least,), least, (float(case.found.z[row]),))
-
-
-def proven_pinned(case: Case, rows: I64) -> bool:
-    """Whether the least that `rows` may cost is above the threshold, and above the error of the model that gives it.
-
-    Where much is unmatched, the model that keeps recorded lengths reproduces the recording best.
-    """
-    return max(_pinned_ns(case, rows), _by_steps_ns(case, rows)) >= max(
-        MIN_LOST_SHARE * case.step_ns, case.pinned_residual_ns
-    )
 
 
 def undecided(case: Case) -> Undecided | None:

@@ -18,7 +18,7 @@ from tracekit.thresholds.slowrank import (
     CLEARLY_MORE,
     MIN_LOST_SHARE,
     RANKS_SAMPLED,
-    UNEVEN_BLOCKS,
+    STEP_PARTS,
     UNEVEN_RATIO,
     USUAL_VARIATION,
 )
@@ -138,10 +138,10 @@ def dispersion(run: Measured) -> Dispersion:
     for rows in (stage for stage in run.stages if len(stage) >= 2):
         values = parts[rows][:, np.isfinite(parts[rows]).any(axis=0)]
         values = values[np.isfinite(values).all(axis=1)]
-        if len(values) < 2 or values.shape[1] < 2 * UNEVEN_BLOCKS:
+        blocks = len(run.steps.numbers) * min(STEP_PARTS, values.shape[1] // (2 * len(run.steps.numbers)))
+        if len(values) < 2 or not blocks:
             continue
-        cuts = np.linspace(0, values.shape[1], UNEVEN_BLOCKS * len(run.steps.numbers) + 1).astype(int)
-        cuts = np.unique(cuts)
+        cuts = np.linspace(0, values.shape[1], blocks + 1).astype(int)  # two operations or more a block
         deviation = values - values.mean(axis=0)
         # a persistent difference is a slow rank, not an imbalance
         deviation -= deviation.mean(axis=1, keepdims=True)

@@ -16,8 +16,7 @@ import numpy as np
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.expected.same_kernels import Kind, SameKernels, most_usual, same_kernels
 from tracekit.steps.step_kernels import StepKernels, kernels_in_steps
-from tracekit.thresholds.dealt import RANKS_READ
-from tracekit.thresholds.slowrank import CORRELATION_ENTRIES, MAJORITY, MINOR, Z_LIMIT
+from tracekit.thresholds.slowrank import CORRELATION_ENTRIES, MAJORITY, MINOR, RANKS_READ, Z_LIMIT
 from tracekit.units import F64, Mask
 
 

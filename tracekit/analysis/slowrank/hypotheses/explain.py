@@ -13,7 +13,7 @@ from tracekit.cause_entry import Comparison, Order, Quantity, Row
 from tracekit.causes import ALWAYS, SIGNS
 from tracekit.findings import Cause, Evidence
 from tracekit.steps.features import Features
-from tracekit.thresholds.slowrank import MANY_A_STEP, MINOR, TIME_SLICE_NS
+from tracekit.thresholds.slowrank import MINOR, STEP_PARTS, TIME_SLICE_NS
 from tracekit.units import F64, ms
 
 
@@ -63,7 +63,7 @@ def _beside(suspect: Features, peers: Sequence[Features]) -> Comparison:
     Long gaps are compared one by one, longest with longest, because a busy machine gives every rank a few of them.
     """
     steps = suspect.gaps.sum() / suspect.gap if suspect.gap else 1.0
-    few = suspect.gaps[: max(1, round(MANY_A_STEP * steps))]
+    few = suspect.gaps[: max(1, round(STEP_PARTS * steps))]
     usual = _usual_gaps(peers, len(few))
     mine: dict[Quantity, float] = {"longest_gap": float(suspect.gaps[0]) if len(suspect.gaps) else 0.0}
     theirs: dict[Quantity, float] = {"longest_gap": float(usual[0]) if len(usual) else 0.0}

@@ -18,8 +18,7 @@ from tracekit.analysis.slowrank.expected.like_transfers import message_of
 from tracekit.analysis.slowrank.hypotheses.candidates import typical_without, usual_of
 from tracekit.analysis.slowrank.price import Price
 from tracekit.step_graph.replay import StepModel
-from tracekit.thresholds.slowrank import MINOR
-from tracekit.thresholds.tables import MOST_STRETCHED
+from tracekit.thresholds.slowrank import MINOR, MOST_STRETCHED
 from tracekit.units import F64, I64, Mask
 
 

@@ -7,7 +7,6 @@ than the others, or pauses again and again, is late. More layers, or a loss, len
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
 
 import numpy as np
 
@@ -21,11 +20,15 @@ from tracekit.step_graph.replay import StepModel
 from tracekit.steps.compute_time import compute_in_steps
 from tracekit.steps.step_kernels import StepKernels, kernels_in_steps
 from tracekit.steps.weighted_median import weighted_median
-from tracekit.thresholds.slowrank import KIND_RATIO, MAJORITY, MINOR, NEARLY_ALL, STAGE_TELLING_PEERS
+from tracekit.thresholds.slowrank import (
+    FAR_MORE,
+    KIND_RATIO,
+    MAJORITY,
+    MINOR,
+    NEARLY_ALL,
+    STAGE_TELLING_PEERS,
+)
 from tracekit.thresholds.tables import LIKE_SHARE
-
-_CLEARLY: Final = 2.5
-"""The ratio by which a device's deviation from the usual pace must exceed the largest deviation of the others."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +72,7 @@ def _device(case: Case, model: StepModel, row: int, others: Sequence[int]) -> Lo
     pace = {r: weighted_median(lasts[r] / usual, weight, 1.0) for r in lasts}
     slow = pace[row] - 1.0
     longer = weight[lasts[row] / usual - 1.0 >= MAJORITY * slow].sum() >= NEARLY_ALL * weight.sum()
-    if slow <= _CLEARLY * max(abs(pace[r] - 1.0) for r in others) or not longer:
+    if slow <= FAR_MORE * max(abs(pace[r] - 1.0) for r in others) or not longer:
         return None
     cured = case.steps.own.copy()
     cured[row] -= compute_in_steps(case.ops, case.steps)[row] * (1.0 - 1.0 / pace[row])

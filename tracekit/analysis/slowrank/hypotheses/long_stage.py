@@ -240,8 +240,9 @@ def _price(case: Case, found: Sequence[_Longer]) -> LongStage:
     longer = max(float(np.nanmean(found[0].over)), 0.0)
     most = max(sum(float(np.nanmean(one.over)) for one in found), 0.0)
     if case.table is not None:
-        gain = low = case.table.typical_saves_ns(order)
-        high = gain + case.residual_ns
+        gain = low = case.table.typical_saves_ns(order)  # its work moves to the other stages
+        usual = case.table.usual(dict.fromkeys(order, np.setdiff1d(np.arange(len(own)), order)))
+        high = max(gain, case.table.recorded_ns - case.table.step_ns(cured, None, usual)) + case.residual_ns
     else:
         gain = max(case.model.recorded_ns - case.model.step_ns(cured), 0.0)
         low = _saved(case.pinned_model, case.pinned_model, cured)

@@ -18,7 +18,6 @@ from tracekit.thresholds.slowrank import (
     CORRELATION_ENTRIES,
     KIND_RATIO,
     MAJORITY,
-    MATES_ALIKE,
     MIN_LOST_SHARE,
     MINOR,
     NEARLY_ALL,
@@ -102,7 +101,7 @@ def _documents_show(case: Case, row: int) -> bool:
     )
     if float(np.nanmean(case.found.value[row])) > CLEARLY_MORE * most:
         return False
-    return every_replica >= MATES_ALIKE and _alike(rest) >= MAJORITY
+    return every_replica >= NEARLY_ALL and _alike(rest) >= MAJORITY
 
 
 def _alike(turns: Sequence[Sequence[F64]]) -> float:
@@ -188,22 +187,3 @@ def _spans(case: Case, row: int, slow: Mask) -> Intervals | None:
     begins, ends = on_host(case.ops, case.steps, case.steps.ranks[row])
     known = slow & (ends > begins)
     return (begins[known], ends[known]) if known.any() else None
-
-
-def by_role(case: Case, rows: Sequence[int]) -> bool:
-    """Whether `rows` are all ranks of tensor index 0 in their stages, several a stage, with similar excesses.
-
-    If one rank of every tensor group loads and broadcasts data, or logs, the job does so by design. Slow hosts or
-    devices do not have the same index everywhere.
-    """
-    chosen = {case.steps.ranks[r] for r in rows}
-    stages = {case.mesh.stage(r) for r in chosen}
-    excess = case.found.mean[list(rows)]
-    if not case.mesh.roles or not float(np.min(excess)) >= MAJORITY * float(np.max(excess)):
-        return False
-    inside = [r for r in case.steps.ranks if case.mesh.stage(r) in stages]
-    for axes in case.mesh.roles:
-        told = [r for r in inside if case.mesh.leads(r, axes)]
-        if chosen == set(told) and len(told) >= 2 * len(stages):
-            return True
-    return False

@@ -12,8 +12,7 @@ import numpy as np
 from tracekit.analysis.slowrank.case import Case
 from tracekit.matching.ring import is_ring, ring_share
 from tracekit.rank_events.operation_names import MESSAGES
-from tracekit.thresholds.slowrank import CLEARLY_MORE
-from tracekit.thresholds.unlike import LIKE_RATIO
+from tracekit.thresholds.slowrank import CLEARLY_MORE, FAR_MORE
 from tracekit.timing.buffered_sends import bytes_of
 from tracekit.units import F64
 
@@ -39,7 +38,7 @@ def beyond_likes(case: Case, lasted: Mapping[int, float]) -> dict[int, float]:
     """The exposed time of each GPU collective beyond what others of its group need for as many bytes, ns, by operation.
 
     `lasted` is the time of each operation without waits for recorded ranks, ns. Members of a ring send as many bytes in
-    an all-gather as in a reduce-scatter, and twice as many in an all-reduce; one kind may be LIKE_RATIO times as slow
+    an all-gather as in a reduce-scatter, and twice as many in an all-reduce; one kind may be FAR_MORE times as slow
     as another.
     """
     ops = case.ops
@@ -53,7 +52,7 @@ def beyond_likes(case: Case, lasted: Mapping[int, float]) -> dict[int, float]:
         members = len(ops.channels[channel].members)
         moved = np.array([bytes_of(str(ops.token[r])) * ring_share(str(ops.op[r]), members) for r in mine])
         took = np.array([lasted[row] for row in mine])
-        over = np.minimum(took - LIKE_RATIO * _quickest(moved, took), ops.exposed[mine])
+        over = np.minimum(took - FAR_MORE * _quickest(moved, took), ops.exposed[mine])
         beyond.update({row: float(o) for row, o in zip(mine, over, strict=True) if o > 0})
     return beyond
 
