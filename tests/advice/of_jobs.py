@@ -26,7 +26,7 @@ from reftrain.rank.processes import Ranks
 from reftrain.rank.world import World
 from reftrain.simulate.conditions import HostCosts
 from reftrain.simulate.engine import Engine
-from reftrain.simulate.program import Builder, Kind
+from reftrain.simulate.program import Builder, Kind, Parcel
 from tests.advice.cases import command
 from tests.advice.of_config import configured
 from tests.advice.register import Call, case
@@ -192,7 +192,7 @@ def passed(sent: Sequence[int], received: Sequence[int]) -> object:
     for rank, (kind, batches) in enumerate(((Kind.SEND, sent), (Kind.RECV, received))):
         for batch in batches:
             builders[rank].at(rank, batch, backward=False)
-            message = builders[rank].message(kind, kind.name.lower(), 1 - rank, 1.0, 8)
+            message = builders[rank].message(kind, kind.name.lower(), 1 - rank, Parcel(1.0, 8))
             builders[rank].sync([message])
     return Engine([b.program for b in builders], shape, 1, host=HostCosts()).run()
 

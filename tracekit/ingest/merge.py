@@ -70,8 +70,17 @@ def merge(
         job=job if number_of_job is None else None,
         chosen=job is not None and number_of_job is not None,
     )
-    placed = {(c.result.label, rank): len(claims) for rank, claims in merged.chosen.items() for c in claims}
-    return run, placed
+    return run, {
+        (c.result.label, rank): len(claims) for rank, claims in merged.chosen.items() for c in claims
+    }
+
+
+def _named_ranks(merged: Claims) -> set[int]:
+    """Return the ranks that have a table or are a member of a group; equal lists of members are looked at once."""
+    listed = {
+        id(g.ranks): g.ranks for claims in merged.chosen.values() for c in claims for g in c.table.groups
+    }
+    return set(merged.chosen).union(*listed.values())
 
 
 def _hints(merged: Claims) -> list[dict[str, Any]]:

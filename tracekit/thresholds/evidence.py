@@ -111,7 +111,7 @@ FEWEST_CALLS_KEPT: Final = 8
 """Calls kept of each communicator of the largest job: the last ones show where members part."""
 
 FEWEST_IN_ORDER: Final = 2
-"""Calls of which one comes before another: of fewer none can be lost in between."""
+"""Calls needed to show an order: fewer have no place between them where one can be lost."""
 
 MOST_CALLS_KEPT: Final = 1 << 20
 """Calls kept of one log in all, a hundred bytes each: beyond that fewer are kept of each communicator."""

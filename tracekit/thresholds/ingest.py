@@ -18,7 +18,7 @@ MOST_EXPANSION: Final = 200
 """Decompressed bytes of a compressed one: traces have 9 to 35 by gzip and zstd; gzip reaches 1032, zstd 10 000."""
 
 LEAST_EXPANDED: Final = 1 << 26
-"""Decompressed bytes, 64 MiB, from which a ratio is judged: fewer harm nobody, however they were compressed."""
+"""Decompressed bytes, 64 MiB, from which a ratio is judged: fewer do no harm, however they were compressed."""
 
 LARGEST_EXPANDED: Final = 1 << 36
 """Decompressed bytes of a file, 64 GiB: hundreds of times the largest traces, and a quarter of an hour to read."""

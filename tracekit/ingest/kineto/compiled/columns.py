@@ -43,7 +43,7 @@ class Columns:
         return values
 
     def renew(self) -> None:
-        """Begin a new batch: replace the columns whose memory the last one owns."""
+        """Begin a new batch: replace the columns that the last one gave away."""
         for column in self._given:
             self._arrays[column] = self._fresh(column)
         self._given = []
