@@ -108,7 +108,7 @@ def show_all(ctx: click.Context, _param: click.Parameter, wanted: bool) -> None:
     type=A_FILE,
     help="Train the stages of a recipe's file one after the other, in place of CONFIG.",
 )
-@click.option("--stage", default="", help="With --recipe: train this stage alone, as torchrun needs.")
+@click.option("--stage", default="", help="With --recipe: train this stage alone.")
 @click.option("--dry-run", is_flag=True, help="Check configuration, faults and the ranks started, then stop.")
 @click.option("--quiet", is_flag=True, help="No progress on stderr.")
 @click.option(

@@ -49,11 +49,7 @@ def merge(
     merged.choose(results)
     hints = hints or _hints(merged)
     world = _world_size(merged, hints)
-    # lists of members are kept once each: 16 384 files list all 16 384 ranks
-    listed = {
-        id(g.ranks): g.ranks for claims in merged.chosen.values() for c in claims for g in c.table.groups
-    }
-    bound = rank_bound(world, set(merged.chosen).union(*listed.values()))
+    bound = rank_bound(world, _named_ranks(merged))
     _drop_strangers(merged, bound)
     groups = _groups(merged, bound)
     number = {g.ranks: g.group for g in groups}
@@ -70,9 +66,8 @@ def merge(
         job=job if number_of_job is None else None,
         chosen=job is not None and number_of_job is not None,
     )
-    return run, {
-        (c.result.label, rank): len(claims) for rank, claims in merged.chosen.items() for c in claims
-    }
+    placed = {(c.result.label, rank): len(claims) for rank, claims in merged.chosen.items() for c in claims}
+    return run, placed
 
 
 def _named_ranks(merged: Claims) -> set[int]:

@@ -198,6 +198,9 @@ with tensor index 0, and what the only group along its axes could save at `FAST_
 FAST_BUS_GB_S: Final = 100.0
 """Bus bandwidth that only healthy links reach: 145 to 370 GB/s over NVLink, as much with one network card a GPU."""
 
+SOLE_GROUP_SHARE: Final = 0.15
+"""Share of a step that the only group could save at `FAST_BUS_GB_S`, from which a job is not called healthy unseen."""
+
 FEW_LINKS: Final = round(4 / MINOR)
 """Channels of messages in a short pipeline, of up to nine stages: a rank has four, to and from both neighbours, and
 among more channels these are a minor part."""

@@ -17,11 +17,11 @@ from tracekit.analysis.slowrank.wording import add_traces, ranks_in_words
 from tracekit.matching.channels import Channel
 from tracekit.matching.ring import ring_share
 from tracekit.thresholds.slowrank import (
-    BY_DESIGN,
     FAST_BUS_GB_S,
     LINK_RATIO_OF_TWO,
     MIN_LOST_SHARE,
     RANKS_LISTED,
+    SOLE_GROUP_SHARE,
 )
 from tracekit.timing.buffered_sends import bytes_of
 from tracekit.units import ms
@@ -127,7 +127,7 @@ def group_has_no_peer(e: Evidence) -> Answer | None:
 def sole_group_may_be_slow(e: Evidence) -> Answer | None:
     """The only group along its axes has no peer in the job, and its bandwidth does not prove a healthy link."""
     case = e.case
-    dearest, most, speed = None, BY_DESIGN * case.step_ns, None
+    dearest, most, speed = None, SOLE_GROUP_SHARE * case.step_ns, None
     for found in sole_groups(case):
         bus = bus_gb_s(case, found)
         saved = found.spent * max(1 - (bus or 0.0) / FAST_BUS_GB_S, 0.0)
