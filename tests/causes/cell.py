@@ -58,7 +58,7 @@ PAIRS = (
 
 @dataclass(frozen=True)
 class Cell:
-    """Faults of these kinds, each of which alone slows the step by `severity`; `seed` draws mesh, ranks and jitter."""
+    """Faults of these kinds: each alone slows the step by `severity`; `seed` draws mesh, ranks and jitter."""
 
     kinds: tuple[str, ...]
     severity: float

@@ -1,4 +1,4 @@
-"""A process that shares its cores is told from a slow processor and from a stopped process by its short operators."""
+"""Short operators separate a process that shares its cores from a slow processor and from a stopped process."""
 
 import numpy as np
 import pyarrow as pa
