@@ -26,9 +26,8 @@ import pyarrow.parquet as pq
 from tracekit.arrays import MINUS_ONE, from_numpy, to_numpy
 from tracekit.errors import InputError
 from tracekit.findings import BreakdownFinding, Quality, Rejected, SlowRankFinding, WhatIfFinding
-from tracekit.schema import EVENTS
+from tracekit.schema import EVENTS, checked
 from tracekit.small_files import check_regular
-from tracekit.stored_table import checked
 from tracekit.thresholds.ingest import MANIFEST_HEAD, MAX_RANKS, MAX_SPREAD
 
 MANIFEST = "manifest.json"

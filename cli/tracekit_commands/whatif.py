@@ -9,8 +9,7 @@ from tracekit.report.html.whatif import whatif_html
 from tracekit.report.markdown import labelled_markdown
 from tracekit.report.shared_text import laid_out
 from tracekit.report.slowrank_json import dumps
-from tracekit.report.whatif_json import whatif_document
-from tracekit.report.whatif_text import whatif_lines
+from tracekit.report.whatif_text import whatif_document, whatif_lines
 
 from .. import options
 from ..completion import several_of

@@ -20,7 +20,7 @@ from tracekit.report.schemas import DOCUMENTS, json_schema
 from tracekit.report.slowrank_json import dumps, slowrank_document
 from tracekit.report.trend_json import trend_document
 from tracekit.report.triage import triage_document
-from tracekit.report.whatif_json import whatif_document
+from tracekit.report.whatif_text import whatif_document
 
 ANSWERS = {
     "slowrank": lambda run: slowrank_document(tracekit.slowrank(run, explain=True)),

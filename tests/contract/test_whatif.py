@@ -6,7 +6,7 @@ import pytest
 
 import tracekit
 from tracekit.report.slowrank_json import dumps
-from tracekit.report.whatif_json import whatif_document
+from tracekit.report.whatif_text import whatif_document
 
 TOP = {
     "schema": str, "ranks": dict, "mesh": dict, "steps": dict, "step_ms": float, "residual_ms": float,

@@ -6,8 +6,7 @@ import pytest
 
 from tests.hang.test_comparable import entry, pg_config
 from tracekit.analysis.hang.analyse import analyse
-from tracekit.analysis.hang.program_log import Step, Stretch
-from tracekit.analysis.hang.rules.left_program import _partings
+from tracekit.analysis.hang.rules.left_program import Step, Stretch, _partings
 from tracekit.dumps.load import load_dumps
 
 GROUPS = {"1": range(4), "2": (0, 1), "3": (2, 3)}

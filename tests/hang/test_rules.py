@@ -5,8 +5,7 @@ import inspect
 import pytest
 
 from tests.hang.simulate import make
-from tracekit.analysis.hang.culprits import find_culprits
-from tracekit.analysis.hang.rules.order import RULES
+from tracekit.analysis.hang.rules.order import RULES, find_culprits
 from tracekit.analysis.hang.rules.rule import Accusation, Found, When
 from tracekit.analysis.hang.scene import build_scene
 from tracekit.dumps.load import load_dumps

@@ -16,7 +16,7 @@ from reftrain.record import manifest as recorded
 from reftrain.replay import manifest as replayed
 from tests.hostile.job import documents, write
 from tracekit.errors import InputError
-from tracekit.files.recorded_run import recorded_run
+from tracekit.files.discover import recorded_run
 from tracekit.ingest import load
 from tracekit.store import is_run, verify
 

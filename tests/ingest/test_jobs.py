@@ -3,8 +3,7 @@
 import pytest
 
 from tracekit.errors import InputError, UsageError
-from tracekit.files.job_choice import refused
-from tracekit.files.jobs import jobs_of
+from tracekit.files.job_choice import jobs_of, refused
 from tracekit.files.witness import Window, Witness
 
 SECOND = 1_000_000_000

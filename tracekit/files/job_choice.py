@@ -1,11 +1,12 @@
 """Chooses the job of an input to analyse: the user's choice, or the job of all but a few stray files."""
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Callable, Sequence
 
 from tracekit.errors import InputError, UsageError
-from tracekit.files.jobs import jobs_of
+from tracekit.files.rival_recordings import by_recording
 from tracekit.files.witness import Job, Witness
-from tracekit.thresholds.ingest import STRAY_SHARE
+from tracekit.thresholds.ingest import FILES_NAMED, JOBS_TOLD_APART, STRAY_SHARE
 
 
 def refused(files: Sequence[Witness], wanted: int | None) -> tuple[dict[str, str], int | None]:
@@ -53,3 +54,124 @@ def _told(job: Job) -> str:
     ranks = f"{len(job.ranks)} ranks" if len(job.ranks) > 1 else f"rank {job.ranks[0]}"
     first = job.files[0].label
     return f"{job.told}, {ranks}" + ("" if job.told.startswith(("run ", "folder ")) else f", first {first}")
+
+
+# Finds the files of one job: files of other jobs, and further recordings of the same ranks, are separated.
+#
+# A job has one run folder, one world size and one division of its ranks into named groups, and records each
+# step of each rank once. Clocks are not trusted: whether ranks were recorded at other times is decided where
+# their operations can be compared (inference.groups.other_recordings).
+def jobs_of(files: Sequence[Witness]) -> list[Job]:
+    """Return the jobs that `files` are of, the one with most ranks first; one job if nothing separates them."""
+    jobs = [Job(tuple(sorted(files, key=lambda f: f.label)))]
+    for divided in (
+        _by_run,
+        _by_world,
+        _by_mesh,
+        _by_group_sizes,
+        _by_group_members,
+        by_recording,
+        _by_moment,
+    ):
+        jobs = [part for job in jobs for part in divided(job)]
+    return sorted(jobs, key=lambda j: (-len(j.ranks), j.files[0].label if j.files else ""))
+
+
+def _divided(job: Job, key: Callable[[Witness], str | None], told: str, *, surely: bool = False) -> list[Job]:
+    """Return `job` divided by the keys of its files; files without a key go to the largest part."""
+    parts: dict[str, list[Witness]] = defaultdict(list)
+    silent = [file for file in job.files if key(file) is None]
+    for file in job.files:
+        found = key(file)
+        if found is not None:
+            parts[found].append(file)
+    if len(parts) < 2:
+        return [job]
+    largest = max(sorted(parts), key=lambda k: len(parts[k]))
+    parts[largest].extend(silent)
+    unknown = job.silent | {file.label for file in silent}
+    return [
+        Job(tuple(mine), told.format(k), surely or job.surely, unknown & {f.label for f in mine})
+        for k, mine in sorted(parts.items())
+    ]
+
+
+def _by_run(job: Job) -> list[Job]:
+    """Return one job for each recorded run among the files, and one for files of no run."""
+    runs = {f.run for f in job.files if f.run}
+    return _divided(job, lambda f: f.run, "run {}", surely=True) if len(runs) > 1 else [job]
+
+
+def _by_world(job: Job) -> list[Job]:
+    return _divided(job, lambda f: None if f.world is None else str(f.world), "world size {}")
+
+
+def _by_mesh(job: Job) -> list[Job]:
+    return _divided(job, lambda f: f.mesh or None, "mesh {}")
+
+
+def _by_group_sizes(job: Job) -> list[Job]:
+    """Return the job divided so that each description has groups of one size in a job."""
+    claims: dict[frozenset[tuple[str, int]], list[Witness]] = defaultdict(list)
+    for file in job.files:
+        claims[frozenset((desc, len(ranks)) for desc, ranks in file.groups)].append(file)
+    sizes: list[dict[str, int]] = []
+    parts: list[list[Witness]] = []
+    for claim, mine in sorted(claims.items(), key=lambda c: (-len(c[1]), c[1][0].label)):
+        fits = (n for n, known in enumerate(sizes) if all(known.get(d, size) == size for d, size in claim))
+        number = next(fits, len(sizes))
+        if number == len(sizes):
+            if len(sizes) == JOBS_TOLD_APART:
+                return [job]
+            sizes.append({})
+            parts.append([])
+        sizes[number].update(dict(claim))
+        parts[number].extend(mine)
+    if len(parts) < 2:
+        return [job]
+    differing = {d for known in sizes for d, n in known.items() if any(k.get(d, n) != n for k in sizes)}
+    told = [
+        ", ".join(f"{d} groups of {known[d]}" for d in sorted(differing & known.keys())) for known in sizes
+    ]
+    return [Job(tuple(mine), said, job.surely) for mine, said in zip(parts, told, strict=True)]
+
+
+def _by_group_members(job: Job) -> list[Job]:
+    """Return the job divided so that different groups of one description share no member in a job."""
+    parts: list[list[Witness]] = []
+    known: list[dict[tuple[str, int], tuple[int, ...]]] = []
+    seen: list[set[tuple[str, tuple[int, ...]]]] = []
+    for file in job.files:
+        for number, groups in enumerate(known):
+            fresh = [g for g in file.groups if g not in seen[number]]
+            if all(groups.get((desc, r), ranks) == ranks for desc, ranks in fresh for r in ranks):
+                break
+        else:
+            if len(parts) == JOBS_TOLD_APART:
+                return [job]
+            number, fresh = len(parts), list(file.groups)
+            parts.append([])
+            known.append({})
+            seen.append(set())
+        seen[number].update(fresh)
+        known[number].update({(desc, r): ranks for desc, ranks in fresh for r in ranks})
+        parts[number].append(file)
+    if len(parts) < 2:
+        return [job]
+    return [Job(tuple(mine), _example(mine, parts), job.surely) for mine in parts]
+
+
+def _example(mine: Sequence[Witness], parts: Sequence[Sequence[Witness]]) -> str:
+    """Return a group that one part names and the others do not, as text; "" without one."""
+    others = {g for part in parts if part is not mine for f in part for g in f.groups}
+    own = {g for f in mine for g in f.groups} - others
+    if not own:
+        return ""
+    desc, ranks = min(own, key=lambda g: (len(g[1]), g))
+    more = ", …" if len(ranks) > FILES_NAMED else ""
+    return f"{desc} group of ranks {', '.join(map(str, ranks[:FILES_NAMED]))}{more}"
+
+
+def _by_moment(job: Job) -> list[Job]:
+    """Return the job divided by the time at which files were written, if it differs from that of most files."""
+    return _divided(job, lambda f: f.moment, "written at {}", surely=True)

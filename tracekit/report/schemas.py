@@ -3,7 +3,7 @@
 from typing import Any, Final
 
 from tracekit.json_schemas import schema_of
-from tracekit.report.breakdown_document import BreakdownDocument
+from tracekit.report.breakdown_json import BreakdownDocument
 from tracekit.report.diff_json import DiffDocument
 from tracekit.report.documents import HangDocument, PlacesDocument, SlowRankDocument, WhatIfDocument
 from tracekit.report.floor_json import FloorDocument

@@ -1,10 +1,19 @@
 """The what-if finding as text: one line for each question, then the evidence."""
 
 from tracekit.findings import WhatIfAnswer, WhatIfFinding
+from tracekit.report.documents import QuestionDocument, WhatIfDocument
 from tracekit.report.shared_text import (
     Line,
     ground_lines,
     laid_out,
+)
+from tracekit.report.slowrank_json import (
+    coverage_document,
+    mesh_document,
+    number,
+    quality_document,
+    ranks_document,
+    steps_document,
 )
 from tracekit.text import plain
 from tracekit.thresholds.report import TIGHT_INTERVAL
@@ -50,3 +59,38 @@ def _priced(answer: WhatIfAnswer, residual_ms: float) -> str:
         return text
     doubt = "not proven" if answer.lost_ms_high > residual_ms else "within the model's error"
     return f"{text}, {doubt}"
+
+
+# The what-if finding as JSON: the contract `tracekit.whatif/1`, field by field, in a fixed order.
+def whatif_document(finding: WhatIfFinding) -> WhatIfDocument:
+    """Return the finding as a JSON-ready dict; times in ms, rounded to 0.1 µs."""
+    return {
+        "schema": "tracekit.whatif/1",
+        "ranks": ranks_document(finding.ranks),
+        "mesh": mesh_document(finding.mesh),
+        "steps": steps_document(finding.steps),
+        "step_ms": number(finding.step_ms),
+        "residual_ms": number(finding.residual_ms),
+        "answers": [_answer(a) for a in finding.answers],
+        "together": None if finding.together is None else _answer(finding.together),
+        "coverage": coverage_document(finding.coverage),
+        "quality": [quality_document(q) for q in finding.quality],
+        "notes": list(finding.notes),
+    }
+
+
+def _answer(answer: WhatIfAnswer) -> QuestionDocument:
+    return {
+        "question": answer.question,
+        "meaning": answer.meaning,
+        "ranks": list(answer.ranks),
+        "without_ms": number(answer.without_ms),
+        "without_ms_low": number(answer.without_ms_low),
+        "without_ms_high": number(answer.without_ms_high),
+        "slowdown": number(answer.slowdown),
+        "lost_ms": number(answer.lost_ms),
+        "lost_ms_low": number(answer.lost_ms_low),
+        "lost_ms_high": number(answer.lost_ms_high),
+        "share": None if answer.share is None else number(answer.share),
+        "proven": answer.proven,
+    }

@@ -8,8 +8,8 @@ If all waiting then starts from one rank the job hangs there; else dumps of a li
 from dataclasses import replace
 from typing import Final, NamedTuple
 
-from tracekit.analysis.hang.culprits import find_culprits
 from tracekit.analysis.hang.live_job import lively, matching
+from tracekit.analysis.hang.rules.order import find_culprits
 from tracekit.analysis.hang.rules.rule import Found
 from tracekit.analysis.hang.scene import Scene
 from tracekit.analysis.hang.wait_chains import all_explained, unseen_waits

@@ -14,14 +14,13 @@ import numpy as np
 
 from tracekit.analysis.diff.side import Side, side_of
 from tracekit.analysis.trend.change_points import levels, points_needed
-from tracekit.analysis.trend.common_change import common_change
 from tracekit.analysis.trend.judge import Judged, judged, trends
 from tracekit.analysis.trend.series import OWN_PARTS, Point, Series, of_steps, of_window, series_of
 from tracekit.analysis.trend.significance import line_of
 from tracekit.analysis.trend.step import StepTrend, step_trend
 from tracekit.errors import InputError, MeshError
 from tracekit.findings import MeshFinding, Quality, RankCoverage
-from tracekit.findings.trend import RankTrend, Trend, TrendFinding, TrendUnit, TrendVerdict
+from tracekit.findings.trend import CommonChange, RankTrend, Trend, TrendFinding, TrendUnit, TrendVerdict
 from tracekit.mesh import Mesh
 from tracekit.steps.recorded_windows import windows_of
 from tracekit.store import Run
@@ -260,3 +259,34 @@ def _notes(unit: TrendUnit, series: Series, step: StepTrend, ranks: Sequence[Ran
         beyond = float(values[-1] - values[:-1].max())
         if beyond >= LEAST_CHANGE * float(np.median(values)):
             yield f"the last {unit} is longer than all others by {ms(beyond):.2f} ms: a single one proves nothing"
+
+
+# Separates a change of all devices alike, as of their clocks, from one that a rank, a link or the schedule
+# makes.
+def common_change(series: Series, course: F64) -> CommonChange | None:
+    """Return the change of compute of all ranks with the step; None if a rank has none, or not a similar share.
+
+    course: the proven trend of the step at each point, ns. A rank's change is the slope of its compute over the course;
+    each must be at least OWN_SHARE of the largest, and of the step's own share.
+    """
+    size = float(np.ptp(course))
+    compute = series.parts[:, OWN_PARTS.index("compute")]
+    known = np.isfinite(compute)
+    if not size or not len(compute) or (known.sum(axis=1) <= 1).any():
+        return None
+    shares = np.array(
+        [_explained_share(row[k], course[k], size) for row, k in zip(compute, known, strict=True)]
+    )
+    least = OWN_SHARE * max(float(shares.max()), size / float(np.median(series.step)))
+    return (
+        None
+        if shares.min() < least
+        else CommonChange(*(float(f(shares)) for f in (np.median, np.min, np.max)))
+    )
+
+
+def _explained_share(compute: F64, course: F64, size: float) -> float:
+    """Return the change of compute over the whole course, as a share of its median; 0 if either never changes."""
+    moved = course - course.mean()
+    weight, level = float(moved @ moved), float(np.median(compute))
+    return float(moved @ compute) / weight * size / level if weight and level else 0.0

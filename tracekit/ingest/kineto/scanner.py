@@ -4,6 +4,8 @@ The interface is narrow so that a faster scanner can replace it. `header` finds 
 and the keys before and after the array become `ScanRecord.metadata`.
 """
 
+import json
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -12,8 +14,86 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from tracekit.ingest.kineto.event_array import EventBuffer
-from tracekit.ingest.kineto.header import HeaderScanner
-from tracekit.thresholds.ingest import HOPELESS, KEPT_START, MAX_HEADER
+from tracekit.thresholds.ingest import HOPELESS, KEPT_START, KEY_ROOM, MAX_HEADER
+
+TOKEN = re.compile(rb'"(?:[^"\\]++|\\.)*+(?P<open>\\?\Z)?+"?|[\[\]{}]', re.DOTALL)
+COLON = re.compile(rb"\s*:\s*")
+
+
+class HeaderScanner:
+    """Finds the start of the event array in a growing buffer; `feed` it until it returns true.
+
+    start: offset just behind the `[` of the array, None until it is found. key_at: offset of its key, None for a bare
+    array. failed: why there is no array.
+    """
+
+    def __init__(self) -> None:
+        self.buffer = bytearray()
+        self.start: int | None = None
+        self.key_at: int | None = None
+        self.failed: str | None = None
+        self._at = 0
+        self._depth = 0
+
+    def feed(self, data: bytes) -> bool:
+        """Take more bytes; return true once nothing more is needed."""
+        self.buffer += data
+        if not self._at and self._bare_array():
+            return True
+        return self._walk() or self._too_long()
+
+    def _bare_array(self) -> bool:
+        skip = len(self.buffer) - len(self.buffer.removeprefix(b"\xef\xbb\xbf").lstrip())
+        self._at = skip if skip < len(self.buffer) else 0
+        if self.buffer[skip : skip + 1] == b"[":
+            self.start = skip + 1
+            return True
+        return False
+
+    def _walk(self) -> bool:
+        """Go on through keys and brackets; true at the event array, or where there is none."""
+        view = self.buffer
+        while match := TOKEN.search(view, self._at):
+            if match["open"] is not None:
+                self._at = match.start()
+                return False
+            token = match[0]
+            if token in b"{[":
+                self._depth += 1
+            elif token in b"}]":
+                self._depth -= 1
+                if self._depth <= 0:
+                    self.failed = "a JSON document without `traceEvents`"
+                    return True
+            elif token == b'"traceEvents"' and self._depth == 1:
+                colon = COLON.match(view, match.end())
+                if match.end() + KEY_ROOM > len(view) and (colon is None or colon.end() == len(view)):
+                    self._at = match.start()
+                    return False
+                if colon is not None:
+                    return self._array(view, match.start(), colon.end())
+            self._at = match.end()
+        return False
+
+    def _array(self, view: bytearray, key_at: int, value_at: int) -> bool:
+        if view[value_at : value_at + 1] != b"[":
+            self.failed = "`traceEvents` is not an array"
+            return True
+        self.key_at, self.start = key_at, value_at + 1
+        return True
+
+    def _too_long(self) -> bool:
+        if len(self.buffer) <= MAX_HEADER:
+            return False
+        self.failed = f"no `traceEvents` in the first {MAX_HEADER >> 20} MiB"
+        return True
+
+    def metadata(self, tail: bytes) -> dict[str, Any]:
+        """Return the top-level keys before and after the events; a value cut off at the end is left out."""
+        if self.key_at is None:
+            return {}
+        before = top_level_items(bytes(self.buffer[: self.key_at]))
+        return before | top_level_items(b"{" + tail.lstrip(b" \t\r\n,]"))
 
 
 @dataclass
@@ -83,3 +163,25 @@ def scan(
             break
         tail += block
     record.metadata = header.metadata(bytes(tail)) if events.ended else header.metadata(b"")
+
+
+# Finds the event array of a Chrome trace: `traceEvents` among top-level keys, or a bare array.
+#
+# Keys may come before or after the array; strings may hold braces or the word itself; the file may be cut off
+# anywhere. Only what surrounds the events is kept, in bounded memory.
+def top_level_items(data: bytes) -> dict[str, Any]:
+    """Return keys and values of a JSON object that may be cut off: every whole pair up to the first fault."""
+    text = data.decode("utf-8", "replace").removeprefix("\ufeff").lstrip()
+    decoder = json.JSONDecoder(strict=False)
+    found: dict[str, Any] = {}
+    at = 1
+    try:
+        while True:
+            at = re.compile(r"[\s,]*").match(text, at).end()  # type: ignore[union-attr]
+            if text[at : at + 1] != '"':
+                return found
+            key, at = decoder.raw_decode(text, at)
+            at = re.compile(r"\s*:\s*").match(text, at).end()  # type: ignore[union-attr]
+            found[key], at = decoder.raw_decode(text, at)
+    except (ValueError, RecursionError, AttributeError):
+        return found

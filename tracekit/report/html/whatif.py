@@ -11,8 +11,7 @@ from tracekit.report.html.answer import answer_page
 from tracekit.report.html.cells import number
 from tracekit.report.shared_text import Line
 from tracekit.report.slowrank_json import dumps
-from tracekit.report.whatif_json import whatif_document
-from tracekit.report.whatif_text import asked, foundations
+from tracekit.report.whatif_text import asked, foundations, whatif_document
 from tracekit.text import plain
 from tracekit.thresholds.report import MOSTLY_THEIRS
 from tracekit.thresholds.slowrank import MIN_LOST_SHARE

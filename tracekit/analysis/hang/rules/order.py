@@ -15,7 +15,7 @@ from tracekit.analysis.hang.rules.mismatched_collective import mismatched_collec
 from tracekit.analysis.hang.rules.mismatched_message import mismatched_messages
 from tracekit.analysis.hang.rules.missing_dump import missing_dump
 from tracekit.analysis.hang.rules.parted_calls import parted_calls
-from tracekit.analysis.hang.rules.rule import Rule, When
+from tracekit.analysis.hang.rules.rule import Found, Rule, When
 from tracekit.analysis.hang.rules.shared_name import shared_name
 from tracekit.analysis.hang.rules.short_of_messages import short_of_messages
 from tracekit.analysis.hang.rules.skipped_collective import skipped_collectives
@@ -23,6 +23,7 @@ from tracekit.analysis.hang.rules.skipped_message import skipped_message
 from tracekit.analysis.hang.rules.stalled_device import stalled_devices
 from tracekit.analysis.hang.rules.stalled_host import stalled_hosts
 from tracekit.analysis.hang.rules.unstarted_device import unstarted_devices
+from tracekit.analysis.hang.scene import Scene
 
 RULES: Final = (
     Rule("shared_name", When.ALWAYS, shared_name),
@@ -40,3 +41,18 @@ RULES: Final = (
     Rule("unstarted_device", When.NOTHING, unstarted_devices),
     Rule("missing_dump", When.NOTHING, missing_dump),
 )
+
+
+# Culprits of a hang: the ranks from which all waiting starts, each with the call where it failed.
+#
+# `rules.order` lists the rules; here they are applied one after the other, and their results are combined.
+def find_culprits(scene: Scene) -> Found:
+    """Return the culprits of a job that waits, or the doubts that prevent naming any.
+
+    Every rule sees the findings of the rules before it; if several rules accuse a rank, the first accusation counts.
+    """
+    known = Found()
+    for rule in RULES:
+        if rule.when.holds(known):
+            known = known.and_then(rule.find(scene, known))
+    return known

@@ -10,10 +10,9 @@ from typing import Final
 
 from tracekit.analysis.hang.analyse import illustrated, judged, picture_of
 from tracekit.analysis.hang.witnesses.arrivals import name_absent
-from tracekit.analysis.hang.witnesses.case import Case
+from tracekit.analysis.hang.witnesses.case import Case, leave_open
 from tracekit.analysis.hang.witnesses.deaths import name_dead
 from tracekit.analysis.hang.witnesses.doubts import doubt_scene
-from tracekit.analysis.hang.witnesses.message_sizes import unlike_sizes
 from tracekit.analysis.hang.witnesses.standing import all_stood, decide_by_stacks
 from tracekit.axes import AXES
 from tracekit.evidence.as_dumps import compose
@@ -25,8 +24,6 @@ from tracekit.findings.picture import HangPicture
 from tracekit.mesh import from_sizes
 from tracekit.thresholds.evidence import MAX_SIGNS
 
-_WITNESSES: Final = (name_dead, name_absent, unlike_sizes, all_stood)
-"""Asked one after another; the first that answers is believed."""
 _SIGNS_SHOWN: Final = 4
 """Warnings of one kind and file that are told: the first say the kind."""
 
@@ -101,3 +98,35 @@ def _signs(bundle: Bundle) -> list[Quality]:
         Quality(kind, path, len(texts), "; ".join(dict.fromkeys(texts[:_SIGNS_SHOWN])))
         for (kind, path), texts in rows.items()
     ]
+
+
+# Messages that Gloo found longer than the buffer for them: two ranks made unlike calls.
+#
+# Gloo numbers no calls and names no sender, so that this shows a mismatch and the rank that noticed it, and
+# no culprit.
+_DETAIL = (
+    "run again with TORCH_DISTRIBUTED_DEBUG=DETAIL: each rank then compares its call with its peers' calls"
+)
+
+
+def unlike_sizes(case: Case, finding: HangFinding) -> HangFinding | None:
+    """Return the answer of a job in which a message was longer than its buffer; None where calls show more.
+
+    The rank that noticed it ended for it: that others wait for this rank then is a peer's fault.
+    """
+    noticed = {rank: sizes for log in case.bundle.logs for rank, sizes in log.waits.longer.items()}
+    named = {culprit.rank for culprit in finding.culprits}
+    mismatched = any(culprit.kind == "mismatched_call" for culprit in finding.culprits)
+    if not noticed or mismatched or finding.open_calls or not named <= noticed.keys():
+        return None
+    rank, (came, expected) = min(noticed.items(), key=lambda item: (item[0] is None, item[0] or 0))
+    where = "a rank" if rank is None else f"rank {rank}"
+    reason = (
+        f"{where} received a message of {came} bytes where its call expected {expected}: it and a peer made unlike "
+        "calls of one group, and Gloo's line does not name the peer"
+    )
+    return leave_open(finding, reason, {r for r in noticed if r is not None}, _DETAIL)
+
+
+_WITNESSES: Final = (name_dead, name_absent, unlike_sizes, all_stood)
+"""Asked one after another; the first that answers is believed."""
