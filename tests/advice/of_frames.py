@@ -4,14 +4,14 @@ from types import SimpleNamespace
 
 from tests.advice.register import case
 from tracekit import interop
-from tracekit.findings import HangFinding, RankCoverage, tabular
+from tracekit.findings import HangFinding, RankCoverage, shared
 
 NOBODY = HangFinding(RankCoverage(2, 2), None, "none", "nobody waits", (), None, ())
 
 
 @case("pip install pandas, or use to_arrow")
 def _no_pandas(_folder, patch):
-    patch.setattr(tabular, "find_spec", lambda _: None)
+    patch.setattr(shared, "find_spec", lambda _: None)
     return NOBODY.to_pandas, NOBODY.to_arrow
 
 

@@ -5,7 +5,7 @@ import pytest
 import tracekit
 from tests.breakdown.runs import made, pair, repeated
 from tests.tables.rows import comm
-from tracekit.matching.ring import ring_share
+from tracekit.rank_events.operation_names import ring_share
 
 MIB = 1 << 20
 

@@ -9,7 +9,7 @@ import pytest
 import tracekit
 from tests.breakdown.runs import made, pair
 from tracekit.findings import HangFinding, RankCoverage
-from tracekit.findings.tabular import Tabular
+from tracekit.findings.shared import Tabular
 from tracekit.thresholds.report import CELL_CHARACTERS, NOTEBOOK_ROWS
 
 HOSTILE = "<img src=x onerror=alert(1)>\x1b[2J"

@@ -9,8 +9,7 @@ from tempfile import TemporaryDirectory
 from tests.paired.jobs import Truth, make, read
 from tracekit.analysis.slowrank import analyse as room
 from tracekit.errors import MeshUnknownError
-from tracekit.inference.mesh.mesh_choice import MeshChoice
-from tracekit.inference.mesh.unknown_mesh import without_mesh
+from tracekit.inference.mesh.mesh_choice import MeshChoice, without_mesh
 from tracekit.ingest import load
 from tracekit.matching.match import Operations
 from tracekit.steps.recorded_windows import last_windows

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.tables.rows import gemm, group, matched, recv, send
-from tracekit.inference.mesh.message_rings import rings
+from tracekit.inference.mesh.group_uses import rings
 from tracekit.mesh import GroupUse, infer
 
 

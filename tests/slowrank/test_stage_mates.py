@@ -7,7 +7,7 @@ from tests.slowrank.jobs import grid, job, prepared
 from tests.what_if.tables import unnamed
 from tracekit.analysis.slowrank.analyse import analyse
 from tracekit.analysis.slowrank.gaps.evidence_gaps import least_ns
-from tracekit.step_graph.stage_mates import mates
+from tracekit.step_graph.traced_model import mates
 from tracekit.thresholds.slowrank import LITTLE_SHARE
 
 MESH = grid(tp=2, dp=4)

@@ -2,7 +2,7 @@
 
 from tests.tables.gloo import message, named, operator, steps
 from tests.tables.rows import recorded
-from tracekit.inference.peers.peers_by_group_rank import with_told_places
+from tracekit.inference.peers.places_in_groups import with_told_places
 from tracekit.matching.clock import Clocks
 from tracekit.matching.match import match
 from tracekit.timing.buffered_sends import buffered_sends

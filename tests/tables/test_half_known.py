@@ -3,8 +3,15 @@
 from tests.tables.rows import comm, events, gemm, recv, send
 from tests.tables.test_neighbours import LINE, STAGES, exchange, uneven
 from tracekit.inference.peers.neighbours import linked
-from tracekit.inference.peers.one_sided_peers import agreeing, half_known, set_aside, taken_back
-from tracekit.inference.peers.open_messages import Link, open_kernels, with_links
+from tracekit.inference.peers.open_messages import (
+    Link,
+    agreeing,
+    half_known,
+    open_kernels,
+    set_aside,
+    taken_back,
+    with_links,
+)
 from tracekit.matching.clock import align
 from tracekit.matching.match import match, rematch
 from tracekit.rank_events.operations import rank_ops

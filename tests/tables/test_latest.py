@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from tracekit.rank_events.correlation_ids import latest
+from tracekit.rank_events.event_columns import latest
 
 
 def test_the_last_one_before_the_moment_counts():

@@ -1,7 +1,7 @@
 """Every message seen on both ranks has its two ends paired, and nothing else has."""
 
 from tests.tables.rows import comm, group, matched, recv, send
-from tracekit.matching.messages import message_ends
+from tracekit.matching.match import message_ends
 
 
 def paired(ops):

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.tables.rows import bare, comm, events, gemm, group, launch, row, step, title
-from tracekit.inference.peers.only_neighbour import with_only_neighbours
+from tracekit.inference.peers.neighbours import with_only_neighbours
 from tracekit.matching.clock import align
 from tracekit.matching.match import match, rematch
 from tracekit.rank_events.operations import rank_ops

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.tables.rows import gemm, recorded, row
-from tracekit.inference.groups.streams_apart import streams_apart
+from tracekit.inference.groups.places_apart import streams_apart
 
 KINDS = ("ncclDevKernel_AllReduce_Sum_bf16_RING_LL", "ncclDevKernel_AllGather_RING_LL")
 PAIRS = {0: (0, 1), 1: (0, 1), 2: (2, 3), 3: (2, 3)}

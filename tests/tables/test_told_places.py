@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.tables.rows import bare, events, gemm, launch, row, step, title
-from tracekit.inference.peers.peers_by_group_rank import with_told_places
+from tracekit.inference.peers.places_in_groups import with_told_places
 from tracekit.matching.clock import align
 from tracekit.matching.match import match
 from tracekit.rank_events.operations import rank_ops

@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 from tests.slowrank.jobs import grid
-from tracekit.inference.groups.possible_ways import ways_of
 from tracekit.inference.groups.stream_sequences import StreamClass
-from tracekit.inference.groups.usual_numbering import members_of, shown, usual_groups
+from tracekit.inference.groups.usual_numbering import members_of, shown, usual_groups, ways_of
 from tracekit.mesh import Mesh
 
 US = 1_000.0

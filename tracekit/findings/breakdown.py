@@ -7,9 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
-from tracekit.findings.shared import MeshFinding, Quality, RankCoverage
+from tracekit.findings.shared import Columns, MeshFinding, Quality, RankCoverage, Row, Tabular, placed, places
 from tracekit.findings.slowrank import Coverage, StepsFinding
-from tracekit.findings.tabular import Columns, Row, Tabular, placed, places
 
 
 @dataclass(frozen=True)

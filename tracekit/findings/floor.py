@@ -7,9 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
-from tracekit.findings.shared import MeshFinding, Quality, RankCoverage
+from tracekit.findings.shared import Columns, MeshFinding, Quality, RankCoverage, Row, Tabular
 from tracekit.findings.slowrank import Coverage, StepsFinding
-from tracekit.findings.tabular import Columns, Row, Tabular
 
 LimitName = Literal["no_waiting", "hidden_communication", "best_kernels", "roofline", "plan"]
 """What the step is compared with, in the order of the answer."""

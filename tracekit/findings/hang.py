@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from tracekit.findings.shared import MeshFinding, Quality, RankCoverage
-from tracekit.findings.tabular import Columns, Row, Tabular
+from tracekit.findings.shared import Columns, MeshFinding, Quality, RankCoverage, Row, Tabular
 
 HangVerdict = Literal["hang", "mismatch", "none", "inconclusive"]
 """A rank stopped; a rank made another call; no rank waits; or the dumps do not show which."""

@@ -3,8 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from tracekit.findings.shared import MeshFinding, Quality, RankCoverage
-from tracekit.findings.tabular import Columns, Row, Tabular, placed, places
+from tracekit.findings.shared import Columns, MeshFinding, Quality, RankCoverage, Row, Tabular, placed, places
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from tracekit.findings.explanation import Explanation
-from tracekit.findings.shared import MeshFinding, Quality, RankCoverage
-from tracekit.findings.tabular import Columns, Row, Tabular, placed, places
+from tracekit.findings.shared import Columns, MeshFinding, Quality, RankCoverage, Row, Tabular, placed, places
 
 Verdict = Literal["healthy", "slow_rank", "slow_link", "imbalance", "inconclusive"]
 """What the analysis found; `inconclusive` is an answer of its own and never means healthy."""

@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
-from tracekit.findings.shared import MeshFinding, Quality, RankCoverage
-from tracekit.findings.tabular import Columns, Row, Tabular, placed, places
+from tracekit.findings.shared import Columns, MeshFinding, Quality, RankCoverage, Row, Tabular, placed, places
 
 TrendVerdict = Literal["slower", "faster", "varies", "rank_drift", "steady", "inconclusive"]
 """How the step of a job is over its windows. `varies`: it changes and comes back, or swings with the day. `rank_drift`:

@@ -5,9 +5,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from tracekit.findings.hang import HangFinding
-from tracekit.findings.shared import Rejected
+from tracekit.findings.shared import Columns, Rejected, Row, Tabular
 from tracekit.findings.slowrank import SlowRankFinding
-from tracekit.findings.tabular import Columns, Row, Tabular
 
 EvidenceKind = Literal[
     "dump",

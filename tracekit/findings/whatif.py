@@ -7,9 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
-from tracekit.findings.shared import MeshFinding, Quality, RankCoverage
+from tracekit.findings.shared import Columns, MeshFinding, Quality, RankCoverage, Row, Tabular
 from tracekit.findings.slowrank import Coverage, StepsFinding
-from tracekit.findings.tabular import Columns, Row, Tabular
 
 EVERYBODY: Final = "everybody"
 """The question that makes all ranks, stages and transfers typical at once: it names no part of the job."""

@@ -10,17 +10,22 @@ from tracekit.axes import PIPELINE
 from tracekit.disjoint_sets import DisjointSets
 from tracekit.errors import MeshError
 from tracekit.inference.mesh.group_uses import group_uses, world_of
-from tracekit.inference.mesh.mesh_choice import MeshChoice, choose
+from tracekit.inference.mesh.mesh_choice import MeshChoice, choose, is_unknown
 from tracekit.inference.mesh.one_pipeline import is_one_pipeline
-from tracekit.inference.mesh.unknown_mesh import is_unknown
 from tracekit.inference.peers.line_order import with_line_order
 from tracekit.inference.peers.message_gaps import filled
-from tracekit.inference.peers.neighbours import linked
-from tracekit.inference.peers.one_sided_peers import agreeing, half_known, set_aside, taken_back
-from tracekit.inference.peers.only_neighbour import with_only_neighbours
-from tracekit.inference.peers.open_messages import any_open, open_kernels, with_links
-from tracekit.inference.peers.peers_by_group_rank import with_told_places
+from tracekit.inference.peers.neighbours import linked, with_only_neighbours
+from tracekit.inference.peers.open_messages import (
+    agreeing,
+    any_open,
+    half_known,
+    open_kernels,
+    set_aside,
+    taken_back,
+    with_links,
+)
 from tracekit.inference.peers.pipeline_order import with_pipeline_order
+from tracekit.inference.peers.places_in_groups import with_told_places
 from tracekit.matching.clock import align
 from tracekit.matching.match import Operations, rematch
 from tracekit.mesh import Mesh, infer

@@ -15,9 +15,9 @@ import numpy.typing as npt
 
 from tracekit.matching.channels import NO_SEQ, Channel, channels_of, groups_with_one_counter
 from tracekit.matching.instance_keys import instance_keys
-from tracekit.matching.issue_order import by_issue
-from tracekit.matching.message_order import UNKNOWN_SIZE, by_size
+from tracekit.matching.message_order import UNKNOWN_SIZE, by_issue, by_size
 from tracekit.rank_events.coded_words import Codes, numbered, numbered_rows
+from tracekit.rank_events.operation_names import MESSAGES
 from tracekit.rank_events.operations import RankOps
 from tracekit.rank_events.own_time import Progress, own_progress
 from tracekit.store import Group
@@ -212,3 +212,18 @@ def _agreement(place: I64, count: int, tokens: npt.NDArray[np.object_], *, whole
     np.minimum.at(low, place, code)
     np.maximum.at(high, place, code)
     return np.asarray(low == high, bool)
+
+
+# The two ends of every message: the one place where sends and receives are paired.
+def found_done(ops: Operations) -> npt.NDArray[np.bool_]:
+    """Whether the host found each operation done when it looked, so that its end is not when it was done."""
+    parts = [r.found if r.found is not None else np.zeros(len(r.start), bool) for r in ops.per_rank.values()]
+    return np.concatenate([np.zeros(0, bool), *parts])
+
+
+def message_ends(ops: Operations) -> tuple[I64, I64]:
+    """Return (sends, receives): rows of `ops` of both ends of each matched message, in order of instance."""
+    rows = np.flatnonzero((ops.instance >= 0) & ops.among(MESSAGES))
+    rows = rows[np.lexsort((numbered(ops.op[rows])[1], ops.instance[rows]))]  # "recv" sorts before "send"
+    first = np.flatnonzero(ops.instance[rows[:-1]] == ops.instance[rows[1:]])
+    return rows[first + 1], rows[first]

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from tracekit.axes import AXES, CONTEXT, DATA, PIPELINE, TENSOR
 from tracekit.errors import MeshUnknownError
 from tracekit.mesh.families import Family
-from tracekit.thresholds.mesh import ALTERNATING, MANY_CALLS, MOSTLY_EXPOSED
+from tracekit.thresholds.inference import ALTERNATING, MANY_CALLS, MOSTLY_EXPOSED
 
 _PAIR = 2
 

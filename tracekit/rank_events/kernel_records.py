@@ -14,8 +14,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from tracekit.rank_events.correlation_ids import latest
-from tracekit.rank_events.event_columns import Values, filled, holds, ints, matches, present
+from tracekit.rank_events.event_columns import Values, filled, holds, ints, latest, matches, present
 from tracekit.rank_events.host_events import Enclosing, Host, Thread
 from tracekit.rank_events.operation_names import CALL_OPS, MESSAGES, canonical_op
 from tracekit.rank_events.step_marks import launch_rows

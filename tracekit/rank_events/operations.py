@@ -1,7 +1,9 @@
 """From one rank's events to its communication operations and its compute intervals."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -9,13 +11,12 @@ import pyarrow as pa
 from tracekit.intervals import Intervals, empty
 from tracekit.rank_events.arguments import read_arguments, resolve_groups
 from tracekit.rank_events.compute import communicates, compute_intervals, operator_intervals
-from tracekit.rank_events.event_columns import Values, ints, matches, present
-from tracekit.rank_events.gloo_messages import message_times
-from tracekit.rank_events.host_events import Host, host_of
+from tracekit.rank_events.event_columns import Values, ints, matches, present, truth
+from tracekit.rank_events.host_events import Enclosing, Host, host_of
 from tracekit.rank_events.kernel_order import KernelOrder, Launched, kernel_order
 from tracekit.rank_events.kernel_records import alone, join
-from tracekit.rank_events.late_host import host_held
-from tracekit.rank_events.operation_names import UNDIRECTED
+from tracekit.rank_events.late_host import host_held, opens_of
+from tracekit.rank_events.operation_names import CALL_OPS, UNDIRECTED
 from tracekit.rank_events.readiness import ready_times
 from tracekit.rank_events.step_marks import (
     I32,
@@ -27,9 +28,8 @@ from tracekit.rank_events.step_marks import (
     step_spans,
 )
 from tracekit.rank_events.stream_waits import I8, waited_for
-from tracekit.rank_events.window_starts import opens_of
 from tracekit.store import Group, Run
-from tracekit.thresholds.tables import MOST_BEHIND_MARKS
+from tracekit.thresholds.tables import MOST_BEHIND_MARKS, RESUME_SLACK_NS, RESUME_SLACK_SHARE
 from tracekit.units import I64, Mask
 
 _COLUMNS = [
@@ -37,6 +37,9 @@ _COLUMNS = [
     "collective", "dtype", "in_nelems", "out_nelems", "group", "group_size", "pg_name", "pg_desc", "src_rank",
     "dst_rank", "group_rank", "seq", "input_peer", "grid", "wait_stream", "wait_record",
 ]  # fmt: skip
+_MESSAGE: Final = re.compile(r"^gloo:(send|recv)$")
+_SEND: Final = re.compile(r"^gloo:send$")
+_CALL: Final = re.compile(rf"^({'|'.join(CALL_OPS)})$")
 
 
 @dataclass(frozen=True)
@@ -192,3 +195,45 @@ def _nothing(rank: int) -> RankOps:
         rank, False, none64, none64, (), (), none32, none32, none32, none64, none64, none32, empty(), none64,
         none64,
     )  # fmt: skip
+
+
+# Finds when messages on Gloo began and ended; their spans show when the host looked for them.
+#
+# A span begins when the call that posts the message is nearly over, though that call may wait, and ends when
+# the host has waited for it. The host waits for one message after the other, so a send that was done long
+# before is found done at once, and its span ends together with the span that the host waited for before.
+def message_times(events: pa.Table, host: Host, comm: Mask) -> tuple[I64, I64, Mask]:
+    """Return starts and ends of all events, ns, and whether the host found each done when it looked for it.
+
+    A message begins with its call. A send that was found done ends with its call.
+    """
+    start, end, found = host.start.copy(), host.end.copy(), np.zeros(len(host.start), bool)
+    if not comm.any():
+        return start, end, found
+    calls = Enclosing(host, np.flatnonzero(truth(events, "name", _CALL)))
+    sends = truth(events, "name", _SEND)
+    before = _done_before(host)
+    for row in np.flatnonzero(comm & truth(events, "name", _MESSAGE)).tolist():
+        call = calls.around(row)
+        if call < 0:
+            continue
+        start[row] = host.start[call]
+        lasted = int(host.end[row] - host.start[row])
+        waited = int(host.end[row] - before[row])
+        found[row] = waited <= max(RESUME_SLACK_NS, RESUME_SLACK_SHARE * lasted)
+        if found[row] and sends[row]:
+            end[row] = min(int(host.end[call]), int(host.end[row]))
+    return start, end, found
+
+
+def _done_before(host: Host) -> I64:
+    """Return for each event when its thread had last ended anything before it ended itself, ns; else its start."""
+    found = host.start.copy()
+    for pid, tid in sorted(set(zip(host.pid.tolist(), host.tid.tolist(), strict=True))):
+        rows = np.flatnonzero((host.pid == pid) & (host.tid == tid))
+        ends = np.unique(host.end[rows])
+        place = np.searchsorted(ends, host.end[rows]) - 1
+        found[rows] = np.where(
+            place >= 0, np.maximum(ends[np.maximum(place, 0)], host.start[rows]), host.start[rows]
+        )
+    return found

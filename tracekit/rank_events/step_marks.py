@@ -12,8 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tracekit.rank_events.correlation_ids import latest
-from tracekit.rank_events.event_columns import Values, filled, ints, matches
+from tracekit.rank_events.event_columns import Values, filled, ints, latest, matches
 from tracekit.thresholds.ingest import MAX_STEP
 from tracekit.thresholds.tables import LATE_LAUNCH_NS, MOST_BEHIND_MARKS
 from tracekit.units import I64

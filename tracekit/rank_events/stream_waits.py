@@ -14,8 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tracekit.rank_events.correlation_ids import latest
-from tracekit.rank_events.event_columns import Values, ints, truth
+from tracekit.rank_events.event_columns import Values, ints, latest, truth
 from tracekit.rank_events.step_marks import launch_rows
 from tracekit.units import I64, Mask
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tracekit.matching.issue_order import issued_upto
 from tracekit.matching.match import Operations
+from tracekit.matching.message_order import issued_upto
 from tracekit.rank_events.coded_words import Codes
 from tracekit.thresholds.slowrank import NO_WORK_NS, STOOD_STILL
 from tracekit.units import F64, I64

@@ -17,8 +17,7 @@ import pyarrow as pa
 from tracekit.intervals import Intervals, subtract, union
 from tracekit.matching.match import Operations
 from tracekit.rank_events.event_columns import ints, matches, truth
-from tracekit.steps.compute_time import idle_within, inside_each, windows_of
-from tracekit.steps.steps import Steps
+from tracekit.steps.steps import Steps, idle_within, inside_each, windows_of
 from tracekit.store import Run
 from tracekit.thresholds.slowrank import MAJORITY, TIME_SLICE_NS
 from tracekit.units import F64, I64, Mask

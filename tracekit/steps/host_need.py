@@ -11,9 +11,8 @@ from tracekit.rank_events.coded_words import numbered_rows
 from tracekit.rank_events.event_columns import Values, ints, matches, truth
 from tracekit.rank_events.launch_pace import LAUNCH
 from tracekit.rank_events.stream_waits import HOST_WAIT
-from tracekit.steps.compute_time import inside_each
 from tracekit.steps.features import LOADER
-from tracekit.steps.steps import Steps
+from tracekit.steps.steps import Steps, inside_each
 from tracekit.store import Run
 from tracekit.thresholds.launches import HOST_SILENT_NS, LAUNCHED_NS, OPERATOR_NS, QUEUE_ROOM
 from tracekit.units import F64, I64, Mask

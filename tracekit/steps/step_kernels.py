@@ -9,8 +9,7 @@ from tracekit.intervals import covered_until, union
 from tracekit.matching.match import Operations
 from tracekit.rank_events.compute import communicates
 from tracekit.rank_events.event_columns import ints, matches, strings
-from tracekit.steps.compute_time import windows_of
-from tracekit.steps.steps import Steps
+from tracekit.steps.steps import Steps, windows_of
 from tracekit.store import Run
 from tracekit.thresholds.tables import DEVICE_ROUNDING_NS, HOST_GAP_NS
 from tracekit.units import F64, I64

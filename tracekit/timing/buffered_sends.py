@@ -13,8 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tracekit.matching.clock import Clocks, aligned
-from tracekit.matching.match import Operations
-from tracekit.matching.messages import found_done, message_ends
+from tracekit.matching.match import Operations, found_done, message_ends
 from tracekit.rank_events.coded_words import numbered
 from tracekit.thresholds.tables import (
     ALWAYS_BUFFERED_BYTES,

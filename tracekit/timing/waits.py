@@ -9,8 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tracekit.matching.clock import Clocks, aligned
-from tracekit.matching.match import Operations
-from tracekit.matching.messages import found_done, message_ends
+from tracekit.matching.match import Operations, found_done, message_ends
 from tracekit.rank_events.operation_names import ROOTED
 from tracekit.thresholds.slowrank import CLOCK_DOUBTS
 from tracekit.thresholds.tables import BUFFERED_RECEIVE, COMMON_END_NS

@@ -19,9 +19,8 @@ from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.gaps.evidence_gaps import coverage
 from tracekit.axes import DATA, TENSOR, along
 from tracekit.findings import BreakdownFinding, RankBreakdown, StepsFinding, Traffic, Volume
-from tracekit.matching.ring import ring_share
 from tracekit.rank_events.coded_words import among, numbered
-from tracekit.rank_events.operation_names import MESSAGES, ROOTED
+from tracekit.rank_events.operation_names import MESSAGES, ROOTED, ring_share
 from tracekit.steps.step_ends import STEP_END
 from tracekit.store import Run
 from tracekit.thresholds.breakdown import SIZES_SHOWN, VOLUME_ERROR

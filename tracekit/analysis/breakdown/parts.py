@@ -11,9 +11,9 @@ from tracekit.analysis.slowrank.gaps.evidence_gaps import whole
 from tracekit.axes import PIPELINE, along
 from tracekit.findings import ExposedTime, Share, StepBreakdown, TimeParts
 from tracekit.intervals import Intervals, covered_until, subtract, union
-from tracekit.matching.messages import message_ends
+from tracekit.matching.match import message_ends
 from tracekit.rank_events.operation_names import ROOTED
-from tracekit.steps.compute_time import windows_of
+from tracekit.steps.steps import windows_of
 from tracekit.timing.buffered_sends import linked
 from tracekit.timing.device_gaps import gaps_of
 from tracekit.timing.exposed_pieces import exposed_pieces

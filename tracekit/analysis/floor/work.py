@@ -17,8 +17,8 @@ from tracekit.rank_events.compute import OPERATOR, communicates
 from tracekit.rank_events.event_columns import Values, ints, matches, truth
 from tracekit.rank_events.host_events import Host, host_of
 from tracekit.rank_events.step_marks import launch_rows
-from tracekit.steps.compute_time import windows_of
 from tracekit.steps.host_need import on_host
+from tracekit.steps.steps import windows_of
 from tracekit.thresholds.floor import SMALL_KERNEL_NS
 from tracekit.units import I64, Mask
 

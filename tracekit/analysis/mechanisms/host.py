@@ -10,9 +10,8 @@ from tracekit.findings import Mechanism
 from tracekit.intervals import Intervals, union
 from tracekit.matching.match import Operations
 from tracekit.rank_events.event_columns import Values, ints, matches, strings, truth
-from tracekit.steps.compute_time import idle_within, inside_each, windows_of
 from tracekit.steps.features import COLLECTOR
-from tracekit.steps.steps import Steps
+from tracekit.steps.steps import Steps, idle_within, inside_each, windows_of
 from tracekit.store import Run
 from tracekit.thresholds.mechanisms import (
     GAP_NS,

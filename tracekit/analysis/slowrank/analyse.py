@@ -30,8 +30,7 @@ from tracekit.inference.groups.other_recordings import named_by_traces, stranger
 from tracekit.inference.groups.unnamed_groups import with_groups_of_streams, with_rare_groups
 from tracekit.inference.joined import joined
 from tracekit.inference.mesh.group_uses import world_of
-from tracekit.inference.mesh.mesh_choice import MeshChoice
-from tracekit.inference.mesh.unknown_mesh import without_mesh
+from tracekit.inference.mesh.mesh_choice import MeshChoice, without_mesh
 from tracekit.inference.peers.lost_arguments import repaired
 from tracekit.inference.peers.places_in_groups import with_places_in_groups
 from tracekit.matching.match import Operations, match

@@ -12,10 +12,9 @@ from tracekit.findings import Quality
 from tracekit.matching.match import Operations
 from tracekit.mesh import Mesh
 from tracekit.step_graph.replay import StepModel
-from tracekit.step_graph.stage_mates import mates
 from tracekit.step_graph.statistics import Excess
 from tracekit.step_graph.table_model import TableModel, tabulated
-from tracekit.step_graph.traced_model import model_of
+from tracekit.step_graph.traced_model import mates, model_of
 from tracekit.step_graph.waiting_parts import WaitingParts, waiting_parts
 from tracekit.steps.cut_steps import with_cut_step
 from tracekit.steps.host_need import host_need

@@ -13,7 +13,7 @@ from tracekit.findings import PathLevel
 from tracekit.findings.picture import Criterion, Level, SlowRankPicture, Timeline, TimelineRow
 from tracekit.inference.mesh.group_uses import world_of
 from tracekit.intervals import union
-from tracekit.steps.compute_time import compute_in_steps, windows_of
+from tracekit.steps.steps import compute_in_steps, windows_of
 from tracekit.thresholds.report import PAGE_HOLDS, RANKS_SHOWN, TIMELINE_PARTS
 from tracekit.thresholds.slowrank import MIN_LOST_SHARE, MINOR, PROVING_STEPS
 from tracekit.timing.measured import Measured

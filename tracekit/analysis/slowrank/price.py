@@ -7,9 +7,9 @@ import numpy as np
 
 from tracekit.analysis.slowrank.case import Case
 from tracekit.step_graph.statistics import NORMAL_95, Excess
-from tracekit.thresholds.slowrank import LITTLE_SHARE, MAJORITY, MINOR
+from tracekit.thresholds.slowrank import LITTLE_SHARE, MAJORITY, MIN_LOST_SHARE, MINOR
 from tracekit.timing.measured import Measured
-from tracekit.units import F64, I64
+from tracekit.units import F64, I64, ms
 
 NOT_EXACT: Final = "the model of the steps is not exact enough for a price so near the threshold"
 """The reason that such a price decides nothing."""
@@ -113,3 +113,30 @@ def _more_work(own: F64, struck: I64, quick: I64) -> float:
         return 0.0
     more = np.nanmax(own[known][:, struck], axis=1) - np.nanmin(own[known][:, quick], axis=1)
     return max(float(more.max()), 0.0)
+
+
+# Shares of the factors of an operation table: the saving of curing one factor over the saving of curing all.
+#
+# A long stage is cured by typical work (M_S of Lin et al., OSDI'25, section 5.2), uneven data by equal micro-
+# batches. Factors overlap, because ranks wait for the longest one, so that shares may add up to more than
+# one: they only rank the factors.
+def everybody_ns(case: Case, gain: float) -> float:
+    """Return the saving of typical work on all ranks for an operation table, otherwise `gain`; ns a step."""
+    return gain if case.table is None else max(gain, case.table.lost_ns)
+
+
+def share_in_words(case: Case, cure: str, gain: float, others: dict[str, float]) -> str:
+    """Return the words on the share that `cure` alone saves, `gain` (ns a step), and on the shares of the `others`.
+
+    Empty for traces. Others below the threshold are left out.
+    """
+    if case.table is None or case.table.lost_ns <= 0:
+        return ""
+    whole = case.table.lost_ns
+    words = f"; {cure} alone saves {ms(gain):.1f} ms a step, {gain / whole:.0%} of what typical work on all ranks saves"
+    rest = [
+        f"{other} alone {ns / whole:.0%} ({ms(ns):.1f} ms)"
+        for other, ns in others.items()
+        if ns >= MIN_LOST_SHARE * case.step_ns
+    ]
+    return f"{words} ({ms(whole):.1f} ms)" + (f"; {' and '.join(rest)}, partly the same time" if rest else "")

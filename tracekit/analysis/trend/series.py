@@ -7,7 +7,7 @@ import numpy as np
 
 from tracekit.analysis.diff.side import Side
 from tracekit.findings.trend import TrendPoint
-from tracekit.steps.compute_time import windows_of
+from tracekit.steps.steps import windows_of
 from tracekit.thresholds.trend import MOST_POINTS
 from tracekit.units import F64
 

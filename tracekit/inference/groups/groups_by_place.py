@@ -16,7 +16,6 @@ from tracekit.inference.groups.places_apart import (
     stand_still_as_one,
     ways_by_place,
 )
-from tracekit.inference.groups.possible_ways import allowed_ways
 from tracekit.inference.groups.stream_sequences import (
     NO_GROUP,
     StreamClass,
@@ -24,7 +23,7 @@ from tracekit.inference.groups.stream_sequences import (
     stream_classes,
     unnamed_rows,
 )
-from tracekit.inference.groups.usual_numbering import Way, by_parts, members_of
+from tracekit.inference.groups.usual_numbering import Way, allowed_ways, by_parts, members_of
 from tracekit.matching.clock import Clocks
 from tracekit.mesh import Mesh
 from tracekit.rank_events.operations import RankOps

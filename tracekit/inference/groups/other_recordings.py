@@ -19,7 +19,7 @@ from tracekit.matching.match import Operations
 from tracekit.rank_events.coded_words import numbered_rows
 from tracekit.rank_events.operation_names import ROOTED
 from tracekit.rank_events.operations import RankOps
-from tracekit.thresholds.recordings import (
+from tracekit.thresholds.inference import (
     ENDS_DRIFT,
     ENDS_ELSEWHEN_NS,
     ENDS_LEAST,

@@ -5,14 +5,15 @@ streams that it was captured from, whatever the group. An operation without a gr
 the ranks, but the same position belongs to the same group in every step.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
 
-from tracekit.inference.groups.common_ends import ClockErrors, Members, arrivals
-from tracekit.inference.groups.stream_sequences import UNTOLD_KINDS, StreamClass
+from tracekit.inference.groups.common_ends import ClockErrors, Members, Together, arrivals
+from tracekit.inference.groups.stream_sequences import UNTOLD_KINDS, StreamClass, stream_classes, unnamed_rows
+from tracekit.rank_events.operations import RankOps
 from tracekit.thresholds.tables import (
     APART_QUANTILE,
     CLEAREST_TAIL_NS,
@@ -21,6 +22,7 @@ from tracekit.thresholds.tables import (
     LEAST_BLIND_ENDS,
     LEAST_STEPS_BY_PLACE,
     LEAST_TAIL_NS,
+    LEAST_WIDER_ENDS,
     PAIRS_COMPARED,
     PLACES_TRIED,
     PROVING_LEAD,
@@ -213,3 +215,44 @@ class _Compared:
             if reached < least:
                 best, least = left, reached
         return best
+
+
+# Splits streams that carry several groups: a kind that ends together on more ranks than the rest is another
+# group's.
+#
+# From torch 2.8 on, a collective that is waited for runs on its caller's stream, for any group; only ends
+# separate it from the others there.
+def streams_apart(ranks: Sequence[RankOps]) -> list[RankOps]:
+    """Return `ranks` with a separate stream number for each kind that ends together where its stream does not."""
+    stream = {r.rank: r.stream.copy() for r in ranks if r.stream is not None}
+    rows = {r.rank: unnamed_rows(r) for r in ranks}
+    kinds = {r.rank: np.array(r.op, str) for r in ranks}
+    free = 1 + max((int(s.max(initial=0)) for s in stream.values()), default=0)
+    for streams in stream_classes(ranks):
+        for kind in wider_kinds(streams):
+            for rank, old in streams.streams.items():
+                stream[rank][rows[rank] & (stream[rank] == old) & (kinds[rank] == kind)] = free
+            free += 1
+    return [replace(r, stream=stream.get(r.rank)) for r in ranks]
+
+
+def wider_kinds(streams: StreamClass) -> Iterator[str]:
+    """Yield the kinds with ends that agree on all ranks of a class, some waiting, while ends of other kinds do not."""
+    kinds = np.array(streams.kinds)
+    for kind in sorted(set(streams.kinds)):
+        mine = kinds == kind
+        if min(mine.sum(), (~mine).sum()) < LEAST_WIDER_ENDS:
+            continue
+        apart, rest = (Together(_only(streams, m)).apart([streams.kept]) for m in (mine, ~mine))
+        if apart is None or rest is None:
+            continue
+        lasted = (streams.ends - streams.starts)[:, mine]
+        waited = float(np.quantile(np.ptp(lasted, axis=0), APART_QUANTILE))
+        width = max(apart, LEAST_TAIL_NS)
+        if rest >= CLEARLY_APART * width and waited >= PROVING_LEAD * width:
+            yield kind
+
+
+def _only(streams: StreamClass, columns: np.ndarray) -> StreamClass:
+    """Return a class with some of its operations."""
+    return replace(streams, starts=streams.starts[:, columns], ends=streams.ends[:, columns])

@@ -15,13 +15,7 @@ from tracekit.inference.groups.all_to_alls import silent_messages, with_all_to_a
 from tracekit.inference.groups.common_ends import Members, Together, clusters
 from tracekit.inference.groups.groups_by_place import with_groups_of_places
 from tracekit.inference.groups.inferred_groups import named
-from tracekit.inference.groups.possible_ways import (
-    allowed_ways,
-    is_listed,
-    listed_groups,
-    several_listed,
-    ways_of,
-)
+from tracekit.inference.groups.places_apart import streams_apart
 from tracekit.inference.groups.stream_sequences import (
     UNTOLD_KINDS,
     StreamClass,
@@ -29,21 +23,29 @@ from tracekit.inference.groups.stream_sequences import (
     streams_of_all,
     unnamed_rows,
 )
-from tracekit.inference.groups.streams_apart import streams_apart
 from tracekit.inference.groups.thread_groups import groups_of_threads
-from tracekit.inference.groups.usual_numbering import Way, members_of, shown, usual_groups
+from tracekit.inference.groups.usual_numbering import (
+    Way,
+    allowed_ways,
+    is_listed,
+    listed_groups,
+    members_of,
+    several_listed,
+    shown,
+    usual_groups,
+    ways_of,
+)
 from tracekit.inference.joined import joined
 from tracekit.inference.mesh.group_contradictions import contradiction
 from tracekit.inference.mesh.group_uses import group_uses, world_of
 from tracekit.inference.mesh.mesh_choice import choose as choose_mesh
-from tracekit.inference.mesh.mesh_choice import remedy
-from tracekit.inference.mesh.unknown_mesh import is_unknown
+from tracekit.inference.mesh.mesh_choice import is_unknown, remedy
 from tracekit.matching.clock import align
 from tracekit.matching.match import Operations, match, rematch
 from tracekit.mesh import Mesh, infer
 from tracekit.rank_events.operations import RankOps
 from tracekit.store import Group, Run
-from tracekit.thresholds.recordings import ENDS_WIDTH_NS, ROUNDS_OF_CLOCKS
+from tracekit.thresholds.inference import ENDS_WIDTH_NS, ROUNDS_OF_CLOCKS
 from tracekit.thresholds.tables import TAIL_NS
 
 

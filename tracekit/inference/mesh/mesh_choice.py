@@ -2,24 +2,28 @@
 
 from collections import Counter
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
+
+import numpy as np
 
 from tracekit.axes import AXES, PARTS
 from tracekit.errors import MeshError, MeshUnknownError, TracekitError, UsageError
 from tracekit.findings import MeshFinding, MeshSource, Quality
 from tracekit.inference.mesh.group_contradictions import contradiction, shown
 from tracekit.inference.mesh.group_uses import group_uses, world_of
-from tracekit.inference.mesh.one_pipeline import is_one_pipeline, pipeline_of
-from tracekit.inference.mesh.rank_programs import programs
-from tracekit.inference.mesh.unknown_mesh import is_unknown
+from tracekit.inference.mesh.one_pipeline import is_one_pipeline, pipeline_of, programs
+from tracekit.matching.channels import WORLD
 from tracekit.matching.match import Operations
 from tracekit.mesh import GroupUse, Inference, Mesh, from_sizes, infer
 from tracekit.mesh.given import misnamed, reordered, said, written
 from tracekit.mesh.parse import mesh_remedy, ranks_in
 from tracekit.mesh.parts import given_parts, with_parts
+from tracekit.rank_events.operations import RankOps
 from tracekit.steps.step_ends import STEP_END
-from tracekit.store import Run
+from tracekit.store import InferredGroup, Run
+
+KIND = "mesh_unknown"
 
 
 @dataclass(frozen=True)
@@ -242,3 +246,25 @@ def _undivided(
     if len(world) == 1:
         return MeshChoice(mesh, "flat_world")
     return MeshChoice(mesh, "flat_world", () if piped else notes, (row,))
+
+
+# Runs with an unknown mesh: all ranks are compared with each other, and the answer stays open.
+def without_mesh(
+    run: Run, ranks: Sequence[RankOps], world: Sequence[int], reason: str
+) -> tuple[Run, list[RankOps]]:
+    """Return `run` marked as having an unknown mesh, and its operations, without inferred groups.
+
+    world: all ranks of the job. reason: why the mesh is unknown, and the remedy.
+    """
+    groups = tuple(g for g in run.groups if not isinstance(g, InferredGroup))
+    if not any(len(g.ranks) > 1 for g in groups):  # else an operation without a group would be the world's
+        groups = (*groups, InferredGroup(len(groups), tuple(world), (), ()))
+    known = [g.group for g in groups]
+    kept = [replace(r, group=np.where(np.isin(r.group, known), r.group, WORLD)) for r in ranks]
+    row = Quality(KIND, None, len(world), reason)
+    return replace(run, groups=groups, quality=(*run.quality, row)), kept
+
+
+def is_unknown(run: Run) -> bool:
+    """Whether the mesh of `run` is unknown, as `without_mesh` marks it."""
+    return any(q.kind == KIND for q in run.quality)

@@ -1,5 +1,6 @@
 """Messages with a direction and no peer: what is known of each, and peers that were found, written back."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple
@@ -9,6 +10,7 @@ import numpy as np
 from tracekit.matching.clock import Clocks
 from tracekit.rank_events.operation_names import RECEIVES, SENDS
 from tracekit.rank_events.operations import RankOps
+from tracekit.rank_events.step_marks import I32, NO_STEP
 from tracekit.units import I64
 
 _KINDS: Final = {SENDS: "send", RECEIVES: "recv"}
@@ -58,3 +60,13 @@ def with_peers(source: RankOps, rows: Sequence[int], peers: Sequence[int]) -> Ra
         op[row] = _KINDS[int(way[row])]
         src[row], dst[row] = (source.rank, peer) if way[row] == SENDS else (peer, source.rank)
     return replace(source, op=tuple(op), src=src, dst=dst)
+
+
+# Operations at the same position of several steps.
+def places(step: I32, rows: I64) -> list[I64]:
+    """Return the rows at each position, over the steps with the most frequent number of operations among `rows`."""
+    steps = [rows[step[rows] == s] for s in np.unique(step[rows]) if s != NO_STEP]
+    if not steps:
+        return []
+    usual = Counter(len(s) for s in steps).most_common(1)[0][0]
+    return list(np.array([s for s in steps if len(s) == usual], np.int64).reshape(-1, usual).T)

@@ -22,7 +22,7 @@ from tracekit.matching.clock import Clocks
 from tracekit.matching.match import Operations
 from tracekit.rank_events.operations import RankOps
 from tracekit.rank_events.step_marks import NO_STEP
-from tracekit.thresholds.schedules import DEALT_MARGIN, DEALT_MISFITS, MOST_DEALT_MESSAGES, MOST_DEALT_STEPS
+from tracekit.thresholds.inference import DEALT_MARGIN, DEALT_MISFITS, MOST_DEALT_MESSAGES, MOST_DEALT_STEPS
 from tracekit.thresholds.tables import COMMON_END_NS
 from tracekit.units import F64, I64
 

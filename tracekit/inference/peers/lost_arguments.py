@@ -11,8 +11,8 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
+from tracekit.inference.peers.directed_messages import places
 from tracekit.inference.peers.lost_batches import with_lost_batches
-from tracekit.inference.peers.step_places import places
 from tracekit.rank_events.operation_names import MESSAGES, OTHER, UNDIRECTED
 from tracekit.rank_events.operations import RankOps
 from tracekit.rank_events.step_marks import I32, NO_STEP

@@ -11,7 +11,7 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from tracekit.inference.peers.step_places import places
+from tracekit.inference.peers.directed_messages import places
 from tracekit.rank_events.operation_names import UNDIRECTED
 from tracekit.rank_events.operations import RankOps
 from tracekit.units import I64

@@ -11,7 +11,7 @@ import numpy as np
 
 from tracekit.inference.peers.clock_difference import clock_differences
 from tracekit.inference.peers.open_messages import OpenKernels
-from tracekit.thresholds.schedules import BACKWARD_LONGER, MOST_DEALT_STEPS
+from tracekit.thresholds.inference import BACKWARD_LONGER, MOST_DEALT_STEPS
 from tracekit.thresholds.tables import COMMON_END_NS
 from tracekit.units import F64, I64, Mask
 

@@ -11,8 +11,8 @@ from typing import Final
 
 import numpy as np
 
+from tracekit.inference.peers.directed_messages import places
 from tracekit.inference.peers.open_messages import told
-from tracekit.inference.peers.step_places import places
 from tracekit.matching.clock import Clocks
 from tracekit.matching.match import Operations
 from tracekit.rank_events.operation_names import MESSAGES, RECEIVES, SENDS, UNDIRECTED

@@ -22,9 +22,9 @@ from tracekit.analysis.slowrank.wording import listed
 from tracekit.causes import GPU_COMPUTE
 from tracekit.findings import Quality
 from tracekit.rank_events.operation_names import UNDIRECTED
-from tracekit.steps.compute_time import windows_of
 from tracekit.steps.longer_kernels import LongerKernels, longer_kernels
 from tracekit.steps.step_kernels import StepKernels, kernels_between
+from tracekit.steps.steps import windows_of
 from tracekit.thresholds.slowrank import (
     MAJORITY,
     MIN_LOST_SHARE,

@@ -15,7 +15,7 @@ from tracekit.analysis.slowrank.price import Price
 from tracekit.analysis.slowrank.suspects import Answer, left_open, link_end
 from tracekit.analysis.slowrank.wording import add_traces, ranks_in_words
 from tracekit.matching.channels import Channel
-from tracekit.matching.ring import ring_share
+from tracekit.rank_events.operation_names import ring_share
 from tracekit.thresholds.slowrank import (
     FAST_BUS_GB_S,
     LINK_RATIO_OF_TWO,

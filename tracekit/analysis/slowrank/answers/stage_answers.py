@@ -20,8 +20,8 @@ from tracekit.analysis.slowrank.suspects import Answer, blame, explain_rank, har
 from tracekit.analysis.slowrank.wording import add_traces, listed, ranks_in_words
 from tracekit.causes import CAUSES, CPU_LAUNCH, DATALOADER, HOST_STALL, STAGE_IMBALANCE
 from tracekit.findings import Cause, Suspect
-from tracekit.steps.compute_time import compute_in_steps
 from tracekit.steps.step_kernels import kernels_in_steps
+from tracekit.steps.steps import compute_in_steps
 from tracekit.thresholds.slowrank import MAJORITY, MIN_LOST_SHARE, RANKS_LISTED, STAGE_TELLING_PEERS
 from tracekit.units import ms
 

@@ -18,7 +18,7 @@ from tracekit.analysis.slowrank.hypotheses.dealt_price import dealt_bounds
 from tracekit.analysis.slowrank.hypotheses.long_stage import LongStage
 from tracekit.analysis.slowrank.hypotheses.moving_stalls import MovingStalls, cause_of
 from tracekit.analysis.slowrank.hypotheses.suspect_work import only_attention
-from tracekit.analysis.slowrank.hypotheses.table_shares import everybody_ns, share_in_words
+from tracekit.analysis.slowrank.price import everybody_ns, share_in_words
 from tracekit.analysis.slowrank.suspects import Answer, imbalance, left_open
 from tracekit.analysis.slowrank.wording import listed
 from tracekit.step_graph.rank_timeline import RankTimeline

@@ -33,7 +33,7 @@ from tracekit.analysis.slowrank.hypotheses.candidates import Hypothesis
 from tracekit.analysis.slowrank.hypotheses.data_imbalance import data_explains
 from tracekit.analysis.slowrank.hypotheses.lone_rank import lone_fault
 from tracekit.analysis.slowrank.hypotheses.long_stage import LongStage
-from tracekit.analysis.slowrank.hypotheses.table_shares import everybody_ns, share_in_words
+from tracekit.analysis.slowrank.price import everybody_ns, share_in_words
 from tracekit.analysis.slowrank.suspects import Answer, in_gaps, left_open
 from tracekit.thresholds.slowrank import CANDIDATE_SHARE, MAJORITY
 

@@ -17,7 +17,7 @@ from tracekit.analysis.slowrank.gaps.evidence_gaps import undecided
 from tracekit.analysis.slowrank.suspects import Answer, left_open
 from tracekit.analysis.slowrank.wording import ranks_in_words
 from tracekit.findings import Suspect
-from tracekit.inference.mesh.unknown_mesh import KIND
+from tracekit.inference.mesh.mesh_choice import KIND
 from tracekit.thresholds.slowrank import CLEAR_SHARE, MAJORITY
 from tracekit.units import ms
 

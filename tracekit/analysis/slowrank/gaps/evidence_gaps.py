@@ -20,7 +20,7 @@ from tracekit.findings import Coverage
 from tracekit.rank_events.operation_names import MESSAGES
 from tracekit.rank_events.step_marks import NO_STEP
 from tracekit.step_graph.statistics import NORMAL_95
-from tracekit.steps.compute_time import compute_in_steps
+from tracekit.steps.steps import compute_in_steps
 from tracekit.thresholds.slowrank import (
     CANDIDATE_SHARE,
     CLEARLY_MORE,

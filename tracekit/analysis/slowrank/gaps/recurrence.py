@@ -15,9 +15,9 @@ from tracekit.analysis.slowrank.gaps.evidence_gaps import coverage, most_ns
 from tracekit.analysis.slowrank.hypotheses.candidates import saved_ns, typical_without
 from tracekit.analysis.slowrank.hypotheses.suspect_work import late_loaders, stalled_often
 from tracekit.step_graph.statistics import median_of_others
-from tracekit.steps.compute_time import compute_in_steps
 from tracekit.steps.longer_kernels import longest_beyond
 from tracekit.steps.step_kernels import kernels_in_steps
+from tracekit.steps.steps import compute_in_steps
 from tracekit.thresholds.slowrank import (
     CANDIDATE_SHARE,
     CLEARLY_MORE,

@@ -24,7 +24,7 @@ from tracekit.rank_events.launch_pace import launch_pace
 from tracekit.step_graph.replay import StepModel
 from tracekit.step_graph.statistics import Excess, confidence, excess, median_of_others
 from tracekit.step_graph.table_model import TableModel
-from tracekit.steps.compute_time import compute_in_steps
+from tracekit.steps.steps import compute_in_steps
 from tracekit.thresholds.slowrank import (
     CHANCE,
     MAJORITY,

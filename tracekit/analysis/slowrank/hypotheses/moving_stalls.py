@@ -18,7 +18,7 @@ from tracekit.analysis.slowrank.hypotheses.suspect_work import features_of
 from tracekit.causes import DATALOADER, HOST_STALL
 from tracekit.findings import Cause
 from tracekit.step_graph.statistics import median_of_others, spread
-from tracekit.steps.compute_time import compute_in_steps, inside_each, windows_of
+from tracekit.steps.steps import compute_in_steps, inside_each, windows_of
 from tracekit.thresholds.slowrank import (
     CHANCE,
     LITTLE_SHARE,

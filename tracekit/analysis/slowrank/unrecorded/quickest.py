@@ -10,8 +10,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from tracekit.analysis.slowrank.case import Case
-from tracekit.matching.ring import is_ring, ring_share
-from tracekit.rank_events.operation_names import MESSAGES
+from tracekit.rank_events.operation_names import MESSAGES, is_ring, ring_share
 from tracekit.thresholds.slowrank import CLEARLY_MORE, FAR_MORE
 from tracekit.timing.buffered_sends import bytes_of
 from tracekit.units import F64

@@ -49,3 +49,41 @@ ENDS_NEARLY_ALL: Final = 0.75
 
 ENDS_DRIFT: Final = 0.01
 """Drift between two clocks that no host has: crystals differ by 1e-4 at the most."""
+DEALT_MARGIN: Final = 0.5
+"""A stage's messages are assigned to its neighbours only if any other way has misfits in this many more steps out of
+one: a message at the wrong neighbour misfits wherever a rank waited for the right one."""
+
+BACKWARD_LONGER: Final = 1.25
+"""Backward work takes twice as long as forward work, or three times; by this much they are clearly of two kinds."""
+
+DEALT_MISFITS: Final = 0.1
+"""Share of a stage's messages that may misfit: a slow link is late in its own replica, and clocks are not exact."""
+
+CLEARLY_DEALT_MISFITS: Final = 0.25
+"""The same where every other way has twice the misfits: transfers beside compute take longer than the quickest ones."""
+
+MOST_DEALT_MESSAGES: Final = 256
+"""Messages of a stage and step assigned to its neighbours: 64 micro-batches; the work grows with the cube."""
+
+MOST_DEALT_STEPS: Final = 64
+"""Steps, of all replicas, in which messages are compared: more make nothing clearer."""
+MANY_CALLS: Final = 24
+"""Collectives of a group from which it may be tensor or context parallel: those communicate in every layer."""
+
+MOSTLY_EXPOSED: Final = 0.6
+"""Share of collectives that compute waits for, above which an axis is inside the layers: data parallelism overlaps."""
+
+ALTERNATING: Final = 0.93
+"""Share of collectives that differ in kind from the one before, above which gathers and scatters take turns (tp)."""
+
+UNEVEN_SIZES: Final = 1 / 8
+"""Share of all-to-alls that must differ in elements for them to send tokens: another number goes to experts each
+time, and back, and again in backward and recomputation, so that one in six differs. Sequence parallelism moves
+heads in the same few sizes in each of many layers."""
+
+RING_GAP_NS: Final = 100_000
+"""Ranks of a ring send and receive within this time of each other, ns: a stage computes for far longer in between."""
+
+RING_SHARE: Final = 0.9
+"""Share of messages between two ranks that go both ways at once: a pipeline's first and last ones go alone, in every
+step, and windows may cut a ring's."""
