@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Literal
 
-from tracekit.findings import Cause
+from tracekit.findings.slowrank import Cause
 from tracekit.mechanisms import MechanismEntry
 from tracekit.thresholds.slowrank import CLEARLY_MORE, MAJORITY, TIME_SLICE_NS
 

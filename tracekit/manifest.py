@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 from pyarrow.json import ParseOptions, ReadOptions, read_json
 
 from tracekit.errors import InputError
-from tracekit.findings import Quality, Rejected
+from tracekit.findings.shared import Quality, Rejected
 from tracekit.own_files import odd_name
 from tracekit.schema import GROUPS, RUN_SCHEMA
 from tracekit.store import MANIFEST, Group, RankRecord, Run, rank_bound, verify

@@ -25,7 +25,10 @@ import pyarrow.parquet as pq
 
 from tracekit.arrays import MINUS_ONE, from_numpy, to_numpy
 from tracekit.errors import InputError
-from tracekit.findings import BreakdownFinding, Quality, Rejected, SlowRankFinding, WhatIfFinding
+from tracekit.findings.breakdown import BreakdownFinding
+from tracekit.findings.shared import Quality, Rejected
+from tracekit.findings.slowrank import SlowRankFinding
+from tracekit.findings.whatif import WhatIfFinding
 from tracekit.schema import EVENTS, checked
 from tracekit.small_files import check_regular
 from tracekit.thresholds.ingest import MANIFEST_HEAD, MAX_RANKS, MAX_SPREAD

@@ -5,6 +5,8 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+I8: TypeAlias = npt.NDArray[np.int8]
+I32: TypeAlias = npt.NDArray[np.int32]
 I64: TypeAlias = npt.NDArray[np.int64]
 F64: TypeAlias = npt.NDArray[np.float64]
 Mask: TypeAlias = npt.NDArray[np.bool_]

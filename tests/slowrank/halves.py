@@ -10,7 +10,8 @@ from itertools import combinations
 from unittest.mock import patch
 
 from tests.slowrank.test_all_subsets import CULPRITS, recorded, wrong
-from tracekit.rank_events.operations import RankOps, read_rank
+from tracekit.rank_events.operations import read_rank
+from tracekit.rank_events.rank_ops import RankOps
 from tracekit.store import Run
 
 

@@ -6,7 +6,8 @@ from typing import Any
 import pyarrow as pa
 
 from tracekit.matching.match import Operations, match
-from tracekit.rank_events.operations import RankOps, rank_ops
+from tracekit.rank_events.operations import rank_ops
+from tracekit.rank_events.rank_ops import RankOps
 from tracekit.schema import EVENTS
 from tracekit.store import Group
 

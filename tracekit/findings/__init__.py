@@ -21,15 +21,21 @@ from tracekit.findings.hang import (
     LastDone,
     Side,
 )
-from tracekit.findings.shared import MeshFinding, MeshSource, Quality, RankCoverage, Rejected
+from tracekit.findings.shared import (
+    Coverage,
+    MeshFinding,
+    MeshSource,
+    Quality,
+    RankCoverage,
+    Rejected,
+    StepsFinding,
+)
 from tracekit.findings.slowrank import (
     Cause,
-    Coverage,
     Evidence,
     Mechanism,
     PathLevel,
     SlowRankFinding,
-    StepsFinding,
     Suspect,
     Verdict,
     WhatIf,

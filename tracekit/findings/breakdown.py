@@ -7,8 +7,18 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
-from tracekit.findings.shared import Columns, MeshFinding, Quality, RankCoverage, Row, Tabular, placed, places
-from tracekit.findings.slowrank import Coverage, StepsFinding
+from tracekit.findings.shared import (
+    Columns,
+    Coverage,
+    MeshFinding,
+    Quality,
+    RankCoverage,
+    Row,
+    StepsFinding,
+    Tabular,
+    placed,
+    places,
+)
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
-from tracekit.findings.shared import Columns, MeshFinding, Quality, RankCoverage, Row, Tabular
-from tracekit.findings.slowrank import StepsFinding
+from tracekit.findings.shared import Columns, MeshFinding, Quality, RankCoverage, Row, StepsFinding, Tabular
 
 DiffVerdict = Literal["slower", "faster", "unchanged", "inconclusive"]
 """How the step of the second run is beside that of the first; `inconclusive` never means unchanged."""

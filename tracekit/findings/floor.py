@@ -7,8 +7,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
-from tracekit.findings.shared import Columns, MeshFinding, Quality, RankCoverage, Row, Tabular
-from tracekit.findings.slowrank import Coverage, StepsFinding
+from tracekit.findings.shared import (
+    Columns,
+    Coverage,
+    MeshFinding,
+    Quality,
+    RankCoverage,
+    Row,
+    StepsFinding,
+    Tabular,
+)
 
 LimitName = Literal["no_waiting", "hidden_communication", "best_kernels", "roofline", "plan"]
 """What the step is compared with, in the order of the answer."""

@@ -47,6 +47,25 @@ class RankCoverage:
 
 
 @dataclass(frozen=True)
+class StepsFinding:
+    """Steps the answer rests on; `median_ms` is the median step time over ranks and steps."""
+
+    analysed: tuple[int, ...]
+    median_ms: float
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """The share (0 to 1) of exposed communication time that was matched with all members; None where none was exposed.
+
+    `by_axis` has one entry for each axis or set of axes (`dp_cp`); `unknown` are operations of an unknown group.
+    """
+
+    matched: float | None = None
+    by_axis: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class MeshFinding:
     """Axes from inner to outer, their sizes, where they come from, and sizes of axes that divide others (`parts`)."""
 

@@ -8,7 +8,18 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from tracekit.findings.explanation import Explanation
-from tracekit.findings.shared import Columns, MeshFinding, Quality, RankCoverage, Row, Tabular, placed, places
+from tracekit.findings.shared import (
+    Columns,
+    Coverage,
+    MeshFinding,
+    Quality,
+    RankCoverage,
+    Row,
+    StepsFinding,
+    Tabular,
+    placed,
+    places,
+)
 
 Verdict = Literal["healthy", "slow_rank", "slow_link", "imbalance", "inconclusive"]
 """What the analysis found; `inconclusive` is an answer of its own and never means healthy."""
@@ -26,14 +37,6 @@ Cause = Literal[
     "unknown",
 ]
 """Names of causes; `tracekit.causes` says what each means, what decides it, and what to do about it."""
-
-
-@dataclass(frozen=True)
-class StepsFinding:
-    """Steps the answer rests on; `median_ms` is the median step time over ranks and steps."""
-
-    analysed: tuple[int, ...]
-    median_ms: float
 
 
 @dataclass(frozen=True)
@@ -92,17 +95,6 @@ class Suspect:
     def mechanism(self) -> Mechanism | None:
         """The mechanism that is sure; None where the evidence does not separate them."""
         return next((m for m in self.mechanisms if m.sure), None)
-
-
-@dataclass(frozen=True)
-class Coverage:
-    """The share (0 to 1) of exposed communication time that was matched with all members; None where none was exposed.
-
-    `by_axis` has one entry for each axis or set of axes (`dp_cp`); `unknown` are operations of an unknown group.
-    """
-
-    matched: float | None = None
-    by_axis: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

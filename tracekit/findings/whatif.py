@@ -7,8 +7,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
-from tracekit.findings.shared import Columns, MeshFinding, Quality, RankCoverage, Row, Tabular
-from tracekit.findings.slowrank import Coverage, StepsFinding
+from tracekit.findings.shared import (
+    Columns,
+    Coverage,
+    MeshFinding,
+    Quality,
+    RankCoverage,
+    Row,
+    StepsFinding,
+    Tabular,
+)
 
 EVERYBODY: Final = "everybody"
 """The question that makes all ranks, stages and transfers typical at once: it names no part of the job."""

@@ -8,7 +8,7 @@ import numpy as np
 
 from tracekit.rank_events.coded_words import among, numbered, numbered_rows
 from tracekit.rank_events.operation_names import MESSAGES, UNDIRECTED
-from tracekit.rank_events.operations import RankOps
+from tracekit.rank_events.rank_ops import RankOps
 from tracekit.store import Group
 from tracekit.units import I64
 

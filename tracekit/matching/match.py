@@ -8,20 +8,23 @@ order; if their ends were inferred (tables.neighbours), by the number that the i
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
+from tracekit.errors import TracekitError
 from tracekit.matching.channels import NO_SEQ, Channel, channels_of, groups_with_one_counter
 from tracekit.matching.instance_keys import instance_keys
 from tracekit.matching.message_order import UNKNOWN_SIZE, by_issue, by_size
 from tracekit.rank_events.coded_words import Codes, numbered, numbered_rows
 from tracekit.rank_events.operation_names import MESSAGES
-from tracekit.rank_events.operations import RankOps
 from tracekit.rank_events.own_time import Progress, own_progress
+from tracekit.rank_events.rank_ops import RankOps
 from tracekit.store import Group
 from tracekit.units import I64, Mask
+
+_Refusal = TypeVar("_Refusal", bound=TracekitError)
 
 
 @dataclass(frozen=True)
@@ -227,3 +230,16 @@ def message_ends(ops: Operations) -> tuple[I64, I64]:
     rows = rows[np.lexsort((numbered(ops.op[rows])[1], ops.instance[rows]))]  # "recv" sorts before "send"
     first = np.flatnonzero(ops.instance[rows[:-1]] == ops.instance[rows[1:]])
     return rows[first + 1], rows[first]
+
+
+def no_communication(ops: Operations, fails: type[_Refusal]) -> _Refusal:
+    """Return the error of traces without communication: what they lack, and how it is recorded."""
+    if not any(rank.on_gpu for rank in ops.per_rank.values()):
+        return fails(
+            "the traces hold only CPU events and no communication operation, so ranks cannot be compared; give "
+            "the profiler activities=[CPU, CUDA], and record whole training steps"
+        )
+    return fails(
+        "no communication operation in any trace, so ranks cannot be compared; record whole training steps, because "
+        "evaluation, data loading and the time before the first step hold none (breakdown and diff need none)"
+    )

@@ -9,9 +9,8 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from tracekit.rank_events.step_marks import I32
 from tracekit.thresholds.tables import MAX_MESSAGES_ALIGNED, TIE_NS
-from tracekit.units import I64
+from tracekit.units import I32, I64
 
 Tokens = npt.NDArray[np.object_]
 UNKNOWN_SIZE = "/-1"

@@ -30,9 +30,8 @@ from tracekit.rank_events.operation_names import (
     canonical_op,
     directed,
 )
-from tracekit.rank_events.step_marks import I32
 from tracekit.store import Group
-from tracekit.units import I64
+from tracekit.units import I32, I64
 
 TITLE = re.compile(r"^nccl:(send|recv) (\d{1,9})(?:->|<-)(\d{1,9})$")
 PAIR: Final = 2

@@ -15,47 +15,13 @@ import pyarrow as pa
 from tracekit.rank_events.compute import COMM_KERNEL
 from tracekit.rank_events.event_columns import Values, holds, matches, truth
 from tracekit.rank_events.operation_names import canonical_op
+from tracekit.rank_events.rank_ops import KernelOrder
 from tracekit.units import I64, Mask
 
 _OPTIMIZER: Final = re.compile(r"adam|adafactor|sgd|optimi[sz]er", re.IGNORECASE)
 """Names of kernels that only an optimizer runs."""
 _OPTIMIZER_SPAN: Final = re.compile(r"^Optimizer\.step#")
 """The span that torch puts around the step of every optimizer, where the host is recorded."""
-
-
-@dataclass(frozen=True)
-class KernelOrder:
-    """Kernels of one stream in order, one entry a kernel, without kernels that were launched before their window.
-
-    Times in ns. On a recording without kernels the entries are its communication operations.
-    """
-
-    names: tuple[str, ...]  # distinct ones
-    name: I64  # index in `names`
-    window: I64  # number of the capture, ascending
-    issued: I64  # when the host launched it, where known, else its start
-    pause: I64  # from the end of all earlier work to `issued`; negative where the host ran ahead
-    optimizer: npt.NDArray[np.bool_]  # whether an optimizer ran it
-    of_kernels: bool = True  # whether these are kernels, and not communication operations
-    communicates: Mask | None = None  # whether each of them communicates; None if none does
-
-    @property
-    def windows(self) -> int:
-        """Return the number of captures."""
-        return int(self.window.max(initial=-1)) + 1
-
-    @property
-    def talks(self) -> Mask:
-        """Whether each of them communicates."""
-        return np.zeros(len(self.name), bool) if self.communicates is None else self.communicates
-
-    def computing(self) -> "KernelOrder":
-        """Return the order without the kernels that communicate."""
-        keep = ~self.talks
-        return KernelOrder(
-            self.names, self.name[keep], self.window[keep], self.issued[keep], self.pause[keep],
-            self.optimizer[keep], self.of_kernels,
-        )  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -2,32 +2,24 @@
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
 import pyarrow as pa
 
-from tracekit.intervals import Intervals, empty
+from tracekit.intervals import empty
 from tracekit.rank_events.arguments import read_arguments, resolve_groups
 from tracekit.rank_events.compute import communicates, compute_intervals, operator_intervals
 from tracekit.rank_events.event_columns import Values, ints, matches, present, truth
 from tracekit.rank_events.host_events import Enclosing, Host, host_of
-from tracekit.rank_events.kernel_order import KernelOrder, Launched, kernel_order
+from tracekit.rank_events.kernel_order import Launched, kernel_order
 from tracekit.rank_events.kernel_records import alone, join
 from tracekit.rank_events.late_host import host_held, opens_of
 from tracekit.rank_events.operation_names import CALL_OPS, UNDIRECTED
+from tracekit.rank_events.rank_ops import KernelOrder, RankOps
 from tracekit.rank_events.readiness import ready_times
-from tracekit.rank_events.step_marks import (
-    I32,
-    captures,
-    issue_times,
-    label,
-    launch_rows,
-    run_ahead,
-    step_spans,
-)
-from tracekit.rank_events.stream_waits import I8, waited_for
+from tracekit.rank_events.step_marks import captures, issue_times, label, launch_rows, run_ahead, step_spans
+from tracekit.rank_events.stream_waits import waited_for
 from tracekit.store import Group, Run
 from tracekit.thresholds.tables import MOST_BEHIND_MARKS, RESUME_SLACK_NS, RESUME_SLACK_SHARE
 from tracekit.units import I64, Mask
@@ -40,60 +32,6 @@ _COLUMNS = [
 _MESSAGE: Final = re.compile(r"^gloo:(send|recv)$")
 _SEND: Final = re.compile(r"^gloo:send$")
 _CALL: Final = re.compile(rf"^({'|'.join(CALL_OPS)})$")
-
-
-@dataclass(frozen=True)
-class RankOps:
-    """Communication of one rank, sorted by start; all arrays have one entry an operation, times in ns.
-
-    The messages of one batched kernel follow each other, in order of issue, and share `kernel`, start and end.
-    """
-
-    rank: int
-    on_gpu: bool
-    start: I64
-    end: I64
-    op: tuple[str, ...]  # canonical names, by operation
-    token: tuple[str, ...]  # op, dtype and element count: equal for one collective on all ranks, by operation
-    group: I32  # index into Run.groups; -1 unknown
-    src: I32  # global rank of the sender of a p2p operation, -1 else
-    dst: I32
-    seq: I64  # -1 unknown
-    nelems: I64
-    step: I32  # NO_STEP outside every step
-    busy: Intervals  # compute, disjoint
-    kernel: I64  # number of the kernel that carries the operation, in order of start
-    issued: I64  # when the host issued the operation: its launch, where known, else its start
-    steps: dict[int, tuple[int, int]] = field(default_factory=dict)  # host span of each profiler step
-    window: tuple[int, int] = (0, 0)  # first start and last end of anything recorded
-    ready: I64 | None = None  # wall time from which it could start; UNKNOWN where not recorded
-    stream: I64 | None = None  # stream of its kernel, or thread of Gloo; -1 unknown
-    way: I64 | None = None  # direction of a message: SENDS, RECEIVES, 0 unknown
-    message: I64 | None = (
-        None  # number that both ends of an inferred message share; -1 of any other operation
-    )
-    told_size: I32 | None = None  # ranks in the operation's group, as the trace counts them; -1 unknown
-    found: Mask | None = None  # messages that were done before the host looked for them
-    begins: tuple[int, ...] = (0,)  # of the recording's windows, ns
-    opens: tuple[
-        int, ...
-    ] = ()  # when the host was free to continue in each window, ns; as `begins` where empty
-    taken: I64 | None = None  # elements that the rank received; -1 unknown
-    order: KernelOrder | None = None  # the kernels of its device, where no step is marked
-    place: I64 | None = None  # group rank of a message's peer in an unnamed group; -1 unknown
-    own: I64 | None = None  # group rank of the rank itself there; -1 unknown
-    grid: I64 | None = None  # grid of a message's kernel, an upper bound of its channels; -1 unknown
-    waited: I8 | None = None  # whether compute waited for it: WAITED, FREE, or UNTOLD
-    hint: I32 | None = None  # recorded group of an operation that cannot be matched by order; -1 none
-    inferred: Mask | None = None  # whether its group was inferred from the ends of its stream or position
-    operators: Intervals | None = None  # when operators ran, on a CPU trace; None: as `busy`
-    held: I64 | None = None  # ns for which only the host held up the compute after it
-    device: int = -1  # number of its device on its node; -1 where the trace names none or several
-
-    @property
-    def computed(self) -> Intervals:
-        """Return when the rank computed, ns; for a CPU trace without the Python inside autograd nodes."""
-        return self.busy if self.operators is None else self.operators
 
 
 def read_rank(run: Run, rank: int, *, marked: bool = True, windows: Sequence[int] = ()) -> RankOps:

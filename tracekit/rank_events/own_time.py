@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tracekit.intervals import covered_until, gap_start, union
-from tracekit.rank_events.operations import RankOps
+from tracekit.rank_events.rank_ops import RankOps
 from tracekit.rank_events.readiness import UNKNOWN
 from tracekit.rank_events.stream_waits import FREE
 from tracekit.thresholds.tables import DEVICE_ROUNDING_NS, RESUME_SLACK_NS, RESUME_SLACK_SHARE

@@ -9,15 +9,13 @@ from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from tracekit.rank_events.event_columns import Values, filled, ints, latest, matches
 from tracekit.thresholds.ingest import MAX_STEP
 from tracekit.thresholds.tables import LATE_LAUNCH_NS, MOST_BEHIND_MARKS
-from tracekit.units import I64
+from tracekit.units import I32, I64
 
-I32 = npt.NDArray[np.int32]
 NO_STEP: Final = -1
 """Step of an operation outside every marked step."""
 

@@ -11,14 +11,12 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from tracekit.rank_events.event_columns import Values, ints, latest, truth
 from tracekit.rank_events.step_marks import launch_rows
-from tracekit.units import I64, Mask
+from tracekit.units import I8, I64, Mask
 
-I8 = npt.NDArray[np.int8]
 WAITED: Final = 1
 """The compute that resumed after the operation had a wait for it on its stream."""
 UNTOLD: Final = 0

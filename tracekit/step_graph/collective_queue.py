@@ -11,7 +11,7 @@ import numpy as np
 
 from tracekit.matching.match import Operations
 from tracekit.rank_events.coded_words import numbered_rows
-from tracekit.rank_events.operations import RankOps
+from tracekit.rank_events.rank_ops import RankOps
 from tracekit.thresholds.replay import ANSWERED_NS
 from tracekit.thresholds.slowrank import NO_WORK_NS, QUEUED_NS
 from tracekit.timing.buffered_sends import members_of_kernel

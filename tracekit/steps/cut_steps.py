@@ -10,10 +10,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from tracekit.matching.match import Operations
-from tracekit.rank_events.step_marks import I32, NO_STEP
+from tracekit.rank_events.step_marks import NO_STEP
 from tracekit.steps.steps import whole_steps
 from tracekit.thresholds.tables import ENOUGH_STEPS, MOST_RANKS, WHOLE_STEP_SHARE
-from tracekit.units import I64
+from tracekit.units import I32, I64
 
 
 def with_cut_step(ops: Operations, alike: Sequence[Sequence[int]]) -> tuple[Operations, int | None]:

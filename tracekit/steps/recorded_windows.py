@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 
 from tracekit.arrays import to_numpy
-from tracekit.findings import Quality
+from tracekit.findings.shared import Quality
 from tracekit.rank_events.event_columns import filled, matches
 from tracekit.rank_events.step_marks import step_number
 from tracekit.store import Run

@@ -10,9 +10,9 @@ from typing import Final
 
 import numpy as np
 
-from tracekit.findings import Quality
+from tracekit.findings.shared import Quality
 from tracekit.rank_events.event_columns import ints, matches
-from tracekit.rank_events.operations import RankOps
+from tracekit.rank_events.rank_ops import RankOps
 from tracekit.rank_events.step_marks import NO_STEP, issue_times, label, launch_rows
 from tracekit.store import Run
 from tracekit.units import I64

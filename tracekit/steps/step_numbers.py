@@ -11,7 +11,7 @@ import numpy as np
 from tracekit.disjoint_sets import DisjointSets
 from tracekit.matching.match import Operations, match
 from tracekit.rank_events.kernel_order import window_of
-from tracekit.rank_events.operations import RankOps
+from tracekit.rank_events.rank_ops import RankOps
 from tracekit.rank_events.step_marks import NO_STEP
 from tracekit.store import Group
 from tracekit.thresholds.tables import BORDER_SHARE, HOST_GAP_NS, REPEATING_SHARE

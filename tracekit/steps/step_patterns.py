@@ -12,8 +12,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from tracekit.rank_events.kernel_order import KernelOrder, window_of
-from tracekit.rank_events.operations import RankOps
+from tracekit.rank_events.kernel_order import window_of
+from tracekit.rank_events.rank_ops import KernelOrder, RankOps
 from tracekit.rank_events.step_marks import NO_STEP
 from tracekit.steps.repetition import OUTSIDE, Pattern, Repeating, repeating
 from tracekit.steps.step_numbers import Cuts, numbered

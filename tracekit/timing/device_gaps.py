@@ -7,7 +7,7 @@ import numpy as np
 from tracekit.intervals import Intervals, empty, subtract, union
 from tracekit.matching.match import Operations
 from tracekit.rank_events.event_columns import ints, matches
-from tracekit.rank_events.operations import RankOps
+from tracekit.rank_events.rank_ops import RankOps
 from tracekit.rank_events.step_marks import issue_times, launch_rows
 from tracekit.store import Run
 from tracekit.thresholds.breakdown import LAUNCH_NS

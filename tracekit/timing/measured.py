@@ -10,10 +10,9 @@ import numpy.typing as npt
 from tracekit.axes import PARTS
 from tracekit.errors import InputError
 from tracekit.inference.mesh.group_uses import world_of
-from tracekit.inference.mesh.mesh_choice import no_communication
 from tracekit.matching.channels import Channel
 from tracekit.matching.clock import Clocks, align
-from tracekit.matching.match import Operations
+from tracekit.matching.match import Operations, no_communication
 from tracekit.mesh import Mesh
 from tracekit.mesh.parts import ALL_TO_ALL
 from tracekit.rank_events.step_marks import NO_STEP

@@ -35,7 +35,8 @@ from tracekit.inference.peers.lost_arguments import repaired
 from tracekit.inference.peers.places_in_groups import with_places_in_groups
 from tracekit.matching.match import Operations, match
 from tracekit.mesh.parse import ranks_in
-from tracekit.rank_events.operations import RankOps, read_rank
+from tracekit.rank_events.operations import read_rank
+from tracekit.rank_events.rank_ops import RankOps
 from tracekit.rank_events.step_marks import NO_STEP
 from tracekit.steps.cut_steps import common_part
 from tracekit.steps.recorded_windows import last_windows

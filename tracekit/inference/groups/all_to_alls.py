@@ -17,7 +17,7 @@ from tracekit.inference.groups.stream_sequences import NO_GROUP, StreamClass, st
 from tracekit.inference.groups.usual_numbering import Way, allowed_ways, by_parts, members_of
 from tracekit.mesh import Mesh
 from tracekit.rank_events.operation_names import MESSAGES
-from tracekit.rank_events.operations import RankOps
+from tracekit.rank_events.rank_ops import RankOps
 from tracekit.store import Run
 from tracekit.thresholds.tables import LEAST_IN_ALL_TO_ALL
 

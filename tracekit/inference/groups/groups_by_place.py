@@ -26,7 +26,7 @@ from tracekit.inference.groups.stream_sequences import (
 from tracekit.inference.groups.usual_numbering import Way, allowed_ways, by_parts, members_of
 from tracekit.matching.clock import Clocks
 from tracekit.mesh import Mesh
-from tracekit.rank_events.operations import RankOps
+from tracekit.rank_events.rank_ops import RankOps
 from tracekit.store import Run
 from tracekit.units import I64
 

@@ -8,7 +8,7 @@ import numpy as np
 from tracekit.inference.groups.common_ends import Members
 from tracekit.inference.groups.stream_sequences import NO_GROUP, unnamed_rows
 from tracekit.rank_events.operation_names import COLLECTIVE, OTHER
-from tracekit.rank_events.operations import RankOps
+from tracekit.rank_events.rank_ops import RankOps
 from tracekit.store import InferredGroup, Run
 
 

@@ -18,7 +18,7 @@ from tracekit.matching.clock import common_collectives, line_through
 from tracekit.matching.match import Operations
 from tracekit.rank_events.coded_words import numbered_rows
 from tracekit.rank_events.operation_names import ROOTED
-from tracekit.rank_events.operations import RankOps
+from tracekit.rank_events.rank_ops import RankOps
 from tracekit.thresholds.inference import (
     ENDS_DRIFT,
     ENDS_ELSEWHEN_NS,

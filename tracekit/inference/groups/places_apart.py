@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from tracekit.inference.groups.common_ends import ClockErrors, Members, Together, arrivals
 from tracekit.inference.groups.stream_sequences import UNTOLD_KINDS, StreamClass, stream_classes, unnamed_rows
-from tracekit.rank_events.operations import RankOps
+from tracekit.rank_events.rank_ops import RankOps
 from tracekit.thresholds.tables import (
     APART_QUANTILE,
     CLEAREST_TAIL_NS,

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from tracekit.matching.clock import Clocks
 from tracekit.rank_events.operation_names import COLLECTIVE, OTHER, UNDIRECTED
-from tracekit.rank_events.operations import RankOps
+from tracekit.rank_events.rank_ops import RankOps
 from tracekit.thresholds.tables import (
     ENDS_COMPARED,
     LEAST_ALIGNED_ENDS,

@@ -14,7 +14,7 @@ from itertools import combinations, islice, permutations
 import numpy as np
 
 from tracekit.rank_events.operation_names import ROOTED
-from tracekit.rank_events.operations import RankOps
+from tracekit.rank_events.rank_ops import RankOps
 from tracekit.rank_events.step_marks import NO_STEP
 from tracekit.store import Group
 from tracekit.thresholds.tables import DRIFT_NS, MOST_CHOICES, NEARLY_ALL_RANKS, PEERS_COMPARED, QUEUE_THREADS

@@ -43,7 +43,7 @@ from tracekit.inference.mesh.mesh_choice import is_unknown, remedy
 from tracekit.matching.clock import align
 from tracekit.matching.match import Operations, match, rematch
 from tracekit.mesh import Mesh, infer
-from tracekit.rank_events.operations import RankOps
+from tracekit.rank_events.rank_ops import RankOps
 from tracekit.store import Group, Run
 from tracekit.thresholds.inference import ENDS_WIDTH_NS, ROUNDS_OF_CLOCKS
 from tracekit.thresholds.tables import TAIL_NS

@@ -18,7 +18,7 @@ from tracekit.mesh.group_descriptions import hinted_dims
 from tracekit.mesh.parts import ALL_TO_ALL
 from tracekit.rank_events.coded_words import among, numbered, numbered_rows
 from tracekit.rank_events.operation_names import MESSAGES
-from tracekit.rank_events.operations import RankOps
+from tracekit.rank_events.rank_ops import RankOps
 from tracekit.store import InferredGroup, Run
 from tracekit.thresholds.inference import MANY_CALLS, RING_GAP_NS, RING_SHARE, UNEVEN_SIZES
 from tracekit.units import I64

@@ -3,23 +3,22 @@
 from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
 
 import numpy as np
 
 from tracekit.axes import AXES, PARTS
-from tracekit.errors import MeshError, MeshUnknownError, TracekitError, UsageError
-from tracekit.findings import MeshFinding, MeshSource, Quality
+from tracekit.errors import MeshError, MeshUnknownError, UsageError
+from tracekit.findings.shared import MeshFinding, MeshSource, Quality
 from tracekit.inference.mesh.group_contradictions import contradiction, shown
 from tracekit.inference.mesh.group_uses import group_uses, world_of
 from tracekit.inference.mesh.one_pipeline import is_one_pipeline, pipeline_of, programs
 from tracekit.matching.channels import WORLD
-from tracekit.matching.match import Operations
+from tracekit.matching.match import Operations, no_communication
 from tracekit.mesh import GroupUse, Inference, Mesh, from_sizes, infer
 from tracekit.mesh.given import misnamed, reordered, said, written
 from tracekit.mesh.parse import mesh_remedy, ranks_in
 from tracekit.mesh.parts import given_parts, with_parts
-from tracekit.rank_events.operations import RankOps
+from tracekit.rank_events.rank_ops import RankOps
 from tracekit.steps.step_ends import STEP_END
 from tracekit.store import InferredGroup, Run
 
@@ -201,22 +200,6 @@ def _flat(ops: Operations, world: tuple[int, ...], remedy: str) -> MeshChoice:
                 f"so the mesh is unknown; {remedy}"
             )
     return _undivided(world, (), (), named=False, piped=piped)
-
-
-_Refusal = TypeVar("_Refusal", bound=TracekitError)
-
-
-def no_communication(ops: Operations, fails: type[_Refusal]) -> _Refusal:
-    """Return the error of traces without communication: what they lack, and how it is recorded."""
-    if not any(rank.on_gpu for rank in ops.per_rank.values()):
-        return fails(
-            "the traces hold only CPU events and no communication operation, so ranks cannot be compared; give "
-            "the profiler activities=[CPU, CUDA], and record whole training steps"
-        )
-    return fails(
-        "no communication operation in any trace, so ranks cannot be compared; record whole training steps, because "
-        "evaluation, data loading and the time before the first step hold none (breakdown and diff need none)"
-    )
 
 
 def _named(run: Run) -> bool:

@@ -9,9 +9,9 @@ import numpy as np
 
 from tracekit.matching.clock import Clocks
 from tracekit.rank_events.operation_names import RECEIVES, SENDS
-from tracekit.rank_events.operations import RankOps
-from tracekit.rank_events.step_marks import I32, NO_STEP
-from tracekit.units import I64
+from tracekit.rank_events.rank_ops import RankOps
+from tracekit.rank_events.step_marks import NO_STEP
+from tracekit.units import I32, I64
 
 _KINDS: Final = {SENDS: "send", RECEIVES: "recv"}
 

@@ -12,7 +12,7 @@ from tracekit.inference.peers.lost_batches import with_rows
 from tracekit.inference.peers.open_messages import OpenKernels, told
 from tracekit.matching.clock import Clocks
 from tracekit.rank_events.operation_names import RECEIVES, SENDS, UNDIRECTED
-from tracekit.rank_events.operations import RankOps
+from tracekit.rank_events.rank_ops import RankOps
 from tracekit.units import I64
 
 

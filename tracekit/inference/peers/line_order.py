@@ -20,7 +20,7 @@ from tracekit.inference.peers.message_fits import Times, misfits
 from tracekit.inference.peers.open_messages import OpenKernels
 from tracekit.matching.clock import Clocks
 from tracekit.matching.match import Operations
-from tracekit.rank_events.operations import RankOps
+from tracekit.rank_events.rank_ops import RankOps
 from tracekit.rank_events.step_marks import NO_STEP
 from tracekit.thresholds.inference import DEALT_MARGIN, DEALT_MISFITS, MOST_DEALT_MESSAGES, MOST_DEALT_STEPS
 from tracekit.thresholds.tables import COMMON_END_NS

@@ -14,10 +14,10 @@ import numpy.typing as npt
 from tracekit.inference.peers.directed_messages import places
 from tracekit.inference.peers.lost_batches import with_lost_batches
 from tracekit.rank_events.operation_names import MESSAGES, OTHER, UNDIRECTED
-from tracekit.rank_events.operations import RankOps
-from tracekit.rank_events.step_marks import I32, NO_STEP
+from tracekit.rank_events.rank_ops import RankOps
+from tracekit.rank_events.step_marks import NO_STEP
 from tracekit.thresholds.tables import TOLD_SHARE
-from tracekit.units import I64
+from tracekit.units import I32, I64
 
 UNKNOWN = -1
 

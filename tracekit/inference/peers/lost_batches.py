@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from tracekit.inference.peers.directed_messages import places
 from tracekit.rank_events.operation_names import UNDIRECTED
-from tracekit.rank_events.operations import RankOps
+from tracekit.rank_events.rank_ops import RankOps
 from tracekit.units import I64
 
 _Scalar = TypeVar("_Scalar", bound=np.generic)

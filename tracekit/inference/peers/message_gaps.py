@@ -16,9 +16,9 @@ from tracekit.inference.peers.open_messages import told
 from tracekit.matching.clock import Clocks
 from tracekit.matching.match import Operations
 from tracekit.rank_events.operation_names import MESSAGES, RECEIVES, SENDS, UNDIRECTED
-from tracekit.rank_events.operations import RankOps
-from tracekit.rank_events.step_marks import I32, NO_STEP
-from tracekit.units import I64
+from tracekit.rank_events.rank_ops import RankOps
+from tracekit.rank_events.step_marks import NO_STEP
+from tracekit.units import I32, I64
 
 Lane = tuple[int, int, int]
 """A rank, the rank that it exchanges messages with, and a direction: SENDS or RECEIVES."""

@@ -17,7 +17,7 @@ from tracekit.inference.peers.open_messages import BOTH, Link, OpenKernels
 from tracekit.matching.clock import Clocks
 from tracekit.matching.match import Operations
 from tracekit.rank_events.operation_names import RECEIVES, SENDS
-from tracekit.rank_events.operations import RankOps
+from tracekit.rank_events.rank_ops import RankOps
 from tracekit.rank_events.step_marks import NO_STEP
 from tracekit.thresholds.tables import (
     BY_CHANCE,

@@ -13,7 +13,7 @@ from tracekit.matching.clock import Clocks
 from tracekit.matching.match import Operations
 from tracekit.rank_events.coded_words import among
 from tracekit.rank_events.operation_names import MESSAGES, RECEIVES, SENDS, UNDIRECTED
-from tracekit.rank_events.operations import RankOps
+from tracekit.rank_events.rank_ops import RankOps
 from tracekit.rank_events.step_marks import NO_STEP
 from tracekit.units import I64, Mask
 

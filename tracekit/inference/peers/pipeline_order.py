@@ -26,7 +26,7 @@ from tracekit.inference.peers.open_messages import OpenKernels, open_kernels
 from tracekit.matching.clock import Clocks
 from tracekit.matching.match import Operations
 from tracekit.rank_events.operation_names import SENDS
-from tracekit.rank_events.operations import RankOps
+from tracekit.rank_events.rank_ops import RankOps
 from tracekit.rank_events.step_marks import NO_STEP
 from tracekit.thresholds.inference import (
     CLEARLY_DEALT_MISFITS,

@@ -15,7 +15,7 @@ from tracekit.inference.peers.directed_messages import ways, with_peers, without
 from tracekit.matching.clock import Clocks
 from tracekit.matching.match import Operations
 from tracekit.rank_events.operation_names import MESSAGES, SENDS
-from tracekit.rank_events.operations import RankOps
+from tracekit.rank_events.rank_ops import RankOps
 from tracekit.store import Group
 
 _Peers = dict[int, dict[int, int]]

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from tracekit.analysis.slowrank.case import Case
-from tracekit.analysis.slowrank.unrecorded.unrecorded import slowest_ns
+from tracekit.analysis.slowrank.unrecorded.quickest import slowest_ns
 from tracekit.matching.clock import aligned
 from tracekit.thresholds.slowrank import MAJORITY
 from tracekit.thresholds.tables import TAIL_NS

@@ -11,7 +11,7 @@ import numpy as np
 
 from tracekit.analysis.slowrank.case import Case
 from tracekit.rank_events.operation_names import MESSAGES, is_ring, ring_share
-from tracekit.thresholds.slowrank import CLEARLY_MORE, FAR_MORE
+from tracekit.thresholds.slowrank import CLEARLY_MORE, FAR_MORE, SLOWEST_BYTES_PER_NS, SLOWEST_START_NS
 from tracekit.timing.buffered_sends import bytes_of
 from tracekit.units import F64
 
@@ -65,3 +65,10 @@ def _quickest(moved: F64, lasted: F64) -> F64:
     rate = np.minimum.accumulate(lasted[order] / moved[order])
     upto = np.searchsorted(moved[order], CLEARLY_MORE * moved, side="right") - 1
     return np.asarray(rate[upto] * moved, np.float64)
+
+
+def slowest_ns(token: str) -> float:
+    """Return the longest time of a collective of `token` on any network, ns; without a size only the start-up time."""
+    return (
+        SLOWEST_START_NS + 2 * max(bytes_of(token), 0) / SLOWEST_BYTES_PER_NS
+    )  # an all-reduce moves each byte twice

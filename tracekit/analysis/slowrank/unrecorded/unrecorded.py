@@ -11,13 +11,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from tracekit.analysis.slowrank.case import Case
-from tracekit.analysis.slowrank.unrecorded.quickest import beyond_likes, beyond_quickest
+from tracekit.analysis.slowrank.unrecorded.quickest import beyond_likes, beyond_quickest, slowest_ns
 from tracekit.analysis.slowrank.wording import ranks_in_words
 from tracekit.axes import crosses_replicas
 from tracekit.matching.channels import Channel
 from tracekit.rank_events.operation_names import MESSAGES
-from tracekit.thresholds.slowrank import MIN_LOST_SHARE, MINOR, SLOWEST_BYTES_PER_NS, SLOWEST_START_NS
-from tracekit.timing.buffered_sends import bytes_of
+from tracekit.thresholds.slowrank import MIN_LOST_SHARE, MINOR
 from tracekit.units import F64, ms
 
 Kind = tuple[str, tuple[object, ...], tuple[int, ...]]
@@ -184,13 +183,6 @@ def _beyond_network(case: Case, spent: Mapping[int, float]) -> dict[int, float]:
             continue
         beyond[row] = max(lasted - slowest_ns(str(ops.token[row])), 0.0)
     return beyond
-
-
-def slowest_ns(token: str) -> float:
-    """Return the longest time of a collective of `token` on any network, ns; without a size only the start-up time."""
-    return (
-        SLOWEST_START_NS + 2 * max(bytes_of(token), 0) / SLOWEST_BYTES_PER_NS
-    )  # an all-reduce moves each byte twice
 
 
 def _crosses_replicas(kind: Kind) -> bool:
