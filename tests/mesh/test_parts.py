@@ -8,9 +8,8 @@ import pytest
 from tests.mesh.uses import grid, groups, relabelled
 from tracekit.errors import MeshError, UsageError
 from tracekit.mesh import GroupUse, infer, parse_mesh, parse_order
-from tracekit.mesh.given import written
 from tracekit.mesh.group_descriptions import hinted_part, is_copies
-from tracekit.mesh.parse import ranks_in
+from tracekit.mesh.parse import ranks_in, written
 from tracekit.mesh.parts import given_parts, with_parts
 
 TOKENS = {"collectives": 200, "ops": frozenset({"all_to_all"}), "exposed": 1.0}

@@ -10,7 +10,7 @@ from tracekit.analysis.slowrank.decision.decide import decide
 from tracekit.analysis.slowrank.hypotheses import suspect_work
 from tracekit.analysis.slowrank.suspects import agrees, explain_rank
 from tracekit.findings import Evidence, Suspect
-from tracekit.rank_events.launch_pace import FREE, MOSTLY
+from tracekit.steps.host_need import FREE, MOSTLY
 
 
 def suspect(lost, cause, own, busy, gaps):

@@ -7,7 +7,7 @@ from tests.slowrank.hosts import KERNELS, LOADING_US, PACE_US, ROUNDS, host_boun
 from tests.tables.rows import events, gemm, launch, row
 from tracekit.analysis.slowrank.analyse import opened
 from tracekit.steps.host_need import _working
-from tracekit.thresholds.launches import QUEUE_ROOM
+from tracekit.thresholds.slowrank import QUEUE_ROOM
 
 LAUNCHES_US, MORE_US = ROUNDS * (KERNELS + 1) * PACE_US, 400.0
 

@@ -6,8 +6,7 @@ import pytest
 
 from tests.tables.rows import events
 from tests.tables.test_pipeline_order import PLANS, STEP, pipeline
-from tracekit.inference.peers.known_schedules import Message, schedules
-from tracekit.inference.peers.line_kernels import Says
+from tracekit.inference.peers.line_kernels import Message, Says, schedules
 from tracekit.inference.peers.line_order import _pairs, with_line_order
 from tracekit.matching.clock import Clocks
 from tracekit.matching.match import match, rematch

@@ -5,8 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tracekit.steps.longer_kernels import longer_kernels, longest_beyond
-from tracekit.steps.step_kernels import StepKernels
+from tracekit.steps.step_kernels import StepKernels, longer_kernels, longest_beyond
 
 PLACES, STEPS = 10, 3
 

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from tests.tables.rows import bare, gemm, launch, record, recorded, send, step, title
-from tracekit.inference.peers.lost_arguments import repaired
-from tracekit.inference.peers.lost_batches import with_rows
+from tracekit.inference.peers.lost_arguments import repaired, with_rows
 
 
 def batched(lost=(), *, steps=3, other_way=()):

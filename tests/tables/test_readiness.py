@@ -3,7 +3,7 @@
 from tests.tables.rows import comm, events, gemm, row
 from tracekit.rank_events.operations import rank_ops
 from tracekit.rank_events.own_time import own_progress
-from tracekit.rank_events.readiness import UNKNOWN
+from tracekit.rank_events.stream_waits import UNKNOWN
 
 
 def launch(begin, correlation):

@@ -5,8 +5,8 @@ import pytest
 
 from tests.slowrank.events import Timeline, write_run
 from tests.slowrank.jobs import grid, prepared
-from tracekit.rank_events.launch_pace import launch_pace
 from tracekit.steps.features import read_features
+from tracekit.steps.host_need import launch_pace
 
 MAIN, AUTOGRAD = 1, 2
 

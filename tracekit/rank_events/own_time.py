@@ -10,8 +10,7 @@ import numpy as np
 
 from tracekit.intervals import covered_until, gap_start, union
 from tracekit.rank_events.rank_ops import RankOps
-from tracekit.rank_events.readiness import UNKNOWN
-from tracekit.rank_events.stream_waits import FREE
+from tracekit.rank_events.stream_waits import FREE, UNKNOWN
 from tracekit.thresholds.tables import DEVICE_ROUNDING_NS, RESUME_SLACK_NS, RESUME_SLACK_SHARE
 from tracekit.units import F64, I64
 

@@ -8,8 +8,8 @@ from typing import Annotated, Literal, NotRequired, TypedDict
 from msgspec import Meta
 
 from tracekit.findings import MeshSource, Verdict
-from tracekit.findings.explanation import Outcome
 from tracekit.findings.hang import CulpritKind, HangVerdict
+from tracekit.findings.slowrank import Outcome
 
 Ms = Annotated[float | None, Meta(description="milliseconds, rounded to 0.1 µs; null where it is not finite")]
 Number = Annotated[float | None, Meta(description="null where it is not finite")]

@@ -15,7 +15,7 @@ from tracekit.findings import (
     StepsFinding,
     Suspect,
 )
-from tracekit.findings.explanation import Explanation
+from tracekit.findings.slowrank import Explanation
 from tracekit.report.documents import (
     CoverageDocument,
     EvidenceDocument,

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from tracekit.causes import CAUSES, MECHANISMS
 from tracekit.findings import PathLevel, SlowRankFinding, Suspect
-from tracekit.findings.explanation import Considered, Explanation
+from tracekit.findings.slowrank import Considered, Explanation
 from tracekit.report.shared_text import (
     Line,
     coverage_lines,

@@ -9,12 +9,11 @@ from tracekit.intervals import Intervals, subtract, union
 from tracekit.matching.match import Operations
 from tracekit.rank_events.coded_words import numbered_rows
 from tracekit.rank_events.event_columns import Values, ints, matches, truth
-from tracekit.rank_events.launch_pace import LAUNCH
 from tracekit.rank_events.stream_waits import HOST_WAIT
 from tracekit.steps.features import LOADER
 from tracekit.steps.steps import Steps, inside_each
 from tracekit.store import Run
-from tracekit.thresholds.launches import HOST_SILENT_NS, LAUNCHED_NS, OPERATOR_NS, QUEUE_ROOM
+from tracekit.thresholds.slowrank import HOST_SILENT_NS, LAUNCHED_NS, OPERATOR_NS, QUEUE_ROOM
 from tracekit.units import F64, I64, Mask
 
 _WAITS = re.compile(rf"{HOST_WAIT.pattern}|Query")
@@ -108,3 +107,37 @@ def on_host(ops: Operations, steps: Steps, rank: int) -> tuple[I64, I64]:
 def _launched(issued: I64) -> tuple[int, int] | None:
     """Return the first and the last of some launches, ns; None without any."""
     return (int(issued.min()), int(issued.max())) if len(issued) else None
+
+
+# The rate at which a host launches work where nothing holds it up.
+LAUNCH = re.compile(r"^(cuda|hip|cu)\w*Launch", re.IGNORECASE)
+"""Calls that launch kernels."""
+
+FREE = 10
+"""Percentile of the intervals: a host that is held up launches more slowly, and never faster than it can. One that
+waits for a slow rank may be held up at most of its launches."""
+
+MOSTLY = 50
+"""Percentile of the usual interval between launches, held up or not."""
+
+
+def launch_pace(
+    run: Run, rank: int, spans: Intervals | None = None, percentile: float = FREE
+) -> float | None:
+    """Return the ns between two launches of `rank` where its device does not hold it up; None without a recorded host.
+
+    Only launches of one thread are compared, since autograd's thread runs beside the main one. With `spans` (begins and
+    ends, ns) only intervals inside one count. A higher `percentile` includes delays.
+    """
+    events = run.events(rank, ["ts", "name", "pid", "tid"])
+    called = np.flatnonzero(truth(events, "name", LAUNCH))
+    begins, pid, tid = (ints(events, column, -1)[called] for column in ("ts", "pid", "tid"))
+    order = np.lexsort((begins, tid, pid))
+    begins, pid, tid = begins[order], pid[order], tid[order]
+    consecutive = (np.diff(pid) == 0) & (np.diff(tid) == 0)
+    if spans is not None:
+        inside = np.searchsorted(spans[0], begins, side="right") - 1
+        within = (inside >= 0) & (begins < spans[1][np.maximum(inside, 0)])
+        consecutive &= within[1:] & (np.diff(inside) == 0)
+    between = np.diff(begins)[consecutive]
+    return float(np.percentile(between, percentile)) if len(between) else None

@@ -25,10 +25,9 @@ from tracekit.analysis.hang.describe import (
     sentence,
     waits_of,
 )
-from tracekit.analysis.hang.live_job import told
 from tracekit.analysis.hang.remedies import LONGER_RINGS
 from tracekit.analysis.hang.scene import Scene, build_scene
-from tracekit.analysis.hang.stale_dumps import Judgement, judge
+from tracekit.analysis.hang.stale_dumps import Judgement, judge, told
 from tracekit.analysis.hang.stragglers import stragglers
 from tracekit.axes import AXES
 from tracekit.dumps.load import DumpSet
@@ -37,8 +36,7 @@ from tracekit.findings import MeshFinding, MeshSource, Quality, RankCoverage
 from tracekit.findings.hang import Culprit, HangFinding, HangVerdict
 from tracekit.findings.picture import HangPicture
 from tracekit.mesh import GroupUse, Mesh, from_sizes, infer
-from tracekit.mesh.given import misnamed, reordered, said, written
-from tracekit.mesh.parse import mesh_remedy
+from tracekit.mesh.parse import mesh_remedy, misnamed, reordered, said, written
 from tracekit.mesh.parts import given_parts
 from tracekit.text import rank_names
 from tracekit.thresholds.hang import NAMED_IN_DOUBT, RANKS_SHOWN

@@ -14,9 +14,8 @@ import numpy.typing as npt
 
 from tracekit.findings import Mechanism
 from tracekit.steps.features import ATTENTION, MATMUL
-from tracekit.steps.longer_kernels import by_step
-from tracekit.steps.step_kernels import StepKernels
-from tracekit.thresholds.mechanisms import (
+from tracekit.steps.step_kernels import StepKernels, by_step
+from tracekit.thresholds.slowrank import (
     BESIDE_COMMUNICATION,
     GROWTH,
     GROWTH_RANKED,

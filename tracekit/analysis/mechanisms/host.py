@@ -13,7 +13,7 @@ from tracekit.rank_events.event_columns import Values, ints, matches, strings, t
 from tracekit.steps.features import COLLECTOR
 from tracekit.steps.steps import Steps, idle_within, inside_each, windows_of
 from tracekit.store import Run
-from tracekit.thresholds.mechanisms import (
+from tracekit.thresholds.slowrank import (
     GAP_NS,
     GAP_PART,
     GAPS_READ,

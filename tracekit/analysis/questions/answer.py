@@ -8,8 +8,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from tracekit.analysis.questions.engine import Engine, Saved
-from tracekit.analysis.questions.fixes import Fix, parse_fixes
+from tracekit.analysis.questions.fixes import Engine, Fix, Saved, parse_fixes
 from tracekit.analysis.questions.step_engine import StepEngine
 from tracekit.analysis.questions.table_engine import TableEngine
 from tracekit.analysis.slowrank.analyse import opened, quality_of, ranks_of

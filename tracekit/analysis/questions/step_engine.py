@@ -14,8 +14,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from tracekit.analysis.questions.engine import Saved
-from tracekit.analysis.questions.fixes import Fix
+from tracekit.analysis.questions.fixes import Fix, Saved
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.gaps.evidence_gaps import coverage
 from tracekit.analysis.slowrank.hypotheses.candidates import typical_without

@@ -14,8 +14,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from tracekit.analysis.questions.engine import Saved
-from tracekit.analysis.questions.fixes import Fix
+from tracekit.analysis.questions.fixes import Fix, Saved
 from tracekit.analysis.slowrank.case import Case
 from tracekit.axes import LEVELS
 from tracekit.ingest.operation_table.kinds import kind_of

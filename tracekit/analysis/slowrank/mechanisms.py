@@ -11,8 +11,7 @@ from tracekit.analysis.slowrank.suspects import Answer
 from tracekit.causes import CAUSES
 from tracekit.findings import Mechanism, Suspect
 from tracekit.steps.step_kernels import kernels_in_steps
-from tracekit.thresholds.mechanisms import MECHANISMS_LISTED, NAMED_SHARE, RIVAL_SHARE
-from tracekit.thresholds.slowrank import PEERS_SAMPLED
+from tracekit.thresholds.slowrank import MECHANISMS_LISTED, NAMED_SHARE, PEERS_SAMPLED, RIVAL_SHARE
 
 
 def refined(case: Case, answer: Answer) -> Answer:

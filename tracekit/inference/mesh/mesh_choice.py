@@ -15,8 +15,7 @@ from tracekit.inference.mesh.one_pipeline import is_one_pipeline, pipeline_of, p
 from tracekit.matching.channels import WORLD
 from tracekit.matching.match import Operations, no_communication
 from tracekit.mesh import GroupUse, Inference, Mesh, from_sizes, infer
-from tracekit.mesh.given import misnamed, reordered, said, written
-from tracekit.mesh.parse import mesh_remedy, ranks_in
+from tracekit.mesh.parse import mesh_remedy, misnamed, ranks_in, reordered, said, written
 from tracekit.mesh.parts import given_parts, with_parts
 from tracekit.rank_events.rank_ops import RankOps
 from tracekit.steps.step_ends import STEP_END

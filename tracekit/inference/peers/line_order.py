@@ -1,7 +1,7 @@
 """Peers of messages in a pipeline of three stages or more that show little, not even their direction.
 
 Without the host, and in batches up to torch 2.3, only a kernel shows that a stage exchanged something; later batches
-lose their records, or name no peer. Pipelines run few schedules (tables.known_schedules): the right one gives as many
+lose their records, or name no peer. Pipelines run few schedules (`line_kernels`): the right one gives as many
 kernels as every stage runs, contradicts no recorded fact, and its messages fit the times at which they began and ended.
 Stages run the same in every step and replica, so a kernel is judged at its place of the step, over all of them
 (tables.message_fits).
@@ -14,8 +14,15 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from tracekit.inference.peers.clock_difference import clock_differences
-from tracekit.inference.peers.known_schedules import Kernel, schedules
-from tracekit.inference.peers.line_kernels import Learnt, LineKernels, Says, line_kernels, with_learnt
+from tracekit.inference.peers.line_kernels import (
+    Kernel,
+    Learnt,
+    LineKernels,
+    Says,
+    line_kernels,
+    schedules,
+    with_learnt,
+)
 from tracekit.inference.peers.message_fits import Times, misfits
 from tracekit.inference.peers.open_messages import OpenKernels
 from tracekit.matching.clock import Clocks

@@ -2,12 +2,15 @@
 
 from collections import Counter
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from tracekit.arrays import FALSE, MINUS_ONE, ZERO, from_numpy, from_strings, to_numpy
+from tracekit.findings import Quality
+from tracekit.ingest.kineto.scanned_columns import from_rows
 from tracekit.thresholds.ingest import LONGEST_NS, MAX_OVERLAP_NS, MAX_TIME_NS
 
 _CALL = [
@@ -104,3 +107,90 @@ class Repair:
 def _same_call(outer: list[object], inner: list[object]) -> bool:
     """Whether two records may be of one call: all that both of them hold is equal."""
     return all(a == b for a, b in zip(outer, inner, strict=True) if a is not None and b is not None)
+
+
+# Pairs begin and end events (ph B and E) of a thread into events with a duration.
+COMPLETE = from_strings(["X"])[0]
+
+
+class Pairing:
+    """Open begin events by thread, in file order."""
+
+    def __init__(self, issues: Counter[str]) -> None:
+        self._open: dict[tuple[Any, Any], list[dict[str, Any]]] = {}
+        self._issues = issues
+
+    def apply(self, batch: pa.RecordBatch) -> list[pa.RecordBatch]:
+        """Return the batch's complete events, and the events that its end events complete."""
+        complete = pc.equal(batch.column("ph"), COMPLETE)
+        if complete.true_count == batch.num_rows:
+            return [batch]
+        done = [row for half in batch.filter(pc.invert(complete)).to_pylist() if (row := self._half(half))]
+        batches = [batch.filter(complete)]
+        return [*batches, from_rows(done)] if done else batches
+
+    def _half(self, row: dict[str, Any]) -> dict[str, Any] | None:
+        stack = self._open.setdefault((row["pid"], row["tid"]), [])
+        if row["ph"] == "B":
+            stack.append(row)
+            return None
+        names = [begin["name"] for begin in stack]
+        if not stack or (row["name"] is not None and row["name"] not in names):
+            self._issues["unpaired_begin_end"] += 1
+            return None
+        while row["name"] is not None and stack[-1]["name"] != row["name"]:
+            stack.pop()
+            self._issues["unpaired_begin_end"] += 1
+        begin = stack.pop()
+        return begin | {"ph": "X", "dur": row["ts"] - begin["ts"]}
+
+    def close(self) -> None:
+        """Count begin events without an end, at the end of the file."""
+        left = sum(len(stack) for stack in self._open.values())
+        if left:
+            self._issues["unpaired_begin_end"] += left
+
+
+# The repairs and doubts of a Kineto file as quality rows.
+SAID = {
+    "absurd_duration": "longer than a day; ended with the recording",
+    "absurd_timestamp": "start out of range; event dropped",
+    "bad_utf8": "bytes replaced",
+    "base_time_unusable": "baseTimeNanoseconds ignored",
+    "duplicate_key": "the last value counts",
+    "group_members_unknown": "member list cut, and neither start and stride nor pg_config complete it",
+    "integer_overflow": "value dropped",
+    "malformed_arguments": "`args` is not an object; arguments dropped",
+    "malformed_event": "no valid JSON object; skipped",
+    "metadata_cut": "too much text behind the events",
+    "missing_duration": "taken as 0",
+    "missing_timestamp": "event dropped",
+    "negative_duration": "taken as 0",
+    "nested_communication_record": "the outer of two nested records stays",
+    "non_integer_value": "value dropped",
+    "not_a_number": "NaN or infinite; taken as missing",
+    "oversized_event": "skipped",
+    "overlapping_kernels": "on one stream, by more than 1 us; kept as recorded",
+    "rank_by_groups": "its name gives another number or none; its process groups show the rank in the job",
+    "rank_in_no_group": "no process group of the file holds the file's own rank",
+    "trailing_bytes": "bytes behind the compressed data; ignored",
+    "value_out_of_range": "no job has such a number; value dropped",
+    "unpaired_begin_end": "begin without end, or end without begin; dropped",
+}
+"""Detail of each kind of repair; the scanner and its helpers count them by these names."""
+
+
+def quality_rows(
+    label: str, issues: Counter[str], truncated: bool, damage: str | None, rows: int
+) -> tuple[Quality, ...]:
+    """Return one row per kind in `issues`, sorted; a truncated file comes first.
+
+    damage: what is wrong with the compressed data, if anything is. rows: events kept.
+    """
+    found = [
+        Quality(kind, label, count, SAID.get(kind, "")) for kind, count in sorted(issues.items()) if count > 0
+    ]
+    if truncated:
+        detail = damage or "the file ends inside its events"
+        found.insert(0, Quality("truncated_file", label, 1, detail, kept_events=rows))
+    return tuple(found)

@@ -15,15 +15,14 @@ import numpy as np
 
 from tracekit.analysis.slowrank.case import Case, build
 from tracekit.analysis.slowrank.evidence import Evidence
-from tracekit.analysis.slowrank.expected.throttled import fills_step
+from tracekit.analysis.slowrank.expected.excess import fills_step
 from tracekit.analysis.slowrank.price import Price
 from tracekit.analysis.slowrank.suspects import Answer, left_open, suspect_of
 from tracekit.analysis.slowrank.wording import listed
 from tracekit.causes import GPU_COMPUTE
 from tracekit.findings import Quality
 from tracekit.rank_events.operation_names import UNDIRECTED
-from tracekit.steps.longer_kernels import LongerKernels, longer_kernels
-from tracekit.steps.step_kernels import StepKernels, kernels_between
+from tracekit.steps.step_kernels import LongerKernels, StepKernels, kernels_between, longer_kernels
 from tracekit.steps.steps import windows_of
 from tracekit.thresholds.slowrank import (
     MAJORITY,

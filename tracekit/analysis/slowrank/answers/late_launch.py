@@ -17,8 +17,7 @@ from tracekit.analysis.slowrank.hypotheses.host_bound import most_saved_ns
 from tracekit.analysis.slowrank.price import Price
 from tracekit.analysis.slowrank.suspects import Answer, explain_rank, left_open, suspect_of
 from tracekit.causes import CPU_LAUNCH
-from tracekit.thresholds.launches import LAUNCHED_NS
-from tracekit.thresholds.slowrank import FAR_MORE, MAJORITY, MIN_LOST_SHARE
+from tracekit.thresholds.slowrank import FAR_MORE, LAUNCHED_NS, MAJORITY, MIN_LOST_SHARE
 from tracekit.units import F64, I64, ms
 
 

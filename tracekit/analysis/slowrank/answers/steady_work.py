@@ -13,8 +13,7 @@ from tracekit.analysis.slowrank.hypotheses.candidates import saved_ns
 from tracekit.analysis.slowrank.price import Price
 from tracekit.analysis.slowrank.suspects import Answer, explain_rank, left_open, suspect_of
 from tracekit.causes import GPU_COMPUTE
-from tracekit.steps.longer_kernels import by_step
-from tracekit.steps.step_kernels import StepKernels, kernels_in_steps
+from tracekit.steps.step_kernels import StepKernels, by_step, kernels_in_steps
 from tracekit.thresholds.slowrank import (
     FAR_MORE,
     MIN_LOST_SHARE,

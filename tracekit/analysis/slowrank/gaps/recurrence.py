@@ -9,14 +9,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from tracekit.analysis.slowrank.case import Case
-from tracekit.analysis.slowrank.expected.excess import recurs
-from tracekit.analysis.slowrank.expected.throttled import slow_throughout
+from tracekit.analysis.slowrank.expected.excess import recurs, slow_throughout
 from tracekit.analysis.slowrank.gaps.evidence_gaps import coverage, most_ns
 from tracekit.analysis.slowrank.hypotheses.candidates import saved_ns, typical_without
 from tracekit.analysis.slowrank.hypotheses.suspect_work import late_loaders, stalled_often
 from tracekit.step_graph.statistics import median_of_others
-from tracekit.steps.longer_kernels import longest_beyond
-from tracekit.steps.step_kernels import kernels_in_steps
+from tracekit.steps.step_kernels import kernels_in_steps, longest_beyond
 from tracekit.steps.steps import compute_in_steps
 from tracekit.thresholds.slowrank import (
     CANDIDATE_SHARE,

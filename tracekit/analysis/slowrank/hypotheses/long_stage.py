@@ -20,10 +20,10 @@ from tracekit.analysis.slowrank.hypotheses.gap_cure import Cuts, without_gaps
 from tracekit.analysis.slowrank.hypotheses.host_bound import most_saved_ns
 from tracekit.analysis.slowrank.hypotheses.suspect_work import late_loaders, launches_alike, paused_hosts
 from tracekit.analysis.slowrank.price import Price
-from tracekit.rank_events.launch_pace import launch_pace
 from tracekit.step_graph.replay import StepModel
 from tracekit.step_graph.statistics import Excess, confidence, excess, median_of_others
 from tracekit.step_graph.table_model import TableModel
+from tracekit.steps.host_need import launch_pace
 from tracekit.steps.steps import compute_in_steps
 from tracekit.thresholds.slowrank import (
     CHANCE,

@@ -10,9 +10,8 @@ from tracekit.analysis.slowrank.expected.sampling import sampled
 from tracekit.analysis.slowrank.hypotheses.explain import explain
 from tracekit.causes import HOST_STALL
 from tracekit.intervals import Intervals
-from tracekit.rank_events.launch_pace import FREE, MOSTLY, launch_pace
 from tracekit.steps.features import Features, read_features
-from tracekit.steps.host_need import on_host
+from tracekit.steps.host_need import FREE, MOSTLY, launch_pace, on_host
 from tracekit.thresholds.slowrank import (
     CLEARLY_MORE,
     CORRELATION_ENTRIES,

@@ -15,8 +15,7 @@ from tracekit.analysis.slowrank.hypotheses.suspect_work import features_of, peer
 from tracekit.causes import CAUSES, DATALOADER
 from tracekit.findings import Suspect
 from tracekit.steps.features import Features
-from tracekit.thresholds.launches import HOST_SILENT_NS
-from tracekit.thresholds.slowrank import MAJORITY
+from tracekit.thresholds.slowrank import HOST_SILENT_NS, MAJORITY
 
 
 def may_be_pace(case: Case, suspect: Suspect, suspects: Sequence[Suspect]) -> bool:
