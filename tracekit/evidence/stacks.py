@@ -52,7 +52,6 @@ _STANDARD: Final = re.compile(
     r"(?:threading|queue|selectors|subprocess|socket)\.py|multiprocessing/|concurrent/|asyncio/"
 )
 """Waits of Python's own modules: for a loader, a lock, a file, never for a message between ranks."""
-_DEVICE_FILE: Final = re.compile(r"torch/(?:cuda|_tensor|utils/_device)|<torch>")
 
 
 @dataclass(frozen=True, slots=True)

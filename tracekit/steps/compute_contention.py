@@ -12,9 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from tracekit.matching.match import Operations
+from tracekit.steps.medians import weighted_median
 from tracekit.steps.step_kernels import StepKernels, kernels_in_steps
 from tracekit.steps.steps import Steps
-from tracekit.steps.weighted_median import weighted_median
 from tracekit.store import Run
 from tracekit.thresholds.slowrank import MOST_STRETCHED
 from tracekit.thresholds.tables import LIKE_SHARE

@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from tracekit.matching.match import Operations
+from tracekit.steps.medians import weighted_median
 from tracekit.steps.steps import Steps
-from tracekit.steps.weighted_median import weighted_median
 from tracekit.thresholds.tables import EVEN_SIZES, MOST_DEALT
 from tracekit.units import F64
 

@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from tracekit.analysis.breakdown.parts import between_stages
 from tracekit.analysis.slowrank.case import Case
+from tracekit.steps.medians import median_by_column
 from tracekit.thresholds.slowrank import MOST_GAIN
 from tracekit.units import F64, Mask
 
@@ -40,8 +41,7 @@ class Removed:
         stages = [rows for rows in self.case.stages if len(rows)]
         usual = np.full((len(stages), own.shape[1]), np.nan)
         for n, rows in enumerate(stages):
-            known = np.isfinite(own[rows]).any(axis=0)
-            usual[n, known] = np.nanmedian(own[rows][:, known], axis=0)
+            usual[n] = median_by_column(own[rows])
         missing = np.isnan(usual).any(axis=0)  # a stage that was not recorded could work more or less
         shift = np.where(missing, 0.0, np.mean(usual, axis=0) - usual)
         for n, rows in enumerate(stages):

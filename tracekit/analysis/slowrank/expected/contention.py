@@ -14,8 +14,8 @@ import numpy as np
 
 from tracekit.analysis.slowrank.expected.sampling import sampled
 from tracekit.steps.compute_contention import stretched
+from tracekit.steps.medians import weighted_median
 from tracekit.steps.step_kernels import StepKernels, kernels_in_steps
-from tracekit.steps.weighted_median import weighted_median
 from tracekit.thresholds.slowrank import CANDIDATE_SHARE, MOST_STRETCHED, PEERS_SAMPLED, THOSE_WHO_WAIT
 from tracekit.thresholds.tables import LIKE_SHARE
 from tracekit.timing.measured import Measured

@@ -16,6 +16,7 @@ from tracekit.analysis.slowrank.expected.sampling import sampled
 from tracekit.step_graph.statistics import MAD_TO_SIGMA, Excess, excess, median_of_others, spread
 from tracekit.steps.compute_contention import stretched
 from tracekit.steps.dealt_tokens import Dealt, dealt_tokens
+from tracekit.steps.medians import median_by_column
 from tracekit.steps.steps import compute_in_steps
 from tracekit.thresholds.slowrank import (
     BY_DESIGN,
@@ -183,7 +184,9 @@ def role_gaps(run: Measured, computed: F64) -> tuple[I64, F64]:
         return no_role
     explained = longer.copy()
     for row in rows.tolist():
-        explained[row] = np.nan_to_num(np.maximum(_median(still.value[np.setdiff1d(rows, row)]), 0.0))
+        explained[row] = np.nan_to_num(
+            np.maximum(median_by_column(still.value[np.setdiff1d(rows, row)]), 0.0)
+        )
     return rows, explained
 
 
@@ -197,18 +200,10 @@ def noise_of(value: F64) -> float:
 
     The smallest deviation of each row is left out, because the median is an entry of the row or lies between two.
     """
-    off = np.abs(value - _median(value.T)[:, None])
+    off = np.abs(value - median_by_column(value.T)[:, None])
     left = np.sort(off, axis=1)[:, 1:]  # NaN last
     left = left[np.isfinite(left)]
     return float(MAD_TO_SIGMA * np.median(left)) if len(left) else 0.0
-
-
-def _median(value: F64) -> F64:
-    """The median of each column; NaN where nothing in it is known."""
-    known = np.isfinite(value).any(axis=0)
-    result = np.full(value.shape[1], np.nan)
-    result[known] = np.nanmedian(value[:, known], axis=0)
-    return result
 
 
 def _role(run: Measured, still: Excess) -> I64:

@@ -18,6 +18,7 @@ from tracekit.step_graph.rank_timeline import RankTimeline
 from tracekit.step_graph.replay import StepModel, Usual
 from tracekit.step_graph.table_model import TableModel
 from tracekit.step_graph.waiting_parts import WaitingParts
+from tracekit.steps.medians import median_by_column
 from tracekit.thresholds.slowrank import CANDIDATE_SHARE, CLEAR_SHARE, CLEARLY_MORE, MAJORITY, MINOR
 from tracekit.timing.measured import Rows
 from tracekit.units import F64, I64
@@ -121,18 +122,10 @@ def _typical_without(own: F64, groups: Rows, rows: I64) -> F64:
         mine = np.intersect1d(group, rows)
         others = np.setdiff1d(group, rows)
         if len(mine) and len(others):
-            target[mine] = np.fmin(target[mine], _median(own[others])[None, :])
+            target[mine] = np.fmin(target[mine], median_by_column(own[others])[None, :])
         elif len(mine):
             target[mine] = np.fmin(target[mine], typical(own, groups)[mine])
     return target
-
-
-def _median(own: F64) -> F64:
-    """The median over ranks, per step; NaN for a step that no rank has whole."""
-    known = np.isfinite(own).any(axis=0)
-    result = np.full(own.shape[1], np.nan)
-    result[known] = np.nanmedian(own[:, known], axis=0)
-    return result
 
 
 def those_that_cost(case: Case, rows: I64) -> Hypothesis | None:

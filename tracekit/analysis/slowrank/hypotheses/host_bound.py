@@ -8,6 +8,7 @@ import numpy as np
 
 from tracekit.analysis.slowrank.case import Case
 from tracekit.step_graph.statistics import excess, spread
+from tracekit.steps.medians import median_by_column
 from tracekit.thresholds.slowrank import CANDIDATE_SHARE, KIND_RATIO, Z_LIMIT
 from tracekit.units import F64, I64
 
@@ -40,7 +41,7 @@ def _usual(needs: F64, stages: list[I64], rows: I64) -> I64:
         others = np.intersect1d(np.setdiff1d(stage, rows), known)
         if not len(others):
             continue
-        typical = _median(needs[others])
+        typical = median_by_column(needs[others])
         for row in np.intersect1d(stage, known).tolist():
             more = Z_LIMIT * max(chance, CANDIDATE_SHARE * np.nanmean(typical))
             if row not in rows:
@@ -48,14 +49,6 @@ def _usual(needs: F64, stages: list[I64], rows: I64) -> I64:
             if np.nanmean(needs[row] - typical) <= more:
                 usual.append(row)
     return np.array(usual, np.int64)
-
-
-def _median(needs: F64) -> F64:
-    """The median of each column; NaN where nothing in it is known."""
-    result = np.full(needs.shape[1], np.nan)
-    known = np.isfinite(needs).any(axis=0)
-    result[known] = np.nanmedian(needs[:, known], axis=0)
-    return result
 
 
 def alike(case: Case, row: int, rows: I64) -> bool:

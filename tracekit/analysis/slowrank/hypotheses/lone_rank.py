@@ -17,9 +17,9 @@ from tracekit.analysis.slowrank.hypotheses.suspect_work import features_of, pace
 from tracekit.causes import CPU_LAUNCH, GPU_COMPUTE, HOST_STALL
 from tracekit.findings import Cause
 from tracekit.step_graph.replay import StepModel
+from tracekit.steps.medians import weighted_median
 from tracekit.steps.step_kernels import StepKernels, kernels_in_steps
 from tracekit.steps.steps import compute_in_steps
-from tracekit.steps.weighted_median import weighted_median
 from tracekit.thresholds.slowrank import (
     FAR_MORE,
     KIND_RATIO,

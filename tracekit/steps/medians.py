@@ -1,4 +1,4 @@
-"""The weighted median. (numpy has it as a quantile with weights, from version 2.)"""
+"""Medians that numpy has not: with weights (numpy has them from version 2), and of columns with unknown entries."""
 
 import numpy as np
 
@@ -12,3 +12,11 @@ def weighted_median(values: F64, weights: F64, default: float) -> float:
     if not len(reached) or reached[-1] <= 0:
         return default
     return float(values[order][np.searchsorted(reached, reached[-1] / 2)])
+
+
+def median_by_column(values: F64) -> F64:
+    """Return the median of each column of `values`, a row a rank; NaN where nothing in it is known."""
+    known = np.isfinite(values).any(axis=0)
+    result = np.full(values.shape[1], np.nan)
+    result[known] = np.nanmedian(values[:, known], axis=0)
+    return result
