@@ -20,7 +20,8 @@ from tracekit.analysis.hang.analyse import analyse
 from tracekit.dumps import unpickle
 from tracekit.dumps.load import LIMITS, load_dumps
 from tracekit.dumps.rank_dump import RankDump
-from tracekit.dumps.transfer import DumpReader, salvage
+from tracekit.dumps.transfer import DumpReader
+from tracekit.dumps.unpickle import salvage
 from tracekit.errors import InputError
 from tracekit.plain_pickle import RefusedError
 from tracekit.workers import do_all

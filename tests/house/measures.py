@@ -20,6 +20,11 @@ ENTRY: Final = "tracekit.analysis.slowrank.analyse"
 AXES: Final = {"tp", "cp", "pp", "dp", "ep"}
 SENTENCES: Final = {"reason", "to_decide", "decide", "detail", "why", "what", "told", "notes", "note"}
 """Attributes that hold sentences for users."""
+OTHER_WORDS: Final = {
+    ("tracekit/evidence/log_deaths.py", "memory"),  # a kind of death
+    ("tracekit/own_files.py", "memory"),  # a folder of a run
+}
+"""(module, string) that is spelled as a cause and names something else."""
 READERS: Final = {"startswith", "endswith", "find", "index", "split", "partition", "count"}
 """Methods of a string that ask what it says."""
 KINDS: Final = (
@@ -113,7 +118,10 @@ def files_naming_a_cause(code: Code, *, literally: bool = True) -> Counter[str]:
         if ast.unparse(node.targets[0]) == "Cause"
     )
     named = {n.value for n in ast.walk(causes) if isinstance(n, ast.Constant)} - {"unknown"}
-    found = {path: named & code.strings[path] for path in code.paths}
+    found = {
+        path: {cause for cause in named & code.strings[path] if (path, cause) not in OTHER_WORDS}
+        for path in code.paths
+    }
     for path in () if literally else code.paths:
         found[path] |= named & {name.lower() for name in code.names_from(path, "tracekit.causes")}
     return Counter(cause for causes in found.values() for cause in causes)

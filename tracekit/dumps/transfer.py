@@ -5,14 +5,9 @@ ranks) and the same few signatures thousands of times.
 """
 
 import hashlib
-import io
-import json
 import os
-import pickle
-import re
-import struct
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 from tracekit.dumps import unpickle
 from tracekit.dumps.bare_list import is_bare, with_groups
@@ -20,18 +15,8 @@ from tracekit.dumps.entries import Reducer
 from tracekit.dumps.files import read_bytes
 from tracekit.dumps.rank_dump import RankDump, without_end
 from tracekit.dumps.timing import timed_calls
+from tracekit.dumps.unpickle import salvage, salvage_json
 from tracekit.errors import InputError
-from tracekit.plain_pickle import RefusedError, Refusing
-from tracekit.thresholds.dumps import MAX_JSON_DEPTH
-
-_JSON = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|["\[\]{},]', re.DOTALL)
-"""Strings and brackets; a quote alone opens a string that does not end."""
-_CUT = (pickle.UnpicklingError, EOFError, IndexError, struct.error, ValueError, UnicodeError)
-_Base = cast("type[pickle.Unpickler]", pickle._Unpickler)  # noqa: SLF001 (no public name)
-
-
-class _Unpickler(Refusing, _Base):  # type: ignore[misc, valid-type]
-    """Python's unpickler with both doors to code shut."""
 
 
 class NotADumpError(InputError):
@@ -138,85 +123,3 @@ class Interner:
             op.call, op.stack = one.setdefault(op.call, op.call), one.setdefault(op.stack, op.stack)
         dump.stack = one.setdefault(dump.stack, dump.stack)
         return dump
-
-
-# Recovers a dump that ends too early: everything before the cut, except the item that was cut.
-#
-# The C unpickler gives up all it has read; Python's own keeps its stack, which holds the unfinished
-# containers and the items that were not put into them yet. It runs behind the same shut doors
-# (`plain_pickle`), in the same bounded worker, and only for files that the C code found cut off. In JSON the
-# containers that are open after the last whole item are closed, and the text is read again.
-def salvage(data: bytes) -> dict[Any, Any] | None:
-    """Give the mapping in a cut pickle, as far as it goes; None where it is not cut but damaged, or holds no mapping.
-
-    Raises RefusedError where it asks for something other than builtin containers and scalars.
-    """
-    raw = io.BytesIO(data)
-    reader: Any = _Unpickler(raw)
-    try:
-        reader.load()
-    except RefusedError:
-        raise
-    except _CUT:
-        if raw.tell() < len(data):
-            return None
-    except (TypeError, KeyError, AttributeError, RecursionError, OverflowError, AssertionError):
-        return None
-    else:
-        return None
-    levels: list[list[Any]] = [*reader.metastack, reader.stack]
-    root = levels[0][0] if levels[0] else None
-    if not isinstance(root, dict) or len(levels) < 2:
-        return None
-    try:
-        _close(levels)
-    except TypeError:  # an unhashable key
-        return None
-    return root
-
-
-def salvage_json(data: bytes) -> dict[Any, Any] | None:
-    """Give the mapping in cut JSON, as far as it goes; None where it is not cut but damaged, or holds no mapping."""
-    closers = bytearray()
-    whole: tuple[int, bytes] | None = None  # where the last whole item ends, and the brackets open there
-    for token in _JSON.finditer(data):
-        mark = token[0]
-        if mark == b'"':
-            break
-        if mark in b"{[":
-            closers += b"}" if mark == b"{" else b"]"
-            if len(closers) > MAX_JSON_DEPTH:
-                return None
-        elif mark in b"}]":
-            if not closers or closers.pop() != mark[0] or not closers:
-                return None
-            if len(closers) <= 2:
-                whole = token.end(), bytes(closers)
-        elif mark == b"," and 0 < len(closers) <= 2:
-            whole = token.start(), bytes(closers)
-    if whole is None or whole[1][0] != b"}"[0]:
-        return None
-    try:
-        found = json.loads(data[: whole[0]] + whole[1][::-1])
-    except (ValueError, RecursionError):
-        return None
-    return found if isinstance(found, dict) else None
-
-
-def _close(levels: list[list[Any]]) -> None:
-    """Put the items on the stack into the containers below them, innermost first."""
-    if levels[-1]:
-        levels[-1].pop()  # its text or number may be short of the part that was cut off
-    for depth in range(len(levels) - 1, 0, -1):
-        items, below = levels[depth], levels[depth - 1]
-        target = below[-1] if below else None
-        if isinstance(target, list):
-            target.extend(items)
-        elif isinstance(target, dict):
-            inside_list = depth >= 2 and levels[depth - 2] and isinstance(levels[depth - 2][-1], list)
-            if inside_list:
-                below.pop()  # an entry without all of its fields is none
-            else:
-                target.update(zip(items[::2], items[1::2], strict=False))
-        elif below and depth > 1:
-            below.pop()  # the key of a value that was cut

@@ -2,7 +2,7 @@
 
 Collectives match by group and `Seq` where all members carry it, else by ordinal, in order of issue, within the profiler
 step, else by ordinal after aligning ragged capture windows. Point-to-point operations match by source, destination and
-order; if their ends were inferred (tables.neighbours), by the number that the inference gave both ends.
+order; if their ends were inferred (`inference.peers.neighbours`), by the number that the inference gave both ends.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence

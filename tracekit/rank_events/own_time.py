@@ -37,7 +37,7 @@ def own_progress(ops: RankOps) -> Progress:
     """Return the split of a rank's wall time into exposed communication and own time.
 
     Communication is exposed from the begin of the compute gap in which it ends (or from its own begin, if later),
-    because compute resumed after it; but a delay by the host alone is own time (tables.late_host). Communication that
+    because compute resumed after it; but a delay by the host alone is own time (`host_held`). Communication that
     ends under compute delayed no one, nor did what its stream did not wait for. If no compute is recorded, an
     operation that begins during another one shows that the rank went on until then.
     """

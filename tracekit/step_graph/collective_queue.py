@@ -33,7 +33,7 @@ def queue_of(run: Measured, *, free: bool = False) -> CollectiveQueue:
     """Return the queues of all groups; with `free`, a moment that is only guessed becomes the earliest one possible.
 
     An operation that starts when the one before it on its channel ends was in the queue. The host's launches show when
-    it could start (tables.readiness). If the trace has none, a collective was ready as far into the rank's own work as
+    it could start (`ready_times`). If the trace has none, a collective was ready as far into the rank's own work as
     into the work of its last member, which nothing delayed.
     """
     ops, waits = run.ops, run.waits

@@ -1,8 +1,12 @@
 """Medians that numpy has not: with weights (numpy has them from version 2), and of columns with unknown entries."""
 
+from collections.abc import Sequence
+from typing import TypeVar
+
 import numpy as np
 
-from tracekit.units import F64
+from tracekit.thresholds.slowrank import PEERS_SAMPLED
+from tracekit.units import F64, I64
 
 
 def weighted_median(values: F64, weights: F64, default: float) -> float:
@@ -20,3 +24,12 @@ def median_by_column(values: F64) -> F64:
     result = np.full(values.shape[1], np.nan)
     result[known] = np.nanmedian(values[:, known], axis=0)
     return result
+
+
+# A sample of ranks: reading the events of a rank takes time, and a median needs few.
+_Rows = TypeVar("_Rows", Sequence[int], list[int], I64)
+
+
+def sampled(rows: _Rows) -> _Rows:
+    """Return at most PEERS_SAMPLED of `rows`, evenly spread over them."""
+    return rows[:: max(1, len(rows) // PEERS_SAMPLED)][:PEERS_SAMPLED]

@@ -1,7 +1,7 @@
 """Which rank makes the job slow: from an ingested run to a finding.
 
 `case` holds the measurements and the step model, `expected` the excess of each rank over comparable ranks. `hypotheses`
-price explanations by replaying the model, `decision` chooses one or leaves the answer open, and `descent` gives its
+price explanations by replaying the model, `decision` chooses one or leaves the answer open, and `suspects` gives its
 path DP → PP → CP → TP.
 """
 

@@ -21,8 +21,7 @@ from tracekit.analysis.slowrank.gaps.evidence_gaps import (
 from tracekit.analysis.slowrank.hypotheses.candidates import saved_ns, typical_without
 from tracekit.analysis.slowrank.price import Price
 from tracekit.analysis.slowrank.suspects import Answer
-from tracekit.analysis.slowrank.unrecorded.fewest import fewest_traces
-from tracekit.analysis.slowrank.wording import listed, ranks_in_words
+from tracekit.analysis.slowrank.wording import fewest_traces, listed, ranks_in_words
 from tracekit.findings.slowrank import Considered, EvidenceGap, Explanation, Outcome
 from tracekit.thresholds.report import RANKS_SHOWN
 from tracekit.thresholds.slowrank import MIN_LOST_SHARE

@@ -1,17 +1,17 @@
 """The mechanisms of the suspects of an answer: which kernels of their devices, what their hosts did."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 from tracekit.analysis.mechanisms.device import compared, of_device
 from tracekit.analysis.mechanisms.host import of_host
+from tracekit.analysis.mechanisms.named import named
 from tracekit.analysis.slowrank.case import Case
-from tracekit.analysis.slowrank.expected.sampling import sampled
 from tracekit.analysis.slowrank.suspects import Answer
 from tracekit.causes import CAUSES
 from tracekit.findings import Mechanism, Suspect
+from tracekit.steps.medians import sampled
 from tracekit.steps.step_kernels import kernels_in_steps
-from tracekit.thresholds.slowrank import MECHANISMS_LISTED, NAMED_SHARE, PEERS_SAMPLED, RIVAL_SHARE
+from tracekit.thresholds.slowrank import PEERS_SAMPLED
 
 
 def refined(case: Case, answer: Answer) -> Answer:
@@ -47,14 +47,3 @@ def _of_device(case: Case, suspect: Suspect, blamed: set[int]) -> list[Mechanism
         return []
     read = [kernels_in_steps(case.run, case.ops, case.steps, r) for r in (row, *sampled(peers))]
     return of_device(compared(read[0], read[1:]))
-
-
-# Whether a mechanism is named: it explains most of the excess, and nothing else explains as much.
-def named(found: Sequence[Mechanism]) -> tuple[Mechanism, ...]:
-    """Return the mechanisms that explain most; `sure` remains where one explains most of it and no other half of it."""
-    rivals = [max((o.share for o in found if o is not m), default=0.0) for m in found]
-    result = [
-        replace(m, sure=m.sure and m.share >= NAMED_SHARE and rival < RIVAL_SHARE)
-        for m, rival in zip(found, rivals, strict=True)
-    ]
-    return tuple(sorted(result, key=lambda m: -m.share)[:MECHANISMS_LISTED])

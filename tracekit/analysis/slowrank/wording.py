@@ -1,7 +1,10 @@
-"""Phrases that the sentences of several verdicts share."""
+"""Phrases that the sentences of several verdicts share, and the advice which traces to add first."""
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Collection, Sequence
 
+from tracekit.analysis.slowrank.case import Case
+from tracekit.mesh import Mesh
 from tracekit.text import ranges
 from tracekit.thresholds.slowrank import RANKS_LISTED
 
@@ -32,3 +35,36 @@ def add_traces(ranks: Sequence[int], why: str = "") -> Remedy:
     remedy = Remedy(f"add the trace{many} of rank{many} {shown}{more}{f': {why}' if why else ''}")
     remedy.ranks = tuple(sorted(ranks))
     return remedy
+
+
+# Which traces to add first: the fewest that can decide, where many ranks left none.
+#
+# People record part of a large job. A replica that was recorded in part is completed first: its pipeline then
+# shows every wait inside. Where the recorded replicas are whole, one rank of each other replica shows which
+# replica comes late.
+def fewest_traces(case: Case, lacking: Sequence[int]) -> Remedy:
+    """Return the advice to add the fewest traces that can decide, of the ranks that an answer lacks."""
+    mesh, recorded = case.mesh, case.ops.ranks
+    partial, others = completing(mesh, recorded, case.missing), one_each(mesh, recorded, case.missing)
+    if partial and len(partial) < len(lacking):
+        return add_traces(partial, "they complete the replica that lacks the fewest traces")
+    if not partial and others and len(others) < len(lacking):
+        return add_traces(others, "one of each other replica, which shows the replica that comes late")
+    return add_traces(lacking)
+
+
+def completing(mesh: Mesh, recorded: Collection[int], lacking: Collection[int]) -> tuple[int, ...]:
+    """Return the lacking ranks of the data-parallel replica that the fewest complete; none where all are whole."""
+    begun = {mesh.replica(rank) for rank in recorded if rank in mesh.coordinates}
+    missing: dict[int, list[int]] = defaultdict(list)
+    for rank in sorted(lacking):
+        if rank in mesh.coordinates and mesh.replica(rank) in begun:
+            missing[mesh.replica(rank)].append(rank)
+    return tuple(*sorted(missing.values(), key=len)[:1])
+
+
+def one_each(mesh: Mesh, recorded: Collection[int], lacking: Collection[int]) -> tuple[int, ...]:
+    """Return the lacking ranks that have the place of the first recorded rank in other data-parallel replicas."""
+    first = min((rank for rank in recorded if rank in mesh.coordinates), default=None)
+    wanted = set(lacking)
+    return () if first is None else tuple(rank for rank in mesh.counterparts(first) if rank in wanted)

@@ -2,8 +2,8 @@
 
 torch up to 2.4 records that a message was sent or received, but not its peer. The first stage talks only to the second,
 the last to the one before it; the messages of a stage between them with each neighbour follow from what that one does
-(tables.stage_labels). Stages run the same in every step and replica, so a message is judged at its place of the step,
-over all of them (tables.message_fits).
+(as below). Stages run the same in every step and replica, so a message is judged at its place of the step,
+over all of them (`message_fits`).
 """
 
 from collections import Counter, defaultdict

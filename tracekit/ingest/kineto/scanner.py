@@ -1,7 +1,7 @@
 """The scanner: takes decompressed blocks, gives typed batches and a record of all that was found and repaired.
 
-The interface is narrow so that a faster scanner can replace it. `header` finds the event array, `event_array` reads it,
-and the keys before and after the array become `ScanRecord.metadata`.
+The interface is narrow so that a faster scanner can replace it. `HeaderScanner` finds the event array, `event_array`
+reads it, and the keys before and after the array become `ScanRecord.metadata`.
 """
 
 import json

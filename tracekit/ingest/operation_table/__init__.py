@@ -2,5 +2,5 @@
 
 A Parquet table with one row per operation: `dp_rank`, `stage`, `step`, `optype`, `start_ts` and `duration` in seconds,
 and where present `rank`, `seq_id` and `mb_id` (ByteDance-Seed/StragglerAnalysis). It is known by these columns, not by
-its name. `reader` calls `table` (rows → columns), `communication` (groups and peers) and `events` (columns → events).
+its name. `reader` calls `table` (rows → columns) and `communication` (groups and peers), and writes columns as events.
 """

@@ -15,8 +15,8 @@ from tracekit.analysis.slowrank.gaps.recurrence import OneStep, in_one_step, tol
 from tracekit.analysis.slowrank.hypotheses.usual_pace import may_be_pace
 from tracekit.analysis.slowrank.price import Price
 from tracekit.analysis.slowrank.suspects import Answer, explain_rank, left_open, stands, suspect_of
-from tracekit.analysis.slowrank.unrecorded.fewest import fewest_traces
 from tracekit.analysis.slowrank.unrecorded.unrecorded import Unseen, reason_of
+from tracekit.analysis.slowrank.wording import fewest_traces
 from tracekit.findings import Suspect
 from tracekit.thresholds.slowrank import COVERAGE_WHOLE, RANKS_LISTED
 from tracekit.units import ms

@@ -11,7 +11,6 @@ from tracekit.analysis.slowrank.answers.open_answers import why_open
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.evidence import Evidence
 from tracekit.analysis.slowrank.expected.nodes import nodes_of
-from tracekit.analysis.slowrank.expected.sampling import sampled
 from tracekit.analysis.slowrank.gaps.evidence_gaps import what_would_decide
 from tracekit.analysis.slowrank.hypotheses.candidates import Hypothesis, price, significant_rows
 from tracekit.analysis.slowrank.hypotheses.long_stage import LongStage
@@ -20,6 +19,7 @@ from tracekit.analysis.slowrank.suspects import Answer, blame, explain_rank, har
 from tracekit.analysis.slowrank.wording import add_traces, listed, ranks_in_words
 from tracekit.causes import CAUSES, CPU_LAUNCH, DATALOADER, HOST_STALL, STAGE_IMBALANCE
 from tracekit.findings import Cause, Suspect
+from tracekit.steps.medians import sampled
 from tracekit.steps.step_kernels import kernels_in_steps
 from tracekit.steps.steps import compute_in_steps
 from tracekit.thresholds.slowrank import MAJORITY, MIN_LOST_SHARE, RANKS_LISTED, STAGE_TELLING_PEERS

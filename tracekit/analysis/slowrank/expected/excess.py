@@ -10,8 +10,8 @@ from functools import cache
 
 import numpy as np
 
-from tracekit.analysis.slowrank.expected.sampling import sampled
 from tracekit.step_graph.statistics import Excess, errors_of_chance, excess, median_of_others
+from tracekit.steps.medians import sampled
 from tracekit.steps.step_kernels import LongerKernels, kernels_in_steps, longer_kernels
 from tracekit.thresholds.slowrank import (
     CANDIDATE_SHARE,

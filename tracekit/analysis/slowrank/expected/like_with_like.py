@@ -10,13 +10,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from tracekit.analysis.slowrank.expected.contention import spun_longer
+from tracekit.analysis.slowrank.expected.contention import spun_longer, stretched
 from tracekit.analysis.slowrank.expected.excess import rank_excess, recurs
-from tracekit.analysis.slowrank.expected.sampling import sampled
 from tracekit.step_graph.statistics import MAD_TO_SIGMA, Excess, excess, median_of_others, spread
-from tracekit.steps.compute_contention import stretched
 from tracekit.steps.dealt_tokens import Dealt, dealt_tokens
-from tracekit.steps.medians import median_by_column
+from tracekit.steps.medians import median_by_column, sampled
 from tracekit.steps.steps import compute_in_steps
 from tracekit.thresholds.slowrank import (
     BY_DESIGN,

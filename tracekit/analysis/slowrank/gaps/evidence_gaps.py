@@ -15,7 +15,7 @@ from tracekit.analysis.slowrank.expected.like_transfers import message_of
 from tracekit.analysis.slowrank.hypotheses.candidates import Hypothesis, bounded, cured_ns, significant_rows
 from tracekit.analysis.slowrank.hypotheses.slow_link import comparable
 from tracekit.analysis.slowrank.price import NOT_EXACT, may_cost_ns, struck_ns
-from tracekit.analysis.slowrank.unrecorded.fewest import fewest_traces
+from tracekit.analysis.slowrank.wording import fewest_traces
 from tracekit.findings import Coverage
 from tracekit.rank_events.operation_names import MESSAGES
 from tracekit.rank_events.step_marks import NO_STEP

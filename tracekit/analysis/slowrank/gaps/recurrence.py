@@ -1,7 +1,7 @@
 """Whether slowness recurs: an excess in one step only is an accident, not a slow rank or a long stage.
 
 A profiler that starts on one rank, a checkpoint, or a pause of one host makes one step long. A fault shows in every
-step, an intermittent one in some; `throttled` finds a device that was slow throughout its one step.
+step, an intermittent one in some; `excess.throttled` finds a device that was slow throughout its one step.
 """
 
 from dataclasses import dataclass

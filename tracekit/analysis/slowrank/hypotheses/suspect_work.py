@@ -6,12 +6,12 @@ from collections.abc import Sequence
 import numpy as np
 
 from tracekit.analysis.slowrank.case import Case
-from tracekit.analysis.slowrank.expected.sampling import sampled
 from tracekit.analysis.slowrank.hypotheses.explain import explain
 from tracekit.causes import HOST_STALL
 from tracekit.intervals import Intervals
 from tracekit.steps.features import Features, read_features
 from tracekit.steps.host_need import FREE, MOSTLY, launch_pace, on_host
+from tracekit.steps.medians import sampled
 from tracekit.thresholds.slowrank import (
     CLEARLY_MORE,
     CORRELATION_ENTRIES,
