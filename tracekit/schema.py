@@ -80,6 +80,7 @@ RUN_SCHEMA = "tracekit.run/1"
 # A folder travels and may be changed, its hashes with it. A column of another type, a missing time, or a
 # number beyond its range is refused with the file named; nothing behind this door loops or allocates by a
 # number of the file.
+
 _TIMES = {"ts": (-MAX_TIME_NS, MAX_TIME_NS), "dur": (0, MAX_TIME_NS)}
 _RANKS = ("src_rank", "dst_rank", "group_rank", "input_peer")
 _RANGES: Final[Mapping[str, tuple[int, int]]] = {

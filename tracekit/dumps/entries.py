@@ -240,6 +240,8 @@ def _fill_last(result: RankDump, entry: Any, index: dict[str, int], stacks: Stac
 
 
 # `pg_status` of a dump: which group each row is of, and whether the calls in the ring agree with it.
+
+
 def fill_status(result: RankDump, status: Any, ids: dict[int, int], index: dict[str, int]) -> None:
     """Map `pg_status`, keyed by local pg_id, to groups: by entries, failing them by order of creation.
 

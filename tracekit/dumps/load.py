@@ -183,6 +183,8 @@ def _damage(dumps: Iterable[RankDump]) -> list[Quality]:
 # Ranks of a hung job stop within moments of each other, and no rank completes a call that a member of the
 # group never issued. Dumps that break both are of other jobs, or of other moments; if they are few, a rank
 # that died may have left an old dump, and the rules of `hang` judge it as one.
+
+
 def of_one_job(
     dumps: Sequence[RankDump], runs: Mapping[str, str], wanted: int | None
 ) -> tuple[list[RankDump], list[Rejected], int | None]:
@@ -268,6 +270,8 @@ def _apart(one: Frontiers, other: Frontiers) -> bool:
 
 
 # Full rings, found from all dumps of a job: all its ranks record with rings of one size.
+
+
 def forget_cuts(dumps: Collection[RankDump]) -> None:
     """Mark as uncut, in place, the dumps with rings that are not full: they have overwritten nothing outstanding.
 

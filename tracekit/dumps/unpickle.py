@@ -62,6 +62,7 @@ def loads(data: bytes) -> Any:
 # containers and the items that were not put into them yet. It runs behind the same shut doors
 # (`plain_pickle`), in the same bounded worker, and only for files that the C code found cut off. In JSON the
 # containers that are open after the last whole item are closed, and the text is read again.
+
 _JSON = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|["\[\]{},]', re.DOTALL)
 """Strings and brackets; a quote alone opens a string that does not end."""
 _CUT = (pickle.UnpicklingError, EOFError, IndexError, struct.error, ValueError, UnicodeError)

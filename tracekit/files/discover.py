@@ -214,6 +214,8 @@ class _Search:
 
 
 # Reads the mesh and the hosts from the manifest of a recorded run (`run.json`), and nothing else.
+
+
 def recorded_run(folder: Path) -> RecordedRun | None:
     """Read `run.json` in `folder`; None where there is none, or it is unreadable, too large or of another schema."""
     path = folder / MANIFEST

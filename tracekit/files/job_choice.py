@@ -61,6 +61,8 @@ def _told(job: Job) -> str:
 # A job has one run folder, one world size and one division of its ranks into named groups, and records each
 # step of each rank once. Clocks are not trusted: whether ranks were recorded at other times is decided where
 # their operations can be compared (inference.groups.other_recordings).
+
+
 def jobs_of(files: Sequence[Witness]) -> list[Job]:
     """Return the jobs that `files` are of, the one with most ranks first; one job if nothing separates them."""
     jobs = [Job(tuple(sorted(files, key=lambda f: f.label)))]

@@ -1,4 +1,4 @@
-"""Parts that every finding of tracekit has: the ranks read, rejected files, doubts, and the mesh."""
+"""Parts that findings of tracekit share: ranks, steps, rejected files, doubts, the mesh; and findings as tables."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
@@ -85,6 +85,7 @@ class MeshFinding:
 # Findings as tables: the same rows for Arrow, for pandas and for a notebook.
 #
 # A finding says what its rows are; this room turns them into what other tools read. Nothing is computed here.
+
 if TYPE_CHECKING:
     import pyarrow as pa
 

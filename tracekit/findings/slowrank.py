@@ -22,6 +22,7 @@ from tracekit.findings.shared import (
 
 # The working behind an answer of `tracekit slowrank`: hypotheses, gaps of evidence, the rule; times in ms a
 # step.
+
 Outcome = Literal["named", "candidate", "below the threshold", "not proven", "not significant", "not first"]
 """What became of a hypothesis: the answer blames it, names it as a candidate, or why it does neither."""
 

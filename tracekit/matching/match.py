@@ -218,6 +218,8 @@ def _agreement(place: I64, count: int, tokens: npt.NDArray[np.object_], *, whole
 
 
 # The two ends of every message: the one place where sends and receives are paired.
+
+
 def found_done(ops: Operations) -> npt.NDArray[np.bool_]:
     """Whether the host found each operation done when it looked, so that its end is not when it was done."""
     parts = [r.found if r.found is not None else np.zeros(len(r.start), bool) for r in ops.per_rank.values()]

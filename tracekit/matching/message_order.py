@@ -77,6 +77,8 @@ def _common(equal: npt.NDArray[np.bool_], close: npt.NDArray[np.float64]) -> tup
 # Every member of a group issues its collectives in one order, but from torch 2.8 some of them run on the
 # stream of their caller: an all-gather and a reduce-scatter on two streams start in whatever order their
 # inputs allow, on each rank in another one. Recorded launches show the order of issue.
+
+
 def by_issue(rows: I64, issued: I64, stream: I64) -> I64:
     """Return `rows` in the order in which the host issued them; `issued` (ns) and `stream` are by row.
 

@@ -93,6 +93,8 @@ def mesh_remedy(world_size: int, *, known: bool = True) -> str:
 
 
 # A mesh or an order of axes that the user gives, beside what the process groups say.
+
+
 def misnamed(mesh: Mesh, uses: Sequence[GroupUse]) -> tuple[GroupUse, str] | None:
     """Return the first group with a description that names an axis along which its members do not lie, and the axis."""
     for use in uses:

@@ -291,6 +291,8 @@ def _collective(name: str | None) -> str | None:
 # `Src Rank` and `Dst Rank` are global ranks. `Rank` is the peer's rank in the group, as are both numbers in
 # the titles `nccl:send 0->1` and `nccl:recv 0<-1` (the rank's own comes first), and the peer among the inputs
 # of `c10d::send` and `c10d::recv_`. In a group of two the peer is the other one.
+
+
 def _title(name: str | None) -> Title | None:
     found = TITLE.match(name or "")
     return Title(found[1], int(found[2]), int(found[3])) if found else None

@@ -73,6 +73,8 @@ def _encoded(column: pa.ChunkedArray) -> tuple[list[str | None], I64]:
 
 
 # Joins device events to host events by an identifier that a later recording may reuse.
+
+
 def latest(known: I64, time: I64, wanted: I64, moment: I64) -> I64:
     """Return for each of `wanted` the index of the last equal one of `known` that is not after its `moment`.
 

@@ -60,6 +60,7 @@ def directed(op: str, src: int, dst: int, rank: int) -> str:
 
 # The share of a collective's buffer that each member sends in a ring, as nccl-tests count it
 # (doc/PERFORMANCE.md).
+
 _RING: Final = {"all_reduce": 2, "all_gather": 1, "reduce_scatter": 1, "all_to_all": 1}
 """How often a ring sends (N−1)/N of the buffer; other operations send it once."""
 

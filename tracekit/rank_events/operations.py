@@ -143,6 +143,8 @@ def _nothing(rank: int) -> RankOps:
 # A span begins when the call that posts the message is nearly over, though that call may wait, and ends when
 # the host has waited for it. The host waits for one message after the other, so a send that was done long
 # before is found done at once, and its span ends together with the span that the host waited for before.
+
+
 def message_times(events: pa.Table, host: Host, comm: Mask) -> tuple[I64, I64, Mask]:
     """Return starts and ends of all events, ns, and whether the host found each done when it looked for it.
 
@@ -186,6 +188,8 @@ def _done_before(host: Host) -> I64:
 # A device that idles in a collective seems to wait for it, although nothing else was launched: the host still
 # loads its data, or launches too slowly. If the collective had ended at once, the device would have idled all
 # the same. A host that is in a synchronising call meanwhile waits for the device, and so for the collective.
+
+
 def host_held(
     events: pa.Table, cat: Values, host: Host, comm: Mask, rows: I64, busy: Intervals, begins: Sequence[int]
 ) -> I64:
@@ -229,6 +233,8 @@ def _waits(events: pa.Table, cat: Values, host: Host, launches: I64) -> tuple[In
 #
 # A profiler that starts while the host is in a call that waits for the device records that wait. It belongs
 # to the step before: its device still works off what was launched ahead of the window.
+
+
 def opens_of(events: pa.Table, cat: Values, begins: Sequence[int]) -> tuple[int, ...]:
     """Return the end of the wait for the device that begins each window on its host, ns; else the window's begin."""
     opens = list(begins)

@@ -154,6 +154,7 @@ def _host_stood(events: pa.Table, cat: Values, moments: I64) -> Mask:
 # A collective that queues behind another one of its group starts when that one ends, so its recorded start
 # says when the group was free and not when the rank was ready. The host's launches show the latter: a
 # communication kernel waits for the compute that was launched before it.
+
 UNKNOWN = -1
 """The trace does not show when the kernel was launched."""
 

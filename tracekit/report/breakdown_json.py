@@ -23,6 +23,7 @@ from tracekit.report.slowrank_json import (
 
 # The JSON answer of `tracekit breakdown` as types; `documents` has the types shared by all answers. Times are
 # ns.
+
 Ns = Annotated[int, Meta(description="nanoseconds")]
 Part = Annotated[float, Meta(description="share of the step, 0 to 1")]
 

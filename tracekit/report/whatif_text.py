@@ -1,4 +1,4 @@
-"""The what-if finding as text: one line for each question, then the evidence."""
+"""The what-if finding as text, one line for each question, then the evidence; and as JSON."""
 
 from tracekit.findings import WhatIfAnswer, WhatIfFinding
 from tracekit.report.documents import QuestionDocument, WhatIfDocument
@@ -62,6 +62,8 @@ def _priced(answer: WhatIfAnswer, residual_ms: float) -> str:
 
 
 # The what-if finding as JSON: the contract `tracekit.whatif/1`, field by field, in a fixed order.
+
+
 def whatif_document(finding: WhatIfFinding) -> WhatIfDocument:
     """Return the finding as a JSON-ready dict; times in ms, rounded to 0.1 µs."""
     return {

@@ -107,6 +107,8 @@ def _usual_transfer(run: Measured) -> F64:
 # place of the same stream. Letting all ranks of the stage wait for each other there is more than they did; a
 # step model of that takes no less time than the job, and if it still gives the recorded waits, it shows what
 # an operation waited for.
+
+
 def mates(run: Measured) -> I64:
     """Return by operation a number shared by the same position on all ranks of its stage; −1 for other operations.
 

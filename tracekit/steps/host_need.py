@@ -110,6 +110,7 @@ def _launched(issued: I64) -> tuple[int, int] | None:
 
 
 # The rate at which a host launches work where nothing holds it up.
+
 LAUNCH = re.compile(r"^(cuda|hip|cu)\w*Launch", re.IGNORECASE)
 """Calls that launch kernels."""
 

@@ -27,6 +27,7 @@ def median_by_column(values: F64) -> F64:
 
 
 # A sample of ranks: reading the events of a rank takes time, and a median needs few.
+
 _Rows = TypeVar("_Rows", Sequence[int], list[int], I64)
 
 

@@ -101,6 +101,8 @@ def _counts(start: I64, end: I64, exposed: tuple[I64, I64]) -> npt.NDArray[np.bo
 #
 # A slower device takes longer for every kernel. An event in one operation lengthens one kernel, and uneven
 # data lengthens the kernels that depend on the data.
+
+
 @dataclass(frozen=True)
 class LongerKernels:
     """Kernels of one rank in one step that are longer than the same kernels of its peers and of its other steps."""

@@ -214,6 +214,8 @@ def _links(ops: Operations, own: I64) -> dict[int, dict[int, tuple[int, int, int
 
 
 # Pairs up the windows of ranks that lack some: operations that ranks share lie in the same window.
+
+
 def common_windows(ops: Operations) -> dict[int, tuple[int, ...]] | None:
     """Return rank → the common number of each of its windows; None if shared operations do not show it in order.
 

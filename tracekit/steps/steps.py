@@ -199,6 +199,8 @@ def _one(ops: Operations, rank: int, step: npt.NDArray[np.int32], number: int) -
 
 
 # The compute part of each rank's own time in each step; the rest are gaps, which depend on its host.
+
+
 def compute_in_steps(ops: Operations, steps: Steps) -> F64:
     """Return the own time in which each rank computes, ranks × steps as in `steps`, ns; NaN where unknown."""
     result = np.full(steps.own.shape, np.nan)

@@ -1,6 +1,8 @@
-"""Thresholds that separate recordings, and the groups of streams, by the ends of collectives."""
+"""Thresholds of inference: recordings and groups by the ends of collectives, peers by schedules, axes by their use."""
 
 from typing import Final
+
+# Ends of collectives separate recordings, and the groups of streams.
 
 ENDS_ELSEWHEN_NS: Final = 3600 * 1_000_000_000
 """Between recordings of ranks that share no operation, ns: clocks of one job's hosts differ by seconds at the most."""
@@ -49,6 +51,9 @@ ENDS_NEARLY_ALL: Final = 0.75
 
 ENDS_DRIFT: Final = 0.01
 """Drift between two clocks that no host has: crystals differ by 1e-4 at the most."""
+
+# Messages of pipelines without peers: how well the order of a schedule must fit them.
+
 DEALT_MARGIN: Final = 0.5
 """A stage's messages are assigned to its neighbours only if any other way has misfits in this many more steps out of
 one: a message at the wrong neighbour misfits wherever a rank waited for the right one."""
@@ -67,6 +72,9 @@ MOST_DEALT_MESSAGES: Final = 256
 
 MOST_DEALT_STEPS: Final = 64
 """Steps, of all replicas, in which messages are compared: more make nothing clearer."""
+
+# An unnamed axis by the amount and the kind of its communication.
+
 MANY_CALLS: Final = 24
 """Collectives of a group from which it may be tensor or context parallel: those communicate in every layer."""
 

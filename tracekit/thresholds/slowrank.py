@@ -211,6 +211,7 @@ replicas where possible. A dozen replicas of a pipeline show the effect of the d
 
 
 # Hosts that launch late, or slowly.
+
 LAUNCHED_NS: Final = 50_000
 """A kernel that starts within this time of its launch found an idle device: a launch takes 5 to 30 us to reach it."""
 
@@ -227,6 +228,7 @@ OPERATOR_NS: Final = 2_000_000
 
 
 # Bounds by which `slowrank` names the mechanism of a cause.
+
 NAMED_SHARE: Final = 0.8
 """Share of the excess that a mechanism explains before it is named; else the two best are listed."""
 

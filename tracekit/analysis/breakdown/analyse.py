@@ -195,6 +195,8 @@ def _sent(calls: Calls) -> float:
 #
 # Sizes and factors are those of nccl-tests (doc/PERFORMANCE.md): the size of a call is its larger side, and a
 # ring sends 2(N−1)/N of an all-reduce and (N−1)/N of an all-gather, a reduce-scatter or an all-to-all.
+
+
 def calls_of(case: Case) -> Calls:
     """Return all communication of the steps that ranks recorded whole."""
     ops, steps = case.ops, case.steps

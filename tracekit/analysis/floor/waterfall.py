@@ -192,6 +192,8 @@ def _summed(works: Sequence[RankWork], kind: str) -> int:
 # Ranks of a stage run the same shapes: a class is compared if its name runs equally often in every step of
 # each rank, and its sum over a step counts, so that shapes of one name weigh the same. A rank's rate is its
 # median step.
+
+
 def at_best(case: Case, works: Sequence[RankWork]) -> Best:
     """Return what ranks lose beside the best rate of each class; classes with the largest loss come first."""
     slow: dict[int, I64] = {}

@@ -214,6 +214,8 @@ def _unexplained_messages(scene: Scene) -> str:
 
 
 # The mesh of the job: as given, else inferred from the groups in the dumps.
+
+
 def layout_of(
     scene: Scene, given: dict[str, int] | None, order: Sequence[str] | None, *, whole: bool = True
 ) -> Layout:

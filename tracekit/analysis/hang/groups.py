@@ -116,6 +116,8 @@ def _frontier(dump: RankDump, tail: GroupTail, *, mixed: bool) -> tuple[int, int
 #
 # Gloo marks a call as done when it times out or when a member dies in it, and notes no end of some calls that
 # no thread waits for.
+
+
 def correct_frontiers(
     group: Group, uses: list[tuple[RankDump, GroupTail]], *, member_without_dump: bool
 ) -> None:

@@ -123,6 +123,8 @@ def _rows(scene: Scene, ranks: frozenset[int]) -> tuple[Quality, ...]:
 #
 # Such dumps lie some milliseconds apart, so ranks with older dumps seem to lag: no host and no device can be
 # blamed. Mismatched calls are valid evidence at any time.
+
+
 def lively(scene: Scene) -> int:
     """Count the dumps written while their ranks finished calls; 0 where these are too few to call the job live.
 

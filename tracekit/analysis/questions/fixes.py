@@ -59,6 +59,8 @@ def _parsed(part: str, text: str) -> Fix:
 
 
 # The interface of all engines that price fixes, and their result.
+
+
 @dataclass(frozen=True)
 class Saved:
     """The saving of a step, ns; negative where typical is longer than recorded.

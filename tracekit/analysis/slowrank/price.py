@@ -120,6 +120,8 @@ def _more_work(own: F64, struck: I64, quick: I64) -> float:
 # A long stage is cured by typical work (M_S of Lin et al., OSDI'25, section 5.2), uneven data by equal micro-
 # batches. Factors overlap, because ranks wait for the longest one, so that shares may add up to more than
 # one: they only rank the factors.
+
+
 def everybody_ns(case: Case, gain: float) -> float:
     """Return the saving of typical work on all ranks for an operation table, otherwise `gain`; ns a step."""
     return gain if case.table is None else max(gain, case.table.lost_ns)

@@ -227,6 +227,8 @@ def stands(case: Case, suspect: Suspect) -> bool:
 
 # The path down the axes, DP → EP → PP → CP → TP: at each level, how long the other indices waited for this
 # one.
+
+
 def descend(run: Measured, rank: int) -> tuple[PathLevel, ...]:
     """Return the path to `rank`: for each axis its index, and the mean exposed wait that it caused along it, ms a step.
 

@@ -42,6 +42,8 @@ def add_traces(ranks: Sequence[int], why: str = "") -> Remedy:
 # People record part of a large job. A replica that was recorded in part is completed first: its pipeline then
 # shows every wait inside. Where the recorded replicas are whole, one rank of each other replica shows which
 # replica comes late.
+
+
 def fewest_traces(case: Case, lacking: Sequence[int]) -> Remedy:
     """Return the advice to add the fewest traces that can decide, of the ranks that an answer lacks."""
     mesh, recorded = case.mesh, case.ops.ranks

@@ -263,6 +263,8 @@ def _notes(unit: TrendUnit, series: Series, step: StepTrend, ranks: Sequence[Ran
 
 # Separates a change of all devices alike, as of their clocks, from one that a rank, a link or the schedule
 # makes.
+
+
 def common_change(series: Series, course: F64) -> CommonChange | None:
     """Return the change of compute of all ranks with the step; None if a rank has none, or not a similar share.
 

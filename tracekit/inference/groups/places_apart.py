@@ -222,6 +222,8 @@ class _Compared:
 #
 # From torch 2.8 on, a collective that is waited for runs on its caller's stream, for any group; only ends
 # separate it from the others there.
+
+
 def streams_apart(ranks: Sequence[RankOps]) -> list[RankOps]:
     """Return `ranks` with a separate stream number for each kind that ends together where its stream does not."""
     stream = {r.rank: r.stream.copy() for r in ranks if r.stream is not None}

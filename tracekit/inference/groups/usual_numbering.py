@@ -161,6 +161,8 @@ def _mesh(allowed: Sequence[Sequence[Way]], world: int) -> Cuts | None:
 
 
 # The ways to divide the ranks into groups that the mesh and the groups listed by the files allow.
+
+
 def allowed_ways(run: Run, mesh: Mesh, classes: Sequence[StreamClass], recorded: set[int]) -> Shown:
     """Return each class with the ways of `mesh` with groups of the recorded size that their ranks' files list.
 

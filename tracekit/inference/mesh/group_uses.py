@@ -171,6 +171,8 @@ def _components(pairs: set[tuple[int, int]]) -> list[tuple[int, ...]]:
 # neighbours. In a ring every rank sends to one rank and receives from another, both forward and backward; a
 # ring of two sends and receives at once, while a stage computes between a message that comes and the one that
 # it sends for it.
+
+
 def rings(ops: Operations, groups: Collection[tuple[int, ...]]) -> set[tuple[int, ...]]:
     """Return the `groups` (members) around which the messages with known ends go."""
     sent: dict[int, set[int]] = defaultdict(set)  # by sender, as any of both ends tells it

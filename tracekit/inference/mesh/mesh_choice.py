@@ -231,6 +231,8 @@ def _undivided(
 
 
 # Runs with an unknown mesh: all ranks are compared with each other, and the answer stays open.
+
+
 def without_mesh(
     run: Run, ranks: Sequence[RankOps], world: Sequence[int], reason: str
 ) -> tuple[Run, list[RankOps]]:

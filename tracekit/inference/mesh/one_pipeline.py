@@ -64,6 +64,7 @@ def _of_everybody(ops: Operations) -> npt.NDArray[np.bool_]:
 
 # The program of each rank: equal for ranks of one pipeline stage, which shows the pipeline if no message
 # does.
+
 _MESSAGE: Final = "message"
 """Kind of a kernel that carries any number of messages: some have a direction, and others lost it."""
 

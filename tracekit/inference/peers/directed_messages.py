@@ -63,6 +63,8 @@ def with_peers(source: RankOps, rows: Sequence[int], peers: Sequence[int]) -> Ra
 
 
 # Operations at the same position of several steps.
+
+
 def places(step: I32, rows: I64) -> list[I64]:
     """Return the rows at each position, over the steps with the most frequent number of operations among `rows`."""
     steps = [rows[step[rows] == s] for s in np.unique(step[rows]) if s != NO_STEP]

@@ -20,6 +20,7 @@ from tracekit.units import I64
 # NeurIPS 2019). A stage receives what a task needs before it, and sends its result behind it. Frameworks put
 # each message into a kernel of its own, batch the two of a change between forward and backward, or batch all
 # between two tasks.
+
 Grouping = Literal["alone", "alone, receives first", "of a change", "between tasks"]
 GROUPINGS: Final[tuple[Grouping, ...]] = ("alone", "alone, receives first", "of a change", "between tasks")
 CHUNKS: Final = (2, 3, 4)

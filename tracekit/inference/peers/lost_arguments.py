@@ -176,6 +176,7 @@ def _fill_sequence(seq: I64, rows: I64) -> None:
 #
 # A kernel without a record counts as one operation. If it is a batch, its step has fewer operations than
 # others, so its places can be compared only by kernels.
+
 _Scalar = TypeVar("_Scalar", bound=np.generic)
 
 

@@ -232,6 +232,8 @@ def _may_meet(one: OpenKernels, two: OpenKernels, i: I64, j: I64) -> Mask:
 #
 # torch up to 2.4 records that a message was sent or received, but not its peer. Between two stages there is
 # one answer.
+
+
 def with_only_neighbours(
     ops: Operations, clocks: Clocks, lines: Iterable[tuple[int, ...]]
 ) -> tuple[list[RankOps], int]:

@@ -184,6 +184,7 @@ def told(source: RankOps, learnt: Mapping[int, tuple[str, int, int, int]]) -> Ra
 #
 # A recording may lack its arguments, or its host, while the other ranks' recordings are whole. Their facts
 # about messages with that rank are set aside until its kernels are linked; no link may contradict them.
+
 Told = Mapping[int, Mapping[int, tuple[str, int, int]]]
 """Rank → its operation → the recorded (kind, source, destination)."""
 

@@ -189,6 +189,8 @@ def _fits(found: Dealt) -> bool:
 # An activation is received before it is sent on, its gradient comes back after that, and is sent on later
 # still. Among all assignments of a stage's messages to its two neighbours that keep this order, the best one
 # is found, and how much worse each message would fit with the other neighbour.
+
+
 def dealt(sends: Mask, kernel: I64, before: Beside, behind: Beside, back: F64) -> Dealt | None:
     """Return the cheapest assignment of messages (`sends` are sent) to the stages `before` and `behind`.
 

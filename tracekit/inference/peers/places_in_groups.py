@@ -116,6 +116,8 @@ def _fits(
 # The inputs of `c10d::send` and the title `nccl:send 0->1` count within the process group. Up to torch 2.3
 # nothing names that group; along the lines of a known pipeline only neighbours are possible, and both ends
 # must agree.
+
+
 def with_told_places(
     ops: Operations, _: Clocks, lines: Iterable[tuple[int, ...]]
 ) -> tuple[list[RankOps], int]:

@@ -110,6 +110,7 @@ def _same_call(outer: list[object], inner: list[object]) -> bool:
 
 
 # Pairs begin and end events (ph B and E) of a thread into events with a duration.
+
 COMPLETE = from_strings(["X"])[0]
 
 
@@ -152,6 +153,7 @@ class Pairing:
 
 
 # The repairs and doubts of a Kineto file as quality rows.
+
 SAID = {
     "absurd_duration": "longer than a day; ended with the recording",
     "absurd_timestamp": "start out of range; event dropped",

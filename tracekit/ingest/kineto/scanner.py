@@ -169,6 +169,8 @@ def scan(
 #
 # Keys may come before or after the array; strings may hold braces or the word itself; the file may be cut off
 # anywhere. Only what surrounds the events is kept, in bounded memory.
+
+
 def top_level_items(data: bytes) -> dict[str, Any]:
     """Return keys and values of a JSON object that may be cut off: every whole pair up to the first fault."""
     text = data.decode("utf-8", "replace").removeprefix("\ufeff").lstrip()

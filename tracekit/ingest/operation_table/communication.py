@@ -153,6 +153,8 @@ def unpaired(table: OperationTable, found: Communication, label: str) -> list[Qu
 # those of its first chunk. Recorders write a row for unsent messages there as well, or leave it out, or lack
 # the first receive (the published analysis of the OSDI'25 tables reads all three). Tables of one chunk a
 # stage need none of this.
+
+
 def served(table: OperationTable) -> Served:
     """Return what each row serves; messages keep their ordinals if a stage has one chunk or chunks are unknown."""
     found = Served(np.full(len(table.dp), -1, np.int64), table.ordinal.copy())

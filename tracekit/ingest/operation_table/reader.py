@@ -95,6 +95,8 @@ def _understood(
 # Members leave a collective together, and both ends of a message end when it has arrived. So the median
 # difference of the ends that two ranks share is the difference of their clocks. A table with clocks that
 # agree stays as it is.
+
+
 def on_one_clock(
     table: OperationTable, found: Communication, label: str
 ) -> tuple[OperationTable, list[Quality]]:
@@ -178,6 +180,8 @@ def _miss(links: Mapping[tuple[int, int], _Link], ahead: Mapping[int, float]) ->
 # Send and receive durations include the wait for the other side; a send that is launched together with a
 # receive carries the receive's times. A message without a counterpart, at an end of an interleaved pipeline,
 # is not communication.
+
+
 def write_ranks(
     table: OperationTable, found: Communication, world: int | None, out: Path
 ) -> Iterator[RankTable]:

@@ -215,6 +215,8 @@ def _ordinals(rank: I64, step: I64, kind: I64, start: I64, seq: I64 | None) -> I
 # The declared range of every number of an operation table; a row that breaks one is dropped once, here.
 #
 # Behind this door no number of the file makes an array, a list or a loop too long.
+
+
 def usable(table: pa.Table) -> Mask:
     """Return which rows, shape (rows,), keep every range and name an operation.
 

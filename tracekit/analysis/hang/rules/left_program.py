@@ -155,6 +155,8 @@ def _note(rank: int, parting: _Parting) -> str:
 #
 # Members of a group count its calls alike: between its calls n and n + 1 ranks of one program make the same
 # calls. No clocks of two hosts are compared, and the counters of other groups do not matter.
+
+
 def program_of(scene: Scene, rank: int) -> list[Step]:
     """Give the calls of a rank in the order of issue, as far back as its dump holds all; none where it is damaged."""
     dump = scene.dumps[rank]

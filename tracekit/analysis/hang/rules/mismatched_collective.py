@@ -213,6 +213,8 @@ def _judge_beside(scene: Scene, dispute: _Dispute) -> Mismatch | None:
 
 
 # Earlier calls of a group, as versions: the evidence on which of two versions of a call is right.
+
+
 def versions_at(group: Group, seq: int) -> dict[Version, list[int]]:
     """Give the ranks that made the call with this number, by the version that each made."""
     sides: dict[Version, list[int]] = defaultdict(list)

@@ -1,4 +1,4 @@
-"""The rules that name culprits, in the order in which they apply.
+"""The rules that name culprits, in the order in which they apply, and their results combined.
 
 Groups with disagreeing members come first, then calls that do not match, including calls from other places of the
 program: these make every other sign unreliable. Stalled devices come before stalled hosts, since a host may wait for
@@ -43,9 +43,6 @@ RULES: Final = (
 )
 
 
-# Culprits of a hang: the ranks from which all waiting starts, each with the call where it failed.
-#
-# `rules.order` lists the rules; here they are applied one after the other, and their results are combined.
 def find_culprits(scene: Scene) -> Found:
     """Return the culprits of a job that waits, or the doubts that prevent naming any.
 

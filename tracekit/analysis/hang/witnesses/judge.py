@@ -104,6 +104,7 @@ def _signs(bundle: Bundle) -> list[Quality]:
 #
 # Gloo numbers no calls and names no sender, so that this shows a mismatch and the rank that noticed it, and
 # no culprit.
+
 _DETAIL = (
     "run again with TORCH_DISTRIBUTED_DEBUG=DETAIL: each rank then compares its call with its peers' calls"
 )

@@ -183,6 +183,8 @@ def _stretched(kernels: StepKernels, alone: Mapping[_Place, float], steps: int) 
 # groups differ in the length of their transfers, and some communicate when others do not. The slowdown of a
 # kind of kernel is learnt from kernels at the same place of a step that share the device for different parts
 # of their time.
+
+
 def stretched(run: Run, ops: Operations, steps: Steps, rows: Sequence[int]) -> F64:
     """Return the own time that kernels of `rows` (of Steps) take longer beside communication, rows × steps, ns.
 

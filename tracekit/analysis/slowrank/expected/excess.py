@@ -173,6 +173,8 @@ def segments(run: Measured) -> F64:
 # Where few steps were recorded, an intermittent fault may show in only one of them. It lengthens nearly all
 # kernels of that step by a common factor. A profiler that starts, a checkpoint or a pause keeps the device
 # waiting, an accident lengthens one kernel, and uneven data lengthens the kernels that follow the data.
+
+
 def throttled(run: Measured, found: Excess, recurring: Mask) -> frozenset[int]:
     """The rows with devices slow throughout their longest step, and with too few other steps to call it an accident.
 

@@ -148,6 +148,8 @@ def _phases(values: "np.ndarray[tuple[int], np.dtype[np.signedinteger]]") -> pa.
 
 
 # Pools of texts in memory, which the compiled scanner fills, as dictionaries of Arrow.
+
+
 def _means(text: str) -> bool:
     return text in MEANINGFUL or any(kind in text for kind in GRIDDED)
 
