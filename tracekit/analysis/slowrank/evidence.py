@@ -22,7 +22,7 @@ from tracekit.analysis.slowrank.gaps.recurrence import (
 from tracekit.analysis.slowrank.hypotheses.candidates import Hypothesis, price, slow_ranks
 from tracekit.analysis.slowrank.hypotheses.data_imbalance import uneven_data, uneven_tokens
 from tracekit.analysis.slowrank.hypotheses.long_stage import LongStage, long_stage
-from tracekit.analysis.slowrank.hypotheses.moving_stalls import MovingStalls, moving_stalls
+from tracekit.analysis.slowrank.hypotheses.moving_stalls import MovingStalls, moving_stalls, moving_work
 from tracekit.analysis.slowrank.hypotheses.slow_link import SlowLink, slow_link
 from tracekit.analysis.slowrank.unrecorded.unrecorded import Unseen
 from tracekit.analysis.slowrank.unrecorded.unseen_replay import waited_for_unseen
@@ -98,6 +98,11 @@ class Evidence:
     def stalls(self) -> MovingStalls | None:
         """Host stalls that move from rank to rank, or hit all ranks in the same step."""
         return moving_stalls(self.case)
+
+    @cached_property
+    def moving(self) -> MovingStalls | None:
+        """Work beyond chance in single steps of several ranks, each of which would be an accident alone."""
+        return moving_work(self.case)
 
     @cached_property
     def once(self) -> OneStep | None:

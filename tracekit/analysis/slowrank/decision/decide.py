@@ -51,6 +51,7 @@ RULES: Final[tuple[Rule, ...]] = (
     no_culprit.hosts_stall_in_turn,
     uneven_work.experts_get_uneven_tokens,
     uneven_work.work_is_uneven,
+    uneven_work.slow_in_turn,
     no_culprit.slow_in_one_step,
     no_culprit.rank_may_cost,
     no_culprit.stage_may_cost,
