@@ -4,7 +4,8 @@ import pytest
 
 from tests.slowrank.jobs import grid, job, prepared
 from tracekit.analysis.slowrank.analyse import analyse
-from tracekit.analysis.slowrank.answers.lone_groups import lone_group
+from tracekit.analysis.slowrank.answers.lone_groups import group_has_no_peer
+from tracekit.analysis.slowrank.evidence import Evidence
 
 MESH = grid(tp=4, dp=2)
 LONELY = {1, 2, 3, 5, 6, 7}  # without these the group of ranks 0 and 4 is the only one along dp
@@ -32,7 +33,7 @@ def test_recorded_peers_tell_a_slow_link(tmp_path, lost):
 def test_short_transfers_of_lone_groups_hide_nothing(tmp_path, mesh, lost, factor):
     """Nothing more can be recorded of a job that has one group, and little is lost in short transfers."""
     link = {(0, mesh.world_size // 2): factor}
-    found = lone_group(prepared(job(tmp_path, mesh, link=link, lost=lost), mesh))
+    found = group_has_no_peer(Evidence(prepared(job(tmp_path, mesh, link=link, lost=lost), mesh)))
     assert (found is not None) == (mesh is MESH and factor > 1)
 
 
@@ -41,7 +42,9 @@ def test_the_only_group_of_a_job_is_noted(tmp_path, factor, noted):
     mesh = grid(dp=4)
     found = analyse(job(tmp_path, mesh, link={(0, 1, 2, 3): factor}))
     assert found.verdict == "healthy"
-    assert [("the only group along dp take 0.3 ms" in n) for n in found.notes].count(True) == noted
+    told = [q.detail for q in found.quality if q.kind == "unproven_transfers"]
+    assert len(told) == noted
+    assert all("the only group along dp take 0.3 ms" in t and "up to 0.3 ms" in t for t in told)
 
 
 @pytest.mark.parametrize(("numel", "verdict"), [(1 << 12, "inconclusive"), (1 << 26, "healthy")])

@@ -13,6 +13,7 @@ from tracekit.analysis.slowrank.gaps.evidence_gaps import (
     told_by_steps,
     undecided,
 )
+from tracekit.analysis.slowrank.gaps.lone_transfers import LoneTransfers, could_hide_ns, lone_transfers
 from tracekit.analysis.slowrank.gaps.recurrence import (
     OneStep,
     costs_in_others,
@@ -113,6 +114,17 @@ class Evidence:
     def once_in_doubt(self) -> bool:
         """Whether too few other steps were recorded to call the one slow step an accident."""
         return self.once is not None and not others_prove_health(self.case, self.once)
+
+    @cached_property
+    def lone(self) -> list[LoneTransfers]:
+        """The transfers without recorded peers."""
+        return lone_transfers(self.case)
+
+    @cached_property
+    def unproven(self) -> list[tuple[LoneTransfers, float]]:
+        """Those of `lone` that no trace of the job would compare, if they could hide the threshold; what they could."""
+        found = [(one, could_hide_ns(self.case, one)) for one in self.lone if not one.peers]
+        return [(one, hidden) for one, hidden in found if hidden >= self.least]
 
     @cached_property
     def only_step(self) -> Undecided | None:

@@ -70,7 +70,7 @@ RULES: Final[tuple[Rule, ...]] = (
     no_culprit.waits_are_lopsided,
     no_culprit.model_misses,
     no_culprit.communication_is_unmatched,
-    lone_groups.sole_group_may_be_slow,
+    lone_groups.lone_transfers_may_be_slow,
     no_culprit.table_is_unexplained,
     uneven_work.data_may_cost,
     uneven_work.work_varies,
