@@ -1,4 +1,6 @@
-"""Transfers that no peer's were compared with prove no sound link, and the answer says which traces would."""
+"""Transfers and ranks without peers prove no health, and the answer says what would."""
+
+from dataclasses import replace
 
 import pytest
 
@@ -58,3 +60,35 @@ def test_the_only_group_is_sound_where_it_is_fast(tmp_path, numel, verdict):
         assert "of the only group along dp take 1.2 ms" in found.reason
         assert "0.0307 GB/s" in found.reason
         assert (found.suspects, found.candidates) == ((), ())
+
+
+def test_links_that_all_pass_one_node_have_no_peer(tmp_path):
+    """Six ranks on two nodes: each pair along dp crosses both, so that all are slow alike and none stands out."""
+    mesh = grid(tp=3, dp=2)
+    run = job(tmp_path, mesh, link={mesh.line(r, ["dp"]): 3.0 for r in range(3)})
+    hosts = {"n0", "n1"}
+    run = replace(run, ranks=tuple(replace(r, host=f"n{r.rank // 3}") for r in run.ranks))
+    found = analyse(run, explain=True)
+    assert found.verdict == "healthy"
+    stated = [q.detail for q in found.quality if q.kind == "unproven_transfers"]
+    assert len(stated) == 1
+    assert all(host in stated[0] for host in hosts)
+    assert [g for g in found.explanation.gaps if g.could_hide_ms >= found.explanation.threshold_ms]
+
+
+def test_fast_transfers_of_a_lone_group_hide_nothing(tmp_path):
+    sized = {"dtype": "BFloat16", "in_nelems": 1 << 26, "out_nelems": 1 << 26}
+    assert analyse(job(tmp_path, MESH, link=SPENT, lost=LONELY, sized=sized)).verdict == "healthy"
+
+
+@pytest.mark.parametrize(("slow", "verdict"), [({1, 3}, "inconclusive"), ((), "healthy")])
+def test_ranks_without_peers_are_compared_with_their_own_steps(tmp_path, slow, verdict):
+    """Rank 2 has less work than the other stages, and is as long in the mean where it is slow in two steps."""
+    run = job(
+        tmp_path, grid(pp=3), slower=lambda rank, step: 1.0 if rank != 2 else 1.12 if step in slow else 0.92
+    )
+    found = analyse(run)
+    assert found.verdict == verdict
+    if slow:
+        assert found.candidates[0].rank == 2
+        assert "do work that no other rank does" in found.reason

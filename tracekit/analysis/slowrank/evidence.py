@@ -116,14 +116,9 @@ class Evidence:
         return self.once is not None and not others_prove_health(self.case, self.once)
 
     @cached_property
-    def lone(self) -> list[LoneTransfers]:
-        """The transfers without recorded peers."""
-        return lone_transfers(self.case)
-
-    @cached_property
     def unproven(self) -> list[tuple[LoneTransfers, float]]:
-        """Those of `lone` that no trace of the job would compare, if they could hide the threshold; what they could."""
-        found = [(one, could_hide_ns(self.case, one)) for one in self.lone if not one.peers]
+        """The transfers without recorded peers that could hide the threshold, each with what it could."""
+        found = [(one, could_hide_ns(self.case, one)) for one in lone_transfers(self.case)]
         return [(one, hidden) for one, hidden in found if hidden >= self.least]
 
     @cached_property

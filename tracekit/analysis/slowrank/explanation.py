@@ -18,7 +18,7 @@ from tracekit.analysis.slowrank.gaps.evidence_gaps import (
     unmeasured,
     what_would_decide,
 )
-from tracekit.analysis.slowrank.gaps.lone_transfers import MEASURE, in_words
+from tracekit.analysis.slowrank.gaps.lone_transfers import in_words, remedy
 from tracekit.analysis.slowrank.hypotheses.candidates import saved_ns, typical_without
 from tracekit.analysis.slowrank.hypotheses.moving_stalls import MovingStalls
 from tracekit.analysis.slowrank.price import Price
@@ -174,7 +174,7 @@ def _gaps(measured: Evidence) -> Iterator[EvidenceGap]:
         what = f"{ranks_in_words(case.missing)} left no trace: others may wait for them"
         yield EvidenceGap(what, ms(unseen.undecided), fewest_traces(case, unseen.ranks or case.missing))
     for found, hidden in measured.unproven:
-        yield EvidenceGap(in_words(case, found), ms(hidden), MEASURE)
+        yield EvidenceGap(in_words(case, found), ms(hidden), remedy(case, found))
     without = unmeasured(case)
     if without:
         what = f"{ranks_in_words(without)} recorded no compared step whole"

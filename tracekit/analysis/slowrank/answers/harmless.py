@@ -4,7 +4,7 @@ import numpy as np
 
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.evidence import Evidence
-from tracekit.analysis.slowrank.gaps.lone_transfers import MEASURE, in_words
+from tracekit.analysis.slowrank.gaps.lone_transfers import in_words, remedy
 from tracekit.analysis.slowrank.gaps.recurrence import told
 from tracekit.analysis.slowrank.hypotheses.candidates import significant_rows
 from tracekit.analysis.slowrank.suspects import Answer, harmless
@@ -48,7 +48,7 @@ def healthy(e: Evidence) -> Answer:
 def _unproven(e: Evidence) -> list[str]:
     """What transfers without peers could hide, a sentence each."""
     return [
-        f"{in_words(e.case, found)}: up to {ms(hidden):.1f} ms a step cannot be excluded; {MEASURE}"
+        f"{in_words(e.case, found)}: up to {ms(hidden):.1f} ms a step cannot be excluded; {remedy(e.case, found)}"
         for found, hidden in e.unproven
     ]
 

@@ -74,6 +74,7 @@ RULES: Final[tuple[Rule, ...]] = (
     no_culprit.table_is_unexplained,
     uneven_work.data_may_cost,
     uneven_work.work_varies,
+    lone_groups.lone_ranks_vary,
     harmless.one_step_was_an_accident,
     stage_answers.stage_stands_still,
     harmless.rank_has_slack,

@@ -8,24 +8,24 @@ slows them alike. What such transfers could hide is bounded by the bandwidth tha
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.expected.nodes import nodes_of
 from tracekit.analysis.slowrank.gaps.evidence_gaps import whole
-from tracekit.analysis.slowrank.wording import listed
+from tracekit.analysis.slowrank.wording import add_traces, listed
 from tracekit.matching.channels import Channel
 from tracekit.matching.ring import ring_share
 from tracekit.thresholds.slowrank import FAST_BUS_GB_S
 from tracekit.timing.buffered_sends import bytes_of
 from tracekit.units import F64, I64, ms
 
-MEASURE = (
+_MEASURE: Final = (
     "measure the links between these hosts with nccl-tests, one pair at a time, or compare with a faster run: "
     "tracekit diff BEFORE AFTER"
 )
-"""What decides where no trace of this job can."""
 
 
 @dataclass(frozen=True)
@@ -99,6 +99,12 @@ def could_hide_ns(case: Case, found: LoneTransfers) -> float:
     late[numbers] = np.maximum(case.waits.delivery[numbers] - np.maximum(size, 0) / FAST_BUS_GB_S, 0.0)
     cured = np.maximum(case.waits.transfer - late, 0.0)
     return max(case.model.recorded_ns - case.model.step_ns(case.steps.own, cured), 0.0)
+
+
+def remedy(case: Case, found: LoneTransfers) -> str:
+    """Return what would decide: traces of a peer where there is one, else a measurement."""
+    lacking = [r for r in found.peers if r not in case.steps.ranks]
+    return add_traces(lacking) if lacking else _MEASURE
 
 
 def in_words(case: Case, found: LoneTransfers) -> str:
