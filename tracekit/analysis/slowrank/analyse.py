@@ -25,7 +25,7 @@ from tracekit.analysis.slowrank.wording import Remedy, listed
 from tracekit.errors import InputError, MeshUnknownError
 from tracekit.findings import Quality, RankCoverage, SlowRankFinding, StepsFinding, WhatIf
 from tracekit.findings.picture import SlowRankPicture
-from tracekit.inference.groups.other_recordings import named_by_traces, strangers
+from tracekit.inference.groups.other_recordings import is_placed, named_by_traces, strangers
 from tracekit.inference.groups.unnamed_groups import with_groups_of_streams, with_rare_groups
 from tracekit.inference.joined import joined
 from tracekit.inference.mesh.group_uses import world_of
@@ -220,7 +220,7 @@ def _matched(
     ranks = [repaired(r) for r in ranks]
     ops = match(ranks, run.groups)
     asked = run.groups == named or run.job is not None
-    if asked and (others := strangers(ops, in_traces, run.job, chosen=run.chosen)):
+    if asked and (others := strangers(ops, in_traces, run.job, chosen=run.chosen, placed=is_placed(run))):
         run = run.without(
             others,
             "its collectives do not end when the other ranks' collectives end: it belongs to another recording",
