@@ -66,7 +66,7 @@ def moving_stalls(case: Case) -> MovingStalls | None:
     """
     if case.timeline is None or len(case.steps.numbers) < 2:
         return None
-    gaps = case.steps.own - compute_in_steps(case.ops, case.steps)
+    gaps = case.steps.own - compute_in_steps(case.ops, case.steps) - case.met.role
     over = _outliers(gaps - median_of_others(gaps, case.stages), case.step_ns)
     if _in_turn(over):
         return _priced(case, MovingStalls(over, 0.0))
@@ -126,8 +126,9 @@ def _at_once(over: F64) -> bool:
 def _in_turn(over: F64) -> bool:
     """Whether stalls hit most steps and several ranks, distributed over the ranks as if by chance.
 
-    n stalls that hit R ranks at random give counts with the dispersion of a multinomial (chi-square, R − 1 degrees),
-    and one rank has k or more with a probability of at most R times the binomial tail of n, 1/R from k on. The same
+    A step whose stalls hit a share p of the ranks at random hits each at most once, so that counts by rank have the
+    variance of a sum of p (1 − p) over steps (chi-square, R − 1 degrees): ranks that stall together in every step are
+    no turn. Of n stalls, one rank has k or more with a probability of at most R times the binomial tail of n, 1/R from k on. The same
     bound is tested for the longest stall of each step, which the others wait for, because on a busy machine every rank
     stalls a little. Ranks that load data for others, or are slow, stall in every step, and their peers in none.
     """
@@ -143,8 +144,10 @@ def _in_turn(over: F64) -> bool:
         ranks * float(bdtrc(int(counts.max()) - 1, int(counts.sum()), 1.0 / ranks))
         for counts in (by_rank, longest)
     )
-    expected = count / ranks
-    dispersion = float(chdtrc(ranks - 1, float(np.square(by_rank - expected).sum()) / expected))
+    share = struck.mean(axis=0)
+    chance = float((share * (1.0 - share)).sum()) * ranks / (ranks - 1)
+    squares = float(np.square(by_rank - count / ranks).sum())
+    dispersion = float(chdtrc(ranks - 1, squares / chance)) if chance > 0 else 0.0
     return min(most, dispersion) >= CHANCE
 
 
