@@ -6,7 +6,7 @@ import pytest
 
 from tests.slowrank.jobs import grid, job, prepared
 from tracekit.analysis.slowrank.analyse import analyse
-from tracekit.analysis.slowrank.answers.lone_groups import group_has_no_peer
+from tracekit.analysis.slowrank.decision.no_culprit import lone_transfers_may_be_slow
 from tracekit.analysis.slowrank.evidence import Evidence
 
 MESH = grid(tp=4, dp=2)
@@ -17,7 +17,8 @@ SPENT = {(0, 4): 8.0}  # 0.4 ms a transfer: an eighth of the step
 def test_a_lone_group_hides_a_slow_link(tmp_path):
     found = analyse(job(tmp_path, MESH, link=SPENT, lost=LONELY))
     assert (found.verdict, found.suspects) == ("inconclusive", ())
-    assert "no other group along dp was recorded whole" in found.reason
+    assert "along dp take 1.2 ms" in found.reason
+    assert "no other group along these axes was recorded whole" in found.reason
     assert [(c.rank, c.cause, c.lost_ms_low) for c in found.candidates] == [
         (r, "network", 0.0) for r in (0, 4)
     ]
@@ -35,8 +36,8 @@ def test_recorded_peers_tell_a_slow_link(tmp_path, lost):
 def test_short_transfers_of_lone_groups_hide_nothing(tmp_path, mesh, lost, factor):
     """Nothing more can be recorded of a job that has one group, and little is lost in short transfers."""
     link = {(0, mesh.world_size // 2): factor}
-    found = group_has_no_peer(Evidence(prepared(job(tmp_path, mesh, link=link, lost=lost), mesh)))
-    assert (found is not None) == (mesh is MESH and factor > 1)
+    found = lone_transfers_may_be_slow(Evidence(prepared(job(tmp_path, mesh, link=link, lost=lost), mesh)))
+    assert bool(found and found.candidates) == (mesh is MESH and factor > 1)
 
 
 @pytest.mark.parametrize(("factor", "noted"), [(2.0, True), (0.2, False)])

@@ -21,18 +21,10 @@ def one_step_was_an_accident(e: Evidence) -> Answer | None:
     return harmless(f"{told(e.case, e.once)}: {accident}", _unproven(e))
 
 
-def rank_has_slack(e: Evidence) -> Answer | None:
-    """A rank works longer than its peers, and no other rank waits for it."""
-    case, free = e.case, significant_rows(e.case, MIN_LOST_SHARE)
-    if not len(free):
-        return None
-    return harmless(_costs_nothing(case, int(free[np.argmax(case.found.mean[free])])), _unproven(e))
-
-
 def healthy(e: Evidence) -> Answer:
     """No rank costs the threshold beyond chance, communication beside it, or its role."""
     case = e.case
-    explained = _beside_communication(case) or _by_role(case)
+    explained = _by_slack(case) or _beside_communication(case) or _by_role(case)
     if explained:
         return harmless(explained, _unproven(e))
     worst = int(np.nanargmax(np.nan_to_num(case.found.mean, nan=-np.inf)))
@@ -51,6 +43,12 @@ def _unproven(e: Evidence) -> list[str]:
         f"{in_words(e.case, found)}: up to {ms(hidden):.1f} ms a step cannot be excluded; {remedy(e.case, found)}"
         for found, hidden in e.unproven
     ]
+
+
+def _by_slack(case: Case) -> str | None:
+    """The reason if a rank works longer than its peers, and no other rank waits for it; None where none does."""
+    free = significant_rows(case, MIN_LOST_SHARE)
+    return _costs_nothing(case, int(free[np.argmax(case.found.mean[free])])) if len(free) else None
 
 
 def _beside_communication(case: Case) -> str | None:

@@ -122,6 +122,8 @@ def in_words(case: Case, found: LoneTransfers) -> str:
             "between nodes",
             f"all pass node{many} {listed(found.nodes)}, whose network slows them alike",
         )
+    elif found.peers:
+        which, why = f"along {'_'.join(found.axes)}", "no other group along these axes was recorded whole"
     took = f"take {ms(found.spent):.1f} ms of {ms(case.step_ns):.1f} ms a step"
     return f"the transfers {which} {took} at {rate}, and {why}"
 

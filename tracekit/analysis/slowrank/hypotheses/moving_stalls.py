@@ -128,9 +128,10 @@ def _in_turn(over: F64) -> bool:
 
     A step whose stalls hit a share p of the ranks at random hits each at most once, so that counts by rank have the
     variance of a sum of p (1 − p) over steps (chi-square, R − 1 degrees): ranks that stall together in every step are
-    no turn. Of n stalls, one rank has k or more with a probability of at most R times the binomial tail of n, 1/R from k on. The same
-    bound is tested for the longest stall of each step, which the others wait for, because on a busy machine every rank
-    stalls a little. Ranks that load data for others, or are slow, stall in every step, and their peers in none.
+    no turn. Of n stalls, one rank has k or more with a probability of at most R times the binomial tail of n, 1/R from
+    k on. The same bound is tested for the longest stall of each step, which the others wait for, because on a busy
+    machine every rank stalls a little. Ranks that load data for others, or are slow, stall in every step, and their
+    peers in none.
     """
     struck = over > 0
     by_rank, count, ranks = struck.sum(axis=1), int(struck.sum()), len(over)
