@@ -102,7 +102,7 @@ class Evidence:
 
     @cached_property
     def moving(self) -> MovingStalls | None:
-        """Work beyond chance in single steps of several ranks, each of which would be an accident alone."""
+        """Work beyond chance in single steps of several ranks: each alone would be an accident."""
         return moving_work(self.case)
 
     @cached_property

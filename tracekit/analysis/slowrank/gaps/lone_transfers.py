@@ -33,7 +33,7 @@ class LoneTransfers:
     """Transfers without peers on `channels` between `ranks`; `spent`: of the rank that spends most in them, ns a step.
 
     They are of the only group along `axes`, with the ranks of an unrecorded group that would be its `peers`, or all
-    those between nodes, each of which passes all of `nodes`.
+    those between nodes, where each passes all of `nodes`.
     """
 
     channels: tuple[int, ...]
@@ -120,7 +120,7 @@ def in_words(case: Case, found: LoneTransfers) -> str:
         many = "s" if len(found.nodes) > 1 else ""
         which, why = (
             "between nodes",
-            f"all pass node{many} {listed(found.nodes)}, whose network slows them alike",
+            f"all pass node{many} {listed(found.nodes)}, and a slow network there slows them alike",
         )
     elif found.peers:
         which, why = f"along {'_'.join(found.axes)}", "no other group along these axes was recorded whole"

@@ -126,10 +126,10 @@ def _at_once(over: F64) -> bool:
 def _in_turn(over: F64) -> bool:
     """Whether stalls hit most steps and several ranks, distributed over the ranks as if by chance.
 
-    A step whose stalls hit a share p of the ranks at random hits each at most once, so that counts by rank have the
-    variance of a sum of p (1 − p) over steps (chi-square, R − 1 degrees): ranks that stall together in every step are
-    no turn. Of n stalls, one rank has k or more with a probability of at most R times the binomial tail of n, 1/R from
-    k on. The same bound is tested for the longest stall of each step, which the others wait for, because on a busy
+    Where stalls of a step hit a share p of the ranks at random, they hit each at most once, so that counts by rank have
+    the variance of a sum of p (1 − p) over steps (chi-square, R − 1 degrees): ranks that stall together in every step
+    are no turn. Of n stalls, one rank has k or more with a probability of at most R times the binomial tail of n, 1/R
+    from k on. The same bound is tested for the longest stall of each step, which the others wait for, because on a busy
     machine every rank stalls a little. Ranks that load data for others, or are slow, stall in every step, and their
     peers in none.
     """
