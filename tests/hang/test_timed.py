@@ -20,12 +20,19 @@ PLAIN = {"seq": True, "pg_config": True, "truncated": {}, "split": False, "ragge
 
 
 @pytest.fixture(scope="module")
-def recorded(tmp_path_factory):
-    """A job with one slow rank: (its truth, dumps with exact times)."""
+def slowed(tmp_path_factory):
+    """A job with one slow rank: (its truth, its traces)."""
     folder = tmp_path_factory.mktemp("timed")
     case = generate(4, kind="slow_compute", **PLAIN)
     case.write(folder / "traces")
-    return case.truth, dumps_of(load([str(folder / "traces")]), poll_ns=0)
+    return case.truth, load([str(folder / "traces")])
+
+
+@pytest.fixture(scope="module")
+def recorded(slowed):
+    """A job with one slow rank: (its truth, dumps with exact times)."""
+    truth, run = slowed
+    return truth, dumps_of(run, poll_ns=0)
 
 
 def answer(dumps, folder, **options):
@@ -45,6 +52,16 @@ def test_the_slow_rank_is_named_without_a_cause(recorded, tmp_path):
     assert [e.what.split(" a step")[0] for e in finding.suspects[0].evidence] == ["own time"]
     assert "flight_recorder_input" in kinds(finding)
     assert finding.what_if.slowdown == pytest.approx(truth.slowdown, rel=0.1)
+
+
+@pytest.mark.parametrize("poll_ms", [20, 100])
+def test_ends_within_a_poll_set_no_rank_apart(slowed, poll_ms, tmp_path):
+    """A poll may be longer than a step; exact durations still show which rank waits least."""
+    truth, run = slowed
+    finding = answer(dumps_of(run, poll_ns=poll_ms * 1_000_000), tmp_path)
+    assert finding.verdict in {"slow_rank", "inconclusive"}
+    assert (*finding.suspects, *finding.candidates)[0].rank in truth.suspects
+    assert {s.rank for s in finding.suspects} <= truth.suspects
 
 
 @pytest.mark.slow

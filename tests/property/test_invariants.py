@@ -22,6 +22,7 @@ FAULTS = {
     "accident": {"accident": (3, 1, 4000.0)},
     "rank without a trace": {"slow": {5: 1.3}, "lost": {5}},
     "ranks without a trace": {"lost": {2, 9, 14}},
+    "slow in turn": {"slower": lambda rank, step: 1.1 if rank == (5 * step + 2) % 16 else 1.0},
     "noisy": {"jitter": 0.1, "slow": {5: 1.05}},
 }
 
@@ -70,6 +71,25 @@ def test_health_and_blame_follow_from_the_intervals(case):
         assert not [g for g in working.gaps if g.could_hide_ms >= working.threshold_ms]
     elif answer.verdict != "inconclusive":
         assert answer.gain / 1e6 >= working.threshold_ms - SLACK
+
+
+def test_health_holds_for_all_ranks_together(case):
+    """Typical work of every rank in every step costs a healthy job less than 2 %, beyond chance and an accident."""
+    case, answer = case
+    over = np.nan_to_num(case.found.value)
+    beyond = np.where(over > 4.5 * max(case.found.sigma, 1.0), over, 0.0)
+    beyond[:, [int(beyond.sum(axis=0).argmax())]] = 0.0  # one step may be an accident
+    saved = case.model.recorded_ns - case.model.step_ns(case.steps.own - beyond)
+    assert answer.verdict != "healthy" or saved < 0.02 * case.step_ns
+
+
+def test_slowness_that_moves_is_priced(tmp_path):
+    """10 % on another rank in each step: no rank reaches 2 % of the mean step, and all together cost 9 %."""
+    (tmp_path / "moving").mkdir()
+    found = analyse(job(tmp_path / "moving", MESH, **FAULTS["slow in turn"]))
+    calm = analyse(job(tmp_path, MESH))
+    assert (found.verdict, found.cause, found.suspects) == ("imbalance", "gpu_compute", ())
+    assert found.what_if.slowdown == pytest.approx(found.what_if.step_ms / calm.what_if.step_ms, rel=0.01)
 
 
 def test_several_cost_no_less_than_each_of_them(case):

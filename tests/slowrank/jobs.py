@@ -36,12 +36,14 @@ def job(
     idle: Callable[[int, int], float] = lambda rank, step: 0.0,
     combined: Collection[tuple[str, ...]] = (),
     silent: Collection[str] = (),
+    slower: Callable[[int, int], float] = lambda rank, step: 1.0,
 ) -> Run:
     """Each step: `layers` × for every axis (compute of 1 ms, all-reduce of 50 µs). `slow`: factor by rank;
     `link`: factor on the transfer of a group, by members; `lost`: ranks without a file; `accident`: (rank, step, µs) of
     one extra kernel before the first layer, in every step where the step is None; `sized`: sizes that kernels
     tell; `idle`: µs for which the device of a rank stands still at the begin of a step; `combined`: axes of groups
-    beside those of one axis, with a layer and an all-reduce each; `silent`: axes without communication."""
+    beside those of one axis, with a layer and an all-reduce each; `silent`: axes without communication; `slower`:
+    factor by rank and step, beside `slow`."""
     axes = [*((d,) for d in mesh.order if mesh.sizes[d] > 1 and d not in silent), *combined]
     members = [(d, g) for d in axes for g in sorted({mesh.line(r, d) for r in mesh.coordinates})]
     number = {g: n for n, g in enumerate(members)}
@@ -58,7 +60,8 @@ def job(
                 for line in lines:
                     noise = 1 + jitter * (((line.rank * 7 + step * 5 + layer * 3) % 11) / 5 - 1)
                     struck = slow_steps is None or step in slow_steps
-                    line.compute(LAYER_US * noise * (slow.get(line.rank, 1) if struck else 1))
+                    factor = slower(line.rank, step) * (slow.get(line.rank, 1) if struck else 1)
+                    line.compute(LAYER_US * noise * factor)
                     handles[line.rank] = line.post(number[d, mesh.line(line.rank, d)])
                 for axis, group in members:
                     if axis == d:

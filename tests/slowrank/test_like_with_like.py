@@ -25,10 +25,11 @@ def together(lines, post, us, more=lambda rank, back: {}, back=False):
         line.finish(handles[line.rank], end, **more(line.rank, back))
 
 
-def experts(folder, *, slow=(), sizes=True, pauses=(), once=()):
+def experts(folder, *, slow=(), sizes=True, pauses=(), once=(), counted=False):
     """Dense work, tokens to experts, their work, tokens back; the same experts are liked in all steps.
 
-    The hosts of `pauses` wait before they launch the experts; ranks in `once` are slow in the first step alone.
+    The hosts of `pauses` wait before they launch the experts; ranks in `once` are slow in the first step alone. If
+    `counted`, a third all-to-all before the tokens carries their number.
     """
     lines = [Timeline(rank) for rank in range(RANKS)]
     random = np.random.default_rng(5)
@@ -45,6 +46,8 @@ def experts(folder, *, slow=(), sizes=True, pauses=(), once=()):
             share = np.array(LIKED) * random.uniform(0.95, 1.05, RANKS)
             for line in lines:
                 line.compute(1000 * (1.25 if line.rank in slow else 1))
+            if counted:
+                together(lines, lambda line: line.post(WORLD, "all_to_all"), 10)
             together(lines, lambda line: line.post(WORLD, "all_to_all"), 50, moved)
             for line in lines:
                 line.at += 900 if line.rank in pauses else 0
@@ -96,8 +99,9 @@ def test_collectives_of_unknown_kind_may_deal_tokens(tmp_path):
     assert (untold[3] < 0.01 * case.step_ns).all()
 
 
-def test_unrecorded_sizes_leave_liked_experts_open(tmp_path):
-    found = analyse(experts(tmp_path, sizes=False))
+@pytest.mark.parametrize("counted", [False, True])
+def test_unrecorded_sizes_leave_liked_experts_open(tmp_path, counted):
+    found = analyse(experts(tmp_path, sizes=False, counted=counted))
     assert found.verdict == "inconclusive"
     assert "sizes" in found.to_decide
 
@@ -114,8 +118,9 @@ def test_tokens_do_not_hide_what_happened_once(tmp_path):
     assert [c.rank for c in found.candidates] == [3]
 
 
-def test_slow_rank_is_named_without_sizes(tmp_path):
-    found = analyse(experts(tmp_path, slow={3}, sizes=False))
+@pytest.mark.parametrize("counted", [False, True])
+def test_slow_rank_is_named_without_sizes(tmp_path, counted):
+    found = analyse(experts(tmp_path, slow={3}, sizes=False, counted=counted))
     assert next(s.rank for s in (*found.suspects, *found.candidates)) == 3
 
 

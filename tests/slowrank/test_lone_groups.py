@@ -1,10 +1,13 @@
-"""Transfers that no peer's were compared with prove no sound link, and the answer says which traces would."""
+"""Transfers and ranks without peers prove no health, and the answer says what would."""
+
+from dataclasses import replace
 
 import pytest
 
 from tests.slowrank.jobs import grid, job, prepared
 from tracekit.analysis.slowrank.analyse import analyse
-from tracekit.analysis.slowrank.answers.lone_groups import lone_group
+from tracekit.analysis.slowrank.decision.no_culprit import lone_transfers_may_be_slow
+from tracekit.analysis.slowrank.evidence import Evidence
 
 MESH = grid(tp=4, dp=2)
 LONELY = {1, 2, 3, 5, 6, 7}  # without these the group of ranks 0 and 4 is the only one along dp
@@ -14,7 +17,8 @@ SPENT = {(0, 4): 8.0}  # 0.4 ms a transfer: an eighth of the step
 def test_a_lone_group_hides_a_slow_link(tmp_path):
     found = analyse(job(tmp_path, MESH, link=SPENT, lost=LONELY))
     assert (found.verdict, found.suspects) == ("inconclusive", ())
-    assert "no other group along dp was recorded whole" in found.reason
+    assert "along dp take 1.2 ms" in found.reason
+    assert "no other group along these axes was recorded whole" in found.reason
     assert [(c.rank, c.cause, c.lost_ms_low) for c in found.candidates] == [
         (r, "network", 0.0) for r in (0, 4)
     ]
@@ -32,8 +36,8 @@ def test_recorded_peers_tell_a_slow_link(tmp_path, lost):
 def test_short_transfers_of_lone_groups_hide_nothing(tmp_path, mesh, lost, factor):
     """Nothing more can be recorded of a job that has one group, and little is lost in short transfers."""
     link = {(0, mesh.world_size // 2): factor}
-    found = lone_group(prepared(job(tmp_path, mesh, link=link, lost=lost), mesh))
-    assert (found is not None) == (mesh is MESH and factor > 1)
+    found = lone_transfers_may_be_slow(Evidence(prepared(job(tmp_path, mesh, link=link, lost=lost), mesh)))
+    assert bool(found and found.candidates) == (mesh is MESH and factor > 1)
 
 
 @pytest.mark.parametrize(("factor", "noted"), [(2.0, True), (0.2, False)])
@@ -41,7 +45,9 @@ def test_the_only_group_of_a_job_is_noted(tmp_path, factor, noted):
     mesh = grid(dp=4)
     found = analyse(job(tmp_path, mesh, link={(0, 1, 2, 3): factor}))
     assert found.verdict == "healthy"
-    assert [("the only group along dp take 0.3 ms" in n) for n in found.notes].count(True) == noted
+    told = [q.detail for q in found.quality if q.kind == "unproven_transfers"]
+    assert len(told) == noted
+    assert all("the only group along dp take 0.3 ms" in t and "up to 0.3 ms" in t for t in told)
 
 
 @pytest.mark.parametrize(("numel", "verdict"), [(1 << 12, "inconclusive"), (1 << 26, "healthy")])
@@ -55,3 +61,35 @@ def test_the_only_group_is_sound_where_it_is_fast(tmp_path, numel, verdict):
         assert "of the only group along dp take 1.2 ms" in found.reason
         assert "0.0307 GB/s" in found.reason
         assert (found.suspects, found.candidates) == ((), ())
+
+
+def test_links_that_all_pass_one_node_have_no_peer(tmp_path):
+    """Six ranks on two nodes: each pair along dp crosses both, so that all are slow alike and none stands out."""
+    mesh = grid(tp=3, dp=2)
+    run = job(tmp_path, mesh, link={mesh.line(r, ["dp"]): 3.0 for r in range(3)})
+    hosts = {"n0", "n1"}
+    run = replace(run, ranks=tuple(replace(r, host=f"n{r.rank // 3}") for r in run.ranks))
+    found = analyse(run, explain=True)
+    assert found.verdict == "healthy"
+    stated = [q.detail for q in found.quality if q.kind == "unproven_transfers"]
+    assert len(stated) == 1
+    assert all(host in stated[0] for host in hosts)
+    assert [g for g in found.explanation.gaps if g.could_hide_ms >= found.explanation.threshold_ms]
+
+
+def test_fast_transfers_of_a_lone_group_hide_nothing(tmp_path):
+    sized = {"dtype": "BFloat16", "in_nelems": 1 << 26, "out_nelems": 1 << 26}
+    assert analyse(job(tmp_path, MESH, link=SPENT, lost=LONELY, sized=sized)).verdict == "healthy"
+
+
+@pytest.mark.parametrize(("slow", "verdict"), [({1, 3}, "inconclusive"), ((), "healthy")])
+def test_ranks_without_peers_are_compared_with_their_own_steps(tmp_path, slow, verdict):
+    """Rank 2 has less work than the other stages, and is as long in the mean where it is slow in two steps."""
+    run = job(
+        tmp_path, grid(pp=3), slower=lambda rank, step: 1.0 if rank != 2 else 1.12 if step in slow else 0.92
+    )
+    found = analyse(run)
+    assert found.verdict == verdict
+    if slow:
+        assert found.candidates[0].rank == 2
+        assert "do work that no other rank does" in found.reason

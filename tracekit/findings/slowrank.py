@@ -31,9 +31,10 @@ Outcome = Literal["named", "candidate", "below the threshold", "not proven", "no
 class Considered:
     """One hypothesis: what may be slow, how significant that is, and what the step would save without it.
 
-    kind: `rank`, `ranks` (several at once), `stage`, `link`, `stalls in turn`, `uneven data`, `ranks without a trace`.
-    significance: standard errors, `limit` what they must exceed; None where another test decides. low_ms ≤ likely_ms ≤
-    high_ms: what the step saves without it; the ends differ by unmatched waits and the model's error.
+    kind: `rank`, `ranks` (several at once), `stage`, `link`, `stalls in turn`, `slow in turn`, `uneven data`,
+    `ranks without a trace`. significance: standard errors, `limit` what they must exceed; None where another test
+    decides. low_ms ≤ likely_ms ≤ high_ms: what the step saves without it; the ends differ by unmatched waits and the
+    model's error.
     """
 
     kind: str

@@ -2,7 +2,7 @@
 
 The router sends tokens where the data wants them, so the work between one all-to-all and the next follows the number of
 elements that the rank received. No rank is at fault for that, even if the same expert is chosen often. If sizes were
-not recorded, uneven work behind every second all-to-all looks like it.
+not recorded, uneven work behind some all-to-alls, and not behind others, looks like it.
 """
 
 from collections import Counter
@@ -14,12 +14,11 @@ import numpy as np
 import numpy.typing as npt
 
 from tracekit.matching.match import Operations
-from tracekit.steps.medians import weighted_median
+from tracekit.steps.medians import weighted_median, weighted_quantile
 from tracekit.steps.steps import Steps
+from tracekit.thresholds.slowrank import NEARLY_ALL
 from tracekit.thresholds.tables import EVEN_SIZES, MOST_DEALT
 from tracekit.units import F64
-
-_TURNS = 2  # one all-to-all dispatches tokens to experts, the next one combines them
 
 
 @dataclass(frozen=True)
@@ -165,25 +164,25 @@ def _slope(x: F64, y: F64, least: float) -> float:
 def _untold(work: F64, tokens: F64) -> F64:
     """Return the own time beyond the peers' that tokens of unrecorded number may explain, rows × steps.
 
-    A slow rank is slow after every all-to-all; tokens make the work after every second one longer. Only all-to-alls
-    without recorded sizes leave anything open.
+    A slow rank is slow after nearly every all-to-all; tokens make only the work of experts longer. Only all-to-alls
+    without recorded sizes leave anything open. The usual time is the lower median: half of the ranks may hold an
+    expert that is chosen often.
     """
-    if np.isfinite(tokens).all() or work.shape[-1] < _TURNS:
+    if np.isfinite(tokens).all():
         return np.zeros(work.shape[:2])
-    level, known = _median(work, axis=0), np.isfinite(work)
-    everywhere, unsized = _turns(work, level, known), _turns(work, level, known & ~np.isfinite(tokens))
-    share = np.minimum(
-        *[np.maximum(spent / np.maximum(usual, 1.0) - 1.0, 0.0) for spent, usual in everywhere]
-    )
-    return np.asarray(
-        sum(np.maximum(spent - (1.0 + share) * usual, 0.0) for spent, usual in unsized), np.float64
-    )
+    known = np.isfinite(work)
+    level = np.nan_to_num(np.nanquantile(np.where(known.any(axis=0), work, 0.0), 0.5, axis=0, method="lower"))
+    share = np.array([[_of_nearly_all(spent, level[n]) for n, spent in enumerate(of)] for of in work])
+    share = np.maximum(share - np.median(share, axis=0), 0.0)
+    unsized = known & ~np.isfinite(tokens)
+    spent, usual = np.where(unsized, work, 0.0).sum(axis=-1), (unsized * level).sum(axis=-1)
+    return np.asarray(np.maximum(spent - (1.0 + share) * usual, 0.0), np.float64)
 
 
-def _turns(work: F64, level: F64, at: npt.NDArray[np.bool_]) -> list[tuple[F64, F64]]:
-    """Return (work, the peers' work) after the first and after the second of each pair of all-to-alls, where `at`."""
-    spent, usual = np.where(at, work, 0.0), at * level
-    return [(spent[..., n::_TURNS].sum(axis=-1), usual[..., n::_TURNS].sum(axis=-1)) for n in range(_TURNS)]
+def _of_nearly_all(work: F64, usual: F64) -> float:
+    """The relative excess over the `usual` time of each place that nearly all work reaches; 0 without any."""
+    at = np.flatnonzero(np.isfinite(work) & (usual > 0))
+    return weighted_quantile(work[at] / usual[at] - 1.0, usual[at], 0.0, 1.0 - NEARLY_ALL)
 
 
 def _median(values: F64, axis: int | tuple[int, ...]) -> F64:

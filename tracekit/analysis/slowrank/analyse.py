@@ -14,7 +14,6 @@ import numpy as np
 
 from tracekit.analysis.slowrank.answers.compared_steps import without_odd_steps
 from tracekit.analysis.slowrank.answers.harmless import role_in_words
-from tracekit.analysis.slowrank.answers.lone_groups import sole_group_note
 from tracekit.analysis.slowrank.case import Case, build
 from tracekit.analysis.slowrank.decision.decide import concluded
 from tracekit.analysis.slowrank.explanation import explanation_of
@@ -26,7 +25,7 @@ from tracekit.analysis.slowrank.wording import Remedy, listed
 from tracekit.errors import InputError, MeshUnknownError
 from tracekit.findings import Quality, RankCoverage, SlowRankFinding, StepsFinding, WhatIf
 from tracekit.findings.picture import SlowRankPicture
-from tracekit.inference.groups.other_recordings import named_by_traces, strangers
+from tracekit.inference.groups.other_recordings import is_placed, named_by_traces, strangers
 from tracekit.inference.groups.unnamed_groups import with_groups_of_streams, with_rare_groups
 from tracekit.inference.joined import joined
 from tracekit.inference.mesh.group_uses import world_of
@@ -221,7 +220,7 @@ def _matched(
     ranks = [repaired(r) for r in ranks]
     ops = match(ranks, run.groups)
     asked = run.groups == named or run.job is not None
-    if asked and (others := strangers(ops, in_traces, run.job, chosen=run.chosen)):
+    if asked and (others := strangers(ops, in_traces, run.job, chosen=run.chosen, placed=is_placed(run))):
         run = run.without(
             others,
             "its collectives do not end when the other ranks' collectives end: it belongs to another recording",
@@ -241,8 +240,9 @@ def _finding(case: Case, choice: MeshChoice, answer: Answer, *, explain: bool) -
         ranks_of(case), choice.finding,
         StepsFinding(case.steps.numbers, ms(float(np.nanmedian(case.steps.wall)))),
         answer.verdict, answer.cause, answer.reason, answer.path, answer.suspects,
-        WhatIf(ms(step), ms(cured), step / cured if cured > 0 else 1.0), quality_of(case, choice),
-        tuple(filter(None, (*choice.notes, residual, clocks, sole_group_note(case), role_in_words(case)))),
+        WhatIf(ms(step), ms(cured), step / cured if cured > 0 else 1.0),
+        (*quality_of(case, choice), *(Quality("unproven_transfers", None, 1, told) for told in answer.unproven)),
+        tuple(filter(None, (*choice.notes, residual, clocks, role_in_words(case)))),
         coverage(case), answer.candidates, answer.to_decide, explanation_of(case, answer) if explain else None,
         answer.to_decide.ranks if isinstance(answer.to_decide, Remedy) else (),
         case.table is not None or any(o.on_gpu for o in case.ops.per_rank.values()),

@@ -13,6 +13,7 @@ from tracekit.analysis.slowrank.gaps.evidence_gaps import (
     told_by_steps,
     undecided,
 )
+from tracekit.analysis.slowrank.gaps.lone_transfers import LoneTransfers, could_hide_ns, lone_transfers
 from tracekit.analysis.slowrank.gaps.recurrence import (
     OneStep,
     costs_in_others,
@@ -22,7 +23,7 @@ from tracekit.analysis.slowrank.gaps.recurrence import (
 from tracekit.analysis.slowrank.hypotheses.candidates import Hypothesis, price, slow_ranks
 from tracekit.analysis.slowrank.hypotheses.data_imbalance import uneven_data, uneven_tokens
 from tracekit.analysis.slowrank.hypotheses.long_stage import LongStage, long_stage
-from tracekit.analysis.slowrank.hypotheses.moving_stalls import MovingStalls, moving_stalls
+from tracekit.analysis.slowrank.hypotheses.moving_stalls import MovingStalls, moving_stalls, moving_work
 from tracekit.analysis.slowrank.hypotheses.slow_link import SlowLink, slow_link
 from tracekit.analysis.slowrank.unrecorded.unrecorded import Unseen
 from tracekit.analysis.slowrank.unrecorded.unseen_replay import waited_for_unseen
@@ -100,6 +101,11 @@ class Evidence:
         return moving_stalls(self.case)
 
     @cached_property
+    def moving(self) -> MovingStalls | None:
+        """Work beyond chance in single steps of several ranks: each alone would be an accident."""
+        return moving_work(self.case)
+
+    @cached_property
     def once(self) -> OneStep | None:
         """The rank that was slow in one step only."""
         return in_one_step(self.case)
@@ -108,6 +114,12 @@ class Evidence:
     def once_in_doubt(self) -> bool:
         """Whether too few other steps were recorded to call the one slow step an accident."""
         return self.once is not None and not others_prove_health(self.case, self.once)
+
+    @cached_property
+    def unproven(self) -> list[tuple[LoneTransfers, float]]:
+        """The transfers without recorded peers that could hide the threshold, each with what it could."""
+        found = [(one, could_hide_ns(self.case, one)) for one in lone_transfers(self.case)]
+        return [(one, hidden) for one, hidden in found if hidden >= self.least]
 
     @cached_property
     def only_step(self) -> Undecided | None:

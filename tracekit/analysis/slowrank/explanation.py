@@ -18,7 +18,9 @@ from tracekit.analysis.slowrank.gaps.evidence_gaps import (
     unmeasured,
     what_would_decide,
 )
+from tracekit.analysis.slowrank.gaps.lone_transfers import in_words, remedy
 from tracekit.analysis.slowrank.hypotheses.candidates import saved_ns, typical_without
+from tracekit.analysis.slowrank.hypotheses.moving_stalls import MovingStalls
 from tracekit.analysis.slowrank.price import Price
 from tracekit.analysis.slowrank.suspects import Answer
 from tracekit.analysis.slowrank.wording import fewest_traces, listed, ranks_in_words
@@ -98,13 +100,8 @@ def _others(measured: Evidence, answer: Answer) -> Iterator[Considered]:
         )
         named = answer.verdict == "slow_link"
         yield _of(case, answer, "link", subject, link.ranks, link.z, link.price, named=named)
-    stalls = measured.stalls
-    if stalls is not None:
-        ranks = tuple(case.steps.ranks[row] for row in stalls.rows)
-        subject = f"hosts of {ranks_in_words(ranks)} stall {'at once' if stalls.together else 'in turn'}"
-        named = answer.verdict == "imbalance" and answer.gain == stalls.gain
-        price = Price(stalls.gain, stalls.gain, stalls.gain).widened(case.residual_ns)
-        yield _of(case, answer, "stalls in turn", subject, ranks, None, price, named=named)
+    yield from _in_turn(case, answer, "stalls in turn", measured.stalls)
+    yield from _in_turn(case, answer, "slow in turn", measured.moving)
     data = max(measured.data, measured.tokens)
     if data > 0:
         named = answer.blames_data
@@ -116,6 +113,19 @@ def _others(measured: Evidence, answer: Answer) -> Iterator[Considered]:
         subject = f"the ranks read wait for {ranks_in_words(unseen.ranks)}, and there is no trace of these"
         price = Price(unseen.known, unseen.known, high)
         yield _of(case, answer, "ranks without a trace", subject, unseen.ranks, None, price, named=False)
+
+
+def _in_turn(case: Case, answer: Answer, kind: str, found: MovingStalls | None) -> Iterator[Considered]:
+    """The hypothesis that the ranks of `found` stall or work longer in turn; nothing where there are none."""
+    if found is None:
+        return
+    ranks = tuple(case.steps.ranks[row] for row in found.rows)
+    subject = f"{ranks_in_words(ranks)} work longer in turn"
+    if kind == "stalls in turn":
+        subject = f"hosts of {ranks_in_words(ranks)} stall {'at once' if found.together else 'in turn'}"
+    named = answer.verdict == "imbalance" and answer.gain == found.gain
+    price = Price(found.gain, found.gain, found.gain).widened(case.residual_ns)
+    yield _of(case, answer, kind, subject, ranks, None, price, named=named)
 
 
 def _of(
@@ -162,6 +172,8 @@ def _gaps(measured: Evidence) -> Iterator[EvidenceGap]:
     if case.missing and unseen.undecided > 0:
         what = f"{ranks_in_words(case.missing)} left no trace: others may wait for them"
         yield EvidenceGap(what, ms(unseen.undecided), fewest_traces(case, unseen.ranks or case.missing))
+    for found, hidden in measured.unproven:
+        yield EvidenceGap(in_words(case, found), ms(hidden), remedy(case, found))
     without = unmeasured(case)
     if without:
         what = f"{ranks_in_words(without)} recorded no compared step whole"

@@ -45,6 +45,7 @@ class Answer:
     gain: float = 0.0
     candidates: tuple[Suspect, ...] = ()  # of an inconclusive verdict
     to_decide: str | None = None  # of an inconclusive verdict: the evidence to record or to add
+    unproven: tuple[str, ...] = ()  # of a healthy verdict: what it cannot exclude, with what would decide
     rules: tuple[str, ...] = ()  # the rule that gave the answer, and the challenges that changed it
 
     @property
@@ -68,9 +69,10 @@ def answer_of(
     gain: float = 0.0,
     candidates: tuple[Suspect, ...] = (),
     to_decide: str | None = None,
+    unproven: tuple[str, ...] = (),
 ) -> Answer:
     """Return an answer: the only place that makes one; `gain` in ns a step. Rules call the functions below."""
-    return Answer(verdict, cause, reason, suspects, path, gain, candidates, to_decide)
+    return Answer(verdict, cause, reason, suspects, path, gain, candidates, to_decide, unproven)
 
 
 def blame(
@@ -100,9 +102,9 @@ def left_open(reason: str, to_decide: str | None = None, candidates: tuple[Suspe
     return answer_of("inconclusive", "unknown", reason, candidates=candidates, to_decide=to_decide)
 
 
-def harmless(reason: str) -> Answer:
-    """Return the answer that the job is healthy."""
-    return answer_of("healthy", None, reason)
+def harmless(reason: str, unproven: Sequence[str] = ()) -> Answer:
+    """Return the answer that the job is healthy as far as it was compared; `unproven` says what was not."""
+    return answer_of("healthy", None, reason, unproven=tuple(unproven))
 
 
 def explain_rank(

@@ -19,6 +19,7 @@ from tracekit.matching.match import Operations
 from tracekit.rank_events.coded_words import numbered_rows
 from tracekit.rank_events.operation_names import ROOTED
 from tracekit.rank_events.rank_ops import RankOps
+from tracekit.store import Run
 from tracekit.thresholds.inference import (
     ENDS_DRIFT,
     ENDS_ELSEWHEN_NS,
@@ -45,18 +46,29 @@ def named_by_traces(ranks: Sequence[RankOps]) -> dict[int, Mask]:
     return {r.rank: (r.group >= 0) | (False if r.hint is None else r.hint >= 0) for r in ranks}
 
 
+def is_placed(run: Run) -> bool:
+    """Return whether the times of calls are known only to within the poll of a watchdog, which recorded them."""
+    return any(q.kind == "placed_calls" for q in run.quality)
+
+
 def strangers(
-    ops: Operations, named: Mapping[int, Mask], job: int | None = None, *, chosen: bool = False
+    ops: Operations,
+    named: Mapping[int, Mask],
+    job: int | None = None,
+    *,
+    chosen: bool = False,
+    placed: bool = False,
 ) -> tuple[int, ...]:
     """Return the ranks that were not recorded with those of `job`, sorted; () where all were recorded together.
 
     `named` comes from `named_by_traces`; where a group was inferred, ends that do not meet show only a wrong group.
     Recordings are numbered from 1, the one with most ranks first, which is analysed where `job` is None. `chosen`
-    says that the number was used to choose among jobs, so that it cannot choose among the recordings of one.
+    says that the number was used to choose among jobs, so that it cannot choose among the recordings of one. Ends that
+    are `placed` to within a watchdog's poll set no ranks apart: a poll may be longer than a step.
 
     Raises InputError where the first one does not hold most ranks, UsageError where there is no such recording.
     """
-    recordings = _recordings(ops, named)
+    recordings = [] if placed else _recordings(ops, named)
     why = "collectives that they share do not end together"
     if not recordings:
         recordings, why = _elsewhen(ops), "they share no operation and no time"

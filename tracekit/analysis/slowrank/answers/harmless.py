@@ -4,6 +4,7 @@ import numpy as np
 
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.evidence import Evidence
+from tracekit.analysis.slowrank.gaps.lone_transfers import in_words, remedy
 from tracekit.analysis.slowrank.gaps.recurrence import told
 from tracekit.analysis.slowrank.hypotheses.candidates import significant_rows
 from tracekit.analysis.slowrank.suspects import Answer, harmless
@@ -17,21 +18,15 @@ def one_step_was_an_accident(e: Evidence) -> Answer | None:
     if e.once is None:
         return None
     accident = f"chance, not a slow rank, because nothing costs {MIN_LOST_SHARE:.0%} in the other steps"
-    return harmless(f"{told(e.case, e.once)}: {accident}")
-
-
-def rank_has_slack(e: Evidence) -> Answer | None:
-    """A rank works longer than its peers, and no other rank waits for it."""
-    case, free = e.case, significant_rows(e.case, MIN_LOST_SHARE)
-    return harmless(_costs_nothing(case, int(free[np.argmax(case.found.mean[free])]))) if len(free) else None
+    return harmless(f"{told(e.case, e.once)}: {accident}", _unproven(e))
 
 
 def healthy(e: Evidence) -> Answer:
     """No rank costs the threshold beyond chance, communication beside it, or its role."""
     case = e.case
-    explained = _beside_communication(case) or _by_role(case)
+    explained = _by_slack(case) or _beside_communication(case) or _by_role(case)
     if explained:
-        return harmless(explained)
+        return harmless(explained, _unproven(e))
     worst = int(np.nanargmax(np.nan_to_num(case.found.mean, nan=-np.inf)))
     reason = (
         f"no rank, stage or link costs {MIN_LOST_SHARE:.0%} of the step beyond chance (largest excess: rank "
@@ -39,7 +34,21 @@ def healthy(e: Evidence) -> Answer:
         f"{ms(case.step_ns):.1f} ms, "
         f"z {float(np.nan_to_num(case.found.z[worst])):.1f})"
     )
-    return harmless(reason)
+    return harmless(reason, _unproven(e))
+
+
+def _unproven(e: Evidence) -> list[str]:
+    """What transfers without peers could hide, a sentence each."""
+    return [
+        f"{in_words(e.case, found)}: up to {ms(hidden):.1f} ms a step cannot be excluded; {remedy(e.case, found)}"
+        for found, hidden in e.unproven
+    ]
+
+
+def _by_slack(case: Case) -> str | None:
+    """The reason if a rank works longer than its peers, and no other rank waits for it; None where none does."""
+    free = significant_rows(case, MIN_LOST_SHARE)
+    return _costs_nothing(case, int(free[np.argmax(case.found.mean[free])])) if len(free) else None
 
 
 def _beside_communication(case: Case) -> str | None:

@@ -119,7 +119,7 @@ def leave_tokens_open(case: Case, found: Undecided) -> Answer:
     longer = ms(float(case.found.mean[found.rows[0]]))
     reason = (
         f"rank {candidates[0].rank} works {longer:.1f} ms of {ms(case.step_ns):.1f} ms a step longer than its peers, "
-        "but mostly after every second all-to-all, like an expert that receives many tokens, and the traces hold no "
+        "but mostly after some all-to-alls alone, like an expert that receives many tokens, and the traces hold no "
         "sizes of all-to-alls"
     )
     return left_open(reason, _SIZES, candidates)

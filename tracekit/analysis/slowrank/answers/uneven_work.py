@@ -80,16 +80,34 @@ def blame_stalls(case: Case, found: MovingStalls) -> Answer:
             f"{ms(case.step_ns):.1f} ms a step; every rank waits for its own batch, so no single rank is slow"
         )
         return imbalance(reason, found.gain, cause)
-    rows = found.rows
-    first = [case.steps.ranks[row] for row in rows[:RANKS_LISTED]]
-    others = f" and {len(rows) - len(first)} more" if len(rows) > len(first) else ""
     struck = int((found.over > 0).any(axis=0).sum())
     reason = (
-        f"the hosts of rank {listed(first)}{others} stall in turn, in {struck} of {len(case.steps.numbers)} steps, and "
+        f"the hosts of {_longest_of(case, found)} stall in turn, in {struck} of {len(case.steps.numbers)} steps, and "
         f"the other ranks wait: {ms(found.gain):.1f} ms of {ms(case.step_ns):.1f} ms a step; the stalls move from rank "
         "to rank, so no single rank is slow"
     )
     return imbalance(reason, found.gain, cause)
+
+
+def slow_in_turn(e: Evidence) -> Answer | None:
+    """Ranks work longer in turn, each in few steps, so that no rank costs the threshold, and all together do."""
+    case, found = e.case, e.moving
+    if found is None:
+        return None
+    struck = int((found.over > 0).any(axis=0).sum())
+    reason = (
+        f"{_longest_of(case, found)} work longer than their peers in turn, in {struck} of {len(case.steps.numbers)} "
+        f"steps, and the other ranks wait: {ms(found.gain):.1f} ms of {ms(case.step_ns):.1f} ms a step; the slowness "
+        "moves from rank to rank, so no single rank is slow"
+    )
+    return imbalance(reason, found.gain, cause_of(case, found))
+
+
+def _longest_of(case: Case, found: MovingStalls) -> str:
+    """The ranks that `found` names, longest first, as many as a reason lists."""
+    first = [case.steps.ranks[row] for row in found.rows[:RANKS_LISTED]]
+    more = len(found.rows) - len(first)
+    return f"rank {listed(first)}{f' and {more} more' if more else ''}"
 
 
 def work_varies(e: Evidence) -> Answer | None:

@@ -8,17 +8,20 @@ do different work, so each rank is only a candidate.
 """
 
 from dataclasses import replace
+from typing import Final
 
 import numpy as np
 
 from tracekit.analysis.slowrank.answers.open_answers import leave_rank_open
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.gaps.evidence_gaps import undecided
-from tracekit.analysis.slowrank.suspects import Answer, left_open
+from tracekit.analysis.slowrank.price import Price
+from tracekit.analysis.slowrank.suspects import Answer, left_open, suspect_of
 from tracekit.analysis.slowrank.wording import ranks_in_words
 from tracekit.findings import Suspect
+from tracekit.inference.groups.other_recordings import is_placed
 from tracekit.inference.mesh.mesh_choice import KIND
-from tracekit.thresholds.slowrank import CLEAR_SHARE, MAJORITY
+from tracekit.thresholds.slowrank import CLEAR_SHARE, MAJORITY, MIN_LOST_SHARE, RANKS_LISTED
 from tracekit.units import ms
 
 _FORMAT = "flight_recorder"
@@ -28,20 +31,38 @@ def dumps_time_communication(case: Case, answer: Answer) -> Answer:
     """The answer that dumps support: no cause, and open where they are too coarse; `answer` itself without dumps."""
     if all(r.format != _FORMAT for r in case.run.ranks):
         return answer
-    placed = any(q.kind == "placed_calls" for q in case.run.quality)
+    placed = is_placed(case.run)
     if answer.verdict == "healthy":
         return _healthy_by_dumps(case, answer)
     if answer.verdict == "slow_rank" and (not placed or _waits_least(case, answer.suspects[0].rank)):
         own = tuple(
             replace(s, cause="unknown", evidence=tuple(e for e in s.evidence if e.quantity == "own"))
             for s in answer.suspects
+            if not placed or _waits_least(case, s.rank)
         )
         return replace(answer, cause="unknown", suspects=own)
-    if not placed or answer.verdict == "inconclusive":
+    if not placed:
         return answer
-    return left_open(
+    reason = (
         "the times of calls are known only to within the watchdog's poll, which is too coarse to prove that "
         f"{answer.reason}"
+    )
+    return left_open(reason, _TRACES, _waiting_least(case))
+
+
+_TRACES: Final = "record profiler traces of three whole steps: they time calls to the microsecond"
+
+
+def _waiting_least(case: Case) -> tuple[Suspect, ...]:
+    """The ranks that wait less than their peers by the threshold, with what that may cost.
+
+    Durations are exact where the times of calls are not, and the last to come waits for none.
+    """
+    spared = {row: _spared_ns(case, row) for row in range(len(case.steps.ranks))}
+    costly = [row for row, most in spared.items() if most >= MIN_LOST_SHARE * case.step_ns]
+    return tuple(
+        suspect_of(case, row, Price.up_to(spared[row]), 0.0, "unknown", ())
+        for row in sorted(costly, key=lambda row: (-spared[row], row))[:RANKS_LISTED]
     )
 
 
@@ -55,13 +76,28 @@ def _healthy_by_dumps(case: Case, answer: Answer) -> Answer:
 
 
 def _waits_least(case: Case, rank: int) -> bool:
-    """Whether the rank waited in collectives for a small share of the time that its peers waited."""
-    wait = np.where(case.in_message, 0, case.waits.wait)
-    spent = {r: float(wait[case.ops.of(r)].sum()) for r in case.steps.ranks}
-    row = case.steps.row(rank)
-    peers = case.stage_of(row)
-    others = [spent[case.steps.ranks[i]] for i in peers.tolist() if i != row]
-    return bool(others) and spent[rank] <= MAJORITY * float(np.median(others))
+    """Whether the rank waited for a small share of the time that its peers waited."""
+    mine, others = _waits(case, case.steps.row(rank))
+    return others is not None and mine <= MAJORITY * others
+
+
+def _spared_ns(case: Case, row: int) -> float:
+    """The time that the rank in `row` waits less than its peers, ns a step."""
+    mine, others = _waits(case, row)
+    return max((others or 0.0) - mine, 0.0) / len(case.steps.numbers)
+
+
+def _waits(case: Case, row: int) -> tuple[float, float | None]:
+    """The waits of the rank in `row` and the median of its peers', ns; None without peers.
+
+    A receive counts with its whole duration: which part is waiting, only clocks show.
+    """
+    lasted = np.where(case.ops.op == "recv", case.ops.end - case.ops.start, 0)
+    wait = np.where(case.in_message, lasted, case.waits.wait)
+    spent = [float(wait[case.ops.of(case.steps.ranks[i])].sum()) for i in case.stage_of(row).tolist()]
+    at = case.stage_of(row).tolist().index(row)
+    others = spent[:at] + spent[at + 1 :]
+    return spent[at], float(np.median(others)) if others else None
 
 
 def mesh_is_unknown(case: Case, answer: Answer) -> Answer:

@@ -29,15 +29,22 @@ from tracekit.analysis.slowrank.gaps.evidence_gaps import (
     unread,
     what_would_decide,
 )
+from tracekit.analysis.slowrank.gaps.lone_transfers import LoneTransfers, in_words, remedy
 from tracekit.analysis.slowrank.gaps.lopsided import lopsided
 from tracekit.analysis.slowrank.hypotheses.candidates import significant_rows
 from tracekit.analysis.slowrank.hypotheses.uneven_micro_batches import unexplained_ns
 from tracekit.analysis.slowrank.price import Price
-from tracekit.analysis.slowrank.suspects import Answer, left_open, link_end
+from tracekit.analysis.slowrank.suspects import Answer, left_open, link_end, suspect_of
 from tracekit.analysis.slowrank.wording import listed, ranks_in_words
 from tracekit.step_graph.table_model import TableModel
-from tracekit.thresholds.slowrank import CLEAR_SHARE, MIN_LOST_SHARE
-from tracekit.units import ms
+from tracekit.thresholds.slowrank import (
+    CLEAR_SHARE,
+    LINK_RATIO_OF_TWO,
+    MIN_LOST_SHARE,
+    RANKS_LISTED,
+    SOLE_GROUP_SHARE,
+)
+from tracekit.units import I64, ms
 
 
 def hosts_stall_in_turn(e: Evidence) -> Answer | None:
@@ -214,3 +221,67 @@ def table_is_unexplained(e: Evidence) -> Answer | None:
     )
     decide = "record ten steps or more, and run tracekit whatif for each type of operation (--fix op=...)"
     return left_open(reason, decide)
+
+
+def lone_transfers_may_be_slow(e: Evidence) -> Answer | None:
+    """Transfers without peers could save much of the step, and their bandwidth proves no healthy link.
+
+    Where peers can be recorded, it suffices that a link slow by the smallest ratio that two groups would show could
+    cost the threshold.
+    """
+
+    def counts(found: LoneTransfers, hidden: float) -> bool:
+        least_slow = found.spent * (1 - 1 / LINK_RATIO_OF_TWO)
+        return hidden >= SOLE_GROUP_SHARE * e.case.step_ns or bool(found.peers and least_slow >= e.least)
+
+    case = e.case
+    found = max((f for f, hidden in e.unproven if counts(f, hidden)), key=lambda f: f.spent, default=None)
+    if found is None:
+        return None
+    price = Price.up_to(found.spent, found.spent)
+    rows = [case.steps.row(r) for r in found.ranks[:RANKS_LISTED]] if found.peers else []
+    reason = f"{in_words(case, found)}: a slow link and a slow network would look the same"
+    return left_open(reason, remedy(case, found), tuple(link_end(case, row, price) for row in rows))
+
+
+def lone_ranks_vary(e: Evidence) -> Answer | None:
+    """Ranks without a peer work longer in some steps than in their quickest one, which costs the threshold.
+
+    Uneven data and an intermittently slow device look alike there; steps that take equally long hide neither.
+    """
+    case, rows = e.case, _lone_ranks(e.case)
+    lost = _varies_ns(case, rows) if len(rows) else 0.0
+    if lost < e.least:
+        return None
+    alone = {int(row): _varies_ns(case, np.array([row])) for row in rows}
+    ranks = ranks_in_words([case.steps.ranks[row] for row in rows])
+    reason = (
+        f"{ranks} do work that no other rank does, and would save {ms(lost):.1f} ms of {ms(case.step_ns):.1f} ms a "
+        "step if every step were as quick as their quickest: uneven data and a device that is slow at times would "
+        "look the same"
+    )
+    candidates = tuple(
+        suspect_of(case, row, Price.up_to(alone[row]), 0.0, "unknown", ())
+        for row in sorted(alone, key=lambda row: (-alone[row], row))[:RANKS_LISTED]
+    )
+    return left_open(reason, _REPEAT, candidates)
+
+
+_REPEAT: Final = (
+    "record the same steps again with the same data in another order, or on another host: a slow device stays slow; "
+    "or test the devices alone: tracekit next TRACES"
+)
+
+
+def _lone_ranks(case: Case) -> I64:
+    """The rows of GPU ranks that recorded several steps and have no peer in any of them."""
+    alone = ~np.isfinite(case.found.mean) & (np.isfinite(case.steps.own).sum(axis=1) > 1)
+    on_gpu = [case.ops.per_rank[rank].on_gpu for rank in case.steps.ranks]
+    return np.flatnonzero(alone & on_gpu)
+
+
+def _varies_ns(case: Case, rows: I64) -> float:
+    """What a step saves if each of `rows` works in every step as in its quickest one, ns."""
+    target = case.steps.own.copy()
+    target[rows] = np.minimum(target[rows], np.nanmin(target[rows], axis=1, keepdims=True))
+    return max(case.model.recorded_ns - case.model.step_ns(target), 0.0)

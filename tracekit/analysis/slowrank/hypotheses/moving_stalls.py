@@ -1,9 +1,12 @@
-"""Hosts that stall in turn, or data loaders that are late on all ranks at once: the job is not healthy, no rank slow.
+"""Ranks that are slow in turn, or data loaders late on all ranks at once: the job is not healthy, no rank is slow.
 
 Garbage collection out of phase, logging, or any pause that moves from process to process makes every step wait for
 another rank: each stall is significant by itself, but no rank has more stalls than chance explains. Loaders that run
 empty every few batches make all ranks late in the same steps, so that no rank exceeds its peers. The price is what a
 step saves without all these stalls.
+
+A device that throttles now on this rank and now on that one has the same form in compute: each rank is slow in one
+step, which would be an accident, but accidents that hit step after step are what the job loses.
 """
 
 from collections.abc import Sequence
@@ -15,7 +18,7 @@ from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.hypotheses.gap_cure import Cuts, without_gaps
 from tracekit.analysis.slowrank.hypotheses.host_bound import unstalled_saves_ns
 from tracekit.analysis.slowrank.hypotheses.suspect_work import features_of
-from tracekit.causes import DATALOADER, HOST_STALL
+from tracekit.causes import DATALOADER, GPU_COMPUTE, HOST_STALL
 from tracekit.findings import Cause
 from tracekit.step_graph.statistics import median_of_others, spread
 from tracekit.steps.steps import compute_in_steps, inside_each, windows_of
@@ -24,6 +27,7 @@ from tracekit.thresholds.slowrank import (
     LITTLE_SHARE,
     MAJORITY,
     MIN_LOST_SHARE,
+    MINOR,
     NEARLY_ALL,
     NO_ACCIDENT,
     PEERS_SAMPLED,
@@ -62,7 +66,7 @@ def moving_stalls(case: Case) -> MovingStalls | None:
     """
     if case.timeline is None or len(case.steps.numbers) < 2:
         return None
-    gaps = case.steps.own - compute_in_steps(case.ops, case.steps)
+    gaps = case.steps.own - compute_in_steps(case.ops, case.steps) - case.met.role
     over = _outliers(gaps - median_of_others(gaps, case.stages), case.step_ns)
     if _in_turn(over):
         return _priced(case, MovingStalls(over, 0.0))
@@ -89,6 +93,22 @@ def _priced(case: Case, found: MovingStalls) -> MovingStalls | None:
     return replace(found, gain=gain) if gain >= least else None
 
 
+def moving_work(case: Case) -> MovingStalls | None:
+    """Return own times beyond chance in single steps, if of several ranks and 2 % of the step together; else None.
+
+    Each may be an accident of its rank; fewer than NO_ACCIDENT are. None for ranks on CPUs, because their threads get
+    unequal shares of a processor.
+    """
+    model = case.timeline
+    if model is None or not all(o.on_gpu for o in case.ops.per_rank.values()):
+        return None
+    over = _outliers(case.found.value, case.step_ns)
+    if int((over > 0).sum()) < NO_ACCIDENT or int((over > 0).any(axis=1).sum()) < 2:
+        return None
+    gain = model.recorded_ns - model.step_ns(case.steps.own - over)
+    return MovingStalls(over, gain) if gain >= max(MIN_LOST_SHARE * case.step_ns, case.residual_ns) else None
+
+
 def _outliers(over: F64, step_ns: float) -> F64:
     """The entries of `over` (ranks × steps, ns) that are stalls, 0 elsewhere.
 
@@ -106,10 +126,12 @@ def _at_once(over: F64) -> bool:
 def _in_turn(over: F64) -> bool:
     """Whether stalls hit most steps and several ranks, distributed over the ranks as if by chance.
 
-    n stalls that hit R ranks at random give counts with the dispersion of a multinomial (chi-square, R − 1 degrees),
-    and one rank has k or more with a probability of at most R times the binomial tail of n, 1/R from k on. The same
-    bound is tested for the longest stall of each step, which the others wait for, because on a busy machine every rank
-    stalls a little. Ranks that load data for others, or are slow, stall in every step, and their peers in none.
+    Where stalls of a step hit a share p of the ranks at random, they hit each at most once, so that counts by rank have
+    the variance of a sum of p (1 − p) over steps (chi-square, R − 1 degrees): ranks that stall together in every step
+    are no turn. Of n stalls, one rank has k or more with a probability of at most R times the binomial tail of n, 1/R
+    from k on. The same bound is tested for the longest stall of each step, which the others wait for, because on a busy
+    machine every rank stalls a little. Ranks that load data for others, or are slow, stall in every step, and their
+    peers in none.
     """
     struck = over > 0
     by_rank, count, ranks = struck.sum(axis=1), int(struck.sum()), len(over)
@@ -123,20 +145,37 @@ def _in_turn(over: F64) -> bool:
         ranks * float(bdtrc(int(counts.max()) - 1, int(counts.sum()), 1.0 / ranks))
         for counts in (by_rank, longest)
     )
-    expected = count / ranks
-    dispersion = float(chdtrc(ranks - 1, float(np.square(by_rank - expected).sum()) / expected))
+    share = struck.mean(axis=0)
+    chance = float((share * (1.0 - share)).sum()) * ranks / (ranks - 1)
+    squares = float(np.square(by_rank - count / ranks).sum())
+    dispersion = float(chdtrc(ranks - 1, squares / chance)) if chance > 0 else 0.0
     return min(most, dispersion) >= CHANCE
 
 
 def cause_of(case: Case, found: MovingStalls) -> Cause:
-    """The cause of the longest stalls: the data loader, else the host if devices wait for launches, else `unknown`."""
+    """The cause of the longest stalls: data loader, device, or host if devices wait for launches; else `unknown`."""
     rows = found.rows[:PEERS_SAMPLED]
     stalled, steps = found.over[rows], len(case.steps.numbers)
     loader = [0.0 if (mine := features_of(case, row)) is None else mine.loader * steps for row in rows]
     if np.minimum(loader, stalled.sum(axis=1)).sum() >= MAJORITY * stalled.sum():
         return DATALOADER
+    computed = compute_in_steps(case.ops, case.steps)
+    longer = (computed - median_of_others(computed, case.stages))[rows]
+    if np.clip(longer, 0.0, stalled).sum() >= NEARLY_ALL * stalled.sum():
+        return GPU_COMPUTE if _stays_on_its_stage(case, found) else "unknown"
     host = np.array([_host_gaps(case, row) for row in rows])
     return HOST_STALL if np.minimum(host, stalled).sum() >= NEARLY_ALL * stalled.sum() else "unknown"
+
+
+def _stays_on_its_stage(case: Case, found: MovingStalls) -> bool:
+    """Whether the other stages of a pipeline take their usual time while one is slow, so that no data explains it."""
+    struck = [(row, column) for row, column in np.argwhere(found.over > 0).tolist()]
+    mates = [
+        np.nanmedian(case.found.value[others, column]) / found.over[row, column]
+        for row, column in struck
+        if (others := [o for o in case.line_of(row) if o != row and np.isfinite(case.found.value[o, column])])
+    ]
+    return bool(mates) and float(np.median(mates)) < MINOR
 
 
 def _host_gaps(case: Case, row: int) -> F64:

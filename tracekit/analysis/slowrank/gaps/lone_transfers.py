@@ -1,0 +1,148 @@
+"""Transfers that nothing in the job can be compared with: a fault of what they share would not show.
+
+A slow link shows by comparison with the transfers of its peers, which are other groups along its axes. The only group
+along its axes has none. Links between nodes have none if all of them pass one node, as between two nodes: its network
+slows them alike. What such transfers could hide is bounded by the bandwidth that only healthy links reach.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from tracekit.analysis.slowrank.case import Case
+from tracekit.analysis.slowrank.expected.nodes import nodes_of
+from tracekit.analysis.slowrank.gaps.evidence_gaps import whole
+from tracekit.analysis.slowrank.wording import add_traces, listed
+from tracekit.matching.channels import Channel
+from tracekit.rank_events.operation_names import ring_share
+from tracekit.thresholds.slowrank import FAST_BUS_GB_S
+from tracekit.timing.buffered_sends import bytes_of
+from tracekit.units import F64, I64, ms
+
+_MEASURE: Final = (
+    "measure the links between these hosts with nccl-tests, one pair at a time, or compare with a faster run: "
+    "tracekit diff BEFORE AFTER"
+)
+
+
+@dataclass(frozen=True)
+class LoneTransfers:
+    """Transfers without peers on `channels` between `ranks`; `spent`: of the rank that spends most in them, ns a step.
+
+    They are of the only group along `axes`, with the ranks of an unrecorded group that would be its `peers`, or all
+    those between nodes, where each passes all of `nodes`.
+    """
+
+    channels: tuple[int, ...]
+    ranks: tuple[int, ...]
+    spent: float
+    axes: tuple[str, ...] = ()
+    peers: tuple[int, ...] = ()
+    nodes: tuple[str | int, ...] = ()
+
+
+def lone_transfers(case: Case) -> list[LoneTransfers]:
+    """Return all transfers of `case` without recorded peers."""
+    seen = [case.ops.channels[c] for c in np.unique(case.ops.channel[case.analysed & whole(case)]) if c >= 0]
+    return [*_only_groups(case, seen), *_past_one_node(case, seen)]
+
+
+def _only_groups(case: Case, seen: list[Channel]) -> Iterator[LoneTransfers]:
+    """The collectives that are the only recorded ones along their axes."""
+    groups: dict[tuple[str, ...], list[Channel]] = defaultdict(list)
+    for channel in seen:
+        if not channel.p2p and (axes := case.axes_of(channel)):
+            groups[axes].append(channel)
+    for axes, channels in sorted(groups.items()):
+        if len(channels) == 1:
+            yield _of(case, channels, axes, _unrecorded_peers(case, channels[0], axes))
+
+
+def _past_one_node(case: Case, seen: list[Channel]) -> Iterator[LoneTransfers]:
+    """The links between nodes, if there are several and all pass one node."""
+    nodes = nodes_of(case)
+    passed = {c.number: {nodes[m] for m in c.members if m in nodes} for c in seen}
+    across = [c for c in seen if len(passed[c.number]) > 1]
+    common = set.intersection(*(passed[c.number] for c in across)) if len(across) > 1 else set()
+    if common:
+        yield _of(case, across, nodes=tuple(sorted(common, key=str)))
+
+
+def _of(
+    case: Case, channels: list[Channel], axes: tuple[str, ...] = (), peers: tuple[int, ...] = (),
+    nodes: tuple[str | int, ...] = (),
+) -> LoneTransfers:  # fmt: skip
+    """The transfers on `channels`, with the exposed time of the rank that spends most in them."""
+    numbers = tuple(c.number for c in channels)
+    mine = case.analysed & np.isin(case.ops.channel, numbers)
+    moved = np.where(mine, case.ops.exposed - case.waits.exposed_wait, 0)
+    spent = float((np.bincount(case.ops.rank, moved) / len(case.steps.numbers)).max())
+    ranks = tuple(sorted({m for c in channels for m in c.members}))
+    return LoneTransfers(numbers, ranks, spent, axes, peers, nodes)
+
+
+def _unrecorded_peers(case: Case, channel: Channel, axes: tuple[str, ...]) -> tuple[int, ...]:
+    """The ranks of another group along `axes` with no recorded member; empty where the job has none."""
+    members, recorded = set(channel.members), set(case.steps.ranks)
+    others = (r for r in sorted(case.mesh.coordinates) if r not in members and r not in recorded)
+    found = (line for r in others if members.isdisjoint(line := case.mesh.line(r, axes)))
+    return tuple(next(found, ()))
+
+
+def could_hide_ns(case: Case, found: LoneTransfers) -> float:
+    """Return what a step saves if the transfers of `found` have `FAST_BUS_GB_S`, or no length where unknown; ns."""
+    late = np.zeros(len(case.waits.delivery))
+    numbers, size = _sized(case, found)
+    late[numbers] = np.maximum(case.waits.delivery[numbers] - np.maximum(size, 0) / FAST_BUS_GB_S, 0.0)
+    cured = np.maximum(case.waits.transfer - late, 0.0)
+    return max(case.model.recorded_ns - case.model.step_ns(case.steps.own, cured), 0.0)
+
+
+def remedy(case: Case, found: LoneTransfers) -> str:
+    """Return what would decide: traces of a peer where there is one, else a measurement."""
+    lacking = [r for r in found.peers if r not in case.steps.ranks]
+    return add_traces(lacking) if lacking else _MEASURE
+
+
+def in_words(case: Case, found: LoneTransfers) -> str:
+    """Return the sentence about the transfers of `found`: how long, at which bandwidth, and why they have no peer."""
+    speed = bus_gb_s(case, found)
+    rate = "an unknown bandwidth (sizes were not recorded)"
+    rate = rate if speed is None else f"a bus bandwidth of {speed:.3g} GB/s"
+    which, why = (
+        f"of the only group along {'_'.join(found.axes)}",
+        "this job has no other group to compare with",
+    )
+    if found.nodes:
+        many = "s" if len(found.nodes) > 1 else ""
+        which, why = (
+            "between nodes",
+            f"all pass node{many} {listed(found.nodes)}, and a slow network there slows them alike",
+        )
+    elif found.peers:
+        which, why = f"along {'_'.join(found.axes)}", "no other group along these axes was recorded whole"
+    took = f"take {ms(found.spent):.1f} ms of {ms(case.step_ns):.1f} ms a step"
+    return f"the transfers {which} {took} at {rate}, and {why}"
+
+
+def bus_gb_s(case: Case, found: LoneTransfers) -> float | None:
+    """Return the bus bandwidth of the transfers of `found` with a known size, GB/s; None without any."""
+    numbers, size = _sized(case, found)
+    known = (size > 0) & (case.waits.delivery[numbers] > 0)
+    taken = float(case.waits.delivery[numbers[known]].sum())
+    return float(size[known].sum()) / taken if taken else None
+
+
+def _sized(case: Case, found: LoneTransfers) -> tuple[I64, F64]:
+    """(the timed instances of `found`, the bytes that each member sends in a ring for each; negative where unknown)."""
+    ops, waits = case.ops, case.waits
+    rows = waits.first_row
+    timed = waits.complete & waits.timed & case.analysed[rows] & np.isin(ops.channel[rows], found.channels)
+    numbers = np.flatnonzero(timed)
+    at = rows[numbers]
+    many = [len(ops.channels[c].members) for c in ops.channel[at].tolist()]
+    share = np.array([ring_share(str(op), n) for op, n in zip(ops.op[at], many, strict=True)])
+    return numbers, share * np.array([bytes_of(str(t)) for t in ops.token[at]], np.float64)
