@@ -160,6 +160,7 @@ def _really_needed(kind: I64, reading: F64, wall: F64, posted: F64, kernel: I64)
         idle = resumed - own <= NO_WORK_NS and asked <= moment and its != one
         if idle and not (answer - moment <= ANSWER_NS and answer <= ended):
             dropped.append(len(kind) - place)
+            asked = min(asked, begun)  # the rank is idle for this one as well
         else:
             one, resumed, asked, ended = its, own, begun, moment
     kept = np.ones(len(kind), bool)
