@@ -85,6 +85,7 @@ class RankOps:
     inferred: Mask | None = None  # whether its group was inferred from the ends of its stream or position
     operators: Intervals | None = None  # when operators ran, on a CPU trace; None: as `busy`
     held: I64 | None = None  # ns for which only the host held up the compute after it
+    used: I64 | None = None  # begin of compute launched after the host had waited for it; UNKNOWN where not recorded
     device: int = -1  # number of its device on its node; -1 where the trace names none or several
 
     @property
@@ -131,7 +132,8 @@ def rank_ops(
     carriers = rows[joined.kernel]
     stream = ints(events, "stream", -1)[carriers]
     issued = issue_times(_launches(joined.launch, marked=marked), stream, start[carriers], start, begins)
-    ready = ready_times(events, cat, comm, carriers, issued, start, end, begins) if on_gpu else None
+    asked = (events, cat, comm, carriers, issued, start, end, begins, _received(args.op, joined.kernel))
+    ready, used = ready_times(*asked) if on_gpu else (None, None)
     held = host_held(events, cat, host, comm, carriers, busy, begins) if on_gpu else None
     operators = None if on_gpu else operator_intervals(events, cat, host, busy)
     lane = np.where(np.isin(args.op, UNDIRECTED), -1, host.tid[rows]) if threaded else stream
@@ -140,7 +142,7 @@ def rank_ops(
         args.seq, args.nelems, label(issued, steps), busy, joined.kernel, issued, steps,
         (int(start.min()), int(end.max())), ready, lane, args.way, told_size=args.size, found=found[carriers],
         begins=tuple(begins), taken=args.taken, opens=opens_of(events, cat, begins), place=args.place, own=args.own,
-        held=held, operators=operators,
+        held=held, used=used, operators=operators,
         order=None if steps else _order(events, cat, comm, start, end, begins, marked=marked),
         waited=waited_for(events, cat, comm, carriers, end, begins), device=_device(events, carriers),
         grid=ints(events, "grid", -1)[carriers],
@@ -161,6 +163,14 @@ def _launches(launch: I64, *, marked: bool) -> I64:
     """
     ahead = not marked and float((launch < 0).mean() if len(launch) else 0.0) > MOST_BEHIND_MARKS
     return np.full_like(launch, -1) if ahead else launch
+
+
+def _received(op: Sequence[str], kernel: I64) -> Mask:
+    """Return whether each operation is the first message that its kernel receives."""
+    rows = np.flatnonzero(np.array(op, object) == "recv")
+    first = np.zeros(len(op), bool)
+    first[rows[np.unique(kernel[rows], return_index=True)[1]]] = True
+    return first
 
 
 def _device(events: pa.Table, carriers: I64) -> int:
