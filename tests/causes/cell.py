@@ -133,6 +133,7 @@ def row_of(cell: Cell) -> dict[str, Any]:
         "suspects": [
             [s.rank, s.cause, s.lost_ms_per_step, s.lost_ms_low, s.lost_ms_high] for s in finding.suspects
         ],
+        "cures": [[cure.cause, cure.ranks] for cure in finding.cures],
         "promised_ms": finding.what_if.step_ms - finding.what_if.without_suspects_ms,
         "reason": finding.reason,
     }

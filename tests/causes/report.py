@@ -48,8 +48,9 @@ def by_severity(rows: Sequence[Row]) -> str:
 
 
 def named(row: Row) -> list[bool]:
-    """Return for each fault whether a suspect has its rank and cause, or the answer's imbalance is its own."""
+    """Return for each fault whether a suspect or a further cure has its rank and cause, or the imbalance is its own."""
     causes = {(suspect[0], suspect[1]) for suspect in row["suspects"]}
+    causes |= {(rank, cause) for cause, ranks in row.get("cures", ()) for rank in ranks}
     out = []
     for name, rank in zip(row["kinds"], row["ranks"], strict=True):
         kind = KINDS[name]

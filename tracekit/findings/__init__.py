@@ -25,6 +25,7 @@ from tracekit.findings.shared import MeshFinding, MeshSource, Quality, RankCover
 from tracekit.findings.slowrank import (
     Cause,
     Coverage,
+    Cure,
     Evidence,
     Mechanism,
     PathLevel,
@@ -43,6 +44,7 @@ __all__ = [
     "Coverage",
     "Culprit",
     "CulpritKind",
+    "Cure",
     "Evidence",
     "ExposedTime",
     "GroupFrontier",

@@ -148,6 +148,17 @@ class ExplanationDocument(TypedDict):
     rule: str
 
 
+class CureDocument(TypedDict):
+    """One fault that is cured after those before it: what that saves a step, and the step then."""
+
+    cause: CauseName
+    ranks: list[int]
+    saved_ms: Ms
+    saved_ms_low: Ms
+    saved_ms_high: Ms
+    step_ms: Ms
+
+
 class SlowRankDocument(TypedDict):
     """The answer of `tracekit slowrank`; `explanation` is there where `--explain` asked for it."""
 
@@ -164,6 +175,7 @@ class SlowRankDocument(TypedDict):
     to_decide: str | None
     to_record: list[int]
     what_if: WithoutDocument
+    cures: list[CureDocument]
     coverage: CoverageDocument
     quality: list[QualityDocument]
     notes: list[str]

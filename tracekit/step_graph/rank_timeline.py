@@ -136,8 +136,10 @@ def _with_uses(
     used = queue.used[more]
     at = ops.progress[int(ops.rank[more[0]])].at(used)
     kind, event = np.append(kind, np.full(len(more), NEED)), np.append(event, more)
-    order = np.argsort(np.append(wall, used), kind="stable")  # what was posted at that moment was posted before
-    return kind[order], np.append(reading, at)[order], event[order]
+    order = np.argsort(
+        np.append(wall, used), kind="stable"
+    )  # what was posted at that moment was posted before
+    return kind[order], np.concatenate([reading, at])[order], event[order]
 
 
 def _host_late(ops: Operations, rows: I64) -> Mask:

@@ -19,14 +19,21 @@ from tracekit.analysis.slowrank.gaps.recurrence import (
     in_one_step,
     others_prove_health,
 )
-from tracekit.analysis.slowrank.hypotheses.candidates import Hypothesis, price, slow_ranks
+from tracekit.analysis.slowrank.hypotheses.candidates import (
+    Hypothesis,
+    price,
+    significant_rows,
+    slow_ranks,
+    those_that_cost,
+)
 from tracekit.analysis.slowrank.hypotheses.data_imbalance import uneven_data, uneven_tokens
+from tracekit.analysis.slowrank.hypotheses.link_cure import without_link
 from tracekit.analysis.slowrank.hypotheses.long_stage import LongStage, long_stage
 from tracekit.analysis.slowrank.hypotheses.moving_stalls import MovingStalls, moving_stalls
 from tracekit.analysis.slowrank.hypotheses.slow_link import SlowLink, slow_link
 from tracekit.analysis.slowrank.unrecorded.unrecorded import Unseen
 from tracekit.analysis.slowrank.unrecorded.unseen_replay import waited_for_unseen
-from tracekit.thresholds.slowrank import MIN_LOST_SHARE, STAGE_GAIN
+from tracekit.thresholds.slowrank import CANDIDATE_SHARE, MIN_LOST_SHARE, STAGE_GAIN
 
 RANKS: Final = "ranks"
 STAGE: Final = "stage"
@@ -68,9 +75,22 @@ class Evidence:
         return long_stage(self.case)
 
     @cached_property
-    def link(self) -> SlowLink | None:
-        """The link with transfers that take longer than its peers' transfers."""
+    def any_link(self) -> SlowLink | None:
+        """The link with transfers that take longer than its peers' transfers, however little it costs."""
         return slow_link(self.case)
+
+    @cached_property
+    def link(self) -> SlowLink | None:
+        """The link with transfers that take longer than its peers' transfers, if it may cost the threshold."""
+        return self.any_link if self.any_link and self.any_link.may_cost(self.least) else None
+
+    @cached_property
+    def behind_link(self) -> Hypothesis | None:
+        """The slow ranks that cost something once the slow link is cured, priced after that cure."""
+        link, model, rows = self.any_link, self.case.timeline, significant_rows(self.case, CANDIDATE_SHARE)
+        if link is None or link.guessed or link.layout or model is None or not len(rows):
+            return None
+        return those_that_cost(self.case, rows, without_link(self.case, model, link.delays))
 
     @cached_property
     def prices(self) -> dict[str, float]:

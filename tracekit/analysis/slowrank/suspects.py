@@ -26,7 +26,7 @@ from tracekit.causes import (
     SPARED,
     STAGE_IMBALANCE,
 )
-from tracekit.findings import Cause, Evidence, PathLevel, Suspect, Verdict
+from tracekit.findings import Cause, Cure, Evidence, PathLevel, Suspect, Verdict
 from tracekit.step_graph.statistics import confidence
 from tracekit.thresholds.slowrank import CANDIDATE_SHARE, KIND_RATIO, MAJORITY, MINOR
 from tracekit.units import ms
@@ -44,6 +44,7 @@ class Answer:
     gain: float = 0.0
     candidates: tuple[Suspect, ...] = ()  # of an inconclusive verdict
     to_decide: str | None = None  # of an inconclusive verdict: the evidence to record or to add
+    cures: tuple[Cure, ...] = ()  # where faults of several kinds are proven
     rules: tuple[str, ...] = ()  # the rule that gave the answer, and the challenges that changed it
 
     @property

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 from tracekit.analysis.slowrank.answers.culprit_answers import (
+    blame_both,
     blame_link,
     blame_lone_rank,
     blame_ranks,
@@ -30,6 +31,7 @@ from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.evidence import LINK, RANKS, STAGE, Evidence
 from tracekit.analysis.slowrank.gaps.evidence_gaps import coverage
 from tracekit.analysis.slowrank.hypotheses.candidates import Hypothesis
+from tracekit.analysis.slowrank.hypotheses.cures import Faults, Kind
 from tracekit.analysis.slowrank.hypotheses.data_imbalance import data_explains
 from tracekit.analysis.slowrank.hypotheses.lone_rank import lone_fault
 from tracekit.analysis.slowrank.hypotheses.long_stage import LongStage
@@ -77,7 +79,7 @@ def slow_ranks_beside_a_stage(e: Evidence) -> Answer | None:
     stage, ranks = _costly_stage(e), e.ranks
     if stage is None or ranks is None or e.prices[RANKS] < e.least or stage.loaders:
         return None
-    answer = beside(e.case, _slow_ranks(e, ranks), stage)
+    answer = beside(e.case, slow_ranks_of(e, ranks), stage)
     return answer if answer.suspects else None
 
 
@@ -123,7 +125,23 @@ def slow_ranks_are_dearest(e: Evidence) -> Answer | None:
     """Ranks that work longer than their peers cost more than a stage or a link."""
     if e.dearest != RANKS or e.ranks is None:
         return None
-    return beside(e.case, _slow_ranks(e, e.ranks), e.stage if e.prices[STAGE] >= e.least else None)
+    return beside(e.case, slow_ranks_of(e, e.ranks), e.stage if e.prices[STAGE] >= e.least else None)
+
+
+def faults_hide_each_other(e: Evidence) -> Answer | None:
+    """Slow ranks and a slow link each cost the threshold once the other is cured, although neither does alone."""
+    link, found, case = e.any_link, e.behind_link, e.case
+    if link is None or found is None:
+        return None
+    faults = Faults(case, found.rows, link)
+    ranks, transfers = faults.price(Kind.RANKS, [Kind.LINK]), faults.price(Kind.LINK, [Kind.RANKS])
+    if min(ranks.low, transfers.low) < e.least:
+        return None
+    answer = slow_ranks_of(e, found)
+    if answer.verdict != "slow_rank":
+        return None
+    alone = faults.price(Kind.RANKS), faults.price(Kind.LINK)
+    return blame_both(case, answer, link, replace(transfers, low=alone[1].low), alone)
 
 
 def _costly_stage(e: Evidence) -> LongStage | None:
@@ -153,7 +171,7 @@ def _unseen_mates(case: Case, stage: LongStage) -> list[int]:
     return [r for r in case.missing if r in mesh.coordinates and mesh.stage(r) == mine]
 
 
-def _slow_ranks(e: Evidence, found: Hypothesis) -> Answer:
+def slow_ranks_of(e: Evidence, found: Hypothesis) -> Answer:
     """The answer that blames slow ranks, unless the model errs by more, or data or stalls explain their excess."""
     case = e.case
     if found.gain < case.residual_ns:
