@@ -37,8 +37,9 @@ class Faults:
     @property
     def kinds(self) -> tuple[Kind, ...]:
         """The kinds of faults that there are; none for an operation table."""
-        there = {Kind.RANKS: bool(self.rows), Kind.LINK: self.link, Kind.STAGE: self.stage}
-        return tuple(kind for kind, fault in there.items() if fault) if self.case.timeline is not None else ()
+        stage = self.stage is not None and self.stage.cured is not None
+        there = {Kind.RANKS: bool(self.rows), Kind.LINK: self.link is not None, Kind.STAGE: stage}
+        return tuple(kind for kind in there if there[kind]) if self.case.timeline is not None else ()
 
     def step_ns(self, cured: Collection[Kind]) -> float:
         """Return the mean step without the faults `cured`, ns."""
@@ -48,7 +49,7 @@ class Faults:
         own, usual, rows = case.steps.own, None, np.array(self.rows, np.int64)
         if Kind.RANKS in cured and len(rows):
             own, usual = typical_without(case, rows), usual_of(case, rows)
-        if Kind.STAGE in cured and self.stage is not None:
+        if Kind.STAGE in cured and self.stage is not None and self.stage.cured is not None:
             own = own * np.where(np.isfinite(case.steps.own), self.stage.cured / case.steps.own, 1.0)
             shorter = set(self.stage.rows) - set(self.rows)  # by their work, not by what waits beside it
             usual = usual and {place: parts for place, parts in usual.items() if place[1] not in shorter}

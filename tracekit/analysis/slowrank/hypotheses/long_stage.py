@@ -50,9 +50,7 @@ class LongStage:
     hosts_alike: bool = False  # its hosts launch as fast as the others'
     paused: tuple[int, ...] = ()  # the ranks among `rows` with pausing processes, if it is idle
     by_design: bool = False  # all of its ranks pause, on several nodes
-    cured: F64 = field(
-        default_factory=lambda: np.zeros(0), compare=False
-    )  # own times with it like the others
+    cured: F64 | None = field(default=None, compare=False)  # own times with it like the others, ranks × steps
     by_compute: bool = False  # only its compute is longer: other stages wait for their hosts as long
 
 
