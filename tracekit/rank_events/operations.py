@@ -137,14 +137,13 @@ def rank_ops(
     asked = (events, cat, comm, carriers, issued, start, end, begins, _received(args.op, joined.kernel))
     ready, used = ready_times(*asked) if on_gpu else (None, None)
     held = host_held(events, cat, host, comm, carriers, busy, begins) if on_gpu else None
-    operators = None if on_gpu else operator_intervals(events, cat, host, busy)
     lane = np.where(np.isin(args.op, UNDIRECTED), -1, host.tid[rows]) if threaded else stream
     return RankOps(
         rank, on_gpu, start[carriers], end[rows[joined.last]], args.op, args.token, args.group, args.src, args.dst,
         args.seq, args.nelems, label(issued, steps), busy, joined.kernel, issued, steps,
         (int(start.min()), int(end.max())), ready, lane, args.way, told_size=args.size, found=found[carriers],
         begins=tuple(begins), taken=args.taken, opens=opens_of(events, cat, begins), place=args.place, own=args.own,
-        held=held, used=used, operators=operators,
+        held=held, used=used, operators=None if on_gpu else operator_intervals(events, cat, host, busy),
         order=None if steps else _order(events, cat, comm, start, end, begins, marked=marked),
         waited=waited_for(events, cat, comm, carriers, end, begins), device=_device(events, carriers),
         grid=ints(events, "grid", -1)[carriers],

@@ -182,39 +182,6 @@ class SlowRankDocument(TypedDict):
     explanation: NotRequired[ExplanationDocument]
 
 
-class QuestionDocument(TypedDict):
-    """The mean step if what a question asks for were typical, with the interval of what was not matched."""
-
-    question: str
-    meaning: str
-    ranks: list[int]
-    without_ms: Ms
-    without_ms_low: Ms
-    without_ms_high: Ms
-    slowdown: Number
-    lost_ms: Ms
-    lost_ms_low: Ms
-    lost_ms_high: Ms
-    share: Number
-    proven: bool
-
-
-class WhatIfDocument(TypedDict):
-    """The answer of `tracekit whatif`."""
-
-    schema: Literal["tracekit.whatif/1"]
-    ranks: RanksDocument
-    mesh: MeshDocument
-    steps: StepsDocument
-    step_ms: Ms
-    residual_ms: Ms
-    answers: list[QuestionDocument]
-    together: QuestionDocument | None
-    coverage: CoverageDocument
-    quality: list[QualityDocument]
-    notes: list[str]
-
-
 class AlongDocument(TypedDict):
     """Process groups of one size along the same axes (none where no choice of axes gives their members)."""
 

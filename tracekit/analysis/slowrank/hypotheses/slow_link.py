@@ -16,6 +16,7 @@ from tracekit.analysis.slowrank.expected.like_transfers import beside, crowded, 
 from tracekit.analysis.slowrank.expected.nodes import (
     LONE_LINK,
     UNPLACED,
+    at_the_link,
     lone_links,
     nodes_of,
     on_slow_node,
@@ -107,7 +108,7 @@ def _slowest(
         return None
     dear = dear_channels(case, slow, late)
     slow = {c: several for c, several in slow.items() if c in dear}
-    ranks = on_slow_node(case, set(slow), set(tested), nodes) or _at_the_link(case, set(slow), set(tested))
+    ranks = on_slow_node(case, set(slow), set(tested), nodes) or at_the_link(case, set(slow), set(tested))
     if case.table is None:
         slow, tested, late, sure = _slow_channels(case, nodes, only, frozenset(ranks))
         dear = set(slow)
@@ -290,20 +291,3 @@ def _both_ways(case: Case, level: dict[int, float]) -> dict[int, float]:
     number = {known[c].members: c for c in level if known[c].p2p}
     back = {c: number.get(known[c].members[::-1], c) if known[c].p2p else c for c in level}
     return {c: (value + level[back[c]]) / 2 for c, value in level.items()}
-
-
-def _at_the_link(case: Case, slow: set[int], tested: set[int]) -> tuple[int, ...]:
-    """The ranks in most slow channels; only the ranks without a healthy channel if there are such ranks.
-
-    The evidence cannot separate them.
-    """
-    bad = {r: 0 for c in slow for r in case.ops.channels[c].members}
-    sound = dict.fromkeys(bad, 0)
-    for c in tested:
-        for r in case.ops.channels[c].members:
-            if r in bad:
-                (bad if c in slow else sound)[r] += 1
-    most = max(bad.values())
-    worst = [r for r, n in bad.items() if n == most]
-    clear = [r for r in worst if not sound[r]] if most > 1 else []
-    return tuple(sorted(clear or worst))
