@@ -74,7 +74,7 @@ def test_without_launches_nothing_is_told():
     assert own_progress(ops).at_ready.tolist() != own_progress(ops).at_ready.tolist()  # NaN
 
 
-def test_each_message_is_used_after_a_wait_of_its_own():
+def test_each_message_is_used_after_its_own_wait():
     """The host waits for the first message until 200 µs, finds the second one done, and launches compute after each."""
     waited = np.array([200, 206])
     used = _first_uses(

@@ -27,7 +27,6 @@ from tracekit.analysis.slowrank.answers.steady_work import with_hidden_rank
 from tracekit.analysis.slowrank.answers.unsteady_links import with_unsteady_link
 from tracekit.analysis.slowrank.case import Case, build
 from tracekit.analysis.slowrank.decision import culprits, limits, no_culprit
-from tracekit.analysis.slowrank.decision.next_cures import cures_in_order
 from tracekit.analysis.slowrank.evidence import Evidence
 from tracekit.analysis.slowrank.suspects import Answer
 from tracekit.analysis.slowrank.unrecorded.unseen_replay import with_typical_unseen
@@ -112,7 +111,7 @@ def first_of(evidence: Evidence) -> Answer:
     for rule in RULES:
         answer = rule(evidence)
         if answer is not None:
-            return replace(answer, rules=(rule.__name__,), cures=cures_in_order(evidence, answer))
+            return replace(answer, rules=(rule.__name__,), cures=culprits.cures_in_order(evidence, answer))
     raise AssertionError("the last rule always has something to say")
 
 
