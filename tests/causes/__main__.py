@@ -12,17 +12,18 @@ from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
 
-from tests.causes.cell import KINDS, PAIRS, Cell, row_of
+from tests.causes.cell import HEALTHY, KINDS, PAIRS, Cell, row_of
 from tests.causes.report import by_severity, confusion, interventions, pairs, summary
 
 PAIR_SEVERITIES = (0.10, 0.20)
 
 
 def cells(severities: Sequence[float], seeds: int, only: str) -> list[Cell]:
-    """Return the cells: single faults at all severities, pairs at two of them, those with the kind `only`."""
+    """Return the cells: healthy jobs, single faults at all severities, pairs at two, or those with the kind `only`."""
     single = [Cell((k,), s, n) for k in KINDS for s in severities for n in range(seeds)]
     double = [Cell(p, s, n) for p in PAIRS for s in severities if s in PAIR_SEVERITIES for n in range(seeds)]
-    return [cell for cell in single + double if not only or only in cell.kinds]
+    healthy = [Cell((), 0.0, n) for n in range(seeds * len(HEALTHY))]
+    return [cell for cell in healthy + single + double if not only or only in cell.kinds]
 
 
 def main() -> int:

@@ -15,6 +15,17 @@ from reftrain.simulate.setup import Setup
 from reftrain.simulate.summary import summarise
 from tests.simulate.case import setup_of, written
 
+HEALTHY: tuple[tuple[dict[str, int], dict[str, Any]], ...] = (
+    ({"dp": 16}, {}),
+    ({"tp": 4, "dp": 4}, {}),
+    ({"cp": 4, "dp": 3}, {}),
+    ({"pp": 4, "dp": 4}, {}),
+    ({"tp": 2, "pp": 3, "dp": 2}, {}),
+    ({"tp": 2, "pp": 2, "dp": 4}, {"schedule": "interleaved", "virtual": 2}),
+    ({"pp": 4, "dp": 3}, {"schedule": "gpipe"}),
+    ({"tp": 2, "pp": 2, "dp": 3}, {"tables": {"optimizer": {"offload": True}}}),
+)
+"""Shapes of jobs without a fault: meshes, schedules, and an offloaded optimizer."""
 MESHES = ({"tp": 2, "pp": 2, "dp": 4}, {"tp": 2, "cp": 2, "dp": 3}, {"tp": 2, "pp": 3, "dp": 2})
 STEPS = 4
 CLOSE = 0.02
@@ -33,6 +44,7 @@ class Kind:
     none: float = 0.0
     verdict: str = "slow_rank"
     needs: str = ""  # an axis that the mesh must split
+    fault: str = ""  # the kind of `reftrain simulate --fault`, where it has another name
 
 
 KINDS = {
@@ -43,6 +55,7 @@ KINDS = {
     "slow_link": Kind("delay_ms={}", "network", 1, verdict="slow_link"),
     "slow_host_link": Kind("delay_ms={}", "host_copies", 20),
     "doc_imbalance": Kind("factor={}", "data_imbalance", 3, 1.0, "imbalance"),
+    "long_replica": Kind("factor={}", "data_imbalance", 3, 1.0, "imbalance", fault="doc_imbalance"),
     "long_stage": Kind("factor={}", "stage_imbalance", 1.3, 1.0, "imbalance", "pp"),
 }
 """Every kind that `reftrain simulate --fault` takes and that ends no job."""
@@ -58,7 +71,10 @@ PAIRS = (
 
 @dataclass(frozen=True)
 class Cell:
-    """Faults of these kinds: each alone slows the step by `severity`; `seed` draws mesh, ranks and jitter."""
+    """Faults of these kinds: each alone slows the step by `severity`; `seed` draws mesh, ranks and jitter.
+
+    Without kinds it is a healthy job of one of the shapes `HEALTHY`.
+    """
 
     kinds: tuple[str, ...]
     severity: float
@@ -69,6 +85,10 @@ class Cell:
         """Return the job without a fault, and its configuration."""
         fits = [m for m in MESHES if all(not KINDS[k].needs or KINDS[k].needs in m for k in self.kinds)]
         tables: dict[str, dict[str, object]] = {"model": {"layers": self.layers}}
+        if not self.kinds:
+            mesh, shape = HEALTHY[self.seed % len(HEALTHY)]
+            shape = {**shape, "tables": {**tables, **shape.get("tables", {})}}
+            return setup_of(mesh, steps=STEPS, merge=False, seed=self.seed + 11, **shape)
         if "slow_host_link" in self.kinds:
             tables["optimizer"] = {"offload": True}
         mesh = fits[self.seed % len(fits)]
@@ -88,11 +108,12 @@ def step_ms(setup: Setup, faults: Sequence[FaultSpec] = ()) -> float:
 def planted(setup: Setup, name: str, rank: int, severity: float) -> FaultSpec | None:
     """Return the fault that alone slows the step by `severity`; None where no strength does."""
     kind = KINDS[name]
+    fault = kind.fault or name
     where = "" if name == "doc_imbalance" else f"rank={rank},"
     clean = step_ms(setup)
 
     def made(strength: float) -> FaultSpec:
-        return parse_fault(f"{name}:{where}{kind.text.format(strength)}", setup.grid.world)
+        return parse_fault(f"{fault}:{where}{kind.text.format(strength)}", setup.grid.world)
 
     def costs(strength: float) -> float:
         return step_ms(setup, [made(strength)]) / clean - 1
@@ -133,6 +154,7 @@ def row_of(cell: Cell) -> dict[str, Any]:
         "suspects": [
             [s.rank, s.cause, s.lost_ms_per_step, s.lost_ms_low, s.lost_ms_high] for s in finding.suspects
         ],
+        "cures": [[cure.cause, cure.ranks] for cure in finding.cures],
         "promised_ms": finding.what_if.step_ms - finding.what_if.without_suspects_ms,
         "reason": finding.reason,
     }
@@ -142,8 +164,12 @@ def row_of(cell: Cell) -> dict[str, Any]:
 def judged(row: dict[str, Any]) -> str:
     """Return what an answer is worth: right, open, missed, wrong rank or wrong cause; of several faults, of the first.
 
+    A healthy job is right, open or a false alarm.
+
     Of an imbalance no rank is asked for. The first answer is right where one of the faults has its rank and cause.
     """
+    if not row["kinds"] and row["verdict"] != "inconclusive":
+        return "right" if row["verdict"] == "healthy" else "false alarm"
     if row["verdict"] in {"healthy", "inconclusive"}:
         return "missed" if row["verdict"] == "healthy" else "open"
     if row["cause"] == "unknown":

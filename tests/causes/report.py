@@ -7,8 +7,8 @@ from typing import Any
 from tests.causes.cell import COSTS, KINDS
 
 Row = dict[str, Any]
-CAUSES = tuple(kind.cause for kind in KINDS.values())
-WORTHS = ("right", "open", "missed", "wrong rank", "wrong cause", "not planted")
+CAUSES = tuple(dict.fromkeys(kind.cause for kind in KINDS.values()))
+WORTHS = ("right", "open", "missed", "wrong rank", "wrong cause", "false alarm", "not planted")
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
@@ -48,8 +48,9 @@ def by_severity(rows: Sequence[Row]) -> str:
 
 
 def named(row: Row) -> list[bool]:
-    """Return for each fault whether a suspect has its rank and cause, or the answer's imbalance is its own."""
+    """Return for each fault whether a suspect or a further cure has its rank and cause, or the imbalance is its own."""
     causes = {(suspect[0], suspect[1]) for suspect in row["suspects"]}
+    causes |= {(rank, cause) for cause, ranks in row.get("cures", ()) for rank in ranks}
     out = []
     for name, rank in zip(row["kinds"], row["ranks"], strict=True):
         kind = KINDS[name]
@@ -113,6 +114,7 @@ def summary(rows: Sequence[Row]) -> str:
     """Return the shares of right answers, and of measured gains inside the interval, in two lines."""
     lines = []
     for name, mine in (
+        ("no fault", [row for row in rows if not row["kinds"]]),
         ("one fault", [row for row in rows if len(row["kinds"]) == 1]),
         ("two faults", [row for row in rows if len(row["kinds"]) > 1]),
     ):

@@ -22,6 +22,7 @@ TOP = {
     "schema": str, "ranks": dict, "mesh": dict, "steps": dict, "verdict": str, "cause": str | None,
     "path": list, "suspects": list, "what_if": dict, "quality": list,
     "coverage": dict, "candidates": list, "to_decide": str | None, "to_record": list,
+    "cures": list,
 }  # fmt: skip
 SUSPECT = {
     "rank": int, "host": str | None, "coords": dict, "lost_ms_per_step": float, "confidence": float,

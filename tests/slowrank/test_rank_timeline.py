@@ -38,6 +38,16 @@ def test_operations_ending_during_another_wait_delay_nobody(post_us, own_us, kep
     assert found[kind == POST].all()
 
 
+def test_waits_within_the_longest_of_several_delay_nobody():
+    """A and B end at 100 and 200 µs, while C, posted first, lasts until 300 µs, and D follows C on its stream."""
+    wall = np.array([0.0, 5.0, 6.0, 100.0, 200.0, 299.0, 300.0, 310.0]) * US
+    kind = np.array([POST, POST, POST, NEED, NEED, POST, NEED, NEED])
+    operation = np.array([2, 0, 1, 0, 1, 3, 2, 3])
+    posted = np.array([5.0, 6.0, 0.0, 299.0])[operation] * US
+    found = _really_needed(kind, np.zeros(8), wall, posted, operation)
+    assert found[kind == NEED].tolist() == [False, False, False, True]
+
+
 def test_a_post_after_the_last_wait_answers_that_wait():
     """A ends at 100 µs and B at 120 µs; what is posted at 130 µs answers B."""
     wall = np.array([0.0, 5.0, 100.0, 120.0, 130.0]) * US

@@ -1,9 +1,11 @@
 """From when a communication kernel could have started."""
 
+import numpy as np
+
 from tests.tables.rows import comm, events, gemm, row
 from tracekit.rank_events.operations import rank_ops
 from tracekit.rank_events.own_time import own_progress
-from tracekit.rank_events.stream_waits import UNKNOWN
+from tracekit.rank_events.stream_waits import UNKNOWN, _first_uses
 
 
 def launch(begin, correlation):
@@ -70,3 +72,16 @@ def test_without_launches_nothing_is_told():
     told, ops = ready(gemm(10, 40), comm(60, 20, 0))
     assert told == [UNKNOWN]
     assert own_progress(ops).at_ready.tolist() != own_progress(ops).at_ready.tolist()  # NaN
+
+
+def test_each_message_is_used_after_its_own_wait():
+    """The host waits for the first message until 200 µs, finds the second one done, and launches compute after each."""
+    waited = np.array([200, 206])
+    used = _first_uses(
+        waited,
+        launch=np.array([10, 12, 14]),
+        done=np.array([199, 150, 400]),
+        begin=np.array([20, 90, 210, 300]),
+        launched=np.array([11, 13, 203, 207]),
+    )
+    assert used.tolist() == [210, 300, UNKNOWN]  # no wait for the third was recorded

@@ -32,6 +32,7 @@ from tracekit.findings.shared import (
 )
 from tracekit.findings.slowrank import (
     Cause,
+    Cure,
     Evidence,
     Mechanism,
     PathLevel,
@@ -49,6 +50,7 @@ __all__ = [
     "Coverage",
     "Culprit",
     "CulpritKind",
+    "Cure",
     "Evidence",
     "ExposedTime",
     "GroupFrontier",

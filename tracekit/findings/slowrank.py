@@ -154,6 +154,18 @@ class WhatIf:
 
 
 @dataclass(frozen=True)
+class Cure:
+    """One fault that is cured after those before it: what that saves a step, and the step then; ms."""
+
+    cause: Cause
+    ranks: tuple[int, ...]
+    saved_ms: float
+    saved_ms_low: float
+    saved_ms_high: float
+    step_ms: float
+
+
+@dataclass(frozen=True)
 class SlowRankFinding(Tabular):
     """The answer of `tracekit slowrank`."""
 
@@ -174,6 +186,9 @@ class SlowRankFinding(Tabular):
     explanation: Explanation | None = None  # the working, where it was asked for
     to_record: tuple[int, ...] = ()  # of an inconclusive verdict: ranks whose traces would decide, sorted
     on_gpu: bool = True  # whether any rank computes on a GPU
+    cures: tuple[
+        Cure, ...
+    ] = ()  # where faults of several kinds are proven: the answer's, then those next in line
 
     def columns(self) -> Columns:
         """A suspect or a candidate a row: its place, why it is named, and what it costs."""

@@ -75,16 +75,16 @@ def rank_ops(
     carriers = rows[joined.kernel]
     stream = ints(events, "stream", -1)[carriers]
     issued = issue_times(_launches(joined.launch, marked=marked), stream, start[carriers], start, begins)
-    ready = ready_times(events, cat, comm, carriers, issued, start, end, begins) if on_gpu else None
+    asked = (events, cat, comm, carriers, issued, start, end, begins, _received(args.op, joined.kernel))
+    ready, used = ready_times(*asked) if on_gpu else (None, None)
     held = host_held(events, cat, host, comm, carriers, busy, begins) if on_gpu else None
-    operators = None if on_gpu else operator_intervals(events, cat, host, busy)
     lane = np.where(np.isin(args.op, UNDIRECTED), -1, host.tid[rows]) if threaded else stream
     return RankOps(
         rank, on_gpu, start[carriers], end[rows[joined.last]], args.op, args.token, args.group, args.src, args.dst,
         args.seq, args.nelems, label(issued, steps), busy, joined.kernel, issued, steps,
         (int(start.min()), int(end.max())), ready, lane, args.way, told_size=args.size, found=found[carriers],
         begins=tuple(begins), taken=args.taken, opens=opens_of(events, cat, begins), place=args.place, own=args.own,
-        held=held, operators=operators,
+        held=held, used=used, operators=None if on_gpu else operator_intervals(events, cat, host, busy),
         order=None if steps else _order(events, cat, comm, start, end, begins, marked=marked),
         waited=waited_for(events, cat, comm, carriers, end, begins), device=_device(events, carriers),
         grid=ints(events, "grid", -1)[carriers],
@@ -105,6 +105,14 @@ def _launches(launch: I64, *, marked: bool) -> I64:
     """
     ahead = not marked and float((launch < 0).mean() if len(launch) else 0.0) > MOST_BEHIND_MARKS
     return np.full_like(launch, -1) if ahead else launch
+
+
+def _received(op: Sequence[str], kernel: I64) -> Mask:
+    """Return whether each operation is the first message that its kernel receives."""
+    rows = np.flatnonzero(np.array(op, object) == "recv")
+    first = np.zeros(len(op), bool)
+    first[rows[np.unique(kernel[rows], return_index=True)[1]]] = True
+    return first
 
 
 def _device(events: pa.Table, carriers: I64) -> int:

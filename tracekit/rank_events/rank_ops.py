@@ -90,6 +90,9 @@ class RankOps:
     inferred: Mask | None = None  # whether its group was inferred from the ends of its stream or position
     operators: Intervals | None = None  # when operators ran, on a CPU trace; None: as `busy`
     held: I64 | None = None  # ns for which only the host held up the compute after it
+    used: I64 | None = (
+        None  # begin of compute launched after the host had waited for it; UNKNOWN where not recorded
+    )
     device: int = -1  # number of its device on its node; -1 where the trace names none or several
 
     @property

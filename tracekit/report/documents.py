@@ -148,6 +148,17 @@ class ExplanationDocument(TypedDict):
     rule: str
 
 
+class CureDocument(TypedDict):
+    """One fault that is cured after those before it: what that saves a step, and the step then."""
+
+    cause: CauseName
+    ranks: list[int]
+    saved_ms: Ms
+    saved_ms_low: Ms
+    saved_ms_high: Ms
+    step_ms: Ms
+
+
 class SlowRankDocument(TypedDict):
     """The answer of `tracekit slowrank`; `explanation` is there where `--explain` asked for it."""
 
@@ -164,43 +175,11 @@ class SlowRankDocument(TypedDict):
     to_decide: str | None
     to_record: list[int]
     what_if: WithoutDocument
+    cures: list[CureDocument]
     coverage: CoverageDocument
     quality: list[QualityDocument]
     notes: list[str]
     explanation: NotRequired[ExplanationDocument]
-
-
-class QuestionDocument(TypedDict):
-    """The mean step if what a question asks for were typical, with the interval of what was not matched."""
-
-    question: str
-    meaning: str
-    ranks: list[int]
-    without_ms: Ms
-    without_ms_low: Ms
-    without_ms_high: Ms
-    slowdown: Number
-    lost_ms: Ms
-    lost_ms_low: Ms
-    lost_ms_high: Ms
-    share: Number
-    proven: bool
-
-
-class WhatIfDocument(TypedDict):
-    """The answer of `tracekit whatif`."""
-
-    schema: Literal["tracekit.whatif/1"]
-    ranks: RanksDocument
-    mesh: MeshDocument
-    steps: StepsDocument
-    step_ms: Ms
-    residual_ms: Ms
-    answers: list[QuestionDocument]
-    together: QuestionDocument | None
-    coverage: CoverageDocument
-    quality: list[QualityDocument]
-    notes: list[str]
 
 
 class AlongDocument(TypedDict):

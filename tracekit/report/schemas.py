@@ -5,10 +5,11 @@ from typing import Any, Final
 from tracekit.json_schemas import schema_of
 from tracekit.report.breakdown_json import BreakdownDocument
 from tracekit.report.diff_json import DiffDocument
-from tracekit.report.documents import HangDocument, PlacesDocument, SlowRankDocument, WhatIfDocument
+from tracekit.report.documents import HangDocument, PlacesDocument, SlowRankDocument
 from tracekit.report.floor_json import FloorDocument
 from tracekit.report.trend_json import TrendDocument
 from tracekit.report.triage import TriageDocument
+from tracekit.report.whatif_text import WhatIfDocument
 
 DOCUMENTS: Final[dict[str, type]] = {
     "slowrank": SlowRankDocument,

@@ -7,6 +7,7 @@ from typing import Any
 
 from tracekit.findings import (
     Coverage,
+    Cure,
     Evidence,
     MeshFinding,
     Quality,
@@ -18,6 +19,7 @@ from tracekit.findings import (
 from tracekit.findings.slowrank import Explanation
 from tracekit.report.documents import (
     CoverageDocument,
+    CureDocument,
     EvidenceDocument,
     ExplanationDocument,
     MeshDocument,
@@ -49,6 +51,7 @@ def slowrank_document(finding: SlowRankFinding) -> SlowRankDocument:
             "without_suspects_ms": number(finding.what_if.without_suspects_ms),
             "slowdown": number(finding.what_if.slowdown),
         },
+        "cures": [_cure(c) for c in finding.cures],
         "coverage": coverage_document(finding.coverage),
         "quality": [quality_document(q) for q in finding.quality],
         "notes": list(finding.notes),
@@ -56,6 +59,18 @@ def slowrank_document(finding: SlowRankFinding) -> SlowRankDocument:
     if finding.explanation is not None:
         document["explanation"] = _explanation(finding.explanation)
     return document
+
+
+def _cure(cure: Cure) -> CureDocument:
+    """One fault that is cured after those before it; times in ms."""
+    return {
+        "cause": cure.cause,
+        "ranks": list(cure.ranks),
+        "saved_ms": number(cure.saved_ms),
+        "saved_ms_low": number(cure.saved_ms_low),
+        "saved_ms_high": number(cure.saved_ms_high),
+        "step_ms": number(cure.step_ms),
+    }
 
 
 def _explanation(found: Explanation) -> ExplanationDocument:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from tracekit.causes import CAUSES, MECHANISMS
-from tracekit.findings import PathLevel, SlowRankFinding, Suspect
+from tracekit.findings import Cure, PathLevel, SlowRankFinding, Suspect
 from tracekit.findings.slowrank import Considered, Explanation
 from tracekit.report.shared_text import (
     Line,
@@ -50,6 +50,7 @@ def slowrank_lines(finding: SlowRankFinding, *, verbose: bool = False) -> list[L
         lines.extend(_table(finding.suspects, verbose=verbose))
     if finding.verdict not in ("healthy", "inconclusive"):
         lines.append(("what if", _what_if(finding)))
+    lines.extend(("cure", _cure(c)) for c in finding.cures)
     lines.extend(
         ("candidate", f"{_who(s)}: {_between(s)}, {'cause unknown' if s.cause == 'unknown' else s.cause}")
         for s in _few(finding.candidates, verbose=verbose)
@@ -165,6 +166,13 @@ def _evidence(suspect: Suspect) -> list[str]:
 
 def _level(level: PathLevel) -> str:
     return f"{level.dim} {level.index} (others waited {level.lag_ms:.1f} ms)"
+
+
+def _cure(cure: Cure) -> str:
+    """What one cure saves after those before it, and the step then."""
+    named = f"rank{'s' if len(cure.ranks) > 1 else ''} {numbers(cure.ranks)}"
+    between = f"{cure.saved_ms_low:.1f} to {cure.saved_ms_high:.1f}"
+    return f"{cure.cause} of {named}: saves {cure.saved_ms:.1f} ms ({between}), then {cure.step_ms:.1f} ms a step"
 
 
 def _table(suspects: Sequence[Suspect], *, verbose: bool) -> list[tuple[str, str]]:

@@ -1,7 +1,17 @@
 """The what-if finding as text, one line for each question, then the evidence; and as JSON."""
 
+from typing import Literal, TypedDict
+
 from tracekit.findings import WhatIfAnswer, WhatIfFinding
-from tracekit.report.documents import QuestionDocument, WhatIfDocument
+from tracekit.report.documents import (
+    CoverageDocument,
+    MeshDocument,
+    Ms,
+    Number,
+    QualityDocument,
+    RanksDocument,
+    StepsDocument,
+)
 from tracekit.report.shared_text import (
     Line,
     ground_lines,
@@ -62,6 +72,39 @@ def _priced(answer: WhatIfAnswer, residual_ms: float) -> str:
 
 
 # The what-if finding as JSON: the contract `tracekit.whatif/1`, field by field, in a fixed order.
+
+
+class QuestionDocument(TypedDict):
+    """The mean step if what a question asks for were typical, with the interval of what was not matched."""
+
+    question: str
+    meaning: str
+    ranks: list[int]
+    without_ms: Ms
+    without_ms_low: Ms
+    without_ms_high: Ms
+    slowdown: Number
+    lost_ms: Ms
+    lost_ms_low: Ms
+    lost_ms_high: Ms
+    share: Number
+    proven: bool
+
+
+class WhatIfDocument(TypedDict):
+    """The answer of `tracekit whatif`."""
+
+    schema: Literal["tracekit.whatif/1"]
+    ranks: RanksDocument
+    mesh: MeshDocument
+    steps: StepsDocument
+    step_ms: Ms
+    residual_ms: Ms
+    answers: list[QuestionDocument]
+    together: QuestionDocument | None
+    coverage: CoverageDocument
+    quality: list[QualityDocument]
+    notes: list[str]
 
 
 def whatif_document(finding: WhatIfFinding) -> WhatIfDocument:

@@ -27,6 +27,7 @@ class CollectiveQueue:
     wall: F64  # per operation: the same on the rank's clock where launches are known, else the recorded start; ns
     before: I64  # per instance: the one before it in its group, -1 where there is none
     caused: I64  # pairs of instances (two rows): the first starts no sooner than the second, of another group, ends
+    used: I64  # per operation: when compute used a message first, on the rank's clock, ns; -1 where unknown
 
 
 def queue_of(run: Measured, *, free: bool = False) -> CollectiveQueue:
@@ -51,18 +52,19 @@ def queue_of(run: Measured, *, free: bool = False) -> CollectiveQueue:
     answers, caused = _caused(run, launched, this[queued])
     ready[answers] = np.minimum(ops.at_ready[answers], ready[answers])
     wall[answers] = np.minimum(launched[answers], wall[answers])
+    used = np.where((ops.op == "recv") & (ops.instance >= 0), _per_rank(run, lambda r: r.used), -1)
     guessed = queued & ~launches_known & ~run.in_message[this]
     this, behind = this[guessed], behind[guessed]
     if free:
         ready[this] = _since_the_first(ops.at_start, this, behind)
-        return CollectiveQueue(ready, wall, before, caused)
+        return CollectiveQueue(ready, wall, before, caused, used)
     ready[this] = _evenly(ops.at_start, this, behind)
     late = this[waits.wait[behind] > QUEUED_NS]
     begin, own = _own(run, late)
     moment = begin + own * _share_of_last(run, ready)[ops.instance[late]]
     ready[late] = np.fmin(moment, ops.at_start[late])
     _in_order(ready, this, behind)
-    return CollectiveQueue(ready, wall, before, caused)
+    return CollectiveQueue(ready, wall, before, caused, used)
 
 
 def _caused(run: Measured, launched: I64, stood: I64) -> tuple[I64, I64]:

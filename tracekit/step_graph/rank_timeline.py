@@ -120,7 +120,26 @@ def _events(ops: Operations, queue: CollectiveQueue, rows: I64) -> tuple[I64, F6
     event, kind, reading = event[order], kind[order], reading[order]
     posted = ops.start[event].astype(np.float64)
     kept = _really_needed(kind, reading, wall[order], posted, ops.kernel[event]) | _proven(ops, event)
-    return kind[kept], reading[kept], event[kept]
+    return _with_uses(ops, queue, rows, kind[kept], reading[kept], event[kept], wall[order][kept])
+
+
+def _with_uses(
+    ops: Operations, queue: CollectiveQueue, rows: I64, kind: I64, reading: F64, event: I64, wall: F64
+) -> tuple[I64, F64, I64]:
+    """Return (kind, reading, operation) of the events of one rank, and a need for each message that delayed nothing.
+
+    What the message brings is used by compute launched after it. If its rank were faster, that would wait for it.
+    """
+    more = np.setdiff1d(rows[queue.used[rows] >= 0], event[kind == NEED])
+    if not len(more):
+        return kind, reading, event
+    used = queue.used[more]
+    at = ops.progress[int(ops.rank[more[0]])].at(used)
+    kind, event = np.append(kind, np.full(len(more), NEED)), np.append(event, more)
+    order = np.argsort(
+        np.append(wall, used), kind="stable"
+    )  # what was posted at that moment was posted before
+    return kind[order], np.concatenate([reading, at])[order], event[order]
 
 
 def _host_late(ops: Operations, rows: I64) -> Mask:
@@ -160,6 +179,7 @@ def _really_needed(kind: I64, reading: F64, wall: F64, posted: F64, kernel: I64)
         idle = resumed - own <= NO_WORK_NS and asked <= moment and its != one
         if idle and not (answer - moment <= ANSWER_NS and answer <= ended):
             dropped.append(len(kind) - place)
+            asked = min(asked, begun)  # the rank is idle for this one as well
         else:
             one, resumed, asked, ended = its, own, begun, moment
     kept = np.ones(len(kind), bool)

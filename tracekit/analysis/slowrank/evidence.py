@@ -1,6 +1,11 @@
-"""What the rules of the decision read: every hypothesis and every gap of a case, each measured once, on demand."""
+"""What the rules of the decision read: every hypothesis and every gap of a case, each measured once, on demand.
 
+A fault hidden behind another costs nothing now and is next in line: `Faults` price it after the cure of the other.
+"""
+
+from collections.abc import Collection
 from dataclasses import dataclass
+from enum import Enum
 from functools import cached_property
 from typing import Final
 
@@ -20,14 +25,25 @@ from tracekit.analysis.slowrank.gaps.recurrence import (
     in_one_step,
     others_prove_health,
 )
-from tracekit.analysis.slowrank.hypotheses.candidates import Hypothesis, price, slow_ranks
+from tracekit.analysis.slowrank.hypotheses.candidates import (
+    Hypothesis,
+    bounded,
+    price,
+    significant_rows,
+    slow_ranks,
+    those_that_cost,
+    typical_without,
+    usual_of,
+)
 from tracekit.analysis.slowrank.hypotheses.data_imbalance import uneven_data, uneven_tokens
+from tracekit.analysis.slowrank.hypotheses.link_cure import without_link
 from tracekit.analysis.slowrank.hypotheses.long_stage import LongStage, long_stage
 from tracekit.analysis.slowrank.hypotheses.moving_stalls import MovingStalls, moving_stalls, moving_work
 from tracekit.analysis.slowrank.hypotheses.slow_link import SlowLink, slow_link
+from tracekit.analysis.slowrank.price import Price, link_doubt_ns, rank_doubt_ns, stage_doubt_ns
 from tracekit.analysis.slowrank.unrecorded.unrecorded import Unseen
 from tracekit.analysis.slowrank.unrecorded.unseen_replay import waited_for_unseen
-from tracekit.thresholds.slowrank import MIN_LOST_SHARE, STAGE_GAIN
+from tracekit.thresholds.slowrank import CANDIDATE_SHARE, MIN_LOST_SHARE, STAGE_GAIN
 
 RANKS: Final = "ranks"
 STAGE: Final = "stage"
@@ -69,9 +85,22 @@ class Evidence:
         return long_stage(self.case)
 
     @cached_property
-    def link(self) -> SlowLink | None:
-        """The link with transfers that take longer than its peers' transfers."""
+    def any_link(self) -> SlowLink | None:
+        """The link with transfers that take longer than its peers' transfers, however little it costs."""
         return slow_link(self.case)
+
+    @cached_property
+    def link(self) -> SlowLink | None:
+        """The link with transfers that take longer than its peers' transfers, if it may cost the threshold."""
+        return self.any_link if self.any_link and self.any_link.may_cost(self.least) else None
+
+    @cached_property
+    def behind_link(self) -> Hypothesis | None:
+        """The slow ranks that cost something once the slow link is cured, priced after that cure."""
+        link, model, rows = self.any_link, self.case.timeline, significant_rows(self.case, CANDIDATE_SHARE)
+        if link is None or link.guessed or link.layout or model is None or not len(rows):
+            return None
+        return those_that_cost(self.case, rows, without_link(self.case, model, link.delays))
 
     @cached_property
     def prices(self) -> dict[str, float]:
@@ -144,3 +173,56 @@ class Evidence:
     def is_accident(self, found: Undecided) -> bool:
         """Whether `found` names only the rank of `once`, which costs nothing in the other steps."""
         return self.once is not None and found.rows == (self.once.row,)
+
+
+class Kind(Enum):
+    """What is cured."""
+
+    RANKS = "ranks"
+    LINK = "link"
+    STAGE = "stage"
+
+
+@dataclass(frozen=True)
+class Faults:
+    """Faults of one case (rows of Steps for ranks): each of them, or some together, can be cured in the model."""
+
+    case: Case
+    rows: tuple[int, ...] = ()
+    link: SlowLink | None = None
+    stage: LongStage | None = None
+
+    @property
+    def kinds(self) -> tuple[Kind, ...]:
+        """The kinds of faults that there are; none for an operation table."""
+        stage = self.stage is not None and self.stage.cured is not None
+        there = {Kind.RANKS: bool(self.rows), Kind.LINK: self.link is not None, Kind.STAGE: stage}
+        return tuple(kind for kind in there if there[kind]) if self.case.timeline is not None else ()
+
+    def step_ns(self, cured: Collection[Kind]) -> float:
+        """Return the mean step without the faults `cured`, ns."""
+        case, model = self.case, self.case.timeline
+        if model is None:
+            return self.case.step_ns
+        own, usual, rows = case.steps.own, None, np.array(self.rows, np.int64)
+        if Kind.RANKS in cured and len(rows):
+            own, usual = typical_without(case, rows), usual_of(case, rows)
+        if Kind.STAGE in cured and self.stage is not None and self.stage.cured is not None:
+            own = own * np.where(np.isfinite(case.steps.own), self.stage.cured / case.steps.own, 1.0)
+            shorter = set(self.stage.rows) - set(self.rows)  # by their work, not by what waits beside it
+            usual = usual and {place: parts for place, parts in usual.items() if place[1] not in shorter}
+        if Kind.LINK in cured and self.link is not None:
+            model = without_link(case, model, self.link.delays)
+        return model.step_ns(own, usual=usual)
+
+    def price(self, kind: Kind, after: Collection[Kind] = ()) -> Price:
+        """Return what the cure of `kind` saves after the cures `after`, ns a step, widened by its own doubt."""
+        saved = max(self.step_ns(after) - self.step_ns((*after, kind)), 0.0)
+        rows = np.array(self.rows, np.int64)
+        if kind == Kind.RANKS:
+            saved, doubt = bounded(self.case, rows, saved), rank_doubt_ns(self.case, rows)
+        elif kind == Kind.LINK and self.link is not None:
+            doubt = link_doubt_ns(self.case, saved, self.link.z)
+        else:
+            doubt = stage_doubt_ns(self.case, np.array(self.stage.rows if self.stage else (), np.int64))
+        return Price(saved, saved, saved).widened(doubt)

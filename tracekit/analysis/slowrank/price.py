@@ -59,6 +59,17 @@ def rank_doubt_ns(case: Case, rows: I64) -> float:
     return float(np.hypot(case.residual_ns, NORMAL_95 * spread_of_ranks(case, rows)))
 
 
+def stage_doubt_ns(case: Case, rows: I64) -> float:
+    """Return what a price of the stages of `rows` may be off although all waits were matched, ns a step.
+
+    The error of the replay, and twice the spread between other stages: a cured stage may work as long as any of them.
+    """
+    others = [g for g in case.stages if len(np.setdiff1d(g, rows)) == len(g) > 0]
+    known = [mean for g in others if np.isfinite(mean := float(np.nanmean(case.steps.own[g])))]
+    spread = float(np.std(known, ddof=1)) if len(known) > 2 else LITTLE_SHARE * case.step_ns
+    return float(np.hypot(case.residual_ns, NORMAL_95 * spread))
+
+
 def link_doubt_ns(case: Case, gain: float, z: float) -> float:
     """Return what a price `gain` of transfers may be off, ns a step; their excess is `z` standard errors."""
     return float(np.hypot(case.residual_ns, NORMAL_95 * gain / max(z, NORMAL_95)))

@@ -26,7 +26,7 @@ from tracekit.causes import (
     SPARED,
     STAGE_IMBALANCE,
 )
-from tracekit.findings import Cause, Evidence, PathLevel, Suspect, Verdict
+from tracekit.findings import Cause, Cure, Evidence, PathLevel, Suspect, Verdict
 from tracekit.step_graph.statistics import confidence
 from tracekit.thresholds.slowrank import CANDIDATE_SHARE, KIND_RATIO, MAJORITY, MINOR
 from tracekit.timing.measured import Measured
@@ -46,6 +46,7 @@ class Answer:
     candidates: tuple[Suspect, ...] = ()  # of an inconclusive verdict
     to_decide: str | None = None  # of an inconclusive verdict: the evidence to record or to add
     unproven: tuple[str, ...] = ()  # of a healthy verdict: what it cannot exclude, with what would decide
+    cures: tuple[Cure, ...] = ()  # where faults of several kinds are proven
     rules: tuple[str, ...] = ()  # the rule that gave the answer, and the challenges that changed it
 
     @property

@@ -189,6 +189,25 @@ def blame_link(case: Case, link: SlowLink) -> Answer:
     return blame(case, reason, suspects, link.price.best, "slow_link", NETWORK)
 
 
+def blame_both(case: Case, ranks: Answer, link: SlowLink, price: Price, alone: tuple[Price, Price]) -> Answer:
+    """The answer `ranks` with a slow link, which hides them as they hide it.
+
+    `price` is what the link costs once the ranks are cured; `alone` what the cure of either saves first.
+    """
+    each = max(one.best for one in alone)
+    gain = alone[0].best + price.best
+    first = ranks.suspects[0]
+    others = f" and {len(ranks.suspects) - 1} more" if len(ranks.suspects) > 1 else ""
+    reason = (
+        f"rank {first.rank}{others} worked longer than its peers, and transfers of {ranks_in_words(link.ranks)} take "
+        f"{link.ratio:.1f} times as long as their peers'; each hides the other: both cures save {ms(gain):.1f} ms of "
+        f"{ms(case.step_ns):.1f} ms a step, and either alone {ms(each):.1f} ms or less"
+    )
+    low = ms(alone[0].low)
+    hidden = tuple(replace(s, lost_ms_low=min(low, s.lost_ms_per_step)) for s in ranks.suspects)
+    return replace(ranks, reason=reason, suspects=(*hidden, *link_suspects(case, link, price, ())), gain=gain)
+
+
 def leave_link_open(case: Case, link: SlowLink) -> Answer:
     """The open answer that a link is slow at an unproven price."""
     near = link.price.high < MIN_LOST_SHARE * case.step_ns

@@ -14,7 +14,7 @@ from tracekit.analysis.slowrank.expected.nodes import nodes_of
 from tracekit.analysis.slowrank.gaps.evidence_gaps import what_would_decide
 from tracekit.analysis.slowrank.hypotheses.candidates import Hypothesis, price, significant_rows
 from tracekit.analysis.slowrank.hypotheses.long_stage import LongStage
-from tracekit.analysis.slowrank.price import Price
+from tracekit.analysis.slowrank.price import Price, stage_doubt_ns
 from tracekit.analysis.slowrank.suspects import Answer, blame, explain_rank, harmless, left_open, suspect_of
 from tracekit.analysis.slowrank.wording import add_traces, listed, ranks_in_words
 from tracekit.causes import CAUSES, CPU_LAUNCH, DATALOADER, HOST_STALL, STAGE_IMBALANCE
@@ -74,8 +74,8 @@ def _blame_node(case: Case, found: LongStage, reason: str) -> Answer:
 
 
 def doubted(case: Case, stage: LongStage) -> Price:
-    """The price of a stage, widened by the error of the replay."""
-    return stage.price.widened(case.residual_ns)
+    """The price of a stage, widened by the error of the replay and by how much other stages differ."""
+    return stage.price.widened(stage_doubt_ns(case, np.array(stage.rows)))
 
 
 def _beside_each_other(case: Case, ranks: Sequence[int]) -> str:

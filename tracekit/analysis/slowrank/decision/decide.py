@@ -46,6 +46,7 @@ RULES: Final[tuple[Rule, ...]] = (
     culprits.lone_rank_of_a_stage,
     culprits.long_stage_is_dearest,
     culprits.slow_ranks_are_dearest,
+    culprits.faults_hide_each_other,
     no_culprit.unseen_rank_may_cost,
     no_culprit.hosts_stall_in_turn,
     uneven_work.experts_get_uneven_tokens,
@@ -109,7 +110,7 @@ def first_of(evidence: Evidence) -> Answer:
     for rule in RULES:
         answer = rule(evidence)
         if answer is not None:
-            return replace(answer, rules=(rule.__name__,))
+            return replace(answer, rules=(rule.__name__,), cures=culprits.cures_in_order(evidence, answer))
     raise AssertionError("the last rule always has something to say")
 
 

@@ -48,6 +48,23 @@ def reach(channel: Channel, nodes: Mapping[int, str | int]) -> Reach:
     return None if None in where else tuple(sorted(Counter(where).values(), reverse=True))
 
 
+def at_the_link(run: Measured, slow: set[int], tested: set[int]) -> tuple[int, ...]:
+    """The ranks in most slow channels; only the ranks without a healthy channel if there are such ranks.
+
+    The evidence cannot separate them.
+    """
+    bad = {r: 0 for c in slow for r in run.ops.channels[c].members}
+    sound = dict.fromkeys(bad, 0)
+    for c in tested:
+        for r in run.ops.channels[c].members:
+            if r in bad:
+                (bad if c in slow else sound)[r] += 1
+    most = max(bad.values())
+    worst = [r for r, n in bad.items() if n == most]
+    clear = [r for r in worst if not sound[r]] if most > 1 else []
+    return tuple(sorted(clear or worst))
+
+
 def lone_links(run: Measured, nodes: Mapping[int, str | int]) -> set[int]:
     """The channels between two ranks on different nodes that are the only such link along their axes."""
     links: dict[tuple[object, ...], dict[frozenset[int], list[int]]] = defaultdict(lambda: defaultdict(list))

@@ -128,13 +128,15 @@ def _typical_without(own: F64, groups: Rows, rows: I64) -> F64:
     return target
 
 
-def those_that_cost(case: Case, rows: I64) -> Hypothesis | None:
+def those_that_cost(case: Case, rows: I64, model: StepModel | TableModel | None = None) -> Hypothesis | None:
     """The ranks among `rows` that still cost something if all others are cured; None where curing all saves nothing.
+
+    `model` is that of the step after another cure; the case's own if not given.
 
     Each round cures all remaining ranks and takes back one cure after the other. Ranks that save little compared with
     the most expensive one are dropped, until every remaining rank is needed.
     """
-    own, model = case.steps.own, case.model
+    own, model = case.steps.own, model or case.model
     target = typical_without(case, rows)
     usual = usual_of(case, rows)
     kept = rows[np.argsort(-case.found.mean[rows], kind="stable")]

@@ -29,13 +29,11 @@ def price_of(case: Case, late: F64) -> Price:
     more than it spends in late transfers.
     """
     own, models = case.steps.own, case.timelines
-    transfer = np.maximum(case.waits.transfer - _with_mates(case, late), 0.0)
     if models is None:
-        gain = case.model.recorded_ns - case.model.step_ns(own, transfer)
+        gain = case.model.recorded_ns - case.model.step_ns(own, _usual_transfer(case, late))
         return Price(gain, gain, gain)
     gain, low, high = (
-        models.likely.recorded_ns
-        - _cured(case, m, late).step_ns(own, np.minimum(m.transfer[: len(transfer)], transfer))
+        models.likely.recorded_ns - without_link(case, m, late).step_ns(own)
         for m in (models.likely, models.pinned, models.free)
     )
     low += models.pinned.recorded_ns - models.likely.recorded_ns
@@ -43,6 +41,19 @@ def price_of(case: Case, late: F64) -> Price:
     waited = np.where(case.ops.instance >= 0, late[case.ops.instance], 0.0)
     high += case.residual_ns + MOST_STRETCHED * _most_on_a_rank(case, hidden)
     return Price.between(low, gain, min(high, _most_on_a_rank(case, waited)))
+
+
+def without_link(case: Case, model: StepModel, late: F64) -> StepModel:
+    """Return `model` with transfers and buffered sends without what they are `late` (by instance, ns)."""
+    usual = _usual_transfer(case, late)
+    known = np.minimum(model.transfer[: len(usual)], usual)
+    transfer = np.concatenate([known, model.transfer[len(usual) :]])
+    return _cured(case, model, late).retimed(transfer=transfer)
+
+
+def _usual_transfer(case: Case, late: F64) -> F64:
+    """The transfers without what they are `late`, with the other messages of their kernels (by instance, ns)."""
+    return np.asarray(np.maximum(case.waits.transfer - _with_mates(case, late), 0.0), np.float64)
 
 
 def carried_ns(case: Case, rows: I64) -> tuple[float, float]:

@@ -8,7 +8,7 @@ the first stage cannot run ahead at the begin of a step, while those of later st
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -50,6 +50,7 @@ class LongStage:
     hosts_alike: bool = False  # its hosts launch as fast as the others'
     paused: tuple[int, ...] = ()  # the ranks among `rows` with pausing processes, if it is idle
     by_design: bool = False  # all of its ranks pause, on several nodes
+    cured: F64 | None = field(default=None, compare=False)  # own times with it like the others, ranks × steps
     by_compute: bool = False  # only its compute is longer: other stages wait for their hosts as long
 
 
@@ -248,7 +249,7 @@ def _price(case: Case, found: Sequence[_Longer]) -> LongStage:
         low = _saved(case.pinned_model, case.pinned_model, cured)
         high = _saved(case.model, case.free_model, cured) + case.residual_ns
     high = min(max(high, gain), max(most, gain))
-    return LongStage(tuple(order), found[0].z, longer, Price.between(low, gain, high))
+    return LongStage(tuple(order), found[0].z, longer, Price.between(low, gain, high), cured=cured)
 
 
 def _without_gaps(case: Case, stage: _Longer, priced: LongStage) -> LongStage:

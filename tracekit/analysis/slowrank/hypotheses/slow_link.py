@@ -6,7 +6,7 @@ peers. The ranks at the slow link are in slow groups on every axis that was comp
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 import numpy as np
@@ -16,6 +16,7 @@ from tracekit.analysis.slowrank.expected.like_transfers import beside, crowded, 
 from tracekit.analysis.slowrank.expected.nodes import (
     LONE_LINK,
     UNPLACED,
+    at_the_link,
     lone_links,
     nodes_of,
     on_slow_node,
@@ -56,6 +57,11 @@ class SlowLink:
         False  # only messages with inferred peers show it, and only on clocks that these messages align
     )
     layout: str = ""  # the reason that a border between nodes may explain it; empty where none does
+    delays: F64 = field(default_factory=lambda: np.zeros(0), compare=False)  # of each instance
+
+    def may_cost(self, least: float) -> bool:
+        """Return whether its price may reach `least`, ns a step."""
+        return max(self.price.high, may_cost_ns(self.price.high, self.late)) >= least
 
 
 @dataclass(frozen=True)
@@ -68,19 +74,20 @@ class _Slowness:
 
 
 def slow_link(case: Case) -> SlowLink | None:
-    """The slow links with their price; None where none is significant, or the price is below the threshold.
+    """The slow links with their price, however low; None where none is significant.
 
     Compares channels along the same mesh axes that carry the same message, separately between nodes and inside nodes.
     The only link between nodes has no peer: it is compared with the others, which proves nothing.
     """
-    nodes = nodes_of(case)
+    nodes, least = nodes_of(case), MIN_LOST_SHARE * case.step_ns
     found = _slowest(case, nodes)
     if not nodes and found is not None and _whole_boundaries(case, found):
         return replace(found, layout=UNPLACED)
-    if nodes and found is None:
+    if nodes and (found is None or not found.may_cost(least)):
         lone = lone_links(case, nodes)
-        found = _slowest(case, {}, lone) if lone else None
-        return found and replace(found, layout=LONE_LINK)
+        alone = _slowest(case, {}, lone) if lone else None
+        if alone is not None and alone.may_cost(least):
+            return replace(alone, layout=LONE_LINK)
     return found
 
 
@@ -101,19 +108,26 @@ def _slowest(
         return None
     dear = dear_channels(case, slow, late)
     slow = {c: several for c, several in slow.items() if c in dear}
-    ranks = on_slow_node(case, set(slow), set(tested), nodes) or _at_the_link(case, set(slow), set(tested))
+    ranks = on_slow_node(case, set(slow), set(tested), nodes) or at_the_link(case, set(slow), set(tested))
     if case.table is None:
         slow, tested, late, sure = _slow_channels(case, nodes, only, frozenset(ranks))
         dear = set(slow)
     late = np.where(np.isin(case.ops.channel[case.waits.first_row], list(dear)), late, 0.0)
     price = price_of(case, late)
     longest = _longest(case, slow, late)
-    if max(price.high, may_cost_ns(price.high, longest)) < MIN_LOST_SHARE * case.step_ns:
-        return None
     most = max(max(slow.values(), key=lambda v: max(s.z for s in v)), key=lambda s: s.here - s.peers)
     ratio = most.here / max(most.peers, 1.0)
     return SlowLink(
-        ranks, price, tuple(sorted(slow)), ratio, most.here, most.peers, most.z, longest, not sure
+        ranks,
+        price,
+        tuple(sorted(slow)),
+        ratio,
+        most.here,
+        most.peers,
+        most.z,
+        longest,
+        not sure,
+        delays=late,
     )
 
 
@@ -277,20 +291,3 @@ def _both_ways(case: Case, level: dict[int, float]) -> dict[int, float]:
     number = {known[c].members: c for c in level if known[c].p2p}
     back = {c: number.get(known[c].members[::-1], c) if known[c].p2p else c for c in level}
     return {c: (value + level[back[c]]) / 2 for c, value in level.items()}
-
-
-def _at_the_link(case: Case, slow: set[int], tested: set[int]) -> tuple[int, ...]:
-    """The ranks in most slow channels; only the ranks without a healthy channel if there are such ranks.
-
-    The evidence cannot separate them.
-    """
-    bad = {r: 0 for c in slow for r in case.ops.channels[c].members}
-    sound = dict.fromkeys(bad, 0)
-    for c in tested:
-        for r in case.ops.channels[c].members:
-            if r in bad:
-                (bad if c in slow else sound)[r] += 1
-    most = max(bad.values())
-    worst = [r for r, n in bad.items() if n == most]
-    clear = [r for r in worst if not sound[r]] if most > 1 else []
-    return tuple(sorted(clear or worst))
