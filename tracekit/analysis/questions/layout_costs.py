@@ -1,0 +1,159 @@
+"""What one step costs, in the parts that another layout of the same job changes: measured from matched traces."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from tracekit.analysis.breakdown.parts import between_stages, steps_of, waits_told
+from tracekit.analysis.slowrank.case import Case
+from tracekit.axes import DATA, PIPELINE, along
+from tracekit.errors import UsageError
+from tracekit.findings import StepBreakdown
+from tracekit.rank_events.coded_words import numbered
+from tracekit.timing.buffered_sends import bytes_of
+from tracekit.units import Mask
+
+Stage = tuple[float, float, dict[str, float]]
+"""One pipeline stage in one step, ns: compute, gaps without compute, exposed transfers by axes (as `cp_dp`)."""
+
+
+@dataclass(frozen=True)
+class Costs:
+    """The costs of one recorded step; ns, medians over steps and ranks.
+
+    sizes: of the recorded mesh. batches: micro-batches a step and replica; 0 unknown, because one stage sends none.
+    edges: own time before the first and after the last communication of a step: data, optimizer. stages: the time
+    between both. latency: by axes, the share of their transfers that is the same for messages of any size; None where
+    all have one size.
+    """
+
+    sizes: dict[str, int]
+    batches: int
+    edges: float
+    stages: tuple[Stage, ...]
+    latency: dict[str, float | None]
+
+
+def costs_of(case: Case) -> Costs:
+    """Return the costs of `case`. Raises UsageError, with what to do, where its traces do not show them."""
+    if case.timeline is None:
+        raise UsageError("an operation table does not show transfers; give the traces of the ranks")
+    if case.mesh.parts:
+        raise UsageError(
+            f"--to-mesh does not know how {', '.join(case.mesh.parts)} divides other work; use --fix"
+        )
+    unread = [number for number, rows in enumerate(case.stages) if not len(rows)]
+    if unread:
+        raise UsageError(f"--to-mesh: no rank of stage {unread[0]} was read; add its traces")
+    if _gathers_inside(case):
+        raise UsageError(
+            "--to-mesh: ranks of a replica gather weights or sum gradients with every micro-batch (as ZeRO-3 does), "
+            "so the traces do not separate what grows with the micro-batches; record with an optimizer that is sharded "
+            "alone (ZeRO-1)"
+        )
+    sizes = {axis: case.mesh.size(axis) for axis in case.mesh.order}
+    edges = _edges(case)
+    known = waits_told(case)
+    cells = {rank: steps_of(case, rank, known).cells for rank in case.ops.ranks}
+    stages = []
+    for rows in case.stages:
+        mine = [cell for row in rows for cell in cells[case.steps.ranks[row]]]
+        stages.append(_stage(mine, edges))
+    axes = {axis for _, _, transfers in stages for axis in transfers}
+    return Costs(sizes, _batches(case), edges, tuple(stages), {axis: _latency(case, axis) for axis in axes})
+
+
+def _stage(cells: list[StepBreakdown], edges: float) -> Stage:
+    """Return the medians of a stage's steps; the edges are taken from the gaps first."""
+    parts = [cell.parts for cell in cells]
+    if not parts:
+        raise UsageError("--to-mesh: no step of a stage was recorded whole; record more steps")
+    compute = float(np.median([p.compute_ns for p in parts]))
+    gaps = float(np.median([p.host_ns + p.idle_ns + p.unknown_ns for p in parts]))
+    axes = {e.axis for p in parts for e in p.exposed}
+    spent = {
+        axis: float(np.median([sum(e.transfer_ns for e in p.exposed if e.axis == axis) for p in parts]))
+        for axis in axes
+    }
+    return compute - max(edges - gaps, 0.0), max(gaps - edges, 0.0), spent
+
+
+def _edges(case: Case) -> float:
+    """Return the median own time outside the first and the last communication of a step, ns."""
+    ops, steps = case.ops, case.steps
+    found = []
+    for rank in ops.ranks:
+        where, row = ops.of(rank), steps.row(rank)
+        for column, number in enumerate(steps.numbers):
+            inside = np.flatnonzero(ops.step[where] == number) + where.start if steps.labelled else np.arange(
+                where.start, where.stop
+            )  # fmt: skip
+            if len(inside) and np.isfinite(steps.own[row, column]):
+                between = float(ops.at_end[inside].max() - ops.at_start[inside].min())
+                found.append(max(float(steps.own[row, column]) - between, 0.0))
+    return float(np.median(found)) if found else 0.0
+
+
+def _batches(case: Case) -> int:
+    """Return the messages that a rank of the first stage sends in a step: one a micro-batch; 0 without stages.
+
+    Raises UsageError where the last stage sends to the first: stages take turns on the ranks.
+    """
+    stages = case.mesh.size(PIPELINE)
+    if stages < 2:
+        return 0
+    ops = case.ops
+    messages = between_stages(case) & case.analysed & (ops.op == "send")
+    ends = np.array([[case.mesh.stage(m) for m in c.members[:2]] if c.p2p else [0, 0] for c in ops.channels])
+    apart = np.abs(ends[:, 0] - ends[:, 1])[ops.channel]
+    if stages > 2 and (apart[messages] == stages - 1).any():
+        raise UsageError(
+            "--to-mesh: the last stage sends to the first, as interleaved schedules do, and only schedules with one "
+            "stage a rank are predicted; use reftrain plan for others"
+        )
+    first = np.isin(ops.rank, [case.steps.ranks[row] for row in case.stages[0]])
+    return round(int((messages & first).sum()) / max(len(case.stages[0]) * len(case.steps.numbers), 1))
+
+
+def _data(case: Case) -> Mask:
+    """Return whether each analysed operation sums or gathers over replicas."""
+    over = np.array([along(axis, DATA) for axis in case.axis.astype(str).tolist()], bool)
+    return over & case.analysed
+
+
+def _gathers_inside(case: Case) -> bool:
+    """Return whether replicas communicate more often in the middle half of the steps than at their ends."""
+    ops, steps, data = case.ops, case.steps, _data(case)
+    inside = total = 0
+    for rank in ops.ranks:
+        where, row = ops.of(rank), steps.row(rank)
+        for column, number in enumerate(steps.numbers):
+            own = steps.own[row, column]
+            if not steps.labelled or not np.isfinite(own):
+                continue
+            mine = np.flatnonzero(data[where] & (ops.step[where] == number)) + where.start
+            at = (ops.at_start[mine] - steps.begin[row, column]) / max(own, 1.0)
+            inside += int((np.abs(at - 1 / 2) < 1 / 4).sum())
+            total += len(mine)
+    return 2 * inside > total
+
+
+def _latency(case: Case, axis: str) -> float | None:
+    """Return the share of the axis's transfers that does not depend on their size; None where all have one size."""
+    waits, ops = case.waits, case.ops
+    rows = waits.first_row
+    mine = np.flatnonzero(waits.complete & (case.axis[rows] == axis) & case.analysed[rows])
+    words, code = numbered(ops.token[rows[mine]])
+    size = (
+        np.array([bytes_of(word) for word in words], np.int64)[code] if len(mine) else np.zeros(0, np.int64)
+    )
+    spent = waits.transfer[mine].astype(np.float64)
+    known = size >= 0
+    if len(np.unique(size[known])) < 2 or not spent[known].sum():
+        return None
+    least, most = size[known].min(), size[known].max()
+    short, long = (float(np.median(spent[size == end])) for end in (least, most))
+    rate = max(long - short, 0.0) / float(most - least)
+    start = max(short - rate * float(least), 0.0)
+    of_calls, of_bytes = start * float(known.sum()), rate * float(size[known].sum())
+    return of_calls / (of_calls + of_bytes) if of_calls + of_bytes else None
