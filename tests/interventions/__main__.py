@@ -21,7 +21,7 @@ from tests.interventions.report import report
 from tests.outside.job import TRACED, WARM_UP, Job, Setting, step_ms, write_data
 from tests.ranks.pool import RankPool
 
-FASTER = ("run.emulated_gflops=0.6", "evidence.measure_lag=false")
+FASTER = ("run.emulated_gflops=0.4", "evidence.measure_lag=false")
 
 
 def main() -> int:

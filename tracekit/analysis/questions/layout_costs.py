@@ -5,13 +5,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from tracekit.analysis.breakdown.parts import between_stages, steps_of, waits_told
+from tracekit.analysis.breakdown.traffic import calls_of
 from tracekit.analysis.slowrank.case import Case
 from tracekit.axes import DATA, PIPELINE, along
 from tracekit.errors import UsageError
 from tracekit.findings import StepBreakdown
 from tracekit.rank_events.coded_words import numbered
+from tracekit.thresholds.layouts import PER_BATCH
 from tracekit.timing.buffered_sends import bytes_of
-from tracekit.units import Mask
 
 Stage = tuple[float, float, dict[str, float]]
 """One pipeline stage in one step, ns: compute, gaps without compute, exposed transfers by axes (as `cp_dp`)."""
@@ -37,15 +38,14 @@ class Costs:
 def costs_of(case: Case) -> Costs:
     """Return the costs of `case`. Raises UsageError, with what to do, where its traces do not show them."""
     if case.timeline is None:
-        raise UsageError("an operation table does not show transfers; give the traces of the ranks")
+        raise UsageError(
+            "--to-mesh: an operation table does not show transfers; give the traces of the ranks"
+        )
     if case.mesh.parts:
         raise UsageError(
-            f"--to-mesh does not know how {', '.join(case.mesh.parts)} divides other work; use --fix"
+            f"--to-mesh does not predict jobs whose {', '.join(case.mesh.parts)} divides experts; use --fix"
         )
-    unread = [number for number, rows in enumerate(case.stages) if not len(rows)]
-    if unread:
-        raise UsageError(f"--to-mesh: no rank of stage {unread[0]} was read; add its traces")
-    if _gathers_inside(case):
+    if _each_batch(case):
         raise UsageError(
             "--to-mesh: ranks of a replica gather weights or sum gradients with every micro-batch (as ZeRO-3 does), "
             "so the traces do not separate what grows with the micro-batches; record with an optimizer that is sharded "
@@ -56,8 +56,10 @@ def costs_of(case: Case) -> Costs:
     known = waits_told(case)
     cells = {rank: steps_of(case, rank, known).cells for rank in case.ops.ranks}
     stages = []
-    for rows in case.stages:
+    for number, rows in enumerate(case.stages):
         mine = [cell for row in rows for cell in cells[case.steps.ranks[row]]]
+        if not mine:
+            raise UsageError(f"--to-mesh: no whole step of stage {number} was read; add its traces")
         stages.append(_stage(mine, edges))
     axes = {axis for _, _, transfers in stages for axis in transfers}
     return Costs(sizes, _batches(case), edges, tuple(stages), {axis: _latency(case, axis) for axis in axes})
@@ -66,8 +68,6 @@ def costs_of(case: Case) -> Costs:
 def _stage(cells: list[StepBreakdown], edges: float) -> Stage:
     """Return the medians of a stage's steps; the edges are taken from the gaps first."""
     parts = [cell.parts for cell in cells]
-    if not parts:
-        raise UsageError("--to-mesh: no step of a stage was recorded whole; record more steps")
     compute = float(np.median([p.compute_ns for p in parts]))
     gaps = float(np.median([p.host_ns + p.idle_ns + p.unknown_ns for p in parts]))
     axes = {e.axis for p in parts for e in p.exposed}
@@ -115,27 +115,17 @@ def _batches(case: Case) -> int:
     return round(int((messages & first).sum()) / max(len(case.stages[0]) * len(case.steps.numbers), 1))
 
 
-def _data(case: Case) -> Mask:
-    """Return whether each analysed operation sums or gathers over replicas."""
-    over = np.array([along(axis, DATA) for axis in case.axis.astype(str).tolist()], bool)
-    return over & case.analysed
+def _each_batch(case: Case) -> bool:
+    """Return whether replicas gather much more than they sum, or the reverse: one of both with every micro-batch.
 
-
-def _gathers_inside(case: Case) -> bool:
-    """Return whether replicas communicate more often in the middle half of the steps than at their ends."""
-    ops, steps, data = case.ops, case.steps, _data(case)
-    inside = total = 0
-    for rank in ops.ranks:
-        where, row = ops.of(rank), steps.row(rank)
-        for column, number in enumerate(steps.numbers):
-            own = steps.own[row, column]
-            if not steps.labelled or not np.isfinite(own):
-                continue
-            mine = np.flatnonzero(data[where] & (ops.step[where] == number)) + where.start
-            at = (ops.at_start[mine] - steps.begin[row, column]) / max(own, 1.0)
-            inside += int((np.abs(at - 1 / 2) < 1 / 4).sum())
-            total += len(mine)
-    return 2 * inside > total
+    An optimizer that is sharded alone gathers in a step what it sums; whole copies gather nothing.
+    """
+    calls = calls_of(case)
+    mine = calls.of(np.array([along(axis, DATA) for axis in calls.axis.astype(str).tolist()], bool))
+    known = mine.elements.clip(0)
+    gathered = int(known[mine.op == "all_gather"].sum())
+    summed = int(known[np.isin(mine.op.astype(str), ("reduce_scatter", "all_reduce"))].sum())
+    return gathered > 0 and not 1 / PER_BATCH < summed / gathered < PER_BATCH
 
 
 def _latency(case: Case, axis: str) -> float | None:
