@@ -17,7 +17,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import tracekit
-from tests.outside.job import RANKS, WARM_UP, Job, Setting, write_data
+from reftrain.record.last_calls import merge_last_calls
+from tests.outside.job import RANKS, WARM_UP, Job, Setting, alive, write_data
 from tests.ranks.patience import patience
 from tests.ranks.pool import RankPool
 
@@ -51,7 +52,11 @@ def frozen(pid: int) -> Iterator[None]:
         (group / "freezer.state").write_text("THAWED")
         with contextlib.suppress(OSError):
             (FREEZER / "cgroup.procs").write_text(str(pid))
-        group.rmdir()
+        for _ in range(100):  # a process that was killed leaves its group when it is gone
+            with contextlib.suppress(OSError):
+                group.rmdir()
+                break
+            time.sleep(0.1)
 
 
 HOLDS: dict[str, Callable[[int], contextlib.AbstractContextManager[None]]] = {
@@ -68,7 +73,10 @@ def unavailable(name: str) -> str:
 
 
 def hang(pool: RankPool, folder: Path, data: Path, mesh: str, hold: str, victim: int, after_s: float) -> None:
-    """Train, hold one rank `after_s` seconds after the warm-up, wait until the others have ended, and end it."""
+    """Train, hold one rank `after_s` seconds after the warm-up, and end all once another has run into its time-out.
+
+    A launcher ends the ranks that are left, too: one that receives from the rank may wait for ever.
+    """
     more = [part for text in _FAST for part in ("--set", text)]
     job = Job(pool, folder, data, mesh, Setting(), "--steps", "100000", *more)
     others = [rank for number, rank in enumerate(job.ranks) if number != victim]
@@ -77,15 +85,20 @@ def hang(pool: RankPool, folder: Path, data: Path, mesh: str, hold: str, victim:
             job.finish(5)
         time.sleep(after_s)
         with HOLDS[hold](job.ranks[victim].pid):
-            for rank in others:
-                rank.wait(patience(60) + LIMIT_S)
-            job.ranks[victim].kill()
+            end = time.monotonic() + patience(60) + LIMIT_S
+            while all(alive(rank.pid) for rank in others):
+                if time.monotonic() > end:
+                    raise RuntimeError("no rank ran into its time-out")
+                time.sleep(0.1)
+            time.sleep(LIMIT_S)
+            job.kill()
     finally:
         job.kill()
 
 
 def asked(dumps: Path, victim: int, *, its_dump: bool) -> tuple[str, str]:
     """Return (right, open or wrong; what was answered) of the dumps, with or without that of the rank that was held."""
+    merge_last_calls(dumps)  # as the launcher does where it starts the ranks itself
     paths = [str(p) for p in sorted(dumps.iterdir()) if its_dump or p.name.split(".")[0] != f"rank_{victim}"]
     finding = tracekit.hang(tracekit.load_dumps(paths))
     named = {culprit.rank: culprit.kind for culprit in finding.culprits}
