@@ -61,7 +61,7 @@ def _(folder, _patch):
     )
 
 
-@case("divides experts; use --fix")
+@case("does not predict jobs with experts")
 def _(folder, _patch):
     model = {"layers": 4, "experts": 8, "preset": "8x7b"}
 

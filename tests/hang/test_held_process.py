@@ -55,7 +55,7 @@ def named(finding):
 
 
 @pytest.mark.parametrize("lived", [(7.5, 7.2, 0.3, 16), (7.5, 7.2, 0.3, 92)])
-def test_the_held_rank_is_named_by_its_last_sign_of_life(tmp_path, lived):
+def test_the_held_rank_is_named_by_its_heartbeat(tmp_path, lived):
     assert named(dumps(tmp_path, range(4), lived)) == {HELD: "host_stalled"}
 
 

@@ -117,6 +117,6 @@ def pairs_of_longer(folder, longer, ranks=4, layers=6):
     ],
     ids=["shared core", "more attention"],
 )
-def test_attention_that_waits_for_its_turn_is_no_uneven_work(tmp_path, monkeypatch, longer, uneven):
+def test_attention_that_takes_turns_is_no_uneven_work(tmp_path, monkeypatch, longer, uneven):
     monkeypatch.setattr(evidence, "uneven_data", lambda case: 0.1 * case.step_ns)
     assert (evidence.Evidence(pairs_of_longer(tmp_path, longer)).data > 0) == uneven

@@ -69,7 +69,7 @@ def _without_own_roots(logs: dict[int, dict[int, Origin]]) -> dict[int, Log]:
 
 
 def _of_one_depth(logs: dict[int, Log]) -> dict[int, Log]:
-    """Cut all stacks to the depth of those that end where a peer's of the same number goes on: they were recorded so.
+    """Cut all stacks to the depth of the stacks that end where a peer's of the same number goes on.
 
     A record of a process that died holds fewer frames than a dump that it wrote.
     """

@@ -7,7 +7,7 @@ import numpy as np
 from tracekit.analysis.breakdown.parts import between_stages, steps_of, waits_told
 from tracekit.analysis.breakdown.traffic import calls_of
 from tracekit.analysis.slowrank.case import Case
-from tracekit.axes import DATA, PIPELINE, along
+from tracekit.axes import crosses_replicas
 from tracekit.errors import UsageError
 from tracekit.findings import StepBreakdown
 from tracekit.rank_events.coded_words import numbered
@@ -43,7 +43,7 @@ def costs_of(case: Case) -> Costs:
         )
     if case.mesh.parts:
         raise UsageError(
-            f"--to-mesh does not predict jobs whose {', '.join(case.mesh.parts)} divides experts; use --fix"
+            f"--to-mesh does not predict jobs with experts ({', '.join(case.mesh.parts)}); use --fix"
         )
     if _each_batch(case):
         raise UsageError(
@@ -99,7 +99,7 @@ def _batches(case: Case) -> int:
 
     Raises UsageError where the last stage sends to the first: stages take turns on the ranks.
     """
-    stages = case.mesh.size(PIPELINE)
+    stages = case.mesh.stages
     if stages < 2:
         return 0
     ops = case.ops
@@ -121,7 +121,9 @@ def _each_batch(case: Case) -> bool:
     An optimizer that is sharded alone gathers in a step what it sums; whole copies gather nothing.
     """
     calls = calls_of(case)
-    mine = calls.of(np.array([along(axis, DATA) for axis in calls.axis.astype(str).tolist()], bool))
+    mine = calls.of(
+        np.array([crosses_replicas(axis.split("_")) for axis in calls.axis.astype(str).tolist()], bool)
+    )
     known = mine.elements.clip(0)
     gathered = int(known[mine.op == "all_gather"].sum())
     summed = int(known[np.isin(mine.op.astype(str), ("reduce_scatter", "all_reduce"))].sum())

@@ -43,7 +43,7 @@ class Bound:
 
     gaps: 1 where gaps without compute keep their length although ranks hold another part of each operation, 0 where
     they change with it. latency: the share of transfers that does not depend on their size, where nothing shows it.
-    doubt: -1 to 1, by how much of CUT_DOUBT and STAGE_DOUBT the layout takes longer.
+    doubt: the part of CUT_DOUBT and STAGE_DOUBT by which the layout takes longer, -1 to 1.
     """
 
     gaps: float
@@ -56,7 +56,7 @@ BOUNDS = tuple(Bound(*ends) for ends in product((0.0, 1.0), (0.0, 1.0), (-1.0, 1
 
 
 def parse_layout(text: str) -> Layout:
-    """Return the mesh that `text` describes. Raises UsageError where it is none, or names experts."""
+    """Return the mesh that `text` describes. Raises UsageError where it describes no mesh, or names experts."""
     try:
         given = parse_sizes(text)
     except UsageError as error:
