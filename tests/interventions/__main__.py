@@ -73,7 +73,8 @@ def one_run(pool: RankPool, keep: Path, planted: Planted) -> dict[str, Any]:
 
 def measured(folder: Path) -> dict[str, Any]:
     """Return the mean step of each block over steps and ranks, ms, and how much longer each struck block was."""
-    rows = [json.loads(line) for file in (folder / "metrics").glob("*.jsonl") for line in file.open()]
+    files = (folder / "metrics").glob("*.jsonl")
+    rows = [json.loads(line) for file in files for line in file.read_text().splitlines()]
     means = [
         statistics.fmean(row["step_s"] * 1e3 for row in rows if row["step"] in block) for block in blocks()
     ]
