@@ -20,7 +20,7 @@ def test_struck_blocks_lie_between_others():
     assert FAULTS[0].options()[1].endswith(f"steps={blocks()[1].start}:{blocks()[1].stop}")
 
 
-def test_the_gain_is_the_step_beyond_the_blocks_around(tmp_path):
+def test_the_gain_is_the_step_beyond_its_neighbours(tmp_path):
     (tmp_path / "metrics").mkdir()
     step_s = [0.2 if block in blocks()[1::2] else 0.1 for block in blocks() for _ in block]
     rows = [{"step": blocks()[0].start + at, "step_s": s} for at, s in enumerate(step_s)]
@@ -41,6 +41,6 @@ def test_a_gain_lies_in_or_beside_its_interval(low, high, where):
     assert lies({**ROW, "low_ms": low, "high_ms": high}, 0.02) == where
 
 
-def test_the_resolution_is_the_drift_of_blocks_without_a_fault():
+def test_the_resolution_is_the_drift_without_a_fault():
     assert resolution([ROW]) == pytest.approx((0.02 + 2 / 102) / 2)
     assert "right: 1 of 2" in counted([ROW, {"mesh": "tp=2", "fault": "x", "error": "ended"}], 0.02)
