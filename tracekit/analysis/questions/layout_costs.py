@@ -25,7 +25,7 @@ class Costs:
     sizes: of the recorded mesh. batches: micro-batches a step and replica; 0 unknown, because one stage sends none.
     edges: own time before the first and after the last communication of a step: data, optimizer. stages: the time
     between both. latency: by axes, the share of their transfers that is the same for messages of any size; None where
-    all have one size.
+    all have one size. on_host: whether threads of hosts carry transfers out, which share cores with the compute.
     """
 
     sizes: dict[str, int]
@@ -33,6 +33,7 @@ class Costs:
     edges: float
     stages: tuple[Stage, ...]
     latency: dict[str, float | None]
+    on_host: bool = False
 
 
 def costs_of(case: Case) -> Costs:
@@ -62,7 +63,9 @@ def costs_of(case: Case) -> Costs:
             raise UsageError(f"--to-mesh: no whole step of stage {number} was read; add its traces")
         stages.append(_stage(mine, edges))
     axes = {axis for _, _, transfers in stages for axis in transfers}
-    return Costs(sizes, _batches(case), edges, tuple(stages), {axis: _latency(case, axis) for axis in axes})
+    on_host = not all(rank.on_gpu for rank in case.ops.per_rank.values())
+    latency = {axis: _latency(case, axis) for axis in axes}
+    return Costs(sizes, _batches(case), edges, tuple(stages), latency, on_host)
 
 
 def _stage(cells: list[StepBreakdown], edges: float) -> Stage:

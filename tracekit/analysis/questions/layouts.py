@@ -18,7 +18,7 @@ from tracekit.analysis.questions.layout_costs import Costs
 from tracekit.axes import AXES, CONTEXT, DATA, PARTS, PIPELINE, TENSOR, along
 from tracekit.errors import UsageError
 from tracekit.mesh import parse_sizes
-from tracekit.thresholds.layouts import CUT_DOUBT, STAGE_DOUBT
+from tracekit.thresholds.layouts import CUT_DOUBT, HOST_DOUBT, STAGE_DOUBT
 
 _CUT = {
     PIPELINE: "what stages send each other",
@@ -43,7 +43,7 @@ class Bound:
 
     gaps: 1 where gaps without compute keep their length although ranks hold another part of each operation, 0 where
     they change with it. latency: the share of transfers that does not depend on their size, where nothing shows it.
-    doubt: the part of CUT_DOUBT and STAGE_DOUBT by which the layout takes longer, -1 to 1.
+    doubt: the part of CUT_DOUBT and STAGE_DOUBT (HOST_DOUBT) by which the layout takes longer, -1 to 1.
     """
 
     gaps: float
@@ -110,7 +110,7 @@ def step_ns(costs: Costs, sizes: Mapping[str, int], bound: Bound) -> float:
         if along(axis, DATA)
     ) / len(costs.stages)
     changed = any(sizes[axis] != size for axis, size in was.items())
-    missed = 1 + bound.doubt * STAGE_DOUBT * changed
+    missed = 1 + bound.doubt * (HOST_DOUBT if costs.on_host else STAGE_DOUBT) * changed
     return (costs.edges + sum(times) + (now - 1) * max(times) + summed) * missed
 
 
