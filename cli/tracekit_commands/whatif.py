@@ -24,25 +24,38 @@ from ..source import Source, source
     shell_complete=several_of(("rank=", "stage=", *(f"axis={axis}" for axis in AXES), "op=")),
     help="What is to be typical; repeatable. The standard questions if left out.",
 )
+@click.option(
+    "--to-mesh",
+    multiple=True,
+    metavar="tp=1,dp=4",
+    help="Predict the step of the same job on this mesh; repeatable.",
+)
 @options.cut()
 @options.html()
 @options.answer()
 @source()
 def whatif(
-    source: Source, fix: tuple[str, ...], cut: options.Cut, html_to: str | None, answer: options.Answer
+    source: Source,
+    fix: tuple[str, ...],
+    to_mesh: tuple[str, ...],
+    cut: options.Cut,
+    html_to: str | None,
+    answer: options.Answer,
 ) -> int:
     """Show how long a step would take if a rank, a stage, an axis or an operation type were typical.
 
     Each fix is priced alone, and all fixes together. Without a fix: all ranks, the worst ranks, each axis and each
-    stage. TRACES are as for `tracekit slowrank`.
+    stage. --to-mesh predicts the step on another mesh, which uses no axis beyond those of the recorded one. TRACES
+    are as for `tracekit slowrank`.
 
     \b
     tracekit whatif traces/
     tracekit whatif traces/ --fix rank=5
     tracekit whatif traces/ --fix stage=3,axis=tp --fix op=all_gather --json -
+    tracekit whatif traces/ --to-mesh tp=4,dp=16 --to-mesh tp=8,dp=8
     """
     with source.analysed() as (run, progress):
-        finding = priced(run, fix, cut.mesh, cut.order, cut.steps, progress)
+        finding = priced(run, fix, cut.mesh, cut.order, cut.steps, progress, to_mesh)
         recorded = run.last_ns() if html_to else 0
     lines = whatif_lines(finding, verbose=answer.verbose)
     answer.emit(

@@ -25,7 +25,7 @@ def answered(folder, lived, skew=(0, 0, 0, 0, 0)):
     return analyse(load_dumps([str(folder)]))
 
 
-@pytest.mark.parametrize("lived", [(12, 12, 0.2, 13, 11), (600, 601, 1.4, 590, 480)])
+@pytest.mark.parametrize("lived", [(12, 12, 0.2, 13, 11), (600, 601, 1.4, 590, 480), (8, 92, 0.2, 7, 9)])
 def test_the_process_that_ran_no_longer_is_named(tmp_path, lived):
     found = answered(tmp_path, lived)
     assert [(c.rank, c.kind) for c in found.culprits] == [(2, "host_stalled")]

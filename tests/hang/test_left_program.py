@@ -69,6 +69,9 @@ def test_members_part_after_they_went_together(odd, named):
     usual = {rank: shown("a", "a", "a", "a") for rank in range(3)}
     assert set(_partings(0, {**usual, 3: shown(*odd)})) == named
     assert not _partings(0, {2: usual[2], 3: shown(*odd)})  # of two nothing tells which
+    assert not _partings(
+        0, {**usual, 3: shown(*odd)}, absent=1
+    )  # a stage of its own, whose other rank left no dump
 
 
 @pytest.mark.parametrize(("gap", "named"), [(1, {3}), (7, set())])

@@ -102,7 +102,7 @@ class Job:
         """Return whether so many steps are finished, after at most so many seconds of a quiet machine."""
         end = time.monotonic() + patience(seconds)
         while self.steps_done() < steps:
-            if time.monotonic() > end or not all(_alive(rank.pid) for rank in self.ranks):
+            if time.monotonic() > end or not all(alive(rank.pid) for rank in self.ranks):
                 return False
             time.sleep(0.02)
         return True
@@ -147,7 +147,8 @@ def write_data(folder: Path) -> Path:
     return folder / "tokens.bin"
 
 
-def _alive(pid: int) -> bool:
+def alive(pid: int) -> bool:
+    """Return whether a process runs, or is stopped."""
     with contextlib.suppress(OSError):
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     return False

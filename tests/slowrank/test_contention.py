@@ -4,6 +4,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from tests.slowrank.events import Timeline, write_run
+from tests.slowrank.jobs import grid, prepared
+from tracekit.analysis.slowrank import evidence
 from tracekit.analysis.slowrank.hypotheses.explain import explain
 from tracekit.steps.features import Features, operator_times
 
@@ -79,3 +82,41 @@ def test_a_stopped_process_is_no_contention(stopped, of):
         return need + (np.diff(pauses, prepend=0) * stopped * 1_000_000).astype(np.int64)
 
     assert cause_of(change) == "host_stall"
+
+
+def pairs_of_longer(folder, longer, ranks=4, layers=6):
+    """A case of ranks with short operators and attention; `longer` makes those of odd ranks longer."""
+    lines = [Timeline(rank) for rank in range(ranks)]
+    for step in range(STEPS):
+        begins = [line.at for line in lines]
+        for layer in range(layers):
+            for line in lines:
+                rng = np.random.default_rng([step, layer, line.rank])
+                parts = rng.integers(20_000, 40_000, 150), rng.integers(2_000_000, 2_400_000, 2)
+                need = rng.permutation(np.concatenate(parts))
+                for length, own in zip(longer(need) if line.rank % 2 else need, need, strict=True):
+                    line.compute(length / 1e3, "aten::add" if own < 100_000 else "attention")
+                    line.at += 1.0
+            handles = [line.post(0) for line in lines]
+            end = max(handle[0] for handle in handles) + 500.0
+            for line, handle in zip(lines, handles, strict=True):
+                line.finish(handle, end)
+        for line, begin in zip(lines, begins, strict=True):
+            line.step(step, begin)
+    for row in (row for line in lines for row in line.rows):
+        row["cat"] = "cpu_op" if row["cat"] == "kernel" else row["cat"]
+    run = write_run(folder, lines, {0: tuple(range(ranks))}, {0: "dp"}, ranks)
+    return prepared(run, grid(dp=ranks))
+
+
+@pytest.mark.parametrize(
+    ("longer", "uneven"),
+    [
+        (lambda need: shared(need, 1), False),
+        (lambda need: np.where(need > 100_000, need * 1.5, need).astype(np.int64), True),
+    ],
+    ids=["shared core", "more attention"],
+)
+def test_attention_that_takes_turns_is_no_uneven_work(tmp_path, monkeypatch, longer, uneven):
+    monkeypatch.setattr(evidence, "uneven_data", lambda case: 0.1 * case.step_ns)
+    assert (evidence.Evidence(pairs_of_longer(tmp_path, longer)).data > 0) == uneven

@@ -36,7 +36,9 @@ class Origins:
             tuple[int, Stack], Origin
         ] = {}  # by identity of the call: equal ones are one object
         logs = {rank: self._log(frontier) for rank, frontier in group.frontiers.items() if not frontier.stale}
-        self.logs: dict[int, Log] = _without_own_roots({rank: log for rank, log in logs.items() if log})
+        self.logs: dict[int, Log] = _of_one_depth(
+            _without_own_roots({rank: log for rank, log in logs.items() if log})
+        )
 
     def _log(self, frontier: Frontier) -> dict[int, Origin]:
         tail = frontier.tail
@@ -64,6 +66,34 @@ def _without_own_roots(logs: dict[int, dict[int, Origin]]) -> dict[int, Log]:
         own = {f for f in frames[rank] if uses[f] < len(logs) and all(f in stack for stack in stacks)}
         cleaned[rank] = _stripped(log, own) if own and len(stacks) > 1 else log
     return cleaned
+
+
+def _of_one_depth(logs: dict[int, Log]) -> dict[int, Log]:
+    """Cut all stacks to the depth of the stacks that end where a peer's of the same number goes on.
+
+    A record of a process that died holds fewer frames than a dump that it wrote.
+    """
+    by_seq: dict[int, set[Stack]] = {}
+    for log in logs.values():
+        for seq, (_, stack) in log.items():
+            by_seq.setdefault(seq, set()).add(stack)
+    depth = min(
+        (
+            len(short)
+            for stacks in by_seq.values()
+            if len(stacks) > 1
+            for short in stacks
+            for other in stacks
+            if short and len(short) < len(other) and other[: len(short)] == short
+        ),
+        default=None,
+    )
+    if depth is None:
+        return logs
+    return {
+        rank: {seq: (version, stack[:depth]) for seq, (version, stack) in log.items()}
+        for rank, log in logs.items()
+    }
 
 
 def _stripped(log: Log, own: set[str]) -> Log:

@@ -11,6 +11,7 @@ from functools import cached_property
 
 from tracekit.analysis.hang.aborted_calls import undo_aborted_messages
 from tracekit.analysis.hang.frontier import Group, Role
+from tracekit.analysis.hang.gloo import without_received
 from tracekit.analysis.hang.groups import build_groups
 from tracekit.analysis.hang.wait_graph import Graph, PendingCall, build_graph
 from tracekit.dumps.load import DumpSet
@@ -138,7 +139,8 @@ def build_scene(dumps: DumpSet) -> Scene:
     """Give the scene that a set of dumps shows, without a mesh."""
     undo_aborted_messages(dumps.dumps)
     groups = build_groups(dumps)
-    return Scene(dumps.dumps, dumps.world, groups, build_graph(groups, dumps.dumps))
+    seen = without_received(dumps.dumps)
+    return Scene(seen, dumps.world, groups, build_graph(groups, seen))
 
 
 def _with_stale(

@@ -9,6 +9,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from tracekit.analysis.questions.fixes import Engine, Fix, Saved, parse_fixes
+from tracekit.analysis.questions.layout_costs import costs_of
+from tracekit.analysis.questions.layouts import BOUNDS, LIKELY, Layout, check, parse_layout, step_ns
 from tracekit.analysis.questions.step_engine import StepEngine
 from tracekit.analysis.questions.table_engine import TableEngine
 from tracekit.analysis.slowrank.analyse import opened, quality_of, ranks_of
@@ -31,14 +33,17 @@ def answer(
     order: Sequence[str] | None = None,
     steps: Sequence[StepRange] | None = None,
     progress: Callable[[int, int], None] | None = None,
+    layouts: Sequence[str] = (),
 ) -> WhatIfFinding:
     """Return the step with each `fix` (`rank=5`, `stage=3`, `axis=tp`, `op=all_gather`) and with all together, ms.
 
     Without a fix the standard questions are answered: all ranks, the worst ranks, each axis and each stage typical.
-    `mesh`, `order`, `steps` and `progress` are as for `tracekit.slowrank`. Raises UsageError if a fix names
-    nothing in the run, or mesh, order or job contradict it; MeshError and InputError as `tracekit.slowrank` does.
+    `layouts` are other meshes of the same job (`tp=1,dp=4`) on which its step is predicted; without a fix, they are all
+    that is answered. `mesh`, `order`, `steps` and `progress` are as for `tracekit.slowrank`. Raises UsageError if a fix
+    names nothing in the run, if the traces do not show what a layout needs, or if mesh, order or job contradict the
+    run; MeshError and InputError as `tracekit.slowrank` does.
     """
-    fixes = parse_fixes(fix)
+    fixes, wanted = parse_fixes(fix), [parse_layout(text) for text in layouts]
     case, choice = opened(run, mesh, order, steps, progress)
     engine: Engine
     if case.timeline is not None:
@@ -48,11 +53,13 @@ def answer(
     for one in fixes:
         _check(engine, one)
     priced = _Pricing(case, engine)
+    on_others = priced.layouts(wanted)
+    standard = () if fixes or wanted else priced.standard()
     return WhatIfFinding(
         ranks_of(case), choice.finding,
         StepsFinding(case.steps.numbers, ms(float(np.nanmedian(case.steps.wall)))),
         ms(case.step_ns), ms(case.residual_ns),
-        tuple(priced.fixes([one]) for one in fixes) if fixes else priced.standard(),
+        (*(priced.fixes([one]) for one in fixes), *standard, *on_others),
         priced.fixes(fixes, "together") if fixes else None,
         coverage(case), quality_of(case, choice), choice.notes,
     )  # fmt: skip
@@ -97,6 +104,29 @@ class _Pricing:
             found += [self.fixes([fix]) for fix in asked if self.engine.refusal(fix) is None]
         return tuple(found)
 
+    def layouts(self, wanted: Sequence[Layout]) -> tuple[WhatIfAnswer, ...]:
+        """The answers for the same job on other meshes: predictions from the costs of the recorded one.
+
+        The interval covers what the traces leave open, and waits for late ranks that keep their length.
+        """
+        if not wanted:
+            return ()
+        costs, step = costs_of(self.case), self.case.step_ns
+        answers = []
+        for layout in wanted:
+            check(costs, layout)
+            ends = []
+            for bound in (LIKELY, *BOUNDS):
+                here, there = (step_ns(costs, sizes, bound) for sizes in (costs.sizes, layout.sizes))
+                ends += [step * there / here, max(step + there - here, 0.0)]
+            without = ends[0]
+            low, high = (step - end for end in (max(ends), min(ends)))
+            meaning = "the same model and global batch on this mesh, the work shared evenly"
+            answers.append(
+                self._priced(f"to-mesh {layout.text}", meaning, (), (step - without, low, high), None)
+            )
+        return tuple(answers)
+
     def _answer(self, question: str, meaning: str, ranks: tuple[int, ...], saved: Saved) -> WhatIfAnswer:
         """The answer that subtracts the saved share of the model's step from the recorded step."""
         base, step = self.case.base_ns, self.case.step_ns
@@ -104,10 +134,22 @@ class _Pricing:
             step * min(v / base, MOST_GAIN) if base > 0 else 0.0
             for v in (saved.likely, saved.low, saved.high)
         )
+        share = saved.likely / self.all.likely if self.all.likely > 0 else None
+        return self._priced(question, meaning, ranks, (likely, low, high), share)
+
+    def _priced(
+        self,
+        question: str,
+        meaning: str,
+        ranks: tuple[int, ...],
+        saved: tuple[float, float, float],
+        share: float | None,
+    ) -> WhatIfAnswer:
+        """The answer with what is saved of the recorded step, ns: likely, least and most."""
+        step, (likely, low, high) = self.case.step_ns, saved
         without = step - likely
         return WhatIfAnswer(
             question, meaning, ranks, ms(without), ms(step - high), ms(step - low),
-            step / without if without > 0 else 1.0, ms(likely), ms(low), ms(high),
-            saved.likely / self.all.likely if self.all.likely > 0 else None,
+            step / without if without > 0 else 1.0, ms(likely), ms(low), ms(high), share,
             low > self.case.residual_ns or high < -self.case.residual_ns,
         )  # fmt: skip

@@ -41,8 +41,10 @@ from tracekit.analysis.slowrank.hypotheses.long_stage import LongStage, long_sta
 from tracekit.analysis.slowrank.hypotheses.moving_stalls import MovingStalls, moving_stalls, moving_work
 from tracekit.analysis.slowrank.hypotheses.slow_link import SlowLink, slow_link
 from tracekit.analysis.slowrank.price import Price, link_doubt_ns, rank_doubt_ns, stage_doubt_ns
+from tracekit.analysis.slowrank.suspects import explain_rank
 from tracekit.analysis.slowrank.unrecorded.unrecorded import Unseen
 from tracekit.analysis.slowrank.unrecorded.unseen_replay import waited_for_unseen
+from tracekit.causes import CPU_CONTENTION
 from tracekit.thresholds.slowrank import CANDIDATE_SHARE, MIN_LOST_SHARE, STAGE_GAIN
 
 RANKS: Final = "ranks"
@@ -167,12 +169,19 @@ class Evidence:
 
     @cached_property
     def data(self) -> float:
-        """What unevenly distributed data costs."""
-        return uneven_data(self.case)
+        """What unevenly distributed data costs; nothing where the longest rank only waits for its turn on its core."""
+        cost = uneven_data(self.case)
+        return 0.0 if cost and _longest_takes_turns(self.case) else cost
 
     def is_accident(self, found: Undecided) -> bool:
         """Whether `found` names only the rank of `once`, which costs nothing in the other steps."""
         return self.once is not None and found.rows == (self.once.row,)
+
+
+def _longest_takes_turns(case: Case) -> bool:
+    """Whether the rank with the largest lasting excess over its peers waits for its turn on its core."""
+    row = int(np.argmax(np.nan_to_num(case.found.mean)))
+    return explain_rank(case, row, (row,))[0] == CPU_CONTENTION
 
 
 class Kind(Enum):

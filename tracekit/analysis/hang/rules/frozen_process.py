@@ -4,6 +4,8 @@ A stopped process (SIGSTOP, a frozen container, swap) has made its last call lik
 Recorders of a process note when they last ran; NCCL's does not, and a dump without that time says nothing here.
 """
 
+from statistics import median_high
+
 from tracekit.analysis.hang.program_order import CallId, first_in_program
 from tracekit.analysis.hang.rules.rule import Accusation, Found
 from tracekit.analysis.hang.scene import Scene
@@ -14,7 +16,8 @@ from tracekit.units import NS_PER_S
 def frozen_process(scene: Scene, _known: Found) -> Found:
     """Return the ranks with a recorder that stopped soon after their last call, while the others' ran on for long.
 
-    Looks for: ranks that lived on after their last call for a small share of the time that every other rank did.
+    Looks for: ranks that lived on after their last call for a small share of the time that most others did; a launcher
+    ends some later.
     Excuses: all ranks if a dump does not hold the time at which its recorder last ran, or clocks contradict, or if half
     of the ranks fit.
     Returns: `host_stalled`, at the call in which the rank and its peers wait.
@@ -24,8 +27,8 @@ def frozen_process(scene: Scene, _known: Found) -> Found:
     if len(beats) < len(scene.world) or not known:
         return Found()
     lived = {rank: beats[rank] - scene.dumps[rank].last_created for rank in beats}
-    longest = max(lived.values())
-    frozen = {rank for rank, ns in lived.items() if ns < FROZEN_SHARE * longest}
+    usual = median_high(lived.values())
+    frozen = {rank for rank, ns in lived.items() if ns < FROZEN_SHARE * usual}
     others = lived.keys() - frozen
     if not frozen or len(frozen) >= len(others):
         return Found()

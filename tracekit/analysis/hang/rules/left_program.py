@@ -74,7 +74,8 @@ def left_program(scene: Scene, _known: Found) -> Found:
     Looks for: groups with members that several times made the same calls between the group's calls, and then one or few
     members made others.
     Excuses: members of groups that do not run one program, as shown before; ranks that fewer than two peers contradict,
-    or fewer than twice their own number; and all ranks if some waiting does not start from them.
+    or fewer than twice their own number, where members without a dump count as theirs, because stages of a pipeline run
+    programs of their own; and all ranks if some waiting does not start from them.
     Returns: `mismatched_call` for another operation of the same group, else `host_stalled` at the first call that the
     rank left out, with a note.
     """
@@ -84,7 +85,8 @@ def left_program(scene: Scene, _known: Found) -> Found:
         if group.mixed or group.guessed or len(group.ranks) <= MIN_WITNESSES:
             continue
         shown = {r: stretches(steps, number) for r in group.frontiers if (steps := programs[r])}
-        for rank, parting in _partings(number, shown).items():
+        absent = len(set(group.ranks) - scene.dumps.keys())
+        for rank, parting in _partings(number, shown, absent).items():
             if rank not in found or parting.at < found[rank].at:
                 found[rank] = parting
     if not found or not all_explained(scene, found.keys() | unseen_waits(scene), found.keys()):
@@ -94,8 +96,13 @@ def left_program(scene: Scene, _known: Found) -> Found:
     return Found(culprits, notes=notes)
 
 
-def _partings(number: int, shown: Mapping[int, Mapping[int, Stretch]]) -> dict[int, _Parting]:
-    """Find the first place in which members of a group part; nothing where they did not go together before."""
+def _partings(
+    number: int, shown: Mapping[int, Mapping[int, Stretch]], absent: int = 0
+) -> dict[int, _Parting]:
+    """Find the first place in which members of a group part; nothing where they did not go together before.
+
+    The `absent` members may have made the odd calls as well.
+    """
     alike = 0
     for seq in sorted({seq for by_seq in shown.values() for seq in by_seq}):
         known = {rank: by_seq[seq] for rank, by_seq in shown.items() if seq in by_seq}
@@ -105,7 +112,7 @@ def _partings(number: int, shown: Mapping[int, Mapping[int, Stretch]]) -> dict[i
             alike += sum(stretch.whole for stretch in known.values()) > MIN_WITNESSES
             continue
         others = len(known) - len(odd)
-        if alike < MIN_ALIKE or others < MIN_WITNESSES or others < 2 * len(odd):
+        if alike < MIN_ALIKE or others < MIN_WITNESSES or others < 2 * (len(odd) + absent):
             return {}
         return {rank: _parting(number, seq, known[rank], usual) for rank in odd}
     return {}

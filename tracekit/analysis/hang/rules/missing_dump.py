@@ -12,6 +12,7 @@ from tracekit.analysis.hang.rules.rule import Accusation, Found
 from tracekit.analysis.hang.rules.skipped_collective import accuse_skipped
 from tracekit.analysis.hang.scene import Scene
 from tracekit.analysis.hang.wait_chains import all_explained
+from tracekit.dumps.calls import Signature
 from tracekit.findings.hang import CulpritKind
 from tracekit.thresholds.hang import MAX_WITNESSES, MIN_WITNESSES, NAMED_IN_DOUBT
 
@@ -262,7 +263,7 @@ def _fitting(scene: Scene) -> tuple[list[set[int]], dict[int, list[CallId]]]:
 def _accuse(scene: Scene, rank: int, places: list[CallId]) -> Accusation | None:
     """Accuse the only rank that fits, at the first call it lacks; None where some waiting does not start from it."""
     absent = set(scene.world) - scene.dumps.keys()
-    if not places or not all_explained(scene, {rank, *absent}):
+    if not all_explained(scene, {rank, *absent}):
         return None
     # where several files are cut, an old dump tells nothing
     cut = {r for r, d in scene.dumps.items() if d.truncated}
@@ -272,5 +273,23 @@ def _accuse(scene: Scene, rank: int, places: list[CallId]) -> Accusation | None:
     if dump is not None and dump.damaged_end and not dump.truncated:
         return None
     kind: CulpritKind = "missing_dump" if dump is None or dump.truncated else "host_stalled"
+    if not places:
+        return _at_message(scene, rank, kind)
     first = first_lacking(scene, rank, places)
     return Accusation(kind, first.group, first.seq)
+
+
+def _at_message(scene: Scene, rank: int, kind: CulpritKind) -> Accusation | None:
+    """Accuse a rank at the oldest message that another one still receives from it; None without one."""
+    found = [
+        (op.created, waiter, op)
+        for waiter in sorted(scene.graph.awaited.get(rank, ()))
+        for op in scene.dumps[waiter].p2p
+        if not op.send and scene.dumps[waiter].groups[op.group].ranks[op.peer : op.peer + 1] == (rank,)
+    ]
+    if not found:
+        return None
+    _, waiter, op = min(found, key=lambda one: one[:2])
+    tail = scene.dumps[waiter].groups[op.group]
+    own = [n for n in scene.memberships[waiter] if scene.groups[n].frontiers[waiter].tail is tail]
+    return Accusation(kind, own[0], op.seq, call=Signature("send", "", "", "", "")) if own else None
