@@ -182,7 +182,7 @@ class Ranks:
         return kind(f"{first}; ended the other {ended - 1} ranks")
 
     def end(self) -> list[Death]:
-        """End all living ranks: ask them first, kill them after `END_S`. Return those that were killed."""
+        """End all living ranks: ask them first, kill them after `END_S`. Return the killed ranks."""
         frozen: list[Death] = []
         for sign, patience in ((signal.SIGTERM, END_S), (signal.SIGKILL, GONE_S)):
             for rank in self.living:

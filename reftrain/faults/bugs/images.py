@@ -51,7 +51,7 @@ class _Unsummed:
 @bug(
     "P62",
     "tp",
-    "gradients of the image tokens not summed over the tensor ranks, each of which saw its own heads alone",
+    "gradients of the image tokens not summed over the tensor ranks, which see their own heads alone",
     "gradients of the encoder",
     needs.encoder,
     needs.axis("tp"),
