@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from dataclasses import replace as changed
 from functools import cached_property
 
-from tracekit.analysis.hang.aborted_calls import undo_aborted_messages
+from tracekit.analysis.hang.aborted_calls import end_received_messages, undo_aborted_messages
 from tracekit.analysis.hang.frontier import Group, Role
 from tracekit.analysis.hang.groups import build_groups
 from tracekit.analysis.hang.wait_graph import Graph, PendingCall, build_graph
@@ -137,6 +137,7 @@ class Scene:
 def build_scene(dumps: DumpSet) -> Scene:
     """Give the scene that a set of dumps shows, without a mesh."""
     undo_aborted_messages(dumps.dumps)
+    end_received_messages(dumps.dumps)
     groups = build_groups(dumps)
     return Scene(dumps.dumps, dumps.world, groups, build_graph(groups, dumps.dumps))
 
