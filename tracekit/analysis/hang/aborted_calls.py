@@ -44,7 +44,9 @@ def undo_aborted_messages(dumps: Mapping[int, RankDump]) -> None:
 def end_received_messages(dumps: Mapping[int, RankDump]) -> None:
     """Take out, in place, Gloo's outstanding sends that the other end has received: their ends often go unnoted."""
     whole = {
-        rank for rank, dump in dumps.items() if dump.backend == "gloo" and not (dump.wrapped or dump.malformed)
+        rank
+        for rank, dump in dumps.items()
+        if dump.backend == "gloo" and not (dump.wrapped or dump.malformed)
     }
     kept = {
         rank: [op for op in dumps[rank].p2p if not (op.send and _met_in_time(dumps, dumps[rank], op))]
