@@ -218,7 +218,7 @@ def bug_cases() -> Iterator[Case]:
                 policy = "bf16" if number or bug.name in BF16_ONLY else "fp32"
                 fault = text_of(bug, values)
                 run = merged(layout, {"numerics": {"policy": policy}, "evidence": {"faults": [fault]}})
-                alone = {table: v for table, v in layout.items() if table in {"model", "numerics"}}
+                alone = {table: v for table, v in layout.items() if table in {"model", "encoder", "numerics"}}
                 keep = {"label_smoothing"}
                 numerics = {k: v for k, v in alone.get("numerics", {}).items() if k in keep}
                 baseline = {**alone, "numerics": {**numerics, "policy": policy}}
