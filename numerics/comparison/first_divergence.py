@@ -131,21 +131,23 @@ def _phase(run: Columns, row: int, shown: int) -> str:
 
 
 def _value_row(run: Columns, table: RowTable, row: int) -> int:
-    """Return the row that names the place: for a collective, the next value that differs on that rank."""
+    """Return the row that names the place: for a collective, the next value that differs.
+
+    It is one of that rank, unless only the norm differs there: what a rank passes on shows on another one.
+    """
     if not run.name("axis", row):
         return row
     after = table.different
-    after = after[
-        (run["rank"][after] == run["rank"][row])
-        & (run["order"][after] >= run["order"][row])
-        & (run["step"][after] == run["step"][row])
-        & ~run.named("kind", *COLLECTIVES)[after]
-    ]
-    if not len(after):
+    after = after[(run["step"][after] == run["step"][row]) & ~run.named("kind", *COLLECTIVES)[after]]
+    here = after[(run["rank"][after] == run["rank"][row]) & (run["order"][after] >= run["order"][row])]
+    if not len(here):
         return row
-    about = after[[concerns(run, row, int(other)) for other in after]]
-    after = about if len(about) else after
-    return int(after[np.argmin(run["order"][after])])
+    values = ~run.named("kind", "scalar", "metric")
+    if not values[here].any() and values[after].any():
+        return first_of(run, after[values[after]])[0]
+    about = here[[concerns(run, row, int(other)) for other in here]]
+    here = about if len(about) else here
+    return int(here[np.argmin(run["order"][here])])
 
 
 def _same_value(run: Columns, table: RowTable, row: int) -> tuple[int, ...]:

@@ -29,7 +29,7 @@ from reftrain.faults.bugs import read_bugs
 from reftrain.faults.registry import read_faults
 from reftrain.job.attempts import Attempts
 from reftrain.job.one_rank import MakeHooks, train_rank
-from reftrain.rank.processes import ENDING, Death, describe_error, first_of, start_rank
+from reftrain.rank.processes import ENDING, Death, describe_error, first_of, is_stopped, start_rank
 from reftrain.rank.world import World
 from reftrain.thresholds import END_S, LARGEST_REPORT, WATCH_S
 
@@ -110,9 +110,20 @@ class Agent(LocalElasticAgent):
     def __init__(self, job: Job, spec: WorkerSpec, logs: DefaultLogsSpecs) -> None:
         super().__init__(spec, logs, start_method="fork", shutdown_timeout=int(END_S))
         self._job = job
+        self._living: set[int] = set()
+        """Ranks that lived when the failure of another was seen: what ends them then is the agent."""
 
     def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
-        """Return the state of the ranks; where one failed, all have ended."""
+        """Return the state of the ranks; where one failed, all have ended.
+
+        Torch asks the others to end, and waits 30 s before it kills a stopped rank: that is done at once here.
+        """
+        processes = self._processes
+        failed = any(process.exitcode for process in processes)
+        self._living = {rank for rank, process in enumerate(processes) if failed and process.exitcode is None}
+        for rank in self._living:
+            if is_stopped(processes[rank].pid):
+                processes[rank].kill()
         result: RunResult = super()._monitor_workers(worker_group)
         if result.state in {WorkerState.FAILED, WorkerState.UNHEALTHY} and not self._job.may_go_on(
             self._deaths()
@@ -138,16 +149,21 @@ class Agent(LocalElasticAgent):
         """Return the ranks that failed; the agent ended the others because of them."""
         context: Any = self._pcontext
         deaths = []
-        for rank, process in enumerate(context._pc.processes):  # noqa: SLF001 - it has no public name
+        for rank, process in enumerate(self._processes):
             code = process.exitcode
             if code and code != -signal.SIGTERM:
                 status = -code if code < 0 else code << 8
-                deaths.append(Death(rank, process.pid, status, _report(Path(context.error_files[rank]))))
-        if deaths:
-            return deaths
+                report = _report(Path(context.error_files[rank]))
+                frozen = rank in self._living and status == signal.SIGKILL
+                deaths.append(Death(rank, process.pid, status, report, frozen))
         # SIGTERM from outside looks like the agent's own: the rank that the agent saw first is among them
-        process = context._pc.processes[0]  # noqa: SLF001 - as above
-        return [Death(0, process.pid, int(signal.SIGTERM), None)]
+        return deaths or [Death(0, self._processes[0].pid, int(signal.SIGTERM), None)]
+
+    @property
+    def _processes(self) -> list[Any]:
+        """The processes of the present attempt, by rank."""
+        context: Any = self._pcontext
+        return list(context._pc.processes)  # noqa: SLF001 - it has no public name
 
 
 def _report(path: Path) -> tuple[str, str] | None:

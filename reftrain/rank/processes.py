@@ -5,6 +5,7 @@ is named by its signal; the others are then ended.
 """
 
 import errno
+import gc
 import os
 import re
 import signal
@@ -12,7 +13,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
 from typing import NoReturn
@@ -37,21 +38,27 @@ SHORT_WRITE = re.compile(r"\d+ requested and \d+ written")  # what numpy says, w
 
 @dataclass(frozen=True)
 class Death:
-    """A rank's end before its work was done. `report` is its own (kind, sentence), or None where it gave none."""
+    """A rank's end before its work was done. `report` is its own (kind, sentence), or None where it gave none.
+
+    frozen: it did not end when it was asked to after another rank had failed, so that SIGKILL had to end it.
+    """
 
     rank: int
     pid: int
     status: int
     report: tuple[str, str] | None
+    frozen: bool = False
 
     @property
     def killed(self) -> bool:
-        """Whether a signal ended it."""
-        return os.WIFSIGNALED(self.status)
+        """Whether a signal ended it that was not sent because it is frozen."""
+        return os.WIFSIGNALED(self.status) and not self.frozen
 
     @property
     def cause(self) -> str:
-        """What ended it, in a word: the signal, the kind of its error, or its exit code."""
+        """What ended it, in a word: the signal, the kind of its error, its exit code, or that it was frozen."""
+        if self.frozen:
+            return "frozen"
         if self.killed:
             return signal.Signals(os.WTERMSIG(self.status)).name
         return self.report[0] if self.report else f"exit {os.waitstatus_to_exitcode(self.status)}"
@@ -67,17 +74,29 @@ class Death:
         who = f"rank {self.rank} (process {self.pid})"
         if self.killed:
             return f"{who} was killed by {signal.Signals(os.WTERMSIG(self.status)).name}"
+        if self.frozen:
+            return f"{who} is frozen: others waited in vain for it, and it did not end when asked"
         if self.report:
             return f"{who} failed: {self.report[1]}"
         return f"{who} ended with exit code {os.waitstatus_to_exitcode(self.status)}"
 
 
 def first_of(deaths: Sequence[Death]) -> Death:
-    """Return the rank that died of itself: killed before failed, own errors before lost peers."""
-    reports = [(death, death.report[0]) for death in deaths if death.report]
+    """Return the rank that died of itself: killed before failed, own errors before lost peers, frozen before stuck."""
+    reports = [(death, death.report[0]) for death in deaths if death.report and not death.frozen]
     ours = [death for death, kind in reports if kind not in {"Lost", "Stuck"}]
+    frozen = [death for death in deaths if death.frozen]
     stuck = [death for death, kind in reports if kind == "Stuck"]
-    return next((death for death in deaths if death.killed), [*ours, *stuck, *deaths][0])
+    return next((death for death in deaths if death.killed), [*ours, *frozen, *stuck, *deaths][0])
+
+
+def is_stopped(pid: int) -> bool:
+    """Whether a process is stopped (SIGSTOP, a debugger), so that it ends by SIGKILL alone; False where unknown."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
+    except OSError:
+        return False
+    return text.rpartition(")")[2].split()[0] in {"T", "t"}
 
 
 class Ranks:
@@ -149,28 +168,31 @@ class Ranks:
         return None
 
     def _error(self, deaths: list[Death]) -> ReftrainError:
-        """Name the rank that died of itself: killed before failed, own errors before lost peers."""
+        """Name the rank that died of itself, or that is frozen."""
         deadline = time.monotonic() + DEATH_GRACE_S
         while self.living and time.monotonic() < deadline:
             time.sleep(WATCH_S)
             deaths += self._deaths()
-        others = len(self.living)
-        self.end()
+        ended = len(self.living) + len(deaths)
+        deaths += self.end()
         first = first_of(deaths)
         if first.refused:
             return first.refused
         kind = StuckError if first.report and first.report[0] == "Stuck" else RankDiedError
-        return kind(f"{first}; ended the other {others + len(deaths) - 1} ranks")
+        return kind(f"{first}; ended the other {ended - 1} ranks")
 
-    def end(self) -> None:
-        """End all living ranks: ask them first, kill them after `END_S`."""
+    def end(self) -> list[Death]:
+        """End all living ranks: ask them first, kill them after `END_S`. Return the killed ranks."""
+        frozen: list[Death] = []
         for sign, patience in ((signal.SIGTERM, END_S), (signal.SIGKILL, GONE_S)):
             for rank in self.living:
-                os.kill(self.pids[rank], sign)
+                os.kill(self.pids[rank], signal.SIGKILL if is_stopped(self.pids[rank]) else sign)
             deadline = time.monotonic() + patience
             while self.living and time.monotonic() < deadline:
-                self._deaths()
+                ended = self._deaths()
+                frozen += [replace(death, frozen=True) for death in ended if death.status == signal.SIGKILL]
                 time.sleep(WATCH_S)
+        return frozen
 
 
 def _child(work: Callable[[], None], pipe: Connection, parent: int) -> NoReturn:
@@ -191,8 +213,10 @@ def _child(work: Callable[[], None], pipe: Connection, parent: int) -> NoReturn:
 def start_rank(parent: int) -> None:
     """Prepare a forked rank: it ends with its parent, which ends it, and unblocks what was blocked for the fork.
 
-    What a terminal sends to all is ignored.
+    What a terminal sends to all is ignored. Objects of the parent are never collected here: a process group among them
+    would wait for threads that the fork left behind.
     """
+    gc.freeze()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)

@@ -33,6 +33,12 @@ IMAGES = {
     "encoder": {"layers": 1},
     "numerics": {"recompute": "full"},
 }
+INSIDE = {
+    "mesh": {"pp": 3},
+    "model": {"layers": 6, "cross_every": 1, "frozen": True},
+    "encoder": {"layers": 1, "placement": "inside"},
+}
+SPLIT_IMAGES = {"mesh": {"tp": 2}, "model": {"cross_every": 1, "frozen": True}, "encoder": {"layers": 1}}
 EXPERTS = {"mesh": {"tp": 2, "dp": 2, "ep": 2}, "model": {"experts": 4}}
 SPMD = {"mesh": {"tp": 2, "dp": 2, "zero": 3, "sharding": "spmd_2d"}}
 
@@ -107,5 +113,7 @@ CASES = (
     Case("P59", EXPERTS, "grad", "layers.1.feed_forward.router.weight", (("grad", "norm.weight"),)),
     Case("P60:layer=1", SPMD, "forward", "layers.1.feed_forward", (("forward", "layers.1.attention"),)),
     Case("P60:layer=1,of=wq", SPMD, "forward", "layers.1.attention.qkv", (("forward", "layers.0"),)),
+    Case("P61", INSIDE, "grad", "encoder.patches.weight", (("forward", "norm"), ("grad", "output.weight"))),
+    Case("P62", SPLIT_IMAGES, "grad", "encoder.patches.weight", (("forward", "norm"),)),
     Case("P32", IMAGES, "recomputed", "layers.2.attention.wo", (("forward", "norm"),)),
 )  # fmt: skip

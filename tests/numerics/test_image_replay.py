@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from numerics.comparison.compare import Options, compare
 from numerics.order.order_plan import read_plan
 from numerics.precision.advise import advise
 from reftrain.config.file import load
@@ -122,6 +123,25 @@ def test_multimodal_replay_has_the_same_bits(ranks, tmp_path, name):
     axes = ("tp",) if CASES[name].get("encoder", {}).get("placement") == "inside" else ("tp", "pp")
     summed = {axis for axis in axes if CASES[name]["mesh"].get(axis, 1) > 1}
     assert {place[1] for place, _ in recorded if place[3] == "image_tokens.grad"} == summed
+
+
+PLANTED = [
+    ("P61", {"mesh": {"pp": 3}, "model": {"layers": 6}, "encoder": INSIDE}),
+    ("P61", {"mesh": {"tp": 2, "pp": 2}, "encoder": INSIDE, "numerics": {"policy": "fp32"}}),
+    ("P62", {"mesh": {"tp": 2, "pp": 2}, "encoder": INSIDE}),
+    ("P62", {"mesh": {"tp": 2, "pp": 2}, "encoder": EVERY}),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("bug", "tables"), PLANTED)
+def test_a_lost_gradient_of_image_tokens_is_named(ranks, tmp_path, bug, tables):
+    run = tmp_path / "run"
+    replay_runs.captured(ranks, run, merged(BASE, tables, {"evidence": {"faults": [bug]}}))
+    found = compare(run, None, Options(replay=replay_runs.replayed(run)))
+    assert found.verdict == "bug", found.reason
+    first = found.first_divergence
+    assert first.tensor.startswith(("image_tokens", "encoder.")), first
 
 
 @pytest.mark.slow

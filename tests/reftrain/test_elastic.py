@@ -107,6 +107,19 @@ def test_a_rank_killed_from_outside_is_replaced(ranks, tmp_path):
 
 
 @pytest.mark.slow
+def test_a_frozen_rank_is_named_and_replaced(ranks, tmp_path):
+    """It made no wrong call and reports nothing: it is the one that does not end when it is asked to."""
+    arguments = ["--mesh", "dp=3", "--steps", 8, "--set", "checkpoint.every=2", "--elastic"]
+    plant = ["--fault", "stop:rank=2,steps=5", "--set", f"evidence.timeout_s={patience(4)}"]
+    train(ranks, tmp_path, *arguments, *plant)
+    assert [step for step, *_ in rows(tmp_path)] == list(range(8))
+    assert [(a["rank"], a["by"]) for a in manifest(tmp_path)["attempts"]] == [(2, "frozen")]
+    first = tmp_path / "attempts" / "attempt-0"
+    assert "rank 2 (process " in (first / "log" / "launcher.log").read_text()
+    assert hang(first).culprits[0].rank == 2
+
+
+@pytest.mark.slow
 def test_the_job_shrinks_by_a_replica(ranks, tmp_path):
     steps = ["--mesh", "dp=3", "--steps", 6]
     train(ranks, tmp_path / "plain", *steps)

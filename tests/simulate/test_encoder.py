@@ -17,7 +17,9 @@ from reftrain.simulate.setup import Setup
 from reftrain.simulate.summary import summarise
 from tests.marks import quick_first
 from tests.simulate.case import written
+from tracekit.analysis.hang.analyse import analyse as find_hang
 from tracekit.analysis.slowrank.analyse import analyse as find_slow
+from tracekit.dumps.load import load_dumps
 from tracekit.ingest import load
 
 MESH = {"pp": 4, "dp": 2}
@@ -68,6 +70,24 @@ def test_slowrank_tells_an_encoder_from_a_slow_rank(
     assert (finding.verdict, finding.cause) == (verdict, cause)
     assert {suspect.rank for suspect in finding.suspects} == set(ranks)
     assert {axis: size for axis, size in finding.mesh.sizes.items() if size > 1} == MESH
+
+
+HANGS = [
+    ("host_stall:rank=4,steps=1", "hang", "host_stalled"),
+    ("skip_collective:rank=3,steps=1,axis=pp,op=recv", "hang", "host_stalled"),
+    ("wrong_size:rank=1,steps=1,axis=pp,op=send", "mismatch", "mismatched_call"),
+    ("crash:rank=5,steps=1", "hang", "missing_dump"),
+]
+
+
+@pytest.mark.parametrize(("fault", "verdict", "kind"), quick_first(2, HANGS))
+def test_hang_names_the_rank_of_an_encoder_inside(tmp_path, fault, verdict, kind):
+    """Two messages a hop: the last one that is left out is that of the tokens' gradient."""
+    setup, config = multimodal(fault, placement="inside", encoder={**SMALL, "tokens": 768})
+    written(tmp_path, setup, config)
+    finding = find_hang(load_dumps((str(tmp_path / "fr"),), jobs=1))
+    assert (finding.verdict, [c.rank for c in finding.culprits]) == (verdict, [setup.faults[0].rank])
+    assert finding.culprits[0].kind == kind
 
 
 @pytest.mark.parametrize("schedule", ["flexible", "chimera"])

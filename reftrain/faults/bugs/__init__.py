@@ -2,7 +2,7 @@
 
 `read_bugs` reads `P02:layer=1` from the run's faults, `plant` patches this process while the run lasts. The
 catalogue follows the classes of real bugs by axis: `tensor`, `vocabulary`, `context`, `pipeline`, `data`, `experts`,
-`numeric`, `spmd`.
+`images`, `numeric`, `spmd`.
 """
 
 import difflib
@@ -27,6 +27,7 @@ def catalogue() -> dict[str, Bug]:
         context,
         data,
         experts,
+        images,
         numeric,
         pipeline,
         spmd,

@@ -33,6 +33,19 @@ def expert_ranks(config: RunConfig, values: Values) -> str | None:
     return None if config.mesh.ep > 1 else "every rank holds all experts: it needs mesh.ep of 2 or more"
 
 
+def encoder(config: RunConfig, values: Values) -> str | None:
+    """The model has an image encoder."""
+    del values
+    return None if config.encoder.layers else "there is no image encoder: it needs encoder.layers"
+
+
+def encoder_inside(config: RunConfig, values: Values) -> str | None:
+    """Image tokens travel with the activations."""
+    del values
+    inside = config.encoder.layers and config.encoder.placement == "inside"
+    return None if inside else "no tokens travel between stages: it needs encoder.placement = inside"
+
+
 def layer(config: RunConfig, values: Values) -> str | None:
     """The layer exists."""
     number, layers = values["layer"], config.model.layers

@@ -27,6 +27,8 @@ PP2_DP2 = {"mesh": {"pp": 2, "dp": 2}}
 DP3 = {"mesh": {"dp": 3}}
 EP3 = {"mesh": {"dp": 3, "ep": 3}, "model": {"experts": 3}}
 SPMD = {"mesh": {"tp": 2, "dp": 2, "zero": 3, "sharding": "spmd_2d"}}
+ENCODED = {"model": {"layers": 6, "cross_every": 1, "frozen": True}, "encoder": {"layers": 1}}
+INSIDE = {**ENCODED, "encoder": {"layers": 1, "placement": "inside"}}
 TP2_EP2 = {"mesh": {"tp": 2, "dp": 2, "ep": 2}, "model": {"experts": 4}}
 DP3_ZERO3 = {"mesh": {"dp": 3, "zero": 3}}
 FUSED = {"model": {"bias": True, "qk_norm": True, "fused_qkv": True}}
@@ -87,6 +89,8 @@ LAYOUTS: Mapping[str, tuple[Tables, Tables]] = {
     "P58": (EP3, TP2_EP2),
     "P59": (TP2_EP2,),
     "P60": (SPMD,),
+    "P61": (merged(INSIDE, {"mesh": {"pp": 3}}), merged(INSIDE, TP2, {"mesh": {"pp": 2}})),
+    "P62": (merged(ENCODED, TP2), merged(INSIDE, TP2, {"mesh": {"pp": 2}})),
 }
 """First in FP32, second in BF16."""
 
@@ -188,6 +192,8 @@ def true_place(name: str, values: Mapping[str, Any]) -> Where:
         "P60": Where(
             rf"{layer}\.(feed_forward|attention\.qkv).*", rf"{layer}\.(feed_forward|attention).*", TP
         ),
+        "P61": Where(r"image_tokens\.grad|encoder\..*\.grad", r"encoder.*|", (*PP, *TP)),
+        "P62": Where(r"image_tokens\.grad|encoder\..*\.grad", r"encoder.*|", TP, MISSING),
         "P55": Where(ANY_GRAD, r".*", (), r"bf16|bfloat16"),
         "P56": Where(
             r"rope|layers\.0\.attention\.qkv\.(queries|keys)",
@@ -212,7 +218,7 @@ def bug_cases() -> Iterator[Case]:
                 policy = "bf16" if number or bug.name in BF16_ONLY else "fp32"
                 fault = text_of(bug, values)
                 run = merged(layout, {"numerics": {"policy": policy}, "evidence": {"faults": [fault]}})
-                alone = {table: v for table, v in layout.items() if table in {"model", "numerics"}}
+                alone = {table: v for table, v in layout.items() if table in {"model", "encoder", "numerics"}}
                 keep = {"label_smoothing"}
                 numerics = {k: v for k, v in alone.get("numerics", {}).items() if k in keep}
                 baseline = {**alone, "numerics": {**numerics, "policy": policy}}

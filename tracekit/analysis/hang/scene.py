@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from dataclasses import replace as changed
 from functools import cached_property
 
-from tracekit.analysis.hang.aborted_calls import undo_aborted_messages
+from tracekit.analysis.hang.aborted_calls import end_received_messages, undo_aborted_messages
 from tracekit.analysis.hang.frontier import Group, Role
 from tracekit.analysis.hang.gloo import without_received
 from tracekit.analysis.hang.groups import build_groups
@@ -138,6 +138,7 @@ class Scene:
 def build_scene(dumps: DumpSet) -> Scene:
     """Give the scene that a set of dumps shows, without a mesh."""
     undo_aborted_messages(dumps.dumps)
+    end_received_messages(dumps.dumps)
     groups = build_groups(dumps)
     seen = without_received(dumps.dumps)
     return Scene(seen, dumps.world, groups, build_graph(groups, seen))

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from tracekit.analysis.slowrank.answers.open_answers import leave_one_step_open
+from tracekit.analysis.slowrank.answers.open_answers import leave_one_step_open, more_steps
 from tracekit.analysis.slowrank.answers.steady_work import dealt_to_experts
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.expected.excess import typical
@@ -88,7 +88,7 @@ def _leave_open(case: Case, row: int, lost: float, uneven: float, over: F64) -> 
         "data the longest rank changes from step to step"
     )
     decide = (
-        "record ten steps or more: the longest documents move to other ranks, a slow rank stays slow; compare rank "
+        f"{more_steps(case)}: the longest documents move to other ranks, a slow rank stays slow; compare rank "
         f"{candidate.rank} in step {case.steps.numbers[at]} with a peer (tracekit open shows both)"
     )
     return left_open(reason, decide, (candidate,))

@@ -4,9 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from tracekit.analysis.slowrank.answers.open_answers import (
-    candidates_of,
-)
+from tracekit.analysis.slowrank.answers.open_answers import candidates_of, more_steps
 from tracekit.analysis.slowrank.answers.stage_answers import (
     of_stage,
     stage_of,
@@ -20,7 +18,7 @@ from tracekit.analysis.slowrank.price import may_cost_ns
 from tracekit.analysis.slowrank.suspects import Answer, left_open
 from tracekit.analysis.slowrank.wording import ranks_in_words
 from tracekit.step_graph.statistics import MAD_TO_SIGMA, confidence
-from tracekit.thresholds.slowrank import CHANCE, MIN_LOST_SHARE, PROVING_STEPS, STAGE_TELLING_PEERS, Z_LIMIT
+from tracekit.thresholds.slowrank import CHANCE, MIN_LOST_SHARE, STAGE_TELLING_PEERS, Z_LIMIT
 from tracekit.units import I64, ms
 
 
@@ -39,13 +37,13 @@ def rank_is_faint(case: Case) -> Answer | None:
     if len(case.steps.numbers) == 1 or not len(rows) or most_ns(case, rows) < MIN_LOST_SHARE * case.step_ns:
         return None
     found = bounds_of(case, rows)
-    first, wanted = found.rows[0], PROVING_STEPS
+    first = found.rows[0]
     reason = (
         f"rank {case.steps.ranks[first]} works {ms(float(case.found.mean[first])):.1f} ms of "
         f"{ms(case.step_ns):.1f} ms a step longer than its peers; with the noise of {len(case.steps.numbers)} steps "
         f"that is unlikely to be chance (z {z[first]:.1f}), but not proven (z {case.found.limit:.1f} needed)"
     )
-    decide = f"record {wanted} steps or more on every rank"
+    decide = f"{more_steps(case)} on every rank"
     return left_open(reason, decide, candidates_of(case, found))
 
 
@@ -60,7 +58,7 @@ def stage_is_faint(case: Case) -> Answer | None:
         f"noise of {len(case.steps.numbers)} steps that is unlikely to be chance (z {stage.z:.1f}), but not proven "
         f"(z {Z_LIMIT:.1f} needed)"
     )
-    decide = f"record {PROVING_STEPS} steps or more on every rank"
+    decide = f"{more_steps(case)} on every rank"
     candidates = of_stage(case, stage)
     return left_open(reason, decide, candidates)
 

@@ -18,7 +18,7 @@ from tracekit.analysis.slowrank.suspects import Answer, explain_rank, left_open,
 from tracekit.analysis.slowrank.unrecorded.unrecorded import Unseen, reason_of
 from tracekit.analysis.slowrank.wording import fewest_traces
 from tracekit.findings import Suspect
-from tracekit.thresholds.slowrank import COVERAGE_WHOLE, RANKS_LISTED
+from tracekit.thresholds.slowrank import COVERAGE_WHOLE, PROVING_STEPS, RANKS_LISTED
 from tracekit.units import ms
 
 
@@ -155,14 +155,16 @@ def leave_only_step_open(case: Case, found: Undecided) -> Answer:
 
 def whole_steps(case: Case) -> str:
     """The advice on what to record where only one step was compared."""
-    return _STEPS_OF_TABLE if case.table is not None else _WHOLE_STEPS
+    if case.table is not None:
+        return "write three whole steps or more of every rank into the table"
+    marks = ", and call the profiler's step() after each, so that the traces mark them"
+    return "record three whole steps or more on every rank" + ("" if case.steps.labelled else marks)
 
 
-_STEPS_OF_TABLE: Final = "write three whole steps or more of every rank into the table"
-_WHOLE_STEPS: Final = (
-    "record three whole steps or more on every rank, and call the profiler's step() after each, so that the traces "
-    "mark them"
-)
+def more_steps(case: Case) -> str:
+    """The advice on how many steps to record: as many as prove a faint excess, or twice as many as there are."""
+    recorded = len(case.steps.numbers)
+    return f"record {PROVING_STEPS if recorded < PROVING_STEPS else 2 * recorded} steps or more"
 
 
 def candidates_of(case: Case, found: Undecided) -> tuple[Suspect, ...]:

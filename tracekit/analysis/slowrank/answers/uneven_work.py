@@ -8,7 +8,7 @@ found: such a job is not called healthy. What one rank exceeds in all parts is n
 import numpy as np
 
 from tracekit.analysis.slowrank.answers.compared_steps import slow_outside_steps
-from tracekit.analysis.slowrank.answers.open_answers import why_open
+from tracekit.analysis.slowrank.answers.open_answers import more_steps, why_open
 from tracekit.analysis.slowrank.answers.stage_answers import stages_in_words
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.evidence import Evidence
@@ -121,7 +121,7 @@ def work_varies(e: Evidence) -> Answer | None:
         "longer, on a different rank each time, and the recording does not show the cause"
     )
     decide = (
-        "record ten steps or more, with all ranks that work on the same data: uneven data makes all of them slower "
+        f"{more_steps(case)}, with all ranks that work on the same data: uneven data makes all of them slower "
         "together, an intermittently slow device makes only one slower"
     )
     return left_open(reason, decide)

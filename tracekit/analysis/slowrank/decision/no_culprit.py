@@ -15,6 +15,7 @@ from tracekit.analysis.slowrank.answers.open_answers import (
     leave_only_step_open,
     leave_rank_open,
     leave_unseen_open,
+    more_steps,
     whole_steps,
 )
 from tracekit.analysis.slowrank.answers.stage_answers import leave_stage_open
@@ -112,18 +113,18 @@ def _mismatched(case: Case) -> Answer:
         f"{ms(case.pinned_residual_ns):.1f} ms of {ms(case.step_ns):.1f} ms a step: steps or operations of different "
         "ranks were matched that do not belong together"
     )
+    marks = _SAME_STEPS if case.steps.labelled else f"{_MARKS}, and {_SAME_STEPS}"
     if any(rank.on_gpu for rank in case.ops.per_rank.values()):
-        return left_open(reason, _MARKS)
+        return left_open(reason, marks)
     reason += ", or devices did work that was not recorded: the traces hold no kernel"
-    return left_open(reason, f"{_KERNELS}; else {_MARKS}")
+    return left_open(reason, f"{_KERNELS}; else {marks}")
 
 
 _KERNELS: Final = (
     "if the job ran on GPUs, give the profiler activities=[CPU, CUDA], and check that CUPTI works"
 )
-_MARKS: Final = (
-    "call the profiler's step() after every step on every rank, and record all ranks for the same steps"
-)
+_MARKS: Final = "call the profiler's step() after every step on every rank"
+_SAME_STEPS: Final = "record all ranks for the same steps"
 
 
 def _gaps_of(case: Case, model: TableModel) -> Answer:
@@ -219,7 +220,7 @@ def table_is_unexplained(e: Evidence) -> Answer | None:
         f"save {ms(lost):.1f} ms of {ms(case.step_ns):.1f} ms: work varies, and no rank, link or micro-batch explains"
         " it"
     )
-    decide = "record ten steps or more, and run tracekit whatif for each type of operation (--fix op=...)"
+    decide = f"{more_steps(case)}, and run tracekit whatif for each type of operation (--fix op=...)"
     return left_open(reason, decide)
 
 
