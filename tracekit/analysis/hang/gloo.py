@@ -1,15 +1,12 @@
-"""Corrects frontiers and messages of Gloo: its recorder notes ends that did not happen and misses ends that did.
+"""Corrects frontiers of Gloo groups: its recorder notes ends that did not happen and misses ends that did.
 
 Gloo marks a call as done when it times out or when a member dies in it, and notes no end of some calls that no thread
-waits for. Part of `groups` and `scene`.
+waits for. Part of `groups`.
 """
-
-from collections.abc import Mapping
-from dataclasses import replace
 
 from tracekit.analysis.hang.agreement import synchronising, version_of
 from tracekit.analysis.hang.frontier import Frontier, Group
-from tracekit.dumps.rank_dump import DONE, P2P, GroupTail, RankDump
+from tracekit.dumps.rank_dump import DONE, GroupTail, RankDump
 
 
 def correct_frontiers(
@@ -64,33 +61,3 @@ def _pass_over_unnoted(group: Group, frontier: Frontier) -> None:
             break
         later = open_[open_ > frontier.front]
         frontier.completed = int(later[0]) - 1 if len(later) else frontier.enqueued
-
-
-def without_received(dumps: Mapping[int, RankDump]) -> dict[int, RankDump]:
-    """Return the dumps without outstanding sends that were received: nothing waits for them.
-
-    The n-th receive takes the n-th send, which only rings that kept all messages show.
-    """
-    shown = {rank: dump for rank, dump in dumps.items() if dump.backend == "gloo" and not dump.wrapped}
-    out = dict(dumps)
-    for rank, dump in shown.items():
-        open_ = [op for op in dump.p2p if not (op.send and _is_received(dump, op, shown))]
-        if len(open_) < len(dump.p2p):
-            out[rank] = replace(dump, p2p=open_)
-    return out
-
-
-def _is_received(dump: RankDump, op: P2P, shown: Mapping[int, RankDump]) -> bool:
-    """Return whether the receiver of a send has finished as many receives from this rank, before any time-out."""
-    members = dump.groups[op.group].ranks
-    if not (op.peer < len(members) and members[op.peer] in shown):
-        return False
-    peer = shown[members[op.peer]]
-    name = f"recv {op.peer}<-{op.me}"
-    own = {n for n, tail in enumerate(peer.groups) if tail.ranks == members}
-    unfinished = [
-        o.nth for o in (*peer.p2p, *peer.aborted) if o.group in own and not o.send and o.peer == op.me
-    ]
-    rows = zip(peer.messages.group.tolist(), peer.messages.names, peer.messages.nth.tolist(), strict=True)
-    made = [nth for group, text, nth in rows if group in own and text.endswith(name)]
-    return op.nth < min(unfinished, default=max(made, default=-1) + 1)

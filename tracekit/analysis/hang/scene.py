@@ -11,7 +11,6 @@ from functools import cached_property
 
 from tracekit.analysis.hang.aborted_calls import end_received_messages, undo_aborted_messages
 from tracekit.analysis.hang.frontier import Group, Role
-from tracekit.analysis.hang.gloo import without_received
 from tracekit.analysis.hang.groups import build_groups
 from tracekit.analysis.hang.wait_graph import Graph, PendingCall, build_graph
 from tracekit.dumps.load import DumpSet
@@ -140,8 +139,7 @@ def build_scene(dumps: DumpSet) -> Scene:
     undo_aborted_messages(dumps.dumps)
     end_received_messages(dumps.dumps)
     groups = build_groups(dumps)
-    seen = without_received(dumps.dumps)
-    return Scene(seen, dumps.world, groups, build_graph(groups, seen))
+    return Scene(dumps.dumps, dumps.world, groups, build_graph(groups, dumps.dumps))
 
 
 def _with_stale(

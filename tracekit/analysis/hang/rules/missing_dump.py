@@ -274,13 +274,16 @@ def _accuse(scene: Scene, rank: int, places: list[CallId]) -> Accusation | None:
         return None
     kind: CulpritKind = "missing_dump" if dump is None or dump.truncated else "host_stalled"
     if not places:
-        return _at_message(scene, rank, kind)
+        return _at_message(scene, rank, kind) if absent == {rank} else None
     first = first_lacking(scene, rank, places)
     return Accusation(kind, first.group, first.seq)
 
 
 def _at_message(scene: Scene, rank: int, kind: CulpritKind) -> Accusation | None:
-    """Accuse a rank at the oldest message that another one still receives from it; None without one."""
+    """Accuse the only rank without a dump, at the oldest message that another one still receives from it; or None.
+
+    With a second one missing, the rank may wait for a rank that only the second one's dump shows to be late.
+    """
     found = [
         (op.created, waiter, op)
         for waiter in sorted(scene.graph.awaited.get(rank, ()))
