@@ -11,7 +11,7 @@ from tracekit.analysis.slowrank.analyse import analyse
 from tracekit.analysis.slowrank.decision.decide import first_of
 from tracekit.analysis.slowrank.hypotheses.long_stage import LongStage
 from tracekit.analysis.slowrank.price import Price
-from tracekit.analysis.slowrank.unrecorded import quickest
+from tracekit.analysis.slowrank.unrecorded import quickest, unrecorded
 from tracekit.analysis.slowrank.unrecorded.unrecorded import Unseen, waited_for_missing
 from tracekit.ingest import load
 
