@@ -118,8 +118,7 @@ def test_a_network_bounds_transfers_of_known_size(tmp_path):
 @pytest.mark.parametrize(("slow", "named"), [({1: 1.9, 2: 1.2}, []), ({2: 1.2}, [2])])
 def test_one_message_takes_one_network_equally_long(tmp_path, monkeypatch, slow, named):
     """Transfers of 50 µs last 0.7 ms in some steps, as on no network: there ranks may wait for rank 1, unseen."""
-    for module in (unrecorded, quickest):
-        monkeypatch.setattr(module, "bytes_of", lambda _: 1000)
+    monkeypatch.setattr(quickest, "bytes_of", lambda _: 1000)
     found = analyse(job(tmp_path, grid(dp=4), slow=slow, slow_steps={0, 2, 4}, lost={1}))
     assert [s.rank for s in found.suspects] == named
 
