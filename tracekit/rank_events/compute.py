@@ -21,7 +21,8 @@ COMM_KERNEL = re.compile(
 )
 _RECORD = re.compile(r"^record_param_comms$")
 _GLOO = re.compile(r"^gloo:")
-_NOT_COMPUTE = re.compile(r"^(c10d::|_c10d_functional|record_param_comms|gloo:|nccl:)")
+NOT_COMPUTE = re.compile(r"^(c10d::|_c10d_functional|record_param_comms|gloo:|nccl:)")
+"""A call of a collective, which is no compute although it is an operator."""
 OPERATOR = re.compile(r"^(?!autograd::|torch::autograd::)\w[\w.]*::|^(cpp|triton|extern_kernels)[_.]")
 """An operator of the dispatcher, or a kernel of the compiler. Other spans of a CPU trace are nodes of autograd and
 functions written in Python: they run hooks and Python code between the operators, which may pause."""
@@ -53,7 +54,7 @@ def compute_intervals(
     if on_gpu:
         rows = np.isin(cat, _COMPUTE_CATS) & ~comm
         return union(start[rows], end[rows])
-    called = (cat == "cpu_op") & truth(events, "name", _NOT_COMPUTE)
+    called = (cat == "cpu_op") & truth(events, "name", NOT_COMPUTE)
     work = np.flatnonzero((cat == "cpu_op") & ~comm & ~called)
     work = work[_is_compute(start[work], end[work], start[comm], end[comm])]
     parts = []

@@ -17,7 +17,10 @@ def one_step_was_an_accident(e: Evidence) -> Answer | None:
     """A rank was slow in one step, and costs nothing in the others."""
     if e.once is None:
         return None
-    accident = f"chance, not a slow rank, because nothing costs {MIN_LOST_SHARE:.0%} in the other steps"
+    accident = (
+        "one long step, as a checkpoint or a pause makes, but no slow rank, because nothing costs "
+        f"{MIN_LOST_SHARE:.0%} in the other steps"
+    )
     return harmless(f"{told(e.case, e.once)}: {accident}", _unproven(e))
 
 

@@ -15,6 +15,7 @@ from tracekit.analysis.slowrank.expected.excess import rank_excess, recurs
 from tracekit.step_graph.statistics import MAD_TO_SIGMA, Excess, excess, median_of_others, spread
 from tracekit.steps.dealt_tokens import Dealt, dealt_tokens
 from tracekit.steps.medians import median_by_column, sampled
+from tracekit.steps.operator_pace import paced_compute
 from tracekit.steps.steps import compute_in_steps
 from tracekit.thresholds.slowrank import (
     BY_DESIGN,
@@ -62,12 +63,30 @@ def circumstances(run: Measured, *, of_table: bool) -> Circumstances:
     computed = _computed(run)
     if computed is None:
         longer = _significant(run, alike_excess(run, plain))
-        return replace(plain, beside=_beside(run, plain, np.flatnonzero(longer).tolist()))
+        return _of_pace(run, replace(plain, beside=_beside(run, plain, np.flatnonzero(longer).tolist())))
     rows, role = role_gaps(run, computed)
     found = _of_parts(run, replace(plain, role=role, of_role=rows), computed)
     if costs_much(run, rows, role) and not _significant(run, alike_excess(run, found)).any():
         return _of_parts(run, plain, computed)  # no other rank is slow, so the loading ranks are
     return found
+
+
+def _of_pace(run: Measured, met: Circumstances) -> Circumstances:
+    """`met` with interruptions counted as chance on ranks of CPUs that the pace of their operators shows to be slow."""
+    if len(run.steps.numbers) < 2:
+        return met
+    found = alike_excess(run, met)
+    longer = np.nan_to_num(found.mean, nan=0.0) > CANDIDATE_SHARE * run.step_ns
+    noisy = np.flatnonzero(longer & ~_significant(run, found)).tolist()
+    computed = np.full(run.steps.own.shape, np.nan)
+    for stage in run.stages:
+        mine = [row for row in stage.tolist() if row in noisy]
+        others = sampled([row for row in stage.tolist() if row not in noisy])
+        if mine:
+            asked = sorted([*mine, *others])
+            computed[asked] = paced_compute(run.run, run.ops, run.steps, asked)[asked]
+    computing, apart = _computes_longer(run, met, computed)
+    return _of_compute(run, met, computing, np.flatnonzero(apart))
 
 
 def _of_parts(run: Measured, met: Circumstances, computed: F64) -> Circumstances:

@@ -1,0 +1,53 @@
+"""A slow rank on shared cores shows in the pace of its operators, though interruptions vary by more than it adds."""
+
+import numpy as np
+import pytest
+
+from tests.slowrank.events import Timeline, write_run
+from tracekit.analysis.slowrank.analyse import analyse
+
+RANKS, STEPS, LAYERS = (0, 1, 2, 3), 5, 24
+
+
+class Host(Timeline):
+    """One rank on a CPU: operators on its only thread."""
+
+    def operator(self, us, name="aten::mm"):
+        self._row(self.at, us, "cpu_op", name, tid=1)
+        self.at += us
+
+    def wait(self, seq, begin, end):
+        more = {"collective": "all_reduce", "group": 0, "seq": seq, "tid": 1}
+        self._row(begin, end - begin, "user_annotation", "gloo:all_reduce", **more)
+        self.at = end
+
+
+def shared_job(folder, *, factor, seed, slow=1):
+    """Operators of 1 ms, every third interrupted for up to 8 ms; those of `slow` take `factor` times as long."""
+    rng = np.random.default_rng(seed)
+    lines = [Host(rank) for rank in RANKS]
+    for step in range(STEPS):
+        begins = [line.at for line in lines]
+        for line in lines:
+            for _ in range(LAYERS):
+                interrupted = rng.uniform(0.0, 8_000.0) if rng.random() < 1 / 3 else 0.0
+                line.operator(1_000.0 * (factor if line.rank == slow else 1.0) + interrupted)
+        posts = [line.at for line in lines]
+        for line, post in zip(lines, posts, strict=True):
+            line.wait(step + 1, post, max(posts) + 500.0)
+        for line, begin in zip(lines, begins, strict=True):
+            line.step(step, begin)
+    return write_run(folder, lines, {0: RANKS}, {0: "default_pg"}, len(RANKS))
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2, 5])
+def test_interruptions_do_not_hide_a_slow_processor(tmp_path, seed):
+    found = analyse(shared_job(tmp_path, factor=1.6, seed=seed))
+    assert (found.verdict, [s.rank for s in found.suspects]) == ("slow_rank", [1])
+    assert found.suspects[0].cause == "gpu_compute"
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_interruptions_alone_accuse_no_rank(tmp_path, seed):
+    found = analyse(shared_job(tmp_path, factor=1.0, seed=seed))
+    assert found.verdict != "slow_rank", found.suspects
