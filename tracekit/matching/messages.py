@@ -4,7 +4,6 @@ import numpy as np
 import numpy.typing as npt
 
 from tracekit.matching.match import Operations
-from tracekit.rank_events.coded_words import numbered
 from tracekit.rank_events.operation_names import MESSAGES
 from tracekit.units import I64
 
@@ -18,6 +17,6 @@ def found_done(ops: Operations) -> npt.NDArray[np.bool_]:
 def message_ends(ops: Operations) -> tuple[I64, I64]:
     """Return (sends, receives): rows of `ops` of both ends of each matched message, in order of instance."""
     rows = np.flatnonzero((ops.instance >= 0) & ops.among(MESSAGES))
-    rows = rows[np.lexsort((numbered(ops.op[rows])[1], ops.instance[rows]))]  # "recv" sorts before "send"
+    rows = rows[np.lexsort((ops.kinds[1][rows], ops.instance[rows]))]  # "recv" sorts before "send"
     first = np.flatnonzero(ops.instance[rows[:-1]] == ops.instance[rows[1:]])
     return rows[first + 1], rows[first]

@@ -8,6 +8,7 @@ import pyarrow as pa
 
 from tracekit.intervals import Intervals, empty
 from tracekit.rank_events.arguments import read_arguments, resolve_groups
+from tracekit.rank_events.coded_words import Words, among
 from tracekit.rank_events.compute import communicates, compute_intervals, operator_intervals
 from tracekit.rank_events.event_columns import Values, ints, matches, present
 from tracekit.rank_events.gloo_messages import message_times
@@ -87,6 +88,11 @@ class RankOps:
     held: I64 | None = None  # ns for which only the host held up the compute after it
     device: int = -1  # number of its device on its node; -1 where the trace names none or several
 
+    def __post_init__(self) -> None:
+        """Number the words of operations once, for all that ask for them."""
+        object.__setattr__(self, "op", Words(self.op))
+        object.__setattr__(self, "token", Words(self.token))
+
     @property
     def computed(self) -> Intervals:
         """Return when the rank computed, ns; for a CPU trace without the Python inside autograd nodes."""
@@ -134,7 +140,7 @@ def rank_ops(
     ready = ready_times(events, cat, comm, carriers, issued, start, end, begins) if on_gpu else None
     held = host_held(events, cat, host, comm, carriers, busy, begins) if on_gpu else None
     operators = None if on_gpu else operator_intervals(events, cat, host, busy)
-    lane = np.where(np.isin(args.op, UNDIRECTED), -1, host.tid[rows]) if threaded else stream
+    lane = np.where(among(args.op, UNDIRECTED), -1, host.tid[rows]) if threaded else stream
     return RankOps(
         rank, on_gpu, start[carriers], end[rows[joined.last]], args.op, args.token, args.group, args.src, args.dst,
         args.seq, args.nelems, label(issued, steps), busy, joined.kernel, issued, steps,

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tracekit.matching.match import Operations
+from tracekit.rank_events.coded_words import among
 from tracekit.rank_events.operation_names import MESSAGES
 from tracekit.rank_events.operations import RankOps
 from tracekit.thresholds.mesh import RING_GAP_NS, RING_SHARE
@@ -47,7 +48,7 @@ def _known(source: RankOps) -> I64:
     """Return the messages of a rank that name sender and receiver."""
     ends = (source.src >= 0) & (source.dst >= 0) & (source.src != source.dst)
     mine = (source.src == source.rank) | (source.dst == source.rank)
-    return np.flatnonzero(np.isin(np.array(source.op, str), MESSAGES) & ends & mine)
+    return np.flatnonzero(among(source.op, MESSAGES) & ends & mine)
 
 
 def _is_ring(group: tuple[int, ...], sent: Mapping[int, set[int]], ops: Operations) -> bool:

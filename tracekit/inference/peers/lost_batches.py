@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracekit.inference.peers.step_places import places
+from tracekit.rank_events.coded_words import among
 from tracekit.rank_events.operation_names import UNDIRECTED
 from tracekit.rank_events.operations import RankOps
 from tracekit.units import I64
@@ -35,7 +36,7 @@ def with_lost_batches(rank: RankOps) -> RankOps:
 
 def _mute(rank: RankOps, way: I64) -> npt.NDArray[np.bool_]:
     """Return whether each operation is the only one of a kernel without peer, direction or size of a message."""
-    message = np.isin(np.array(rank.op, str), UNDIRECTED)
+    message = among(rank.op, UNDIRECTED)
     silent = message & (way == 0) & (rank.nelems < 0) & (rank.src < 0) & (rank.dst < 0)
     return np.asarray(silent & (np.bincount(rank.kernel)[rank.kernel] == 1), bool)
 

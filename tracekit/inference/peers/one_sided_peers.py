@@ -23,11 +23,11 @@ Told = Mapping[int, Mapping[int, tuple[str, int, int]]]
 
 def half_known(ops: Operations) -> Told:
     """Return the messages that name their peer but were not matched, while messages of that peer name none."""
-    open_ = {r for r in ops.ranks if ((ops.op[ops.of(r)] == OPEN) & (ops.per_rank[r].src < 0)).any()}
+    open_ = {r for r in ops.ranks if (among(ops.per_rank[r].op, (OPEN,)) & (ops.per_rank[r].src < 0)).any()}
     found: dict[int, dict[int, tuple[str, int, int]]] = {}
     for rank in ops.ranks if open_ else ():
         source, where = ops.per_rank[rank], ops.of(rank)
-        alone = among(ops.op[where], MESSAGES) & (ops.instance[where] < 0)
+        alone = among(source.op, MESSAGES) & (ops.instance[where] < 0)
         for row in np.flatnonzero(alone).tolist():
             src, dst = int(source.src[row]), int(source.dst[row])
             if (dst if src == rank else src) in open_:

@@ -11,6 +11,7 @@ import numpy as np
 
 from tracekit.matching.clock import Clocks
 from tracekit.matching.match import Operations
+from tracekit.rank_events.coded_words import among
 from tracekit.rank_events.operation_names import RECEIVES, SENDS, UNDIRECTED
 from tracekit.rank_events.operations import RankOps
 from tracekit.rank_events.step_marks import NO_STEP
@@ -63,7 +64,7 @@ def any_open(ops: Operations) -> bool:
 
 def open_rows(source: RankOps) -> Mask:
     """Whether each operation of a rank may be a message and names no peer."""
-    return np.array([op == OPEN for op in source.op], bool) & (source.src < 0)
+    return among(source.op, (OPEN,)) & (source.src < 0)
 
 
 def _left_over(source: RankOps) -> Mask:
@@ -71,7 +72,7 @@ def _left_over(source: RankOps) -> Mask:
     if source.stream is None:
         return np.zeros(len(source.op), bool)
     stepped, open_ = source.step != NO_STEP, open_rows(source)
-    message = np.array([op in UNDIRECTED for op in source.op], bool)
+    message = among(source.op, UNDIRECTED)
     named = np.setdiff1d(source.stream[message & stepped & ~open_], source.stream[open_ & stepped])
     return np.asarray(~stepped & (source.stream >= 0) & np.isin(source.stream, named), bool)
 

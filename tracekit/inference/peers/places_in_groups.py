@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tracekit.inference.peers.directed_messages import ways, with_peers, without_peer
+from tracekit.rank_events.coded_words import among
 from tracekit.rank_events.operation_names import MESSAGES
 from tracekit.rank_events.operations import RankOps
 from tracekit.store import Group
@@ -78,7 +79,7 @@ def _rows(rank: RankOps) -> dict[_Said, list[int]]:
 
 def _known(rank: RankOps) -> set[tuple[int, int]]:
     """Return (peer, direction) of the messages of a rank that name their peer."""
-    named = np.flatnonzero(np.isin(np.array(rank.op, str), MESSAGES) & (rank.src >= 0) & (rank.dst >= 0))
+    named = np.flatnonzero(among(rank.op, MESSAGES) & (rank.src >= 0) & (rank.dst >= 0))
     way = ways(rank)
     peer = np.where(rank.src == rank.rank, rank.dst, rank.src)
     return set(zip(peer[named].tolist(), way[named].tolist(), strict=True))
