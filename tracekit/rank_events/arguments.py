@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tracekit.arrays import from_numpy, to_numpy
 from tracekit.rank_events.coded_words import Words, numbered, numbered_rows
 from tracekit.rank_events.event_columns import Values, encoded, filled, holds, ints, matches
 from tracekit.rank_events.host_events import Enclosing, Host
@@ -60,9 +61,9 @@ def read_arguments(
 ) -> Arguments:
     """Return the arguments of the operations `joined` to the events `rows`; both are of `rank`."""
     taken = events.select(["collective", "dtype", "in_nelems", "out_nelems", "group", "group_size", "seq"])
-    taken = taken.take(pa.array(joined.args))
+    taken = taken.take(from_numpy(joined.args))
     kinds, recorded = _kinds(
-        taken.column("collective"), events.column("name").take(pa.array(rows[joined.kernel]))
+        taken.column("collective"), events.column("name").take(from_numpy(rows[joined.kernel]))
     )
     given, received = ints(taken, "in_nelems", -1), ints(taken, "out_nelems", -1)
     nelems = np.maximum(given, received)
@@ -117,11 +118,11 @@ def resolve_groups(events: pa.Table, groups: Sequence[Group]) -> pa.Table:
     """
     index = events.column_names.index("group")
     lacking = pc.and_(pc.is_null(events.column(index)), pc.is_valid(events.column("group_size")))
-    rows = np.flatnonzero(np.asarray(lacking.to_numpy(zero_copy_only=False), bool))
+    rows = np.flatnonzero(to_numpy(lacking))
     if not len(rows) or not groups:
         return events
     group = ints(events, "group", -1)
-    keys = events.select(["group_size", "pg_name", "pg_desc"]).take(pa.array(rows)).to_pylist()
+    keys = events.select(["group_size", "pg_name", "pg_desc"]).take(from_numpy(rows)).to_pylist()
     known: dict[tuple[object, ...], int] = {}
     for row, key in zip(rows, keys, strict=True):
         size, name, desc = key["group_size"], key["pg_name"], key["pg_desc"]
@@ -131,7 +132,7 @@ def resolve_groups(events: pa.Table, groups: Sequence[Group]) -> pa.Table:
             chosen = named if len(named) == 1 else fits
             known[size, name, desc] = chosen[0].group if len(chosen) == 1 else -1
         group[row] = known[size, name, desc]
-    values = pa.array(group.astype(np.int32), mask=group < 0)
+    values = from_numpy(group.astype(np.int32), group < 0)
     return events.set_column(index, events.schema.field(index), values)
 
 

@@ -6,8 +6,8 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from tracekit.arrays import null_as, to_numpy
 from tracekit.units import I64, Mask
 
 Values = npt.NDArray[np.object_]
@@ -15,10 +15,7 @@ Values = npt.NDArray[np.object_]
 
 def ints(events: pa.Table, column: str, null: int) -> I64:
     """Return the integers of a column, one entry a row; missing values are `null`."""
-    values = events.column(column)
-    if values.null_count:
-        values = pc.fill_null(values, null)
-    return np.asarray(values.to_numpy(), np.int64)
+    return null_as(events.column(column), null)
 
 
 def strings(column: pa.ChunkedArray) -> list[str | None]:
@@ -30,7 +27,7 @@ def strings(column: pa.ChunkedArray) -> list[str | None]:
 
 def present(events: pa.Table, column: str) -> Mask:
     """Whether each row has a value in a column."""
-    return np.asarray(pc.is_valid(events.column(column)).to_numpy(zero_copy_only=False), bool)
+    return to_numpy(events.column(column).is_valid())
 
 
 def matches(events: pa.Table, column: str, of: Callable[[str | None], object]) -> Values:
@@ -68,5 +65,4 @@ def encoded(column: pa.ChunkedArray) -> tuple[list[str | None], I64]:
     if isinstance(values, pa.ChunkedArray):
         values = values.unify_dictionaries().combine_chunks()
     texts: list[str | None] = values.dictionary.to_pylist()
-    places = pc.fill_null(values.indices, len(texts)) if values.null_count else values.indices
-    return [*texts, None], np.asarray(places.to_numpy(zero_copy_only=False), np.int64)
+    return [*texts, None], null_as(values.indices, len(texts))
