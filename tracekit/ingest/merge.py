@@ -53,8 +53,7 @@ def merge(
     bound = rank_bound(world, set(merged.chosen).union(*lists.values()))
     _drop_strangers(merged, bound)
     groups = _groups(merged, bound)
-    by_members = {g.ranks: g.group for g in groups}
-    number = {place: by_members.get(ranks, -1) for place, ranks in lists.items()}
+    number = _numbers(lists, groups)
     (folder / "events").mkdir()
     records = tuple(_record(rank, c, folder, number, hosts) for rank, c in sorted(merged.chosen.items()))
     run = Run(
@@ -75,6 +74,12 @@ def merge(
 def _lists_of_members(merged: Claims) -> dict[int, tuple[int, ...]]:
     """Return the members of all groups by `id`: files share equal lists, which have as many members as the job."""
     return {id(g.ranks): g.ranks for claims in merged.chosen.values() for c in claims for g in c.table.groups}
+
+
+def _numbers(lists: dict[int, tuple[int, ...]], groups: Sequence[Group]) -> dict[int, int]:
+    """Return the number of each list's group, by `id`; -1 for one that was dropped."""
+    number = {g.ranks: g.group for g in groups}
+    return {place: number.get(ranks, -1) for place, ranks in lists.items()}
 
 
 def _hints(merged: Claims) -> list[dict[str, Any]]:

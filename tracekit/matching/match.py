@@ -161,12 +161,9 @@ def _instances(
 ) -> tuple[I64, int]:  # fmt: skip
     """Return (instance of every operation, number of operations dropped because members disagree about the kind).
 
-    Instances are numbered by channel, then in order within the channel; -1 is an operation without a partner. Element
-    counts of collectives may differ (all_to_all, uneven shards); those of messages must agree where they are known.
+    Instances are numbered by channel, then in order within the channel; -1 is an operation without a partner.
     """
-    words, token = messages
-    unsized = np.array([word.endswith(UNKNOWN_SIZE) for word in words], bool)
-    bare = numbered(word.partition("/")[0] for word in words)[1]
+    kinds = _Kinds(*messages)
     instance = np.full(len(channel), -1, np.int64)
     following, mismatched = 0, 0
     order = np.argsort(channel, kind="stable")
@@ -190,9 +187,7 @@ def _instances(
         _, first, place, counts = np.unique(
             np.concatenate(keys), return_index=True, return_inverse=True, return_counts=True
         )
-        sizes = known.p2p and not unsized[token[all_rows]].any()
-        kind = token[all_rows] if sizes else bare[token[all_rows]]
-        agreed = np.bincount(place[kind != kind[first[place]]], minlength=len(counts)) == 0
+        agreed = kinds.agreed(all_rows, first, place, whole=known.p2p)
         mismatched += int((counts[place] >= 2)[~agreed[place]].sum())
         good = (counts >= 2) & agreed
         number = np.full(len(counts), -1, np.int64)
@@ -200,6 +195,27 @@ def _instances(
         following += int(good.sum())
         instance[all_rows] = number[place]
     return instance, mismatched
+
+
+class _Kinds:
+    """What members of an instance must have in common, as numbers; from the distinct tokens and those of operations.
+
+    Element counts of collectives may differ (all_to_all, uneven shards); those of messages must agree where known.
+    """
+
+    def __init__(self, words: Sequence[str], token: Codes) -> None:
+        self._token = token
+        self._unsized = np.array([word.endswith(UNKNOWN_SIZE) for word in words], bool)
+        self._bare = numbered(word.partition("/")[0] for word in words)[1]
+
+    def agreed(self, rows: I64, first: I64, place: I64, *, whole: bool) -> Mask:
+        """Whether all operations of each instance are of one kind; messages (`whole`) by size where all have one.
+
+        `place` is the instance of each operation in `rows`, `first` the place of each instance's first one there.
+        """
+        token = self._token[rows]
+        kind = token if whole and not self._unsized[token].any() else self._bare[token]
+        return np.asarray(np.bincount(place[kind != kind[first[place]]], minlength=len(first)) == 0, bool)
 
 
 def _split(rows: I64, rank: npt.NDArray[np.int32], members: Sequence[int]) -> list[I64]:
