@@ -59,3 +59,11 @@ def to_numpy(values: "pa.Array | pa.ChunkedArray") -> "np.ndarray[Any, Any]":
         return np.unpackbits(bits, count=end, bitorder="little")[start:].astype(bool)
     kind = np.dtype(values.type.to_pandas_dtype())
     return np.frombuffer(data, kind)[start:end] if data is not None else np.zeros(0, kind)
+
+
+def null_as(values: "pa.Array | pa.ChunkedArray", null: int) -> "np.ndarray[Any, Any]":
+    """Return integers of 8 bytes, shape (n,), with `null` at null places; Arrow's `fill_null` imports pandas for it."""
+    found = to_numpy(values).astype(np.int64)
+    if values.null_count:
+        found[to_numpy(values.is_null())] = null
+    return found

@@ -109,7 +109,7 @@ def open_run(folder: Path) -> Run:
 
 def _groups(path: Path) -> list[dict[str, Any]]:
     """Return the rows of GROUPS in a file; an Arrow error or ValueError where its columns differ."""
-    table = pq.read_table(path, use_threads=False).cast(GROUPS)
+    table = pq.ParquetFile(path).read(use_threads=False).cast(GROUPS)
     if any(table.column(name).null_count for name in GROUPS.names):
         raise ValueError("a group is incomplete")
     found: list[dict[str, Any]] = table.to_pylist()

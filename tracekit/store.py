@@ -23,7 +23,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tracekit.arrays import MINUS_ONE, from_numpy, to_numpy
+from tracekit.arrays import from_numpy, null_as, to_numpy
 from tracekit.errors import InputError
 from tracekit.findings.breakdown import BreakdownFinding
 from tracekit.findings.shared import Quality, Rejected
@@ -129,9 +129,10 @@ class Run:
         path = self.folder / record.table
         self._verify(record)
         try:
-            stored = set(pq.read_schema(path, memory_map=True).names)
-            taken = [c for c in columns or EVENTS.names if c in stored]
-            table = self._stored(path, rank, taken)
+            with pq.ParquetFile(path, memory_map=True) as file:
+                stored = set(file.schema_arrow.names)
+                taken = [c for c in columns or EVENTS.names if c in stored]
+                table = self._stored(file, path, rank, taken)
         except (OSError, pa.ArrowException, ValueError) as error:
             raise InputError(f"{path}: unreadable ({error}); ingest the traces again") from error
         if lacking := {"ts", "dur", "cat", "name"} - stored:
@@ -164,7 +165,7 @@ class Run:
         """
         if not {"group", "group_rank"} <= set(table.schema.names):
             return set(), set()
-        group, place = (to_numpy(table.column(c).fill_null(MINUS_ONE)) for c in ("group", "group_rank"))
+        group, place = (null_as(table.column(c), -1) for c in ("group", "group_rank"))
         mine = {n: self.groups[n].ranks for n in self.record(rank).groups if n >= 0}
         own = {n: ranks.index(rank) for n, ranks in mine.items() if rank in ranks}
         pairs = np.unique(np.stack([group, place])[:, (group >= 0) & (place >= 0)], axis=1).T.tolist()
@@ -181,10 +182,15 @@ class Run:
             verify(self.folder / record.table, record.table_sha256)
             self._verified.add(record.rank)
 
-    def _stored(self, path: Path, rank: int, columns: list[str]) -> pa.Table:
-        """Return the stored columns of a rank's table, within its span if any: other groups of rows are not read."""
-        span = self.spans[rank] if self.spans is not None else None
-        within = [("ts", ">=", span[0]), ("ts", "<", span[1])] if span else None
+    def _stored(self, file: pq.ParquetFile, path: Path, rank: int, columns: list[str]) -> pa.Table:
+        """Return the stored columns of a rank's table, within its span if any: other groups of rows are not read.
+
+        Only a span is read through `pyarrow.dataset`, which imports pandas, half a second.
+        """
+        if self.spans is None:
+            return file.read(columns, use_threads=False)
+        begin, end = self.spans[rank]
+        within = [("ts", ">=", begin), ("ts", "<", end)]
         return pq.read_table(path, columns=columns, memory_map=True, use_threads=False, filters=within)
 
     def last_ns(self) -> int:
@@ -226,7 +232,7 @@ class Run:
             if self.world_size is None or name not in table.schema.names:
                 continue
             column = table.column(name)
-            values, unknown = to_numpy(column.fill_null(MINUS_ONE)), to_numpy(column.is_null())
+            values, unknown = null_as(column, -1), to_numpy(column.is_null())
             beyond = values >= self.world_size
             if beyond.any():
                 at = table.schema.get_field_index(name)

@@ -1,6 +1,8 @@
 """Commands without the packages of extras: help always, else a refusal with the line that installs them."""
 
 import re
+import subprocess
+import sys
 from importlib.metadata import PackageNotFoundError
 
 import pytest
@@ -43,6 +45,16 @@ def test_what_needs_no_torch_does_not_import_it(calls, missing):
     for words, (code, err, imported) in zip(free, ends(missing, free), strict=True):
         assert code == (REFUSED if "advise" in words else 0), (words, err)
         assert "torch" not in imported, words
+
+
+def test_answers_never_import_pandas():
+    """Arrow imports it, half a second and 40 MB, for a literal, a dataset or the array of several chunks."""
+    call = "import sys, tracekit as t; t.load(sys.argv[1]).slowrank(); t.hang(t.load_dumps(sys.argv[2:]))"
+    samples = [ROOT / "sample_traces" / "demo_slow_tp", ROOT / "sample_traces" / "hang_host_stall" / "fr"]
+    command = [sys.executable, "-c", f"{call}; print(*sys.modules)", *samples]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    assert "pyarrow" in done.stdout.split()
+    assert "pandas" not in done.stdout.split()
 
 
 @pytest.mark.slow

@@ -116,7 +116,7 @@ def test_an_operation_table_that_kills_is_named(tmp_path, capsys, monkeypatch):
 
 def test_a_stored_table_that_kills_is_rejected(tmp_path, capsys, monkeypatch):
     load([str(write(tmp_path / "traces", documents()))], out=tmp_path / "run")
-    die_in(monkeypatch, pyarrow.parquet, "read_table", where=lambda path: f"{DAMAGED:06d}" in str(path))
+    die_in(monkeypatch, pyarrow.parquet, "ParquetFile", where=lambda path: f"{DAMAGED:06d}" in str(path))
     code, out = run(capsys, slowrank, tmp_path / "run", "--quiet", "--json", "-")
     assert code == 0
     found = json.loads(out)
@@ -127,7 +127,7 @@ def test_a_stored_table_that_kills_is_rejected(tmp_path, capsys, monkeypatch):
 
 def test_the_groups_of_a_run_that_kill_are_named(tmp_path, capsys, monkeypatch):
     load([str(write(tmp_path / "traces", documents()[:2] + [None] * 6))], out=tmp_path / "run")
-    die_in(monkeypatch, pyarrow.parquet, "read_table", where=lambda path: "groups" in str(path))
+    die_in(monkeypatch, pyarrow.parquet, "ParquetFile", where=lambda path: "groups" in str(path))
     said, _ = run(capsys, slowrank, tmp_path / "run", "--quiet")
     assert DIED in said
 

@@ -14,7 +14,7 @@ from tracekit.ingest import load
 PEERS = ("Src Rank", "Dst Rank", "Rank")
 PRICE = 0.02  # relative: what inferred peers may cost of a price
 CASES = [(301, "slow_compute"), (305, "slow_compute"), (307, "slow_compute"), (302, "slow_host")]
-SLOW = [pytest.param(case, marks=pytest.mark.slow) for case in CASES[1:]]
+SLOW = [pytest.param(case, marks=pytest.mark.slow) for case in CASES]
 
 
 def erase(folder, keys):
@@ -27,11 +27,11 @@ def erase(folder, keys):
         path.write_bytes(gzip.compress(data, 1) if packed else data)
 
 
-@pytest.fixture(scope="module", params=[CASES[0], *SLOW], ids=str)
+@pytest.fixture(scope="module", params=[(*CASES[0], 8), *SLOW], ids=str)
 def answers(request, tmp_path_factory):
     """(truth, answer with all evidence, answer without the peers of messages) of a job with pipeline stages."""
-    seed, kind = request.param
-    case = generate(seed, kind=kind, truncated={})
+    seed, kind, *world = request.param
+    case = generate(seed, kind=kind, truncated={}, **({"world": world[0]} if world else {}))
     assert case.truth.sizes["pp"] > 1
     folder = tmp_path_factory.mktemp("erased")
     case.write(folder)

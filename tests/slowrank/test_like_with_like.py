@@ -93,7 +93,7 @@ def test_slow_rank_is_named_beside_liked_experts(tmp_path, rank):
 
 def test_collectives_of_unknown_kind_may_deal_tokens(tmp_path):
     case = prepared(experts(tmp_path, sizes=False), grid(dp=RANKS))
-    unknown = replace(case.ops, op=np.full(len(case.ops.op), "collective", object))
+    unknown = replace(case.ops, kinds=(["collective"], np.zeros_like(case.ops.kinds[1])))
     untold = dealt_tokens(unknown, case.steps, case.stages).untold
     assert (untold[0] > 0.02 * case.step_ns).all()
     assert (untold[3] < 0.01 * case.step_ns).all()

@@ -126,7 +126,7 @@ def test_operations_before_and_after_all_steps_stay_apart():
 def test_operations_between_those_of_a_step_stay_apart():
     """Where labels alternate, two operations outside all steps stand behind the same step."""
     labels = np.array([1, -1, 1, -1, -1])
-    told = np.zeros(10, np.int64), np.zeros(10, np.int64), np.full(10, "send", object)
+    told = np.zeros(10, np.int64), np.zeros(10, np.int64), (["send"], np.zeros(10, np.int32))
     keys = instance_keys([np.arange(5), np.arange(5, 10)], True, np.tile(labels, 2), *told)
     assert len(np.unique(keys[0])) == 5
     assert (keys[0] == keys[1]).all()

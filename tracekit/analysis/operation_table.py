@@ -1,16 +1,14 @@
 """All communication of a run as one Arrow table, for questions that no command asks."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from tracekit.analysis.breakdown.parts import waits_told
 from tracekit.analysis.slowrank.analyse import opened
 from tracekit.arrays import from_numpy, from_strings
-from tracekit.rank_events.coded_words import numbered
+from tracekit.rank_events.coded_words import Codes, numbered
 from tracekit.store import Run
 from tracekit.timing.measured import StepRange
 
@@ -40,8 +38,8 @@ def operations(
             "rank": from_numpy(ops.rank),
             "step": from_numpy(ops.step, ops.step < 0),
             "analysed": from_numpy(case.analysed),
-            "axis": _words(case.axis),
-            "op": _words(ops.op),
+            "axis": _words(*numbered(case.axis)),
+            "op": _words(*ops.kinds),
             "start_ns": from_numpy(ops.start),
             "end_ns": from_numpy(ops.end),
             "exposed_ns": from_numpy(ops.exposed),
@@ -52,7 +50,6 @@ def operations(
     )
 
 
-def _words(column: npt.NDArray[Any]) -> pa.Array:
-    """A dictionary array of a column of words."""
-    words, code = numbered(column)
+def _words(words: Sequence[str], code: Codes) -> pa.Array:
+    """A dictionary array of `words`; `code` is the index of each entry's."""
     return pa.DictionaryArray.from_arrays(from_numpy(code), from_strings(words))

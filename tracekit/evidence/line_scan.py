@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tracekit.arrays import to_numpy
 from tracekit.files.source import ByteStream, Source
 from tracekit.thresholds.evidence import (
     LOG_EXPANSION,
@@ -160,6 +161,6 @@ def _pieces_with_hits(
     pieces = pa.Array.from_buffers(pa.large_binary(), len(cuts) - 1, buffers)
     found: Any = pc.match_substring_regex(pieces, patterns[0])
     plain: Any = pc.match_substring_regex(pieces.filter(found), patterns[-1]) if len(patterns) > 1 else None
-    hits = np.flatnonzero(found.to_numpy(zero_copy_only=False)).tolist()
+    hits = np.flatnonzero(to_numpy(found)).tolist()
     for number, also in zip(hits, [True] * len(hits) if plain is None else plain.to_pylist(), strict=True):
         yield cuts[number], cuts[number + 1], also

@@ -41,7 +41,7 @@ def joined(
 
     Raises UsageError where they contradict the input, MeshError where nothing determines the mesh.
     """
-    if not (ops.op == "send_recv").any():
+    if not ops.among(("send_recv",)).any():
         return ops, choose(run, ops, sizes, order)
     tried = [
         _linked(run, ops, mesh, axis, sure=sure) for mesh, axis, sure in _candidates(run, ops, sizes, order)

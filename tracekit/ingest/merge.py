@@ -49,10 +49,11 @@ def merge(
     merged.choose(results)
     hints = hints or _hints(merged)
     world = _world_size(merged, hints)
-    bound = rank_bound(world, _named_ranks(merged))
+    lists = _lists_of_members(merged)
+    bound = rank_bound(world, set(merged.chosen).union(*lists.values()))
     _drop_strangers(merged, bound)
     groups = _groups(merged, bound)
-    number = {g.ranks: g.group for g in groups}
+    number = _numbers(lists, groups)
     (folder / "events").mkdir()
     records = tuple(_record(rank, c, folder, number, hosts) for rank, c in sorted(merged.chosen.items()))
     run = Run(
@@ -70,12 +71,15 @@ def merge(
     return run, placed
 
 
-def _named_ranks(merged: Claims) -> set[int]:
-    """Return the ranks that have a table or are a member of a group; equal lists of members are looked at once."""
-    listed = {
-        id(g.ranks): g.ranks for claims in merged.chosen.values() for c in claims for g in c.table.groups
-    }
-    return set(merged.chosen).union(*listed.values())
+def _lists_of_members(merged: Claims) -> dict[int, tuple[int, ...]]:
+    """Return the members of all groups by `id`: files share equal lists, which have as many members as the job."""
+    return {id(g.ranks): g.ranks for claims in merged.chosen.values() for c in claims for g in c.table.groups}
+
+
+def _numbers(lists: dict[int, tuple[int, ...]], groups: Sequence[Group]) -> dict[int, int]:
+    """Return the number of each list's group, by `id`; -1 for one that was dropped."""
+    number = {g.ranks: g.group for g in groups}
+    return {place: number.get(ranks, -1) for place, ranks in lists.items()}
 
 
 def _hints(merged: Claims) -> list[dict[str, Any]]:
@@ -102,14 +106,17 @@ def _groups(merged: Claims, world: int) -> tuple[Group, ...]:
     names: dict[tuple[int, ...], set[str]] = defaultdict(set)
     descs: dict[tuple[int, ...], set[str]] = defaultdict(set)
     beyond: Counter[str] = Counter()
+    listed: dict[int, FileGroup] = {}  # by `id`: files share equal groups
     for claims in merged.chosen.values():
         for claim in claims:
             for group in claim.table.groups:
                 if group.ranks and group.ranks[-1] >= world:
                     beyond[claim.result.label] += 1
-                    continue
-                names[group.ranks].update(group.names)
-                descs[group.ranks].update(group.descs)
+                else:
+                    listed[id(group)] = group
+    for group in listed.values():
+        names[group.ranks].update(group.names)
+        descs[group.ranks].update(group.descs)
     detail = (
         f"process groups with members beyond the job's {world} ranks; their operations belong to no group"
     )
@@ -123,10 +130,10 @@ def _record(
     rank: int,
     claims: Sequence[Claim],
     folder: Path,
-    number: dict[tuple[int, ...], int],
+    number: dict[int, int],
     hosts: dict[int, str],
 ) -> RankRecord:
-    """Put the table of a rank in place and describe it; `number` gives the row of GROUPS by members."""
+    """Put the table of a rank in place and describe it; `number` gives the row of GROUPS by `id` of the members."""
     name = f"events/rank-{rank:06d}.parquet"
     groups = _place(claims, folder / name)
     first = claims[0].result
@@ -147,7 +154,7 @@ def _record(
         events=sum(c.table.events for c in claims),
         table=name,
         truncated=any(c.table.truncated for c in claims),
-        groups=tuple(number.get(g.ranks, -1) for g in groups),
+        groups=tuple(number[id(g.ranks)] for g in groups),
         not_stored=dict(sorted(skipped.items())),
         windows=tuple(c.begin for c in claims) if len(claims) > 1 else (),
         window_names=names_of(claims),

@@ -105,8 +105,10 @@ def _placed(result: FileResult, folder: Path, one: dict[Hashable, Any]) -> FileR
     """
 
     def kept(group: FileGroup) -> FileGroup:
-        group = replace(group, ranks=one.setdefault(group.ranks, group.ranks))
-        return cast("FileGroup", one.setdefault(group, group))
+        if group not in one:
+            group = replace(group, ranks=one.setdefault(group.ranks, group.ranks))
+            one[group] = group
+        return cast("FileGroup", one[group])
 
     tables = [
         replace(t, path=str(folder / Path(t.path).name), groups=tuple([kept(g) for g in t.groups]))

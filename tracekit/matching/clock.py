@@ -204,8 +204,7 @@ def common_collectives(ops: Operations) -> I64:
 
     Exchanges count as well if their kernels were found to end together.
     """
-    p2p = np.array([c.p2p for c in ops.channels] or [False])
-    counts = ~p2p[np.maximum(ops.channel, 0)] | ops.among(("send_recv",))
+    counts = ~ops.p2p[ops.channel] | ops.among(("send_recv",))
     rows = np.flatnonzero((ops.instance >= 0) & counts & ~ops.among(ROOTED))
     rows = rows[np.lexsort((ops.rank[rows], ops.instance[rows]))]
     together = ops.instance[rows[:-1]] == ops.instance[rows[1:]]

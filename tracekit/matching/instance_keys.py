@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracekit.matching.message_order import UNKNOWN_SIZE
+from tracekit.rank_events.coded_words import Codes
 from tracekit.rank_events.step_marks import NO_STEP
 from tracekit.thresholds.tables import ALIGN_LEAST_OVERLAP, COUNTED_SHARE
 from tracekit.units import I64
@@ -23,9 +24,11 @@ def instance_keys(
     step: npt.NDArray[np.int32],
     seq: I64,
     end: I64,
-    token: npt.NDArray[np.object_],
+    tokens: tuple[list[str], Codes],
 ) -> list[I64]:
     """Return a key for each operation of each side, in the shape of `sides`; operations with equal keys match.
+
+    `tokens` are the distinct ones and the index of each operation's.
 
     If most operations carry sequence numbers, an operation without one matches none: its order would shift the others.
     """
@@ -33,9 +36,9 @@ def instance_keys(
         return [np.where(seq[s] >= 0, _with_occurrence(seq[s]), -1 - s) for s in sides]
     if all((step[s] != NO_STEP).any() for s in sides):
         return _by_step(sides, step)
-    if len({len(s) for s in sides}) == 1 and all((token[s] == token[sides[0]]).all() for s in sides):
+    if len({len(s) for s in sides}) == 1 and all((tokens[1][s] == tokens[1][sides[0]]).all() for s in sides):
         return [np.arange(len(s)) for s in sides]
-    return _aligned(sides, end, token)
+    return _aligned(sides, end, tokens)
 
 
 def _with_occurrence(keys: I64) -> I64:
@@ -97,7 +100,7 @@ def _outside(labels: I64) -> I64:
     return np.asarray(np.where(before >= 0, behind, ahead), np.int64)
 
 
-def _aligned(sides: Sequence[I64], end: I64, token: npt.NDArray[np.object_]) -> list[I64]:
+def _aligned(sides: Sequence[I64], end: I64, tokens: tuple[list[str], Codes]) -> list[I64]:
     """Return the ordinals of each side, shifted so that kinds agree and ends differ by a constant.
 
     Members of a collective end together, so the right shift is the one with end differences that vary least.
@@ -105,17 +108,20 @@ def _aligned(sides: Sequence[I64], end: I64, token: npt.NDArray[np.object_]) -> 
     reference = max(range(len(sides)), key=lambda i: len(sides[i]))
     keys = []
     for i, side in enumerate(sides):
-        shift = 0 if i == reference else _best_shift(side, sides[reference], end, token)
+        shift = 0 if i == reference else _best_shift(side, sides[reference], end, tokens)
         keys.append(np.arange(len(side)) + shift)
     return [k + (len(sides[reference]) + 1) for k in keys]
 
 
-def _best_shift(side: I64, reference: I64, end: I64, token: npt.NDArray[np.object_]) -> int:
+def _best_shift(side: I64, reference: I64, end: I64, tokens: tuple[list[str], Codes]) -> int:
     """Return the position in `reference` at which `side` begins: where kinds agree most, then where ends vary least.
 
     An operation that lost its arguments fits any size.
     """
-    kinds, sizes = zip(*(_kind_and_size(str(t)) for t in token[np.append(side, reference)]), strict=True)
+    words, code = tokens
+    kinds, sizes = zip(
+        *(_kind_and_size(words[c]) for c in code[np.append(side, reference)].tolist()), strict=True
+    )
     kind, size = np.array(kinds, object), np.array(sizes, object)
     best = (2.0, float("inf"), 0)
     need = max(1, ceil(ALIGN_LEAST_OVERLAP * min(len(side), len(reference))))

@@ -17,7 +17,7 @@ from tracekit.errors import TracekitError
 from tracekit.matching.channels import NO_SEQ, Channel, channels_of, groups_with_one_counter
 from tracekit.matching.instance_keys import instance_keys
 from tracekit.matching.message_order import UNKNOWN_SIZE, by_issue, by_size
-from tracekit.rank_events.coded_words import Codes, numbered, numbered_rows
+from tracekit.rank_events.coded_words import Codes, joined, numbered, numbered_rows
 from tracekit.rank_events.operation_names import MESSAGES
 from tracekit.rank_events.own_time import Progress, own_progress
 from tracekit.rank_events.rank_ops import RankOps
@@ -45,22 +45,27 @@ class Operations:
     exposed: I64  # ns for which compute waited for it
     instance: I64  # -1: unmatched
     channel: I64  # -1: none
-    op: npt.NDArray[np.object_]
-    token: npt.NDArray[np.object_]
+    kinds: tuple[list[str], Codes]  # the distinct canonical names, sorted; the index of each operation's
+    messages: tuple[list[str], Codes]  # the same of its token: name, dtype and elements
     kernel: I64  # number of the kernel over all ranks: messages of one batch share theirs
     channels: tuple[Channel, ...]
     unmatched: int  # operations of known channels that no other rank has
     mismatched: int  # operations dropped because the members disagree about what they are
 
     @cached_property
-    def kinds(self) -> tuple[list[str], Codes]:
-        """Return the distinct `op`, sorted, and the index of each operation's."""
-        return numbered(self.op)
+    def op(self) -> npt.NDArray[np.object_]:
+        """Return the canonical name of each operation."""
+        return np.array(self.kinds[0], object)[self.kinds[1]]
 
     @cached_property
-    def messages(self) -> tuple[list[str], Codes]:
-        """Return the distinct `token`, sorted, and the index of each operation's."""
-        return numbered(self.token)
+    def token(self) -> npt.NDArray[np.object_]:
+        """Return the token of each operation, as `RankOps`."""
+        return np.array(self.messages[0], object)[self.messages[1]]
+
+    @cached_property
+    def p2p(self) -> Mask:
+        """Whether each channel carries messages; the last entry, false, is of operations without a channel."""
+        return np.array([*(c.p2p for c in self.channels), False])
 
     @cached_property
     def calls(self) -> tuple[list[str], Codes]:
@@ -69,9 +74,7 @@ class Operations:
         The direction of a message does not count: for batches it may be known on one rank and not on its peer.
         """
         words, code = self.kinds
-        p2p = np.array([*(c.p2p for c in self.channels), False])[
-            self.channel
-        ]  # the last one: without a channel
+        p2p = self.p2p[self.channel]
         members = np.array([*(len(c.members) for c in self.channels), 0])[self.channel]
         kind = np.where(p2p, len(words), code)
         first, number = numbered_rows(kind, members)
@@ -122,21 +125,22 @@ def _joined(
     )
     rank = np.repeat(np.array([r.rank for r in ordered], np.int32), counts)
     start, end = _cat(r.start for r in ordered), _cat(r.end for r in ordered)
-    op = np.array([o for r in ordered for o in r.op], dtype=object)
-    token = np.array([t for r in ordered for t in r.token], dtype=object)
+    kinds, messages = joined([r.op for r in ordered]), joined([r.token for r in ordered])
     step, seq = _cat(r.step for r in ordered).astype(np.int32), _cat(r.seq for r in ordered)
     channel, channels = channels_of(ordered, groups, pipelined=pipelined)
     seq[np.isin(_cat(r.group for r in ordered), groups_with_one_counter(ordered))] = NO_SEQ
     issued = _cat(r.issued for r in ordered)
     message = _cat(np.full(len(r.start), -1) if r.message is None else r.message for r in ordered)
     stream = _cat(np.full(len(r.start), -1) if r.stream is None else r.stream for r in ordered)
-    instance, mismatched = _instances(channel, channels, rank, step, seq, end, token, issued, stream, message)
+    instance, mismatched = _instances(
+        channel, channels, rank, step, seq, end, messages, issued, stream, message
+    )
     lonely = (channel >= 0) & (instance < 0)
     return Operations(
         tuple(r.rank for r in ordered), {r.rank: r for r in ordered}, progress, first, rank, start, end, step,
         _cat(progress[r.rank].at_start for r in ordered), _cat(progress[r.rank].at_end for r in ordered),
         np.concatenate([np.zeros(0), *(progress[r.rank].at_ready for r in ordered)]),
-        _cat(progress[r.rank].exposed_ns for r in ordered), instance, channel, op, token,
+        _cat(progress[r.rank].exposed_ns for r in ordered), instance, channel, kinds, messages,
         _kernels(ordered), channels,
         int(lonely.sum()) - mismatched, mismatched,
     )  # fmt: skip
@@ -156,13 +160,13 @@ def _kernels(ranks: Sequence[RankOps]) -> I64:
 
 def _instances(
     channel: I64, channels: Sequence[Channel], rank: npt.NDArray[np.int32], step: npt.NDArray[np.int32],
-    seq: I64, end: I64, token: npt.NDArray[np.object_], issued: I64,
-    stream: I64, message: I64,
+    seq: I64, end: I64, messages: tuple[list[str], Codes], issued: I64, stream: I64, message: I64,
 ) -> tuple[I64, int]:  # fmt: skip
     """Return (instance of every operation, number of operations dropped because members disagree about the kind).
 
     Instances are numbered by channel, then in order within the channel; -1 is an operation without a partner.
     """
+    kinds = _Kinds(*messages)
     instance = np.full(len(channel), -1, np.int64)
     following, mismatched = 0, 0
     order = np.argsort(channel, kind="stable")
@@ -180,41 +184,47 @@ def _instances(
         if known.inferred:
             keys = [message[s] for s in present]
         else:
-            keys = instance_keys(present, known.p2p, step, seq, end, token)
-            keys = by_size(present, keys, step, token, end) if known.p2p else keys
-        joined, all_rows = np.concatenate(keys), np.concatenate(present)
-        unique, place, counts = np.unique(joined, return_inverse=True, return_counts=True)
-        agreed = _agreement(place, len(unique), token[all_rows], whole=known.p2p)
+            keys = instance_keys(present, known.p2p, step, seq, end, messages)
+            keys = by_size(present, keys, step, messages, end) if known.p2p else keys
+        all_rows = np.concatenate(present)
+        _, first, place, counts = np.unique(
+            np.concatenate(keys), return_index=True, return_inverse=True, return_counts=True
+        )
+        agreed = kinds.agreed(all_rows, first, place, whole=known.p2p)
         mismatched += int((counts[place] >= 2)[~agreed[place]].sum())
         good = (counts >= 2) & agreed
-        number = np.full(len(unique), -1, np.int64)
+        number = np.full(len(counts), -1, np.int64)
         number[good] = following + np.arange(int(good.sum()))
         following += int(good.sum())
         instance[all_rows] = number[place]
     return instance, mismatched
 
 
+class _Kinds:
+    """What members of an instance must have in common, as numbers; from the distinct tokens and those of operations.
+
+    Element counts of collectives may differ (all_to_all, uneven shards); those of messages must agree where known.
+    """
+
+    def __init__(self, words: Sequence[str], token: Codes) -> None:
+        self._token = token
+        self._unsized = np.array([word.endswith(UNKNOWN_SIZE) for word in words], bool)
+        self._bare = numbered(word.partition("/")[0] for word in words)[1]
+
+    def agreed(self, rows: I64, first: I64, place: I64, *, whole: bool) -> Mask:
+        """Whether all operations of each instance are of one kind; messages (`whole`) by size where all have one.
+
+        `place` is the instance of each operation in `rows`, `first` the place of each instance's first one there.
+        """
+        token = self._token[rows]
+        kind = token if whole and not self._unsized[token].any() else self._bare[token]
+        return np.asarray(np.bincount(place[kind != kind[first[place]]], minlength=len(first)) == 0, bool)
+
+
 def _split(rows: I64, rank: npt.NDArray[np.int32], members: Sequence[int]) -> list[I64]:
     """Return the `rows` of each member; `rank` is by row, ascending."""
     first, last = np.searchsorted(rank, members), np.searchsorted(rank, members, side="right")
     return [rows[a:b] for a, b in zip(first.tolist(), last.tolist(), strict=True)]
-
-
-def _agreement(place: I64, count: int, tokens: npt.NDArray[np.object_], *, whole: bool) -> Mask:
-    """Whether all operations of each of `count` instances are of one kind.
-
-    `place` is the instance of each operation. Element counts of collectives may differ (all_to_all, uneven shards);
-    those of messages (`whole`) must agree where they are known.
-    """
-    texts = [str(t) for t in tokens]
-    if not whole or any(t.endswith(UNKNOWN_SIZE) for t in texts):
-        texts = [t.split("/", 1)[0] for t in texts]
-    kinds = {t: i for i, t in enumerate(sorted(set(texts)))}
-    code = np.array([kinds[t] for t in texts], np.int64)
-    low, high = np.full(count, np.iinfo(np.int64).max), np.full(count, -1)
-    np.minimum.at(low, place, code)
-    np.maximum.at(high, place, code)
-    return np.asarray(low == high, bool)
 
 
 # The two ends of every message: the one place where sends and receives are paired.
@@ -229,7 +239,7 @@ def found_done(ops: Operations) -> npt.NDArray[np.bool_]:
 def message_ends(ops: Operations) -> tuple[I64, I64]:
     """Return (sends, receives): rows of `ops` of both ends of each matched message, in order of instance."""
     rows = np.flatnonzero((ops.instance >= 0) & ops.among(MESSAGES))
-    rows = rows[np.lexsort((numbered(ops.op[rows])[1], ops.instance[rows]))]  # "recv" sorts before "send"
+    rows = rows[np.lexsort((ops.kinds[1][rows], ops.instance[rows]))]  # "recv" sorts before "send"
     first = np.flatnonzero(ops.instance[rows[:-1]] == ops.instance[rows[1:]])
     return rows[first + 1], rows[first]
 

@@ -9,22 +9,24 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from tracekit.rank_events.coded_words import Codes
 from tracekit.thresholds.tables import MAX_MESSAGES_ALIGNED, TIE_NS
 from tracekit.units import I32, I64
 
-Tokens = npt.NDArray[np.object_]
 UNKNOWN_SIZE = "/-1"
 """End of the token of a message if the trace does not have its size."""
 
 
-def by_size(sides: Sequence[I64], keys: list[I64], step: I32, token: Tokens, end: I64) -> list[I64]:
+def by_size(
+    sides: Sequence[I64], keys: list[I64], step: I32, tokens: tuple[list[str], Codes], end: I64
+) -> list[I64]:
     """Return `keys` of both `sides` of a channel, corrected in steps in which messages of equal keys differ in size.
 
-    `sides` are rows in order of issue; `step`, `token` and `end` (ns) are by row. Messages of unknown size keep their
-    keys, and so do steps with more messages than can be compared all with all.
+    `sides` are rows in order of issue; `step` and `end` (ns) are by row, `tokens` the distinct ones and the index of
+    each row's. Messages of unknown size keep their keys, and so do steps with more messages than can be compared.
     """
-    mine, theirs = sides
-    if any(str(t).endswith(UNKNOWN_SIZE) for t in {*token[mine].tolist(), *token[theirs].tolist()}):
+    (mine, theirs), (words, token) = sides, tokens
+    if any(words[t].endswith(UNKNOWN_SIZE) for t in {*token[mine].tolist(), *token[theirs].tolist()}):
         return keys
     _, i, j = np.intersect1d(keys[0], keys[1], assume_unique=True, return_indices=True)
     differ = token[mine[i]] != token[theirs[j]]

@@ -13,10 +13,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tracekit.arrays import from_numpy, to_numpy
 from tracekit.axes import PIPELINE
 from tracekit.mesh.group_descriptions import hinted_dims
-from tracekit.rank_events.coded_words import numbered, numbered_rows
-from tracekit.rank_events.event_columns import Values, filled, holds, ints, matches, strings
+from tracekit.rank_events.coded_words import Words, numbered, numbered_rows
+from tracekit.rank_events.event_columns import Values, encoded, filled, holds, ints, matches
 from tracekit.rank_events.host_events import Enclosing, Host
 from tracekit.rank_events.kernel_records import Joined
 from tracekit.rank_events.operation_names import (
@@ -161,8 +162,8 @@ _BATCH: Final = "batch_op_issue"
 class Arguments:
     """The arguments of one rank's operations; one entry an operation."""
 
-    op: tuple[str, ...]  # canonical names
-    token: tuple[str, ...]  # op, dtype and element count: equal for one collective on all ranks
+    op: Words  # canonical names
+    token: Words  # op, dtype and element count: equal for one collective on all ranks
     group: I32  # index into Run.groups; -1 unknown
     src: I32  # global rank of the sender of a message, -1 else
     dst: I32
@@ -186,20 +187,20 @@ def read_arguments(
 ) -> Arguments:
     """Return the arguments of the operations `joined` to the events `rows`; both are of `rank`."""
     taken = events.select(["collective", "dtype", "in_nelems", "out_nelems", "group", "group_size", "seq"])
-    taken = taken.take(pa.array(joined.args))
-    names = strings(events.column("name").take(pa.array(rows[joined.kernel])))
-    collectives = strings(taken.column("collective"))
-    kinds = _kinds(collectives, names)
+    taken = taken.take(from_numpy(joined.args))
+    kinds, recorded = _kinds(
+        taken.column("collective"), events.column("name").take(from_numpy(rows[joined.kernel]))
+    )
     given, received = ints(taken, "in_nelems", -1), ints(taken, "out_nelems", -1)
     nelems = np.maximum(given, received)
     group = ints(taken, "group", -1)
     src, dst, way = np.full(len(kinds), -1), np.full(len(kinds), -1), np.zeros(len(kinds), np.int64)
     place, own = np.full(len(kinds), -1), np.full(len(kinds), -1)
     titles = CollectiveTitles(events, cat, host, rows)
-    for entry in [i for i, op in enumerate(kinds) if op in _UNTOLD and not collectives[i]]:
+    for entry in [i for i, op in enumerate(kinds) if op in _UNTOLD and not recorded[i]]:
         kinds[entry] = titles.of(joined, entry) or kinds[entry]
     peers = Peers(rank, events, cat, host, rows, groups)
-    for entry in [i for i, op in enumerate(kinds) if op == OTHER and not collectives[i]]:
+    for entry in [i for i, op in enumerate(kinds) if op == OTHER and not recorded[i]]:
         kinds[entry] = peers.called(joined, entry) or OTHER
     for entry in [i for i, op in enumerate(kinds) if op in UNDIRECTED]:
         ends = peers.of(joined, entry, kinds[entry])
@@ -207,29 +208,33 @@ def read_arguments(
     batched = holds(taken, "collective", lambda v: v == _BATCH) & (way == 0)
     way[batched & (given > 0) & (received == 0)] = SENDS
     way[batched & (given == 0) & (received > 0)] = RECEIVES
-    token = _tokens(kinds, strings(taken.column("dtype")), nelems)
+    op = Words(kinds)
     return Arguments(
-        tuple(kinds), token, group.astype(np.int32), src.astype(np.int32), dst.astype(np.int32),
+        op, _tokens(op, taken.column("dtype"), nelems), group.astype(np.int32), src.astype(np.int32),
+        dst.astype(np.int32),
         ints(taken, "seq", -1), nelems, ints(taken, "group_size", -1).astype(np.int32), way,
         received, place, own,
     )  # fmt: skip
 
 
-def _tokens(kinds: Sequence[str], dtypes: Sequence[str | None], nelems: I64) -> tuple[str, ...]:
+def _tokens(kinds: Words, dtypes: pa.ChunkedArray, nelems: I64) -> Words:
     """Return the token of each operation; those of equal operations are one string."""
-    (ops, op), (types, dtype) = numbered(kinds), numbered(text or "" for text in dtypes)
+    (ops, op), (types, dtype) = numbered(kinds), encoded(dtypes)
     first, number = numbered_rows(op, dtype, nelems)
     ops = ["p2p" if name in MESSAGES else name for name in ops]
     parts = zip(op[first].tolist(), dtype[first].tolist(), nelems[first].tolist(), strict=True)
-    tokens = [sys.intern(f"{ops[o]}/{types[d]}/{n}") for o, d, n in parts]
-    return tuple(np.array(tokens, object)[number].tolist())
+    return Words.of([sys.intern(f"{ops[o]}/{types[d] or ''}/{n}") for o, d, n in parts], number)
 
 
-def _kinds(collectives: Sequence[str | None], names: Sequence[str | None]) -> list[str]:
-    """Return the kind of each operation by its argument, else by the name of its kernel."""
-    texts = [c or n or "" for c, n in zip(collectives, names, strict=True)]
-    known = {text: canonical_op(text) for text in set(texts)}
-    return [known[text] for text in texts]
+def _kinds(collectives: pa.ChunkedArray, names: pa.ChunkedArray) -> tuple[list[str], list[bool]]:
+    """Return the kind of each operation by its argument, else by the name of its kernel; and whether by the former."""
+    (arguments, argument), (kernels, kernel) = encoded(collectives), encoded(names)
+    recorded = np.array([bool(text) for text in arguments], bool)[argument]
+    by_argument, by_name = (
+        np.array([canonical_op(text or "") for text in texts], object) for texts in (arguments, kernels)
+    )
+    kinds: list[str] = np.where(recorded, by_argument[argument], by_name[kernel]).tolist()
+    return kinds, recorded.tolist()
 
 
 def resolve_groups(events: pa.Table, groups: Sequence[Group]) -> pa.Table:
@@ -239,11 +244,11 @@ def resolve_groups(events: pa.Table, groups: Sequence[Group]) -> pa.Table:
     """
     index = events.column_names.index("group")
     lacking = pc.and_(pc.is_null(events.column(index)), pc.is_valid(events.column("group_size")))
-    rows = np.flatnonzero(np.asarray(lacking.to_numpy(zero_copy_only=False), bool))
+    rows = np.flatnonzero(to_numpy(lacking))
     if not len(rows) or not groups:
         return events
     group = ints(events, "group", -1)
-    keys = events.select(["group_size", "pg_name", "pg_desc"]).take(pa.array(rows)).to_pylist()
+    keys = events.select(["group_size", "pg_name", "pg_desc"]).take(from_numpy(rows)).to_pylist()
     known: dict[tuple[object, ...], int] = {}
     for row, key in zip(rows, keys, strict=True):
         size, name, desc = key["group_size"], key["pg_name"], key["pg_desc"]
@@ -253,7 +258,7 @@ def resolve_groups(events: pa.Table, groups: Sequence[Group]) -> pa.Table:
             chosen = named if len(named) == 1 else fits
             known[size, name, desc] = chosen[0].group if len(chosen) == 1 else -1
         group[row] = known[size, name, desc]
-    values = pa.array(group.astype(np.int32), mask=group < 0)
+    values = from_numpy(group.astype(np.int32), group < 0)
     return events.set_column(index, events.schema.field(index), values)
 
 

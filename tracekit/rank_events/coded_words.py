@@ -3,15 +3,34 @@
 A number takes 4 bytes an entry, while text of fixed width takes the length of its longest word.
 """
 
-from collections.abc import Collection, Iterable
-from typing import Any
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
 
-from tracekit.units import I64
+from tracekit.units import I64, Mask
 
 Codes = npt.NDArray[np.int32]
+
+
+class Words(tuple[str, ...]):  # noqa: SLOT001 - a tuple that also keeps its numbers
+    """A column of words that `numbered` looks through once."""
+
+    coded: tuple[list[str], Codes] | None = None
+
+    def __new__(cls, column: Iterable[str]) -> Self:
+        """Return `column`, itself where it is one."""
+        return column if isinstance(column, cls) else super().__new__(cls, column)
+
+    @classmethod
+    def of(cls, texts: Sequence[str], place: npt.NDArray[np.integer[Any]]) -> "Words":
+        """Return the column in which entry i is `texts[place[i]]`; the same text may stand at several places."""
+        used, code = np.unique(place, return_inverse=True)
+        words, order = numbered([texts[i] for i in used.tolist()])
+        column = cls(np.array(texts, object)[place].tolist())
+        column.coded = words, order[code]
+        return column
 
 
 def numbered(column: npt.NDArray[Any] | Iterable[object]) -> tuple[list[str], Codes]:
@@ -19,16 +38,29 @@ def numbered(column: npt.NDArray[Any] | Iterable[object]) -> tuple[list[str], Co
 
     `pyarrow.array(column).dictionary_encode()` takes as long for tens of words, and imports pandas (0.3 s).
     """
-    seen: dict[object, int] = {}
+    if isinstance(column, Words) and column.coded is not None:
+        return column.coded
     entries = column.tolist() if isinstance(column, np.ndarray) else list(column)
-    code = np.fromiter((seen.setdefault(word, len(seen)) for word in entries), np.int32, len(entries))
+    seen = {word: i for i, word in enumerate(dict.fromkeys(entries))}
+    code = np.fromiter(map(seen.__getitem__, entries), np.int32, len(entries))
     words = [str(word) for word in seen]
     place = np.empty(len(words), np.int32)
     place[np.argsort(np.array(words, object), kind="stable")] = np.arange(len(words))
-    return sorted(words), place[code]
+    found = sorted(words), place[code]
+    if isinstance(column, Words):
+        column.coded = found
+    return found
 
 
-def among(column: npt.NDArray[Any] | Iterable[object], wanted: Collection[str]) -> npt.NDArray[np.bool_]:
+def joined(columns: Iterable[Iterable[str]]) -> tuple[list[str], Codes]:
+    """Return (the distinct words of several columns, sorted; the index of each entry's word, column after column)."""
+    coded = [numbered(column) for column in columns]
+    place = {word: i for i, word in enumerate(sorted({word for words, _ in coded for word in words}))}
+    codes = [np.array([place[word] for word in words], np.int32)[code] for words, code in coded]
+    return list(place), np.concatenate([np.zeros(0, np.int32), *codes])
+
+
+def among(column: npt.NDArray[Any] | Iterable[object], wanted: Collection[str]) -> Mask:
     """Whether the word of each entry is one of the `wanted`."""
     words, code = numbered(column)
     return np.array([word in wanted for word in words], bool)[code]

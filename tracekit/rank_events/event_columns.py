@@ -6,8 +6,8 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from tracekit.arrays import null_as, to_numpy
 from tracekit.units import I64, Mask
 
 Values = npt.NDArray[np.object_]
@@ -15,29 +15,26 @@ Values = npt.NDArray[np.object_]
 
 def ints(events: pa.Table, column: str, null: int) -> I64:
     """Return the integers of a column, one entry a row; missing values are `null`."""
-    values = events.column(column)
-    if values.null_count:
-        values = pc.fill_null(values, null)
-    return np.asarray(values.to_numpy(), np.int64)
+    return null_as(events.column(column), null)
 
 
 def strings(column: pa.ChunkedArray) -> list[str | None]:
     """Return the texts of a column, one entry a row; None for missing values."""
-    texts, places = _encoded(column)
-    found: list[str | None] = np.array([*texts, None], np.object_)[places].tolist()
+    texts, places = encoded(column)
+    found: list[str | None] = np.array(texts, np.object_)[places].tolist()
     return found
 
 
 def present(events: pa.Table, column: str) -> Mask:
     """Whether each row has a value in a column."""
-    return np.asarray(pc.is_valid(events.column(column)).to_numpy(zero_copy_only=False), bool)
+    return to_numpy(events.column(column).is_valid())
 
 
 def matches(events: pa.Table, column: str, of: Callable[[str | None], object]) -> Values:
     """Return `of(value)` for each row of a column; `of` is called once for each distinct value, and with None."""
-    texts, places = _encoded(events.column(column))
-    table = np.empty(len(texts) + 1, np.object_)
-    for place, value in enumerate([*texts, None]):
+    texts, places = encoded(events.column(column))
+    table = np.empty(len(texts), np.object_)
+    for place, value in enumerate(texts):
         table[place] = of(value)
     result: Values = table[places]
     return result
@@ -45,8 +42,8 @@ def matches(events: pa.Table, column: str, of: Callable[[str | None], object]) -
 
 def holds(events: pa.Table, column: str, of: Callable[[str | None], object]) -> Mask:
     """Whether `of(value)` is true for each row of a column; `of` is called once for each distinct value, and None."""
-    texts, places = _encoded(events.column(column))
-    result: Mask = np.array([bool(of(value)) for value in [*texts, None]], bool)[places]
+    texts, places = encoded(events.column(column))
+    result: Mask = np.array([bool(of(value)) for value in texts], bool)[places]
     return result
 
 
@@ -60,16 +57,15 @@ def truth(events: pa.Table, column: str, pattern: re.Pattern[str]) -> Mask:
     return holds(events, column, lambda text: text and pattern.search(text))
 
 
-def _encoded(column: pa.ChunkedArray) -> tuple[list[str | None], I64]:
-    """Return the distinct texts of a column, and the index of each row's text, for null one beyond the last."""
+def encoded(column: pa.ChunkedArray) -> tuple[list[str | None], I64]:
+    """Return the distinct texts of a column and then None, and the index of each row's text among them."""
     values = column.combine_chunks()
     if not pa.types.is_dictionary(values.type):
         values = values.dictionary_encode()
     if isinstance(values, pa.ChunkedArray):
         values = values.unify_dictionaries().combine_chunks()
     texts: list[str | None] = values.dictionary.to_pylist()
-    places = pc.fill_null(values.indices, len(texts))
-    return texts, np.asarray(places.to_numpy(zero_copy_only=False), np.int64)
+    return [*texts, None], null_as(values.indices, len(texts))
 
 
 # Joins device events to host events by an identifier that a later recording may reuse.

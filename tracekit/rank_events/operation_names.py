@@ -1,6 +1,7 @@
 """Canonical names of the kinds of communication, for all libraries and kernels."""
 
 import re
+from functools import lru_cache
 from typing import Final
 
 _OPS = (
@@ -36,6 +37,7 @@ UNDIRECTED: Final = (*MESSAGES, "send_recv")
 """Operations that may be messages; a kernel alone shows neither direction nor peer."""
 
 
+@lru_cache(4096)
 def canonical_op(text: str) -> str:
     """Return the canonical name: `_allgather_base` and `ncclDevKernel_AllGather_RING_LL` are `all_gather`."""
     return next((name for name, pattern in _OP_PATTERNS if pattern.search(text)), OTHER)

@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from tracekit.intervals import Intervals, covered_until, empty, gap_start, union
 from tracekit.rank_events.arguments import read_arguments, resolve_groups
+from tracekit.rank_events.coded_words import among
 from tracekit.rank_events.compute import communicates, compute_intervals, operator_intervals
 from tracekit.rank_events.event_columns import Values, ints, matches, present, truth
 from tracekit.rank_events.host_events import Enclosing, Host, host_of
@@ -78,7 +79,7 @@ def rank_ops(
     asked = (events, cat, comm, carriers, issued, start, end, begins, _received(args.op, joined.kernel))
     ready, used = ready_times(*asked) if on_gpu else (None, None)
     held = host_held(events, cat, host, comm, carriers, busy, begins) if on_gpu else None
-    lane = np.where(np.isin(args.op, UNDIRECTED), -1, host.tid[rows]) if threaded else stream
+    lane = np.where(among(args.op, UNDIRECTED), -1, host.tid[rows]) if threaded else stream
     return RankOps(
         rank, on_gpu, start[carriers], end[rows[joined.last]], args.op, args.token, args.group, args.src, args.dst,
         args.seq, args.nelems, label(issued, steps), busy, joined.kernel, issued, steps,

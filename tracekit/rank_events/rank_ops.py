@@ -6,6 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracekit.intervals import Intervals
+from tracekit.rank_events.coded_words import Words
 from tracekit.units import I8, I32, I64, Mask
 
 
@@ -94,6 +95,11 @@ class RankOps:
         None  # begin of compute launched after the host had waited for it; UNKNOWN where not recorded
     )
     device: int = -1  # number of its device on its node; -1 where the trace names none or several
+
+    def __post_init__(self) -> None:
+        """Number the words of operations once, for all that ask for them."""
+        object.__setattr__(self, "op", Words(self.op))
+        object.__setattr__(self, "token", Words(self.token))
 
     @property
     def computed(self) -> Intervals:

@@ -60,12 +60,11 @@ def parts_of(
     """
     turn = _turn(ops, rows)
     rows, labels = rows[turn], labels[turn]
-    messages = np.array([c.p2p for c in ops.channels] or [False])
     channel = ops.channel[rows]
-    channel = np.where(messages[np.maximum(channel, 0)] & (channel >= 0), len(messages), channel)
-    known = channel[channel >= 0]
-    busiest = channel == np.argmax(np.bincount(known)) if len(known) else np.ones(len(rows), bool)
-    sent = busiest | (channel == len(messages))
+    channel = np.where(ops.p2p[channel], len(ops.channels), channel)
+    known, often = np.unique(channel[channel >= 0], return_counts=True)
+    busiest = channel == known[np.argmax(often)] if len(known) else np.ones(len(rows), bool)
+    sent = busiest | (channel == len(ops.channels))
     still = sent | ((channel >= 0) & (ops.exposed[rows] >= STOOD_STILL * (ops.end - ops.start)[rows]))
     masks = [still, sent, busiest]
     return tuple(

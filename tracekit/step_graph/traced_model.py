@@ -32,7 +32,7 @@ def model_of(
     fixed = np.where(ops.instance < 0, np.minimum(duration - waits.held, usual), -1.0)
     transfer = waits.transfer.astype(np.float64)
     transfer[~waits.complete] = np.minimum(transfer, usual[waits.first_row])[~waits.complete]
-    alone = (ops.op == "send") & (run.buffered.eager | (run.buffered.unsure & free))
+    alone = ops.among(("send",)) & (run.buffered.eager | (run.buffered.unsure & free))
     lasts = np.where(run.buffered.unsure, np.minimum(duration, usual), duration)
     fixed[alone] = (lasts - waits.held)[alone].clip(0.0)
     queue = queue_of(run, free=free)
@@ -72,7 +72,7 @@ def _ends_later(run: Measured) -> F64:
     on_host = np.repeat(
         [not ops.per_rank[r].on_gpu for r in ops.ranks], [len(ops.per_rank[r].start) for r in ops.ranks]
     )
-    p2p = np.array([*(c.p2p for c in ops.channels), True], bool)[ops.channel]
+    p2p = ops.p2p[ops.channel] | (ops.channel < 0)
     rows = np.flatnonzero(on_host & ~p2p & (ops.instance >= 0))
     ends = aligned(ops, run.clocks, ops.end).astype(np.float64)
     later[rows] = ends[rows] - ends[run.waits.last[ops.instance[rows]]]

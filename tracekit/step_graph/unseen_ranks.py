@@ -172,7 +172,8 @@ def _named(channels: tuple[Channel, ...]) -> list[tuple[tuple[int, ...], bool, i
 def _places(run: Measured) -> I64:
     """Return by operation its ordinal among those of its rank, channel, kind and step."""
     ops = run.ops
-    _, sort = np.unique([_sort_of(ops, row) for row in range(len(ops.op))], return_inverse=True)
+    words, code = ops.kinds
+    sort = numbered("message" if word in MESSAGES else word for word in words)[1][code]
     key = np.stack([ops.rank, ops.channel, sort, ops.step], axis=1).astype(np.int64)
     order = np.lexsort((np.arange(len(key)), ops.step, sort, ops.channel, ops.rank))
     fresh = np.ones(len(order), bool)
@@ -186,10 +187,11 @@ def _places(run: Measured) -> I64:
 def _eager(run: Measured) -> Mask:
     """Return by operation whether it is an eager send; one to an unseen rank counts as most sends with its token do."""
     ops = run.ops
-    sends = ops.op == "send"
+    sends = ops.among(("send",))
     eager = run.buffered.eager & sends
-    for token in numbered(ops.token[sends])[0]:
-        same = sends & (ops.token == token)
+    token = ops.messages[1]
+    for kind in np.unique(token[sends]).tolist():
+        same = sends & (token == kind)
         seen = eager[same & (ops.instance >= 0)]
         eager[same & (ops.instance < 0)] = bool(len(seen)) and float(seen.mean()) > MAJORITY
     return np.asarray(eager, bool)

@@ -97,8 +97,8 @@ def read_features(run: Run, ops: Operations, steps: Steps, rank: int) -> Feature
     if not len(windows[0]):
         return None
     events = run.events(rank, ["ts", "dur", "cat", "name"])
-    start = np.asarray(events.column("ts").to_numpy(), np.int64)
-    end = start + np.asarray(events.column("dur").to_numpy(), np.int64)
+    start = ints(events, "ts", 0)
+    end = start + ints(events, "dur", 0)
     cat = matches(events, "cat", lambda v: v)
     exposed = ops.progress[rank].exposed
     idle = idle_within(ops, rank, windows)

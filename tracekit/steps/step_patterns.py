@@ -12,6 +12,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from tracekit.rank_events.coded_words import among
 from tracekit.rank_events.kernel_order import window_of
 from tracekit.rank_events.rank_ops import KernelOrder, RankOps
 from tracekit.rank_events.step_marks import NO_STEP
@@ -138,7 +139,7 @@ def _with_rare(order: KernelOrder, rank: RankOps, found: Repeating) -> KernelOrd
     moments = np.maximum.accumulate(order.issued)
     behind = np.zeros(len(order.name), np.int64)  # bits of the rare kinds that were issued behind each kernel
     for bit, op in enumerate(rare[:RARE_KINDS]):
-        rows = np.flatnonzero(np.array(rank.op) == op)
+        rows = np.flatnonzero(among(rank.op, (op,)))
         place = np.searchsorted(moments, rank.issued[rows], side="right") - 1
         behind[place[place >= 0]] |= 1 << bit
     pairs, name = np.unique(np.stack([order.name, behind], axis=1), axis=0, return_inverse=True)

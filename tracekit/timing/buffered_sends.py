@@ -14,7 +14,6 @@ import numpy as np
 
 from tracekit.matching.clock import Clocks, aligned
 from tracekit.matching.match import Operations, found_done, message_ends
-from tracekit.rank_events.coded_words import numbered
 from tracekit.thresholds.tables import (
     ALWAYS_BUFFERED_BYTES,
     BUFFER_BYTES_A_CHANNEL,
@@ -68,13 +67,13 @@ def buffered_sends(ops: Operations, clocks: Clocks) -> Buffered:
     eager, unsure = np.zeros(len(ops.start), bool), np.zeros(len(ops.start), bool)
     messages = _messages(ops, clocks)
     most = _most_buffered(ops, messages)
-    kinds, token = numbered(ops.token[messages.send])
+    kinds, token = ops.messages[0], ops.messages[1][messages.send]
     channel = ops.channel[messages.send]
     on_gpu = any(r.on_gpu for r in ops.per_rank.values())
     goes, open_ = messages.proven.copy(), np.zeros(len(token), bool)
-    for number, kind in enumerate(kinds):
+    for number in np.unique(token).tolist():
         same = token == number
-        size = bytes_of(kind) if on_gpu else -1
+        size = bytes_of(kinds[number]) if on_gpu else -1
         if 0 <= size <= ALWAYS_BUFFERED_BYTES:
             goes[same] = True
             continue

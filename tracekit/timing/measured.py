@@ -87,8 +87,7 @@ class Measured:
     @cached_property
     def in_message(self) -> Mask:
         """Whether each operation is on a channel between two ranks; one without a channel takes the first channel's."""
-        p2p = np.array([c.p2p for c in self.ops.channels] or [False])
-        return np.asarray(p2p[np.maximum(self.ops.channel, 0)], bool)
+        return self.ops.p2p[np.maximum(self.ops.channel, 0)]
 
     def axes_of(self, channel: Channel) -> tuple[str, ...]:
         """Return the mesh axes along which the members of a channel differ; () unless a line, plane or block."""
@@ -110,13 +109,13 @@ class Measured:
 
         A group of experts may have the members of another group, as that of all replicas; then all-to-alls are theirs.
         """
-        found = np.full(len(self.ops.op), "", object)
+        found = np.full(len(self.ops.start), "", object)
         for axis, part in self.mesh.parts.items():
             groups = set(map(frozenset, part.groups))
             channels = self.ops.channels
             mine = np.array([*(not c.p2p and frozenset(c.members) in groups for c in channels), False])
             alone = np.array([*(self.axes_of(c) == (axis,) for c in channels), False])
-            found[mine[self.ops.channel] & (alone[self.ops.channel] | (self.ops.op == ALL_TO_ALL))] = axis
+            found[mine[self.ops.channel] & (alone[self.ops.channel] | self.ops.among((ALL_TO_ALL,)))] = axis
         return found
 
     def shape_of(self, channel: Channel) -> tuple[object, ...]:

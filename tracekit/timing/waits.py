@@ -107,7 +107,7 @@ def _quickest(ops: Operations, duration: I64) -> I64:
     """Return by operation the shortest `duration` of a receive of its message, ns, which is the time without a wait."""
     _, message = ops.messages
     shortest = np.full(int(message.max(initial=-1)) + 1, np.iinfo(np.int64).max)
-    received = ops.op == "recv"
+    received = ops.among(("recv",))
     np.minimum.at(shortest, message[received], duration[received])
     return np.asarray(shortest[message], np.int64)
 

@@ -216,7 +216,7 @@ def calls_of(case: Case) -> Calls:
         row * len(steps.numbers) + column, _by_token(ops.token, _elements), _by_token(ops.token, bytes_of),
         exposed, ops.instance,
     )  # fmt: skip
-    return every.of(whole & (ops.op != STEP_END))
+    return every.of(whole & ~ops.among((STEP_END,)))
 
 
 def traffic_of(case: Case, calls: Calls) -> tuple[Traffic, ...]:

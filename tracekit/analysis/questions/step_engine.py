@@ -19,7 +19,7 @@ from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.gaps.evidence_gaps import coverage
 from tracekit.analysis.slowrank.hypotheses.candidates import typical_without
 from tracekit.axes import LEVELS
-from tracekit.rank_events.coded_words import among, numbered
+from tracekit.rank_events.coded_words import among
 from tracekit.rank_events.operation_names import MESSAGES
 from tracekit.step_graph.replay import StepModel, Usual
 from tracekit.thresholds.slowrank import WORST_WORKERS
@@ -219,7 +219,7 @@ def transfers_of(case: Case) -> Transfers:
     named = [case.axes_of(c) for c in ops.channels]
     _, kind = np.unique([f"{'p2p' if c.p2p else ''}{n}" for c, n in zip(ops.channels, named, strict=True)] or [""],
                         return_inverse=True)  # fmt: skip
-    token, code = numbered(ops.token[waits.first_row])
+    token, code = ops.messages[0], ops.messages[1][waits.first_row]
     message = kind[channel] * max(len(token), 1) + code
     delivery = waits.delivery.astype(np.float64)
     known = waits.complete & waits.timed & case.analysed[waits.first_row]

@@ -275,7 +275,7 @@ def _doubts(case: Case) -> list[Quality]:
         rows.append(Quality("mismatched_operations", None, case.ops.mismatched, what))
     if case.ops.unmatched:
         rows.append(Quality("unmatched_operations", None, case.ops.unmatched, "no other rank recorded them"))
-    unread = (case.ops.op == "send_recv") & (case.ops.channel < 0) & case.analysed
+    unread = case.ops.among(("send_recv",)) & (case.ops.channel < 0) & case.analysed
     if unread.any():
         waited = ms(float(case.ops.exposed[unread].sum()))
         what = (

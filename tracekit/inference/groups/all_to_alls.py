@@ -16,6 +16,7 @@ from tracekit.inference.groups.places_apart import ways_by_place
 from tracekit.inference.groups.stream_sequences import NO_GROUP, StreamClass, stream_classes
 from tracekit.inference.groups.usual_numbering import Way, allowed_ways, by_parts, members_of
 from tracekit.mesh import Mesh
+from tracekit.rank_events.coded_words import among
 from tracekit.rank_events.operation_names import MESSAGES
 from tracekit.rank_events.rank_ops import RankOps
 from tracekit.store import Run
@@ -28,7 +29,7 @@ def silent_messages(rank: RankOps) -> npt.NDArray[np.bool_]:
     """Return whether each operation may be a message and names neither direction nor peer nor group."""
     if rank.stream is None or not rank.op:
         return np.zeros(len(rank.op), bool)
-    silent = (np.array(rank.op, str) == "send_recv") & (rank.src == NO_GROUP) & (rank.dst == NO_GROUP)
+    silent = among(rank.op, ("send_recv",)) & (rank.src == NO_GROUP) & (rank.dst == NO_GROUP)
     silent &= (rank.group == NO_GROUP) & (rank.stream != NO_GROUP)
     return silent if rank.way is None else np.asarray(silent & (rank.way == 0), bool)
 
@@ -57,7 +58,7 @@ def _exchanges(rank: RankOps, found: Mapping[tuple[int, int], Members]) -> bool:
     silent, stream = silent_messages(rank), rank.stream
     if stream is not None:
         silent &= ~np.isin(stream, [s for r, s in found if r == rank.rank])
-    return bool(silent.any() or np.isin(np.array(rank.op, str), MESSAGES).any())
+    return bool(silent.any() or among(rank.op, MESSAGES).any())
 
 
 def _dealt(streams: StreamClass, ways: Sequence[Way], recorded: set[int]) -> list[Way]:

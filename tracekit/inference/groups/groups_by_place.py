@@ -26,6 +26,7 @@ from tracekit.inference.groups.stream_sequences import (
 from tracekit.inference.groups.usual_numbering import Way, allowed_ways, by_parts, members_of
 from tracekit.matching.clock import Clocks
 from tracekit.mesh import Mesh
+from tracekit.rank_events.coded_words import among
 from tracekit.rank_events.rank_ops import RankOps
 from tracekit.store import Run
 from tracekit.units import I64
@@ -58,7 +59,7 @@ def with_groups_of_places(
 def _of_kind(rank: RankOps, *, kind: str | None) -> npt.NDArray[np.bool_]:
     """Whether each operation names no group and is of a kind, or of any."""
     unnamed = unnamed_rows(rank)
-    return unnamed if kind is None else np.asarray(unnamed & (np.array(rank.op, str) == kind), bool)
+    return unnamed if kind is None else unnamed & among(rank.op, (kind,))
 
 
 Hint = dict[int, Members]
@@ -138,7 +139,7 @@ class _Numbered:
         for rank, stream in streams.streams.items():
             ops = self.bare[rank]
             chosen = _of_kind(ops, kind=kind)
-            mine = chosen & (ops.stream == stream) & np.isin(np.array(ops.op, str), sorted(kinds))
+            mine = chosen & (ops.stream == stream) & among(ops.op, kinds)
             mine |= np.isin(places_on(ops, stream, streams.usual, chosen), places)
             rows = np.flatnonzero(mine)
             if found:

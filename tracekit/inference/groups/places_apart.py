@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from tracekit.inference.groups.common_ends import ClockErrors, Members, Together, arrivals
 from tracekit.inference.groups.stream_sequences import UNTOLD_KINDS, StreamClass, stream_classes, unnamed_rows
+from tracekit.rank_events.coded_words import among
 from tracekit.rank_events.rank_ops import RankOps
 from tracekit.thresholds.tables import (
     APART_QUANTILE,
@@ -228,12 +229,12 @@ def streams_apart(ranks: Sequence[RankOps]) -> list[RankOps]:
     """Return `ranks` with a separate stream number for each kind that ends together where its stream does not."""
     stream = {r.rank: r.stream.copy() for r in ranks if r.stream is not None}
     rows = {r.rank: unnamed_rows(r) for r in ranks}
-    kinds = {r.rank: np.array(r.op, str) for r in ranks}
+    kinds = {r.rank: r.op for r in ranks}
     free = 1 + max((int(s.max(initial=0)) for s in stream.values()), default=0)
     for streams in stream_classes(ranks):
         for kind in wider_kinds(streams):
             for rank, old in streams.streams.items():
-                stream[rank][rows[rank] & (stream[rank] == old) & (kinds[rank] == kind)] = free
+                stream[rank][rows[rank] & (stream[rank] == old) & among(kinds[rank], (kind,))] = free
             free += 1
     return [replace(r, stream=stream.get(r.rank)) for r in ranks]
 

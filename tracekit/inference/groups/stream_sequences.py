@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracekit.matching.clock import Clocks
+from tracekit.rank_events.coded_words import among
 from tracekit.rank_events.operation_names import COLLECTIVE, OTHER, UNDIRECTED
 from tracekit.rank_events.rank_ops import RankOps
 from tracekit.thresholds.tables import (
@@ -52,7 +53,7 @@ class StreamClass:
 
 def unnamed_rows(rank: RankOps) -> npt.NDArray[np.bool_]:
     """Return whether each operation is a collective on a known stream without a named group."""
-    message = np.isin(np.array(rank.op, str), UNDIRECTED) if rank.op else np.zeros(0, bool)
+    message = among(rank.op, UNDIRECTED)
     if rank.stream is None:
         return np.zeros(len(rank.op), bool)
     return np.asarray(~message & (rank.group == NO_GROUP) & (rank.stream != NO_GROUP), bool)

@@ -192,7 +192,7 @@ def _known(source: RankOps) -> I64:
     """Return the messages of a rank that name sender and receiver."""
     ends = (source.src >= 0) & (source.dst >= 0) & (source.src != source.dst)
     mine = (source.src == source.rank) | (source.dst == source.rank)
-    return np.flatnonzero(np.isin(np.array(source.op, str), MESSAGES) & ends & mine)
+    return np.flatnonzero(among(source.op, MESSAGES) & ends & mine)
 
 
 def _is_ring(group: tuple[int, ...], sent: Mapping[int, set[int]], ops: Operations) -> bool:

@@ -183,7 +183,7 @@ def _flat(ops: Operations, world: tuple[int, ...], remedy: str) -> MeshChoice:
     MeshUnknownError with the `remedy` if a rank is missing, or ranks of no pipeline call different operations.
     """
     missing = sorted(set(world) - set(ops.ranks))
-    alone = len(ops.op) > 0 and bool((ops.op == STEP_END).all())
+    alone = len(ops.start) > 0 and bool(ops.among((STEP_END,)).all())
     if missing and not alone:
         raise MeshUnknownError(
             f"the traces name no process groups and rank {missing[0]} is missing, so the mesh is unknown; {remedy}"
@@ -208,7 +208,7 @@ def _named(run: Run) -> bool:
 
 def _check_messages(run: Run, ops: Operations, world: tuple[int, ...]) -> None:
     """Raise MeshUnknownError if messages may lie along an axis that neither names nor other ranks show."""
-    if not _named(run) and len(ops.ranks) < len(world) and (ops.op == "send_recv").any():
+    if not _named(run) and len(ops.ranks) < len(world) and ops.among(("send_recv",)).any():
         raise MeshUnknownError(
             "messages name no peer, no process group is named and ranks are missing, so the mesh is unknown; "
             f"{remedy(run, world)}"

@@ -16,6 +16,7 @@ from tracekit.disjoint_sets import DisjointSets
 from tracekit.inference.peers.open_messages import any_open
 from tracekit.matching.match import Operations
 from tracekit.mesh import Mesh, from_sizes
+from tracekit.rank_events.coded_words import among
 from tracekit.rank_events.operation_names import UNDIRECTED
 from tracekit.rank_events.step_marks import NO_STEP
 from tracekit.thresholds.slowrank import CALLS_OF_PIPELINE, REDUCED_BY_PIPELINE, SIZES_TOLD
@@ -38,7 +39,7 @@ def is_one_pipeline(ops: Operations) -> bool:
     programs = set()
     of_everybody = _of_everybody(ops)
     for rank, source in ops.per_rank.items():
-        message = np.isin(np.array(source.op, str), UNDIRECTED)
+        message = among(source.op, UNDIRECTED)
         for src, dst in set(zip(source.src[message].tolist(), source.dst[message].tolist(), strict=True)):
             if {src, dst} <= set(ops.ranks):
                 linked.join(src, dst)

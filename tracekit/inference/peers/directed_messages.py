@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from tracekit.matching.clock import Clocks
+from tracekit.rank_events.coded_words import among
 from tracekit.rank_events.operation_names import RECEIVES, SENDS
 from tracekit.rank_events.rank_ops import RankOps
 from tracekit.rank_events.step_marks import NO_STEP
@@ -43,7 +44,7 @@ def directed_messages(source: RankOps, clocks: Clocks) -> Directed:
 
 def without_peer(source: RankOps) -> I64:
     """Return the rows of a rank's operations that name a direction and no peer."""
-    open_ = np.array([op == "send_recv" for op in source.op], bool) & (source.src < 0)
+    open_ = among(source.op, ("send_recv",)) & (source.src < 0)
     return np.flatnonzero(open_ & (ways(source) != 0))
 
 

@@ -10,6 +10,7 @@ from tracekit.inference.peers.directed_messages import ways
 from tracekit.inference.peers.lost_arguments import with_rows
 from tracekit.inference.peers.open_messages import OpenKernels, told
 from tracekit.matching.clock import Clocks
+from tracekit.rank_events.coded_words import among
 from tracekit.rank_events.operation_names import RECEIVES, SENDS, UNDIRECTED
 from tracekit.rank_events.rank_ops import RankOps
 from tracekit.units import I64
@@ -153,7 +154,7 @@ def line_kernels(source: RankOps, clocks: Clocks, line: Sequence[int]) -> LineKe
     """Return the message kernels of `source` along the pipeline `line` (ranks by stage); None without any."""
     stage = {rank: at for at, rank in enumerate(line)}
     peer = np.where(source.src == source.rank, source.dst, source.src)
-    message = np.isin(np.array(source.op, str), UNDIRECTED)
+    message = among(source.op, UNDIRECTED)
     mine = message & ((source.src < 0) | np.isin(peer, [r for r in line if r != source.rank]))
     rows = np.flatnonzero(mine)
     if not len(rows):

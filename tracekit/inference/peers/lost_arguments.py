@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracekit.inference.peers.directed_messages import places
+from tracekit.rank_events.coded_words import among
 from tracekit.rank_events.operation_names import MESSAGES, OTHER, UNDIRECTED
 from tracekit.rank_events.rank_ops import RankOps
 from tracekit.rank_events.step_marks import NO_STEP
@@ -31,7 +32,7 @@ def repaired(rank: RankOps, *, final: bool = True) -> RankOps:
     rank = with_lost_batches(rank)
     recorded = rank.group
     rank = with_lost_calls(with_lost_peers(rank))
-    message = np.isin(np.array(rank.op, str), UNDIRECTED) if rank.op else np.zeros(0, bool)
+    message = among(rank.op, UNDIRECTED)
     open_ = (~message & (rank.group == UNKNOWN)).any() or (rank.group != recorded).any()
     if rank.stream is None or not open_:
         return rank
@@ -58,13 +59,12 @@ def with_lost_peers(rank: RankOps) -> RankOps:
     """
     if rank.stream is None or rank.way is None:
         return rank
-    ops = np.array(rank.op, str)
-    silent = (ops == "send_recv") & (rank.src == UNKNOWN) & (rank.way != 0) & _lone(rank)
-    source = np.arange(len(ops))
+    silent = among(rank.op, ("send_recv",)) & (rank.src == UNKNOWN) & (rank.way != 0) & _lone(rank)
+    source = np.arange(len(rank.op))
     for stream, way in sorted({*zip(rank.stream[silent].tolist(), rank.way[silent].tolist(), strict=True)}):
         here = (rank.stream == stream) & (rank.way == way)
         rows = np.flatnonzero(here & silent)
-        recorded = np.flatnonzero(here & np.isin(ops, MESSAGES))
+        recorded = np.flatnonzero(here & among(rank.op, MESSAGES))
         if stream != UNKNOWN and len(recorded) > len(rows) and _alike(rank, recorded):
             source[rows] = recorded[0]
     return _taken_over(rank, source)
@@ -77,11 +77,11 @@ def with_lost_calls(rank: RankOps) -> RankOps:
     """
     if rank.stream is None or rank.way is None:
         return rank
-    ops, way = np.array(rank.op, str), rank.way
-    silent = (ops == "send_recv") & (rank.src == UNKNOWN)
+    way = rank.way
+    silent = among(rank.op, ("send_recv",)) & (rank.src == UNKNOWN)
     if not rank.on_gpu:
-        silent |= (ops == OTHER) & (rank.group == UNKNOWN)
-    source = np.arange(len(ops))
+        silent |= among(rank.op, (OTHER,)) & (rank.group == UNKNOWN)
+    source = np.arange(len(rank.op))
     lanes = np.unique(rank.stream[silent & ((rank.stream != UNKNOWN) | (not rank.on_gpu))])
     for lane in lanes.tolist():
         for place in places(rank.step, np.flatnonzero(rank.stream == lane)):
@@ -196,7 +196,7 @@ def with_lost_batches(rank: RankOps) -> RankOps:
 
 def _mute(rank: RankOps, way: I64) -> npt.NDArray[np.bool_]:
     """Return whether each operation is the only one of a kernel without peer, direction or size of a message."""
-    message = np.isin(np.array(rank.op, str), UNDIRECTED)
+    message = among(rank.op, UNDIRECTED)
     silent = message & (way == 0) & (rank.nelems < 0) & (rank.src < 0) & (rank.dst < 0)
     return np.asarray(silent & (np.bincount(rank.kernel)[rank.kernel] == 1), bool)
 

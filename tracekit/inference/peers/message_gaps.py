@@ -15,6 +15,7 @@ from tracekit.inference.peers.directed_messages import places
 from tracekit.inference.peers.open_messages import told
 from tracekit.matching.clock import Clocks
 from tracekit.matching.match import Operations
+from tracekit.rank_events.coded_words import among
 from tracekit.rank_events.operation_names import MESSAGES, RECEIVES, SENDS, UNDIRECTED
 from tracekit.rank_events.rank_ops import RankOps
 from tracekit.rank_events.step_marks import NO_STEP
@@ -64,10 +65,10 @@ def _sort(rank: RankOps, lanes: dict[Lane, _Messages], strays: dict[tuple[int, i
     """Put the messages of a rank with a known direction on `lanes`, or among `strays` without a known peer."""
     if rank.message is None or rank.stream is None or rank.way is None:
         return
-    kinds = np.array(rank.op, str)
-    ways = np.where(kinds == "send", SENDS, np.where(kinds == "recv", RECEIVES, rank.way))
-    rows = np.flatnonzero(np.isin(kinds, UNDIRECTED) & (ways != 0))
-    linked = np.isin(kinds, MESSAGES) & (rank.message != _OPEN)
+    ways = np.where(among(rank.op, ("recv",)), RECEIVES, rank.way)
+    ways = np.where(among(rank.op, ("send",)), SENDS, ways)
+    rows = np.flatnonzero(among(rank.op, UNDIRECTED) & (ways != 0))
+    linked = among(rank.op, MESSAGES) & (rank.message != _OPEN)
     peer = np.where(linked, np.where(ways == SENDS, rank.dst, rank.src), _OPEN)
     for stream in np.unique(rank.stream[rows]).tolist():
         _fill_peers(peer, ways, rank.step, rows[rank.stream[rows] == stream])

@@ -64,7 +64,7 @@ def any_open(ops: Operations) -> bool:
 
 def open_rows(source: RankOps) -> Mask:
     """Whether each operation of a rank may be a message and names no peer."""
-    return np.array([op == OPEN for op in source.op], bool) & (source.src < 0)
+    return among(source.op, (OPEN,)) & (source.src < 0)
 
 
 def _left_over(source: RankOps) -> Mask:
@@ -72,7 +72,7 @@ def _left_over(source: RankOps) -> Mask:
     if source.stream is None:
         return np.zeros(len(source.op), bool)
     stepped, open_ = source.step != NO_STEP, open_rows(source)
-    message = np.array([op in UNDIRECTED for op in source.op], bool)
+    message = among(source.op, UNDIRECTED)
     named = np.setdiff1d(source.stream[message & stepped & ~open_], source.stream[open_ & stepped])
     return np.asarray(~stepped & (source.stream >= 0) & np.isin(source.stream, named), bool)
 
@@ -191,11 +191,11 @@ Told = Mapping[int, Mapping[int, tuple[str, int, int]]]
 
 def half_known(ops: Operations) -> Told:
     """Return the messages that name their peer but were not matched, while messages of that peer name none."""
-    open_ = {r for r in ops.ranks if ((ops.op[ops.of(r)] == OPEN) & (ops.per_rank[r].src < 0)).any()}
+    open_ = {r for r in ops.ranks if (among(ops.per_rank[r].op, (OPEN,)) & (ops.per_rank[r].src < 0)).any()}
     found: dict[int, dict[int, tuple[str, int, int]]] = {}
     for rank in ops.ranks if open_ else ():
         source, where = ops.per_rank[rank], ops.of(rank)
-        alone = among(ops.op[where], MESSAGES) & (ops.instance[where] < 0)
+        alone = among(source.op, MESSAGES) & (ops.instance[where] < 0)
         for row in np.flatnonzero(alone).tolist():
             src, dst = int(source.src[row]), int(source.dst[row])
             if (dst if src == rank else src) in open_:

@@ -25,6 +25,7 @@ from tracekit.inference.peers.message_fits import (
 from tracekit.inference.peers.open_messages import OpenKernels, open_kernels
 from tracekit.matching.clock import Clocks
 from tracekit.matching.match import Operations
+from tracekit.rank_events.coded_words import among
 from tracekit.rank_events.operation_names import SENDS
 from tracekit.rank_events.rank_ops import RankOps
 from tracekit.rank_events.step_marks import NO_STEP
@@ -98,7 +99,7 @@ def with_pipeline_order(
 def _usual(ops: Operations, rank: int, clocks: Clocks) -> tuple[Program, dict[int, StageStep]]:
     """Return what a rank exchanges in most of its steps with fully directed messages, and these steps."""
     source, worked = ops.per_rank[rank], ops.at_start[ops.of(rank)]
-    silent = np.array([op == "send_recv" for op in source.op], bool) & (source.src < 0)
+    silent = among(source.op, ("send_recv",)) & (source.src < 0)
     silent[without_peer(source)] = False
     directed = np.setdiff1d(source.step, np.append(source.step[silent], NO_STEP)).tolist()
     found = directed_messages(source, clocks)

@@ -14,6 +14,7 @@ import numpy as np
 from tracekit.inference.peers.directed_messages import ways, with_peers, without_peer
 from tracekit.matching.clock import Clocks
 from tracekit.matching.match import Operations
+from tracekit.rank_events.coded_words import among
 from tracekit.rank_events.operation_names import MESSAGES, SENDS
 from tracekit.rank_events.rank_ops import RankOps
 from tracekit.store import Group
@@ -85,7 +86,7 @@ def _rows(rank: RankOps) -> dict[_Said, list[int]]:
 
 def _known(rank: RankOps) -> set[tuple[int, int]]:
     """Return (peer, direction) of the messages of a rank that name their peer."""
-    named = np.flatnonzero(np.isin(np.array(rank.op, str), MESSAGES) & (rank.src >= 0) & (rank.dst >= 0))
+    named = np.flatnonzero(among(rank.op, MESSAGES) & (rank.src >= 0) & (rank.dst >= 0))
     way = ways(rank)
     peer = np.where(rank.src == rank.rank, rank.dst, rank.src)
     return set(zip(peer[named].tolist(), way[named].tolist(), strict=True))

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from tracekit.arrays import MINUS_ONE, from_ints, from_numpy, to_numpy
+from tracekit.arrays import from_ints, from_numpy, null_as, to_numpy
 from tracekit.ingest.file_result import FileGroup
 from tracekit.thresholds.ingest import MAX_RANKS
 
@@ -91,7 +91,7 @@ class MembershipCodes:
         own = [i for i, name in enumerate(known) if name and OWN_PLACE.search(name)]
         if not own:
             return
-        rows = present & (codes >= 0) & np.isin(to_numpy(names.indices.fill_null(-1)), own)
+        rows = present & (codes >= 0) & np.isin(null_as(names.indices, -1), own)
         for code, at in np.unique(np.stack([codes[rows], place[rows]]), axis=1).T.tolist():
             self.places.setdefault(code, set()).add(at)
 
@@ -99,7 +99,7 @@ class MembershipCodes:
 def _numbers(column: pa.Array) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
     present = to_numpy(column.is_valid())
     values = column.indices if pa.types.is_dictionary(column.type) else column
-    return to_numpy(values.cast(pa.int64()).fill_null(MINUS_ONE)).astype(np.int64), present
+    return null_as(values, -1), present
 
 
 def listed_groups(info: Any) -> list[ListedGroup]:

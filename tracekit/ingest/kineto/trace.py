@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tracekit.arrays import NO_INT32, ZERO, from_numpy, to_numpy
+from tracekit.arrays import NO_INT32, ZERO, from_numpy, null_as, to_numpy
 from tracekit.files.source import ByteStream, Source
 from tracekit.ingest import identify
 from tracekit.ingest.file_result import UNKNOWN_RANK, FileResult, RankTable, dump_among_traces
@@ -160,7 +160,7 @@ def _marked_steps(batch: pa.RecordBatch) -> set[int]:
     marks = {i: int(m[1]) for i, v in enumerate(known) if v and (m := STEP.match(v))}
     if not marks:
         return set()
-    rows = np.flatnonzero(np.isin(to_numpy(names.indices.fill_null(-1)), list(marks)))
+    rows = np.flatnonzero(np.isin(null_as(names.indices, -1), list(marks)))
     shown = cats.take(from_numpy(rows)).to_pylist()
     numbers = [marks[names.indices[r].as_py()] for r in rows.tolist()]
     return {n for n, cat in zip(numbers, shown, strict=True) if cat != "gpu_user_annotation"}

@@ -21,6 +21,7 @@ from tracekit.analysis.slowrank.suspects import Answer, left_open, suspect_of
 from tracekit.analysis.slowrank.wording import listed
 from tracekit.causes import GPU_COMPUTE
 from tracekit.findings import Quality
+from tracekit.rank_events.coded_words import numbered, numbered_rows
 from tracekit.rank_events.operation_names import UNDIRECTED
 from tracekit.steps.step_kernels import LongerKernels, StepKernels, kernels_between, longer_kernels
 from tracekit.steps.steps import windows_of
@@ -191,11 +192,12 @@ def _odd_columns(case: Case, row: int) -> list[int]:
     """The columns of the rank's steps that additional operations made long."""
     rank = case.steps.ranks[row]
     source, labels = case.ops.per_rank[rank], case.ops.step[case.ops.of(rank)]
+    kind = numbered_rows(numbered(source.op)[1], source.group)[1]
     kinds, ends = {}, {}
     for column in np.flatnonzero(np.isfinite(case.steps.wall[row])).tolist():
         rows = np.flatnonzero(labels == case.steps.numbers[column])
         rows = rows[np.lexsort((rows, source.issued[rows]))]
-        kinds[column] = tuple((source.op[i], int(source.group[i])) for i in rows.tolist())
+        kinds[column] = tuple(kind[rows].tolist())
         ends[column] = source.end[rows]
     usual, often = Counter(kinds.values()).most_common(1)[0] if kinds else ((), 0)
     if often < 2:

@@ -62,12 +62,12 @@ def _hidden_waits(run: Measured) -> F64:
     ops, steps = run.ops, run.steps
     spent = (run.waits.wait - run.waits.exposed_wait).astype(np.float64)
     result = np.where(np.isfinite(steps.own), 0.0, np.nan)
-    column = {number: i for i, number in enumerate(steps.numbers)}
+    numbers = np.array(steps.numbers)
     for row, rank in enumerate(steps.ranks):
         where = ops.of(rank)
         mine = np.flatnonzero(run.analysed[where] & (ops.instance[where] >= 0)) + where.start
-        at = [column.get(s, 0) for s in ops.step[mine].tolist()] if steps.labelled else [0] * len(mine)
-        np.add.at(result[row], np.array(at, np.int64), spent[mine])
+        at = np.searchsorted(numbers, ops.step[mine]) if steps.labelled else np.zeros(len(mine), np.int64)
+        result[row] += np.bincount(at, spent[mine], len(numbers))
     return result
 
 

@@ -125,8 +125,7 @@ def _z_of_coming_last(run: Measured, rank: int, longest: I64) -> float:
     if run.steps.labelled:
         inside &= ops.step[mine] == run.steps.numbers[0]
     trials = np.unique(ops.instance[mine][inside])
-    p2p = np.array([c.p2p for c in ops.channels], bool)
-    trials = trials[~p2p[ops.channel[waits.first_row[trials]]]]
+    trials = trials[~ops.p2p[ops.channel[waits.first_row[trials]]]]
     trials = trials[longest[trials] > 0]
     if not len(trials):
         return 0.0

@@ -8,6 +8,7 @@ from typing import Final
 
 import numpy as np
 
+from tracekit.rank_events.coded_words import numbered
 from tracekit.steps.step_kernels import StepKernels
 from tracekit.thresholds.slowrank import MAJORITY, OTHER_WORK
 from tracekit.thresholds.tables import LIKE_SHARE
@@ -105,10 +106,9 @@ def same_kernels(kernels: Sequence[StepKernels], rows: Sequence[int], steps: int
 
 def _by_name(kernels: StepKernels) -> dict[str, I64]:
     """The indices of the kernels of each name, ascending."""
-    codes: dict[str, int] = {}
-    code = np.array([codes.setdefault(name, len(codes)) for name in kernels.name.tolist()], np.int64)
-    edges = np.cumsum(np.bincount(code, minlength=len(codes)))[:-1]
-    return dict(zip(codes, np.split(np.argsort(code, kind="stable"), edges), strict=False))
+    words, code = numbered(kernels.name)
+    edges = np.cumsum(np.bincount(code, minlength=len(words)))[:-1]
+    return dict(zip(words, np.split(np.argsort(code, kind="stable"), edges), strict=False))
 
 
 def _places(kernels: Sequence[StepKernels], at: Sequence[I64], steps: int) -> I64 | None:

@@ -74,7 +74,7 @@ def is_sure(case: Case, channel: int, numbers: list[int], *, clockless: bool) ->
 def _loosely_joined(case: Case, numbers: list[int]) -> bool:
     """Whether the ends of a typical exchange of `numbers` leave apart on the common clock: the match may be wrong."""
     ops = case.ops
-    rows = np.flatnonzero(np.isin(ops.instance, numbers) & (ops.op == "send_recv"))
+    rows = np.flatnonzero(np.isin(ops.instance, numbers) & ops.among(("send_recv",)))
     ends = [int(case.clocks.align(int(ops.rank[row]), ops.end[row : row + 1])[0]) for row in rows.tolist()]
     left: dict[int, list[int]] = defaultdict(list)
     for number, end in zip(ops.instance[rows].tolist(), ends, strict=True):

@@ -111,7 +111,7 @@ def _with_mates(case: Case, late: F64) -> F64:
     No message becomes shorter than the usual transfer of its token.
     """
     ops, waits = case.ops, case.waits
-    rows = np.flatnonzero((ops.instance >= 0) & (ops.op == "recv"))
+    rows = np.flatnonzero((ops.instance >= 0) & ops.among(("recv",)))
     held = _of_kernel(case, late)[rows]
     mates = rows[(held > 0) & (late[ops.instance[rows]] == 0)]
     result = late.copy()
@@ -131,7 +131,7 @@ def _cured(case: Case, model: StepModel, late: F64) -> StepModel:
     """
     ops, fixed = case.ops, model.fixed.copy()
     own = fixed[: len(ops.op)]  # operations of ranks without a trace follow
-    rows = np.flatnonzero((ops.op == "send") & (ops.instance >= 0) & (own >= 0))
+    rows = np.flatnonzero(ops.among(("send",)) & (ops.instance >= 0) & (own >= 0))
     by = _of_kernel(case, late)[rows]
     for token in _tokens(ops.token[rows[by > 0]]):
         same = ops.token[rows] == token

@@ -196,7 +196,7 @@ def _to_somebody(case: Case) -> dict[int, float]:
     Their unknown members may be ranks without a trace.
     """
     ops = case.ops
-    rows = np.flatnonzero((ops.channel < 0) & case.analysed & (ops.op != "other"))
+    rows = np.flatnonzero((ops.channel < 0) & case.analysed & ~ops.among(("other",)))
     return {int(row): float(ops.exposed[row]) for row in rows}
 
 
