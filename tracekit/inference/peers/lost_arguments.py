@@ -229,7 +229,7 @@ def with_rows(rank: RankOps, source: I64, own: I64) -> RankOps:
         rank,
         start=rank.start[own], end=rank.end[own], step=rank.step[own], kernel=rank.kernel[own],
         issued=rank.issued[own], ready=_at(rank.ready, own), stream=_at(rank.stream, own),
-        waited=_at(rank.waited, own), held=_at(rank.held, own), found=_at(rank.found, own),
+        waited=_at(rank.waited, own), held=_at(rank.held, own), used=_at(rank.used, own), found=_at(rank.found, own),
         message=_at(rank.message, own), seq=np.where(source == own, rank.seq[own], -1),
         op=tuple(rank.op[i] for i in source), token=tuple(rank.token[i] for i in source),
         group=rank.group[source], src=rank.src[source], dst=rank.dst[source], nelems=rank.nelems[source],
