@@ -25,7 +25,7 @@ NAMES = {
 SIGNATURES = {
     "load": ["inputs", "out=None", "jobs=1", "progress=None", "job=None", "engine=None", "append=False"],
     "slowrank": ["run", "mesh=None", "order=None", "steps=None", "progress=None", "explain=False"],
-    "whatif": ["run", "fix=()", "mesh=None", "order=None", "steps=None", "progress=None"],
+    "whatif": ["run", "fix=()", "mesh=None", "order=None", "steps=None", "progress=None", "layouts=()"],
     "breakdown": ["run", "mesh=None", "order=None", "steps=None", "progress=None"],
     "floor": [
         "run",
@@ -48,11 +48,12 @@ SIGNATURES = {
 FINDINGS = {
     "SlowRankFinding": (
         "ranks mesh steps verdict cause reason path suspects what_if quality notes coverage candidates to_decide "
-        "explanation to_record on_gpu"
+        "explanation to_record on_gpu cures"
     ),
     "Suspect": (
         "rank host coords lost_ms_per_step confidence steps cause evidence lost_ms_low lost_ms_high mechanisms"
     ),
+    "Cure": "cause ranks saved_ms saved_ms_low saved_ms_high step_ms",
     "Mechanism": "name share detail sure",
     "Coverage": "matched by_axis",
     "Evidence": "what value peers_median unit quantity",

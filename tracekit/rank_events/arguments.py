@@ -131,8 +131,7 @@ class Peers:
         row = self._on_host.around(record) if row < 0 <= record else row
         row = self._on_host.around(launch) if row < 0 <= launch else row
         row = self._on_device.around(kernel) if row < 0 else row
-        found: Title | None = self._titles[row] if row >= 0 else None
-        return found
+        return self._titles[row] if row >= 0 else None
 
     def _call_of(self, joined: Joined, entry: int) -> int:
         """Return the row of the call around the operation's record, else around its launch; -1 without one."""
@@ -152,8 +151,6 @@ class Peers:
 
 _UNTOLD: Final = ("send_recv", "other")
 """Kinds by kernel name that may be any collective: NCCL's all-to-all runs as SendRecv, RCCL has one name for all."""
-
-
 _BATCH: Final = "batch_op_issue"
 """A batch of messages of torch 2.15's backend: it sends its input, and receives its output."""
 

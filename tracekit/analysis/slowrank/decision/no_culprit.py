@@ -227,13 +227,15 @@ def table_is_unexplained(e: Evidence) -> Answer | None:
 def lone_transfers_may_be_slow(e: Evidence) -> Answer | None:
     """Transfers without peers could save much of the step, and their bandwidth proves no healthy link.
 
-    Where peers can be recorded, it suffices that a link slow by the smallest ratio that two groups would show could
-    cost the threshold.
+    Links between nodes are left to a statement beside the answer, because few of their networks reach the bandwidth
+    that proves health. Where peers can be recorded, it suffices that a link slow by the smallest ratio that two groups
+    would show could cost the threshold.
     """
 
     def counts(found: LoneTransfers, hidden: float) -> bool:
         least_slow = found.spent * (1 - 1 / LINK_RATIO_OF_TWO)
-        return hidden >= SOLE_GROUP_SHARE * e.case.step_ns or bool(found.peers and least_slow >= e.least)
+        much = hidden >= SOLE_GROUP_SHARE * e.case.step_ns and not found.nodes
+        return much or bool(found.peers and least_slow >= e.least)
 
     case = e.case
     found = max((f for f, hidden in e.unproven if counts(f, hidden)), key=lambda f: f.spent, default=None)
