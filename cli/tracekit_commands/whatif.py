@@ -3,6 +3,7 @@
 import click
 
 from tracekit.analysis.questions.answer import answer as priced
+from tracekit.analysis.questions.layouts import parse_layout
 from tracekit.axes import AXES
 from tracekit.page.shell import date_text
 from tracekit.report.html.whatif import whatif_html
@@ -14,6 +15,13 @@ from tracekit.report.whatif_text import whatif_document, whatif_lines
 from .. import options
 from ..completion import several_of
 from ..source import Source, source
+
+
+def _meshes(_context: click.Context, _option: click.Parameter, texts: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the meshes as given. Raises UsageError where a text describes no mesh, before any trace is read."""
+    for text in texts:
+        parse_layout(text)
+    return texts
 
 
 @click.command()
@@ -28,6 +36,7 @@ from ..source import Source, source
     "--to-mesh",
     multiple=True,
     metavar="tp=1,dp=4",
+    callback=_meshes,
     help="Predict the step of the same job on this mesh; repeatable.",
 )
 @options.cut()

