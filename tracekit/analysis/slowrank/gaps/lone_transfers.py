@@ -23,8 +23,8 @@ from tracekit.timing.buffered_sends import bytes_of
 from tracekit.units import F64, I64, ms
 
 _MEASURE: Final = (
-    "measure the links between these hosts with nccl-tests, one pair at a time, or compare with a faster run: "
-    "tracekit diff BEFORE AFTER"
+    "measure the groups of these ranks without the job (tracekit next TRACES prints the script), or compare with a "
+    "faster run: tracekit diff BEFORE AFTER"
 )
 
 
