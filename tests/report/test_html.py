@@ -17,6 +17,7 @@ from tracekit import installation
 from tracekit.analysis.slowrank.analyse import illustrated
 from tracekit.causes import CAUSES
 from tracekit.errors import MissingExtraError
+from tracekit.findings import Cure
 from tracekit.findings.picture import SlowRankPicture
 from tracekit.page import shell
 from tracekit.report.html.slowrank import slowrank_html
@@ -72,6 +73,15 @@ def test_price_is_a_bar_with_its_interval(found):
         ("edge", ".5"),
     ]
     assert f"(between {0.05 * step:.1f} and {0.3 * step:.1f})" in bar
+
+
+def test_cures_stand_in_order_with_the_step_after_each(found):
+    finding, picture = found
+    cures = (Cure("network", (7, 3), 5.0, 4.0, 6.0, 95.0), Cure("gpu_compute", (1,), 2.5, 2.0, 3.0, 92.5))
+    text = words_of(slowrank_html(replace(finding, cures=cures), picture))
+    assert "network 3, 7 5.0 4.0 6.0 95.0" in text
+    assert text.index("network 3, 7") < text.index("gpu_compute 1 2.5 2.0 3.0 92.5")
+    assert "The step after each cure" not in words_of(slowrank_html(*found))
 
 
 def test_open_answers_show_no_confidence(found):

@@ -44,6 +44,7 @@ def slowrank_html(finding: SlowRankFinding, picture: SlowRankPicture, about: Abo
         suspects=[_row(s, finding.what_if.step_ms) for s in finding.suspects[:PAGE_ROWS]],
         candidates=[_row(s, finding.what_if.step_ms) for s in finding.candidates[:PAGE_ROWS]],
         left=[max(0, len(named) - PAGE_ROWS) for named in (finding.suspects, finding.candidates)],
+        cures=[(cure, ranges(sorted(cure.ranks))) for cure in finding.cures],
         evidence=_evidence([*finding.suspects, *finding.candidates][:PAGE_ROWS]),
         threshold=f"{MIN_LOST_SHARE:.0%} of the step, {threshold:.1f} ms",
         path=finding.path,
@@ -63,7 +64,7 @@ def next_of(finding: SlowRankFinding) -> list[str]:
 
 def _is_above(finding: SlowRankFinding, line: Line) -> bool:
     """Whether the head of the page, or a table of it, says what this line says."""
-    elsewhere = ("next", "to decide", "suspect", "candidate")
+    elsewhere = ("next", "to decide", "suspect", "candidate", "cure")
     return (
         line[0] in elsewhere
         or line[0].startswith("rank ")
