@@ -10,7 +10,7 @@ STAGE_DOUBT: Final = 0.02
 """Share of the step by which any other layout may be missed: simulated jobs by up to 1.1 %."""
 
 HOST_DOUBT: Final = 0.25
-"""The same where threads of hosts carry transfers out: real runs on shared cores were missed by 12 to 35 %."""
+"""The same where threads of hosts carry transfers out: real runs were missed by up to 17 %, crowded ones by 35 %."""
 
 PER_BATCH: Final = 1.5
 """Replicas that gather so many times what they sum, or the reverse, do one of both with every micro-batch: with one
