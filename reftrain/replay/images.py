@@ -6,6 +6,7 @@ cross-attention layers; the copies' gradients are summed over the pipeline ranks
 """
 
 import itertools
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -28,7 +29,7 @@ Accumulate = Callable[[int, int, Leaves], None]
 LABEL = "image_tokens"
 
 
-class ImageTokens:
+class ImageTokens(ABC):
     """The tokens of one data-parallel rank's images: encoded, and run back with their gradients."""
 
     def __init__(
@@ -74,12 +75,13 @@ class ImageTokens:
                 self._outputs[now.micro_batch] = self.observer.value("encoder.out", tokens)
                 self._weights[now.micro_batch] = local
 
+    @abstractmethod
     def of(self, stage: int, pp: int, number: int) -> Ranks:
         """Return the copies of a micro-batch's tokens that a stage reads, for every rank in lock step."""
-        raise NotImplementedError
 
     def collect(self, stage: int, number: int) -> None:
-        """Take the gradients of a stage's copies after its backward."""
+        """Take the gradients of a stage's copies after its backward, where `backward` does not read them later."""
+        del stage, number
 
     def _run_back(self, pp: int, number: int, grads: Ranks, accumulate: Accumulate) -> None:
         self.observer.now.phase, self.observer.now.micro_batch = "backward", number
@@ -89,9 +91,9 @@ class ImageTokens:
         )
         accumulate(pp, number, self._weights.pop(number))
 
+    @abstractmethod
     def backward(self, accumulate: Accumulate) -> None:
         """Run back through the encoder with the gradients of all tokens."""
-        raise NotImplementedError
 
     def _seat(self, pp: int, place: int) -> Seat:
         return Seat(self.dp, pp, *divmod(place, self.config.mesh.tp))

@@ -1,6 +1,6 @@
 """Bugs of an image encoder: the ways back of the gradients of its tokens."""
 
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -63,6 +63,6 @@ def tokens_unsummed(patches: Patches, place: Place, values: Values) -> None:
 
     def planted(self: Encoding, *arguments: Any) -> None:
         original(self, *arguments)
-        self.tp = _Unsummed(self.tp)  # type: ignore[assignment]
+        self.tp = cast("Axis", _Unsummed(self.tp))
 
     patches.set(Encoding, "__init__", planted)

@@ -51,7 +51,7 @@ class HeaderScanner:
         return False
 
     def _walk(self) -> bool:
-        """Go on through keys and brackets; true at the event array, or where there is none."""
+        """Go on through keys and brackets; true at the event array, or at the end of a text without one."""
         view = self.buffer
         while match := TOKEN.search(view, self._at):
             if match["open"] is not None:
@@ -171,6 +171,10 @@ def scan(
 # anywhere. Only what surrounds the events is kept, in bounded memory.
 
 
+_GAP = re.compile(r"[\s,]*")
+_COLON = re.compile(r"\s*:\s*")
+
+
 def top_level_items(data: bytes) -> dict[str, Any]:
     """Return keys and values of a JSON object that may be cut off: every whole pair up to the first fault."""
     text = data.decode("utf-8", "replace").removeprefix("\ufeff").lstrip()
@@ -179,11 +183,13 @@ def top_level_items(data: bytes) -> dict[str, Any]:
     at = 1
     try:
         while True:
-            at = re.compile(r"[\s,]*").match(text, at).end()  # type: ignore[union-attr]
-            if text[at : at + 1] != '"':
+            gap = _GAP.match(text, at)
+            if gap is None or text[gap.end() : gap.end() + 1] != '"':
                 return found
-            key, at = decoder.raw_decode(text, at)
-            at = re.compile(r"\s*:\s*").match(text, at).end()  # type: ignore[union-attr]
-            found[key], at = decoder.raw_decode(text, at)
-    except (ValueError, RecursionError, AttributeError):
+            key, at = decoder.raw_decode(text, gap.end())
+            colon = _COLON.match(text, at)
+            if colon is None:
+                return found
+            found[key], at = decoder.raw_decode(text, colon.end())
+    except (ValueError, RecursionError):
         return found
