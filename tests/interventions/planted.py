@@ -13,7 +13,7 @@ STRUCK = 2
 class Planted:
     """A fault as `reftrain run --fault` takes it, the mesh of its run, and the right cause and ranks.
 
-    No ranks: the answer is an imbalance, of which no rank is asked for.
+    No ranks: the answer is an imbalance, and its ranks are not compared.
     """
 
     fault: str

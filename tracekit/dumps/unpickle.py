@@ -142,7 +142,7 @@ def _close(levels: list[list[Any]]) -> None:
         elif isinstance(target, dict):
             inside_list = depth >= 2 and levels[depth - 2] and isinstance(levels[depth - 2][-1], list)
             if inside_list:
-                below.pop()  # an entry without all of its fields is none
+                below.pop()  # an entry that lacks a field is no entry
             else:
                 target.update(zip(items[::2], items[1::2], strict=False))
         elif below and depth > 1:

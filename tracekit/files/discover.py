@@ -217,7 +217,7 @@ class _Search:
 
 
 def recorded_run(folder: Path) -> RecordedRun | None:
-    """Read `run.json` in `folder`; None where there is none, or it is unreadable, too large or of another schema."""
+    """Read `run.json` in `folder`; None without it, or where it is unreadable, too large or of another schema."""
     path = folder / MANIFEST
     try:
         manifest = json.loads(read_small(path, MAX_RUN_MANIFEST).decode())

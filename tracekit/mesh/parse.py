@@ -118,7 +118,7 @@ def reordered(mesh: Mesh, order: Sequence[str] | None) -> bool:
 
 
 def said(uses: Sequence[GroupUse], world: tuple[int, ...]) -> str:
-    """Return the mesh in the groups' descriptions, as the option that a user would give; empty if there is none."""
+    """Return the mesh in the groups' descriptions, as the option that a user would give; empty without one."""
     try:
         found = infer(uses, world)
     except MeshError:

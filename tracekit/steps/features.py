@@ -50,7 +50,7 @@ class Operators:
     total: float
     median: float
     quickest: float  # their time if each took as long as the shortest
-    interrupted: int  # those that took more than half of a time slice longer than the shortest
+    interrupted: int  # how many exceeded the shortest by more than half of a time slice
 
 
 @dataclass(frozen=True)

@@ -292,7 +292,7 @@ def whole(column: pa.ChunkedArray) -> tuple[I64, Mask]:
 
 
 def seconds(column: pa.ChunkedArray) -> npt.NDArray[np.float64]:
-    """Return the numbers of a column, shape (rows,); NaN where there is none."""
+    """Return the numbers of a column, shape (rows,); NaN for a row without a number."""
     if not (pa.types.is_floating(column.type) or pa.types.is_integer(column.type)):
         raise ValueError(f"a column of {column.type} instead of times")
     values = column.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
