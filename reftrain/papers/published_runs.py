@@ -65,14 +65,24 @@ def documents(hardware: Hardware, steps: int = 24) -> list[Line]:
 
 
 def reduced_job(
-    schedule: str, k: int, layers: int = 26, *, balanced: bool = True, recompute: str = "none", dp: int = 4
+    schedule: str,
+    k: int,
+    layers: int = 26,
+    *,
+    micro_batches: int,
+    dp: int,
+    balanced: bool = True,
+    recompute: str = "none",
 ) -> Job:
-    """Reduced model of the paper's figures 9 and 10 (26 layers of the 405 B shape), tp 8, pp 4, m = 12."""
+    """Reduced model of the paper's figures 9 and 10: 26 layers of the 405 B shape, tp 8, pp 4 with 7 virtual stages.
+
+    The paper names the number of layers only; `figure_9` and `figure_10` say which readings of the rest they take.
+    """
     return Job(
         model=replace(LLAMA_405B, layers=layers),
         mesh=MeshConfig(tp=8, pp=4, dp=dp, zero=1),
         seq_len=8192,
-        micro_batches=12,
+        micro_batches=micro_batches,
         layers=layer_counts(layers, 28, balanced=balanced),
         schedule=schedule,
         virtual=7,
@@ -98,38 +108,45 @@ def outcome(name: str, job: Job, hardware: Hardware) -> Outcome:
     return Outcome(name, work / seconds / ranks / 1e12, max(r.peak for r in MemoryModel(job).ranks()))
 
 
-def figure_9(hardware: Hardware) -> list[Outcome]:
-    """Return 1F1B, flexible and all-forward-all-backward of the reduced model."""
+def figure_9(hardware: Hardware, micro_batches: int = 16, dp: int = 4) -> list[Outcome]:
+    """Return 1F1B, flexible and all-forward-all-backward of the reduced model.
+
+    The flexible schedule is there for numbers of micro-batches that its k does not divide: 16, with k = 6.
+    """
+    jobs = {
+        "1F1B (k = 4)": ("flexible", 4),
+        "flexible (k = 6)": ("flexible", 6),
+        f"all forward, all backward (k = {micro_batches})": ("afab", micro_batches),
+    }
     return [
-        outcome("1F1B (k = 4)", reduced_job("flexible", 4), hardware),
-        outcome("flexible (k = 6)", reduced_job("flexible", 6), hardware),
-        outcome("all forward, all backward (k = 12)", reduced_job("afab", 12), hardware),
+        outcome(name, reduced_job(schedule, k, micro_batches=micro_batches, dp=dp), hardware)
+        for name, (schedule, k) in jobs.items()
     ]
 
 
-def figure_10(hardware: Hardware) -> list[Outcome]:
-    """Return the even and the balanced pipeline: 28 layers, or 26 with one less on the first and the last rank."""
-    return [
-        outcome("even, 28 layers", reduced_job("flexible", 4, 28, balanced=False), hardware),
-        outcome("balanced, 26 layers", reduced_job("flexible", 4), hardware),
-    ]
+def figure_10(hardware: Hardware, micro_batches: int = 4, dp: int = 1) -> list[Outcome]:
+    """Return the even and the balanced pipeline: 28 layers, or 26 with one less on the first and the last rank.
+
+    Four micro-batches on four ranks, one replica: of the sizes that the paper leaves open those with its two figures.
+    """
+    even, balanced = _figure_10_jobs(micro_batches, dp)
+    return [outcome("even, 28 layers", even, hardware), outcome("balanced, 26 layers", balanced, hardware)]
+
+
+def _figure_10_jobs(micro_batches: int, dp: int) -> tuple[Job, Job]:
+    return (
+        reduced_job("flexible", 4, 28, micro_batches=micro_batches, dp=dp, balanced=False),
+        reduced_job("flexible", 4, micro_batches=micro_batches, dp=dp),
+    )
 
 
 def figure_9_lines(hardware: Hardware) -> list[Line]:
     """Return figure 9 with what the paper says in words about it: the order of the three by time and by memory."""
     found = figure_9(hardware)
     one_f, flexible, all_forward = found
-    plots = _plotted(found)
-    ends = (
-        "k above p by one or two hides all messages, so that what is left between them are uneven stages, which fewer "
-        "consecutive micro-batches even out better; without a stage that has no layer (next line) they nearly agree"
-    )
-    even = [
-        outcome("", reduced_job(schedule, k, 28, balanced=False), hardware).tflops
-        for schedule, k in (("flexible", 6), ("afab", 12))
-    ]
+    divided = figure_9(hardware, 12)
     return [
-        *plots,
+        *_plotted(found),
         Line("flexible over 1F1B, TFLOP/s", "", 1.0, flexible.tflops / one_f.tflops, bound="≥"),
         Line(
             "all forward first over flexible, TFLOP/s",
@@ -137,9 +154,13 @@ def figure_9_lines(hardware: Hardware) -> list[Line]:
             1.0,
             all_forward.tflops / flexible.tflops,
             bound="≥",
-            why=ends,
         ),
-        Line("the same with one layer in every stage", "", None, even[1] / even[0]),
+        Line(
+            "the same of 12 micro-batches, which k = 6 divides",
+            "",
+            None,
+            divided[2].tflops / divided[1].tflops,
+        ),
         Line("flexible over 1F1B, memory", "", 1.0, flexible.memory / one_f.memory, bound="≥"),
         Line(
             "all forward first over flexible, memory",
@@ -154,42 +175,43 @@ def figure_9_lines(hardware: Hardware) -> list[Line]:
 def figure_10_lines(hardware: Hardware) -> list[Line]:
     """Return figure 10: what one layer less on the first and last rank saves, and what recomputation had cost."""
     found = figure_10(hardware)
-    even, balanced = found
-    again = outcome("", reduced_job("flexible", 4, recompute="full"), hardware)
-    part = outcome("", reduced_job("flexible", 4, recompute="selective"), hardware)
-    alone = [
-        MemoryModel(reduced_job("flexible", 4, layers, balanced=balance, dp=1)).peak() / GIB
-        for layers, balance in ((28, False), (26, True))
-    ]
+    saved, faster = _gain(found)
+    others = {m: _gain(figure_10(hardware, m, 4)) for m in (4, 12)}
     before, after = (
-        [r.peak / GIB for r in MemoryModel(job).ranks()]
-        for job in (reduced_job("flexible", 4, 28, balanced=False), reduced_job("flexible", 4))
+        [r.peak / GIB for r in MemoryModel(job).ranks()] for job in _figure_10_jobs(micro_batches=4, dp=1)
     )
-    middle = (
-        "the ranks between keep their layers and are the fullest afterwards; what is saved are the embedding's states, "
-        "which dp shards: the paper does not name the mesh of its reduced model, and with dp 1 (next line) they agree"
-    )
-    head = (
-        "the head takes about 0.6 of the time of a layer here; the published gain needs one of a whole layer"
+    again, part = (
+        outcome("", reduced_job("flexible", 4, micro_batches=4, dp=1, recompute=what), hardware).tflops
+        for what in ("full", "selective")
     )
     full = (
         "all layers are computed again here, a third more work; the paper does not say which parts it computed again: "
         "its gain lies between that of attention alone (next line) and of everything"
     )
+    balanced = found[1].tflops
     return [
         *_plotted(found),
-        Line(
-            "fullest rank, balanced less even", "GiB", -5.0, (balanced.memory - even.memory) / GIB, why=middle
-        ),
-        Line("the same with dp 1, which the paper does not name", "GiB", None, alone[1] - alone[0]),
+        Line("fullest rank, balanced less even", "GiB", -5.0, saved, "fitted"),
         Line("first rank, balanced less even", "GiB", None, after[0] - before[0]),
         Line("last rank, balanced less even", "GiB", None, after[-1] - before[-1]),
-        Line("TFLOP/s, balanced over even", "%", 6.5, 100 * (balanced.tflops / even.tflops - 1), why=head),
-        Line(
-            "TFLOP/s without recomputation", "%", 17.5, 100 * (balanced.tflops / again.tflops - 1), why=full
+        Line("TFLOP/s, balanced over even", "%", 6.5, faster, "fitted"),
+        *(
+            line
+            for m, (less, more) in others.items()
+            for line in (
+                Line(f"fullest rank with dp 4, m = {m}", "GiB", None, less),
+                Line(f"TFLOP/s with dp 4, m = {m}", "%", None, more),
+            )
         ),
-        Line("the same, of attention alone", "%", None, 100 * (balanced.tflops / part.tflops - 1)),
+        Line("TFLOP/s without recomputation", "%", 17.5, 100 * (balanced / again - 1), why=full),
+        Line("the same, of attention alone", "%", None, 100 * (balanced / part - 1)),
     ]
+
+
+def _gain(found: Sequence[Outcome]) -> tuple[float, float]:
+    """Return GiB of the fullest rank and % of throughput, the second outcome less the first."""
+    before, after = found
+    return (after.memory - before.memory) / GIB, 100 * (after.tflops / before.tflops - 1)
 
 
 def _plotted(found: Sequence[Outcome]) -> list[Line]:

@@ -23,9 +23,12 @@ _SPMD: Final = "Llama 2 with PyTorch/XLA SPMD"
 
 _ENTRIES: Final = (
     Figure("runs", _HERD, "throughput of 405 B on H100, bubbles", published_runs.throughput),
-    Figure("figure9", _LLAMA_4D, "three schedules of a model of 26 layers", published_runs.figure_9_lines),
+    Figure("figure9", _LLAMA_4D, "three schedules of 26 layers, m = 16, dp 4", published_runs.figure_9_lines),
     Figure(
-        "figure10", _LLAMA_4D, "one layer less on the first and last rank", published_runs.figure_10_lines
+        "figure10",
+        _LLAMA_4D,
+        "one layer less on the first and last rank, m = 4, dp 1",
+        published_runs.figure_10_lines,
     ),
     Figure("figure11", _LLAMA_4D, "attention on four GPUs beside one", context_parallel.figure_11),
     Figure("figure12", _LLAMA_4D, "rate of the gather of keys and values", context_parallel.figure_12),

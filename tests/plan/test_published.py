@@ -44,8 +44,12 @@ def test_bubbles_of_the_paper(row, bubble):
 def test_figure_9_all_forward_costs_memory_1f1b_messages():
     one_f, flexible, all_forward = figure_9(H100)
     assert one_f.memory < flexible.memory < all_forward.memory
-    assert one_f.tflops < flexible.tflops
-    assert one_f.tflops < all_forward.tflops
+    assert one_f.tflops < flexible.tflops < all_forward.tflops
+
+
+def test_flexible_is_fastest_where_k_divides():
+    _, flexible, all_forward = figure_9(H100, micro_batches=12)
+    assert all_forward.tflops < flexible.tflops
 
 
 def test_figure_10_balance_lowers_the_peak_and_raises_throughput():

@@ -40,10 +40,11 @@ def test_a_bound_that_holds_is_no_deviation():
     assert Line("", "", 0.0, 1.0).deviation is None
 
 
-def test_outer_ranks_save_what_figure_10_publishes():
+def test_one_reading_gives_both_figures_of_balance():
     found = {line.what: line.ours for line in lines_of("figure10")}
-    assert found["last rank, balanced less even"] == pytest.approx(-5.0, abs=0.3)
-    assert found["fullest rank, balanced less even"] == pytest.approx(-2.6, abs=0.1)
+    assert found["fullest rank, balanced less even"] == pytest.approx(-5.0, abs=0.3)
+    assert found["TFLOP/s, balanced over even"] == pytest.approx(6.5, abs=0.3)
+    assert found["fullest rank with dp 4, m = 12"] == pytest.approx(-2.6, abs=0.1)
 
 
 @pytest.mark.parametrize("name", ["figure99", MISSING[0].name])
