@@ -14,6 +14,7 @@ ORDER = [
     ("shared_name", When.ALWAYS),
     ("parted_calls", When.ALWAYS),
     ("mismatched_collective", When.ALWAYS),
+    ("uneven_exchange", When.ALWAYS),
     ("mismatched_message", When.ALWAYS),
     ("stalled_device", When.ALWAYS),
     ("stalled_host", When.ALWAYS),

@@ -22,6 +22,7 @@ from tracekit.analysis.hang.rules.skipped_collective import skipped_collectives
 from tracekit.analysis.hang.rules.skipped_message import skipped_message
 from tracekit.analysis.hang.rules.stalled_device import stalled_devices
 from tracekit.analysis.hang.rules.stalled_host import stalled_hosts
+from tracekit.analysis.hang.rules.uneven_exchange import unfitting_exchanges
 from tracekit.analysis.hang.rules.unstarted_device import unstarted_devices
 from tracekit.analysis.hang.scene import Scene
 
@@ -29,6 +30,7 @@ RULES: Final = (
     Rule("shared_name", When.ALWAYS, shared_name),
     Rule("parted_calls", When.ALWAYS, parted_calls),
     Rule("mismatched_collective", When.ALWAYS, mismatched_collectives),
+    Rule("uneven_exchange", When.ALWAYS, unfitting_exchanges),
     Rule("mismatched_message", When.ALWAYS, mismatched_messages),
     Rule("stalled_device", When.ALWAYS, stalled_devices),
     Rule("stalled_host", When.ALWAYS, stalled_hosts),
