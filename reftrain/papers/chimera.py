@@ -7,6 +7,7 @@ PyTorch 1.6 that the paper ran. `chimera_asynchronous` has the schemes without a
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import partial
 from typing import Final
 
@@ -17,7 +18,7 @@ from reftrain.cost.memory import MemoryModel
 from reftrain.cost.shapes import layer_counts
 from reftrain.errors import ReftrainError
 from reftrain.papers.figure import Line
-from reftrain.papers.schedule_formulas import PUBLISHED, with_middle
+from reftrain.papers.schedule_formulas import PUBLISHED, with_middle, without_middle
 from reftrain.plan.projection import project
 from reftrain.schedule.costs import Costs
 from reftrain.schedule.evaluation import evaluate
@@ -124,11 +125,20 @@ def bubbles(hardware: Hardware) -> list[Line]:
             what = f"{scheme.label}, p = {p}, m = {m}"
             why = _WHY.get(scheme.label, "") if round(ours - published, DIGITS) else ""
             lines.append(Line(what, "%", 100 * published, 100 * ours, "counted", why=why))
-    return lines
+    return [*lines, _joined_without_gaps(8, 16)]
+
+
+def _joined_without_gaps(p: int, m: int) -> Line:
+    """Return the bubble of units joined directly where a backward takes as long as a forward (section 3.5)."""
+    spec = ScheduleSpec("chimera", p, m)
+    ours = float(evaluate(generate(spec), Costs(b=Fraction(1)), spec).steady.bubble_ratio)
+    what = f"chimera direct, p = {p}, m = {m}, backward as long as forward"
+    return Line(what, "%", 100 * float(without_middle(p, m)), 100 * ours, "counted")
 
 
 _WHY: Final = {
     "gems": "the paper's formula leaves out the first forward's way down the pipeline",
-    "chimera direct": "units joined as they are leave p-2 slots in each middle; the formula assumes equal slots",
+    "chimera direct": "the formula counts p-2 slots in the middle of one unit (m = p), and two units have two middles; the "
+    "paper joins units without gaps where a backward takes as long as a forward, and so does ours (last line)",
     "chimera doubling": "a pair of forwards takes 2f and a backward with recomputation 3f, so the slots are not equal",
 }
