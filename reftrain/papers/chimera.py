@@ -138,7 +138,7 @@ def _joined_without_gaps(p: int, m: int) -> Line:
 
 _WHY: Final = {
     "gems": "the paper's formula leaves out the first forward's way down the pipeline",
-    "chimera direct": "the formula counts p-2 slots in the middle of one unit (m = p), and two units have two middles; the "
+    "chimera direct": "the formula counts p-2 slots in the middle of one unit (m = p), and two units have two; the "
     "paper joins units without gaps where a backward takes as long as a forward, and so does ours (last line)",
     "chimera doubling": "a pair of forwards takes 2f and a backward with recomputation 3f, so the slots are not equal",
 }
