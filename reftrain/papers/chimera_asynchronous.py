@@ -34,15 +34,20 @@ LABELS: Final = {"pipedream": "PipeDream", "pipedream_2bw": "PipeDream-2BW"}
 
 @dataclass(frozen=True)
 class Published:
-    """Published speed-ups of Chimera over the two, and PipeDream's sequences a step: it updates every micro-batch."""
+    """Published speed-ups of Chimera over the two, and how these ran.
+
+    PipeDream updates at every micro-batch of `pipedream_batch` sequences. PipeDream-2BW had `stages` (figures 17 and
+    18, with as many sequences a node).
+    """
 
     work: Workload
     low: float
     high: float
     pipedream_batch: int
+    stages: int
 
 
-ROWS: Final = (Published(BERT, 1.17, 1.94, 96), Published(GPT_2, 1.16, 2.01, 512))
+ROWS: Final = (Published(BERT, 1.17, 1.94, 96, 4), Published(GPT_2, 1.16, 2.01, 512, 16))
 
 
 def jobs(row: Published, scheme: str) -> Iterator[Job]:
@@ -79,19 +84,30 @@ def rate(job: Job, hardware: Hardware) -> float:
 
 def asynchronous(hardware: Hardware) -> list[Line]:
     """Return Chimera's speed-up over the asynchronous schemes, and the interval that the paper prints."""
-    hidden = (
-        "a full pipeline has no bubble and waits for its sums at each update alone, so that the projection favours "
-        "PipeDream-2BW; sums and messages ran over Gloo, through the hosts' memory, at an unpublished rate"
+    fits = (
+        "the activations of PipeDream-2BW fit here, and a full pipeline has no bubble; the paper's ran out of memory "
+        "where stages are coarse (section 4.1), but which jobs computed again is in a picture: next line, if this did"
     )
+    hidden = "sums and messages ran over Gloo, through the hosts' memory, at an unpublished rate"
     lines = []
     for row in ROWS:
         ours = best(row.work, "chimera", hardware)
-        ratios = {scheme: ours / max(rate(job, hardware) for job in jobs(row, scheme)) for scheme in LABELS}
+        rates = {scheme: [(job, rate(job, hardware)) for job in jobs(row, scheme)] for scheme in LABELS}
+        ratios = {scheme: ours / max(found for _, found in known) for scheme, known in rates.items()}
+        again = max(
+            found
+            for job, found in rates["pipedream_2bw"]
+            if (job.mesh.pp, job.recompute) == (row.stages, "full")
+        )
         lines += [
             Line(f"{row.work.name}, Chimera over {LABELS[scheme]}", "", None, ratio)
             for scheme, ratio in ratios.items()
         ]
-        for which, published, ratio in (("least", row.low, min), ("most", row.high, max)):
-            what = f"{row.work.name}, {row.work.nodes} nodes, {which} over asynchronous schemes"
-            lines.append(Line(what, "", published, ratio(ratios.values()), why=hidden))
+        what = f"{row.work.name}, {row.work.nodes} nodes, {{}} over asynchronous schemes"
+        as_run = f"{row.work.name}, over PipeDream-2BW of {row.stages} stages, recomputed"
+        lines += [
+            Line(what.format("least"), "", row.low, min(ratios.values()), why=fits),
+            Line(as_run, "", row.low, ours / again, why=hidden),
+            Line(what.format("most"), "", row.high, max(ratios.values()), why=hidden),
+        ]
     return lines
