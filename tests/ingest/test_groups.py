@@ -128,6 +128,17 @@ def test_of_nested_records_the_outer_stays(tmp_path):
     assert [(q.kind, q.count) for q in run.quality] == [("nested_communication_record", 1)]
 
 
+def test_later_calls_inside_a_long_record_are_kept(tmp_path):
+    """The record of a functional collective lasts until its work is freed, beyond the calls that follow."""
+    call = {"name": "record_param_comms", "tid": 12}
+    events = [
+        event(0, ts=ts, dur=dur, args={"Collective name": "allreduce", "Seq": seq}, **call)
+        for ts, dur, seq in ((9, 90, 7), (10, 2, 7), (20, 5, 8), (30, 5, 9))
+    ]
+    run = load([put(tmp_path / "a.json", json.dumps(document(events)))])
+    assert run.events(0).column("seq").to_pylist() == [7, 8, 9]
+
+
 def test_another_call_inside_a_record_is_kept(tmp_path):
     send = {"Collective name": "send", "Src Rank": 0, "Dst Rank": 1, "In msg nelems": 8}
     recv = {"Collective name": "recv", "Src Rank": 1, "Dst Rank": 0, "In msg nelems": 8}

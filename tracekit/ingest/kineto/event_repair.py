@@ -15,6 +15,7 @@ from tracekit.thresholds.ingest import LONGEST_NS, MAX_OVERLAP_NS, MAX_TIME_NS
 
 _CALL = [
     "collective",
+    "seq",
     "in_nelems",
     "src_rank",
     "dst_rank",
