@@ -82,7 +82,7 @@ def test_a_pair_and_two_odd_ranks_stay_open(tmp_path, ranks):
     assert verdict(tmp_path, [*calls[:-1], last]).culprits == ()
 
 
-def test_sizes_kept_from_the_call_before_are_no_ones_peers(tmp_path):
+def test_stale_sizes_of_one_rank_accuse_no_peer(tmp_path):
     """A rank with the sizes of a call before is alone with them: its peers' sizes are new, and none is odd."""
     calls = routed(3, 4)[:11]
     last = [calls[-4][0], *calls[-1][1:]]

@@ -1,4 +1,4 @@
-"""All-to-alls with sizes that do not fit: the one rank whose sizes break what its peers' sizes repeat or reverse.
+"""All-to-alls with sizes that do not fit: one rank breaks a pattern of sizes, and all its peers keep it.
 
 Sizes of an all-to-all may differ by rank, and a dump holds what a rank passes and takes in all, not what it sends to
 each peer. But programs make them in patterns: a fixed size repeats, and experts send back what they received.
@@ -12,6 +12,7 @@ from tracekit.analysis.hang.frontier import Frontier, Group
 from tracekit.analysis.hang.rules.rule import Accusation, Found
 from tracekit.analysis.hang.scene import Scene
 from tracekit.dumps.calls import Signature, numel
+from tracekit.thresholds.hang import MIN_WITNESSES
 
 Moved = tuple[int | None, int | None]
 """Elements that a rank passes and takes."""
@@ -62,7 +63,7 @@ def _odd(group: Group, seq: int) -> _Break | None:
     """Return the only rank that can be the odd one of this call, with the latest earlier call that shows it."""
     now = {rank: call for rank, f in group.frontiers.items() if (call := f.call(seq)) is not None}
     first = next(iter(now.values()), None)
-    if first is None or set(group.ranks) != now.keys() or len(now) < 3:
+    if first is None or set(group.ranks) != now.keys() or len(now) - 1 < MIN_WITNESSES:
         return None
     version = version_of(first)
     if not str(version[0]).startswith("alltoall") or any(version_of(c) != version for c in now.values()):
