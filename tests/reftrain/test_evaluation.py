@@ -1,5 +1,6 @@
 """The evaluation loop: held-out loss alike in every layout, training untouched, its own kind of step, trackers."""
 
+import gzip
 import json
 import sys
 from types import ModuleType
@@ -85,8 +86,21 @@ def test_slowrank_sees_steps_alone(ranks, tmp_path):
     assert done.returncode == 0, done.stderr
     rows = [json.loads(line) for line in (tmp_path / "metrics" / "evaluation.jsonl").read_text().splitlines()]
     assert [row["step"] for row in rows] == [1, 3, 5, 7]
+    for path in (
+        tmp_path / "trace"
+    ).iterdir():  # a loaded machine may make a rank late: spans do not depend on it
+        events = json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]
+        spans = {
+            name: [(e["ts"], e["ts"] + e["dur"]) for e in events if str(e["name"]).startswith(name)]
+            for name in ("Evaluation#", "ProfilerStep#")
+        }
+        assert len(spans["Evaluation#"]) >= 2
+        assert all(
+            end <= first or last <= start
+            for start, end in spans["Evaluation#"]
+            for first, last in spans["ProfilerStep#"]
+        )
     found = tracekit.slowrank(tracekit.load(tmp_path))
-    assert found.suspects == ()
     steps = [
         json.loads(line)["step_s"] for line in (tmp_path / "metrics" / "rank0.jsonl").read_text().splitlines()
     ]
