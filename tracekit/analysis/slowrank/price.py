@@ -54,9 +54,11 @@ class Price:
 def rank_doubt_ns(case: Case, rows: I64) -> float:
     """Return what a price of `rows` may be off although all waits were matched, ns a step.
 
-    The error of the replay, and twice the spread between ranks that do the same work.
+    The error of the replay, and twice the spread between ranks that do the same work, with what their waits likely
+    conceal.
     """
-    return float(np.hypot(case.residual_ns, NORMAL_95 * spread_of_ranks(case, rows)))
+    working = case if case.concealing is None else case.concealing[1]
+    return float(np.hypot(case.residual_ns, NORMAL_95 * spread_of_ranks(working, rows)))
 
 
 def stage_doubt_ns(case: Case, rows: I64) -> float:

@@ -17,7 +17,9 @@ from tracekit.analysis.slowrank.expected.nodes import NAME_NODES, UNPLACED
 from tracekit.analysis.slowrank.gaps.evidence_gaps import (
     bounds_of,
     coverage,
+    is_shown,
     least_ns,
+    most_ns,
     tokens_may_explain,
     what_would_decide,
 )
@@ -55,7 +57,7 @@ def blame_ranks(case: Case, found: Hypothesis) -> Answer:
         found = rest
     rows = np.array(found.rows)
     least = least_ns(case, rows)
-    if coverage(case).matched != 1 and least < MIN_LOST_SHARE * case.step_ns:
+    if not is_shown(case) and least < MIN_LOST_SHARE * case.step_ns:
         return leave_rank_open(case, bounds_of(case, rows))
     if least < found.gain < case.residual_ns:  # only the least is proven
         found = replace(found, gain=least, lost=tuple(v * least / found.gain for v in found.lost))
@@ -145,10 +147,13 @@ def _prices(case: Case, found: Hypothesis) -> list[Price]:
     Their kernels overlap with less communication once nothing waits for the rank, and their hosts run further ahead.
     """
     rows = np.array(found.rows)
-    unsure = max(found.gain - least_ns(case, rows), 0.0) if coverage(case).matched != 1 else 0.0
+    unsure = 0.0 if is_shown(case) else max(found.gain - least_ns(case, rows), 0.0)
+    more = 0.0 if case.concealing is None else max(most_ns(case, rows) - found.gain, 0.0)
     doubt = rank_doubt_ns(case, rows)
     return [
-        Price.between(lost - unsure, lost, may_cost_ns(lost, float(case.found.mean[row]))).widened(doubt)
+        Price.between(lost - unsure, lost, may_cost_ns(lost + more, float(case.found.mean[row]))).widened(
+            doubt
+        )
         for row, lost in zip(found.rows, found.lost, strict=True)
     ]
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from tracekit.analysis.slowrank.answers.open_answers import leave_rank_open
 from tracekit.analysis.slowrank.case import Case
-from tracekit.analysis.slowrank.gaps.evidence_gaps import undecided
+from tracekit.analysis.slowrank.gaps.evidence_gaps import undecided, what_would_decide
 from tracekit.analysis.slowrank.price import Price
 from tracekit.analysis.slowrank.suspects import Answer, left_open, suspect_of
 from tracekit.analysis.slowrank.wording import ranks_in_words
@@ -158,3 +158,16 @@ def part_of_a_step(case: Case, answer: Answer) -> Answer:
         return answer
     reason = f"no step was recorded whole on enough ranks; in the part that all recorded {answer.reason}"
     return left_open(reason, "record three whole steps or more on every rank", answer.suspects)
+
+
+def price_may_be_smaller(case: Case, answer: Answer) -> Answer:
+    """`answer`, left open where the lowest price of all that it names is below the threshold: named ⇔ low ≥ 2 %."""
+    lows = [s.lost_ms_per_step if s.lost_ms_low is None else s.lost_ms_low for s in answer.suspects]
+    least = MIN_LOST_SHARE * case.step_ns
+    if not lows or max(lows) >= ms(least):
+        return answer
+    reason = (
+        f"{answer.reason}; but the cost lies between {max(lows):.1f} and "
+        f"{max(s.lost_ms_high or s.lost_ms_per_step for s in answer.suspects):.1f} ms, and {ms(least):.1f} ms count"
+    )
+    return left_open(reason, what_would_decide(case), answer.suspects)

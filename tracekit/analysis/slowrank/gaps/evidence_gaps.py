@@ -12,7 +12,13 @@ import numpy as np
 
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.expected.like_transfers import message_of
-from tracekit.analysis.slowrank.hypotheses.candidates import Hypothesis, bounded, cured_ns, significant_rows
+from tracekit.analysis.slowrank.hypotheses.candidates import (
+    Hypothesis,
+    beside_waits,
+    bounded,
+    cured_ns,
+    significant_rows,
+)
 from tracekit.analysis.slowrank.hypotheses.slow_link import comparable
 from tracekit.analysis.slowrank.price import NOT_EXACT, may_cost_ns, struck_ns
 from tracekit.analysis.slowrank.wording import fewest_traces
@@ -110,7 +116,8 @@ def least_ns(case: Case, rows: I64) -> float:
     steps show in which these ranks are fast.
     """
     explained = case.model.recorded_ns - cured_ns(case, case.model, rows) - explained_from(case)
-    return max(_pinned_ns(case, rows), explained, _by_steps_ns(case, rows), 0.0)
+    replayed, _ = beside_waits(case, rows, max(_pinned_ns(case, rows), explained))
+    return max(replayed, _by_steps_ns(case, rows), 0.0)
 
 
 def explained_from(case: Case) -> float:
@@ -124,8 +131,13 @@ def _pinned_ns(case: Case, rows: I64) -> float:
 
 
 def _by_steps_ns(case: Case, rows: I64) -> float:
-    """The price of slowness of `rows` by comparison with their fast steps, ns; 0 where all is matched."""
-    return 0.0 if coverage(case).matched == 1 else struck_ns(case, case.found, rows)
+    """The price of slowness of `rows` by comparison with their fast steps, ns; 0 where a replay shows it."""
+    return 0.0 if is_shown(case) else struck_ns(case, case.found, rows)
+
+
+def is_shown(case: Case) -> bool:
+    """Whether a replay shows what a cure saves: all waits were matched, and compute beside them was recorded."""
+    return coverage(case).matched == 1 and case.concealing is None
 
 
 def told_by_steps(case: Case, found: Hypothesis | None) -> Hypothesis | None:
@@ -230,8 +242,16 @@ def bounds_of(case: Case, rows: I64) -> Undecided:
     """`rows` with the bounds of what a step saves if one of them alone worked like its peers, largest excess first."""
     kept = rows[np.argsort(-case.found.mean[rows], kind="stable")]
     low = [least_ns(case, np.array([r])) for r in kept]
-    high = [max(most_ns(case, np.array([r])), at_least) for r, at_least in zip(kept, low, strict=True)]
+    high = [max(_most_of_one(case, int(r)), at_least) for r, at_least in zip(kept, low, strict=True)]
     return Undecided(tuple(int(r) for r in kept), tuple(low), tuple(high))
+
+
+def _most_of_one(case: Case, row: int) -> float:
+    """The most that the rank in `row` may cost, ns; where compute is unrecorded, a replay does not show all of it."""
+    price = most_ns(case, np.array([row]))
+    return (
+        price if case.concealing is None else may_cost_ns(price, float(np.nan_to_num(case.found.mean[row])))
+    )
 
 
 def what_would_decide(case: Case) -> str:
@@ -239,6 +259,8 @@ def what_would_decide(case: Case) -> str:
     ops = case.ops
     open_ = case.analysed & ~whole(case)
     message = ops.among(_PEERLESS)
+    if case.concealing is not None and coverage(case).matched == 1:
+        return _COMPUTE
     spent = {
         _ADD: float(ops.exposed[open_ & (ops.channel >= 0)].sum()) if case.missing else 0.0,
         _PEERS: float(ops.exposed[open_ & (ops.channel < 0) & message].sum()),
@@ -260,6 +282,10 @@ _PEERS = (
 )
 _GROUPS = "start the profiler after the process groups exist, so that every operation names its members; or give --mesh"
 _LAUNCHES = "record the host as well (ProfilerActivity.CPU): launches show when a queued collective could have started"
+_COMPUTE = (
+    "record the kernels of compute and the host as well (ProfilerActivity.CPU and ProfilerActivity.CUDA): they show "
+    "what ranks do while communication waits"
+)
 _STEPS = "record more steps"
 _ROWS = "write all rows of each step: both ends of every message, and every member of a collective"
 
