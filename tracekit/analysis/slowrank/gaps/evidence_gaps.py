@@ -20,7 +20,7 @@ from tracekit.analysis.slowrank.hypotheses.candidates import (
     significant_rows,
 )
 from tracekit.analysis.slowrank.hypotheses.slow_link import comparable
-from tracekit.analysis.slowrank.price import NOT_EXACT, may_cost_ns, struck_ns
+from tracekit.analysis.slowrank.price import NOT_EXACT, may_cost_ns, rank_doubt_ns, struck_ns
 from tracekit.analysis.slowrank.wording import fewest_traces
 from tracekit.findings import Coverage
 from tracekit.rank_events.operation_names import MESSAGES
@@ -242,16 +242,12 @@ def bounds_of(case: Case, rows: I64) -> Undecided:
     """`rows` with the bounds of what a step saves if one of them alone worked like its peers, largest excess first."""
     kept = rows[np.argsort(-case.found.mean[rows], kind="stable")]
     low = [least_ns(case, np.array([r])) for r in kept]
-    high = [max(_most_of_one(case, int(r)), at_least) for r, at_least in zip(kept, low, strict=True)]
+    high = [max(most_ns(case, np.array([r])), at_least) for r, at_least in zip(kept, low, strict=True)]
+    if case.concealing is not None:  # a replay does not show all of it, and peers show how exact it is
+        doubt = rank_doubt_ns(case, rows)
+        low = [max(least - doubt, 0.0) for least in low]
+        high = [may_cost_ns(most, float(case.found.mean[r])) for r, most in zip(kept, high, strict=True)]
     return Undecided(tuple(int(r) for r in kept), tuple(low), tuple(high))
-
-
-def _most_of_one(case: Case, row: int) -> float:
-    """The most that the rank in `row` may cost, ns; where compute is unrecorded, a replay does not show all of it."""
-    price = most_ns(case, np.array([row]))
-    return (
-        price if case.concealing is None else may_cost_ns(price, float(np.nan_to_num(case.found.mean[row])))
-    )
 
 
 def what_would_decide(case: Case) -> str:
