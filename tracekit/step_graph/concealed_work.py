@@ -1,6 +1,6 @@
 """Work that ranks may do beside communication while it waits, where no compute was recorded.
 
-A device computes beside a collective on another stream, or stands still until it ends. Communication alone shows the
+A device computes beside a collective on another stream, or idles until it ends. Communication alone shows the
 difference by what follows: behind a collective that blocks, a rank works equally long however long it waited; behind
 one that does not, it works the shorter the longer it waited.
 """

@@ -57,8 +57,23 @@ def rank_doubt_ns(case: Case, rows: I64) -> float:
     The error of the replay, and twice the spread between ranks that do the same work, with what their waits likely
     conceal.
     """
-    working = case if case.concealing is None else case.concealing[1]
-    return float(np.hypot(case.residual_ns, NORMAL_95 * spread_of_ranks(working, rows)))
+    return float(np.hypot(case.residual_ns, NORMAL_95 * spread_of_ranks(_working(case), rows)))
+
+
+def least_doubt_ns(case: Case, rows: I64) -> float:
+    """Return what a price of `rows` may be too high although all waits were matched, ns a step.
+
+    As `rank_doubt_ns`, where peers that work shorter than the typical one count for nothing: cured ranks work as long
+    as a typical peer or a slower one.
+    """
+    working = _working(case)
+    slower = max(spread_of_ranks(working, rows, slower=True), LITTLE_SHARE * case.step_ns)
+    return float(np.hypot(case.residual_ns, NORMAL_95 * min(slower, spread_of_ranks(working, rows))))
+
+
+def _working(case: Case) -> Case:
+    """The case with what waits likely conceal."""
+    return case if case.concealing is None else case.concealing[1]
 
 
 def stage_doubt_ns(case: Case, rows: I64) -> float:
@@ -77,17 +92,19 @@ def link_doubt_ns(case: Case, gain: float, z: float) -> float:
     return float(np.hypot(case.residual_ns, NORMAL_95 * gain / max(z, NORMAL_95)))
 
 
-def spread_of_ranks(case: Case, rows: I64) -> float:
+def spread_of_ranks(case: Case, rows: I64, *, slower: bool = False) -> float:
     """Return the standard deviation of mean own times between ranks of the same work without `rows`, ns.
 
     Pooled over all stages. Where too few ranks show it, devices of one kind differ by half a percent of the step.
+    With `slower` that of a distribution with both sides like that of ranks above the median.
     """
     mean, squares, free = case.found.mean, 0.0, 0
     for stage in case.stages:
         others = np.setdiff1d(stage, rows)
         known = mean[others][np.isfinite(mean[others])]
         if len(known) > 1:
-            squares += float(np.square(known - known.mean()).sum())
+            above = np.maximum(known - np.median(known), 0.0)
+            squares += float(2 * np.square(above).sum() if slower else np.square(known - known.mean()).sum())
             free += len(known) - 1
     if free < 2:
         return LITTLE_SHARE * case.step_ns

@@ -30,7 +30,14 @@ from tracekit.analysis.slowrank.hypotheses.long_stage import LongStage
 from tracekit.analysis.slowrank.hypotheses.slow_link import SlowLink
 from tracekit.analysis.slowrank.hypotheses.suspect_work import dealt_to_its_replica, only_attention
 from tracekit.analysis.slowrank.hypotheses.usual_pace import may_be_pace
-from tracekit.analysis.slowrank.price import NOT_EXACT, Price, link_doubt_ns, may_cost_ns, rank_doubt_ns
+from tracekit.analysis.slowrank.price import (
+    NOT_EXACT,
+    Price,
+    least_doubt_ns,
+    link_doubt_ns,
+    may_cost_ns,
+    rank_doubt_ns,
+)
 from tracekit.analysis.slowrank.suspects import (
     Answer,
     blame,
@@ -149,13 +156,12 @@ def _prices(case: Case, found: Hypothesis) -> list[Price]:
     rows = np.array(found.rows)
     unsure = 0.0 if is_shown(case) else max(found.gain - least_ns(case, rows), 0.0)
     more = 0.0 if case.concealing is None else max(most_ns(case, rows) - found.gain, 0.0)
-    doubt = rank_doubt_ns(case, rows)
-    return [
-        Price.between(lost - unsure, lost, may_cost_ns(lost + more, float(case.found.mean[row]))).widened(
-            doubt
-        )
-        for row, lost in zip(found.rows, found.lost, strict=True)
-    ]
+    below, above = least_doubt_ns(case, rows), rank_doubt_ns(case, rows)
+    prices = []
+    for row, lost in zip(found.rows, found.lost, strict=True):
+        most = may_cost_ns(lost + more, float(case.found.mean[row])) + above
+        prices.append(Price.between(lost - unsure - below, lost, most))
+    return prices
 
 
 def shown(case: Case, found: LongStage | SlowLink) -> bool:

@@ -13,12 +13,8 @@ import numpy as np
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.expected.like_transfers import message_of
 from tracekit.analysis.slowrank.hypotheses.candidates import (
-    Hypothesis,
-    beside_waits,
-    bounded,
-    cured_ns,
-    significant_rows,
-)
+    Hypothesis, beside_waits, bounded, cured_ns, significant_rows,
+)  # fmt: skip
 from tracekit.analysis.slowrank.hypotheses.slow_link import comparable
 from tracekit.analysis.slowrank.price import NOT_EXACT, may_cost_ns, rank_doubt_ns, struck_ns
 from tracekit.analysis.slowrank.wording import fewest_traces
@@ -243,9 +239,8 @@ def bounds_of(case: Case, rows: I64) -> Undecided:
     kept = rows[np.argsort(-case.found.mean[rows], kind="stable")]
     low = [least_ns(case, np.array([r])) for r in kept]
     high = [max(most_ns(case, np.array([r])), at_least) for r, at_least in zip(kept, low, strict=True)]
-    if case.concealing is not None:  # a replay does not show all of it, and peers show how exact it is
-        doubt = rank_doubt_ns(case, rows)
-        low = [max(least - doubt, 0.0) for least in low]
+    if case.concealing is not None:  # a replay does not show all of it
+        low = [max(least - rank_doubt_ns(case, rows), 0.0) for least in low]
         high = [may_cost_ns(most, float(case.found.mean[r])) for r, most in zip(kept, high, strict=True)]
     return Undecided(tuple(int(r) for r in kept), tuple(low), tuple(high))
 
@@ -278,10 +273,7 @@ _PEERS = (
 )
 _GROUPS = "start the profiler after the process groups exist, so that every operation names its members; or give --mesh"
 _LAUNCHES = "record the host as well (ProfilerActivity.CPU): launches show when a queued collective could have started"
-_COMPUTE = (
-    "record the kernels of compute and the host as well (ProfilerActivity.CPU and ProfilerActivity.CUDA): they show "
-    "what ranks do while communication waits"
-)
+_COMPUTE = "record compute and the host as well: they show what ranks do while communication waits"
 _STEPS = "record more steps"
 _ROWS = "write all rows of each step: both ends of every message, and every member of a collective"
 
