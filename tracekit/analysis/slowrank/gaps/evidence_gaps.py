@@ -13,8 +13,12 @@ import numpy as np
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.expected.like_transfers import message_of
 from tracekit.analysis.slowrank.hypotheses.candidates import (
-    Hypothesis, beside_waits, bounded, cured_ns, significant_rows,
-)  # fmt: skip
+    Hypothesis,
+    beside_waits,
+    bounded,
+    cured_ns,
+    significant_rows,
+)
 from tracekit.analysis.slowrank.hypotheses.slow_link import comparable
 from tracekit.analysis.slowrank.price import NOT_EXACT, may_cost_ns, rank_doubt_ns, struck_ns
 from tracekit.analysis.slowrank.wording import fewest_traces
@@ -23,13 +27,7 @@ from tracekit.rank_events.operation_names import MESSAGES
 from tracekit.rank_events.step_marks import NO_STEP
 from tracekit.step_graph.statistics import NORMAL_95
 from tracekit.steps.steps import compute_in_steps
-from tracekit.thresholds.slowrank import (
-    CANDIDATE_SHARE,
-    CLEARLY_MORE,
-    MAJORITY,
-    MIN_LOST_SHARE,
-    MINOR,
-)
+from tracekit.thresholds.slowrank import CANDIDATE_SHARE, CLEARLY_MORE, MAJORITY, MIN_LOST_SHARE, MINOR
 from tracekit.units import F64, I64, Mask
 
 
