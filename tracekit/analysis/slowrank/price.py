@@ -76,15 +76,20 @@ def _working(case: Case) -> Case:
     return case if case.concealing is None else case.concealing[1]
 
 
-def stage_doubt_ns(case: Case, rows: I64) -> float:
+def stage_doubt_ns(case: Case, rows: I64, *, least: bool = False) -> float:
     """Return what a price of the stages of `rows` may be off although all waits were matched, ns a step.
 
-    The error of the replay, and twice the spread between other stages: a cured stage may work as long as any of them.
+    The error of the replay, and twice the spread between other stages: a cured stage may save less work or more.
+    With `least` what is certain: a stage differs from a typical one by half a percent of the step, and the mean of its
+    devices, each of which differs as much, by twice its standard error. The same where too few stages show more.
     """
     others = [g for g in case.stages if len(np.setdiff1d(g, rows)) == len(g) > 0]
     known = [mean for g in others if np.isfinite(mean := float(np.nanmean(case.steps.own[g])))]
-    spread = float(np.std(known, ddof=1)) if len(known) > 2 else LITTLE_SHARE * case.step_ns
-    return float(np.hypot(case.residual_ns, NORMAL_95 * spread))
+    fewest = min((len(g) for g in case.stages if len(np.intersect1d(g, rows))), default=1)
+    differ = LITTLE_SHARE * case.step_ns * (1.0 + NORMAL_95 / np.sqrt(fewest))
+    spread = NORMAL_95 * float(np.std(known, ddof=1)) if len(known) > 2 else differ
+    spread = min(spread, differ) if least else spread
+    return float(np.hypot(case.residual_ns, spread))
 
 
 def link_doubt_ns(case: Case, gain: float, z: float) -> float:
