@@ -24,6 +24,7 @@ FAULTS = {
     "ranks without a trace": {"lost": {2, 9, 14}},
     "slow in turn": {"slower": lambda rank, step: 1.1 if rank == (5 * step + 2) % 16 else 1.0},
     "noisy": {"jitter": 0.1, "slow": {5: 1.05}},
+    "one step": {"steps": 1, "slow": {5: 1.06}, "jitter": 0.02},
 }
 
 
@@ -73,6 +74,10 @@ def test_health_and_blame_follow_from_the_intervals(case):
         assert not [g for g in working.gaps if g.could_hide_ms >= working.threshold_ms]
     elif answer.verdict != "inconclusive":
         assert answer.gain / 1e6 >= working.threshold_ms - SLACK
+        if answer.suspects:
+            lows = [s.lost_ms_low for s in answer.suspects]
+            doubt = max(s.lost_ms_per_step - s.lost_ms_low for s in answer.suspects)
+            assert max(*lows, answer.gain / 1e6 - doubt) >= working.threshold_ms - SLACK
 
 
 def test_health_holds_for_all_ranks_together(case):

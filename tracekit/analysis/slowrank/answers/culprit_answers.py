@@ -17,7 +17,9 @@ from tracekit.analysis.slowrank.expected.nodes import NAME_NODES, UNPLACED
 from tracekit.analysis.slowrank.gaps.evidence_gaps import (
     bounds_of,
     coverage,
+    is_shown,
     least_ns,
+    most_ns,
     tokens_may_explain,
     what_would_decide,
 )
@@ -28,7 +30,14 @@ from tracekit.analysis.slowrank.hypotheses.long_stage import LongStage
 from tracekit.analysis.slowrank.hypotheses.slow_link import SlowLink
 from tracekit.analysis.slowrank.hypotheses.suspect_work import dealt_to_its_replica, only_attention
 from tracekit.analysis.slowrank.hypotheses.usual_pace import may_be_pace
-from tracekit.analysis.slowrank.price import NOT_EXACT, Price, link_doubt_ns, may_cost_ns, rank_doubt_ns
+from tracekit.analysis.slowrank.price import (
+    NOT_EXACT,
+    Price,
+    least_doubt_ns,
+    link_doubt_ns,
+    may_cost_ns,
+    rank_doubt_ns,
+)
 from tracekit.analysis.slowrank.suspects import (
     Answer,
     blame,
@@ -55,7 +64,7 @@ def blame_ranks(case: Case, found: Hypothesis) -> Answer:
         found = rest
     rows = np.array(found.rows)
     least = least_ns(case, rows)
-    if coverage(case).matched != 1 and least < MIN_LOST_SHARE * case.step_ns:
+    if not is_shown(case) and least < MIN_LOST_SHARE * case.step_ns:
         return leave_rank_open(case, bounds_of(case, rows))
     if least < found.gain < case.residual_ns:  # only the least is proven
         found = replace(found, gain=least, lost=tuple(v * least / found.gain for v in found.lost))
@@ -145,12 +154,14 @@ def _prices(case: Case, found: Hypothesis) -> list[Price]:
     Their kernels overlap with less communication once nothing waits for the rank, and their hosts run further ahead.
     """
     rows = np.array(found.rows)
-    unsure = max(found.gain - least_ns(case, rows), 0.0) if coverage(case).matched != 1 else 0.0
-    doubt = rank_doubt_ns(case, rows)
-    return [
-        Price.between(lost - unsure, lost, may_cost_ns(lost, float(case.found.mean[row]))).widened(doubt)
-        for row, lost in zip(found.rows, found.lost, strict=True)
-    ]
+    unsure = 0.0 if is_shown(case) else max(found.gain - least_ns(case, rows), 0.0)
+    more = 0.0 if case.concealing is None else max(most_ns(case, rows) - found.gain, 0.0)
+    below, above = least_doubt_ns(case, rows), rank_doubt_ns(case, rows)
+    prices = []
+    for row, lost in zip(found.rows, found.lost, strict=True):
+        most = may_cost_ns(lost + more, float(case.found.mean[row])) + above
+        prices.append(Price.between(lost - unsure - below, lost, most))
+    return prices
 
 
 def shown(case: Case, found: LongStage | SlowLink) -> bool:

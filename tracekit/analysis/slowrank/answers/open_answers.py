@@ -135,6 +135,8 @@ def why_open(case: Case) -> str:
     matched = coverage(case).matched
     if case.table is not None:
         return f"the model of the table's operations differs from the recorded steps by {ms(case.residual_ns):.1f} ms"
+    if case.concealing is not None and matched == 1:
+        return "no compute was recorded: the others may have worked beside the communication that waited"
     if matched is not None and matched >= COVERAGE_WHOLE:
         return "the traces do not show when queued operations could have started"
     share = "none" if matched is None else f"only {matched:.0%}"

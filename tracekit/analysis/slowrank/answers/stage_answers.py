@@ -74,8 +74,10 @@ def _blame_node(case: Case, found: LongStage, reason: str) -> Answer:
 
 
 def doubted(case: Case, stage: LongStage) -> Price:
-    """The price of a stage, widened by the error of the replay and by how much other stages differ."""
-    return stage.price.widened(stage_doubt_ns(case, np.array(stage.rows)))
+    """The price of a stage, widened by the error of the replay and the differences of other stages."""
+    price, rows = stage.price, np.array(stage.rows)
+    low, high = price.low - stage_doubt_ns(case, rows, least=True), price.high + stage_doubt_ns(case, rows)
+    return Price.between(low, price.best, high)
 
 
 def _beside_each_other(case: Case, ranks: Sequence[int]) -> str:

@@ -87,6 +87,7 @@ CHALLENGES: Final[tuple[Challenge, ...]] = (
     limits.shares_no_communication,
     limits.mesh_is_unknown,
     limits.part_of_a_step,
+    limits.price_may_be_smaller,
 )
 
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from tracekit.analysis.slowrank.answers.open_answers import leave_rank_open
 from tracekit.analysis.slowrank.case import Case
-from tracekit.analysis.slowrank.gaps.evidence_gaps import undecided
+from tracekit.analysis.slowrank.gaps.evidence_gaps import undecided, what_would_decide
 from tracekit.analysis.slowrank.price import Price
 from tracekit.analysis.slowrank.suspects import Answer, left_open, suspect_of
 from tracekit.analysis.slowrank.wording import ranks_in_words
@@ -33,7 +33,10 @@ def dumps_time_communication(case: Case, answer: Answer) -> Answer:
         return answer
     placed = is_placed(case.run)
     if answer.verdict == "healthy":
-        return _healthy_by_dumps(case, answer)
+        if float(np.nanmax(np.nan_to_num(case.found.mean, nan=0.0))) < CLEAR_SHARE * case.step_ns:
+            return answer
+        more = "profiler traces of the same job would show more"
+        return left_open(f"dumps show waiting, but {answer.reason}; {more}")
     if answer.verdict == "slow_rank" and (not placed or _waits_least(case, answer.suspects[0].rank)):
         own = tuple(
             replace(s, cause="unknown", evidence=tuple(e for e in s.evidence if e.quantity == "own"))
@@ -63,15 +66,6 @@ def _waiting_least(case: Case) -> tuple[Suspect, ...]:
     return tuple(
         suspect_of(case, row, Price.up_to(spared[row]), 0.0, "unknown", ())
         for row in sorted(costly, key=lambda row: (-spared[row], row))[:RANKS_LISTED]
-    )
-
-
-def _healthy_by_dumps(case: Case, answer: Answer) -> Answer:
-    largest = float(np.nanmax(np.nan_to_num(case.found.mean, nan=0.0)))
-    if largest < CLEAR_SHARE * case.step_ns:
-        return answer
-    return left_open(
-        f"dumps show waiting, but {answer.reason}; profiler traces of the same job would show more"
     )
 
 
@@ -158,3 +152,23 @@ def part_of_a_step(case: Case, answer: Answer) -> Answer:
         return answer
     reason = f"no step was recorded whole on enough ranks; in the part that all recorded {answer.reason}"
     return left_open(reason, "record three whole steps or more on every rank", answer.suspects)
+
+
+def price_may_be_smaller(case: Case, answer: Answer) -> Answer:
+    """`answer`, left open where the lowest price of what it names, of all together, is below the threshold.
+
+    Ranks that are slow together cost little one by one: the price of all is as uncertain as that of the first.
+    """
+    known = [s for s in answer.suspects if s.lost_ms_low is not None and s.lost_ms_high is not None]
+    least = ms(MIN_LOST_SHARE * case.step_ns)
+    lows = [s.lost_ms_low or 0.0 for s in known]
+    doubt = max((s.lost_ms_per_step - low for s, low in zip(known, lows, strict=True)), default=0.0)
+    low = max(*lows, ms(answer.gain) - doubt) if lows else least
+    if low >= least:
+        return answer
+    high = max(s.lost_ms_high or 0.0 for s in known)
+    reason = (
+        f"{answer.reason}; but the cost lies between {max(low, 0.0):.1f} and {max(high, ms(answer.gain)):.1f} ms, "
+        f"and from {least:.1f} ms on it counts"
+    )
+    return left_open(reason, what_would_decide(case), answer.suspects)

@@ -12,22 +12,22 @@ import numpy as np
 
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.expected.like_transfers import message_of
-from tracekit.analysis.slowrank.hypotheses.candidates import Hypothesis, bounded, cured_ns, significant_rows
+from tracekit.analysis.slowrank.hypotheses.candidates import (
+    Hypothesis,
+    beside_waits,
+    bounded,
+    cured_ns,
+    significant_rows,
+)
 from tracekit.analysis.slowrank.hypotheses.slow_link import comparable
-from tracekit.analysis.slowrank.price import NOT_EXACT, may_cost_ns, struck_ns
+from tracekit.analysis.slowrank.price import NOT_EXACT, may_cost_ns, rank_doubt_ns, struck_ns
 from tracekit.analysis.slowrank.wording import fewest_traces
 from tracekit.findings import Coverage
 from tracekit.rank_events.operation_names import MESSAGES
 from tracekit.rank_events.step_marks import NO_STEP
 from tracekit.step_graph.statistics import NORMAL_95
 from tracekit.steps.steps import compute_in_steps
-from tracekit.thresholds.slowrank import (
-    CANDIDATE_SHARE,
-    CLEARLY_MORE,
-    MAJORITY,
-    MIN_LOST_SHARE,
-    MINOR,
-)
+from tracekit.thresholds.slowrank import CANDIDATE_SHARE, CLEARLY_MORE, MAJORITY, MIN_LOST_SHARE, MINOR
 from tracekit.units import F64, I64, Mask
 
 
@@ -110,7 +110,8 @@ def least_ns(case: Case, rows: I64) -> float:
     steps show in which these ranks are fast.
     """
     explained = case.model.recorded_ns - cured_ns(case, case.model, rows) - explained_from(case)
-    return max(_pinned_ns(case, rows), explained, _by_steps_ns(case, rows), 0.0)
+    replayed, _ = beside_waits(case, rows, max(_pinned_ns(case, rows), explained))
+    return max(replayed, _by_steps_ns(case, rows), 0.0)
 
 
 def explained_from(case: Case) -> float:
@@ -124,8 +125,13 @@ def _pinned_ns(case: Case, rows: I64) -> float:
 
 
 def _by_steps_ns(case: Case, rows: I64) -> float:
-    """The price of slowness of `rows` by comparison with their fast steps, ns; 0 where all is matched."""
-    return 0.0 if coverage(case).matched == 1 else struck_ns(case, case.found, rows)
+    """The price of slowness of `rows` by comparison with their fast steps, ns; 0 where a replay shows it."""
+    return 0.0 if is_shown(case) else struck_ns(case, case.found, rows)
+
+
+def is_shown(case: Case) -> bool:
+    """Whether a replay shows what a cure saves: all waits were matched, and compute beside them was recorded."""
+    return coverage(case).matched == 1 and case.concealing is None
 
 
 def told_by_steps(case: Case, found: Hypothesis | None) -> Hypothesis | None:
@@ -231,6 +237,9 @@ def bounds_of(case: Case, rows: I64) -> Undecided:
     kept = rows[np.argsort(-case.found.mean[rows], kind="stable")]
     low = [least_ns(case, np.array([r])) for r in kept]
     high = [max(most_ns(case, np.array([r])), at_least) for r, at_least in zip(kept, low, strict=True)]
+    if case.concealing is not None:  # a replay does not show all of it
+        low = [max(least - rank_doubt_ns(case, rows), 0.0) for least in low]
+        high = [may_cost_ns(most, float(case.found.mean[r])) for r, most in zip(kept, high, strict=True)]
     return Undecided(tuple(int(r) for r in kept), tuple(low), tuple(high))
 
 
@@ -239,6 +248,8 @@ def what_would_decide(case: Case) -> str:
     ops = case.ops
     open_ = case.analysed & ~whole(case)
     message = ops.among(_PEERLESS)
+    if case.concealing is not None and coverage(case).matched == 1:
+        return _COMPUTE
     spent = {
         _ADD: float(ops.exposed[open_ & (ops.channel >= 0)].sum()) if case.missing else 0.0,
         _PEERS: float(ops.exposed[open_ & (ops.channel < 0) & message].sum()),
@@ -260,6 +271,7 @@ _PEERS = (
 )
 _GROUPS = "start the profiler after the process groups exist, so that every operation names its members; or give --mesh"
 _LAUNCHES = "record the host as well (ProfilerActivity.CPU): launches show when a queued collective could have started"
+_COMPUTE = "record compute and the host as well: they show what ranks do while communication waits"
 _STEPS = "record more steps"
 _ROWS = "write all rows of each step: both ends of every message, and every member of a collective"
 

@@ -108,6 +108,17 @@ def bounded(case: Case, rows: I64, saved: float) -> float:
     return saved if saved < CANDIDATE_SHARE * case.step_ns else min(saved, most_saved_ns(case, rows))
 
 
+def beside_waits(case: Case, rows: I64, saved: float) -> tuple[float, float]:
+    """Return the least and the likely part of `saved` by a cure of `rows`, ns; all of it where compute was recorded.
+
+    Peers may have worked while communication waited for `rows`, and need that time without them as well.
+    """
+    if case.concealing is None:
+        return saved, saved
+    least, likely = (min(k.model.recorded_ns - cured_ns(k, k.model, rows), saved) for k in case.concealing)
+    return max(min(least, likely), 0.0), max(likely, 0.0)
+
+
 def bound_by_hosts(case: Case, rows: I64) -> bool:
     """Whether the hosts of others limit the saving without slowness of `rows` to less than the replay gives."""
     cured = case.model.step_ns(typical_without(case, rows), usual=usual_of(case, rows))
@@ -154,7 +165,7 @@ def those_that_cost(case: Case, rows: I64, model: StepModel | TableModel | None 
         least = min(MINOR * max(lost), CLEAR_SHARE * case.step_ns)
         needed = np.array([v >= least and v > 0 for v in lost])
         if needed.all() or not needed.any():
-            bound = bounded(case, kept, gain) / gain
+            bound = beside_waits(case, kept, bounded(case, kept, gain))[1] / gain
             order = sorted(range(len(kept)), key=lambda i: (-lost[i], int(kept[i])))
             return Hypothesis(
                 tuple(int(kept[i]) for i in order), tuple(bound * lost[i] for i in order), bound * gain,

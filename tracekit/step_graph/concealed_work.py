@@ -1,0 +1,189 @@
+"""Work that ranks may do beside communication while it waits, where no compute was recorded.
+
+A device computes beside a collective on another stream, or idles until it ends. Communication alone shows the
+difference by what follows: behind a collective that blocks, a rank works equally long however long it waited; behind
+one that does not, it works the shorter the longer it waited.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from tracekit.matching.match import Operations, with_concealed
+from tracekit.rank_events.coded_words import Codes
+from tracekit.step_graph.statistics import NORMAL_95
+from tracekit.steps.steps import inside_each, windows_of
+from tracekit.thresholds.slowrank import LITTLE_SHARE, QUEUED_NS, USUAL_VARIATION
+from tracekit.timing.measured import Measured
+from tracekit.units import F64, I64
+
+
+@dataclass(frozen=True)
+class Concealed:
+    """Work beside the wait of each operation, ns, at most and likely."""
+
+    most: I64
+    likely: I64
+
+
+def concealed_work(run: Measured) -> Concealed | None:
+    """Return the work that the waits of `run` may conceal; None where any rank recorded compute, which shows it.
+
+    Ranks of a stage do the same work between the same two operations. It fits between their begins on each of these
+    ranks, so that what follows a wait cannot be short of more than that.
+    """
+    ops = run.ops
+    if any(len(rank.busy[0]) for rank in ops.per_rank.values()):
+        return None
+    wait, position = run.waits.wait.astype(np.float64), _positions(run)
+    low, high = np.zeros(len(wait)), np.ones(len(wait))
+    room = wait.copy()
+    for following, bounds in ((_next_begun(ops), True), (_next_on_stream(ops), False)):
+        after = np.maximum(ops.at_start[following] - ops.at_end, 0).astype(np.float64)
+        place = _numbered(position, position[following])
+        known = np.flatnonzero(run.analysed & (following != np.arange(len(following))))
+        if bounds:
+            between = _numbered(place, ops.step)
+            fits = np.full(len(between), np.inf)
+            np.minimum.at(fits, between[known], (after + wait)[known])
+            room = np.minimum(room, np.maximum(fits[between] - after, 0.0))
+        seen = known[(wait[known] > 0) & (after[known] > QUEUED_NS)]
+        least, most = _shares(ops, wait, after, place, seen)
+        low, high = np.maximum(low, least), np.minimum(high, most)
+    most = room * np.maximum(low, high)
+    likely = room * (low + np.maximum(low, high)) / 2
+    return Concealed(*((work * _shares_left(run, work)).astype(np.int64) for work in (most, likely)))
+
+
+def _shares_left(run: Measured, work: F64) -> F64:
+    """Return by operation the share of `work` that leaves no rank a clearly longer own time than another of its stage.
+
+    Ranks of a stage do the same work, so that none conceals more than the others show.
+    """
+    ops, steps = run.ops, run.steps
+    own = _own_with(run, with_concealed(ops, work.astype(np.int64)))
+    share = np.ones(own.shape)
+    for stage in run.stages:
+        most = (1.0 + USUAL_VARIATION) * np.fmin.reduce(own[stage], axis=0)
+        more = own[stage] - steps.own[stage]
+        left = np.maximum(most - steps.own[stage], 0.0) / np.where(more > 0, more, 1.0)
+        share[stage] = np.where(more > 0, np.minimum(left, 1.0), 1.0)
+    row = np.searchsorted(steps.ranks, ops.rank)
+    column = np.searchsorted(steps.numbers, ops.step) if steps.labelled else np.zeros(len(row), np.int64)
+    return np.asarray(share[row, np.minimum(column, len(steps.numbers) - 1)], np.float64)
+
+
+def _own_with(run: Measured, ops: Operations) -> F64:
+    """Return the own time of ranks in the steps of `run`, ranks × steps, ns, where `ops` are exposed otherwise."""
+    own = run.steps.own.copy()
+    for row, rank in enumerate(run.steps.ranks):
+        columns = np.flatnonzero(np.isfinite(own[row])).tolist()
+        if columns:
+            windows = windows_of(run.ops, run.steps, rank, columns)
+            before, after = (inside_each(o.progress[rank].exposed, windows) for o in (run.ops, ops))
+            own[row, columns] += np.subtract(before, after)
+    return own
+
+
+def _next_begun(ops: Operations) -> I64:
+    """Return by operation the first one of its rank that begins after it ended; itself where none does."""
+    found = np.arange(len(ops.start))
+    for rank in ops.ranks:
+        where = ops.of(rank)
+        following = np.searchsorted(ops.start[where], ops.end[where], side="left")
+        there = following < where.stop - where.start
+        found[where][there] = following[there] + where.start
+    return found
+
+
+def _next_on_stream(ops: Operations) -> I64:
+    """Return by operation the next one on its stream; itself where none is."""
+    found = np.arange(len(ops.start))
+    for rank in ops.ranks:
+        where, stream = ops.of(rank), ops.per_rank[rank].stream
+        if stream is not None:
+            order = np.argsort(stream, kind="stable")
+            same = np.diff(stream[order]) == 0
+            found[where.start + order[:-1][same]] = where.start + order[1:][same]
+    return found
+
+
+def _positions(run: Measured) -> I64:
+    """Return a number by operation, the same for the n-th of a message in every step on all ranks of a stage."""
+    ops, message = run.ops, run.ops.messages[1]
+    stage = np.zeros(len(ops.start), np.int64)
+    for number, rows in enumerate(run.stages):
+        stage[np.isin(ops.rank, np.array(run.steps.ranks)[rows])] = number
+    turn = np.lexsort((ops.start, message, ops.step, ops.rank))
+    keys = np.stack([ops.rank, ops.step, message])[:, turn]
+    begins = np.append(True, (np.diff(keys) != 0).any(axis=0))
+    nth = np.empty(len(turn), np.int64)
+    nth[turn] = np.arange(len(turn)) - np.flatnonzero(begins)[np.cumsum(begins) - 1]
+    return _numbered(stage, message, nth)
+
+
+def _numbered(*keys: I64 | Codes) -> I64:
+    """Return the number of each combination of `keys` among the distinct ones."""
+    return np.asarray(np.unique(np.stack(keys), axis=1, return_inverse=True)[1].reshape(-1), np.int64)
+
+
+def _shares(ops: Operations, wait: F64, after: F64, place: I64, seen: I64) -> tuple[F64, F64]:
+    """Return by operation the least and the most share of its wait that conceals work.
+
+    The slope of `after` over `wait` at each place, from the operations `seen`, is −1 where all of the wait conceals
+    work. It holds with its 95 % interval, and within that of the places of the same message, which may differ. Any
+    share where too few were seen.
+    """
+    low, high = np.zeros(len(wait)), np.ones(len(wait))
+    slope, error = _slopes(ops, wait, after, place, seen)
+    message = np.zeros(len(slope), np.int64)
+    message[place] = ops.messages[1]
+    for word in np.unique(message[np.isfinite(error)]).tolist():
+        mine = np.flatnonzero((message == word) & np.isfinite(error))
+        mean, spread = _of_all(-slope[mine], error[mine])
+        of_word = np.flatnonzero(ops.messages[1] == word)
+        low[of_word], high[of_word] = mean - NORMAL_95 * spread, mean + NORMAL_95 * spread
+    known = np.isfinite(error[place])
+    own, doubt = -slope[place][known], NORMAL_95 * error[place][known]
+    low[known], high[known] = np.maximum(low[known], own - doubt), np.minimum(high[known], own + doubt)
+    return np.clip(low, 0.0, 1.0), np.where(after <= QUEUED_NS, 1.0, np.clip(high, 0.0, 1.0))
+
+
+def _slopes(ops: Operations, wait: F64, after: F64, place: I64, seen: I64) -> tuple[F64, F64]:
+    """Return the slope of `after` over `wait` at each place and its standard error; infinite where unknown.
+
+    Without what all ranks of a step, or all steps of a rank, have in common there.
+    """
+    at, step, rank = place[seen], ops.step[seen], ops.rank[seen]
+    by_step, by_rank = _numbered(at, step), _numbered(at, rank)
+    count = int(place.max(initial=-1)) + 1
+    free = np.bincount(at, minlength=count) + 1
+    for key in (by_step, by_rank):
+        free -= np.bincount(at[np.unique(key, return_index=True)[1]], minlength=count)
+    x, y = (_apart(_apart(values[seen], by_step), by_rank) for values in (wait, after))
+    xx, xy, yy = (np.bincount(at, v, count) for v in (x * x, x * y, y * y))
+    known = (free > 1) & (xx > 0)
+    slope = xy / np.where(xx > 0, xx, 1.0)
+    rest = np.maximum(yy - slope * xy, 0.0) / np.maximum(free - 1, 1)
+    error = np.where(known, np.sqrt(rest / np.where(xx > 0, xx, 1.0)), np.inf)
+    return slope, error
+
+
+def _of_all(values: F64, error: F64) -> tuple[float, float]:
+    """Return the mean of `values` with those standard errors, and the standard deviation of one more of their kind.
+
+    DerSimonian and Laird's estimate: what the values vary beyond their errors is the variance between them.
+    """
+    weight = 1.0 / np.square(np.maximum(error, LITTLE_SHARE))
+    whole = float(weight.sum())
+    mean = float((weight * values).sum()) / whole
+    beyond = float((weight * np.square(values - mean)).sum()) - (len(values) - 1)
+    room = whole - float(np.square(weight).sum()) / whole
+    between = max(beyond, 0.0) / room if room > 0 else 0.0
+    return mean, float(np.sqrt(between + 1.0 / whole))
+
+
+def _apart(values: F64, key: I64) -> F64:
+    """Return `values` without the mean of those of one key."""
+    count = np.bincount(key)
+    return np.asarray(values - (np.bincount(key, values) / np.maximum(count, 1))[key], np.float64)
