@@ -1,5 +1,7 @@
 """What within a cause takes the time: which kernels of a slow device, and what a paused host does."""
 
+from dataclasses import replace
+
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
@@ -9,9 +11,11 @@ from tests.slowrank.jobs import grid, prepared
 from tests.tables.rows import events
 from tracekit.analysis.mechanisms.device import Compared, of_device
 from tracekit.analysis.mechanisms.host import of_host
+from tracekit.analysis.mechanisms.more_work import of_work, surplus
 from tracekit.analysis.slowrank.analyse import analyse
 from tracekit.causes import CAUSES, MECHANISMS
 from tracekit.report.slowrank_text import slowrank_text
+from tracekit.steps.features import Features, Work
 
 RANKS, SLOW, STEPS = 4, 2, 6
 KERNELS = {
@@ -110,6 +114,47 @@ def test_two_mechanisms_at_once_are_both_listed(tmp_path):
     assert sum(m.share for m in suspect.mechanisms) == pytest.approx(1.0, abs=0.01)
     assert "mechanism  not decided: one_kernel (5" in slowrank_text(finding)
     assert CAUSES["gpu_compute"].next_step in slowrank_text(finding)
+
+
+def evaluates(line, step):
+    """One more pass over the kernels of a layer, as an evaluation on this rank makes it."""
+    for name, us in KERNELS.items():
+        line.compute(us, name)
+
+
+def test_work_that_no_peer_runs_is_no_slow_device(tmp_path):
+    finding = analyse(job(tmp_path, pause=evaluates))
+    (suspect,) = finding.suspects
+    assert (suspect.rank, suspect.cause) == (SLOW, "gpu_compute")
+    assert suspect.mechanism is not None
+    assert suspect.mechanism.name == "more_work"
+    says = "it runs ampere_bf16_gemm 3 times a step and its peers 2 times, and more of 5 other names"
+    assert suspect.mechanism.detail == says
+    assert "do it less often" in slowrank_text(finding)
+
+
+def test_launches_of_additional_kernels_are_additional_work():
+    """40 short kernels that the host launches one by one: most of their time is gaps."""
+    peer = features(gemm=Work(10, 100.0))
+    checks = replace(features(gemm=Work(10, 100.0), isnan=Work(40, 2.0)), gap=1000.0)
+    found = surplus(checks, [peer] * 3)
+    assert found.ns == pytest.approx(40 * 2.0 + 0.8 * 1000.0)
+    (only,) = of_work(found, 880.0)
+    assert (only.share, only.detail) == (1.0, "it runs isnan 40 times a step and its peers 0 times")
+
+
+def test_a_kernel_of_another_library_is_no_additional_work():
+    """As often as the one that it replaces; where it needs a second kernel each time, that is half of the new ones."""
+    peer = features(gemm=Work(10, 100.0), add=Work(10, 50.0))
+    assert surplus(features(slow_gemm=Work(10, 300.0), add=Work(10, 50.0)), [peer] * 3).ns == 0
+    split = features(slow_gemm=Work(10, 300.0), reduce=Work(10, 20.0), add=Work(10, 50.0))
+    assert surplus(split, [peer] * 3).ns == pytest.approx(0.5 * 10 * 320.0)
+    assert of_work(surplus(peer, [peer] * 3), 1000.0) == []
+
+
+def features(**work):
+    none = np.zeros(0, np.int64)
+    return Features(0, True, 0, 0, 0, 0, none, 0, 0, 0, 0, 0, 0, 0, (), (), work=work)
 
 
 def test_one_kind_of_kernels_names_nothing():
