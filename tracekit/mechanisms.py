@@ -20,10 +20,10 @@ class MechanismEntry:
 
 MORE_WORK: Final = MechanismEntry(
     "more_work",
-    "work that this rank runs and its peers do not",
-    "as many kernels (on a CPU: operators) of every name as on peers",
+    "work that this rank runs and its peers do not, or larger work",
+    "as many kernels (on a CPU: operators) of every name as on peers, and matrix products as large",
     "find what this rank alone runs (evaluation, averaging of weights, checks, a loss for the log): do it less often, "
-    "in another process, or on all ranks alike",
+    "in another process, or on all ranks alike; compare the size of its batch with its peers'",
 )
 
 OF_DEVICE: Final = (

@@ -38,15 +38,19 @@ def reduced(lines, begins, step):
         line.step(step, begin)
 
 
-def job(folder, factor=lambda name, step: 1.0, pause=lambda line, step: None, kernels=KERNELS):
-    """Two layers a step; kernels of rank `SLOW` take `factor` times as long, and its host does `pause` in each step."""
+def job(folder, factor=lambda name, step: 1.0, pause=lambda line, step: None, kernels=KERNELS, flops=None):
+    """Two layers a step; kernels of rank `SLOW` take `factor` times as long, and its host does `pause` in each step.
+
+    `flops`: of each operator by rank, where shapes were recorded.
+    """
     lines = [Timeline(rank) for rank in range(RANKS)]
     for step in range(STEPS):
         begins = [line.at for line in lines]
         for line in lines:
             for _ in range(2):
                 for name, us in kernels.items():
-                    line._row(line.at, 5, "cpu_op", "aten::op")
+                    more = {} if flops is None else {"flops": flops(line.rank)}
+                    line._row(line.at, 5, "cpu_op", "aten::op", **more)
                     line.compute(us * (factor(name, step) if line.rank == SLOW else 1), name)
             if line.rank == SLOW:
                 pause(line, step)
@@ -131,6 +135,15 @@ def test_work_that_no_peer_runs_is_no_slow_device(tmp_path):
     says = "it runs ampere_bf16_gemm 3 times a step and its peers 2 times, and more of 5 other names"
     assert suspect.mechanism.detail == says
     assert "do it less often" in slowrank_text(finding)
+
+
+@pytest.mark.parametrize(("flops", "name"), [(1250, "more_work"), (1000, "clock")])
+def test_larger_products_are_no_slow_device(tmp_path, flops, name):
+    run = job(tmp_path, lambda name, step: 1.25, flops=lambda rank: flops if rank == SLOW else 1000)
+    (suspect,) = analyse(run).suspects
+    assert suspect.mechanism.name == name
+    says = "its products have 1.25 times the FLOPs of its peers'"
+    assert suspect.mechanism.detail.startswith(says) == (flops > 1000)
 
 
 def test_launches_of_additional_kernels_are_additional_work():

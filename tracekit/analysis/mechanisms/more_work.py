@@ -1,4 +1,4 @@
-"""Work that a rank runs and its peers do not: evaluation, averaging of weights, statistics for a log.
+"""Work that a rank runs and its peers do not: evaluation, averaging of weights, statistics for a log, a larger batch.
 
 Which work a rank runs is known exactly, also where a busy machine makes every length uncertain.
 """
@@ -45,6 +45,19 @@ def surplus(rank: Features, peers: Sequence[Features]) -> Surplus:
     order = np.argsort(-each, kind="stable")
     more = {names[i]: (float(count[i]), float(usual[i])) for i in order.tolist() if added[i]}
     return Surplus(more, left * float(each.sum()))
+
+
+def of_products(mine: float, peers: float, busy_ns: float, excess_ns: float) -> list[Mechanism]:
+    """Return the mechanism of larger products, of which a rank computes `mine` FLOPs a step and its peers `peers`.
+
+    busy_ns, excess_ns: compute of the peers, and own time of the rank beyond theirs, ns a step. Nothing where the rank
+    computes no more than its peers.
+    """
+    if not mine > peers > 0 or excess_ns <= 0:
+        return []
+    share = min((mine / peers - 1.0) * busy_ns / excess_ns, 1.0)
+    text = f"its products have {mine / peers:.3g} times the FLOPs of its peers' ({mine:.3g} a step, theirs {peers:.3g})"
+    return [Mechanism(MORE_WORK.name, share, text)]
 
 
 def of_work(found: Surplus, excess_ns: float) -> list[Mechanism]:

@@ -7,7 +7,7 @@ import numpy as np
 
 from tracekit.analysis.mechanisms.device import compared, of_device
 from tracekit.analysis.mechanisms.host import of_host
-from tracekit.analysis.mechanisms.more_work import of_work, surplus
+from tracekit.analysis.mechanisms.more_work import of_products, of_work, surplus
 from tracekit.analysis.mechanisms.named import named
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.hypotheses.suspect_work import features_of
@@ -15,6 +15,7 @@ from tracekit.analysis.slowrank.suspects import Answer
 from tracekit.causes import CAUSES
 from tracekit.findings import Mechanism, Suspect
 from tracekit.mechanisms import MORE_WORK, OF_HOST
+from tracekit.steps.host_need import products_in_steps
 from tracekit.steps.medians import sampled
 from tracekit.steps.step_kernels import kernels_in_steps
 from tracekit.thresholds.slowrank import PEERS_SAMPLED
@@ -55,9 +56,19 @@ def _peers(case: Case, suspect: Suspect, blamed: set[int]) -> list[int]:
 
 
 def _of_work(case: Case, suspect: Suspect, peers: Sequence[int]) -> list[Mechanism]:
-    """The work that a suspect runs and its peers do not, where there is any."""
-    mine = features_of(case, case.steps.row(suspect.rank))
-    theirs = [f for row in peers if (f := features_of(case, row)) is not None]
+    """The work that a suspect runs and its peers do not: more pieces of it, or larger ones, where there are any."""
+    row = case.steps.row(suspect.rank)
+    mine = features_of(case, row)
+    theirs = [f for other in peers if (f := features_of(case, other)) is not None]
     if mine is None or not theirs:
         return []
-    return of_work(surplus(mine, theirs), mine.own - float(np.median([f.own for f in theirs])))
+    excess = mine.own - float(np.median([f.own for f in theirs]))
+    pieces = of_work(surplus(mine, theirs), excess)
+    flops = [products_in_steps(case.run, case.ops, case.steps, f.rank) for f in (mine, *theirs)]
+    known = [f for f in flops if f is not None]
+    if len(known) < len(flops):
+        return pieces
+    larger = of_products(
+        known[0], float(np.median(known[1:])), float(np.median([f.busy for f in theirs])), excess
+    )
+    return max(pieces, larger, key=lambda found: sum(m.share for m in found))
