@@ -9,9 +9,8 @@ import pytest
 from tests.slowrank.events import Timeline, write_run
 from tests.slowrank.jobs import grid, prepared
 from tests.tables.rows import events
-from tracekit.analysis.mechanisms.device import Compared, of_device
+from tracekit.analysis.mechanisms.device import Compared, of_device, of_work, surplus
 from tracekit.analysis.mechanisms.host import of_host
-from tracekit.analysis.mechanisms.more_work import of_work, surplus
 from tracekit.analysis.slowrank.analyse import analyse
 from tracekit.causes import CAUSES, MECHANISMS
 from tracekit.report.slowrank_text import slowrank_text
