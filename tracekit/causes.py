@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from tracekit.cause_entry import CauseEntry, Comparison, Order, Quantity, Row, Sign
-from tracekit.mechanisms import OF_DEVICE, OF_HOST, MechanismEntry
+from tracekit.mechanisms import MORE_WORK, OF_DEVICE, OF_HOST, MechanismEntry
 from tracekit.thresholds.slowrank import KERNELS_SHOWN, MAJORITY
 
 GPU_COMPUTE: Final = "gpu_compute"
@@ -187,6 +187,7 @@ _ENTRIES = (
             ),
         ),
         on_host=True,
+        mechanisms=(MORE_WORK,),
     ),
     CauseEntry(
         NETWORK,

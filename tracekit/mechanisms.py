@@ -18,7 +18,16 @@ class MechanismEntry:
     next_step: str
 
 
+MORE_WORK: Final = MechanismEntry(
+    "more_work",
+    "work that this rank runs and its peers do not, or larger work",
+    "as many kernels (on a CPU: operators) of every name as on peers, and matrix products as large",
+    "find what this rank alone runs (evaluation, averaging of weights, checks, a loss for the log): do it less often, "
+    "in another process, or on all ranks alike; compare the size of its batch with its peers'",
+)
+
 OF_DEVICE: Final = (
+    MORE_WORK,
     MechanismEntry(
         "clock",
         "all kinds of kernels longer by one factor",
@@ -64,7 +73,7 @@ OF_DEVICE: Final = (
         "compare the tokens that this rank's experts get with its peers'",
     ),
 )  # fmt: skip
-"""Which kernels of a slow device are longer."""
+"""Which kernels of a slow device are longer, or additional."""
 
 OF_HOST: Final = (
     MechanismEntry(

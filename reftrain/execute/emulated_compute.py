@@ -6,6 +6,7 @@ operator of our own, so that a profiler sees computation where computation is em
 """
 
 import time
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import torch
@@ -28,13 +29,19 @@ def compute(segment: Segment, seconds: float) -> None:
 
 
 class EmulatedCompute(Hooks):
-    """Computes flops / speed seconds in each segment; backward takes twice the forward's work."""
+    """Computes flops / speed seconds in each segment; backward takes twice the forward's work.
 
-    def __init__(self, gflops: float) -> None:
+    `slowed`: functions that return how long a slow device takes for what takes a segment some seconds.
+    """
+
+    def __init__(self, gflops: float, slowed: Sequence[Callable[[float], float]] = ()) -> None:
         self.flops_per_s = gflops * 1e9
+        self._slowed = slowed
 
     def segment_end(self, segment: Segment) -> None:
-        """Take the segment's time."""
-        work = segment.flops * (2 if segment.phase == "backward" else 1)
-        if work:
-            compute(segment, work / self.flops_per_s)
+        """Take the segment's time in one operator, as a slow device does."""
+        seconds = segment.flops * (2 if segment.phase == "backward" else 1) / self.flops_per_s
+        for slowed in self._slowed:
+            seconds = slowed(seconds)
+        if seconds:
+            compute(segment, seconds)

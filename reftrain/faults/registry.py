@@ -10,9 +10,11 @@ from reftrain.config.fault_kinds import FAULT_KINDS
 from reftrain.config.fault_spec import FaultSpec, parse_fault
 from reftrain.config.run import RunConfig
 from reftrain.errors import ConfigError
-from reftrain.faults import doc_imbalance, hangs, launch_bound, slow  # noqa: F401 - they enter their hook classes
+from reftrain.execute.emulated_compute import EmulatedCompute
+from reftrain.faults import doc_imbalance, hangs, launch_bound  # noqa: F401 - they enter their hook classes
 from reftrain.faults.bugs import is_bug
 from reftrain.faults.fault import PLANTS
+from reftrain.faults.slow import SlowCompute
 from reftrain.rank.hooks import Hooks
 
 
@@ -54,3 +56,11 @@ def fault_hooks(specs: Sequence[FaultSpec], reached: int = -1) -> list[Hooks]:
         plant = PLANTS[spec.kind]
         made.append(plant(spec, reached) if issubclass(plant, hangs.Hang) else plant(spec))
     return made
+
+
+def emulated_compute(config: RunConfig, planted: Sequence[Hooks]) -> list[Hooks]:
+    """Return the hook that emulates computing, slowed by the `planted` faults; none where computing is real."""
+    if config.compute != "emulated":
+        return []
+    slowed = [fault.slowed for fault in planted if isinstance(fault, SlowCompute)]
+    return [EmulatedCompute(config.emulated_gflops, slowed)]

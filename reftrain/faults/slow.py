@@ -7,7 +7,6 @@ import math
 import time
 
 from reftrain.config.fault_spec import FaultSpec
-from reftrain.execute.emulated_compute import compute
 from reftrain.faults.extra_work import ExtraWork
 from reftrain.faults.fault import Fault
 from reftrain.faults.pace import Pace
@@ -16,7 +15,7 @@ from reftrain.rank.hooks import RunContext
 
 
 class SlowCompute(Fault, kind="slow_compute"):
-    """Multiplies the rank's own compute time: more matrix products, or longer emulated sleeps.
+    """Multiplies the rank's own compute time: more matrix products, or longer emulated operators.
 
     `factor` holds for the first `left_s` seconds of what the rank still computes in the step.
     """
@@ -26,7 +25,6 @@ class SlowCompute(Fault, kind="slow_compute"):
         self.factor = spec.values.get("factor", 1.0)
         self.left_s = math.inf
         self._extra: ExtraWork | None = None
-        self._begun = 0.0
 
     def setup(self, context: RunContext) -> None:
         """Prepare the extra work."""
@@ -34,24 +32,27 @@ class SlowCompute(Fault, kind="slow_compute"):
         if self.here:
             self._extra = ExtraWork(self.factor, context.device)
 
+    def slowed(self, seconds: float) -> float:
+        """Return how long the emulated device takes for what takes it `seconds` otherwise."""
+        if not self.active:
+            return seconds
+        struck = min(seconds, self.left_s)
+        self.left_s -= struck
+        return seconds + (self.factor - 1.0) * struck
+
     def segment_begin(self, segment: Segment) -> None:
         """Start measuring own computation."""
         del segment
-        if self.active and self._extra is not None:
-            self._begun = time.perf_counter()
+        if self.active and self._extra is not None and not self.emulated:
             self._extra.begin()
 
     def segment_end(self, segment: Segment) -> None:
         """Compute on for (factor - 1) times as long."""
-        if not self.active or self._extra is None:
+        del segment
+        if not self.active or self._extra is None or self.emulated:
             return
-        if self.emulated:
-            took = time.perf_counter() - self._begun
-            compute(segment, (self.factor - 1) * min(took, self.left_s))
-        else:
-            self._extra.factor = self.factor
-            took = self._extra.end(self.left_s)
-        self.left_s = max(self.left_s - took, 0.0)
+        self._extra.factor = self.factor
+        self.left_s = max(self.left_s - self._extra.end(self.left_s), 0.0)
 
 
 class Paced(SlowCompute):

@@ -12,8 +12,7 @@ import torch
 
 from reftrain.config.run import RunConfig
 from reftrain.errors import ConfigError, MachineError
-from reftrain.execute.emulated_compute import EmulatedCompute
-from reftrain.faults.registry import fault_hooks, read_faults
+from reftrain.faults.registry import emulated_compute, fault_hooks, read_faults
 from reftrain.infer.capture import watched
 from reftrain.infer.checkpoint import load_weights
 from reftrain.infer.engine import Engine, Workload, steps_of
@@ -108,10 +107,8 @@ def serving_hooks(config: RunConfig) -> list[Hooks]:
     hooks: list[Hooks] = [Manifest(faults)]
     if config.evidence.trace_steps:
         hooks.append(StepTrace(config.evidence.trace_steps))
-    hooks += fault_hooks(faults)
-    if config.compute == "emulated":
-        hooks.append(EmulatedCompute(config.emulated_gflops))
-    return hooks
+    planted = fault_hooks(faults)
+    return [*hooks, *planted, *emulated_compute(config, planted)]
 
 
 def serve_rank(config: RunConfig, work: Workload, world: World, capture: str = "") -> None:

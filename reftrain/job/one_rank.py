@@ -17,9 +17,8 @@ import torch.distributed as dist
 
 from reftrain.config.run import RunConfig
 from reftrain.errors import ConfigError, MachineError
-from reftrain.execute.emulated_compute import EmulatedCompute
 from reftrain.faults.bugs import plant, read_bugs
-from reftrain.faults.registry import fault_hooks, read_faults
+from reftrain.faults.registry import emulated_compute, fault_hooks, read_faults
 from reftrain.model.flops import mfu, peak_bytes
 from reftrain.rank.events import StepMetrics
 from reftrain.rank.hooks import HookList, Hooks
@@ -145,10 +144,8 @@ def own_hooks(config: RunConfig, reached: int = -1) -> list[Hooks]:
         hooks += [Capture(config.evidence.capture, config.evidence.capture_names), OrderRecorder()]
     if config.evidence.trackers:
         hooks.append(Tracking(config.evidence.trackers))
-    hooks += fault_hooks(faults, reached)
-    if config.compute == "emulated":
-        hooks.append(EmulatedCompute(config.emulated_gflops))
-    return hooks
+    planted = fault_hooks(faults, reached)
+    return [*hooks, *planted, *emulated_compute(config, planted)]
 
 
 def train_rank(config: RunConfig, world: World, make_hooks: MakeHooks, reached: int = -1) -> None:

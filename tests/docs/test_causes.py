@@ -9,5 +9,5 @@ def test_page_of_causes_is_that_of_the_tables():
 
 
 def test_mechanisms_have_names_of_their_own():
-    assert len(MECHANISMS) == sum(len(cause.mechanisms) for cause in CAUSES.values())
+    assert len(MECHANISMS) == len({entry for cause in CAUSES.values() for entry in cause.mechanisms})
     assert MECHANISMS.keys().isdisjoint(CAUSES)

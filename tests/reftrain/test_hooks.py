@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from reftrain.config.file import load
+from reftrain.execute import emulated_compute
 from reftrain.execute.emulated_compute import EmulatedCompute
 from reftrain.rank.events import Segment
 from reftrain.rank.hooks import HookList, Hooks
@@ -179,6 +180,15 @@ def test_a_profiler_sees_emulated_computing_as_an_operator(name, operator):
     times = [e.cpu_time_total for e in profiler.events() if e.key == f"reftrain::emulated_{operator}"]
     assert len(times) == 5
     assert 5e3 <= min(times) < 5e4  # microseconds
+
+
+def test_a_slow_emulated_device_runs_as_many_operators(monkeypatch):
+    """They are longer, as those of a slow device are."""
+    took = []
+    monkeypatch.setattr(emulated_compute, "compute", lambda segment, seconds: took.append(seconds))
+    for slowed in ([], [lambda seconds: 3 * seconds]):
+        EmulatedCompute(1.0, slowed).segment_end(Segment("ffn", 0, "backward", 5_000_000))
+    assert took == pytest.approx([0.01, 0.03])
 
 
 def test_a_list_nests_its_hooks():

@@ -64,13 +64,12 @@ def clock(monkeypatch):
     made = Clock()
     for module in (slow, launch_bound, hangs):
         monkeypatch.setattr(module, "time", made)
-    monkeypatch.setattr(slow, "compute", lambda segment, seconds: made.sleep(seconds))
     return made
 
 
 def segment(made, clock):
     made.segment_begin(SEGMENT)
-    clock.sleep(0.01)
+    clock.sleep(made.slowed(0.01) if isinstance(made, slow.SlowCompute) else 0.01)
     made.segment_end(SEGMENT)
     clock.now -= 0.01  # what the segment took without the fault
 
@@ -248,10 +247,8 @@ def test_a_slow_rank_holds_up_the_whole_step(ranks):
 
 
 def timed_steps(rank, world, store, config):
-    from reftrain.execute.emulated_compute import EmulatedCompute
-
-    hooks = [*registry.fault_hooks(registry.read_faults(config)), EmulatedCompute(config.emulated_gflops)]
-    listed = HookList(hooks)
+    planted = registry.fault_hooks(registry.read_faults(config))
+    listed = HookList([*planted, *registry.emulated_compute(config, planted)])
     with workers.trainer(rank, world, store, config, listed) as made:
         out = []
         for step in range(config.steps):

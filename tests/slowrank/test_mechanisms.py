@@ -1,5 +1,7 @@
 """What within a cause takes the time: which kernels of a slow device, and what a paused host does."""
 
+from dataclasses import replace
+
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
@@ -7,11 +9,12 @@ import pytest
 from tests.slowrank.events import Timeline, write_run
 from tests.slowrank.jobs import grid, prepared
 from tests.tables.rows import events
-from tracekit.analysis.mechanisms.device import Compared, of_device
+from tracekit.analysis.mechanisms.device import Compared, of_device, of_work, surplus
 from tracekit.analysis.mechanisms.host import of_host
 from tracekit.analysis.slowrank.analyse import analyse
 from tracekit.causes import CAUSES, MECHANISMS
 from tracekit.report.slowrank_text import slowrank_text
+from tracekit.steps.features import Features, Work
 
 RANKS, SLOW, STEPS = 4, 2, 6
 KERNELS = {
@@ -34,15 +37,19 @@ def reduced(lines, begins, step):
         line.step(step, begin)
 
 
-def job(folder, factor=lambda name, step: 1.0, pause=lambda line, step: None, kernels=KERNELS):
-    """Two layers a step; kernels of rank `SLOW` take `factor` times as long, and its host does `pause` in each step."""
+def job(folder, factor=lambda name, step: 1.0, pause=lambda line, step: None, kernels=KERNELS, flops=None):
+    """Two layers a step; kernels of rank `SLOW` take `factor` times as long, and its host does `pause` in each step.
+
+    `flops`: of each operator by rank, where shapes were recorded.
+    """
     lines = [Timeline(rank) for rank in range(RANKS)]
     for step in range(STEPS):
         begins = [line.at for line in lines]
         for line in lines:
             for _ in range(2):
                 for name, us in kernels.items():
-                    line._row(line.at, 5, "cpu_op", "aten::op")
+                    more = {} if flops is None else {"flops": flops(line.rank)}
+                    line._row(line.at, 5, "cpu_op", "aten::op", **more)
                     line.compute(us * (factor(name, step) if line.rank == SLOW else 1), name)
             if line.rank == SLOW:
                 pause(line, step)
@@ -110,6 +117,56 @@ def test_two_mechanisms_at_once_are_both_listed(tmp_path):
     assert sum(m.share for m in suspect.mechanisms) == pytest.approx(1.0, abs=0.01)
     assert "mechanism  not decided: one_kernel (5" in slowrank_text(finding)
     assert CAUSES["gpu_compute"].next_step in slowrank_text(finding)
+
+
+def evaluates(line, step):
+    """One more pass over the kernels of a layer, as an evaluation on this rank makes it."""
+    for name, us in KERNELS.items():
+        line.compute(us, name)
+
+
+def test_work_that_no_peer_runs_is_no_slow_device(tmp_path):
+    finding = analyse(job(tmp_path, pause=evaluates))
+    (suspect,) = finding.suspects
+    assert (suspect.rank, suspect.cause) == (SLOW, "gpu_compute")
+    assert suspect.mechanism is not None
+    assert suspect.mechanism.name == "more_work"
+    says = "it runs ampere_bf16_gemm 3 times a step and its peers 2 times, and more of 5 other names"
+    assert suspect.mechanism.detail == says
+    assert "do it less often" in slowrank_text(finding)
+
+
+@pytest.mark.parametrize(("flops", "name"), [(1250, "more_work"), (1000, "clock")])
+def test_larger_products_are_no_slow_device(tmp_path, flops, name):
+    run = job(tmp_path, lambda name, step: 1.25, flops=lambda rank: flops if rank == SLOW else 1000)
+    (suspect,) = analyse(run).suspects
+    assert suspect.mechanism.name == name
+    says = "its products have 1.25 times the FLOPs of its peers'"
+    assert suspect.mechanism.detail.startswith(says) == (flops > 1000)
+
+
+def test_launches_of_additional_kernels_are_additional_work():
+    """40 short kernels that the host launches one by one: most of their time is gaps."""
+    peer = features(gemm=Work(10, 100.0))
+    checks = replace(features(gemm=Work(10, 100.0), isnan=Work(40, 2.0)), gap=1000.0)
+    found = surplus(checks, [peer] * 3)
+    assert found.ns == pytest.approx(40 * 2.0 + 0.8 * 1000.0)
+    (only,) = of_work(found, 880.0)
+    assert (only.share, only.detail) == (1.0, "it runs isnan 40 times a step and its peers 0 times")
+
+
+def test_a_kernel_of_another_library_is_no_additional_work():
+    """As often as the one that it replaces; where it needs a second kernel each time, that is half of the new ones."""
+    peer = features(gemm=Work(10, 100.0), add=Work(10, 50.0))
+    assert surplus(features(slow_gemm=Work(10, 300.0), add=Work(10, 50.0)), [peer] * 3).ns == 0
+    split = features(slow_gemm=Work(10, 300.0), reduce=Work(10, 20.0), add=Work(10, 50.0))
+    assert surplus(split, [peer] * 3).ns == pytest.approx(0.5 * 10 * 320.0)
+    assert of_work(surplus(peer, [peer] * 3), 1000.0) == []
+
+
+def features(**work):
+    none = np.zeros(0, np.int64)
+    return Features(0, True, 0, 0, 0, 0, none, 0, 0, 0, 0, 0, 0, 0, (), (), work=work)
 
 
 def test_one_kind_of_kernels_names_nothing():

@@ -22,8 +22,11 @@ class Host(Timeline):
         self.at = end
 
 
-def shared_job(folder, *, factor, seed, slow=1):
-    """Operators of 1 ms, every third interrupted for up to 8 ms; those of `slow` take `factor` times as long."""
+def shared_job(folder, *, factor, seed, slow=1, more=0):
+    """Operators of 1 ms, every third interrupted for up to 8 ms; those of `slow` take `factor` times as long.
+
+    It runs `more` of another name beside them.
+    """
     rng = np.random.default_rng(seed)
     lines = [Host(rank) for rank in RANKS]
     for step in range(STEPS):
@@ -32,6 +35,8 @@ def shared_job(folder, *, factor, seed, slow=1):
             for _ in range(LAYERS):
                 interrupted = rng.uniform(0.0, 8_000.0) if rng.random() < 1 / 3 else 0.0
                 line.operator(1_000.0 * (factor if line.rank == slow else 1.0) + interrupted)
+        for _ in range(more):
+            lines[slow].operator(1_000.0, "aten::linear")
         posts = [line.at for line in lines]
         for line, post in zip(lines, posts, strict=True):
             line.wait(step + 1, post, max(posts) + 500.0)
@@ -46,6 +51,13 @@ def test_interruptions_do_not_hide_a_slow_processor(tmp_path, seed):
     first = (found.suspects or found.candidates)[0]
     assert (first.rank, first.cause) == (1, "gpu_compute")
     assert found.suspects or seed == 2  # its other ranks vary by more than the slow one costs
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2, 5])
+def test_interruptions_do_not_hide_work_that_no_peer_runs(tmp_path, seed):
+    found = analyse(shared_job(tmp_path, factor=1.0, seed=seed, more=15))
+    assert (found.verdict, [s.rank for s in found.suspects]) == ("slow_rank", [1])
+    assert found.suspects[0].mechanism.name == "more_work"
 
 
 @pytest.mark.parametrize("seed", range(6))

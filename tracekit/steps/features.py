@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from tracekit.intervals import Intervals, subtract, union
 from tracekit.matching.match import Operations
+from tracekit.rank_events.compute import COMM_KERNEL, NOT_COMPUTE
 from tracekit.rank_events.event_columns import ints, matches, truth
 from tracekit.steps.steps import Steps, idle_within, inside_each, windows_of
 from tracekit.store import Run
@@ -42,6 +43,8 @@ COPIES: Final = re.compile(
 )
 """Copies between the memories of device and host, as Kineto and Nsight name them, and as our trainer does on CPUs."""
 
+_COMMUNICATION: Final = re.compile(f"{COMM_KERNEL.pattern}|{NOT_COMPUTE.pattern}", re.IGNORECASE)
+
 
 @dataclass(frozen=True)
 class Operators:
@@ -51,6 +54,14 @@ class Operators:
     median: float
     quickest: float  # their time if each took as long as the shortest
     interrupted: int  # how many exceeded the shortest by more than half of a time slice
+
+
+@dataclass(frozen=True)
+class Work:
+    """What of one name a rank ran a step: kernels, or the outermost operators of a CPU."""
+
+    count: float
+    each: float  # mean length, ns
 
 
 @dataclass(frozen=True)
@@ -83,6 +94,7 @@ class Features:
     attention_by_step: tuple[float, ...]
     steps: int = 1
     operators: Mapping[str, Operators] = field(default_factory=dict)  # of a CPU by name, over all steps
+    work: Mapping[str, Work] = field(default_factory=dict)  # by name, without communication
 
 
 def read_features(run: Run, ops: Operations, steps: Steps, rank: int) -> Features | None:
@@ -123,8 +135,26 @@ def read_features(run: Run, ops: Operations, steps: Steps, rank: int) -> Feature
         spent(ATTENTION, computing), spent(MATMUL, computing), spent(COPIES, computing), spent(LOADER, host, still),
         spent(COLLECTOR, host, still), spent(_ALLOCATOR, host, still), _begun(start[computing], windows) / n,
         inside_each(subtract(source.computed, exposed), each), inside_each(named(ATTENTION, computing), each),
-        len(columns), times.by_name,
+        len(columns), times.by_name, _work(events, computing & ~truth(events, "name", _COMMUNICATION), windows, n),
     )  # fmt: skip
+
+
+def _work(events: pa.Table, rows: Mask, windows: Intervals, steps: float) -> dict[str, Work]:
+    """The work in `rows` that begins within `windows`, by name: a piece within a longer one does not count."""
+    codes: dict[str, int] = {}
+    name = matches(events, "name", lambda name: codes.setdefault(name or "", len(codes))).astype(np.int64)[
+        rows
+    ]
+    start = ints(events, "ts", 0)[rows]
+    end = start + ints(events, "dur", 0)[rows]
+    order = np.lexsort((-end, start))
+    start, end, name = start[order], end[order], name[order]
+    at = np.searchsorted(windows[0], start, "right") - 1
+    counts = (at >= 0) & (start < windows[1][np.maximum(at, 0)])
+    counts &= end > np.concatenate([[np.iinfo(np.int64).min], np.maximum.accumulate(end)[:-1]])
+    count = np.bincount(name[counts], minlength=len(codes))
+    lasted = np.bincount(name[counts], (end - start)[counts], minlength=len(codes))
+    return {word: Work(count[n] / steps, lasted[n] / count[n]) for word, n in codes.items() if count[n]}
 
 
 def operator_times(events: pa.Table, operators: Mask, each: Intervals, exposed: Intervals) -> OperatorTimes:

@@ -104,6 +104,24 @@ def on_host(ops: Operations, steps: Steps, rank: int) -> tuple[I64, I64]:
     return begins, ends
 
 
+def products_in_steps(run: Run, ops: Operations, steps: Steps, rank: int) -> float | None:
+    """Return the FLOPs a step of the matrix products and attention that the host of `rank` calls; None where unknown.
+
+    Shapes of operators are recorded with `record_shapes=True`. Raises InputError where its events cannot be read.
+    """
+    begins, ends = on_host(ops, steps, rank)
+    known = np.isfinite(steps.own[steps.row(rank)]) & (ends > begins)
+    events = run.events(rank, ["ts", "flops"])
+    flops, start = ints(events, "flops", -1), ints(events, "ts", 0)
+    rows = np.flatnonzero(flops >= 0)
+    if not len(rows) or not known.any():
+        return None
+    begins, ends = begins[known], ends[known]
+    at = np.searchsorted(begins, start[rows], "right") - 1
+    inside = (at >= 0) & (start[rows] < ends[np.maximum(at, 0)])
+    return float(flops[rows[inside]].sum()) / len(begins)
+
+
 def _launched(issued: I64) -> tuple[int, int] | None:
     """Return the first and the last of some launches, ns; None without any."""
     return (int(issued.min()), int(issued.max())) if len(issued) else None

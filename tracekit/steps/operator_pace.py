@@ -30,8 +30,8 @@ def paced_compute(run: Run, ops: Operations, steps: Steps, rows: Sequence[int]) 
     """Return the compute of ranks on CPUs without interruptions, ranks × steps as in `steps`, ns; NaN where unknown.
 
     rows: of `steps`, ranks of the same work; the others stay NaN. It holds the operators that all of them run about
-    equally often in every step, at the pace that the quickest quarter of them by time keeps. Raises InputError where
-    events cannot be read.
+    equally often in every step, at the pace that the quickest quarter of them by time keeps, and what a rank runs more
+    often than the others at its shortest. Raises InputError where events cannot be read.
     """
     result = np.full(steps.own.shape, np.nan)
     read = [_operators(run, ops, steps, row) for row in rows]
@@ -46,7 +46,23 @@ def paced_compute(run: Run, ops: Operations, steps: Steps, rows: Sequence[int]) 
         for column, times in zip(whole, mine, strict=True):
             pace = weighted_quantile(times / usual, usual, 1.0, MINOR)
             result[row, column] = pace * float(usual.sum())
+    result[np.ix_(list(rows), whole)] += sum(
+        (_additional(read, whole, name) for name in sorted({name for rank in read for _, name in rank})),
+        np.zeros((len(rows), len(whole))),
+    )
     return result
+
+
+def _additional(read: Sequence[_Times], columns: Sequence[int], name: str) -> F64:
+    """The least time of the operators of a name that a rank runs more often than most, ranks × columns, ns."""
+    found = [[rank.get((column, name), _NONE) for column in columns] for rank in read]
+    usual = np.median([[len(times) for times in rank] for rank in found], axis=0).astype(int).tolist()
+    return np.array(
+        [
+            [times[: max(len(times) - n, 0)].sum() for times, n in zip(rank, usual, strict=True)]
+            for rank in found
+        ]
+    )
 
 
 def _same(read: Sequence[_Times], columns: Sequence[int], name: str) -> F64 | None:

@@ -1,11 +1,12 @@
-"""Which kernels of a slow device are longer: all by one factor, one kind of them, or one alone.
+"""Which kernels of a rank are longer than its peers' (all by one factor, one kind of them, or one alone) or additional.
 
 The excess splits into a part by one common factor, which a clock causes, and what single kinds of kernels take beyond
-it. The parts add up to the excess.
+it. The parts add up to the excess. Additional work (evaluation, averaging of weights, statistics for a log, a larger
+batch) is known exactly, also where a busy machine makes every length uncertain.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -13,7 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from tracekit.findings import Mechanism
-from tracekit.steps.features import ATTENTION, MATMUL
+from tracekit.mechanisms import MORE_WORK
+from tracekit.steps.features import ATTENTION, MATMUL, Features, Work
 from tracekit.steps.step_kernels import StepKernels, by_step
 from tracekit.thresholds.slowrank import (
     BESIDE_COMMUNICATION,
@@ -150,3 +152,59 @@ _WORDS: Final = {
     "matrix_products": "matrix products",
     _OTHER: "kernels that move memory",
 }
+
+
+_NO_WORK: Final = Work(0.0, 0.0)
+
+
+@dataclass(frozen=True)
+class Surplus:
+    """What a rank runs more often than its peers, by name, and the time that it takes, ns a step."""
+
+    more: Mapping[
+        str, tuple[float, float]
+    ]  # how often a step on the rank and on its peers, the costliest name first
+    ns: float
+
+
+def surplus(rank: Features, peers: Sequence[Features]) -> Surplus:
+    """Return what a rank runs more often than the median of its peers; its time has its share of the gaps.
+
+    Where the rank runs less of other names, as of a kernel that another library replaces, as many pieces are no
+    additional work.
+    """
+    names = sorted({name for features in (rank, *peers) for name in features.work})
+    mine = [rank.work.get(name, _NO_WORK) for name in names]
+    count: F64 = np.array([work.count for work in mine])
+    usual: F64 = np.array([np.median([p.work.get(name, _NO_WORK).count for p in peers]) for name in names])
+    added = np.maximum(count - usual, 0.0)
+    left = max(float((count - usual).sum()), 0.0) / max(float(added.sum()), 1e-9)
+    if left == 0:
+        return Surplus({}, 0.0)
+    each = added * (np.array([work.each for work in mine]) + rank.gap / float(count.sum()))
+    order = np.argsort(-each, kind="stable")
+    more = {names[i]: (float(count[i]), float(usual[i])) for i in order.tolist() if added[i]}
+    return Surplus(more, left * float(each.sum()))
+
+
+def of_products(mine: float, peers: float, busy_ns: float, excess_ns: float) -> list[Mechanism]:
+    """Return the mechanism of larger products: a rank computes `mine` FLOPs a step and its peers `peers`.
+
+    busy_ns, excess_ns: compute of the peers, and own time of the rank beyond theirs, ns a step. Nothing where the rank
+    computes no more than its peers.
+    """
+    if not mine > peers > 0 or excess_ns <= 0:
+        return []
+    share = min((mine / peers - 1.0) * busy_ns / excess_ns, 1.0)
+    text = f"its products have {mine / peers:.3g} times the FLOPs of its peers' ({mine:.3g} a step, theirs {peers:.3g})"
+    return [Mechanism(MORE_WORK.name, share, text)]
+
+
+def of_work(found: Surplus, excess_ns: float) -> list[Mechanism]:
+    """Return the mechanism of additional work with its share of an excess, ns a step; nothing without such work."""
+    if not found.more or excess_ns <= 0:
+        return []
+    name, (mine, usual) = next(iter(found.more.items()))
+    others = f", and more of {len(found.more) - 1} other names" if len(found.more) > 1 else ""
+    text = f"it runs {name} {mine:.3g} times a step and its peers {usual:.3g} times{others}"
+    return [Mechanism(MORE_WORK.name, min(found.ns / excess_ns, 1.0), text)]
