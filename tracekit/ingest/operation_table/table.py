@@ -279,10 +279,8 @@ def whole(column: pa.ChunkedArray) -> tuple[I64, Mask]:
         number = pc.match_substring_regex(column, r"^-?[0-9]{1,18}$")
         column = pc.if_else(number, column, pa.nulls(1, kind)[0]).cast(pa.int64())
     elif pa.types.is_uint64(kind):
-        column = pc.if_else(
-            pc.less(column, from_ints([MAX_COUNT], np.uint64)[0]), column, pa.nulls(1, kind)[0]
-        )
-        column = column.cast(pa.int64())
+        most = from_ints([MAX_COUNT], np.uint64)[0]
+        column = pc.if_else(pc.less(column, most), column, pa.nulls(1, kind)[0]).cast(pa.int64())
     elif pa.types.is_floating(kind):
         values = seconds(column)
         known = np.isfinite(values) & (np.abs(values) < MAX_COUNT) & (values == np.rint(values))
