@@ -9,6 +9,7 @@ import pyarrow as pa
 from numerics.keys import Ints, Keys
 from numerics.schema import SKETCH
 from numerics.store import Capture
+from tracekit.arrays import null_as, to_numpy
 from tracekit.axes import AXES
 from tracekit.errors import InputError
 
@@ -101,18 +102,23 @@ def read_columns(capture: Capture, names: Names) -> Columns:
         capture=capture,
         names=names,
         ints=ints,
-        reals={name: table.column(name).to_numpy().astype(np.float64) for name in _REAL},
+        reals={name: _reals(table.column(name)) for name in _REAL},
         digest=_numbers(table.column("digest"), capture).astype(np.uint64),
         digest_nz=_numbers(table.column("digest_nz"), capture).astype(np.uint64),
         lowbits=_numbers(table.column("lowbits"), capture).astype(bool),
-        sketch=flat.to_numpy().reshape(-1, SKETCH),
+        sketch=to_numpy(flat).reshape(-1, SKETCH),
     )
 
 
 def _numbers(column: pa.ChunkedArray, capture: Capture) -> np.ndarray:
     if column.null_count:
         raise InputError(f"{capture.folder}: damaged rows (an empty cell); capture the run again")
-    return np.asarray(column.to_numpy())
+    return to_numpy(column)
+
+
+def _reals(column: pa.ChunkedArray) -> np.ndarray:
+    """Return floats, (rows,) float64; NaN for null."""
+    return np.where(to_numpy(column.is_null()), np.nan, to_numpy(column)).astype(np.float64)
 
 
 def _coded(column: pa.ChunkedArray, names: Names) -> Ints:
@@ -120,8 +126,4 @@ def _coded(column: pa.ChunkedArray, names: Names) -> Ints:
     if isinstance(coded, pa.ChunkedArray):  # no rows, or more than one chunk
         coded = pa.concat_arrays(coded.chunks)
     known = np.array([names.number(text) for text in coded.dictionary.to_pylist()] or [-1], np.int64)
-    indices = coded.indices
-    if not indices.null_count:
-        return np.asarray(known[indices.to_numpy(zero_copy_only=False)])
-    filled = indices.fill_null(0).to_numpy(zero_copy_only=False)
-    return np.where(indices.is_null().to_numpy(zero_copy_only=False), -1, known[filled])
+    return np.asarray(np.append(known, -1)[null_as(coded.indices, len(known))])

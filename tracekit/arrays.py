@@ -50,7 +50,7 @@ NO_INT64, NO_INT32, NO_STRING = (null_of(kind) for kind in (pa.int64(), pa.int32
 
 
 def to_numpy(values: "pa.Array | pa.ChunkedArray") -> "np.ndarray[Any, Any]":
-    """Return integers as a numpy view, or booleans unpacked; the values at null places are arbitrary."""
+    """Return numbers as a numpy view, or booleans unpacked; the values at null places are arbitrary."""
     if isinstance(values, pa.ChunkedArray):
         values = pa.concat_arrays(values.chunks) if values.num_chunks else pa.nulls(0, values.type)
     start, end, data = values.offset, values.offset + len(values), values.buffers()[1]

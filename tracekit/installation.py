@@ -8,7 +8,6 @@ import re
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, requires, version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
@@ -52,6 +51,8 @@ class Package:
 
 def packages() -> list[Package]:
     """Every package that the distribution asks for, those without an extra first, by extra and name."""
+    from importlib.metadata import requires  # 25 ms, which no answer needs
+
     found = []
     for text in requires(DISTRIBUTION) or ():
         match = _REQUIREMENT.match(text)
@@ -102,6 +103,8 @@ def temporary_folder() -> tuple[Path, str | None]:
 
 
 def _installed(name: str) -> str | None:
+    from importlib.metadata import PackageNotFoundError, version
+
     try:
         return version(name)
     except PackageNotFoundError:

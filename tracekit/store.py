@@ -12,6 +12,7 @@ rows of GROUPS. `Run.events` hands out rows of GROUPS.
 """
 
 import hashlib
+from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -105,6 +106,18 @@ class Run:
     def record(self, rank: int) -> RankRecord:
         """Return the record of `rank`; KeyError where the run has none."""
         return self._by_rank[rank]
+
+    def groups_of(self, rank: int) -> list[Group]:
+        """Return the process groups that hold `rank`, by number."""
+        return self._groups_by_rank.get(rank, [])
+
+    @cached_property
+    def _groups_by_rank(self) -> dict[int, list[Group]]:
+        found: dict[int, list[Group]] = defaultdict(list)
+        for group in self.groups:
+            for rank in group.ranks:
+                found[rank].append(group)
+        return found
 
     @cached_property
     def _verified(self) -> set[int]:

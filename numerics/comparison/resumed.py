@@ -13,6 +13,7 @@ from numerics.columns import Columns
 from numerics.comparison.broken import Broken
 from numerics.schema import BUFFER, RANDOM, WATCHED
 from numerics.thresholds.report import NAMES_IN_SENTENCE
+from tracekit.arrays import from_numpy
 
 _Held = dict[tuple[int, ...], int]
 """Digests by the key that separates rows."""
@@ -129,7 +130,7 @@ def _both_go_on(run: Columns, baseline: Columns) -> bool:
         if not held[0] or held[0] != held[1]:
             return False
     rows = np.flatnonzero(run.named("phase", "init") & run.named("kind", "optimizer") & (run["numel"] > 1))
-    sketch = run.capture.table.select(["min", "max"]).take(rows)
+    sketch = run.capture.table.select(["min", "max"]).take(from_numpy(rows))
     return any(
         low != high for low, high in zip(*(column.to_pylist() for column in sketch.columns), strict=True)
     )

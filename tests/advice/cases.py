@@ -305,7 +305,7 @@ def _(folder, patch):
 @case("{} needs {} {} or newer, {}; {}")
 def _(_folder, patch):
     def imported(version: str) -> None:
-        patch.setattr(installation, "version", lambda _: version)
+        patch.setattr("importlib.metadata.version", lambda _: version)
         if refusal := installation.missing_extra(ImportError("none", name="numba.core"), "this"):
             raise refusal
 

@@ -171,6 +171,14 @@ def test_import_of_tracekit_is_light():
     assert loaded & {"numpy", "pyarrow", "scipy"} == set()
 
 
+def test_answers_about_devices_load_no_pandas(tmp_path):
+    job = "simulate --preset tiny --mesh dp=4 --micro-batches 2 --steps 2 --fault slow_compute:rank=1 --quiet"
+    words = ["reftrain", *job.split(), "--out", str(tmp_path / "job")]
+    python(f"import sys; sys.argv = {words}; from tracekit_cli.reftrain import main; main()")
+    asked = f"import sys, tracekit; tracekit.load({str(tmp_path / 'job')!r}).slowrank()"
+    assert python(f"{asked}; print('pandas' in sys.modules)").split() == ["False"]
+
+
 def test_functions_stay_functions_after_every_import():
     for module in pkgutil.walk_packages(tracekit.__path__, "tracekit."):
         importlib.import_module(module.name)

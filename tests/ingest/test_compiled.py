@@ -19,7 +19,7 @@ from tests.ingest.test_scan import TRICKY
 from tracekit.files.source import Source
 from tracekit.ingest import load
 from tracekit.ingest.kineto import trace
-from tracekit.ingest.kineto.compiled import scanner_code
+from tracekit.ingest.kineto.compiled import columns, scanner_code
 from tracekit.ingest.kineto.compiled.event_buffer import CompiledEvents
 from tracekit.ingest.kineto.refusal import Unrecognised
 from tracekit.ingest.kineto.scanner import ScanRecord, scan
@@ -184,6 +184,14 @@ def test_batches_end_and_texts_start_anew(compiled):
     assert agree(data, compiled)
     batches = list(scan(chunks(data, 900), ScanRecord(), compiled))
     assert [b.num_rows for b in batches] == [7] * 14 + [2]
+
+
+def test_memory_of_one_file_serves_the_next(compiled):
+    assert all(
+        agree(json.dumps(document([event(i, name=n) for i in range(9)])).encode(), compiled) for n in "abb"
+    )
+    assert columns._SPARE
+    assert not any(memory.table.any() for memory in columns._SPARE)
 
 
 @pytest.mark.slow

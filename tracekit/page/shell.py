@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from hashlib import sha256
-from importlib.metadata import version
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Final
 
@@ -77,6 +76,8 @@ def render(
     `report` is not installed, ValueError for NaN or infinity in `data`.
     """
     check_extra("report", "--html")
+    from importlib.metadata import version
+
     from markupsafe import Markup
 
     sources = [_file(name, package) for name in ((_CHARTS, *scripts) if scripts else ())]

@@ -44,7 +44,7 @@ def read_rank(run: Run, rank: int, *, marked: bool = True, windows: Sequence[int
     Step marks are read only if `marked`. `windows` are the begins of recording windows, ns, instead of those of `run`.
     """
     events = run.events(rank, _COLUMNS)
-    mine = [g for g in run.groups if rank in g.ranks]
+    mine = run.groups_of(rank)
     return rank_ops(
         rank, resolve_groups(events, mine), mine, windows or run.record(rank).windows, marked=marked
     )

@@ -65,7 +65,7 @@ def parts_of(
     known, often = np.unique(channel[channel >= 0], return_counts=True)
     busiest = channel == known[np.argmax(often)] if len(known) else np.ones(len(rows), bool)
     sent = busiest | (channel == len(ops.channels))
-    still = sent | ((channel >= 0) & (ops.exposed[rows] >= STOOD_STILL * (ops.end - ops.start)[rows]))
+    still = sent | ((channel >= 0) & (ops.exposed[rows] >= STOOD_STILL * (ops.end[rows] - ops.start[rows])))
     masks = [still, sent, busiest]
     return tuple(
         _parts(ops, [rows[mask & (labels == n)] for n in numbers], knots, ready)

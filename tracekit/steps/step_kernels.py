@@ -9,7 +9,7 @@ import numpy.typing as npt
 from tracekit.intervals import covered_until, union
 from tracekit.matching.match import Operations
 from tracekit.rank_events.compute import communicates
-from tracekit.rank_events.event_columns import ints, matches, strings
+from tracekit.rank_events.event_columns import ints, matches
 from tracekit.steps.steps import Steps, windows_of
 from tracekit.store import Run
 from tracekit.thresholds.slowrank import MAJORITY
@@ -73,7 +73,7 @@ def _within(run: Run, ops: Operations, rank: int, columns: list[int], begins: I6
     inside = (at >= 0) & (start[mine] < ends[np.maximum(at, 0)]) if columns else np.zeros(len(mine), bool)
     mine, at = mine[inside], at[inside]
     shared = covered_until(talking, end[mine]) - covered_until(talking, start[mine])
-    names = np.array([name or "" for name in strings(events.column("name").take(mine))], object)
+    names = matches(events, "name", lambda name: name or "")[mine]
     return StepKernels(
         np.array(columns, np.int64)[at], names, (end - start)[mine].astype(np.float64), shared.astype(np.float64),
         _counts(start[mine], end[mine], ops.progress[rank].exposed), start[mine],

@@ -15,6 +15,7 @@ from tracekit.arrays import (
     from_ints,
     from_numpy,
     from_strings,
+    null_of,
     to_numpy,
 )
 from tracekit.ingest.kineto.event_fields import (
@@ -124,7 +125,7 @@ def _grids(lists: pa.Array, names: pa.Array, issues: Counter[str]) -> pa.Array:
     """The first number of each kernel's grid, int64; null for kernels that carry no message."""
     asked = pc.match_substring_regex(names.cast(pa.binary()), "|".join(GRIDDED))
     first = pc.list_slice(lists, 0, 1, return_fixed_size_list=True).values
-    first = pc.if_else(pc.fill_null(asked, fill_value=FALSE), first, pa.scalar(None, first.type))
+    first = pc.if_else(pc.fill_null(asked, fill_value=FALSE), first, null_of(first.type))
     return _whole(first, issues) if pa.types.is_decimal(first.type) else first
 
 

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tracekit.arrays import ZERO, from_numpy, to_numpy
+from tracekit.arrays import ZERO, from_ints, from_numpy, to_numpy
 from tracekit.findings import Quality
 from tracekit.ingest.operation_table.kinds import COMPUTATIONS, OperationKind, kind_of
 from tracekit.thresholds.ingest import (
@@ -141,7 +141,7 @@ def _once(table: pa.Table, label: str) -> tuple[pa.Table, list[Quality]]:
     names = [n for n in (*REQUIRED, "rank", "seq_id") if n in table.schema.names]
     if "seq_id" not in names:
         return table, []
-    keys = table.select(names).append_column("row", pa.array(range(table.num_rows)))
+    keys = table.select(names).append_column("row", from_numpy(np.arange(table.num_rows)))
     first = keys.group_by(names, use_threads=False).aggregate([("row", "min")]).column("row_min")
     twice = table.num_rows - len(first)
     if not twice:
@@ -279,8 +279,8 @@ def whole(column: pa.ChunkedArray) -> tuple[I64, Mask]:
         number = pc.match_substring_regex(column, r"^-?[0-9]{1,18}$")
         column = pc.if_else(number, column, pa.nulls(1, kind)[0]).cast(pa.int64())
     elif pa.types.is_uint64(kind):
-        column = pc.if_else(pc.less(column, pa.scalar(MAX_COUNT, kind)), column, pa.nulls(1, kind)[0])
-        column = column.cast(pa.int64())
+        most = from_ints([MAX_COUNT], np.uint64)[0]
+        column = pc.if_else(pc.less(column, most), column, pa.nulls(1, kind)[0]).cast(pa.int64())
     elif pa.types.is_floating(kind):
         values = seconds(column)
         known = np.isfinite(values) & (np.abs(values) < MAX_COUNT) & (values == np.rint(values))
@@ -295,5 +295,5 @@ def seconds(column: pa.ChunkedArray) -> npt.NDArray[np.float64]:
     """Return the numbers of a column, shape (rows,); NaN for a row without a number."""
     if not (pa.types.is_floating(column.type) or pa.types.is_integer(column.type)):
         raise ValueError(f"a column of {column.type} instead of times")
-    values = column.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
-    return np.asarray(values, np.float64)
+    values = to_numpy(column.cast(pa.float64(), safe=False))
+    return np.where(to_numpy(column.is_null()), np.nan, values)

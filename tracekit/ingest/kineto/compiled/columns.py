@@ -1,6 +1,7 @@
 """The columns that the compiled scanner fills, and the SCANNED batches made of them."""
 
 import json
+from typing import Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -17,24 +18,56 @@ MEANINGFUL = frozenset((*CALLS, "Trace"))
 """Texts that the scanner compares as they are written; with escapes it would miss them."""
 
 
+class _Memory(NamedTuple):
+    """The arrays of a pool, in the order of the words of Pool."""
+
+    table: "np.ndarray[tuple[int], np.dtype[np.int32]]"  # zeros
+    hashes: "np.ndarray[tuple[int], np.dtype[np.int64]]"
+    ends: "np.ndarray[tuple[int], np.dtype[np.int32]]"  # the first is 0
+    text: "np.ndarray[tuple[int], np.dtype[np.uint8]]"
+
+    @classmethod
+    def fresh(cls) -> "_Memory":
+        """Return new arrays."""
+        return cls(
+            np.zeros(POOL_TABLE, np.int32),
+            np.empty(POOL_WORDS, np.int64),
+            np.zeros(POOL_WORDS + 1, np.int32),
+            np.empty(POOL_BYTES + np.int64().itemsize, np.uint8),
+        )
+
+
+_SPARE: Final[list[_Memory]] = []
+"""The memory of released pools, for those of the next file: to map 18 MB a pool anew takes a fifth of a small file."""
+
+
 class TextPool:
     """The different texts of one column, numbered in the order met; `words` are those of a row of Pool."""
 
     def __init__(self, words: "np.ndarray[tuple[int], np.dtype[np.int64]]") -> None:
         self._words = words
-        self._kept: pa.Array | None = None
-        self.clear()
+        self._take_memory()
 
     def clear(self) -> None:
         """Forget all texts; arrays made before stay."""
-        self._table = np.zeros(POOL_TABLE, np.int32)
-        self._hashes = np.empty(POOL_WORDS, np.int64)
-        self._ends = np.zeros(POOL_WORDS + 1, np.int32)
-        self._text = np.empty(POOL_BYTES + np.int64().itemsize, np.uint8)
-        arrays = (self._table, self._hashes, self._ends, self._text)
-        self._words[: len(arrays)] = [a.ctypes.data for a in arrays]
+        self.release()
+        self._take_memory()
+
+    def release(self) -> None:
+        """Leave the memory to other pools of this process, unless it holds many texts; no text may follow."""
+        if not self.crowded:
+            if self._words[Pool.SIZE]:
+                self._memory.table.fill(0)
+            _SPARE.append(self._memory)
+
+    def _take_memory(self) -> None:
+        try:
+            self._memory = _SPARE.pop()
+        except IndexError:
+            self._memory = _Memory.fresh()
+        self._words[: len(self._memory)] = [a.ctypes.data for a in self._memory]
         self._words[Pool.SIZE] = self._words[Pool.ESCAPED] = 0
-        self._kept = None
+        self._kept: pa.Array | None = None
 
     @property
     def crowded(self) -> bool:
@@ -45,8 +78,8 @@ class TextPool:
         """Return the texts by number; Unrecognised where one is no UTF-8, or is a name in disguise."""
         size = int(self._words[Pool.SIZE])
         if self._kept is None or len(self._kept) < size:
-            ends = self._ends[: size + 1].copy()
-            buffers = [None, pa.py_buffer(ends), pa.py_buffer(self._text[: ends[-1]].copy())]
+            ends = self._memory.ends[: size + 1].copy()
+            buffers = [None, pa.py_buffer(ends), pa.py_buffer(self._memory.text[: ends[-1]].copy())]
             self._kept = pa.Array.from_buffers(pa.string(), size, buffers, 0)
             try:
                 self._kept.validate(full=True)
@@ -110,6 +143,11 @@ class Columns:
         for pool in self._texts.values():
             if pool.crowded or not crowded_only:
                 pool.clear()
+
+    def release(self) -> None:
+        """Leave the memory of all pools to the next file; nothing may be read into them afterwards."""
+        for pool in self._texts.values():
+            pool.release()
 
     def _array(self, column: int, rows: int) -> pa.Array:
         slots = self._slots[column]

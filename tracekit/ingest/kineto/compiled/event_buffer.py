@@ -104,6 +104,8 @@ class CompiledEvents:
                 self._state[At.ROW] = 0
             if ending != Ending.FULL:
                 self.ended = ending == Ending.DONE
+                if self.ended:
+                    self._columns.release()
                 return
             self._columns.clear_texts(crowded_only=rows == self._columns.size)
             self._columns.renew()
