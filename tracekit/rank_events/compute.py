@@ -27,7 +27,7 @@ OPERATOR = re.compile(r"^(?!autograd::|torch::autograd::)\w[\w.]*::|^(cpp|triton
 """An operator of the dispatcher, or a kernel of the compiler. Other spans of a CPU trace are nodes of autograd and
 functions written in Python: they run hooks and Python code between the operators, which may pause."""
 
-_COMPUTE_CATS = ("kernel", "gpu_memcpy", "gpu_memset")
+DEVICE_WORK = ("kernel", "gpu_memcpy", "gpu_memset")
 
 
 def communicates(events: pa.Table, kernel: Mask, *, on_gpu: bool) -> Mask:
@@ -52,7 +52,7 @@ def compute_intervals(
     tensor of an earlier collective.
     """
     if on_gpu:
-        rows = np.isin(cat, _COMPUTE_CATS) & ~comm
+        rows = np.isin(cat, DEVICE_WORK) & ~comm
         return union(start[rows], end[rows])
     called = (cat == "cpu_op") & truth(events, "name", NOT_COMPUTE)
     work = np.flatnonzero((cat == "cpu_op") & ~comm & ~called)

@@ -10,14 +10,22 @@ import pyarrow as pa
 from tracekit.intervals import Intervals, covered_until, empty, gap_start, union
 from tracekit.rank_events.arguments import read_arguments, resolve_groups
 from tracekit.rank_events.coded_words import among
-from tracekit.rank_events.compute import communicates, compute_intervals, operator_intervals
+from tracekit.rank_events.compute import DEVICE_WORK, communicates, compute_intervals, operator_intervals
 from tracekit.rank_events.event_columns import Values, ints, matches, present, truth
 from tracekit.rank_events.host_events import Enclosing, Host, host_of
 from tracekit.rank_events.kernel_order import Launched, kernel_order, window_of
 from tracekit.rank_events.kernel_records import alone, join
 from tracekit.rank_events.operation_names import CALL_OPS, UNDIRECTED
 from tracekit.rank_events.rank_ops import KernelOrder, RankOps
-from tracekit.rank_events.step_marks import captures, issue_times, label, launch_rows, run_ahead, step_spans
+from tracekit.rank_events.step_marks import (
+    captures,
+    issue_times,
+    label,
+    launch_rows,
+    run_ahead,
+    step_spans,
+    step_work,
+)
 from tracekit.rank_events.stream_waits import HOST_WAIT, ready_times, resumed_behind, waited_for
 from tracekit.store import Group, Run
 from tracekit.thresholds.tables import MOST_BEHIND_MARKS, POLLS_THAT_WAIT, RESUME_SLACK_NS, RESUME_SLACK_SHARE
@@ -88,7 +96,7 @@ def rank_ops(
         held=held, used=used, operators=None if on_gpu else operator_intervals(events, cat, host, busy),
         order=None if steps else _order(events, cat, comm, start, end, begins, marked=marked),
         waited=waited_for(events, cat, comm, carriers, end, begins), device=_device(events, carriers),
-        grid=ints(events, "grid", -1)[carriers],
+        grid=ints(events, "grid", -1)[carriers], worked=_worked(events, cat, start, end, begins, steps),
     )  # fmt: skip
 
 
@@ -137,6 +145,22 @@ def _order(
     launch = _launches(launch_rows(events, cat, rows, begins), marked=marked)
     issued = issue_times(launch, stream, start[rows], start, begins)
     return kernel_order(events, cat, comm, Launched(rows, stream, issued), start, end, begins)
+
+
+def _worked(
+    events: pa.Table,
+    cat: Values,
+    start: I64,
+    end: I64,
+    begins: Sequence[int],
+    steps: dict[int, tuple[int, int]],
+) -> dict[int, tuple[int, int]]:
+    """Return begin and end of the work of each marked step, ns, as `step_work`; `begins` are of windows."""
+    rows = np.flatnonzero(np.isin(cat, DEVICE_WORK) & bool(steps))
+    rows = rows[np.argsort(start[rows], kind="stable")]
+    launch = launch_rows(events, cat, rows, begins)
+    issued = issue_times(launch, ints(events, "stream", -1)[rows], start[rows], start, begins)
+    return step_work(steps, issued, end[rows], begins)
 
 
 def _nothing(rank: int) -> RankOps:

@@ -95,6 +95,8 @@ class RankOps:
         None  # begin of compute launched after the host had waited for it; UNKNOWN where not recorded
     )
     device: int = -1  # number of its device on its node; -1 where the trace names none or several
+    worked: dict[int, tuple[int, int]] = field(default_factory=dict)
+    """Begin and end of the work of each profiler step, ns, as from `step_work`."""
 
     def __post_init__(self) -> None:
         """Number the words of operations once, for all that ask for them."""

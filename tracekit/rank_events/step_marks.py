@@ -82,6 +82,26 @@ def launch_rows(events: pa.Table, cat: Values, rows: I64, begins: Sequence[int] 
     return np.where((launch >= 0) & own, launch, -1)
 
 
+def step_work(
+    steps: dict[int, tuple[int, int]], issued: I64, end: I64, begins: Sequence[int]
+) -> dict[int, tuple[int, int]]:
+    """Return when the work of each marked step begins and ends, ns, by number; `steps` are their host spans.
+
+    `issued` and `end` are of each activity of the device, `begins` of the windows. The work begins with the step, but
+    not before the device has done what was launched ahead of the window. It ends when the device has done what was
+    launched until the step ends, and the host has reached that end.
+    """
+    if not steps:
+        return {}
+    order = np.argsort(issued, kind="stable")
+    latest_end = np.maximum.accumulate(np.append(0, end[order]))
+    spans = np.array(list(steps.values()), np.int64)
+    window = np.array(begins)[np.maximum(np.searchsorted(begins, spans[:, 0], side="right") - 1, 0)]
+    asked = np.stack([window, spans[:, 1]], axis=1)
+    done = latest_end[np.searchsorted(issued[order], asked)]
+    return {n: (int(a), int(b)) for n, (a, b) in zip(steps, np.maximum(done, spans), strict=True)}
+
+
 def captures(steps: dict[int, tuple[int, int]], start: I64, windows: Sequence[int] = ()) -> list[int]:
     """Return the begin of each window on the host, ns: the first event, and each step after a gap in step numbers.
 

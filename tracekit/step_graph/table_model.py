@@ -229,5 +229,6 @@ def _only(steps: Steps, numbers: Sequence[int]) -> Steps:
     left = tuple(n for n in steps.numbers if n not in numbers)
     return replace(
         steps, numbers=tuple(numbers), own=steps.own[:, kept], wall=steps.wall[:, kept],
-        begin=steps.begin[:, kept], partial=(*steps.partial, *left),
+        begin=steps.begin[:, kept], tail=steps.tail[:, kept],
+        tail_ends=steps.tail_ends[:, kept], partial=(*steps.partial, *left),
     )  # fmt: skip

@@ -114,7 +114,7 @@ def _cut(ops: Operations, number: int, kept: dict[int, I64]) -> Operations:
     step: I32 = np.where(ops.step >= number, NO_STEP, ops.step).astype(np.int32)
     for rows in kept.values():
         step[rows] = number
-    mine = {r: replace(o, step=step[ops.of(r)]) for r, o in ops.per_rank.items()}
+    mine = {r: replace(o, step=step[ops.of(r)], worked={}) for r, o in ops.per_rank.items()}
     return replace(ops, step=step, per_rank=mine)
 
 

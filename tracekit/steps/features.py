@@ -18,7 +18,7 @@ from tracekit.intervals import Intervals, subtract, union
 from tracekit.matching.match import Operations
 from tracekit.rank_events.compute import COMM_KERNEL, NOT_COMPUTE
 from tracekit.rank_events.event_columns import ints, matches, truth
-from tracekit.steps.steps import Steps, idle_within, inside_each, windows_of
+from tracekit.steps.steps import Steps, idle_within, inside_each, tails_of, windows_of
 from tracekit.store import Run
 from tracekit.thresholds.slowrank import MAJORITY, TIME_SLICE_NS
 from tracekit.units import F64, I64, Mask
@@ -105,7 +105,7 @@ def read_features(run: Run, ops: Operations, steps: Steps, rank: int) -> Feature
     row, source = steps.row(rank), ops.per_rank[rank]
     columns = [c for c in range(len(steps.numbers)) if np.isfinite(steps.own[row, c])]
     each = windows_of(ops, steps, rank, columns)
-    windows = union(*each)
+    windows = union(*np.concatenate([each, tails_of(steps, rank, columns)], axis=1))
     if not len(windows[0]):
         return None
     events = run.events(rank, ["ts", "dur", "cat", "name"])

@@ -1,7 +1,7 @@
 """Ends of steps as operations, for traces without any communication: of one GPU, or of ranks without recorded calls.
 
-Elsewhere the last operation of a step ends it. Here the last kernel that the host launched in the step does, or the end
-of its mark if no device was recorded. Such an operation takes no time, and has no counterpart and no group.
+Elsewhere the last operation of a step ends it. Here its last work does. Such an operation takes no time, and has no
+counterpart and no group.
 """
 
 from collections.abc import Sequence
@@ -11,9 +11,8 @@ from typing import Final
 import numpy as np
 
 from tracekit.findings.shared import Quality
-from tracekit.rank_events.event_columns import ints, matches
 from tracekit.rank_events.rank_ops import RankOps
-from tracekit.rank_events.step_marks import NO_STEP, issue_times, label, launch_rows
+from tracekit.rank_events.step_marks import NO_STEP
 from tracekit.store import Run
 from tracekit.units import I64
 
@@ -32,32 +31,18 @@ def with_step_ends(run: Run, ranks: Sequence[RankOps]) -> tuple[Run, list[RankOp
     if not ranks or any(len(rank.start) for rank in ranks):
         return run, list(ranks)
     row = Quality("no_communication", None, 0, _NO_CALLS)
-    ended = [_ended(rank, *_ends(run, rank)) for rank in ranks]
+    ended = [_ended(rank, *_ends(rank)) for rank in ranks]
     return replace(run, quality=(*run.quality, row)), ended
 
 
-def _ends(run: Run, rank: RankOps) -> tuple[I64, I64]:
+def _ends(rank: RankOps) -> tuple[I64, I64]:
     """Return (number of each step, its end in ns); one step without a number where no step is marked."""
     if rank.window == (0, 0):
         return np.zeros(0, np.int64), np.zeros(0, np.int64)
     if not rank.steps:
         return np.array([NO_STEP]), np.array([rank.window[1]])
-    numbers = np.array(sorted(rank.steps), np.int64)
-    ends = np.array([rank.steps[n][1] for n in numbers.tolist()], np.int64)
-    if rank.on_gpu:
-        events = run.events(rank.rank, _COLUMNS)
-        cat = matches(events, "cat", lambda c: c)
-        rows = np.flatnonzero(cat == "kernel")
-        start = ints(events, "ts", 0)
-        end = start + ints(events, "dur", 0)
-        launch = launch_rows(events, cat, rows, rank.begins)
-        issued = issue_times(launch, ints(events, "stream", -1)[rows], start[rows], start, rank.begins)
-        step = label(issued, rank.steps)
-        last = np.zeros(len(numbers), np.int64)
-        inside = step != NO_STEP
-        np.maximum.at(last, np.searchsorted(numbers, step[inside]), end[rows][inside])
-        ends = np.maximum.accumulate(np.where(last > 0, last, ends))
-    return numbers, ends
+    ends = [rank.worked[n][1] for n in sorted(rank.worked)]
+    return np.array(sorted(rank.worked), np.int64), np.maximum.accumulate(ends)
 
 
 def _ended(rank: RankOps, numbers: I64, ends: I64) -> RankOps:

@@ -1,7 +1,7 @@
 """The steps that (nearly) every rank recorded whole, and each rank's own and wall time in them."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -32,6 +32,10 @@ class Steps:
     begin: F64  # own-time reading at the step's begin, the axis that a what-if rescales
     partial: tuple[int, ...]  # steps left out because some ranks recorded them in part
     labelled: bool  # the traces mark steps; else everything is one step, number 0
+    tail: (
+        F64  # of own, wall and begin: the work behind the last step, counted at the first one, which lacks it
+    )
+    tail_ends: F64  # when that work ends; 0 where there is none
 
     def row(self, rank: int) -> int:
         """Return the row of `rank`; ValueError where it is not in `ranks`."""
@@ -67,7 +71,51 @@ def measure(ops: Operations, wanted: Sequence[tuple[int | None, int | None]] | N
             if whole[row, keep[column]]:
                 own[row, column], wall[row, column], begin[row, column] = _one(ops, rank, step, number)
     partial = tuple(n for i, n in enumerate(numbers) if i not in keep)
-    return Steps(ops.ranks, tuple(chosen), own, wall, begin, partial, labelled)
+    return Steps(
+        ops.ranks, tuple(chosen), own, wall, begin, partial, labelled, np.zeros(shape), np.zeros(shape)
+    )
+
+
+def with_tails(ops: Operations, steps: Steps) -> Steps:
+    """Return `steps` with the work behind the last communication of each run of them counted at its first step.
+
+    A step ends with its last communication, so that what comes behind it delays the next step. A run that begins with
+    its recording lacks that in its first step, and has recorded it behind its last one.
+    """
+    if not steps.labelled:
+        return steps
+    tail, ends = np.zeros(steps.own.shape), np.zeros(steps.own.shape)
+    for row, rank in enumerate(steps.ranks):
+        known = np.flatnonzero(np.isfinite(steps.own[row]))
+        numbers = np.array(steps.numbers, np.int64)[known]
+        for run in np.split(known, np.flatnonzero(np.diff(numbers) != 1) + 1):
+            if len(run) and _opens(ops, rank, steps.numbers[run[0]]):
+                place = row, run[0]
+                tail[place], ends[place] = _tail(ops, rank, steps.numbers[run[0]], steps.numbers[run[-1]])
+    own, wall, begin = steps.own + tail, steps.wall + tail, steps.begin - tail
+    return replace(steps, own=own, wall=wall, begin=begin, tail=tail, tail_ends=ends)
+
+
+def _opens(ops: Operations, rank: int, number: int) -> bool:
+    """Return whether a marked step begins with its mark: no operation of its capture was issued before it."""
+    source, mine = ops.per_rank[rank], ops.step[ops.of(rank)] == number
+    ahead = (source.issued < source.issued[mine].min()) & ~mine
+    return number in source.worked and (_after_a_gap(source.steps, number) or not ahead.any())
+
+
+def _tail(ops: Operations, rank: int, first: int, last: int) -> tuple[float, float]:
+    """Return (own time of a rank behind the last operation of the step `last`, its end), ns; a later operation ends it.
+
+    What the device had left to do when the step `first` began is counted there already.
+    """
+    where, source = ops.of(rank), ops.per_rank[rank]
+    mine = ops.step[where] == last
+    begin = int(ops.end[where][mine].max())
+    later = ops.start[where][~mine & (source.issued > source.issued[mine].max())]
+    end = max(begin, min(source.worked[last][1], int(later.min(initial=np.iinfo(np.int64).max))))
+    left = source.worked[first][0] - source.steps[first][0]
+    reading = ops.progress[rank].at(np.array([begin, end], np.int64))
+    return max(float(reading[1] - reading[0]) - left, 0.0), float(end)
 
 
 def whole_steps(
@@ -208,8 +256,16 @@ def compute_in_steps(ops: Operations, steps: Steps) -> F64:
         columns = [c for c in range(len(steps.numbers)) if np.isfinite(steps.own[row, c])]
         if columns:
             computing = subtract(ops.per_rank[rank].computed, ops.progress[rank].exposed)
-            result[row, columns] = inside_each(computing, windows_of(ops, steps, rank, columns))
+            inside = inside_each(computing, windows_of(ops, steps, rank, columns))
+            result[row, columns] = np.add(inside, inside_each(computing, tails_of(steps, rank, columns)))
     return result
+
+
+def tails_of(steps: Steps, rank: int, columns: list[int]) -> tuple[I64, I64]:
+    """Return the wall time (begins, ends) of what `with_tails` counts at the steps in `columns` of the rank, ns."""
+    row = steps.row(rank)
+    ends = steps.tail_ends[row, columns].astype(np.int64)
+    return ends - steps.tail[row, columns].astype(np.int64), ends
 
 
 def windows_of(ops: Operations, steps: Steps, rank: int, columns: list[int]) -> tuple[I64, I64]:
@@ -217,7 +273,7 @@ def windows_of(ops: Operations, steps: Steps, rank: int, columns: list[int]) -> 
     where = ops.of(rank)
     labels = ops.step[where] if steps.labelled else np.zeros(where.stop - where.start, np.int32)
     ends = np.array([int(ops.end[where][labels == steps.numbers[c]].max()) for c in columns], np.int64)
-    begins = ends - steps.wall[steps.row(rank), columns].astype(np.int64)
+    begins = ends - (steps.wall - steps.tail)[steps.row(rank), columns].astype(np.int64)
     return np.maximum(begins, ops.per_rank[rank].window[0]), ends  # nothing was recorded before the window
 
 

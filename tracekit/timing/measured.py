@@ -16,7 +16,7 @@ from tracekit.matching.match import Operations, no_communication
 from tracekit.mesh import Mesh
 from tracekit.mesh.parts import ALL_TO_ALL
 from tracekit.rank_events.step_marks import NO_STEP
-from tracekit.steps.steps import Steps, measure
+from tracekit.steps.steps import Steps, measure, with_tails
 from tracekit.store import Run
 from tracekit.timing.buffered_sends import Buffered, buffered_sends
 from tracekit.timing.waits import Waits, measure_waits
@@ -157,7 +157,7 @@ def measure_run(run: Run, ops: Operations, mesh: Mesh, wanted: Sequence[StepRang
     waits = measure_waits(ops, clocks, eager=buffered.eager)
     if len(steps.numbers) == 1:
         steps = _with_late_start(ops, steps, clocks)
-    return Measured(run, ops, waits, steps, clocks, mesh, buffered)
+    return Measured(run, ops, waits, with_tails(ops, steps), clocks, mesh, buffered)
 
 
 def _one_window(ops: Operations) -> bool:

@@ -40,7 +40,7 @@ def steps_of(case: Case, rank: int, told: Mask) -> RankSteps:
     if not columns:
         return RankSteps((), 0, 0)
     windows = windows_of(case.ops, steps, rank, columns)
-    wall = steps.wall[row, columns].astype(np.int64)
+    wall = (steps.wall - steps.tail)[row, columns].astype(np.int64)
     gaps = gaps_of(case.run, case.ops, rank)
     exposed = case.ops.progress[rank].exposed
     compute = _within(subtract(source.computed, exposed), windows)

@@ -19,6 +19,7 @@ from tracekit.step_graph.replay import StepModel, Usual
 from tracekit.step_graph.table_model import TableModel
 from tracekit.step_graph.waiting_parts import WaitingParts
 from tracekit.steps.medians import median_by_column
+from tracekit.steps.steps import inside_each, tails_of
 from tracekit.thresholds.slowrank import CANDIDATE_SHARE, CLEAR_SHARE, CLEARLY_MORE, MAJORITY, MINOR
 from tracekit.timing.measured import Rows
 from tracekit.units import F64, I64
@@ -224,4 +225,7 @@ def _compute(case: Case, line: RankTimeline, parts: Parts) -> F64:
     progress = case.ops.progress[rank]
     computing = subtract(case.ops.per_rank[rank].computed, progress.exposed)
     on_own_time = progress.at(computing[0]), progress.at(computing[1])
-    return np.diff(covered_until(on_own_time, np.asarray(parts.cuts, np.int64))).astype(np.float64)
+    inside = np.diff(covered_until(on_own_time, np.asarray(parts.cuts, np.int64))).astype(np.float64)
+    first = np.flatnonzero(case.steps.begin[line.row] == line.knots[0]).tolist()
+    inside[0] += sum(inside_each(computing, tails_of(case.steps, rank, first)))
+    return inside
