@@ -32,10 +32,8 @@ class Steps:
     begin: F64  # own-time reading at the step's begin, the axis that a what-if rescales
     partial: tuple[int, ...]  # steps left out because some ranks recorded them in part
     labelled: bool  # the traces mark steps; else everything is one step, number 0
-    tail: (
-        F64  # of own, wall and begin: the work behind the last step, counted at the first one, which lacks it
-    )
-    tail_ends: F64  # when that work ends; 0 where there is none
+    tail: F64  # the part of own, wall and begin that was recorded behind the last step (`with_tails`)
+    tail_ends: F64  # when that part ends; 0 where there is none
 
     def row(self, rank: int) -> int:
         """Return the row of `rank`; ValueError where it is not in `ranks`."""
