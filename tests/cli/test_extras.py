@@ -66,7 +66,7 @@ def test_each_extra_alone_is_missed_by_its_commands(calls, missing):
 
 
 def test_an_old_package_is_no_fault_of_ours(monkeypatch):
-    monkeypatch.setattr("tracekit.installation.version", lambda name: "1.13" if name == "torch" else "99")
+    monkeypatch.setattr("importlib.metadata.version", lambda name: "1.13" if name == "torch" else "99")
     refusal = missing_extra(ImportError("no module", name="torch.distributed.pipelining"), "numerics compare")
     assert isinstance(refusal, MissingExtraError)
     assert re.search(r"needs torch 2\.11 or newer, 1\.13 is here; pip install", str(refusal))
@@ -77,7 +77,7 @@ def test_the_module_of_another_package_is_named(monkeypatch):
     def absent(name):
         raise PackageNotFoundError(name)
 
-    monkeypatch.setattr("tracekit.installation.version", absent)
+    monkeypatch.setattr("importlib.metadata.version", absent)
     monkeypatch.setattr("tracekit.installation.find_spec", lambda name: name)
     refusal = missing_extra(ImportError("no such name", name="hta.common.trace_parser"), "interop.hta")
     assert "needs traceinsight 0.6 or newer, the hta of another package is here; pip install" in str(refusal)

@@ -41,7 +41,10 @@ def _ends(rank: RankOps) -> tuple[I64, I64]:
         return np.zeros(0, np.int64), np.zeros(0, np.int64)
     if not rank.steps:
         return np.array([NO_STEP]), np.array([rank.window[1]])
-    ends = [rank.worked[n][1] for n in sorted(rank.worked)]
+    begins, ends = np.array([rank.worked[n] for n in sorted(rank.worked)], np.int64).T
+    if rank.on_gpu and len(rank.computed[1]):
+        last = rank.computed[1][np.maximum(np.searchsorted(rank.computed[1], ends, "right") - 1, 0)]
+        ends = np.where((last > begins) & (last <= ends), last, ends)
     return np.array(sorted(rank.worked), np.int64), np.maximum.accumulate(ends)
 
 

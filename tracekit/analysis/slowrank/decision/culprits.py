@@ -144,13 +144,15 @@ def faults_hide_each_other(e: Evidence) -> Answer | None:
         return None
     faults = Faults(case, found.rows, link)
     ranks, transfers = faults.price(Kind.RANKS, [Kind.LINK]), faults.price(Kind.LINK, [Kind.RANKS])
-    if min(ranks.low, transfers.low) < e.least:
+    least = min(ranks.low, transfers.low)
+    if least < e.least:
         return None
     answer = _slow_ranks(e, found)
     if answer.verdict != "slow_rank":
         return None
     alone = faults.price(Kind.RANKS), faults.price(Kind.LINK)
-    return blame_both(case, answer, link, replace(transfers, low=alone[1].low), alone)
+    both = blame_both(case, answer, link, replace(transfers, low=alone[1].low), alone)
+    return replace(both, least=least)
 
 
 def _costly_stage(e: Evidence) -> LongStage | None:

@@ -163,7 +163,7 @@ def price_may_be_smaller(case: Case, answer: Answer) -> Answer:
     least = ms(MIN_LOST_SHARE * case.step_ns)
     lows = [s.lost_ms_low or 0.0 for s in known]
     doubt = max((s.lost_ms_per_step - low for s, low in zip(known, lows, strict=True)), default=0.0)
-    low = max(*lows, ms(answer.gain) - doubt) if lows else least
+    low = max(*lows, ms(answer.gain) - doubt, ms(answer.least or 0.0)) if lows else least
     if low >= least:
         return answer
     high = max(s.lost_ms_high or 0.0 for s in known)
