@@ -12,6 +12,9 @@ keep() { # CASE PART…: put the parts of the finished run into the case's folde
     name=$1
     shift
     mkdir -p "$name"
+    for file in "$scratch/$name"/trace/*.gz; do # the profiler packs for speed
+        if test -f "$file"; then gunzip -c "$file" | gzip -9n >"$file.small" && mv "$file.small" "$file"; fi
+    done
     for part in "$@"; do
         rm -rf "${name:?}/$part"
         mv "$scratch/$name/$part" "$name/"
