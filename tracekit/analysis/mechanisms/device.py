@@ -201,8 +201,8 @@ def of_products(mine: float, peers: float, busy_ns: float, excess_ns: float) -> 
 
 
 def of_work(found: Surplus, excess_ns: float) -> list[Mechanism]:
-    """Return the mechanism of additional work with its share of an excess, ns a step; nothing without such work."""
-    if not found.more or excess_ns <= 0:
+    """Return the mechanism of additional work with its share of an excess, ns a step; nothing where that is little."""
+    if not found.more or found.ns < LEAST_KIND * excess_ns or excess_ns <= 0:
         return []
     name, (mine, usual) = next(iter(found.more.items()))
     others = f", and more of {len(found.more) - 1} other names" if len(found.more) > 1 else ""
