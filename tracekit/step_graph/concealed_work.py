@@ -11,9 +11,18 @@ import numpy as np
 
 from tracekit.matching.match import Operations, with_concealed
 from tracekit.rank_events.coded_words import Codes
+from tracekit.rank_events.operation_names import UNDIRECTED
 from tracekit.step_graph.statistics import NORMAL_95
+from tracekit.steps.medians import weighted_quantile
 from tracekit.steps.steps import inside_each, windows_of
-from tracekit.thresholds.slowrank import LITTLE_SHARE, QUEUED_NS, USUAL_VARIATION
+from tracekit.thresholds.slowrank import (
+    LITTLE_SHARE,
+    MINOR,
+    NEARLY_ALL,
+    QUEUED_NS,
+    STEP_PARTS,
+    USUAL_VARIATION,
+)
 from tracekit.timing.measured import Measured
 from tracekit.units import F64, I64
 
@@ -29,13 +38,14 @@ class Concealed:
 def concealed_work(run: Measured) -> Concealed | None:
     """Return the work that the waits of `run` may conceal; None where any rank recorded compute, which shows it.
 
-    Ranks of a stage do the same work between the same two operations. It fits between their begins on each of these
-    ranks, so that what follows a wait cannot be short of more than that.
+    Ranks of a stage do the same work between the same two operations, and between a message and what follows it the
+    same for each micro-batch. It fits between their begins on each of these ranks, so that what follows a wait cannot
+    be short of more than that; on a rank that is slower by a factor, in as much less of that time.
     """
     ops = run.ops
     if any(len(rank.busy[0]) for rank in ops.per_rank.values()):
         return None
-    wait, position = run.waits.wait.astype(np.float64), _positions(run)
+    wait, (message, position) = run.waits.wait.astype(np.float64), _positions(run)
     low, high = np.zeros(len(wait)), np.ones(len(wait))
     room = wait.copy()
     for following, bounds in ((_next_begun(ops), True), (_next_on_stream(ops), False)):
@@ -43,16 +53,52 @@ def concealed_work(run: Measured) -> Concealed | None:
         place = _numbered(position, position[following])
         known = np.flatnonzero(run.analysed & (following != np.arange(len(following))))
         if bounds:
-            between = _numbered(place, ops.step)
-            fits = np.full(len(between), np.inf)
-            np.minimum.at(fits, between[known], (after + wait)[known])
-            room = np.minimum(room, np.maximum(fits[between] - after, 0.0))
+            slower = _factors(run, after, place, known)
+            work = _numbered(message, message[following])
+            between = np.where(ops.among(UNDIRECTED), -1 - work, _numbered(place, ops.step))
+            room = np.minimum(room, _fits(after / slower + wait, between, known) - after)
         seen = known[(wait[known] > 0) & (after[known] > QUEUED_NS)]
         least, most = _shares(ops, wait, after, place, seen)
         low, high = np.maximum(low, least), np.minimum(high, most)
-    most = room * np.maximum(low, high)
-    likely = room * (low + np.maximum(low, high)) / 2
+    high, room = np.maximum(low, high), np.maximum(room, 0.0)
+    most = room * high
+    likely = room * (low + high) / 2
     return Concealed(*((work * _shares_left(run, work)).astype(np.int64) for work in (most, likely)))
+
+
+def _fits(time: F64, between: I64, known: I64) -> F64:
+    """Return by operation the shortest `time` of the operations `known` with its number in `between`."""
+    number = _numbered(between)
+    shortest = np.full(len(time), np.inf)
+    np.minimum.at(shortest, number[known], time[known])
+    return np.asarray(shortest[number], np.float64)
+
+
+def _factors(run: Measured, after: F64, place: I64, known: I64) -> F64:
+    """Return by operation the factor by which its rank works longer than others of its stage; 1 where none shows.
+
+    It shows where nearly all that follows operations is longer by it, be it long or short: what is longer because less
+    of it was concealed has no such proportion.
+    """
+    factors = np.ones(len(after))
+    row = np.searchsorted(run.steps.ranks, run.ops.rank[known])
+    cells = place[known] * len(run.steps.ranks) + row
+    size = (int(place.max(initial=0)) + 1) * len(run.steps.ranks)
+    count = np.bincount(cells, minlength=size)
+    mean = np.bincount(cells, after[known], size) / np.maximum(count, 1)
+    table = np.where(count > 0, mean, np.nan).reshape(-1, len(run.steps.ranks))
+    for stage in run.stages:
+        mine = table[:, stage]
+        mine = mine[np.isfinite(mine).all(axis=1) & (mine > QUEUED_NS).all(axis=1)]
+        usual = mine.min(axis=1) if len(stage) < 3 else np.median(mine, axis=1)
+        if len(usual) < STEP_PARTS or float(usual.std()) < MINOR * float(usual.mean()):
+            continue
+        for place_in_stage, longer in enumerate((mine / usual[:, None]).T):
+            factor = weighted_quantile(longer, usual, 1.0, 1 / 2)
+            alike = np.abs(longer - factor) <= MINOR * (factor - 1.0)
+            if float(usual[alike].sum()) >= NEARLY_ALL * float(usual.sum()):
+                factors[run.ops.rank == run.steps.ranks[stage[place_in_stage]]] = factor
+    return factors
 
 
 def _shares_left(run: Measured, work: F64) -> F64:
@@ -108,8 +154,8 @@ def _next_on_stream(ops: Operations) -> I64:
     return found
 
 
-def _positions(run: Measured) -> I64:
-    """Return a number by operation, the same for the n-th of a message in every step on all ranks of a stage."""
+def _positions(run: Measured) -> tuple[I64, I64]:
+    """Return two numbers by operation: of its message and stage, and of its place among those in a step."""
     ops, message = run.ops, run.ops.messages[1]
     stage = np.zeros(len(ops.start), np.int64)
     for number, rows in enumerate(run.stages):
@@ -119,7 +165,7 @@ def _positions(run: Measured) -> I64:
     begins = np.append(True, (np.diff(keys) != 0).any(axis=0))
     nth = np.empty(len(turn), np.int64)
     nth[turn] = np.arange(len(turn)) - np.flatnonzero(begins)[np.cumsum(begins) - 1]
-    return _numbered(stage, message, nth)
+    return _numbered(stage, message), _numbered(stage, message, nth)
 
 
 def _numbered(*keys: I64 | Codes) -> I64:

@@ -48,7 +48,9 @@ class Answer:
     unproven: tuple[str, ...] = ()  # of a healthy verdict: what it cannot exclude, with what would decide
     cures: tuple[Cure, ...] = ()  # where faults of several kinds are proven
     rules: tuple[str, ...] = ()  # the rule that gave the answer, and the challenges that changed it
-    least: float | None = None  # of `gain` for faults that cost only together; None: as the suspects' prices say
+    least: float | None = (
+        None  # of `gain` for faults that cost only together; None: as the suspects' prices say
+    )
 
     @property
     def blames_data(self) -> bool:
