@@ -60,15 +60,14 @@ def rank_doubt_ns(case: Case, rows: I64) -> float:
     return float(np.hypot(case.residual_ns, NORMAL_95 * spread_of_ranks(_working(case), rows)))
 
 
-def least_doubt_ns(case: Case, rows: I64) -> float:
-    """Return what a price of `rows` may be too high although all waits were matched, ns a step.
+def slower_ns(case: Case, rows: I64) -> float:
+    """Return how much longer than a typical peer cured `rows` may work, ns a step: twice the spread of their peers.
 
-    As `rank_doubt_ns`, where peers that work shorter than the typical one count for nothing: cured ranks work as long
-    as a typical peer or a slower one.
+    Peers that work shorter than the typical one count for nothing.
     """
     working = _working(case)
     slower = max(spread_of_ranks(working, rows, slower=True), LITTLE_SHARE * case.step_ns)
-    return float(np.hypot(case.residual_ns, NORMAL_95 * min(slower, spread_of_ranks(working, rows))))
+    return NORMAL_95 * min(slower, spread_of_ranks(working, rows))
 
 
 def _working(case: Case) -> Case:

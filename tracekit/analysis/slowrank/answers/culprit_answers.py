@@ -23,7 +23,13 @@ from tracekit.analysis.slowrank.gaps.evidence_gaps import (
     tokens_may_explain,
     what_would_decide,
 )
-from tracekit.analysis.slowrank.hypotheses.candidates import Hypothesis, price, those_that_cost
+from tracekit.analysis.slowrank.hypotheses.candidates import (
+    Hypothesis,
+    price,
+    saved_ns,
+    those_that_cost,
+    typical_without,
+)
 from tracekit.analysis.slowrank.hypotheses.link_cure import carried_ns
 from tracekit.analysis.slowrank.hypotheses.lone_rank import LoneFault
 from tracekit.analysis.slowrank.hypotheses.long_stage import LongStage
@@ -33,10 +39,10 @@ from tracekit.analysis.slowrank.hypotheses.usual_pace import may_be_pace
 from tracekit.analysis.slowrank.price import (
     NOT_EXACT,
     Price,
-    least_doubt_ns,
     link_doubt_ns,
     may_cost_ns,
     rank_doubt_ns,
+    slower_ns,
 )
 from tracekit.analysis.slowrank.suspects import (
     Answer,
@@ -50,7 +56,7 @@ from tracekit.analysis.slowrank.suspects import (
 from tracekit.analysis.slowrank.wording import listed, ranks_in_words
 from tracekit.causes import CAUSES, NETWORK
 from tracekit.findings import Evidence, Suspect
-from tracekit.thresholds.slowrank import COVERAGE_WHOLE, MIN_LOST_SHARE
+from tracekit.thresholds.slowrank import COVERAGE_WHOLE, LITTLE_SHARE, MIN_LOST_SHARE
 from tracekit.units import ms
 
 
@@ -156,12 +162,28 @@ def _prices(case: Case, found: Hypothesis) -> list[Price]:
     rows = np.array(found.rows)
     unsure = 0.0 if is_shown(case) else max(found.gain - least_ns(case, rows), 0.0)
     more = 0.0 if case.concealing is None else max(most_ns(case, rows) - found.gain, 0.0)
-    below, above = least_doubt_ns(case, rows), rank_doubt_ns(case, rows)
+    below, above = _not_saved(case, found), rank_doubt_ns(case, rows)
     prices = []
     for row, lost in zip(found.rows, found.lost, strict=True):
         most = may_cost_ns(lost + more, float(case.found.mean[row])) + above
         prices.append(Price.between(lost - unsure - below, lost, most))
     return prices
+
+
+def _not_saved(case: Case, found: Hypothesis) -> float:
+    """What a cure saves less if the cured ranks still work longer than typical peers, as peers do, ns a step.
+
+    Replayed: where other peers are as slow, or there is slack, that costs nothing. Where no compute was recorded a
+    replay does not show it, and all of it counts. The error of the replay and the differences of devices come on top.
+    """
+    rows = np.array(found.rows)
+    slower = slower_ns(case, rows)
+    if case.concealing is not None:
+        return float(np.hypot(case.residual_ns, slower))
+    own = typical_without(case, rows)
+    own[rows] = np.fmin(own[rows] + slower, case.steps.own[rows])
+    replayed = min(max(found.gain - saved_ns(case, rows, own), 0.0), slower)
+    return float(np.linalg.norm([case.residual_ns, replayed, LITTLE_SHARE * case.step_ns]))
 
 
 def shown(case: Case, found: LongStage | SlowLink) -> bool:
