@@ -74,7 +74,7 @@ def test_what_blocks_is_named_at_its_price(tmp_path):
 
 
 @pytest.mark.parametrize("ranks", [2, 4])
-def test_one_factor_on_long_and_short_work_is_a_slow_device(tmp_path, ranks):
+def test_one_factor_on_all_work_is_a_slow_device(tmp_path, ranks):
     """Work that a wait conceals follows no proportion, so the price has no doubt by it."""
     work = (1000.0, 4000.0, 2000.0) * 4
     run, step = recorded(tmp_path, blocks=True, slower=1.2, ranks=ranks, work_us=work)

@@ -56,8 +56,9 @@ from tracekit.analysis.slowrank.suspects import (
 from tracekit.analysis.slowrank.wording import listed, ranks_in_words
 from tracekit.causes import CAUSES, NETWORK
 from tracekit.findings import Evidence, Suspect
+from tracekit.steps.steps import compute_in_steps
 from tracekit.thresholds.slowrank import COVERAGE_WHOLE, LITTLE_SHARE, MIN_LOST_SHARE
-from tracekit.units import ms
+from tracekit.units import I64, ms
 
 
 def blame_ranks(case: Case, found: Hypothesis) -> Answer:
@@ -173,8 +174,9 @@ def _prices(case: Case, found: Hypothesis) -> list[Price]:
 def _not_saved(case: Case, found: Hypothesis) -> float:
     """What a cure saves less if the cured ranks still work longer than typical peers, as peers do, ns a step.
 
-    Replayed: where other peers are as slow, or there is slack, that costs nothing. Where no compute was recorded a
-    replay does not show it, and all of it counts. The error of the replay and the differences of devices come on top.
+    Replayed: where other peers are as slow, or there is slack, that costs nothing. A replay does not show it where no
+    compute was recorded, nor which gaps of a host would be left: there all of it counts. The error of the replay and
+    the differences of devices come on top.
     """
     rows = np.array(found.rows)
     slower = slower_ns(case, rows)
@@ -183,7 +185,17 @@ def _not_saved(case: Case, found: Hypothesis) -> float:
     own = typical_without(case, rows)
     own[rows] = np.fmin(own[rows] + slower, case.steps.own[rows])
     replayed = min(max(found.gain - saved_ns(case, rows, own), 0.0), slower)
+    replayed += (1.0 - _by_compute(case, rows)) * (slower - replayed)
     return float(np.linalg.norm([case.residual_ns, replayed, LITTLE_SHARE * case.step_ns]))
+
+
+def _by_compute(case: Case, rows: I64) -> float:
+    """The share of the excess of `rows` that is compute, 0 to 1."""
+    computed = compute_in_steps(case.ops, case.steps)
+    longer = computed[rows] - np.stack(
+        [np.nanmedian(computed[case.stage_of(r)], axis=0) for r in rows.tolist()]
+    )
+    return float(np.clip(np.nansum(longer) / max(np.nansum(case.found.value[rows]), 1.0), 0.0, 1.0))
 
 
 def shown(case: Case, found: LongStage | SlowLink) -> bool:
