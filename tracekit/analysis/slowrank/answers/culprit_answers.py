@@ -186,7 +186,7 @@ def _not_saved(case: Case, found: Hypothesis) -> float:
     own[rows] = np.fmin(own[rows] + slower, case.steps.own[rows])
     replayed = min(max(found.gain - saved_ns(case, rows, own), 0.0), slower)
     replayed += (1.0 - _by_compute(case, rows)) * (slower - replayed)
-    return float(np.linalg.norm([case.residual_ns, replayed, LITTLE_SHARE * case.step_ns]))
+    return float(np.linalg.norm([case.residual_ns, replayed, min(LITTLE_SHARE * case.step_ns, slower)]))
 
 
 def _by_compute(case: Case, rows: I64) -> float:

@@ -256,10 +256,10 @@ def what_would_decide(case: Case) -> str:
         _GROUPS: float(ops.exposed[open_ & (ops.channel < 0) & ~message].sum()),
     }
     worst = max(spent, key=lambda k: spent[k])
-    if case.table is not None and worst != _ADD:
-        return _ROWS if spent[worst] > 0 else _STEPS
     if spent[worst] <= 0:
-        return _LAUNCHES if not np.isfinite(ops.at_ready).all() else _STEPS
+        return _LAUNCHES if case.table is None and not np.isfinite(ops.at_ready).all() else _STEPS
+    if case.table is not None and worst != _ADD:
+        return _ROWS
     return fewest_traces(case, case.missing) if worst == _ADD else worst
 
 
