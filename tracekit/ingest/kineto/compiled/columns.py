@@ -38,7 +38,7 @@ class _Memory(NamedTuple):
 
 
 _SPARE: Final[list[_Memory]] = []
-"""The memory of released pools, for those of the next file: to map 18 MB a pool anew takes a fifth of a small file."""
+"""The memory of released pools, for those of the next file: to map 18 MB a pool again takes a fifth of a small file."""
 
 
 class TextPool:
