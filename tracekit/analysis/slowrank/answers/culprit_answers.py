@@ -56,6 +56,7 @@ from tracekit.analysis.slowrank.suspects import (
 from tracekit.analysis.slowrank.wording import listed, ranks_in_words
 from tracekit.causes import CAUSES, NETWORK
 from tracekit.findings import Evidence, Suspect
+from tracekit.step_graph.statistics import NORMAL_95
 from tracekit.steps.steps import compute_in_steps
 from tracekit.thresholds.slowrank import COVERAGE_WHOLE, LITTLE_SHARE, MIN_LOST_SHARE
 from tracekit.units import I64, ms
@@ -186,7 +187,9 @@ def _not_saved(case: Case, found: Hypothesis) -> float:
     own[rows] = np.fmin(own[rows] + slower, case.steps.own[rows])
     replayed = min(max(found.gain - saved_ns(case, rows, own), 0.0), slower)
     replayed += (1.0 - _by_compute(case, rows)) * (slower - replayed)
-    return float(np.linalg.norm([case.residual_ns, replayed, min(LITTLE_SHARE * case.step_ns, slower)]))
+    return float(
+        np.linalg.norm([case.residual_ns, replayed, min(NORMAL_95 * LITTLE_SHARE * case.step_ns, slower)])
+    )
 
 
 def _by_compute(case: Case, rows: I64) -> float:
