@@ -5,17 +5,20 @@ run.json records it as the truth. Each kind's hook class enters itself into `fau
 """
 
 from collections.abc import Sequence
+from typing import Final
 
 from reftrain.config.fault_kinds import FAULT_KINDS
 from reftrain.config.fault_spec import FaultSpec, parse_fault
 from reftrain.config.run import RunConfig
 from reftrain.errors import ConfigError
 from reftrain.execute.emulated_compute import EmulatedCompute
-from reftrain.faults import doc_imbalance, hangs, launch_bound  # noqa: F401 - they enter their hook classes
+from reftrain.faults import doc_imbalance, hangs, launch_bound, slow
 from reftrain.faults.bugs import is_bug
 from reftrain.faults.fault import PLANTS
-from reftrain.faults.slow import SlowCompute
 from reftrain.rank.hooks import Hooks
+
+PLANTING: Final = (doc_imbalance, hangs, launch_bound, slow)
+"""The modules with hook classes of faults, which enter themselves into `PLANTS`."""
 
 
 def read_faults(config: RunConfig) -> list[FaultSpec]:
@@ -62,5 +65,5 @@ def emulated_compute(config: RunConfig, planted: Sequence[Hooks]) -> list[Hooks]
     """Return the hook that emulates computing, slowed by the `planted` faults; none where computing is real."""
     if config.compute != "emulated":
         return []
-    slowed = [fault.slowed for fault in planted if isinstance(fault, SlowCompute)]
+    slowed = [fault.slowed for fault in planted if isinstance(fault, slow.SlowCompute)]
     return [EmulatedCompute(config.emulated_gflops, slowed)]

@@ -27,9 +27,9 @@ class SlowCompute(Fault, kind="slow_compute"):
         self._extra: ExtraWork | None = None
 
     def setup(self, context: RunContext) -> None:
-        """Prepare the extra work."""
+        """Prepare the extra work; an emulated device takes longer instead (`slowed`)."""
         super().setup(context)
-        if self.here:
+        if self.here and not self.emulated:
             self._extra = ExtraWork(self.factor, context.device)
 
     def slowed(self, seconds: float) -> float:
@@ -43,13 +43,13 @@ class SlowCompute(Fault, kind="slow_compute"):
     def segment_begin(self, segment: Segment) -> None:
         """Start measuring own computation."""
         del segment
-        if self.active and self._extra is not None and not self.emulated:
+        if self.active and self._extra is not None:
             self._extra.begin()
 
     def segment_end(self, segment: Segment) -> None:
         """Compute on for (factor - 1) times as long."""
         del segment
-        if not self.active or self._extra is None or self.emulated:
+        if not self.active or self._extra is None:
             return
         self._extra.factor = self.factor
         self.left_s = max(self.left_s - self._extra.end(self.left_s), 0.0)

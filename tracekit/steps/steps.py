@@ -33,7 +33,7 @@ class Steps:
     partial: tuple[int, ...]  # steps left out because some ranks recorded them in part
     labelled: bool  # the traces mark steps; else everything is one step, number 0
     tail: F64  # the part of own, wall and begin that was recorded behind the last step (`with_tails`)
-    tail_ends: F64  # when that part ends; 0 where there is none
+    tail_ends: F64  # end of that part, ns; 0 without one
 
     def row(self, rank: int) -> int:
         """Return the row of `rank`; ValueError where it is not in `ranks`."""

@@ -79,8 +79,8 @@ def stage_doubt_ns(case: Case, rows: I64, *, least: bool = False) -> float:
     """Return what a price of the stages of `rows` may be off although all waits were matched, ns a step.
 
     The error of the replay, and twice the spread between other stages: a cured stage may save less work or more.
-    With `least` what is certain: a stage differs from a typical one by half a percent of the step, and the mean of its
-    devices, each of which differs as much, by twice its standard error. The same where too few stages show more.
+    With `least` what is certain: stages differ by half a percent of the step, devices of a stage as much, and the mean
+    of its devices by twice the standard error. The same where too few stages show more.
     """
     others = [g for g in case.stages if len(np.setdiff1d(g, rows)) == len(g) > 0]
     known = [mean for g in others if np.isfinite(mean := float(np.nanmean(case.steps.own[g])))]
