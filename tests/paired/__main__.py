@@ -115,7 +115,12 @@ def main() -> int:
     asked_of = [name for name in (chosen.old, chosen.new) if name and not Path(name).is_file()]
     with tempfile.TemporaryDirectory(prefix="paired-") as scratch:
         found = run(chosen, list(dict.fromkeys(asked_of)), Path(scratch)) if asked_of else {}
-    old, new = (found.get(name) or load(Path(name)) if name else {} for name in (chosen.old, chosen.new))
+    if asked_of and not any(found.values()):
+        sys.exit("no job was made: see above why each failed, or choose others (--suite, --seeds, --every)")
+    old, new = (
+        found[name] if name in found else load(Path(name)) if name else {}
+        for name in (chosen.old, chosen.new)
+    )
     if chosen.save:
         lines = [
             json.dumps({**row, "answer": untimed(row)}, sort_keys=True) for _, row in sorted(new.items())

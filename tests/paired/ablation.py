@@ -10,9 +10,9 @@ that answer is better or worse. A rule that changes nothing anywhere has no case
 import argparse
 import json
 import sys
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from importlib import import_module
@@ -74,9 +74,13 @@ class Rule:
         neutral = self.neutral(arguments, found)
         if self.like is not None:
             return not _equal(neutral, found)
-        return found is not neutral and (
-            not isinstance(neutral, bool | float | frozenset) or found != neutral
-        )
+        if isinstance(found, np.ndarray):
+            return not _equal(neutral, found)
+        return found is not neutral and (not isinstance(neutral, _PLAIN) or found != neutral)
+
+
+_PLAIN: Final = (bool, float, frozenset, tuple, list, set, dict)
+"""Kinds of values that are compared by what they hold; a case or an answer is the same object if nothing was said."""
 
 
 def _equal(one: Any, other: Any) -> bool:
@@ -93,35 +97,62 @@ def _place(function: Callable[..., Any]) -> str:
 RULES: Final = (
     *(Rule(_place(rule)) for rule in DECISION[:-1]),
     *(Rule(_place(challenge), argument=1) for challenge in CHALLENGES),
-    Rule("answers.slow_launch:launched_late", argument=1),
-    Rule("answers.compared_steps:without_odd_steps", argument=0),
-    Rule("gaps.evidence_gaps:told_by_steps", argument=1),
     *(Rule(place) for place in (
         "unrecorded.unseen_replay:with_typical_unseen", "hypotheses.long_stage:long_stage",
-        "hypotheses.slow_link:slow_link", "hypotheses.moving_stalls:moving_stalls",
+        "hypotheses.long_stage:_computing_longer", "hypotheses.slow_link:slow_link",
+        "hypotheses.moving_stalls:moving_stalls", "hypotheses.moving_stalls:moving_work",
         "gaps.evidence_gaps:in_the_only_step", "gaps.evidence_gaps:undecided", "gaps.recurrence:in_one_step",
         "gaps.evidence_gaps:nearly_costly", "gaps.lopsided:lopsided", "answers.harmless:_beside_communication",
-        "answers.harmless:_by_role",
+        "answers.harmless:_by_role", "answers.harmless:_by_slack", "answers.faint:rank_is_faint",
+        "answers.faint:stage_is_faint", "answers.faint:node_is_faint", "answers.late_launch:hosts_set_the_pace",
+        "answers.stage_answers:node_of",
     )),
     *(Rule(place, nothing=False) for place in (
-        "hypotheses.data_imbalance:data_explains",
-        "gaps.evidence_gaps:tokens_may_explain", "hypotheses.suspect_work:only_attention",
-        "hypotheses.suspect_work:dealt_to_its_replica",
-        "hypotheses.usual_pace:may_be_pace", "gaps.evidence_gaps:unmeasured", "gaps.evidence_gaps:compared_little",
-        "gaps.evidence_gaps:unread", "suspects:in_gaps",
+        "hypotheses.data_imbalance:data_explains", "gaps.evidence_gaps:tokens_may_explain",
+        "hypotheses.suspect_work:only_attention", "hypotheses.suspect_work:dealt_to_its_replica",
+        "hypotheses.suspect_work:_documents_show", "hypotheses.usual_pace:may_be_pace",
+        "gaps.evidence_gaps:compared_little", "gaps.evidence_gaps:unread", "gaps.recurrence:_recurs_in_cut",
+        "suspects:in_gaps", "suspects:_launches_slowly", "evidence:_longest_takes_turns",
+        "hypotheses.slow_link:_whole_boundaries", "hypotheses.inferred_members:beyond_inferred_group",
+        "hypotheses.inferred_members:_loosely_joined", "answers.steady_work:dealt_to_experts",
+        "expected.like_with_like:costs_much", "answers.stage_answers:runs_more",
     )),
-    *(Rule(place, nothing=True) for place in ("suspects:stands",)),
+    Rule("suspects:stands", nothing=True),
     *(Rule(place, nothing=0.0) for place in (
         "hypotheses.data_imbalance:uneven_data", "hypotheses.data_imbalance:uneven_tokens",
-        "gaps.evidence_gaps:usually_slow_ns", "hypotheses.host_bound:levelling_saves_ns",
+        "gaps.evidence_gaps:usually_slow_ns", "gaps.evidence_gaps:_spun_elsewhere_ns",
+        "gaps.evidence_gaps:_by_steps_ns",
+        "hypotheses.slow_link:_doubt", "hypotheses.slow_link:_thread_doubt", "suspects:_no_fault", "suspects:_spared",
+        "answers.culprit_answers:_not_saved",
     )),
-    Rule("hypotheses.host_bound:most_saved_ns", nothing=np.inf),
-    Rule("hypotheses.inferred_members:beyond_inferred_group", nothing=False),
-    Rule("answers.stage_answers:node_of"),
-    Rule("expected.throttled:throttled", nothing=frozenset()),
-    Rule("expected.like_with_like:_of_compute", argument=1),
+    *(Rule(f"hypotheses.host_bound:{name}", nothing=np.inf) for name in (
+        "most_saved_ns", "levelling_saves_ns", "unstalled_saves_ns",
+    )),
+    *(Rule(place, nothing=()) for place in (
+        "gaps.evidence_gaps:unmeasured", "expected.nodes:on_slow_node", "answers.compared_steps:odd_steps",
+    )),
+    *(Rule(place, nothing=[]) for place in ("decision.decide:_late", "gaps.lone_transfers:lone_transfers")),
+    *(Rule(place, nothing={}) for place in (
+        "unrecorded.quickest:beyond_likes", "unrecorded.quickest:beyond_quickest", "unrecorded.unrecorded:_to_somebody",
+        "unrecorded.unrecorded:_in_every_replica", "hypotheses.dealt_work:_namesakes",
+        "hypotheses.dealt_work:_disturbed",
+    )),
+    Rule("expected.nodes:lone_links", nothing=set()),
+    Rule("expected.excess:throttled", nothing=frozenset()),
+    Rule("hypotheses.link_cure:carried_ns", nothing=(0.0, 0.0)),
+    *(Rule(place, argument=at) for place, at in (
+        ("answers.slow_launch:launched_late", 1), ("gaps.evidence_gaps:told_by_steps", 1),
+        ("answers.dominant_rank:_with_dearer_step", 1), ("hypotheses.long_stage:_without_gaps", 2),
+        ("hypotheses.link_cure:_with_mates", 1), ("hypotheses.link_cure:_cured", 1),
+        ("hypotheses.candidates:_in_line", 1), ("expected.contention:relieved", 1),
+        ("expected.like_with_like:_of_compute", 1), ("expected.like_with_like:_of_pace", 1),
+    )),
+    *(Rule(place, like=np.zeros_like) for place in (
+        "expected.like_with_like:_beside", "expected.contention:stage_contention", "expected.excess:struck_twice",
+        "expected.excess:_longest_single", "answers.steady_work:_of_tokens",
+    )),
+    *(Rule(f"hypotheses.slow_link:{name}", like=lambda found: found[:0]) for name in ("_untimed", "_not_compared")),
     Rule("expected.contention:spun_longer", like=lambda found: np.full_like(found, np.nan)),
-    Rule("expected.like_with_like:_beside", like=np.zeros_like),
     Rule("expected.like_with_like:role_gaps", like=lambda found: (found[0][:0], np.zeros_like(found[1]))),
 )  # fmt: skip
 SEEDS: Final = {
@@ -164,14 +195,16 @@ def answered(matched: Matched) -> dict[str, object]:
     return in_short(document(matched))
 
 
-def ledger_of(suite: str, seed: int, keep: Path | None) -> dict[str, Any]:
-    """The answer to one job with all rules, and without each of those that say something about it."""
+def ledger_of(
+    suite: str, seed: int, keep: Path | None, settled: frozenset[str] = frozenset()
+) -> dict[str, Any]:
+    """The answer to one job with all rules, and without each that says something about it and is not `settled`."""
     with matched_of(suite, seed, keep) as (truth, matched):
         said: set[str] = set()
         before = _noted(matched, said)
         rows = {}
         for rule in RULES:
-            if rule.name in said:
+            if rule.name in said - settled:
                 with instead(rule, silenced(rule)):
                     rows[rule.name] = tried(matched)
     changes = {name: better(truth, before, row) for name, row in rows.items() if row != before}
@@ -258,6 +291,7 @@ def options(what: str | None) -> argparse.Namespace:
     parser.add_argument("--kept", action="store_true", help="all jobs that --keep holds, whoever made them")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--json", type=Path, help="write a line a job")
+    parser.add_argument("--enough", type=int, default=0, help="ask no more for a rule that so many jobs need")
     chosen = parser.parse_args()
     seeds = LOOKED_AT if chosen.goldens else SEEDS
     todo = [(suite, seed) for suite in chosen.suite or sorted(SUITES) for seed in seeds[suite]]
@@ -268,15 +302,27 @@ def options(what: str | None) -> argparse.Namespace:
 def main() -> None:
     """Prints the ledger of all rules."""
     chosen = options(__doc__)
-    rows, failed = [], 0
+    rows, failed, jobs = [], 0, iter(chosen.todo)
+    worse: Counter[str] = Counter()
+    waiting: set[Future[dict[str, Any]]] = set()
     with ProcessPoolExecutor(chosen.jobs) as pool:
-        waiting = [pool.submit(ledger_of, *job, chosen.keep) for job in chosen.todo]
-        for done in as_completed(waiting):
-            try:
-                rows.append(done.result())
-            except (TracekitError, ArithmeticError, LookupError, TypeError, ValueError, OSError) as error:
-                failed += 1
-                print(type(error).__name__, error, file=sys.stderr)
+        while True:
+            while len(waiting) < chosen.jobs and (job := next(jobs, None)) is not None:
+                settled = frozenset(
+                    n for n, often in worse.items() if chosen.enough and often >= chosen.enough
+                )
+                waiting.add(pool.submit(ledger_of, *job, chosen.keep, settled))
+            if not waiting:
+                break
+            done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
+            for future in done:
+                try:
+                    rows.append(future.result())
+                except (TracekitError, ArithmeticError, LookupError, TypeError, ValueError, OSError) as error:
+                    failed += 1
+                    print(type(error).__name__, error, file=sys.stderr)
+                    continue
+                worse.update(name for name, gain in rows[-1]["changes"].items() if gain < 0)
             if chosen.json:
                 ordered = sorted(rows, key=lambda r: r["key"])
                 chosen.json.write_text("".join(json.dumps(r) + "\n" for r in ordered))

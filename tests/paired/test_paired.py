@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.paired import __main__ as program
 from tests.paired.ask import ask, checkout
 from tests.paired.compare import changes, load, report, sign_test
-from tests.paired.jobs import LOOKED_AT, SAMPLES, Truth, make
+from tests.paired.jobs import LOOKED_AT, ROOT, SAMPLES, Truth, make
 from tests.paired.judge import holds_truth, judged, price_error
 
 GOLDENS = Path(__file__).with_name("goldens.jsonl")
@@ -101,3 +102,10 @@ def test_each_state_runs_its_own_code(tmp_path):
     program = f"import json\n\ndef main():\n    print(json.dumps({answer_of}))\n"
     (other / "cli" / "tracekit.py").write_text(program)
     assert ask(checkout(other, tmp_path), tmp_path, None)["slowdown"] == 7.0
+
+
+def test_no_job_made_is_said(monkeypatch):
+    monkeypatch.setattr(program, "asked", lambda *_: [])
+    monkeypatch.setattr("sys.argv", ["paired", "--old", str(GOLDENS), "--new", str(ROOT)])
+    with pytest.raises(SystemExit, match="no job was made"):
+        program.main()
