@@ -46,6 +46,7 @@ class Comparison:
     spared: float = (
         0.0  # extra time that its kernels would take beside communication that waits, as its peers' do
     )
+    launches_slowly: Callable[[], bool] = lambda: False  # whether its host needs longer between launches
 
     def over(self, quantity: Quantity) -> float:
         """Return the rank's excess over its peers by its own doing, ns."""
@@ -116,6 +117,7 @@ class CauseEntry:
     signs: tuple[Sign, ...]
     on_host: bool = False  # the host's doing, which the job's design may explain
     holds_threads: bool = False  # threads that carry out transfers are held up as well
+    needs_slow_host: bool = False  # a host that launches as fast as its peers' hosts excludes it
     next_on_cpu: str | None = None  # where the devices are CPUs; None: the same
     quantity: Quantity = "gap"  # the time of a rank that it lengthens
     mechanisms: tuple[MechanismEntry, ...] = ()  # what may take the time within it
@@ -124,6 +126,20 @@ class CauseEntry:
     def by_shape(self) -> bool:
         """Whether the shape of a rank's gaps tells it from other causes of gaps."""
         return any(sign.order == Order.SHAPE_OF_GAPS for sign in self.signs)
+
+    @property
+    def pauses(self) -> bool:
+        """Whether the process stops at times, with its threads."""
+        return self.by_shape and self.holds_threads
+
+    @property
+    def takes_turns(self) -> bool:
+        """Whether the process waits for its turn on its cores, with its threads."""
+        return self.holds_threads and not self.by_shape
+
+    def shown_by(self, quantity: Quantity) -> bool:
+        """Return whether a row of its evidence is `quantity`."""
+        return any(row.quantity == quantity for sign in self.signs for row in sign.rows)
 
     def step_on(self, *, gpu: bool) -> str:
         """Return what to do next, by the kind of device."""

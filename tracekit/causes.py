@@ -108,7 +108,11 @@ _ENTRIES = (
                 Order.SHAPE_OF_GAPS,
                 "at least half of the excess is gaps, half of that in a few long gaps, and the host launches as "
                 "fast as its peers",
-                lambda rank: rank.explains("gap") and rank.pauses >= MAJORITY * rank.gaps,
+                lambda rank: (
+                    rank.explains("gap")
+                    and rank.pauses >= MAJORITY * rank.gaps
+                    and not rank.launches_slowly()
+                ),
                 _LONGEST,
             ),
         ),
@@ -187,6 +191,7 @@ _ENTRIES = (
             ),
         ),
         on_host=True,
+        needs_slow_host=True,
         mechanisms=(MORE_WORK,),
     ),
     CauseEntry(

@@ -7,7 +7,7 @@ import pytest
 
 from tests.slowrank.jobs import grid, job
 from tests.tables.rows import comm, gemm, recorded, row
-from tracekit.inference.groups.all_to_alls import silent_messages, with_all_to_alls
+from tracekit.inference.groups.thread_groups import silent_messages, with_all_to_alls
 
 KERNEL = "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)"
 EXPERTS = [(0, 1, 2, 3), (4, 5, 6, 7)]

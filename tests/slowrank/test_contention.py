@@ -7,7 +7,7 @@ import pytest
 from tests.slowrank.events import Timeline, write_run
 from tests.slowrank.jobs import grid, prepared
 from tracekit.analysis.slowrank import evidence
-from tracekit.analysis.slowrank.hypotheses.explain import explain
+from tracekit.analysis.slowrank.hypotheses.suspect_work import explain
 from tracekit.steps.features import Features, operator_times
 
 SLICE = 3_000_000

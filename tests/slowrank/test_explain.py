@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tracekit.analysis.slowrank.hypotheses.explain import explain
+from tracekit.analysis.slowrank.hypotheses.suspect_work import explain
 from tracekit.steps.features import Features
 
 MS = 1_000_000.0

@@ -7,7 +7,7 @@ import pytest
 
 from tests.slowrank.jobs import grid, job, prepared
 from tests.slowrank.known import known
-from tracekit.analysis.slowrank.answers.late_launch import host_launches_late, late_launch
+from tracekit.analysis.slowrank.answers.late_hosts import host_launches_late, late_launch
 from tracekit.analysis.slowrank.decision import decide as deciding
 from tracekit.analysis.slowrank.decision.decide import first_of
 from tracekit.analysis.slowrank.unrecorded.unrecorded import Unseen

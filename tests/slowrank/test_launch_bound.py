@@ -4,7 +4,7 @@ import pytest
 
 from tests.slowrank.hosts import LOADING_US, host_bound
 from tracekit.analysis.slowrank.analyse import analyse, opened
-from tracekit.analysis.slowrank.answers.late_launch import hosts_set_the_pace
+from tracekit.analysis.slowrank.answers.late_hosts import hosts_set_the_pace
 
 LAST = 3
 

@@ -2,12 +2,13 @@
 
 The excess splits into a part by one common factor, which a clock causes, and what single kinds of kernels take beyond
 it. The parts add up to the excess. Additional work (evaluation, averaging of weights, statistics for a log, a larger
-batch) is known exactly, also where a busy machine makes every length uncertain.
+batch) is known exactly, also where a busy machine makes every length uncertain. A mechanism is named where it explains
+most of the excess, and nothing else explains as much.
 """
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -22,7 +23,9 @@ from tracekit.thresholds.slowrank import (
     GROWTH,
     GROWTH_RANKED,
     LEAST_KIND,
+    MECHANISMS_LISTED,
     NAMED_SHARE,
+    RIVAL_SHARE,
     STEADY_KIND,
 )
 from tracekit.thresholds.tables import ENOUGH_STEPS
@@ -208,3 +211,13 @@ def of_work(found: Surplus, excess_ns: float) -> list[Mechanism]:
     others = f", and more of {len(found.more) - 1} other names" if len(found.more) > 1 else ""
     text = f"it runs {name} {mine:.3g} times a step and its peers {usual:.3g} times{others}"
     return [Mechanism(MORE_WORK.name, min(found.ns / excess_ns, 1.0), text)]
+
+
+def named(found: Sequence[Mechanism]) -> tuple[Mechanism, ...]:
+    """Return the mechanisms that explain most; `sure` remains where one explains most of it and no other half of it."""
+    rivals = [max((o.share for o in found if o is not m), default=0.0) for m in found]
+    result = [
+        replace(m, sure=m.sure and m.share >= NAMED_SHARE and rival < RIVAL_SHARE)
+        for m, rival in zip(found, rivals, strict=True)
+    ]
+    return tuple(sorted(result, key=lambda m: -m.share)[:MECHANISMS_LISTED])

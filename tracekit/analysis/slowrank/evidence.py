@@ -44,7 +44,7 @@ from tracekit.analysis.slowrank.price import Price, link_doubt_ns, rank_doubt_ns
 from tracekit.analysis.slowrank.suspects import explain_rank
 from tracekit.analysis.slowrank.unrecorded.unrecorded import Unseen
 from tracekit.analysis.slowrank.unrecorded.unseen_replay import waited_for_unseen
-from tracekit.causes import CPU_CONTENTION
+from tracekit.causes import CAUSES
 from tracekit.thresholds.slowrank import CANDIDATE_SHARE, MIN_LOST_SHARE, STAGE_GAIN
 
 RANKS: Final = "ranks"
@@ -181,7 +181,7 @@ class Evidence:
 def _longest_takes_turns(case: Case) -> bool:
     """Whether the rank with the largest lasting excess over its peers waits for its turn on its core."""
     row = int(np.argmax(np.nan_to_num(case.found.mean)))
-    return explain_rank(case, row, (row,))[0] == CPU_CONTENTION
+    return CAUSES[explain_rank(case, row, (row,))[0]].takes_turns
 
 
 class Kind(Enum):

@@ -5,9 +5,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from tracekit.analysis.mechanisms.device import compared, of_device, of_products, of_work, surplus
+from tracekit.analysis.mechanisms.device import compared, named, of_device, of_products, of_work, surplus
 from tracekit.analysis.mechanisms.host import of_host
-from tracekit.analysis.mechanisms.named import named
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.hypotheses.suspect_work import features_of
 from tracekit.analysis.slowrank.suspects import Answer

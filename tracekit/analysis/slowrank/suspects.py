@@ -6,9 +6,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from tracekit.analysis.slowrank.case import Case
-from tracekit.analysis.slowrank.hypotheses.explain import explained
 from tracekit.analysis.slowrank.hypotheses.host_bound import most_saved_ns
 from tracekit.analysis.slowrank.hypotheses.suspect_work import (
+    explain,
     features_of,
     launches_alike,
     pace_beside,
@@ -16,12 +16,9 @@ from tracekit.analysis.slowrank.hypotheses.suspect_work import (
 )
 from tracekit.analysis.slowrank.price import Price
 from tracekit.axes import LEVELS
-from tracekit.cause_entry import Order
 from tracekit.causes import (
     CAUSES,
-    CPU_LAUNCH,
     DATA_IMBALANCE,
-    HOST_STALL,
     NETWORK,
     SPARED,
     STAGE_IMBALANCE,
@@ -120,12 +117,11 @@ def explain_rank(
     """
     mine = features_of(case, row)
     peers = peers_of(case, row, suspects, other_stages=other_stages)
-    allowances = _no_fault(case, row), _spared(case, row)
     if mine is None:
         return "unknown", _spared_evidence(case, row)
-    cause, evidence, order = explained(mine, peers, *allowances)
-    if cause == HOST_STALL and order == Order.SHAPE_OF_GAPS and _launches_slowly(case, row):
-        cause = CPU_LAUNCH
+    cause, evidence = explain(
+        mine, peers, _no_fault(case, row), _spared(case, row), lambda: _launches_slowly(case, row)
+    )
     return cause, (*evidence, *_spared_evidence(case, row))
 
 
@@ -208,7 +204,7 @@ def agrees(suspect: Suspect, no_fault_ms: float = 0.0, spared_ms: float = 0.0) -
         over["gap"] - no_fault_ms,
     )
     part = {"busy": busy, "own": own}.get(CAUSES[suspect.cause].quantity, gaps)
-    if suspect.cause == HOST_STALL and "typical" in over:
+    if "typical" in over:
         part = own  # it was stopped within operators as well
     return own > 0 and part >= MAJORITY * suspect.lost_ms_per_step
 
@@ -227,7 +223,7 @@ def stands(case: Case, suspect: Suspect) -> bool:
     """
     row = case.steps.row(suspect.rank)
     others = np.setdiff1d(case.stage_of(row), row).tolist()
-    slow = suspect.cause != CPU_LAUNCH or not launches_alike(case, (row,), others)
+    slow = not CAUSES[suspect.cause].needs_slow_host or not launches_alike(case, (row,), others)
     return slow and agrees(suspect, ms(_no_fault(case, row)), ms(_spared(case, row)))
 
 

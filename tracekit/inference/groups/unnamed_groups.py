@@ -11,7 +11,6 @@ from dataclasses import replace
 import numpy as np
 
 from tracekit.errors import MeshError, MeshUnknownError
-from tracekit.inference.groups.all_to_alls import silent_messages, with_all_to_alls
 from tracekit.inference.groups.common_ends import Members, Together, clusters
 from tracekit.inference.groups.groups_by_place import with_groups_of_places
 from tracekit.inference.groups.inferred_groups import named
@@ -23,7 +22,7 @@ from tracekit.inference.groups.stream_sequences import (
     streams_of_all,
     unnamed_rows,
 )
-from tracekit.inference.groups.thread_groups import groups_of_threads
+from tracekit.inference.groups.thread_groups import groups_of_threads, silent_messages, with_all_to_alls
 from tracekit.inference.groups.usual_numbering import (
     Way,
     allowed_ways,

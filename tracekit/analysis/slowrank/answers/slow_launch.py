@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from tracekit import findings
-from tracekit.analysis.slowrank.answers.late_launch import waited_for
+from tracekit.analysis.slowrank.answers.late_hosts import waited_for
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.evidence import Evidence
 from tracekit.analysis.slowrank.gaps.evidence_gaps import coverage

@@ -15,14 +15,13 @@ from tracekit.analysis.slowrank.answers import (
     compared_steps,
     faint,
     harmless,
-    late_launch,
+    late_hosts,
     slow_launch,
     stage_answers,
     uneven_work,
 )
-from tracekit.analysis.slowrank.answers.dominant_rank import with_most_of_it
-from tracekit.analysis.slowrank.answers.late_posts import with_late_posts
-from tracekit.analysis.slowrank.answers.steady_work import with_hidden_rank
+from tracekit.analysis.slowrank.answers.hidden_rank import with_hidden_rank, with_most_of_it
+from tracekit.analysis.slowrank.answers.late_hosts import with_late_posts
 from tracekit.analysis.slowrank.answers.unsteady_links import with_unsteady_link
 from tracekit.analysis.slowrank.case import Case, build
 from tracekit.analysis.slowrank.decision import culprits, limits, no_culprit
@@ -64,7 +63,7 @@ RULES: Final[tuple[Rule, ...]] = (
     no_culprit.little_was_compared,
     compared_steps.steps_are_unequal,
     slow_launch.host_launches_slowly,
-    late_launch.host_launches_late,
+    late_hosts.host_launches_late,
     compared_steps.slow_outside_steps,
     no_culprit.waits_are_lopsided,
     no_culprit.model_misses,

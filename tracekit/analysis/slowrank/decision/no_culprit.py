@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 
 from tracekit.analysis.slowrank.answers.culprit_answers import leave_link_open
-from tracekit.analysis.slowrank.answers.late_launch import hosts_set_the_pace
+from tracekit.analysis.slowrank.answers.late_hosts import hosts_set_the_pace
 from tracekit.analysis.slowrank.answers.open_answers import (
     candidates_of,
     leave_one_step_open,
@@ -30,8 +30,7 @@ from tracekit.analysis.slowrank.gaps.evidence_gaps import (
     unread,
     what_would_decide,
 )
-from tracekit.analysis.slowrank.gaps.lone_transfers import LoneTransfers, in_words, remedy
-from tracekit.analysis.slowrank.gaps.lopsided import lopsided
+from tracekit.analysis.slowrank.gaps.lone_transfers import LoneTransfers, in_words, lopsided, remedy
 from tracekit.analysis.slowrank.hypotheses.candidates import significant_rows
 from tracekit.analysis.slowrank.hypotheses.uneven_micro_batches import unexplained_ns
 from tracekit.analysis.slowrank.price import Price

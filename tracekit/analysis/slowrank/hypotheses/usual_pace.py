@@ -12,7 +12,7 @@ from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.hypotheses.candidates import bound_by_hosts
 from tracekit.analysis.slowrank.hypotheses.host_bound import alike, hosts_known, most_saved_ns
 from tracekit.analysis.slowrank.hypotheses.suspect_work import features_of, peers_of
-from tracekit.causes import CAUSES, DATALOADER
+from tracekit.causes import CAUSES
 from tracekit.findings import Suspect
 from tracekit.steps.features import Features
 from tracekit.thresholds.slowrank import HOST_SILENT_NS, MAJORITY
@@ -29,7 +29,7 @@ def may_be_pace(case: Case, suspect: Suspect, suspects: Sequence[Suspect]) -> bo
     asked = CAUSES[suspect.cause].on_host and case.ops.per_rank[suspect.rank].on_gpu
     if case.table is not None or not asked:
         return False
-    recorded, loads = hosts_known(case, np.array([row])), suspect.cause == DATALOADER
+    recorded, loads = hosts_known(case, np.array([row])), CAUSES[suspect.cause].shown_by("loader")
     if loads or recorded:
         rows = np.array([case.steps.row(s.rank) for s in suspects])
         paced = recorded and alike(case, row, rows) and bound_by_hosts(case, rows)
