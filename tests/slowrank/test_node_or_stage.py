@@ -4,8 +4,8 @@ import pytest
 
 from tests.slowrank.jobs import grid, job, prepared
 from tracekit.analysis.slowrank.analyse import analyse
-from tracekit.analysis.slowrank.answers import stage_answers
-from tracekit.analysis.slowrank.answers.stage_answers import runs_more
+from tracekit.analysis.slowrank.answers import imbalance_answers
+from tracekit.analysis.slowrank.answers.imbalance_answers import runs_more
 from tracekit.analysis.slowrank.hypotheses.long_stage import long_stage
 
 MESH = grid(tp=2, pp=4)
@@ -15,7 +15,7 @@ HALF = dict.fromkeys(range(4), 1.3)
 
 @pytest.fixture
 def nodes(monkeypatch):
-    monkeypatch.setattr(stage_answers, "nodes_of", lambda case: {rank: rank // 4 for rank in range(8)})
+    monkeypatch.setattr(imbalance_answers, "nodes_of", lambda case: {rank: rank // 4 for rank in range(8)})
 
 
 @pytest.fixture

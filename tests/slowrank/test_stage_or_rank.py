@@ -7,7 +7,7 @@ import pytest
 from tests.slowrank.jobs import grid, job, prepared
 from tests.slowrank.known import known
 from tracekit.analysis.slowrank.analyse import analyse
-from tracekit.analysis.slowrank.answers import stage_answers
+from tracekit.analysis.slowrank.answers import imbalance_answers
 from tracekit.analysis.slowrank.decision import culprits
 from tracekit.analysis.slowrank.gaps.evidence_gaps import Undecided
 from tracekit.analysis.slowrank.hypotheses.long_stage import long_stage
@@ -40,10 +40,10 @@ def test_a_slower_rank_of_a_long_stage_is_told(tmp_path):
     slower = max(LONG)
     case = prepared(job(tmp_path, STAGES, slow=LONG | {slower: 1.6}), STAGES)
     rows = [case.steps.ranks.index(r) for r in LONG]
-    assert f"rank {slower} of it works longer" in stage_answers._beside_each_other(
+    assert f"rank {slower} of it works longer" in imbalance_answers._beside_each_other(
         case, [case.steps.ranks[r] for r in rows]
     )
-    assert "no rank of it" in stage_answers._beside_each_other(case, [r for r in LONG if r != slower])
+    assert "no rank of it" in imbalance_answers._beside_each_other(case, [r for r in LONG if r != slower])
 
 
 @pytest.mark.parametrize(("extra_us", "first"), [(900, "slow_rank"), (1600, "slow_rank"), (550, "imbalance")])

@@ -16,13 +16,7 @@ from tracekit.analysis.slowrank.hypotheses.suspect_work import (
 )
 from tracekit.analysis.slowrank.price import Price
 from tracekit.axes import LEVELS
-from tracekit.causes import (
-    CAUSES,
-    DATA_IMBALANCE,
-    NETWORK,
-    SPARED,
-    STAGE_IMBALANCE,
-)
+from tracekit.causes import CAUSES, DATA_IMBALANCE, NETWORK, SPARED, STAGE_IMBALANCE
 from tracekit.findings import Cause, Cure, Evidence, PathLevel, Suspect, Verdict
 from tracekit.step_graph.statistics import confidence
 from tracekit.thresholds.slowrank import CANDIDATE_SHARE, KIND_RATIO, MAJORITY, MINOR

@@ -5,13 +5,13 @@ from typing import TypeVar
 
 import numpy as np
 
+from tracekit.analysis.slowrank.answers.imbalance_answers import blame_data
 from tracekit.analysis.slowrank.answers.open_answers import (
     leave_disagreeing_open,
     leave_rank_open,
     leave_tokens_open,
     why_open,
 )
-from tracekit.analysis.slowrank.answers.uneven_work import blame_data
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.expected.nodes import NAME_NODES, UNPLACED
 from tracekit.analysis.slowrank.gaps.evidence_gaps import (

@@ -1,24 +1,25 @@
-"""An excess that is unlikely to be chance but not significant: it leaves the answer open instead of healthy."""
+"""An excess near a limit leaves the answer open: hardly significant, or priced below the threshold by little."""
 
 from dataclasses import replace
+from typing import Final
 
 import numpy as np
 
+from tracekit.analysis.slowrank.answers.imbalance_answers import of_stage, stage_of
 from tracekit.analysis.slowrank.answers.open_answers import candidates_of, more_steps
-from tracekit.analysis.slowrank.answers.stage_answers import (
-    of_stage,
-    stage_of,
-)
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.evidence import Evidence
+from tracekit.analysis.slowrank.expected.like_transfers import message_of
 from tracekit.analysis.slowrank.expected.nodes import nodes_of
-from tracekit.analysis.slowrank.gaps.evidence_gaps import bounds_of, most_ns
+from tracekit.analysis.slowrank.gaps.evidence_gaps import NAME_GROUPS, Undecided, bounds_of, most_ns
+from tracekit.analysis.slowrank.hypotheses.candidates import significant_rows
 from tracekit.analysis.slowrank.hypotheses.long_stage import faint_stage
-from tracekit.analysis.slowrank.price import may_cost_ns
+from tracekit.analysis.slowrank.hypotheses.slow_link import comparable
+from tracekit.analysis.slowrank.price import NOT_EXACT, may_cost_ns
 from tracekit.analysis.slowrank.suspects import Answer, left_open
-from tracekit.analysis.slowrank.wording import ranks_in_words
+from tracekit.analysis.slowrank.wording import listed, ranks_in_words
 from tracekit.step_graph.statistics import MAD_TO_SIGMA, confidence
-from tracekit.thresholds.slowrank import CHANCE, MIN_LOST_SHARE, STAGE_TELLING_PEERS, Z_LIMIT
+from tracekit.thresholds.slowrank import CHANCE, CLEARLY_MORE, MIN_LOST_SHARE, STAGE_TELLING_PEERS, Z_LIMIT
 from tracekit.units import I64, ms
 
 
@@ -102,3 +103,85 @@ def faint_node(case: Case) -> I64 | None:
     over = float(case.found.mean[worst].mean()) - usual
     every = np.nanmean(case.found.value[worst], axis=0)
     return worst if over > Z_LIMIT * noise and (every > 0).all() else None
+
+
+def nearly_costly(case: Case) -> Undecided | None:
+    """The ranks with a significant excess and a price below the threshold by less than its uncertainty, or None."""
+    rows = significant_rows(case, MIN_LOST_SHARE)
+    if not len(rows):
+        return None
+    price = most_ns(case, rows)  # together: ranks that are late at once cost nothing alone
+    doubts = (
+        (0.0, NOT_EXACT, _ELSEWHERE),
+        (_spun_elsewhere_ns(case, rows), _SPUN, _ELSEWHERE),
+        (usually_slow_ns(case), _TOO_SMALL, NAME_GROUPS),
+    )
+    more, why, decide = max(doubts, key=lambda d: d[0])
+    if _may_cost_ns(price, more, float(case.found.mean[rows].sum())) < MIN_LOST_SHARE * case.step_ns:
+        return None
+    found = bounds_of(case, rows)
+    high = tuple(_may_cost_ns(price, more, float(case.found.mean[r])) for r in found.rows)
+    return replace(found, high=high, why=why, decide=decide)
+
+
+_SPUN: Final = (
+    "communication makes kernels of other stages longer, and how much of it waits for this rank is unknown"
+)
+
+
+_TOO_SMALL: Final = (
+    "transfers of most groups last far longer than the transfers of the fastest group, as if their members waited for "
+    "a rank that is not counted as a member"
+)
+
+
+_ELSEWHERE: Final = "record a few steps with these ranks on other hosts, and compare the step times"
+
+
+def _may_cost_ns(price: float, more: float, longer: float) -> float:
+    """The bound of `may_cost_ns` plus `more`, ns a step; at most `longer`."""
+    return min(may_cost_ns(price, longer) + more, longer)
+
+
+def _spun_elsewhere_ns(case: Case, rows: I64) -> float:
+    """The most that overlapping communication adds to the compute of a rank in stages without `rows`, ns a step.
+
+    Counted from the rank of that stage to which it adds least. Where this communication waits for `rows` through
+    messages, a cure saves an unknown part of it.
+    """
+    others = [stage for stage in case.stages if len(stage) and not len(np.intersect1d(stage, rows))]
+    added = [np.nan_to_num(np.nanmean(case.met.beside[stage], axis=1)) for stage in others]
+    return max((float(np.ptp(ranks)) for ranks in added), default=0.0)
+
+
+def usually_slow_ns(case: Case) -> float:
+    """Return the extra time of transfers over the fastest comparable channel, ns a step, as the median over ranks.
+
+    Where most channels take twice as long as a few fast ones, their members probably wait for a rank that the inferred
+    group lacks: groups inferred from streams may be too small.
+    """
+    extra = np.zeros(len(case.waits.first_row))
+    for channels in comparable(case, message_of(case)[0], {}):
+        level = {c: float(np.median(case.waits.transfer[n])) for c, n in channels.items()}
+        least = min(level.values())
+        for c, numbers in channels.items():
+            if level[c] > CLEARLY_MORE * least and np.median(list(level.values())) > CLEARLY_MORE * least:
+                extra[numbers] = np.maximum(case.waits.transfer[numbers] - least, 0.0)
+    rows = np.flatnonzero((case.ops.instance >= 0) & case.analysed)
+    ranks, place = np.unique(case.ops.rank[rows], return_inverse=True)
+    spent = np.bincount(place, extra[case.ops.instance[rows]], len(ranks)) / max(len(case.steps.numbers), 1)
+    return float(np.median(spent)) if len(spent) else 0.0
+
+
+def rank_nearly_costs(e: Evidence) -> Answer | None:
+    """The price of a rank is below the threshold by less than its uncertainty."""
+    case, found = e.case, nearly_costly(e.case)
+    if found is None or e.is_accident(found):
+        return None
+    candidates = candidates_of(case, found)
+    longer = ms(float(case.found.mean[found.rows[0]]))
+    reason = (
+        f"rank {listed([c.rank for c in candidates])} works {longer:.1f} ms of {ms(case.step_ns):.1f} ms a step longer "
+        f"than its peers; the others may lose up to {ms(max(found.high)):.1f} ms by it: {found.why}"
+    )
+    return left_open(reason, found.decide, candidates)

@@ -5,42 +5,34 @@ averages out over a part of a step. Where whole parts are longer, on changing ra
 found: such a job is not called healthy. What one rank exceeds in all parts is not counted here.
 """
 
+from dataclasses import replace
+
 import numpy as np
 
 from tracekit.analysis.slowrank.answers.compared_steps import slow_outside_steps
+from tracekit.analysis.slowrank.answers.imbalance_answers import (
+    blame_data,
+    longest_in_words,
+    of_stage,
+    stages_in_words,
+)
 from tracekit.analysis.slowrank.answers.open_answers import more_steps, why_open
-from tracekit.analysis.slowrank.answers.stage_answers import stages_in_words
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.evidence import Evidence
 from tracekit.analysis.slowrank.gaps.evidence_gaps import coverage, what_would_decide
 from tracekit.analysis.slowrank.hypotheses.data_imbalance import dispersion
 from tracekit.analysis.slowrank.hypotheses.dealt_price import dealt_bounds
-from tracekit.analysis.slowrank.hypotheses.long_stage import LongStage
-from tracekit.analysis.slowrank.hypotheses.moving_stalls import MovingStalls, cause_of
+from tracekit.analysis.slowrank.hypotheses.moving_stalls import cause_of
 from tracekit.analysis.slowrank.hypotheses.suspect_work import only_attention
-from tracekit.analysis.slowrank.price import everybody_ns, share_in_words
-from tracekit.analysis.slowrank.suspects import Answer, imbalance, left_open
+from tracekit.analysis.slowrank.price import Price
+from tracekit.analysis.slowrank.suspects import Answer, harmless, imbalance, left_open
 from tracekit.analysis.slowrank.wording import listed
+from tracekit.causes import CPU_LAUNCH, HOST_STALL
 from tracekit.step_graph.rank_timeline import RankTimeline
 from tracekit.step_graph.statistics import spread
-from tracekit.thresholds.slowrank import MIN_LOST_SHARE, RANKS_LISTED, UNEVEN_RATIO, Z_LIMIT
+from tracekit.thresholds.slowrank import MIN_LOST_SHARE, UNEVEN_RATIO, Z_LIMIT
 from tracekit.timing.measured import Rows
 from tracekit.units import F64, ms
-
-
-def blame_data(case: Case, gain: float, stage: LongStage | None = None) -> Answer:
-    """The answer that uneven work costs `gain` (ns a step); a long `stage` costs less and is mentioned.
-
-    For an operation table the price is that of typical work on all ranks, as for every imbalance.
-    """
-    whole = everybody_ns(case, gain)
-    besides = {} if stage is None else {f"typical work on {stages_in_words(case, stage)}": stage.price.best}
-    reason = (
-        f"work is distributed unevenly and the longest rank changes: ranks wait {ms(whole):.1f} ms of "
-        f"{ms(case.step_ns):.1f} ms a step, and no rank is slow throughout"
-        f"{share_in_words(case, 'even work', gain, besides)}"
-    )
-    return imbalance(reason, whole)
 
 
 def work_is_uneven(e: Evidence) -> Answer | None:
@@ -70,25 +62,6 @@ def experts_get_uneven_tokens(e: Evidence) -> Answer | None:
     return slow_outside_steps(e) or imbalance(reason, e.tokens)
 
 
-def blame_stalls(case: Case, found: MovingStalls) -> Answer:
-    """The answer that hosts stall in turn, with the longest ranks, or all data loaders are late, with the steps."""
-    cause = cause_of(case, found)
-    if found.together:
-        late = [case.steps.numbers[c] for c in np.flatnonzero((found.over > 0).any(axis=0)).tolist()]
-        reason = (
-            f"the data loaders of all ranks are late in step {listed(late)}: {ms(found.gain):.1f} ms of "
-            f"{ms(case.step_ns):.1f} ms a step; every rank waits for its own batch, so no single rank is slow"
-        )
-        return imbalance(reason, found.gain, cause)
-    struck = int((found.over > 0).any(axis=0).sum())
-    reason = (
-        f"the hosts of {_longest_of(case, found)} stall in turn, in {struck} of {len(case.steps.numbers)} steps, and "
-        f"the other ranks wait: {ms(found.gain):.1f} ms of {ms(case.step_ns):.1f} ms a step; the stalls move from rank "
-        "to rank, so no single rank is slow"
-    )
-    return imbalance(reason, found.gain, cause)
-
-
 def slow_in_turn(e: Evidence) -> Answer | None:
     """Ranks work longer in turn, each in few steps, so that no rank costs the threshold, and all together do."""
     case, found = e.case, e.moving
@@ -96,18 +69,11 @@ def slow_in_turn(e: Evidence) -> Answer | None:
         return None
     struck = int((found.over > 0).any(axis=0).sum())
     reason = (
-        f"{_longest_of(case, found)} work longer than their peers in turn, in {struck} of {len(case.steps.numbers)} "
-        f"steps, and the other ranks wait: {ms(found.gain):.1f} ms of {ms(case.step_ns):.1f} ms a step; the slowness "
-        "moves from rank to rank, so no single rank is slow"
+        f"{longest_in_words(case, found)} work longer than their peers in turn, in {struck} of "
+        f"{len(case.steps.numbers)} steps, and the other ranks wait: {ms(found.gain):.1f} ms of "
+        f"{ms(case.step_ns):.1f} ms a step; the slowness moves from rank to rank, so no single rank is slow"
     )
     return imbalance(reason, found.gain, cause_of(case, found))
-
-
-def _longest_of(case: Case, found: MovingStalls) -> str:
-    """The ranks that `found` names, longest first, as many as a reason lists."""
-    first = [case.steps.ranks[row] for row in found.rows[:RANKS_LISTED]]
-    more = len(found.rows) - len(first)
-    return f"rank {listed(first)}{f' and {more} more' if more else ''}"
 
 
 def work_varies(e: Evidence) -> Answer | None:
@@ -178,3 +144,39 @@ def _by_chance(lines: tuple[RankTimeline, ...], stages: Rows, ratio: float) -> d
         factor = np.maximum(wanted, 0.0) / np.maximum(took, 1.0)
         found |= {row: (by_row[row].blocks, f) for row, f in zip(rows, factor, strict=True)}
     return found
+
+
+def stage_stands_still(e: Evidence) -> Answer | None:
+    """The devices of a stage are idle between kernels for longer than those of other stages.
+
+    That is healthy by design or with equal hosts, otherwise open.
+    """
+    if e.stage is None:
+        return None
+    case, stage = e.case, e.stage
+    still = (
+        f"the devices of {stages_in_words(case, stage)} are idle {ms(stage.over):.1f} ms of "
+        f"{ms(case.step_ns):.1f} ms a step longer than other devices, waiting for launches from their hosts"
+    )
+    if stage.by_design:
+        reason = (
+            f"{still}: the processes of all its ranks pause equally, on every node, as if they loaded data"
+        )
+        return harmless(reason)
+    if stage.paused:
+        # the price of the stage scales all its work; without the pause, in its place, a step may save all of the pause
+        price = Price.between(stage.price.low, stage.price.best, max(stage.price.high, stage.over))
+        few = replace(stage, rows=stage.paused, price=price)
+        named = listed([case.steps.ranks[row] for row in stage.paused])
+        decide = "record its peers in the other replicas, and check what else that process does"
+        reason = f"{still}, because the process of rank {named} pauses"
+        return left_open(reason, decide, of_stage(case, few, HOST_STALL))
+    if stage.hosts_alike:
+        reason = (
+            f"no rank, stage or link works {MIN_LOST_SHARE:.0%} of the step longer than its peers; {still}: the hosts "
+            "of other stages are no faster, but run ahead while they wait"
+        )
+        return harmless(reason)
+    reason = f"{still}, and its hosts are slower than theirs or were not recorded"
+    decide = "record the host as well (ProfilerActivity.CPU), and profile the hosts of that stage"
+    return left_open(reason, decide, of_stage(case, stage, CPU_LAUNCH))

@@ -17,6 +17,16 @@ from tracekit.analysis.slowrank.answers.culprit_answers import (
     leave_link_open,
     shown,
 )
+from tracekit.analysis.slowrank.answers.imbalance_answers import (
+    beside,
+    blame_data,
+    blame_loaders,
+    blame_stage,
+    blame_stalls,
+    elsewhere,
+    leave_lone_stage_open,
+    leave_stage_open,
+)
 from tracekit.analysis.slowrank.answers.open_answers import (
     leave_only_step_open,
     leave_rank_open,
@@ -24,15 +34,6 @@ from tracekit.analysis.slowrank.answers.open_answers import (
     leave_unseen_open,
 )
 from tracekit.analysis.slowrank.answers.slow_launch import launched_late
-from tracekit.analysis.slowrank.answers.stage_answers import (
-    beside,
-    blame_loaders,
-    blame_stage,
-    elsewhere,
-    leave_lone_stage_open,
-    leave_stage_open,
-)
-from tracekit.analysis.slowrank.answers.uneven_work import blame_data, blame_stalls
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.evidence import LINK, RANKS, STAGE, Evidence, Faults, Kind
 from tracekit.analysis.slowrank.gaps.evidence_gaps import coverage

@@ -17,7 +17,6 @@ from tracekit.analysis.slowrank.answers import (
     harmless,
     late_hosts,
     slow_launch,
-    stage_answers,
     uneven_work,
 )
 from tracekit.analysis.slowrank.answers.hidden_rank import with_hidden_rank, with_most_of_it
@@ -56,7 +55,7 @@ RULES: Final[tuple[Rule, ...]] = (
     no_culprit.stage_may_cost,
     no_culprit.link_may_cost,
     no_culprit.only_step_may_cost,
-    no_culprit.rank_nearly_costs,
+    faint.rank_nearly_costs,
     faint.excess_is_faint,
     no_culprit.replay_contradicts,
     no_culprit.rank_is_unmeasured,
@@ -74,7 +73,7 @@ RULES: Final[tuple[Rule, ...]] = (
     uneven_work.work_varies,
     no_culprit.lone_ranks_vary,
     harmless.one_step_was_an_accident,
-    stage_answers.stage_stands_still,
+    uneven_work.stage_stands_still,
     harmless.healthy,
 )
 CHALLENGES: Final[tuple[Challenge, ...]] = (

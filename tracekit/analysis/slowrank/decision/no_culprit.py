@@ -8,9 +8,9 @@ from typing import Final
 import numpy as np
 
 from tracekit.analysis.slowrank.answers.culprit_answers import leave_link_open
+from tracekit.analysis.slowrank.answers.imbalance_answers import blame_stalls, leave_stage_open
 from tracekit.analysis.slowrank.answers.late_hosts import hosts_set_the_pace
 from tracekit.analysis.slowrank.answers.open_answers import (
-    candidates_of,
     leave_one_step_open,
     leave_only_step_open,
     leave_rank_open,
@@ -18,14 +18,11 @@ from tracekit.analysis.slowrank.answers.open_answers import (
     more_steps,
     whole_steps,
 )
-from tracekit.analysis.slowrank.answers.stage_answers import leave_stage_open
-from tracekit.analysis.slowrank.answers.uneven_work import blame_stalls
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.evidence import Evidence
 from tracekit.analysis.slowrank.gaps.evidence_gaps import (
     compared_little,
     coverage,
-    nearly_costly,
     unmeasured,
     unread,
     what_would_decide,
@@ -35,7 +32,7 @@ from tracekit.analysis.slowrank.hypotheses.candidates import significant_rows
 from tracekit.analysis.slowrank.hypotheses.uneven_micro_batches import unexplained_ns
 from tracekit.analysis.slowrank.price import Price
 from tracekit.analysis.slowrank.suspects import Answer, left_open, link_end, suspect_of
-from tracekit.analysis.slowrank.wording import listed, ranks_in_words
+from tracekit.analysis.slowrank.wording import ranks_in_words
 from tracekit.step_graph.table_model import TableModel
 from tracekit.thresholds.slowrank import (
     CLEAR_SHARE,
@@ -81,20 +78,6 @@ def link_may_cost(e: Evidence) -> Answer | None:
 def only_step_may_cost(e: Evidence) -> Answer | None:
     """A rank works longer in the only step that it recorded whole."""
     return leave_only_step_open(e.case, e.only_step) if e.only_step is not None else None
-
-
-def rank_nearly_costs(e: Evidence) -> Answer | None:
-    """The price of a rank is below the threshold by less than its uncertainty."""
-    case, found = e.case, nearly_costly(e.case)
-    if found is None or e.is_accident(found):
-        return None
-    candidates = candidates_of(case, found)
-    longer = ms(float(case.found.mean[found.rows[0]]))
-    reason = (
-        f"rank {listed([c.rank for c in candidates])} works {longer:.1f} ms of {ms(case.step_ns):.1f} ms a step longer "
-        f"than its peers; the others may lose up to {ms(max(found.high)):.1f} ms by it: {found.why}"
-    )
-    return left_open(reason, found.decide, candidates)
 
 
 def replay_contradicts(e: Evidence) -> Answer | None:

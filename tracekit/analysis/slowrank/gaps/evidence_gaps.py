@@ -5,13 +5,11 @@ is a lower bound. Here every such operation may shrink to the shortest one of it
 most groups, the inferred groups probably lack a member.
 """
 
-from dataclasses import dataclass, replace
-from typing import Final
+from dataclasses import dataclass
 
 import numpy as np
 
 from tracekit.analysis.slowrank.case import Case
-from tracekit.analysis.slowrank.expected.like_transfers import message_of
 from tracekit.analysis.slowrank.hypotheses.candidates import (
     Hypothesis,
     beside_waits,
@@ -19,15 +17,14 @@ from tracekit.analysis.slowrank.hypotheses.candidates import (
     cured_ns,
     significant_rows,
 )
-from tracekit.analysis.slowrank.hypotheses.slow_link import comparable
-from tracekit.analysis.slowrank.price import NOT_EXACT, may_cost_ns, rank_doubt_ns, struck_ns
+from tracekit.analysis.slowrank.price import may_cost_ns, rank_doubt_ns, struck_ns
 from tracekit.analysis.slowrank.wording import fewest_traces
 from tracekit.findings import Coverage
 from tracekit.rank_events.operation_names import MESSAGES
 from tracekit.rank_events.step_marks import NO_STEP
 from tracekit.step_graph.statistics import NORMAL_95
 from tracekit.steps.steps import compute_in_steps
-from tracekit.thresholds.slowrank import CANDIDATE_SHARE, CLEARLY_MORE, MAJORITY, MIN_LOST_SHARE, MINOR
+from tracekit.thresholds.slowrank import CANDIDATE_SHARE, MAJORITY, MIN_LOST_SHARE, MINOR
 from tracekit.units import F64, I64, Mask
 
 
@@ -157,51 +154,6 @@ def undecided(case: Case) -> Undecided | None:
     return _left_open(case, significant_rows(case, MIN_LOST_SHARE))
 
 
-def nearly_costly(case: Case) -> Undecided | None:
-    """The ranks with a significant excess and a price below the threshold by less than its uncertainty, or None."""
-    rows = significant_rows(case, MIN_LOST_SHARE)
-    if not len(rows):
-        return None
-    price = most_ns(case, rows)  # together: ranks that are late at once cost nothing alone
-    doubts = (
-        (0.0, NOT_EXACT, _ELSEWHERE),
-        (_spun_elsewhere_ns(case, rows), _SPUN, _ELSEWHERE),
-        (usually_slow_ns(case), _TOO_SMALL, _GROUPS),
-    )
-    more, why, decide = max(doubts, key=lambda d: d[0])
-    if _may_cost_ns(price, more, float(case.found.mean[rows].sum())) < MIN_LOST_SHARE * case.step_ns:
-        return None
-    found = bounds_of(case, rows)
-    high = tuple(_may_cost_ns(price, more, float(case.found.mean[r])) for r in found.rows)
-    return replace(found, high=high, why=why, decide=decide)
-
-
-_ELSEWHERE: Final = "record a few steps with these ranks on other hosts, and compare the step times"
-_SPUN: Final = (
-    "communication makes kernels of other stages longer, and how much of it waits for this rank is unknown"
-)
-_TOO_SMALL: Final = (
-    "transfers of most groups last far longer than the transfers of the fastest group, as if their members waited for "
-    "a rank that is not counted as a member"
-)
-
-
-def _may_cost_ns(price: float, more: float, longer: float) -> float:
-    """The bound of `may_cost_ns` plus `more`, ns a step; at most `longer`."""
-    return min(may_cost_ns(price, longer) + more, longer)
-
-
-def _spun_elsewhere_ns(case: Case, rows: I64) -> float:
-    """The most that overlapping communication adds to the compute of a rank in stages without `rows`, ns a step.
-
-    Counted from the rank of that stage to which it adds least. Where this communication waits for `rows` through
-    messages, a cure saves an unknown part of it.
-    """
-    others = [stage for stage in case.stages if len(stage) and not len(np.intersect1d(stage, rows))]
-    added = [np.nan_to_num(np.nanmean(case.met.beside[stage], axis=1)) for stage in others]
-    return max((float(np.ptp(ranks)) for ranks in added), default=0.0)
-
-
 def tokens_may_explain(case: Case, row: int) -> bool:
     """Whether all-to-alls of unknown size may explain most of the excess of the rank in `row`.
 
@@ -253,7 +205,7 @@ def what_would_decide(case: Case) -> str:
     spent = {
         _ADD: float(ops.exposed[open_ & (ops.channel >= 0)].sum()) if case.missing else 0.0,
         _PEERS: float(ops.exposed[open_ & (ops.channel < 0) & message].sum()),
-        _GROUPS: float(ops.exposed[open_ & (ops.channel < 0) & ~message].sum()),
+        NAME_GROUPS: float(ops.exposed[open_ & (ops.channel < 0) & ~message].sum()),
     }
     worst = max(spent, key=lambda k: spent[k])
     if spent[worst] <= 0:
@@ -269,27 +221,11 @@ _PEERS = (
     "record sends and receives with their peers: torch 2.5 or newer, with ProfilerActivity.CPU and "
     "record_shapes=True"
 )
-_GROUPS = "start the profiler after the process groups exist, so that every operation names its members; or give --mesh"
+NAME_GROUPS = (
+    "start the profiler after the process groups exist, so that every operation names its members; "
+    "or give --mesh"
+)
 _LAUNCHES = "record the host as well (ProfilerActivity.CPU): launches show when a queued collective could have started"
 _COMPUTE = "record compute and the host as well: they show what ranks do while communication waits"
 _STEPS = "record more steps"
 _ROWS = "write all rows of each step: both ends of every message, and every member of a collective"
-
-
-def usually_slow_ns(case: Case) -> float:
-    """Return the extra time of transfers over the fastest comparable channel, ns a step, as the median over ranks.
-
-    Where most channels take twice as long as a few fast ones, their members probably wait for a rank that the inferred
-    group lacks: groups inferred from streams may be too small.
-    """
-    extra = np.zeros(len(case.waits.first_row))
-    for channels in comparable(case, message_of(case)[0], {}):
-        level = {c: float(np.median(case.waits.transfer[n])) for c, n in channels.items()}
-        least = min(level.values())
-        for c, numbers in channels.items():
-            if level[c] > CLEARLY_MORE * least and np.median(list(level.values())) > CLEARLY_MORE * least:
-                extra[numbers] = np.maximum(case.waits.transfer[numbers] - least, 0.0)
-    rows = np.flatnonzero((case.ops.instance >= 0) & case.analysed)
-    ranks, place = np.unique(case.ops.rank[rows], return_inverse=True)
-    spent = np.bincount(place, extra[case.ops.instance[rows]], len(ranks)) / max(len(case.steps.numbers), 1)
-    return float(np.median(spent)) if len(spent) else 0.0

@@ -1,4 +1,4 @@
-"""Answers about long pipeline stages: blamed, open, or healthy."""
+"""Answers that a long pipeline stage, uneven data or stalls in turn cost the step: blamed, or open."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -9,15 +9,15 @@ import numpy as np
 from tracekit import findings
 from tracekit.analysis.slowrank.answers.open_answers import why_open
 from tracekit.analysis.slowrank.case import Case
-from tracekit.analysis.slowrank.evidence import Evidence
 from tracekit.analysis.slowrank.expected.nodes import nodes_of
 from tracekit.analysis.slowrank.gaps.evidence_gaps import what_would_decide
 from tracekit.analysis.slowrank.hypotheses.candidates import Hypothesis, price, significant_rows
 from tracekit.analysis.slowrank.hypotheses.long_stage import LongStage
-from tracekit.analysis.slowrank.price import Price, stage_doubt_ns
-from tracekit.analysis.slowrank.suspects import Answer, blame, explain_rank, harmless, left_open, suspect_of
+from tracekit.analysis.slowrank.hypotheses.moving_stalls import MovingStalls, cause_of
+from tracekit.analysis.slowrank.price import Price, everybody_ns, share_in_words, stage_doubt_ns
+from tracekit.analysis.slowrank.suspects import Answer, blame, explain_rank, imbalance, left_open, suspect_of
 from tracekit.analysis.slowrank.wording import add_traces, listed, ranks_in_words
-from tracekit.causes import CAUSES, CPU_LAUNCH, DATALOADER, HOST_STALL, STAGE_IMBALANCE
+from tracekit.causes import CAUSES, DATALOADER, STAGE_IMBALANCE
 from tracekit.findings import Cause, Suspect
 from tracekit.steps.medians import sampled
 from tracekit.steps.step_kernels import kernels_in_steps
@@ -150,42 +150,6 @@ def leave_lone_stage_open(case: Case, stage: LongStage, unseen: Sequence[int]) -
     return left_open(reason, to_decide, candidates)
 
 
-def stage_stands_still(e: Evidence) -> Answer | None:
-    """The devices of a stage are idle between kernels for longer than those of other stages.
-
-    That is healthy by design or with equal hosts, otherwise open.
-    """
-    if e.stage is None:
-        return None
-    case, stage = e.case, e.stage
-    still = (
-        f"the devices of {stages_in_words(case, stage)} are idle {ms(stage.over):.1f} ms of "
-        f"{ms(case.step_ns):.1f} ms a step longer than other devices, waiting for launches from their hosts"
-    )
-    if stage.by_design:
-        reason = (
-            f"{still}: the processes of all its ranks pause equally, on every node, as if they loaded data"
-        )
-        return harmless(reason)
-    if stage.paused:
-        # the price of the stage scales all its work; without the pause, in its place, a step may save all of the pause
-        price = Price.between(stage.price.low, stage.price.best, max(stage.price.high, stage.over))
-        few = replace(stage, rows=stage.paused, price=price)
-        named = listed([case.steps.ranks[row] for row in stage.paused])
-        decide = "record its peers in the other replicas, and check what else that process does"
-        reason = f"{still}, because the process of rank {named} pauses"
-        return left_open(reason, decide, of_stage(case, few, HOST_STALL))
-    if stage.hosts_alike:
-        reason = (
-            f"no rank, stage or link works {MIN_LOST_SHARE:.0%} of the step longer than its peers; {still}: the hosts "
-            "of other stages are no faster, but run ahead while they wait"
-        )
-        return harmless(reason)
-    reason = f"{still}, and its hosts are slower than theirs or were not recorded"
-    decide = "record the host as well (ProfilerActivity.CPU), and profile the hosts of that stage"
-    return left_open(reason, decide, of_stage(case, stage, CPU_LAUNCH))
-
-
 def of_stage(case: Case, stage: LongStage, cause: Cause = STAGE_IMBALANCE) -> tuple[Suspect, ...]:
     """The ranks of a stage as candidates, each with the price interval of the stage."""
     return tuple(suspect_of(case, row, stage.price, stage.z, cause, ()) for row in stage.rows)
@@ -249,3 +213,44 @@ def _kernels(case: Case, rows: Sequence[int]) -> float:
             column = kernels_in_steps(case.run, case.ops, case.steps, row).column
             found.append(float(np.median(np.bincount(column, minlength=len(case.steps.numbers)))))
     return float(np.median(found)) if found else 0.0
+
+
+def blame_data(case: Case, gain: float, stage: LongStage | None = None) -> Answer:
+    """The answer that uneven work costs `gain` (ns a step); a long `stage` costs less and is mentioned.
+
+    For an operation table the price is that of typical work on all ranks, as for every imbalance.
+    """
+    whole = everybody_ns(case, gain)
+    besides = {} if stage is None else {f"typical work on {stages_in_words(case, stage)}": stage.price.best}
+    reason = (
+        f"work is distributed unevenly and the longest rank changes: ranks wait {ms(whole):.1f} ms of "
+        f"{ms(case.step_ns):.1f} ms a step, and no rank is slow throughout"
+        f"{share_in_words(case, 'even work', gain, besides)}"
+    )
+    return imbalance(reason, whole)
+
+
+def blame_stalls(case: Case, found: MovingStalls) -> Answer:
+    """The answer that hosts stall in turn, with the longest ranks, or all data loaders are late, with the steps."""
+    cause = cause_of(case, found)
+    if found.together:
+        late = [case.steps.numbers[c] for c in np.flatnonzero((found.over > 0).any(axis=0)).tolist()]
+        reason = (
+            f"the data loaders of all ranks are late in step {listed(late)}: {ms(found.gain):.1f} ms of "
+            f"{ms(case.step_ns):.1f} ms a step; every rank waits for its own batch, so no single rank is slow"
+        )
+        return imbalance(reason, found.gain, cause)
+    struck = int((found.over > 0).any(axis=0).sum())
+    reason = (
+        f"the hosts of {longest_in_words(case, found)} stall in turn, in {struck} of {len(case.steps.numbers)} steps, "
+        f"and the other ranks wait: {ms(found.gain):.1f} ms of {ms(case.step_ns):.1f} ms a step; the stalls move from "
+        "rank to rank, so no single rank is slow"
+    )
+    return imbalance(reason, found.gain, cause)
+
+
+def longest_in_words(case: Case, found: MovingStalls) -> str:
+    """The ranks that `found` names, longest first, as many as a reason lists."""
+    first = [case.steps.ranks[row] for row in found.rows[:RANKS_LISTED]]
+    more = len(found.rows) - len(first)
+    return f"rank {listed(first)}{f' and {more} more' if more else ''}"
