@@ -10,9 +10,8 @@ from tests.generator.spec import NOBODYS_KINDS
 from tests.marks import quick_first
 from tests.slowrank.jobs import grid, job, prepared
 from tracekit.analysis.slowrank.analyse import analyse
-from tracekit.analysis.slowrank.expected.excess import struck_twice, without_longest
+from tracekit.analysis.slowrank.expected.excess import recurs, without_longest
 from tracekit.analysis.slowrank.hypotheses.long_stage import _levels
-from tracekit.step_graph.statistics import Excess
 from tracekit.thresholds.slowrank import OTHER_STEPS_OF_DEVICE
 
 
@@ -65,8 +64,7 @@ def test_the_longest_step_counts_for_nothing():
 def test_two_long_steps_recur_though_others_are_shorter():
     """Of three steps two lose 4 % each, less what the rank gains in the third; one that loses 8 % is an accident."""
     value = np.array([[-0.8, 2.7, 2.7], [-0.8, 5.4, 0.1], [-1.5, 1.4, 1.4], [np.nan, 2.7, 2.7]])
-    found = Excess(value, np.nanmean(value, axis=1), 0.1, np.full(4, 30.0))
-    assert struck_twice(found, 64.0).tolist() == [True, False, False, True]
+    assert recurs(value, 64.0).tolist() == [True, False, False, True]
 
 
 PROVING = OTHER_STEPS_OF_DEVICE + 1

@@ -15,7 +15,6 @@ from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.gaps.evidence_gaps import (
     Undecided,
     in_the_only_step,
-    told_by_steps,
     undecided,
 )
 from tracekit.analysis.slowrank.gaps.lone_transfers import LoneTransfers, could_hide_ns, lone_transfers
@@ -78,8 +77,8 @@ class Evidence:
 
     @cached_property
     def ranks(self) -> Hypothesis | None:
-        """The slow ranks unless an accident, or the rank with the largest excess where other steps price it higher."""
-        return told_by_steps(self.case, None if self.accident else self.slow)
+        """The slow ranks unless an accident."""
+        return None if self.accident else self.slow
 
     @cached_property
     def stage(self) -> LongStage | None:

@@ -1,4 +1,4 @@
-"""Prices as intervals: what a step saves by a cure, at least, likely and at most, by replays or by other steps."""
+"""Prices as intervals: what a step saves by a cure, at least, likely and at most."""
 
 from dataclasses import dataclass, replace
 from typing import Final, Self
@@ -6,10 +6,9 @@ from typing import Final, Self
 import numpy as np
 
 from tracekit.analysis.slowrank.case import Case
-from tracekit.step_graph.statistics import NORMAL_95, Excess
-from tracekit.thresholds.slowrank import LITTLE_SHARE, MAJORITY, MIN_LOST_SHARE, MINOR
-from tracekit.timing.measured import Measured
-from tracekit.units import F64, I64, ms
+from tracekit.step_graph.statistics import NORMAL_95
+from tracekit.thresholds.slowrank import LITTLE_SHARE, MAJORITY, MIN_LOST_SHARE
+from tracekit.units import I64, ms
 
 NOT_EXACT: Final = "the model of the steps is not exact enough for a price so near the threshold"
 """The reason that such a price decides nothing."""
@@ -118,35 +117,6 @@ def spread_of_ranks(case: Case, rows: I64, *, slower: bool = False) -> float:
 def may_cost_ns(price: float, longer: float) -> float:
     """Return the most that an excess of `longer` with that `price` may cost, ns a step; never more than the excess."""
     return min(price / MAJORITY, longer)
-
-
-def struck_ns(run: Measured, found: Excess, rows: I64) -> float:
-    """The least that slowness of `rows` in some steps costs, ns a step; 0 where their steps do not differ.
-
-    The shortest slow step minus the longest fast step, less the most that another rank works longer in slow steps, and
-    at most their own excess.
-    """
-    value = np.where(np.isfinite(found.value[rows]), found.value[rows], 0.0).sum(axis=0)
-    known = np.isfinite(run.steps.own[rows]).all(axis=0)
-    most = float(value[known].max(initial=0.0))
-    struck = np.flatnonzero(known & (value >= MAJORITY * most))
-    quick = np.flatnonzero(known & (value < MINOR * most))
-    if most <= 0 or not len(quick):
-        return 0.0
-    wall = np.nanmedian(run.steps.wall, axis=0)
-    longer = float(wall[struck].min() - wall[quick].max())
-    others = np.delete(run.steps.own, rows, axis=0)
-    each = min(longer - _more_work(others, struck, quick), float(value[struck].min()))
-    return max(each, 0.0) * len(struck) / int(known.sum())
-
-
-def _more_work(own: F64, struck: I64, quick: I64) -> float:
-    """The largest difference of a rank between its longest slow step and its shortest fast step in `own`, ns."""
-    known = np.isfinite(own[:, struck]).any(axis=1) & np.isfinite(own[:, quick]).any(axis=1)
-    if not known.any():
-        return 0.0
-    more = np.nanmax(own[known][:, struck], axis=1) - np.nanmin(own[known][:, quick], axis=1)
-    return max(float(more.max()), 0.0)
 
 
 # Shares of the factors of an operation table: the saving of curing one factor over the saving of curing all.

@@ -13,21 +13,10 @@ from tracekit.thresholds.slowrank import MIN_LOST_SHARE
 from tracekit.units import ms
 
 
-def one_step_was_an_accident(e: Evidence) -> Answer | None:
-    """A rank was slow in one step, and costs nothing in the others."""
-    if e.once is None:
-        return None
-    accident = (
-        "one long step, as a checkpoint or a pause makes, but no slow rank, because nothing costs "
-        f"{MIN_LOST_SHARE:.0%} in the other steps"
-    )
-    return harmless(f"{told(e.case, e.once)}: {accident}", _unproven(e))
-
-
 def healthy(e: Evidence) -> Answer:
-    """No rank costs the threshold beyond chance, communication beside it, or its role."""
+    """No rank costs the threshold beyond an accident, chance, communication beside it, or its role."""
     case = e.case
-    explained = _by_slack(case) or _beside_communication(case) or _by_role(case)
+    explained = _by_accident(e) or _by_slack(case) or _beside_communication(case) or _by_role(case)
     if explained:
         return harmless(explained, _unproven(e))
     worst = int(np.nanargmax(np.nan_to_num(case.found.mean, nan=-np.inf)))
@@ -46,6 +35,16 @@ def _unproven(e: Evidence) -> list[str]:
         f"{in_words(e.case, found)}: up to {ms(hidden):.1f} ms a step cannot be excluded; {remedy(e.case, found)}"
         for found, hidden in e.unproven
     ]
+
+
+def _by_accident(e: Evidence) -> str | None:
+    """The reason if a rank was slow in one step, and costs nothing in the others; None where there is none."""
+    if e.once is None:
+        return None
+    return (
+        f"{told(e.case, e.once)}: one long step, as a checkpoint or a pause makes, but no slow rank, because nothing "
+        f"costs {MIN_LOST_SHARE:.0%} in the other steps"
+    )
 
 
 def _by_slack(case: Case) -> str | None:

@@ -9,14 +9,11 @@ and longer on a slow device in every step. A rank that is long in every step alt
 its peers got more tokens for its experts, and its device is not slow.
 """
 
-from dataclasses import replace
-
 import numpy as np
 
-from tracekit.analysis.slowrank.answers.open_answers import leave_one_step_open, more_steps
+from tracekit.analysis.slowrank.answers.open_answers import more_steps
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.expected.excess import typical
-from tracekit.analysis.slowrank.gaps.recurrence import in_one_step, others_prove_health
 from tracekit.analysis.slowrank.hypotheses.candidates import saved_ns
 from tracekit.analysis.slowrank.price import Price
 from tracekit.analysis.slowrank.suspects import Answer, explain_rank, imbalance, left_open, suspect_of
@@ -44,8 +41,6 @@ def with_most_of_it(case: Case, answer: Answer) -> Answer:
     """
     if dealt_to_experts(case, answer):
         return _blame_experts(case, max(answer.gain, _levelled(case)))
-    if answer.verdict == "slow_link" or answer.blames_stage:
-        return _with_dearer_step(case, answer)
     tokens = case.met.tokens.lost_ns >= MIN_LOST_SHARE * case.step_ns
     if not answer.blames_data or answer.suspects or tokens:
         return answer
@@ -71,16 +66,6 @@ def _blame_experts(case: Case, gain: float) -> Answer:
 def _levelled(case: Case) -> float:
     """The time that a step saves if every rank takes its peers' median time in each part of each step, ns."""
     return case.model.recorded_ns - case.model.levelled_ns(case.stages)
-
-
-def _with_dearer_step(case: Case, answer: Answer) -> Answer:
-    """`answer`, or an open one that names a rank with one long step that costs more and may recur."""
-    once = in_one_step(case)
-    if not answer.suspects or once is None or once.gain <= answer.gain or others_prove_health(case, once):
-        return answer
-    open_ = leave_one_step_open(case, once)
-    besides = f"{open_.reason}; another {ms(answer.gain):.1f} ms a step are lost elsewhere: {answer.reason}"
-    return replace(open_, reason=besides)
 
 
 def _saved(case: Case, row: int, over: F64) -> float:
@@ -195,18 +180,8 @@ def _steady_excess(case: Case, rows: I64) -> F64 | None:
     )
     if int(steady.sum()) < STEADY_LEAST:
         return None
-    lasted = took[:, :, steady].sum(axis=2) - _of_tokens(case, rows)
+    lasted = took[:, :, steady].sum(axis=2)
     return np.asarray(lasted / np.maximum(usual[:, steady].sum(axis=1), 1.0) - 1.0, np.float64)
-
-
-def _of_tokens(case: Case, rows: I64) -> F64:
-    """By how much more tokens than its peers' lengthen the steady kernels of each rank in each step, ns.
-
-    Experts' kernels are steady where most ranks get equally many tokens; else nothing of them is among the steady ones.
-    """
-    beyond = np.nan_to_num(case.met.tokens.beyond[rows])
-    even = np.median(np.abs(beyond)) < USUAL_VARIATION * np.median(case.steps.own[rows])
-    return np.asarray(np.maximum(beyond, 0.0) if even else np.zeros(beyond.shape), np.float64)
 
 
 def _places(kernels: list[StepKernels], steps: int) -> F64:

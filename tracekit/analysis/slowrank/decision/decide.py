@@ -72,7 +72,6 @@ RULES: Final[tuple[Rule, ...]] = (
     uneven_work.data_may_cost,
     uneven_work.work_varies,
     no_culprit.lone_ranks_vary,
-    harmless.one_step_was_an_accident,
     uneven_work.stage_stands_still,
     harmless.healthy,
 )

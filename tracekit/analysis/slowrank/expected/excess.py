@@ -41,16 +41,14 @@ def typical(own: F64, groups: Rows) -> F64:
 def rank_excess(run: Measured, own: F64) -> Excess:
     """The own-time excess of every rank over its peers; its significance over steps, or over collectives of one step.
 
-    `own` are own times (ranks × steps, ns), less known confounders. An excess that one operation or one step alone
-    explains is an accident, and gets a z of 0 unless the device was slow throughout that step.
+    `own` are own times (ranks × steps, ns), less known confounders. An excess that one step alone explains is an
+    accident, and gets a z of 0 unless the device was slow throughout that step.
     """
     steps = run.steps
     found = excess(own, run.stages, NOISE_FLOOR * float(np.nanmedian(steps.wall)))
     many = len(steps.numbers)
     if many > 1:
-        rest = (found.mean * many - _longest_single(run)) / (many - 1)
-        lasting = (rest > CANDIDATE_SHARE * run.step_ns) & recurs(found.value, run.step_ns)
-        lasting |= struck_twice(found, run.step_ns)
+        lasting = recurs(found.value, run.step_ns)
         once = throttled(run, found, lasting)
         lasting[list(once)] = True
         return replace(found, z=np.where(lasting, found.z, np.minimum(found.z, 0.0)), throughout=once)
@@ -75,17 +73,6 @@ def recurs(value: F64, step_ns: float) -> Mask:
     return np.asarray(fair | (rest > MIN_LOST_SHARE * step_ns), bool)
 
 
-def struck_twice(found: Excess, step_ns: float) -> Mask:
-    """Return whether two steps of each row reach the threshold each, even if the row is faster than peers in others.
-
-    A late rank does not wait, so its kernels overlap with less communication than its peers' kernels.
-    """
-    known = np.where(np.isfinite(found.value), found.value, -np.inf)
-    second = np.sort(known, axis=1)[:, -2]
-    enough = np.nan_to_num(found.mean, nan=0.0) > CANDIDATE_SHARE * step_ns
-    return np.asarray(enough & (second > MIN_LOST_SHARE * step_ns), bool)
-
-
 def without_longest(value: F64) -> F64:
     """The mean of each row of `value` without its largest entry, ns; 0 where it has no other entry. NaN is left out."""
     known = np.isfinite(value)
@@ -94,16 +81,6 @@ def without_longest(value: F64) -> F64:
     )
     count = known.sum(axis=1) - 1
     return np.asarray(np.where(count > 0, rest / np.maximum(count, 1), 0.0), np.float64)
-
-
-def _longest_single(run: Measured) -> F64:
-    """The largest excess of each rank over its peers before a single operation, ns; a late begin counts as one."""
-    parts = segments(run)
-    if not parts.shape[1] or not np.isfinite(parts).any():
-        return np.zeros(len(run.steps.ranks))
-    over = parts - median_of_others(parts, run.stages)
-    longest = np.max(np.where(np.isfinite(over), over, -np.inf), axis=1)
-    return np.where(np.isfinite(longest), longest, 0.0)
 
 
 def _longest_waits(run: Measured) -> I64:

@@ -11,20 +11,19 @@ import numpy as np
 
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.hypotheses.candidates import (
-    Hypothesis,
     beside_waits,
     bounded,
     cured_ns,
     significant_rows,
 )
-from tracekit.analysis.slowrank.price import may_cost_ns, rank_doubt_ns, struck_ns
+from tracekit.analysis.slowrank.price import may_cost_ns, rank_doubt_ns
 from tracekit.analysis.slowrank.wording import fewest_traces
 from tracekit.findings import Coverage
 from tracekit.rank_events.operation_names import MESSAGES
 from tracekit.rank_events.step_marks import NO_STEP
 from tracekit.step_graph.statistics import NORMAL_95
 from tracekit.steps.steps import compute_in_steps
-from tracekit.thresholds.slowrank import CANDIDATE_SHARE, MAJORITY, MIN_LOST_SHARE, MINOR
+from tracekit.thresholds.slowrank import MAJORITY, MIN_LOST_SHARE, MINOR
 from tracekit.units import F64, I64, Mask
 
 
@@ -102,13 +101,12 @@ def most_ns(case: Case, rows: I64) -> float:
 def least_ns(case: Case, rows: I64) -> float:
     """The least that a step saves if `rows` work like their peers, ns.
 
-    The largest of three bounds: the saving if unmatched operations keep their recorded length; the saving by the step
-    model beyond its error, which takes unmatched waits that it reproduces for waits for these ranks; and what the
-    steps show in which these ranks are fast.
+    The larger of two bounds: the saving if unmatched operations keep their recorded length, and the saving by the step
+    model beyond its error, which takes unmatched waits that it reproduces for waits for these ranks.
     """
     explained = case.model.recorded_ns - cured_ns(case, case.model, rows) - explained_from(case)
     replayed, _ = beside_waits(case, rows, max(_pinned_ns(case, rows), explained))
-    return max(replayed, _by_steps_ns(case, rows), 0.0)
+    return max(replayed, 0.0)
 
 
 def explained_from(case: Case) -> float:
@@ -121,32 +119,9 @@ def _pinned_ns(case: Case, rows: I64) -> float:
     return case.pinned_model.recorded_ns - cured_ns(case, case.pinned_model, rows)
 
 
-def _by_steps_ns(case: Case, rows: I64) -> float:
-    """The price of slowness of `rows` by comparison with their fast steps, ns; 0 where a replay shows it."""
-    return 0.0 if is_shown(case) else struck_ns(case, case.found, rows)
-
-
 def is_shown(case: Case) -> bool:
     """Whether a replay shows what a cure saves: all waits were matched, and compute beside them was recorded."""
     return coverage(case).matched == 1 and case.concealing is None
-
-
-def told_by_steps(case: Case, found: Hypothesis | None) -> Hypothesis | None:
-    """`found`, or the rank with the largest excess if comparing its steps prices it higher and not all was matched.
-
-    An excess in one step only is an accident, unless the device was slow throughout that step.
-    """
-    rows = significant_rows(case, CANDIDATE_SHARE)
-    if not len(rows):
-        return found
-    row = int(rows[np.argmax(case.found.mean[rows])])
-    value = np.nan_to_num(case.found.value[row])
-    if row not in case.found.throughout and (value >= MAJORITY * value.max()).sum() == 1:
-        return found
-    least = _by_steps_ns(case, np.array([row]))
-    if least <= (found.gain if found else 0.0):
-        return found
-    return Hypothesis((row,), (least,), least, (float(case.found.z[row]),))
 
 
 def undecided(case: Case) -> Undecided | None:

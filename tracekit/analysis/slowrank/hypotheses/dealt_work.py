@@ -104,7 +104,7 @@ def followers(case: Case, read: Read) -> Followers | None:
     for off, by_step in ((_within, False), (_in_step, True)):
         share = _of_mates(case, clear, off) or _of_names(clear, off)
         if share and (not by_step or _others_untouched(clear, share)):
-            return Followers(_disturbed(read, clear, share) | _namesakes(case, clear, share) | share, by_step)
+            return Followers(_namesakes(case, clear, share) | share, by_step)
     return None
 
 
@@ -116,22 +116,6 @@ def _namesakes(case: Case, clear: Read, known: dict[Kind, float]) -> dict[Kind, 
     """
     names = {name for name, _ in known}
     return {kind: share for kind, share in _of_mates(case, clear, _in_step).items() if kind[0] in names}
-
-
-def _disturbed(read: Read, clear: Read, known: dict[Kind, float]) -> dict[Kind, float]:
-    """The kinds with the share of variance by step that they have in common with kinds `known` to follow the data.
-
-    This finds kernels that follow the data but overlap with communication, which disturbs their single places.
-    """
-    share: dict[Kind, float] = {}
-    for every, stage in zip(read.stages, clear.stages, strict=True):
-        followed = [stage[kind].off_in_step for kind in known if kind in stage]
-        for kind, kernels in every.items() if followed else ():
-            both = np.stack([kernels.off_in_step, np.mean(followed, axis=0)], axis=1)
-            common = _in_common(list(both), tests=len(every))
-            if common is not None:
-                share[kind] = max(share.get(kind, 0.0), common)
-    return share
 
 
 def _within(kernels: SameKernels) -> F64:
