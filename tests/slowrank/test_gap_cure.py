@@ -8,7 +8,7 @@ import pytest
 from tests.slowrank.events import Timeline, write_run
 from tests.slowrank.jobs import grid, prepared
 from tracekit.analysis.slowrank.answers.imbalance_answers import blame_stage
-from tracekit.analysis.slowrank.hypotheses.gap_cure import _laid_out, _longest, without_gaps
+from tracekit.analysis.slowrank.hypotheses.host_bound import _laid_out, _longest, without_gaps
 from tracekit.analysis.slowrank.hypotheses.long_stage import long_stage
 from tracekit.step_graph.replay import StepModel
 

@@ -2,7 +2,7 @@
 
 from tests.tables.rows import comm, gemm, group, matched
 from tracekit.rank_events.step_marks import NO_STEP
-from tracekit.steps.cut_steps import common_part
+from tracekit.steps.step_ends import common_part
 from tracekit.steps.steps import measure
 
 

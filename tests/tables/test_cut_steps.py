@@ -6,7 +6,7 @@ import pytest
 from tests.tables.rows import group, matched
 from tests.tables.test_steps import PAIR, steady
 from tracekit.rank_events.step_marks import NO_STEP
-from tracekit.steps.cut_steps import with_cut_step
+from tracekit.steps.step_ends import with_cut_step
 from tracekit.steps.steps import measure
 
 

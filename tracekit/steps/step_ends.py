@@ -1,20 +1,26 @@
-"""Ends of steps as operations, for traces without any communication: of one GPU, or of ranks without recorded calls.
+"""Where steps end: traces without communication, and windows that do not end together.
 
-Elsewhere the last operation of a step ends it. Here its last work does. Such an operation takes no time, and has no
-counterpart and no group.
+Elsewhere the last operation of a step ends it. In traces without any communication its last work does; such an
+operation takes no time, and has no counterpart and no group.
+
+If few steps are whole, the step that the ends of the windows cut is evidence as well, as far as all ranks recorded it:
+a rank that is slow in it is slow, and its recurrence there separates a fault from chance.
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
 
 from tracekit.findings.shared import Quality
+from tracekit.matching.match import Operations
 from tracekit.rank_events.rank_ops import RankOps
 from tracekit.rank_events.step_marks import NO_STEP
+from tracekit.steps.steps import whole_steps
 from tracekit.store import Run
-from tracekit.units import I64
+from tracekit.thresholds.tables import ENOUGH_STEPS, MOST_RANKS, WHOLE_STEP_SHARE
+from tracekit.units import I32, I64
 
 STEP_END: Final = "step_end"
 """Kind of the operation that represents the end of a step."""
@@ -67,3 +73,116 @@ def _ended(rank: RankOps, numbers: I64, ends: I64) -> RankOps:
         waited=None, hint=None, inferred=None, held=None,
         used=None,
     )  # fmt: skip
+
+
+def with_cut_step(ops: Operations, alike: Sequence[Sequence[int]]) -> tuple[Operations, int | None]:
+    """Return (`ops` with a truncated step that ends at the same operations on all ranks, the number of that step).
+
+    `alike` are groups of ranks with equal programs, which are cut at the same position. Later operations belong to no
+    step. Unchanged, with None, where enough steps are whole, or no truncated step has the share WHOLE_STEP_SHARE of its
+    operations on every rank.
+    """
+    if not (ops.step != NO_STEP).any():
+        return ops, None
+    numbers, whole = whole_steps(ops, ops.step)
+    share = whole.mean(axis=0)
+    if int((share == 1.0).sum()) >= ENOUGH_STEPS:
+        return ops, None
+    for column in np.flatnonzero(share < 1.0).tolist():
+        if (share[column + 1 :] < MOST_RANKS).all():
+            least = WHOLE_STEP_SHARE * _usual(ops, numbers)
+            kept = _common_begin(ops, numbers[column], alike)
+            if kept is not None and (np.array([len(kept[r]) for r in ops.ranks]) >= least).all():
+                return _cut(ops, numbers[column], kept), numbers[column]
+    return ops, None
+
+
+def _usual(ops: Operations, numbers: Sequence[int]) -> I64:
+    """Return the number of operations in the fullest step of each rank."""
+    counts = [[int((ops.step[ops.of(r)] == n).sum()) for n in numbers] for r in ops.ranks]
+    return np.asarray(np.array(counts, np.int64).max(axis=1), np.int64)
+
+
+@dataclass
+class _Begin:
+    """How much of a step each rank keeps: its first `length` operations in order of issue."""
+
+    order: dict[int, I64]  # rank → operations of the step, in order of issue
+    length: dict[int, int]
+
+
+def _common_begin(ops: Operations, number: int, alike: Sequence[Sequence[int]]) -> dict[int, I64] | None:
+    """Return rank → the operations of step `number` before the first one that a recorded member lacks.
+
+    Dropping an operation also drops all later ones of its rank, their counterparts on other ranks, and the same
+    positions on ranks of the same group in `alike`. None where the ranks of such a group then differ.
+    """
+    begin, place = _in_order(ops, number)
+    mates = {r: [m for m in group if m in begin.order] for group in alike for r in group}
+    rows = np.concatenate(list(begin.order.values()))
+    rows = rows[ops.instance[rows] >= 0]
+    rows = rows[np.argsort(ops.instance[rows], kind="stable")]
+    known, first = np.unique(ops.instance[rows], return_index=True)
+    members = dict(zip(known.tolist(), np.split(rows, first[1:]), strict=bool(len(rows))))
+    waiting = [(int(ops.rank[row]), int(place[row])) for row in _broken(ops, begin, members)]
+    while waiting:
+        rank, length = waiting.pop()
+        if length >= begin.length[rank]:
+            continue
+        dropped = begin.order[rank][length : begin.length[rank]]
+        begin.length[rank] = length
+        waiting += [(mate, length) for mate in mates.get(rank, ())]
+        for instance in np.unique(ops.instance[dropped]).tolist():
+            waiting += [(int(ops.rank[row]), int(place[row])) for row in members.pop(instance, ())]
+    for group in alike:
+        begun = [r for r in group if r in begin.order]
+        if len({tuple(ops.op[begin.order[r][: begin.length[r]]]) for r in begun}) > 1:
+            return None
+    return {r: rows[: begin.length[r]] for r, rows in begin.order.items()}
+
+
+def _in_order(ops: Operations, number: int) -> tuple[_Begin, I64]:
+    """Return the operations of step `number` in order of issue, and the position of each one's kernel in that order."""
+    order: dict[int, I64] = {}
+    place = np.zeros(len(ops.start), np.int64)
+    for rank in ops.ranks:
+        where = ops.of(rank)
+        rows = np.flatnonzero(ops.step[where] == number)
+        rows = where.start + rows[np.lexsort((rows, ops.per_rank[rank].issued[rows]))]
+        begins = np.append(True, np.diff(ops.kernel[rows]) != 0)[: len(rows)]
+        place[rows] = np.maximum.accumulate(np.where(begins, np.arange(len(rows)), 0))
+        order[rank] = rows
+    return _Begin(order, {r: len(rows) for r, rows in order.items()}), place
+
+
+def _broken(ops: Operations, begin: _Begin, members: dict[int, I64]) -> list[int]:
+    """Return the operations of the step that some recorded member lacks; unknown groups do not count."""
+    recorded = set(ops.ranks)
+    expected = [len(recorded.intersection(c.members)) for c in ops.channels]
+    return [
+        row
+        for rows in begin.order.values()
+        for row in rows.tolist()
+        if ops.channel[row] >= 0
+        and expected[ops.channel[row]] > len(members.get(int(ops.instance[row]), (row,)))
+    ]
+
+
+def _cut(ops: Operations, number: int, kept: dict[int, I64]) -> Operations:
+    """Return `ops` with only the operations `kept` in step `number`, and later ones outside steps."""
+    step: I32 = np.where(ops.step >= number, NO_STEP, ops.step).astype(np.int32)
+    for rows in kept.values():
+        step[rows] = number
+    mine = {r: replace(o, step=step[ops.of(r)], worked={}) for r, o in ops.per_rank.items()}
+    return replace(ops, step=step, per_rank=mine)
+
+
+def common_part(ops: Operations) -> Operations:
+    """Return `ops` with the operations that all recorded members have as step 0, and the others outside steps."""
+    sizes = np.array([len(set(c.members).intersection(ops.ranks)) for c in ops.channels] or [0], np.int64)
+    known = ops.instance >= 0
+    counts = np.bincount(ops.instance[known], minlength=1)
+    whole = known & (counts[np.maximum(ops.instance, 0)] == sizes[np.maximum(ops.channel, 0)])
+    step: I32 = np.where(whole, 0, NO_STEP).astype(np.int32)
+    mine = {r: replace(o, step=step[ops.of(r)], steps={}) for r, o in ops.per_rank.items()}
+    return replace(ops, step=step, per_rank=mine)

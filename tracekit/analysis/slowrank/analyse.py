@@ -37,9 +37,8 @@ from tracekit.mesh.parse import ranks_in
 from tracekit.rank_events.operations import read_rank
 from tracekit.rank_events.rank_ops import RankOps
 from tracekit.rank_events.step_marks import NO_STEP
-from tracekit.steps.cut_steps import common_part
 from tracekit.steps.recorded_windows import last_windows
-from tracekit.steps.step_ends import with_step_ends
+from tracekit.steps.step_ends import common_part, with_step_ends
 from tracekit.steps.step_patterns import with_repeating_steps
 from tracekit.store import Run
 from tracekit.thresholds.slowrank import LITTLE_SHARE

@@ -17,8 +17,8 @@ from tracekit.step_graph.statistics import Excess
 from tracekit.step_graph.table_model import TableModel, tabulated
 from tracekit.step_graph.traced_model import mates, model_of
 from tracekit.step_graph.waiting_parts import WaitingParts, waiting_parts
-from tracekit.steps.cut_steps import with_cut_step
 from tracekit.steps.host_need import host_need
+from tracekit.steps.step_ends import with_cut_step
 from tracekit.store import Run
 from tracekit.thresholds.slowrank import LITTLE_SHARE, RANKS_SAMPLED
 from tracekit.timing.measured import Measured, StepRange, measure_run

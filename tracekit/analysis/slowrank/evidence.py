@@ -12,11 +12,7 @@ from typing import Final
 import numpy as np
 
 from tracekit.analysis.slowrank.case import Case
-from tracekit.analysis.slowrank.gaps.evidence_gaps import (
-    Undecided,
-    in_the_only_step,
-    undecided,
-)
+from tracekit.analysis.slowrank.gaps.evidence_gaps import Undecided, in_the_only_step, undecided
 from tracekit.analysis.slowrank.gaps.lone_transfers import LoneTransfers, could_hide_ns, lone_transfers
 from tracekit.analysis.slowrank.gaps.recurrence import (
     OneStep,

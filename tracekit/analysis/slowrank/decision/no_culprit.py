@@ -29,7 +29,7 @@ from tracekit.analysis.slowrank.gaps.evidence_gaps import (
 )
 from tracekit.analysis.slowrank.gaps.lone_transfers import LoneTransfers, in_words, lopsided, remedy
 from tracekit.analysis.slowrank.hypotheses.candidates import significant_rows
-from tracekit.analysis.slowrank.hypotheses.uneven_micro_batches import unexplained_ns
+from tracekit.analysis.slowrank.hypotheses.data_imbalance import unexplained_ns
 from tracekit.analysis.slowrank.price import Price
 from tracekit.analysis.slowrank.suspects import Answer, left_open, link_end, suspect_of
 from tracekit.analysis.slowrank.wording import ranks_in_words

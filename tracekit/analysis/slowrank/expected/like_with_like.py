@@ -14,16 +14,10 @@ from tracekit.analysis.slowrank.expected.contention import spun_longer, stretche
 from tracekit.analysis.slowrank.expected.excess import rank_excess, recurs
 from tracekit.step_graph.statistics import MAD_TO_SIGMA, Excess, excess, median_of_others, spread
 from tracekit.steps.dealt_tokens import Dealt, dealt_tokens
+from tracekit.steps.host_need import paced_compute
 from tracekit.steps.medians import median_by_column, sampled
-from tracekit.steps.operator_pace import paced_compute
 from tracekit.steps.steps import compute_in_steps
-from tracekit.thresholds.slowrank import (
-    BY_DESIGN,
-    CANDIDATE_SHARE,
-    MAJORITY,
-    NOISE_FLOOR,
-    Z_LIMIT,
-)
+from tracekit.thresholds.slowrank import BY_DESIGN, CANDIDATE_SHARE, MAJORITY, NOISE_FLOOR, Z_LIMIT
 from tracekit.timing.measured import Measured
 from tracekit.units import F64, I64, Mask
 

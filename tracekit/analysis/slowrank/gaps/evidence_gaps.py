@@ -10,12 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tracekit.analysis.slowrank.case import Case
-from tracekit.analysis.slowrank.hypotheses.candidates import (
-    beside_waits,
-    bounded,
-    cured_ns,
-    significant_rows,
-)
+from tracekit.analysis.slowrank.hypotheses.candidates import beside_waits, bounded, cured_ns, significant_rows
 from tracekit.analysis.slowrank.price import may_cost_ns, rank_doubt_ns
 from tracekit.analysis.slowrank.wording import fewest_traces
 from tracekit.findings import Coverage

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tracekit.analysis.slowrank.case import Case
-from tracekit.analysis.slowrank.hypotheses.gap_cure import without_gaps
+from tracekit.analysis.slowrank.hypotheses.host_bound import without_gaps
 from tracekit.analysis.slowrank.hypotheses.long_stage import LongStage
 from tracekit.analysis.slowrank.hypotheses.suspect_work import features_of, pace_among
 from tracekit.causes import CPU_LAUNCH, GPU_COMPUTE, HOST_STALL

@@ -16,8 +16,7 @@ from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.expected.contention import stage_contention
 from tracekit.analysis.slowrank.expected.excess import recurs
 from tracekit.analysis.slowrank.expected.nodes import nodes_of
-from tracekit.analysis.slowrank.hypotheses.gap_cure import Cuts, without_gaps
-from tracekit.analysis.slowrank.hypotheses.host_bound import most_saved_ns
+from tracekit.analysis.slowrank.hypotheses.host_bound import Cuts, most_saved_ns, without_gaps
 from tracekit.analysis.slowrank.hypotheses.suspect_work import late_loaders, launches_alike, paused_hosts
 from tracekit.analysis.slowrank.price import Price
 from tracekit.step_graph.replay import StepModel

@@ -15,8 +15,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from tracekit.analysis.slowrank.case import Case
-from tracekit.analysis.slowrank.hypotheses.gap_cure import Cuts, without_gaps
-from tracekit.analysis.slowrank.hypotheses.host_bound import unstalled_saves_ns
+from tracekit.analysis.slowrank.hypotheses.host_bound import Cuts, unstalled_saves_ns, without_gaps
 from tracekit.analysis.slowrank.hypotheses.suspect_work import features_of
 from tracekit.causes import DATALOADER, GPU_COMPUTE, HOST_STALL
 from tracekit.findings import Cause
