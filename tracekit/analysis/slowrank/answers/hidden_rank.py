@@ -9,11 +9,14 @@ and longer on a slow device in every step. A rank that is long in every step alt
 its peers got more tokens for its experts, and its device is not slow.
 """
 
+from dataclasses import replace
+
 import numpy as np
 
-from tracekit.analysis.slowrank.answers.open_answers import more_steps
+from tracekit.analysis.slowrank.answers.open_answers import leave_one_step_open, more_steps
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.expected.excess import typical
+from tracekit.analysis.slowrank.gaps.recurrence import in_one_step, others_prove_health
 from tracekit.analysis.slowrank.hypotheses.candidates import saved_ns
 from tracekit.analysis.slowrank.price import Price
 from tracekit.analysis.slowrank.suspects import Answer, explain_rank, imbalance, left_open, suspect_of
@@ -41,6 +44,8 @@ def with_most_of_it(case: Case, answer: Answer) -> Answer:
     """
     if dealt_to_experts(case, answer):
         return _blame_experts(case, max(answer.gain, _levelled(case)))
+    if answer.verdict == "slow_link" or answer.blames_stage:
+        return _with_dearer_step(case, answer)
     tokens = case.met.tokens.lost_ns >= MIN_LOST_SHARE * case.step_ns
     if not answer.blames_data or answer.suspects or tokens:
         return answer
@@ -66,6 +71,16 @@ def _blame_experts(case: Case, gain: float) -> Answer:
 def _levelled(case: Case) -> float:
     """The time that a step saves if every rank takes its peers' median time in each part of each step, ns."""
     return case.model.recorded_ns - case.model.levelled_ns(case.stages)
+
+
+def _with_dearer_step(case: Case, answer: Answer) -> Answer:
+    """`answer`, or an open one that names a rank with one long step that costs more and may recur."""
+    once = in_one_step(case)
+    if not answer.suspects or once is None or once.gain <= answer.gain or others_prove_health(case, once):
+        return answer
+    open_ = leave_one_step_open(case, once)
+    besides = f"{open_.reason}; another {ms(answer.gain):.1f} ms a step are lost elsewhere: {answer.reason}"
+    return replace(open_, reason=besides)
 
 
 def _saved(case: Case, row: int, over: F64) -> float:

@@ -74,15 +74,26 @@ def costs_in_others(case: Case, rows: I64, gain: float) -> bool:
     """Whether slowness of `rows` that costs `gain` (ns a step) still costs something without their longest step.
 
     The rest must reach the threshold by itself, or the share MINOR of `gain`; true where only one step was recorded.
+    In a step that windows cut, later waits of the others are not recorded: there the excess itself must recur.
     """
     many = len(case.steps.numbers)
     if many < 2:
         return True
     cured = typical_without(case, rows)
     longest = int(np.argmax(np.nan_to_num(case.found.value[rows]).sum(axis=0)))
+    if _recurs_in_cut(case, rows, longest):
+        return True
     cured[rows, longest] = case.steps.own[rows, longest]
     rest = saved_ns(case, rows, cured)
     return rest > MINOR * gain or rest * many / (many - 1) > MIN_LOST_SHARE * case.step_ns
+
+
+def _recurs_in_cut(case: Case, rows: I64, longest: int) -> bool:
+    """Whether `rows` exceed their peers in a cut step as well, by most of the share of work as in their longest one."""
+    if case.cut not in case.steps.numbers or case.steps.numbers[longest] == case.cut:
+        return False
+    share = np.nan_to_num(case.found.value[rows]).sum(axis=0) / np.nanmedian(case.steps.own, axis=0)
+    return bool(share[case.steps.numbers.index(case.cut)] >= MAJORITY * share[longest] > 0)
 
 
 def others_prove_health(case: Case, found: OneStep) -> bool:
