@@ -7,17 +7,17 @@ from tests.house.measures import Code, here
 
 WORST = {
     "causes": 2,
-    "causes by constant": 7,
+    "causes by constant": 6,
     "models": 0,
     "texts": 0,
     "thresholds": 50,
     "own thresholds": 32,
-    "one importer": 0.33,
-    "chain": 29,
-    "reached": 171,
+    "one importer": 0.32,
+    "chain": 26,
+    "reached": 161,
     "answers": 1,
     "answer functions": 0,
-    "functions that answer": 92,
+    "functions that answer": 91,
 }
 """The values today, as `make measures` prints them with the goal of each."""
 

@@ -230,26 +230,27 @@ def blame_data(case: Case, gain: float, stage: LongStage | None = None) -> Answe
     return imbalance(reason, whole)
 
 
-def blame_stalls(case: Case, found: MovingStalls) -> Answer:
-    """The answer that hosts stall in turn, with the longest ranks, or all data loaders are late, with the steps."""
-    cause = cause_of(case, found)
-    if found.together:
-        late = [case.steps.numbers[c] for c in np.flatnonzero((found.over > 0).any(axis=0)).tolist()]
-        reason = (
-            f"the data loaders of all ranks are late in step {listed(late)}: {ms(found.gain):.1f} ms of "
-            f"{ms(case.step_ns):.1f} ms a step; every rank waits for its own batch, so no single rank is slow"
-        )
-        return imbalance(reason, found.gain, cause)
-    struck = int((found.over > 0).any(axis=0).sum())
+def blame_in_turn(case: Case, found: MovingStalls, *, hosts: bool = True) -> Answer:
+    """The answer that hosts stall, or ranks work longer, in turn; or that all data loaders are late, with the steps."""
+    cost = f"{ms(found.gain):.1f} ms of {ms(case.step_ns):.1f} ms a step"
+    struck = [case.steps.numbers[c] for c in np.flatnonzero((found.over > 0).any(axis=0)).tolist()]
+    longest = _longest_in_words(case, found)
+    does, moves = f"{longest} work longer than their peers", "slowness moves"
+    if hosts:
+        does, moves = f"the hosts of {longest} stall", "stalls move"
     reason = (
-        f"the hosts of {longest_in_words(case, found)} stall in turn, in {struck} of {len(case.steps.numbers)} steps, "
-        f"and the other ranks wait: {ms(found.gain):.1f} ms of {ms(case.step_ns):.1f} ms a step; the stalls move from "
-        "rank to rank, so no single rank is slow"
+        f"{does} in turn, in {len(struck)} of {len(case.steps.numbers)} steps, and the other ranks wait: {cost}; the "
+        f"{moves} from rank to rank, so no single rank is slow"
     )
-    return imbalance(reason, found.gain, cause)
+    if found.together:
+        reason = (
+            f"the data loaders of all ranks are late in step {listed(struck)}: {cost}; every rank waits for its own "
+            "batch, so no single rank is slow"
+        )
+    return imbalance(reason, found.gain, cause_of(case, found))
 
 
-def longest_in_words(case: Case, found: MovingStalls) -> str:
+def _longest_in_words(case: Case, found: MovingStalls) -> str:
     """The ranks that `found` names, longest first, as many as a reason lists."""
     first = [case.steps.ranks[row] for row in found.rows[:RANKS_LISTED]]
     more = len(found.rows) - len(first)

@@ -12,7 +12,7 @@ import numpy as np
 from tracekit.analysis.slowrank.answers.compared_steps import slow_outside_steps
 from tracekit.analysis.slowrank.answers.imbalance_answers import (
     blame_data,
-    longest_in_words,
+    blame_in_turn,
     of_stage,
     stages_in_words,
 )
@@ -22,7 +22,6 @@ from tracekit.analysis.slowrank.evidence import Evidence
 from tracekit.analysis.slowrank.gaps.evidence_gaps import coverage, what_would_decide
 from tracekit.analysis.slowrank.hypotheses.data_imbalance import dispersion
 from tracekit.analysis.slowrank.hypotheses.dealt_price import dealt_bounds
-from tracekit.analysis.slowrank.hypotheses.moving_stalls import cause_of
 from tracekit.analysis.slowrank.hypotheses.suspect_work import only_attention
 from tracekit.analysis.slowrank.price import Price
 from tracekit.analysis.slowrank.suspects import Answer, harmless, imbalance, left_open
@@ -64,16 +63,7 @@ def experts_get_uneven_tokens(e: Evidence) -> Answer | None:
 
 def slow_in_turn(e: Evidence) -> Answer | None:
     """Ranks work longer in turn, each in few steps, so that no rank costs the threshold, and all together do."""
-    case, found = e.case, e.moving
-    if found is None:
-        return None
-    struck = int((found.over > 0).any(axis=0).sum())
-    reason = (
-        f"{longest_in_words(case, found)} work longer than their peers in turn, in {struck} of "
-        f"{len(case.steps.numbers)} steps, and the other ranks wait: {ms(found.gain):.1f} ms of "
-        f"{ms(case.step_ns):.1f} ms a step; the slowness moves from rank to rank, so no single rank is slow"
-    )
-    return imbalance(reason, found.gain, cause_of(case, found))
+    return blame_in_turn(e.case, e.moving, hosts=False) if e.moving is not None else None
 
 
 def work_varies(e: Evidence) -> Answer | None:

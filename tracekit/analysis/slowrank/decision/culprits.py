@@ -20,9 +20,9 @@ from tracekit.analysis.slowrank.answers.culprit_answers import (
 from tracekit.analysis.slowrank.answers.imbalance_answers import (
     beside,
     blame_data,
+    blame_in_turn,
     blame_loaders,
     blame_stage,
-    blame_stalls,
     elsewhere,
     leave_lone_stage_open,
     leave_stage_open,
@@ -191,7 +191,7 @@ def _slow_ranks(e: Evidence, found: Hypothesis) -> Answer:
     if data_explains(case, e.data, found.rows, found.gain) and not in_gaps(case, found.rows):
         return blame_data(case, e.data)
     if e.stalls is not None and e.stalls.explains(case, found.rows):
-        return blame_stalls(case, e.stalls)
+        return blame_in_turn(case, e.stalls)
     return launched_late(case, blame_ranks(case, found))
 
 

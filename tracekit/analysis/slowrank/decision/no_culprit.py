@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 
 from tracekit.analysis.slowrank.answers.culprit_answers import leave_link_open
-from tracekit.analysis.slowrank.answers.imbalance_answers import blame_stalls, leave_stage_open
+from tracekit.analysis.slowrank.answers.imbalance_answers import blame_in_turn, leave_stage_open
 from tracekit.analysis.slowrank.answers.late_hosts import hosts_set_the_pace
 from tracekit.analysis.slowrank.answers.open_answers import (
     leave_one_step_open,
@@ -46,7 +46,7 @@ from tracekit.units import I64, ms
 
 def hosts_stall_in_turn(e: Evidence) -> Answer | None:
     """Hosts stall in turn, so that the stall moves from rank to rank, or all stall in the same step."""
-    return blame_stalls(e.case, e.stalls) if e.stalls is not None else None
+    return blame_in_turn(e.case, e.stalls) if e.stalls is not None else None
 
 
 def unseen_rank_may_cost(e: Evidence) -> Answer | None:
