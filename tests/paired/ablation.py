@@ -105,7 +105,7 @@ RULES: Final = (
         "answers.faint:nearly_costly", "gaps.lone_transfers:lopsided", "answers.harmless:_beside_communication",
         "answers.harmless:_by_accident", "answers.harmless:_by_role", "answers.harmless:_by_slack",
         "answers.faint:rank_is_faint", "answers.faint:stage_is_faint", "answers.faint:node_is_faint",
-        "answers.late_hosts:hosts_set_the_pace", "answers.imbalance_answers:node_of",
+        "answers.imbalance_answers:node_of",
     )),
     *(Rule(place, nothing=False) for place in (
         "hypotheses.data_imbalance:data_explains", "gaps.evidence_gaps:tokens_may_explain",

@@ -3,8 +3,7 @@
 import pytest
 
 from tests.slowrank.hosts import LOADING_US, host_bound
-from tracekit.analysis.slowrank.analyse import analyse, opened
-from tracekit.analysis.slowrank.answers.late_hosts import hosts_set_the_pace
+from tracekit.analysis.slowrank.analyse import analyse
 
 LAST = 3
 
@@ -53,17 +52,6 @@ def test_a_slow_host_is_named_beside_quick_ones(tmp_path, factor):
     found = analyse(run)
     assert [(s.rank, s.cause) for s in found.suspects] == [(LAST, "cpu_launch")]
     assert found.what_if.slowdown == pytest.approx(slow / quick, abs=0.05)
-
-
-@pytest.mark.parametrize(("longer", "open_"), [(30, True), (600, False)])
-def test_a_host_as_quick_as_others_proves_nothing(tmp_path, longer, open_):
-    run, _ = host_bound(tmp_path, loading=later(longer))
-    case, _ = opened(run, None, None, None, None)
-    answer = hosts_set_the_pace(case)
-    assert (answer is not None) is open_
-    if answer is not None:
-        assert [c.rank for c in answer.candidates] == [LAST]
-        assert answer.candidates[0].lost_ms_low == 0
 
 
 def uneven(rank, step):

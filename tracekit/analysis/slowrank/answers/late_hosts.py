@@ -1,9 +1,7 @@
 """Ranks that join collectives late although they work no longer than their peers, at an open price.
 
 A host launches late: the peers queued the same collective long before. On the late rank it starts as soon as it is
-launched, so its transfer overlaps with less compute: the step loses overlap, which no own time shows. Where the hosts
-set the pace, a device may be idle behind a host as fast as the others: without it another host would be the last, so
-curing its gaps saves little.
+launched, so its transfer overlaps with less compute: the step loses overlap, which no own time shows.
 
 A rank posts late in its own time: copies from the host, work on other streams or a late host delay a collective without
 lengthening the step's work. No own time shows the delay, and the replay keeps it, so that no rank gets a price. The
@@ -18,10 +16,9 @@ import numpy as np
 
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.evidence import Evidence
-from tracekit.analysis.slowrank.hypotheses.candidates import bound_by_hosts, significant_rows
-from tracekit.analysis.slowrank.hypotheses.host_bound import most_saved_ns
+from tracekit.analysis.slowrank.hypotheses.candidates import significant_rows
 from tracekit.analysis.slowrank.price import Price
-from tracekit.analysis.slowrank.suspects import Answer, explain_rank, left_open, suspect_of
+from tracekit.analysis.slowrank.suspects import Answer, left_open, suspect_of
 from tracekit.causes import CPU_LAUNCH
 from tracekit.step_graph.statistics import chance_of, median_of_others
 from tracekit.thresholds.slowrank import FAR_MORE, LAUNCHED_NS, MAJORITY, MIN_LOST_SHARE, ONE_STEP_P
@@ -93,32 +90,6 @@ def host_launches_late(e: Evidence) -> Answer | None:
     decide = (
         f"profile the host of rank {rank} and a peer's host, and record a few steps with it on another host"
     )
-    return left_open(reason, decide, (candidate,))
-
-
-def hosts_set_the_pace(case: Case) -> Answer | None:
-    """The open answer that ranks are idle behind hosts as fast as the others; None where no rank is.
-
-    Asked only where the model's error leaves health open: that error bounds what the rank may cost.
-    """
-    rows = significant_rows(case, MIN_LOST_SHARE)
-    if (
-        not len(rows)
-        or most_saved_ns(case, rows) >= MIN_LOST_SHARE * case.step_ns
-        or not bound_by_hosts(case, rows)
-    ):
-        return None
-    first = int(rows[np.argmax(case.found.mean[rows])])
-    rank, most = case.steps.ranks[first], max(case.residual_ns, case.pinned_residual_ns)
-    cause, evidence = explain_rank(case, first, rows.tolist())
-    candidate = suspect_of(case, first, Price.up_to(most), 0.0, cause, evidence)
-    reason = (
-        f"rank {rank} works {ms(float(case.found.mean[first])):.1f} ms of {ms(case.step_ns):.1f} ms a step longer than "
-        "its peers, but the hosts set the pace, and other hosts take as long to launch a step: without this rank "
-        f"another one would be the last. The model of the steps is off by {ms(most):.1f} ms, and the rank may cost up "
-        "to that"
-    )
-    decide = "record more steps: if this is chance, another host will be the last in them"
     return left_open(reason, decide, (candidate,))
 
 

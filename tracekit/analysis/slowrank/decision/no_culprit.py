@@ -9,7 +9,6 @@ import numpy as np
 
 from tracekit.analysis.slowrank.answers.culprit_answers import leave_link_open
 from tracekit.analysis.slowrank.answers.imbalance_answers import blame_in_turn, leave_stage_open
-from tracekit.analysis.slowrank.answers.late_hosts import hosts_set_the_pace
 from tracekit.analysis.slowrank.answers.open_answers import (
     leave_one_step_open,
     leave_only_step_open,
@@ -85,7 +84,7 @@ def replay_contradicts(e: Evidence) -> Answer | None:
     case = e.case
     if case.pinned_residual_ns < e.least:
         return None
-    return hosts_set_the_pace(case) or (_gaps_of(case, case.table) if case.table else _mismatched(case))
+    return _gaps_of(case, case.table) if case.table else _mismatched(case)
 
 
 def _mismatched(case: Case) -> Answer:
@@ -173,7 +172,7 @@ def model_misses(e: Evidence) -> Answer | None:
         f"model is off by {ms(case.residual_ns):.1f} ms of {ms(case.step_ns):.1f} ms: a rank with unmatched messages "
         "or waits may cost as much"
     )
-    return hosts_set_the_pace(case) or left_open(reason, what_would_decide(case))
+    return left_open(reason, what_would_decide(case))
 
 
 def communication_is_unmatched(e: Evidence) -> Answer | None:
