@@ -10,13 +10,13 @@ from tracekit.analysis.slowrank.analyse import analyse
 RANKS, STEPS = 6, 4
 
 
-def documents(folder, *, factor=1.0, steps=range(STEPS), lone=0):
+def documents(folder, *, factor=1.0, steps=range(STEPS), lone=0, count=STEPS):
     """Attention follows documents that differ by half; six more kernels do not. Rank 2 is slower by `factor`.
 
     In `steps` alone, and where `lone` is given, in the first so many of the six kernels alone.
     """
     lines, random = [Timeline(r) for r in range(RANKS)], np.random.default_rng(3)
-    for step in range(STEPS):
+    for step in range(count):
         begins = [line.at for line in lines]
         for line in lines:
             slow = factor if line.rank == 2 and step in steps else 1.0

@@ -98,10 +98,12 @@ def link_doubt_ns(case: Case, gain: float, z: float) -> float:
 def spread_of_ranks(case: Case, rows: I64, *, slower: bool = False) -> float:
     """Return the standard deviation of mean own times between ranks of the same work without `rows`, ns.
 
-    Pooled over all stages. Where too few ranks show it, devices of one kind differ by half a percent of the step.
-    With `slower` that of a distribution with both sides like that of ranks above the median.
+    Where one part of own time alone shows that `rows` are slow, that of this part. Pooled over all stages. Where too
+    few ranks show it, devices of one kind differ by half a percent of the step. With `slower` that of a distribution
+    with both sides like that of ranks above the median.
     """
-    mean, squares, free = case.found.mean, 0.0, 0
+    parts = (part for part, alone in case.met.parts() if set(rows.tolist()) <= set(alone))
+    mean, squares, free = next(parts, case.found).mean, 0.0, 0
     for stage in case.stages:
         others = np.setdiff1d(stage, rows)
         known = mean[others][np.isfinite(mean[others])]

@@ -5,7 +5,7 @@ import numpy as np
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.evidence import Evidence
 from tracekit.analysis.slowrank.gaps.lone_transfers import in_words, remedy
-from tracekit.analysis.slowrank.gaps.recurrence import told
+from tracekit.analysis.slowrank.gaps.recurrence import OneStep, told
 from tracekit.analysis.slowrank.hypotheses.candidates import significant_rows
 from tracekit.analysis.slowrank.suspects import Answer, harmless
 from tracekit.analysis.slowrank.wording import ranks_in_words
@@ -38,12 +38,15 @@ def _unproven(e: Evidence) -> list[str]:
 
 
 def _by_accident(e: Evidence) -> str | None:
-    """The reason if a rank was slow in one step, and costs nothing in the others; None where there is none."""
-    if e.once is None:
-        return None
+    """The reason if a rank was slow in one step, and costs nothing in the others; None otherwise."""
+    return None if e.once is None else accident(e.case, e.once)
+
+
+def accident(case: Case, once: OneStep) -> str:
+    """Return the reason that a rank had an accident in one step of a healthy job."""
     return (
-        f"{told(e.case, e.once)}: one long step, as a checkpoint or a pause makes, but no slow rank, because nothing "
-        f"costs {MIN_LOST_SHARE:.0%} in the other steps"
+        f"{told(case, once)}: one long step, as a checkpoint or a pause makes, but no slow rank, because nothing costs "
+        f"{MIN_LOST_SHARE:.0%} in the other steps"
     )
 
 

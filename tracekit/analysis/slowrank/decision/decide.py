@@ -25,6 +25,7 @@ from tracekit.analysis.slowrank.answers.unsteady_links import with_unsteady_link
 from tracekit.analysis.slowrank.case import Case, build
 from tracekit.analysis.slowrank.decision import culprits, limits, no_culprit
 from tracekit.analysis.slowrank.evidence import Evidence
+from tracekit.analysis.slowrank.gaps.recurrence import in_one_step, others_prove_health, told
 from tracekit.analysis.slowrank.suspects import Answer
 from tracekit.analysis.slowrank.unrecorded.unseen_replay import with_typical_unseen
 from tracekit.findings import Quality
@@ -90,6 +91,11 @@ CHALLENGES: Final[tuple[Challenge, ...]] = (
 
 def concluded(case: Case) -> tuple[Case, Answer]:
     """Return the answer after all challenges, and the case that it rests on."""
+    return without_accident(*_challenged(case))
+
+
+def _challenged(case: Case) -> tuple[Case, Answer]:
+    """The answer about all steps of a case after all challenges, and the case that it rests on."""
     case, answer = without_lag_before(*_judged(case), _judged)
     for challenge in CHALLENGES:
         left = challenge(case, answer)
@@ -135,10 +141,34 @@ def without_lag_before(
         return case, answer
     first = case.steps.numbers[0]
     detail = f"step {first} is left out: rank {min(late)} began it late, after a delay before the recording"
-    run = replace(case.run, quality=(*case.run.quality, Quality("late_begin", None, 1, detail)))
-    rest, again = judged(build(run, case.ops, case.mesh, [(n, n + 1) for n in case.steps.numbers[1:]]))
+    rest, again = judged(_without_step(case, first, Quality("late_begin", None, 1, detail)))
     same = again.verdict == answer.verdict and {s.rank for s in again.suspects} == suspects
     return (rest, again) if same else (case, answer)
+
+
+def without_accident(case: Case, answer: Answer) -> tuple[Case, Answer]:
+    """Return the case and answer without the one step in which a rank had an accident; unchanged where that stays open.
+
+    Each rule sees the accident by its own measure, as uneven work, a late launch, or a slow link. The other steps show
+    whether anything else is wrong.
+    """
+    decided = answer.verdict == "healthy" or answer.suspects
+    once = in_one_step(case) if not decided and case.cut is None and case.steps.labelled else None
+    if once is None or not others_prove_health(case, once):
+        return case, answer
+    step = case.steps.numbers[once.column]
+    detail = f"step {step} is left out: {told(case, once)}"
+    rest, again = _challenged(_without_step(case, step, Quality("accident", None, 1, detail)))
+    rules = (*answer.rules, without_accident.__name__, *again.rules)
+    if again.verdict == "healthy":
+        return case, replace(again, reason=harmless.accident(case, once), rules=rules)
+    return (case, answer) if again.verdict == "inconclusive" else (rest, replace(again, rules=rules))
+
+
+def _without_step(case: Case, step: int, note: Quality) -> Case:
+    """The case of the same recording without one step, for the reason in `note`."""
+    run = replace(case.run, quality=(*case.run.quality, note))
+    return build(run, case.ops, case.mesh, [(n, n + 1) for n in case.steps.numbers if n != step])
 
 
 def _late(case: Case) -> list[int]:

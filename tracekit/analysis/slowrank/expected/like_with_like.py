@@ -6,6 +6,7 @@ tensor index 0 load data for their tensor groups by design: such a rank's longer
 other ranks of this role, of all stages, are idle as long.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -29,21 +30,34 @@ class Circumstances:
     tokens: Dealt  # all-to-alls brought more or fewer tokens
     beside: F64  # kernels shared the device with more communication than the peers', or with less (below 0)
     role: F64  # gaps that the rank's role makes
-    chance: F64  # gaps that differ by chance, on ranks that compute alone shows to be slow
+    chance: (
+        F64  # the rest of own time, which differs by chance, on ranks that one part of it shows to be slow
+    )
     of_role: I64  # rows of ranks with such a role
     spun: F64  # total time that communication adds to kernels; NaN where unknown
-    computing: Excess | None = None  # compute beyond the peers', where `chance` was taken off
-    by_compute: tuple[int, ...] = ()  # the rows with `chance` taken off
+    by_compute: tuple[int, ...] = ()  # the rows that compute alone shows to be slow
+    by_idle: tuple[int, ...] = ()  # the rows that time without compute alone shows to be slow
+    computing: Excess | None = None  # compute beyond the peers', where one part shows a row to be slow
+    idling: Excess | None = (
+        None  # time without compute beyond the peers', where one part shows a row to be slow
+    )
 
     @property
     def gaps(self) -> F64:
         """The gaps that the rank does not cause."""
-        return self.role + self.chance
+        return self.role + np.where(
+            np.isin(np.arange(len(self.role)), self.by_compute)[:, None], self.chance, 0.0
+        )
+
+    def parts(self) -> Iterator[tuple[Excess, tuple[int, ...]]]:
+        """Yield each part of own time, as its excess, with the rows that it alone shows to be slow."""
+        if self.computing is not None and self.idling is not None:
+            yield from ((self.computing, self.by_compute), (self.idling, self.by_idle))
 
     @property
     def told(self) -> F64:
         """The sum of all confounders that the recording shows."""
-        return self.tokens.beyond + self.beside + self.gaps
+        return self.tokens.beyond + self.beside + self.role + self.chance
 
 
 def circumstances(run: Measured, *, of_table: bool) -> Circumstances:
@@ -79,35 +93,29 @@ def _of_pace(run: Measured, met: Circumstances) -> Circumstances:
         if mine:
             asked = sorted([*mine, *others])
             computed[asked] = paced_compute(run.run, run.ops, run.steps, asked)[asked]
-    computing, apart = _computes_longer(run, met, computed)
-    return _of_compute(run, met, computing, np.flatnonzero(apart))
+    return _of_one_part(run, met, computed)
 
 
 def _of_parts(run: Measured, met: Circumstances, computed: F64) -> Circumstances:
     """`met` with overlapping communication and with gaps that differ by chance; `computed` is compute by step, ns."""
     suspected = _significant(run, alike_excess(run, met)) | _computes_longer(run, met, computed)[1]
     found = replace(met, beside=_beside(run, met, np.flatnonzero(suspected).tolist()))
-    computing, apart = _computes_longer(run, found, computed)
-    return _of_compute(run, found, computing, np.flatnonzero(apart))
+    return _of_one_part(run, found, computed)
 
 
 def alike_excess(run: Measured, met: Circumstances) -> Excess:
     """The excess of every rank over its peers without confounders.
 
-    Ranks of a role differ by what they load as well, so their own noise scales their z. Ranks that compute alone shows
-    to be slow get the excess of their compute.
+    Ranks of a role differ by what they load as well, so their own noise scales their z. Ranks that one
+    part of own time shows to be slow get the excess of that part.
     """
     found = rank_excess(run, run.steps.own - met.told)
     z, mean, value = found.z.copy(), found.mean.copy(), found.value.copy()
     if len(met.of_role):
         z[met.of_role] *= found.sigma / max(found.sigma, noise_of(value[met.of_role]))
-    rows = list(met.by_compute)
-    if met.computing is not None and rows:
-        z[rows], mean[rows], value[rows] = (
-            met.computing.z[rows],
-            met.computing.mean[rows],
-            met.computing.value[rows],
-        )
+    for part, alone in met.parts():
+        rows = list(alone)
+        z[rows], mean[rows], value[rows] = part.z[rows], part.mean[rows], part.value[rows]
     return replace(found, z=z, mean=mean, value=value)
 
 
@@ -130,12 +138,29 @@ def _computes_longer(run: Measured, met: Circumstances, computed: F64) -> tuple[
     Gaps much shorter than the peers' are not chance: the host of a slow device runs ahead of it, so the device makes up
     for its kernels where others are idle. Gaps that are clearly longer are not chance either.
     """
+    return _alone(run, computed - met.tokens.beyond - met.beside, run.steps.own - computed - met.role)
+
+
+def _idles_longer(run: Measured, met: Circumstances, computed: F64) -> tuple[Excess, Mask]:
+    """The excess of time without compute, and whether it alone makes each row slow: compute differs by chance.
+
+    Uneven data lengthens kernels of changing ranks, which hides a host that pauses in every step. Ranks idle unlike by
+    design, so that a fault must exceed by far what they differ by, and none is found on a rank that loads for others.
+    """
+    found, apart = _alone(run, run.steps.own - computed - met.role, computed - met.tokens.beyond - met.beside)
+    apart &= np.nan_to_num(found.mean) > Z_LIMIT * spread(found.mean)
+    apart[met.of_role] = False
+    return found, apart
+
+
+def _alone(run: Measured, part: F64, rest: F64) -> tuple[Excess, Mask]:
+    """The excess of `part` of own time (ranks × steps, ns), and whether it alone makes each row slow."""
     floor = NOISE_FLOOR * float(np.nanmedian(run.steps.wall))
-    found = excess(computed - met.tokens.beyond - met.beside, run.stages, floor)
+    found = excess(part, run.stages, floor)
     many = len(run.steps.numbers)
     if many < 2:
         return found, np.zeros(len(run.steps.ranks), bool)
-    still = excess(run.steps.own - computed - met.role, run.stages, floor)
+    still = excess(rest, run.stages, floor)
     own_noise = np.nanstd(np.where(np.isfinite(still.value), still.value, 0.0), axis=1, ddof=1)
     error = np.maximum(np.maximum(still.sigma, own_noise) / np.sqrt(many), spread(still.mean))
     beyond = np.nan_to_num(still.mean)
@@ -144,15 +169,21 @@ def _computes_longer(run: Measured, met: Circumstances, computed: F64) -> tuple[
     return found, np.asarray(apart & chance, bool)
 
 
-def _of_compute(run: Measured, met: Circumstances, computing: Excess, rows: I64) -> Circumstances:
-    """`met` with the gaps of `rows` counted as chance, so that only compute is left of their excess."""
-    if not len(rows):
+def _of_one_part(run: Measured, met: Circumstances, computed: F64) -> Circumstances:
+    """`met` with the rest of own time as chance on ranks that compute, or time without it, alone shows to be slow."""
+    computing, by_compute = _computes_longer(run, met, computed)
+    idling, by_idle = _idles_longer(run, met, computed)
+    by_idle &= ~by_compute
+    if not (by_compute | by_idle).any():
         return met
-    own = run.steps.own - met.told
-    beyond = own - median_of_others(own, run.stages)
-    chance = np.zeros(own.shape)
-    chance[rows] = np.nan_to_num(beyond[rows] - computing.value[rows])
-    return replace(met, chance=chance, computing=computing, by_compute=tuple(rows.tolist()))
+    beyond = run.steps.own - met.told
+    beyond = beyond - median_of_others(beyond, run.stages)
+    part = np.where(by_idle[:, None], idling.value, computing.value)
+    chance = np.where((by_compute | by_idle)[:, None], np.nan_to_num(beyond - part), 0.0)
+    return replace(
+        met, chance=chance, by_compute=tuple(np.flatnonzero(by_compute).tolist()),
+        by_idle=tuple(np.flatnonzero(by_idle).tolist()), computing=computing, idling=idling,
+    )  # fmt: skip
 
 
 def _beside(run: Measured, met: Circumstances, rows: list[int]) -> F64:

@@ -4,6 +4,7 @@ Only ranks with a significant excess are considered. The step model then prices 
 nothing and are not named.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -178,9 +179,9 @@ def those_that_cost(case: Case, rows: I64, model: StepModel | TableModel | None 
 def usual_of(case: Case, rows: I64) -> Usual:
     """Return the work of each of `rows` in each part of the steps if it works like its unsuspected peers; ns.
 
-    Where compute alone shows that a rank is slow, only its compute becomes shorter, because its gaps are as long by
-    chance. A rank with gaps by its role is compared with others of that role, if its stage has any. The parts of other
-    ranks that communication lengthens while it waits are returned as well.
+    Where one part of own time alone, compute or the rest, shows that a rank is slow, only that part becomes shorter. A
+    rank with gaps by its role is compared with others of that role, if its stage has any. The parts of other ranks that
+    communication lengthens while it waits are returned as well.
     """
     peers = _peers(case, rows)
     found = case.model.usual(peers)
@@ -190,10 +191,11 @@ def usual_of(case: Case, rows: I64) -> Usual:
         others = [(row, parts) for row, parts in case.waiting_parts.items() if row not in peers]
         spared = {(n, row): parts for n in range(len(runs)) for row, parts in others}
         for (n, row), (which, _) in found.items():
-            if row in case.met.by_compute:
+            if row in case.met.by_compute or row in case.met.by_idle:
                 lines = {line.row: line for line in runs[n][1]}
                 mates = [lines[o] for o in peers[row].tolist() if o in lines]
-                found[n, row] = which, _quick_compute(case, lines[row], lines[row].parts[which], mates)
+                spent = _compute if row in case.met.by_compute else _idle
+                found[n, row] = which, _quick(case, lines[row], lines[row].parts[which], mates, spent)
     return {**spared, **found}
 
 
@@ -209,14 +211,23 @@ def _peers(case: Case, rows: I64) -> dict[int, I64]:
     return peers
 
 
-def _quick_compute(case: Case, line: RankTimeline, parts: Parts, mates: list[RankTimeline]) -> F64:
-    """The own time of a rank in each of its `parts` if its compute takes the median of its `mates` there, ns."""
+Spent = Callable[[Case, RankTimeline, Parts], F64]
+"""Returns what a rank spends in each of its parts on one kind of own time, ns."""
+
+
+def _quick(case: Case, line: RankTimeline, parts: Parts, mates: list[RankTimeline], spent: Spent) -> F64:
+    """The own time of a rank in each of its `parts` if what it `spent` is the median of its `mates` there, ns."""
     width = np.diff(parts.cuts)
-    theirs = [_compute(case, mate, found) for mate in mates if (found := mate.alike(parts)) is not None]
+    theirs = [spent(case, mate, found) for mate in mates if (found := mate.alike(parts)) is not None]
     if not theirs:
         return width
-    beyond = _compute(case, line, parts) - np.median(theirs, axis=0)
+    beyond = spent(case, line, parts) - np.median(theirs, axis=0)
     return np.asarray(width - np.clip(beyond, 0.0, width), np.float64)
+
+
+def _idle(case: Case, line: RankTimeline, parts: Parts) -> F64:
+    """The own time of a rank without compute in each of its `parts`, ns."""
+    return np.maximum(np.diff(parts.cuts) - _compute(case, line, parts), 0.0)
 
 
 def _compute(case: Case, line: RankTimeline, parts: Parts) -> F64:
