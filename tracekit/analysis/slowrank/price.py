@@ -8,7 +8,7 @@ import numpy as np
 from tracekit.analysis.slowrank.case import Case
 from tracekit.step_graph.statistics import NORMAL_95
 from tracekit.thresholds.slowrank import LITTLE_SHARE, MAJORITY, MIN_LOST_SHARE
-from tracekit.units import I64, ms
+from tracekit.units import F64, I64, ms
 
 NOT_EXACT: Final = "the model of the steps is not exact enough for a price so near the threshold"
 """The reason that such a price decides nothing."""
@@ -98,12 +98,22 @@ def link_doubt_ns(case: Case, gain: float, z: float) -> float:
 def spread_of_ranks(case: Case, rows: I64, *, slower: bool = False) -> float:
     """Return the standard deviation of mean own times between ranks of the same work without `rows`, ns.
 
-    Where one part of own time alone shows that `rows` are slow, that of this part. Pooled over all stages. Where too
-    few ranks show it, devices of one kind differ by half a percent of the step. With `slower` that of a distribution
-    with both sides like that of ranks above the median.
+    Where one part of own time alone shows that `rows` are slow, that of this part, but at least half a percent of the
+    step. Devices of one kind differ by that much where too few ranks show it. With `slower` that of a distribution with
+    both sides like that of ranks above the median.
     """
-    parts = (part for part, alone in case.met.parts() if set(rows.tolist()) <= set(alone))
-    mean, squares, free = next(parts, case.found).mean, 0.0, 0
+    least = LITTLE_SHARE * case.step_ns
+    spread = _pooled(case, case.found.mean, rows, slower=slower)
+    if spread is None:
+        return least
+    parts = (part.mean for part, alone in case.met.parts() if set(rows.tolist()) <= set(alone))
+    of_part = _pooled(case, next(parts, case.found.mean), rows, slower=slower)
+    return min(spread, max(of_part or 0.0, least))
+
+
+def _pooled(case: Case, mean: F64, rows: I64, *, slower: bool) -> float | None:
+    """The spread of `mean` over all stages without `rows`, ns, as in `spread_of_ranks`; None where too few show it."""
+    squares, free = 0.0, 0
     for stage in case.stages:
         others = np.setdiff1d(stage, rows)
         known = mean[others][np.isfinite(mean[others])]
@@ -111,9 +121,7 @@ def spread_of_ranks(case: Case, rows: I64, *, slower: bool = False) -> float:
             above = np.maximum(known - np.median(known), 0.0)
             squares += float(2 * np.square(above).sum() if slower else np.square(known - known.mean()).sum())
             free += len(known) - 1
-    if free < 2:
-        return LITTLE_SHARE * case.step_ns
-    return float(np.sqrt(squares / free))
+    return float(np.sqrt(squares / free)) if free >= 2 else None
 
 
 def may_cost_ns(price: float, longer: float) -> float:
