@@ -21,6 +21,8 @@ COMM_KERNEL = re.compile(
 )
 _RECORD = re.compile(r"^record_param_comms$")
 _GLOO = re.compile(r"^gloo:")
+_MESSAGE = re.compile(r"^gloo:(send|recv)$")
+"""A message on Gloo: its span ends when the host has waited for it, on the thread that computes meanwhile."""
 NOT_COMPUTE = re.compile(r"^(c10d::|_c10d_functional|record_param_comms|gloo:|nccl:)")
 """A call of a collective, which is no compute although it is an operator."""
 OPERATOR = re.compile(r"^(?!autograd::|torch::autograd::)\w[\w.]*::|^(cpp|triton|extern_kernels)[_.]")
@@ -54,13 +56,13 @@ def compute_intervals(
     if on_gpu:
         rows = np.isin(cat, DEVICE_WORK) & ~comm
         return union(start[rows], end[rows])
-    called = (cat == "cpu_op") & truth(events, "name", NOT_COMPUTE)
+    called = (comm | truth(events, "name", NOT_COMPUTE)) & ~truth(events, "name", _MESSAGE)
     work = np.flatnonzero((cat == "cpu_op") & ~comm & ~called)
     work = work[_is_compute(start[work], end[work], start[comm], end[comm])]
     parts = []
     for thread in np.unique(host.tid[work]).tolist():
         mine, waits = work[host.tid[work] == thread], called & (host.tid == thread)
-        parts.append(subtract(union(start[mine], end[mine]), union(start[waits], end[waits])))
+        parts.append(subtract(union(start[mine], end[mine]), union(host.start[waits], host.end[waits])))
     return union(*(np.concatenate(side) for side in zip(*parts, strict=True))) if parts else empty()
 
 
