@@ -12,7 +12,13 @@ from types import MappingProxyType
 import numpy as np
 
 from tracekit.analysis.slowrank.case import Case
-from tracekit.analysis.slowrank.expected.like_transfers import beside, crowded, message_of, short_pipeline
+from tracekit.analysis.slowrank.expected.like_transfers import (
+    beside,
+    crowded,
+    message_of,
+    short_pipeline,
+    uncompared_lateness,
+)
 from tracekit.analysis.slowrank.expected.nodes import (
     LONE_LINK,
     UNPLACED,
@@ -25,7 +31,6 @@ from tracekit.analysis.slowrank.expected.nodes import (
 )
 from tracekit.analysis.slowrank.hypotheses.inferred_members import is_sure
 from tracekit.analysis.slowrank.hypotheses.link_cure import dear_channels, price_of
-from tracekit.analysis.slowrank.hypotheses.whole_link import uncompared_lateness
 from tracekit.analysis.slowrank.price import Price, may_cost_ns
 from tracekit.matching.message_order import UNKNOWN_SIZE
 from tracekit.step_graph.statistics import MAD_TO_SIGMA, NORMAL_95, level_of, spread_of_others
