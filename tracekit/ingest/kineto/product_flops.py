@@ -37,6 +37,8 @@ torch 2.13 on Gloo: a reduce-scatter is an all-reduce of its input.
 """
 _DIMENSIONS: Final = (2, 3)
 _HEADS: Final = 4
+_MOST_DIMENSIONS: Final = 64
+"""The most that a tensor of torch has."""
 
 
 def with_shapes_as_text(block: bytes, key: str) -> bytes:
@@ -62,7 +64,9 @@ def elements_of(name: str | None, shapes: Any) -> int | None:
     """Return the elements of the inputs of a collective on Gloo, with these `shapes`; None where not known."""
     if not isinstance(shapes, list) or not _COLLECTIVE.fullmatch(name or ""):
         return None
-    sizes = [math.prod(size) if size else 0 for size in _sizes(shapes, 0, len(shapes))]
+    sizes = [
+        math.prod(size) if 0 < len(size) <= _MOST_DIMENSIONS else 0 for size in _sizes(shapes, 0, len(shapes))
+    ]
     return sum(sizes) if sizes and min(sizes) > 0 and sum(sizes) <= MAX_COUNT else None
 
 
@@ -72,10 +76,9 @@ def of_shapes(names: pa.Array, shapes: pa.Array, elements: pa.Array) -> tuple[pa
     Names and shapes are dictionaries of text, `elements` what arguments say.
     """
     words, texts = names.dictionary.to_pylist(), shapes.dictionary.cast(pa.binary()).to_pylist()
-    asked = {
-        number: flops_of if word in _PRODUCTS or _ATTENTION.fullmatch(word or "") else elements_of
-        for number, word in enumerate(words)
-        if word in _PRODUCTS or _ATTENTION.fullmatch(word or "") or _COLLECTIVE.fullmatch(word or "")
+    asked = {n: elements_of for n, word in enumerate(words) if _COLLECTIVE.fullmatch(word or "")}
+    asked |= {
+        n: flops_of for n, word in enumerate(words) if word in _PRODUCTS or _ATTENTION.fullmatch(word or "")
     }
     known: dict[tuple[int, int], int | None] = {}
     found: dict[Any, list[int | None]] = {ask: [None] * len(names) for ask in (flops_of, elements_of)}

@@ -1,6 +1,7 @@
 """Makes SCANNED batches of parsed events: integer ns, dictionary-encoded text, only rows with a duration."""
 
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -76,8 +77,7 @@ def typed(table: pa.Table, dialect: Dialect, issues: Counter[str], phases: Count
         if field in INPUTS:
             return _peers(argument(field.keys[0]), top("name"))
         if field in SHAPES:
-            known = columns[SCANNED.get_field_index("name")], columns[ELEMENTS]
-            flops, columns[ELEMENTS] = _of_shapes(*known, argument(text_key(field.keys[0])))
+            flops, columns[ELEMENTS] = _of_shapes(columns, argument(text_key(field.keys[0])))
             return flops
         if field in GRIDS:
             return _grids(argument(field.keys[0]), top("name"), issues)
@@ -106,8 +106,9 @@ def _with_times(batch: pa.RecordBatch, issues: Counter[str]) -> pa.RecordBatch:
     return batch
 
 
-def _of_shapes(names: pa.Array, elements: pa.Array, shapes: pa.Array) -> tuple[pa.Array, pa.Array]:
-    """Return the FLOPs of products by the shapes of their inputs, and `elements` with those of collectives; int64."""
+def _of_shapes(columns: Sequence[pa.Array], shapes: pa.Array) -> tuple[pa.Array, pa.Array]:
+    """Return FLOPs of products by the `shapes` of their inputs, and elements also of collectives on Gloo; int64."""
+    names, elements = columns[SCANNED.get_field_index("name")], columns[ELEMENTS]
     if len(shapes) in {shapes.null_count, names.null_count}:
         return pa.nulls(len(shapes), pa.int64()), elements
     return of_shapes(names, shapes.cast(pa.binary()).dictionary_encode(), elements)

@@ -100,7 +100,7 @@ def uncompared_lateness(
     """Return the lateness of transfers that were not compared, at least, likely and at most, by instance, ns.
 
     `slow` holds for each slow channel its transfer and its peers' transfer of each compared message, ns; `tested` the
-    compared instances of each channel. A channel of which nothing was compared passes the link where it has all
+    compared instances of each channel. A channel without compared instances passes the link where it has all
     `ranks` at the link as members, and is of the kind of a slow channel: it proves nothing, so its least lateness is 0.
     """
     first, channels = run.waits.first_row, run.ops.channels
