@@ -39,3 +39,30 @@ def flops(name, shapes, beside=None):
 )
 def test_a_product_of_known_shapes(name, shapes, expected, beside):
     assert flops(name, shapes, beside) == expected
+
+
+@pytest.mark.parametrize("beside", [None, "1e0"])
+@pytest.mark.parametrize(
+    ("name", "shapes", "expected"),
+    [
+        ("gloo:all_reduce", [[512, 512]], 512 * 512),
+        ("gloo:broadcast", [[7], [2, 3]], 13),
+        ("gloo:all_gather", [[7]], None),
+        ("gloo:all_reduce", [[]], None),
+        ("gloo:all_reduce", [], None),
+        ("gloo:all_reduce", [[10**18, 10**18]], None),
+        ("gloo:send", [[512]], None),
+        ("aten::copy_", [[512]], None),
+    ],
+)
+def test_elements_of_collectives_on_gloo(name, shapes, expected, beside):
+    first = event(0) | ({} if beside is None else {"ts": beside})
+    called = event(1, cat="user_annotation", name=name, args={"Input Dims": shapes})
+    (*_, row), _ = scanned(json.dumps(document([first, called])).encode())
+    assert (row["in_nelems"], row["flops"]) == (expected, None)
+
+
+def test_recorded_sizes_count_before_shapes():
+    args = {"Input Dims": [[512]], "Collective name": "allreduce", "In msg nelems": 9}
+    ((row,), _) = scanned(json.dumps(document([event(0, name="gloo:all_reduce", args=args)])).encode())
+    assert row["in_nelems"] == 9

@@ -110,3 +110,24 @@ def test_rare_launches_of_a_host_ahead_tell_nothing():
     rows = events([*kernels, launch(1, 2), step(7, 0, 20)])
     assert rank_ops(0, rows).issued.tolist() == [-2, -1, 1_000]  # two were launched ahead of the window
     assert rank_ops(0, rows, marked=False).issued.tolist() == [65_000, 165_000, 265_000]
+
+
+def test_what_a_call_itself_runs_is_no_compute():
+    """Gloo copies the result on a thread of its own, and a call makes its buffers before it waits."""
+    call = row("cpu_op", "record_param_comms", 10, 100, collective="allreduce", group=1, tid=1)
+    its = row("cpu_op", "aten::empty", 70, 2, tid=1)
+    span = row("user_annotation", "gloo:all_reduce", 80, 28, tid=2)
+    copy = row("cpu_op", "aten::copy_", 90, 2, tid=2)
+    beside = row("cpu_op", "aten::mm", 30, 5, tid=3)
+    ops = recorded(0, row("cpu_op", "aten::mm", 0, 9, tid=1), call, its, span, copy, beside)
+    assert ops.op == ("all_reduce",)
+    assert [a.tolist() for a in ops.busy] == [[0, 30_000], [9_000, 35_000]]
+
+
+def test_compute_beside_a_message_on_gloo_counts():
+    """The span of a message ends when the host has waited for it, and the host computes until then."""
+    posted = row("cpu_op", "c10d::send", 10, 2, tid=1)
+    span = row("user_annotation", "gloo:send", 11, 50, tid=1)
+    ops = recorded(0, posted, span, row("cpu_op", "aten::mm", 20, 30, tid=1))
+    assert len(ops.op) == 1
+    assert [a.tolist() for a in ops.busy] == [[20_000], [50_000]]

@@ -11,7 +11,6 @@ import pyarrow as pa
 from tracekit.intervals import Intervals, empty, intersect, subtract, union
 from tracekit.rank_events.event_columns import Values, present, truth
 from tracekit.rank_events.host_events import Host
-from tracekit.thresholds.tables import RESULT_COPY_SHARE
 from tracekit.units import I64, Mask
 
 COMM_KERNEL = re.compile(
@@ -21,6 +20,8 @@ COMM_KERNEL = re.compile(
 )
 _RECORD = re.compile(r"^record_param_comms$")
 _GLOO = re.compile(r"^gloo:")
+_MESSAGE = re.compile(r"^gloo:(send|recv)$")
+"""A message on Gloo: its span ends when the host has waited for it, on the thread that computes meanwhile."""
 NOT_COMPUTE = re.compile(r"^(c10d::|_c10d_functional|record_param_comms|gloo:|nccl:)")
 """A call of a collective, which is no compute although it is an operator."""
 OPERATOR = re.compile(r"^(?!autograd::|torch::autograd::)\w[\w.]*::|^(cpp|triton|extern_kernels)[_.]")
@@ -49,18 +50,19 @@ def compute_intervals(
     """Return when the rank computed, ns: device work on a GPU trace, operator and autograd spans on a CPU trace.
 
     Calls of collectives and waits for them are no compute, even inside an operator: one on a DTensor waits for the
-    tensor of an earlier collective.
+    tensor of an earlier collective. Nor is what they run on their thread, such as Gloo's copies of the result: as
+    compute it would make the wait in the call look hidden, or the time before the copy the rank's own.
     """
     if on_gpu:
         rows = np.isin(cat, DEVICE_WORK) & ~comm
         return union(start[rows], end[rows])
-    called = (cat == "cpu_op") & truth(events, "name", NOT_COMPUTE)
+    called = (comm | truth(events, "name", NOT_COMPUTE)) & ~truth(events, "name", _MESSAGE)
     work = np.flatnonzero((cat == "cpu_op") & ~comm & ~called)
-    work = work[_is_compute(start[work], end[work], start[comm], end[comm])]
+    work = work[~_contain_communication(start[work], end[work], start[comm], end[comm])]
     parts = []
     for thread in np.unique(host.tid[work]).tolist():
         mine, waits = work[host.tid[work] == thread], called & (host.tid == thread)
-        parts.append(subtract(union(start[mine], end[mine]), union(start[waits], end[waits])))
+        parts.append(subtract(union(start[mine], end[mine]), union(host.start[waits], host.end[waits])))
     return union(*(np.concatenate(side) for side in zip(*parts, strict=True))) if parts else empty()
 
 
@@ -70,22 +72,12 @@ def operator_intervals(events: pa.Table, cat: Values, host: Host, busy: Interval
     return intersect(busy, union(host.start[operator], host.end[operator])) if operator.any() else busy
 
 
-def _is_compute(start: I64, end: I64, comm_start: I64, comm_end: I64) -> Mask:
-    """Whether each operator is compute.
-
-    An operator that contains a whole communication span is left out: the wait inside is no compute. So is a short
-    operator at the end of a span, which copies the result (Gloo's reduce-scatter takes its slice on the calling
-    thread after the wait); it would make the whole wait look hidden behind compute.
-    """
+def _contain_communication(start: I64, end: I64, comm_start: I64, comm_end: I64) -> Mask:
+    """Whether each operator contains a whole communication span: the wait inside is no compute."""
     if not len(comm_start):
-        return np.ones(len(start), bool)
+        return np.zeros(len(start), bool)
     order = np.argsort(comm_start, kind="stable")
     begin, finish = comm_start[order], comm_end[order]
     soonest = np.minimum.accumulate(finish[::-1])[::-1]  # earliest end among spans that start later
     place = np.searchsorted(begin, start, side="left")
-    wrapper = (place < len(begin)) & (soonest[np.minimum(place, len(begin) - 1)] <= end)
-    before = np.maximum(np.searchsorted(begin, start, side="right") - 1, 0)
-    longest = RESULT_COPY_SHARE * (finish[before] - begin[before])
-    inside = (begin[before] <= start) & (finish[before] >= end)
-    copy = inside & (end - start <= longest) & (finish[before] - end <= longest)
-    return np.asarray(~(wrapper | copy), bool)
+    return np.asarray((place < len(begin)) & (soonest[np.minimum(place, len(begin) - 1)] <= end), bool)

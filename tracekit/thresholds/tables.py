@@ -80,9 +80,6 @@ ALIGN_LEAST_OVERLAP: Final = 0.5
 COUNTED_SHARE: Final = 0.8
 """Share of a group's operations with sequence numbers from which these match them: a tenth is lost at random."""
 
-RESULT_COPY_SHARE: Final = 0.05
-"""An operator within this share of a communication span, at its end, belongs to it: Gloo copies its result there."""
-
 EAGER_SPREAD: Final = 3.0
 """Sends hardly vary if their 90th percentile stays below this many medians: nothing delayed them."""
 

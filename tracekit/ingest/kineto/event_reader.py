@@ -22,7 +22,7 @@ from tracekit.ingest.kineto.event_fields import (
     Field,
     peer_of,
 )
-from tracekit.ingest.kineto.product_flops import SHAPES_KEY, flops_of
+from tracekit.ingest.kineto.product_flops import SHAPES_KEY, elements_of, flops_of
 from tracekit.schema import DICT
 from tracekit.thresholds.ingest import (
     MAX_JSON_DIGITS,
@@ -85,6 +85,8 @@ class EventReader:
             if event.get("name") in CALLS:
                 row["input_peer"] = peer_of(args.get("Concrete Inputs"))
             row["flops"] = flops_of(row["name"], args.get(SHAPES_KEY))
+            if row["in_nelems"] is None:
+                row["in_nelems"] = elements_of(row["name"], args.get(SHAPES_KEY))
             grid = args.get("grid")
             if isinstance(grid, list) and any(kind in (row["name"] or "") for kind in GRIDDED):
                 row["grid"] = self._value({"grid": next(iter(grid), None)}, *GRIDS, quiet=False)

@@ -1,17 +1,21 @@
-"""FLOPs of matrix products and attention from the shapes of an operator's inputs, which `record_shapes=True` records.
+"""What the shapes of an operator's inputs say, which `record_shapes=True` records: FLOPs of products, sizes on Gloo.
 
 Operators that only call others (`aten::linear`, `aten::matmul`) are not counted. A product of m × k
 by k × n needs 2mkn FLOPs; attention two such products forward and four backward, without a mask (PaLM, appendix B).
+
+A collective on Gloo has no other sign of its size. That of a message is left out: only its sender has inputs.
 """
 
 import json
+import math
 import re
 from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tracekit.arrays import from_ints
-from tracekit.thresholds.ingest import MAX_CODED_DIGITS, MAX_FLOPS
+from tracekit.thresholds.ingest import MAX_CODED_DIGITS, MAX_COUNT, MAX_FLOPS
 
 SHAPES_KEY: Final = "Input Dims"
 SHAPES_MARK: Final = b'"Input Dims"'
@@ -26,8 +30,15 @@ _PRODUCTS: Final = {
 }
 """Operators by the place of their first factor among the inputs; the second one follows."""
 _ATTENTION: Final = re.compile(r"aten::_scaled_dot_product_\w*attention(_for_cpu)?(_backward)?")
+_COLLECTIVE: Final = re.compile(r"gloo:(all_reduce|broadcast|reduce)")
+"""Collectives whose input is all that they move: that of an all-gather is a share of it, and the group is not known.
+
+torch 2.13 on Gloo: a reduce-scatter is an all-reduce of its input.
+"""
 _DIMENSIONS: Final = (2, 3)
 _HEADS: Final = 4
+_MOST_DIMENSIONS: Final = 64
+"""The most that a tensor of torch has."""
 
 
 def with_shapes_as_text(block: bytes, key: str) -> bytes:
@@ -49,20 +60,39 @@ def flops_of(name: str | None, shapes: Any) -> int | None:
     return found if found is not None and 0 < found < MAX_FLOPS else None
 
 
-def flops_column(names: pa.Array, shapes: pa.Array) -> pa.Array:
-    """Return the FLOPs of each row, int64, from names and shapes as dictionaries of text; null where not known."""
-    known: dict[tuple[int | None, int | None], int | None] = {}
+def elements_of(name: str | None, shapes: Any) -> int | None:
+    """Return the elements of the inputs of a collective on Gloo, with these `shapes`; None where not known."""
+    if not isinstance(shapes, list) or not _COLLECTIVE.fullmatch(name or ""):
+        return None
+    sizes = [
+        math.prod(size) if 0 < len(size) <= _MOST_DIMENSIONS else 0 for size in _sizes(shapes, 0, len(shapes))
+    ]
+    return sum(sizes) if sizes and min(sizes) > 0 and sum(sizes) <= MAX_COUNT else None
+
+
+def of_shapes(names: pa.Array, shapes: pa.Array, elements: pa.Array) -> tuple[pa.Array, pa.Array]:
+    """Return (FLOPs of each row, `elements` with those of collectives on Gloo), int64; null where not known.
+
+    Names and shapes are dictionaries of text, `elements` what arguments say.
+    """
     words, texts = names.dictionary.to_pylist(), shapes.dictionary.cast(pa.binary()).to_pylist()
-    products = {i for i, word in enumerate(words) if word in _PRODUCTS or _ATTENTION.fullmatch(word or "")}
-    found: list[int | None] = []
-    for pair in zip(names.indices.to_pylist(), shapes.indices.to_pylist(), strict=True):
-        if pair[0] not in products or pair[1] is None:
-            found.append(None)
-            continue
-        if pair not in known:
-            known[pair] = flops_of(words[pair[0]], _parsed(texts[pair[1]]))
-        found.append(known[pair])
-    return from_ints(found)
+    asked = {n: elements_of for n, word in enumerate(words) if _COLLECTIVE.fullmatch(word or "")}
+    asked |= {
+        n: flops_of for n, word in enumerate(words) if word in _PRODUCTS or _ATTENTION.fullmatch(word or "")
+    }
+    known: dict[tuple[int, int], int | None] = {}
+    found: dict[Any, list[int | None]] = {ask: [None] * len(names) for ask in (flops_of, elements_of)}
+    for row, (name, shape) in enumerate(
+        zip(names.indices.to_pylist(), shapes.indices.to_pylist(), strict=True)
+    ):
+        if name in asked and shape is not None:
+            if (name, shape) not in known:
+                known[name, shape] = asked[name](words[name], _parsed(texts[shape]))
+            found[asked[name]][row] = known[name, shape]
+    sizes = from_ints(found[elements_of])
+    return from_ints(found[flops_of]), elements if sizes.null_count == len(sizes) else pc.coalesce(
+        elements, sizes
+    )
 
 
 def _parsed(text: bytes) -> Any:

@@ -1,7 +1,8 @@
 """Makes SCANNED batches of parsed events: integer ns, dictionary-encoded text, only rows with a duration."""
 
 from collections import Counter
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -34,7 +35,7 @@ from tracekit.ingest.kineto.event_fields import (
     peer_of,
     text_key,
 )
-from tracekit.ingest.kineto.product_flops import flops_column
+from tracekit.ingest.kineto.product_flops import of_shapes
 from tracekit.schema import DICT
 
 SIGN_BIT = 63
@@ -76,13 +77,14 @@ def typed(table: pa.Table, dialect: Dialect, issues: Counter[str], phases: Count
         if field in INPUTS:
             return _peers(argument(field.keys[0]), top("name"))
         if field in SHAPES:
-            shapes = argument(text_key(field.keys[0]))
-            return _flops(columns[SCANNED.get_field_index("name")], shapes)
+            flops, columns[ELEMENTS] = _of_shapes(columns, argument(text_key(field.keys[0])))
+            return flops
         if field in GRIDS:
             return _grids(argument(field.keys[0]), top("name"), issues)
         return _encode(_first([read(argument, field, k) for k in field.keys]), field.type, issues)
 
-    columns += map(of_argument, ARGS)
+    for field in ARGS:
+        columns.append(of_argument(field))
     return _with_times(pa.RecordBatch.from_arrays(columns, schema=SCANNED), issues)
 
 
@@ -104,11 +106,15 @@ def _with_times(batch: pa.RecordBatch, issues: Counter[str]) -> pa.RecordBatch:
     return batch
 
 
-def _flops(names: pa.Array, shapes: pa.Array) -> pa.Array:
-    """The FLOPs of matrix products by the shapes of their inputs, int64; null for all other operators."""
+def _of_shapes(columns: Sequence[pa.Array], shapes: pa.Array) -> tuple[pa.Array, pa.Array]:
+    """Return FLOPs of products by the `shapes` of their inputs, and elements also of collectives on Gloo; int64."""
+    names, elements = columns[SCANNED.get_field_index("name")], columns[ELEMENTS]
     if len(shapes) in {shapes.null_count, names.null_count}:
-        return pa.nulls(len(shapes), pa.int64())
-    return flops_column(names, shapes.cast(pa.binary()).dictionary_encode())
+        return pa.nulls(len(shapes), pa.int64()), elements
+    return of_shapes(names, shapes.cast(pa.binary()).dictionary_encode(), elements)
+
+
+ELEMENTS: Final = SCANNED.get_field_index("in_nelems")
 
 
 def _peers(inputs: pa.Array, names: pa.Array) -> pa.Array:

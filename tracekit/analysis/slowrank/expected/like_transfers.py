@@ -3,6 +3,9 @@
 An all-to-all of uneven size takes the time of the member with most elements. In a short pipeline most links touch one
 of the two ranks of a slow link: where all links of a rank are slow, the median link is slow as well. The same holds for
 nodes that each run a stage, because all links of a node share its network card.
+
+Transfers that no other channel carries have no peer. Compared ones show what a slow link does: it delays each by the
+same time, or takes the same share longer for each. Whichever varies less between them holds for the others.
 """
 
 from collections import Counter
@@ -10,6 +13,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 
+from tracekit.analysis.slowrank.expected.nodes import Reach, reach
 from tracekit.matching.channels import Channel
 from tracekit.matching.message_order import UNKNOWN_SIZE
 from tracekit.thresholds.slowrank import FEW_LINKS
@@ -84,3 +88,53 @@ def beside(ends: Ends, channel: int, slow: Collection[int]) -> list[int]:
 
 def _apart(ends: Ends, channel: int) -> list[int]:
     return [c for c in ends if not set(ends[c]) & set(ends[channel])] if ends else []
+
+
+def uncompared_lateness(
+    run: Measured,
+    slow: Mapping[int, Collection[tuple[float, float]]],
+    tested: Mapping[int, Collection[int]],
+    ranks: Collection[int],
+    nodes: Mapping[int, str | int],
+) -> tuple[F64, F64, F64]:
+    """Return the lateness of transfers that were not compared, at least, likely and at most, by instance, ns.
+
+    `slow` holds for each slow channel its transfer and its peers' transfer of each compared message, ns; `tested` the
+    compared instances of each channel. A channel without compared instances passes the link where it has all
+    `ranks` at the link as members, and is of the kind of a slow channel: it proves nothing, so its least lateness is 0.
+    """
+    first, channels = run.waits.first_row, run.ops.channels
+    usable = run.waits.complete & run.waits.timed & run.analysed[first]
+    usable[[number for numbers in tested.values() for number in numbers]] = False
+    kinds = {(channels[c].p2p, _leaves_node(reach(channels[c], nodes))) for c in slow}
+    passed = [
+        c.number
+        for c in channels
+        if c.number not in tested
+        and set(ranks) <= set(c.members)
+        and (c.p2p, _leaves_node(reach(c, nodes))) in kinds
+    ]
+    channel = run.ops.channel[first]
+    proven = usable & np.isin(channel, list(slow))
+    spent = np.where(proven | (usable & np.isin(channel, passed)), run.waits.delivery, 0).astype(np.float64)
+    likely, other = _by_delay_and_share(spent, [pair for pairs in slow.values() for pair in pairs])
+    least = np.where(proven, np.minimum(likely, other), 0.0)
+    return least, likely, np.maximum(likely, other)
+
+
+def _by_delay_and_share(spent: F64, compared: Collection[tuple[float, float]]) -> tuple[F64, F64]:
+    """Return what of `spent` a slow link takes, as a delay and as a share of each; the better fit first, ns.
+
+    `compared` holds transfers on the slow link with their peers' transfers, ns.
+    """
+    here, peers = np.array(list(compared), np.float64).T.clip(1.0)
+    late = (here - peers).clip(1.0)
+    delay = np.minimum(spent, np.exp(np.median(np.log(late))))
+    share = spent * float(np.median(late / here))
+    steady = np.std(np.log(late)) < np.std(np.log(late / peers))
+    return (delay, share) if steady else (share, delay)
+
+
+def _leaves_node(where: Reach) -> bool | None:
+    """Return whether a channel of this reach connects nodes; None where nodes are unknown."""
+    return None if where is None else len(where) > 1

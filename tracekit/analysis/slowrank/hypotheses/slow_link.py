@@ -12,7 +12,13 @@ from types import MappingProxyType
 import numpy as np
 
 from tracekit.analysis.slowrank.case import Case
-from tracekit.analysis.slowrank.expected.like_transfers import beside, crowded, message_of, short_pipeline
+from tracekit.analysis.slowrank.expected.like_transfers import (
+    beside,
+    crowded,
+    message_of,
+    short_pipeline,
+    uncompared_lateness,
+)
 from tracekit.analysis.slowrank.expected.nodes import (
     LONE_LINK,
     UNPLACED,
@@ -91,6 +97,18 @@ def slow_link(case: Case) -> SlowLink | None:
     return found
 
 
+def _priced(case: Case, late: F64, uncompared: tuple[F64, F64, F64]) -> tuple[F64, Price]:
+    """(likely lateness of each instance in ns, price) of compared transfers that are `late` and of `uncompared` ones.
+
+    The lateness of the latter is known at least, likely and at most.
+    """
+    least, likely, most = (np.maximum(late, more) for more in uncompared)
+    price = price_of(case, likely)
+    if most.sum() > least.sum():
+        price = Price.between(price_of(case, least).low, price.best, price_of(case, most).high)
+    return likely, price
+
+
 def _whole_boundaries(case: Case, found: SlowLink) -> bool:
     """Whether all links between the stages that the slow links connect are slow: a node may end there."""
     ops, rows = case.ops, case.waits.first_row
@@ -113,7 +131,8 @@ def _slowest(
         slow, tested, late, sure = _slow_channels(case, nodes, only, frozenset(ranks))
         dear = set(slow)
     late = np.where(np.isin(case.ops.channel[case.waits.first_row], list(dear)), late, 0.0)
-    price = price_of(case, late)
+    pairs = {c: [(f.here, f.peers) for f in several] for c, several in slow.items()}
+    late, price = _priced(case, late, uncompared_lateness(case, pairs, tested, ranks, nodes))
     longest = _longest(case, slow, late)
     most = max(max(slow.values(), key=lambda v: max(s.z for s in v)), key=lambda s: s.here - s.peers)
     ratio = most.here / max(most.peers, 1.0)
@@ -165,9 +184,6 @@ def _slow_channels(
             late[channels[c]] = np.maximum(delivery[channels[c]] - usual, 0.0)
             untimed = _untimed(case, c, token)
             late[untimed] = (np.minimum(delivery[untimed], found.here) - found.peers).clip(0.0)
-    for c, several in slow.items():
-        rest = _not_compared(case, c, tested[c])
-        late[rest] = np.maximum(late[rest], delivery[rest] * (1 - max(f.peers / f.here for f in several)))
     return slow, tested, late, sure
 
 
@@ -182,16 +198,6 @@ def _untimed(case: Case, channel: int, token: str) -> I64:
     rows = case.waits.first_row
     bounded = case.waits.complete & ~case.waits.timed & case.analysed[rows]
     return np.flatnonzero(bounded & (case.ops.channel[rows] == channel) & (case.ops.token[rows] == token))
-
-
-def _not_compared(case: Case, channel: int, compared: list[int]) -> I64:
-    """The instances of a slow channel that no other channel carries, such as tokens of experts: slow as well.
-
-    A healthy link would take the same share of their time as for the compared instances.
-    """
-    rows = case.waits.first_row
-    usable = case.waits.complete & case.waits.timed & case.analysed[rows]
-    return np.setdiff1d(np.flatnonzero(usable & (case.ops.channel[rows] == channel)), compared)
 
 
 def comparable(case: Case, message: list[str], nodes: Mapping[int, str | int]) -> list[dict[int, list[int]]]:

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 from tracekit.arrays import MINUS_ONE, NO_INT64, from_numpy, from_strings, to_numpy
 from tracekit.ingest.kineto.compiled.layout import BITS_TEXT, PHASE, SLOTS, Pool
 from tracekit.ingest.kineto.event_fields import CALLS, GRIDDED, KEPT_PHASES, SCANNED
-from tracekit.ingest.kineto.product_flops import flops_column
+from tracekit.ingest.kineto.product_flops import of_shapes
 from tracekit.ingest.kineto.refusal import Unrecognised
 from tracekit.thresholds.ingest import KEPT_WORDS, POOL_BYTES, POOL_TABLE, POOL_WORDS
 
@@ -93,7 +93,7 @@ class TextPool:
 NONE = np.iinfo(np.int64).min
 """Marks a row without a number: the scanner reads none of so many digits."""
 NO_CODE = -1
-GRID, NAME_COLUMN, FLOPS = (SCANNED.get_field_index(name) for name in ("grid", "name", "flops"))
+GRID, NAME_COLUMN, FLOPS, ELEMENTS = map(SCANNED.get_field_index, ("grid", "name", "flops", "in_nelems"))
 
 
 class Columns:
@@ -135,7 +135,7 @@ class Columns:
         if arrays[GRID].null_count < rows:
             arrays[GRID] = _of_messages(arrays[GRID], arrays[NAME_COLUMN])
         if pa.types.is_dictionary(arrays[FLOPS].type):
-            arrays[FLOPS] = _flops(arrays[NAME_COLUMN], arrays[FLOPS])
+            arrays[FLOPS], arrays[ELEMENTS] = _of_shapes(arrays[NAME_COLUMN], arrays[FLOPS], arrays[ELEMENTS])
         return pa.RecordBatch.from_arrays(arrays, schema=SCANNED)
 
     def clear_texts(self, *, crowded_only: bool) -> None:
@@ -164,11 +164,11 @@ class Columns:
         return pa.DictionaryArray.from_arrays(array, self._texts[slots[0]].texts()) if texts else array
 
 
-def _flops(names: pa.Array, shapes: pa.Array) -> pa.Array:
-    """The FLOPs of operators by the texts of their inputs' shapes; null where no event has a name."""
+def _of_shapes(names: pa.Array, shapes: pa.Array, elements: pa.Array) -> tuple[pa.Array, pa.Array]:
+    """Return FLOPs and `elements` by the texts of inputs' shapes; no FLOPs where no event has a name."""
     if not pa.types.is_dictionary(names.type) or names.null_count == len(names):
-        return pa.nulls(len(names), pa.int64())
-    return flops_column(names, shapes)
+        return pa.nulls(len(names), pa.int64()), elements
+    return of_shapes(names, shapes, elements)
 
 
 def _of_messages(grids: pa.Array, names: pa.Array) -> pa.Array:
