@@ -13,11 +13,12 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from tracekit.arrays import numbered_rows
 from tracekit.errors import TracekitError
 from tracekit.matching.channels import NO_SEQ, Channel, channels_of, groups_with_one_counter
 from tracekit.matching.instance_keys import instance_keys
 from tracekit.matching.message_order import UNKNOWN_SIZE, by_issue, by_size
-from tracekit.rank_events.coded_words import Codes, joined, numbered, numbered_rows
+from tracekit.rank_events.coded_words import Codes, joined, numbered
 from tracekit.rank_events.operation_names import MESSAGES
 from tracekit.rank_events.own_time import Progress, own_progress
 from tracekit.rank_events.rank_ops import RankOps

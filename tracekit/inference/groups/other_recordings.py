@@ -12,11 +12,11 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from tracekit.arrays import numbered_rows
 from tracekit.disjoint_sets import DisjointSets
 from tracekit.errors import InputError, UsageError
 from tracekit.matching.clock import common_collectives, line_through
 from tracekit.matching.match import Operations
-from tracekit.rank_events.coded_words import numbered_rows
 from tracekit.rank_events.operation_names import ROOTED
 from tracekit.rank_events.rank_ops import RankOps
 from tracekit.store import Run
