@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from random import Random
 
+import numpy as np
 import pytest
 
 from tests.fuzz.mutate import in_text
@@ -24,7 +25,7 @@ from tracekit.ingest.kineto.compiled.event_buffer import CompiledEvents
 from tracekit.ingest.kineto.refusal import Unrecognised
 from tracekit.ingest.kineto.scanner import ScanRecord, scan
 from tracekit.ingest.readers import read_file
-from tracekit.thresholds.ingest import BATCH_ROWS, WORTH_COMPILING
+from tracekit.thresholds.ingest import BATCH_ROWS, POOL_TABLE, WORTH_COMPILING
 
 pytest.importorskip("numba")
 SAMPLES = Path(__file__).parents[2] / "sample_traces"
@@ -268,3 +269,15 @@ def test_no_byte_behind_the_buffer_is_read(seed, count, compiled):
     command = [sys.executable, "-c", GUARDED, str(seed), str(count)]
     done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=Path(__file__).parents[2])
     assert int(done.stdout) > count // 5
+
+
+@pytest.mark.parametrize("homes", [[5, 5, 6, 5, 4], [POOL_TABLE - 1, POOL_TABLE - 1, 0, -1], [3, 9, -7], []])
+def test_pools_are_left_empty(homes):
+    table = np.zeros(POOL_TABLE, np.int32)
+    for number, home in enumerate(homes, 1):
+        place = home % POOL_TABLE
+        while table[place]:
+            place = (place + 1) % POOL_TABLE
+        table[place] = number
+    columns.empty(table, np.array(homes, np.int64))
+    assert not table.any()

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tracekit.rank_events.coded_words import numbered_rows
+from tracekit.arrays import numbered_rows
 
 
 @pytest.mark.parametrize("count", [0, 1, 500])

@@ -6,7 +6,8 @@ from typing import Final
 
 import numpy as np
 
-from tracekit.rank_events.coded_words import among, numbered, numbered_rows
+from tracekit.arrays import numbered_rows
+from tracekit.rank_events.coded_words import among, numbered
 from tracekit.rank_events.operation_names import MESSAGES, UNDIRECTED
 from tracekit.rank_events.rank_ops import RankOps
 from tracekit.store import Group

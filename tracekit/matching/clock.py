@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from tracekit.arrays import numbered_rows
 from tracekit.disjoint_sets import DisjointSets
 from tracekit.matching.match import Operations, message_ends
-from tracekit.rank_events.coded_words import numbered_rows
 from tracekit.rank_events.operation_names import ROOTED
 from tracekit.rank_events.step_marks import NO_STEP
 from tracekit.thresholds.tables import (

@@ -8,21 +8,22 @@ order; if their ends were inferred (`inference.peers.neighbours`), by the number
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
+from tracekit.arrays import numbered_rows
 from tracekit.errors import TracekitError
 from tracekit.matching.channels import NO_SEQ, Channel, channels_of, groups_with_one_counter
 from tracekit.matching.instance_keys import instance_keys
 from tracekit.matching.message_order import UNKNOWN_SIZE, by_issue, by_size
-from tracekit.rank_events.coded_words import Codes, joined, numbered, numbered_rows
+from tracekit.rank_events.coded_words import Codes, joined, numbered
 from tracekit.rank_events.operation_names import MESSAGES
 from tracekit.rank_events.own_time import Progress, own_progress
 from tracekit.rank_events.rank_ops import RankOps
 from tracekit.store import Group
-from tracekit.units import I64, Mask
+from tracekit.units import F64, I64, Mask
 
 _Refusal = TypeVar("_Refusal", bound=TracekitError)
 
@@ -100,7 +101,7 @@ class Operations:
 def match(ranks: Sequence[RankOps], groups: Sequence[Group]) -> Operations:
     """Return the operations of all ranks, joined into instances; `groups` are the process groups of the run."""
     ordered = sorted(ranks, key=lambda r: r.rank)
-    return _joined(ordered, groups, {r.rank: own_progress(r) for r in ordered}, pipelined=False)
+    return _joined(ordered, groups, [own_progress(r) for r in ordered], pipelined=False)
 
 
 def rematch(ops: Operations, ranks: Sequence[RankOps], groups: Sequence[Group]) -> Operations:
@@ -111,27 +112,57 @@ def rematch(ops: Operations, ranks: Sequence[RankOps], groups: Sequence[Group]) 
     """
     ordered = sorted(ranks, key=lambda r: r.rank)
     known = {r.rank: ops.progress[r.rank] for r in ordered if len(r.start) == len(ops.per_rank[r.rank].start)}
-    progress = {r.rank: known.get(r.rank) or own_progress(r) for r in ordered}
+    progress = [known.get(r.rank) or own_progress(r) for r in ordered]
     return _joined(ordered, groups, progress, pipelined=True)
 
 
 def with_concealed(ops: Operations, concealed: I64) -> Operations:
     """Return `ops` if ranks worked beside each operation for the time `concealed` from its begin on, ns."""
-    progress = {r: own_progress(ops.per_rank[r], concealed[ops.of(r)]) for r in ops.ranks}
+    own = _own_times([own_progress(ops.per_rank[r], concealed[ops.of(r)]) for r in ops.ranks])
     return replace(
         ops,
-        progress=progress,
-        at_start=_cat(progress[r].at_start for r in ops.ranks),
-        at_end=_cat(progress[r].at_end for r in ops.ranks),
-        at_ready=np.concatenate([np.zeros(0), *(progress[r].at_ready for r in ops.ranks)]),
-        exposed=_cat(progress[r].exposed_ns for r in ops.ranks),
+        progress=own.progress,
+        at_start=own.at_start,
+        at_end=own.at_end,
+        at_ready=own.at_ready,
+        exposed=own.exposed,
     )
 
 
+class _OwnTimes(NamedTuple):
+    """The progress of ranks, by rank, as views of columns over all of them."""
+
+    progress: dict[int, Progress]
+    at_start: I64
+    at_end: I64
+    at_ready: F64
+    exposed: I64
+
+
+def _own_times(ranks: Sequence[Progress]) -> _OwnTimes:
+    """Return the progress of `ranks` with its columns, which hold the only copy."""
+    at_start, at_end = _cat(p.at_start for p in ranks), _cat(p.at_end for p in ranks)
+    at_ready = np.concatenate([np.zeros(0), *(p.at_ready for p in ranks)])
+    exposed = _cat(p.exposed_ns for p in ranks)
+    until = np.cumsum([len(p.at_start) for p in ranks], dtype=np.int64).tolist()
+    views = {}
+    for p, end in zip(ranks, until, strict=True):
+        mine = slice(end - len(p.at_start), end)
+        views[p.rank] = replace(
+            p,
+            at_start=at_start[mine],
+            at_end=at_end[mine],
+            at_ready=at_ready[mine],
+            exposed_ns=exposed[mine],
+        )
+    return _OwnTimes(views, at_start, at_end, at_ready, exposed)
+
+
 def _joined(
-    ordered: Sequence[RankOps], groups: Sequence[Group], progress: Mapping[int, Progress], *, pipelined: bool
+    ordered: Sequence[RankOps], groups: Sequence[Group], progress: Sequence[Progress], *, pipelined: bool
 ) -> Operations:
-    """Return the operations of `ordered` ranks, joined into instances."""
+    """Return the operations of `ordered` ranks, joined into instances; `progress` is by rank as well."""
+    own = _own_times(progress)
     counts = [len(r.start) for r in ordered]
     first = dict(
         zip((r.rank for r in ordered), np.concatenate([[0], np.cumsum(counts)]).tolist(), strict=False)
@@ -150,11 +181,9 @@ def _joined(
     )
     lonely = (channel >= 0) & (instance < 0)
     return Operations(
-        tuple(r.rank for r in ordered), {r.rank: r for r in ordered}, progress, first, rank, start, end, step,
-        _cat(progress[r.rank].at_start for r in ordered), _cat(progress[r.rank].at_end for r in ordered),
-        np.concatenate([np.zeros(0), *(progress[r.rank].at_ready for r in ordered)]),
-        _cat(progress[r.rank].exposed_ns for r in ordered), instance, channel, kinds, messages,
-        _kernels(ordered), channels,
+        tuple(r.rank for r in ordered), {r.rank: r for r in ordered},
+        own.progress, first, rank, start, end, step, own.at_start, own.at_end, own.at_ready, own.exposed,
+        instance, channel, kinds, messages, _kernels(ordered), channels,
         int(lonely.sum()) - mismatched, mismatched,
     )  # fmt: skip
 

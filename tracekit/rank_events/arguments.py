@@ -13,10 +13,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tracekit.arrays import from_numpy, to_numpy
+from tracekit.arrays import from_numpy, numbered_rows, to_numpy
 from tracekit.axes import PIPELINE
 from tracekit.mesh.group_descriptions import hinted_dims
-from tracekit.rank_events.coded_words import Words, numbered, numbered_rows
+from tracekit.rank_events.coded_words import Words, numbered
 from tracekit.rank_events.event_columns import Values, encoded, filled, holds, ints, matches
 from tracekit.rank_events.host_events import Enclosing, Host
 from tracekit.rank_events.kernel_records import Joined

@@ -1,4 +1,4 @@
-"""Columns of words, and several columns together, as numbers.
+"""Columns of words as numbers.
 
 A number takes 4 bytes an entry, while text of fixed width takes the length of its longest word.
 """
@@ -9,7 +9,7 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from tracekit.units import I64, Mask
+from tracekit.units import Mask
 
 Codes = npt.NDArray[np.int32]
 
@@ -64,20 +64,3 @@ def among(column: npt.NDArray[Any] | Iterable[object], wanted: Collection[str]) 
     """Whether the word of each entry is one of the `wanted`."""
     words, code = numbered(column)
     return np.array([word in wanted for word in words], bool)[code]
-
-
-def numbered_rows(*columns: npt.NDArray[Any]) -> tuple[I64, I64]:
-    """Return (the first row of each distinct row, ascending; the number of each row among the distinct ones).
-
-    `columns` are of equal length, the first one counts most. `np.unique(..., axis=1)` compares whole rows one by one,
-    which takes seven times as long.
-    """
-    order = np.lexsort(columns[::-1])
-    fresh = np.zeros(len(order), bool)
-    fresh[:1] = True
-    for column in columns:
-        ordered = column[order]
-        fresh[1:] |= ordered[1:] != ordered[:-1]
-    number = np.empty(len(order), np.int64)
-    number[order] = np.cumsum(fresh) - 1
-    return order[fresh], number

@@ -7,7 +7,6 @@ that the launching thread recorded since the batch before it, and that have no k
 
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -17,7 +16,6 @@ import pyarrow as pa
 from tracekit.rank_events.event_columns import Values, filled, holds, ints, latest, matches, present
 from tracekit.rank_events.host_events import Enclosing, Host, Thread
 from tracekit.rank_events.operation_names import CALL_OPS, MESSAGES, canonical_op
-from tracekit.rank_events.step_marks import launch_rows
 from tracekit.thresholds.tables import MAX_BATCH_MEMBERS
 from tracekit.units import I64, Mask
 
@@ -48,13 +46,13 @@ def alone(rows: I64) -> Joined:
     return Joined(place, rows, rows, none, place)
 
 
-def join(events: pa.Table, cat: Values, host: Host, rows: I64, begins: Sequence[int]) -> Joined:
-    """Return the operations of the kernels `rows`, in order of kernels; `cat` is per event, `begins` of windows, ns."""
+def join(events: pa.Table, cat: Values, host: Host, rows: I64, launches: I64) -> Joined:
+    """Return the operations of the kernels `rows`, in order of kernels; `cat` and `launches` (rows) are per event."""
     own = present(events, "collective")[rows]
     op = matches(events, "collective", _recorded_op)
     on_host = ~np.isin(cat, ["kernel", "gpu_user_annotation"])
     records = np.flatnonzero(filled(events, "collective", _recorded_op) & on_host)
-    launch = launch_rows(events, cat, rows, begins)
+    launch = launches[rows]
     record = _by_external_id(events, rows, records, launch, host)
     calls = Enclosing(host, records)
     for k in np.flatnonzero((record < 0) & (launch >= 0)):

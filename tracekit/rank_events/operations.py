@@ -79,14 +79,15 @@ def rank_ops(
     rows = _in_order(comm, start)
     steps = _marked(events, cat, host, rows, start) if marked else {}
     begins = captures(steps, start, windows)
-    joined = join(events, cat, host, rows, begins) if on_gpu else alone(rows)
+    launches = launch_rows(events, cat, np.arange(events.num_rows), begins)
+    joined = join(events, cat, host, rows, launches) if on_gpu else alone(rows)
     args = read_arguments(rank, events, cat, host, rows, joined, groups)
     carriers = rows[joined.kernel]
     stream = ints(events, "stream", -1)[carriers]
     issued = issue_times(_launches(joined.launch, marked=marked), stream, start[carriers], start, begins)
-    asked = (events, cat, comm, carriers, issued, start, end, begins, _received(args.op, joined.kernel))
+    asked = (events, cat, comm, carriers, issued, start, end, launches, _received(args.op, joined.kernel))
     ready, used = ready_times(*asked) if on_gpu else (None, None)
-    held = host_held(events, cat, host, comm, carriers, busy, begins) if on_gpu else None
+    held = host_held(events, cat, host, comm, carriers, busy, launches) if on_gpu else None
     lane = np.where(among(args.op, UNDIRECTED), -1, host.tid[rows]) if threaded else stream
     return RankOps(
         rank, on_gpu, start[carriers], end[rows[joined.last]], args.op, args.token, args.group, args.src, args.dst,
@@ -94,9 +95,9 @@ def rank_ops(
         (int(start.min()), int(end.max())), ready, lane, args.way, told_size=args.size, found=found[carriers],
         begins=tuple(begins), taken=args.taken, opens=opens_of(events, cat, begins), place=args.place, own=args.own,
         held=held, used=used, operators=None if on_gpu else operator_intervals(events, cat, host, busy),
-        order=None if steps else _order(events, cat, comm, start, end, begins, marked=marked),
-        waited=waited_for(events, cat, comm, carriers, end, begins), device=_device(events, carriers),
-        grid=ints(events, "grid", -1)[carriers], worked=_worked(events, cat, start, end, begins, steps),
+        order=None if steps else _order(events, cat, comm, start, end, launches, begins, marked=marked),
+        waited=waited_for(events, cat, comm, carriers, end, launches), device=_device(events, carriers),
+        grid=ints(events, "grid", -1)[carriers], worked=_worked(events, cat, start, end, launches, begins, steps),
     )  # fmt: skip
 
 
@@ -137,12 +138,23 @@ def _in_order(comm: Mask, start: I64) -> I64:
 
 
 def _order(
-    events: pa.Table, cat: Values, comm: Mask, start: I64, end: I64, begins: Sequence[int], *, marked: bool
+    events: pa.Table,
+    cat: Values,
+    comm: Mask,
+    start: I64,
+    end: I64,
+    launches: I64,
+    begins: Sequence[int],
+    *,
+    marked: bool,
 ) -> KernelOrder | None:
-    """Return the kernels of the device in order; None without compute kernels. `begins` are of windows."""
+    """Return the kernels of the device in order; None without compute kernels.
+
+    `launches` are the rows of all events' launches, `begins` are of windows.
+    """
     rows = np.flatnonzero(cat == "kernel")
     stream = ints(events, "stream", -1)[rows]
-    launch = _launches(launch_rows(events, cat, rows, begins), marked=marked)
+    launch = _launches(launches[rows], marked=marked)
     issued = issue_times(launch, stream, start[rows], start, begins)
     return kernel_order(events, cat, comm, Launched(rows, stream, issued), start, end, begins)
 
@@ -152,14 +164,14 @@ def _worked(
     cat: Values,
     start: I64,
     end: I64,
+    launches: I64,
     begins: Sequence[int],
     steps: dict[int, tuple[int, int]],
 ) -> dict[int, tuple[int, int]]:
-    """Return begin and end of the work of each marked step, ns, as `step_work`; `begins` are of windows."""
+    """Return begin and end of the work of each marked step, ns, as `step_work`; `launches` and `begins` as `_order`."""
     rows = np.flatnonzero(np.isin(cat, DEVICE_WORK) & bool(steps))
     rows = rows[np.argsort(start[rows], kind="stable")]
-    launch = launch_rows(events, cat, rows, begins)
-    issued = issue_times(launch, ints(events, "stream", -1)[rows], start[rows], start, begins)
+    issued = issue_times(launches[rows], ints(events, "stream", -1)[rows], start[rows], start, begins)
     return step_work(steps, issued, end[rows], begins)
 
 
@@ -224,24 +236,25 @@ def _done_before(host: Host) -> I64:
 
 
 def host_held(
-    events: pa.Table, cat: Values, host: Host, comm: Mask, rows: I64, busy: Intervals, begins: Sequence[int]
+    events: pa.Table, cat: Values, host: Host, comm: Mask, rows: I64, busy: Intervals, launches: I64
 ) -> I64:
     """Return how long the host alone delayed what ran behind each communication kernel of `rows`, ns.
 
     It counts from when the device idled for that kernel until the compute behind it was launched, without the time
     in which a launching thread was in a call that waits for the device. 0 if no launch is recorded.
-    `comm` says which events communicate, `busy` are the intervals of compute, `begins` those of the windows.
+    `comm` says which events communicate, `busy` are the intervals of compute, `launches` the rows of all events'
+    launches.
     """
     held = np.zeros(len(rows), np.int64)
     compute = np.flatnonzero((cat == "kernel") & ~comm)
     if not len(compute):
         return held
     resumed, known = resumed_behind(compute, host.start, host.end[rows])
-    launch = launch_rows(events, cat, resumed, begins)
+    launch = launches[resumed]
     since = np.minimum(np.maximum(gap_start(busy, host.end[rows]), host.start[rows]), host.end[rows])
     until = np.minimum(host.start[launch], host.end[rows])
     late = np.flatnonzero(known & (launch >= 0) & (until > since))
-    stood, asked = _waits(events, cat, host, launch_rows(events, cat, compute, begins))
+    stood, asked = _waits(events, cat, host, launches[compute])
     waited = covered_until(stood, until[late]) - covered_until(stood, since[late])
     polled = np.searchsorted(asked, until[late]) - np.searchsorted(asked, since[late])
     held[late] = np.where(polled >= POLLS_THAT_WAIT, 0, until[late] - since[late] - waited)

@@ -6,7 +6,6 @@ its host was in a synchronising call; it also waits for what is ahead of it on i
 """
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -14,7 +13,6 @@ import numpy as np
 import pyarrow as pa
 
 from tracekit.rank_events.event_columns import Values, ints, latest, truth
-from tracekit.rank_events.step_marks import launch_rows
 from tracekit.units import I8, I64, Mask
 
 WAITED: Final = 1
@@ -38,11 +36,11 @@ class _Waits:
     upto: I64  # launches on the other stream until then are waited for
 
 
-def waited_for(events: pa.Table, cat: Values, comm: Mask, rows: I64, end: I64, begins: Sequence[int]) -> I8:
+def waited_for(events: pa.Table, cat: Values, comm: Mask, rows: I64, end: I64, launches: I64) -> I8:
     """Return `WAITED`, `FREE` or `UNTOLD` for each communication kernel of `rows`.
 
-    end: per event, ns; comm: whether each event communicates; begins: of windows, ns. The compute that resumes is the
-    first compute kernel that starts when the operation has ended.
+    end: per event, ns; comm: whether each event communicates; launches: the row of its launch, by event. The compute
+    that resumes is the first compute kernel that starts when the operation has ended.
     """
     found = np.zeros(len(rows), np.int8)
     waits = _waits_of(events, cat)
@@ -52,7 +50,7 @@ def waited_for(events: pa.Table, cat: Values, comm: Mask, rows: I64, end: I64, b
     start, stream = ints(events, "ts", 0), ints(events, "stream", -1)
     resumed, known = resumed_behind(compute, start, end[rows])
     graph = truth(events, "name", _GRAPH)
-    mine, its = launch_rows(events, cat, rows, begins), launch_rows(events, cat, resumed, begins)
+    mine, its = launches[rows], launches[resumed]
     asked = known & (mine >= 0) & (its >= 0) & ~graph[mine] & ~graph[its]
     asked &= (stream[rows] != stream[resumed]) & (stream[rows] >= 0) & (stream[resumed] >= 0)
     direct = _covered(waits, stream[resumed], stream[rows], start[its], start[mine])
@@ -164,14 +162,14 @@ UNKNOWN = -1
 
 def ready_times(
     events: pa.Table, cat: Values, comm: Mask, rows: I64, launch: I64, start: I64, end: I64,
-    begins: Sequence[int] = (), received: Mask | None = None,
+    launches: I64, received: Mask | None = None,
 ) -> tuple[I64, I64]:  # fmt: skip
     """Return (when each communication kernel of `rows` could have started, when compute used what it `received`), ns.
 
     The first is the later one of its `launch` and of the end of the last kernel on the busiest compute stream that was
     launched before it, and never after its recorded start. The second is the start of the first kernel there that was
-    launched after the host had waited for the message. UNKNOWN without a launch. `start` and `end` are per event,
-    `launch` per row, `begins` of windows.
+    launched after the host had waited for the message. UNKNOWN without a launch. `start`, `end` and `launches` (rows)
+    are per event, `launch` per row.
     """
     known = launch < start[rows]
     compute = np.flatnonzero((cat == "kernel") & ~comm)
@@ -181,7 +179,7 @@ def ready_times(
     streams, kernels = np.unique(stream[compute], return_counts=True)
     main = compute[stream[compute] == streams[np.argmax(kernels)]]
     main = main[np.argsort(start[main], kind="stable")]
-    launched = _launched(start, launch_rows(events, cat, main, begins), start[main])
+    launched = _launched(start, launches[main], start[main])
     before = np.searchsorted(launched, launch, side="left")
     ended = np.searchsorted(np.maximum.accumulate(end[main]), start[rows], side="right")
     last = np.minimum(before, ended) - 1

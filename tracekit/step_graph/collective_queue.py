@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tracekit.arrays import numbered_rows
 from tracekit.matching.match import Operations
-from tracekit.rank_events.coded_words import numbered_rows
 from tracekit.rank_events.rank_ops import RankOps
 from tracekit.thresholds.replay import ANSWERED_NS
 from tracekit.thresholds.slowrank import NO_WORK_NS, QUEUED_NS

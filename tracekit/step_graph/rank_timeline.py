@@ -1,6 +1,7 @@
 """What each rank posts and needs in the recorded steps, in order, on the axis of its own time."""
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Final
 
 import numpy as np
@@ -34,6 +35,17 @@ class RankTimeline:
         Parts, ...
     ]  # the same, cut at operations that its peers run in the same order; the finest first
     start: float  # aligned wall time at the begin of the run
+
+    @cached_property
+    def gaps(self) -> F64:
+        """The own time before each event as recorded, then the tail; ns."""
+        return self.rescaled(self.knots, np.ones(len(self.knots) - 1))
+
+    def rescaled(self, knots: F64, ratio: F64) -> F64:
+        """Return its gaps with each part between `knots` stretched by `ratio`, ns."""
+        mapped = knots[0] + np.concatenate([[0.0], np.cumsum(np.diff(knots) * ratio)])
+        points = np.concatenate([[knots[0]], np.clip(self.readings, knots[0], knots[-1]), [knots[-1]]])
+        return np.asarray(np.maximum(np.diff(np.interp(points, knots, mapped)), 0.0), np.float64)
 
     def alike(self, other: Parts) -> Parts | None:
         """Return its parts that are cut at the same operations as `other`; None without such parts."""

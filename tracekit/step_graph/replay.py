@@ -91,7 +91,7 @@ class StepModel:
         """Return the mean step time from the recorded begins of ranks, ns: the recorded time, if the model holds."""
         total, count = 0.0, 0
         for n, (columns, timelines) in enumerate(self.runs):
-            gaps = [_rescale(line, line.knots, np.ones(len(columns))) for line in timelines]
+            gaps = [line.gaps for line in timelines]
             ends = self._run(n, gaps, self.transfer, self._begins(n))[0]
             total += float(np.median(ends) - np.median(self._begins(n)))
             count += len(columns)
@@ -108,18 +108,16 @@ class StepModel:
         if transfer is not None:
             lasts = np.concatenate([transfer, lasts[len(transfer) :]])
         for n, (columns, timelines) in enumerate(self.runs):
-            chosen = list(columns)
             gaps = []
-            for line in timelines:
-                ratio = _ratio(self.own[line.row, chosen], target[line.row, chosen])
+            for line, ratio in zip(timelines, self._ratios(n, target), strict=True):
                 shorter = (usual or {}).get((n, line.row))
                 if shorter is None:
-                    gaps.append(_rescale(line, line.knots, ratio))
+                    gaps.append(_stretched(line, ratio))
                 elif isinstance(shorter, WaitingParts):
-                    gaps.append(_rescale(line, *cut_there(shorter, line.knots, ratio)))
+                    gaps.append(line.rescaled(*cut_there(shorter, line.knots, ratio)))
                 else:
                     parts = line.parts[shorter[0]]
-                    gaps.append(_rescale(line, parts.cuts, parts.trimmed(shorter[1], ratio)))
+                    gaps.append(line.rescaled(parts.cuts, parts.trimmed(shorter[1], ratio)))
             total += self._span(n, gaps, lasts)
             count += len(columns)
         return total / max(count, 1)
@@ -128,12 +126,8 @@ class StepModel:
         """Return (needed operations, how long each holds its rank up; ns), with own times `target` if given."""
         operations, held = [np.empty(0, np.int64)], [np.empty(0)]
         own = self.own if target is None else target
-        for n, (columns, timelines) in enumerate(self.runs):
-            chosen = list(columns)
-            gaps = [
-                _rescale(line, line.knots, _ratio(self.own[line.row, chosen], own[line.row, chosen]))
-                for line in timelines
-            ]
+        for n, (_, timelines) in enumerate(self.runs):
+            gaps = [_stretched(*each) for each in zip(timelines, self._ratios(n, own), strict=True)]
             needed, stood = self._run(n, gaps, self.transfer, self._begins(n))[1]()
             operations, held = [*operations, needed], [*held, stood]
         return np.concatenate(operations), np.concatenate(held)
@@ -193,7 +187,7 @@ class StepModel:
                 if rows:
                     usual |= dict.fromkeys(rows, np.median([widths[row] for row in rows], axis=0))
             gaps = [
-                _rescale(line, line.blocks, _ratio(widths[line.row], usual[line.row])) for line in timelines
+                line.rescaled(line.blocks, _ratio(widths[line.row], usual[line.row])) for line in timelines
             ]
             total += self._span(n, gaps, self.transfer)
             count += len(columns)
@@ -207,9 +201,9 @@ class StepModel:
         """
         total, count = 0.0, 0
         for n, (columns, timelines) in enumerate(self.runs):
+            given = [cuts.get((n, line.row)) for line in timelines]
             gaps = [
-                _rescale(line, *cuts.get((n, line.row), (line.knots, np.ones(len(columns)))))
-                for line in timelines
+                line.rescaled(*cut) if cut else line.gaps for line, cut in zip(timelines, given, strict=True)
             ]
             total += self._span(n, gaps, self.transfer)
             count += len(columns)
@@ -231,6 +225,12 @@ class StepModel:
                 return spans[-1]
             begins = ends
         return spans[0]
+
+    def _ratios(self, n: int, target: F64) -> F64:
+        """Return the factors by which steps become `target` (ranks × steps, ns): timelines × steps of run `n`."""
+        columns, timelines = self.runs[n]
+        chosen = np.ix_([line.row for line in timelines], columns)
+        return _ratio(self.own[chosen], target[chosen])
 
     def _begins(self, n: int) -> F64:
         """Return when each rank of run `n` begins, ns."""
@@ -290,8 +290,6 @@ def _ratio(own: F64, target: F64) -> F64:
     return np.asarray(np.where(known, target / np.where(known, own, 1.0), 1.0), np.float64)
 
 
-def _rescale(line: RankTimeline, knots: F64, ratio: F64) -> F64:
-    """Return the own time before each event, with each part between `knots` stretched by `ratio`, then the tail; ns."""
-    mapped = knots[0] + np.concatenate([[0.0], np.cumsum(np.diff(knots) * ratio)])
-    points = np.concatenate([[knots[0]], np.clip(line.readings, knots[0], knots[-1]), [knots[-1]]])
-    return np.asarray(np.maximum(np.diff(np.interp(points, knots, mapped)), 0.0), np.float64)
+def _stretched(line: RankTimeline, ratio: F64) -> F64:
+    """Return the gaps of `line` with each step stretched by `ratio`; most ranks keep theirs."""
+    return line.gaps if (ratio == 1.0).all() else line.rescaled(line.knots, ratio)

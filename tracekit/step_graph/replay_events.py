@@ -7,7 +7,7 @@ from typing import Final
 import numpy as np
 
 from tracekit.step_graph.rank_timeline import NEED, POST, RankTimeline
-from tracekit.units import F64, I64, Mask
+from tracekit.units import F64, I8, I32, I64, Mask
 
 ARRIVE: Final = 2
 """A rank comes to a need that no rank posts: an event of its own that the need then waits for."""
@@ -15,31 +15,35 @@ ARRIVE: Final = 2
 
 @dataclass(frozen=True)
 class Events:
-    """The events of a run, rank after rank, each rank's in order."""
+    """The events of a run, rank after rank, each rank's in order; in 32 bits, because memory holds far fewer."""
 
     first: I64  # by rank: its first event; behind the last rank the number of all events
-    line: I64  # the rank of each event, by its place among the timelines
-    kind: I64  # POST, NEED or ARRIVE
-    event: I64  # its operation
+    line: I32  # the rank of each event, by its place among the timelines
+    kind: I8  # POST, NEED or ARRIVE
+    event: I32  # its operation
     alone: Mask  # whether the operation completes by itself
-    gap: I64  # its gap among the gaps of all ranks
-    posts: I64  # the instance that it posts, -1 for none
-    awaits: I64  # the instance that it needs, -1 for none
-    after: I64  # the event of its own rank that it needs instead, -1 for none
-    lasts: I64  # of needs: index of the awaited duration, as in `Levels.lasts`
+    gap: I32  # its gap among the gaps of all ranks
+    posts: I32  # the instance that it posts, -1 for none
+    awaits: I32  # the instance that it needs, -1 for none
+    after: I32  # the event of its own rank that it needs instead, -1 for none
+    lasts: I32  # of needs: index of the awaited duration, as in `Levels.lasts`
     expected: I64  # by instance: how often it is posted
 
 
 def events_of(timelines: Sequence[RankTimeline], instance: I64, fixed: F64, before: I64) -> Events | None:
     """Return the events, with one more before each unposted need; None if a rank needs another one's own."""
     sizes = [len(line.kinds) for line in timelines]
-    line = np.repeat(np.arange(len(sizes)), sizes)
-    kind = np.concatenate([np.asarray(t.kinds, np.int64) for t in timelines])
-    event = np.concatenate([np.asarray(t.events, np.int64) for t in timelines])
-    number, alone, at = instance[event], fixed[event] >= 0, np.arange(len(kind))
+    line = np.repeat(np.arange(len(sizes), dtype=np.int32), sizes)
+    kind = np.concatenate([t.kinds for t in timelines])
+    event = np.concatenate([t.events for t in timelines])
+    number, alone, at = (
+        instance.astype(np.int32)[event],
+        (fixed >= 0)[event],
+        np.arange(len(kind), dtype=np.int32),
+    )
     posts = np.where((kind == POST) & (number >= 0), number, -1)
     expected = np.bincount(posts[posts >= 0], minlength=len(before))
-    posted = np.full(len(fixed), -1)
+    posted = np.full(len(fixed), -1, np.int32)
     posted[event[(kind == POST) & alone]] = at[(kind == POST) & alone]
     mine = np.where((kind == NEED) & alone, posted[event], -1)
     if (line[mine[mine >= 0]] != line[mine >= 0]).any():
@@ -49,7 +53,7 @@ def events_of(timelines: Sequence[RankTimeline], instance: I64, fixed: F64, befo
     awaits = np.where(matched, number, -1)
     awaits[matched] = np.where(expected[number[matched]] > 0, number[matched], -1)
     bare = (kind == NEED) & (mine < 0) & (awaits < 0)
-    place = np.cumsum(1 + bare) - 1
+    place = np.cumsum(1 + bare, dtype=np.int32) - 1
     old = np.repeat(at, 1 + bare)
     extra = np.arange(len(old)) < place[old]
     after = np.where(mine >= 0, place[mine], -1)
@@ -87,7 +91,7 @@ def order_is_told(events: Events, before: I64) -> bool:
     first = (np.cumsum(events.expected) - events.expected)[before[numbers]]
     one = np.repeat(first - np.cumsum(count) + count, count) + np.arange(int(count.sum()))
     ranks = len(events.first)
-    key = events.posts[rows] * ranks + events.line[rows]
+    key = events.posts[rows].astype(np.int64) * ranks + events.line[rows]
     asked = np.repeat(numbers, count) * ranks + events.line[rows[one]]
     last = (
         np.searchsorted(key, asked, side="right") - 1
@@ -101,7 +105,7 @@ def _between(first: I64, end: I64) -> I64:
     return np.repeat(end - np.cumsum(count), count) + np.arange(int(count.sum()))
 
 
-def depths_of(events: Events, before: I64, caused: I64) -> tuple[I64, I64] | None:
+def depths_of(events: Events, before: I64, caused: I64) -> tuple[I32, I64] | None:
     """Return (level of each event, level at which each instance starts, -1 for none); None for a cycle of waits.
 
     `caused` holds pairs of instances (two rows): the second, on another channel, starts before the first. Then an
@@ -113,7 +117,7 @@ def depths_of(events: Events, before: I64, caused: I64) -> tuple[I64, I64] | Non
     np.add.at(left, pairs[1], 1)
     later = pairs[1][np.argsort(pairs[0], kind="stable")]
     first_later = np.searchsorted(np.sort(pairs[0]), np.arange(len(left) + 1))
-    depth, started = np.zeros(len(events.kind), np.int64), np.full(len(left), -1)
+    depth, started = np.zeros(len(events.kind), np.int32), np.full(len(left), -1)
     active, level, fresh = np.flatnonzero(here < end), 0, np.zeros(0, np.int64)
     while len(active) or len(fresh):
         behind = later[_between(first_later[fresh], first_later[fresh + 1])] if pairs.size else fresh[:0]

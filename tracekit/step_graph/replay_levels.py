@@ -9,13 +9,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from tracekit.step_graph.rank_timeline import NEED, RankTimeline
 from tracekit.step_graph.replay_events import Events, depths_of, events_of, order_is_told
-from tracekit.units import F64, I64
-
-I32 = npt.NDArray[np.int32]
+from tracekit.units import F64, I32, I64
 
 
 @dataclass(frozen=True)
@@ -108,21 +105,21 @@ def levels_of(
 
 
 def _laid_out(
-    timelines: Sequence[RankTimeline], events: Events, before: I64, later: F64, caused: I64, depth: I64,
+    timelines: Sequence[RankTimeline], events: Events, before: I64, later: F64, caused: I64, depth: I32,
     started: I64,
 ) -> Levels:  # fmt: skip
     """Return every event and instance at its place; `depth` is the level of events, `started` that of instances."""
     ranks, count = len(timelines), len(events.kind)
     numbers = np.flatnonzero(started >= 0)
-    key = np.concatenate([3 * depth + (events.kind == NEED), 3 * started[numbers] + 2])
+    key = np.concatenate([3 * depth + (events.kind == NEED), _small(3 * started[numbers] + 2)])
     order = np.argsort(key, kind="stable")
-    place = np.empty(len(order), np.int64)
+    place = np.empty(len(order), np.int32)
     place[order] = ranks + np.arange(len(order))
     at = np.full(len(before) + 1, -1)
     at[numbers] = place[count:]
     of_events, of_instances = order[order < count], numbers[order[order >= count] - count]
     first, stop = events.first[:-1], events.first[1:]
-    earlier, some = np.concatenate([[0], place[: count - 1]]), np.flatnonzero(first < stop)
+    earlier, some = np.roll(place[:count], 1), np.flatnonzero(first < stop)
     earlier[first[some]] = some
     rows, first_post = _posts(events, of_instances)
     needs = np.flatnonzero(events.kind[of_events] == NEED)
@@ -149,9 +146,9 @@ def _laid_out(
     )
 
 
-def _small(numbers: I64) -> I32:
+def _small(numbers: I32 | I64) -> I32:
     """Return places and numbers, which memory bounds far below 2^31, in half the memory."""
-    return numbers.astype(np.int32)
+    return numbers.astype(np.int32, copy=False)
 
 
 def _posts(events: Events, numbers: I64) -> tuple[I64, I64]:

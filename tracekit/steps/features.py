@@ -139,6 +139,16 @@ def read_features(run: Run, ops: Operations, steps: Steps, rank: int) -> Feature
     )  # fmt: skip
 
 
+def loading_ns(run: Run, ops: Operations, steps: Steps, rank: int) -> float:
+    """Return `Features.loader` of a rank with a whole step, without reading the others. Errors as `read_features`."""
+    events = run.events(rank, ["ts", "dur", "cat", "name"])
+    loads = truth(events, "name", LOADER)
+    if not loads.any():
+        return 0.0
+    features = read_features(run, ops, steps, rank)
+    return 0.0 if features is None else features.loader
+
+
 def _work(events: pa.Table, rows: Mask, windows: Intervals, steps: float) -> dict[str, Work]:
     """The work in `rows` that begins within `windows`, by name: a piece within a longer one does not count."""
     codes: dict[str, int] = {}

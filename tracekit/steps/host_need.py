@@ -14,9 +14,9 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
+from tracekit.arrays import numbered_rows
 from tracekit.intervals import Intervals, subtract, union
 from tracekit.matching.match import Operations
-from tracekit.rank_events.coded_words import numbered_rows
 from tracekit.rank_events.compute import NOT_COMPUTE, OPERATOR
 from tracekit.rank_events.event_columns import Values, ints, matches, truth
 from tracekit.rank_events.stream_waits import HOST_WAIT

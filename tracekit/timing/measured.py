@@ -16,11 +16,11 @@ from tracekit.matching.match import Operations, no_communication
 from tracekit.mesh import Mesh
 from tracekit.mesh.parts import ALL_TO_ALL
 from tracekit.rank_events.step_marks import NO_STEP
-from tracekit.steps.steps import Steps, measure, with_tails
+from tracekit.steps.steps import Steps, compute_in_steps, measure, with_tails
 from tracekit.store import Run
 from tracekit.timing.buffered_sends import Buffered, buffered_sends
 from tracekit.timing.waits import Waits, measure_waits
-from tracekit.units import I64, Mask
+from tracekit.units import F64, I64, Mask
 
 
 class NoWholeStepError(InputError):
@@ -61,6 +61,11 @@ class Measured:
         """Rows of `steps` by pipeline stage, in stage order: the ranks that do the same work."""
         stage = np.array([self.mesh.stage(r) for r in self.steps.ranks], np.int64)
         return [np.flatnonzero(stage == s) for s in range(self.mesh.stages)]
+
+    @cached_property
+    def computed(self) -> F64:
+        """The own time in which each rank computes, ranks × steps, ns; NaN where unknown."""
+        return compute_in_steps(self.ops, self.steps)
 
     def stage_of(self, row: int) -> I64:
         """Return the rows of the ranks that do the same work as the rank in `row`, which is among them."""

@@ -12,7 +12,7 @@ from tracekit.findings import Quality
 from tracekit.matching.match import Operations, with_concealed
 from tracekit.mesh import Mesh
 from tracekit.step_graph.concealed_work import concealed_work
-from tracekit.step_graph.replay import StepModel
+from tracekit.step_graph.replay import StepModel, Usual
 from tracekit.step_graph.statistics import Excess
 from tracekit.step_graph.table_model import TableModel, tabulated
 from tracekit.step_graph.traced_model import mates, model_of
@@ -78,6 +78,11 @@ class Case(Measured):
         """The parts of own time that overlapping waits lengthen, by row, for ranks where this is known."""
         spun = np.flatnonzero(np.isfinite(self.met.spun).any(axis=1))
         return waiting_parts(self, spun.tolist())
+
+    @cached_property
+    def usual_work(self) -> dict[tuple[int, ...], Usual]:
+        """What replays of this case found to be the usual work of suspected rows (`candidates.usual_of`)."""
+        return {}
 
     def line_of(self, row: int) -> tuple[int, ...]:
         """The rows of the recorded ranks on the pipeline of the rank in `row`."""

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from tracekit.arrays import numbered_rows
 from tracekit.axes import PIPELINE
 from tracekit.disjoint_sets import DisjointSets
 from tracekit.inference.mesh.group_contradictions import CHAIN
@@ -16,7 +17,7 @@ from tracekit.matching.match import Operations
 from tracekit.mesh import GroupUse
 from tracekit.mesh.group_descriptions import hinted_dims
 from tracekit.mesh.parts import ALL_TO_ALL
-from tracekit.rank_events.coded_words import among, numbered, numbered_rows
+from tracekit.rank_events.coded_words import among, numbered
 from tracekit.rank_events.operation_names import MESSAGES
 from tracekit.rank_events.rank_ops import RankOps
 from tracekit.store import InferredGroup, Run

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from tracekit.arrays import from_ints, from_numpy, null_as, to_numpy
+from tracekit.arrays import from_ints, from_numpy, null_as, numbered_rows, to_numpy
 from tracekit.ingest.file_result import FileGroup
 from tracekit.thresholds.ingest import MAX_RANKS
 
@@ -72,12 +72,12 @@ class MembershipCodes:
         rows = np.flatnonzero(np.logical_or.reduce([present for _, present in columns]))
         if len(rows):
             table = np.stack([np.where(present, values, -1)[rows] for values, present in columns], axis=1)
-            _, first, inverse = np.unique(table, axis=0, return_index=True, return_inverse=True)
+            first, inverse = numbered_rows(*table.T)
             mine = []
             for row in rows[first].tolist():
                 key = Membership(*(batch.column(k)[row].as_py() for k in KEYS))
                 mine.append(self.known.setdefault(key, len(self.known)))
-            codes[rows] = np.asarray(mine, np.int32)[inverse.reshape(-1)]
+            codes[rows] = np.asarray(mine, np.int32)[inverse]
             for code, count in enumerate(np.bincount(codes[rows])):
                 self.counts[code] += int(count)
             self._note_places(batch, codes)

@@ -18,6 +18,7 @@ from tracekit.thresholds.ingest import HOPELESS, KEPT_START, KEY_ROOM, MAX_HEADE
 
 TOKEN = re.compile(rb'"(?:[^"\\]++|\\.)*+(?P<open>\\?\Z)?+"?|[\[\]{}]', re.DOTALL)
 COLON = re.compile(rb"\s*:\s*")
+LEAD = re.compile(rb"(?:\xef\xbb\xbf)?\s*")
 
 
 class HeaderScanner:
@@ -43,7 +44,8 @@ class HeaderScanner:
         return self._walk() or self._too_long()
 
     def _bare_array(self) -> bool:
-        skip = len(self.buffer) - len(self.buffer.removeprefix(b"\xef\xbb\xbf").lstrip())
+        lead = LEAD.match(self.buffer)
+        skip = lead.end() if lead else 0
         self._at = skip if skip < len(self.buffer) else 0
         if self.buffer[skip : skip + 1] == b"[":
             self.start = skip + 1
@@ -144,8 +146,10 @@ def scan(
         record.metadata = {"start": bytes(header.buffer[:KEPT_START])}
         return
     record.bare = header.key_at is None
-    events = events_of(bytes(header.buffer[header.start :]), record.issues, record.phases)
+    with memoryview(header.buffer) as view:
+        begin = bytes(view[header.start :])
     del header.buffer[header.start :]
+    events = events_of(begin, record.issues, record.phases)
     yield from events.drain(final=False)
     while not events.ended and (more := next(blocks, None)) is not None:
         if not record.phases and record.issues["malformed_event"] > HOPELESS:

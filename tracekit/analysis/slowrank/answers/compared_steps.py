@@ -19,9 +19,10 @@ from tracekit.analysis.slowrank.expected.excess import fills_step
 from tracekit.analysis.slowrank.price import Price
 from tracekit.analysis.slowrank.suspects import Answer, left_open, suspect_of
 from tracekit.analysis.slowrank.wording import listed
+from tracekit.arrays import numbered_rows
 from tracekit.causes import GPU_COMPUTE
 from tracekit.findings import Quality
-from tracekit.rank_events.coded_words import numbered, numbered_rows
+from tracekit.rank_events.coded_words import numbered
 from tracekit.rank_events.operation_names import UNDIRECTED
 from tracekit.steps.step_kernels import LongerKernels, StepKernels, kernels_between, longer_kernels
 from tracekit.steps.steps import windows_of

@@ -57,7 +57,6 @@ from tracekit.analysis.slowrank.wording import listed, ranks_in_words
 from tracekit.causes import CAUSES, NETWORK
 from tracekit.findings import Evidence, Suspect
 from tracekit.step_graph.statistics import NORMAL_95
-from tracekit.steps.steps import compute_in_steps
 from tracekit.thresholds.slowrank import COVERAGE_WHOLE, LITTLE_SHARE, MIN_LOST_SHARE
 from tracekit.units import I64, ms
 
@@ -194,7 +193,7 @@ def _not_saved(case: Case, found: Hypothesis) -> float:
 
 def _by_compute(case: Case, rows: I64) -> float:
     """The share of the excess of `rows` that is compute, 0 to 1."""
-    computed = compute_in_steps(case.ops, case.steps)
+    computed = case.computed
     longer = computed[rows] - np.stack(
         [np.nanmedian(computed[case.stage_of(r)], axis=0) for r in rows.tolist()]
     )

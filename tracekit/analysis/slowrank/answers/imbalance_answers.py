@@ -21,7 +21,6 @@ from tracekit.causes import CAUSES, DATALOADER, STAGE_IMBALANCE
 from tracekit.findings import Cause, Suspect
 from tracekit.steps.medians import sampled
 from tracekit.steps.step_kernels import kernels_in_steps
-from tracekit.steps.steps import compute_in_steps
 from tracekit.thresholds.slowrank import MAJORITY, MIN_LOST_SHARE, RANKS_LISTED, STAGE_TELLING_PEERS
 from tracekit.units import ms
 
@@ -40,7 +39,7 @@ def blame_stage(case: Case, found: LongStage, besides: str) -> Answer:
     """The answer that blames long stages, or the slow node that they make up; `besides` ends the reason."""
     ranks = [case.steps.ranks[r] for r in found.rows]
     stages = _stages(case, found)
-    spent = compute_in_steps(case.ops, case.steps) if found.by_compute else case.steps.own
+    spent = case.computed if found.by_compute else case.steps.own
     own = {i: spent[g] for i, g in enumerate(case.stages)}
     levels = {i: float(np.nanmean(times)) for i, times in own.items() if np.isfinite(times).any()}
     mine = float(np.mean([levels[i] for i in stages]))

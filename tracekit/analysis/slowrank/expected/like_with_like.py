@@ -17,7 +17,6 @@ from tracekit.step_graph.statistics import MAD_TO_SIGMA, Excess, excess, median_
 from tracekit.steps.dealt_tokens import Dealt, dealt_tokens
 from tracekit.steps.host_need import paced_compute
 from tracekit.steps.medians import median_by_column, sampled
-from tracekit.steps.steps import compute_in_steps
 from tracekit.thresholds.slowrank import BY_DESIGN, CANDIDATE_SHARE, MAJORITY, NOISE_FLOOR, Z_LIMIT
 from tracekit.timing.measured import Measured
 from tracekit.units import F64, I64, Mask
@@ -129,7 +128,7 @@ def _computed(run: Measured) -> F64 | None:
     """The compute of each rank in each step, ns; None for ranks on CPUs, which do not show it apart from host work."""
     if not all(r.on_gpu for r in run.ops.per_rank.values()):
         return None
-    return compute_in_steps(run.ops, run.steps)
+    return run.computed
 
 
 def _computes_longer(run: Measured, met: Circumstances, computed: F64) -> tuple[Excess, Mask]:

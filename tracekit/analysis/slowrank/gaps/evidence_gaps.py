@@ -17,7 +17,6 @@ from tracekit.findings import Coverage
 from tracekit.rank_events.operation_names import MESSAGES
 from tracekit.rank_events.step_marks import NO_STEP
 from tracekit.step_graph.statistics import NORMAL_95
-from tracekit.steps.steps import compute_in_steps
 from tracekit.thresholds.slowrank import MAJORITY, MIN_LOST_SHARE, MINOR
 from tracekit.units import F64, I64, Mask
 
@@ -133,7 +132,7 @@ def tokens_may_explain(case: Case, row: int) -> bool:
     if float(np.nanmean(case.met.tokens.untold[row])) <= most:
         return False
     stage = next(rows for rows in case.stages if row in rows)
-    computing = np.nanmean(compute_in_steps(case.ops, case.steps)[stage], axis=1)
+    computing = np.nanmean(case.computed[stage], axis=1)
     mine = stage == row
     return float(computing[mine][0] - np.nanmedian(computing[~mine])) > most
 

@@ -15,7 +15,6 @@ from tracekit.analysis.slowrank.hypotheses.candidates import saved_ns, typical_w
 from tracekit.analysis.slowrank.hypotheses.suspect_work import late_loaders, stalled_often
 from tracekit.step_graph.statistics import median_of_others
 from tracekit.steps.step_kernels import kernels_in_steps, longest_beyond
-from tracekit.steps.steps import compute_in_steps
 from tracekit.thresholds.slowrank import (
     CANDIDATE_SHARE,
     CLEARLY_MORE,
@@ -133,7 +132,7 @@ def _computes_longer(case: Case, found: OneStep) -> bool:
     """Whether most of the excess of the one step is compute; false for a CPU's trace, which does not show that."""
     if not case.ops.per_rank[case.steps.ranks[found.row]].on_gpu:
         return False
-    computed = compute_in_steps(case.ops, case.steps)
+    computed = case.computed
     over = (computed - median_of_others(computed, case.stages))[found.row, found.column]
     return bool(over >= MAJORITY * case.found.value[found.row, found.column])
 

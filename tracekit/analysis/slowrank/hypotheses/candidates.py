@@ -179,6 +179,17 @@ def those_that_cost(case: Case, rows: I64, model: StepModel | TableModel | None 
 def usual_of(case: Case, rows: I64) -> Usual:
     """Return the work of each of `rows` in each part of the steps if it works like its unsuspected peers; ns.
 
+    The case keeps it, since a cure is priced several times.
+    """
+    asked = tuple(rows.tolist())
+    if asked not in case.usual_work:
+        case.usual_work[asked] = _usual_of(case, rows)
+    return case.usual_work[asked]
+
+
+def _usual_of(case: Case, rows: I64) -> Usual:
+    """`usual_of`, found.
+
     Where one part of own time alone, compute or the rest, shows that a rank is slow, only that part becomes shorter. A
     rank with gaps by its role is compared with others of that role, if its stage has any. The parts of other ranks that
     communication lengthens while it waits are returned as well.

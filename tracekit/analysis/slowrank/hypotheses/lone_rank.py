@@ -19,7 +19,6 @@ from tracekit.findings import Cause
 from tracekit.step_graph.replay import StepModel
 from tracekit.steps.medians import weighted_median
 from tracekit.steps.step_kernels import StepKernels, kernels_in_steps
-from tracekit.steps.steps import compute_in_steps
 from tracekit.thresholds.slowrank import (
     FAR_MORE,
     KIND_RATIO,
@@ -75,7 +74,7 @@ def _device(case: Case, model: StepModel, row: int, others: Sequence[int]) -> Lo
     if slow <= FAR_MORE * max(abs(pace[r] - 1.0) for r in others) or not longer:
         return None
     cured = case.steps.own.copy()
-    cured[row] -= compute_in_steps(case.ops, case.steps)[row] * (1.0 - 1.0 / pace[row])
+    cured[row] -= case.computed[row] * (1.0 - 1.0 / pace[row])
     sign = f"nearly all kinds of kernels that every stage runs take {pace[row]:.2f} times as long"
     return LoneFault(row, GPU_COMPUTE, model.recorded_ns - model.step_ns(cured), sign)
 
@@ -92,7 +91,7 @@ def _by_name(kernels: StepKernels) -> dict[str, tuple[float, float]]:
 
 def _host(case: Case, model: StepModel, row: int, others: Sequence[int]) -> LoneFault | None:
     """The fault of the host of the rank in `row`; None unless its device is idle longer in several steps for it."""
-    gaps = case.steps.own - compute_in_steps(case.ops, case.steps)
+    gaps = case.steps.own - case.computed
     over = np.nan_to_num(np.clip(gaps[row] - np.median(gaps[list(others)], axis=0), 0.0, None))
     recurs = (over >= MINOR * over.max()).sum() > 1 if over.max() > 0 else False
     pace = pace_among(case, (row,), others)

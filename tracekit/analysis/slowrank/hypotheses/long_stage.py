@@ -23,7 +23,6 @@ from tracekit.step_graph.replay import StepModel
 from tracekit.step_graph.statistics import Excess, confidence, excess, median_of_others
 from tracekit.step_graph.table_model import TableModel
 from tracekit.steps.host_need import launch_pace
-from tracekit.steps.steps import compute_in_steps
 from tracekit.thresholds.slowrank import (
     CHANCE,
     MAJORITY,
@@ -216,7 +215,7 @@ def _compute(case: Case) -> F64 | None:
     on_gpu = all(r.on_gpu for r in case.ops.per_rank.values())
     if case.table is not None or not on_gpu:
         return None
-    computed = compute_in_steps(case.ops, case.steps)
+    computed = case.computed
     return computed if np.nansum(computed) > 0 else None
 
 

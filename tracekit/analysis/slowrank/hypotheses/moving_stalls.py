@@ -20,7 +20,7 @@ from tracekit.analysis.slowrank.hypotheses.suspect_work import features_of
 from tracekit.causes import DATALOADER, GPU_COMPUTE, HOST_STALL
 from tracekit.findings import Cause
 from tracekit.step_graph.statistics import median_of_others, spread
-from tracekit.steps.steps import compute_in_steps, inside_each, windows_of
+from tracekit.steps.steps import inside_each, windows_of
 from tracekit.thresholds.slowrank import (
     CHANCE,
     LITTLE_SHARE,
@@ -65,7 +65,7 @@ def moving_stalls(case: Case) -> MovingStalls | None:
     """
     if case.timeline is None or len(case.steps.numbers) < 2:
         return None
-    gaps = case.steps.own - compute_in_steps(case.ops, case.steps) - case.met.role
+    gaps = case.steps.own - case.computed - case.met.role
     over = _outliers(gaps - median_of_others(gaps, case.stages), case.step_ns)
     if _in_turn(over):
         return _priced(case, MovingStalls(over, 0.0))
@@ -158,7 +158,7 @@ def cause_of(case: Case, found: MovingStalls) -> Cause:
     loader = [0.0 if (mine := features_of(case, row)) is None else mine.loader * steps for row in rows]
     if np.minimum(loader, stalled.sum(axis=1)).sum() >= MAJORITY * stalled.sum():
         return DATALOADER
-    computed = compute_in_steps(case.ops, case.steps)
+    computed = case.computed
     longer = (computed - median_of_others(computed, case.stages))[rows]
     if np.clip(longer, 0.0, stalled).sum() >= NEARLY_ALL * stalled.sum():
         return GPU_COMPUTE if _stays_on_its_stage(case, found) else "unknown"

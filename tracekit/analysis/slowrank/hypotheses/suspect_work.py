@@ -16,7 +16,7 @@ from tracekit.cause_entry import Comparison, Order, Quantity, Row
 from tracekit.causes import ALWAYS, CAUSES, SIGNS
 from tracekit.findings import Cause, Evidence
 from tracekit.intervals import Intervals
-from tracekit.steps.features import Features, read_features
+from tracekit.steps.features import Features, loading_ns, read_features
 from tracekit.steps.host_need import FREE, MOSTLY, launch_pace, on_host
 from tracekit.steps.medians import sampled
 from tracekit.thresholds.slowrank import (
@@ -131,8 +131,10 @@ def late_loaders(case: Case, rows: Sequence[int]) -> tuple[int, ...]:
     own, loader = (float(np.median([getattr(p, name) for p in peers])) for name in ("own", "loader"))
     late = []
     for row in rows:
-        mine = features_of(case, row)
-        if mine is not None and mine.own > own and mine.loader - loader >= MAJORITY * (mine.own - own):
+        whole = case.steps.own[row][np.isfinite(case.steps.own[row])]
+        beyond = float(np.mean(whole)) - own if len(whole) else 0.0
+        rank = case.steps.ranks[row]
+        if beyond > 0 and loading_ns(case.run, case.ops, case.steps, rank) - loader >= MAJORITY * beyond:
             late.append(row)
     return tuple(late)
 

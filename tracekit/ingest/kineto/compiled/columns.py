@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tracekit.arrays import MINUS_ONE, NO_INT64, from_numpy, from_strings, to_numpy
+from tracekit.arrays import NO_INT64, from_numpy, from_strings, null_as
 from tracekit.ingest.kineto.compiled.layout import BITS_TEXT, PHASE, SLOTS, Pool
 from tracekit.ingest.kineto.event_fields import CALLS, GRIDDED, KEPT_PHASES, SCANNED
 from tracekit.ingest.kineto.product_flops import of_shapes
@@ -56,8 +56,7 @@ class TextPool:
     def release(self) -> None:
         """Leave the memory to other pools of this process, unless it holds many texts; no text may follow."""
         if not self.crowded:
-            if self._words[Pool.SIZE]:
-                self._memory.table.fill(0)
+            empty(self._memory.table, self._memory.hashes[: self._words[Pool.SIZE]])
             _SPARE.append(self._memory)
 
     def _take_memory(self) -> None:
@@ -88,6 +87,20 @@ class TextPool:
             if self._words[Pool.ESCAPED]:
                 self._kept = _unescaped(self._kept)
         return self._kept
+
+
+def empty(
+    table: "np.ndarray[tuple[int], np.dtype[np.int32]]", hashes: "np.ndarray[tuple[int], np.dtype[np.int64]]"
+) -> None:
+    """Clear the places of the texts with these `hashes`, all that `table` holds: it is far larger than they are.
+
+    A text lies at the place of its hash, or further on in the run of taken places that begins there.
+    """
+    places = hashes & (POOL_TABLE - 1)
+    while len(places):
+        table[places] = 0
+        places = (places + 1) & (POOL_TABLE - 1)
+        places = places[table[places] != 0]
 
 
 NONE = np.iinfo(np.int64).min
@@ -173,8 +186,8 @@ def _of_shapes(names: pa.Array, shapes: pa.Array, elements: pa.Array) -> tuple[p
 
 def _of_messages(grids: pa.Array, names: pa.Array) -> pa.Array:
     """The grids of kernels that may carry messages; those of all others are left out, as the general reader does."""
-    asked = pc.match_substring_regex(names.dictionary.cast(pa.binary()), "|".join(GRIDDED))
-    rows = np.append(to_numpy(asked), False)[to_numpy(names.indices.cast(pa.int64()).fill_null(MINUS_ONE))]
+    asked = [any(kind in name for kind in GRIDDED) for name in names.dictionary.to_pylist()]
+    rows = np.array([*asked, False])[null_as(names.indices, -1)]
     return pc.if_else(from_numpy(rows), grids, NO_INT64)
 
 
