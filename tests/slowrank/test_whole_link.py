@@ -33,9 +33,13 @@ def _case(*spent: int) -> SimpleNamespace:
     every = np.ones(len(spent), bool)
     waits = SimpleNamespace(first_row=first, complete=every, timed=every, delivery=np.array(spent))
     channel = np.array([0] * (len(spent) - 1) + [1])
-    return SimpleNamespace(
-        waits=waits, analysed=every, ops=SimpleNamespace(channels=channels, channel=channel)
-    )
+    token = np.array([f"message {number}" for number in range(len(spent))])
+    ops = SimpleNamespace(channels=channels, channel=channel, token=token)
+    return SimpleNamespace(waits=waits, analysed=every, ops=ops)
+
+
+LATE = np.array([1_000.0, 1_000.0, 0.0])
+TESTED = {0: [0, 1]}
 
 
 @pytest.mark.parametrize(
@@ -45,15 +49,22 @@ def _case(*spent: int) -> SimpleNamespace:
 )
 def test_what_compared_transfers_have_in_common_holds_for_others(pairs, likely):
     case = _case(*(here for here, _ in pairs), 4_000)
-    found = uncompared_lateness(case, {0: pairs}, {0: [0, 1]}, (0,), {})
+    found = uncompared_lateness(case, {0: pairs}, TESTED, LATE, (0,), {})
     assert [round(float(late[-1])) for late in found[:2]] == [0, likely]
     assert found[2][-1] >= found[1][-1]
     assert not any(late[:-1].any() for late in found)
 
 
+def test_a_link_late_for_one_message_proves_nothing():
+    case = _case(1_100, 400, 4_000)
+    late = np.array([1_000.0, 0.0, 0.0])
+    least, likely, most = uncompared_lateness(case, {0: [(1_100, 100)]}, TESTED, late, (0,), {})
+    assert (least[-1], likely[-1], most[-1] > 0) == (0, 0, True)
+
+
 def test_what_need_not_pass_the_link_is_left_alone():
     """A group without one of the ranks at the link, and one that connects nodes where the slow channel does not."""
     case, slow = _case(1_100, 1_400, 4_000), {0: [(1_100, 100), (1_400, 400)]}
-    assert not any(late.any() for late in uncompared_lateness(case, slow, {0: [0, 1]}, (0, 5), {}))
+    assert not any(late.any() for late in uncompared_lateness(case, slow, TESTED, LATE, (0, 5), {}))
     nodes = {0: "a", 1: "a", 2: "b", 3: "b"}
-    assert not any(late.any() for late in uncompared_lateness(case, slow, {0: [0, 1]}, (0,), nodes))
+    assert not any(late.any() for late in uncompared_lateness(case, slow, TESTED, LATE, (0,), nodes))

@@ -69,8 +69,7 @@ def rank_ops(
     """
     if not events.num_rows:
         return _nothing(rank)
-    host = host_of(events)
-    cat = matches(events, "cat", lambda c: c)
+    host, cat = host_of(events), matches(events, "cat", lambda c: c)
     on_gpu = bool((cat == "kernel").any())
     comm = communicates(events, cat == "kernel", on_gpu=on_gpu)
     threaded = not (on_gpu or present(events, "collective").any())

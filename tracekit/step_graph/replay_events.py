@@ -36,11 +36,8 @@ def events_of(timelines: Sequence[RankTimeline], instance: I64, fixed: F64, befo
     line = np.repeat(np.arange(len(sizes), dtype=np.int32), sizes)
     kind = np.concatenate([t.kinds for t in timelines])
     event = np.concatenate([t.events for t in timelines])
-    number, alone, at = (
-        instance.astype(np.int32)[event],
-        (fixed >= 0)[event],
-        np.arange(len(kind), dtype=np.int32),
-    )
+    number, alone = instance.astype(np.int32)[event], (fixed >= 0)[event]
+    at = np.arange(len(kind), dtype=np.int32)
     posts = np.where((kind == POST) & (number >= 0), number, -1)
     expected = np.bincount(posts[posts >= 0], minlength=len(before))
     posted = np.full(len(fixed), -1, np.int32)
@@ -56,8 +53,7 @@ def events_of(timelines: Sequence[RankTimeline], instance: I64, fixed: F64, befo
     place = np.cumsum(1 + bare, dtype=np.int32) - 1
     old = np.repeat(at, 1 + bare)
     extra = np.arange(len(old)) < place[old]
-    after = np.where(mine >= 0, place[mine], -1)
-    after[bare] = place[bare] - 1
+    after = np.where(mine >= 0, place[mine], np.where(bare, place - 1, -1))
     after = np.where(extra, -1, after[old])
     transfer = np.where(number < 0, len(before) - 1, number)  # unmatched operations take the last
     own = np.where(mine >= 0, len(before) + event, len(before) + len(fixed))

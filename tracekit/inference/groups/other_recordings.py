@@ -93,7 +93,7 @@ def _numbered(recordings: Sequence[Sequence[int]]) -> str:
 
 
 def _recordings(ops: Operations, named: Mapping[int, Mask], *, exact: bool = True) -> list[list[int]]:
-    """Return the ranks of each recording that is set apart, the largest first; empty where all belong together.
+    """Return the ranks of the largest recording and of each that is set apart, largest first; empty without any apart.
 
     `exact` ends may set only few ranks apart: if they split a job in halves, another cause is assumed.
     """
@@ -111,8 +111,8 @@ def _recordings(ops: Operations, named: Mapping[int, Mask], *, exact: bool = Tru
     recordings: dict[int, list[int]] = defaultdict(list)
     for rank in ops.ranks:
         recordings[linked.find(rank)].append(rank)
-    apart_ranks = [recordings[root] for root in {linked.find(r) for r in split}]
-    result = sorted(apart_ranks, key=lambda ranks: (-len(ranks), ranks))
+    by_size = sorted(recordings.values(), key=lambda ranks: (-len(ranks), ranks))
+    result = [ranks for n, ranks in enumerate(by_size) if split and (not n or not split.isdisjoint(ranks))]
     if room is not None and result and len(result[0]) < ENDS_MOST_RANKS * len(ops.ranks):
         return _recordings(ops, named, exact=False)
     return result

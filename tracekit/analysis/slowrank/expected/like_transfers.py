@@ -94,14 +94,16 @@ def uncompared_lateness(
     run: Measured,
     slow: Mapping[int, Collection[tuple[float, float]]],
     tested: Mapping[int, Collection[int]],
+    late: F64,
     ranks: Collection[int],
     nodes: Mapping[int, str | int],
 ) -> tuple[F64, F64, F64]:
     """Return the lateness of transfers that were not compared, at least, likely and at most, by instance, ns.
 
     `slow` holds for each slow channel its transfer and its peers' transfer of each compared message, ns; `tested` the
-    compared instances of each channel. A channel without compared instances passes the link where it has all
-    `ranks` at the link as members, and is of the kind of a slow channel: it proves nothing, so its least lateness is 0.
+    compared instances of each channel, and `late` how late these were, ns. A channel without compared instances passes
+    the link where it has all `ranks` at the link as members, and is of the kind of a slow channel: it proves nothing,
+    so its least lateness is 0, and its likely one as well where the slow channels carry a message that is not late.
     """
     first, channels = run.waits.first_row, run.ops.channels
     usable = run.waits.complete & run.waits.timed & run.analysed[first]
@@ -119,7 +121,10 @@ def uncompared_lateness(
     spent = np.where(proven | (usable & np.isin(channel, passed)), run.waits.delivery, 0).astype(np.float64)
     likely, other = _by_delay_and_share(spent, [pair for pairs in slow.values() for pair in pairs])
     least = np.where(proven, np.minimum(likely, other), 0.0)
-    return least, likely, np.maximum(likely, other)
+    compared = np.array([number for c in slow for number in tested.get(c, ())], np.int64)
+    messages = run.ops.token[first[compared]]
+    all_late = np.isin(messages, messages[late[compared] > 0]).all()
+    return least, likely if all_late else np.where(proven, likely, 0.0), np.maximum(likely, other)
 
 
 def _by_delay_and_share(spent: F64, compared: Collection[tuple[float, float]]) -> tuple[F64, F64]:

@@ -132,7 +132,7 @@ def _slowest(
         dear = set(slow)
     late = np.where(np.isin(case.ops.channel[case.waits.first_row], list(dear)), late, 0.0)
     pairs = {c: [(f.here, f.peers) for f in several] for c, several in slow.items()}
-    late, price = _priced(case, late, uncompared_lateness(case, pairs, tested, ranks, nodes))
+    late, price = _priced(case, late, uncompared_lateness(case, pairs, tested, late, ranks, nodes))
     longest = _longest(case, slow, late)
     most = max(max(slow.values(), key=lambda v: max(s.z for s in v)), key=lambda s: s.here - s.peers)
     ratio = most.here / max(most.peers, 1.0)
