@@ -112,6 +112,7 @@ RULES: Final = (
         "hypotheses.suspect_work:only_attention", "hypotheses.suspect_work:dealt_to_its_replica",
         "hypotheses.suspect_work:_documents_show", "hypotheses.usual_pace:may_be_pace",
         "gaps.evidence_gaps:compared_little", "gaps.evidence_gaps:unread", "gaps.recurrence:_recurs_in_cut",
+        "gaps.recurrence:others_prove_health",
         "suspects:in_gaps", "suspects:_launches_slowly", "evidence:_longest_takes_turns",
         "hypotheses.slow_link:_whole_boundaries", "hypotheses.inferred_members:beyond_inferred_group",
         "hypotheses.inferred_members:_loosely_joined", "answers.hidden_rank:dealt_to_experts",
@@ -143,13 +144,13 @@ RULES: Final = (
         ("answers.slow_launch:launched_late", 1), ("answers.hidden_rank:_with_dearer_step", 1),
         ("hypotheses.long_stage:_without_gaps", 2), ("hypotheses.link_cure:_with_mates", 1),
         ("hypotheses.link_cure:_cured", 1), ("hypotheses.candidates:_in_line", 1),
-        ("expected.contention:relieved", 1), ("expected.like_with_like:_of_compute", 1),
+        ("expected.contention:relieved", 1), ("expected.like_with_like:_of_one_part", 1),
         ("expected.like_with_like:_of_pace", 1),
     )),
     *(Rule(place, like=np.zeros_like) for place in (
         "expected.like_with_like:_beside", "expected.contention:stage_contention",
     )),
-    *(Rule(f"hypotheses.slow_link:{name}", like=lambda found: found[:0]) for name in ("_untimed", "_not_compared")),
+    Rule("hypotheses.slow_link:_untimed", like=lambda found: found[:0]),
     Rule("expected.contention:spun_longer", like=lambda found: np.full_like(found, np.nan)),
     Rule("expected.like_with_like:role_gaps", like=lambda found: (found[0][:0], np.zeros_like(found[1]))),
 )  # fmt: skip

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.paired import __main__ as program
+from tests.paired.ablation import RULES
 from tests.paired.ask import ask, checkout
 from tests.paired.compare import changes, load, report, sign_test
 from tests.paired.jobs import LOOKED_AT, ROOT, SAMPLES, Truth, make
@@ -109,3 +110,8 @@ def test_no_job_made_is_said(monkeypatch):
     monkeypatch.setattr("sys.argv", ["paired", "--old", str(GOLDENS), "--new", str(ROOT)])
     with pytest.raises(SystemExit, match="no job was made"):
         program.main()
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.place)
+def test_a_rule_of_the_ablation_exists(rule):
+    assert callable(rule.function())
