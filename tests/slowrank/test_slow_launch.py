@@ -47,7 +47,8 @@ def test_a_slow_host_is_named_and_priced(tmp_path, factor):
     ("unit", "factor", "steps", "verdict"),
     [
         (55.0, 1.5, 2, "inconclusive"),  # host_launches_late: too few steps to price it, but no health
-        (60.0, 1.5, 3, "slow_rank"),  # host_launches_slowly: its device works no longer than its peers'
+        (60.0, 1.5, 3, "inconclusive"),  # its price, 2.4 %, lies within 1.2 points of the threshold
+        (60.0, 1.6, 3, "slow_rank"),  # host_launches_slowly: its device works no longer than its peers'
         (60.0, 2.0, 3, "slow_rank"),  # launched_late: its gaps are a fourth of what it costs
     ],
 )
