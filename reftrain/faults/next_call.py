@@ -58,8 +58,8 @@ def resize_next(op: str) -> None:
 def _resized(op: str, argument: Any) -> Any:
     if isinstance(argument, list):
         return [_resized(op, item) for item in argument]
-    if isinstance(argument, int):  # rows to or from a rank
-        return 3 * argument
+    if isinstance(argument, int):  # rows to or from a rank; of other calls a rank
+        return 3 * argument if op == "all_to_all" else argument
     if not isinstance(argument, torch.Tensor):
         return argument
     if op == "recv":

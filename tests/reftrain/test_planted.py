@@ -10,7 +10,7 @@ import torch
 
 from reftrain.config.fault_spec import parse_fault
 from reftrain.config.file import load
-from reftrain.faults import hangs, launch_bound, registry, slow
+from reftrain.faults import hangs, launch_bound, next_call, registry, slow
 from reftrain.rank.events import CollectiveCall, Segment
 from reftrain.rank.hooks import HookList, RunContext
 from tests.reftrain import workers
@@ -255,3 +255,16 @@ def timed_steps(rank, world, store, config):
             listed.step_begin(step)
             out.append(timed(lambda step=step: made.apply_gradients(step, made.compute_gradients(step).norm)))
         return out
+
+
+def test_a_resized_message_keeps_its_rank(monkeypatch):
+    """Rows of an all-to-all are integers as well; rank and tag of a message are none of them."""
+    made = []
+
+    def send(group, tensors, rank, tag):
+        made.append((tensors[0].numel(), rank, tag))
+
+    monkeypatch.setattr(torch.distributed.ProcessGroup, "send", send)
+    next_call.resize_next("send")
+    torch.distributed.ProcessGroup.send(object(), [torch.zeros(4, 2)], 1, 7)
+    assert made == [(24, 1, 7)]
