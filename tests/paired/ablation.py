@@ -134,7 +134,7 @@ RULES: Final = (
     *(Rule(place, nothing=[]) for place in ("decision.decide:_late", "gaps.lone_transfers:lone_transfers")),
     *(Rule(place, nothing={}) for place in (
         "unrecorded.quickest:beyond_likes", "unrecorded.quickest:beyond_quickest",
-        "unrecorded.unrecorded:_to_somebody", "unrecorded.unrecorded:_in_every_replica",
+        "unrecorded.unrecorded:_open_ends", "unrecorded.unrecorded:_in_every_replica",
         "hypotheses.dealt_work:_namesakes",
     )),
     Rule("expected.nodes:lone_links", nothing=set()),

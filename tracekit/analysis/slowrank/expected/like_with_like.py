@@ -29,17 +29,13 @@ class Circumstances:
     tokens: Dealt  # all-to-alls brought more or fewer tokens
     beside: F64  # kernels shared the device with more communication than the peers', or with less (below 0)
     role: F64  # gaps that the rank's role makes
-    chance: (
-        F64  # the rest of own time, which differs by chance, on ranks that one part of it shows to be slow
-    )
+    chance: F64  # what differs by chance on ranks that the other part of own time shows to be slow
     of_role: I64  # rows of ranks with such a role
     spun: F64  # total time that communication adds to kernels; NaN where unknown
     by_compute: tuple[int, ...] = ()  # the rows that compute alone shows to be slow
     by_idle: tuple[int, ...] = ()  # the rows that time without compute alone shows to be slow
-    computing: Excess | None = None  # compute beyond the peers', where one part shows a row to be slow
-    idling: Excess | None = (
-        None  # time without compute beyond the peers', where one part shows a row to be slow
-    )
+    computing: Excess | None = None  # compute beyond the peers', where `by_compute` or `by_idle` has rows
+    idling: Excess | None = None  # time without compute beyond the peers', where `by_idle` has rows
 
     @property
     def gaps(self) -> F64:
@@ -50,8 +46,9 @@ class Circumstances:
 
     def parts(self) -> Iterator[tuple[Excess, tuple[int, ...]]]:
         """Yield each part of own time, as its excess, with the rows that it alone shows to be slow."""
-        if self.computing is not None and self.idling is not None:
-            yield from ((self.computing, self.by_compute), (self.idling, self.by_idle))
+        for part, rows in ((self.computing, self.by_compute), (self.idling, self.by_idle)):
+            if part is not None:
+                yield part, rows
 
     @property
     def told(self) -> F64:
@@ -92,14 +89,16 @@ def _of_pace(run: Measured, met: Circumstances) -> Circumstances:
         if mine:
             asked = sorted([*mine, *others])
             computed[asked] = paced_compute(run.run, run.ops, run.steps, asked)[asked]
-    return _of_one_part(run, met, computed)
+    return _of_one_part(run, met, _computes_longer(run, met, computed))
 
 
 def _of_parts(run: Measured, met: Circumstances, computed: F64) -> Circumstances:
     """`met` with overlapping communication and with gaps that differ by chance; `computed` is compute by step, ns."""
     suspected = _significant(run, alike_excess(run, met)) | _computes_longer(run, met, computed)[1]
     found = replace(met, beside=_beside(run, met, np.flatnonzero(suspected).tolist()))
-    return _of_one_part(run, found, computed)
+    return _of_one_part(
+        run, found, _computes_longer(run, found, computed), _idles_longer(run, found, computed)
+    )
 
 
 def alike_excess(run: Measured, met: Circumstances) -> Excess:
@@ -145,6 +144,7 @@ def _idles_longer(run: Measured, met: Circumstances, computed: F64) -> tuple[Exc
 
     Uneven data lengthens kernels of changing ranks, which hides a host that pauses in every step. Ranks idle unlike by
     design, so that a fault must exceed by far what they differ by, and none is found on a rank that loads for others.
+    Not asked of CPUs, where other processes interrupt a rank.
     """
     found, apart = _alone(run, run.steps.own - computed - met.role, computed - met.tokens.beyond - met.beside)
     apart &= np.nan_to_num(found.mean) > Z_LIMIT * spread(found.mean)
@@ -168,11 +168,13 @@ def _alone(run: Measured, part: F64, rest: F64) -> tuple[Excess, Mask]:
     return found, np.asarray(apart & chance, bool)
 
 
-def _of_one_part(run: Measured, met: Circumstances, computed: F64) -> Circumstances:
+def _of_one_part(
+    run: Measured, met: Circumstances, compute: tuple[Excess, Mask], idle: tuple[Excess, Mask] | None = None
+) -> Circumstances:
     """`met` with the rest of own time as chance on ranks that compute, or time without it, alone shows to be slow."""
-    computing, by_compute = _computes_longer(run, met, computed)
-    idling, by_idle = _idles_longer(run, met, computed)
-    by_idle &= ~by_compute
+    computing, by_compute = compute
+    idling, by_idle = idle or (computing, np.zeros_like(by_compute))
+    by_idle = by_idle & ~by_compute
     if not (by_compute | by_idle).any():
         return met
     beyond = run.steps.own - met.told

@@ -55,7 +55,7 @@ def waited_for_missing(case: Case) -> Unseen:
     """
     missing = frozenset(case.missing)
     partial = _partial(case, missing)
-    open_ends = _to_somebody(case) if missing else {}
+    open_ends = _open_ends(case) if missing else {}
     if not partial and not open_ends:
         return Unseen(0.0, 0.0, ())
     usual = _usual(case)
@@ -190,7 +190,7 @@ def _crosses_replicas(kind: Kind) -> bool:
     return crosses_replicas(str(axis[0] if isinstance(axis, tuple) else axis) for axis in kind[1])
 
 
-def _to_somebody(case: Case) -> dict[int, float]:
+def _open_ends(case: Case) -> dict[int, float]:
     """The exposed time of messages without a known peer and collectives without a known group, ns, by operation.
 
     Their unknown members may be ranks without a trace.
