@@ -30,7 +30,9 @@ def test_a_slow_rank_is_named_by_its_least_price(tmp_path):
     assert first.low_ms >= working.threshold_ms
     assert first.low_ms <= first.likely_ms <= first.high_ms
     assert first.significance > first.limit
-    assert first.likely_ms == pytest.approx(found.suspects[0].lost_ms_per_step, rel=0.01)
+    named = found.suspects[0]
+    assert first.likely_ms == pytest.approx(named.lost_ms_per_step)
+    assert (first.low_ms, first.high_ms) == pytest.approx((named.lost_ms_low, named.lost_ms_high))
     assert f'by the rule "slow ranks are dearest": {found.reason}' in working.rule
 
 

@@ -24,10 +24,11 @@ from tracekit.analysis.slowrank.hypotheses.moving_stalls import MovingStalls
 from tracekit.analysis.slowrank.price import Price
 from tracekit.analysis.slowrank.suspects import Answer
 from tracekit.analysis.slowrank.wording import fewest_traces, listed, ranks_in_words
+from tracekit.causes import NETWORK
 from tracekit.findings.slowrank import Considered, EvidenceGap, Explanation, Outcome
 from tracekit.thresholds.report import RANKS_SHOWN
 from tracekit.thresholds.slowrank import MIN_LOST_SHARE
-from tracekit.units import ms
+from tracekit.units import NS_PER_MS, ms
 
 _RULES: Final = {
     "slow_rank": "the most expensive significant hypothesis is named if its lowest price reaches the threshold",
@@ -62,11 +63,8 @@ def _ranks(measured: Evidence, answer: Answer) -> Iterator[Considered]:
     ]
     longest = [int(r) for r in np.argsort(-excess, kind="stable") if excess[r] > 0][:RANKS_SHOWN]
     for row in dict.fromkeys([*longest, *(row for row in mentioned[:RANKS_SHOWN] if excess[row] > 0)]):
-        rows = np.array([row])
-        bounds = bounds_of(case, rows)
-        _, likely = beside_waits(case, rows, saved_ns(case, rows, typical_without(case, rows)))
         rank, z = case.steps.ranks[row], float(np.nan_to_num(case.found.z[row]))
-        low, high = min(bounds.low[0], likely), max(bounds.high[0], likely)
+        low, likely, high = _of_answer(answer, rank) or _measured(case, row)
         outcome = _outcome(case, answer, (rank,), low, high, significant=z > case.found.limit)
         yield Considered(
             "rank", f"rank {rank} works longer than its peers", (rank,), ms(float(excess[row])), z, case.found.limit,
@@ -82,6 +80,25 @@ def _ranks(measured: Evidence, answer: Answer) -> Iterator[Considered]:
             "ranks", f"{ranks_in_words(ranks)} work longer than their peers", ranks, None, max(together.z),
             case.found.limit, ms(low), ms(together.gain), ms(high), outcome,
         )  # fmt: skip
+
+
+def _of_answer(answer: Answer, rank: int) -> tuple[float, float, float] | None:
+    """The price of the work of `rank` in the answer: least, likely, most, ns a step; None where it has none."""
+    ranks = answer.suspects if answer.verdict == "slow_rank" else answer.candidates
+    found = next((s for s in ranks if s.rank == rank and s.cause != NETWORK), None)
+    if found is None or found.lost_ms_low is None or found.lost_ms_high is None:
+        return None
+    return (
+        found.lost_ms_low * NS_PER_MS, found.lost_ms_per_step * NS_PER_MS, found.lost_ms_high * NS_PER_MS
+    )  # fmt: skip
+
+
+def _measured(case: Case, row: int) -> tuple[float, float, float]:
+    """The price of the rank in `row` alone: least, likely, most, ns a step."""
+    rows = np.array([row])
+    bounds = bounds_of(case, rows)
+    _, likely = beside_waits(case, rows, saved_ns(case, rows, typical_without(case, rows)))
+    return min(bounds.low[0], likely), likely, max(bounds.high[0], likely)
 
 
 def _others(measured: Evidence, answer: Answer) -> Iterator[Considered]:

@@ -161,8 +161,10 @@ def _prices(case: Case, found: Hypothesis) -> list[Price]:
     Their kernels overlap with less communication once nothing waits for the rank, and their hosts run further ahead.
     """
     rows = np.array(found.rows)
-    unsure = 0.0 if is_shown(case) else max(found.gain - least_ns(case, rows), 0.0)
-    more = 0.0 if case.concealing is None else max(most_ns(case, rows) - found.gain, 0.0)
+    unsure = more = 0.0
+    if not is_shown(case):
+        unsure = max(found.gain - least_ns(case, rows), 0.0)
+        more = max(most_ns(case, rows) - found.gain, 0.0)
     below, above = _not_saved(case, found), rank_doubt_ns(case, rows)
     prices = []
     for row, lost in zip(found.rows, found.lost, strict=True):

@@ -1,0 +1,21 @@
+"""Where collectives between hosts name no group and clocks differ, the interval of a price still holds the truth."""
+
+import pytest
+
+from tests.localise.case import make, save
+from tracekit.analysis.slowrank.analyse import analyse
+from tracekit.ingest import load
+
+UNNAMED = 9100239  # 59 % of its exposed communication is not matched
+
+
+def test_an_interval_allows_for_unmatched_waits(tmp_path):
+    case = make(UNNAMED)
+    save(case, tmp_path)
+    found = analyse(load([str(tmp_path)]), explain=True)
+    assert found.coverage.matched < 0.5
+    first, working = found.suspects[0], found.explanation.considered[0]
+    lost = found.what_if.step_ms * (1 - 1 / case.slowdown)
+    assert [first.rank] == list(case.culprits)
+    assert first.lost_ms_low <= lost <= first.lost_ms_high
+    assert (working.low_ms, working.high_ms) == pytest.approx((first.lost_ms_low, first.lost_ms_high))
