@@ -298,33 +298,49 @@ def options(what: str | None) -> argparse.Namespace:
     return chosen
 
 
-def main() -> None:
-    """Prints the ledger of all rules."""
-    chosen = options(__doc__)
-    rows, failed, jobs = [], 0, iter(chosen.todo)
-    worse: Counter[str] = Counter()
+def in_turn(
+    chosen: argparse.Namespace, call: Callable[[], tuple[Any, ...]], learn: Callable[[dict[str, Any]], None]
+) -> tuple[list[dict[str, Any]], int]:
+    """Return (the rows of all jobs by key, the number of jobs that could not be read).
+
+    A job is begun when a process is free, by the function and further arguments that `call` returns then, so that what
+    `learn` was given of earlier rows counts for later jobs. The rows are kept in `chosen.json` after each.
+    """
+    rows: list[dict[str, Any]] = []
+    failed, jobs = 0, iter(chosen.todo)
     waiting: set[Future[dict[str, Any]]] = set()
     with ProcessPoolExecutor(chosen.jobs) as pool:
         while True:
             while len(waiting) < chosen.jobs and (job := next(jobs, None)) is not None:
-                settled = frozenset(
-                    n for n, often in worse.items() if chosen.enough and often >= chosen.enough
-                )
-                waiting.add(pool.submit(ledger_of, *job, chosen.keep, settled))
+                function, *more = call()
+                waiting.add(pool.submit(function, *job, chosen.keep, *more))
             if not waiting:
-                break
+                return rows, failed
             done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
             for future in done:
-                try:
-                    rows.append(future.result())
-                except (TracekitError, ArithmeticError, LookupError, TypeError, ValueError, OSError) as error:
+                if isinstance(problem := future.exception(), (*BROKEN, OSError)):
                     failed += 1
-                    print(type(error).__name__, error, file=sys.stderr)
+                    print(type(problem).__name__, problem, file=sys.stderr)
                     continue
-                worse.update(name for name, gain in rows[-1]["changes"].items() if gain < 0)
+                learn(future.result())
+                rows = sorted([*rows, future.result()], key=lambda row: row["key"])
             if chosen.json:
-                ordered = sorted(rows, key=lambda r: r["key"])
-                chosen.json.write_text("".join(json.dumps(r) + "\n" for r in ordered))
+                chosen.json.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def main() -> None:
+    """Prints the ledger of all rules."""
+    chosen = options(__doc__)
+    worse: Counter[str] = Counter()
+
+    def call() -> tuple[Any, ...]:
+        settled = (name for name, often in worse.items() if chosen.enough and often >= chosen.enough)
+        return ledger_of, frozenset(settled)
+
+    def learn(row: dict[str, Any]) -> None:
+        worse.update(name for name, gain in row["changes"].items() if gain < 0)
+
+    rows, failed = in_turn(chosen, call, learn)
     print(f"{len(rows)} jobs, {failed} that could not be read\n\n{table(rows)}")
 
 

@@ -6,20 +6,17 @@ the table names the first job that changed, and whether its answer was better or
 nothing anywhere has no case here: it may be the same notion as another one, or nothing at all.
 """
 
-import json
 import sys
 from collections.abc import Iterator
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
 
 from tests.house import measures
-from tests.paired.ablation import answered, better, options, tried
+from tests.paired.ablation import answered, better, in_turn, options, tried
 from tests.paired.jobs import Truth
 from tests.paired.matched import Matched, matched_of
-from tracekit.errors import TracekitError
 
 AT_ONCE: Final = 32
 """Thresholds that are varied together at first."""
@@ -108,25 +105,11 @@ def main() -> None:
     """Prints which thresholds decide an answer."""
     chosen = options(__doc__)
     silent: list[Variation] = [(name, how) for name in thresholds() for how in ("doubled", "halved")]
-    rows, failed, jobs = [], 0, iter(chosen.todo)
-    waiting: set[Future[dict[str, Any]]] = set()
-    with ProcessPoolExecutor(chosen.jobs) as pool:
-        while True:
-            while len(waiting) < chosen.jobs and (job := next(jobs, None)) is not None:
-                waiting.add(pool.submit(changes_of, *job, chosen.keep, list(silent)))
-            if not waiting:
-                break
-            done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
-            for future in done:
-                try:
-                    rows.append(future.result())
-                except TracekitError as error:  # a job that cannot be read is counted, and the others go on
-                    failed += 1
-                    print(type(error).__name__, error, file=sys.stderr)
-                    continue
-                silent = [v for v in silent if " ".join(v) not in rows[-1]["changes"]]
-                if chosen.json:
-                    chosen.json.write_text("".join(json.dumps(r) + "\n" for r in rows))
+
+    def learn(row: dict[str, Any]) -> None:
+        silent[:] = [v for v in silent if " ".join(v) not in row["changes"]]
+
+    rows, failed = in_turn(chosen, lambda: (changes_of, list(silent)), learn)
     print(f"{len(rows)} jobs, {failed} that could not be read\n\n{table(rows)}")
 
 

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 from tests.marks import quick_first
-from tests.slowrank.jobs import grid, job
+from tests.slowrank.jobs import grid, job, prepared
 from tracekit.analysis.slowrank.analyse import analyse, opened
+from tracekit.analysis.slowrank.gaps.evidence_gaps import bounds_of, most_ns
 from tracekit.analysis.slowrank.price import Price, rank_doubt_ns, spread_of_ranks
 
 MESH = grid(tp=2, pp=2, dp=4)
@@ -44,3 +45,12 @@ def test_a_wider_spread_of_ranks_widens_the_doubt(tmp_path):
         assert rank_doubt_ns(case, rows) >= spread_of_ranks(case, rows)
         doubts.append(spread_of_ranks(case, rows))
     assert doubts[0] < doubts[1] / 5
+
+
+def test_ranks_that_are_late_together_each_carry_what_both_cost(tmp_path):
+    """A tensor group with a late loader: the cure of one rank alone saves nothing."""
+    case = prepared(job(tmp_path, MESH, idle=lambda rank, _: 300.0 * (rank in {4, 5})), MESH)
+    rows = np.array([case.steps.row(rank) for rank in (4, 5)])
+    together = most_ns(case, rows)
+    assert together > 2 * most_ns(case, rows[:1])
+    assert bounds_of(case, rows).high == pytest.approx((together, together), rel=0.1)

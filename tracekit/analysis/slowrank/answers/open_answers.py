@@ -104,11 +104,15 @@ _PACE: Final = (
 def leave_rank_open(case: Case, found: Undecided) -> Answer:
     """The open answer about a rank with an excess; too little was matched to show whether the others wait for it."""
     candidates = candidates_of(case, found)
-    first = candidates[0]
+    more = len(candidates) - 1
+    subject = (
+        f"rank {candidates[0].rank} and {more} more work" if more else f"rank {candidates[0].rank} works"
+    )
+    peers = "their peers" if more else "its peers"
     longer = ms(float(case.found.mean[found.rows[0]]))
     reason = (
-        f"rank {first.rank} works {longer:.1f} ms of {ms(case.step_ns):.1f} ms a step longer than its peers; the "
-        f"others lose between {ms(found.low[0]):.1f} and {ms(found.high[0]):.1f} ms by it, because {why_open(case)}"
+        f"{subject} {longer:.1f} ms of {ms(case.step_ns):.1f} ms a step longer than {peers}; the others lose between "
+        f"{ms(found.low[0]):.1f} and {ms(found.high[0]):.1f} ms by it, because {why_open(case)}"
     )
     return left_open(reason, what_would_decide(case), candidates)
 

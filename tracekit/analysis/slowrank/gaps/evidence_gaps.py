@@ -154,10 +154,20 @@ def _left_open(case: Case, rows: I64) -> Undecided | None:
 
 
 def bounds_of(case: Case, rows: I64) -> Undecided:
-    """`rows` with the bounds of what a step saves if one of them alone worked like its peers, largest excess first."""
+    """`rows` with the bounds of what a step saves if one of them worked like its peers, largest excess first.
+
+    The upper bound is the larger one of a cure of the rank alone, and of its cure after those of the others: ranks that
+    are late together save nothing alone.
+    """
     kept = rows[np.argsort(-case.found.mean[rows], kind="stable")]
     low = [least_ns(case, np.array([r])) for r in kept]
-    high = [max(most_ns(case, np.array([r])), at_least) for r, at_least in zip(kept, low, strict=True)]
+    alone = [most_ns(case, np.array([r])) for r in kept]
+    together = most_ns(case, rows) if len(kept) > 1 else 0.0
+    if together > max(alone):
+        alone = [
+            max(m, together - most_ns(case, np.setdiff1d(rows, r))) for m, r in zip(alone, kept, strict=True)
+        ]
+    high = [max(most, at_least) for most, at_least in zip(alone, low, strict=True)]
     if case.concealing is not None:  # a replay does not show all of it
         low = [max(least - rank_doubt_ns(case, rows), 0.0) for least in low]
         high = [may_cost_ns(most, float(case.found.mean[r])) for r, most in zip(kept, high, strict=True)]
