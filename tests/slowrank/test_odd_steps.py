@@ -40,19 +40,23 @@ def saving(folder, *, slow=(), inside=0.0, before=0.0, extra=True):
     return write_run(folder, lines, {0: tuple(range(RANKS))}, {0: "dp"}, RANKS)
 
 
-def logging(folder, *, pauses, late):
-    """A job of three steps whose rank 0 halts for ms before the steps in `pauses`, the first time unseen if `late`."""
+def logging(folder, *, pauses, late, numbers=(0, 1, 2), paused=(0,)):
+    """A job of three steps in which `paused` ranks halt for ms before each step, by `pauses`.
+
+    Recorded are the steps `numbers`; with `late` the halt before the first one of each window is not.
+    """
     lines = [Timeline(r) for r in range(RANKS)]
-    for step in range(3):
-        pause = pauses[step] * 1000.0
-        if step == 0 and late:
-            lines[0].at += pause
+    for place, (step, ms) in enumerate(zip(numbers, pauses, strict=True)):
+        pause = ms * 1000.0
+        if late and (place == 0 or numbers[place - 1] != step - 1):
+            for rank in paused:
+                lines[rank].at += pause
             pause = 0.0
         begins = [line.at for line in lines]
         for layer in range(3):
             for line in lines:
                 noise = 1 + 0.005 * (((line.rank * 7 + step * 5 + layer * 3) % 11) / 5 - 1)
-                line.at += pause if line.rank == layer == 0 else 0.0
+                line.at += pause if line.rank in paused and layer == 0 else 0.0
                 line.compute(LAYER_US * noise)
             reduced(lines)
         for line, begin in zip(lines, begins, strict=True):
@@ -109,3 +113,15 @@ def test_a_delay_before_the_recording_is_not_priced(tmp_path, pauses, late, step
     assert finding.suspects[0].lost_ms_per_step == pytest.approx(
         sum(pauses[s] for s in steps) / len(steps), rel=0.1
     )
+
+
+def test_the_begin_of_each_window_may_be_late(tmp_path):
+    """Half of the ranks pause before each step; in half of the steps, the first ones of windows, it is not recorded."""
+    numbers, late = (0, 1, 10, 11), (0, 1)
+    finding = analyse(logging(tmp_path, pauses=[6.0] * 4, late=True, numbers=numbers, paused=late))
+    assert (finding.verdict, sorted(s.rank for s in finding.suspects)) == ("slow_rank", list(late))
+    assert finding.steps.analysed == (1, 11)
+    assert [q.detail.split(":")[0] for q in finding.quality if q.kind == "late_begin"] == [
+        "steps 0, 10 are left out"
+    ]
+    assert finding.what_if.step_ms - finding.what_if.without_suspects_ms == pytest.approx(6.0, rel=0.1)

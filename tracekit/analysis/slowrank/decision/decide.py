@@ -5,7 +5,7 @@ before a design that costs more. What may cost as much as the threshold, or coul
 leaves the answer open. A job is healthy only if no other rule applies.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import Final
 
@@ -28,6 +28,7 @@ from tracekit.analysis.slowrank.evidence import Evidence
 from tracekit.analysis.slowrank.gaps.recurrence import in_one_step, others_prove_health, told
 from tracekit.analysis.slowrank.suspects import Answer
 from tracekit.analysis.slowrank.unrecorded.unseen_replay import with_typical_unseen
+from tracekit.analysis.slowrank.wording import listed
 from tracekit.findings import Quality
 from tracekit.thresholds.slowrank import CLEAR_SHARE
 
@@ -134,15 +135,26 @@ def _judged(case: Case) -> tuple[Case, Answer]:
 def without_lag_before(
     case: Case, answer: Answer, judged: Callable[[Case], tuple[Case, Answer]]
 ) -> tuple[Case, Answer]:
-    """The case and answer without the first step if a suspect began it late; unchanged where the answer differs."""
+    """The case and answer without first steps of windows that a slow rank began late; unchanged if they name others.
+
+    What the rank did before such a step was not recorded, nor how long the others would have waited for it.
+    """
+    late = _late(case) if case.cut is None else {}
     suspects = {s.rank for s in answer.suspects}
-    late = suspects & set(_late(case)) if answer.verdict == "slow_rank" and case.cut is None else set()
-    if not late:
+    blamed = answer.verdict == "slow_rank"
+    columns = [c for c, ranks in late.items() if not blamed or ranks & suspects]
+    if not columns or len(case.steps.numbers) - len(columns) < 2:
         return case, answer
-    first = case.steps.numbers[0]
-    detail = f"step {first} is left out: rank {min(late)} began it late, after a delay before the recording"
-    rest, again = judged(_without_step(case, first, Quality("late_begin", None, 1, detail)))
-    same = again.verdict == answer.verdict and {s.rank for s in again.suspects} == suspects
+    steps = [case.steps.numbers[c] for c in columns]
+    began = set.union(*(late[c] for c in columns))
+    first = min(began & suspects or began)
+    left, them = f"steps {listed(steps)} are left out", "them"
+    if len(steps) == 1:
+        left, them = f"step {steps[0]} is left out", "it"
+    detail = f"{left}: rank {first} began {them} late, after a delay before the recording"
+    rest, again = judged(_without_steps(case, steps, Quality("late_begin", None, len(steps), detail)))
+    found = {s.rank for s in again.suspects} if again.verdict == "slow_rank" else set()
+    same = found == suspects if blamed else bool(found) and found <= began
     return (rest, again) if same else (case, answer)
 
 
@@ -158,25 +170,32 @@ def without_accident(case: Case, answer: Answer) -> tuple[Case, Answer]:
         return case, answer
     step = case.steps.numbers[once.column]
     detail = f"step {step} is left out: {told(case, once)}"
-    rest, again = _challenged(_without_step(case, step, Quality("accident", None, 1, detail)))
+    rest, again = _challenged(_without_steps(case, [step], Quality("accident", None, 1, detail)))
     rules = (*answer.rules, without_accident.__name__, *again.rules)
     if again.verdict == "healthy":
         return case, replace(again, reason=harmless.accident(case, once), rules=rules)
     return (case, answer) if again.verdict == "inconclusive" else (rest, replace(again, rules=rules))
 
 
-def _without_step(case: Case, step: int, note: Quality) -> Case:
-    """The case of the same recording without one step, for the reason in `note`."""
+def _without_steps(case: Case, steps: Collection[int], note: Quality) -> Case:
+    """The case of the same recording without some steps, for the reason in `note`."""
     run = replace(case.run, quality=(*case.run.quality, note))
-    return build(run, case.ops, case.mesh, [(n, n + 1) for n in case.steps.numbers if n != step])
+    return build(run, case.ops, case.mesh, [(n, n + 1) for n in case.steps.numbers if n not in steps])
 
 
-def _late(case: Case) -> list[int]:
-    """The ranks with a first step shorter than the others' by `LAG_BEFORE` of a step more than any later step."""
+def _late(case: Case) -> dict[int, set[int]]:
+    """The ranks that began the first step of a window late, by the step's column.
+
+    It is shorter than the others' by `CLEAR_SHARE` of a step more than any later step.
+    """
     if not case.steps.labelled or len(case.steps.numbers) <= 2:
-        return []
+        return {}
+    firsts = [0, *(np.flatnonzero(np.diff(case.steps.numbers) > 1) + 1).tolist()]
+    if len(firsts) == len(case.steps.numbers):
+        return {}
     missed = np.nanmedian(case.steps.wall, axis=0) - case.steps.wall
-    usual = np.nanmax(np.where(np.isfinite(missed[:, 1:]), missed[:, 1:], 0.0), axis=1)
-    least = CLEAR_SHARE * float(np.nanmedian(case.steps.wall[:, 1:]))
-    found = np.flatnonzero(np.isfinite(missed[:, 0]) & (missed[:, 0] - np.maximum(usual, 0.0) >= least))
-    return [case.steps.ranks[row] for row in found.tolist()]
+    later = np.delete(missed, firsts, axis=1)
+    usual = np.nanmax(np.where(np.isfinite(later), later, 0.0), axis=1, initial=0.0)
+    least = CLEAR_SHARE * float(np.nanmedian(np.delete(case.steps.wall, firsts, axis=1)))
+    found = {c: np.flatnonzero(np.isfinite(missed[:, c]) & (missed[:, c] - usual >= least)) for c in firsts}
+    return {c: {case.steps.ranks[row] for row in rows.tolist()} for c, rows in found.items() if len(rows)}
