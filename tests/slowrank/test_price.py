@@ -47,7 +47,7 @@ def test_a_wider_spread_of_ranks_widens_the_doubt(tmp_path):
     assert doubts[0] < doubts[1] / 5
 
 
-def test_ranks_that_are_late_together_each_carry_what_both_cost(tmp_path):
+def test_ranks_late_together_each_carry_the_whole_price(tmp_path):
     """A tensor group with a late loader: the cure of one rank alone saves nothing."""
     case = prepared(job(tmp_path, MESH, idle=lambda rank, _: 300.0 * (rank in {4, 5})), MESH)
     rows = np.array([case.steps.row(rank) for rank in (4, 5)])

@@ -64,7 +64,7 @@ def _ranks(measured: Evidence, answer: Answer) -> Iterator[Considered]:
     longest = [int(r) for r in np.argsort(-excess, kind="stable") if excess[r] > 0][:RANKS_SHOWN]
     for row in dict.fromkeys([*longest, *(row for row in mentioned[:RANKS_SHOWN] if excess[row] > 0)]):
         rank, z = case.steps.ranks[row], float(np.nan_to_num(case.found.z[row]))
-        low, likely, high = _of_answer(answer, rank) or _measured(case, row)
+        low, likely, high = _answered(answer, rank) or _measured(case, row)
         outcome = _outcome(case, answer, (rank,), low, high, significant=z > case.found.limit)
         yield Considered(
             "rank", f"rank {rank} works longer than its peers", (rank,), ms(float(excess[row])), z, case.found.limit,
@@ -82,7 +82,7 @@ def _ranks(measured: Evidence, answer: Answer) -> Iterator[Considered]:
         )  # fmt: skip
 
 
-def _of_answer(answer: Answer, rank: int) -> tuple[float, float, float] | None:
+def _answered(answer: Answer, rank: int) -> tuple[float, float, float] | None:
     """The price of the work of `rank` in the answer: least, likely, most, ns a step; None where it has none."""
     ranks = answer.suspects if answer.verdict == "slow_rank" else answer.candidates
     found = next((s for s in ranks if s.rank == rank and s.cause != NETWORK), None)
