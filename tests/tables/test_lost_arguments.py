@@ -45,6 +45,14 @@ def test_other_steps_tell_the_group_on_a_shared_stream():
     assert found.seq.tolist() == whole.seq.tolist()
 
 
+def test_other_steps_tell_the_size():
+    """Beside a large collective a small one of unknown size would seem to be as slow, or as quick."""
+    whole, found = read(steady()), repaired(read(steady({1, 3, 8})))
+    assert found.token == whole.token
+    assert found.nelems.tolist() == whole.nelems.tolist()
+    assert found.nelems.min() > 0
+
+
 def test_other_steps_tell_what_rccl_ran():
     found = repaired(read(steady({1, 3}, name=RCCL)))
     assert found.op == ("all_gather", "all_reduce", "all_gather") * 3

@@ -73,13 +73,16 @@ def with_lost_peers(rank: RankOps) -> RankOps:
 def with_lost_calls(rank: RankOps) -> RankOps:
     """Return `rank` with operations that lost their record filled in from the same position of other steps.
 
-    On a device only messages are filled in; in a host's trace, which has no streams, all operations.
+    On a device these are messages, and collectives that lost their size; in a host's trace, which has no streams, all
+    operations.
     """
     if rank.stream is None or rank.way is None:
         return rank
     way = rank.way
     silent = among(rank.op, ("send_recv",)) & (rank.src == UNKNOWN)
-    if not rank.on_gpu:
+    if rank.on_gpu:
+        silent |= ~among(rank.op, (*UNDIRECTED, OTHER)) & (rank.nelems < 0)
+    else:
         silent |= among(rank.op, (OTHER,)) & (rank.group == UNKNOWN)
     source = np.arange(len(rank.op))
     lanes = np.unique(rank.stream[silent & ((rank.stream != UNKNOWN) | (not rank.on_gpu))])
@@ -87,7 +90,9 @@ def with_lost_calls(rank: RankOps) -> RankOps:
         for place in places(rank.step, np.flatnonzero(rank.stream == lane)):
             lost, recorded = place[silent[place]], place[~silent[place]]
             if len(recorded) and _alike(rank, recorded):
-                source[lost[(way[lost] == 0) | (way[lost] == way[recorded[0]])]] = recorded[0]
+                same = (way[lost] == 0) | (way[lost] == way[recorded[0]])
+                named = among(rank.op, (rank.op[recorded[0]], "send_recv", OTHER))[lost]  # by its kernel
+                source[lost[same & named]] = recorded[0]
     return _taken_over(rank, source)
 
 
