@@ -19,6 +19,7 @@ Quantity = Literal[
     "attention",
     "matmul",
     "copies",
+    "peer_copies",
     "loader",
     "collector",
     "allocator",
@@ -26,8 +27,8 @@ Quantity = Literal[
 ]
 """Times that a rank and its peers are compared by: own time, compute, gaps without compute, compute at the medians of
 operators (`Features.typical`), short operators as they are and at the shortest of their names, compute in attention, in
-matrix products and in copies between device and host, data loading, garbage collection, memory allocation (all a step),
-and the longest gap."""
+matrix products, in copies between device and host and in copies between devices, data loading, garbage collection,
+memory allocation (all a step), and the longest gap."""
 
 
 @dataclass(frozen=True)

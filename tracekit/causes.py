@@ -151,6 +151,27 @@ _ENTRIES = (
         next_on_cpu="look for other load on that host's memory",
     ),
     CauseEntry(
+        NETWORK,
+        "its transfers are slow",
+        "transfers as long as the peers' once all members have arrived: then the ranks only wait",
+        "check cables, link counters and the NIC between these ranks",
+        (
+            Sign(
+                Order.VERDICT,
+                "transfers take longer than their peers' although all members arrived in time",
+                "analysis.slowrank.hypotheses.slow_link:slow_link",
+                (Row("transfer of one message, all members present"),),
+            ),
+            Sign(
+                Order.COMPUTE,
+                "at least half of the excess is compute, and as much is copies between devices",
+                lambda rank: rank.explains("peer_copies") and rank.explains("busy"),
+                (Row("copies between devices a step", "peer_copies"),),
+            ),
+        ),
+        quantity="busy",
+    ),
+    CauseEntry(
         GPU_COMPUTE,
         "its compute takes longer than its peers'",
         "kernels as long as on peers, with longer gaps between them",
@@ -193,20 +214,6 @@ _ENTRIES = (
         on_host=True,
         needs_slow_host=True,
         mechanisms=(MORE_WORK,),
-    ),
-    CauseEntry(
-        NETWORK,
-        "its transfers are slow",
-        "transfers as long as the peers' once all members have arrived: then the ranks only wait",
-        "check cables, link counters and the NIC between these ranks",
-        (
-            Sign(
-                Order.VERDICT,
-                "transfers take longer than their peers' although all members arrived in time",
-                "analysis.slowrank.hypotheses.slow_link:slow_link",
-                (Row("transfer of one message, all members present"),),
-            ),
-        ),
     ),
     CauseEntry(
         DATA_IMBALANCE,

@@ -43,6 +43,12 @@ def test_longer_copies_are_the_host_link():
     assert "copies between device and host a step" in {e.what for e in evidence}
 
 
+def test_longer_copies_between_devices_are_the_network():
+    cause, evidence = cause_of(own=120 * MS, busy=110 * MS, peer_copies=20 * MS)
+    assert cause == "network"
+    assert "copies between devices a step" in {e.what for e in evidence}
+
+
 def test_on_a_cpu_trace_the_evidence_says_cpu():
     peers = [replace(p, on_gpu=False) for p in PEERS]
     cause, evidence = explain(

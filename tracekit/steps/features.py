@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from tracekit.intervals import Intervals, subtract, union
 from tracekit.matching.match import Operations
-from tracekit.rank_events.compute import COMM_KERNEL, NOT_COMPUTE
+from tracekit.rank_events.compute import COMM_KERNEL, DEVICE_WORK, NOT_COMPUTE
 from tracekit.rank_events.event_columns import ints, matches, truth
 from tracekit.steps.steps import Steps, idle_within, inside_each, tails_of, windows_of
 from tracekit.store import Run
@@ -42,6 +42,9 @@ COPIES: Final = re.compile(
     r"memcpy.*(DtoH|HtoD|DeviceToHost|HostToDevice)|::copy_to_(host|device)$", re.IGNORECASE
 )
 """Copies between the memories of device and host, as Kineto and Nsight name them, and as our trainer does on CPUs."""
+
+PEER_COPIES: Final = re.compile(r"memcpy.*(PtoP|PeerToPeer)", re.IGNORECASE)
+"""Copies from the memory of another device, as asynchronous tensor parallelism reads what its peers hold."""
 
 _COMMUNICATION: Final = re.compile(f"{COMM_KERNEL.pattern}|{NOT_COMPUTE.pattern}", re.IGNORECASE)
 
@@ -95,6 +98,7 @@ class Features:
     steps: int = 1
     operators: Mapping[str, Operators] = field(default_factory=dict)  # of a CPU by name, over all steps
     work: Mapping[str, Work] = field(default_factory=dict)  # by name, without communication
+    peer_copies: float = 0.0  # between devices
 
 
 def read_features(run: Run, ops: Operations, steps: Steps, rank: int) -> Features | None:
@@ -103,7 +107,7 @@ def read_features(run: Run, ops: Operations, steps: Steps, rank: int) -> Feature
     Raises ValueError for a rank that `steps` lacks, InputError where its events cannot be read.
     """
     row, source = steps.row(rank), ops.per_rank[rank]
-    columns = [c for c in range(len(steps.numbers)) if np.isfinite(steps.own[row, c])]
+    columns = np.flatnonzero(np.isfinite(steps.own[row])).tolist()
     each = windows_of(ops, steps, rank, columns)
     windows = union(*np.concatenate([each, tails_of(steps, rank, columns)], axis=1))
     if not len(windows[0]):
@@ -114,9 +118,8 @@ def read_features(run: Run, ops: Operations, steps: Steps, rank: int) -> Feature
     cat = matches(events, "cat", lambda v: v)
     exposed = ops.progress[rank].exposed
     idle = idle_within(ops, rank, windows)
-    computing = np.isin(cat, ["kernel", "gpu_memcpy", "gpu_memset"]) if source.on_gpu else cat == "cpu_op"
-    host = ~np.isin(cat, ["kernel", "gpu_memcpy", "gpu_memset", "gpu_user_annotation"])
-    n = float(len(columns))
+    computing = np.isin(cat, DEVICE_WORK) if source.on_gpu else cat == "cpu_op"
+    host, n = ~np.isin(cat, [*DEVICE_WORK, "gpu_user_annotation"]), float(len(columns))
 
     def named(pattern: re.Pattern[str], where: npt.NDArray[np.bool_]) -> Intervals:
         rows = where & truth(events, "name", pattern)
@@ -136,6 +139,7 @@ def read_features(run: Run, ops: Operations, steps: Steps, rank: int) -> Feature
         spent(COLLECTOR, host, still), spent(_ALLOCATOR, host, still), _begun(start[computing], windows) / n,
         inside_each(subtract(source.computed, exposed), each), inside_each(named(ATTENTION, computing), each),
         len(columns), times.by_name, _work(events, computing & ~truth(events, "name", _COMMUNICATION), windows, n),
+        spent(PEER_COPIES, computing),
     )  # fmt: skip
 
 

@@ -12,6 +12,7 @@ from tracekit.analysis.slowrank.answers.open_answers import (
     leave_tokens_open,
     why_open,
 )
+from tracekit.analysis.slowrank.answers.unsteady_links import blame_peer_copies
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.expected.nodes import NAME_NODES, UNPLACED
 from tracekit.analysis.slowrank.gaps.evidence_gaps import (
@@ -105,15 +106,17 @@ def _blame_proven(case: Case, found: Hypothesis) -> Answer:
     suspects, found = _with_transfers(case, suspects, found)
     first = suspects[0]
     others = f" and {len(suspects) - 1} more" if len(suspects) > 1 else ""
-    did = "worked longer than its peers" if len(case.steps.numbers) > 1 else "came later than its peers"
+    did = "worked longer" if len(case.steps.numbers) > 1 else "came later"
+    peers = "their peers" if others else "its peers"
     reason = (
-        f"rank {first.rank}{others} {did} in step {listed(first.steps)}, and the others waited: "
+        f"rank {first.rank}{others} {did} than {peers} in step {listed(first.steps)}, and the others waited: "
         f"{ms(found.gain):.1f} ms of {ms(case.step_ns):.1f} ms a step"
     )
     if found.rows[0] in case.found.throughout:
         only = f"it is the only such step of {len(case.steps.numbers)} recorded, but the slowness lasts all of it"
         reason += f"; {only}: nearly all kernels of the device took longer"
-    return blame(case, reason, tuple(suspects), found.gain)
+    answer = blame(case, reason, tuple(suspects), found.gain)
+    return blame_peer_copies(case, answer) if answer.cause == NETWORK else answer
 
 
 def _proves(case: Case, suspect: Suspect, suspects: list[Suspect]) -> bool:

@@ -43,7 +43,12 @@ def with_most_of_it(case: Case, answer: Answer) -> Answer:
     tokens of its experts, the data is blamed instead.
     """
     if dealt_to_experts(case, answer):
-        return _blame_experts(case, max(answer.gain, _levelled(case)))
+        gain = max(answer.gain, _levelled(case))
+        reason = (
+            "tokens are distributed unevenly over experts: ranks differ in every step, but kernels that do not depend "
+            f"on the data take equally long on all; ranks wait {ms(gain):.1f} ms of {ms(case.step_ns):.1f} ms a step"
+        )
+        return imbalance(reason, gain)
     if answer.verdict == "slow_link" or answer.blames_stage:
         return _with_dearer_step(case, answer)
     tokens = case.met.tokens.lost_ns >= MIN_LOST_SHARE * case.step_ns
@@ -57,15 +62,6 @@ def with_most_of_it(case: Case, answer: Answer) -> Answer:
     uneven = max(answer.gain, _levelled(case))  # to its peers' median, as the rank is cured
     dear = lost >= max(MOSTLY_ONE * uneven, MIN_LOST_SHARE * case.step_ns)
     return _leave_open(case, row, lost, uneven, over[row]) if dear else answer
-
-
-def _blame_experts(case: Case, gain: float) -> Answer:
-    """The answer that experts got uneven numbers of tokens, by kernels alone, which costs `gain` (ns a step)."""
-    reason = (
-        "tokens are distributed unevenly over experts: ranks differ in every step, but kernels that do not depend on "
-        f"the data take equally long on all; ranks wait {ms(gain):.1f} ms of {ms(case.step_ns):.1f} ms a step"
-    )
-    return imbalance(reason, gain)
 
 
 def _levelled(case: Case) -> float:

@@ -1,7 +1,11 @@
-"""Links that are slow at times: a few transfers of a group take much longer than the same calls usually do.
+"""Links that no comparison of groups shows: those that are slow at times, and those of copies between devices.
 
-The comparison needs no other group: a card that drops packets, or a network under foreign load, delays some calls and
-leaves the rest unchanged. The group's own calls do not show which member causes the delay, so no rank is blamed.
+At times a few transfers of a group take much longer than the same calls usually do. That needs no other group: a card
+that drops packets, or a network under foreign load, delays some calls and leaves the rest unchanged. The group's own
+calls do not show which member causes the delay, so no rank is blamed.
+
+A copy from the memory of another device is a transfer that the rank carries out alone, among its compute. The recording
+does not name its other end.
 """
 
 from collections import defaultdict
@@ -15,7 +19,8 @@ from tracekit.analysis.slowrank.expected.like_transfers import message_of
 from tracekit.analysis.slowrank.hypotheses.link_cure import price_of
 from tracekit.analysis.slowrank.price import Price
 from tracekit.analysis.slowrank.suspects import Answer, left_open, link_end
-from tracekit.analysis.slowrank.wording import listed
+from tracekit.analysis.slowrank.wording import fewest_traces, listed, ranks_in_words
+from tracekit.axes import LEVELS
 from tracekit.findings import Suspect
 from tracekit.matching.channels import Channel
 from tracekit.matching.message_order import UNKNOWN_SIZE
@@ -183,3 +188,37 @@ def _candidates(case: Case, found: UnsteadyLink) -> tuple[Suspect, ...]:
     rows = [case.steps.row(rank) for rank in found.ranks if rank in case.steps.ranks]
     made = (link_end(case, row, price) for row in rows)
     return tuple(replace(s, steps=found.steps) for s in made)
+
+
+def blame_peer_copies(case: Case, answer: Answer) -> Answer:
+    """`answer` about ranks with longer copies between devices, as one about their link.
+
+    It is open where a rank at the other end left no trace.
+    """
+    ranks = [s.rank for s in answer.suspects]
+    reason = (
+        f"copies between devices take longer on {ranks_in_words(ranks)} than on other ranks, and the others wait for "
+        f"them: {ms(answer.gain):.1f} ms of {ms(case.step_ns):.1f} ms a step"
+    )
+    inner = next(
+        axis for axis in reversed(LEVELS) if case.mesh.size(axis) > 1
+    )  # such copies stay inside a node
+    ends = sorted({mate for rank in ranks for mate in case.mesh.line(rank, [inner])} & set(case.missing))
+    if not ends:
+        return replace(answer, verdict="slow_link", reason=reason)
+    first = answer.suspects[0]
+    others = tuple(
+        replace(
+            first,
+            rank=rank,
+            host=None,
+            coords=case.mesh.coords(rank),
+            confidence=0.0,
+            lost_ms_low=0.0,
+            evidence=(),
+        )
+        for rank in ends
+    )
+    recorded = tuple(replace(s, lost_ms_low=0.0) for s in answer.suspects)
+    reason += f"; their other end may be {ranks_in_words(ends)}, which left no trace"
+    return left_open(reason, fewest_traces(case, ends), (*recorded, *others))
