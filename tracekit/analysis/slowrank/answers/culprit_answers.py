@@ -181,19 +181,18 @@ def _not_saved(case: Case, found: Hypothesis) -> float:
 
     Replayed: where other peers are as slow, or there is slack, that costs nothing. A replay does not show it where no
     compute was recorded, nor which gaps of a host would be left: there all of it counts. The error of the replay and
-    the differences of devices come on top.
+    the differences of devices come on top; where not all is shown, the error of the model that keeps recorded lengths,
+    as the lower bound allows for the other one.
     """
-    rows = np.array(found.rows)
+    rows, error = np.array(found.rows), case.residual_ns if is_shown(case) else case.pinned_residual_ns
     slower = slower_ns(case, rows)
     if case.concealing is not None:
-        return float(np.hypot(case.residual_ns, slower))
+        return float(np.hypot(error, slower))
     own = typical_without(case, rows)
     own[rows] = np.fmin(own[rows] + slower, case.steps.own[rows])
     replayed = min(max(found.gain - saved_ns(case, rows, own), 0.0), slower)
     replayed += (1.0 - _by_compute(case, rows)) * (slower - replayed)
-    return float(
-        np.linalg.norm([case.residual_ns, replayed, min(NORMAL_95 * LITTLE_SHARE * case.step_ns, slower)])
-    )
+    return float(np.linalg.norm([error, replayed, min(NORMAL_95 * LITTLE_SHARE * case.step_ns, slower)]))
 
 
 def _by_compute(case: Case, rows: I64) -> float:

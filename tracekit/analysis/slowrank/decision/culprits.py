@@ -36,7 +36,7 @@ from tracekit.analysis.slowrank.answers.open_answers import (
 from tracekit.analysis.slowrank.answers.slow_launch import launched_late
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.evidence import LINK, RANKS, STAGE, Evidence, Faults, Kind
-from tracekit.analysis.slowrank.gaps.evidence_gaps import coverage
+from tracekit.analysis.slowrank.gaps.evidence_gaps import coverage, least_ns
 from tracekit.analysis.slowrank.hypotheses.candidates import Hypothesis, significant_rows
 from tracekit.analysis.slowrank.hypotheses.data_imbalance import data_explains
 from tracekit.analysis.slowrank.hypotheses.lone_rank import lone_fault
@@ -186,7 +186,8 @@ def _unseen_mates(case: Case, stage: LongStage) -> list[int]:
 def _slow_ranks(e: Evidence, found: Hypothesis) -> Answer:
     """The answer that blames slow ranks, unless the model errs by more, or data or stalls explain their excess."""
     case = e.case
-    if found.gain < case.residual_ns:
+    proven = least_ns(case, np.array(found.rows))
+    if found.gain < case.residual_ns and proven < max(e.least, case.pinned_residual_ns):
         return leave_unproven_open(case, found.gain)
     if data_explains(case, e.data, found.rows, found.gain) and not in_gaps(case, found.rows):
         return blame_data(case, e.data)
