@@ -14,8 +14,9 @@ from isal import igzip
 
 from reftrain.config.trace_forms import FORMS, NEWEST, TraceForm
 from reftrain.simulate.call_texts import arguments_text, inputs_text, title_text
-from reftrain.simulate.grid import I64
-from reftrain.simulate.kineto_template import Detail, Template, Word
+from reftrain.simulate.grid import F64, I64
+from reftrain.simulate.kineto_template import COMPUTE_STREAM, Detail, Template, Word
+from reftrain.simulate.other_work import moments, rows_of
 from reftrain.simulate.pool import Progress, in_parallel, made_folder, put
 from reftrain.simulate.simulation import Simulation
 
@@ -66,21 +67,39 @@ class KinetoWriter:
         name = self._process_name(rank)
         comma = "," if template.events else ""
         tail = f'],"traceName":"rank{rank}.json","displayTimeUnit":"ms","baseTimeNanoseconds":{BASE_NS}}}'
-        return (
-            f'{head},"traceEvents":[\n{name}{comma}{template.text(words, begin, end)}\n{tail}\n',
-            template.events,
-        )
+        others = self._other_rows(rank)
+        text = ",\n".join([template.text(words, begin, end), *others])
+        return f'{head},"traceEvents":[\n{name}{comma}{text}\n{tail}\n', template.events + len(others)
 
     def _stamps(self, template: Template, stage: int, place: int, rank: int) -> tuple[I64, I64]:
-        """Begins and ends of all rows as the rank's host shows them, ns since BASE_NS."""
+        """Begins and ends of all rows of the template as the rank's host shows them, ns since BASE_NS."""
         sim = self.simulation
         times, rows = sim.times[stage], sim.whole_steps * len(sim.programs[stage].ops)
-        tables = np.concatenate(
-            [t[:rows, place] for t in (times.start, times.end, times.issued)] + [times.bounds[:, place]]
-        )
-        node, zero = sim.node(rank), sim.begin_ns - BASE_NS
-        begin, end = (sim.clocks.stamp(node, t) for t in template.moments(tables))
-        return np.rint(begin).astype(np.int64) + zero, np.rint(end).astype(np.int64) + zero
+        start, end, issued = (t[:rows, place] for t in (times.start, times.end, times.issued))
+        called = issued if times.held is None else issued - times.held[:rows, place]
+        bounds = times.bounds[: sim.whole_steps + 1, place]
+        moments = template.moments(np.concatenate([start, end, issued, bounds, called]))
+        return self._as_shown(rank, moments[0]), self._as_shown(rank, moments[1])
+
+    def _as_shown(self, rank: int, true: F64) -> I64:
+        """Times as the rank's host shows them, ns since BASE_NS."""
+        sim = self.simulation
+        shown = np.rint(sim.clocks.stamp(sim.node(rank), true)).astype(np.int64)
+        return shown + (sim.begin_ns - BASE_NS)
+
+    def _other_rows(self, rank: int) -> list[str]:
+        """Rows of the rank's work beside the program."""
+        sim = self.simulation
+        stage, place = sim.grid.place(rank)
+        times = sim.times[stage]
+        work = [
+            w for w in times.others if w.step < sim.whole_steps and w.end[place] > w.begin[place]
+        ]
+        device = rank % sim.node_size
+        text = rows_of(work, self._pid(rank), device, 16 + len(times.issued), COMPUTE_STREAM)
+        shown = self._as_shown(rank, moments(work, place))
+        shown[:, 1] -= shown[:, 0]
+        return [row % (*divmod(at, 1000), *divmod(dur, 1000)) for row, (at, dur) in zip(text, shown.tolist(), strict=True)]
 
     def _say(self, word: Word, rank: int) -> str:
         if word.op is None:

@@ -1,8 +1,8 @@
 """One cell: faults as strong as asked, planted into a small simulated job, and what `slowrank` answers."""
 
 import tempfile
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,10 @@ COSTS = 0.02
 """A fault whose removal alone gains less than this share of the step hides behind another."""
 
 
+SMALL_KERNELS = {"dim": 1024, "ffn_dim": 2816, "heads": 8, "kv_heads": 8}
+"""A model whose kernels are so short that the pace of the hosts matters."""
+
+
 @dataclass(frozen=True)
 class Kind:
     """A kind of fault: text with its strength left open, the cause, a first strength and the one that does nothing."""
@@ -45,6 +49,8 @@ class Kind:
     verdict: str = "slow_rank"
     needs: str = ""  # an axis that the mesh must split
     fault: str = ""  # the kind of `reftrain simulate --fault`, where it has another name
+    model: Mapping[str, object] = field(default_factory=dict)  # of its jobs, where it is another one
+    ranks: bool = True  # whether it strikes one rank
 
 
 KINDS = {
@@ -54,11 +60,18 @@ KINDS = {
     "late_data": Kind("delay_ms={}", "dataloader", 50),
     "slow_link": Kind("delay_ms={}", "network", 1, verdict="slow_link"),
     "slow_host_link": Kind("delay_ms={}", "host_copies", 20),
-    "doc_imbalance": Kind("factor={}", "data_imbalance", 3, 1.0, "imbalance"),
+    "allocator_retries": Kind("retry_ms={},every=100", "memory", 50),
+    "cpu_contention": Kind("wait_ms={}", "cpu_contention", 3, model=SMALL_KERNELS),
+    "doc_imbalance": Kind("factor={}", "data_imbalance", 3, 1.0, "imbalance", ranks=False),
     "long_replica": Kind("factor={}", "data_imbalance", 3, 1.0, "imbalance", fault="doc_imbalance"),
     "long_stage": Kind("factor={}", "stage_imbalance", 1.3, 1.0, "imbalance", "pp"),
+    "checkpoint": Kind("save_ms={},steps=2", "", 500, verdict="healthy"),
+    "evaluation": Kind("evaluate_ms={},steps=2", "", 500, verdict="healthy", ranks=False),
 }
-"""Every kind that `reftrain simulate --fault` takes and that ends no job."""
+"""Every kind that `reftrain simulate --fault` takes and that ends no job, but for paces of a clock.
+
+A checkpoint and an evaluation are of one step: no rank is to blame for them.
+"""
 PAIRS = (
     *(
         ("slow_compute", other)
@@ -85,6 +98,8 @@ class Cell:
         """Return the job without a fault, and its configuration."""
         fits = [m for m in MESHES if all(not KINDS[k].needs or KINDS[k].needs in m for k in self.kinds)]
         tables: dict[str, dict[str, object]] = {"model": {"layers": self.layers}}
+        for kind in self.kinds:
+            tables["model"] |= KINDS[kind].model
         if not self.kinds:
             mesh, shape = HEALTHY[self.seed % len(HEALTHY)]
             shape = {**shape, "tables": {**tables, **shape.get("tables", {})}}
@@ -109,7 +124,7 @@ def planted(setup: Setup, name: str, rank: int, severity: float) -> FaultSpec | 
     """Return the fault that alone slows the step by `severity`; None where no strength does."""
     kind = KINDS[name]
     fault = kind.fault or name
-    where = "" if name == "doc_imbalance" else f"rank={rank},"
+    where = f"rank={rank}," if kind.ranks else ""
     clean = step_ms(setup)
 
     def made(strength: float) -> FaultSpec:
@@ -164,11 +179,12 @@ def row_of(cell: Cell) -> dict[str, Any]:
 def judged(row: dict[str, Any]) -> str:
     """Return what an answer is worth: right, open, missed, wrong rank or wrong cause; of several faults, of the first.
 
-    A healthy job is right, open or a false alarm.
+    A job that is healthy, or with work of one step that is no fault, is right, open or a false alarm.
 
     Of an imbalance no rank is asked for. The first answer is right where one of the faults has its rank and cause.
     """
-    if not row["kinds"] and row["verdict"] != "inconclusive":
+    harmless = all(KINDS[kind].verdict == "healthy" for kind in row["kinds"])
+    if harmless and row["verdict"] != "inconclusive":
         return "right" if row["verdict"] == "healthy" else "false alarm"
     if row["verdict"] in {"healthy", "inconclusive"}:
         return "missed" if row["verdict"] == "healthy" else "open"
