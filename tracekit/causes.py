@@ -75,6 +75,21 @@ _ENTRIES = (
                     Row("the same if each took the shortest of its name", "quickest"),
                 ),
             ),
+            Sign(
+                Order.COMPUTE,
+                "on a GPU, at least half of the excess is gaps, most of them in many short ones, and operators of the "
+                "host are interrupted in the same way",
+                lambda rank: (
+                    rank.on_gpu
+                    and rank.explains("gap")
+                    and rank.pauses < MAJORITY * rank.gaps
+                    and rank.takes_turns
+                ),
+                (
+                    Row("operators of the host far shorter than a time slice a step", "short"),
+                    Row("the same if each took the shortest of its name", "quickest"),
+                ),
+            ),
         ),
         on_host=True,
         holds_threads=True,

@@ -34,8 +34,10 @@ COSTS = 0.02
 """A fault whose removal alone gains less than this share of the step hides behind another."""
 
 
-SMALL_KERNELS = {"dim": 1024, "ffn_dim": 2816, "heads": 8, "kv_heads": 8}
-"""A model whose kernels are so short that the pace of the hosts matters."""
+SHORT_KERNELS: Mapping[str, object] = {"dim": 2048, "ffn_dim": 5504}
+MANY_BATCHES = 16
+LAUNCH_US = 15.0
+"""Time of an operator in eager Python: with short kernels, a host works for a third of the step, twenty time slices."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +51,7 @@ class Kind:
     verdict: str = "slow_rank"
     needs: str = ""  # an axis that the mesh must split
     fault: str = ""  # the kind of `reftrain simulate --fault`, where it has another name
-    model: Mapping[str, object] = field(default_factory=dict)  # of its jobs, where it is another one
+    hosts_matter: bool = False  # whether its jobs have short kernels and hosts that launch as slowly
     ranks: bool = True  # whether it strikes one rank
 
 
@@ -61,7 +63,7 @@ KINDS = {
     "slow_link": Kind("delay_ms={}", "network", 1, verdict="slow_link"),
     "slow_host_link": Kind("delay_ms={}", "host_copies", 20),
     "allocator_retries": Kind("retry_ms={},every=100", "memory", 50),
-    "cpu_contention": Kind("wait_ms={}", "cpu_contention", 3, model=SMALL_KERNELS),
+    "cpu_contention": Kind("wait_ms={}", "cpu_contention", 3, hosts_matter=True),
     "doc_imbalance": Kind("factor={}", "data_imbalance", 3, 1.0, "imbalance", ranks=False),
     "long_replica": Kind("factor={}", "data_imbalance", 3, 1.0, "imbalance", fault="doc_imbalance"),
     "long_stage": Kind("factor={}", "stage_imbalance", 1.3, 1.0, "imbalance", "pp"),
@@ -98,16 +100,24 @@ class Cell:
         """Return the job without a fault, and its configuration."""
         fits = [m for m in MESHES if all(not KINDS[k].needs or KINDS[k].needs in m for k in self.kinds)]
         tables: dict[str, dict[str, object]] = {"model": {"layers": self.layers}}
-        for kind in self.kinds:
-            tables["model"] |= KINDS[kind].model
         if not self.kinds:
             mesh, shape = HEALTHY[self.seed % len(HEALTHY)]
             shape = {**shape, "tables": {**tables, **shape.get("tables", {})}}
             return setup_of(mesh, steps=STEPS, merge=False, seed=self.seed + 11, **shape)
         if "slow_host_link" in self.kinds:
             tables["optimizer"] = {"offload": True}
+        shape: dict[str, Any] = {}
+        if hosts_matter := any(KINDS[kind].hosts_matter for kind in self.kinds):
+            tables |= {"model": {**tables["model"], **SHORT_KERNELS}, "data": {"seq_len": 2048}}
+            shape = {"micro_batches": MANY_BATCHES}
         mesh = fits[self.seed % len(fits)]
-        return setup_of(mesh, steps=STEPS, tables=tables, merge=False, seed=self.seed + 11)
+        setup, config = setup_of(
+            mesh, steps=STEPS, tables=tables, merge=False, seed=self.seed + 11, **shape
+        )
+        if hosts_matter:
+            host = replace(setup.hardware.host, launch_us=LAUNCH_US)
+            setup = replace(setup, hardware=replace(setup.hardware, host=host))
+        return setup, config
 
     def ranks(self, world: int) -> list[int]:
         """Return a rank for each fault."""
