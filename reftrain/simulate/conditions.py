@@ -35,7 +35,9 @@ class Conditions:
     launch: F64 | None = None  # host ns added to every kernel launch
     pauses: list[tuple[F64, int]] = field(default_factory=list)  # (ns, once every so many segments)
     retries: list[tuple[F64, int]] = field(default_factory=list)  # the same, of the allocator
-    turns: list[tuple[float, F64]] = field(default_factory=list)  # (ns that the host runs, ns that it waits then)
+    turns: list[tuple[float, F64]] = field(
+        default_factory=list
+    )  # (ns that the host runs, ns that it waits then)
     saves: F64 | None = None  # host ns at the end of the step
     evaluations: F64 | None = None  # device ns at the end of the step
     late: F64 | None = None  # host ns added to loading

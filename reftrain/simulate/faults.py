@@ -114,9 +114,13 @@ def _slow(fault: FaultSpec, grid: Grid, table: Table, step: int) -> None:
     elif fault.kind == "pauses":
         conditions.pauses.append((_added(None, width, place, values["pause_ms"] * 1e6), int(values["every"])))
     elif fault.kind == "allocator_retries":
-        conditions.retries.append((_added(None, width, place, values["retry_ms"] * 1e6), int(values["every"])))
+        conditions.retries.append(
+            (_added(None, width, place, values["retry_ms"] * 1e6), int(values["every"]))
+        )
     elif fault.kind == "cpu_contention":
-        conditions.turns.append((values["slice_ms"] * 1e6, _added(None, width, place, values["wait_ms"] * 1e6)))
+        conditions.turns.append(
+            (values["slice_ms"] * 1e6, _added(None, width, place, values["wait_ms"] * 1e6))
+        )
     elif fault.kind == "late_data":
         conditions.late = _added(conditions.late, width, place, values["delay_ms"] * 1e6)
     elif fault.kind == "slow_host_link":

@@ -92,14 +92,15 @@ class KinetoWriter:
         sim = self.simulation
         stage, place = sim.grid.place(rank)
         times = sim.times[stage]
-        work = [
-            w for w in times.others if w.step < sim.whole_steps and w.end[place] > w.begin[place]
-        ]
+        work = [w for w in times.others if w.step < sim.whole_steps and w.end[place] > w.begin[place]]
         device = rank % sim.node_size
         text = rows_of(work, self._pid(rank), device, 16 + len(times.issued), COMPUTE_STREAM)
         shown = self._as_shown(rank, moments(work, place))
         shown[:, 1] -= shown[:, 0]
-        return [row % (*divmod(at, 1000), *divmod(dur, 1000)) for row, (at, dur) in zip(text, shown.tolist(), strict=True)]
+        return [
+            row % (*divmod(at, 1000), *divmod(dur, 1000))
+            for row, (at, dur) in zip(text, shown.tolist(), strict=True)
+        ]
 
     def _say(self, word: Word, rank: int) -> str:
         if word.op is None:

@@ -82,6 +82,8 @@ def rows_of(work: Sequence[OtherWork], pid: int, device: int, first: int, stream
             if part.on_device:
                 args |= {"device": device, "context": 1, "stream": stream}
             where = {"pid": device, "tid": stream} if part.on_device else {"pid": pid, "tid": 1}
-            head = json.dumps({"ph": "X", "cat": part.cat, "name": part.name, **where})[:-1].replace("%", "%%")
+            head = json.dumps({"ph": "X", "cat": part.cat, "name": part.name, **where})[:-1].replace(
+                "%", "%%"
+            )
             out.append(f'{head},"ts":%d.%03d,"dur":%d.%03d,"args":{json.dumps(args)}}}')
     return out

@@ -32,7 +32,9 @@ class StageTimes:
     waits: dict[str, F64]  # (steps, width) ns by WAITS
     bounds: F64  # (steps + 1, width): begin, and end of each step on its host
     others: list[OtherWork] = field(default_factory=list)  # work beside the program
-    held: F64 | None = None  # how long the host waited for its turn on its core in each operation; None: never
+    held: F64 | None = (
+        None  # how long the host waited for its turn on its core in each operation; None: never
+    )
 
 
 class PipelineRank:

@@ -2,7 +2,7 @@
 
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +69,7 @@ KINDS = {
     "long_stage": Kind("factor={}", "stage_imbalance", 1.3, 1.0, "imbalance", "pp"),
     "checkpoint": Kind("save_ms={},steps=2", "", 500, verdict="healthy"),
     "evaluation": Kind("evaluate_ms={},steps=2", "", 500, verdict="healthy", ranks=False),
+    "lone_evaluation": Kind("evaluate_ms={},steps=2", "", 500, verdict="healthy", fault="evaluation"),
 }
 """Every kind that `reftrain simulate --fault` takes and that ends no job, but for paces of a clock.
 
@@ -111,9 +112,7 @@ class Cell:
             tables |= {"model": {**tables["model"], **SHORT_KERNELS}, "data": {"seq_len": 2048}}
             shape = {"micro_batches": MANY_BATCHES}
         mesh = fits[self.seed % len(fits)]
-        setup, config = setup_of(
-            mesh, steps=STEPS, tables=tables, merge=False, seed=self.seed + 11, **shape
-        )
+        setup, config = setup_of(mesh, steps=STEPS, tables=tables, merge=False, seed=self.seed + 11, **shape)
         if hosts_matter:
             host = replace(setup.hardware.host, launch_us=LAUNCH_US)
             setup = replace(setup, hardware=replace(setup.hardware, host=host))

@@ -11,6 +11,7 @@ import numpy as np
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.expected.excess import recurs, slow_throughout
 from tracekit.analysis.slowrank.gaps.evidence_gaps import coverage, most_ns
+from tracekit.analysis.slowrank.gaps.lone_work import lone_work
 from tracekit.analysis.slowrank.hypotheses.candidates import saved_ns, typical_without
 from tracekit.analysis.slowrank.hypotheses.suspect_work import late_loaders, stalled_often
 from tracekit.step_graph.statistics import median_of_others
@@ -100,9 +101,12 @@ def others_prove_health(case: Case, found: OneStep) -> bool:
 
     A profiler that starts makes the first step long, but not its kernels. Many fast steps are needed where a device was
     slow throughout the step, a process paused in it, or a data loader stalled, which recurs whenever its queue is
-    empty. An excess as long as several steps, such as that of a compiler, is never called an accident.
+    empty. An excess as long as several steps, such as that of a compiler, is never called an accident. Work that the
+    program does in that step alone needs no other proof.
     """
     known = np.flatnonzero(np.isfinite(case.found.value[found.row]))
+    if len(known) > 1 and lone_work(case, found.row, found.column):
+        return True
     few = len(known) - 1 < OTHER_STEPS_OF_DEVICE
     if few and (slow_throughout(case, case.found, found.row) or late_loaders(case, (found.row,))):
         return False
@@ -142,4 +146,6 @@ def told(case: Case, found: OneStep) -> str:
     number = case.steps.numbers[found.column]
     longer = ms(float(case.found.value[found.row, found.column]))
     rank = case.steps.ranks[found.row]
-    return f"rank {rank} works {longer:.1f} ms longer than its peers in step {number} only"
+    work = lone_work(case, found.row, found.column)
+    added = f", in {work}" if work else ""
+    return f"rank {rank} works {longer:.1f} ms longer than its peers in step {number} only{added}"
