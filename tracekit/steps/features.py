@@ -44,7 +44,7 @@ COPIES: Final = re.compile(
 """Copies between the memories of device and host, as Kineto and Nsight name them, and as our trainer does on CPUs."""
 
 _NEVER: Final = np.zeros(0, np.int64), np.zeros(0, np.int64)
-_COMMUNICATION: Final = re.compile(f"{COMM_KERNEL.pattern}|{NOT_COMPUTE.pattern}", re.IGNORECASE)
+COMMUNICATION: Final = re.compile(f"{COMM_KERNEL.pattern}|{NOT_COMPUTE.pattern}", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -136,7 +136,7 @@ def read_features(run: Run, ops: Operations, steps: Steps, rank: int) -> Feature
         spent(ATTENTION, computing), spent(MATMUL, computing), spent(COPIES, computing), spent(LOADER, host, still),
         spent(COLLECTOR, host, still), spent(_ALLOCATOR, host, still), _begun(start[computing], windows) / n,
         inside_each(subtract(source.computed, exposed), each), inside_each(named(ATTENTION, computing), each),
-        len(columns), times.by_name, _work(events, computing & ~truth(events, "name", _COMMUNICATION), windows, n),
+        len(columns), times.by_name, _work(events, computing & ~truth(events, "name", COMMUNICATION), windows, n),
     )  # fmt: skip
 
 
