@@ -72,7 +72,9 @@ def test_what_need_not_pass_the_link_is_left_alone():
 
 def test_a_smaller_group_shows_how_late_at_least():
     """Four ranks sum a number in three times the time of two at most; a larger sum is late by as much."""
-    token = np.array(["all_reduce/Float/9", "all_reduce/Float/1", "all_reduce/Float/800", "all_reduce/Long/1"])
+    token = np.array(
+        ["all_reduce/Float/9", "all_reduce/Float/1", "all_reduce/Float/800", "all_reduce/Long/1"]
+    )
     case = _case(1_100, 4_000, 5_000, 300)
     case.ops.token, case.ops.channel = token, np.array([0, 1, 1, 2])
     case.ops.channels.append(Channel(2, (2, 3), False, 0))

@@ -151,7 +151,9 @@ def _beyond_smaller(run: Measured, passed: Sequence[Channel], sound: Sequence[Ch
     beyond = np.zeros(len(first))
     for slow in (c for c in passed if not c.p2p):
         mine = np.flatnonzero(known & (channel == slow.number) & (size > 0))
-        for kind, bytes_each in sorted({(str(op[i]), int(size[i])) for i in mine.tolist()}, key=lambda k: k[1]):
+        for kind, bytes_each in sorted(
+            {(str(op[i]), int(size[i])) for i in mine.tolist()}, key=lambda k: k[1]
+        ):
             most = [
                 float(np.median(delivery[there])) * (len(slow.members) - 1) / (len(other.members) - 1)
                 for other in sound

@@ -12,7 +12,7 @@ from tracekit.steps.features import COMMUNICATION
 from tracekit.steps.medians import weighted_median
 from tracekit.steps.step_kernels import kernels_in_steps
 from tracekit.steps.steps import windows_of
-from tracekit.thresholds.slowrank import OTHER_WORK
+from tracekit.thresholds.slowrank import MAJORITY, NEARLY_ALL, OTHER_WORK
 from tracekit.units import F64, I64
 
 Place = tuple[str, str, str]
@@ -23,7 +23,7 @@ def stage_pace(case: Case, rows: I64, others: list[I64]) -> float | None:
     """Return how many times as long the ranks in `rows` take as other stages for the work that both do.
 
     rows, others: rows of Steps of one stage, and of each other one; a rank of each is read. None where no place is
-    common or where nothing was recorded of them.
+    common, or where nearly all of the time does not share the factor: then the stages differ by their work.
     """
     mine = _at_places(case, rows)
     read = [_at_places(case, stage) for stage in others]
@@ -31,12 +31,14 @@ def stage_pace(case: Case, rows: I64, others: list[I64]) -> float | None:
     if not common:
         return None
     usual = np.array([np.median([other[place] for other in read if place in other]) for place in common])
-    took = np.array([mine[place] for place in common])
-    return weighted_median(took / np.maximum(usual, 1.0), usual, 1.0) or None
+    ratio = np.array([mine[place] for place in common]) / np.maximum(usual, 1.0)
+    pace = weighted_median(ratio, usual, 1.0)
+    sharing = ratio - 1.0 >= MAJORITY * (pace - 1.0)
+    return pace if usual[sharing].sum() >= NEARLY_ALL * usual.sum() > 0 else None
 
 
 def _at_places(case: Case, rows: I64) -> dict[Place, float]:
-    """The median length of what the middle rank of a stage runs at each place, ns; not where it varies like other work."""
+    """The median length of what a stage's middle rank runs at each place, ns; not where they vary as other work."""
     own = np.nan_to_num(np.nanmean(case.steps.own[rows], axis=1))
     row = int(rows[np.argsort(own, kind="stable")[(len(rows) - 1) // 2]])
     names, lasted = _pieces(case, row)

@@ -16,6 +16,7 @@ from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.expected.contention import stage_contention
 from tracekit.analysis.slowrank.expected.excess import recurs
 from tracekit.analysis.slowrank.expected.nodes import nodes_of
+from tracekit.analysis.slowrank.expected.stage_pace import stage_pace
 from tracekit.analysis.slowrank.hypotheses.host_bound import Cuts, most_saved_ns, without_gaps
 from tracekit.analysis.slowrank.hypotheses.suspect_work import late_loaders, launches_alike, paused_hosts
 from tracekit.analysis.slowrank.price import Price
@@ -50,6 +51,7 @@ class LongStage:
     by_design: bool = False  # all of its ranks pause, on several nodes
     cured: F64 | None = field(default=None, compare=False)  # own times with it like the others, ranks × steps
     by_compute: bool = False  # only its compute is longer: other stages wait for their hosts as long
+    pace: float | None = None  # how many times as long it takes for the same work, where that makes it long
 
 
 @dataclass(frozen=True)
@@ -59,6 +61,7 @@ class _Longer:
     rows: I64
     over: F64
     z: float
+    pace: float | None = None
 
 
 def long_stage(case: Case) -> LongStage | None:
@@ -67,7 +70,7 @@ def long_stage(case: Case) -> LongStage | None:
     Only compute makes several stages long together: in most jobs the first and the last stage load data by design.
     """
     least = MIN_LOST_SHARE * case.step_ns
-    found = _longest(case, case.steps.own)
+    found = _at_pace(case, _longest(case, case.steps.own))
     alone = _price(case, found[:1]) if found else None
     if alone is None or (alone.price.high < least and len(found) == 1):
         return _computing_longer(case, least)
@@ -85,13 +88,33 @@ def long_stage(case: Case) -> LongStage | None:
     return work if work.price.high >= least else _idle(case, alone)
 
 
+def _at_pace(case: Case, found: Sequence[_Longer]) -> list[_Longer]:
+    """The stages of `found`; the excess of one that is slow is what it takes longer than at the pace of the others.
+
+    By design, the stage may have more or less to do than they: its whole time does not show by how much it is slow.
+    """
+    if not found or case.table is not None:
+        return list(found)
+    computed = _compute(case)
+    levels = _levels(case, case.steps.own if computed is None else computed)
+    long = {int(one.rows[0]) for one in found}
+    others = [rows for rows in _seen(case) if int(rows[0]) not in long]
+    result = []
+    for one in found:
+        pace = stage_pace(case, one.rows, others) or 1.0
+        slow = levels[_place(case, one.rows)] * (1.0 - 1.0 / pace)
+        explained = np.nanmean(slow) >= MAJORITY * np.nanmean(one.over)
+        result.append(replace(one, over=slow, pace=pace) if explained else one)
+    return result
+
+
 def _computing_longer(case: Case, least: float) -> LongStage | None:
     """The stage that computes longer, although others wait for their hosts as long; None below the threshold.
 
     The saving is limited by hosts: with less work the stage may wait for its hosts as the others do.
     """
     computed = _compute(case)
-    found = _longest(case, computed) if computed is not None else []
+    found = _at_pace(case, _longest(case, computed)) if computed is not None else []
     work = _priced(case, found) if found else None
     gain = 0.0 if work is None else min(work.price.best, most_saved_ns(case, np.array(work.rows)))
     if work is None or gain < least:
@@ -105,7 +128,9 @@ def _of_work(case: Case, found: Sequence[_Longer], computed: F64) -> list[_Longe
     levels = _levels(case, computed)
     beyond = levels - median_of_others(levels, [np.arange(len(levels))])
     work = [
-        replace(one, over=np.clip(np.minimum(one.over, beyond[_place(case, one.rows)]), 0.0, None))
+        one
+        if one.pace
+        else replace(one, over=np.clip(np.minimum(one.over, beyond[_place(case, one.rows)]), 0.0, None))
         for one in found
     ]
     longer = [float(np.nanmean(one.over)) for one in work]
@@ -247,7 +272,8 @@ def _price(case: Case, found: Sequence[_Longer]) -> LongStage:
         low = _saved(case.pinned_model, case.pinned_model, cured)
         high = _saved(case.model, case.free_model, cured) + case.residual_ns
     high = min(max(high, gain), max(most, gain))
-    return LongStage(tuple(order), found[0].z, longer, Price.between(low, gain, high), cured=cured)
+    price = Price.between(low, gain, high)
+    return LongStage(tuple(order), found[0].z, longer, price, cured=cured, pace=found[0].pace)
 
 
 def _without_gaps(case: Case, stage: _Longer, priced: LongStage) -> LongStage:
