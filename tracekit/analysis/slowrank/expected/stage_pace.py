@@ -6,27 +6,27 @@ operators) do the same work on every stage, so that they separate a stage that i
 
 import numpy as np
 
-from tracekit.analysis.slowrank.case import Case
 from tracekit.rank_events.event_columns import ints, matches, truth
 from tracekit.steps.features import COMMUNICATION
 from tracekit.steps.medians import weighted_median
 from tracekit.steps.step_kernels import kernels_in_steps
 from tracekit.steps.steps import windows_of
 from tracekit.thresholds.slowrank import MAJORITY, NEARLY_ALL, OTHER_WORK
+from tracekit.timing.measured import Measured
 from tracekit.units import F64, I64
 
 Place = tuple[str, str, str]
 """The names of a kernel, of the one before and of the one behind."""
 
 
-def stage_pace(case: Case, rows: I64, others: list[I64]) -> float | None:
+def stage_pace(run: Measured, rows: I64, others: list[I64]) -> float | None:
     """Return how many times as long the ranks in `rows` take as other stages for the work that both do.
 
     rows, others: rows of Steps of one stage, and of each other one; a rank of each is read. None where no place is
     common, or where nearly all of the time does not share the factor: then the stages differ by their work.
     """
-    mine = _at_places(case, rows)
-    read = [_at_places(case, stage) for stage in others]
+    mine = _at_places(run, rows)
+    read = [_at_places(run, stage) for stage in others]
     common = sorted(place for place in mine if any(place in other for other in read))
     if not common:
         return None
@@ -37,11 +37,11 @@ def stage_pace(case: Case, rows: I64, others: list[I64]) -> float | None:
     return pace if usual[sharing].sum() >= NEARLY_ALL * usual.sum() > 0 else None
 
 
-def _at_places(case: Case, rows: I64) -> dict[Place, float]:
+def _at_places(run: Measured, rows: I64) -> dict[Place, float]:
     """The median length of what a stage's middle rank runs at each place, ns; not where they vary as other work."""
-    own = np.nan_to_num(np.nanmean(case.steps.own[rows], axis=1))
+    own = np.nan_to_num(np.nanmean(run.steps.own[rows], axis=1))
     row = int(rows[np.argsort(own, kind="stable")[(len(rows) - 1) // 2]])
-    names, lasted = _pieces(case, row)
+    names, lasted = _pieces(run, row)
     ends = ["", *names, ""]
     found: dict[Place, list[float]] = {}
     for place, ns in zip(zip(ends[1:-1], ends[:-2], ends[2:], strict=True), lasted.tolist(), strict=True):
@@ -54,15 +54,15 @@ def _at_places(case: Case, rows: I64) -> dict[Place, float]:
     }
 
 
-def _pieces(case: Case, row: int) -> tuple[list[str], F64]:
+def _pieces(run: Measured, row: int) -> tuple[list[str], F64]:
     """(names, lengths in ns) of the kernels of a rank, or of a CPU's outermost operators, in order of time."""
-    rank = case.steps.ranks[row]
-    if case.ops.per_rank[rank].on_gpu:
-        kernels = kernels_in_steps(case.run, case.ops, case.steps, row)
+    rank = run.steps.ranks[row]
+    if run.ops.per_rank[rank].on_gpu:
+        kernels = kernels_in_steps(run.run, run.ops, run.steps, row)
         return kernels.name.tolist(), kernels.lasted
-    columns = [c for c in range(len(case.steps.numbers)) if np.isfinite(case.steps.own[row, c])]
-    begins, ends = windows_of(case.ops, case.steps, rank, columns)
-    events = case.run.events(rank, ["ts", "dur", "cat", "name"])
+    columns = [c for c in range(len(run.steps.numbers)) if np.isfinite(run.steps.own[row, c])]
+    begins, ends = windows_of(run.ops, run.steps, rank, columns)
+    events = run.run.events(rank, ["ts", "dur", "cat", "name"])
     operator = matches(events, "cat", lambda cat: cat == "cpu_op").astype(bool)
     events = events.filter(operator & ~truth(events, "name", COMMUNICATION))
     start = ints(events, "ts", 0)

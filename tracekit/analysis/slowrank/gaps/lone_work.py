@@ -9,7 +9,7 @@ import numpy as np
 from tracekit.analysis.slowrank.case import Case
 from tracekit.intervals import Intervals, union
 from tracekit.rank_events.event_columns import ints, matches, strings
-from tracekit.steps.features import COLLECTOR
+from tracekit.steps.features import COLLECTOR, LOADER
 from tracekit.steps.medians import sampled
 from tracekit.steps.step_kernels import StepKernels, kernels_in_steps
 from tracekit.steps.steps import idle_within, inside_each, windows_of
@@ -40,7 +40,10 @@ def lone_work(case: Case, row: int, column: int) -> str:
 
 
 def _spans(case: Case, row: int) -> dict[int, dict[str, float]]:
-    """By column, the time that each annotation of the program fills while the device of the rank is idle, ns."""
+    """By column, the time that each annotation of the program fills while the device of the rank is idle, ns.
+
+    Those of a data loader or of the garbage collector are waits that recur by chance, and no work.
+    """
     ops, steps, rank = case.ops, case.steps, case.steps.ranks[row]
     columns = [c for c in range(len(steps.numbers)) if np.isfinite(steps.own[row, c])]
     events = case.run.events(rank, ["ts", "dur", "cat", "name"])
@@ -57,7 +60,8 @@ def _spans(case: Case, row: int) -> dict[int, dict[str, float]]:
         found[column] = {
             name: _within(union(start[mine], end[mine]), idle)
             for name in sorted(set(names[inside].tolist()))
-            if not COLLECTOR.search(name) and (mine := inside & (names == name)).any()
+            if not (COLLECTOR.search(name) or LOADER.search(name))
+            and (mine := inside & (names == name)).any()
         }
     return found
 
