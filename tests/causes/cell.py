@@ -63,7 +63,7 @@ KINDS = {
     "slow_link": Kind("delay_ms={}", "network", 1, verdict="slow_link"),
     "slow_host_link": Kind("delay_ms={}", "host_copies", 20),
     "allocator_retries": Kind("retry_ms={},every=100", "memory", 50),
-    "cpu_contention": Kind("wait_ms={}", "cpu_contention", 3, hosts_matter=True),
+    "cpu_contention": Kind("wait_ms={}", "cpu_contention", 3, needs="pp", hosts_matter=True),
     "doc_imbalance": Kind("factor={}", "data_imbalance", 3, 1.0, "imbalance", ranks=False),
     "long_replica": Kind("factor={}", "data_imbalance", 3, 1.0, "imbalance", fault="doc_imbalance"),
     "long_stage": Kind("factor={}", "stage_imbalance", 1.3, 1.0, "imbalance", "pp"),
