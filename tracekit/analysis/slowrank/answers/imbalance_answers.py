@@ -62,8 +62,16 @@ def blame_stage(case: Case, found: LongStage, besides: str) -> Answer:
     if found.pace:
         long = f"{_stages_do(case, found, 'takes', 'take')} {found.pace:.2f} times as long as the others for the same "
         long += "kernels or operators, which more layers do not explain"
+        suspects = tuple(replace(s, mechanisms=_by_pace(case, s, found.pace)) for s in suspects)
     reason = f"{long} ({than}); {_beside_each_other(case, ranks)}{shared}{besides}"
     return blame(case, reason, suspects, found.price.best, "imbalance")
+
+
+def _by_pace(case: Case, suspect: findings.Suspect, pace: float) -> tuple[findings.Mechanism, ...]:
+    """What makes a stage slow whose kernels all take `pace` times as long; nothing on a CPU."""
+    text = f"its kernels take {pace:.2f} times as long as the same kernels of other stages"
+    on_gpu = case.ops.per_rank[suspect.rank].on_gpu
+    return (findings.Mechanism("clock", 1.0, text),) if on_gpu else ()
 
 
 def _blame_node(case: Case, found: LongStage, reason: str) -> Answer:
