@@ -9,7 +9,7 @@ from typing import Final
 
 from tracekit.cause_entry import CauseEntry, Comparison, Order, Quantity, Row, Sign
 from tracekit.mechanisms import MORE_WORK, OF_DEVICE, OF_HOST, MechanismEntry
-from tracekit.thresholds.slowrank import KERNELS_SHOWN, MAJORITY
+from tracekit.thresholds.slowrank import KERNELS_SHOWN, MAJORITY, NO_ACCIDENT
 
 GPU_COMPUTE: Final = "gpu_compute"
 CPU_LAUNCH: Final = "cpu_launch"
@@ -77,12 +77,12 @@ _ENTRIES = (
             ),
             Sign(
                 Order.COMPUTE,
-                "on a GPU, at least half of the excess is gaps, most of them in many short ones, and operators of the "
-                "host are interrupted in the same way",
+                "on a GPU, at least half of the excess is gaps, and operators of the host are interrupted in the same "
+                "way, three times a step or more",
                 lambda rank: (
                     rank.on_gpu
                     and rank.explains("gap")
-                    and rank.pauses < MAJORITY * rank.gaps
+                    and rank.interrupted >= NO_ACCIDENT
                     and rank.takes_turns
                 ),
                 (
