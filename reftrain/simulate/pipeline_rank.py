@@ -9,13 +9,22 @@ import numpy as np
 
 from reftrain.simulate.conditions import F32, Conditions
 from reftrain.simulate.grid import F64
-from reftrain.simulate.other_work import OtherWork
 from reftrain.simulate.program import Kind, Op, Program
 from tracekit.axes import AXES
 
 WAITS: Final = (*(axis for axis in AXES if axis != "pp"), "pp", "bubble", "world", "host")
 """Causes for which the compute stream of a rank is idle; `pp` is the transfer of messages, `bubble` the wait for a
 message that has not been sent."""
+
+
+@dataclass(frozen=True)
+class OtherWork:
+    """Work beside the program in one step: `kind` of `reftrain faults`, begin and end, (width,) ns; equal: none."""
+
+    kind: str
+    step: int
+    begin: F64
+    end: F64
 
 
 @dataclass

@@ -4,7 +4,7 @@ import pytest
 
 from tests.slowrank.test_mechanisms import KERNELS, RANKS, SLOW, grid, job, prepared, span
 from tracekit.analysis.slowrank.analyse import analyse
-from tracekit.analysis.slowrank.gaps.lone_work import lone_work
+from tracekit.analysis.slowrank.gaps.recurrence import lone_work
 
 STRUCK = 3
 

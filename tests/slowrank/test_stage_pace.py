@@ -7,7 +7,7 @@ from tests.simulate.case import setup_of, written
 from tests.slowrank.events import Timeline, write_run
 from tests.slowrank.jobs import TRANSFER_US, grid, prepared
 from tracekit.analysis.slowrank.analyse import analyse
-from tracekit.analysis.slowrank.expected.stage_pace import stage_pace
+from tracekit.analysis.slowrank.expected.same_kernels import stage_pace
 from tracekit.ingest import load
 
 LAYER = {"norm": 100.0, "gemm": 600.0, "flash": 300.0}
@@ -55,7 +55,7 @@ def test_a_stage_is_slow_if_all_its_kernels_are(tmp_path, factor, pace):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("factor", [1.0, 1.6])
-def test_a_slow_stage_that_is_short_by_design_has_its_price(tmp_path, factor):
+def test_a_slow_stage_short_by_design_is_priced(tmp_path, factor):
     """The last stage has a large vocabulary, so that a sound stage 0 is shorter: its whole excess is not lost."""
     fault = (f"long_stage:rank=0,factor={factor}",) if factor > 1 else ()
     tables = {"model": {"vocab_size": 128256, "layers": 8}}

@@ -112,24 +112,16 @@ def uncompared_lateness(
     usable = known.copy()
     usable[[number for numbers in tested.values() for number in numbers]] = False
     kinds = {(channels[c].p2p, _leaves_node(reach(channels[c], nodes))) for c in slow}
-    passed = [
-        c.number
-        for c in channels
-        if c.number not in tested
-        and set(ranks) <= set(c.members)
-        and (c.p2p, _leaves_node(reach(c, nodes))) in kinds
-    ]
+    alike = [c for c in channels if (c.p2p, _leaves_node(reach(c, nodes))) in kinds]
+    passed = [c for c in alike if c.number not in tested and set(ranks) <= set(c.members)]
+    sound = [c for c in alike if not set(ranks) & set(c.members)]
     channel = run.ops.channel[first]
     proven = usable & np.isin(channel, list(slow))
-    spent = np.where(proven | (usable & np.isin(channel, passed)), run.waits.delivery, 0).astype(np.float64)
+    open_ = usable & np.isin(channel, [c.number for c in passed])
+    spent = np.where(proven | open_, run.waits.delivery, 0).astype(np.float64)
     likely, other = _by_delay_and_share(spent, [pair for pairs in slow.values() for pair in pairs])
-    sound = [
-        c
-        for c in channels
-        if not c.p2p and not set(ranks) & set(c.members) and (c.p2p, _leaves_node(reach(c, nodes))) in kinds
-    ]
-    shown = _beyond_smaller(run, [channels[c] for c in passed], sound, known)
-    least = np.minimum(np.where(proven, np.minimum(likely, other), shown), spent)
+    shown = np.where(proven, np.minimum(likely, other), _beyond_smaller(run, passed, sound, known))
+    least = np.minimum(shown, spent)
     likely = np.maximum(likely, least)
     compared = np.array([number for c in slow for number in tested.get(c, ())], np.int64)
     messages = run.ops.token[first[compared]]
