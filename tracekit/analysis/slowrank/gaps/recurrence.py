@@ -215,18 +215,22 @@ def _within(spans: Intervals, idle: Intervals) -> float:
 
 
 def _added(case: Case, row: int, column: int, peers: list[int]) -> dict[str, float]:
-    """The time of the kernels that the rank runs more often in the step than in its others and than its peers, ns."""
+    """The time of the kernels that the rank runs more often in the step than in its others and than its peers, ns.
+
+    Nothing for fewer than NO_ACCIDENT of them.
+    """
     if not case.ops.per_rank[case.steps.ranks[row]].on_gpu:
         return {}
     mine = kernels_in_steps(case.run, case.ops, case.steps, row)
     others = [_by_name(mine, int(c)) for c in np.unique(mine.column) if c != column]
     others += [_by_name(kernels_in_steps(case.run, case.ops, case.steps, peer), column) for peer in peers]
-    added = {}
+    added, pieces = {}, 0
     for name, (count, took) in _by_name(mine, column).items():
         usual = [other.get(name, (0, 0.0)) for other in others]
         if usual and count > max(many for many, _ in usual):
             added[name] = took - max(ns for _, ns in usual)
-    return added
+            pieces += count - max(many for many, _ in usual)
+    return added if pieces >= NO_ACCIDENT else {}
 
 
 def _by_name(kernels: StepKernels, column: int) -> dict[str, tuple[int, float]]:
