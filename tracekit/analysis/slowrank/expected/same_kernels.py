@@ -205,10 +205,10 @@ def _pieces(run: Measured, row: int) -> tuple[list[str], F64]:
     begins, ends = windows_of(run.ops, run.steps, rank, columns)
     events = run.run.events(rank, ["ts", "dur", "cat", "name"])
     operator = matches(events, "cat", lambda cat: cat == "cpu_op").astype(bool)
-    events = events.filter(operator & ~truth(events, "name", COMMUNICATION))
-    start = ints(events, "ts", 0)
-    end = start + ints(events, "dur", 0)
-    names = matches(events, "name", lambda name: name or "")
+    mine = operator & ~truth(events, "name", COMMUNICATION)
+    start = ints(events, "ts", 0)[mine]
+    end = start + ints(events, "dur", 0)[mine]
+    names = matches(events, "name", lambda name: name or "")[mine]
     order = np.lexsort((-end, start))
     start, end, names = start[order], end[order], names[order]
     outer = start >= np.concatenate([[np.iinfo(np.int64).min], np.maximum.accumulate(end)[:-1]])[: len(start)]

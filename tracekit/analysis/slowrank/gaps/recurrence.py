@@ -14,7 +14,7 @@ from tracekit.analysis.slowrank.gaps.evidence_gaps import coverage, most_ns
 from tracekit.analysis.slowrank.hypotheses.candidates import saved_ns, typical_without
 from tracekit.analysis.slowrank.hypotheses.suspect_work import late_loaders, stalled_often
 from tracekit.intervals import Intervals, union
-from tracekit.rank_events.event_columns import ints, matches, strings
+from tracekit.rank_events.event_columns import ints, matches
 from tracekit.step_graph.statistics import median_of_others
 from tracekit.steps.features import COLLECTOR, LOADER
 from tracekit.steps.medians import sampled
@@ -191,10 +191,10 @@ def _spans(case: Case, row: int) -> dict[int, dict[str, float]]:
     ops, steps, rank = case.ops, case.steps, case.steps.ranks[row]
     columns = [c for c in range(len(steps.numbers)) if np.isfinite(steps.own[row, c])]
     events = case.run.events(rank, ["ts", "dur", "cat", "name"])
-    events = events.filter(matches(events, "cat", lambda cat: cat == "user_annotation").astype(bool))
-    start = ints(events, "ts", 0)
-    end = start + ints(events, "dur", 0)
-    names = np.array([name or "" for name in strings(events.column("name"))], object)
+    annotation = matches(events, "cat", lambda cat: cat == "user_annotation").astype(bool)
+    start = ints(events, "ts", 0)[annotation]
+    end = start + ints(events, "dur", 0)[annotation]
+    names = matches(events, "name", lambda name: name or "")[annotation]
     begins, ends = windows_of(ops, steps, rank, columns)
     found: dict[int, dict[str, float]] = {}
     for column, begin, stop in zip(columns, begins, ends, strict=True):
