@@ -9,7 +9,7 @@ from typing import Final
 
 from tracekit.cause_entry import CauseEntry, Comparison, Order, Quantity, Row, Sign
 from tracekit.mechanisms import MORE_WORK, OF_DEVICE, OF_HOST, MechanismEntry
-from tracekit.thresholds.slowrank import KERNELS_SHOWN, MAJORITY
+from tracekit.thresholds.slowrank import KERNELS_SHOWN, MAJORITY, NO_ACCIDENT
 
 GPU_COMPUTE: Final = "gpu_compute"
 CPU_LAUNCH: Final = "cpu_launch"
@@ -72,6 +72,21 @@ _ENTRIES = (
                 lambda rank: not rank.on_gpu and rank.takes_turns and not rank.explains("attention"),
                 (
                     Row("operators far shorter than a time slice a step", "short"),
+                    Row("the same if each took the shortest of its name", "quickest"),
+                ),
+            ),
+            Sign(
+                Order.COMPUTE,
+                "on a GPU, at least half of the excess is gaps, and operators of the host are interrupted in the same "
+                "way, three times a step or more",
+                lambda rank: (
+                    rank.on_gpu
+                    and rank.explains("gap")
+                    and rank.interrupted >= NO_ACCIDENT
+                    and rank.takes_turns
+                ),
+                (
+                    Row("operators of the host far shorter than a time slice a step", "short"),
                     Row("the same if each took the shortest of its name", "quickest"),
                 ),
             ),

@@ -28,7 +28,8 @@ class FaultKind:
     kind that ends the run and strikes once; `communicates` one that strikes at communication;
     `copies` one that strikes at copies between device and host; `rank_meaning`
     describes an optional `rank` (empty: the fault strikes one rank, which must be named); `repeats` marks one that
-    strikes in each of its steps, because an elastic job goes on after it; `dies` one that ends the rank's process.
+    strikes in each of its steps, because an elastic job goes on after it; `dies` one that ends the rank's process;
+    `simulated` one that `reftrain simulate` alone plants.
     """
 
     name: str
@@ -40,6 +41,7 @@ class FaultKind:
     rank_meaning: str = ""
     repeats: bool = False
     dies: bool = False
+    simulated: bool = False
 
     @property
     def needs_rank(self) -> bool:
@@ -130,6 +132,38 @@ _ALL: Final = (
             ),
         },
         rank_meaning=_ALL_RANKS,
+    ),
+    FaultKind(
+        "allocator_retries",
+        "the rank's allocator gives its blocks back now and then, which waits for the device, and asks for new ones",
+        {
+            "retry_ms": _positive("length of the calls beyond the wait for the device, milliseconds", 20.0),
+            "every": Field("once each so many compute segments", 8.0, 1.0),
+        },
+        simulated=True,
+    ),
+    FaultKind(
+        "cpu_contention",
+        "the rank's host shares its core: other processes run after each time slice of it",
+        {
+            "wait_ms": _positive("time for which the others run, milliseconds", 6.0),
+            "slice_ms": _positive("time for which the rank's host runs between, milliseconds", 3.0),
+        },
+        simulated=True,
+    ),
+    FaultKind(
+        "checkpoint",
+        "the rank's host saves a checkpoint at the end of a step",
+        {"save_ms": _positive("time to save, milliseconds", 500.0)},
+        rank_meaning=_ALL_RANKS,
+        simulated=True,
+    ),
+    FaultKind(
+        "evaluation",
+        "the rank evaluates at the end of a step: its device runs forwards that the other steps lack",
+        {"evaluate_ms": _positive("compute of the evaluation, milliseconds", 500.0)},
+        rank_meaning=_ALL_RANKS,
+        simulated=True,
     ),
     _hang("skip_collective", "the rank leaves a communication out and goes on"),
     _hang("host_stall", "the rank never comes to a communication: asleep on the host"),

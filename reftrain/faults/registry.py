@@ -25,6 +25,12 @@ def read_faults(config: RunConfig) -> list[FaultSpec]:
     """Return the run's planted faults; raises `ConfigError` for one that cannot be planted."""
     specs = [parse_fault(text, config.mesh.world_size) for text in config.evidence.faults if not is_bug(text)]
     for spec in specs:
+        if FAULT_KINDS[spec.kind].simulated:
+            raise ConfigError(
+                "fault",
+                f"{spec.kind} strikes simulated jobs only",
+                "plant it by reftrain simulate, or choose another of reftrain faults",
+            )
         if spec.axis is not None and getattr(config.mesh, spec.axis) == 1:
             raise ConfigError(
                 "fault.axis",

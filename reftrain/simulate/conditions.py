@@ -34,6 +34,12 @@ class Conditions:
     attention: dict[int, F64] = field(default_factory=dict)  # by micro-batch: factor of attention's time
     launch: F64 | None = None  # host ns added to every kernel launch
     pauses: list[tuple[F64, int]] = field(default_factory=list)  # (ns, once every so many segments)
+    retries: list[tuple[F64, int]] = field(default_factory=list)  # the same, of the allocator
+    turns: list[tuple[float, F64]] = field(
+        default_factory=list
+    )  # (ns that the host runs, ns that it waits then)
+    saves: F64 | None = None  # host ns at the end of the step
+    evaluations: F64 | None = None  # device ns at the end of the step
     late: F64 | None = None  # host ns added to loading
     link: F64 | None = None  # ns added to every transfer that the rank takes part in
     copies: F64 | None = None  # ns added to every copy between device and host

@@ -96,11 +96,23 @@ class Engine:
                 self._stops(rank)
                 run[op.kind](rank, op)
                 rank.at += 1
+            self._end_step(rank)
             rank.step, rank.at = rank.step + 1, 0
             rank.times.bounds[rank.step] = rank.host
             rank.ends = [None] * rank.count
             if rank.step < self.steps:
                 self._begin_step(rank)
+
+    def _end_step(self, rank: PipelineRank) -> None:
+        """Save and evaluate where planted: the host waits for both."""
+        conditions = rank.conditions
+        if conditions.evaluations is not None:
+            noise = 1.0 if rank.kernel_noise is None else rank.kernel_noise.mean(axis=0).astype(np.float64)
+            begin = np.maximum(rank.host, rank.free)
+            rank.host = rank.beside("evaluation", begin, conditions.evaluations * noise)
+            rank.free = np.maximum(rank.free, rank.host)
+        if conditions.saves is not None:
+            rank.host = rank.beside("checkpoint", rank.host, conditions.saves)
 
     @staticmethod
     def _must_wait(rank: PipelineRank, op: Op) -> bool:
@@ -152,10 +164,18 @@ class Engine:
             for pause, every in conditions.pauses:
                 if rank.segments % every == 0:
                     rank.host = rank.host + pause
+        if op.segment and conditions.retries:
+            rank.allocations += 1
+            for retry, every in conditions.retries:
+                if rank.allocations % every == 0:
+                    freed = np.where(retry > 0, np.maximum(rank.host, rank.free), rank.host)
+                    rank.host = rank.beside("allocator_retries", rank.host, freed - rank.host + retry)
         self._queue(rank, op.launches)
         each: F64 | float = (
             self.host.launch if conditions.launch is None else self.host.launch + conditions.launch
         )
+        if conditions.turns:
+            rank.wait_for_turn(each * op.launches)
         first = rank.host + each
         rank.host = rank.host + each * op.launches
         took = self._kernel_ns(rank, op)

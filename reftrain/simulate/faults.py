@@ -27,6 +27,9 @@ _GROUPS: Mapping[str, tuple[str, ...]] = {
 }
 """Kinds of process group that an axis named in a fault includes."""
 
+_AT_THE_END: Mapping[str, str] = {"checkpoint": "save_ms", "evaluation": "evaluate_ms"}
+"""Kinds of work at the end of a step beside training, with the field of their length."""
+
 Table = dict[tuple[int, int], Conditions]
 
 
@@ -99,6 +102,9 @@ def _slow(fault: FaultSpec, grid: Grid, table: Table, step: int) -> None:
         conditions = _at(table, stage, step)
         conditions.factor = _scaled(conditions.factor, width, slice(None), values["factor"])
         return
+    if fault.kind in _AT_THE_END:
+        _at_the_end(fault, grid, table, step)
+        return
     stage, place = grid.place(_rank(fault))
     conditions = _at(table, stage, step)
     if fault.kind == "slow_compute":
@@ -107,6 +113,14 @@ def _slow(fault: FaultSpec, grid: Grid, table: Table, step: int) -> None:
         conditions.launch = _added(conditions.launch, width, place, values["delay_us"] * 1e3)
     elif fault.kind == "pauses":
         conditions.pauses.append((_added(None, width, place, values["pause_ms"] * 1e6), int(values["every"])))
+    elif fault.kind == "allocator_retries":
+        conditions.retries.append(
+            (_added(None, width, place, values["retry_ms"] * 1e6), int(values["every"]))
+        )
+    elif fault.kind == "cpu_contention":
+        conditions.turns.append(
+            (values["slice_ms"] * 1e6, _added(None, width, place, values["wait_ms"] * 1e6))
+        )
     elif fault.kind == "late_data":
         conditions.late = _added(conditions.late, width, place, values["delay_ms"] * 1e6)
     elif fault.kind == "slow_host_link":
@@ -115,6 +129,19 @@ def _slow(fault: FaultSpec, grid: Grid, table: Table, step: int) -> None:
         conditions.link = _added(conditions.link, width, place, values["delay_ms"] * 1e6)
     else:
         raise AssertionError(fault.kind)
+
+
+def _at_the_end(fault: FaultSpec, grid: Grid, table: Table, step: int) -> None:
+    """Plant what the fault's rank, or all ranks, do at the end of one step beside training."""
+    named = None if fault.rank is None else grid.place(fault.rank)
+    ns = fault.values[_AT_THE_END[fault.kind]] * 1e6
+    for stage in range(grid.stages) if named is None else [named[0]]:
+        conditions, took = _at(table, stage, step), np.zeros(grid.width)
+        took[slice(None) if named is None else named[1]] = ns
+        if fault.kind == "checkpoint":
+            conditions.saves = took if conditions.saves is None else conditions.saves + took
+        else:
+            conditions.evaluations = took if conditions.evaluations is None else conditions.evaluations + took
 
 
 def _pace(fault: FaultSpec, grid: Grid, table: Table, struck: Sequence[bool], setup: Setup) -> None:

@@ -20,7 +20,9 @@ from reftrain.simulate.program import Kind, Op, Program
 
 Detail = Literal["kernels", "collectives"]
 _TIMES: Final = '"ts":%d.%03d,"dur":%d.%03d,"args":{'
-_COMPUTE_STREAM: Final = 7
+COMPUTE_STREAM: Final = 7
+TABLES: Final = ("start", "end", "issued", "bounds", "called")
+"""The times that rows are made from; an operation is called before it is issued where its host waits for its turn."""
 _SHORT_NS: Final = 2_000  # least length of a row of the host
 
 
@@ -42,7 +44,7 @@ class Word:
 
 @dataclass(frozen=True)
 class _Time:
-    """A time of an operation: which table (0 start, 1 end, 2 issued, 3 step bounds), its row, and ns added."""
+    """A time of an operation: which of `TABLES`, its row, and ns added."""
 
     table: int
     row: int
@@ -67,7 +69,7 @@ class Template:
         self._seqs: dict[tuple[object, ...], int] = {}
         self._build()
         count = len(program.ops) * steps
-        base = np.array([0, count, 2 * count, 3 * count])
+        base = np.array([0, count, 2 * count, 3 * count, 3 * count + steps + 1])
         self.begin = np.array([base[t.table] + t.row for t in self._begins], np.int64)
         self.end = np.array([base[t.table] + t.row for t in self._ends], np.int64)
         self.begin_add = np.array([t.add for t in self._begins])
@@ -162,10 +164,10 @@ class Template:
         if self.detail == "kernels":
             self._launch(names.operator, row, link)
         head = f'{{"ph":"X","cat":"kernel","name":"{names.kernel}",'
-        ids = (Word("device"), f',"tid":{_COMPUTE_STREAM},')
+        ids = (Word("device"), f',"tid":{COMPUTE_STREAM},')
         args = [
             f'"External id":{link + 1},"queued":0,"device":', Word("device"),
-            f',"context":1,"stream":{_COMPUTE_STREAM},"correlation":{link},"grid":[132,1,1],"block":[384,1,1]',
+            f',"context":1,"stream":{COMPUTE_STREAM},"correlation":{link},"grid":[132,1,1],"block":[384,1,1]',
         ]  # fmt: skip
         self._row(head, ids, _Time(0, row), _Time(1, row), args)
 
@@ -177,16 +179,18 @@ class Template:
         head = f'{{"ph":"X","cat":"gpu_memcpy","name":"{names.kernel}",'
         args = [
             f'"External id":{link + 1},"device":', Word("device"),
-            f',"context":1,"stream":{_COMPUTE_STREAM},"correlation":{link},"bytes":{op.copied}',
+            f',"context":1,"stream":{COMPUTE_STREAM},"correlation":{link},"bytes":{op.copied}',
         ]  # fmt: skip
-        self._row(head, (Word("device"), f',"tid":{_COMPUTE_STREAM},'), _Time(0, row), _Time(1, row), args)
+        self._row(head, (Word("device"), f',"tid":{COMPUTE_STREAM},'), _Time(0, row), _Time(1, row), args)
 
     def _launch(
         self, operator: str, row: int, link: int, call: str = "cudaLaunchKernel", cbid: int = 211
     ) -> None:
         """Rows of the host for one kernel: the operator and the launch."""
         busy = max(self.host.launch, _SHORT_NS)
-        self._host_row("cpu_op", operator, row, (-busy, 0.0), [f'"External id":{link + 1}'])
+        head = [f'{{"ph":"X","cat":"cpu_op","name":"{operator}",']
+        times = _Time(4, row, -busy), _Time(2, row)
+        self._row(head, (Word("pid"), ',"tid":1,'), *times, [f'"External id":{link + 1}'])
         args = [f'"External id":{link + 1},"cbid":{cbid},"correlation":{link}']
         self._host_row("cuda_runtime", call, row, (-0.5 * busy, -0.2 * busy), args)
 
@@ -272,5 +276,5 @@ class Template:
         return "".join(self._pick(table)) % tuple(numbers.reshape(-1).tolist())
 
     def moments(self, tables: F64) -> tuple[F64, F64]:
-        """True begins and ends of all rows, ns, from (start, end, issued, bounds) of a rank put one after another."""
+        """True begins and ends of all rows, ns, from the `TABLES` of a rank put one after another."""
         return tables[self.begin] + self.begin_add, tables[self.end] + self.end_add

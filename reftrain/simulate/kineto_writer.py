@@ -1,27 +1,95 @@
 """Writes a simulation as Kineto traces, one compressed file a rank, in parallel.
 
-The rows come from one template a pipeline rank (`kineto_template`). This module adds the file around them, the clocks
-of the hosts, and the processes that write. The files hold the view of a profiler, and nothing of the planted truth.
+The rows come from one template a pipeline rank (`kineto_template`). This module adds the rows of work that planted
+faults make on single ranks, the file around all rows, the clocks of the hosts, and the processes that write. The files
+hold the view of a profiler, and nothing of the planted truth.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 from isal import igzip
 
 from reftrain.config.trace_forms import FORMS, NEWEST, TraceForm
 from reftrain.simulate.call_texts import arguments_text, inputs_text, title_text
-from reftrain.simulate.grid import I64
-from reftrain.simulate.kineto_template import Detail, Template, Word
+from reftrain.simulate.grid import F64, I64
+from reftrain.simulate.kernel_names import kernel_names
+from reftrain.simulate.kineto_template import COMPUTE_STREAM, Detail, Template, Word
+from reftrain.simulate.pipeline_rank import OtherWork
 from reftrain.simulate.pool import Progress, in_parallel, made_folder, put
 from reftrain.simulate.simulation import Simulation
 
 BASE_NS: Final = 1_771_588_800_000_000_000  # baseTimeNanoseconds of every file
 _LISTED_WORLD: Final = 1024  # larger worlds are written as the empty list, which stands for everybody
 _LEVEL: Final = 1
+
+
+class _Part(NamedTuple):
+    """One row: category and name, begin and end as shares of the work, and whether the device ran it."""
+
+    cat: str
+    name: str
+    begin: float
+    end: float
+    on_device: bool = False
+
+
+_LAYERS: Final = 8
+_FORWARD: Final = ("norm", "qkv", "attention", "out", "ffn")
+
+
+def _evaluation() -> Iterator[_Part]:
+    """The rows of forwards, one kernel after the other, which the host launches at the begin and waits for."""
+    yield _Part("user_annotation", "evaluate", 0.0, 1.0)
+    count = _LAYERS * len(_FORWARD)
+    for at, label in enumerate(_FORWARD * _LAYERS):
+        names = kernel_names(label, backward=False)
+        begin = 0.2 * at / count
+        yield _Part("cpu_op", names.operator, begin, begin + 0.1 / count)
+        yield _Part("cuda_runtime", "cudaLaunchKernel", begin + 0.02 / count, begin + 0.08 / count)
+        yield _Part("kernel", names.kernel, max(at, 0.2) / count, (at + 1) / count, on_device=True)
+    yield _Part("cuda_runtime", "cudaStreamSynchronize", 0.25, 1.0)
+
+
+_PARTS: Final = {
+    "allocator_retries": (
+        _Part("cuda_runtime", "cudaFree", 0.0, 0.3),
+        _Part("cuda_runtime", "cudaFree", 0.3, 0.5),
+        _Part("cuda_runtime", "cudaMalloc", 0.5, 1.0),
+    ),
+    "checkpoint": (_Part("user_annotation", "save_checkpoint", 0.0, 1.0),),
+    "evaluation": tuple(_evaluation()),
+}
+"""The rows of each kind."""
+
+
+def _moments(work: Sequence[OtherWork], place: int) -> F64:
+    """Return begin and end of every row of the rank at `place`, (rows, 2) ns since the job's begin."""
+    shares = [np.array([(part.begin, part.end) for part in _PARTS[w.kind]]) for w in work]
+    rows = [w.begin[place] + share * (w.end - w.begin)[place] for w, share in zip(work, shares, strict=True)]
+    return np.concatenate([np.zeros((0, 2)), *rows])
+
+
+def _rows_of(work: Sequence[OtherWork], pid: int, device: int, first: int, stream: int) -> list[str]:
+    """Return the rows as JSON with places for their times; calls and kernels have numbers from `first` on."""
+    out = []
+    for parts in (_PARTS[w.kind] for w in work):
+        for part in parts:
+            first += part.cat == "cpu_op" or part.name in {"cudaFree", "cudaMalloc", "cudaStreamSynchronize"}
+            args: dict[str, object] = {"External id": first + 1}
+            if part.cat in {"cuda_runtime", "kernel"}:
+                args["correlation"] = first
+            if part.on_device:
+                args |= {"device": device, "context": 1, "stream": stream}
+            where = {"pid": device, "tid": stream} if part.on_device else {"pid": pid, "tid": 1}
+            head = json.dumps({"ph": "X", "cat": part.cat, "name": part.name, **where})[:-1].replace(
+                "%", "%%"
+            )
+            out.append(f'{head},"ts":%d.%03d,"dur":%d.%03d,"args":{json.dumps(args)}}}')
+    return out
 
 
 class KinetoWriter:
@@ -66,21 +134,40 @@ class KinetoWriter:
         name = self._process_name(rank)
         comma = "," if template.events else ""
         tail = f'],"traceName":"rank{rank}.json","displayTimeUnit":"ms","baseTimeNanoseconds":{BASE_NS}}}'
-        return (
-            f'{head},"traceEvents":[\n{name}{comma}{template.text(words, begin, end)}\n{tail}\n',
-            template.events,
-        )
+        others = self._other_rows(rank)
+        text = ",\n".join([template.text(words, begin, end), *others])
+        return f'{head},"traceEvents":[\n{name}{comma}{text}\n{tail}\n', template.events + len(others)
 
     def _stamps(self, template: Template, stage: int, place: int, rank: int) -> tuple[I64, I64]:
-        """Begins and ends of all rows as the rank's host shows them, ns since BASE_NS."""
+        """Begins and ends of all rows of the template as the rank's host shows them, ns since BASE_NS."""
         sim = self.simulation
         times, rows = sim.times[stage], sim.whole_steps * len(sim.programs[stage].ops)
-        tables = np.concatenate(
-            [t[:rows, place] for t in (times.start, times.end, times.issued)] + [times.bounds[:, place]]
-        )
-        node, zero = sim.node(rank), sim.begin_ns - BASE_NS
-        begin, end = (sim.clocks.stamp(node, t) for t in template.moments(tables))
-        return np.rint(begin).astype(np.int64) + zero, np.rint(end).astype(np.int64) + zero
+        start, end, issued = (t[:rows, place] for t in (times.start, times.end, times.issued))
+        called = issued if times.held is None else issued - times.held[:rows, place]
+        bounds = times.bounds[: sim.whole_steps + 1, place]
+        moments = template.moments(np.concatenate([start, end, issued, bounds, called]))
+        return self._as_shown(rank, moments[0]), self._as_shown(rank, moments[1])
+
+    def _as_shown(self, rank: int, true: F64) -> I64:
+        """Times as the rank's host shows them, ns since BASE_NS."""
+        sim = self.simulation
+        shown = np.rint(sim.clocks.stamp(sim.node(rank), true)).astype(np.int64)
+        return shown + (sim.begin_ns - BASE_NS)
+
+    def _other_rows(self, rank: int) -> list[str]:
+        """Rows of the rank's work beside the program."""
+        sim = self.simulation
+        stage, place = sim.grid.place(rank)
+        times = sim.times[stage]
+        work = [w for w in times.others if w.step < sim.whole_steps and w.end[place] > w.begin[place]]
+        device = rank % sim.node_size
+        text = _rows_of(work, self._pid(rank), device, 16 + len(times.issued), COMPUTE_STREAM)
+        shown = self._as_shown(rank, _moments(work, place))
+        shown[:, 1] -= shown[:, 0]
+        return [
+            row % (*divmod(at, 1000), *divmod(dur, 1000))
+            for row, (at, dur) in zip(text, shown.tolist(), strict=True)
+        ]
 
     def _say(self, word: Word, rank: int) -> str:
         if word.op is None:

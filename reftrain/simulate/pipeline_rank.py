@@ -17,6 +17,16 @@ WAITS: Final = (*(axis for axis in AXES if axis != "pp"), "pp", "bubble", "world
 message that has not been sent."""
 
 
+@dataclass(frozen=True)
+class OtherWork:
+    """Work beside the program in one step: `kind` of `reftrain faults`, begin and end, (width,) ns; equal: none."""
+
+    kind: str
+    step: int
+    begin: F64
+    end: F64
+
+
 @dataclass
 class StageTimes:
     """Times of one pipeline rank, ns from the job's begin, infinite for an operation that never happened.
@@ -30,6 +40,10 @@ class StageTimes:
     end: F64
     waits: dict[str, F64]  # (steps, width) ns by WAITS
     bounds: F64  # (steps + 1, width): begin, and end of each step on its host
+    others: list[OtherWork] = field(default_factory=list)  # work beside the program
+    held: F64 | None = (
+        None  # how long the host waited for its turn on its core in each operation; None: never
+    )
 
 
 class PipelineRank:
@@ -46,7 +60,8 @@ class PipelineRank:
         self.ends: list[F64 | None] = [None] * self.count
         self.transfers: dict[int, F64 | float] = {}  # of receives, to tell transfer from bubble
         self.parked = False
-        self.segments = 0
+        self.segments = self.allocations = 0
+        self.ran = np.zeros(width)  # time for which the host used its core so far
         self.launched = 0  # kernels on the compute stream so far
         self.queued: deque[tuple[int, F64]] = deque()  # launches up to an operation, and its start
         rows = steps * self.count
@@ -87,6 +102,22 @@ class PipelineRank:
         now_s = float(self.host.min()) / 1e9
         self.paced = [(held * (p.factor(now_s) - 1), p.ramp_s * 1e9) for p, held in conditions.paces]
         self.worked = np.zeros_like(self.host)
+
+    def beside(self, kind: str, begin: F64, took: F64) -> F64:
+        """Note work beside the program that takes so many ns from `begin` on; return its end, (width,)."""
+        end = begin + took
+        self.times.others.append(OtherWork(kind, self.step, begin, end))
+        return end
+
+    def wait_for_turn(self, used: F64 | float) -> None:
+        """Let the host use its core for so many ns, and wait for others after each time slice."""
+        before, self.ran = self.ran, self.ran + used
+        if self.times.held is None:
+            self.times.held = np.zeros_like(self.times.issued)
+        for slice_ns, wait in self.conditions.turns:
+            waits = (self.ran // slice_ns - before // slice_ns) * wait
+            self.times.held[self.row] += waits
+            self.host = self.host + waits
 
     @property
     def row(self) -> int:

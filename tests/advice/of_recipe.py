@@ -164,6 +164,16 @@ calls(
 )
 
 
+calls(
+    "strikes simulated jobs only",
+    lambda fault: read_faults(
+        replace(configured(""), evidence=replace(configured("").evidence, faults=(fault,)))
+    ),
+    "checkpoint:rank=0",
+    "pauses:rank=0",
+)
+
+
 def planted(settings: str) -> object:
     """The faults of a run with a slow link to the host."""
     config = configured(settings)

@@ -1,7 +1,7 @@
 """One cell: faults as strong as asked, planted into a small simulated job, and what `slowrank` answers."""
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,12 @@ COSTS = 0.02
 """A fault whose removal alone gains less than this share of the step hides behind another."""
 
 
+SHORT_KERNELS: Mapping[str, object] = {"dim": 2048, "ffn_dim": 5504}
+MANY_BATCHES = 16
+LAUNCH_US = 15.0
+"""Time of an operator in eager Python: with short kernels, a host works for a third of the step, twenty time slices."""
+
+
 @dataclass(frozen=True)
 class Kind:
     """A kind of fault: text with its strength left open, the cause, a first strength and the one that does nothing."""
@@ -45,6 +51,8 @@ class Kind:
     verdict: str = "slow_rank"
     needs: str = ""  # an axis that the mesh must split
     fault: str = ""  # the kind of `reftrain simulate --fault`, where it has another name
+    hosts_matter: bool = False  # whether its jobs have short kernels and hosts that launch as slowly
+    ranks: bool = True  # whether it strikes one rank
 
 
 KINDS = {
@@ -54,11 +62,19 @@ KINDS = {
     "late_data": Kind("delay_ms={}", "dataloader", 50),
     "slow_link": Kind("delay_ms={}", "network", 1, verdict="slow_link"),
     "slow_host_link": Kind("delay_ms={}", "host_copies", 20),
-    "doc_imbalance": Kind("factor={}", "data_imbalance", 3, 1.0, "imbalance"),
+    "allocator_retries": Kind("retry_ms={},every=100", "memory", 50),
+    "cpu_contention": Kind("wait_ms={}", "cpu_contention", 3, needs="pp", hosts_matter=True),
+    "doc_imbalance": Kind("factor={}", "data_imbalance", 3, 1.0, "imbalance", ranks=False),
     "long_replica": Kind("factor={}", "data_imbalance", 3, 1.0, "imbalance", fault="doc_imbalance"),
     "long_stage": Kind("factor={}", "stage_imbalance", 1.3, 1.0, "imbalance", "pp"),
+    "checkpoint": Kind("save_ms={},steps=2", "", 500, verdict="healthy"),
+    "evaluation": Kind("evaluate_ms={},steps=2", "", 500, verdict="healthy", ranks=False),
+    "lone_evaluation": Kind("evaluate_ms={},steps=2", "", 500, verdict="healthy", fault="evaluation"),
 }
-"""Every kind that `reftrain simulate --fault` takes and that ends no job."""
+"""Every kind that `reftrain simulate --fault` takes and that ends no job, but for paces of a clock.
+
+A checkpoint and an evaluation are of one step: no rank is to blame for them.
+"""
 PAIRS = (
     *(
         ("slow_compute", other)
@@ -91,8 +107,16 @@ class Cell:
             return setup_of(mesh, steps=STEPS, merge=False, seed=self.seed + 11, **shape)
         if "slow_host_link" in self.kinds:
             tables["optimizer"] = {"offload": True}
+        shape: dict[str, Any] = {}
+        if hosts_matter := any(KINDS[kind].hosts_matter for kind in self.kinds):
+            tables |= {"model": {**tables["model"], **SHORT_KERNELS}, "data": {"seq_len": 2048}}
+            shape = {"micro_batches": MANY_BATCHES}
         mesh = fits[self.seed % len(fits)]
-        return setup_of(mesh, steps=STEPS, tables=tables, merge=False, seed=self.seed + 11)
+        setup, config = setup_of(mesh, steps=STEPS, tables=tables, merge=False, seed=self.seed + 11, **shape)
+        if hosts_matter:
+            host = replace(setup.hardware.host, launch_us=LAUNCH_US)
+            setup = replace(setup, hardware=replace(setup.hardware, host=host))
+        return setup, config
 
     def ranks(self, world: int) -> list[int]:
         """Return a rank for each fault."""
@@ -109,7 +133,7 @@ def planted(setup: Setup, name: str, rank: int, severity: float) -> FaultSpec | 
     """Return the fault that alone slows the step by `severity`; None where no strength does."""
     kind = KINDS[name]
     fault = kind.fault or name
-    where = "" if name == "doc_imbalance" else f"rank={rank},"
+    where = f"rank={rank}," if kind.ranks else ""
     clean = step_ms(setup)
 
     def made(strength: float) -> FaultSpec:
@@ -164,11 +188,12 @@ def row_of(cell: Cell) -> dict[str, Any]:
 def judged(row: dict[str, Any]) -> str:
     """Return what an answer is worth: right, open, missed, wrong rank or wrong cause; of several faults, of the first.
 
-    A healthy job is right, open or a false alarm.
+    A job that is healthy, or with work of one step that is no fault, is right, open or a false alarm.
 
     Of an imbalance no rank is asked for. The first answer is right where one of the faults has its rank and cause.
     """
-    if not row["kinds"] and row["verdict"] != "inconclusive":
+    harmless = all(KINDS[kind].verdict == "healthy" for kind in row["kinds"])
+    if harmless and row["verdict"] != "inconclusive":
         return "right" if row["verdict"] == "healthy" else "false alarm"
     if row["verdict"] in {"healthy", "inconclusive"}:
         return "missed" if row["verdict"] == "healthy" else "open"

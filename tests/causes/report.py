@@ -7,7 +7,7 @@ from typing import Any
 from tests.causes.cell import COSTS, KINDS
 
 Row = dict[str, Any]
-CAUSES = tuple(dict.fromkeys(kind.cause for kind in KINDS.values()))
+CAUSES = tuple(dict.fromkeys(kind.cause for kind in KINDS.values() if kind.cause))
 WORTHS = ("right", "open", "missed", "wrong rank", "wrong cause", "false alarm", "not planted")
 
 
@@ -21,7 +21,7 @@ def answered(row: Row) -> str:
     """Return the column of a row: the cause, or that none was named."""
     if row["worth"] in {"missed", "not planted"}:
         return str(row["worth"])
-    return "open" if row["worth"] == "open" else str(row["cause"])
+    return "open" if row["worth"] == "open" else str(row["cause"] or row["verdict"])
 
 
 def confusion(rows: Sequence[Row]) -> str:
@@ -96,9 +96,9 @@ def interventions(rows: Sequence[Row]) -> str:
     """Return a row a kind: gains of single faults with a right answer, promised and measured, in shares of the step."""
     right = [row for row in rows if len(row["kinds"]) == 1 and row["worth"] == "right"]
     body = []
-    for name in KINDS:
+    for name, kind in KINDS.items():
         mine = [row for row in right if row["kinds"][0] == name]
-        if not mine:
+        if not mine or kind.verdict == "healthy":
             continue
         ratios = sorted(promised / measured for _, measured, promised, _, _ in map(gain, mine))
         held = [found for found in map(inside, mine) if found is not None]

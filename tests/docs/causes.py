@@ -18,6 +18,48 @@ factor and what single kinds of kernels take beyond it, and the gaps of a paused
 change which rank is named.
 """
 
+ONE_STEP = """
+## No cause: one long step
+
+A step in which the program does something more is long without any fault. No rank is named for it. The excess of one
+step that nothing of this explains is open, and more steps decide it.
+
+| step | looks like | excluded by | do |
+|---|---|---|---|
+"""
+ROWS_OF_ONE_STEP = (
+    (
+        "evaluation or checkpoint of all ranks",
+        (
+            "collectives that the other steps lack make the step long on most ranks, and it is left out (`odd_steps`); "
+            "or all ranks work longer alike, so that none waits"
+        ),
+        "the same operations as in the other steps, and ranks that wait",
+        "do it less often",
+    ),
+    (
+        "evaluation or checkpoint of one rank",
+        (
+            "a span of the program or kernels fill most of the rank's excess, which neither its other steps nor its "
+            "peers have; the reason names them"
+        ),
+        "a span of a data loader or of the garbage collector, or one that peers have as well: open, as it may recur",
+        "save from another thread, and evaluate on all ranks",
+    ),
+    (
+        "profiler that starts on one rank",
+        "the first step of the window is longer, and its kernels are not",
+        "an excess in later steps",
+        "begin to record on all ranks at one step",
+    ),
+    (
+        "accident",
+        "one operation is long, and three other steps show nothing",
+        "several long operations: open, as they may recur",
+        "record more steps",
+    ),
+)
+
 
 def page() -> str:
     """The text of docs/causes.md."""
@@ -37,7 +79,7 @@ def page() -> str:
             parts += [
                 f"| `{m.name}` | {m.meaning} | {m.excluded_by} | {m.next_step} |\n" for m in cause.mechanisms
             ]
-    return "".join(parts)
+    return "".join([*parts, ONE_STEP, *(f"| {' | '.join(row)} |\n" for row in ROWS_OF_ONE_STEP)])
 
 
 if __name__ == "__main__":

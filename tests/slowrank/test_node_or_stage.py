@@ -27,7 +27,7 @@ def quick_ms(tmp_path):
 def test_stages_long_alike_are_priced_together(tmp_path, quick_ms):
     found = analyse(job(tmp_path, MESH, slow=HALF))
     assert (found.verdict, {s.rank for s in found.suspects}) == ("imbalance", set(HALF))
-    assert "stages 0, 1 have more work" in found.reason
+    assert "stages 0, 1 take 1.30 times as long" in found.reason
     assert found.what_if.without_suspects_ms == pytest.approx(quick_ms, rel=0.01)
 
 

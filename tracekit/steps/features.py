@@ -1,8 +1,8 @@
 """How a rank spent its own time: compute by kind of kernel, gaps, data loading, garbage collection, allocation.
 
-Features are read only for suspects and some of their peers, because they need every event of the rank. On a CPU they
-hold the operators by name: a slow processor lengthens every one by one factor, but in a process that shares its cores
-some short ones take a time slice of the scheduler longer, and the others are as short as ever.
+Features are read only for suspects and some of their peers, because they need every event of the rank. They hold the
+operators of the host by name: a slow processor lengthens every one by one factor, but in a process that shares its
+cores some short ones take a time slice of the scheduler longer, and the others are as short as ever.
 """
 
 import re
@@ -46,7 +46,8 @@ COPIES: Final = re.compile(
 PEER_COPIES: Final = re.compile(r"memcpy.*(PtoP|PeerToPeer)", re.IGNORECASE)
 """Copies from the memory of another device, as asynchronous tensor parallelism reads what its peers hold."""
 
-_COMMUNICATION: Final = re.compile(f"{COMM_KERNEL.pattern}|{NOT_COMPUTE.pattern}", re.IGNORECASE)
+_NEVER: Final = np.zeros(0, np.int64), np.zeros(0, np.int64)
+COMMUNICATION: Final = re.compile(f"{COMM_KERNEL.pattern}|{NOT_COMPUTE.pattern}", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -96,7 +97,7 @@ class Features:
     busy_by_step: tuple[float, ...]
     attention_by_step: tuple[float, ...]
     steps: int = 1
-    operators: Mapping[str, Operators] = field(default_factory=dict)  # of a CPU by name, over all steps
+    operators: Mapping[str, Operators] = field(default_factory=dict)  # of the host by name, over all steps
     work: Mapping[str, Work] = field(default_factory=dict)  # by name, without communication
     peer_copies: float = 0.0  # between devices
 
@@ -131,14 +132,14 @@ def read_features(run: Run, ops: Operations, steps: Steps, rank: int) -> Feature
     still = idle if source.on_gpu else windows  # beside work of a device a span of the host costs nothing
     gaps = np.sort(idle[1] - idle[0])[::-1]
     busy = _within(subtract(source.computed, exposed), windows) / n
-    times = OperatorTimes() if source.on_gpu else operator_times(events, computing, each, exposed)
+    times = operator_times(events, cat == "cpu_op", each, _NEVER if source.on_gpu else exposed)
     return Features(
         rank, source.on_gpu, float(np.mean(steps.own[row, columns])),
         busy, float(gaps.sum()) / n, busy if source.on_gpu else times.typical / n, gaps,
         spent(ATTENTION, computing), spent(MATMUL, computing), spent(COPIES, computing), spent(LOADER, host, still),
         spent(COLLECTOR, host, still), spent(_ALLOCATOR, host, still), _begun(start[computing], windows) / n,
         inside_each(subtract(source.computed, exposed), each), inside_each(named(ATTENTION, computing), each),
-        len(columns), times.by_name, _work(events, computing & ~truth(events, "name", _COMMUNICATION), windows, n),
+        len(columns), times.by_name, _work(events, computing & ~truth(events, "name", COMMUNICATION), windows, n),
         spent(PEER_COPIES, computing),
     )  # fmt: skip
 

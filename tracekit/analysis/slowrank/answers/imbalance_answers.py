@@ -29,7 +29,7 @@ def beside(case: Case, answer: Answer, found: LongStage | None) -> Answer:
     """`answer`, extended by the price of a long stage where it names other suspects."""
     if found is None or not answer.suspects:
         return answer
-    addition = f"in addition, {stages_in_words(case, found)} {_has(case, found)} more work than the others"
+    addition = f"in addition, {_stages_do(case, found, 'has', 'have')} more work than the others"
     return replace(
         answer, reason=f"{answer.reason}; {addition}, which costs {ms(found.price.best):.1f} ms a step"
     )
@@ -44,7 +44,7 @@ def blame_stage(case: Case, found: LongStage, besides: str) -> Answer:
     levels = {i: float(np.nanmean(times)) for i, times in own.items() if np.isfinite(times).any()}
     mine = float(np.mean([levels[i] for i in stages]))
     others = float(np.median([v for i, v in levels.items() if i not in stages]))
-    long = f"{stages_in_words(case, found)} {_has(case, found)} more work than the others"
+    long = f"{_stages_do(case, found, 'has', 'have')} more work than the others"
     of = " of compute" if found.by_compute else ""
     than = f"{ms(mine):.1f} ms{of} against {ms(others):.1f} ms a step"
     node = node_of(case, found.rows)
@@ -59,8 +59,19 @@ def blame_stage(case: Case, found: LongStage, besides: str) -> Answer:
         suspect_of(case, row, doubted(case, found), found.z, STAGE_IMBALANCE, evidence) for row in found.rows
     )
     shared = f"; or {node} is slow: all these ranks run on it" if node else ""
+    if found.pace:
+        long = f"{_stages_do(case, found, 'takes', 'take')} {found.pace:.2f} times as long as the others for the same "
+        long += "kernels or operators, which more layers do not explain"
+        suspects = tuple(replace(s, mechanisms=_by_pace(case, s, found.pace)) for s in suspects)
     reason = f"{long} ({than}); {_beside_each_other(case, ranks)}{shared}{besides}"
     return blame(case, reason, suspects, found.price.best, "imbalance")
+
+
+def _by_pace(case: Case, suspect: findings.Suspect, pace: float) -> tuple[findings.Mechanism, ...]:
+    """What makes a stage slow whose kernels all take `pace` times as long; nothing on a CPU."""
+    text = f"its kernels take {pace:.2f} times as long as the same kernels of other stages"
+    on_gpu = case.ops.per_rank[suspect.rank].on_gpu
+    return (findings.Mechanism("clock", 1.0, text),) if on_gpu else ()
 
 
 def _blame_node(case: Case, found: LongStage, reason: str) -> Answer:
@@ -128,7 +139,7 @@ def blame_loaders(case: Case, found: LongStage) -> Answer:
 def leave_stage_open(case: Case, stage: LongStage) -> Answer:
     """The open answer about a long stage; too little was matched to show whether the others wait for it."""
     reason = (
-        f"{stages_in_words(case, stage)} {_works(case, stage)} {ms(stage.over):.1f} ms of {ms(case.step_ns):.1f} ms "
+        f"{_stages_do(case, stage, 'works', 'work')} {ms(stage.over):.1f} ms of {ms(case.step_ns):.1f} ms "
         f"a step longer than the others; they lose between {ms(stage.price.low):.1f} and {ms(stage.price.high):.1f} ms "
         f"by it, because {why_open(case)}"
     )
@@ -170,12 +181,9 @@ def _stages(case: Case, found: LongStage) -> list[int]:
     return sorted({case.mesh.stage(case.steps.ranks[row]) for row in found.rows})
 
 
-def _has(case: Case, found: LongStage) -> str:
-    return "has" if len(_stages(case, found)) == 1 else "have"
-
-
-def _works(case: Case, found: LongStage) -> str:
-    return "works" if len(_stages(case, found)) == 1 else "work"
+def _stages_do(case: Case, found: LongStage, of_one: str, of_several: str) -> str:
+    """`stages_in_words` with the verb of one stage, or of several."""
+    return f"{stages_in_words(case, found)} {of_one if len(_stages(case, found)) == 1 else of_several}"
 
 
 def node_of(case: Case, rows: Sequence[int]) -> str | None:

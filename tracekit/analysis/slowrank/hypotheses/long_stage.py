@@ -16,11 +16,12 @@ from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.expected.contention import stage_contention
 from tracekit.analysis.slowrank.expected.excess import recurs
 from tracekit.analysis.slowrank.expected.nodes import nodes_of
+from tracekit.analysis.slowrank.expected.same_kernels import stage_pace
 from tracekit.analysis.slowrank.hypotheses.host_bound import Cuts, most_saved_ns, without_gaps
 from tracekit.analysis.slowrank.hypotheses.suspect_work import late_loaders, launches_alike, paused_hosts
 from tracekit.analysis.slowrank.price import Price
 from tracekit.step_graph.replay import StepModel
-from tracekit.step_graph.statistics import Excess, confidence, excess, median_of_others
+from tracekit.step_graph.statistics import confidence, excess, median_of_others
 from tracekit.step_graph.table_model import TableModel
 from tracekit.steps.host_need import launch_pace
 from tracekit.thresholds.slowrank import (
@@ -50,6 +51,7 @@ class LongStage:
     by_design: bool = False  # all of its ranks pause, on several nodes
     cured: F64 | None = field(default=None, compare=False)  # own times with it like the others, ranks × steps
     by_compute: bool = False  # only its compute is longer: other stages wait for their hosts as long
+    pace: float | None = None  # how many times as long it takes for the same work, where that makes it long
 
 
 @dataclass(frozen=True)
@@ -59,6 +61,7 @@ class _Longer:
     rows: I64
     over: F64
     z: float
+    pace: float | None = None
 
 
 def long_stage(case: Case) -> LongStage | None:
@@ -67,7 +70,7 @@ def long_stage(case: Case) -> LongStage | None:
     Only compute makes several stages long together: in most jobs the first and the last stage load data by design.
     """
     least = MIN_LOST_SHARE * case.step_ns
-    found = _longest(case, case.steps.own)
+    found = _at_pace(case, _longest(case, case.steps.own))
     alone = _price(case, found[:1]) if found else None
     if alone is None or (alone.price.high < least and len(found) == 1):
         return _computing_longer(case, least)
@@ -85,13 +88,31 @@ def long_stage(case: Case) -> LongStage | None:
     return work if work.price.high >= least else _idle(case, alone)
 
 
+def _at_pace(case: Case, found: Sequence[_Longer]) -> list[_Longer]:
+    """The stages of `found`; the excess of one that is slow is what it takes longer than at the pace of the others.
+
+    By design, the stage may have more or less to do than they: its whole time does not show by how much it is slow.
+    """
+    if not found or case.table is not None:
+        return list(found)
+    levels = _levels(case, case.steps.own if (computed := _compute(case)) is None else computed)
+    others = [rows for rows in _seen(case) if all(rows[0] != one.rows[0] for one in found)]
+    result = []
+    for one in found:
+        pace = stage_pace(case, one.rows, others) or 1.0
+        slow = levels[_place(case, one.rows)] * (1.0 - 1.0 / pace)
+        explained = np.nanmean(slow) >= MAJORITY * np.nanmean(one.over)
+        result.append(replace(one, over=slow, pace=pace) if explained else one)
+    return result
+
+
 def _computing_longer(case: Case, least: float) -> LongStage | None:
     """The stage that computes longer, although others wait for their hosts as long; None below the threshold.
 
     The saving is limited by hosts: with less work the stage may wait for its hosts as the others do.
     """
     computed = _compute(case)
-    found = _longest(case, computed) if computed is not None else []
+    found = _at_pace(case, _longest(case, computed)) if computed is not None else []
     work = _priced(case, found) if found else None
     gain = 0.0 if work is None else min(work.price.best, most_saved_ns(case, np.array(work.rows)))
     if work is None or gain < least:
@@ -104,10 +125,8 @@ def _of_work(case: Case, found: Sequence[_Longer], computed: F64) -> list[_Longe
     """The stages of `found` with their excess limited to compute, without stages that hardly compute longer."""
     levels = _levels(case, computed)
     beyond = levels - median_of_others(levels, [np.arange(len(levels))])
-    work = [
-        replace(one, over=np.clip(np.minimum(one.over, beyond[_place(case, one.rows)]), 0.0, None))
-        for one in found
-    ]
+    most = [one.over if one.pace else np.minimum(one.over, beyond[_place(case, one.rows)]) for one in found]
+    work = [replace(one, over=np.clip(over, 0.0, None)) for one, over in zip(found, most, strict=True)]
     longer = [float(np.nanmean(one.over)) for one in work]
     least = MAJORITY * max(longer)
     return [one for one, over in zip(work, longer, strict=True) if over >= least]
@@ -127,14 +146,13 @@ def _idle(case: Case, stage: LongStage) -> LongStage:
     others = np.setdiff1d(np.arange(len(case.steps.ranks)), stage.rows)
     as_fast = launches_alike(case, stage.rows, others.tolist())
     paused = paused_hosts(case, stage.rows) if launch_pace(case.run, case.steps.ranks[stage.rows[0]]) else ()
-    design = set(paused) == set(stage.rows) and _on_several_nodes(case, stage.rows)
+    nodes = nodes_of(case)  # where they are unknown, one node cannot hold more than NODE_RANKS
+    mine = {
+        nodes.get(case.steps.ranks[row]) if nodes else at // NODE_RANKS for at, row in enumerate(stage.rows)
+    }
+    apart = len(mine) > 1
+    design = apart and set(paused) == set(stage.rows)
     return replace(stage, idle=True, hosts_alike=as_fast, paused=paused, by_design=design)
-
-
-def _on_several_nodes(case: Case, rows: Sequence[int]) -> bool:
-    """Whether ranks run on several nodes for certain: by their traces, or because one node cannot hold so many."""
-    nodes = nodes_of(case)
-    return len({nodes.get(case.steps.ranks[row]) for row in rows}) > 1 if nodes else len(rows) > NODE_RANKS
 
 
 def _longest(case: Case, spent: F64, *, proven: bool = True) -> list[_Longer]:
@@ -146,7 +164,8 @@ def _longest(case: Case, spent: F64, *, proven: bool = True) -> list[_Longer]:
     if len(groups) < 2:
         return []
     found = excess(_levels(case, spent), [np.arange(len(groups))], NOISE_FLOOR * case.step_ns)
-    if _any_longer(found) and (added := _contention(case)).any():
+    longer = any(confidence(z, len(found.z)) > 1.0 - CHANCE for z in np.nan_to_num(found.z).tolist())
+    if longer and (added := _contention(case)).any():  # kernels are read only then
         found = excess(_levels(case, spent) - added, [np.arange(len(groups))], NOISE_FLOOR * case.step_ns)
     if not np.isfinite(found.mean).any():
         return []
@@ -160,11 +179,6 @@ def _longest(case: Case, spent: F64, *, proven: bool = True) -> list[_Longer]:
         return []
     few = len(long) <= MAJORITY * len(groups)
     return [_Longer(groups[i], found.value[i], float(found.z[i])) for i in (long if few else order[:1])]
-
-
-def _any_longer(found: Excess) -> bool:
-    """Whether any stage has an excess that is unlikely to be chance; kernels are read only then."""
-    return any(confidence(z, len(found.z)) > 1.0 - CHANCE for z in np.nan_to_num(found.z).tolist())
 
 
 def _contention(case: Case) -> F64:
@@ -246,8 +260,8 @@ def _price(case: Case, found: Sequence[_Longer]) -> LongStage:
         gain = max(case.model.recorded_ns - case.model.step_ns(cured), 0.0)
         low = _saved(case.pinned_model, case.pinned_model, cured)
         high = _saved(case.model, case.free_model, cured) + case.residual_ns
-    high = min(max(high, gain), max(most, gain))
-    return LongStage(tuple(order), found[0].z, longer, Price.between(low, gain, high), cured=cured)
+    price = Price.between(low, gain, min(max(high, gain), max(most, gain)))
+    return LongStage(tuple(order), found[0].z, longer, price, cured=cured, pace=found[0].pace)
 
 
 def _without_gaps(case: Case, stage: _Longer, priced: LongStage) -> LongStage:

@@ -1,0 +1,43 @@
+"""A step that one rank spends on work of its own is no accident and no fault."""
+
+import pytest
+
+from tests.slowrank.test_mechanisms import KERNELS, RANKS, SLOW, grid, job, prepared, span
+from tracekit.analysis.slowrank.analyse import analyse
+from tracekit.analysis.slowrank.gaps.recurrence import lone_work
+
+STRUCK = 3
+
+
+def evaluation(line, step):
+    for _ in range(2):
+        for name, us in KERNELS.items():
+            line.compute(us, name)
+
+
+def once(pause):
+    return lambda line, step: pause(line, step) if step == STRUCK else None
+
+
+@pytest.mark.parametrize(
+    ("pause", "work"),
+    [
+        (once(span("save_checkpoint", "user_annotation", 3_000.0)), "save_checkpoint, which its other steps"),
+        (once(evaluation), "more kernels than in its other steps"),
+        (once(span("Python GC", "user_annotation", 3_000.0)), ""),
+        (once(span("next_batch", "user_annotation", 3_000.0)), ""),
+        (span("save_checkpoint", "user_annotation", 3_000.0), ""),
+    ],
+    ids=["checkpoint", "evaluation", "garbage", "loader", "in every step"],
+)
+def test_work_of_one_step_is_named(tmp_path, pause, work):
+    case = prepared(job(tmp_path, pause=pause), grid(dp=RANKS))
+    found = lone_work(case, case.steps.row(SLOW), STRUCK)
+    assert found.startswith(work)
+    assert bool(found) == bool(work)
+
+
+def test_a_checkpoint_of_one_rank_is_healthy(tmp_path):
+    finding = analyse(job(tmp_path, pause=once(span("save_checkpoint", "user_annotation", 3_000.0))))
+    assert finding.verdict == "healthy"
+    assert f"in step {STRUCK} only, in save_checkpoint, which" in finding.reason
