@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tracekit.arrays import compact
 from tracekit.step_graph.rank_timeline import NEED, RankTimeline
 from tracekit.step_graph.replay_events import Events, depths_of, events_of, order_is_told
 from tracekit.units import F64, I32, I64
@@ -132,7 +133,7 @@ def _laid_out(
         needs=_small(needs),
         awaited=_small(np.where(events.after >= 0, place[events.after], at[events.awaits])[mine]),
         lasts=_small(events.lasts[mine]),
-        later=np.where(events.alone, 0.0, later[events.event])[mine],
+        later=compact(np.where(events.alone[mine], 0.0, later[events.event[mine]])),
         posts=_small(place[rows]),
         first_post=_small(first_post),
         queued=_small(np.where(before >= 0, at[before], -1)[of_instances]),

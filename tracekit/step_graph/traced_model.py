@@ -4,6 +4,7 @@ from collections import defaultdict
 
 import numpy as np
 
+from tracekit.arrays import compact
 from tracekit.matching.clock import aligned
 from tracekit.rank_events.operation_names import UNDIRECTED
 from tracekit.step_graph.collective_queue import CollectiveQueue, queue_of
@@ -74,6 +75,8 @@ def _ends_later(run: Measured) -> F64:
     )
     p2p = ops.p2p[ops.channel] | (ops.channel < 0)
     rows = np.flatnonzero(on_host & ~p2p & (ops.instance >= 0))
+    if not len(rows):
+        return compact(later)
     ends = aligned(ops, run.clocks, ops.end).astype(np.float64)
     later[rows] = ends[rows] - ends[run.waits.last[ops.instance[rows]]]
     return later
