@@ -44,6 +44,7 @@ def model_of(
     before = np.append(queue.before, more)
     runs = _runs(run, queue, like)
     later = _ends_later(run) if like is None else like.later
+    fixed = fixed if like is None or not np.array_equal(fixed, like.fixed) else like.fixed
     made = StepModel(run.steps.own, runs, instance, fixed, transfer, before, later, queue.caused)
     return made if like is None else made.in_order_of(like)
 

@@ -168,8 +168,8 @@ def suspect_of(
     ]
     sure = confidence(z, len(case.steps.ranks))
     return Suspect(
-        rank, case.run.record(rank).host, case.mesh.coords(rank), ms(price.best), round(sure, 3), tuple(slow), cause, evidence,
-        ms(price.low), ms(price.high),
+        rank, case.run.record(rank).host, case.mesh.coords(rank), ms(price.best), round(sure, 3), tuple(slow),
+        cause, evidence, ms(price.low), ms(price.high),
     )  # fmt: skip
 
 
