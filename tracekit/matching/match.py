@@ -167,6 +167,8 @@ def _joined(
     first = dict(zip((r.rank for r in ordered), begins, strict=False))
     rank = np.repeat(np.array([r.rank for r in ordered], np.int32), counts)
     start, end = _cat(r.start for r in ordered), _cat(r.end for r in ordered)
+    mine = zip(ordered, begins[:-1], begins[1:], strict=True)
+    per_rank = {r.rank: replace(r, start=start[a:b], end=end[a:b]) for r, a, b in mine}  # views
     kinds, messages = joined([r.op for r in ordered]), joined([r.token for r in ordered])
     step, seq = _cat(r.step for r in ordered).astype(np.int32), _cat(r.seq for r in ordered)
     channel, channels = channels_of(ordered, groups, pipelined=pipelined)
@@ -179,19 +181,11 @@ def _joined(
     )
     lonely = (channel >= 0) & (instance < 0)
     return Operations(
-        tuple(r.rank for r in ordered), _with_times(ordered, begins, start, end),
+        tuple(r.rank for r in ordered), per_rank,
         own.progress, first, rank, start, end, step, own.at_start, own.at_end, own.at_ready, own.exposed,
         instance, channel, kinds, messages, _kernels(ordered), channels,
         int(lonely.sum()) - mismatched, mismatched,
     )  # fmt: skip
-
-
-def _with_times(
-    ordered: Sequence[RankOps], begins: Sequence[int], start: I64, end: I64
-) -> dict[int, RankOps]:
-    """Return the operations of ranks by rank, their times views of the columns over all of them."""
-    mine = zip(ordered, begins[:-1], begins[1:], strict=True)
-    return {r.rank: replace(r, start=start[a:b], end=end[a:b]) for r, a, b in mine}
 
 
 def _cat(parts: Iterable[npt.NDArray[Any]]) -> I64:

@@ -113,14 +113,10 @@ def _laid_out(
     ranks, count = len(timelines), len(events.kind)
     numbers = np.flatnonzero(started >= 0)
     key = np.concatenate([3 * depth + (events.kind == NEED), _small(3 * started[numbers] + 2)])
-    order = _small(np.argsort(key, kind="stable"))
-    place = np.empty(len(order), np.int32)
-    place[order] = np.arange(ranks, ranks + len(order), dtype=np.int32)
+    order, place, edges = _in_order(key, ranks)
     at = np.full(len(before) + 1, -1, np.int32)
     at[numbers] = place[count:]
     of_events, of_instances = order[order < count], numbers[order[order >= count] - count]
-    key = key[order]
-    edges = np.searchsorted(key, np.arange(int(key[-1]) // 3 * 3 + 4, dtype=key.dtype))
     del key, order  # memory is scarcest here
     first, stop = events.first[:-1], events.first[1:]
     earlier, some = np.roll(place[:count], 1), np.flatnonzero(first < stop)
@@ -134,7 +130,7 @@ def _laid_out(
         bounds=_bounds(edges, ranks, np.append(first_post, len(rows))),
         earlier=_small(earlier[of_events]),
         gap=_small(events.gap[of_events]),
-        needs=_small(needs),
+        needs=needs,
         awaited=np.where(after >= 0, place[after], at[events.awaits[mine]]),
         lasts=_small(events.lasts[mine]),
         later=compact(np.where(events.alone[mine], 0.0, later[events.event[mine]])),
@@ -154,6 +150,15 @@ def _laid_out(
 def _small(numbers: I32 | I64) -> I32:
     """Return places and numbers, which memory bounds far below 2^31, in half the memory."""
     return numbers.astype(np.int32, copy=False)
+
+
+def _in_order(key: I32, ranks: int) -> tuple[I32, I32, I64]:
+    """Return (events and instances in order of `key`, the place of each, the first place of each key less `ranks`)."""
+    order = _small(np.argsort(key, kind="stable"))
+    place = np.empty(len(order), np.int32)
+    place[order] = np.arange(ranks, ranks + len(order), dtype=np.int32)
+    ends = np.arange(int(key.max()) // 3 * 3 + 4, dtype=key.dtype)
+    return order, place, np.searchsorted(key[order], ends)
 
 
 def _posts(events: Events, numbers: I64) -> tuple[I64, I64]:
