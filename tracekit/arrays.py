@@ -83,6 +83,18 @@ def _bits(data: pa.Buffer, start: int, end: int) -> "np.ndarray[Any, np.dtype[np
     return np.unpackbits(np.frombuffer(data, np.uint8), count=end, bitorder="little")[start:].view(np.bool_)
 
 
+def compact(values: "np.ndarray[Any, Any]") -> "np.ndarray[Any, Any]":
+    """Return numbers, shape (n,), as a read-only view of one entry where all have the same bits; else as they are."""
+    if not len(values) or values.strides == (0,):
+        return values
+    bits = values.view(f"u{values.itemsize}")
+    if bits[-1] != bits[0] or (bits != bits[0]).any():
+        return values
+    one = np.ndarray(values.shape, values.dtype, values[:1].copy(), strides=(0,))
+    one.flags.writeable = False
+    return one
+
+
 def numbered_rows(
     *columns: "np.ndarray[Any, Any]",
 ) -> "tuple[np.ndarray[Any, np.dtype[np.int64]], np.ndarray[Any, np.dtype[np.int64]]]":

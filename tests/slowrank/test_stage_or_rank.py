@@ -36,6 +36,17 @@ def test_a_rank_that_may_cost_more_leaves_it_open(case, monkeypatch, share, foun
     assert culprits.long_stage_is_dearest(evidence).verdict == found
 
 
+def test_doubts_of_a_stage_are_found_once(case, monkeypatch):
+    """Not for each of its ranks, since rows of all stages are compared: 16 384 ranks took a hundred seconds."""
+    asked = []
+    price = imbalance_answers.stage_doubt_ns
+    monkeypatch.setattr(
+        imbalance_answers, "stage_doubt_ns", lambda *a, **k: asked.append(a) or price(*a, **k)
+    )
+    answer = imbalance_answers.blame_stage(case, long_stage(case), "")
+    assert (len(answer.suspects), len(asked)) == (len(LONG), 2)
+
+
 def test_a_slower_rank_of_a_long_stage_is_told(tmp_path):
     slower = max(LONG)
     case = prepared(job(tmp_path, STAGES, slow=LONG | {slower: 1.6}), STAGES)

@@ -38,7 +38,7 @@ def operations(
             "rank": from_numpy(ops.rank),
             "step": from_numpy(ops.step, ops.step < 0),
             "analysed": from_numpy(case.analysed),
-            "axis": _words(*numbered(case.axis)),
+            "axis": _words(*numbered(case.axis[:])),
             "op": _words(*ops.kinds),
             "start_ns": from_numpy(ops.start),
             "end_ns": from_numpy(ops.end),

@@ -13,12 +13,12 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from tracekit.arrays import numbered_rows
+from tracekit.arrays import compact, numbered_rows
 from tracekit.errors import TracekitError
 from tracekit.matching.channels import NO_SEQ, Channel, channels_of, groups_with_one_counter
 from tracekit.matching.instance_keys import instance_keys
 from tracekit.matching.message_order import UNKNOWN_SIZE, by_issue, by_size
-from tracekit.rank_events.coded_words import Codes, joined, numbered
+from tracekit.rank_events.coded_words import Codes, Column, joined, numbered
 from tracekit.rank_events.operation_names import MESSAGES
 from tracekit.rank_events.own_time import Progress, own_progress
 from tracekit.rank_events.rank_ops import RankOps
@@ -54,14 +54,14 @@ class Operations:
     mismatched: int  # operations dropped because the members disagree about what they are
 
     @cached_property
-    def op(self) -> npt.NDArray[np.object_]:
+    def op(self) -> Column:
         """Return the canonical name of each operation."""
-        return np.array(self.kinds[0], object)[self.kinds[1]]
+        return Column(*self.kinds)
 
     @cached_property
-    def token(self) -> npt.NDArray[np.object_]:
+    def token(self) -> Column:
         """Return the token of each operation, as `RankOps`."""
-        return np.array(self.messages[0], object)[self.messages[1]]
+        return Column(*self.messages)
 
     @cached_property
     def p2p(self) -> Mask:
@@ -85,8 +85,7 @@ class Operations:
 
     def among(self, wanted: Collection[str]) -> Mask:
         """Whether each operation is one of the `wanted`."""
-        words, code = self.kinds
-        return np.array([word in wanted for word in words], bool)[code]
+        return self.op.among(wanted)
 
     def by_rank(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Return for each operation the entry of its rank in `values`, which has one for each of `ranks`."""
@@ -142,7 +141,7 @@ class _OwnTimes(NamedTuple):
 def _own_times(ranks: Sequence[Progress]) -> _OwnTimes:
     """Return the progress of `ranks` with its columns, which hold the only copy."""
     at_start, at_end = _cat(p.at_start for p in ranks), _cat(p.at_end for p in ranks)
-    at_ready = np.concatenate([np.zeros(0), *(p.at_ready for p in ranks)])
+    at_ready = compact(np.concatenate([np.zeros(0), *(p.at_ready for p in ranks)]))
     exposed = _cat(p.exposed_ns for p in ranks)
     until = np.cumsum([len(p.at_start) for p in ranks], dtype=np.int64).tolist()
     views = {}
@@ -164,11 +163,12 @@ def _joined(
     """Return the operations of `ordered` ranks, joined into instances; `progress` is by rank as well."""
     own = _own_times(progress)
     counts = [len(r.start) for r in ordered]
-    first = dict(
-        zip((r.rank for r in ordered), np.concatenate([[0], np.cumsum(counts)]).tolist(), strict=False)
-    )
+    begins = np.concatenate([[0], np.cumsum(counts)]).tolist()
+    first = dict(zip((r.rank for r in ordered), begins, strict=False))
     rank = np.repeat(np.array([r.rank for r in ordered], np.int32), counts)
     start, end = _cat(r.start for r in ordered), _cat(r.end for r in ordered)
+    mine = zip(ordered, begins[:-1], begins[1:], strict=True)
+    per_rank = {r.rank: replace(r, start=start[a:b], end=end[a:b]) for r, a, b in mine}  # views
     kinds, messages = joined([r.op for r in ordered]), joined([r.token for r in ordered])
     step, seq = _cat(r.step for r in ordered).astype(np.int32), _cat(r.seq for r in ordered)
     channel, channels = channels_of(ordered, groups, pipelined=pipelined)
@@ -181,7 +181,7 @@ def _joined(
     )
     lonely = (channel >= 0) & (instance < 0)
     return Operations(
-        tuple(r.rank for r in ordered), {r.rank: r for r in ordered},
+        tuple(r.rank for r in ordered), per_rank,
         own.progress, first, rank, start, end, step, own.at_start, own.at_end, own.at_ready, own.exposed,
         instance, channel, kinds, messages, _kernels(ordered), channels,
         int(lonely.sum()) - mismatched, mismatched,

@@ -33,6 +33,41 @@ class Words(tuple[str, ...]):  # noqa: SLOT001 - a tuple that also keeps its num
         return column
 
 
+class Column:
+    """A column of words that holds each of them once: `words`, and the index of each entry's word among them.
+
+    It is indexed and compared as an array of words.
+    """
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __init__(self, words: Sequence[str], codes: Codes) -> None:
+        self.words, self.codes = np.array(words, object), codes
+
+    def __len__(self) -> int:
+        return len(self.codes)
+
+    def __getitem__(self, rows: Any) -> Any:
+        """Return the word of one row, or an array of the words of several."""
+        return self.words[self.codes[rows]]
+
+    def __eq__(self, word: object) -> Mask:  # type: ignore[override]
+        """Whether each entry is `word`."""
+        return self.among((word,))
+
+    def __ne__(self, word: object) -> Mask:  # type: ignore[override]
+        """Whether each entry is another word."""
+        return ~self.among((word,))
+
+    def among(self, wanted: Collection[object]) -> Mask:
+        """Whether the word of each entry is one of the `wanted`."""
+        return np.array([word in wanted for word in self.words.tolist()], bool)[self.codes]
+
+    def kinds(self) -> list[str]:
+        """Return the distinct words that some entry has, sorted."""
+        return sorted(set(self.words[np.bincount(self.codes, minlength=len(self.words)) > 0].tolist()))
+
+
 def numbered(column: npt.NDArray[Any] | Iterable[object]) -> tuple[list[str], Codes]:
     """Return (the distinct words, sorted; the index of each entry's word among them).
 

@@ -89,4 +89,5 @@ def _resumed(ops: RankOps) -> I64:
     covering = (index >= 0) & (ends[np.maximum(index, 0)] > ops.end) & (begin > ops.start)
     lasted = (RESUME_SLACK_SHARE * (ops.end - ops.start)).astype(np.int64)
     slack = DEVICE_ROUNDING_NS if ops.on_gpu else np.maximum(RESUME_SLACK_NS, lasted)
-    return np.where(covering & (ops.end - begin <= slack), begin, ops.end)
+    moved = covering & (ops.end - begin <= slack)
+    return np.where(moved, begin, ops.end) if moved.any() else ops.end

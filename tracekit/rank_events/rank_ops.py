@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from tracekit.arrays import compact
 from tracekit.intervals import Intervals
 from tracekit.rank_events.coded_words import Words
 from tracekit.units import I8, I32, I64, Mask
@@ -99,9 +100,12 @@ class RankOps:
     """Begin and end of the work of each profiler step, ns, as from `step_work`."""
 
     def __post_init__(self) -> None:
-        """Number the words of operations once, for all that ask for them."""
+        """Number the words of operations once for all that ask for them, and keep one entry of constant columns."""
         object.__setattr__(self, "op", Words(self.op))
         object.__setattr__(self, "token", Words(self.token))
+        for name, column in vars(self).items():
+            if isinstance(column, np.ndarray):
+                self.__dict__[name] = compact(column)
 
     @property
     def computed(self) -> Intervals:

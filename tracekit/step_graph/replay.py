@@ -58,6 +58,8 @@ class StepModel:
         transfer = self.transfer.copy()  # operations of unknown groups come last, and keep their lengths
         cut = np.flatnonzero(~run.waits.complete)
         transfer[cut] = run.waits.transfer[cut]
+        if np.array_equal(fixed, self.fixed) and np.array_equal(transfer, self.transfer):
+            return self
         return self.retimed(fixed=fixed, transfer=transfer)
 
     def missed_ns(self, run: Measured) -> float:

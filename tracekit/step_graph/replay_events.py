@@ -49,27 +49,23 @@ def events_of(timelines: Sequence[RankTimeline], instance: I64, fixed: F64, befo
     matched = (kind == NEED) & ~alone & (number >= 0)
     awaits = np.where(matched, number, -1)
     awaits[matched] = np.where(expected[number[matched]] > 0, number[matched], -1)
+    lasts = np.where(number < 0, len(before) - 1, number)  # unmatched operations take the last
+    lasts[alone] = np.where(mine >= 0, len(before) + event, len(before) + len(fixed))[alone]
+    del number, posted  # memory is scarcest here
     bare = (kind == NEED) & (mine < 0) & (awaits < 0)
     place = np.cumsum(1 + bare, dtype=np.int32) - 1
     old = np.repeat(at, 1 + bare)
-    extra = np.arange(len(old)) < place[old]
+    extra = np.arange(len(old), dtype=np.int32) < place[old]
+    first = np.append(0, place + 1)[np.append(0, np.cumsum(sizes, dtype=np.int64))]
     after = np.where(mine >= 0, place[mine], np.where(bare, place - 1, -1))
+    gap = np.where(bare[old] & ~extra, len(kind), old)
+    del at, mine, place
+    line, event, alone = line[old], event[old], alone[old]
+    kind = np.where(extra, ARRIVE, kind[old])
+    posts, lasts = posts[old], lasts[old]
+    awaits = np.where(extra, -1, awaits[old])
     after = np.where(extra, -1, after[old])
-    transfer = np.where(number < 0, len(before) - 1, number)  # unmatched operations take the last
-    own = np.where(mine >= 0, len(before) + event, len(before) + len(fixed))
-    return Events(
-        first=np.append(0, place + 1)[np.append(0, np.cumsum(sizes, dtype=np.int64))],
-        line=line[old],
-        kind=np.where(extra, ARRIVE, kind[old]),
-        event=event[old],
-        alone=alone[old],
-        gap=np.where(bare[old] & ~extra, len(kind), old),
-        posts=posts[old],
-        awaits=np.where(extra, -1, awaits[old]),
-        after=after,
-        lasts=np.where(alone, own, transfer)[old],
-        expected=expected,
-    )
+    return Events(first, line, kind, event, alone, gap, posts, awaits, after, lasts, expected)
 
 
 def order_is_told(events: Events, before: I64) -> bool:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tracekit.arrays import compact
 from tracekit.step_graph.rank_timeline import NEED, RankTimeline
 from tracekit.step_graph.replay_events import Events, depths_of, events_of, order_is_told
 from tracekit.units import F64, I32, I64
@@ -112,27 +113,27 @@ def _laid_out(
     ranks, count = len(timelines), len(events.kind)
     numbers = np.flatnonzero(started >= 0)
     key = np.concatenate([3 * depth + (events.kind == NEED), _small(3 * started[numbers] + 2)])
-    order = np.argsort(key, kind="stable")
-    place = np.empty(len(order), np.int32)
-    place[order] = ranks + np.arange(len(order))
-    at = np.full(len(before) + 1, -1)
+    order, place, edges = _in_order(key, ranks)
+    at = np.full(len(before) + 1, -1, np.int32)
     at[numbers] = place[count:]
     of_events, of_instances = order[order < count], numbers[order[order >= count] - count]
+    del key, order  # memory is scarcest here
     first, stop = events.first[:-1], events.first[1:]
     earlier, some = np.roll(place[:count], 1), np.flatnonzero(first < stop)
     earlier[first[some]] = some
     rows, first_post = _posts(events, of_instances)
-    needs = np.flatnonzero(events.kind[of_events] == NEED)
+    needs = _small(np.flatnonzero(events.kind[of_events] == NEED))
     mine = of_events[needs]
+    after = events.after[mine]
     causes, first_cause = _causes(caused, of_instances, len(before))
     return Levels(
-        bounds=_bounds(key[order], ranks, np.append(first_post, len(rows))),
+        bounds=_bounds(edges, ranks, np.append(first_post, len(rows))),
         earlier=_small(earlier[of_events]),
         gap=_small(events.gap[of_events]),
-        needs=_small(needs),
-        awaited=_small(np.where(events.after >= 0, place[events.after], at[events.awaits])[mine]),
+        needs=needs,
+        awaited=np.where(after >= 0, place[after], at[events.awaits[mine]]),
         lasts=_small(events.lasts[mine]),
-        later=np.where(events.alone, 0.0, later[events.event])[mine],
+        later=compact(np.where(events.alone[mine], 0.0, later[events.event[mine]])),
         posts=_small(place[rows]),
         first_post=_small(first_post),
         queued=_small(np.where(before >= 0, at[before], -1)[of_instances]),
@@ -149,6 +150,15 @@ def _laid_out(
 def _small(numbers: I32 | I64) -> I32:
     """Return places and numbers, which memory bounds far below 2^31, in half the memory."""
     return numbers.astype(np.int32, copy=False)
+
+
+def _in_order(key: I32, ranks: int) -> tuple[I32, I32, I64]:
+    """Return (events and instances in order of `key`, the place of each, the first place of each key less `ranks`)."""
+    order = _small(np.argsort(key, kind="stable"))
+    place = np.empty(len(order), np.int32)
+    place[order] = np.arange(ranks, ranks + len(order), dtype=np.int32)
+    ends = np.arange(int(key.max()) // 3 * 3 + 4, dtype=key.dtype)
+    return order, place, np.searchsorted(key[order], ends)
 
 
 def _posts(events: Events, numbers: I64) -> tuple[I64, I64]:
@@ -171,9 +181,8 @@ def _causes(caused: I64, numbers: I64, count: int) -> tuple[I64, I64]:
     return cause, np.append(0, np.cumsum(np.bincount(of, minlength=len(numbers))))
 
 
-def _bounds(key: I64, ranks: int, first_post: I64) -> list[tuple[int, ...]]:
-    """Return `Levels.bounds`; `key` is, ascending, three times the level of each place plus its sort (0, 1 or 2)."""
-    edges = np.searchsorted(key, np.arange(int(key[-1]) // 3 * 3 + 4))
+def _bounds(edges: I64, ranks: int, first_post: I64) -> list[tuple[int, ...]]:
+    """Return `Levels.bounds`; `edges` are the first events, needs and instances of each level, one after the other."""
     starting = np.append(0, np.cumsum(edges[3::3] - edges[2::3]))
     post = first_post[starting]
     places = [(ranks + edges[i:][::3][: len(post) - 1]).tolist() for i in range(4)]

@@ -4,6 +4,7 @@ from collections import defaultdict
 
 import numpy as np
 
+from tracekit.arrays import compact
 from tracekit.matching.clock import aligned
 from tracekit.rank_events.operation_names import UNDIRECTED
 from tracekit.step_graph.collective_queue import CollectiveQueue, queue_of
@@ -43,6 +44,7 @@ def model_of(
     before = np.append(queue.before, more)
     runs = _runs(run, queue, like)
     later = _ends_later(run) if like is None else like.later
+    fixed = fixed if like is None or not np.array_equal(fixed, like.fixed) else like.fixed
     made = StepModel(run.steps.own, runs, instance, fixed, transfer, before, later, queue.caused)
     return made if like is None else made.in_order_of(like)
 
@@ -74,6 +76,8 @@ def _ends_later(run: Measured) -> F64:
     )
     p2p = ops.p2p[ops.channel] | (ops.channel < 0)
     rows = np.flatnonzero(on_host & ~p2p & (ops.instance >= 0))
+    if not len(rows):
+        return compact(later)
     ends = aligned(ops, run.clocks, ops.end).astype(np.float64)
     later[rows] = ends[rows] - ends[run.waits.last[ops.instance[rows]]]
     return later

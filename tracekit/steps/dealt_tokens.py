@@ -5,7 +5,6 @@ elements that the rank received. No rank is at fault for that, even if the same 
 not recorded, uneven work behind some all-to-alls, and not behind others, looks like it.
 """
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -95,10 +94,9 @@ def even_shares(
 
 def _dealing(ops: Operations) -> str | None:
     """Return the kind of the operations that may deal tokens: collectives of any kind if the trace names few kinds."""
-    kinds = Counter(ops.op.tolist())
-    if "all_to_all" in kinds:
+    if "all_to_all" in ops.op.kinds():
         return "all_to_all"
-    return "collective" if 2 * kinds["collective"] > len(ops.op) else None
+    return "collective" if 2 * int((ops.op == "collective").sum()) > len(ops.op) else None
 
 
 def _parts(ops: Operations, steps: Steps, rows: npt.NDArray[np.int64], kind: str) -> tuple[F64, F64, F64]:

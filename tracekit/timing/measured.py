@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
-import numpy.typing as npt
 
+from tracekit.arrays import compact
 from tracekit.axes import PARTS
 from tracekit.errors import InputError
 from tracekit.inference.mesh.group_uses import world_of
@@ -15,6 +15,7 @@ from tracekit.matching.clock import Clocks, align
 from tracekit.matching.match import Operations, no_communication
 from tracekit.mesh import Mesh
 from tracekit.mesh.parts import ALL_TO_ALL
+from tracekit.rank_events.coded_words import Column, numbered
 from tracekit.rank_events.step_marks import NO_STEP
 from tracekit.steps.steps import Steps, compute_in_steps, measure, with_tails
 from tracekit.store import Run
@@ -102,26 +103,28 @@ class Measured:
         return tuple(d for d, x, y in zip(self.mesh.order, a, b, strict=True) if x != y) if a and b else ()
 
     @cached_property
-    def axis(self) -> npt.NDArray[np.object_]:
+    def axis(self) -> Column:
         """Return by operation the axes of its channel, as `cp_dp`; `other` fits no axes, `unknown` has no channel."""
         names = ["_".join(self.axes_of(c)) or "other" for c in self.ops.channels]
-        axis = np.array([*names, "unknown"], object)[self.ops.channel]  # channel −1 takes the last name
-        return np.where(self.inside == "", axis, self.inside)
+        words, number = numbered([*names, "unknown"])  # channel −1 takes the last name
+        inside = self.inside
+        codes = np.where(inside.codes == 0, number[self.ops.channel], inside.codes + np.int32(len(words)))
+        return Column([*words, *inside.words], codes)
 
     @cached_property
-    def inside(self) -> npt.NDArray[np.object_]:
+    def inside(self) -> Column:
         """By operation the axis inside another along which it communicates; empty for all others.
 
         A group of experts may have the members of another group, as that of all replicas; then all-to-alls are theirs.
         """
-        found = np.full(len(self.ops.start), "", object)
-        for axis, part in self.mesh.parts.items():
+        found = np.zeros(len(self.ops.start), np.int32)
+        for number, (axis, part) in enumerate(self.mesh.parts.items(), 1):
             groups = set(map(frozenset, part.groups))
             channels = self.ops.channels
             mine = np.array([*(not c.p2p and frozenset(c.members) in groups for c in channels), False])
             alone = np.array([*(self.axes_of(c) == (axis,) for c in channels), False])
-            found[mine[self.ops.channel] & (alone[self.ops.channel] | self.ops.among((ALL_TO_ALL,)))] = axis
-        return found
+            found[mine[self.ops.channel] & (alone[self.ops.channel] | self.ops.among((ALL_TO_ALL,)))] = number
+        return Column(["", *self.mesh.parts], compact(found))
 
     def shape_of(self, channel: Channel) -> tuple[object, ...]:
         """Return the axes of a channel; for part of an axis, as shards and replicas are, with the members' offsets.

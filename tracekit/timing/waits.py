@@ -4,7 +4,7 @@ Members of a collective leave together, so durations alone show the order of arr
 A receive waits for its sender and a rendezvous send for its receiver; their begins are compared on aligned clocks.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -63,7 +63,7 @@ def measure_waits(ops: Operations, clocks: Clocks, *, eager: Mask) -> Waits:
     rooted = ops.among(ROOTED)
     wait[rooted] = held[rooted] = 0
     exposed[:] = np.minimum(wait, ops.exposed)
-    return waits
+    return replace(waits, held=wait) if np.array_equal(wait, held) else waits
 
 
 def _measure_messages(ops: Operations, clocks: Clocks, waits: Waits, *, eager: Mask) -> None:

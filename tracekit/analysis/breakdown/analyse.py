@@ -19,7 +19,7 @@ from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.gaps.evidence_gaps import coverage
 from tracekit.axes import DATA, TENSOR, along
 from tracekit.findings import BreakdownFinding, RankBreakdown, StepsFinding, Traffic, Volume
-from tracekit.rank_events.coded_words import among, numbered
+from tracekit.rank_events.coded_words import Column, among
 from tracekit.rank_events.operation_names import MESSAGES, ROOTED, ring_share
 from tracekit.steps.step_ends import STEP_END
 from tracekit.store import Run
@@ -205,14 +205,14 @@ def calls_of(case: Case) -> Calls:
     column = np.minimum(np.searchsorted(np.array(steps.numbers), label), len(steps.numbers) - 1)
     whole = (np.array(steps.numbers)[column] == label) & np.isfinite(steps.wall[row, column])
     size = np.array([*(len(c.members) for c in ops.channels), 0], np.int64)
-    op = ops.op.copy()
+    op = ops.op[:]
     op[among(op, MESSAGES)] = MESSAGE
     exposed = np.zeros(len(ops.start), np.int64)
     for rank in ops.ranks:
         pieces = exposed_pieces(ops, case.waits, rank)
         np.add.at(exposed, pieces.row, pieces.end - pieces.start)
     every = Calls(
-        case.axis, op, size[ops.channel],
+        case.axis[:], op, size[ops.channel],
         row * len(steps.numbers) + column, _by_token(ops.token, _elements), _by_token(ops.token, bytes_of),
         exposed, ops.instance,
     )  # fmt: skip
@@ -246,10 +246,9 @@ def _speed(case: Case, calls: Calls) -> float | None:
     return float(known.bytes[first[good]].sum()) / taken if taken else None  # bytes a ns are GB a second
 
 
-def _by_token(token: npt.NDArray[np.object_], of: Callable[[str], int]) -> I64:
+def _by_token(token: Column, of: Callable[[str], int]) -> I64:
     """The result of `of(token)` for each operation; called once for each distinct token."""
-    distinct, code = numbered(token)
-    return np.array([of(t) for t in distinct], np.int64)[code]
+    return np.array([of(t) for t in token.words.tolist()], np.int64)[token.codes]
 
 
 def _elements(token: str) -> int:

@@ -118,10 +118,8 @@ def waits_told(case: Case) -> Mask:
 
 def between_stages(case: Case) -> Mask:
     """Return whether each operation is a message between pipeline stages."""
-    names = case.axis.astype(str)
-    through = np.array([along(a, PIPELINE) for a in np.unique(names).tolist()], bool)
-    mine = through[np.unique(names, return_inverse=True)[1].reshape(-1)] if len(names) else np.zeros(0, bool)
-    return np.asarray(case.in_message & (case.ops.channel >= 0) & mine, bool)
+    through = case.axis.among([axis for axis in case.axis.kinds() if along(axis, PIPELINE)])
+    return case.in_message & (case.ops.channel >= 0) & through
 
 
 def _within(spans: Intervals, windows: Intervals) -> I64:

@@ -75,7 +75,7 @@ class Removed:
     def transfers(self, axis: str | None = None) -> float:
         """Return what is saved if transfers along `axis`, or all, take no time; ranks still wait for late members."""
         case, model = self.case, self.case.timeline
-        mine = np.ones(len(case.axis), bool) if axis is None else np.asarray(case.axis == axis, bool)
+        mine = np.ones(len(case.axis), bool) if axis is None else case.axis == axis
         met = case.waits.first_row
         transfer = np.where(mine[met], 0.0, case.model.transfer[: len(met)])
         if model is None:

@@ -80,7 +80,7 @@ class StepEngine:
         if key == "stage":
             return tuple(str(i) for i, rows in enumerate(case.stages) if len(rows))
         if key == "axis":
-            seen = {axis for c in case.ops.channels for axis in case.axes_of(c)} | {*case.inside.tolist()} - {
+            seen = {axis for c in case.ops.channels for axis in case.axes_of(c)} | {*case.inside.kinds()} - {
                 ""
             }
             return (*(a for a in LEVELS if a in seen), *sorted(seen - set(LEVELS)))

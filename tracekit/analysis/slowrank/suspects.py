@@ -166,11 +166,10 @@ def suspect_of(
         for n, v in zip(case.steps.numbers, value, strict=True)
         if every or v >= MINOR * max(value.max(), 0.0)
     ]
-    host = next((r.host for r in case.run.ranks if r.rank == rank), None)
     sure = confidence(z, len(case.steps.ranks))
     return Suspect(
-        rank, host, case.mesh.coords(rank), ms(price.best), round(sure, 3), tuple(slow), cause, evidence,
-        ms(price.low), ms(price.high),
+        rank, case.run.record(rank).host, case.mesh.coords(rank), ms(price.best), round(sure, 3), tuple(slow),
+        cause, evidence, ms(price.low), ms(price.high),
     )  # fmt: skip
 
 

@@ -55,9 +55,8 @@ def blame_stage(case: Case, found: LongStage, besides: str) -> Answer:
     named = listed(stages)
     what = f"compute of stage {named} a step" if found.by_compute else row.what.format(stage=named)
     evidence = (findings.Evidence(what, ms(mine), ms(others), "ms"),)
-    suspects = tuple(
-        suspect_of(case, row, doubted(case, found), found.z, STAGE_IMBALANCE, evidence) for row in found.rows
-    )
+    cost = doubted(case, found)
+    suspects = tuple(suspect_of(case, row, cost, found.z, STAGE_IMBALANCE, evidence) for row in found.rows)
     shared = f"; or {node} is slow: all these ranks run on it" if node else ""
     if found.pace:
         long = f"{_stages_do(case, found, 'takes', 'take')} {found.pace:.2f} times as long as the others for the same "
@@ -76,10 +75,10 @@ def _by_pace(case: Case, suspect: findings.Suspect, pace: float) -> tuple[findin
 
 def _blame_node(case: Case, found: LongStage, reason: str) -> Answer:
     """The answer that blames all ranks of a node, which take longer than the ranks of other stages."""
-    suspects = []
+    suspects, cost = [], doubted(case, found)
     for row in found.rows:
         cause, evidence = explain_rank(case, row, found.rows, other_stages=True)
-        suspects.append(suspect_of(case, row, doubted(case, found), found.z, cause, evidence, every=True))
+        suspects.append(suspect_of(case, row, cost, found.z, cause, evidence, every=True))
     return blame(case, reason, tuple(suspects), found.price.best)
 
 
@@ -127,10 +126,10 @@ def elsewhere(case: Case, stage: LongStage, slow: Hypothesis | None) -> str:
 
 def blame_loaders(case: Case, found: LongStage) -> Answer:
     """The answer that blames data loaders for a long stage, instead of its partition."""
-    suspects = []
+    suspects, cost = [], doubted(case, found)
     for row in found.loaders:
         _, evidence = explain_rank(case, row, found.rows, other_stages=True)
-        suspects.append(suspect_of(case, row, doubted(case, found), found.z, DATALOADER, evidence))
+        suspects.append(suspect_of(case, row, cost, found.z, DATALOADER, evidence))
     named = ", ".join(str(s.rank) for s in suspects[:RANKS_LISTED])
     reason = f"rank {named} waits for its data loader, and the others wait for it: {ms(found.price.best):.1f} ms a step"
     return blame(case, reason, tuple(suspects), found.price.best)

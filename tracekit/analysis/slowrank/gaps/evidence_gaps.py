@@ -37,8 +37,7 @@ def coverage(case: Case) -> Coverage:
     exposed = np.where(case.analysed, case.ops.exposed, 0).astype(np.float64)
     matched = whole(case)
     shares = {
-        str(name): _share(exposed[case.axis == name], matched[case.axis == name])
-        for name in sorted(set(case.axis.tolist()))
+        name: _share(exposed[case.axis == name], matched[case.axis == name]) for name in case.axis.kinds()
     }
     return Coverage(_share(exposed, matched), {n: s for n, s in shares.items() if s is not None})
 
