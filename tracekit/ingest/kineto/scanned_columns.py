@@ -30,11 +30,13 @@ from tracekit.ingest.kineto.event_fields import (
     SCANNED,
     SHAPES,
     TOP,
+    TYPES,
     Dialect,
     Field,
     peer_of,
     text_key,
 )
+from tracekit.ingest.kineto.gloo_types import gloo_rows, with_types
 from tracekit.ingest.kineto.product_flops import of_shapes
 from tracekit.schema import DICT
 
@@ -79,6 +81,9 @@ def typed(table: pa.Table, dialect: Dialect, issues: Counter[str], phases: Count
         if field in SHAPES:
             flops, columns[ELEMENTS] = _of_shapes(columns, argument(text_key(field.keys[0])))
             return flops
+        if field in TYPES:
+            columns[DTYPE] = _of_types(columns, argument(field.keys[0]))
+            return pa.nulls(len(rows), field.type)
         if field in GRIDS:
             return _grids(argument(field.keys[0]), top("name"), issues)
         return _encode(_first([read(argument, field, k) for k in field.keys]), field.type, issues)
@@ -114,7 +119,14 @@ def _of_shapes(columns: Sequence[pa.Array], shapes: pa.Array) -> tuple[pa.Array,
     return of_shapes(names, shapes.cast(pa.binary()).dictionary_encode(), elements)
 
 
+def _of_types(columns: Sequence[pa.Array], types: pa.Array) -> pa.Array:
+    """Return the column `dtype`, with those that the `types` of inputs of collectives on Gloo say."""
+    names = columns[SCANNED.get_field_index("name")]
+    return with_types(columns[DTYPE], names, {row: _texts(types[row]) for row in gloo_rows(names, types)})
+
+
 ELEMENTS: Final = SCANNED.get_field_index("in_nelems")
+DTYPE: Final = SCANNED.get_field_index("dtype")
 
 
 def _peers(inputs: pa.Array, names: pa.Array) -> pa.Array:
@@ -122,9 +134,13 @@ def _peers(inputs: pa.Array, names: pa.Array) -> pa.Array:
     asked = to_numpy(pc.fill_null(pc.is_in(names, value_set=CALL_NAMES), fill_value=FALSE))
     peers: list[int | None] = [None] * len(inputs)
     for row in np.flatnonzero(asked & to_numpy(inputs.is_valid())).tolist():
-        texts = inputs[row].values.cast(pa.binary()).to_pylist()
-        peers[row] = peer_of([(t or b"").decode("utf-8", "replace") for t in texts])
+        peers[row] = peer_of(_texts(inputs[row]))
     return from_ints(peers)
+
+
+def _texts(listed: Any) -> list[str]:
+    """The texts of a list, which the JSON reader may have let through without being UTF-8."""
+    return [(t or b"").decode("utf-8", "replace") for t in listed.values.cast(pa.binary()).to_pylist()]
 
 
 def _grids(lists: pa.Array, names: pa.Array, issues: Counter[str]) -> pa.Array:
