@@ -25,7 +25,7 @@ _NAMES: Final = {
 
 
 def type_of(name: str | None, types: Any) -> str | None:
-    """Return the type of the elements of a collective on Gloo whose inputs have these `types`; None where not known."""
+    """Return the element type of a call on Gloo with inputs of these `types`; None where not known."""
     if not (name or "").startswith(GLOO) or not isinstance(types, list) or not types:
         return None
     first = types[0]
@@ -43,7 +43,7 @@ def gloo_rows(names: pa.Array, types: pa.Array) -> list[int]:
 
 
 def with_types(dtypes: pa.Array, names: pa.Array, types: Mapping[int, Any]) -> pa.Array:
-    """Return `dtypes` with those that the `types` of inputs say, by row, where there was none; dictionaries of text."""
+    """Return `dtypes`, where null completed by the `types` of inputs, by row; dictionaries of text."""
     found = {row: kind for row, said in types.items() if (kind := type_of(names[row].as_py(), said))}
     if not found:
         return dtypes

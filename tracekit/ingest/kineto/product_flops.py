@@ -96,7 +96,7 @@ def of_shapes(names: pa.Array, shapes: pa.Array, elements: pa.Array) -> tuple[pa
 
 
 def parsed(text: bytes) -> Any:
-    """Return the JSON value of a text; None where it is none."""
+    """Return the JSON value of a text; None where it is not JSON."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError):

@@ -1,7 +1,6 @@
 """Makes SCANNED batches of parsed events: integer ns, dictionary-encoded text, only rows with a duration."""
 
 from collections import Counter
-from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -52,11 +51,7 @@ def typed(table: pa.Table, dialect: Dialect, issues: Counter[str], phases: Count
     """Return a SCANNED batch of the rows of `table` (Dialect.schema) that carry a duration; repairs are counted."""
     rows, wanted = _stored(table, phases), dialect.arguments()
     args = one_chunk(rows.column("args"))
-    columns = []
-    for key in ("ts", "dur"):
-        times, overflowed = nanoseconds(one_chunk(rows.column(key)))
-        issues["integer_overflow"] += overflowed
-        columns.append(times)
+    columns = [_times(rows, key, issues) for key in ("ts", "dur")]
     own = pc.equal(one_chunk(rows.column("cat")), OWN_ROWS) if dialect.texts else None
 
     def read(holder: Any, field: Field, key: str) -> pa.Array:
@@ -79,11 +74,9 @@ def typed(table: pa.Table, dialect: Dialect, issues: Counter[str], phases: Count
         if field in INPUTS:
             return _peers(argument(field.keys[0]), top("name"))
         if field in SHAPES:
-            flops, columns[ELEMENTS] = _of_shapes(columns, argument(text_key(field.keys[0])))
-            return flops
+            return _of_shapes(columns, argument(text_key(field.keys[0])))
         if field in TYPES:
-            columns[DTYPE] = _of_types(columns, argument(field.keys[0]))
-            return pa.nulls(len(rows), field.type)
+            return _of_types(columns, argument(field.keys[0]))
         if field in GRIDS:
             return _grids(argument(field.keys[0]), top("name"), issues)
         return _encode(_first([read(argument, field, k) for k in field.keys]), field.type, issues)
@@ -91,6 +84,13 @@ def typed(table: pa.Table, dialect: Dialect, issues: Counter[str], phases: Count
     for field in ARGS:
         columns.append(of_argument(field))
     return _with_times(pa.RecordBatch.from_arrays(columns, schema=SCANNED), issues)
+
+
+def _times(rows: pa.Table, key: str, issues: Counter[str]) -> pa.Array:
+    """The times of a column, int64 ns; those that 64 bits do not hold are null, and counted."""
+    times, overflowed = nanoseconds(one_chunk(rows.column(key)))
+    issues["integer_overflow"] += overflowed
+    return times
 
 
 def _stored(table: pa.Table, phases: Counter[str]) -> pa.Table:
@@ -111,20 +111,24 @@ def _with_times(batch: pa.RecordBatch, issues: Counter[str]) -> pa.RecordBatch:
     return batch
 
 
-def _of_shapes(columns: Sequence[pa.Array], shapes: pa.Array) -> tuple[pa.Array, pa.Array]:
-    """Return FLOPs of products by the `shapes` of their inputs, and elements also of collectives on Gloo; int64."""
-    names, elements = columns[SCANNED.get_field_index("name")], columns[ELEMENTS]
-    if len(shapes) in {shapes.null_count, names.null_count}:
-        return pa.nulls(len(shapes), pa.int64()), elements
-    return of_shapes(names, shapes.cast(pa.binary()).dictionary_encode(), elements)
+def _of_shapes(columns: list[pa.Array], shapes: pa.Array) -> pa.Array:
+    """Return FLOPs of products by the `shapes` of their inputs, int64; put those of calls on Gloo into `columns`."""
+    names, flops = columns[NAME], pa.nulls(len(shapes), pa.int64())
+    if len(shapes) not in {shapes.null_count, names.null_count}:
+        texts = shapes.cast(pa.binary()).dictionary_encode()
+        flops, columns[ELEMENTS] = of_shapes(names, texts, columns[ELEMENTS])
+    return flops
 
 
-def _of_types(columns: Sequence[pa.Array], types: pa.Array) -> pa.Array:
-    """Return the column `dtype`, with those that the `types` of inputs of collectives on Gloo say."""
-    names = columns[SCANNED.get_field_index("name")]
-    return with_types(columns[DTYPE], names, {row: _texts(types[row]) for row in gloo_rows(names, types)})
+def _of_types(columns: list[pa.Array], types: pa.Array) -> pa.Array:
+    """Put what the `types` of inputs of calls on Gloo say into `columns`; return an empty column in their place."""
+    names = columns[NAME]
+    said = {row: _texts(types[row]) for row in gloo_rows(names, types)}
+    columns[DTYPE] = with_types(columns[DTYPE], names, said)
+    return pa.nulls(len(types), DICT)
 
 
+NAME: Final = SCANNED.get_field_index("name")
 ELEMENTS: Final = SCANNED.get_field_index("in_nelems")
 DTYPE: Final = SCANNED.get_field_index("dtype")
 

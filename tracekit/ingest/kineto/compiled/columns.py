@@ -192,7 +192,7 @@ def _of_shapes(names: pa.Array, shapes: pa.Array, elements: pa.Array) -> tuple[p
 
 
 def _of_types(names: pa.Array, types: pa.Array, dtypes: pa.Array) -> pa.Array:
-    """Return `dtypes` with those that the texts of inputs' types say."""
+    """Return `dtypes`, completed by the texts of inputs' types."""
     rows = gloo_rows(names, types)
     said = [parsed(text) for text in types.dictionary.cast(pa.binary()).to_pylist()]
     return with_types(dtypes, names, {row: said[types.indices[row].as_py()] for row in rows})
