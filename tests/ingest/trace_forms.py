@@ -53,6 +53,7 @@ TEXTS = (
     '"ncclKernel_SendRecv<4>"',
     '"aten::mm"',
     '"aten::addmm"',
+    '"gloo:all_reduce"',
     '"' + "long" * 30 + '"',
     '"\\u0041"',
     '"tab\\tand \\"quote\\" \\\\"',
@@ -70,6 +71,7 @@ TEXTS = (
     '"c10d::send"',
     '"c10d::recv_"',
     '"c10d::sen\\u0064"',
+    '"gl\\u006fo:send"',
     '"Trace"',
     '"12"',
     '"0x0"',
@@ -98,7 +100,7 @@ ODD = (
 OTHER_KEYS = ("Call stack", "Ev Idx", "bp", "id", "s", "ünï", "\\u0061", "", "x" * 40)
 TOP = [s.key for s in SLOTS if not s.argument]
 ARGUMENTS = [s.key for s in SLOTS if s.argument]
-PLAIN = ("Input Dims", "grid", "External id", "stream", "device", "correlation")
+PLAIN = ("Input Dims", "Input type", "grid", "External id", "stream", "device", "correlation")
 CALL = ("Collective name", "In msg nelems", "Group size", "dtype", "Process Group Name", "Comms Id", "Seq")
 
 
@@ -113,9 +115,12 @@ def _value(rng: Random, key: str, strange: float) -> str:
             else f"{rng.randrange(10**6)}.{rng.randrange(1000):03d}"
         )
     if key in ("cat", "name", "Collective name", "dtype", "Process Group Name", "Process Group Ranks"):
-        return rng.choice(TEXTS[:10]) if rng.random() > strange else rng.choice(TEXTS)
+        return rng.choice(TEXTS[:11]) if rng.random() > strange else rng.choice(TEXTS)
     if key == "Concrete Inputs":
         return rng.choice(('["", "a", "3", "0"]', "[]", '["", "[1]"]'))
+    if key == "Input type":
+        good = ('["float"]', '["c10::BFloat16", "c10::BFloat16"]', '["long int", "Scalar"]', "[]")
+        return rng.choice(good) if rng.random() > strange else rng.choice((*ODD, '["flo\\u0061t"]'))
     if key == "Input Dims":
         good = (
             "[[2, 3], [3, 5]]",

@@ -4,11 +4,13 @@ import numpy as np
 import pytest
 
 from tests.accuracy.score import answer_case, mark
+from tests.breakdown.runs import made
 from tests.generator import generate
 from tests.generator.mesh import Mesh
 from tests.generator.spec import NOBODYS_KINDS
 from tests.marks import quick_first
 from tests.slowrank.jobs import grid, job, prepared
+from tests.tables import gloo
 from tracekit.analysis.slowrank.analyse import analyse
 from tracekit.analysis.slowrank.expected.excess import recurs, without_longest
 from tracekit.analysis.slowrank.hypotheses.long_stage import _levels
@@ -132,3 +134,24 @@ def test_a_replica_without_common_communication_is_open(tmp_path, ranks):
     assert finding.verdict == "inconclusive"
     assert "no communication joins them with another rank" in finding.reason
     assert sorted(s.rank for s in finding.candidates) == [2, 3]
+
+
+STEP = 10_000
+"""Length of a step, us."""
+
+
+def test_no_rank_is_blamed_for_messages_without_peers(tmp_path):
+    """Two of four ranks work longer in each step, and no message says for whom another rank waits."""
+    ranks = {}
+    for rank in range(4):
+        begin = 8000 if rank in (0, 1) else 5000
+        ranks[rank] = gloo.steps(*((n * STEP, STEP) for n in range(5)))
+        for at in range(0, 5 * STEP, STEP):
+            ranks[rank].append(
+                gloo.operator("aten::mm", at + 10, begin + 17 * ((rank * 7 + at * 3 // STEP) % 5))
+            )
+            ranks[rank] += gloo.message("send", at + begin + 200, at + 9900, None)
+            ranks[rank] += gloo.message("recv", at + begin + 300, at + 9950, None)
+    found = analyse(made(tmp_path, ranks, groups={0: tuple(range(4))}, axis="dp", world=4))
+    assert (found.verdict, found.suspects, found.coverage.matched) == ("inconclusive", (), 0)
+    assert found.to_decide.startswith("record sends and receives with their peers")

@@ -19,7 +19,7 @@ def called(op: str, begin: float, us: float, peer: int | None = None) -> Row:
     return row("cpu_op", f"c10d::{op}", begin, us, pid=1, tid=MAIN, input_peer=peer)
 
 
-def message(op: str, begin: float, until: float, peer: int, call_us: float = 5) -> list[Row]:
+def message(op: str, begin: float, until: float, peer: int | None, call_us: float = 5) -> list[Row]:
     """A call that posts a message, and the span that ends when the host has waited for it."""
     posted = begin + call_us
     name = {"send": "send", "recv": "recv_"}[op]

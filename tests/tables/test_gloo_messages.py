@@ -2,7 +2,7 @@
 
 from tests.tables.gloo import message, named, operator, steps
 from tests.tables.rows import recorded
-from tracekit.inference.peers.places_in_groups import with_told_places
+from tracekit.inference.peers.places_in_groups import with_places_in_groups, with_told_places
 from tracekit.matching.clock import Clocks
 from tracekit.matching.match import match
 from tracekit.timing.buffered_sends import buffered_sends
@@ -50,3 +50,18 @@ def test_a_wait_inside_an_operator_is_no_compute():
         operator("_c10d_functional::wait_tensor", 150, 700),
     )
     assert (rank.busy[0].tolist(), rank.busy[1].tolist()) == ([100_000, 850_000], [150_000, 1_000_000])
+
+
+def test_calls_name_peers_in_the_only_group_that_fits():
+    """The inputs of a call give the place of the peer alone."""
+    groups = [named(0, "0", 0, 1, 2)]
+    rows = {
+        0: [*message("send", 100, 300, 1), *message("recv", 400, 900, 2)],
+        1: [*message("recv", 100, 300, 0), *message("send", 400, 700, 2)],
+        2: [*message("recv", 400, 700, 1), *message("send", 750, 900, 0)],
+    }
+    ranks = [recorded(r, *steps((0, STEP)), *mine, groups=groups) for r, mine in rows.items()]
+    ends = [
+        list(zip(r.src.tolist(), r.dst.tolist(), strict=True)) for r in with_places_in_groups(ranks, groups)
+    ]
+    assert ends == [[(0, 1), (2, 0)], [(0, 1), (1, 2)], [(1, 2), (2, 0)]]

@@ -75,3 +75,10 @@ def test_what_all_choices_agree_about_is_told():
 def test_groups_without_numbers_are_told_by_times():
     unnamed = [named(g.group, f"group{g.group}", *g.ranks) for g in grid()]
     assert groups_of_threads(ranks(), unnamed)[3, 202] == (2, 3)
+
+
+def test_a_wider_group_comes_before_one_rank():
+    listed = [named(0, "0", 0, 1, 2), named(1, "1", 0), named(2, "2", 1), named(3, "3", 2)]
+    rows = [*steps((0, STEP)), span(0, 100, 50), span(1, 300, 50)]
+    found = groups_of_threads([recorded(r, *rows) for r in range(3)], listed)
+    assert found == {(r, 200 + t): (0, 1, 2) for r in range(3) for t in range(2)}

@@ -17,7 +17,7 @@ from tracekit.arrays import compact, numbered_rows
 from tracekit.errors import TracekitError
 from tracekit.matching.channels import NO_SEQ, Channel, channels_of, groups_with_one_counter
 from tracekit.matching.instance_keys import instance_keys
-from tracekit.matching.message_order import UNKNOWN_SIZE, by_issue, by_size
+from tracekit.matching.message_order import UNKNOWN_SIZE, by_issue, by_size, whole_tokens
 from tracekit.rank_events.coded_words import Codes, Column, joined, numbered
 from tracekit.rank_events.operation_names import MESSAGES
 from tracekit.rank_events.own_time import Progress, own_progress
@@ -169,9 +169,9 @@ def _joined(
     start, end = _cat(r.start for r in ordered), _cat(r.end for r in ordered)
     mine = zip(ordered, begins[:-1], begins[1:], strict=True)
     per_rank = {r.rank: replace(r, start=start[a:b], end=end[a:b]) for r, a, b in mine}  # views
-    kinds, messages = joined([r.op for r in ordered]), joined([r.token for r in ordered])
     step, seq = _cat(r.step for r in ordered).astype(np.int32), _cat(r.seq for r in ordered)
     channel, channels = channels_of(ordered, groups, pipelined=pipelined)
+    messages = whole_tokens(ordered, np.array([*(len(c.members) for c in channels), 0])[channel])
     seq[np.isin(_cat(r.group for r in ordered), groups_with_one_counter(ordered))] = NO_SEQ
     issued = _cat(r.issued for r in ordered)
     message = _cat(np.full(len(r.start), -1) if r.message is None else r.message for r in ordered)
@@ -183,7 +183,7 @@ def _joined(
     return Operations(
         tuple(r.rank for r in ordered), per_rank,
         own.progress, first, rank, start, end, step, own.at_start, own.at_end, own.at_ready, own.exposed,
-        instance, channel, kinds, messages, _kernels(ordered), channels,
+        instance, channel, joined([r.op for r in ordered]), messages, _kernels(ordered), channels,
         int(lonely.sum()) - mismatched, mismatched,
     )  # fmt: skip
 

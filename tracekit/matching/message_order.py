@@ -5,11 +5,14 @@ it, and the longest common sub-sequence of sizes corrects it.
 """
 
 from collections.abc import Sequence
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
-from tracekit.rank_events.coded_words import Codes
+from tracekit.arrays import numbered_rows
+from tracekit.rank_events.coded_words import Codes, among, joined
+from tracekit.rank_events.rank_ops import RankOps
 from tracekit.thresholds.tables import MAX_MESSAGES_ALIGNED, TIE_NS
 from tracekit.units import I32, I64
 
@@ -96,3 +99,31 @@ def issued_upto(issued: I64, stream: I64) -> I64:
         here = np.flatnonzero(stream == lane)
         latest[here] = np.minimum.accumulate(latest[here][::-1])[::-1]
     return latest
+
+
+# Sizes of gathers whose ranks recorded only their own part, as Gloo does: the whole is that of all members.
+
+_GATHERS: Final = ("all_gather", "gather")
+
+
+def whole_tokens(ranks: Sequence[RankOps], members: I64) -> tuple[list[str], Codes]:
+    """Return the tokens of all operations as `joined`, those of gathers with the elements of all members.
+
+    `members` counts the ranks in the group of each operation of `ranks`, 0 where unknown.
+    """
+    words, code = joined([r.token for r in ranks])
+    parts = [among(r.op, _GATHERS) & (r.nelems > 0) & (r.taken is None or r.taken < 0) for r in ranks]
+    rows = np.flatnonzero(np.concatenate([np.zeros(0, bool), *parts]) & (members > 0))
+    if not len(rows):
+        return words, code
+    first, number = numbered_rows(code[rows], members[rows])
+    fresh = [_of_all(words[code[row]], int(members[row])) for row in rows[first].tolist()]
+    tokens = np.array(words, object)[code]
+    tokens[rows] = np.array(fresh, object)[number]
+    return joined([tokens.tolist()])
+
+
+def _of_all(token: str, members: int) -> str:
+    """Return a token with the elements of all members in place of one's."""
+    kind, _, elements = token.rpartition("/")
+    return f"{kind}/{int(elements) * members}"

@@ -226,12 +226,15 @@ class _Compared:
 
 
 def streams_apart(ranks: Sequence[RankOps]) -> list[RankOps]:
-    """Return `ranks` with a separate stream number for each kind that ends together where its stream does not."""
+    """Return `ranks` with a separate stream number for each kind that ends together where its stream does not.
+
+    A thread of Gloo serves one group, so it is not divided.
+    """
     stream = {r.rank: r.stream.copy() for r in ranks if r.stream is not None}
     rows = {r.rank: unnamed_rows(r) for r in ranks}
     kinds = {r.rank: r.op for r in ranks}
     free = 1 + max((int(s.max(initial=0)) for s in stream.values()), default=0)
-    for streams in stream_classes(ranks):
+    for streams in stream_classes([r for r in ranks if r.on_gpu]):
         for kind in wider_kinds(streams):
             for rank, old in streams.streams.items():
                 stream[rank][rows[rank] & (stream[rank] == old) & among(kinds[rank], (kind,))] = free

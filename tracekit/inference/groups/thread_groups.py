@@ -49,15 +49,17 @@ def groups_of_threads(ranks: Sequence[RankOps], groups: Sequence[Group]) -> dict
     """Return (rank, thread) → members of its group; without the threads that may still serve several.
 
     Threads are the `stream` of operations on a CPU trace. Among choices without a contradiction, the ones with the
-    fewest queues count.
+    fewest queues count, then those with the fewest groups of one rank: these fit whatever the calls show.
     """
     choices = {r.rank: _choices(r, groups) for r in ranks if not r.on_gpu}
     search = _Search({r.rank: r for r in ranks}, {r: found for r, found in choices.items() if found})
     search.narrow()
-    search.left = {
-        r: [c for c in found if len(c) == min(map(len, found))] for r, found in search.left.items()
-    }
-    search.narrow()
+    for most_likely in (_queues, _lone):
+        search.left = {
+            r: [c for c in found if most_likely(c) == min(map(most_likely, found))]
+            for r, found in search.left.items()
+        }
+        search.narrow()
     members_of: dict[tuple[int, int], set[Members]] = defaultdict(set)
     for rank, found in search.left.items():
         for choice in found:
@@ -65,6 +67,15 @@ def groups_of_threads(ranks: Sequence[RankOps], groups: Sequence[Group]) -> dict
                 for thread in threads:
                     members_of[rank, thread].add(members)
     return {key: groups.pop() for key, groups in members_of.items() if len(groups) == 1}
+
+
+def _queues(choice: Choice) -> int:
+    return len(choice)
+
+
+def _lone(choice: Choice) -> int:
+    """Return how many queues of a choice are of a group of one rank."""
+    return sum(len(members) == 1 for members in choice.values())
 
 
 def _choices(ops: RankOps, groups: Sequence[Group]) -> list[Choice]:

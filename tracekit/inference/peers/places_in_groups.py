@@ -1,7 +1,8 @@
-"""Peers of messages with titles that count within an unnamed group, by the groups that the files list.
+"""Peers of messages with titles or calls that count within an unnamed group, by the groups that the files list.
 
 Up to torch 2.3 no message names its group, and its title `nccl:send 0->1` gives the places of both ranks in it. Several
-groups of a rank may be as large and have it at that place; the peer's own titles show which one is right.
+groups of a rank may be as large and have it at that place; the peer's own titles show which one is right. On Gloo the
+inputs of the call give the place of the peer alone.
 """
 
 from collections import Counter, defaultdict
@@ -26,9 +27,9 @@ _GROUPS: Final = ((True, False), (False, True), (True, True))
 
 
 class _Said(NamedTuple):
-    """What titles of a rank record of messages in one direction: both group ranks, and the size of the group."""
+    """What titles or calls of a rank record of messages in one direction: group ranks, and the size of the group."""
 
-    own: int
+    own: int  # -1 where only a call names the peer
     peer: int
     way: int
     size: int  # -1 unknown
@@ -79,7 +80,7 @@ def _rows(rank: RankOps) -> dict[_Said, list[int]]:
     way = ways(rank)
     for row in without_peer(rank).tolist():
         said = _Said(int(rank.own[row]), int(rank.place[row]), int(way[row]), int(size[row]))
-        if min(said.own, said.peer) >= 0:
+        if said.peer >= 0:
             found[said].append(row)
     return found
 
@@ -101,15 +102,18 @@ def _fits(
 ) -> bool:
     """Return whether a group may be the title's: its members have these places, and the peer has such messages."""
     members = group.ranks
-    if said.size not in {-1, len(members)} or max(said.own, said.peer) >= len(members):
+    own = members.index(rank)
+    if said.size not in {-1, len(members)} or said.own not in {-1, own} or said.peer >= len(members):
         return False
     peer = members[said.peer]
-    if members[said.own] != rank or peer == rank:
+    if peer == rank:
         return False
     if peer not in rows:
         return True
-    answers = {(s.own, s.peer, s.way) for s in rows[peer] if s.size in {-1, len(members)}}
-    return (said.peer, said.own, -said.way) in answers or (rank, -said.way) in known[peer]
+    answers = {
+        (s.peer, s.way) for s in rows[peer] if s.size in {-1, len(members)} and s.own in {-1, said.peer}
+    }
+    return (own, -said.way) in answers or (rank, -said.way) in known[peer]
 
 
 # Peers of messages that name the peer's place in an unnamed group: the pipeline's, or the world.

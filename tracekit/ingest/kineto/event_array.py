@@ -26,6 +26,7 @@ from tracekit.ingest.kineto.event_fields import (
     text_key,
 )
 from tracekit.ingest.kineto.event_reader import EventReader
+from tracekit.ingest.kineto.gloo_types import GLOO_MARK
 from tracekit.ingest.kineto.product_flops import SHAPES_KEY, SHAPES_MARK, with_shapes_as_text
 from tracekit.ingest.kineto.redelimit import Redelimiter
 from tracekit.ingest.kineto.scanned_columns import from_rows, typed
@@ -150,6 +151,7 @@ class EventBuffer:
             waits=WAIT_MARK in text,
             grids=any(mark.encode() in text for mark in GRIDDED),
             shapes=SHAPES_MARK in text,
+            types=GLOO_MARK in text,
         )
         if dialect.shapes:
             text = with_shapes_as_text(text, text_key(SHAPES_KEY))

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
+from tracekit.ingest.kineto.gloo_types import TYPES_KEY
 from tracekit.ingest.kineto.product_flops import SHAPES_KEY
 from tracekit.schema import DICT
 
@@ -59,7 +60,8 @@ WAITS = (
 )
 GRIDS = (Field(("grid",), "grid", pa.int64()),)
 SHAPES = (Field((SHAPES_KEY,), "flops", pa.int64()),)
-ARGS = (*PLAIN, *COMMS, *INPUTS, *WAITS, *GRIDS, *SHAPES)
+TYPES = (Field((TYPES_KEY,), "input_types", DICT),)  # read into `dtype`, so that this column stays empty
+ARGS = (*PLAIN, *COMMS, *INPUTS, *WAITS, *GRIDS, *SHAPES, *TYPES)
 COMMS_MARKS = (b'"Collective name"', b'"Process Group ', b'"Group size"')
 """Every event with communication arguments holds one; a block without either has null COMMS columns."""
 CALLS = ("c10d::send", "c10d::recv_")
@@ -92,6 +94,7 @@ class Dialect(NamedTuple):
     waits: bool = True  # and what streams wait for
     grids: bool = True  # and the grids of kernels of messages
     shapes: bool = True  # and the shapes of operators' inputs, which are text by then
+    types: bool = True  # and the types of inputs of collectives on Gloo
     texts: tuple[str, ...] = ()  # integer keys that hold strings at times: read a second time as `text_key`
 
     def schema(self) -> pa.Schema:
@@ -105,13 +108,14 @@ class Dialect(NamedTuple):
         """Return the fields of `args` that are looked for."""
         parts = (
             (self.comms, COMMS), (self.inputs, INPUTS), (self.waits, WAITS), (self.grids, GRIDS), (self.shapes, SHAPES),
+            (self.types, TYPES),
         )  # fmt: skip
         return (*PLAIN, *(field for wanted, fields in parts if wanted for field in fields))
 
     def _read_as(self, field: Field, key: str) -> list[tuple[str, pa.DataType]]:
         if field in SHAPES:
             return [(text_key(key), pa.string())]
-        if field in INPUTS:
+        if field in (*INPUTS, *TYPES):
             return [(key, pa.list_(pa.string()))]
         if field in GRIDS:
             return [(key, pa.list_(WIDE if self.wide else field.type))]

@@ -22,6 +22,7 @@ from tracekit.ingest.kineto.event_fields import (
     Field,
     peer_of,
 )
+from tracekit.ingest.kineto.gloo_types import TYPES_KEY, type_of
 from tracekit.ingest.kineto.product_flops import SHAPES_KEY, elements_of, flops_of
 from tracekit.schema import DICT
 from tracekit.thresholds.ingest import (
@@ -87,6 +88,8 @@ class EventReader:
             row["flops"] = flops_of(row["name"], args.get(SHAPES_KEY))
             if row["in_nelems"] is None:
                 row["in_nelems"] = elements_of(row["name"], args.get(SHAPES_KEY))
+            if row["dtype"] is None:
+                row["dtype"] = type_of(row["name"], args.get(TYPES_KEY))
             grid = args.get("grid")
             if isinstance(grid, list) and any(kind in (row["name"] or "") for kind in GRIDDED):
                 row["grid"] = self._value({"grid": next(iter(grid), None)}, *GRIDS, quiet=False)

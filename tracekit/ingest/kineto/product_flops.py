@@ -3,7 +3,7 @@
 Operators that only call others (`aten::linear`, `aten::matmul`) are not counted. A product of m × k
 by k × n needs 2mkn FLOPs; attention two such products forward and four backward, without a mask (PaLM, appendix B).
 
-A collective on Gloo has no other sign of its size. That of a message is left out: only its sender has inputs.
+A call on Gloo has no other sign of its size.
 """
 
 import json
@@ -30,8 +30,8 @@ _PRODUCTS: Final = {
 }
 """Operators by the place of their first factor among the inputs; the second one follows."""
 _ATTENTION: Final = re.compile(r"aten::_scaled_dot_product_\w*attention(_for_cpu)?(_backward)?")
-_COLLECTIVE: Final = re.compile(r"gloo:(all_reduce|broadcast|reduce)")
-"""Collectives whose input is all that they move: that of an all-gather is a share of it, and the group is not known.
+_COLLECTIVE: Final = re.compile(r"gloo:(all_reduce|broadcast|reduce|all_gather|gather|all_to_all|send|recv)")
+"""Calls that give the rank's input, of a receive what it fills; only the root of a scatter has inputs.
 
 torch 2.13 on Gloo: a reduce-scatter is an all-reduce of its input.
 """
@@ -87,7 +87,7 @@ def of_shapes(names: pa.Array, shapes: pa.Array, elements: pa.Array) -> tuple[pa
     ):
         if name in asked and shape is not None:
             if (name, shape) not in known:
-                known[name, shape] = asked[name](words[name], _parsed(texts[shape]))
+                known[name, shape] = asked[name](words[name], parsed(texts[shape]))
             found[asked[name]][row] = known[name, shape]
     sizes = from_ints(found[elements_of])
     return from_ints(found[flops_of]), elements if sizes.null_count == len(sizes) else pc.coalesce(
@@ -95,7 +95,8 @@ def of_shapes(names: pa.Array, shapes: pa.Array, elements: pa.Array) -> tuple[pa
     )
 
 
-def _parsed(text: bytes) -> Any:
+def parsed(text: bytes) -> Any:
+    """Return the JSON value of a text; None where it is not JSON."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError):

@@ -1,7 +1,6 @@
 """Makes SCANNED batches of parsed events: integer ns, dictionary-encoded text, only rows with a duration."""
 
 from collections import Counter
-from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -30,11 +29,13 @@ from tracekit.ingest.kineto.event_fields import (
     SCANNED,
     SHAPES,
     TOP,
+    TYPES,
     Dialect,
     Field,
     peer_of,
     text_key,
 )
+from tracekit.ingest.kineto.gloo_types import gloo_rows, with_types
 from tracekit.ingest.kineto.product_flops import of_shapes
 from tracekit.schema import DICT
 
@@ -50,11 +51,7 @@ def typed(table: pa.Table, dialect: Dialect, issues: Counter[str], phases: Count
     """Return a SCANNED batch of the rows of `table` (Dialect.schema) that carry a duration; repairs are counted."""
     rows, wanted = _stored(table, phases), dialect.arguments()
     args = one_chunk(rows.column("args"))
-    columns = []
-    for key in ("ts", "dur"):
-        times, overflowed = nanoseconds(one_chunk(rows.column(key)))
-        issues["integer_overflow"] += overflowed
-        columns.append(times)
+    columns = [_times(rows, key, issues) for key in ("ts", "dur")]
     own = pc.equal(one_chunk(rows.column("cat")), OWN_ROWS) if dialect.texts else None
 
     def read(holder: Any, field: Field, key: str) -> pa.Array:
@@ -77,8 +74,9 @@ def typed(table: pa.Table, dialect: Dialect, issues: Counter[str], phases: Count
         if field in INPUTS:
             return _peers(argument(field.keys[0]), top("name"))
         if field in SHAPES:
-            flops, columns[ELEMENTS] = _of_shapes(columns, argument(text_key(field.keys[0])))
-            return flops
+            return _of_shapes(columns, argument(text_key(field.keys[0])))
+        if field in TYPES:
+            return _of_types(columns, argument(field.keys[0]))
         if field in GRIDS:
             return _grids(argument(field.keys[0]), top("name"), issues)
         return _encode(_first([read(argument, field, k) for k in field.keys]), field.type, issues)
@@ -86,6 +84,13 @@ def typed(table: pa.Table, dialect: Dialect, issues: Counter[str], phases: Count
     for field in ARGS:
         columns.append(of_argument(field))
     return _with_times(pa.RecordBatch.from_arrays(columns, schema=SCANNED), issues)
+
+
+def _times(rows: pa.Table, key: str, issues: Counter[str]) -> pa.Array:
+    """The times of a column, int64 ns; those that 64 bits do not hold are null, and counted."""
+    times, overflowed = nanoseconds(one_chunk(rows.column(key)))
+    issues["integer_overflow"] += overflowed
+    return times
 
 
 def _stored(table: pa.Table, phases: Counter[str]) -> pa.Table:
@@ -106,15 +111,26 @@ def _with_times(batch: pa.RecordBatch, issues: Counter[str]) -> pa.RecordBatch:
     return batch
 
 
-def _of_shapes(columns: Sequence[pa.Array], shapes: pa.Array) -> tuple[pa.Array, pa.Array]:
-    """Return FLOPs of products by the `shapes` of their inputs, and elements also of collectives on Gloo; int64."""
-    names, elements = columns[SCANNED.get_field_index("name")], columns[ELEMENTS]
-    if len(shapes) in {shapes.null_count, names.null_count}:
-        return pa.nulls(len(shapes), pa.int64()), elements
-    return of_shapes(names, shapes.cast(pa.binary()).dictionary_encode(), elements)
+def _of_shapes(columns: list[pa.Array], shapes: pa.Array) -> pa.Array:
+    """Return FLOPs of products by the `shapes` of their inputs, int64; put those of calls on Gloo into `columns`."""
+    names, flops = columns[NAME], pa.nulls(len(shapes), pa.int64())
+    if len(shapes) not in {shapes.null_count, names.null_count}:
+        texts = shapes.cast(pa.binary()).dictionary_encode()
+        flops, columns[ELEMENTS] = of_shapes(names, texts, columns[ELEMENTS])
+    return flops
 
 
+def _of_types(columns: list[pa.Array], types: pa.Array) -> pa.Array:
+    """Put what the `types` of inputs of calls on Gloo say into `columns`; return an empty column in their place."""
+    names = columns[NAME]
+    said = {row: _texts(types[row]) for row in gloo_rows(names, types)}
+    columns[DTYPE] = with_types(columns[DTYPE], names, said)
+    return pa.nulls(len(types), DICT)
+
+
+NAME: Final = SCANNED.get_field_index("name")
 ELEMENTS: Final = SCANNED.get_field_index("in_nelems")
+DTYPE: Final = SCANNED.get_field_index("dtype")
 
 
 def _peers(inputs: pa.Array, names: pa.Array) -> pa.Array:
@@ -122,9 +138,13 @@ def _peers(inputs: pa.Array, names: pa.Array) -> pa.Array:
     asked = to_numpy(pc.fill_null(pc.is_in(names, value_set=CALL_NAMES), fill_value=FALSE))
     peers: list[int | None] = [None] * len(inputs)
     for row in np.flatnonzero(asked & to_numpy(inputs.is_valid())).tolist():
-        texts = inputs[row].values.cast(pa.binary()).to_pylist()
-        peers[row] = peer_of([(t or b"").decode("utf-8", "replace") for t in texts])
+        peers[row] = peer_of(_texts(inputs[row]))
     return from_ints(peers)
+
+
+def _texts(listed: Any) -> list[str]:
+    """The texts of a list, which the JSON reader may have let through without being UTF-8."""
+    return [(t or b"").decode("utf-8", "replace") for t in listed.values.cast(pa.binary()).to_pylist()]
 
 
 def _grids(lists: pa.Array, names: pa.Array, issues: Counter[str]) -> pa.Array:

@@ -12,7 +12,7 @@ from typing import Final
 
 import numpy as np
 
-from tracekit.analysis.slowrank.answers.open_answers import leave_rank_open
+from tracekit.analysis.slowrank.answers.open_answers import leave_rank_open, why_open
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.gaps.evidence_gaps import undecided, what_would_decide
 from tracekit.analysis.slowrank.price import Price
@@ -123,27 +123,25 @@ def shares_no_communication(case: Case, answer: Answer) -> Answer:
     """`answer`, left open where the suspects communicate with each other alone, so that no other rank waits for them.
 
     Replicas of a serving engine are such ranks: each answers requests of its own. All ranks of an operation table end
-    their steps together.
+    their steps together. Where the members of all their communication are unknown, nothing shows that others wait.
     """
     named = {s.rank for s in answer.suspects}
-    if (
-        answer.verdict != "slow_rank"
-        or case.table is not None
-        or not named.isdisjoint(_members_beside(case, named))
-    ):
+    if answer.verdict != "slow_rank" or case.table is not None or _joined_with_others(case, named):
         return answer
+    unknown = any((case.ops.channel[case.ops.of(rank)] < 0).any() for rank in named)
+    why = "no communication joins them with another rank: none waits for them"
+    remedy = "compare what they were given to compute, or give slowrank the traces of one replica alone"
     reason = (
         f"{ranks_in_words(sorted(named))} worked longer than the peers by {ms(answer.gain):.1f} ms of "
-        f"{ms(case.step_ns):.1f} ms a step, but no communication joins them with another rank: none waits for them"
+        f"{ms(case.step_ns):.1f} ms a step, but {why_open(case) if unknown else why}"
     )
-    remedy = "compare what they were given to compute, or give slowrank the traces of one replica alone"
-    return left_open(reason, remedy, answer.suspects)
+    return left_open(reason, what_would_decide(case) if unknown else remedy, answer.suspects)
 
 
-def _members_beside(case: Case, named: set[int]) -> set[int]:
-    """The ranks of `named` that communicate with another rank, or on a channel with unknown members."""
-    joined = [not named.issuperset(channel.members) for channel in case.ops.channels] + [True]
-    return {rank for rank in named if np.array(joined)[case.ops.channel[case.ops.of(rank)]].any()}
+def _joined_with_others(case: Case, named: set[int]) -> bool:
+    """Whether a rank of `named` communicates with another one, as far as members of communication are known."""
+    beside = np.array([*(not named.issuperset(c.members) for c in case.ops.channels), False])
+    return any(beside[case.ops.channel[case.ops.of(rank)]].any() for rank in named)
 
 
 def part_of_a_step(case: Case, answer: Answer) -> Answer:

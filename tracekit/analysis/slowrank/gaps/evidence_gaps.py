@@ -187,7 +187,8 @@ def what_would_decide(case: Case) -> str:
     }
     worst = max(spent, key=lambda k: spent[k])
     if spent[worst] <= 0:
-        return _LAUNCHES if case.table is None and not np.isfinite(ops.at_ready).all() else _STEPS
+        on_device = case.table is None and any(o.on_gpu for o in ops.per_rank.values())
+        return _LAUNCHES if on_device and not np.isfinite(ops.at_ready).all() else _STEPS
     if case.table is not None and worst != _ADD:
         return _ROWS
     return fewest_traces(case, case.missing) if worst == _ADD else worst

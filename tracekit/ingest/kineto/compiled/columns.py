@@ -10,8 +10,10 @@ import pyarrow.compute as pc
 from tracekit.arrays import NO_INT64, from_numpy, from_strings, null_as
 from tracekit.ingest.kineto.compiled.layout import BITS_TEXT, PHASE, SLOTS, Pool
 from tracekit.ingest.kineto.event_fields import CALLS, GRIDDED, KEPT_PHASES, SCANNED
-from tracekit.ingest.kineto.product_flops import of_shapes
+from tracekit.ingest.kineto.gloo_types import GLOO, gloo_rows, with_types
+from tracekit.ingest.kineto.product_flops import of_shapes, parsed
 from tracekit.ingest.kineto.refusal import Unrecognised
+from tracekit.schema import DICT
 from tracekit.thresholds.ingest import KEPT_WORDS, POOL_BYTES, POOL_TABLE, POOL_WORDS
 
 MEANINGFUL = frozenset((*CALLS, "Trace"))
@@ -106,7 +108,9 @@ def empty(
 NONE = np.iinfo(np.int64).min
 """Marks a row without a number: the scanner reads none of so many digits."""
 NO_CODE = -1
-GRID, NAME_COLUMN, FLOPS, ELEMENTS = map(SCANNED.get_field_index, ("grid", "name", "flops", "in_nelems"))
+GRID, NAME_COLUMN, FLOPS, ELEMENTS, DTYPE, TYPES = map(
+    SCANNED.get_field_index, ("grid", "name", "flops", "in_nelems", "dtype", "input_types")
+)
 
 
 class Columns:
@@ -149,6 +153,9 @@ class Columns:
             arrays[GRID] = _of_messages(arrays[GRID], arrays[NAME_COLUMN])
         if pa.types.is_dictionary(arrays[FLOPS].type):
             arrays[FLOPS], arrays[ELEMENTS] = _of_shapes(arrays[NAME_COLUMN], arrays[FLOPS], arrays[ELEMENTS])
+        if arrays[TYPES].null_count < rows:
+            arrays[DTYPE] = _of_types(arrays[NAME_COLUMN], arrays[TYPES], arrays[DTYPE])
+            arrays[TYPES] = pa.nulls(rows, DICT)
         return pa.RecordBatch.from_arrays(arrays, schema=SCANNED)
 
     def clear_texts(self, *, crowded_only: bool) -> None:
@@ -184,6 +191,13 @@ def _of_shapes(names: pa.Array, shapes: pa.Array, elements: pa.Array) -> tuple[p
     return of_shapes(names, shapes, elements)
 
 
+def _of_types(names: pa.Array, types: pa.Array, dtypes: pa.Array) -> pa.Array:
+    """Return `dtypes`, completed by the texts of inputs' types."""
+    rows = gloo_rows(names, types)
+    said = [parsed(text) for text in types.dictionary.cast(pa.binary()).to_pylist()]
+    return with_types(dtypes, names, {row: said[types.indices[row].as_py()] for row in rows})
+
+
 def _of_messages(grids: pa.Array, names: pa.Array) -> pa.Array:
     """The grids of kernels that may carry messages; those of all others are left out, as the general reader does."""
     asked = [any(kind in name for kind in GRIDDED) for name in names.dictionary.to_pylist()]
@@ -202,7 +216,7 @@ def _phases(values: "np.ndarray[tuple[int], np.dtype[np.signedinteger]]") -> pa.
 
 
 def _means(text: str) -> bool:
-    return text in MEANINGFUL or any(kind in text for kind in GRIDDED)
+    return text in MEANINGFUL or text.startswith(GLOO) or any(kind in text for kind in GRIDDED)
 
 
 def _unescaped(texts: pa.Array) -> pa.Array:

@@ -3,7 +3,7 @@
 from enum import IntEnum
 from typing import Final, NamedTuple
 
-from tracekit.ingest.kineto.event_fields import ARGS, COMMS, COMMS_MARKS, INPUTS, SCANNED, SHAPES, TOP
+from tracekit.ingest.kineto.event_fields import ARGS, COMMS, COMMS_MARKS, INPUTS, SCANNED, SHAPES, TOP, TYPES
 from tracekit.schema import DICT
 
 PADDING: Final = 64
@@ -101,6 +101,7 @@ class Kind(IntEnum):
     ARGUMENTS = 8
     FIRST = 9  # the first number of a list
     SHAPES = 10  # a list of lists of whole numbers, kept as text
+    TYPES = 11  # a list, kept as text
 
 
 class Slot(NamedTuple):
@@ -118,12 +119,15 @@ def _kind(column: str, *, text: bool) -> Kind:
     return special.get(column, Kind.TEXT if text else Kind.NUMBER)
 
 
+_LISTS: Final = {Kind.INPUTS: INPUTS, Kind.SHAPES: SHAPES, Kind.TYPES: TYPES}
+
+
 def _slots() -> tuple[Slot, ...]:
     """All keys with a value; of two spellings of one column the later entry counts, so the first spelling is last."""
     slots = [Slot("ts", Kind.TIME, 0, argument=False), Slot("dur", Kind.TIME, 1, argument=False)]
     for field in (*TOP, *ARGS):
         column = SCANNED.get_field_index(field.column)
-        kind = Kind.INPUTS if field in INPUTS else Kind.SHAPES if field in SHAPES else None
+        kind = next((k for k, fields in _LISTS.items() if field in fields), None)
         kind = kind or _kind(field.column, text=field.type == DICT)
         for key in reversed(field.keys):
             mark = any(f'"{key}"'.startswith(m.decode()) for m in COMMS_MARKS)
@@ -135,10 +139,12 @@ SLOTS: Final = _slots()
 """The keys by slot. Slots of texts have a pool."""
 ARGUMENTS_KEY: Final = "args"
 NAMES: Final = {s.key: i for i, s in enumerate(SLOTS)}
-TS, DUR, PHASE, CATEGORY, NAME, PEER = (
-    NAMES[k] for k in ("ts", "dur", "ph", "cat", "name", "Concrete Inputs")
+TS, DUR, PHASE, CATEGORY, NAME, PEER, INPUT_TYPES = (
+    NAMES[k] for k in ("ts", "dur", "ph", "cat", "name", "Concrete Inputs", "Input type")
 )
-BITS_TEXT: Final = sum(1 << i for i, s in enumerate(SLOTS) if s.kind in {Kind.TEXT, Kind.DIGITS, Kind.SHAPES})
+BITS_TEXT: Final = sum(
+    1 << i for i, s in enumerate(SLOTS) if s.kind in {Kind.TEXT, Kind.DIGITS, Kind.SHAPES, Kind.TYPES}
+)
 """Bits of the slots with values that a pool numbers."""
 BITS_COMMS: Final = sum(
     1 << i for i, s in enumerate(SLOTS) if s.column in {SCANNED.get_field_index(f.column) for f in COMMS}

@@ -4,6 +4,7 @@ from tracekit.ingest.kineto.compiled.layout import (
     BITS_COMMS,
     BITS_TEXT,
     CATEGORY,
+    INPUT_TYPES,
     NAME,
     PEER,
     PHASE,
@@ -44,6 +45,9 @@ CALL_START = int.from_bytes(b"c10d::se", "little")
 RECEIVE_START = int.from_bytes(b"c10d::re", "little")
 SEND_END = int.from_bytes(b"nd", "little")
 RECEIVE_END = int.from_bytes(b"cv_", "little")
+GLOO = int.from_bytes(b"gloo:", "little")
+GLOO_LENGTH = len(b"gloo:")
+GLOO_BYTES = (1 << (WORD * GLOO_LENGTH)) - 1
 TRACE_LENGTH, SEND_LENGTH, RECEIVE_LENGTH = (len(w) for w in (b"Trace", b"c10d::send", b"c10d::recv_"))
 
 
@@ -70,6 +74,24 @@ def names_peer(state: int) -> bool:
     return text_is(state, NAME, CALL_START, SEND_END, SEND_LENGTH) or text_is(
         state, NAME, RECEIVE_START, RECEIVE_END, RECEIVE_LENGTH
     )
+
+
+@compiled
+def is_on_gloo(state: int) -> bool:
+    """Return whether the name of the current event begins as those of calls on Gloo."""
+    value = word_at(state + VALUES) + NAME * VALUE
+    named = word_at(state + HAS) & (1 << NAME) != 0
+    return named and word_at(value + LENGTH) > GLOO_LENGTH and word_at(word_at(value)) & GLOO_BYTES == GLOO
+
+
+@compiled
+def keep_types(state: int) -> None:
+    """Take the types of inputs away from any event but a call on Gloo; odd where an escape is among them."""
+    value = word_at(state + VALUES) + INPUT_TYPES * VALUE
+    if not is_on_gloo(state):
+        put_word(state + HAS, word_at(state + HAS) & ~(1 << INPUT_TYPES))
+    elif traits(word_at(value), word_at(value + LENGTH)) & WITH_ESCAPE:
+        put_word(state + ODD, 1)
 
 
 @compiled
@@ -163,6 +185,8 @@ def stored(state: int, at: int, start: int) -> int:
         drop_peer(state)
     elif has & (1 << PEER):
         find_peer(state)
+    if has & (1 << INPUT_TYPES):
+        keep_types(state)
     if word_at(state + ODD) != 0:
         return -start
     if has & BITS_COMMS != 0 and word_at(state + MARKED) == 0:

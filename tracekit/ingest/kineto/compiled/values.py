@@ -41,7 +41,7 @@ VALUE, LENGTH = WORD * Value.COUNT, WORD * Value.LENGTH
 NUMBER, ID, TIME, TEXT, DIGITS, IS_PHASE, INPUTS = (
     int(k) for k in (Kind.NUMBER, Kind.ID, Kind.TIME, Kind.TEXT, Kind.DIGITS, Kind.PHASE, Kind.INPUTS)
 )
-FIRST, SHAPES = int(Kind.FIRST), int(Kind.SHAPES)
+FIRST, SHAPES, TYPES = (int(k) for k in (Kind.FIRST, Kind.SHAPES, Kind.TYPES))
 NANO_DIGITS = 3
 """Digits of a microsecond that are whole nanoseconds."""
 CASE = 0x20
@@ -83,9 +83,11 @@ def taken_end(state: int, kind: int, slot: int, at: int) -> int:
             return time_end(state, slot, at)
         if kind == DIGITS:
             return bare_digits_end(state, slot, at)
-    elif kind == INPUTS and byte == ARRAY:
-        put(state, slot, at, 0)
-        return value_end(at)
+    elif kind in (INPUTS, TYPES) and byte == ARRAY:
+        end = value_end(at)
+        if end > 0:
+            put(state, slot, at, end - at)
+        return end
     elif kind == FIRST and byte == ARRAY:
         return first_end(state, slot, at)
     return odd_end(state, at)
