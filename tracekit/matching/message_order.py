@@ -101,7 +101,7 @@ def issued_upto(issued: I64, stream: I64) -> I64:
     return latest
 
 
-# Sizes of gathers whose ranks recorded only their own part, as Gloo does: the whole is that of all members.
+# Sizes of gathers of which each rank recorded only its own part, as on Gloo: the whole is that of all members.
 
 _GATHERS: Final = ("all_gather", "gather")
 

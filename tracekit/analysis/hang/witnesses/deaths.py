@@ -1,4 +1,4 @@
-"""Ranks whose process ended by itself before the others waited: out of memory, an exception, a signal, no word.
+"""Ranks with a process that ended by itself before the others waited: out of memory, an exception, a signal, no word.
 
 The first that died is at fault; what died after the first time-out died of it. A rank that waited in a call of its own
 until the time-out was alive. Ranks that lost the connection to a peer died of the peer's end. Part of `judge`.
@@ -244,7 +244,7 @@ def _precedes(one: _Report, other: _Report) -> bool:
 
 
 def _of_unknown_rank(case: Case, finding: HangFinding, unplaced: Sequence[_Report]) -> HangFinding:
-    """Return the answer where a process died whose rank nothing tells."""
+    """Return the answer where a process of unknown rank died."""
     death = min(unplaced, key=_order).death
     told = (("on", death.host), ("process", death.pid), ("local rank", death.local))
     where = "".join(f" ({word} {value})" for word, value in told if value is not None)

@@ -67,7 +67,7 @@ def blame_stage(case: Case, found: LongStage, besides: str) -> Answer:
 
 
 def _by_pace(case: Case, suspect: findings.Suspect, pace: float) -> tuple[findings.Mechanism, ...]:
-    """What makes a stage slow whose kernels all take `pace` times as long; nothing on a CPU."""
+    """What slows a stage where all kernels take `pace` times as long; nothing on a CPU."""
     text = f"its kernels take {pace:.2f} times as long as the same kernels of other stages"
     on_gpu = case.ops.per_rank[suspect.rank].on_gpu
     return (findings.Mechanism("clock", 1.0, text),) if on_gpu else ()
