@@ -68,8 +68,14 @@ _ENTRIES = (
                 Order.COMPUTE,
                 "on a CPU, operators far shorter than a time slice of the scheduler take longer by at least half of "
                 "the share by which own time does, not by attention, and the shortest ones of their names by less "
-                "than half of that; one is interrupted for every two time slices of such work or sooner",
-                lambda rank: not rank.on_gpu and rank.takes_turns and not rank.explains("attention"),
+                "than half of that; one is interrupted for every two time slices of such work or sooner; compute is "
+                "longer than the peers'",
+                lambda rank: (
+                    not rank.on_gpu
+                    and rank.takes_turns
+                    and not rank.explains("attention")
+                    and rank.over("busy") > 0
+                ),
                 (
                     Row("operators far shorter than a time slice a step", "short"),
                     Row("the same if each took the shortest of its name", "quickest"),

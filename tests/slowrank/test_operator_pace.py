@@ -22,15 +22,16 @@ class Host(Timeline):
         self.at = end
 
 
-def shared_job(folder, *, factor, seed, slow=1, more=0):
+def shared_job(folder, *, factor=1.0, seed, slow=1, more=0, pause=0.0):
     """Operators of 1 ms, every third interrupted for up to 8 ms; those of `slow` take `factor` times as long.
 
-    It runs `more` of another name beside them.
+    It runs `more` of another name beside them, and sleeps for `pause` µs before each step's work.
     """
     rng = np.random.default_rng(seed)
     lines = [Host(rank) for rank in RANKS]
     for step in range(STEPS):
         begins = [line.at for line in lines]
+        lines[slow].at += pause
         for line in lines:
             for _ in range(LAYERS):
                 interrupted = rng.uniform(0.0, 8_000.0) if rng.random() < 1 / 3 else 0.0
@@ -65,3 +66,12 @@ def test_interruptions_do_not_hide_work_that_no_peer_runs(tmp_path, seed):
 def test_interruptions_alone_accuse_no_rank(tmp_path, seed):
     found = analyse(shared_job(tmp_path, factor=1.0, seed=seed))
     assert found.verdict != "slow_rank", found.suspects
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_interruptions_do_not_hide_a_process_that_sleeps(tmp_path, seed):
+    """Between operators the other ranks never stand still, though their sums vary by as much as the sleep."""
+    found = analyse(shared_job(tmp_path, seed=seed, pause=15_000.0))
+    assert (found.verdict, [s.rank for s in found.suspects]) == ("slow_rank", [1])
+    assert found.suspects[0].cause == "host_stall"
+    assert found.suspects[0].lost_ms_low <= 15.0

@@ -89,7 +89,7 @@ def _of_pace(run: Measured, met: Circumstances) -> Circumstances:
         if mine:
             asked = sorted([*mine, *others])
             computed[asked] = paced_compute(run.run, run.ops, run.steps, asked)[asked]
-    return _of_one_part(run, met, _computes_longer(run, met, computed))
+    return _of_one_part(run, met, _computes_longer(run, met, computed), _idles_longer(run, met, run.computed))
 
 
 def _of_parts(run: Measured, met: Circumstances, computed: F64) -> Circumstances:
@@ -144,7 +144,6 @@ def _idles_longer(run: Measured, met: Circumstances, computed: F64) -> tuple[Exc
 
     Uneven data lengthens kernels of changing ranks, which hides a host that pauses in every step. Ranks idle unlike by
     design, so that a fault must exceed by far what they differ by, and none is found on a rank that loads for others.
-    Not asked of CPUs, where other processes interrupt a rank.
     """
     found, apart = _alone(run, run.steps.own - computed - met.role, computed - met.tokens.beyond - met.beside)
     apart &= np.nan_to_num(found.mean) > Z_LIMIT * spread(found.mean)
