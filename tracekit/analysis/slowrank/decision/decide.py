@@ -154,8 +154,8 @@ def without_lag_before(
     detail = f"{left}: rank {first} began {them} late, after a delay before the recording"
     rest, again = judged(_without_steps(case, steps, Quality("late_begin", None, len(steps), detail)))
     found = {s.rank for s in again.suspects} if again.verdict == "slow_rank" else set()
-    same = found == suspects if blamed else bool(found) and found <= began
-    return (rest, again) if same else (case, answer)
+    kept = began & suspects <= found <= suspects if blamed else bool(found) and found <= began
+    return (rest, again) if kept else (case, answer)
 
 
 def without_accident(case: Case, answer: Answer) -> tuple[Case, Answer]:

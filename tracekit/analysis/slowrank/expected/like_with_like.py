@@ -89,7 +89,9 @@ def _of_pace(run: Measured, met: Circumstances) -> Circumstances:
         if mine:
             asked = sorted([*mine, *others])
             computed[asked] = paced_compute(run.run, run.ops, run.steps, asked)[asked]
-    return _of_one_part(run, met, _computes_longer(run, met, computed), _idles_longer(run, met, run.computed))
+    idling, by_idle = _idles_longer(run, met, run.computed)
+    by_idle &= np.isin(np.arange(len(by_idle)), noisy)
+    return _of_one_part(run, met, _computes_longer(run, met, computed), (idling, by_idle))
 
 
 def _of_parts(run: Measured, met: Circumstances, computed: F64) -> Circumstances:
