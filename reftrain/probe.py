@@ -1,7 +1,8 @@
 """Tests each rank without the job, so that device, host and link are separated; started as the job is started.
 
 Needs PyTorch alone: `tracekit next` prints this file with a plan of its own in `PLAN`. Each rank first works alone, at
-the same time as all others; then groups of the mesh reduce one tensor. Rank 0 prints each rank beside its peers.
+the same time as all others; then groups of the mesh reduce one tensor, and pairs send one, each direction by itself.
+Rank 0 prints each rank beside its peers.
 """
 
 import json
@@ -29,6 +30,8 @@ SPREADS = 6.0
 """Spreads of the peers (median deviation) that a slow one is beyond their median as well."""
 OVERLOADED = 100.0
 """Milliseconds a second without a processor, on the median rank, from which times of hosts say nothing."""
+MOST_PAIRS = 64
+"""Directions between two ranks that are tested: each takes a communicator."""
 WARM_UPS = 3
 """Untimed runs before the timed ones."""
 NS_PER_S = 1e9
@@ -56,6 +59,7 @@ def main(plan: dict[str, Any] | None = None) -> list[str]:
         )
         mine: dict[str, Any] = {"host": socket.gethostname(), **alone(device)}
         mine["groups"] = reductions(plan["groups"], device)
+        mine["messages"] = messages(pairs_of(plan), device)
         every: list[Any] = [None] * dist.get_world_size()
         dist.all_gather_object(every, mine)
         return report(plan, every) if dist.get_rank() == 0 else []
@@ -102,6 +106,41 @@ def reductions(groups: dict[str, list[list[int]]], device: torch.device | None) 
     return found
 
 
+def pairs_of(plan: dict[str, Any]) -> list[tuple[int, int]]:
+    """Return (source, target) of the messages to test: suspects with their neighbours in each group, and peers' pairs.
+
+    Both directions of each. A group without a suspect gives its first two ranks.
+    """
+    suspects, found = set(plan["suspects"]), {}
+    for ranks in (ranks for members in plan["groups"].values() for ranks in members if len(ranks) > 1):
+        beside = list(zip(ranks, [*ranks[1:], ranks[0]], strict=True))[: len(ranks) if len(ranks) > 2 else 1]
+        mine = [pair for pair in beside if suspects & set(pair)] or beside[:1]
+        found.update(dict.fromkeys(way for a, b in mine for way in ((a, b), (b, a))))
+    return sorted(found, key=lambda pair: (not suspects & set(pair), pair))[:MOST_PAIRS]
+
+
+def messages(pairs: Sequence[tuple[int, int]], device: torch.device | None) -> dict[str, float]:
+    """Return how long each message to this rank takes from when it is asked for, ms; one pair at a time."""
+    found: dict[str, float] = {}
+    ask, tensor = torch.ones(1, device=device), torch.ones((1 << 26) if device else (1 << 18), device=device)
+
+    def answer(target: int) -> None:
+        dist.recv(ask, target)
+        dist.send(tensor, target)
+
+    def fetch(source: int) -> None:
+        dist.send(ask, source)
+        dist.recv(tensor, source)
+
+    for source, target in pairs:
+        if dist.get_rank() == source:
+            _least_ms(partial(answer, target), device, 5)
+        elif dist.get_rank() == target:
+            found[f"{source} to {target}"] = _least_ms(partial(fetch, source), device, 5)
+        dist.barrier()
+    return found
+
+
 def report(plan: dict[str, Any], every: Sequence[dict[str, Any]]) -> list[str]:
     """Return the lines for a reader: each suspect and each slow rank beside the median of the others."""
     lines = [f"probe of {len(every)} ranks" + (f": {plan['why']}" if plan["why"] else "")]
@@ -118,9 +157,18 @@ def report(plan: dict[str, Any], every: Sequence[dict[str, Any]]) -> list[str]:
                 )
     links = _links(plan["groups"], every)
     lines += [f"group {name}  {ms:.3f} ms, peers {usual:.3f}: SLOW" for name, ms, usual in links]
+    sent = _slow_messages(every)
+    lines += [f"message {name}  {ms:.3f} ms, peers {usual:.3f}: SLOW" for name, ms, usual in sent]
     if statistics.median(found[WAITED] for found in every) > OVERLOADED:
         return [*lines, "conclusion: the hosts are overloaded: stop what else runs there, and repeat this"]
-    return [*lines, _conclusion(suspects, slow, [name for name, *_ in links])]
+    return [*lines, _conclusion(suspects, slow, [name for name, *_ in links], [name for name, *_ in sent])]
+
+
+def _slow_messages(every: Sequence[dict[str, Any]]) -> list[tuple[str, float, float]]:
+    """The messages that take longer than the others: (name, ms, the others' median)."""
+    took = {name: ms for found in every for name, ms in found["messages"].items()}
+    both = zip(took, _beside(list(took.values()), LONGER_LINK), strict=True)
+    return [(name, ms, usual) for name, (ms, usual, late) in both if late]
 
 
 def _links(
@@ -136,13 +184,16 @@ def _links(
     return found
 
 
-def _conclusion(suspects: set[int], slow: Sequence[tuple[int, str]], links: Sequence[str]) -> str:
+def _conclusion(
+    suspects: set[int], slow: Sequence[tuple[int, str]], links: Sequence[str], sent: Sequence[str]
+) -> str:
     """One sentence: what the tests separate."""
     device = sorted({r for r, name in slow if name in TESTS[:2]})
     host = sorted({r for r, name in slow if name in TESTS[2:]} - set(device))
     parts = [f"the device of rank {_listed(device)} is slow alone"] if device else []
     parts += [f"the host of rank {_listed(host)} is slow alone"] if host else []
     parts += [f"the link of {', '.join(links)} is slow"] if links else []
+    parts += [f"the link from rank {', '.join(sent)} is slow"] if sent else []
     if parts:
         return "conclusion: " + "; ".join(parts)
     named = f" of rank {_listed(sorted(suspects))}" if suspects else ""

@@ -30,7 +30,8 @@ def next_probe(source: Source, cut: options.Cut) -> int:
     """Print a script that separates a slow device, host and link, for the ranks that slowrank suspects.
 
     Each rank multiplies matrices, copies, launches and reads the clock alone; then the suspects' groups of the
-    mesh, and those of their peers, reduce one tensor. TRACES are as for `tracekit slowrank`.
+    mesh, and those of their peers, reduce one tensor, and neighbours in them send one each way. TRACES are as for
+    `tracekit slowrank`.
 
     \b
     tracekit next traces/ > probe.py

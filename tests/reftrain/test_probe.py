@@ -3,7 +3,7 @@
 import pytest
 import torch.distributed as dist
 
-from reftrain.probe import TESTS, _check_world, main, report
+from reftrain.probe import TESTS, _check_world, main, pairs_of, report
 
 GROUPS = {"tp": [[0, 1], [2, 3], [4, 5], [6, 7]], "dp": [[0, 2, 4, 6], [1, 3, 5, 7]]}
 PLAN = {"suspects": [5], "groups": GROUPS, "why": "slow_rank: rank 5"}
@@ -25,7 +25,8 @@ def measured(**slow):
             for m in members
             if rank in m
         }
-        every.append({"host": f"node{rank // 4}", **values, "groups": groups})
+        sent = {f"{a} to {b}": 3.0 * noise * factors.get((a, b), 1) for a, b in pairs_of(PLAN) if b == rank}
+        every.append({"host": f"node{rank // 4}", **values, "groups": groups, "messages": sent})
     return every
 
 
@@ -41,6 +42,8 @@ def measured(**slow):
             {(3, TESTS[0]): 1.3, "tp [0, 1]": 2.0},
             "the device of rank 3 is slow alone; the link of tp [0, 1] is slow",
         ),
+        ({(4, 5): 2.0}, "the link from rank 4 to 5 is slow"),
+        ({(5, 4): 2.0, (4, 5): 2.0}, "the link from rank 5 to 4, 4 to 5 is slow"),
         ({}, "no device, host or link of rank 5 is slow now: look at the work"),
         ({(5, TESTS[0]): 1.03}, "no device, host or link of rank 5 is slow now: look at the work"),
         (dict.fromkeys(((r, TESTS[3]) for r in range(8)), 3000.0), "the hosts are overloaded"),
@@ -48,6 +51,13 @@ def measured(**slow):
 )
 def test_conclusion_of_a_probe(factors, conclusion):
     assert report(PLAN, measured(factors=factors))[-1].startswith(f"conclusion: {conclusion}")
+
+
+def test_pairs_are_suspects_with_neighbours_and_other_groups():
+    found = pairs_of(PLAN)
+    assert found[:6] == [(3, 5), (4, 5), (5, 3), (5, 4), (5, 7), (7, 5)]
+    assert {(0, 1), (1, 0), (2, 3), (6, 7), (0, 2)} < set(found)
+    assert pairs_of({**PLAN, "groups": {"ep": [[5]]}}) == []
 
 
 def test_fewer_ranks_than_planned_are_refused():
@@ -72,3 +82,4 @@ def test_probe_runs_on_real_ranks(ranks):
     assert others == [[], [], []]
     assert first[0] == "probe of 4 ranks: slow_rank"
     assert first[-1].startswith("conclusion: ")
+    assert not [line for line in first if line.startswith("message") and "SLOW" not in line]

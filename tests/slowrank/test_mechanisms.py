@@ -192,8 +192,9 @@ def still(line, step):
 
 
 def read_back(line, step):
-    """The host waits for the device, and launches the next kernel late."""
-    line._row(line.at - 300, 300, "cuda_runtime", "cudaStreamSynchronize")
+    """The host reads a value back, which waits for the device, and launches the next kernel late."""
+    line._row(line.at - 310, 310, "cpu_op", "aten::item")
+    line._row(line.at - 300, 299, "cuda_runtime", "cudaStreamSynchronize")
     for turn in range(20):
         line._row(line.at + 30 * turn, 20, "cpu_op", "aten::add")
     line.at += 600
@@ -215,6 +216,7 @@ def test_spans_in_gaps_show_the_mechanism_of_a_pause(tmp_path, pause, mechanism)
     first, *others = of_host(case.run, case.ops, case.steps, SLOW)
     assert first.name == mechanism
     assert first.share >= 0.8
+    assert first.detail.startswith("aten::item waits for the device") == (mechanism == "synchronisation")
     assert all(m.share < 0.2 for m in others)
 
 

@@ -67,21 +67,31 @@ def of_host(run: Run, ops: Operations, steps: Steps, rank: int) -> list[Mechanis
         mine = host & truth(events, "name", pattern)
         left, part = _without(left, union(start[mine], end[mine]))
         found.append(Mechanism(name, part / whole, f"{_WORDS[name]} fills {_share(part / whole)}"))
-    waits = np.sort(end[host & truth(events, "name", _WAITS)])
-    behind = np.searchsorted(waits, left[0] + RETURN_NS, "right") > np.searchsorted(
-        waits, left[0] - RETURN_NS
-    )
+    names = np.array([name or "" for name in strings(events.column("name"))], object)
+    behind, call = _behind_waits(left, end, np.flatnonzero(host & truth(events, "name", _WAITS)), names)
     part = float((left[1] - left[0])[behind].sum())
-    text = f"calls that wait for the device return at the begin of gaps that are {part / whole:.0%} of them"
+    text = f"{call} waits for the device and returns at the begin of gaps that are {part / whole:.0%} of them"
     found.append(Mechanism("synchronisation", part / whole, text))
     left = left[0][~behind], left[1][~behind]
-    names = np.array([name or "" for name in strings(events.column("name"))], object)[host]
-    name, spans = _one_span(left, (start[host], end[host]), names)
+    name, spans = _one_span(left, (start[host], end[host]), names[host])
     left, part = _without(left, spans)
     found.append(Mechanism("host_span", part / whole, f"the span {name} fills {_share(part / whole)}"))
     quiet = _quiet(left, np.unique(np.concatenate([start[host], end[host]])))
     found.append(_pauses(left[0][quiet], each, float((left[1] - left[0])[quiet].sum()) / whole))
     return sorted((m for m in found if m.share > 0), key=lambda m: -m.share)
+
+
+def _behind_waits(gaps: Intervals, end: I64, waits: I64, names: Values) -> tuple[Mask, str]:
+    """(whether each gap begins where a call that waits for the device returns, the name of most of these calls).
+
+    `waits` are the rows of such calls. An operator's name says more than that of the runtime call inside it.
+    """
+    waits = waits[np.argsort(end[waits], kind="stable")]
+    first = np.searchsorted(end[waits], gaps[0] - RETURN_NS)
+    after = np.searchsorted(end[waits], gaps[0] + RETURN_NS, "right")
+    near = np.concatenate([waits[:0], *(waits[a:b] for a, b in zip(first, after, strict=True))])
+    called = Counter(names[near].tolist())
+    return after > first, max(called, key=lambda name: ("::" in name, called[name], name), default="")
 
 
 def _longest(idle: Intervals) -> Intervals:
