@@ -15,6 +15,11 @@ def evaluation(line, step):
             line.compute(us, name)
 
 
+def numbered(line, step):
+    """A span around each step with the step's number; the host pauses in one of them."""
+    span(f"iteration {step}", "user_annotation", 3_000.0 if step == STRUCK else 30.0)(line, step)
+
+
 def once(pause):
     return lambda line, step: pause(line, step) if step == STRUCK else None
 
@@ -27,8 +32,9 @@ def once(pause):
         (once(span("Python GC", "user_annotation", 3_000.0)), ""),
         (once(span("next_batch", "user_annotation", 3_000.0)), ""),
         (span("save_checkpoint", "user_annotation", 3_000.0), ""),
+        (numbered, ""),
     ],
-    ids=["checkpoint", "evaluation", "garbage", "loader", "in every step"],
+    ids=["checkpoint", "evaluation", "garbage", "loader", "in every step", "numbered"],
 )
 def test_work_of_one_step_is_named(tmp_path, pause, work):
     case = prepared(job(tmp_path, pause=pause), grid(dp=RANKS))

@@ -4,7 +4,9 @@ A profiler that starts on one rank, a checkpoint, or a pause of one host makes o
 step, an intermittent one in some; `excess.throttled` finds a device that was slow throughout its one step.
 """
 
+import re
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 
@@ -160,6 +162,9 @@ def told(case: Case, found: OneStep) -> str:
 # or kernels that neither the rank's other steps nor its peers have. No accident and no fault explains the step better.
 
 
+_DIGITS: Final = re.compile(r"\d+")
+
+
 def lone_work(case: Case, row: int, column: int) -> str:
     """Return what work explains the excess of the rank in `row` in one step, as words after "in"; "" where none does.
 
@@ -186,7 +191,8 @@ def lone_work(case: Case, row: int, column: int) -> str:
 def _spans(case: Case, row: int) -> dict[int, dict[str, float]]:
     """By column, the time that each annotation of the program fills while the device of the rank is idle, ns.
 
-    Those of a data loader or of the garbage collector are waits that recur by chance, and no work.
+    Those of a data loader or of the garbage collector are waits that recur by chance, and no work. Numbers in a name
+    count as equal, as programs number their steps.
     """
     ops, steps, rank = case.ops, case.steps, case.steps.ranks[row]
     columns = [c for c in range(len(steps.numbers)) if np.isfinite(steps.own[row, c])]
@@ -194,7 +200,7 @@ def _spans(case: Case, row: int) -> dict[int, dict[str, float]]:
     annotation = matches(events, "cat", lambda cat: cat == "user_annotation").astype(bool)
     start = ints(events, "ts", 0)[annotation]
     end = start + ints(events, "dur", 0)[annotation]
-    names = matches(events, "name", lambda name: name or "")[annotation]
+    names = matches(events, "name", lambda name: _DIGITS.sub("#", name or ""))[annotation]
     begins, ends = windows_of(ops, steps, rank, columns)
     found: dict[int, dict[str, float]] = {}
     for column, begin, stop in zip(columns, begins, ends, strict=True):
