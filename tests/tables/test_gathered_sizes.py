@@ -1,4 +1,4 @@
-"""Sizes of gathers of which each rank recorded only its own part."""
+"""A gather has the size of all members' parts, though each rank recorded its own part alone."""
 
 import pytest
 

@@ -101,7 +101,7 @@ def issued_upto(issued: I64, stream: I64) -> I64:
     return latest
 
 
-# Sizes of gathers of which each rank recorded only its own part, as on Gloo: the whole is that of all members.
+# Sizes of gathers: on Gloo each rank records its own part alone, and the whole has the parts of all members.
 
 _GATHERS: Final = ("all_gather", "gather")
 

@@ -36,10 +36,8 @@ class Words(tuple[str, ...]):  # noqa: SLOT001 - a tuple that also keeps its num
 class Column:
     """A column of words that holds each of them once: `words`, and the index of each entry's word among them.
 
-    It is indexed and compared as an array of words.
+    It is indexed and compared as an array of words: by entry, which the types of `object` do not allow for.
     """
-
-    __hash__ = None  # type: ignore[assignment]
 
     def __init__(self, words: Sequence[str], codes: Codes) -> None:
         self.words, self.codes = np.array(words, object), codes
@@ -58,6 +56,10 @@ class Column:
     def __ne__(self, word: object) -> Mask:  # type: ignore[override]
         """Whether each entry is another word."""
         return ~self.among((word,))
+
+    def __hash__(self) -> int:
+        """Raise TypeError, as an array does: equality is by entry."""
+        raise TypeError("a column of words has no hash")
 
     def among(self, wanted: Collection[object]) -> Mask:
         """Whether the word of each entry is one of the `wanted`."""

@@ -87,7 +87,7 @@ def typed(table: pa.Table, dialect: Dialect, issues: Counter[str], phases: Count
 
 
 def _times(rows: pa.Table, key: str, issues: Counter[str]) -> pa.Array:
-    """The times of a column, int64 ns; those that 64 bits do not hold are null, and counted."""
+    """The times of a column, int64 ns; a time beyond 64 bits is null, and counted."""
     times, overflowed = nanoseconds(one_chunk(rows.column(key)))
     issues["integer_overflow"] += overflowed
     return times

@@ -1,4 +1,4 @@
-"""Links that no comparison of groups shows: those that are slow at times, and those of copies between devices.
+"""Links that are slow at times, and links of copies between devices: no comparison of groups shows them.
 
 At times a few transfers of a group take much longer than the same calls usually do. That needs no other group: a card
 that drops packets, or a network under foreign load, delays some calls and leaves the rest unchanged. The group's own
