@@ -1,6 +1,6 @@
 """Commands in installations that lack extras: their packages are hidden from Python, one process for each set of them.
 
-`python -P extras.py SETS CALLS` runs every call of CALLS, a JSON list of lists of words, while the modules of each set
+`python -P extras.py` reads [SETS, CALLS] and runs every call of CALLS, a list of lists of words, while the modules of each set
 of SETS cannot be imported, and prints for each set how each call ended: exit code, stderr, and modules of extras that
 were imported. The first word of a call is a program; where it begins with `_`, the rest are to be completed.
 Several sets are tried in forks of one process, which has loaded what every installation holds.
@@ -103,8 +103,11 @@ def ends(missing, calls, python=(sys.executable, "-P"), **settings):
 def ends_of_each(sets, calls, python=(sys.executable, "-P"), **settings):
     """What `ends` returns, for each set of missing extras."""
     names = [[name for extra in missing for name in MODULES[extra]] for missing in sets]
-    command = [*map(str, python), __file__, json.dumps(names), json.dumps(calls)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=LONGEST_S, **settings)
+    command = [*map(str, python), __file__]
+    given = json.dumps([names, calls])  # longer than an argument may be
+    done = subprocess.run(
+        command, input=given, capture_output=True, text=True, check=False, timeout=LONGEST_S, **settings
+    )
     assert done.returncode == 0, done.stderr
     return [[(code, err, set(held)) for code, err, held in found] for found in json.loads(done.stdout)]
 
@@ -149,7 +152,7 @@ def _tried_in_fork(hidden, calls):
 
 
 def main():
-    sets, calls = map(json.loads, sys.argv[1:])
+    sets, calls = json.load(sys.stdin)
     if len(sets) == 1:
         print(json.dumps([_tried(sets[0], calls)]))
         return

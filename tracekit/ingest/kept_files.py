@@ -97,6 +97,11 @@ def kept_files(folder: Path, jobs: int = 1) -> KeptFiles:
     run = open_kept(folder, jobs)
     for record in run.ranks:
         verify(folder / record.table, record.table_sha256)
+    if not (folder / FILES).exists():
+        raise InputError(
+            f"{folder}: nothing can be appended, as its files are of a format that is read as a whole, or the list of "
+            "them was lost; ingest all files again, without --append"
+        )
     try:
         document = _read(folder / FILES)
         tables = {r.rank: str(folder / r.table) for r in run.ranks}
