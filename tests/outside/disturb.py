@@ -14,13 +14,18 @@ from functools import partial
 from pathlib import Path
 from threading import Event, Thread
 
-from tests.outside import network, slow_disk
+from tests.outside import limits, network, slow_disk
+from tests.outside.garbage import Collector
 from tests.outside.job import RANKS, VICTIM, Job, Setting, on_core_of
 from tests.ranks.pool import RankPool
 
 BURNERS = 6
 """Processes that compete for the core of a rank: so many that a rank that mostly sleeps gets less than it needs."""
 DISK_MS = 25.0
+QUOTA, MEMORY_LEFT = 0.7, 0.7
+"""The shares of its processor time and of its memory that a rank is allowed."""
+HEAP, COLLECTED_S = 1_500_000, 1.0
+TIGHTENED_S = 0.2
 LINK_MS, LINK_LOSS = 4.0, 0.01
 _SPIN = "import os; parent = os.getppid()\nwhile os.getppid() == parent: sum(range(20000))"
 _GDB = ("gdb", "-q", "-nx", "-batch", "-iex", "set auto-solib-add off", "-iex", "set debuginfod enabled off")
@@ -150,8 +155,24 @@ def _no_gdb() -> str:
     return "" if shutil.which("gdb") else "no gdb"
 
 
-def _no_memory_limit() -> str:
-    return "needs a memory limit of one process: filling the machine's memory strikes every rank and its other users"
+@contextmanager
+def _collector(objects: int, *_: object) -> Iterator[Setting]:
+    yield Setting(before={VICTIM: Collector(objects, COLLECTED_S)})
+
+
+@contextmanager
+def _in_group(_: RankPool, folder: Path, __: Path) -> Iterator[Setting]:
+    folder.mkdir(parents=True, exist_ok=True)
+    with limits.memory_group(folder.parent / "swap") as group:
+        yield Setting(before={VICTIM: limits.Member(group)})
+
+
+@contextmanager
+def _pressed(pid: int) -> Iterator[None]:
+    group = limits.group_of(pid)
+    with _repeated(partial(limits.tighten, MEMORY_LEFT, group), TIGHTENED_S):
+        yield
+    limits.release(group)
 
 
 _STOPS = ("host_stall",)
@@ -160,7 +181,8 @@ _BUSY = ("cpu_contention",)
 DISTURBANCES = (
     Disturbance("stopped 60 of 300 ms", _STOPS, partial(stopped, 60, 300)),
     Disturbance("stopped 200 of 1000 ms", _STOPS, partial(stopped, 200, 1000)),
-    Disturbance("quota of 70 %", (*_STOPS, "cpu_quota"), partial(stopped, 30, 100)),
+    Disturbance("stopped 30 of 100 ms", _STOPS, partial(stopped, 30, 100)),
+    Disturbance("quota of 70 %", _STOPS, partial(limits.quota, QUOTA), unavailable=limits.unavailable),
     Disturbance("processes on its core", _BUSY, partial(competing, BURNERS), ranks=tuple(on_core_of(VICTIM))),
     Disturbance("nice", _BUSY, niced),
     Disturbance("debugger", _STOPS, debugged, unavailable=_no_gdb),
@@ -178,7 +200,17 @@ DISTURBANCES = (
         baseline=partial(_link, 0.0, 0.0),
         unavailable=network.unavailable,
     ),
-    Disturbance("memory pressure", ("memory",), unavailable=_no_memory_limit),
+    Disturbance(
+        "garbage collected", _STOPS, prepare=partial(_collector, HEAP), baseline=partial(_collector, 0)
+    ),
+    Disturbance(
+        "memory pressure",
+        (*_STOPS, "memory"),
+        _pressed,
+        prepare=_in_group,
+        baseline=_in_group,
+        unavailable=partial(limits.unavailable, swap=True),
+    ),
 )
 
 
