@@ -22,7 +22,7 @@ from tests.ranks.pool import RankPool
 BURNERS = 6
 """Processes that compete for the core of a rank: so many that a rank that mostly sleeps gets less than it needs."""
 DISK_MS = 25.0
-QUOTA, MEMORY_LEFT = 0.7, 0.7
+QUOTA, MEMORY_LEFT = 0.7, 0.5
 """The shares of its processor time and of its memory that a rank is allowed."""
 HEAP, COLLECTED_S = 1_500_000, 1.0
 TIGHTENED_S = 0.2

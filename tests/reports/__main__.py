@@ -13,13 +13,14 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from tests.reports import between_ranks, logs, messages, printed, slow, stuck, wrong
+from tests.reports import between_ranks, logs, messages, printed, slow, stuck, uneven, wrong
 from tests.reports.asked import ask
 from tests.reports.page import rewrite, row, summary
 from tests.reports.report import Report
 
 REPORTS: list[Report] = [
     *slow.REPORTS,
+    *uneven.REPORTS,
     *stuck.REPORTS,
     *messages.REPORTS,
     *logs.REPORTS,

@@ -170,7 +170,7 @@ class Evidence:
 
     def is_accident(self, found: Undecided) -> bool:
         """Whether `found` names only the rank of `once`, which costs nothing in the other steps."""
-        return self.once is not None and found.rows == (self.once.row,)
+        return self.once is not None and set(found.rows) <= set(self.once.rows)
 
 
 def _longest_takes_turns(case: Case) -> bool:

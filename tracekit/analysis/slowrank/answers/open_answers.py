@@ -54,7 +54,7 @@ def leave_unseen_open(case: Case, unseen: Unseen) -> Answer:
         reason += f"; rank {case.steps.ranks[open_.rows[0]]} works {ms(longer):.1f} ms longer than its peers"
     elif (once := in_one_step(case)) is not None:
         first = once.excess > unseen.known
-        recorded = (_once_candidate(case, once),)
+        recorded = _once_candidates(case, once)
         candidates = (*recorded, *candidates) if first else (*candidates, *recorded)
         reason += f"; {told(case, once)}"
     return left_open(reason, fewest_traces(case, unseen.ranks), candidates)
@@ -62,16 +62,18 @@ def leave_unseen_open(case: Case, unseen: Unseen) -> Answer:
 
 def leave_one_step_open(case: Case, found: OneStep) -> Answer:
     """The open answer about a rank that was slow in one step; too few others were recorded to know if it recurs."""
-    candidate = _once_candidate(case, found)
     costs = f"which costs up to {ms(found.gain):.1f} ms a step"
     reason = f"{told(case, found)}, {costs}: one step cannot separate a fault from chance"
-    return left_open(reason, "record more steps: a fault recurs", (candidate,))
+    return left_open(reason, "record more steps: a fault recurs", _once_candidates(case, found))
 
 
-def _once_candidate(case: Case, found: OneStep) -> Suspect:
-    """The rank that was slow in one step as a candidate, priced from zero, because that may be chance."""
-    cause, evidence = explain_rank(case, found.row, (found.row,))
-    return suspect_of(case, found.row, Price.up_to(found.gain, found.gain), 0.0, cause, evidence)
+def _once_candidates(case: Case, found: OneStep) -> tuple[Suspect, ...]:
+    """The ranks that were slow in one step as candidates, priced from zero, because that may be chance."""
+    price = Price.up_to(found.gain, found.gain)
+    return tuple(
+        suspect_of(case, row, price, 0.0, *explain_rank(case, row, found.rows))
+        for row in found.rows[:RANKS_LISTED]
+    )
 
 
 def leave_unproven_open(case: Case, price: float) -> Answer:

@@ -5,7 +5,7 @@ step, an intermittent one in some; `excess.throttled` finds a device that was sl
 """
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -15,6 +15,7 @@ from tracekit.analysis.slowrank.expected.excess import recurs, slow_throughout
 from tracekit.analysis.slowrank.gaps.evidence_gaps import coverage, most_ns
 from tracekit.analysis.slowrank.hypotheses.candidates import saved_ns, typical_without
 from tracekit.analysis.slowrank.hypotheses.suspect_work import late_loaders, stalled_often
+from tracekit.analysis.slowrank.wording import ranks_in_words
 from tracekit.intervals import Intervals, union
 from tracekit.rank_events.event_columns import ints, matches
 from tracekit.step_graph.statistics import median_of_others
@@ -32,17 +33,26 @@ from tracekit.thresholds.slowrank import (
     NO_ACCIDENT,
     OTHER_STEPS_OF_DEVICE,
 )
-from tracekit.units import I64, ms
+from tracekit.units import I64, Mask, ms
 
 
 @dataclass(frozen=True)
 class OneStep:
-    """A rank that was slow in one step only: its row of Steps, the step's column, its price in ns a step."""
+    """A rank that was slow in one step only: its row of Steps, the step's column, its price in ns a step.
+
+    Ranks that were slow together in that step share the price: a host of several ranks that compiles, for example.
+    """
 
     row: int
     column: int
     excess: float  # beyond its peers, ns a step
     gain: float  # where windows cut the step, the most that it may cost
+    others: tuple[int, ...] = ()  # rows that were slow with it
+
+    @property
+    def rows(self) -> tuple[int, ...]:
+        """All its rows of Steps, the one with the largest excess first."""
+        return self.row, *self.others
 
 
 def in_one_step(case: Case) -> OneStep | None:
@@ -68,7 +78,31 @@ def in_one_step(case: Case) -> OneStep | None:
             continue
         if best is None or most > best.gain:
             best = OneStep(row, column, float(mean[row]), most)
+    together = max(
+        (found for column in range(len(case.steps.numbers)) if (found := _together(case, column, recurring))),
+        key=lambda found: found.gain,
+        default=None,
+    )
+    if together is not None and (best is None or together.gain > CLEARLY_MORE * best.gain):
+        return together
     return best
+
+
+def _together(case: Case, column: int, recurring: Mask) -> OneStep | None:
+    """The ranks that were slow together in the step of `column` only, if that costs the threshold; else None.
+
+    The cure of one of them saves nothing while the others are late.
+    """
+    value, mean = case.found.value, np.nan_to_num(case.found.mean, nan=0.0)
+    slow = (mean > CANDIDATE_SHARE * case.step_ns) & ~recurring
+    rows = np.array([row for row in np.flatnonzero(slow) if np.nanargmax(value[row]) == column], np.int64)
+    if len(rows) < 2 or _unrecorded(case, column) > 1 or case.found.throughout & set(rows.tolist()):
+        return None
+    gain = saved_ns(case, rows, typical_without(case, rows))
+    if gain < MIN_LOST_SHARE * case.step_ns or costs_in_others(case, rows, gain):
+        return None
+    first, *others = sorted(rows.tolist(), key=lambda row: (-mean[row], row))
+    return OneStep(first, column, float(mean[first]), gain, tuple(others))
 
 
 def _unrecorded(case: Case, column: int) -> float:
@@ -104,13 +138,15 @@ def _recurs_in_cut(case: Case, rows: I64, longest: int) -> bool:
 
 
 def others_prove_health(case: Case, found: OneStep) -> bool:
-    """Whether enough other steps were recorded in which the rank was as fast as its peers.
+    """Whether enough other steps were recorded in which the ranks were as fast as their peers.
 
     A profiler that starts makes the first step long, but not its kernels. Many fast steps are needed where a device was
     slow throughout the step, a process paused in it, or a data loader stalled, which recurs whenever its queue is
     empty. An excess as long as several steps, such as that of a compiler, is never called an accident. Work that the
     program does in that step alone needs no other proof.
     """
+    if found.others:
+        return all(others_prove_health(case, replace(found, row=row, others=())) for row in found.rows)
     known = np.flatnonzero(np.isfinite(case.found.value[found.row]))
     if len(known) > 1 and lone_work(case, found.row, found.column):
         return True
@@ -152,10 +188,11 @@ def told(case: Case, found: OneStep) -> str:
     """The sentence about the one slow step; times in ms."""
     number = case.steps.numbers[found.column]
     longer = ms(float(case.found.value[found.row, found.column]))
-    rank = case.steps.ranks[found.row]
     work = lone_work(case, found.row, found.column)
     added = f", in {work}" if work else ""
-    return f"rank {rank} works {longer:.1f} ms longer than its peers in step {number} only{added}"
+    works, its = ("work", "their") if found.others else ("works", "its")
+    ranks = ranks_in_words(sorted(case.steps.ranks[row] for row in found.rows))
+    return f"{ranks} {works} {longer:.1f} ms longer than {its} peers in step {number} only{added}"
 
 
 # Work that one rank does in one step: a checkpoint, an evaluation, a report. Its trace names it: a span of the program

@@ -95,14 +95,15 @@ def _priced(case: Case, found: MovingStalls) -> MovingStalls | None:
 def moving_work(case: Case) -> MovingStalls | None:
     """Return own times beyond chance in single steps, if of several ranks and 2 % of the step together; else None.
 
-    Each may be an accident of its rank; fewer than NO_ACCIDENT are. None for ranks on CPUs, because their threads get
-    unequal shares of a processor.
+    Each may be an accident of its rank; fewer than NO_ACCIDENT are. What hits several ranks in one step alone is one
+    accident, and moves nowhere. None for ranks on CPUs, because their threads get unequal shares of a processor.
     """
     model = case.timeline
     if model is None or not all(o.on_gpu for o in case.ops.per_rank.values()):
         return None
     over = _outliers(case.found.value, case.step_ns)
-    if int((over > 0).sum()) < NO_ACCIDENT or int((over > 0).any(axis=1).sum()) < 2:
+    struck = over > 0
+    if int(struck.sum()) < NO_ACCIDENT or min(int(struck.any(axis=axis).sum()) for axis in (0, 1)) < 2:
         return None
     gain = model.recorded_ns - model.step_ns(case.steps.own - over)
     return MovingStalls(over, gain) if gain >= max(MIN_LOST_SHARE * case.step_ns, case.residual_ns) else None
