@@ -106,7 +106,7 @@ RULES: Final = (
         "gaps.evidence_gaps:in_the_only_step", "gaps.evidence_gaps:undecided", "gaps.recurrence:in_one_step",
         "answers.faint:nearly_costly", "gaps.lone_transfers:lopsided", "answers.harmless:_beside_communication",
         "answers.harmless:_by_accident", "answers.harmless:_by_role", "answers.harmless:_by_slack",
-        "answers.faint:rank_is_faint", "answers.faint:stage_is_faint", "answers.faint:node_is_faint",
+        "answers.faint:faint_ranks", "hypotheses.long_stage:faint_stage", "answers.faint:faint_node",
         "answers.imbalance_answers:node_of",
     )),
     *(Rule(place, nothing=False) for place in (

@@ -1,7 +1,7 @@
 """Answers that blame ranks or a slow link, each with cause and price; open ones where the evidence proves less."""
 
 from dataclasses import replace
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import numpy as np
 
@@ -9,8 +9,6 @@ from tracekit.analysis.slowrank.answers.imbalance_answers import blame_data
 from tracekit.analysis.slowrank.answers.open_answers import (
     leave_disagreeing_open,
     leave_rank_open,
-    leave_tokens_open,
-    why_open,
 )
 from tracekit.analysis.slowrank.answers.unsteady_links import blame_peer_copies
 from tracekit.analysis.slowrank.case import Case
@@ -23,6 +21,7 @@ from tracekit.analysis.slowrank.gaps.evidence_gaps import (
     most_ns,
     tokens_may_explain,
     what_would_decide,
+    why_open,
 )
 from tracekit.analysis.slowrank.hypotheses.candidates import (
     Hypothesis,
@@ -68,7 +67,7 @@ def blame_ranks(case: Case, found: Hypothesis) -> Answer:
     if len(kept) < len(found.rows):
         rest = those_that_cost(case, np.array(kept)) if kept[:1] == [found.rows[0]] else None
         if rest is None or price(case, rest) < MIN_LOST_SHARE * case.step_ns:
-            return leave_tokens_open(case, bounds_of(case, np.array(found.rows)))
+            return leave_rank_open(case, bounds_of(case, np.array(found.rows), _TOKENS, _SIZES))
         found = rest
     rows = np.array(found.rows)
     least = least_ns(case, rows)
@@ -77,6 +76,15 @@ def blame_ranks(case: Case, found: Hypothesis) -> Answer:
     if least < found.gain < case.residual_ns:  # only the least is proven
         found = replace(found, gain=least, lost=tuple(v * least / found.gain for v in found.lost))
     return _blame_proven(case, found)
+
+
+_TOKENS: Final = (
+    "it works longer mostly after some all-to-alls alone, like an expert that receives many tokens, and the traces "
+    "hold no sizes of all-to-alls"
+)
+_SIZES: Final = (
+    "record the sizes of all-to-alls: torch 2.2 or newer, with ProfilerActivity.CPU and record_shapes=True"
+)
 
 
 def blame_lone_rank(case: Case, stage: LongStage, found: LoneFault) -> Answer:

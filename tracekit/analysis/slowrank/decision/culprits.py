@@ -24,19 +24,16 @@ from tracekit.analysis.slowrank.answers.imbalance_answers import (
     blame_loaders,
     blame_stage,
     elsewhere,
-    leave_lone_stage_open,
     leave_stage_open,
 )
 from tracekit.analysis.slowrank.answers.open_answers import (
-    leave_only_step_open,
     leave_rank_open,
-    leave_unproven_open,
     leave_unseen_open,
 )
 from tracekit.analysis.slowrank.answers.slow_launch import launched_late
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.evidence import LINK, RANKS, STAGE, Evidence, Faults, Kind
-from tracekit.analysis.slowrank.gaps.evidence_gaps import coverage, least_ns
+from tracekit.analysis.slowrank.gaps.evidence_gaps import bounds_of, coverage, least_ns
 from tracekit.analysis.slowrank.hypotheses.candidates import Hypothesis, significant_rows
 from tracekit.analysis.slowrank.hypotheses.data_imbalance import data_explains
 from tracekit.analysis.slowrank.hypotheses.lone_rank import lone_fault
@@ -44,6 +41,7 @@ from tracekit.analysis.slowrank.hypotheses.long_stage import LongStage
 from tracekit.analysis.slowrank.hypotheses.slow_link import SlowLink
 from tracekit.analysis.slowrank.price import Price, everybody_ns, share_in_words
 from tracekit.analysis.slowrank.suspects import Answer, explain_rank, in_gaps, left_open
+from tracekit.analysis.slowrank.wording import add_traces
 from tracekit.causes import NETWORK, STAGE_IMBALANCE
 from tracekit.findings import Cause, Cure
 from tracekit.thresholds.slowrank import CANDIDATE_SHARE, MAJORITY, MIN_LOST_SHARE
@@ -119,11 +117,9 @@ def long_stage_is_dearest(e: Evidence) -> Answer | None:
         return None
     alone, open_ = e.only_step, e.undecided
     if alone is not None and alone.high[0] > stage.price.best:
-        return leave_only_step_open(case, alone)
+        return leave_rank_open(case, alone)
     if open_ is not None and coverage(case).matched != 1 and open_.high[0] > stage.price.best:
-        return leave_rank_open(
-            case, open_
-        )  # its waits are not matched: this rank alone may make the stage long
+        return leave_rank_open(case, open_)  # unmatched waits: this rank alone may make the stage long
     if e.data > stage.price.best:
         return blame_data(case, e.data, stage)
     if not shown(case, stage):
@@ -168,7 +164,8 @@ def _long_stage(e: Evidence, stage: LongStage) -> Answer:
         return blame_loaders(case, stage)
     unseen = _unseen_mates(case, stage)
     if len(stage.rows) == 1 and unseen:
-        return leave_lone_stage_open(case, stage, unseen)
+        why = "no other rank of the stage was read: the traces cannot separate a slow rank from a long stage"
+        return leave_stage_open(case, stage, why, add_traces(unseen))
     besides = "" if e.accident else elsewhere(case, stage, e.slow)
     shares = share_in_words(
         case, "typical work on that stage", stage.price.best, {"even micro-batches": e.data}
@@ -188,7 +185,11 @@ def _slow_ranks(e: Evidence, found: Hypothesis) -> Answer:
     case = e.case
     proven = least_ns(case, np.array(found.rows))
     if found.gain < case.residual_ns and proven < max(e.least, case.pinned_residual_ns):
-        return leave_unproven_open(case, found.gain)
+        why = (
+            f"the model of the step puts the cost at {ms(found.gain):.1f} ms, but differs from the recorded steps by "
+            f"{ms(case.residual_ns):.1f} ms"
+        )
+        return leave_rank_open(case, bounds_of(case, np.array(found.rows), why))
     if data_explains(case, e.data, found.rows, found.gain) and not in_gaps(case, found.rows):
         return blame_data(case, e.data)
     if e.stalls is not None and e.stalls.explains(case, found.rows):

@@ -11,15 +11,17 @@ import numpy as np
 
 from tracekit.analysis.slowrank.answers.compared_steps import slow_outside_steps, steps_are_unequal
 from tracekit.analysis.slowrank.answers.late_hosts import host_launches_late
-from tracekit.analysis.slowrank.answers.open_answers import more_steps, whole_steps, why_open
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.evidence import Evidence, Gap
 from tracekit.analysis.slowrank.gaps.evidence_gaps import (
     compared_little,
     coverage,
+    more_steps,
     unmeasured,
     unread,
     what_would_decide,
+    whole_steps,
+    why_open,
 )
 from tracekit.analysis.slowrank.gaps.lone_transfers import LoneTransfers, in_words, lopsided, remedy
 from tracekit.analysis.slowrank.hypotheses.candidates import significant_rows

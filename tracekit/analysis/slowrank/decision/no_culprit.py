@@ -13,7 +13,6 @@ from tracekit.analysis.slowrank.answers.imbalance_answers import (
 )
 from tracekit.analysis.slowrank.answers.open_answers import (
     leave_one_step_open,
-    leave_only_step_open,
     leave_rank_open,
     leave_unseen_open,
 )
@@ -61,7 +60,7 @@ def link_may_cost(e: Evidence) -> Answer | None:
 
 def only_step_may_cost(e: Evidence) -> Answer | None:
     """A rank works longer in the only step that it recorded whole."""
-    return leave_only_step_open(e.case, e.only_step) if e.only_step is not None else None
+    return leave_rank_open(e.case, e.only_step) if e.only_step is not None else None
 
 
 def work_is_uneven(e: Evidence) -> Answer | None:
