@@ -17,7 +17,7 @@ WORST = {
     "reached": 161,
     "answers": 1,
     "answer functions": 0,
-    "functions that answer": 68,
+    "functions that answer": 66,
 }
 """The values today, as `make measures` prints them with the goal of each."""
 

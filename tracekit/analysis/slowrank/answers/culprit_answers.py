@@ -53,7 +53,7 @@ from tracekit.analysis.slowrank.suspects import (
     stands,
     suspect_of,
 )
-from tracekit.analysis.slowrank.wording import listed, ranks_in_words
+from tracekit.analysis.slowrank.wording import first_in_words, listed, ranks_in_words
 from tracekit.causes import CAUSES, NETWORK
 from tracekit.findings import Evidence, Suspect
 from tracekit.step_graph.statistics import NORMAL_95
@@ -112,13 +112,11 @@ def _blame_proven(case: Case, found: Hypothesis) -> Answer:
     if not all(_proves(case, s, suspects) for s in suspects):
         return _without_disagreeing(case, suspects, found)
     suspects, found = _with_transfers(case, suspects, found)
-    first = suspects[0]
-    others = f" and {len(suspects) - 1} more" if len(suspects) > 1 else ""
     did = "worked longer" if len(case.steps.numbers) > 1 else "came later"
-    peers = "their peers" if others else "its peers"
     reason = (
-        f"rank {first.rank}{others} {did} than {peers} in step {listed(first.steps)}, and the others waited: "
-        f"{ms(found.gain):.1f} ms of {ms(case.step_ns):.1f} ms a step"
+        f"{first_in_words([s.rank for s in suspects])} {did} than {'their' if len(suspects) > 1 else 'its'} peers in "
+        f"step {listed(suspects[0].steps)}, and the others waited: {ms(found.gain):.1f} ms of "
+        f"{ms(case.step_ns):.1f} ms a step"
     )
     if found.rows[0] in case.found.throughout:
         only = f"it is the only such step of {len(case.steps.numbers)} recorded, but the slowness lasts all of it"
@@ -255,12 +253,10 @@ def blame_both(case: Case, ranks: Answer, link: SlowLink, price: Price, alone: t
     """
     each = max(one.best for one in alone)
     gain = alone[0].best + price.best
-    first = ranks.suspects[0]
-    others = f" and {len(ranks.suspects) - 1} more" if len(ranks.suspects) > 1 else ""
     reason = (
-        f"rank {first.rank}{others} worked longer than its peers, and transfers of {ranks_in_words(link.ranks)} take "
-        f"{link.ratio:.1f} times as long as their peers'; each hides the other: both cures save {ms(gain):.1f} ms of "
-        f"{ms(case.step_ns):.1f} ms a step, and either alone {ms(each):.1f} ms or less"
+        f"{first_in_words([s.rank for s in ranks.suspects])} worked longer than its peers, and transfers of "
+        f"{ranks_in_words(link.ranks)} take {link.ratio:.1f} times as long as their peers'; each hides the other: both "
+        f"cures save {ms(gain):.1f} ms of {ms(case.step_ns):.1f} ms a step, and either alone {ms(each):.1f} ms or less"
     )
     low = ms(alone[0].low)
     hidden = tuple(replace(s, lost_ms_low=min(low, s.lost_ms_per_step)) for s in ranks.suspects)

@@ -15,7 +15,7 @@ from tracekit.analysis.slowrank.hypotheses.long_stage import LongStage
 from tracekit.analysis.slowrank.hypotheses.moving_stalls import MovingStalls, cause_of
 from tracekit.analysis.slowrank.price import Price, everybody_ns, share_in_words, stage_doubt_ns
 from tracekit.analysis.slowrank.suspects import Answer, blame, explain_rank, imbalance, left_open, suspect_of
-from tracekit.analysis.slowrank.wording import listed, ranks_in_words
+from tracekit.analysis.slowrank.wording import first_in_words, listed, ranks_in_words
 from tracekit.causes import CAUSES, DATALOADER, STAGE_IMBALANCE
 from tracekit.findings import Cause, Suspect
 from tracekit.steps.medians import sampled
@@ -223,7 +223,7 @@ def blame_in_turn(case: Case, found: MovingStalls, *, hosts: bool = True) -> Ans
     """The answer that hosts stall, or ranks work longer, in turn; or that all data loaders are late, with the steps."""
     cost = f"{ms(found.gain):.1f} ms of {ms(case.step_ns):.1f} ms a step"
     struck = [case.steps.numbers[c] for c in np.flatnonzero((found.over > 0).any(axis=0)).tolist()]
-    longest = _longest_in_words(case, found)
+    longest = first_in_words([case.steps.ranks[row] for row in found.rows], RANKS_LISTED)
     does, moves = f"{longest} work longer than their peers", "slowness moves"
     if hosts:
         does, moves = f"the hosts of {longest} stall", "stalls move"
@@ -237,10 +237,3 @@ def blame_in_turn(case: Case, found: MovingStalls, *, hosts: bool = True) -> Ans
             "batch, so no single rank is slow"
         )
     return imbalance(reason, found.gain, cause_of(case, found))
-
-
-def _longest_in_words(case: Case, found: MovingStalls) -> str:
-    """The ranks that `found` names, longest first, as many as a reason lists."""
-    first = [case.steps.ranks[row] for row in found.rows[:RANKS_LISTED]]
-    more = len(found.rows) - len(first)
-    return f"rank {listed(first)}{f' and {more} more' if more else ''}"

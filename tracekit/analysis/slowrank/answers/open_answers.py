@@ -11,7 +11,7 @@ from tracekit.analysis.slowrank.hypotheses.usual_pace import may_be_pace
 from tracekit.analysis.slowrank.price import Price
 from tracekit.analysis.slowrank.suspects import Answer, explain_rank, left_open, stands, suspect_of
 from tracekit.analysis.slowrank.unrecorded.unrecorded import Unseen, reason_of
-from tracekit.analysis.slowrank.wording import fewest_traces
+from tracekit.analysis.slowrank.wording import fewest_traces, first_in_words
 from tracekit.findings import Suspect
 from tracekit.thresholds.slowrank import RANKS_LISTED
 from tracekit.units import ms
@@ -88,13 +88,10 @@ _PACE: Final = (
 def leave_rank_open(case: Case, found: Undecided) -> Answer:
     """The open answer about ranks with an excess: what they may cost, why that is open, and what would decide."""
     candidates = candidates_of(case, found)
-    more = len(candidates) - 1
-    subject = (
-        f"rank {candidates[0].rank} and {more} more work" if more else f"rank {candidates[0].rank} works"
-    )
+    works, its = ("work", "their") if len(candidates) > 1 else ("works", "its")
     reason = (
-        f"{subject} {ms(float(case.found.mean[found.rows[0]])):.1f} ms of {ms(case.step_ns):.1f} ms a step longer than "
-        f"{'their' if more else 'its'} peers; the others lose between {ms(found.low[0]):.1f} and "
+        f"{first_in_words([c.rank for c in candidates])} {works} {ms(float(case.found.mean[found.rows[0]])):.1f} ms of "
+        f"{ms(case.step_ns):.1f} ms a step longer than {its} peers; the others lose between {ms(found.low[0]):.1f} and "
         f"{ms(found.high[0]):.1f} ms by it, because {found.why}"
     )
     return left_open(reason, found.decide, candidates)

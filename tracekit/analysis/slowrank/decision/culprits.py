@@ -66,38 +66,34 @@ def unseen_rank_is_dearer(e: Evidence) -> Answer | None:
     return leave_unseen_open(e.case, unseen)
 
 
-def slow_link_is_dearest(e: Evidence) -> Answer | None:
-    """A slow link costs more than slow ranks or a long stage; the answer is open where its price is not proven."""
-    link = e.link
-    if e.dearest != LINK or link is None:
-        return None
-    return (
-        blame_link(e.case, least_proven(e.case, link))
-        if shown(e.case, link)
-        else leave_link_open(e.case, link)
-    )
-
-
-def slow_ranks_beside_a_stage(e: Evidence) -> Answer | None:
-    """Slow ranks reach the threshold by themselves, although a long stage costs more.
+def slow_ranks_are_dearest(e: Evidence) -> Answer | None:
+    """Ranks that work longer than their peers cost most, or reach the threshold beside a long stage that costs more.
 
     A stage is long by design, and so are all its ranks. A rank that needs longer than its peers for the same work has
     a fault, and the design must not hide that.
     """
     stage, ranks = _costly_stage(e), e.ranks
-    if stage is None or ranks is None or e.prices[RANKS] < e.least or stage.loaders:
+    if ranks is None or (
+        e.dearest != RANKS and (stage is None or stage.loaders or e.prices[RANKS] < e.least)
+    ):
         return None
-    answer = beside(e.case, _slow_ranks(e, ranks), stage)
-    return answer if answer.suspects else None
+    answer = beside(e.case, _slow_ranks(e, ranks), e.stage if e.prices[STAGE] >= e.least else None)
+    return answer if answer.suspects or stage is None else None
 
 
-def slow_link_beside_a_stage(e: Evidence) -> Answer | None:
-    """A link is proven to be slow, at the threshold or above, although a long stage costs more."""
+def slow_link_is_dearest(e: Evidence) -> Answer | None:
+    """A slow link costs most, or is proven at the threshold beside a long stage that costs more.
+
+    Where it costs most, the answer is open if its price is not proven.
+    """
     stage, link, case = _costly_stage(e), e.link, e.case
-    if stage is None or link is None or stage.loaders or not shown(case, link):
+    if link is None or (stage is None and e.dearest != LINK) or (stage is not None and stage.loaders):
         return None
+    if not shown(case, link):
+        return leave_link_open(case, link) if stage is None else None
     proven = least_proven(case, link)
-    return beside(case, blame_link(case, proven), stage) if proven.price.best >= e.least else None
+    reported = stage is None or proven.price.best >= e.least
+    return beside(case, blame_link(case, proven), stage) if reported else None
 
 
 def lone_rank_of_a_stage(e: Evidence) -> Answer | None:
@@ -125,13 +121,6 @@ def long_stage_is_dearest(e: Evidence) -> Answer | None:
     if not shown(case, stage):
         return leave_stage_open(case, stage)
     return _long_stage(e, least_proven(case, stage))
-
-
-def slow_ranks_are_dearest(e: Evidence) -> Answer | None:
-    """Ranks that work longer than their peers cost more than a stage or a link."""
-    if e.dearest != RANKS or e.ranks is None:
-        return None
-    return beside(e.case, _slow_ranks(e, e.ranks), e.stage if e.prices[STAGE] >= e.least else None)
 
 
 def faults_hide_each_other(e: Evidence) -> Answer | None:

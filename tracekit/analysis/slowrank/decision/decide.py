@@ -33,12 +33,10 @@ Challenge = Callable[[Case, Answer], Answer]
 RULES: Final[tuple[Rule, ...]] = (
     culprits.one_rank_alone,
     culprits.unseen_rank_is_dearer,
+    culprits.slow_ranks_are_dearest,
     culprits.slow_link_is_dearest,
-    culprits.slow_ranks_beside_a_stage,
-    culprits.slow_link_beside_a_stage,
     culprits.lone_rank_of_a_stage,
     culprits.long_stage_is_dearest,
-    culprits.slow_ranks_are_dearest,
     culprits.faults_hide_each_other,
     no_culprit.unseen_rank_may_cost,
     no_culprit.hosts_stall_in_turn,
