@@ -12,12 +12,12 @@ WORST = {
     "texts": 0,
     "thresholds": 50,
     "own thresholds": 32,
-    "one importer": 0.32,
+    "one importer": 0.31,
     "chain": 26,
     "reached": 161,
     "answers": 1,
     "answer functions": 0,
-    "functions that answer": 90,
+    "functions that answer": 66,
 }
 """The values today, as `make measures` prints them with the goal of each."""
 

@@ -30,6 +30,7 @@ from tracekit.analysis.slowrank import analyse as room
 from tracekit.analysis.slowrank.case import build
 from tracekit.analysis.slowrank.decision.decide import CHALLENGES, concluded
 from tracekit.analysis.slowrank.decision.decide import RULES as DECISION
+from tracekit.analysis.slowrank.decision.gaps import GAPS
 from tracekit.analysis.slowrank.mechanisms import refined
 from tracekit.errors import TracekitError
 from tracekit.report.slowrank_json import slowrank_document
@@ -96,6 +97,7 @@ def _place(function: Callable[..., Any]) -> str:
 
 RULES: Final = (
     *(Rule(_place(rule)) for rule in DECISION[:-1]),
+    *(Rule(_place(gap), nothing=[]) for gap in GAPS),
     *(Rule(_place(challenge), argument=1) for challenge in CHALLENGES),
     *(Rule(place) for place in (
         "unrecorded.unseen_replay:with_typical_unseen", "hypotheses.long_stage:long_stage",
@@ -104,7 +106,7 @@ RULES: Final = (
         "gaps.evidence_gaps:in_the_only_step", "gaps.evidence_gaps:undecided", "gaps.recurrence:in_one_step",
         "answers.faint:nearly_costly", "gaps.lone_transfers:lopsided", "answers.harmless:_beside_communication",
         "answers.harmless:_by_accident", "answers.harmless:_by_role", "answers.harmless:_by_slack",
-        "answers.faint:rank_is_faint", "answers.faint:stage_is_faint", "answers.faint:node_is_faint",
+        "answers.faint:faint_ranks", "hypotheses.long_stage:faint_stage", "answers.faint:faint_node",
         "answers.imbalance_answers:node_of",
     )),
     *(Rule(place, nothing=False) for place in (
@@ -243,6 +245,7 @@ def noting(rule: Rule, said: set[str]) -> Callable[..., Any]:
 
     def noted(*given: Any, **named: Any) -> Any:
         found = original(*given, **named)
+        found = list(found) if isinstance(found, Iterator) else found
         if rule.says(given, found):
             said.add(rule.name)
         return found

@@ -53,7 +53,9 @@ def test_a_late_host_leaves_the_job_open(tmp_path, monkeypatch):
     )
     for rule in ("rank_nearly_costs", "excess_is_faint"):
         monkeypatch.setattr(deciding, "RULES", tuple(r for r in deciding.RULES if r.__name__ != rule))
-    for answer in (host_launches_late(alike), first_of(alike)):
-        assert answer.verdict == "inconclusive"
-        assert [(c.rank, c.cause) for c in answer.candidates] == [(LAST, "cpu_launch")]
-        assert answer.to_decide.startswith(f"profile the host of rank {LAST}")
+    answer, (gap,) = first_of(alike), host_launches_late(alike)
+    assert answer.verdict == "inconclusive"
+    assert gap.what in answer.reason
+    for named in (answer, gap):
+        assert [(c.rank, c.cause) for c in named.candidates] == [(LAST, "cpu_launch")]
+        assert named.to_decide.startswith(f"profile the host of rank {LAST}")

@@ -6,7 +6,7 @@ import pytest
 
 from tests.slowrank.jobs import grid, job, prepared
 from tracekit.analysis.slowrank.analyse import analyse
-from tracekit.analysis.slowrank.decision.no_culprit import lone_transfers_may_be_slow
+from tracekit.analysis.slowrank.decision.gaps import lone_transfers_may_be_slow
 from tracekit.analysis.slowrank.evidence import Evidence
 
 MESH = grid(tp=4, dp=2)
@@ -15,7 +15,10 @@ SPENT = {(0, 4): 8.0}  # 0.4 ms a transfer: an eighth of the step
 
 
 def test_a_lone_group_hides_a_slow_link(tmp_path):
-    found = analyse(job(tmp_path, MESH, link=SPENT, lost=LONELY))
+    found = analyse(job(tmp_path, MESH, link=SPENT, lost=LONELY), explain=True)
+    widest = found.explanation.gaps[0]
+    assert widest.what in found.reason
+    assert (widest.remedy, widest.could_hide_ms >= found.explanation.threshold_ms) == (found.to_decide, True)
     assert (found.verdict, found.suspects) == ("inconclusive", ())
     assert "along dp take 1.2 ms" in found.reason
     assert "no other group along these axes was recorded whole" in found.reason
@@ -37,7 +40,7 @@ def test_short_transfers_of_lone_groups_hide_nothing(tmp_path, mesh, lost, facto
     """Nothing more can be recorded of a job that has one group, and little is lost in short transfers."""
     link = {(0, mesh.world_size // 2): factor}
     found = lone_transfers_may_be_slow(Evidence(prepared(job(tmp_path, mesh, link=link, lost=lost), mesh)))
-    assert bool(found and found.candidates) == (mesh is MESH and factor > 1)
+    assert any(gap.decides and gap.candidates for gap in found) == (mesh is MESH and factor > 1)
 
 
 @pytest.mark.parametrize(("factor", "noted"), [(2.0, True), (0.2, False)])

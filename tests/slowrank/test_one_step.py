@@ -53,7 +53,7 @@ def test_one_step_of_much_compares_little(tmp_path, outside, little):
 
 
 def test_little_compared_proves_no_health(tmp_path, monkeypatch):
-    monkeypatch.setattr("tracekit.analysis.slowrank.decision.no_culprit.compared_little", lambda _case: True)
+    monkeypatch.setattr("tracekit.analysis.slowrank.decision.gaps.compared_little", lambda _case: True)
     found = analyse(job(tmp_path, grid(dp=8), steps=1, layers=4))
     assert (found.verdict, found.candidates) == ("inconclusive", ())
     assert "record three whole steps" in found.to_decide

@@ -12,7 +12,7 @@ from tests.slowrank.known import known
 from tests.tables.rows import events, row
 from tests.what_if.tables import unnamed
 from tracekit.analysis.slowrank.analyse import analyse
-from tracekit.analysis.slowrank.answers.uneven_work import stage_stands_still
+from tracekit.analysis.slowrank.decision.no_culprit import stage_stands_still
 from tracekit.analysis.slowrank.expected.excess import segments
 from tracekit.analysis.slowrank.hypotheses import long_stage as long_stages
 from tracekit.analysis.slowrank.hypotheses.long_stage import long_stage

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from tracekit.analysis.slowrank.answers.open_answers import more_steps, whole_steps
+from tracekit.analysis.slowrank.gaps.evidence_gaps import more_steps, whole_steps
 
 
 def recorded(steps, *, labelled=True):

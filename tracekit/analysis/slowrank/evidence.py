@@ -1,4 +1,4 @@
-"""What the rules of the decision read: every hypothesis and every gap of a case, each measured once, on demand.
+"""What the rules of the decision read: every hypothesis about a case, each measured once, on demand; and what a gap is.
 
 A fault hidden behind another costs nothing now and is next in line: `Faults` price it after the cure of the other.
 """
@@ -40,11 +40,27 @@ from tracekit.analysis.slowrank.suspects import explain_rank
 from tracekit.analysis.slowrank.unrecorded.unrecorded import Unseen
 from tracekit.analysis.slowrank.unrecorded.unseen_replay import waited_for_unseen
 from tracekit.causes import CAUSES
+from tracekit.findings import Suspect
 from tracekit.thresholds.slowrank import CANDIDATE_SHARE, MIN_LOST_SHARE, STAGE_GAIN
 
 RANKS: Final = "ranks"
 STAGE: Final = "stage"
 LINK: Final = "link"
+
+
+@dataclass(frozen=True)
+class Gap:
+    """What the evidence does not show, as a clause, and the most that it could hide, ns a step; with what would decide.
+
+    candidates: the ranks of which it may hide something. decides: whether it leaves a job open if it could hide the
+    threshold; what does not is only listed beside the answer.
+    """
+
+    what: str
+    could_hide: float
+    to_decide: str
+    candidates: tuple[Suspect, ...] = ()
+    decides: bool = True
 
 
 @dataclass(frozen=True)

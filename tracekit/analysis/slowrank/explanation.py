@@ -9,21 +9,14 @@ from typing import Final
 import numpy as np
 
 from tracekit.analysis.slowrank.case import Case
+from tracekit.analysis.slowrank.decision.gaps import widest_first
 from tracekit.analysis.slowrank.evidence import Evidence
-from tracekit.analysis.slowrank.gaps.evidence_gaps import (
-    bounds_of,
-    coverage,
-    least_ns,
-    most_ns,
-    unmeasured,
-    what_would_decide,
-)
-from tracekit.analysis.slowrank.gaps.lone_transfers import in_words, remedy
+from tracekit.analysis.slowrank.gaps.evidence_gaps import bounds_of, least_ns, most_ns
 from tracekit.analysis.slowrank.hypotheses.candidates import beside_waits, saved_ns, typical_without
 from tracekit.analysis.slowrank.hypotheses.moving_stalls import MovingStalls
 from tracekit.analysis.slowrank.price import Price
 from tracekit.analysis.slowrank.suspects import Answer
-from tracekit.analysis.slowrank.wording import fewest_traces, listed, ranks_in_words
+from tracekit.analysis.slowrank.wording import ranks_in_words
 from tracekit.causes import NETWORK
 from tracekit.findings.slowrank import Considered, EvidenceGap, Explanation, Outcome
 from tracekit.thresholds.report import RANKS_SHOWN
@@ -45,13 +38,13 @@ def explanation_of(case: Case, answer: Answer) -> Explanation:
     evidence = Evidence(case)
     found = [*_ranks(evidence, answer), *_others(evidence, answer)]
     found.sort(key=lambda c: (-c.high_ms, c.kind, c.ranks))
-    gaps = sorted(_gaps(evidence), key=lambda g: (-g.could_hide_ms, g.what))
+    gaps = tuple(EvidenceGap(g.what, ms(g.could_hide), g.to_decide) for g in widest_first(evidence))
     decided = ", then ".join(rule.replace("_", " ") for rule in answer.rules)
     rule = (
         f"{_RULES[answer.verdict]} ({MIN_LOST_SHARE:.0%} of the step, {ms(least):.2f} ms); decided by the rule "
         f'"{decided}": {answer.reason}'
     )
-    return Explanation(tuple(found), tuple(gaps), ms(least), rule)
+    return Explanation(tuple(found), gaps, ms(least), rule)
 
 
 def _ranks(measured: Evidence, answer: Answer) -> Iterator[Considered]:
@@ -170,37 +163,3 @@ def _outcome(
     if not significant:
         return "not significant"
     return "not proven" if low < least else "not first"
-
-
-def _gaps(measured: Evidence) -> Iterator[EvidenceGap]:
-    """The gaps of the evidence, each with the share of the step that it could hide."""
-    case = measured.case
-    steps = len(case.steps.numbers)
-    matched = coverage(case).matched
-    if matched is not None and matched < 1:
-        shrunk = case.model.recorded_ns - case.free_model.recorded_ns  # waits as short as their transfers
-        what = f"{1 - matched:.2%} of the exposed communication is not matched on all members: waits or transfers"
-        yield EvidenceGap(what, ms(max(shrunk, 0.0)), what_would_decide(case))
-    if case.residual_ns > 0:
-        host = "" if case.table is not None else ", with the host (ProfilerActivity.CPU)"
-        what = "the unchanged model of the step differs from the recording"
-        yield EvidenceGap(what, ms(case.residual_ns), f"record more steps{host}")
-    unseen = measured.unseen
-    if case.missing and unseen.undecided > 0:
-        what = f"{ranks_in_words(case.missing)} left no trace: others may wait for them"
-        yield EvidenceGap(what, ms(unseen.undecided), fewest_traces(case, unseen.ranks or case.missing))
-    for found, hidden in measured.unproven:
-        yield EvidenceGap(in_words(case, found), ms(hidden), remedy(case, found))
-    without = unmeasured(case)
-    if without:
-        what = f"{ranks_in_words(without)} recorded no compared step whole"
-        yield EvidenceGap(what, ms(case.step_ns), "record the same steps on every rank")
-    if case.steps.partial:
-        what = f"step {listed(case.steps.partial)} is left out: too few ranks recorded it whole"
-        yield EvidenceGap(
-            what, ms(case.step_ns), "start and stop the profiler on all ranks at the same steps"
-        )
-    if steps == 1:
-        most = float(np.nan_to_num(case.found.mean).max(initial=0.0))
-        what = "one step was compared: it cannot separate a slow rank from chance"
-        yield EvidenceGap(what, ms(most), "record three whole steps or more")

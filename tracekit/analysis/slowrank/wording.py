@@ -20,6 +20,12 @@ def ranks_in_words(ranks: Sequence[int]) -> str:
     return f"rank{'' if len(ranks) == 1 else 's'} {listed(ranks)}"
 
 
+def first_in_words(ranks: Sequence[int], shown: int = 1) -> str:
+    """Return `rank 5`, or `rank 5 and 3 more`: the first `shown` of `ranks`, and how many follow."""
+    more = len(ranks) - shown
+    return f"rank {listed(ranks[:shown])}{f' and {more} more' if more > 0 else ''}"
+
+
 class Remedy(str):
     """A sentence that says what would decide; `ranks` are those whose traces to add, for programs."""
 

@@ -8,16 +8,16 @@ and nearly all kernels must be longer.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from tracekit.analysis.slowrank.case import Case, build
-from tracekit.analysis.slowrank.evidence import Evidence
+from tracekit.analysis.slowrank.evidence import Evidence, Gap
 from tracekit.analysis.slowrank.expected.excess import fills_step
 from tracekit.analysis.slowrank.price import Price
-from tracekit.analysis.slowrank.suspects import Answer, left_open, suspect_of
+from tracekit.analysis.slowrank.suspects import suspect_of
 from tracekit.analysis.slowrank.wording import listed
 from tracekit.arrays import numbered_rows
 from tracekit.causes import GPU_COMPUTE
@@ -59,21 +59,22 @@ class SlowOutside:
     before: bool
 
 
-def slow_outside_steps(e: Evidence) -> Answer | None:
+def slow_outside_steps(e: Evidence) -> Iterator[Gap]:
     """A device was slow in a part of a step that was not compared."""
     case, found = e.case, slow_outside(e.case)
     if found is None:
-        return None
+        return
     rank, many = case.steps.ranks[found.row], len(case.steps.numbers)
     where = "before the first" if found.before else "after the last"
     longer = (found.factor - 1) * float(np.nanmedian(case.steps.own[found.row]))
-    reason = (
+    what = (
         f"nearly all kernels of rank {rank} that were recorded {where} of the {many} compared steps take "
         f"{found.factor:.2f} times as long as its peers', but no longer inside these steps: the fault may come and go"
     )
     candidate = suspect_of(case, found.row, Price.up_to(longer, longer), 0.0, GPU_COMPUTE, ())
-    decide = "record more whole steps: a fault that comes and goes recurs in some"
-    return left_open(reason, decide, (candidate,))
+    yield Gap(
+        what, longer, "record more whole steps: a fault that comes and goes recurs in some", (candidate,)
+    )
 
 
 def slow_outside(case: Case) -> SlowOutside | None:
@@ -234,26 +235,27 @@ def _lasted(end: I64, first: int, behind: int, wall: float) -> float:
     return float(end[first:behind].max()) - before
 
 
-def steps_are_unequal(e: Evidence) -> Answer | None:
+def steps_are_unequal(e: Evidence) -> Iterator[Gap]:
     """The traces mark no steps, and the repetitions used as steps last longer on one rank than on its peers.
 
     Such ranks end each step together, so only a wrongly inferred begin makes the steps of one rank shorter. Its own
-    time is short by the same amount, which may hide that it is slow. None where the steps are marked or agree, or where
-    the longer ones only wait longer: a late profiler start makes a rank join its first operation late.
+    time is short by the same amount, which may hide that it is slow. Nothing where the steps are marked or agree, or
+    where the longer ones only wait longer: a late profiler start makes a rank join its first operation late.
     """
     case = e.case
     if all(q.kind != "no_step_marks" for q in case.run.quality):
-        return None
+        return
     apart = max((_apart_ns(case.steps.wall[rows], case.steps.own[rows]) for rows in case.stages), default=0.0)
-    if apart < MIN_LOST_SHARE * case.step_ns:
-        return None
-    reason = (
+    if apart < e.least:
+        return
+    what = (
         "the traces mark no steps, and the repetitions used as steps last up to "
         f"{ms(apart):.1f} ms of {ms(case.step_ns):.1f} ms longer on one rank than on another, although both ranks end "
         "them together: the own times of these ranks cannot be compared"
     )
-    decide = "record again with the steps marked: call the profiler's step() at the end of each"
-    return left_open(reason, decide)
+    yield Gap(
+        what, apart, "record again with the steps marked: call the profiler's step() at the end of each"
+    )
 
 
 def _apart_ns(wall: F64, own: F64) -> float:

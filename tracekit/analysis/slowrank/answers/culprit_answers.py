@@ -1,7 +1,7 @@
 """Answers that blame ranks or a slow link, each with cause and price; open ones where the evidence proves less."""
 
 from dataclasses import replace
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import numpy as np
 
@@ -9,8 +9,6 @@ from tracekit.analysis.slowrank.answers.imbalance_answers import blame_data
 from tracekit.analysis.slowrank.answers.open_answers import (
     leave_disagreeing_open,
     leave_rank_open,
-    leave_tokens_open,
-    why_open,
 )
 from tracekit.analysis.slowrank.answers.unsteady_links import blame_peer_copies
 from tracekit.analysis.slowrank.case import Case
@@ -23,6 +21,7 @@ from tracekit.analysis.slowrank.gaps.evidence_gaps import (
     most_ns,
     tokens_may_explain,
     what_would_decide,
+    why_open,
 )
 from tracekit.analysis.slowrank.hypotheses.candidates import (
     Hypothesis,
@@ -54,7 +53,7 @@ from tracekit.analysis.slowrank.suspects import (
     stands,
     suspect_of,
 )
-from tracekit.analysis.slowrank.wording import listed, ranks_in_words
+from tracekit.analysis.slowrank.wording import first_in_words, listed, ranks_in_words
 from tracekit.causes import CAUSES, NETWORK
 from tracekit.findings import Evidence, Suspect
 from tracekit.step_graph.statistics import NORMAL_95
@@ -68,7 +67,7 @@ def blame_ranks(case: Case, found: Hypothesis) -> Answer:
     if len(kept) < len(found.rows):
         rest = those_that_cost(case, np.array(kept)) if kept[:1] == [found.rows[0]] else None
         if rest is None or price(case, rest) < MIN_LOST_SHARE * case.step_ns:
-            return leave_tokens_open(case, bounds_of(case, np.array(found.rows)))
+            return leave_rank_open(case, bounds_of(case, np.array(found.rows), _TOKENS, _SIZES))
         found = rest
     rows = np.array(found.rows)
     least = least_ns(case, rows)
@@ -77,6 +76,15 @@ def blame_ranks(case: Case, found: Hypothesis) -> Answer:
     if least < found.gain < case.residual_ns:  # only the least is proven
         found = replace(found, gain=least, lost=tuple(v * least / found.gain for v in found.lost))
     return _blame_proven(case, found)
+
+
+_TOKENS: Final = (
+    "it works longer mostly after some all-to-alls alone, like an expert that receives many tokens, and the traces "
+    "hold no sizes of all-to-alls"
+)
+_SIZES: Final = (
+    "record the sizes of all-to-alls: torch 2.2 or newer, with ProfilerActivity.CPU and record_shapes=True"
+)
 
 
 def blame_lone_rank(case: Case, stage: LongStage, found: LoneFault) -> Answer:
@@ -104,13 +112,11 @@ def _blame_proven(case: Case, found: Hypothesis) -> Answer:
     if not all(_proves(case, s, suspects) for s in suspects):
         return _without_disagreeing(case, suspects, found)
     suspects, found = _with_transfers(case, suspects, found)
-    first = suspects[0]
-    others = f" and {len(suspects) - 1} more" if len(suspects) > 1 else ""
     did = "worked longer" if len(case.steps.numbers) > 1 else "came later"
-    peers = "their peers" if others else "its peers"
     reason = (
-        f"rank {first.rank}{others} {did} than {peers} in step {listed(first.steps)}, and the others waited: "
-        f"{ms(found.gain):.1f} ms of {ms(case.step_ns):.1f} ms a step"
+        f"{first_in_words([s.rank for s in suspects])} {did} than {'their' if len(suspects) > 1 else 'its'} peers in "
+        f"step {listed(suspects[0].steps)}, and the others waited: {ms(found.gain):.1f} ms of "
+        f"{ms(case.step_ns):.1f} ms a step"
     )
     if found.rows[0] in case.found.throughout:
         only = f"it is the only such step of {len(case.steps.numbers)} recorded, but the slowness lasts all of it"
@@ -247,12 +253,10 @@ def blame_both(case: Case, ranks: Answer, link: SlowLink, price: Price, alone: t
     """
     each = max(one.best for one in alone)
     gain = alone[0].best + price.best
-    first = ranks.suspects[0]
-    others = f" and {len(ranks.suspects) - 1} more" if len(ranks.suspects) > 1 else ""
     reason = (
-        f"rank {first.rank}{others} worked longer than its peers, and transfers of {ranks_in_words(link.ranks)} take "
-        f"{link.ratio:.1f} times as long as their peers'; each hides the other: both cures save {ms(gain):.1f} ms of "
-        f"{ms(case.step_ns):.1f} ms a step, and either alone {ms(each):.1f} ms or less"
+        f"{first_in_words([s.rank for s in ranks.suspects])} worked longer than its peers, and transfers of "
+        f"{ranks_in_words(link.ranks)} take {link.ratio:.1f} times as long as their peers'; each hides the other: both "
+        f"cures save {ms(gain):.1f} ms of {ms(case.step_ns):.1f} ms a step, and either alone {ms(each):.1f} ms or less"
     )
     low = ms(alone[0].low)
     hidden = tuple(replace(s, lost_ms_low=min(low, s.lost_ms_per_step)) for s in ranks.suspects)

@@ -5,88 +5,80 @@ from typing import Final
 
 import numpy as np
 
-from tracekit.analysis.slowrank.answers.imbalance_answers import of_stage, stage_of
-from tracekit.analysis.slowrank.answers.open_answers import candidates_of, more_steps
+from tracekit.analysis.slowrank.answers.imbalance_answers import leave_stage_open
+from tracekit.analysis.slowrank.answers.open_answers import leave_rank_open
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.evidence import Evidence
 from tracekit.analysis.slowrank.expected.like_transfers import message_of
 from tracekit.analysis.slowrank.expected.nodes import nodes_of
-from tracekit.analysis.slowrank.gaps.evidence_gaps import NAME_GROUPS, Undecided, bounds_of, most_ns
+from tracekit.analysis.slowrank.gaps.evidence_gaps import (
+    NAME_GROUPS,
+    Undecided,
+    bounds_of,
+    left_undecided,
+    more_steps,
+    most_ns,
+)
 from tracekit.analysis.slowrank.hypotheses.candidates import significant_rows
 from tracekit.analysis.slowrank.hypotheses.long_stage import faint_stage
 from tracekit.analysis.slowrank.hypotheses.slow_link import comparable
 from tracekit.analysis.slowrank.price import NOT_EXACT, may_cost_ns
-from tracekit.analysis.slowrank.suspects import Answer, left_open
-from tracekit.analysis.slowrank.wording import listed, ranks_in_words
+from tracekit.analysis.slowrank.suspects import Answer
 from tracekit.step_graph.statistics import MAD_TO_SIGMA, confidence
 from tracekit.thresholds.slowrank import CHANCE, CLEARLY_MORE, MIN_LOST_SHARE, STAGE_TELLING_PEERS, Z_LIMIT
-from tracekit.units import I64, ms
+from tracekit.units import I64
 
 
 def excess_is_faint(e: Evidence) -> Answer | None:
     """The excess of a rank, a stage or a node is unlikely to be chance, but not significant."""
-    return rank_is_faint(e.case) or stage_is_faint(e.case) or node_is_faint(e.case)
+    case = e.case
+    if (ranks := faint_ranks(case)) is not None:
+        return leave_rank_open(case, ranks)
+    if (stage := faint_stage(case)) is not None:
+        return leave_stage_open(
+            case, stage, _noise(case, stage.z, Z_LIMIT), f"{more_steps(case)} on every rank"
+        )
+    node = faint_node(case)
+    return leave_rank_open(case, node) if node is not None else None
 
 
-def rank_is_faint(case: Case) -> Answer | None:
-    """Return the answer that names ranks with an excess that is unlikely to be chance; None where there are none."""
+def _noise(case: Case, z: float, limit: float) -> str:
+    """The clause that chance hardly explains an excess, and does not show a fault."""
+    return (
+        f"the noise of {len(case.steps.numbers)} steps is unlikely to explain that (z {z:.1f}), but that is not proven "
+        f"(z {limit:.1f} needed)"
+    )
+
+
+def faint_ranks(case: Case) -> Undecided | None:
+    """Return the ranks with an excess that is unlikely to be chance; None where there are none."""
     z = np.nan_to_num(case.found.z, nan=0.0)
     sure = np.array([confidence(v, len(z)) for v in z.tolist()])
     hardly = (sure > 1.0 - CHANCE) & (z <= case.found.limit)
     longer = np.nan_to_num(case.found.mean, nan=0.0) > MIN_LOST_SHARE * case.step_ns
     rows = np.flatnonzero(hardly & longer)
-    if len(case.steps.numbers) == 1 or not len(rows) or most_ns(case, rows) < MIN_LOST_SHARE * case.step_ns:
+    if len(case.steps.numbers) == 1 or not len(rows):
         return None
-    found = bounds_of(case, rows)
-    first = found.rows[0]
-    reason = (
-        f"rank {case.steps.ranks[first]} works {ms(float(case.found.mean[first])):.1f} ms of "
-        f"{ms(case.step_ns):.1f} ms a step longer than its peers; with the noise of {len(case.steps.numbers)} steps "
-        f"that is unlikely to be chance (z {z[first]:.1f}), but not proven (z {case.found.limit:.1f} needed)"
-    )
-    decide = f"{more_steps(case)} on every rank"
-    return left_open(reason, decide, candidates_of(case, found))
+    first = rows[np.argmax(case.found.mean[rows])]
+    why = _noise(case, float(z[first]), case.found.limit)
+    return left_undecided(case, rows, why, f"{more_steps(case)} on every rank")
 
 
-def stage_is_faint(case: Case) -> Answer | None:
-    """Return the open answer about a stage that may be too long; None where chance explains the longest one."""
-    stage = faint_stage(case)
-    if stage is None:
-        return None
-    reason = (
-        f"pipeline stage {stage_of(case, stage)} works {ms(stage.over):.1f} ms of "
-        f"{ms(case.step_ns):.1f} ms a step longer than the others, which costs {ms(stage.price.best):.1f} ms; with the "
-        f"noise of {len(case.steps.numbers)} steps that is unlikely to be chance (z {stage.z:.1f}), but not proven "
-        f"(z {Z_LIMIT:.1f} needed)"
-    )
-    decide = f"{more_steps(case)} on every rank"
-    candidates = of_stage(case, stage)
-    return left_open(reason, decide, candidates)
-
-
-def node_is_faint(case: Case) -> Answer | None:
-    """Return the answer that names the ranks of one node, which all work longer; None where no node may cost 2 %."""
-    rows = faint_node(case)
+def faint_node(case: Case) -> Undecided | None:
+    """Return the ranks of one node, which all work longer; None where no node may cost the threshold."""
+    rows = longest_node(case)
     if rows is None:
         return None
-    excess = float(case.found.mean[rows].sum())
-    price = may_cost_ns(most_ns(case, rows), excess)
+    price = may_cost_ns(most_ns(case, rows), float(case.found.mean[rows].sum()))
     if price < MIN_LOST_SHARE * case.step_ns:
         return None
-    ranks = [case.steps.ranks[row] for row in rows.tolist()]
-    reason = (
-        f"{ranks_in_words(ranks)}, all on one node, work {ms(excess / len(rows)):.1f} ms of {ms(case.step_ns):.1f} ms "
-        f"a step longer than their peers, each by too little to be reported; together they may cost {ms(price):.1f} ms"
-    )
+    why = "they are all on one node, and each works longer by too little to be reported"
     decide = "record more steps, and look at what else runs on that node, its clocks and temperatures"
-    found = [
-        replace(c, lost_ms_low=0.0, lost_ms_high=ms(price))
-        for c in candidates_of(case, bounds_of(case, rows))
-    ]
-    return left_open(reason, decide, tuple(found))
+    found = bounds_of(case, rows, why, decide)
+    return replace(found, low=(0.0,) * len(rows), high=(price,) * len(rows))
 
 
-def faint_node(case: Case) -> I64 | None:
+def longest_node(case: Case) -> I64 | None:
     """Return the rows of the node that exceeds the other nodes beyond chance and in every step; None without one."""
     nodes = nodes_of(case)
     members: dict[str | int, list[int]] = {}
@@ -119,9 +111,9 @@ def nearly_costly(case: Case) -> Undecided | None:
     more, why, decide = max(doubts, key=lambda d: d[0])
     if _may_cost_ns(price, more, float(case.found.mean[rows].sum())) < MIN_LOST_SHARE * case.step_ns:
         return None
-    found = bounds_of(case, rows)
+    found = bounds_of(case, rows, why, decide)
     high = tuple(_may_cost_ns(price, more, float(case.found.mean[r])) for r in found.rows)
-    return replace(found, high=high, why=why, decide=decide)
+    return replace(found, high=high)
 
 
 _SPUN: Final = (
@@ -175,13 +167,5 @@ def usually_slow_ns(case: Case) -> float:
 
 def rank_nearly_costs(e: Evidence) -> Answer | None:
     """The price of a rank is below the threshold by less than its uncertainty."""
-    case, found = e.case, nearly_costly(e.case)
-    if found is None or e.is_accident(found):
-        return None
-    candidates = candidates_of(case, found)
-    longer = ms(float(case.found.mean[found.rows[0]]))
-    reason = (
-        f"rank {listed([c.rank for c in candidates])} works {longer:.1f} ms of {ms(case.step_ns):.1f} ms a step longer "
-        f"than its peers; the others may lose up to {ms(max(found.high)):.1f} ms by it: {found.why}"
-    )
-    return left_open(reason, found.decide, candidates)
+    found = nearly_costly(e.case)
+    return leave_rank_open(e.case, found) if found is not None and not e.is_accident(found) else None

@@ -13,9 +13,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from tracekit.analysis.slowrank.answers.open_answers import leave_one_step_open, more_steps
+from tracekit.analysis.slowrank.answers.open_answers import leave_one_step_open
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.expected.excess import typical
+from tracekit.analysis.slowrank.gaps.evidence_gaps import more_steps
 from tracekit.analysis.slowrank.gaps.recurrence import in_one_step, others_prove_health
 from tracekit.analysis.slowrank.hypotheses.candidates import saved_ns
 from tracekit.analysis.slowrank.price import Price

@@ -7,16 +7,15 @@ from dataclasses import replace
 import numpy as np
 
 from tracekit import findings
-from tracekit.analysis.slowrank.answers.open_answers import why_open
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.expected.nodes import nodes_of
-from tracekit.analysis.slowrank.gaps.evidence_gaps import what_would_decide
+from tracekit.analysis.slowrank.gaps.evidence_gaps import what_would_decide, why_open
 from tracekit.analysis.slowrank.hypotheses.candidates import Hypothesis, price, significant_rows
 from tracekit.analysis.slowrank.hypotheses.long_stage import LongStage
 from tracekit.analysis.slowrank.hypotheses.moving_stalls import MovingStalls, cause_of
 from tracekit.analysis.slowrank.price import Price, everybody_ns, share_in_words, stage_doubt_ns
 from tracekit.analysis.slowrank.suspects import Answer, blame, explain_rank, imbalance, left_open, suspect_of
-from tracekit.analysis.slowrank.wording import add_traces, listed, ranks_in_words
+from tracekit.analysis.slowrank.wording import first_in_words, listed, ranks_in_words
 from tracekit.causes import CAUSES, DATALOADER, STAGE_IMBALANCE
 from tracekit.findings import Cause, Suspect
 from tracekit.steps.medians import sampled
@@ -135,28 +134,17 @@ def blame_loaders(case: Case, found: LongStage) -> Answer:
     return blame(case, reason, tuple(suspects), found.price.best)
 
 
-def leave_stage_open(case: Case, stage: LongStage) -> Answer:
-    """The open answer about a long stage; too little was matched to show whether the others wait for it."""
+def leave_stage_open(case: Case, stage: LongStage, why: str = "", decide: str = "") -> Answer:
+    """The open answer about a long stage: what it may cost, why that is not known more exactly, and what would decide.
+
+    why, decide: those of communication that was not matched, if not given.
+    """
     reason = (
         f"{_stages_do(case, stage, 'works', 'work')} {ms(stage.over):.1f} ms of {ms(case.step_ns):.1f} ms "
         f"a step longer than the others; they lose between {ms(stage.price.low):.1f} and {ms(stage.price.high):.1f} ms "
-        f"by it, because {why_open(case)}"
+        f"by it, because {why or why_open(case)}"
     )
-    candidates = of_stage(case, stage)
-    return left_open(reason, what_would_decide(case), candidates)
-
-
-def leave_lone_stage_open(case: Case, stage: LongStage, unseen: Sequence[int]) -> Answer:
-    """The open answer about the only rank read of a long stage; its peers have no trace."""
-    rank = case.steps.ranks[stage.rows[0]]
-    reason = (
-        f"rank {rank} works {ms(stage.over):.1f} ms of {ms(case.step_ns):.1f} ms a step longer than the ranks of the "
-        f"other stages, and no other rank of its stage {stage_of(case, stage)} was read: the traces cannot separate a "
-        "slow rank from a long stage"
-    )
-    candidates = of_stage(case, stage)
-    to_decide = add_traces(unseen)
-    return left_open(reason, to_decide, candidates)
+    return left_open(reason, decide or what_would_decide(case), of_stage(case, stage))
 
 
 def of_stage(case: Case, stage: LongStage, cause: Cause = STAGE_IMBALANCE) -> tuple[Suspect, ...]:
@@ -168,11 +156,6 @@ def stages_in_words(case: Case, found: LongStage) -> str:
     """`pipeline stage 1`, or `pipeline stages 0, 1`."""
     stages = _stages(case, found)
     return f"pipeline stage{'' if len(stages) == 1 else 's'} {listed(stages)}"
-
-
-def stage_of(case: Case, found: LongStage) -> int:
-    """The index of the longest stage."""
-    return case.mesh.stage(case.steps.ranks[found.rows[0]])
 
 
 def _stages(case: Case, found: LongStage) -> list[int]:
@@ -240,7 +223,7 @@ def blame_in_turn(case: Case, found: MovingStalls, *, hosts: bool = True) -> Ans
     """The answer that hosts stall, or ranks work longer, in turn; or that all data loaders are late, with the steps."""
     cost = f"{ms(found.gain):.1f} ms of {ms(case.step_ns):.1f} ms a step"
     struck = [case.steps.numbers[c] for c in np.flatnonzero((found.over > 0).any(axis=0)).tolist()]
-    longest = _longest_in_words(case, found)
+    longest = first_in_words([case.steps.ranks[row] for row in found.rows], RANKS_LISTED)
     does, moves = f"{longest} work longer than their peers", "slowness moves"
     if hosts:
         does, moves = f"the hosts of {longest} stall", "stalls move"
@@ -254,10 +237,3 @@ def blame_in_turn(case: Case, found: MovingStalls, *, hosts: bool = True) -> Ans
             "batch, so no single rank is slow"
         )
     return imbalance(reason, found.gain, cause_of(case, found))
-
-
-def _longest_in_words(case: Case, found: MovingStalls) -> str:
-    """The ranks that `found` names, longest first, as many as a reason lists."""
-    first = [case.steps.ranks[row] for row in found.rows[:RANKS_LISTED]]
-    more = len(found.rows) - len(first)
-    return f"rank {listed(first)}{f' and {more} more' if more else ''}"

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tracekit.analysis.slowrank.case import Case
-from tracekit.analysis.slowrank.evidence import Evidence
+from tracekit.analysis.slowrank.evidence import Evidence, Gap
 from tracekit.analysis.slowrank.hypotheses.candidates import significant_rows
 from tracekit.analysis.slowrank.price import Price
 from tracekit.analysis.slowrank.suspects import Answer, left_open, suspect_of
@@ -26,14 +26,14 @@ from tracekit.units import F64, I64, ms
 
 
 @dataclass(frozen=True)
-class LateLaunch:
-    """The rank that launches late (row of Steps), and the median wait of the others for it, ns a step."""
+class LateRank:
+    """The rank that launches or posts late (row of Steps), and the median wait of the others for it, ns a step."""
 
     row: int
     waited: float
 
 
-def late_launch(case: Case) -> LateLaunch | None:
+def late_launch(case: Case) -> LateRank | None:
     """The rank that the others wait for longest because of late launches; None where that is below the threshold.
 
     An instance counts if the member that came last started it as soon as its host launched it, and most of the others
@@ -49,7 +49,7 @@ def late_launch(case: Case) -> LateLaunch | None:
             spent[case.steps.row(int(ops.rank[last]))] += float(np.median(case.waits.exposed_wait[others]))
     row, most = max(spent.items(), key=lambda item: item[1])
     most /= max(len(case.steps.numbers), 1)
-    return LateLaunch(row, most) if most >= MIN_LOST_SHARE * case.step_ns else None
+    return LateRank(row, most) if most >= MIN_LOST_SHARE * case.step_ns else None
 
 
 def waited_for(case: Case) -> F64:
@@ -75,33 +75,25 @@ def _awaited(case: Case) -> Iterator[tuple[int, I64]]:
             yield last, others
 
 
-def host_launches_late(e: Evidence) -> Answer | None:
+def host_launches_late(e: Evidence) -> Iterator[Gap]:
     """A host launches collectives late, at a price that the traces do not show."""
     case, found = e.case, late_launch(e.case)
     if found is None:
-        return None
+        return
     rank = case.steps.ranks[found.row]
     candidate = suspect_of(case, found.row, Price.up_to(found.waited), 0.0, CPU_LAUNCH, ())
-    reason = (
-        f"no rank works longer than its peers, but the host of rank {rank} launches collectives long after the other "
-        f"ranks queued theirs: they wait {ms(found.waited):.1f} ms of {ms(case.step_ns):.1f} ms a step for it, and the "
-        "traces do not show how much of that a faster host would hide"
+    what = (
+        f"the host of rank {rank} launches collectives long after the other ranks queued theirs: they wait "
+        f"{ms(found.waited):.1f} ms of {ms(case.step_ns):.1f} ms a step for it, and the traces do not show how much of "
+        "that a faster host would hide"
     )
     decide = (
         f"profile the host of rank {rank} and a peer's host, and record a few steps with it on another host"
     )
-    return left_open(reason, decide, (candidate,))
+    yield Gap(what, found.waited, decide, (candidate,))
 
 
-@dataclass(frozen=True)
-class LatePosts:
-    """The rank that posts late (row of Steps), and the median wait of the others for it, ns a step."""
-
-    row: int
-    waited: float
-
-
-def late_posts(case: Case) -> LatePosts | None:
+def late_posts(case: Case) -> LateRank | None:
     """The rank that posts late in most steps, in its own time; None where the others lose less than the threshold.
 
     A wait counts as far as the rank did more of its own work before the collective than the median of the others. None
@@ -120,7 +112,7 @@ def late_posts(case: Case) -> LatePosts | None:
     )  # communication or tokens explain as much
     longer = row in significant_rows(case, MIN_LOST_SHARE)
     return (
-        None if known or longer or not often or next_ > MAJORITY * usual[row] else LatePosts(row, usual[row])
+        None if known or longer or not often or next_ > MAJORITY * usual[row] else LateRank(row, usual[row])
     )
 
 

@@ -5,20 +5,15 @@ from dataclasses import replace
 from typing import Final
 
 from tracekit.analysis.slowrank.case import Case
-from tracekit.analysis.slowrank.gaps.evidence_gaps import (
-    Undecided,
-    coverage,
-    undecided,
-    what_would_decide,
-)
+from tracekit.analysis.slowrank.gaps.evidence_gaps import Undecided, undecided, what_would_decide
 from tracekit.analysis.slowrank.gaps.recurrence import OneStep, in_one_step, told
 from tracekit.analysis.slowrank.hypotheses.usual_pace import may_be_pace
 from tracekit.analysis.slowrank.price import Price
 from tracekit.analysis.slowrank.suspects import Answer, explain_rank, left_open, stands, suspect_of
 from tracekit.analysis.slowrank.unrecorded.unrecorded import Unseen, reason_of
-from tracekit.analysis.slowrank.wording import fewest_traces
+from tracekit.analysis.slowrank.wording import fewest_traces, first_in_words
 from tracekit.findings import Suspect
-from tracekit.thresholds.slowrank import COVERAGE_WHOLE, PROVING_STEPS, RANKS_LISTED
+from tracekit.thresholds.slowrank import RANKS_LISTED
 from tracekit.units import ms
 
 
@@ -76,17 +71,6 @@ def _once_candidates(case: Case, found: OneStep) -> tuple[Suspect, ...]:
     )
 
 
-def leave_unproven_open(case: Case, price: float) -> Answer:
-    """The open answer where the step model's error exceeds the price that it gives."""
-    reason = (
-        f"the model of the step puts the cost at {ms(price):.1f} ms, but that model differs from the recorded steps "
-        f"by {ms(case.residual_ns):.1f} ms of {ms(case.step_ns):.1f} ms, so the cost is not proven"
-    )
-    open_ = undecided(case)
-    candidates = candidates_of(case, open_) if open_ is not None else ()
-    return left_open(reason, what_would_decide(case), candidates)
-
-
 def leave_disagreeing_open(case: Case, suspects: Sequence[Suspect]) -> Answer:
     """The open answer about ranks with an excess that does not support their price: all are candidates."""
     first = next(s for s in suspects if not stands(case, s) or may_be_pace(case, s, suspects))
@@ -104,75 +88,15 @@ _PACE: Final = (
 
 
 def leave_rank_open(case: Case, found: Undecided) -> Answer:
-    """The open answer about a rank with an excess; too little was matched to show whether the others wait for it."""
+    """The open answer about ranks with an excess: what they may cost, why that is open, and what would decide."""
     candidates = candidates_of(case, found)
-    more = len(candidates) - 1
-    subject = (
-        f"rank {candidates[0].rank} and {more} more work" if more else f"rank {candidates[0].rank} works"
-    )
-    peers = "their peers" if more else "its peers"
-    longer = ms(float(case.found.mean[found.rows[0]]))
+    works, its = ("work", "their") if len(candidates) > 1 else ("works", "its")
     reason = (
-        f"{subject} {longer:.1f} ms of {ms(case.step_ns):.1f} ms a step longer than {peers}; the others lose between "
-        f"{ms(found.low[0]):.1f} and {ms(found.high[0]):.1f} ms by it, because {why_open(case)}"
+        f"{first_in_words([c.rank for c in candidates])} {works} {ms(float(case.found.mean[found.rows[0]])):.1f} ms of "
+        f"{ms(case.step_ns):.1f} ms a step longer than {its} peers; the others lose between {ms(found.low[0]):.1f} and "
+        f"{ms(found.high[0]):.1f} ms by it, because {found.why}"
     )
-    return left_open(reason, what_would_decide(case), candidates)
-
-
-def leave_tokens_open(case: Case, found: Undecided) -> Answer:
-    """The open answer about a rank that works longer mostly after all-to-alls of unrecorded sizes."""
-    candidates = candidates_of(case, found)
-    longer = ms(float(case.found.mean[found.rows[0]]))
-    reason = (
-        f"rank {candidates[0].rank} works {longer:.1f} ms of {ms(case.step_ns):.1f} ms a step longer than its peers, "
-        "but mostly after some all-to-alls alone, like an expert that receives many tokens, and the traces hold no "
-        "sizes of all-to-alls"
-    )
-    return left_open(reason, _SIZES, candidates)
-
-
-_SIZES = (
-    "record the sizes of all-to-alls: torch 2.2 or newer, with ProfilerActivity.CPU and record_shapes=True"
-)
-
-
-def why_open(case: Case) -> str:
-    """The reason that a price is an interval: unmatched waits, unrecorded launches, or gaps in a table."""
-    matched = coverage(case).matched
-    if case.table is not None:
-        return f"the model of the table's operations differs from the recorded steps by {ms(case.residual_ns):.1f} ms"
-    if case.concealing is not None and matched == 1:
-        return "no compute was recorded: the others may have worked beside the communication that waited"
-    if matched is not None and matched >= COVERAGE_WHOLE:
-        return "the traces do not show when queued operations could have started"
-    share = "none" if matched is None else f"only {matched:.0%}"
-    return f"{share} of the exposed communication could be matched between ranks"
-
-
-def leave_only_step_open(case: Case, found: Undecided) -> Answer:
-    """The open answer about a rank that works longer than its peers in the only step that it recorded whole."""
-    candidates = candidates_of(case, found)
-    longer = ms(float(case.found.mean[found.rows[0]]))
-    of, whole = ("of it ", " whole") if len(case.steps.numbers) > 1 else ("", "")
-    reason = (
-        f"rank {candidates[0].rank} works {longer:.1f} ms of {ms(case.step_ns):.1f} ms longer than its peers, but only "
-        f"one step {of}was recorded{whole}, and one step cannot separate a slow rank from chance"
-    )
-    return left_open(reason, whole_steps(case), candidates)
-
-
-def whole_steps(case: Case) -> str:
-    """The advice on what to record where only one step was compared."""
-    if case.table is not None:
-        return "write three whole steps or more of every rank into the table"
-    marks = ", and call the profiler's step() after each, so that the traces mark them"
-    return "record three whole steps or more on every rank" + ("" if case.steps.labelled else marks)
-
-
-def more_steps(case: Case) -> str:
-    """The advice on how many steps to record: as many as prove a faint excess, or twice as many as there are."""
-    recorded = len(case.steps.numbers)
-    return f"record {PROVING_STEPS if recorded < PROVING_STEPS else 2 * recorded} steps or more"
+    return left_open(reason, found.decide, candidates)
 
 
 def candidates_of(case: Case, found: Undecided) -> tuple[Suspect, ...]:

@@ -24,19 +24,16 @@ from tracekit.analysis.slowrank.answers.imbalance_answers import (
     blame_loaders,
     blame_stage,
     elsewhere,
-    leave_lone_stage_open,
     leave_stage_open,
 )
 from tracekit.analysis.slowrank.answers.open_answers import (
-    leave_only_step_open,
     leave_rank_open,
-    leave_unproven_open,
     leave_unseen_open,
 )
 from tracekit.analysis.slowrank.answers.slow_launch import launched_late
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.evidence import LINK, RANKS, STAGE, Evidence, Faults, Kind
-from tracekit.analysis.slowrank.gaps.evidence_gaps import coverage, least_ns
+from tracekit.analysis.slowrank.gaps.evidence_gaps import bounds_of, coverage, least_ns
 from tracekit.analysis.slowrank.hypotheses.candidates import Hypothesis, significant_rows
 from tracekit.analysis.slowrank.hypotheses.data_imbalance import data_explains
 from tracekit.analysis.slowrank.hypotheses.lone_rank import lone_fault
@@ -44,6 +41,7 @@ from tracekit.analysis.slowrank.hypotheses.long_stage import LongStage
 from tracekit.analysis.slowrank.hypotheses.slow_link import SlowLink
 from tracekit.analysis.slowrank.price import Price, everybody_ns, share_in_words
 from tracekit.analysis.slowrank.suspects import Answer, explain_rank, in_gaps, left_open
+from tracekit.analysis.slowrank.wording import add_traces
 from tracekit.causes import NETWORK, STAGE_IMBALANCE
 from tracekit.findings import Cause, Cure
 from tracekit.thresholds.slowrank import CANDIDATE_SHARE, MAJORITY, MIN_LOST_SHARE
@@ -68,38 +66,34 @@ def unseen_rank_is_dearer(e: Evidence) -> Answer | None:
     return leave_unseen_open(e.case, unseen)
 
 
-def slow_link_is_dearest(e: Evidence) -> Answer | None:
-    """A slow link costs more than slow ranks or a long stage; the answer is open where its price is not proven."""
-    link = e.link
-    if e.dearest != LINK or link is None:
-        return None
-    return (
-        blame_link(e.case, least_proven(e.case, link))
-        if shown(e.case, link)
-        else leave_link_open(e.case, link)
-    )
-
-
-def slow_ranks_beside_a_stage(e: Evidence) -> Answer | None:
-    """Slow ranks reach the threshold by themselves, although a long stage costs more.
+def slow_ranks_are_dearest(e: Evidence) -> Answer | None:
+    """Ranks that work longer than their peers cost most, or reach the threshold beside a long stage that costs more.
 
     A stage is long by design, and so are all its ranks. A rank that needs longer than its peers for the same work has
     a fault, and the design must not hide that.
     """
     stage, ranks = _costly_stage(e), e.ranks
-    if stage is None or ranks is None or e.prices[RANKS] < e.least or stage.loaders:
+    if ranks is None or (
+        e.dearest != RANKS and (stage is None or stage.loaders or e.prices[RANKS] < e.least)
+    ):
         return None
-    answer = beside(e.case, _slow_ranks(e, ranks), stage)
-    return answer if answer.suspects else None
+    answer = beside(e.case, _slow_ranks(e, ranks), e.stage if e.prices[STAGE] >= e.least else None)
+    return answer if answer.suspects or stage is None else None
 
 
-def slow_link_beside_a_stage(e: Evidence) -> Answer | None:
-    """A link is proven to be slow, at the threshold or above, although a long stage costs more."""
+def slow_link_is_dearest(e: Evidence) -> Answer | None:
+    """A slow link costs most, or is proven at the threshold beside a long stage that costs more.
+
+    Where it costs most, the answer is open if its price is not proven.
+    """
     stage, link, case = _costly_stage(e), e.link, e.case
-    if stage is None or link is None or stage.loaders or not shown(case, link):
+    if link is None or (stage is None and e.dearest != LINK) or (stage is not None and stage.loaders):
         return None
+    if not shown(case, link):
+        return leave_link_open(case, link) if stage is None else None
     proven = least_proven(case, link)
-    return beside(case, blame_link(case, proven), stage) if proven.price.best >= e.least else None
+    reported = stage is None or proven.price.best >= e.least
+    return beside(case, blame_link(case, proven), stage) if reported else None
 
 
 def lone_rank_of_a_stage(e: Evidence) -> Answer | None:
@@ -119,23 +113,14 @@ def long_stage_is_dearest(e: Evidence) -> Answer | None:
         return None
     alone, open_ = e.only_step, e.undecided
     if alone is not None and alone.high[0] > stage.price.best:
-        return leave_only_step_open(case, alone)
+        return leave_rank_open(case, alone)
     if open_ is not None and coverage(case).matched != 1 and open_.high[0] > stage.price.best:
-        return leave_rank_open(
-            case, open_
-        )  # its waits are not matched: this rank alone may make the stage long
+        return leave_rank_open(case, open_)  # unmatched waits: this rank alone may make the stage long
     if e.data > stage.price.best:
         return blame_data(case, e.data, stage)
     if not shown(case, stage):
         return leave_stage_open(case, stage)
     return _long_stage(e, least_proven(case, stage))
-
-
-def slow_ranks_are_dearest(e: Evidence) -> Answer | None:
-    """Ranks that work longer than their peers cost more than a stage or a link."""
-    if e.dearest != RANKS or e.ranks is None:
-        return None
-    return beside(e.case, _slow_ranks(e, e.ranks), e.stage if e.prices[STAGE] >= e.least else None)
 
 
 def faults_hide_each_other(e: Evidence) -> Answer | None:
@@ -168,7 +153,8 @@ def _long_stage(e: Evidence, stage: LongStage) -> Answer:
         return blame_loaders(case, stage)
     unseen = _unseen_mates(case, stage)
     if len(stage.rows) == 1 and unseen:
-        return leave_lone_stage_open(case, stage, unseen)
+        why = "no other rank of the stage was read: the traces cannot separate a slow rank from a long stage"
+        return leave_stage_open(case, stage, why, add_traces(unseen))
     besides = "" if e.accident else elsewhere(case, stage, e.slow)
     shares = share_in_words(
         case, "typical work on that stage", stage.price.best, {"even micro-batches": e.data}
@@ -188,7 +174,11 @@ def _slow_ranks(e: Evidence, found: Hypothesis) -> Answer:
     case = e.case
     proven = least_ns(case, np.array(found.rows))
     if found.gain < case.residual_ns and proven < max(e.least, case.pinned_residual_ns):
-        return leave_unproven_open(case, found.gain)
+        why = (
+            f"the model of the step puts the cost at {ms(found.gain):.1f} ms, but differs from the recorded steps by "
+            f"{ms(case.residual_ns):.1f} ms"
+        )
+        return leave_rank_open(case, bounds_of(case, np.array(found.rows), why))
     if data_explains(case, e.data, found.rows, found.gain) and not in_gaps(case, found.rows):
         return blame_data(case, e.data)
     if e.stalls is not None and e.stalls.explains(case, found.rows):

@@ -12,9 +12,9 @@ from typing import Final
 
 import numpy as np
 
-from tracekit.analysis.slowrank.answers.open_answers import leave_rank_open, why_open
+from tracekit.analysis.slowrank.answers.open_answers import leave_rank_open
 from tracekit.analysis.slowrank.case import Case
-from tracekit.analysis.slowrank.gaps.evidence_gaps import undecided, what_would_decide
+from tracekit.analysis.slowrank.gaps.evidence_gaps import undecided, what_would_decide, why_open
 from tracekit.analysis.slowrank.price import Price
 from tracekit.analysis.slowrank.suspects import Answer, left_open, suspect_of
 from tracekit.analysis.slowrank.wording import ranks_in_words

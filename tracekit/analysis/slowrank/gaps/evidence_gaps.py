@@ -17,8 +17,8 @@ from tracekit.findings import Coverage
 from tracekit.rank_events.operation_names import MESSAGES
 from tracekit.rank_events.step_marks import NO_STEP
 from tracekit.step_graph.statistics import NORMAL_95
-from tracekit.thresholds.slowrank import MAJORITY, MIN_LOST_SHARE, MINOR
-from tracekit.units import F64, I64, Mask
+from tracekit.thresholds.slowrank import COVERAGE_WHOLE, MAJORITY, MIN_LOST_SHARE, MINOR, PROVING_STEPS
+from tracekit.units import F64, I64, Mask, ms
 
 
 @dataclass(frozen=True)
@@ -28,8 +28,8 @@ class Undecided:
     rows: tuple[int, ...]
     low: tuple[float, ...]  # what each costs if every unmatched operation keeps its recorded length
     high: tuple[float, ...]  # what each costs if every unmatched operation shrinks to its transfer
-    why: str = ""  # why a price below the threshold decides nothing, if it is one
-    decide: str = ""  # what would
+    why: str = ""  # the clause on why the price is not known more exactly
+    decide: str = ""  # what would decide
 
 
 def coverage(case: Case) -> Coverage:
@@ -119,7 +119,7 @@ def is_shown(case: Case) -> bool:
 
 def undecided(case: Case) -> Undecided | None:
     """The ranks with a significant excess that may cost the threshold or more; None where their bound is below it."""
-    return _left_open(case, significant_rows(case, MIN_LOST_SHARE))
+    return left_undecided(case, significant_rows(case, MIN_LOST_SHARE))
 
 
 def tokens_may_explain(case: Case, row: int) -> bool:
@@ -142,21 +142,25 @@ def in_the_only_step(case: Case) -> Undecided | None:
     One step cannot separate a slow rank from an accident.
     """
     longer = np.nan_to_num(case.found.mean, nan=0.0) > MIN_LOST_SHARE * case.step_ns
-    return _left_open(case, np.flatnonzero(longer & (np.isfinite(case.found.value).sum(axis=1) == 1)))
+    rows = np.flatnonzero(longer & (np.isfinite(case.found.value).sum(axis=1) == 1))
+    of, whole = ("of it ", " whole") if len(case.steps.numbers) > 1 else ("", "")
+    why = f"only one step {of}was recorded{whole}, and one step cannot separate a slow rank from chance"
+    return left_undecided(case, rows, why, whole_steps(case))
 
 
-def _left_open(case: Case, rows: I64) -> Undecided | None:
-    """`rows` with the bounds of their prices, worst first; None where all together cost less than the threshold."""
+def left_undecided(case: Case, rows: I64, why: str = "", decide: str = "") -> Undecided | None:
+    """Return `bounds_of` the rows; None where all together cost less than the threshold."""
     if not len(rows) or most_ns(case, rows) < MIN_LOST_SHARE * case.step_ns:
         return None
-    return bounds_of(case, rows)
+    return bounds_of(case, rows, why, decide)
 
 
-def bounds_of(case: Case, rows: I64) -> Undecided:
+def bounds_of(case: Case, rows: I64, why: str = "", decide: str = "") -> Undecided:
     """`rows` with the bounds of what a step saves if one of them worked like its peers, largest excess first.
 
     The upper bound is the larger one of a cure of the rank alone, and of its cure after those of the others: ranks that
-    are late together save nothing alone.
+    are late together save nothing alone. `why` and `decide` say why the price is open and what would decide; if not
+    given, those of communication that was not matched.
     """
     kept = rows[np.argsort(-case.found.mean[rows], kind="stable")]
     low = [least_ns(case, np.array([r])) for r in kept]
@@ -170,7 +174,35 @@ def bounds_of(case: Case, rows: I64) -> Undecided:
     if case.concealing is not None:  # a replay does not show all of it
         low = [max(least - rank_doubt_ns(case, rows), 0.0) for least in low]
         high = [may_cost_ns(most, float(case.found.mean[r])) for r, most in zip(kept, high, strict=True)]
-    return Undecided(tuple(int(r) for r in kept), tuple(low), tuple(high))
+    named = why or why_open(case), decide or what_would_decide(case)
+    return Undecided(tuple(int(r) for r in kept), tuple(low), tuple(high), *named)
+
+
+def why_open(case: Case) -> str:
+    """The reason that a price is an interval: unmatched waits, unrecorded launches, or gaps in a table."""
+    matched = coverage(case).matched
+    if case.table is not None:
+        return f"the model of the table's operations differs from the recorded steps by {ms(case.residual_ns):.1f} ms"
+    if case.concealing is not None and matched == 1:
+        return "no compute was recorded: the others may have worked beside the communication that waited"
+    if matched is not None and matched >= COVERAGE_WHOLE:
+        return "the traces do not show when queued operations could have started"
+    share = "none" if matched is None else f"only {matched:.0%}"
+    return f"{share} of the exposed communication could be matched between ranks"
+
+
+def whole_steps(case: Case) -> str:
+    """The advice on what to record where only one step was compared."""
+    if case.table is not None:
+        return "write three whole steps or more of every rank into the table"
+    marks = ", and call the profiler's step() after each, so that the traces mark them"
+    return "record three whole steps or more on every rank" + ("" if case.steps.labelled else marks)
+
+
+def more_steps(case: Case) -> str:
+    """The advice on how many steps to record: as many as prove a faint excess, or twice as many as there are."""
+    recorded = len(case.steps.numbers)
+    return f"record {PROVING_STEPS if recorded < PROVING_STEPS else 2 * recorded} steps or more"
 
 
 def what_would_decide(case: Case) -> str:

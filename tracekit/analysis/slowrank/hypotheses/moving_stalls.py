@@ -7,6 +7,9 @@ step saves without all these stalls.
 
 A device that throttles now on this rank and now on that one has the same form in compute: each rank is slow in one
 step, which would be an accident, but accidents that hit step after step are what the job loses.
+
+In any job noise makes one of many ranks the longest. Chance lengthens single operations, and averages out over a part
+of a step. Where whole parts are longer, on changing ranks, there is a cause, although none was found.
 """
 
 from collections.abc import Sequence
@@ -15,10 +18,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from tracekit.analysis.slowrank.case import Case
+from tracekit.analysis.slowrank.hypotheses.data_imbalance import dispersion
 from tracekit.analysis.slowrank.hypotheses.host_bound import Cuts, unstalled_saves_ns, without_gaps
 from tracekit.analysis.slowrank.hypotheses.suspect_work import features_of
 from tracekit.causes import DATALOADER, GPU_COMPUTE, HOST_STALL
 from tracekit.findings import Cause
+from tracekit.step_graph.rank_timeline import RankTimeline
 from tracekit.step_graph.statistics import median_of_others, spread
 from tracekit.steps.steps import inside_each, windows_of
 from tracekit.thresholds.slowrank import (
@@ -30,9 +35,11 @@ from tracekit.thresholds.slowrank import (
     NEARLY_ALL,
     NO_ACCIDENT,
     PEERS_SAMPLED,
+    UNEVEN_RATIO,
     Z_LIMIT,
 )
 from tracekit.timing.device_gaps import gaps_of
+from tracekit.timing.measured import Rows
 from tracekit.units import F64
 
 
@@ -186,4 +193,44 @@ def _host_gaps(case: Case, row: int) -> F64:
     chosen = [c for c in columns if known[c]]
     windows = windows_of(case.ops, case.steps, rank, chosen)
     found[chosen] = inside_each(gaps_of(case.run, case.ops, rank).host, windows)
+    return found
+
+
+def varied_ns(case: Case) -> float:
+    """The time that a step saves if only chance varies between ranks that do the same work, ns; 0 if only it does.
+
+    The model's error is subtracted, and single outlying parts are left out as accidents. Returns 0 for ranks on CPUs,
+    because their threads get unequal shares of a processor.
+    """
+    model = case.timeline
+    if model is None or not all(o.on_gpu for o in case.ops.per_rank.values()):
+        return 0.0
+    ratio = dispersion(case).ratio
+    if ratio <= UNEVEN_RATIO:
+        return 0.0
+    cuts: dict[tuple[int, int], tuple[F64, F64]] = {}
+    for n, (_, lines) in enumerate(model.runs):
+        cuts |= {(n, row): found for row, found in _by_chance(lines, case.stages, ratio).items()}
+    return max(model.recorded_ns - model.rescaled_ns(cuts) - case.residual_ns, 0.0)
+
+
+def _by_chance(lines: tuple[RankTimeline, ...], stages: Rows, ratio: float) -> dict[int, tuple[F64, F64]]:
+    """Row → (cuts of own time, a factor for each part) after which parts vary only as much as chance explains.
+
+    Chance makes up 1 / `ratio` of the variance of whole parts.
+    """
+    by_row = {line.row: line for line in lines}
+    found: dict[int, tuple[F64, F64]] = {}
+    for stage in stages:
+        rows = [row for row in stage.tolist() if row in by_row]
+        if len(rows) < 2:
+            continue
+        took = np.stack([np.diff(by_row[row].blocks) for row in rows])
+        usual = np.median(took, axis=0)
+        lasting = (took - usual).sum(axis=1, keepdims=True) / max(float(usual.sum()), 1.0)
+        off = took - usual * (1.0 + lasting)
+        whim = np.abs(off) > Z_LIMIT * spread(off)
+        wanted = took - np.where(whim, 0.0, off) * (1.0 - np.sqrt(1.0 / ratio))
+        factor = np.maximum(wanted, 0.0) / np.maximum(took, 1.0)
+        found |= {row: (by_row[row].blocks, f) for row, f in zip(rows, factor, strict=True)}
     return found
