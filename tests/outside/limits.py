@@ -104,11 +104,16 @@ def _group(controller: str, name: str) -> Iterator[Path]:
     try:
         yield group
     finally:
-        for _ in range(100):  # a process that was killed leaves its group when it is gone
-            with contextlib.suppress(OSError):
-                for pid in (group / "cgroup.procs").read_text().split():
-                    (GROUPS / controller / "cgroup.procs").write_text(pid)
-            with contextlib.suppress(OSError):
-                group.rmdir()
-                return
-            time.sleep(0.1)
+        _empty(group, GROUPS / controller)
+
+
+def _empty(group: Path, root: Path) -> None:
+    """Move all processes of a group to the root's, and remove it, as soon as the kernel lets it go."""
+    for _ in range(100):  # a process that was killed leaves its group when it is gone
+        with contextlib.suppress(OSError):
+            for pid in (group / "cgroup.procs").read_text().split():
+                (root / "cgroup.procs").write_text(pid)
+        with contextlib.suppress(OSError):
+            group.rmdir()
+            return
+        time.sleep(0.1)

@@ -1,4 +1,4 @@
-"""Jobs whose ranks do unlike work, or whose hosts and links are unlike, as the traces of their authors would show them."""
+"""Jobs with ranks that do unlike work, or with unlike hosts and links, as the traces of their authors show them."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -215,7 +215,7 @@ REPORTS: list[Report] = [
     ),
     seen(
         "NVIDIA/nccl#820",
-        "two hosts of 8; gradients of card i are reduced between the hosts, and cards 4 and 5 share a card of the network",
+        "two hosts of 8; gradients are reduced in pairs between them, and cards 4 and 5 share a card of the network",
         "slow links of 4 to 12 and 5 to 13",
         of_groups(
             Grouped({"DATA_PARALLEL_GROUP": [(r, r + 8) for r in range(8)]}, reduced_in_pairs((4, 5), 2.0)),

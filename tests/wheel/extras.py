@@ -2,8 +2,8 @@
 
 `python -P extras.py` reads [SETS, CALLS] and runs every call of CALLS, a list of lists of words, while the modules of
 each set of SETS cannot be imported, and prints for each set how each call ended: exit code, stderr, and modules of
-extras that were imported. The first word of a call is a program; where it begins with `_`, the rest are to be completed.
-Several sets are tried in forks of one process, which has loaded what every installation holds.
+extras that were imported. The first word of a call is a program; where it begins with `_`, the rest are to be
+completed. Several sets are tried in forks of one process, which has loaded what every installation holds.
 """
 
 import contextlib

@@ -17,7 +17,7 @@ from tracekit.analysis.slowrank.hypotheses.candidates import saved_ns, typical_w
 from tracekit.analysis.slowrank.hypotheses.suspect_work import late_loaders, stalled_often
 from tracekit.analysis.slowrank.wording import ranks_in_words
 from tracekit.intervals import Intervals, union
-from tracekit.rank_events.event_columns import ints, matches
+from tracekit.rank_events.event_columns import Values, ints, matches
 from tracekit.step_graph.statistics import median_of_others
 from tracekit.steps.features import COLLECTOR, LOADER
 from tracekit.steps.medians import sampled
@@ -211,10 +211,7 @@ def lone_work(case: Case, row: int, column: int) -> str:
     peers = sampled([int(r) for r in case.stage_of(row) if r != row])
     if case.table is not None or not longer > 0 or not peers:
         return ""
-    spans = _spans(case, row)
-    usual = {name for at, names in spans.items() if at != column for name in names}
-    usual |= {name for peer in peers for name in _spans(case, peer).get(column, {})}
-    own = {name: ns for name, ns in spans.get(column, {}).items() if name not in usual}
+    own = _lone_spans(case, row, column, peers)
     name = max(own, key=lambda n: (own[n], n), default="")
     if name and own[name] >= NEARLY_ALL * longer:
         return f"{name}, which its other steps and its peers lack"
@@ -225,32 +222,32 @@ def lone_work(case: Case, row: int, column: int) -> str:
     return f"more kernels than in its other steps and than its peers (most are {name})"
 
 
-def _spans(case: Case, row: int) -> dict[int, dict[str, float]]:
-    """By column, the time that each annotation of the program fills while the device of the rank is idle, ns.
+def _lone_spans(case: Case, row: int, column: int, peers: list[int]) -> dict[str, float]:
+    """The time that annotations of the program fill in a step while the device of the rank is idle, by name, ns.
 
-    Those of a data loader or of the garbage collector are waits that recur by chance, and no work. Numbers in a name
-    count as equal, as programs number their steps.
+    Left out are names that occur outside the step or in the recording of a peer, and waits that recur by chance: those
+    of a data loader or of the garbage collector. Numbers in a name count as equal, as programs number their steps. A
+    host may run ahead of its device, so that spans of other steps lie in no window of the device.
     """
-    ops, steps, rank = case.ops, case.steps, case.steps.ranks[row]
-    columns = [c for c in range(len(steps.numbers)) if np.isfinite(steps.own[row, c])]
+    rank = case.steps.ranks[row]
+    start, end, names = _annotations(case, rank)
+    (begin,), (stop,) = windows_of(case.ops, case.steps, rank, [column])
+    inside = (start < stop) & (end > begin)
+    usual = set(names[~inside].tolist())
+    usual |= {name for peer in peers for name in _annotations(case, case.steps.ranks[peer])[2].tolist()}
+    lone = {n for n in names[inside].tolist() if not (n in usual or COLLECTOR.search(n) or LOADER.search(n))}
+    idle = idle_within(case.ops, rank, (np.array([begin]), np.array([stop])))
+    spans = {name: inside & (names == name) for name in sorted(lone)}
+    return {name: _within(union(start[mine], end[mine]), idle) for name, mine in spans.items()}
+
+
+def _annotations(case: Case, rank: int) -> tuple[I64, I64, Values]:
+    """Begin, end and name, without its numbers, of each annotation of the program; ns."""
     events = case.run.events(rank, ["ts", "dur", "cat", "name"])
-    annotation = matches(events, "cat", lambda cat: cat == "user_annotation").astype(bool)
-    start = ints(events, "ts", 0)[annotation]
-    end = start + ints(events, "dur", 0)[annotation]
-    names = matches(events, "name", lambda name: _DIGITS.sub("#", name or ""))[annotation]
-    begins, ends = windows_of(ops, steps, rank, columns)
-    found: dict[int, dict[str, float]] = {}
-    for column, begin, stop in zip(columns, begins, ends, strict=True):
-        window = np.array([begin]), np.array([stop])
-        idle = idle_within(ops, rank, window)
-        inside = (start < stop) & (end > begin)
-        found[column] = {
-            name: _within(union(start[mine], end[mine]), idle)
-            for name in sorted(set(names[inside].tolist()))
-            if not (COLLECTOR.search(name) or LOADER.search(name))
-            and (mine := inside & (names == name)).any()
-        }
-    return found
+    chosen = matches(events, "cat", lambda cat: cat == "user_annotation").astype(bool)
+    start = ints(events, "ts", 0)[chosen]
+    names = matches(events, "name", lambda name: _DIGITS.sub("#", name or ""))[chosen]
+    return start, start + ints(events, "dur", 0)[chosen], names
 
 
 def _within(spans: Intervals, idle: Intervals) -> float:

@@ -24,7 +24,7 @@ from tracekit.analysis.slowrank.hypotheses.suspect_work import features_of
 from tracekit.causes import DATALOADER, GPU_COMPUTE, HOST_STALL
 from tracekit.findings import Cause
 from tracekit.step_graph.rank_timeline import RankTimeline
-from tracekit.step_graph.statistics import median_of_others, spread
+from tracekit.step_graph.statistics import median_of_others, quiet_spread, spread
 from tracekit.steps.steps import inside_each, windows_of
 from tracekit.thresholds.slowrank import (
     CHANCE,
@@ -105,6 +105,18 @@ def moving_work(case: Case) -> MovingStalls | None:
     Each may be an accident of its rank; fewer than NO_ACCIDENT are. What hits several ranks in one step alone is one
     accident, and moves nowhere. None for ranks on CPUs, because their threads get unequal shares of a processor.
     """
+    found = _accidents(case)
+    return found if found is not None and _scattered(found.over) else None
+
+
+def stalls_of_the_same(case: Case) -> MovingStalls | None:
+    """Return what `moving_work` looks for, where it hits the same ranks each time, as one of two hosts; else None."""
+    found = _accidents(case)
+    return found if found is not None and not _scattered(found.over) else None
+
+
+def _accidents(case: Case) -> MovingStalls | None:
+    """The own times beyond chance in two steps or more and on two ranks or more, if they cost 2 % of the step."""
     model = case.timeline
     if model is None or not all(o.on_gpu for o in case.ops.per_rank.values()):
         return None
@@ -119,9 +131,9 @@ def moving_work(case: Case) -> MovingStalls | None:
 def _outliers(over: F64, step_ns: float) -> F64:
     """The entries of `over` (ranks × steps, ns) that are stalls, 0 elsewhere.
 
-    A stall exceeds Z_LIMIT times the spread over all ranks and steps, and LITTLE_SHARE of the step.
+    A stall exceeds Z_LIMIT times the noise of quiet ranks and steps, and LITTLE_SHARE of the step.
     """
-    least = max(Z_LIMIT * spread(over), LITTLE_SHARE * step_ns)
+    least = max(Z_LIMIT * quiet_spread(over), LITTLE_SHARE * step_ns)
     return np.asarray(np.where(np.nan_to_num(over) > least, over, 0.0), np.float64)
 
 
@@ -131,22 +143,31 @@ def _at_once(over: F64) -> bool:
 
 
 def _in_turn(over: F64) -> bool:
-    """Whether stalls hit most steps and several ranks, distributed over the ranks as if by chance.
+    """Whether stalls hit most steps and several ranks, distributed over the ranks as if by chance."""
+    struck = over > 0
+    often = float(struck.any(axis=0).mean()) if struck.size else 0.0
+    if int(struck.sum()) < NO_ACCIDENT or int(struck.any(axis=1).sum()) < 2 or often < MAJORITY:
+        return False
+    return _scattered(over)
+
+
+def _scattered(over: F64) -> bool:
+    """Whether stalls are distributed over the ranks as if by chance.
 
     Where stalls of a step hit a share p of the ranks at random, they hit each at most once, so that counts by rank have
     the variance of a sum of p (1 − p) over steps (chi-square, R − 1 degrees): ranks that stall together in every step
     are no turn. Of n stalls, one rank has k or more with a probability of at most R times the binomial tail of n, 1/R
     from k on. The same bound is tested for the longest stall of each step, which the others wait for, because on a busy
     machine every rank stalls a little. Ranks that load data for others, or are slow, stall in every step, and their
-    peers in none.
+    peers in none. The same ranks in each step that has stalls are no turn either, however few steps these are.
     """
-    struck = over > 0
-    by_rank, count, ranks = struck.sum(axis=1), int(struck.sum()), len(over)
-    often = float(struck.any(axis=0).mean()) if struck.size else 0.0
-    if count < NO_ACCIDENT or int((by_rank > 0).sum()) < 2 or often < MAJORITY:
+    hit = over[:, (over > 0).any(axis=0)] > 0
+    if (hit == hit[:, :1]).all():
         return False
     from scipy.special import bdtrc, chdtrc  # only jobs with stalls pay a third of a second for the import
 
+    struck, ranks = over > 0, len(over)
+    by_rank, count = struck.sum(axis=1), int(struck.sum())
     longest = np.bincount(over.argmax(axis=0)[struck.any(axis=0)], minlength=ranks)
     most = min(
         ranks * float(bdtrc(int(counts.max()) - 1, int(counts.sum()), 1.0 / ranks))
