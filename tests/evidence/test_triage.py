@@ -176,7 +176,7 @@ def test_a_hang_is_answered_as_hang_does(tracekit):
 def test_all_samples_are_answered_as_by_their_commands(tracekit):
     document = json.loads(tracekit("triage", SAMPLES, "--json", "-").out)
     named = [job for job in document["answers"] if job["job"] is not None]
-    assert len(named) == len(list(SAMPLES.glob("*/run.json"))) == 7
+    assert len(named) == len(list(SAMPLES.glob("*/run.json"))) > 7
     for job in named:
         own = json.loads(tracekit(job["question"], job["job"], "--json", "-").out)
         assert job["answer"] == own, job["job"]
