@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.reports.jobs import HABITS, UNIT, backward, forward, stall, traced, whole_step
-from tests.reports.report import MISLEADING, OPEN, RIGHT, WRONG, Answer, Report, named
+from tests.reports.report import MISLEADING, OPEN, RIGHT, WRONG, Answer, Report, accuses_none, named
 from tests.reports.slow import into, no_suspect_but_cause, says, seen
 from tests.shapes.calls import Group, SyncCall
 from tests.shapes.job import Job
@@ -124,6 +124,16 @@ def one_host_compiles(job: Job, rank: Rank, number: int) -> None:
     load(rank)
     if number == 4 and rank.number >= 4:
         stall(rank, 900.0)
+    forward(rank)
+    backward(job, rank)
+    update(rank, UNIT * 2)
+
+
+def one_host_compiles_often(job: Job, rank: Rank, number: int) -> None:
+    """The second of two hosts compiles in every second step."""
+    load(rank)
+    if number % 2 == 0 and rank.number >= 4:
+        stall(rank, 100.0)
     forward(rank)
     backward(job, rank)
     update(rank, UNIT * 2)
@@ -256,9 +266,17 @@ REPORTS: list[Report] = [
     seen(
         "karpathy/nanochat#722",
         "two hosts of 4 ranks; the second has no cached kernels and compiles 0.9 s in the first recorded step",
-        "ranks 4 to 7 in that step, or open with them",
+        "ranks 4 to 7 in that step; none of them is slow in the others",
         into(one_host_compiles, 8, per_host=4),
+        accuses_none("suspects", "ranks 4, 5, 6, 7 work"),
+    ),
+    seen(
+        "pytorch/pytorch#108971",
+        "two hosts of 4 ranks; the second compiles for 100 ms in three of six steps",
+        "ranks 4 to 7, or open with them",
+        into(one_host_compiles_often, 8, per_host=4),
         named("suspects", (4, 5, 6, 7)),
+        quick=True,
     ),
     seen(
         "verl-project/verl#5549",

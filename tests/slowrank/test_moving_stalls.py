@@ -99,3 +99,23 @@ def test_loaders_late_on_all_ranks_at_once(tmp_path):
     assert (found.verdict, found.cause, found.suspects) == ("imbalance", "dataloader", ())
     # hosts set the pace here, so that a rank which waits gets ahead meanwhile: the price is a lower bound
     assert 1.05 < found.what_if.slowdown <= 1.01 * found.what_if.step_ms / calm
+
+
+HALF = (4, 5, 6, 7)
+
+
+@pytest.mark.parametrize("steps", [(1, 3, 5), (0, 1, 3, 4), (2, 4)])
+def test_half_of_the_ranks_stall_together(tmp_path, steps):
+    """Noise cannot be told from them by their peers, which are early by as much; healthy they are not."""
+    found, slowdown = answers(tmp_path, dict.fromkeys(steps, HALF))
+    assert (found.verdict, found.suspects) == ("inconclusive", ())
+    assert sorted(c.rank for c in found.candidates) == list(HALF)
+    saved = found.what_if.step_ms * (1 - 1 / slowdown)
+    assert max(c.lost_ms_high for c in found.candidates) == pytest.approx(saved, rel=0.02)
+
+
+def test_several_ranks_are_late_in_one_step(tmp_path):
+    found, _ = answers(tmp_path, {2: HALF})
+    assert (found.verdict, found.suspects) == ("inconclusive", ())
+    assert found.reason.startswith("ranks 4, 5, 6, 7 work")
+    assert sorted(c.rank for c in found.candidates) == list(HALF)

@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from tracekit.analysis.slowrank.case import Case
+from tracekit.analysis.slowrank.hypotheses.candidates import saved_ns, typical_without
 from tracekit.analysis.slowrank.hypotheses.data_imbalance import dispersion
 from tracekit.analysis.slowrank.hypotheses.host_bound import Cuts, unstalled_saves_ns, without_gaps
 from tracekit.analysis.slowrank.hypotheses.suspect_work import features_of
@@ -94,9 +95,9 @@ def _priced(case: Case, found: MovingStalls) -> MovingStalls | None:
     cuts: Cuts = {}
     for row in np.flatnonzero(over.any(axis=1)).tolist():
         cuts |= without_gaps(case, model, [row], over[row])
-    gain = min(model.recorded_ns - model.rescaled_ns(cuts), unstalled_saves_ns(case))
-    least = max(MIN_LOST_SHARE * case.step_ns, case.residual_ns)
-    return replace(found, gain=gain) if gain >= least else None
+    return _costly(
+        case, replace(found, gain=min(model.recorded_ns - model.rescaled_ns(cuts), unstalled_saves_ns(case)))
+    )
 
 
 def moving_work(case: Case) -> MovingStalls | None:
@@ -105,27 +106,34 @@ def moving_work(case: Case) -> MovingStalls | None:
     Each may be an accident of its rank; fewer than NO_ACCIDENT are. What hits several ranks in one step alone is one
     accident, and moves nowhere. None for ranks on CPUs, because their threads get unequal shares of a processor.
     """
-    found = _accidents(case)
-    return found if found is not None and _scattered(found.over) else None
+    over, model = _accidents(case), case.timeline
+    if over is None or model is None or not _scattered(over):
+        return None
+    return _costly(case, MovingStalls(over, model.recorded_ns - model.step_ns(case.steps.own - over)))
 
 
 def stalls_of_the_same(case: Case) -> MovingStalls | None:
     """Return what `moving_work` looks for, where it hits the same ranks each time, as one of two hosts; else None."""
-    found = _accidents(case)
-    return found if found is not None and not _scattered(found.over) else None
+    over = _accidents(case)
+    if over is None or _scattered(over):
+        return None
+    rows = np.flatnonzero(over.any(axis=1)).astype(np.int64)
+    return _costly(case, MovingStalls(over, saved_ns(case, rows, typical_without(case, rows))))
 
 
-def _accidents(case: Case) -> MovingStalls | None:
-    """The own times beyond chance in two steps or more and on two ranks or more, if they cost 2 % of the step."""
-    model = case.timeline
-    if model is None or not all(o.on_gpu for o in case.ops.per_rank.values()):
+def _costly(case: Case, found: MovingStalls) -> MovingStalls | None:
+    """`found`; None where its price is below 2 % of the step, or the model's error."""
+    return found if found.gain >= max(MIN_LOST_SHARE * case.step_ns, case.residual_ns) else None
+
+
+def _accidents(case: Case) -> F64 | None:
+    """The own times beyond chance (ranks × steps, ns), 0 elsewhere; None if on one rank, in one step, or on CPUs."""
+    if case.timeline is None or not all(o.on_gpu for o in case.ops.per_rank.values()):
         return None
     over = _outliers(case.found.value, case.step_ns)
     struck = over > 0
-    if int(struck.sum()) < NO_ACCIDENT or min(int(struck.any(axis=axis).sum()) for axis in (0, 1)) < 2:
-        return None
-    gain = model.recorded_ns - model.step_ns(case.steps.own - over)
-    return MovingStalls(over, gain) if gain >= max(MIN_LOST_SHARE * case.step_ns, case.residual_ns) else None
+    few = int(struck.sum()) < NO_ACCIDENT or min(int(struck.any(axis=axis).sum()) for axis in (0, 1)) < 2
+    return None if few else over
 
 
 def _outliers(over: F64, step_ns: float) -> F64:
