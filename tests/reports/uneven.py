@@ -180,7 +180,11 @@ def among(*ranks: int) -> Callable[[Answer], str]:
 
 def uneven_attention(answer: Answer) -> str:
     """Right where attention is said to be uneven; wrong where others than the last pieces are accused."""
-    if set(answer.ranks("suspects")) - {3, 7} or answer.verdict == "healthy":
+    if (
+        set(answer.ranks("suspects")) - {3, 7}
+        or answer.verdict == "healthy"
+        or answer.says("longest rank changes")
+    ):
         return WRONG
     if answer.document.get("cause") == "data_imbalance":
         return RIGHT

@@ -16,11 +16,12 @@ from tracekit.analysis.slowrank.hypotheses.moving_stalls import MovingStalls, ca
 from tracekit.analysis.slowrank.price import Price, everybody_ns, share_in_words, stage_doubt_ns
 from tracekit.analysis.slowrank.suspects import Answer, blame, explain_rank, imbalance, left_open, suspect_of
 from tracekit.analysis.slowrank.wording import first_in_words, listed, ranks_in_words
+from tracekit.axes import LEVELS, PIPELINE
 from tracekit.causes import CAUSES, DATALOADER, STAGE_IMBALANCE
 from tracekit.findings import Cause, Suspect
 from tracekit.steps.medians import sampled
 from tracekit.steps.step_kernels import kernels_in_steps
-from tracekit.thresholds.slowrank import MAJORITY, MIN_LOST_SHARE, RANKS_LISTED, STAGE_TELLING_PEERS
+from tracekit.thresholds.slowrank import CHANCE, MAJORITY, MIN_LOST_SHARE, RANKS_LISTED, STAGE_TELLING_PEERS
 from tracekit.units import ms
 
 
@@ -212,11 +213,24 @@ def blame_data(case: Case, gain: float, stage: LongStage | None = None) -> Answe
     whole = everybody_ns(case, gain)
     besides = {} if stage is None else {f"typical work on {stages_in_words(case, stage)}": stage.price.best}
     reason = (
-        f"work is distributed unevenly and the longest rank changes: ranks wait {ms(whole):.1f} ms of "
-        f"{ms(case.step_ns):.1f} ms a step, and no rank is slow throughout"
+        f"work is distributed unevenly and {_longest(case)}: ranks wait {ms(whole):.1f} ms of {ms(case.step_ns):.1f} ms "
+        "a step, and no rank is slow throughout"
         f"{share_in_words(case, 'even work', gain, besides)}"
     )
     return imbalance(reason, whole)
+
+
+def _longest(case: Case) -> str:
+    """Where the longest rank of every step stands, if that is no chance: at one piece of the sequence, or changing."""
+    value = np.nan_to_num(case.found.value, nan=-np.inf)
+    longest = [case.mesh.coords(case.steps.ranks[row]) for row in value.argmax(axis=0).tolist()]
+    for axis in (
+        axis for axis in LEVELS if axis != PIPELINE and axis in case.mesh.sizes
+    ):  # ranks of other stages do other work
+        places = {coords[axis] for coords in longest}
+        if len(places) == 1 and case.mesh.size(axis) ** (1 - len(longest)) < CHANCE:
+            return f"the longest rank of every step stands at {axis} {places.pop()}"
+    return "the longest rank changes"
 
 
 def blame_in_turn(case: Case, found: MovingStalls, *, hosts: bool = True) -> Answer:
