@@ -16,7 +16,6 @@ from tracekit.analysis.slowrank.hypotheses.moving_stalls import MovingStalls, ca
 from tracekit.analysis.slowrank.price import Price, everybody_ns, share_in_words, stage_doubt_ns
 from tracekit.analysis.slowrank.suspects import Answer, blame, explain_rank, imbalance, left_open, suspect_of
 from tracekit.analysis.slowrank.wording import first_in_words, listed, ranks_in_words
-from tracekit.axes import LEVELS, PIPELINE
 from tracekit.causes import CAUSES, DATALOADER, STAGE_IMBALANCE
 from tracekit.findings import Cause, Suspect
 from tracekit.steps.medians import sampled
@@ -221,14 +220,16 @@ def blame_data(case: Case, gain: float, stage: LongStage | None = None) -> Answe
 
 
 def _longest(case: Case) -> str:
-    """Where the longest rank of every step stands, if that is no chance: at one piece of the sequence, or changing."""
-    value = np.nan_to_num(case.found.value, nan=-np.inf)
-    longest = [case.mesh.coords(case.steps.ranks[row]) for row in value.argmax(axis=0).tolist()]
-    for axis in (
-        axis for axis in LEVELS if axis != PIPELINE and axis in case.mesh.sizes
-    ):  # ranks of other stages do other work
-        places = {coords[axis] for coords in longest}
-        if len(places) == 1 and case.mesh.size(axis) ** (1 - len(longest)) < CHANCE:
+    """Where the longest rank of each step stands: at one place of an axis, if that is no chance, or changing.
+
+    Along an axis with other work at each index, as a pipeline's, ranks are not compared.
+    """
+    rows = np.nan_to_num(case.found.value, nan=-np.inf).argmax(axis=0).tolist()
+    peers = [case.mesh.coords(case.steps.ranks[row]) for row in case.stage_of(rows[0])]
+    for axis in peers[0]:
+        places = {case.mesh.coords(case.steps.ranks[row])[axis] for row in rows}
+        compared = len({coords[axis] for coords in peers})
+        if len(places) == 1 and compared ** (1 - len(rows)) < CHANCE:
             return f"the longest rank of every step stands at {axis} {places.pop()}"
     return "the longest rank changes"
 
