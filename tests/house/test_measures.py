@@ -13,7 +13,7 @@ WORST = {
     "thresholds": 50,
     "own thresholds": 32,
     "one importer": 0.31,
-    "chain": 26,
+    "chain": 25,
     "reached": 161,
     "answers": 1,
     "answer functions": 0,

@@ -21,7 +21,7 @@ def test_a_slow_rank_of_doubtful_price_is_open(tmp_path, monkeypatch, share, ver
     for module in (faint, evidence_gaps):
         monkeypatch.setattr(module, "most_ns", lambda *_: share * case.step_ns)
     monkeypatch.setattr(evidence_gaps, "least_ns", lambda *_: 0.0)
-    answer = first_of(known(case, dearest="", unseen=NONE, stage=None, link=None))
+    answer = first_of(known(case, dearest=None, unseen=NONE, stage=None, link=None))
     assert answer.verdict == verdict
     if verdict == "inconclusive":
         (candidate,) = answer.candidates
@@ -36,7 +36,9 @@ def test_a_slow_link_of_doubtful_price_is_open(tmp_path, monkeypatch, share, ver
     monkeypatch.setattr(slow_link, "price_of", lambda *_: Price(*(share * case.step_ns,) * 3))
     link = slow_link.slow_link(case)
     link = link if link and link.may_cost(0.02 * case.step_ns) else None
-    assert (link and first_of(known(case, dearest="", unseen=NONE, stage=None, link=link)).verdict) == verdict
+    assert (
+        link and first_of(known(case, dearest=None, unseen=NONE, stage=None, link=link)).verdict
+    ) == verdict
 
 
 def test_nothing_costs_more_than_it_lasts(tmp_path, monkeypatch):

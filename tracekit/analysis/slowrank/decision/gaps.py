@@ -5,6 +5,7 @@ lists all of them.
 """
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -29,7 +30,7 @@ from tracekit.analysis.slowrank.hypotheses.data_imbalance import unexplained_ns
 from tracekit.analysis.slowrank.hypotheses.dealt_price import dealt_bounds
 from tracekit.analysis.slowrank.hypotheses.moving_stalls import varied_ns
 from tracekit.analysis.slowrank.price import Price
-from tracekit.analysis.slowrank.suspects import link_end, suspect_of
+from tracekit.analysis.slowrank.suspects import Answer, left_open, link_end, suspect_of
 from tracekit.analysis.slowrank.wording import fewest_traces, listed, ranks_in_words
 from tracekit.thresholds.slowrank import (
     CLEAR_SHARE,
@@ -267,6 +268,17 @@ GAPS: Final[tuple[Callable[[Evidence], Iterator[Gap]], ...]] = (
     work_varies,
     lone_ranks_vary,
 )
+
+
+def a_gap_may_hide(e: Evidence) -> Answer | None:
+    """A gap of the evidence could hide the threshold: the first of GAPS that decides leaves the answer open."""
+    for gap in GAPS:
+        for found in gap(e):
+            if found.decides and found.could_hide >= e.least:
+                reason = f"no rank, stage or link is proven to cost {MIN_LOST_SHARE:.0%} of the step, but {found.what}"
+                answer = left_open(reason, found.to_decide, found.candidates)
+                return replace(answer, rules=(gap.__name__,))
+    return None
 
 
 def widest_first(e: Evidence) -> list[Gap]:

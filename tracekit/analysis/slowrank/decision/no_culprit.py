@@ -16,7 +16,6 @@ from tracekit.analysis.slowrank.answers.open_answers import (
     leave_rank_open,
     leave_unseen_open,
 )
-from tracekit.analysis.slowrank.decision.gaps import GAPS
 from tracekit.analysis.slowrank.evidence import Evidence
 from tracekit.analysis.slowrank.hypotheses.suspect_work import only_attention
 from tracekit.analysis.slowrank.price import Price
@@ -131,14 +130,3 @@ def stage_stands_still(e: Evidence) -> Answer | None:
     reason = f"{still}, and its hosts are slower than theirs or were not recorded"
     decide = "record the host as well (ProfilerActivity.CPU), and profile the hosts of that stage"
     return left_open(reason, decide, of_stage(case, stage, CPU_LAUNCH))
-
-
-def a_gap_may_hide(e: Evidence) -> Answer | None:
-    """A gap of the evidence could hide the threshold: the first of GAPS that decides leaves the answer open."""
-    for gap in GAPS:
-        for found in gap(e):
-            if found.decides and found.could_hide >= e.least:
-                reason = f"no rank, stage or link is proven to cost {MIN_LOST_SHARE:.0%} of the step, but {found.what}"
-                answer = left_open(reason, found.to_decide, found.candidates)
-                return replace(answer, rules=(gap.__name__,))
-    return None
