@@ -11,7 +11,7 @@ from typing import Final
 
 import numpy as np
 
-from tracekit.analysis.slowrank.answers import faint, harmless, slow_launch
+from tracekit.analysis.slowrank.answers import harmless, slow_launch
 from tracekit.analysis.slowrank.answers.hidden_rank import with_hidden_rank, with_most_of_it
 from tracekit.analysis.slowrank.answers.late_hosts import with_late_posts
 from tracekit.analysis.slowrank.answers.unsteady_links import with_unsteady_link
@@ -48,8 +48,8 @@ RULES: Final[tuple[Rule, ...]] = (
     no_culprit.stage_may_cost,
     no_culprit.link_may_cost,
     no_culprit.only_step_may_cost,
-    faint.rank_nearly_costs,
-    faint.excess_is_faint,
+    no_culprit.rank_nearly_costs,
+    no_culprit.excess_is_faint,
     slow_launch.host_launches_slowly,
     gaps.a_gap_may_hide,
     no_culprit.stage_stands_still,
