@@ -104,9 +104,9 @@ RULES: Final = (
         "hypotheses.long_stage:_computing_longer", "hypotheses.slow_link:slow_link",
         "hypotheses.moving_stalls:moving_stalls", "hypotheses.moving_stalls:moving_work",
         "gaps.evidence_gaps:in_the_only_step", "gaps.evidence_gaps:undecided", "gaps.recurrence:in_one_step",
-        "answers.faint:nearly_costly", "gaps.lone_transfers:lopsided", "answers.harmless:_beside_communication",
+        "decision.no_culprit:nearly_costly", "gaps.lone_transfers:lopsided", "answers.harmless:_beside_communication",
         "answers.harmless:_by_accident", "answers.harmless:_by_role", "answers.harmless:_by_slack",
-        "answers.faint:faint_ranks", "hypotheses.long_stage:faint_stage", "answers.faint:faint_node",
+        "decision.no_culprit:faint_ranks", "hypotheses.long_stage:faint_stage", "decision.no_culprit:faint_node",
         "answers.imbalance_answers:node_of",
     )),
     *(Rule(place, nothing=False) for place in (
@@ -123,7 +123,7 @@ RULES: Final = (
     Rule("suspects:stands", nothing=True),
     *(Rule(place, nothing=0.0) for place in (
         "hypotheses.data_imbalance:uneven_data", "hypotheses.data_imbalance:uneven_tokens",
-        "answers.faint:usually_slow_ns", "answers.faint:_spun_elsewhere_ns", "hypotheses.slow_link:_doubt",
+        "decision.no_culprit:usually_slow_ns", "decision.no_culprit:_spun_elsewhere_ns", "hypotheses.slow_link:_doubt",
         "hypotheses.slow_link:_thread_doubt", "suspects:_no_fault", "suspects:_spared",
         "answers.culprit_answers:_not_saved",
     )),

@@ -49,7 +49,7 @@ def test_launches_tell_whose_host_is_late(tmp_path, mine, others, factor, late):
 def test_a_late_host_leaves_the_job_open(tmp_path, monkeypatch):
     case = launched(tmp_path, SOON_US, LONG_US)
     alike = known(  # its work is no longer than the others'
-        case, dearest="", unseen=Unseen(0.0, 0.0, ()), stage=None, link=None, undecided=None, only_step=None
+        case, dearest=None, unseen=Unseen(0.0, 0.0, ()), stage=None, link=None, undecided=None, only_step=None
     )
     for rule in ("rank_nearly_costs", "excess_is_faint"):
         monkeypatch.setattr(deciding, "RULES", tuple(r for r in deciding.RULES if r.__name__ != rule))

@@ -4,7 +4,7 @@ import pytest
 
 from tests.slowrank.jobs import grid, job, prepared
 from tests.slowrank.known import known
-from tracekit.analysis.slowrank.answers import faint
+from tracekit.analysis.slowrank.decision import no_culprit
 from tracekit.analysis.slowrank.decision.decide import first_of
 from tracekit.analysis.slowrank.gaps import evidence_gaps
 from tracekit.analysis.slowrank.hypotheses import slow_link
@@ -18,10 +18,10 @@ NONE = Unseen(0.0, 0.0, ())
 def test_a_slow_rank_of_doubtful_price_is_open(tmp_path, monkeypatch, share, verdict):
     mesh = grid(tp=2, dp=4)
     case = prepared(job(tmp_path, mesh, slow={3: 1.1}), mesh)
-    for module in (faint, evidence_gaps):
+    for module in (no_culprit, evidence_gaps):
         monkeypatch.setattr(module, "most_ns", lambda *_: share * case.step_ns)
     monkeypatch.setattr(evidence_gaps, "least_ns", lambda *_: 0.0)
-    answer = first_of(known(case, dearest="", unseen=NONE, stage=None, link=None))
+    answer = first_of(known(case, dearest=None, unseen=NONE, stage=None, link=None))
     assert answer.verdict == verdict
     if verdict == "inconclusive":
         (candidate,) = answer.candidates
@@ -36,14 +36,16 @@ def test_a_slow_link_of_doubtful_price_is_open(tmp_path, monkeypatch, share, ver
     monkeypatch.setattr(slow_link, "price_of", lambda *_: Price(*(share * case.step_ns,) * 3))
     link = slow_link.slow_link(case)
     link = link if link and link.may_cost(0.02 * case.step_ns) else None
-    assert (link and first_of(known(case, dearest="", unseen=NONE, stage=None, link=link)).verdict) == verdict
+    assert (
+        link and first_of(known(case, dearest=None, unseen=NONE, stage=None, link=link)).verdict
+    ) == verdict
 
 
 def test_nothing_costs_more_than_it_lasts(tmp_path, monkeypatch):
     """The rank works 1.5 % longer, so no error of the model makes that 2 %."""
     mesh = grid(tp=2, dp=4)
     case = prepared(job(tmp_path, mesh, slow={3: 1.015}, jitter=0), mesh)
-    assert faint.nearly_costly(case) is None
+    assert no_culprit.nearly_costly(case) is None
 
 
 @pytest.mark.parametrize(("awaited", "verdict"), [(0.03, "inconclusive"), (0.0, "slow_rank")])

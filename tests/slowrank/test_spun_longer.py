@@ -9,7 +9,7 @@ import pytest
 from tests.slowrank.events import Timeline, write_run
 from tests.slowrank.jobs import grid, prepared
 from tracekit.analysis.slowrank.analyse import analyse
-from tracekit.analysis.slowrank.answers import faint
+from tracekit.analysis.slowrank.decision import no_culprit
 from tracekit.analysis.slowrank.expected import contention as spun_longer
 from tracekit.analysis.slowrank.expected.contention import relieved
 
@@ -98,8 +98,8 @@ def test_waiting_that_slows_other_stages_leaves_it_open(tmp_path, monkeypatch, a
     mean, z = np.zeros(RANKS), np.zeros(RANKS)
     mean[0], z[0] = 0.1 * case.step_ns, 100.0
     case = replace(case, met=replace(case.met, beside=beside), found=replace(case.found, mean=mean, z=z))
-    monkeypatch.setattr(faint, "most_ns", lambda _case, _rows: 0.0)
-    assert (faint.nearly_costly(case) is not None) == near
+    monkeypatch.setattr(no_culprit, "most_ns", lambda _case, _rows: 0.0)
+    assert (no_culprit.nearly_costly(case) is not None) == near
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -9,6 +9,7 @@ from tests.slowrank.known import known
 from tracekit.analysis.slowrank.analyse import analyse
 from tracekit.analysis.slowrank.answers import imbalance_answers
 from tracekit.analysis.slowrank.decision import culprits
+from tracekit.analysis.slowrank.evidence import Kind
 from tracekit.analysis.slowrank.gaps.evidence_gaps import Undecided
 from tracekit.analysis.slowrank.hypotheses.long_stage import long_stage
 from tracekit.findings import Coverage
@@ -31,7 +32,7 @@ def test_a_rank_that_may_cost_more_leaves_it_open(case, monkeypatch, share, foun
         case,
         stage=replace(stage, price=replace(stage.price, low=stage.price.best)),
         undecided=rival,
-        dearest="stage",
+        dearest=Kind.STAGE,
     )
     assert culprits.long_stage_is_dearest(evidence).verdict == found
 

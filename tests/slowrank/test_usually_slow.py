@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.slowrank.jobs import TRANSFER_US, grid, job, prepared
-from tracekit.analysis.slowrank.answers.faint import nearly_costly, usually_slow_ns
+from tracekit.analysis.slowrank.decision.no_culprit import nearly_costly, usually_slow_ns
 
 MESH = grid(tp=2, dp=4)
 PAIRS = [(0, 1), (2, 3), (4, 5), (6, 7)]

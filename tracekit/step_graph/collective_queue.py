@@ -5,29 +5,18 @@ messages queue in the same way.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 
 from tracekit.arrays import numbered_rows
 from tracekit.matching.match import Operations
 from tracekit.rank_events.rank_ops import RankOps
+from tracekit.step_graph.rank_timeline import CollectiveQueue
 from tracekit.thresholds.replay import ANSWERED_NS
 from tracekit.thresholds.slowrank import NO_WORK_NS, QUEUED_NS
 from tracekit.timing.buffered_sends import members_of_kernel
 from tracekit.timing.measured import Measured
 from tracekit.units import F64, I64
-
-
-@dataclass(frozen=True)
-class CollectiveQueue:
-    """When each operation could have started, by the order of the operations on a stream."""
-
-    ready: F64  # per operation: own time from which it could start, ns; before its recorded start where it queued
-    wall: F64  # per operation: the same on the rank's clock where launches are known, else the recorded start; ns
-    before: I64  # per instance: the one before it in its group, -1 where there is none
-    caused: I64  # pairs of instances (two rows): the first starts no sooner than the second, of another group, ends
-    used: I64  # per operation: when compute used a message first, on the rank's clock, ns; -1 where unknown
 
 
 def queue_of(run: Measured, *, free: bool = False) -> CollectiveQueue:

@@ -9,7 +9,6 @@ import numpy.typing as npt
 
 from tracekit.matching.match import Operations
 from tracekit.rank_events.stream_waits import WAITED
-from tracekit.step_graph.collective_queue import CollectiveQueue
 from tracekit.step_graph.own_parts import Parts, cut, parts_of
 from tracekit.thresholds.slowrank import ANSWER_NS, NO_WORK_NS, STEP_PARTS
 from tracekit.timing.measured import Measured
@@ -19,6 +18,17 @@ NEED: Final = 0
 """The rank continues when an operation ends. Ends sort before begins of one moment, as streams run back to back."""
 POST: Final = 1
 """The rank begins an operation."""
+
+
+@dataclass(frozen=True)
+class CollectiveQueue:
+    """When each operation could have started, by the order of the operations on a stream."""
+
+    ready: F64  # per operation: own time from which it could start, ns; before its recorded start where it queued
+    wall: F64  # per operation: the same on the rank's clock where launches are known, else the recorded start; ns
+    before: I64  # per instance: the one before it in its group, -1 where there is none
+    caused: I64  # pairs of instances (two rows): the first starts no sooner than the second, of another group, ends
+    used: I64  # per operation: when compute used a message first, on the rank's clock, ns; -1 where unknown
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ import numpy as np
 from tracekit.arrays import compact
 from tracekit.matching.clock import aligned
 from tracekit.rank_events.operation_names import UNDIRECTED
-from tracekit.step_graph.collective_queue import CollectiveQueue, queue_of
-from tracekit.step_graph.rank_timeline import runs_of, timeline_of
+from tracekit.step_graph.collective_queue import queue_of
+from tracekit.step_graph.rank_timeline import CollectiveQueue, runs_of, timeline_of
 from tracekit.step_graph.replay import StepModel, StepRun
 from tracekit.timing.measured import Measured
 from tracekit.units import F64, I64, Mask

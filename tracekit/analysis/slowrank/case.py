@@ -1,7 +1,7 @@
 """The case that every verdict reads: the measurements, each rank's excess over its peers, and a model of the step."""
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -156,6 +156,12 @@ def build(run: Run, ops: Operations, mesh: Mesh, wanted: Sequence[StepRange] | N
         return case
     joined = replace(case, model=model_of(m, joined=True))
     return joined if joined.residual_ns < max(case.residual_ns, LITTLE_SHARE * case.step_ns) else case
+
+
+def without_steps(case: Case, steps: Collection[int], note: Quality) -> Case:
+    """Return the case of the same recording without some steps, for the reason in `note`."""
+    run = replace(case.run, quality=(*case.run.quality, note))
+    return build(run, case.ops, case.mesh, [(n, n + 1) for n in case.steps.numbers if n not in steps])
 
 
 def _with_cut_step(run: Run, ops: Operations, mesh: Mesh) -> tuple[Run, Operations, int | None]:

@@ -7,7 +7,6 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
-from typing import Final
 
 import numpy as np
 
@@ -43,9 +42,13 @@ from tracekit.causes import CAUSES
 from tracekit.findings import Suspect
 from tracekit.thresholds.slowrank import CANDIDATE_SHARE, MIN_LOST_SHARE, STAGE_GAIN
 
-RANKS: Final = "ranks"
-STAGE: Final = "stage"
-LINK: Final = "link"
+
+class Kind(Enum):
+    """What is cured."""
+
+    RANKS = "ranks"
+    LINK = "link"
+    STAGE = "stage"
 
 
 @dataclass(frozen=True)
@@ -116,21 +119,21 @@ class Evidence:
         return those_that_cost(self.case, rows, without_link(self.case, model, link.delays))
 
     @cached_property
-    def prices(self) -> dict[str, float]:
+    def prices(self) -> dict[Kind, float]:
         """What ranks, a stage and a link cost; a stage counts only from `STAGE_GAIN` times the price of the ranks."""
         ranks = price(self.case, self.ranks) if self.ranks else 0.0
         stage = self.stage.price.best if self.stage and not self.stage.idle else 0.0
         return {
-            RANKS: ranks,
-            STAGE: stage if stage >= STAGE_GAIN * ranks else 0.0,
-            LINK: self.link.price.best if self.link else 0.0,
+            Kind.RANKS: ranks,
+            Kind.STAGE: stage if stage >= STAGE_GAIN * ranks else 0.0,
+            Kind.LINK: self.link.price.best if self.link else 0.0,
         }
 
     @cached_property
-    def dearest(self) -> str:
-        """The key of the highest of `prices`; empty where that is below the threshold."""
+    def dearest(self) -> Kind | None:
+        """The kind with the highest of `prices`; None where that is below the threshold."""
         first = max(self.prices, key=lambda kind: self.prices[kind])
-        return first if self.prices[first] >= self.least else ""
+        return first if self.prices[first] >= self.least else None
 
     @cached_property
     def unseen(self) -> Unseen:
@@ -193,14 +196,6 @@ def _longest_takes_turns(case: Case) -> bool:
     """Whether the rank with the largest lasting excess over its peers waits for its turn on its core."""
     row = int(np.argmax(np.nan_to_num(case.found.mean)))
     return CAUSES[explain_rank(case, row, (row,))[0]].takes_turns
-
-
-class Kind(Enum):
-    """What is cured."""
-
-    RANKS = "ranks"
-    LINK = "link"
-    STAGE = "stage"
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ The functions of the decision measure everything, so that the table and the verd
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -13,7 +14,6 @@ from tracekit.analysis.slowrank.decision.gaps import widest_first
 from tracekit.analysis.slowrank.evidence import Evidence
 from tracekit.analysis.slowrank.gaps.evidence_gaps import bounds_of, least_ns, most_ns
 from tracekit.analysis.slowrank.hypotheses.candidates import beside_waits, saved_ns, typical_without
-from tracekit.analysis.slowrank.hypotheses.moving_stalls import MovingStalls
 from tracekit.analysis.slowrank.price import Price
 from tracekit.analysis.slowrank.suspects import Answer
 from tracekit.analysis.slowrank.wording import ranks_in_words
@@ -49,7 +49,7 @@ def explanation_of(case: Case, answer: Answer) -> Explanation:
 
 def _ranks(measured: Evidence, answer: Answer) -> Iterator[Considered]:
     """The ranks with the largest excess or named in the answer, each alone, and the ranks that are slow together."""
-    case = measured.case
+    case, limit = measured.case, measured.case.found.limit
     excess = np.nan_to_num(case.found.mean, nan=-np.inf)
     mentioned = [
         case.steps.row(s.rank) for s in (*answer.suspects, *answer.candidates) if s.rank in case.steps.ranks
@@ -57,109 +57,89 @@ def _ranks(measured: Evidence, answer: Answer) -> Iterator[Considered]:
     longest = [int(r) for r in np.argsort(-excess, kind="stable") if excess[r] > 0][:RANKS_SHOWN]
     for row in dict.fromkeys([*longest, *(row for row in mentioned[:RANKS_SHOWN] if excess[row] > 0)]):
         rank, z = case.steps.ranks[row], float(np.nan_to_num(case.found.z[row]))
-        low, likely, high = _answered(answer, rank) or _measured(case, row)
-        outcome = _outcome(case, answer, (rank,), low, high, significant=z > case.found.limit)
-        yield Considered(
-            "rank", f"rank {rank} works longer than its peers", (rank,), ms(float(excess[row])), z, case.found.limit,
-            ms(low), ms(likely), ms(high), outcome,
-        )  # fmt: skip
+        price, subject = (
+            _answered(answer, rank) or _measured(case, row),
+            f"rank {rank} works longer than its peers",
+        )
+        found = _considered(case, answer, "rank", subject, (rank,), price, z=z, limit=limit)
+        yield replace(found, longer_ms=ms(float(excess[row])))
     together = measured.slow
     if together is not None and len(together.rows) > 1:
-        rows = np.array(together.rows)
-        ranks = tuple(case.steps.ranks[row] for row in together.rows)
-        low, high = min(least_ns(case, rows), together.gain), max(most_ns(case, rows), together.gain)
-        outcome = _outcome(case, answer, ranks, low, high, significant=True)
-        yield Considered(
-            "ranks", f"{ranks_in_words(ranks)} work longer than their peers", ranks, None, max(together.z),
-            case.found.limit, ms(low), ms(together.gain), ms(high), outcome,
-        )  # fmt: skip
+        rows, ranks = np.array(together.rows), tuple(case.steps.ranks[row] for row in together.rows)
+        price = Price.between(least_ns(case, rows), together.gain, most_ns(case, rows))
+        subject = f"{ranks_in_words(ranks)} work longer than their peers"
+        yield _considered(case, answer, "ranks", subject, ranks, price, z=max(together.z), limit=limit)
 
 
-def _answered(answer: Answer, rank: int) -> tuple[float, float, float] | None:
-    """The price of the work of `rank` in the answer: least, likely, most, ns a step; None where it has none."""
+def _answered(answer: Answer, rank: int) -> Price | None:
+    """The price of the work of `rank` in the answer; None where it has none."""
     ranks = answer.suspects if answer.verdict == "slow_rank" else answer.candidates
     found = next((s for s in ranks if s.rank == rank and s.cause != NETWORK), None)
     if found is None or found.lost_ms_low is None or found.lost_ms_high is None:
         return None
-    return (
-        found.lost_ms_low * NS_PER_MS, found.lost_ms_per_step * NS_PER_MS, found.lost_ms_high * NS_PER_MS
-    )  # fmt: skip
+    return Price(*(v * NS_PER_MS for v in (found.lost_ms_low, found.lost_ms_per_step, found.lost_ms_high)))
 
 
-def _measured(case: Case, row: int) -> tuple[float, float, float]:
-    """The price of the rank in `row` alone: least, likely, most, ns a step."""
+def _measured(case: Case, row: int) -> Price:
+    """The price of the rank in `row` alone."""
     rows = np.array([row])
     bounds = bounds_of(case, rows)
     _, likely = beside_waits(case, rows, saved_ns(case, rows, typical_without(case, rows)))
-    return min(bounds.low[0], likely), likely, max(bounds.high[0], likely)
+    return Price(min(bounds.low[0], likely), likely, max(bounds.high[0], likely))
 
 
 def _others(measured: Evidence, answer: Answer) -> Iterator[Considered]:
     """The hypotheses beside single ranks: a stage, a link, stalls in turn, uneven data, ranks without a trace."""
-    case = measured.case
-    stage = measured.stage
+    case, stage, link, unseen = measured.case, measured.stage, measured.link, measured.unseen
     if stage is not None:
         ranks = tuple(case.steps.ranks[row] for row in stage.rows)
-        named = answer.blames_stage
         subject = f"the stage of {ranks_in_words(ranks)} {'is idle' if stage.idle else 'works'} longer"
-        yield _of(case, answer, "stage", subject, ranks, stage.z, stage.price, named=named)
-    link = measured.link
+        named = answer.blames_stage
+        yield _considered(case, answer, "stage", subject, ranks, stage.price, z=stage.z, named=named)
     if link is not None:
         subject = (
             f"transfers at {ranks_in_words(link.ranks)} take {link.ratio:.1f} times as long as their peers'"
         )
         named = answer.verdict == "slow_link"
-        yield _of(case, answer, "link", subject, link.ranks, link.z, link.price, named=named)
-    yield from _in_turn(case, answer, "stalls in turn", measured.stalls)
-    yield from _in_turn(case, answer, "slow in turn", measured.moving)
+        yield _considered(case, answer, "link", subject, link.ranks, link.price, z=link.z, named=named)
+    for kind, found in (("stalls in turn", measured.stalls), ("slow in turn", measured.moving)):
+        if found is not None:
+            ranks = tuple(case.steps.ranks[row] for row in found.rows)
+            subject = f"{ranks_in_words(ranks)} work longer in turn"
+            if found is measured.stalls:
+                subject = (
+                    f"hosts of {ranks_in_words(ranks)} stall {'at once' if found.together else 'in turn'}"
+                )
+            price = Price(found.gain, found.gain, found.gain).widened(case.residual_ns)
+            named = answer.verdict == "imbalance" and answer.gain == found.gain
+            yield _considered(case, answer, kind, subject, ranks, price, named=named)
     data = max(measured.data, measured.tokens)
     if data > 0:
-        named = answer.blames_data
-        subject = "work follows the data, and the longest rank changes"
-        yield _of(case, answer, "uneven data", subject, (), None, Price(data, data, data), named=named)
-    unseen = measured.unseen
-    if max(unseen.known, unseen.undecided) > 0:
-        high = max(unseen.known, unseen.undecided)
+        subject, price = "work follows the data, and the longest rank changes", Price(data, data, data)
+        yield _considered(case, answer, "uneven data", subject, (), price, named=answer.blames_data)
+    high = max(unseen.known, unseen.undecided)
+    if high > 0:
         subject = f"the ranks read wait for {ranks_in_words(unseen.ranks)}, and there is no trace of these"
         price = Price(unseen.known, unseen.known, high)
-        yield _of(case, answer, "ranks without a trace", subject, unseen.ranks, None, price, named=False)
+        yield _considered(case, answer, "ranks without a trace", subject, unseen.ranks, price, named=False)
 
 
-def _in_turn(case: Case, answer: Answer, kind: str, found: MovingStalls | None) -> Iterator[Considered]:
-    """The hypothesis that the ranks of `found` stall or work longer in turn; nothing where there are none."""
-    if found is None:
-        return
-    ranks = tuple(case.steps.ranks[row] for row in found.rows)
-    subject = f"{ranks_in_words(ranks)} work longer in turn"
-    if kind == "stalls in turn":
-        subject = f"hosts of {ranks_in_words(ranks)} stall {'at once' if found.together else 'in turn'}"
-    named = answer.verdict == "imbalance" and answer.gain == found.gain
-    price = Price(found.gain, found.gain, found.gain).widened(case.residual_ns)
-    yield _of(case, answer, kind, subject, ranks, None, price, named=named)
-
-
-def _of(
-    case: Case, answer: Answer, kind: str, subject: str, ranks: tuple[int, ...], z: float | None,
-    price: Price, *, named: bool,
+def _considered(
+    case: Case, answer: Answer, kind: str, subject: str, ranks: tuple[int, ...], price: Price, *,
+    z: float | None = None, limit: float | None = None, named: bool | None = None,
 ) -> Considered:  # fmt: skip
-    """The hypothesis about more than one rank; `price` is what the step saves without it."""
-    low, likely, high = price.low, price.best, price.high
-    outcome = "named" if named else _outcome(case, answer, ranks, low, high, significant=True, alone=False)
-    return Considered(kind, subject, ranks, None, z, None, ms(low), ms(likely), ms(high), outcome)
-
-
-def _outcome(
-    case: Case, answer: Answer, ranks: tuple[int, ...], low: float, high: float, *, significant: bool,
-    alone: bool = True,
-) -> Outcome:  # fmt: skip
-    """The outcome of a hypothesis with a price between `low` and `high` ns a step."""
+    """A hypothesis with its outcome; named: whether the answer is it, by default whether it blames `ranks`."""
+    if named is None:
+        named = answer.verdict == "slow_rank" and set(ranks) <= {s.rank for s in answer.suspects}
     least = MIN_LOST_SHARE * case.step_ns
-    if alone and answer.verdict == "slow_rank" and set(ranks) <= {s.rank for s in answer.suspects}:
-        return "named"
-    if ranks and set(ranks) <= {s.rank for s in answer.candidates}:
-        return "candidate"
-    if high < least:
-        return "below the threshold"
-    if not significant:
-        return "not significant"
-    return "not proven" if low < least else "not first"
+    outcome: Outcome = "not proven" if price.low < least else "not first"
+    if named:
+        outcome = "named"
+    elif ranks and set(ranks) <= {s.rank for s in answer.candidates}:
+        outcome = "candidate"
+    elif price.high < least:
+        outcome = "below the threshold"
+    elif z is not None and limit is not None and z <= limit:
+        outcome = "not significant"
+    price_ms = ms(price.low), ms(price.best), ms(price.high)
+    return Considered(kind, subject, ranks, None, z, limit, *price_ms, outcome)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from tracekit.analysis.slowrank.case import Case, build
+from tracekit.analysis.slowrank.case import Case, without_steps
 from tracekit.analysis.slowrank.evidence import Evidence, Gap
 from tracekit.analysis.slowrank.expected.excess import fills_step
 from tracekit.analysis.slowrank.price import Price
@@ -173,12 +173,11 @@ def _kernels(case: Case, row: int, part: _Part, *, before: bool) -> StepKernels:
 def without_odd_steps(case: Case) -> Case:
     """`case` without its odd steps; unchanged where there are none, or where too few steps would remain."""
     odd = odd_steps(case)
-    kept = [n for n in case.steps.numbers if n not in odd]
-    if not odd or len(kept) < max(2, MAJORITY * len(case.steps.numbers)):
+    many = len(case.steps.numbers)
+    if not odd or many - len(odd) < max(2, MAJORITY * many):
         return case
     detail = f"left out because operations that other steps lack made them long, as a checkpoint does: {listed(odd)}"
-    run = replace(case.run, quality=(*case.run.quality, Quality("odd_steps", None, len(odd), detail)))
-    return build(run, case.ops, case.mesh, [(n, n + 1) for n in kept])
+    return without_steps(case, odd, Quality("odd_steps", None, len(odd), detail))
 
 
 def odd_steps(case: Case) -> tuple[int, ...]:

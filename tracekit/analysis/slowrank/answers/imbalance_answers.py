@@ -212,15 +212,15 @@ def blame_data(case: Case, gain: float, stage: LongStage | None = None) -> Answe
     whole = everybody_ns(case, gain)
     besides = {} if stage is None else {f"typical work on {stages_in_words(case, stage)}": stage.price.best}
     reason = (
-        f"work is distributed unevenly and {_longest(case)}: ranks wait {ms(whole):.1f} ms of {ms(case.step_ns):.1f} ms "
-        "a step, and no rank is slow throughout"
+        f"work is distributed unevenly and {_longest(case)}: ranks wait {ms(whole):.1f} ms of "
+        f"{ms(case.step_ns):.1f} ms a step, and no rank is slow throughout"
         f"{share_in_words(case, 'even work', gain, besides)}"
     )
     return imbalance(reason, whole)
 
 
 def _longest(case: Case) -> str:
-    """Where the longest rank of each step stands: at one place of an axis, if that is no chance, or changing.
+    """Where the longest rank of each step is: at one place of an axis, if that is no chance, or changing.
 
     Along an axis with other work at each index, as a pipeline's, ranks are not compared.
     """
@@ -230,7 +230,7 @@ def _longest(case: Case) -> str:
         places = {case.mesh.coords(case.steps.ranks[row])[axis] for row in rows}
         compared = len({coords[axis] for coords in peers})
         if len(places) == 1 and compared ** (1 - len(rows)) < CHANCE:
-            return f"the longest rank of every step stands at {axis} {places.pop()}"
+            return f"the longest rank of every step is at {axis} {places.pop()}"
     return "the longest rank changes"
 
 

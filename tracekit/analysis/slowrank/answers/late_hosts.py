@@ -6,6 +6,8 @@ launched, so its transfer overlaps with less compute: the step loses overlap, wh
 A rank posts late in its own time: copies from the host, work on other streams or a late host delay a collective without
 lengthening the step's work. No own time shows the delay, and the replay keeps it, so that no rank gets a price. The
 other ranks wait nevertheless.
+
+A host of several ranks stalls at times: where its ranks are half of all, noise hides them.
 """
 
 from collections import defaultdict
@@ -16,12 +18,22 @@ import numpy as np
 
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.evidence import Evidence, Gap
+from tracekit.analysis.slowrank.gaps.evidence_gaps import more_steps
 from tracekit.analysis.slowrank.hypotheses.candidates import significant_rows
+from tracekit.analysis.slowrank.hypotheses.moving_stalls import stalls_of_the_same
 from tracekit.analysis.slowrank.price import Price
-from tracekit.analysis.slowrank.suspects import Answer, left_open, suspect_of
+from tracekit.analysis.slowrank.suspects import Answer, explain_rank, left_open, suspect_of
+from tracekit.analysis.slowrank.wording import ranks_in_words
 from tracekit.causes import CPU_LAUNCH
 from tracekit.step_graph.statistics import chance_of, median_of_others
-from tracekit.thresholds.slowrank import FAR_MORE, LAUNCHED_NS, MAJORITY, MIN_LOST_SHARE, ONE_STEP_P
+from tracekit.thresholds.slowrank import (
+    FAR_MORE,
+    LAUNCHED_NS,
+    MAJORITY,
+    MIN_LOST_SHARE,
+    ONE_STEP_P,
+    RANKS_LISTED,
+)
 from tracekit.units import F64, I64, ms
 
 
@@ -195,3 +207,23 @@ def with_late_posts(case: Case, answer: Answer) -> Answer:
         "steps with that rank on another host"
     )
     return left_open(reason, decide, (candidate,))
+
+
+def same_ranks_stall_at_times(e: Evidence) -> Iterator[Gap]:
+    """The same ranks work longer in some steps, and so many of their peers do that noise cannot be told from them."""
+    case, found = e.case, stalls_of_the_same(e.case)
+    if found is None:
+        return
+    rows, struck = found.rows, found.over > 0
+    longer, steps = float(np.median(found.over[struck])), int(struck.any(axis=0).sum())
+    ranks = ranks_in_words(sorted(case.steps.ranks[row] for row in rows))
+    what = (
+        f"{ranks} work {ms(longer):.1f} ms longer than their peers in {steps} of {len(case.steps.numbers)} steps, "
+        f"together, which costs up to {ms(found.gain):.1f} ms of {ms(case.step_ns):.1f} ms a step: with as few other "
+        "ranks, uneven data and a host that stalls at times look the same"
+    )
+    price = Price.up_to(found.gain, found.gain)
+    candidates = tuple(
+        suspect_of(case, row, price, 0.0, *explain_rank(case, row, rows)) for row in rows[:RANKS_LISTED]
+    )
+    yield Gap(what, found.gain, f"{more_steps(case)}, and look at what these ranks share", candidates)

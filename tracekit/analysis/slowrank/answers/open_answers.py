@@ -25,34 +25,18 @@ def leave_unseen_open(case: Case, unseen: Unseen) -> Answer:
     """
     low, high = ms(unseen.known), ms(max(unseen.known, unseen.undecided))
     steps, mesh = case.steps.numbers, case.mesh
-    candidates = tuple(
-        Suspect(
-            r,
-            None,
-            mesh.coords(r) if r in mesh.coordinates else {},
-            low,
-            0.0,
-            steps,
-            "unknown",
-            (),
-            0.0,
-            high,
-        )
-        for r in unseen.ranks[:RANKS_LISTED]
-    )
-    reason = reason_of(case, unseen)
-    open_ = undecided(case)
-    if open_ is not None:
-        longer = float(case.found.mean[open_.rows[0]])
-        recorded = candidates_of(case, open_)
-        candidates = (*recorded, *candidates) if longer > unseen.known else (*candidates, *recorded)
-        reason += f"; rank {case.steps.ranks[open_.rows[0]]} works {ms(longer):.1f} ms longer than its peers"
+    placed = [(r, mesh.coords(r) if r in mesh.coordinates else {}) for r in unseen.ranks[:RANKS_LISTED]]
+    candidates = tuple(Suspect(r, None, at, low, 0.0, steps, "unknown", (), 0.0, high) for r, at in placed)
+    reason, longer = reason_of(case, unseen), 0.0
+    recorded: tuple[Suspect, ...] = ()
+    if (open_ := undecided(case)) is not None:
+        recorded, longer = candidates_of(case, open_), float(case.found.mean[open_.rows[0]])
+        reason += f"; rank {recorded[0].rank} works {ms(longer):.1f} ms longer than its peers"
     elif (once := in_one_step(case)) is not None:
-        first = once.excess > unseen.known
-        recorded = _once_candidates(case, once)
-        candidates = (*recorded, *candidates) if first else (*candidates, *recorded)
+        recorded, longer = _once_candidates(case, once), once.excess
         reason += f"; {told(case, once)}"
-    return left_open(reason, fewest_traces(case, unseen.ranks), candidates)
+    both = (*recorded, *candidates) if longer > unseen.known else (*candidates, *recorded)
+    return left_open(reason, fewest_traces(case, unseen.ranks), both)
 
 
 def leave_one_step_open(case: Case, found: OneStep) -> Answer:

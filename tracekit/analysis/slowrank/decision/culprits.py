@@ -32,7 +32,7 @@ from tracekit.analysis.slowrank.answers.open_answers import (
 )
 from tracekit.analysis.slowrank.answers.slow_launch import launched_late
 from tracekit.analysis.slowrank.case import Case
-from tracekit.analysis.slowrank.evidence import LINK, RANKS, STAGE, Evidence, Faults, Kind
+from tracekit.analysis.slowrank.evidence import Evidence, Faults, Kind
 from tracekit.analysis.slowrank.gaps.evidence_gaps import bounds_of, coverage, least_ns
 from tracekit.analysis.slowrank.hypotheses.candidates import Hypothesis, significant_rows
 from tracekit.analysis.slowrank.hypotheses.data_imbalance import data_explains
@@ -74,10 +74,10 @@ def slow_ranks_are_dearest(e: Evidence) -> Answer | None:
     """
     stage, ranks = _costly_stage(e), e.ranks
     if ranks is None or (
-        e.dearest != RANKS and (stage is None or stage.loaders or e.prices[RANKS] < e.least)
+        e.dearest != Kind.RANKS and (stage is None or stage.loaders or e.prices[Kind.RANKS] < e.least)
     ):
         return None
-    answer = beside(e.case, _slow_ranks(e, ranks), e.stage if e.prices[STAGE] >= e.least else None)
+    answer = beside(e.case, _slow_ranks(e, ranks), e.stage if e.prices[Kind.STAGE] >= e.least else None)
     return answer if answer.suspects or stage is None else None
 
 
@@ -87,7 +87,7 @@ def slow_link_is_dearest(e: Evidence) -> Answer | None:
     Where it costs most, the answer is open if its price is not proven.
     """
     stage, link, case = _costly_stage(e), e.link, e.case
-    if link is None or (stage is None and e.dearest != LINK) or (stage is not None and stage.loaders):
+    if link is None or (stage is None and e.dearest != Kind.LINK) or (stage is not None and stage.loaders):
         return None
     if not shown(case, link):
         return leave_link_open(case, link) if stage is None else None
@@ -143,7 +143,7 @@ def faults_hide_each_other(e: Evidence) -> Answer | None:
 
 def _costly_stage(e: Evidence) -> LongStage | None:
     """The long stage where it costs more than ranks and links; None otherwise."""
-    return e.stage if e.dearest == STAGE else None
+    return e.stage if e.dearest == Kind.STAGE else None
 
 
 def _long_stage(e: Evidence, stage: LongStage) -> Answer:

@@ -5,18 +5,18 @@ What may cost as much as the threshold leaves the answer open, as does a gap of 
 job is healthy only if no rule applies and no gap is as wide.
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
 import numpy as np
 
-from tracekit.analysis.slowrank.answers import faint, harmless, slow_launch
+from tracekit.analysis.slowrank.answers import harmless, slow_launch
 from tracekit.analysis.slowrank.answers.hidden_rank import with_hidden_rank, with_most_of_it
 from tracekit.analysis.slowrank.answers.late_hosts import with_late_posts
 from tracekit.analysis.slowrank.answers.unsteady_links import with_unsteady_link
-from tracekit.analysis.slowrank.case import Case, build
-from tracekit.analysis.slowrank.decision import culprits, limits, no_culprit
+from tracekit.analysis.slowrank.case import Case, without_steps
+from tracekit.analysis.slowrank.decision import culprits, gaps, limits, no_culprit
 from tracekit.analysis.slowrank.evidence import Evidence
 from tracekit.analysis.slowrank.gaps.recurrence import in_one_step, others_prove_health, told
 from tracekit.analysis.slowrank.suspects import Answer
@@ -48,10 +48,10 @@ RULES: Final[tuple[Rule, ...]] = (
     no_culprit.stage_may_cost,
     no_culprit.link_may_cost,
     no_culprit.only_step_may_cost,
-    faint.rank_nearly_costs,
-    faint.excess_is_faint,
+    no_culprit.rank_nearly_costs,
+    no_culprit.excess_is_faint,
     slow_launch.host_launches_slowly,
-    no_culprit.a_gap_may_hide,
+    gaps.a_gap_may_hide,
     no_culprit.stage_stands_still,
     harmless.healthy,
 )
@@ -134,7 +134,7 @@ def without_lag_before(
     if len(steps) == 1:
         left, them = f"step {steps[0]} is left out", "it"
     detail = f"{left}: rank {first} began {them} late, after a delay before the recording"
-    rest, again = judged(_without_steps(case, steps, Quality("late_begin", None, len(steps), detail)))
+    rest, again = judged(without_steps(case, steps, Quality("late_begin", None, len(steps), detail)))
     found = {s.rank for s in again.suspects} if again.verdict == "slow_rank" else set()
     kept = began & suspects <= found <= suspects if blamed else bool(found) and found <= began
     return (rest, again) if kept else (case, answer)
@@ -152,17 +152,11 @@ def without_accident(case: Case, answer: Answer) -> tuple[Case, Answer]:
         return case, answer
     step = case.steps.numbers[once.column]
     detail = f"step {step} is left out: {told(case, once)}"
-    rest, again = _challenged(_without_steps(case, [step], Quality("accident", None, 1, detail)))
+    rest, again = _challenged(without_steps(case, [step], Quality("accident", None, 1, detail)))
     rules = (*answer.rules, without_accident.__name__, *again.rules)
     if again.verdict == "healthy":
         return case, replace(again, reason=harmless.accident(case, once), rules=rules)
     return (case, answer) if again.verdict == "inconclusive" else (rest, replace(again, rules=rules))
-
-
-def _without_steps(case: Case, steps: Collection[int], note: Quality) -> Case:
-    """The case of the same recording without some steps, for the reason in `note`."""
-    run = replace(case.run, quality=(*case.run.quality, note))
-    return build(run, case.ops, case.mesh, [(n, n + 1) for n in case.steps.numbers if n not in steps])
 
 
 def _late(case: Case) -> dict[int, set[int]]:

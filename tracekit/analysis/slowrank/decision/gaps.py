@@ -5,12 +5,13 @@ lists all of them.
 """
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
 
 from tracekit.analysis.slowrank.answers.compared_steps import slow_outside_steps, steps_are_unequal
-from tracekit.analysis.slowrank.answers.late_hosts import host_launches_late
+from tracekit.analysis.slowrank.answers.late_hosts import host_launches_late, same_ranks_stall_at_times
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.evidence import Evidence, Gap
 from tracekit.analysis.slowrank.gaps.evidence_gaps import (
@@ -27,9 +28,9 @@ from tracekit.analysis.slowrank.gaps.lone_transfers import LoneTransfers, in_wor
 from tracekit.analysis.slowrank.hypotheses.candidates import significant_rows
 from tracekit.analysis.slowrank.hypotheses.data_imbalance import unexplained_ns
 from tracekit.analysis.slowrank.hypotheses.dealt_price import dealt_bounds
-from tracekit.analysis.slowrank.hypotheses.moving_stalls import stalls_of_the_same, varied_ns
+from tracekit.analysis.slowrank.hypotheses.moving_stalls import varied_ns
 from tracekit.analysis.slowrank.price import Price
-from tracekit.analysis.slowrank.suspects import explain_rank, link_end, suspect_of
+from tracekit.analysis.slowrank.suspects import Answer, left_open, link_end, suspect_of
 from tracekit.analysis.slowrank.wording import fewest_traces, listed, ranks_in_words
 from tracekit.thresholds.slowrank import (
     CLEAR_SHARE,
@@ -104,26 +105,6 @@ def steps_were_left_out(e: Evidence) -> Iterator[Gap]:
         most = float(np.nan_to_num(case.found.mean).max(initial=0.0))
         what = "one step was compared: it cannot separate a slow rank from chance"
         yield Gap(what, most, "record three whole steps or more", decides=False)
-
-
-def same_ranks_stall_at_times(e: Evidence) -> Iterator[Gap]:
-    """The same ranks work longer in some steps, and so many of their peers do that noise cannot be told from them."""
-    case, found = e.case, stalls_of_the_same(e.case)
-    if found is None:
-        return
-    rows, struck = found.rows, found.over > 0
-    longer, steps = float(np.median(found.over[struck])), int(struck.any(axis=0).sum())
-    ranks = ranks_in_words(sorted(case.steps.ranks[row] for row in rows))
-    what = (
-        f"{ranks} work {ms(longer):.1f} ms longer than their peers in {steps} of {len(case.steps.numbers)} steps, "
-        f"together, which costs up to {ms(found.gain):.1f} ms of {ms(case.step_ns):.1f} ms a step: with as few other "
-        "ranks, uneven data and a host that stalls at times look the same"
-    )
-    price = Price.up_to(found.gain, found.gain)
-    candidates = tuple(
-        suspect_of(case, row, price, 0.0, *explain_rank(case, row, rows)) for row in rows[:RANKS_LISTED]
-    )
-    yield Gap(what, found.gain, f"{more_steps(case)}, and look at what these ranks share", candidates)
 
 
 def waits_are_lopsided(e: Evidence) -> Iterator[Gap]:
@@ -288,6 +269,17 @@ GAPS: Final[tuple[Callable[[Evidence], Iterator[Gap]], ...]] = (
     work_varies,
     lone_ranks_vary,
 )
+
+
+def a_gap_may_hide(e: Evidence) -> Answer | None:
+    """A gap of the evidence could hide the threshold: the first of GAPS that decides leaves the answer open."""
+    for gap in GAPS:
+        for found in gap(e):
+            if found.decides and found.could_hide >= e.least:
+                reason = f"no rank, stage or link is proven to cost {MIN_LOST_SHARE:.0%} of the step, but {found.what}"
+                answer = left_open(reason, found.to_decide, found.candidates)
+                return replace(answer, rules=(gap.__name__,))
+    return None
 
 
 def widest_first(e: Evidence) -> list[Gap]:

@@ -1,6 +1,12 @@
-"""Rules that blame no rank: work is uneven, hosts stall in turn, or a hypothesis or a gap may cost the threshold."""
+"""Rules that blame no rank: work is uneven, hosts stall in turn, or a hypothesis may cost the threshold.
+
+Its price may be open, or near a limit: an excess that is hardly significant, or priced below the threshold by little.
+"""
 
 from dataclasses import replace
+from typing import Final
+
+import numpy as np
 
 from tracekit.analysis.slowrank.answers.compared_steps import slow_outside
 from tracekit.analysis.slowrank.answers.culprit_answers import leave_link_open
@@ -16,15 +22,29 @@ from tracekit.analysis.slowrank.answers.open_answers import (
     leave_rank_open,
     leave_unseen_open,
 )
-from tracekit.analysis.slowrank.decision.gaps import GAPS
+from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.evidence import Evidence
+from tracekit.analysis.slowrank.expected.like_transfers import message_of
+from tracekit.analysis.slowrank.expected.nodes import nodes_of
+from tracekit.analysis.slowrank.gaps.evidence_gaps import (
+    NAME_GROUPS,
+    Undecided,
+    bounds_of,
+    left_undecided,
+    more_steps,
+    most_ns,
+)
+from tracekit.analysis.slowrank.hypotheses.candidates import significant_rows
+from tracekit.analysis.slowrank.hypotheses.long_stage import faint_stage
+from tracekit.analysis.slowrank.hypotheses.slow_link import comparable
 from tracekit.analysis.slowrank.hypotheses.suspect_work import only_attention
-from tracekit.analysis.slowrank.price import Price
+from tracekit.analysis.slowrank.price import NOT_EXACT, Price, may_cost_ns
 from tracekit.analysis.slowrank.suspects import Answer, harmless, imbalance, left_open
 from tracekit.analysis.slowrank.wording import listed
 from tracekit.causes import CPU_LAUNCH, HOST_STALL
-from tracekit.thresholds.slowrank import MIN_LOST_SHARE
-from tracekit.units import ms
+from tracekit.step_graph.statistics import MAD_TO_SIGMA, confidence
+from tracekit.thresholds.slowrank import CHANCE, CLEARLY_MORE, MIN_LOST_SHARE, STAGE_TELLING_PEERS, Z_LIMIT
+from tracekit.units import I64, ms
 
 
 def hosts_stall_in_turn(e: Evidence) -> Answer | None:
@@ -133,12 +153,143 @@ def stage_stands_still(e: Evidence) -> Answer | None:
     return left_open(reason, decide, of_stage(case, stage, CPU_LAUNCH))
 
 
-def a_gap_may_hide(e: Evidence) -> Answer | None:
-    """A gap of the evidence could hide the threshold: the first of GAPS that decides leaves the answer open."""
-    for gap in GAPS:
-        for found in gap(e):
-            if found.decides and found.could_hide >= e.least:
-                reason = f"no rank, stage or link is proven to cost {MIN_LOST_SHARE:.0%} of the step, but {found.what}"
-                answer = left_open(reason, found.to_decide, found.candidates)
-                return replace(answer, rules=(gap.__name__,))
-    return None
+def excess_is_faint(e: Evidence) -> Answer | None:
+    """The excess of a rank, a stage or a node is unlikely to be chance, but not significant."""
+    case = e.case
+    if (ranks := faint_ranks(case)) is not None:
+        return leave_rank_open(case, ranks)
+    if (stage := faint_stage(case)) is not None:
+        return leave_stage_open(
+            case, stage, _noise(case, stage.z, Z_LIMIT), f"{more_steps(case)} on every rank"
+        )
+    node = faint_node(case)
+    return leave_rank_open(case, node) if node is not None else None
+
+
+def _noise(case: Case, z: float, limit: float) -> str:
+    """The clause that chance hardly explains an excess, and does not show a fault."""
+    return (
+        f"the noise of {len(case.steps.numbers)} steps is unlikely to explain that (z {z:.1f}), but that is not proven "
+        f"(z {limit:.1f} needed)"
+    )
+
+
+def faint_ranks(case: Case) -> Undecided | None:
+    """Return the ranks with an excess that is unlikely to be chance; None where there are none."""
+    z = np.nan_to_num(case.found.z, nan=0.0)
+    sure = np.array([confidence(v, len(z)) for v in z.tolist()])
+    hardly = (sure > 1.0 - CHANCE) & (z <= case.found.limit)
+    longer = np.nan_to_num(case.found.mean, nan=0.0) > MIN_LOST_SHARE * case.step_ns
+    rows = np.flatnonzero(hardly & longer)
+    if len(case.steps.numbers) == 1 or not len(rows):
+        return None
+    first = rows[np.argmax(case.found.mean[rows])]
+    why = _noise(case, float(z[first]), case.found.limit)
+    return left_undecided(case, rows, why, f"{more_steps(case)} on every rank")
+
+
+def faint_node(case: Case) -> Undecided | None:
+    """Return the ranks of one node, which all work longer; None where no node may cost the threshold."""
+    rows = longest_node(case)
+    if rows is None:
+        return None
+    price = may_cost_ns(most_ns(case, rows), float(case.found.mean[rows].sum()))
+    if price < MIN_LOST_SHARE * case.step_ns:
+        return None
+    why = "they are all on one node, and each works longer by too little to be reported"
+    decide = "record more steps, and look at what else runs on that node, its clocks and temperatures"
+    found = bounds_of(case, rows, why, decide)
+    return replace(found, low=(0.0,) * len(rows), high=(price,) * len(rows))
+
+
+def longest_node(case: Case) -> I64 | None:
+    """Return the rows of the node that exceeds the other nodes beyond chance and in every step; None without one."""
+    nodes = nodes_of(case)
+    members: dict[str | int, list[int]] = {}
+    for row, rank in enumerate(case.steps.ranks):
+        if rank in nodes and np.isfinite(case.found.mean[row]):
+            members.setdefault(nodes[rank], []).append(row)
+    groups = [np.array(rows, np.int64) for _, rows in sorted(members.items(), key=str) if len(rows) > 1]
+    if len(groups) < STAGE_TELLING_PEERS or len(case.steps.numbers) < 2:
+        return None
+    worst = max(groups, key=lambda rows: float(case.found.mean[rows].mean()))
+    others = np.concatenate([case.found.mean[rows] for rows in groups if rows is not worst])
+    usual = float(np.median(others))
+    noise = MAD_TO_SIGMA * float(np.median(np.abs(others - usual))) / np.sqrt(len(worst))
+    over = float(case.found.mean[worst].mean()) - usual
+    every = np.nanmean(case.found.value[worst], axis=0)
+    return worst if over > Z_LIMIT * noise and (every > 0).all() else None
+
+
+def nearly_costly(case: Case) -> Undecided | None:
+    """The ranks with a significant excess and a price below the threshold by less than its uncertainty, or None."""
+    rows = significant_rows(case, MIN_LOST_SHARE)
+    if not len(rows):
+        return None
+    price = most_ns(case, rows)  # together: ranks that are late at once cost nothing alone
+    doubts = (
+        (0.0, NOT_EXACT, _ELSEWHERE),
+        (_spun_elsewhere_ns(case, rows), _SPUN, _ELSEWHERE),
+        (usually_slow_ns(case), _TOO_SMALL, NAME_GROUPS),
+    )
+    more, why, decide = max(doubts, key=lambda d: d[0])
+    if _may_cost_ns(price, more, float(case.found.mean[rows].sum())) < MIN_LOST_SHARE * case.step_ns:
+        return None
+    found = bounds_of(case, rows, why, decide)
+    high = tuple(_may_cost_ns(price, more, float(case.found.mean[r])) for r in found.rows)
+    return replace(found, high=high)
+
+
+_SPUN: Final = (
+    "communication makes kernels of other stages longer, and how much of it waits for this rank is unknown"
+)
+
+
+_TOO_SMALL: Final = (
+    "transfers of most groups last far longer than the transfers of the fastest group, as if their members waited for "
+    "a rank that is not counted as a member"
+)
+
+
+_ELSEWHERE: Final = "record a few steps with these ranks on other hosts, and compare the step times"
+
+
+def _may_cost_ns(price: float, more: float, longer: float) -> float:
+    """The bound of `may_cost_ns` plus `more`, ns a step; at most `longer`."""
+    return min(may_cost_ns(price, longer) + more, longer)
+
+
+def _spun_elsewhere_ns(case: Case, rows: I64) -> float:
+    """The most that overlapping communication adds to the compute of a rank in stages without `rows`, ns a step.
+
+    Counted from the rank of that stage to which it adds least. Where this communication waits for `rows` through
+    messages, a cure saves an unknown part of it.
+    """
+    others = [stage for stage in case.stages if len(stage) and not len(np.intersect1d(stage, rows))]
+    added = [np.nan_to_num(np.nanmean(case.met.beside[stage], axis=1)) for stage in others]
+    return max((float(np.ptp(ranks)) for ranks in added), default=0.0)
+
+
+def usually_slow_ns(case: Case) -> float:
+    """Return the extra time of transfers over the fastest comparable channel, ns a step, as the median over ranks.
+
+    Where most channels take twice as long as a few fast ones, their members probably wait for a rank that the inferred
+    group lacks: groups inferred from streams may be too small.
+    """
+    extra = np.zeros(len(case.waits.first_row))
+    for channels in comparable(case, message_of(case)[0], {}):
+        level = {c: float(np.median(case.waits.transfer[n])) for c, n in channels.items()}
+        least = min(level.values())
+        for c, numbers in channels.items():
+            if level[c] > CLEARLY_MORE * least and np.median(list(level.values())) > CLEARLY_MORE * least:
+                extra[numbers] = np.maximum(case.waits.transfer[numbers] - least, 0.0)
+    rows = np.flatnonzero((case.ops.instance >= 0) & case.analysed)
+    ranks, place = np.unique(case.ops.rank[rows], return_inverse=True)
+    spent = np.bincount(place, extra[case.ops.instance[rows]], len(ranks)) / max(len(case.steps.numbers), 1)
+    return float(np.median(spent)) if len(spent) else 0.0
+
+
+def rank_nearly_costs(e: Evidence) -> Answer | None:
+    """The price of a rank is below the threshold by less than its uncertainty."""
+    found = nearly_costly(e.case)
+    return leave_rank_open(e.case, found) if found is not None and not e.is_accident(found) else None
