@@ -11,6 +11,12 @@ takes the time. This page lists what each looks like, what excludes it, and what
 `tracekit/causes.py` and `tracekit/mechanisms.py`, which the analysis and its reports read (`python -m
 tests.docs.causes` writes it again).
 
+A cause is named where it explains 80 % of a rank's excess or more. Otherwise the cause is `unknown`, and the two that
+explain most are listed with their shares, what excludes each, and what to do for each (`suspects[].causes` in JSON).
+The excess is own time beyond the peers' median. It splits into parts that do not overlap: gaps that spans explain, a
+few long gaps, many short ones, waits for a turn on a core, copies, other compute, and on a CPU stops within operators.
+A missing signal gives no part. Work that a rank alone runs explains its compute and the gaps that belong to it.
+
 A mechanism is named where it explains 80 % of the excess or more, and no other one explains half of it. Otherwise the
 two that explain most are listed with their shares, and the advice is that of the cause. Mechanisms need a GPU; those
 of a host need its events (`ProfilerActivity.CPU`). They split the excess of the device into a part by one common

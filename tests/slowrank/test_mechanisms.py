@@ -13,6 +13,7 @@ from tracekit.analysis.mechanisms.device import Compared, of_device, of_work, su
 from tracekit.analysis.mechanisms.host import of_host
 from tracekit.analysis.slowrank.analyse import analyse
 from tracekit.causes import CAUSES, MECHANISMS
+from tracekit.report.slowrank_json import slowrank_document
 from tracekit.report.slowrank_text import slowrank_text
 from tracekit.steps.features import Features, Work
 
@@ -117,6 +118,36 @@ def test_two_mechanisms_at_once_are_both_listed(tmp_path):
     assert sum(m.share for m in suspect.mechanisms) == pytest.approx(1.0, abs=0.01)
     assert "mechanism  not decided: one_kernel (5" in slowrank_text(finding)
     assert CAUSES["gpu_compute"].next_step in slowrank_text(finding)
+
+
+def sleeps(line, step):
+    """A pause of 580 µs, as much as kernels that take 1.2 times as long add."""
+    line.at += 580.0
+
+
+def test_two_causes_at_once_are_both_listed(tmp_path):
+    """Half of the excess is longer kernels, and half a pause a step: neither explains 80 %."""
+    finding = analyse(job(tmp_path, lambda name, step: 1.2, sleeps))
+    (suspect,) = finding.suspects
+    assert (finding.verdict, finding.cause, suspect.rank, suspect.cause) == (
+        "slow_rank",
+        "unknown",
+        SLOW,
+        "unknown",
+    )
+    assert {c.name: c.share for c in suspect.causes} == pytest.approx(
+        {"gpu_compute": 0.5, "host_stall": 0.5}, abs=0.02
+    )
+    assert suspect.mechanisms == ()
+    text = slowrank_text(finding)
+    assert " unknown: not decided: " in text
+    for name in ("gpu_compute", "host_stall"):
+        assert (
+            f"{name} (50% of the excess): {CAUSES[name].meaning}, excluded by {CAUSES[name].excluded_by}"
+            in text
+        )
+        assert f"for {name}, {CAUSES[name].next_step}" in text
+    assert [c["named"] for c in slowrank_document(finding)["suspects"][0]["causes"]] == [False, False]
 
 
 def evaluates(line, step):

@@ -1,4 +1,4 @@
-"""The mechanisms of the suspects of an answer: which kernels of their devices, what their hosts did."""
+"""The causes that an answer names, and their mechanisms: which kernels of the devices, what the hosts did."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -12,23 +12,50 @@ from tracekit.analysis.slowrank.hypotheses.suspect_work import features_of
 from tracekit.analysis.slowrank.suspects import Answer
 from tracekit.causes import CAUSES
 from tracekit.findings import Mechanism, Suspect
+from tracekit.findings.slowrank import CauseShare
 from tracekit.mechanisms import MORE_WORK, OF_HOST
 from tracekit.steps.host_need import products_in_steps
 from tracekit.steps.medians import sampled
 from tracekit.steps.step_kernels import kernels_in_steps
-from tracekit.thresholds.slowrank import PEERS_SAMPLED
+from tracekit.thresholds.slowrank import LEAST_KIND, MECHANISMS_LISTED, NAMED_SHARE, PEERS_SAMPLED
 
 
 def refined(case: Case, answer: Answer) -> Answer:
-    """Return `answer`, its first suspects with the two mechanisms that explain most of their excess.
+    """Return `answer`, its suspects with a cause only where that explains most of their excess.
 
-    The same answer for an operation table, which holds no events of kernels and hosts.
+    The first ones have the two mechanisms that explain most of it as well, but for an operation table, which holds no
+    events of kernels and hosts.
     """
-    if case.table is not None or answer.verdict != "slow_rank":
+    suspects = list(answer.suspects)
+    if case.table is None and answer.verdict == "slow_rank":
+        blamed = {s.rank for s in suspects}
+        first = suspects[:PEERS_SAMPLED]
+        suspects[:PEERS_SAMPLED] = [replace(s, mechanisms=_mechanisms(case, s, blamed)) for s in first]
+    named = tuple(map(_named, suspects))
+    answer = replace(answer, suspects=named, candidates=tuple(map(_named, answer.candidates)))
+    if not named or named[0].cause == suspects[0].cause or answer.cause != suspects[0].cause:
         return answer
-    blamed = {s.rank for s in answer.suspects}
-    first = [replace(s, mechanisms=_mechanisms(case, s, blamed)) for s in answer.suspects[:PEERS_SAMPLED]]
-    return replace(answer, suspects=(*first, *answer.suspects[PEERS_SAMPLED:]))
+    return replace(answer, cause=named[0].cause)
+
+
+def _named(suspect: Suspect) -> Suspect:
+    """`suspect` with its cause if that explains most of its excess, else `unknown`, and the two causes that do best.
+
+    Work that it alone runs is one reason for the compute and for the gaps that belong to it.
+    """
+    added = sum(m.share for m in suspect.mechanisms if m.name == MORE_WORK.name)
+    least = {
+        c.name: max(c.share, added) if c.name == suspect.cause else min(c.share, 1 - added)
+        for c in suspect.causes
+    }
+    causes = tuple(
+        CauseShare(c.name, least[c.name], c.sure or (c.name == suspect.cause and added >= NAMED_SHARE))
+        for c in suspect.causes
+        if least[c.name] >= LEAST_KIND
+    )[:MECHANISMS_LISTED]
+    if not suspect.causes or any(c.sure for c in causes):
+        return replace(suspect, causes=causes)
+    return replace(suspect, cause="unknown", causes=causes, mechanisms=())
 
 
 def _mechanisms(case: Case, suspect: Suspect, blamed: set[int]) -> tuple[Mechanism, ...]:

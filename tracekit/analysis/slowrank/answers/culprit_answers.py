@@ -81,7 +81,7 @@ def blame_ranks(case: Case, found: Hypothesis) -> Answer:
 
 def blame_lone_rank(case: Case, stage: LongStage, found: LoneFault) -> Answer:
     """The answer that blames the only rank of a long stage for a part of the stage's price."""
-    _, evidence = explain_rank(case, found.row, stage.rows, other_stages=True)
+    evidence = explain_rank(case, found.row, stage.rows, other_stages=True).evidence
     doubt = rank_doubt_ns(case, np.array([found.row]))
     price = Price(found.gain, found.gain, found.gain).widened(doubt)
     suspect = suspect_of(case, found.row, price, stage.z, found.cause, evidence)
@@ -99,8 +99,7 @@ def _blame_proven(case: Case, found: Hypothesis) -> Answer:
     suspects = []
     prices = _prices(case, found)
     for row, lost, z in zip(found.rows, prices, found.z, strict=True):
-        cause, evidence = explain_rank(case, row, found.rows)
-        suspects.append(suspect_of(case, row, lost, z, cause, evidence))
+        suspects.append(suspect_of(case, row, lost, z, *explain_rank(case, row, found.rows)))
     if not all(_proves(case, s, suspects) for s in suspects):
         return _without_disagreeing(case, suspects, found)
     suspects, found = _with_transfers(case, suspects, found)

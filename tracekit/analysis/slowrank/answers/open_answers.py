@@ -70,8 +70,8 @@ def leave_one_step_open(case: Case, found: OneStep) -> Answer:
 
 def _once_candidate(case: Case, found: OneStep) -> Suspect:
     """The rank that was slow in one step as a candidate, priced from zero, because that may be chance."""
-    cause, evidence = explain_rank(case, found.row, (found.row,))
-    return suspect_of(case, found.row, Price.up_to(found.gain, found.gain), 0.0, cause, evidence)
+    why = explain_rank(case, found.row, (found.row,))
+    return suspect_of(case, found.row, Price.up_to(found.gain, found.gain), 0.0, *why)
 
 
 def leave_unproven_open(case: Case, price: float) -> Answer:
@@ -177,7 +177,6 @@ def candidates_of(case: Case, found: Undecided) -> tuple[Suspect, ...]:
     """The ranks of `found` as candidates, each with its cause, its evidence and its price interval."""
     made = []
     for row, low, high in zip(found.rows, found.low, found.high, strict=True):
-        cause, evidence = explain_rank(case, row, found.rows)
-        z = float(case.found.z[row])
-        made.append(suspect_of(case, row, Price.between(low, low, high), z, cause, evidence))
+        z, why = float(case.found.z[row]), explain_rank(case, row, found.rows)
+        made.append(suspect_of(case, row, Price.between(low, low, high), z, *why))
     return tuple(made)
