@@ -145,7 +145,7 @@ def test_a_cause_is_named_where_it_explains_most(changes, shares, named):
 
 
 def test_the_pace_of_operators_counts_by_their_time():
-    """Of many short and a few long operators of one name, a longer median shows that all are longer, and none stopped."""
+    """Of many short and a few long operators of a name, a longer median shows that all are longer and none stopped."""
     peer = replace(
         PEER,
         on_gpu=False,

@@ -20,7 +20,7 @@ from tracekit.rank_events.compute import COMM_KERNEL, DEVICE_WORK, NOT_COMPUTE
 from tracekit.rank_events.event_columns import ints, matches, truth
 from tracekit.steps.steps import Steps, idle_within, inside_each, tails_of, windows_of
 from tracekit.store import Run
-from tracekit.thresholds.slowrank import MAJORITY, TIME_SLICE_NS
+from tracekit.thresholds.slowrank import MINOR, TIME_SLICE_NS
 from tracekit.units import I64, Mask
 
 LOADER = re.compile(r"dataloader|data_load|next_batch|get_batch", re.IGNORECASE)
@@ -58,7 +58,7 @@ class Operators:
     total: float
     median: float  # mean over the steps of the median in each
     quickest: float  # their time if each took as long as the shortest
-    interrupted: int  # how many exceeded the shortest by more than half of a time slice
+    interrupted: int  # how many exceeded the shortest by more than short operators may last
 
 
 @dataclass(frozen=True)
@@ -196,7 +196,7 @@ def _by_name(lasted: I64, name: I64, step: I64, words: list[str]) -> dict[str, O
     first, _, ranked = _by_kind(lasted, name)
     found = {}
     for number, some in zip(np.unique(name).tolist(), np.split(ranked, first[1:]), strict=True):
-        longer = int((some - some[0] > MAJORITY * TIME_SLICE_NS).sum())
+        longer = int((some - some[0] > MINOR * TIME_SLICE_NS).sum())
         found[words[number]] = Operators(
             len(some), float(some.sum()), float(median[number]), float(some[0]) * len(some), longer
         )
