@@ -25,7 +25,7 @@ change which rank is named.
 """
 
 ONE_STEP = """
-## No cause: one long step
+## No cause: one long step, or the profiler
 
 A step in which the program does something more is long without any fault. No rank is named for it. The excess of one
 step that nothing of this explains is open, and more steps decide it.
@@ -57,6 +57,12 @@ ROWS_OF_ONE_STEP = (
         "the first step of the window is longer, and its kernels are not",
         "an excess in later steps",
         "begin to record on all ranks at one step",
+    ),
+    (
+        "profiler with other settings on one rank",
+        "the host is slow and only its trace holds stacks of Python; a row of `quality` says so (`unlike_recordings`)",
+        "stacks on the peers as well, or a device that is slow",
+        "record all ranks with the same settings",
     ),
     (
         "accident",

@@ -297,6 +297,27 @@ def test_collections_say_how_often_and_whether_in_turn(tmp_path, theirs, says):
     assert found.detail.endswith(told)
 
 
+def frames(line, _step):
+    """Each step records a frame of Python beside its kernels."""
+    line._row(line.at - 50, 20, "python_function", "torch/nn/modules/module.py(1501): _call_impl")
+
+
+@pytest.mark.parametrize(("factor", "everyone", "rows"), [(1.0, False, 1), (1.0, True, 0), (1.4, False, 0)])
+def test_stacks_that_only_a_slow_host_records_are_said(tmp_path, factor, everyone, rows):
+    """They slow no device, and all ranks alike where all record them."""
+
+    def pause(line, step):
+        frames(line, step)
+        line.at += 600 if factor == 1 else 0
+
+    run = job(tmp_path, lambda name, step: factor, pause=pause, beside=frames if everyone else None)
+    finding = analyse(run)
+    assert [s.rank for s in finding.suspects] == [SLOW]
+    found = [q for q in finding.quality if q.kind == "unlike_recordings"]
+    assert len(found) == rows
+    assert all(q.detail.startswith(f"rank {SLOW}: Python stacks are recorded") for q in found)
+
+
 @pytest.mark.parametrize(("layers", "mechanism"), [(28, "cpu_quota"), (20, "no_event")])
 def test_pauses_at_one_phase_are_a_quota(tmp_path, layers, mechanism):
     """A process gets 40 of each 100 ms. Where steps last one period, pauses are at one place of each step as well."""
