@@ -103,7 +103,7 @@ def _beside(suspect: Features, peers: Sequence[Features]) -> Comparison:
         if quantity not in mine:
             mine[quantity] = getattr(suspect, quantity)
             theirs[quantity] = float(np.median([getattr(p, quantity) for p in peers]))
-    gaps = (suspect.gap - theirs["gap"]) * steps
+    gaps = float((suspect.gap - theirs["gap"]) * steps)
     pauses = float(np.maximum(few - usual, 0).sum())
     return Comparison(suspect.on_gpu, mine, theirs, gaps, pauses, float(turns[2] - usually[2]))
 
