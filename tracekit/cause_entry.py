@@ -5,9 +5,18 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final, Literal
 
-from tracekit.findings.slowrank import Cause
+from tracekit.findings.slowrank import Cause, CauseShare
 from tracekit.mechanisms import MechanismEntry
-from tracekit.thresholds.slowrank import CLEARLY_MORE, MAJORITY, MINOR, NO_ACCIDENT, TIME_SLICE_NS
+from tracekit.thresholds.slowrank import (
+    CLEARLY_MORE,
+    LEAST_KIND,
+    MAJORITY,
+    MECHANISMS_LISTED,
+    MINOR,
+    NAMED_SHARE,
+    NO_ACCIDENT,
+    TIME_SLICE_NS,
+)
 
 Quantity = Literal[
     "own",
@@ -217,3 +226,15 @@ class CauseEntry:
     def step_on(self, *, gpu: bool) -> str:
         """Return what to do next, by the kind of device."""
         return self.next_step if gpu or self.next_on_cpu is None else self.next_on_cpu
+
+
+def causes_by_share(shares: Mapping[Cause, float], likely: Cause) -> tuple[CauseShare, ...]:
+    """Return the two causes that explain most, the larger share first; the `likely` one is sure from 80 % on.
+
+    Causes that explain next to nothing are left out.
+    """
+    found = sorted((item for item in shares.items() if item[1] >= LEAST_KIND), key=lambda item: -item[1])
+    return tuple(
+        CauseShare(name, share, name == likely and share >= NAMED_SHARE)
+        for name, share in found[:MECHANISMS_LISTED]
+    )

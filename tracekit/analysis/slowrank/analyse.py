@@ -18,8 +18,7 @@ from tracekit.analysis.slowrank.case import Case, build
 from tracekit.analysis.slowrank.decision.decide import concluded
 from tracekit.analysis.slowrank.explanation import explanation_of
 from tracekit.analysis.slowrank.gaps.evidence_gaps import coverage
-from tracekit.analysis.slowrank.gaps.unlike_recordings import unlike_recordings
-from tracekit.analysis.slowrank.mechanisms import refined
+from tracekit.analysis.slowrank.mechanisms import refined, unlike_recordings
 from tracekit.analysis.slowrank.picture import picture_of
 from tracekit.analysis.slowrank.suspects import Answer
 from tracekit.analysis.slowrank.wording import Remedy, listed

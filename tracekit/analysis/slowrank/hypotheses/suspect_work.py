@@ -6,8 +6,6 @@ from collections.abc import Sequence
 import numpy as np
 
 from tracekit.analysis.slowrank.case import Case
-from tracekit.analysis.slowrank.hypotheses.excess_parts import explain
-from tracekit.causes import CAUSES
 from tracekit.intervals import Intervals
 from tracekit.steps.features import Features, loading_ns, read_features
 from tracekit.steps.host_need import FREE, MOSTLY, launch_pace, on_host
@@ -128,13 +126,6 @@ def late_loaders(case: Case, rows: Sequence[int]) -> tuple[int, ...]:
         if beyond > 0 and loading_ns(case.run, case.ops, case.steps, rank) - loader >= MAJORITY * beyond:
             late.append(row)
     return tuple(late)
-
-
-def paused_hosts(case: Case, rows: Sequence[int]) -> tuple[int, ...]:
-    """The ranks among `rows` with pauses of their processes as the cause of their excess over other stages."""
-    peers = peers_of(case, rows[0], rows, other_stages=True)
-    found = [(row, features_of(case, row)) for row in rows] if peers else []
-    return tuple(row for row, mine in found if mine is not None and CAUSES[explain(mine, peers).cause].pauses)
 
 
 def stalled_often(case: Case, row: int, excess: float) -> bool:
