@@ -1,7 +1,7 @@
 """What an entry of the table of causes consists of: signs, rows of evidence, and times to compare ranks by."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import Final, Literal
 
@@ -109,6 +109,8 @@ class Comparison:
         A span explains the gaps that it lies in. Waits for a turn lengthen gaps and compute of a CPU alike, and as much
         as short operators exceed the shortest of their names. A stop within operators leaves their medians as they are.
         """
+        if self.no_fault < 0:  # a role that makes other ranks idle longer gives this one no gaps
+            return replace(self, no_fault=0.0).parts
         own = self.over("own")
         if own <= 0:
             return {}

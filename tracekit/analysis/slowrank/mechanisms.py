@@ -112,7 +112,8 @@ def unlike_recordings(case: Case, answer: Answer) -> tuple[Quality, ...]:
     if case.table is not None or answer.verdict not in {"slow_rank", "inconclusive"}:
         return ()
     named = (*answer.suspects, *answer.candidates)[:PEERS_SAMPLED]
-    slow = [s.rank for s in named if _of_host(case, s.rank, CAUSES[s.cause].quantity)]
+    read = [s for s in named if s.rank in case.ops.per_rank]
+    slow = [s.rank for s in read if _of_host(case, s.rank, CAUSES[s.cause].quantity)]
     blamed = {s.rank for s in (*answer.suspects, *answer.candidates)}
     peers = sampled([rank for rank in case.steps.ranks if rank not in blamed])
     with_stacks = [rank for rank in slow if _records_stacks(case, rank)]

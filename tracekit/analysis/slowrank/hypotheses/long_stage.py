@@ -1,7 +1,6 @@
 """Pipeline stages with ranks that all work longer than those of other stages, and the bounds of their price.
 
-Two equally long stages, such as those of a slow node, cost nothing one by one, because the others wait for the second
-one; they are priced together.
+Two equally long stages, such as those of a slow node, cost nothing one by one, so they are priced together.
 
 Work means compute. A stage with devices that are idle longer between kernels has hosts that launch late: the hosts of
 the first stage cannot run ahead at the begin of a step, while those of later stages do so as they wait for it.
