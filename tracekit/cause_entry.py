@@ -64,6 +64,7 @@ class Comparison:
     spared: float = (
         0.0  # extra time that its kernels would take beside communication that waits, as its peers' do
     )
+    spread: float = 0.0  # by how much the own time of a usual peer differs from the peers' median
     launches_slowly: Callable[[], bool] = lambda: False  # whether its host needs longer between launches
 
     def over(self, quantity: Quantity) -> float:
@@ -230,13 +231,18 @@ class CauseEntry:
         return self.next_step if gpu or self.next_on_cpu is None else self.next_on_cpu
 
 
-def causes_by_share(shares: Mapping[Cause, float], likely: Cause) -> tuple[CauseShare, ...]:
+def causes_by_share(
+    shares: Mapping[Cause, float], likely: Cause, uncertain: float = 0.0
+) -> tuple[CauseShare, ...]:
     """Return the two causes that explain most, the larger share first; the `likely` one is sure from 80 % on.
 
-    Causes that explain next to nothing are left out.
+    uncertain: the part of the excess that may be chance. Without it the share must reach 80 %, and no other may. Causes
+    that explain next to nothing are left out.
     """
+    least = NAMED_SHARE * (1.0 - min(uncertain, MAJORITY))
+    alone = sum(share >= least for share in shares.values()) == 1
     found = sorted((item for item in shares.items() if item[1] >= LEAST_KIND), key=lambda item: -item[1])
     return tuple(
-        CauseShare(name, share, name == likely and share >= NAMED_SHARE)
+        CauseShare(name, share, name == likely and alone and share >= least)
         for name, share in found[:MECHANISMS_LISTED]
     )

@@ -49,7 +49,7 @@ def _named(suspect: Suspect) -> Suspect:
 
     Work that it alone runs is one reason for the compute and for the gaps that belong to it.
     """
-    if not suspect.causes:
+    if not suspect.causes or any(c.sure for c in suspect.causes):
         return suspect
     added = sum(m.share for m in suspect.mechanisms if m.name == MORE_WORK.name)
     shares = {c.name: min(c.share, 1 - added) for c in suspect.causes}

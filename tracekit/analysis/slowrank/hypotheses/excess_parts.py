@@ -70,7 +70,8 @@ def explain(
 def _shares(rank: Comparison, likely: Cause) -> tuple[CauseShare, ...]:
     """The two causes that explain most of the excess of a rank; only the `likely` one may be sure."""
     parts = rank.parts
-    return causes_by_share({entry.name: entry.share(parts) for entry in CAUSES.values()}, likely)
+    shares = {entry.name: entry.share(parts) for entry in CAUSES.values()}
+    return causes_by_share(shares, likely, rank.spread / max(rank.over("own"), 1.0))
 
 
 def _evidence(rank: Comparison, rows: Sequence[Row]) -> tuple[Evidence, ...]:
@@ -105,7 +106,9 @@ def _beside(suspect: Features, peers: Sequence[Features]) -> Comparison:
             theirs[quantity] = float(np.median([getattr(p, quantity) for p in peers]))
     gaps = float((suspect.gap - theirs["gap"]) * steps)
     pauses = float(np.maximum(few - usual, 0).sum())
-    return Comparison(suspect.on_gpu, mine, theirs, gaps, pauses, float(turns[2] - usually[2]))
+    spread = float(np.median([abs(p.own - theirs["own"]) for p in peers]))
+    interrupted = float(turns[2] - usually[2])
+    return Comparison(suspect.on_gpu, mine, theirs, gaps, pauses, interrupted, spread=spread)
 
 
 def _typical(suspect: Features, peers: Sequence[Features]) -> tuple[float, float]:
