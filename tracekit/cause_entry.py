@@ -1,13 +1,22 @@
 """What an entry of the table of causes consists of: signs, rows of evidence, and times to compare ranks by."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
-from typing import Literal
+from typing import Final, Literal
 
-from tracekit.findings.slowrank import Cause
+from tracekit.findings.slowrank import Cause, CauseShare
 from tracekit.mechanisms import MechanismEntry
-from tracekit.thresholds.slowrank import CLEARLY_MORE, MAJORITY, TIME_SLICE_NS
+from tracekit.thresholds.slowrank import (
+    CLEARLY_MORE,
+    LEAST_KIND,
+    MAJORITY,
+    MECHANISMS_LISTED,
+    MINOR,
+    NAMED_SHARE,
+    NO_ACCIDENT,
+    TIME_SLICE_NS,
+)
 
 Quantity = Literal[
     "own",
@@ -26,9 +35,17 @@ Quantity = Literal[
     "longest_gap",
 ]
 """Times that a rank and its peers are compared by: own time, compute, gaps without compute, compute at the medians of
-operators (`Features.typical`), short operators as they are and at the shortest of their names, compute in attention, in
+operators, short operators as they are and at the shortest of their names, compute in attention, in
 matrix products, in copies between device and host and in copies between devices, data loading, garbage collection,
 memory allocation (all a step), and the longest gap."""
+
+Part = Literal[
+    "loader", "collector", "allocator", "pauses", "launches", "turns", "copies", "peer_copies", "stops", "compute"
+]  # fmt: skip
+"""Parts of a rank's excess that do not overlap: gaps by their spans and lengths, waits of a process for its turn on its
+core, compute by its kernels, and operators of a CPU within which the process was stopped."""
+
+_SPANS: Final[tuple[Literal["loader", "collector", "allocator"], ...]] = ("loader", "collector", "allocator")
 
 
 @dataclass(frozen=True)
@@ -47,6 +64,7 @@ class Comparison:
     spared: float = (
         0.0  # extra time that its kernels would take beside communication that waits, as its peers' do
     )
+    spread: float = 0.0  # by how much the own time of a usual peer differs from the peers' median
     launches_slowly: Callable[[], bool] = lambda: False  # whether its host needs longer between launches
 
     def over(self, quantity: Quantity) -> float:
@@ -74,9 +92,70 @@ class Comparison:
             and self.mine["quickest"] < self.interrupted * turn_ns
         )
 
+    @property
+    def shares_cores(self) -> bool:
+        """Whether the rank takes turns, and that explains its excess: compute on a CPU, gaps of a GPU."""
+        if self.on_gpu:
+            return self.explains("gap") and self.interrupted >= NO_ACCIDENT and self.takes_turns
+        return self.takes_turns and not self.explains("attention") and self.over("busy") > 0
+
     def explains(self, quantity: Quantity) -> bool:
         """Whether the rank's excess in one quantity is at least half of its excess of own time."""
         return self.over(quantity) >= MAJORITY * self.over("own")
+
+    @property
+    def parts(self) -> dict[Part, float]:
+        """The shares of the excess that its parts explain, 0 to 1; none without an excess.
+
+        A span explains the gaps that it lies in. Waits for a turn lengthen gaps and compute of a CPU alike, and as much
+        as short operators exceed the shortest of their names. A stop within operators leaves their medians as they are.
+        """
+        if self.no_fault < 0:  # a role that makes other ranks idle longer gives this one no gaps
+            return replace(self, no_fault=0.0).parts
+        own = self.over("own")
+        if own <= 0:
+            return {}
+        gap, busy = (min(max(self.over(quantity) / own, 0.0), 1.0) for quantity in ("gap", "busy"))
+        found: dict[Part, float] = {}
+        for span in _SPANS:
+            found[span] = min(max(self.over(span) / own, 0.0), gap)
+            gap -= found[span]
+        turns = min(self._turns(), gap if self.on_gpu else gap + busy)
+        if self.on_gpu:
+            gap -= turns
+        else:
+            gap, busy = (part * (1.0 - turns / max(gap + busy, 1e-9)) for part in (gap, busy))
+        copies = min(max(self.over("copies") / own, 0.0), busy)
+        peer_copies = min(max(self.over("peer_copies") / own, 0.0), busy - copies)
+        computed = busy - copies - peer_copies
+        stops = computed * self.stopped
+        pauses = min(self._paused() / own, gap) if gap >= MINOR else 0.0
+        return found | {
+            "turns": turns, "pauses": pauses, "launches": gap - pauses, "copies": copies, "peer_copies": peer_copies,
+            "stops": stops, "compute": computed - stops,
+        }  # fmt: skip
+
+    def _turns(self) -> float:
+        """The share of the excess that waits for a turn explain: what they add to short operators."""
+        if not self.shares_cores:
+            return 0.0
+        if self.on_gpu:
+            return (self.over("short") - self.over("quickest")) / self.over("own")
+        return (self.grows("short") - self.grows("quickest")) / self.grows("own")
+
+    def _paused(self) -> float:
+        """The excess in few long gaps, ns a step; none where the device ran out of work in them."""
+        if self.gaps <= 0 or self.launches_slowly():
+            return 0.0
+        return max(self.pauses, 0.0) * (self.mine["gap"] - self.peers["gap"]) / self.gaps
+
+    @property
+    def stopped(self) -> float:
+        """The share of longer compute that is stops within operators of a CPU; none where attention is longer."""
+        known = not self.on_gpu and self.peers["typical"] > 0
+        if not known or self.explains("attention") or self.grows("busy") <= 0:
+            return 0.0
+        return min(max(1.0 - self.grows("typical") / self.grows("busy"), 0.0), 1.0)
 
 
 @dataclass(frozen=True)
@@ -105,6 +184,7 @@ class Sign:
     says: str
     decides: Callable[[Comparison], bool] | str  # a test, or "module:function" of tracekit
     rows: tuple[Row, ...] = ()
+    part: Part | None = None  # what of the excess it explains
 
 
 @dataclass(frozen=True)
@@ -138,6 +218,10 @@ class CauseEntry:
         """Whether the process waits for its turn on its cores, with its threads."""
         return self.holds_threads and not self.by_shape
 
+    def share(self, parts: Mapping[Part, float]) -> float:
+        """Return the share of an excess, 0 to 1, that the cause explains; `parts` are those of the excess."""
+        return sum(parts.get(part, 0.0) for part in {sign.part for sign in self.signs} if part is not None)
+
     def shown_by(self, quantity: Quantity) -> bool:
         """Return whether a row of its evidence is `quantity`."""
         return any(row.quantity == quantity for sign in self.signs for row in sign.rows)
@@ -145,3 +229,20 @@ class CauseEntry:
     def step_on(self, *, gpu: bool) -> str:
         """Return what to do next, by the kind of device."""
         return self.next_step if gpu or self.next_on_cpu is None else self.next_on_cpu
+
+
+def causes_by_share(
+    shares: Mapping[Cause, float], likely: Cause, uncertain: float = 0.0
+) -> tuple[CauseShare, ...]:
+    """Return the two causes that explain most, the larger share first; the `likely` one is sure from 80 % on.
+
+    uncertain: the part of the excess that may be chance. Without it the share must reach 80 %, and no other may. Causes
+    that explain next to nothing are left out.
+    """
+    least = NAMED_SHARE * (1.0 - min(uncertain, MAJORITY))
+    alone = sum(share >= least for share in shares.values()) == 1
+    found = sorted((item for item in shares.items() if item[1] >= LEAST_KIND), key=lambda item: -item[1])
+    return tuple(
+        CauseShare(name, share, name == likely and alone and share >= least)
+        for name, share in found[:MECHANISMS_LISTED]
+    )

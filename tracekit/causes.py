@@ -4,12 +4,12 @@ The analysis, the report and docs/method.md read this table. To add a cause, add
 `findings.Cause`, and run the tests: they compare the table with the contract and with the documentation.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Final
 
-from tracekit.cause_entry import CauseEntry, Comparison, Order, Quantity, Row, Sign
+from tracekit.cause_entry import CauseEntry, Order, Row, Sign
 from tracekit.mechanisms import MORE_WORK, OF_DEVICE, OF_HOST, MechanismEntry
-from tracekit.thresholds.slowrank import KERNELS_SHOWN, MAJORITY, NO_ACCIDENT
+from tracekit.thresholds.slowrank import KERNELS_SHOWN, MAJORITY
 
 GPU_COMPUTE: Final = "gpu_compute"
 CPU_LAUNCH: Final = "cpu_launch"
@@ -35,12 +35,6 @@ LONGEST_GAP: Final = "longest gap"
 
 _LONGEST = (Row(LONGEST_GAP, "longest_gap"),)
 
-
-def _spans_explain(quantity: Quantity) -> Callable[[Comparison], bool]:
-    """The test that gaps make up half of the excess, and spans of one kind do."""
-    return lambda rank: rank.explains(quantity) and rank.explains("gap")
-
-
 _ENTRIES = (
     CauseEntry(
         DATALOADER,
@@ -51,8 +45,9 @@ _ENTRIES = (
             Sign(
                 Order.NAMED_SPANS,
                 "at least half of the excess is gaps, and as much is data loading",
-                _spans_explain("loader"),
+                lambda rank: rank.explains("loader") and rank.explains("gap"),
                 (Row("data loading a step", "loader"),),
+                "loader",
             ),
         ),
         on_host=True,
@@ -70,31 +65,23 @@ _ENTRIES = (
                 "the share by which own time does, not by attention, and the shortest ones of their names by less "
                 "than half of that; one is interrupted for every two time slices of such work or sooner; compute is "
                 "longer than the peers'",
-                lambda rank: (
-                    not rank.on_gpu
-                    and rank.takes_turns
-                    and not rank.explains("attention")
-                    and rank.over("busy") > 0
-                ),
+                lambda rank: rank.shares_cores and not rank.on_gpu,
                 (
                     Row("operators far shorter than a time slice a step", "short"),
                     Row("the same if each took the shortest of its name", "quickest"),
                 ),
+                "turns",
             ),
             Sign(
                 Order.COMPUTE,
                 "on a GPU, at least half of the excess is gaps, and operators of the host are interrupted in the same "
                 "way, three times a step or more",
-                lambda rank: (
-                    rank.on_gpu
-                    and rank.explains("gap")
-                    and rank.interrupted >= NO_ACCIDENT
-                    and rank.takes_turns
-                ),
+                lambda rank: rank.shares_cores and rank.on_gpu,
                 (
                     Row("operators of the host far shorter than a time slice a step", "short"),
                     Row("the same if each took the shortest of its name", "quickest"),
                 ),
+                "turns",
             ),
         ),
         on_host=True,
@@ -110,20 +97,17 @@ _ENTRIES = (
             Sign(
                 Order.NAMED_SPANS,
                 "at least half of the excess is gaps, and as much is garbage collection",
-                _spans_explain("collector"),
+                lambda rank: rank.explains("collector") and rank.explains("gap"),
                 (Row("garbage collection a step", "collector"),),
+                "collector",
             ),
             Sign(
                 Order.COMPUTE,
                 "on a CPU, at least half of the excess is compute, not attention, and the medians of its operators "
                 "exceed the peers' by less than half as much: the process was stopped within some of them",
-                lambda rank: (
-                    not rank.on_gpu
-                    and rank.explains("busy")
-                    and not rank.explains("attention")
-                    and rank.grows("typical") < MAJORITY * rank.grows("busy")
-                ),
-                (Row("operators a step if each took the median of its name", "typical"),),
+                lambda rank: rank.explains("busy") and rank.stopped > MAJORITY,
+                (Row("operators a step, longer as the medians of their names are", "typical"),),
+                "stops",
             ),
             Sign(
                 Order.SHAPE_OF_GAPS,
@@ -135,6 +119,7 @@ _ENTRIES = (
                     and not rank.launches_slowly()
                 ),
                 _LONGEST,
+                "pauses",
             ),
         ),
         on_host=True,
@@ -150,8 +135,9 @@ _ENTRIES = (
             Sign(
                 Order.NAMED_SPANS,
                 "at least half of the excess is gaps, and as much is calls that allocate memory",
-                _spans_explain("allocator"),
+                lambda rank: rank.explains("allocator") and rank.explains("gap"),
                 (Row("memory allocation calls a step", "allocator"),),
+                "allocator",
             ),
         ),
     ),
@@ -166,6 +152,7 @@ _ENTRIES = (
                 "at least half of the excess is compute, and as much is copies between device and host",
                 lambda rank: rank.explains("copies") and rank.explains("busy"),
                 (Row("copies between device and host a step", "copies"),),
+                "copies",
             ),
         ),
         quantity="busy",
@@ -188,6 +175,7 @@ _ENTRIES = (
                 "at least half of the excess is compute, and as much is copies between devices",
                 lambda rank: rank.explains("peer_copies") and rank.explains("busy"),
                 (Row("copies between devices a step", "peer_copies"),),
+                "peer_copies",
             ),
         ),
         quantity="busy",
@@ -206,6 +194,7 @@ _ENTRIES = (
                     Row("matrix products on the {device} a step", "matmul", KERNELS_SHOWN),
                     Row("attention on the {device} a step", "attention", KERNELS_SHOWN),
                 ),
+                "compute",
             ),
         ),
         quantity="busy",
@@ -224,6 +213,7 @@ _ENTRIES = (
                 "at least half of the excess is gaps, most of them in many short ones",
                 lambda rank: rank.explains("gap"),
                 _LONGEST,
+                "launches",
             ),
             Sign(
                 Order.VERDICT,

@@ -83,6 +83,12 @@ OF_HOST: Final = (
         "call gc.freeze() after set-up and collect at the same step on all ranks, or less often",
     ),
     MechanismEntry(
+        "lock",
+        "the thread that launches waits for a lock or a queue of another thread",
+        "gaps without such a span of that thread",
+        "find the thread that holds it (py-spy dump shows all of them), and hold it for less, or wait outside the step",
+    ),
+    MechanismEntry(
         "recompilation",
         "compilation of kernels while the device is idle",
         "gaps without a span of the compiler",

@@ -51,7 +51,7 @@ FINDINGS = {
         "explanation to_record on_gpu cures"
     ),
     "Suspect": (
-        "rank host coords lost_ms_per_step confidence steps cause evidence lost_ms_low lost_ms_high mechanisms"
+        "rank host coords lost_ms_per_step confidence steps cause evidence lost_ms_low lost_ms_high mechanisms causes"
     ),
     "Cure": "cause ranks saved_ms saved_ms_low saved_ms_high step_ms",
     "Mechanism": "name share detail sure",

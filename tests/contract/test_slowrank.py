@@ -27,7 +27,7 @@ TOP = {
 SUSPECT = {
     "rank": int, "host": str | None, "coords": dict, "lost_ms_per_step": float, "confidence": float,
     "lost_ms_low": float | None, "lost_ms_high": float | None, "steps": list, "cause": str, "evidence": list,
-    "mechanisms": list,
+    "mechanisms": list, "causes": list,
 }  # fmt: skip
 MESHES = {
     "tp2 cp2 dp2": Mesh(("tp", "cp", "pp", "dp"), {"tp": 2, "cp": 2, "pp": 1, "dp": 2}),
@@ -145,6 +145,9 @@ def test_suspects_are_whole_and_sorted_by_time_lost(told):
         for row in suspect["evidence"]:
             typed(row, {"what": str, "value": float, "peers_median": float | None, "unit": str})
             assert set(row) == {"what", "value", "peers_median", "unit"}
+        for row in suspect["causes"]:
+            typed(row, {"name": str, "share": float})
+            assert (row["named"] in (True, False), set(row)) == (True, {"name", "share", "named"})
         for row in suspect["mechanisms"]:
             typed(row, {"name": str, "share": float, "detail": str})
             assert row["named"] in (True, False)

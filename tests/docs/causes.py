@@ -11,6 +11,13 @@ takes the time. This page lists what each looks like, what excludes it, and what
 `tracekit/causes.py` and `tracekit/mechanisms.py`, which the analysis and its reports read (`python -m
 tests.docs.causes` writes it again).
 
+A cause is named where it explains 80 % of a rank's excess or more. Otherwise the cause is `unknown`, and the two that
+explain most are listed with their shares, what excludes each, and what to do for each (`suspects[].causes` in JSON).
+The excess is own time beyond the peers' median. It splits into parts that do not overlap: gaps that spans explain, a
+few long gaps, many short ones, waits for a turn on a core, copies, other compute, and on a CPU stops within operators.
+A missing signal gives no part. What usual peers differ by may be chance, and 80 % of the rest is enough then, if no
+other cause reaches it. Work that a rank alone runs explains its compute and the gaps that belong to it.
+
 A mechanism is named where it explains 80 % of the excess or more, and no other one explains half of it. Otherwise the
 two that explain most are listed with their shares, and the advice is that of the cause. Mechanisms need a GPU; those
 of a host need its events (`ProfilerActivity.CPU`). They split the excess of the device into a part by one common
@@ -19,7 +26,7 @@ change which rank is named.
 """
 
 ONE_STEP = """
-## No cause: one long step
+## No cause: one long step, or the profiler
 
 A step in which the program does something more is long without any fault. No rank is named for it. The excess of one
 step that nothing of this explains is open, and more steps decide it.
@@ -51,6 +58,12 @@ ROWS_OF_ONE_STEP = (
         "the first step of the window is longer, and its kernels are not",
         "an excess in later steps",
         "begin to record on all ranks at one step",
+    ),
+    (
+        "profiler with other settings on one rank",
+        "the host is slow and only its trace holds stacks of Python; a row of `quality` says so (`unlike_recordings`)",
+        "stacks on the peers as well, or a device that is slow",
+        "record all ranks with the same settings",
     ),
     (
         "accident",

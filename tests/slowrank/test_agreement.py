@@ -44,10 +44,11 @@ def answer(folder, monkeypatch, slow, disagreeing, **options):
     """The answer about a job with slow ranks, some of which show no more own time than their peers."""
 
     def told(case, row, suspects, **options):
-        cause, evidence = explain_rank(case, row, suspects, **options)
+        found = explain_rank(case, row, suspects, **options)
         if case.steps.ranks[row] in disagreeing:
-            evidence = tuple(replace(e, value=e.peers_median) for e in evidence)
-        return cause, evidence
+            evidence = tuple(replace(e, value=e.peers_median) for e in found.evidence)
+            return found._replace(evidence=evidence)
+        return found
 
     monkeypatch.setattr(culprit_answers, "explain_rank", told)
     mesh = grid(dp=8)

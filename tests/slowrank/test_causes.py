@@ -54,7 +54,7 @@ def test_signs_name_a_test_or_an_existing_function(entry):
 
 
 def test_evidence_rows_show_measured_quantities():
-    measured = set(Features.__dataclass_fields__) | {"longest_gap", "short", "quickest"}
+    measured = set(Features.__dataclass_fields__) | {"longest_gap", "short", "quickest", "typical"}
     assert set(get_args(Quantity)) <= measured
     rows = [row for entry in CAUSES.values() for sign in entry.signs for row in sign.rows]
     assert {row.quantity for row in (*ALWAYS, *rows)} <= {*get_args(Quantity), None}

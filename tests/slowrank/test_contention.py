@@ -7,7 +7,7 @@ import pytest
 from tests.slowrank.events import Timeline, write_run
 from tests.slowrank.jobs import grid, prepared
 from tracekit.analysis.slowrank import evidence
-from tracekit.analysis.slowrank.hypotheses.suspect_work import explain
+from tracekit.analysis.slowrank.hypotheses.excess_parts import explain
 from tracekit.steps.features import Features, operator_times
 
 SLICE = 3_000_000
@@ -39,16 +39,16 @@ def features(rank, lengths, need):
     times = operator_times(table, np.ones(len(end), bool), each, NOTHING)
     own = float(lengths.sum())
     return Features(
-        rank=rank, on_gpu=False, own=own, busy=own, gap=0.0, typical=times.typical / STEPS, gaps=np.zeros(0, np.int64),
+        rank=rank, on_gpu=False, own=own, busy=own, gap=0.0, gaps=np.zeros(0, np.int64),
         attention=0.0, matmul=0.0, copies=0.0, loader=0.0, collector=0.0, allocator=0.0, launches=float(len(need)),
-        busy_by_step=(own,) * STEPS, attention_by_step=(0.0,) * STEPS, steps=STEPS, operators=times.by_name,
+        busy_by_step=(own,) * STEPS, attention_by_step=(0.0,) * STEPS, steps=STEPS, operators=times,
     )  # fmt: skip
 
 
 def cause_of(change, products=400):
     peers = [features(r, need, need) for r, need in ((r, own_lengths(r, products)) for r in range(3))]
     need = own_lengths(9, products)
-    return explain(features(9, change(need), need), peers)[0]
+    return explain(features(9, change(need), need), peers).named
 
 
 @pytest.mark.parametrize("competitors", [1, 2, 3, 6])

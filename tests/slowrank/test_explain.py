@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tracekit.analysis.slowrank.hypotheses.suspect_work import explain
-from tracekit.steps.features import Features
+from tracekit.analysis.slowrank.hypotheses.excess_parts import explain
+from tracekit.steps.features import Features, Operators
 
 MS = 1_000_000.0
 STEPS = 4
@@ -18,15 +18,27 @@ def gaps(*lengths):
 
 
 PEER = Features(
-    rank=0, on_gpu=True, own=100 * MS, busy=90 * MS, gap=10 * MS, typical=90 * MS, gaps=gaps(*[0.1] * 400),
+    rank=0, on_gpu=True, own=100 * MS, busy=90 * MS, gap=10 * MS, gaps=gaps(*[0.1] * 400),
     attention=30 * MS, matmul=50 * MS, copies=0.0, loader=0.0, collector=0.0, allocator=0.0, launches=400.0,
     busy_by_step=(90 * MS,) * STEPS, attention_by_step=(30 * MS,) * STEPS,
+    operators={"aten::mm": Operators(90, 90 * MS, 1 * MS, 90 * MS, 0)},
 )  # fmt: skip
 PEERS = [replace(PEER, rank=r) for r in range(3)]
 
 
+def longer(factor):
+    """Operators that all take `factor` times as long as the peers'."""
+    return {"aten::mm": Operators(90, factor * 90 * MS, factor * MS, factor * 90 * MS, 0)}
+
+
 def cause_of(**changes):
-    return explain(replace(PEER, rank=9, **changes), PEERS)
+    return explain(replace(PEER, rank=9, **changes), PEERS)[:2]
+
+
+def shares_of(**changes):
+    """The causes that explain some of the excess with their shares, and the one that is named."""
+    found = explain(replace(PEER, rank=9, **changes), PEERS)
+    return {c.name: round(c.share, 2) for c in found.causes}, found.named
 
 
 def test_longer_kernels_are_compute():
@@ -51,8 +63,8 @@ def test_longer_copies_between_devices_are_the_network():
 
 def test_on_a_cpu_trace_the_evidence_says_cpu():
     peers = [replace(p, on_gpu=False) for p in PEERS]
-    cause, evidence = explain(
-        replace(PEER, on_gpu=False, own=120 * MS, busy=110 * MS, typical=110 * MS), peers
+    cause, evidence, _ = explain(
+        replace(PEER, on_gpu=False, own=120 * MS, busy=110 * MS, operators=longer(1.22)), peers
     )
     assert cause == "gpu_compute"
     assert any("CPU compute" in e.what for e in evidence)
@@ -79,8 +91,8 @@ def test_communication_alone_tells_no_cause():
     """Without compute in the trace, what lies between two operations may be anything."""
     peers = [replace(p, busy=0.0, gap=100 * MS) for p in PEERS]
     for shape in (gaps(*[20] * STEPS, *[0.1] * 400), gaps(*[0.3] * 400)):
-        cause, _ = explain(replace(PEER, own=120 * MS, busy=0.0, gap=120 * MS, gaps=shape), peers)
-        assert cause == "unknown"
+        cause, _, shares = explain(replace(PEER, own=120 * MS, busy=0.0, gap=120 * MS, gaps=shape), peers)
+        assert (cause, shares) == ("unknown", ())
 
 
 def test_many_short_gaps_are_a_slow_host():
@@ -105,9 +117,45 @@ def test_loading_behind_compute_explains_nothing():
 def test_no_excess_or_nobody_to_compare_with_is_unknown():
     assert cause_of()[0] == "unknown"
     assert cause_of(own=90 * MS)[0] == "unknown"
-    cause, (row,) = explain(PEER, [])
+    cause, (row,), _ = explain(PEER, [])
     assert (cause, row.peers_median) == ("unknown", None)
 
 
 def test_an_excess_in_neither_compute_nor_gaps_is_unknown():
     assert cause_of(own=120 * MS, busy=93 * MS, gap=13 * MS)[0] == "unknown"
+
+
+PAUSES, LONGER_GAPS = gaps(*[20] * STEPS, *[0.1] * 400), gaps(*[12] * STEPS, *[0.2] * 400)
+
+
+@pytest.mark.parametrize(
+    ("changes", "shares", "named"),
+    [
+        ({"busy": 108 * MS, "gap": 12 * MS}, {"gpu_compute": 0.9, "cpu_launch": 0.1}, "gpu_compute"),
+        ({"busy": 104 * MS, "gap": 16 * MS}, {"gpu_compute": 0.7, "cpu_launch": 0.3}, "unknown"),
+        ({"busy": 110 * MS, "copies": 11 * MS}, {"host_copies": 0.55, "gpu_compute": 0.45}, "unknown"),
+        ({"gap": 30 * MS, "loader": 12 * MS, "gaps": LONGER_GAPS}, {"dataloader": 0.6, "host_stall": 0.4}, "unknown"),
+        ({"gap": 30 * MS, "collector": 9 * MS, "gaps": PAUSES}, {"host_stall": 1.0}, "host_stall"),
+    ],
+    ids=["mostly compute", "compute and launches", "copies", "loader and pauses", "two signs of one cause"],
+)  # fmt: skip
+def test_a_cause_is_named_where_it_explains_most(changes, shares, named):
+    found, name = shares_of(own=120 * MS, **changes)
+    assert (found, name) == (pytest.approx(shares, abs=0.02), named)
+
+
+def test_the_pace_of_operators_counts_by_their_time():
+    """Of many short and a few long operators of a name, a longer median shows that all are longer and none stopped."""
+    peer = replace(
+        PEER,
+        on_gpu=False,
+        operators={"aten::mm": Operators(1000, 360 * MS, 0.01 * MS, 5 * MS, 0)},
+        steps=STEPS,
+    )
+    slow = {"aten::mm": Operators(1000, 440 * MS, 0.0122 * MS, 6 * MS, 0)}
+    found = explain(replace(peer, rank=9, own=120 * MS, busy=110 * MS, operators=slow), [peer, peer, peer])
+    assert found.named == "gpu_compute"
+    beside = {**slow, "aten::linear": Operators(40, 80 * MS, 2 * MS, 80 * MS, 0)}
+    more = {**peer.operators, "aten::linear": beside["aten::linear"]}
+    found = explain(replace(peer, rank=9, own=120 * MS, busy=110 * MS, operators=more), [peer, peer, peer])
+    assert found.named == "gpu_compute"  # work that its peers lack is no stop

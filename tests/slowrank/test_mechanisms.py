@@ -13,6 +13,7 @@ from tracekit.analysis.mechanisms.device import Compared, of_device, of_work, su
 from tracekit.analysis.mechanisms.host import of_host
 from tracekit.analysis.slowrank.analyse import analyse
 from tracekit.causes import CAUSES, MECHANISMS
+from tracekit.report.slowrank_json import slowrank_document
 from tracekit.report.slowrank_text import slowrank_text
 from tracekit.steps.features import Features, Work
 
@@ -37,10 +38,17 @@ def reduced(lines, begins, step):
         line.step(step, begin)
 
 
-def job(folder, factor=lambda name, step: 1.0, pause=lambda line, step: None, kernels=KERNELS, flops=None):
+def job(
+    folder,
+    factor=lambda name, step: 1.0,
+    pause=lambda line, step: None,
+    kernels=KERNELS,
+    flops=None,
+    beside=None,
+):
     """Two layers a step; kernels of rank `SLOW` take `factor` times as long, and its host does `pause` in each step.
 
-    `flops`: of each operator by rank, where shapes were recorded.
+    `flops`: of each operator by rank, where shapes were recorded. Hosts of the other ranks do `beside`.
     """
     lines = [Timeline(rank) for rank in range(RANKS)]
     for step in range(STEPS):
@@ -53,6 +61,8 @@ def job(folder, factor=lambda name, step: 1.0, pause=lambda line, step: None, ke
                     line.compute(us * (factor(name, step) if line.rank == SLOW else 1), name)
             if line.rank == SLOW:
                 pause(line, step)
+            elif beside is not None:
+                beside(line, step)
             line.compute(10, "rms_norm_kernel")
         reduced(lines, begins, step)
     return write_run(folder, lines, {0: tuple(range(RANKS))}, {0: "dp"}, RANKS)
@@ -119,6 +129,36 @@ def test_two_mechanisms_at_once_are_both_listed(tmp_path):
     assert CAUSES["gpu_compute"].next_step in slowrank_text(finding)
 
 
+def sleeps(line, step):
+    """A pause of 580 µs, as much as kernels that take 1.2 times as long add."""
+    line.at += 580.0
+
+
+def test_two_causes_at_once_are_both_listed(tmp_path):
+    """Half of the excess is longer kernels, and half a pause a step: neither explains 80 %."""
+    finding = analyse(job(tmp_path, lambda name, step: 1.2, sleeps))
+    (suspect,) = finding.suspects
+    assert (finding.verdict, finding.cause, suspect.rank, suspect.cause) == (
+        "slow_rank",
+        "unknown",
+        SLOW,
+        "unknown",
+    )
+    assert {c.name: c.share for c in suspect.causes} == pytest.approx(
+        {"gpu_compute": 0.5, "host_stall": 0.5}, abs=0.02
+    )
+    assert suspect.mechanisms == ()
+    text = slowrank_text(finding)
+    assert " unknown: not decided: " in text
+    for name in ("gpu_compute", "host_stall"):
+        assert (
+            f"{name} (50% of the excess): {CAUSES[name].meaning}, excluded by {CAUSES[name].excluded_by}"
+            in text
+        )
+        assert f"for {name}, {CAUSES[name].next_step}" in text
+    assert [c["named"] for c in slowrank_document(finding)["suspects"][0]["causes"]] == [False, False]
+
+
 def evaluates(line, step):
     """One more pass over the kernels of a layer, as an evaluation on this rank makes it."""
     for name, us in KERNELS.items():
@@ -166,7 +206,7 @@ def test_a_kernel_of_another_library_is_no_additional_work():
 
 def features(**work):
     none = np.zeros(0, np.int64)
-    return Features(0, True, 0, 0, 0, 0, none, 0, 0, 0, 0, 0, 0, 0, (), (), work=work)
+    return Features(0, True, 0, 0, 0, none, 0, 0, 0, 0, 0, 0, 0, (), (), work=work)
 
 
 def test_one_kind_of_kernels_names_nothing():
@@ -206,6 +246,7 @@ def read_back(line, step):
         (span("Python GC"), "garbage_collection"),
         (span("torch/_dynamo/convert_frame.py(100): compile_inner"), "recompilation"),
         (span("save_checkpoint", "user_annotation"), "input_output"),
+        (span("<built-in method acquire of _thread.lock object at 0x7f57>"), "lock"),
         (span("evaluate_metrics"), "host_span"),
         (still, "no_event"),
         (read_back, "synchronisation"),
@@ -218,6 +259,63 @@ def test_spans_in_gaps_show_the_mechanism_of_a_pause(tmp_path, pause, mechanism)
     assert first.share >= 0.8
     assert first.detail.startswith("aten::item waits for the device") == (mechanism == "synchronisation")
     assert all(m.share < 0.2 for m in others)
+
+
+def test_a_lock_of_another_thread_explains_no_pause(tmp_path):
+    """A thread in the background waits for its queue all the time, also while the host does nothing."""
+
+    def waits(line, step):
+        line._row(line.at, 10, "cpu_op", "aten::add", tid=1)
+        line._row(line.at - 100, 800, "python_function", "queue.py(171): get", tid=2)
+        line.at += 600
+
+    case = prepared(job(tmp_path, pause=waits), grid(dp=RANKS))
+    assert all(m.name != "lock" for m in of_host(case.run, case.ops, case.steps, SLOW))
+
+
+@pytest.mark.parametrize(
+    ("theirs", "says"),
+    [((), "none"), ((0, 2, 4), "the same steps"), ((1, 3), "other steps"), ((0, 1), "some of them")],
+)
+def test_collections_say_how_often_and_whether_in_turn(tmp_path, theirs, says):
+    """The slow rank collects in every second step, within one frame, and rank 0 in the steps `theirs`."""
+
+    def collects(line, step):
+        if step % 2 == 0:
+            line._row(line.at - 5, 610, "python_function", "train.py(10): step")
+            line._row(line.at, 600, "python_function", "Python GC")
+            line.at += 600
+
+    def beside(line, step):
+        if line.rank == 0 and step in theirs:
+            line._row(line.at - 50, 20, "python_function", "Python GC")
+
+    case = prepared(job(tmp_path, pause=collects, beside=beside), grid(dp=RANKS))
+    found = of_host(case.run, case.ops, case.steps, SLOW)[0]
+    assert found.name == "garbage_collection"
+    told = f", within train.py(10): step; in 3 of {STEPS} steps, every 7 ms; its peers collect in {says}"
+    assert found.detail.endswith(told)
+
+
+def frames(line, _step):
+    """Each step records a frame of Python beside its kernels."""
+    line._row(line.at - 50, 20, "python_function", "torch/nn/modules/module.py(1501): _call_impl")
+
+
+@pytest.mark.parametrize(("factor", "everyone", "rows"), [(1.0, False, 1), (1.0, True, 0), (1.4, False, 0)])
+def test_stacks_that_only_a_slow_host_records_are_said(tmp_path, factor, everyone, rows):
+    """They slow no device, and all ranks alike where all record them."""
+
+    def pause(line, step):
+        frames(line, step)
+        line.at += 600 if factor == 1 else 0
+
+    run = job(tmp_path, lambda name, step: factor, pause=pause, beside=frames if everyone else None)
+    finding = analyse(run)
+    assert [s.rank for s in finding.suspects] == [SLOW]
+    found = [q for q in finding.quality if q.kind == "unlike_recordings"]
+    assert len(found) == rows
+    assert all(q.detail.startswith(f"rank {SLOW}: Python stacks are recorded") for q in found)
 
 
 @pytest.mark.parametrize(("layers", "mechanism"), [(28, "cpu_quota"), (20, "no_event")])

@@ -110,6 +110,15 @@ class Evidence:
 
 
 @dataclass(frozen=True)
+class CauseShare:
+    """The share of a suspect's excess, 0 to 1, that a cause explains; `sure` where it is most, so that it is named."""
+
+    name: Cause
+    share: float
+    sure: bool = False
+
+
+@dataclass(frozen=True)
 class Mechanism:
     """What within a cause takes the time: `name` in `tracekit.mechanisms`, and its `share` of the excess (0 to 1).
 
@@ -137,6 +146,7 @@ class Suspect:
     lost_ms_low: float | None = None  # unmatched waits keep their length; less residual and spread of peers
     lost_ms_high: float | None = None  # twice the price, at most the excess; plus both
     mechanisms: tuple[Mechanism, ...] = ()  # the two that explain most of its excess, the larger share first
+    causes: tuple[CauseShare, ...] = ()  # the same of causes; empty where no comparison with peers decided
 
     @property
     def mechanism(self) -> Mechanism | None:

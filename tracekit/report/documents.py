@@ -83,6 +83,14 @@ class EvidenceDocument(TypedDict):
     unit: str
 
 
+class CauseShareDocument(TypedDict):
+    """A cause with the share of the excess that it explains; `named` where that is 80 % or more."""
+
+    name: CauseName
+    share: float
+    named: bool
+
+
 class MechanismDocument(TypedDict):
     """What within a cause takes the time, with its share of the excess; `named` where nothing else explains as much."""
 
@@ -104,6 +112,7 @@ class SuspectDocument(TypedDict):
     confidence: float
     steps: list[int]
     cause: CauseName
+    causes: list[CauseShareDocument]
     mechanisms: list[MechanismDocument]
     evidence: list[EvidenceDocument]
 

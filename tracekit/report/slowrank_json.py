@@ -156,6 +156,7 @@ def _suspect(suspect: Suspect) -> SuspectDocument:
         "confidence": suspect.confidence,
         "steps": list(suspect.steps),
         "cause": suspect.cause,
+        "causes": [{"name": c.name, "share": round(c.share, 3), "named": c.sure} for c in suspect.causes],
         "mechanisms": [
             {"name": m.name, "share": round(m.share, 3), "detail": m.detail, "named": m.sure}
             for m in suspect.mechanisms

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from tracekit.causes import CAUSES, MECHANISMS
 from tracekit.findings import Cure, PathLevel, SlowRankFinding, Suspect
-from tracekit.findings.slowrank import Considered, Explanation
+from tracekit.findings.slowrank import CauseShare, Considered, Explanation
 from tracekit.report.shared_text import (
     Line,
     coverage_lines,
@@ -36,7 +36,7 @@ def slowrank_lines(finding: SlowRankFinding, *, verbose: bool = False) -> list[L
     """Return the finding as pairs of label and text, the verdict first, for text and Markdown."""
     lines: list[Line] = [_headline(finding), ("why", finding.reason)]
     if finding.cause and finding.verdict != "inconclusive":
-        lines.append(("cause", f"{finding.cause}: {CAUSES[finding.cause].meaning}"))
+        lines.append(("cause", _cause(finding)))
     if finding.suspects and finding.suspects[0].mechanisms:
         lines.append(("mechanism", _mechanism(finding.suspects[0])))
     for number, suspect in enumerate(finding.suspects):
@@ -77,7 +77,27 @@ def next_step(finding: SlowRankFinding) -> str:
     mechanism = finding.suspects[0].mechanism if finding.suspects else None
     if mechanism is not None:
         return MECHANISMS[mechanism.name].next_step
-    return CAUSES[finding.cause or "unknown"].step_on(gpu=finding.on_gpu)
+    rivals = _rivals(finding)
+    if len(rivals) < 2:
+        return CAUSES[finding.cause or "unknown"].step_on(gpu=finding.on_gpu)
+    steps = "; ".join(f"for {c.name}, {CAUSES[c.name].step_on(gpu=finding.on_gpu)}" for c in rivals)
+    return f"{steps}; tracekit next TRACES prints tests that separate device, host and link"
+
+
+def _rivals(finding: SlowRankFinding) -> tuple[CauseShare, ...]:
+    """The causes that explain most of the first suspect's excess where none explains enough to be named."""
+    return finding.suspects[0].causes if finding.suspects and finding.cause == "unknown" else ()
+
+
+def _cause(finding: SlowRankFinding) -> str:
+    """The cause and its meaning; where none is named, the causes that explain most, and what excludes each."""
+    if rivals := _rivals(finding):
+        parts = "; or ".join(
+            f"{c.name} ({c.share:.0%} of the excess): {entry.meaning}, excluded by {entry.excluded_by}"
+            for c, entry in ((c, CAUSES[c.name]) for c in rivals)
+        )
+        return f"unknown: not decided: {parts}"
+    return f"{finding.cause}: {CAUSES[finding.cause or 'unknown'].meaning}"
 
 
 def _mechanism(suspect: Suspect) -> str:

@@ -20,8 +20,8 @@ from tracekit.rank_events.compute import COMM_KERNEL, DEVICE_WORK, NOT_COMPUTE
 from tracekit.rank_events.event_columns import ints, matches, truth
 from tracekit.steps.steps import Steps, idle_within, inside_each, tails_of, windows_of
 from tracekit.store import Run
-from tracekit.thresholds.slowrank import MAJORITY, TIME_SLICE_NS
-from tracekit.units import F64, I64, Mask
+from tracekit.thresholds.slowrank import MINOR, TIME_SLICE_NS
+from tracekit.units import I64, Mask
 
 LOADER = re.compile(r"dataloader|data_load|next_batch|get_batch", re.IGNORECASE)
 """Spans in which a host waits for its next batch."""
@@ -54,10 +54,11 @@ COMMUNICATION: Final = re.compile(f"{COMM_KERNEL.pattern}|{NOT_COMPUTE.pattern}"
 class Operators:
     """The innermost operators of one name in all steps; times in ns."""
 
+    count: int
     total: float
-    median: float
+    median: float  # mean over the steps of the median in each
     quickest: float  # their time if each took as long as the shortest
-    interrupted: int  # how many exceeded the shortest by more than half of a time slice
+    interrupted: int  # how many exceeded the shortest by more than short operators may last
 
 
 @dataclass(frozen=True)
@@ -69,14 +70,6 @@ class Work:
 
 
 @dataclass(frozen=True)
-class OperatorTimes:
-    """The operators of all steps."""
-
-    typical: float = 0.0  # outermost operators, if each took the median of its name in its step, ns
-    by_name: Mapping[str, Operators] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
 class Features:
     """Mean ns a step over the analysed steps, of one rank."""
 
@@ -85,7 +78,6 @@ class Features:
     own: float
     busy: float  # compute
     gap: float  # own time in which nothing computed
-    typical: float  # on a CPU, compute if each operator took the median of its name in the step; else `busy`
     gaps: I64  # lengths of single such gaps, all steps, longest first
     attention: float
     matmul: float
@@ -132,14 +124,14 @@ def read_features(run: Run, ops: Operations, steps: Steps, rank: int) -> Feature
     still = idle if source.on_gpu else windows  # beside work of a device a span of the host costs nothing
     gaps = np.sort(idle[1] - idle[0])[::-1]
     busy = _within(subtract(source.computed, exposed), windows) / n
-    times = operator_times(events, cat == "cpu_op", each, _NEVER if source.on_gpu else exposed)
+    operators = operator_times(events, cat == "cpu_op", each, _NEVER if source.on_gpu else exposed)
     return Features(
         rank, source.on_gpu, float(np.mean(steps.own[row, columns])),
-        busy, float(gaps.sum()) / n, busy if source.on_gpu else times.typical / n, gaps,
+        busy, float(gaps.sum()) / n, gaps,
         spent(ATTENTION, computing), spent(MATMUL, computing), spent(COPIES, computing), spent(LOADER, host, still),
         spent(COLLECTOR, host, still), spent(_ALLOCATOR, host, still), _begun(start[computing], windows) / n,
         inside_each(subtract(source.computed, exposed), each), inside_each(named(ATTENTION, computing), each),
-        len(columns), times.by_name, _work(events, computing & ~truth(events, "name", COMMUNICATION), windows, n),
+        len(columns), operators, _work(events, computing & ~truth(events, "name", COMMUNICATION), windows, n),
         spent(PEER_COPIES, computing),
     )  # fmt: skip
 
@@ -172,10 +164,12 @@ def _work(events: pa.Table, rows: Mask, windows: Intervals, steps: float) -> dic
     return {word: Work(count[n] / steps, lasted[n] / count[n]) for word, n in codes.items() if count[n]}
 
 
-def operator_times(events: pa.Table, operators: Mask, each: Intervals, exposed: Intervals) -> OperatorTimes:
-    """Return the times of the `operators` (rows of `events`) in the steps `each`, which are ascending.
+def operator_times(
+    events: pa.Table, operators: Mask, each: Intervals, exposed: Intervals
+) -> dict[str, Operators]:
+    """Return the innermost of `operators` (rows of `events`) in the steps `each`, which are ascending, by name.
 
-    Time within `exposed` communication does not count; an innermost operator that has any is left out.
+    One that has time within `exposed` communication is left out.
     """
     start = ints(events, "ts", 0)[operators]
     end = start + ints(events, "dur", 0)[operators]
@@ -188,36 +182,28 @@ def operator_times(events: pa.Table, operators: Mask, each: Intervals, exposed: 
     step = np.searchsorted(each[0], start, "right") - 1
     inside = step >= 0
     inside[inside] &= start[inside] < each[1][step[inside]]
-    outer = inside & (start >= np.concatenate([[np.iinfo(np.int64).min], np.maximum.accumulate(end)[:-1]]))
-    lasted = end - start - np.array(inside_each(exposed, (start, end)))
-    kinds = step * len(codes) + names
-    inner = inside & (np.append(start[1:], np.iinfo(np.int64).max) >= end) & (lasted == end - start)
-    if not inner.any():
-        return OperatorTimes(_at_median(lasted[outer], kinds[outer]))
-    return OperatorTimes(
-        _at_median(lasted[outer], kinds[outer]), _by_name(lasted[inner], names[inner], list(codes))
-    )
+    inner = inside & (np.append(start[1:], np.iinfo(np.int64).max) >= end)
+    inner &= np.array(inside_each(exposed, (start, end))) == 0
+    return _by_name((end - start)[inner], names[inner], step[inner], list(codes)) if inner.any() else {}
 
 
-def _at_median(lasted: F64, kind: I64) -> float:
-    """Return the time of all operators if each took the median of its kind, ns."""
-    first, count, lasted = _by_kind(lasted, kind)
-    return float((count * (lasted[first + (count - 1) // 2] + lasted[first + count // 2]) / 2).sum())
-
-
-def _by_name(lasted: F64, name: I64, words: list[str]) -> dict[str, Operators]:
+def _by_name(lasted: I64, name: I64, step: I64, words: list[str]) -> dict[str, Operators]:
     """Return the operators by name; `words` are the names by number."""
-    first, _, lasted = _by_kind(lasted, name)
+    first, count, ranked = _by_kind(lasted, step * len(words) + name)
+    medians = (ranked[first + (count - 1) // 2] + ranked[first + count // 2]) / 2
+    of = np.unique(step * len(words) + name) % len(words)
+    median = np.bincount(of, medians) / np.maximum(np.bincount(of), 1)
+    first, _, ranked = _by_kind(lasted, name)
     found = {}
-    for number, some in zip(np.unique(name).tolist(), np.split(lasted, first[1:]), strict=True):
-        longer = int((some - some[0] > MAJORITY * TIME_SLICE_NS).sum())
+    for number, some in zip(np.unique(name).tolist(), np.split(ranked, first[1:]), strict=True):
+        longer = int((some - some[0] > MINOR * TIME_SLICE_NS).sum())
         found[words[number]] = Operators(
-            float(some.sum()), float(some[len(some) // 2]), float(some[0]) * len(some), longer
+            len(some), float(some.sum()), float(median[number]), float(some[0]) * len(some), longer
         )
     return found
 
 
-def _by_kind(lasted: F64, kind: I64) -> tuple[I64, I64, F64]:
+def _by_kind(lasted: I64, kind: I64) -> tuple[I64, I64, I64]:
     """(where each kind begins, how many it has, the times sorted by kind and length)."""
     order = np.lexsort((lasted, kind))
     first = np.flatnonzero(np.diff(kind[order], prepend=-1))

@@ -5,6 +5,7 @@ from collections import Counter
 from typing import Final
 
 import numpy as np
+import pyarrow as pa
 
 from tracekit.findings import Mechanism
 from tracekit.intervals import Intervals, union
@@ -18,12 +19,15 @@ from tracekit.thresholds.slowrank import (
     GAP_PART,
     GAPS_READ,
     INSIDE,
+    KIND_RATIO,
     NAMED_SHARE,
+    NO_ACCIDENT,
+    PEERS_SAMPLED,
     QUOTA_CHANCE,
     QUOTA_PERIOD_NS,
     RETURN_NS,
 )
-from tracekit.units import F64, I64, Mask
+from tracekit.units import F64, I64, Mask, ms
 
 _SPANS: Final = (
     ("garbage_collection", COLLECTOR),
@@ -40,6 +44,13 @@ _SPANS: Final = (
         ),
     ),
 )
+_LOCK: Final = re.compile(
+    r"\bacquire\b|_thread\.R?Lock|threading\.py\(\d+\): (wait|join)|queue\.py\(\d+\): (get|put)|\b(gil|lock)\b",
+    re.IGNORECASE,
+)
+"""Spans in which a thread waits for another one, as Python's stacks (`with_stack=True`) and programs name them."""
+
+_LAUNCHES: Final = re.compile(r"^(cuda|hip)\w*Launch|^aten::")
 _WAITS: Final = re.compile(
     r"^(cuda|hip)(Stream|Device|Event)Synchronize|^(cuda|hip)Memcpy$|::item\b|_local_scalar_dense|::nonzero\b"
 )
@@ -56,18 +67,23 @@ def of_host(run: Run, ops: Operations, steps: Steps, rank: int) -> list[Mechanis
     columns = [c for c in range(len(steps.numbers)) if np.isfinite(steps.own[row, c])]
     each = windows_of(ops, steps, rank, columns)
     gaps = _longest(idle_within(ops, rank, union(*each)))
-    events = run.events(rank, ["ts", "dur", "cat", "name"])
+    events = run.events(rank, ["ts", "dur", "cat", "name", "tid"])
     host = ~np.isin(matches(events, "cat", lambda c: c), _DEVICE) & ~truth(events, "name", _STEP)
     if not len(gaps[0]) or not host.any():
         return []
     start = ints(events, "ts", 0)
     end = start + ints(events, "dur", 0)
     whole, left, found = _length(gaps), gaps, []
-    for name, pattern in _SPANS:
-        mine = host & truth(events, "name", pattern)
-        left, part = _without(left, union(start[mine], end[mine]))
-        found.append(Mechanism(name, part / whole, f"{_WORDS[name]} fills {_share(part / whole)}"))
     names = np.array([name or "" for name in strings(events.column("name"))], object)
+    for name, pattern in (*_SPANS, ("lock", _LOCK)):
+        mine = host & truth(events, "name", pattern)
+        if name == "lock":
+            mine &= _of_launching_thread(events, host)
+        left, part = _without(left, union(start[mine], end[mine]))
+        text = f"{_WORDS[name]} fills {_share(part / whole)}"
+        if name == "garbage_collection" and part:
+            text += _frame(start, end, names, host, mine) + _when(run, ops, steps, rank, start[mine])
+        found.append(Mechanism(name, part / whole, text))
     behind, call = _behind_waits(left, end, np.flatnonzero(host & truth(events, "name", _WAITS)), names)
     part = float((left[1] - left[0])[behind].sum())
     text = f"{call} waits for the device and returns at the begin of gaps that are {part / whole:.0%} of them"
@@ -79,6 +95,51 @@ def of_host(run: Run, ops: Operations, steps: Steps, rank: int) -> list[Mechanis
     quiet = _quiet(left, np.unique(np.concatenate([start[host], end[host]])))
     found.append(_pauses(left[0][quiet], each, float((left[1] - left[0])[quiet].sum()) / whole))
     return sorted((m for m in found if m.share > 0), key=lambda m: -m.share)
+
+
+def _of_launching_thread(events: pa.Table, host: Mask) -> Mask:
+    """Whether each event is of the thread that runs most operators and launches."""
+    thread = ints(events, "tid", -1)
+    launches = thread[host & truth(events, "name", _LAUNCHES)]
+    known, count = np.unique(launches, return_counts=True)
+    return np.asarray(thread == known[np.argmax(count)], bool) if len(known) else host
+
+
+def _frame(start: I64, end: I64, names: Values, host: Mask, mine: Mask) -> str:
+    """The words on the span around most collections: the shortest one of the host around each."""
+    around: Counter[str] = Counter()
+    others = np.flatnonzero(host & ~mine)
+    for row in np.flatnonzero(mine)[:GAPS_READ].tolist():
+        outer = others[(start[others] <= start[row]) & (end[others] >= end[row])]
+        if len(outer):
+            around[names[outer[np.argmin(end[outer] - start[outer])]]] += 1
+    return f", within {max(around, key=lambda name: (around[name], name))}" if around else ""
+
+
+def _when(run: Run, ops: Operations, steps: Steps, rank: int, begins: I64) -> str:
+    """The words on how often a rank collects garbage, and whether its peers do in the same steps."""
+    mine = _steps_with(ops, steps, rank, begins)
+    apart = np.diff(np.sort(begins))
+    often = f"; in {len(mine)} of {len(steps.numbers)} steps"
+    if len(begins) >= NO_ACCIDENT and apart.max() <= KIND_RATIO * apart.min():
+        often += f", every {ms(float(np.median(apart))):.0f} ms"
+    theirs: set[int] = set()
+    for peer in [r for r in steps.ranks if r != rank][:PEERS_SAMPLED]:
+        events = run.events(peer, ["ts", "name"])
+        theirs |= _steps_with(ops, steps, peer, ints(events, "ts", 0)[truth(events, "name", COLLECTOR)])
+    if not theirs:
+        return f"{often}; its peers collect in none"
+    same = "the same steps" if mine <= theirs else "some of them" if mine & theirs else "other steps"
+    return f"{often}; its peers collect in {same}"
+
+
+def _steps_with(ops: Operations, steps: Steps, rank: int, begins: I64) -> set[int]:
+    """The columns of steps of a rank in which something begins at `begins`."""
+    columns = np.flatnonzero(np.isfinite(steps.own[steps.row(rank)])).tolist()
+    each = windows_of(ops, steps, rank, columns) if len(begins) else (begins, begins)
+    return {
+        c for c, begin, end in zip(columns, *each, strict=False) if ((begins >= begin) & (begins < end)).any()
+    }
 
 
 def _behind_waits(gaps: Intervals, end: I64, waits: I64, names: Values) -> tuple[Mask, str]:
@@ -168,4 +229,5 @@ _WORDS: Final = {
     "garbage_collection": "garbage collection",
     "recompilation": "compilation",
     "input_output": "reading and writing",
+    "lock": "waiting for a lock or a queue",
 }

@@ -195,7 +195,7 @@ class Evidence:
 def _longest_takes_turns(case: Case) -> bool:
     """Whether the rank with the largest lasting excess over its peers waits for its turn on its core."""
     row = int(np.argmax(np.nan_to_num(case.found.mean)))
-    return CAUSES[explain_rank(case, row, (row,))[0]].takes_turns
+    return CAUSES[explain_rank(case, row, (row,)).cause].takes_turns
 
 
 @dataclass(frozen=True)

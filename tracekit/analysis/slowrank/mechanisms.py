@@ -1,7 +1,9 @@
-"""The mechanisms of the suspects of an answer: which kernels of their devices, what their hosts did."""
+"""The causes that an answer names, and their mechanisms: which kernels of the devices, what the hosts did."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Final
 
 import numpy as np
 
@@ -10,25 +12,54 @@ from tracekit.analysis.mechanisms.host import of_host
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.hypotheses.suspect_work import features_of
 from tracekit.analysis.slowrank.suspects import Answer
+from tracekit.cause_entry import causes_by_share
 from tracekit.causes import CAUSES
-from tracekit.findings import Mechanism, Suspect
+from tracekit.findings import Mechanism, Quality, Suspect
 from tracekit.mechanisms import MORE_WORK, OF_HOST
+from tracekit.rank_events.event_columns import matches, truth
 from tracekit.steps.host_need import products_in_steps
 from tracekit.steps.medians import sampled
 from tracekit.steps.step_kernels import kernels_in_steps
 from tracekit.thresholds.slowrank import PEERS_SAMPLED
 
+_FRAME: Final = re.compile(r"\.py\(\d+\): |^<built-in ")
+"""Frames of Python as `with_stack=True` records them: every call and return costs the host about a microsecond."""
+
 
 def refined(case: Case, answer: Answer) -> Answer:
-    """Return `answer`, its first suspects with the two mechanisms that explain most of their excess.
+    """Return `answer`, its suspects with a cause only where that explains most of their excess.
 
-    The same answer for an operation table, which holds no events of kernels and hosts.
+    The first ones have the two mechanisms that explain most of it as well, but for an operation table, which holds no
+    events of kernels and hosts.
     """
-    if case.table is not None or answer.verdict != "slow_rank":
+    suspects = list(answer.suspects)
+    if case.table is None and answer.verdict == "slow_rank":
+        blamed = {s.rank for s in suspects}
+        first = suspects[:PEERS_SAMPLED]
+        suspects[:PEERS_SAMPLED] = [replace(s, mechanisms=_mechanisms(case, s, blamed)) for s in first]
+    named = tuple(map(_named, suspects))
+    answer = replace(answer, suspects=named, candidates=tuple(map(_named, answer.candidates)))
+    if not named or named[0].cause == suspects[0].cause or answer.cause != suspects[0].cause:
         return answer
-    blamed = {s.rank for s in answer.suspects}
-    first = [replace(s, mechanisms=_mechanisms(case, s, blamed)) for s in answer.suspects[:PEERS_SAMPLED]]
-    return replace(answer, suspects=(*first, *answer.suspects[PEERS_SAMPLED:]))
+    return replace(answer, cause=named[0].cause)
+
+
+def _named(suspect: Suspect) -> Suspect:
+    """`suspect` with its cause if that explains most of its excess, else `unknown`, and the two causes that do best.
+
+    Work that it alone runs is one reason for the compute and for the gaps that belong to it.
+    """
+    if not suspect.causes or any(c.sure for c in suspect.causes):
+        return suspect
+    added = sum(m.share for m in suspect.mechanisms if m.name == MORE_WORK.name)
+    shares = {c.name: min(c.share, 1 - added) for c in suspect.causes}
+    if suspect.cause in shares:
+        own = next(c.share for c in suspect.causes if c.name == suspect.cause)
+        shares[suspect.cause] = max(own, added)
+    causes = causes_by_share(shares, suspect.cause)
+    if any(c.sure for c in causes):
+        return replace(suspect, causes=causes)
+    return replace(suspect, cause="unknown", causes=causes, mechanisms=())
 
 
 def _mechanisms(case: Case, suspect: Suspect, blamed: set[int]) -> tuple[Mechanism, ...]:
@@ -70,3 +101,40 @@ def _of_work(case: Case, suspect: Suspect, peers: Sequence[int]) -> list[Mechani
         known[0], float(np.median(known[1:])), float(np.median([f.busy for f in theirs])), excess
     )
     return max(pieces, larger, key=lambda found: sum(m.share for m in found))
+
+
+def unlike_recordings(case: Case, answer: Answer) -> tuple[Quality, ...]:
+    """Return a row where suspects record the stacks of Python and no peer does, and the host may be what is slow.
+
+    The profiler may be the reason then: nothing in the trace separates it from the cause that is named. None where a
+    device is slow, as stacks do not lengthen kernels.
+    """
+    if case.table is not None or answer.verdict not in {"slow_rank", "inconclusive"}:
+        return ()
+    named = (*answer.suspects, *answer.candidates)[:PEERS_SAMPLED]
+    read = [s for s in named if s.rank in case.ops.per_rank]
+    slow = [s.rank for s in read if _of_host(case, s.rank, CAUSES[s.cause].quantity)]
+    blamed = {s.rank for s in (*answer.suspects, *answer.candidates)}
+    peers = sampled([rank for rank in case.steps.ranks if rank not in blamed])
+    with_stacks = [rank for rank in slow if _records_stacks(case, rank)]
+    if not with_stacks or not peers or any(_records_stacks(case, rank) for rank in peers):
+        return ()
+    many = "ranks" if len(with_stacks) > 1 else "rank"
+    ranks = ", ".join(map(str, sorted(with_stacks)))
+    detail = (
+        f"{many} {ranks}: Python stacks are recorded (with_stack=True), which its peers do not, and that alone slows a "
+        "host; record all ranks with the same settings"
+    )
+    return (Quality("unlike_recordings", None, len(with_stacks), detail),)
+
+
+def _of_host(case: Case, rank: int, quantity: str) -> bool:
+    """Whether a cause of this quantity lengthens what the host does."""
+    return quantity != "busy" or not case.ops.per_rank[rank].on_gpu
+
+
+def _records_stacks(case: Case, rank: int) -> bool:
+    """Whether the trace of a rank holds frames of Python."""
+    events = case.run.events(rank, ["cat", "name"])
+    frames = matches(events, "cat", lambda cat: cat == "python_function").astype(bool)
+    return bool((frames & truth(events, "name", _FRAME)).any())

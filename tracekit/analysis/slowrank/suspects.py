@@ -6,9 +6,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from tracekit.analysis.slowrank.case import Case
+from tracekit.analysis.slowrank.hypotheses.excess_parts import Explained, explain
 from tracekit.analysis.slowrank.hypotheses.host_bound import most_saved_ns
 from tracekit.analysis.slowrank.hypotheses.suspect_work import (
-    explain,
     features_of,
     launches_alike,
     pace_beside,
@@ -18,6 +18,7 @@ from tracekit.analysis.slowrank.price import Price
 from tracekit.axes import LEVELS
 from tracekit.causes import CAUSES, DATA_IMBALANCE, NETWORK, SPARED, STAGE_IMBALANCE
 from tracekit.findings import Cause, Cure, Evidence, PathLevel, Suspect, Verdict
+from tracekit.findings.slowrank import CauseShare
 from tracekit.step_graph.statistics import confidence
 from tracekit.thresholds.slowrank import CANDIDATE_SHARE, KIND_RATIO, MAJORITY, MINOR
 from tracekit.timing.measured import Measured
@@ -102,21 +103,19 @@ def harmless(reason: str, unproven: Sequence[str] = ()) -> Answer:
     return answer_of("healthy", None, reason, unproven=tuple(unproven))
 
 
-def explain_rank(
-    case: Case, row: int, suspects: Sequence[int], *, other_stages: bool = False
-) -> tuple[Cause, tuple[Evidence, ...]]:
-    """Return (cause, evidence) of the suspect in `row`, against unsuspected ranks of its stage or of all stages.
+def explain_rank(case: Case, row: int, suspects: Sequence[int], *, other_stages: bool = False) -> Explained:
+    """Return why the suspect in `row` works longer than unsuspected ranks of its stage or of all stages.
 
     A few long gaps are not pauses if the host launches slowly throughout: in them the device ran out of work.
     """
     mine = features_of(case, row)
     peers = peers_of(case, row, suspects, other_stages=other_stages)
     if mine is None:
-        return "unknown", _spared_evidence(case, row)
-    cause, evidence = explain(
+        return Explained("unknown", _spared_evidence(case, row))
+    found = explain(
         mine, peers, _no_fault(case, row), _spared(case, row), lambda: _launches_slowly(case, row)
     )
-    return cause, (*evidence, *_spared_evidence(case, row))
+    return found._replace(evidence=(*found.evidence, *_spared_evidence(case, row)))
 
 
 def _launches_slowly(case: Case, row: int) -> bool:
@@ -155,10 +154,14 @@ def suspect_of(
     z: float,
     cause: Cause,
     evidence: tuple[Evidence, ...],
+    causes: tuple[CauseShare, ...] = (),
     *,
     every: bool = False,
 ) -> Suspect:
-    """Return the suspect in `row`, which costs `price`; with `every` it names all steps, else slow ones."""
+    """Return the suspect in `row`, which costs `price`; with `every` it names all steps, else slow ones.
+
+    causes: the shares of its excess that causes explain, where they decide which one is named.
+    """
     rank = case.steps.ranks[row]
     value = np.nan_to_num(case.found.value[row], nan=0.0)
     slow = [
@@ -169,7 +172,7 @@ def suspect_of(
     sure = confidence(z, len(case.steps.ranks))
     return Suspect(
         rank, case.run.record(rank).host, case.mesh.coords(rank), ms(price.best), round(sure, 3), tuple(slow),
-        cause, evidence, ms(price.low), ms(price.high),
+        cause, evidence, ms(price.low), ms(price.high), (), causes,
     )  # fmt: skip
 
 
@@ -204,7 +207,7 @@ def agrees(suspect: Suspect, no_fault_ms: float = 0.0, spared_ms: float = 0.0) -
 
 def in_gaps(case: Case, rows: tuple[int, ...]) -> bool:
     """Whether gaps between kernels of a GPU, which no data cause, explain the excess of the first of `rows`."""
-    cause = explain_rank(case, rows[0], rows)[0]
+    cause = explain_rank(case, rows[0], rows).cause
     return case.ops.per_rank[case.steps.ranks[rows[0]]].on_gpu and CAUSES[cause].quantity == "gap"
 
 

@@ -30,12 +30,12 @@ from tracekit.analysis.slowrank.hypotheses.candidates import (
     those_that_cost,
     typical_without,
 )
+from tracekit.analysis.slowrank.hypotheses.excess_parts import may_be_pace
 from tracekit.analysis.slowrank.hypotheses.link_cure import carried_ns
 from tracekit.analysis.slowrank.hypotheses.lone_rank import LoneFault
 from tracekit.analysis.slowrank.hypotheses.long_stage import LongStage
 from tracekit.analysis.slowrank.hypotheses.slow_link import SlowLink
 from tracekit.analysis.slowrank.hypotheses.suspect_work import dealt_to_its_replica, only_attention
-from tracekit.analysis.slowrank.hypotheses.usual_pace import may_be_pace
 from tracekit.analysis.slowrank.price import (
     NOT_EXACT,
     Price,
@@ -89,7 +89,7 @@ _SIZES: Final = (
 
 def blame_lone_rank(case: Case, stage: LongStage, found: LoneFault) -> Answer:
     """The answer that blames the only rank of a long stage for a part of the stage's price."""
-    _, evidence = explain_rank(case, found.row, stage.rows, other_stages=True)
+    evidence = explain_rank(case, found.row, stage.rows, other_stages=True).evidence
     doubt = rank_doubt_ns(case, np.array([found.row]))
     price = Price(found.gain, found.gain, found.gain).widened(doubt)
     suspect = suspect_of(case, found.row, price, stage.z, found.cause, evidence)
@@ -107,8 +107,7 @@ def _blame_proven(case: Case, found: Hypothesis) -> Answer:
     suspects = []
     prices = _prices(case, found)
     for row, lost, z in zip(found.rows, prices, found.z, strict=True):
-        cause, evidence = explain_rank(case, row, found.rows)
-        suspects.append(suspect_of(case, row, lost, z, cause, evidence))
+        suspects.append(suspect_of(case, row, lost, z, *explain_rank(case, row, found.rows)))
     if not all(_proves(case, s, suspects) for s in suspects):
         return _without_disagreeing(case, suspects, found)
     suspects, found = _with_transfers(case, suspects, found)

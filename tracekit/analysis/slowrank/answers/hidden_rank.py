@@ -89,8 +89,7 @@ def _saved(case: Case, row: int, over: F64) -> float:
 
 def _leave_open(case: Case, row: int, lost: float, uneven: float, over: F64) -> Answer:
     """The open answer: the rank in `row` causes `lost` of the `uneven` ns a step; `over` is its excess by step, ns."""
-    cause, evidence = explain_rank(case, row, (row,))
-    candidate = suspect_of(case, row, Price.up_to(lost), 0.0, cause, evidence)
+    candidate = suspect_of(case, row, Price.up_to(lost), 0.0, *explain_rank(case, row, (row,)))
     at = int(np.argmax(over))
     reason = (
         f"work is distributed unevenly and ranks wait {ms(uneven):.1f} ms of {ms(case.step_ns):.1f} ms a step, but "
@@ -127,8 +126,8 @@ def with_hidden_rank(case: Case, answer: Answer) -> Answer:
 
 def _leave_hidden_open(case: Case, row: int, factor: float, lost: float, uneven: float) -> Answer:
     """The open answer that the rank in `row` may cost `lost` ns a step beside an imbalance that costs `uneven`."""
-    cause, evidence = explain_rank(case, row, (row,))
-    candidate = suspect_of(case, row, Price.up_to(lost, lost), 0.0, cause, evidence, every=True)
+    why = explain_rank(case, row, (row,))
+    candidate = suspect_of(case, row, Price.up_to(lost, lost), 0.0, *why, every=True)
     reason = (
         f"work is distributed unevenly, which costs {ms(uneven):.1f} ms of {ms(case.step_ns):.1f} ms a step, but rank "
         f"{candidate.rank} seems slow as well: kernels that take equally long on its peers take {factor - 1:.0%} "

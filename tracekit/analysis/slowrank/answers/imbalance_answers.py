@@ -76,8 +76,8 @@ def _blame_node(case: Case, found: LongStage, reason: str) -> Answer:
     """The answer that blames all ranks of a node, which take longer than the ranks of other stages."""
     suspects, cost = [], doubted(case, found)
     for row in found.rows:
-        cause, evidence = explain_rank(case, row, found.rows, other_stages=True)
-        suspects.append(suspect_of(case, row, cost, found.z, cause, evidence, every=True))
+        why = explain_rank(case, row, found.rows, other_stages=True)
+        suspects.append(suspect_of(case, row, cost, found.z, *why, every=True))
     return blame(case, reason, tuple(suspects), found.price.best)
 
 
@@ -127,7 +127,7 @@ def blame_loaders(case: Case, found: LongStage) -> Answer:
     """The answer that blames data loaders for a long stage, instead of its partition."""
     suspects, cost = [], doubted(case, found)
     for row in found.loaders:
-        _, evidence = explain_rank(case, row, found.rows, other_stages=True)
+        evidence = explain_rank(case, row, found.rows, other_stages=True).evidence
         suspects.append(suspect_of(case, row, cost, found.z, DATALOADER, evidence))
     named = ", ".join(str(s.rank) for s in suspects[:RANKS_LISTED])
     reason = f"rank {named} waits for its data loader, and the others wait for it: {ms(found.price.best):.1f} ms a step"

@@ -7,7 +7,7 @@ from typing import Final
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.gaps.evidence_gaps import Undecided, undecided, what_would_decide
 from tracekit.analysis.slowrank.gaps.recurrence import OneStep, in_one_step, told
-from tracekit.analysis.slowrank.hypotheses.usual_pace import may_be_pace
+from tracekit.analysis.slowrank.hypotheses.excess_parts import may_be_pace
 from tracekit.analysis.slowrank.price import Price
 from tracekit.analysis.slowrank.suspects import Answer, explain_rank, left_open, stands, suspect_of
 from tracekit.analysis.slowrank.unrecorded.unrecorded import Unseen, reason_of
@@ -87,7 +87,6 @@ def candidates_of(case: Case, found: Undecided) -> tuple[Suspect, ...]:
     """The ranks of `found` as candidates, each with its cause, its evidence and its price interval."""
     made = []
     for row, low, high in zip(found.rows, found.low, found.high, strict=True):
-        cause, evidence = explain_rank(case, row, found.rows)
-        z = float(case.found.z[row])
-        made.append(suspect_of(case, row, Price.between(low, low, high), z, cause, evidence))
+        z, why = float(case.found.z[row]), explain_rank(case, row, found.rows)
+        made.append(suspect_of(case, row, Price.between(low, low, high), z, *why))
     return tuple(made)

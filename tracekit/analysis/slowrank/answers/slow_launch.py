@@ -106,7 +106,7 @@ def _blame_host(case: Case, found: SlowLaunch) -> Answer:
     """The answer that names the rank of `found`."""
     rank = case.steps.ranks[found.row]
     (row,) = CAUSES[CPU_LAUNCH].signs[-1].rows
-    _, evidence = explain_rank(case, found.row, (found.row,))
+    evidence = explain_rank(case, found.row, (found.row,)).evidence
     mine, theirs = (pace / NS_PER_US for pace in found.pace)
     shown = (*evidence, findings.Evidence(row.what, mine, theirs, "µs"))
     suspect = suspect_of(case, found.row, found.price, np.inf, CPU_LAUNCH, shown, every=True)

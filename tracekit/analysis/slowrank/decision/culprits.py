@@ -257,5 +257,5 @@ def _named(e: Evidence, faults: Faults, kind: Kind) -> tuple[Cause, tuple[int, .
         return NETWORK, faults.link.ranks
     if kind == Kind.STAGE and faults.stage is not None:
         return STAGE_IMBALANCE, tuple(ranks[row] for row in faults.stage.rows)
-    cause, _ = explain_rank(e.case, faults.rows[0], faults.rows)
+    cause = explain_rank(e.case, faults.rows[0], faults.rows).named
     return cause, tuple(ranks[row] for row in faults.rows)

@@ -1,7 +1,6 @@
 """Pipeline stages with ranks that all work longer than those of other stages, and the bounds of their price.
 
-Two equally long stages, such as those of a slow node, cost nothing one by one, because the others wait for the second
-one; they are priced together.
+Two equally long stages, such as those of a slow node, cost nothing one by one, so they are priced together.
 
 Work means compute. A stage with devices that are idle longer between kernels has hosts that launch late: the hosts of
 the first stage cannot run ahead at the begin of a step, while those of later stages do so as they wait for it.
@@ -17,8 +16,9 @@ from tracekit.analysis.slowrank.expected.contention import stage_contention
 from tracekit.analysis.slowrank.expected.excess import recurs
 from tracekit.analysis.slowrank.expected.nodes import nodes_of
 from tracekit.analysis.slowrank.expected.same_kernels import stage_pace
+from tracekit.analysis.slowrank.hypotheses.excess_parts import paused_hosts
 from tracekit.analysis.slowrank.hypotheses.host_bound import Cuts, most_saved_ns, without_gaps
-from tracekit.analysis.slowrank.hypotheses.suspect_work import late_loaders, launches_alike, paused_hosts
+from tracekit.analysis.slowrank.hypotheses.suspect_work import late_loaders, launches_alike
 from tracekit.analysis.slowrank.price import Price
 from tracekit.step_graph.replay import StepModel
 from tracekit.step_graph.statistics import confidence, excess, median_of_others
