@@ -24,7 +24,15 @@ NAMES = {
 }  # fmt: skip
 SIGNATURES = {
     "load": ["inputs", "out=None", "jobs=1", "progress=None", "job=None", "engine=None", "append=False"],
-    "slowrank": ["run", "mesh=None", "order=None", "steps=None", "progress=None", "explain=False"],
+    "slowrank": [
+        "run",
+        "mesh=None",
+        "order=None",
+        "steps=None",
+        "progress=None",
+        "explain=False",
+        "hosts=None",
+    ],
     "whatif": ["run", "fix=()", "mesh=None", "order=None", "steps=None", "progress=None", "layouts=()"],
     "breakdown": ["run", "mesh=None", "order=None", "steps=None", "progress=None"],
     "floor": [
@@ -43,7 +51,7 @@ SIGNATURES = {
     "places": ["run", "mesh=None", "order=None", "progress=None"],
     "load_dumps": ["inputs", "jobs=1", "progress=None", "timed=False", "job=None"],
     "hang": ["dumps", "mesh=None", "order=None"],
-    "triage": ["inputs", "mesh=None", "order=None", "jobs=1", "progress=None", "job=None"],
+    "triage": ["inputs", "mesh=None", "order=None", "jobs=1", "progress=None", "job=None", "hosts=None"],
 }
 FINDINGS = {
     "SlowRankFinding": (
