@@ -14,6 +14,7 @@ import numpy as np
 
 from tracekit.analysis.slowrank.answers.compared_steps import without_odd_steps
 from tracekit.analysis.slowrank.answers.harmless import role_in_words
+from tracekit.analysis.slowrank.answers.network_parts import located
 from tracekit.analysis.slowrank.case import Case, build
 from tracekit.analysis.slowrank.decision.decide import concluded
 from tracekit.analysis.slowrank.expected.nodes import with_hosts
@@ -110,7 +111,7 @@ def _answered(
         raise of_one_rank(run, error) from error.__cause__
     enter(progress, f"pricing what each of {len(ranks)} ranks costs")
     found, answer = concluded(case if steps else without_odd_steps(case))
-    return found, choice, refined(found, answer)
+    return found, choice, located(found, refined(found, answer))
 
 
 def opened(
@@ -249,7 +250,7 @@ def _finding(case: Case, choice: MeshChoice, answer: Answer, *, explain: bool) -
         tuple(filter(None, (*choice.notes, residual, clocks, role_in_words(case)))),
         coverage(case), answer.candidates, answer.to_decide, explanation_of(case, answer) if explain else None,
         answer.to_decide.ranks if isinstance(answer.to_decide, Remedy) else (),
-        case.table is not None or any(o.on_gpu for o in case.ops.per_rank.values()), answer.cures,
+        case.table is not None or any(o.on_gpu for o in case.ops.per_rank.values()), answer.cures, answer.network,
     )  # fmt: skip
 
 
