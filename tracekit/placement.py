@@ -1,6 +1,6 @@
 """The place of each rank in the cluster, as the user's file says: host, switch, and rail of the network.
 
-Three kinds of file are read, each told by its lines:
+Three kinds of file are read, recognised by the first line:
 
     rank,host,switch,rail       a table with a header (commas or tabs); `host` and one more column are needed
     node01 slots=8              a hostfile of MPI or DeepSpeed (also node01:8, or names alone): ranks in turn
@@ -126,7 +126,7 @@ def _wrong(made: HostList, line: int, reason: str, remedy: str) -> InputError:
 
 
 def _named(made: HostList, line: int, text: str, what: str) -> str:
-    """`text` as a name of `what`; InputError where it is none."""
+    """`text` as a name of `what`; InputError where it is no name."""
     if not _NAME.fullmatch(text):
         reason = f"{plain(text[:_SHOWN])!r} is no name of a {what}"
         raise _wrong(made, line, reason, "names hold letters, digits, `.`, `-` and `_`")
@@ -223,7 +223,7 @@ def _counted(text: str) -> Iterator[str]:
 
 
 def contradictions(places: Mapping[int, Place], hosts: Mapping[int, str]) -> str:
-    """Return the words on ranks whose traces name another host than the file; empty where all agree.
+    """Return the words on ranks with traces that name another host than the file; empty where all agree.
 
     A name agrees with its first part, as node1 does with node1.cluster.
     """

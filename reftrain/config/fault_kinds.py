@@ -95,7 +95,7 @@ _ALL: Final = (
     ),
     FaultKind(
         "slow_send",
-        "the rank's messages to ranks of other hosts are delayed, those that it receives are not",
+        "the rank's messages to ranks of other hosts are delayed, received ones are not",
         {"delay_ms": _positive("milliseconds added to each message", 5.0)},
         simulated=True,
     ),

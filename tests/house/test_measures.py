@@ -11,13 +11,13 @@ WORST = {
     "models": 0,
     "texts": 0,
     "thresholds": 50,
-    "own thresholds": 32,
+    "own thresholds": 33,
     "one importer": 0.32,
     "chain": 26,
-    "reached": 162,
+    "reached": 163,
     "answers": 1,
     "answer functions": 0,
-    "functions that answer": 90,
+    "functions that answer": 91,
 }
 """The values today, as `make measures` prints them with the goal of each."""
 

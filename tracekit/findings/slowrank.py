@@ -202,7 +202,9 @@ class SlowRankFinding(Tabular):
     cures: tuple[
         Cure, ...
     ] = ()  # where faults of several kinds are proven: the answer's, then those next in line
-    network: tuple[NetworkPart, ...] = ()  # of a slow link: the parts that its transfers cannot tell apart
+    network_parts: tuple[
+        NetworkPart, ...
+    ] = ()  # of a slow link: the parts that its transfers do not separate
 
     def columns(self) -> Columns:
         """A suspect or a candidate a row: its place, why it is named, and what it costs."""

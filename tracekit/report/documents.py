@@ -184,7 +184,7 @@ class SlowRankDocument(TypedDict):
     to_record: list[int]
     what_if: WithoutDocument
     cures: list[CureDocument]
-    network: list[NetworkPartDocument]
+    network_parts: list[NetworkPartDocument]
     coverage: CoverageDocument
     quality: list[QualityDocument]
     notes: list[str]

@@ -250,7 +250,7 @@ def _finding(case: Case, choice: MeshChoice, answer: Answer, *, explain: bool) -
         tuple(filter(None, (*choice.notes, residual, clocks, role_in_words(case)))),
         coverage(case), answer.candidates, answer.to_decide, explanation_of(case, answer) if explain else None,
         answer.to_decide.ranks if isinstance(answer.to_decide, Remedy) else (),
-        case.table is not None or any(o.on_gpu for o in case.ops.per_rank.values()), answer.cures, answer.network,
+        case.table is not None or any(o.on_gpu for o in case.ops.per_rank.values()), answer.cures, answer.network_parts,
     )  # fmt: skip
 
 

@@ -38,7 +38,7 @@ class Answer:
     to_decide: str | None = None  # of an inconclusive verdict: the evidence to record or to add
     unproven: tuple[str, ...] = ()  # of a healthy verdict: what it cannot exclude, with what would decide
     cures: tuple[Cure, ...] = ()  # where faults of several kinds are proven
-    network: tuple[NetworkPart, ...] = ()  # what the slow transfers share, the smallest part first
+    network_parts: tuple[NetworkPart, ...] = ()  # what the slow transfers share, the smallest part first
     rules: tuple[str, ...] = ()  # the rule that gave the answer, and the challenges that changed it
     least: float | None = (
         None  # of `gain` for faults that cost only together; None: as the suspects' prices say

@@ -1,7 +1,7 @@
 """What is common to the slow transfers of an answer: a rank, one direction, a card, a host, a switch or a rail.
 
 Each transfer passes parts of the network. A part is at fault where it is on the way of the slow transfers, weighted by
-what they take longer, and of no typical one. Where several parts are, these transfers cannot tell them apart, and all
+what they take longer, and of no typical one. Where several parts are, these transfers do not separate them, and all
 are listed, the smallest first. Hosts are known from traces or from the user's file, switches and rails from that alone.
 """
 
@@ -148,8 +148,8 @@ def located(case: Case, answer: Answer) -> Answer:
     found = common_parts(transfers_of(case, link), places)
     parts = tuple(_in_words(case, part, places) for part in found)
     if not parts or all(p.kind == "rank" for p in parts):
-        return replace(answer, network=parts)
-    return replace(answer, network=parts, reason=f"{answer.reason}; {sentence(parts)}")
+        return replace(answer, network_parts=parts)
+    return replace(answer, network_parts=parts, reason=f"{answer.reason}; {sentence(parts)}")
 
 
 def places_of(case: Case) -> dict[int, Place]:
@@ -225,10 +225,10 @@ def _in_words(case: Case, part: Part, places: Mapping[int, Place]) -> NetworkPar
 
 
 def sentence(parts: Sequence[NetworkPart]) -> str:
-    """Return the words on what slow transfers share: one part, or those that the transfers cannot tell apart."""
+    """Return the words on what slow transfers share: one part, or all parts that the transfers do not separate."""
     names = [part.name for part in parts[:RANKS_LISTED]]
     if len(parts) == 1:
         return f"they share only {names[0]}"
     more = f", or {len(parts) - len(names)} more" if len(parts) > len(names) else ""
     last = "" if more else f" or {names.pop()}"
-    return f"they share {', '.join(names)}{last}{more}, which these transfers cannot tell apart"
+    return f"they share {', '.join(names)}{last}{more}, which these transfers do not separate"
