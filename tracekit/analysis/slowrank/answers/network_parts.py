@@ -20,7 +20,7 @@ from tracekit.analysis.slowrank.wording import listed
 from tracekit.causes import NETWORK
 from tracekit.findings import NetworkPart
 from tracekit.placement import Place
-from tracekit.thresholds.slowrank import MAJORITY, NAMED_SHARE, RANKS_LISTED
+from tracekit.thresholds.slowrank import MAJORITY, RANKS_LISTED
 from tracekit.units import F64
 
 KINDS: Final = ("way", "pair", "send", "receive", "rank", "card", "hosts", "host", "rail", "switch")
@@ -87,7 +87,7 @@ def parts_of(transfers: Transfers, places: Mapping[int, Place]) -> set[Part]:
 def common_parts(transfers: Sequence[Transfers], places: Mapping[int, Place]) -> tuple[Part, ...]:
     """Return the parts on the way of the slow transfers and of no typical one, the smallest first.
 
-    A part must cover NAMED_SHARE of what they take longer. Transfers that are not slow clear a part where they are as
+    A part must cover all that they take longer. Transfers that are not slow clear a part where they are as
     fast as others of their family: where a whole family without slow ones passes it, nothing shows its usual time.
     One direction is a part only where the other one is typical.
     """
@@ -105,7 +105,7 @@ def common_parts(transfers: Sequence[Transfers], places: Mapping[int, Place]) ->
                 struck.append(_Excess.over(t.took, sound))
                 for part in parts:
                     weights[part] = weights.get(part, 0.0) + struck[-1].ns
-    least = NAMED_SHARE * sum(e.ns for e in struck)
+    least = sum(e.ns for e in struck)
     covering = [part for part, weight in weights.items() if weight >= least]
     fits = [part for part in covering if not any(_clears(f, part, struck) for f in families.values())]
     if any(kind not in ONE_WAY for kind, _ in fits):
