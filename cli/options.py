@@ -10,6 +10,7 @@ import click
 from tracekit.installation import check_extra
 from tracekit.mesh import parse_mesh, parse_order
 from tracekit.page.shell import About
+from tracekit.placement import HostList, read_hosts
 from tracekit.text import whole_number, without_secrets
 from tracekit.thresholds.ingest import MAX_STEP
 
@@ -125,6 +126,21 @@ def cut() -> Decorator:
         help="Profiler steps to analyse (3 to 7); all if left out.",
     )
     return packed("cut", Cut, *_AXES, option)
+
+
+def hosts() -> Decorator:
+    """Decorate a command with the option that names the file of hosts."""
+    return click.option(
+        "--hosts",
+        callback=_hosts,
+        metavar="FILE",
+        help="Where ranks run: a hostfile (node01 slots=8) or a table (rank,host,switch,rail).",
+    )
+
+
+def _hosts(_ctx: click.Context, _param: click.Parameter, text: str | None) -> HostList | None:
+    """Read the file before any work."""
+    return None if text is None else read_hosts(text)
 
 
 def failing(verdicts: Sequence[str]) -> Decorator:

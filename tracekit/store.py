@@ -30,6 +30,7 @@ from tracekit.findings.breakdown import BreakdownFinding
 from tracekit.findings.shared import Quality, Rejected
 from tracekit.findings.slowrank import SlowRankFinding
 from tracekit.findings.whatif import WhatIfFinding
+from tracekit.placement import Place
 from tracekit.schema import EVENTS, checked
 from tracekit.small_files import check_regular
 from tracekit.thresholds.ingest import MANIFEST_HEAD, MAX_RANKS, MAX_SPREAD
@@ -102,6 +103,9 @@ class Run:
     spans: Mapping[int, tuple[int, int]] | None = field(
         default=None, repr=False, compare=False
     )  # by rank: only events that begin in this half-open time, ns, are handed out; None is all; not kept
+    places: Mapping[int, Place] = field(
+        default_factory=dict
+    )  # by rank, where a user's file says them; not kept
 
     def record(self, rank: int) -> RankRecord:
         """Return the record of `rank`; KeyError where the run has none."""

@@ -10,6 +10,7 @@ from tracekit.analysis.slowrank.analyse import analyse, placed
 from tracekit.errors import MeshUnknownError
 from tracekit.findings import SlowRankFinding
 from tracekit.mesh import Mesh
+from tracekit.placement import HostList
 from tracekit.thresholds.report import PROBED_GROUPS, PROBED_RANKS
 
 from .. import options
@@ -25,8 +26,9 @@ _HOW = """# Written by `tracekit next`. Start it as the job is started, on the s
 
 @click.command("next")
 @options.cut()
+@options.hosts()
 @source()
-def next_probe(source: Source, cut: options.Cut) -> int:
+def next_probe(source: Source, cut: options.Cut, hosts: HostList | None) -> int:
     """Print a script that separates a slow device, host and link, for the ranks that slowrank suspects.
 
     Each rank multiplies matrices, copies, launches and reads the clock alone; then the suspects' groups of the
@@ -38,7 +40,7 @@ def next_probe(source: Source, cut: options.Cut) -> int:
     torchrun --nproc-per-node 8 probe.py
     """
     with source.analysed() as (run, progress):
-        finding = analyse(run, cut.mesh, cut.order, cut.steps, progress)
+        finding = analyse(run, cut.mesh, cut.order, cut.steps, progress, hosts=hosts)
         mesh = None
         with suppress(MeshUnknownError):
             mesh = placed(run, cut.mesh, cut.order)[2].mesh

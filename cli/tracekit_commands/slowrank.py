@@ -6,7 +6,8 @@ import click
 
 from tracekit.analysis.slowrank.analyse import analyse, illustrated
 from tracekit.findings import Verdict
-from tracekit.page.shell import date_text
+from tracekit.page.shell import About, date_text
+from tracekit.placement import HostList
 from tracekit.report.html.slowrank import slowrank_html
 from tracekit.report.markdown import labelled_markdown
 from tracekit.report.perfetto import slowrank_trace
@@ -14,6 +15,7 @@ from tracekit.report.prometheus import slowrank_metrics
 from tracekit.report.shared_text import laid_out
 from tracekit.report.slowrank_json import dumps, slowrank_document
 from tracekit.report.slowrank_text import slowrank_lines
+from tracekit.store import Run
 
 from .. import exit_codes, options
 from ..source import Source, source
@@ -21,6 +23,7 @@ from ..source import Source, source
 
 @click.command()
 @options.cut()
+@options.hosts()
 @click.option(
     "--explain",
     is_flag=True,
@@ -35,6 +38,7 @@ from ..source import Source, source
 def slowrank(
     source: Source,
     cut: options.Cut,
+    hosts: HostList | None,
     explain: bool,
     fail_on: frozenset[str],
     html_to: str | None,
@@ -49,18 +53,17 @@ def slowrank(
 
     \b
     tracekit slowrank traces/
-    tracekit slowrank traces/ --explain
+    tracekit slowrank traces/ --explain --hosts hostfile
     tracekit slowrank traces/ --steps 3:8 --json answer.json --fail-on slow_rank,slow_link
     tracekit slowrank 'gs://bucket/run7/*.json.gz' --mesh tp=8,cp=1,pp=16,dp=128
     """
-    page, trace = "", b""
+    page, trace, asked = "", b"", (cut.mesh, cut.order, cut.steps)
     with source.analysed() as (run, progress):
         if html_to is None and perfetto_to is None:
-            finding = analyse(run, cut.mesh, cut.order, cut.steps, progress, explain=explain)
+            finding = analyse(run, *asked, progress, explain=explain, hosts=hosts)
         else:
-            finding, picture = illustrated(run, cut.mesh, cut.order, cut.steps, progress, explain=explain)
-            foot = options.page_foot(source.inputs, date_text(run.last_ns()))
-            page = slowrank_html(finding, picture, foot) if html_to else ""
+            finding, picture = illustrated(run, *asked, progress, explain=explain, hosts=hosts)
+            page = slowrank_html(finding, picture, _foot(source, run)) if html_to else ""
             trace = slowrank_trace(finding, picture) if perfetto_to else b""
     lines = slowrank_lines(finding, verbose=answer.verbose)
     answer.emit(
@@ -72,3 +75,7 @@ def slowrank(
         (lambda: trace, perfetto_to),
     )
     return exit_codes.of_verdict(finding.verdict, fail_on)
+
+
+def _foot(source: Source, run: Run) -> About:
+    return options.page_foot(source.inputs, date_text(run.last_ns()))

@@ -7,6 +7,7 @@ import click
 from tracekit.analysis.triage.triage import Ask
 from tracekit.analysis.triage.triage import triage as answered
 from tracekit.ingest import ProgressEvent
+from tracekit.placement import HostList
 from tracekit.report.html.triage import triage_html
 from tracekit.report.markdown import indented_markdown
 from tracekit.report.slowrank_json import dumps
@@ -22,6 +23,7 @@ VERDICTS = ("hang", "mismatch", "none", "slow_rank", "slow_link", "imbalance", "
 
 @click.command()
 @options.axes()
+@options.hosts()
 @options.failing(VERDICTS)
 @options.html()
 @options.answer()
@@ -29,6 +31,7 @@ VERDICTS = ("hang", "mismatch", "none", "slow_rank", "slow_link", "imbalance", "
 def triage(
     source: Source,
     axes: options.Axes,
+    hosts: HostList | None,
     fail_on: frozenset[str],
     html_to: str | None,
     answer: options.Answer,
@@ -45,7 +48,7 @@ def triage(
     tracekit triage logs/ dumps/ traces/ --fail-on any
     """
     jobs = source.jobs or len(os.sched_getaffinity(0))
-    ask = Ask(axes.mesh, None if axes.order is None else tuple(axes.order), jobs, source.job)
+    ask = Ask(axes.mesh, None if axes.order is None else tuple(axes.order), jobs, source.job, hosts)
     with reading(quiet=source.quiet) as show, about(source.inputs):
         finding = answered(
             source.inputs, ask, lambda files, of, done, total: show(ProgressEvent(files, of, done, total, ""))

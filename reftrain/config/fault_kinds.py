@@ -94,6 +94,27 @@ _ALL: Final = (
         copies=True,
     ),
     FaultKind(
+        "slow_send",
+        "the rank's messages to ranks of other hosts are delayed, received ones are not",
+        {"delay_ms": _positive("milliseconds added to each message", 5.0)},
+        simulated=True,
+    ),
+    FaultKind(
+        "slow_rail",
+        "transfers between hosts are delayed where a card with the number of the rank's card takes part",
+        {"delay_ms": _positive("milliseconds added to each transfer", 5.0)},
+        simulated=True,
+    ),
+    FaultKind(
+        "slow_switch",
+        "transfers between hosts are delayed where a host at the switch of the rank's host takes part",
+        {
+            "delay_ms": _positive("milliseconds added to each transfer", 5.0),
+            "hosts": Field("neighbouring hosts at each switch", 2.0, 1.0),
+        },
+        simulated=True,
+    ),
+    FaultKind(
         "doc_imbalance",
         "some sequences hold longer documents, so that their ranks have more attention to compute",
         {"factor": Field("multiplies the attention pairs of the affected sequences", 3.0, 1.0, above=True)},

@@ -102,18 +102,28 @@ class Communication:
         shape, dims = self.grid.folded, self.grid.over(op.group)
         latest = np.full((1, 1, 1, 1), -np.inf)
         for post in posts:
-            link = post.rank.conditions.link
             latest = np.maximum(latest, post.ready.reshape(shape).max(axis=dims, keepdims=True))
-            if link is not None:
-                extra = link.reshape(shape).max(axis=dims, keepdims=True)
-                post.ns = np.asarray(post.ns + np.broadcast_to(extra, shape).reshape(-1))
+            for delay in (post.rank.conditions.link, self._between_hosts(posts, post, dims)):
+                if delay is not None:
+                    extra = delay.reshape(shape).max(axis=dims, keepdims=True)
+                    post.ns = np.asarray(post.ns + np.broadcast_to(extra, shape).reshape(-1))
         took: F64 | float = posts[0].ns
         for post in posts[1:]:
-            took = np.maximum(took, post.ns) if post.rank.conditions.link is not None else took
+            took = np.maximum(took, post.ns) if post.rank.conditions.delays else took
         if isinstance(took, np.ndarray):
             first = tuple(slice(0, 1) if i in dims else slice(None) for i in range(len(shape)))
             took = took.reshape(shape)[first]
         return np.asarray(np.broadcast_to(latest + took, shape).reshape(-1))
+
+    def _between_hosts(self, posts: Sequence[Post], post: Post, dims: tuple[int, ...]) -> F64 | None:
+        """Return the delay of `post` in the network, 0 where all members of a group are on one host; (width,)."""
+        delay, shape = post.rank.conditions.network, self.grid.folded
+        if delay is None:
+            return None
+        nodes = np.stack([self.grid.nodes(each.rank.number).reshape(shape) for each in posts])
+        over = (0, *(dim + 1 for dim in dims))
+        apart = nodes.max(axis=over, keepdims=True) > nodes.min(axis=over, keepdims=True)
+        return np.where(np.broadcast_to(apart[0], shape).reshape(-1), delay, 0.0)
 
     def _finish_collective(self, post: Post, op: Op, end: F64) -> None:
         arrived = post.rank.times.start[post.row].copy()
@@ -132,6 +142,10 @@ class Communication:
         post = self._disturbed(post)
         if rank.conditions.link is not None:
             post.ns = post.ns + rank.conditions.link
+        apart = self.grid.nodes(way[0]) != self.grid.nodes(way[1])
+        for delay in (rank.conditions.network, rank.conditions.sends if op.kind is Kind.SEND else None):
+            if delay is not None:
+                post.ns = post.ns + np.where(apart, delay, 0.0)
         channel = self._channels.setdefault(way, Channel())
         (channel.sends if op.kind is Kind.SEND else channel.receives).append(post)
         while channel.sends and channel.receives:
@@ -149,7 +163,7 @@ class Communication:
             )
         sent = np.maximum(send.ready, channel.sent)
         received = np.maximum(receive.ready, channel.received)
-        took = np.maximum(send.ns, receive.ns) if receive.rank.conditions.link is not None else send.ns
+        took = np.maximum(send.ns, receive.ns) if receive.rank.conditions.delays else send.ns
         end = np.maximum(sent, received) + took
         receive.rank.transfers[receive.index] = took
         for post, before in ((send, channel.sent), (receive, channel.received)):

@@ -42,10 +42,17 @@ class Conditions:
     evaluations: F64 | None = None  # device ns at the end of the step
     late: F64 | None = None  # host ns added to loading
     link: F64 | None = None  # ns added to every transfer that the rank takes part in
+    network: F64 | None = None  # ns added to every transfer to other hosts that the rank takes part in
+    sends: F64 | None = None  # ns added to every message that the rank sends to another host
     copies: F64 | None = None  # ns added to every copy between device and host
     stops: list[tuple[int, int]] = field(default_factory=list)
     skips: list[tuple[int, int]] = field(default_factory=list)
     breaks: list[tuple[int, int]] = field(default_factory=list)
+
+    @property
+    def delays(self) -> bool:
+        """Whether any transfer of these ranks is delayed."""
+        return any(ns is not None for ns in (self.link, self.network, self.sends))
 
 
 class Noise(Protocol):

@@ -105,6 +105,9 @@ def _slow(fault: FaultSpec, grid: Grid, table: Table, step: int) -> None:
     if fault.kind in _AT_THE_END:
         _at_the_end(fault, grid, table, step)
         return
+    if fault.kind in {"slow_rail", "slow_switch"}:
+        _network(fault, grid, table, step)
+        return
     stage, place = grid.place(_rank(fault))
     conditions = _at(table, stage, step)
     if fault.kind == "slow_compute":
@@ -125,10 +128,27 @@ def _slow(fault: FaultSpec, grid: Grid, table: Table, step: int) -> None:
         conditions.late = _added(conditions.late, width, place, values["delay_ms"] * 1e6)
     elif fault.kind == "slow_host_link":
         conditions.copies = _added(conditions.copies, width, place, values["delay_ms"] * 1e6)
+    elif fault.kind == "slow_send":
+        conditions.sends = _added(conditions.sends, width, place, values["delay_ms"] * 1e6)
     elif fault.kind == "slow_link":
         conditions.link = _added(conditions.link, width, place, values["delay_ms"] * 1e6)
     else:
         raise AssertionError(fault.kind)
+
+
+def _network(fault: FaultSpec, grid: Grid, table: Table, step: int) -> None:
+    """Delay the transfers between hosts that pass the rail of the fault's rank, or its host's first switch."""
+    rank, size = _rank(fault), grid.node_size
+    for stage in range(grid.stages):
+        ranks = grid.ranks(stage)
+        if fault.kind == "slow_rail":
+            there = ranks % size == rank % size
+        else:
+            ranks_each = size * int(fault.values["hosts"])
+            there = ranks // ranks_each == rank // ranks_each
+        conditions = _at(table, stage, step)
+        delay = np.where(there, fault.values["delay_ms"] * 1e6, 0.0)
+        conditions.network = delay if conditions.network is None else conditions.network + delay
 
 
 def _at_the_end(fault: FaultSpec, grid: Grid, table: Table, step: int) -> None:

@@ -54,11 +54,13 @@ class Group:
 class Grid:
     """Sizes and order of the axes, and the arithmetic between ranks, coordinates and arrays.
 
-    `order` names the axes from inner (neighbouring ranks) to outer; `ep` divides dp.
+    `order` names the axes from inner (neighbouring ranks) to outer; `ep` divides dp. A host holds `node_size` ranks.
     """
 
-    def __init__(self, sizes: Mapping[str, int], order: Sequence[str], ep: int = 1) -> None:
-        self.ep = ep
+    def __init__(
+        self, sizes: Mapping[str, int], order: Sequence[str], ep: int = 1, node_size: int = 1
+    ) -> None:
+        self.ep, self.node_size = ep, node_size
         self.sizes = {axis: int(sizes[axis]) for axis in AXES}
         self.order = tuple(order)
         self.strides: dict[str, int] = {}
@@ -107,6 +109,10 @@ class Grid:
     def ranks(self, stage: int) -> I64:
         """Return the global ranks of a pipeline rank, in array order; (width,)."""
         return self.offsets + stage * self.strides["pp"]
+
+    def nodes(self, stage: int) -> I64:
+        """Return the numbers of the hosts of a pipeline rank's ranks, in array order; (width,)."""
+        return self.ranks(stage) // self.node_size
 
     def coords(self, rank: int) -> dict[str, int]:
         """Return the coordinates of a rank."""

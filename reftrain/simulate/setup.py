@@ -71,7 +71,7 @@ class Setup:
     def grid(self) -> Grid:
         """The rank grid."""
         mesh = self.job.mesh
-        return Grid(mesh.sizes, mesh.order, mesh.ep)
+        return Grid(mesh.sizes, mesh.order, mesh.ep, self.hardware.node_size)
 
 
 def schedule_of(spec: ScheduleSpec, given: Schedule | None, steps: int) -> tuple[Schedule, int]:

@@ -246,3 +246,22 @@ def test_the_installed_program_answers_in_plain_text_without_terminal(slow):
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("SLOW RANK")
     assert "\x1b" not in done.stdout
+
+
+def test_hosts_name_the_suspects_host(tracekit, slow, tmp_path):
+    folder, truth = slow
+    (culprit,) = truth.suspects
+    hosts = tmp_path / "hosts"
+    hosts.write_text(f"rank,host\n{culprit},node7\n", encoding="utf-8")
+    for name in ("slowrank", "triage"):
+        done = tracekit(name, folder, "--hosts", hosts, "--verbose")
+        assert done.code == 0
+        assert f"rank {culprit} on node7 " in done.out
+        assert "hosts_incomplete" in done.out
+    hosts.write_text("rank,host\n0,a\n0,b\n", encoding="utf-8")
+    for name in ("slowrank", "triage", "next"):
+        refused = tracekit(name, folder, "--hosts", hosts)
+        assert (refused.code, refused.out) == (3, "")
+        assert refused.err.splitlines()[-1].endswith(
+            "hosts:3: rank 0 is in line 2 already; write each rank once"
+        )

@@ -24,7 +24,15 @@ NAMES = {
 }  # fmt: skip
 SIGNATURES = {
     "load": ["inputs", "out=None", "jobs=1", "progress=None", "job=None", "engine=None", "append=False"],
-    "slowrank": ["run", "mesh=None", "order=None", "steps=None", "progress=None", "explain=False"],
+    "slowrank": [
+        "run",
+        "mesh=None",
+        "order=None",
+        "steps=None",
+        "progress=None",
+        "explain=False",
+        "hosts=None",
+    ],
     "whatif": ["run", "fix=()", "mesh=None", "order=None", "steps=None", "progress=None", "layouts=()"],
     "breakdown": ["run", "mesh=None", "order=None", "steps=None", "progress=None"],
     "floor": [
@@ -43,18 +51,19 @@ SIGNATURES = {
     "places": ["run", "mesh=None", "order=None", "progress=None"],
     "load_dumps": ["inputs", "jobs=1", "progress=None", "timed=False", "job=None"],
     "hang": ["dumps", "mesh=None", "order=None"],
-    "triage": ["inputs", "mesh=None", "order=None", "jobs=1", "progress=None", "job=None"],
+    "triage": ["inputs", "mesh=None", "order=None", "jobs=1", "progress=None", "job=None", "hosts=None"],
 }
 FINDINGS = {
     "SlowRankFinding": (
         "ranks mesh steps verdict cause reason path suspects what_if quality notes coverage candidates to_decide "
-        "explanation to_record on_gpu cures"
+        "explanation to_record on_gpu cures network_parts"
     ),
     "Suspect": (
         "rank host coords lost_ms_per_step confidence steps cause evidence lost_ms_low lost_ms_high mechanisms causes"
     ),
     "Cure": "cause ranks saved_ms saved_ms_low saved_ms_high step_ms",
     "Mechanism": "name share detail sure",
+    "NetworkPart": "kind name ranks",
     "Coverage": "matched by_axis",
     "Evidence": "what value peers_median unit quantity",
     "PathLevel": "dim index lag_ms",

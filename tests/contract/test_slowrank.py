@@ -23,6 +23,7 @@ TOP = {
     "path": list, "suspects": list, "what_if": dict, "quality": list,
     "coverage": dict, "candidates": list, "to_decide": str | None, "to_record": list,
     "cures": list,
+    "network_parts": list,
 }  # fmt: skip
 SUSPECT = {
     "rank": int, "host": str | None, "coords": dict, "lost_ms_per_step": float, "confidence": float,

@@ -7,17 +7,17 @@ from tests.house.measures import Code, here
 
 WORST = {
     "causes": 2,
-    "causes by constant": 6,
+    "causes by constant": 7,
     "models": 0,
     "texts": 0,
     "thresholds": 50,
     "own thresholds": 32,
-    "one importer": 0.31,
+    "one importer": 0.32,
     "chain": 25,
-    "reached": 160,
+    "reached": 163,
     "answers": 1,
     "answer functions": 0,
-    "functions that answer": 66,
+    "functions that answer": 67,
 }
 """The values today, as `make measures` prints them with the goal of each."""
 

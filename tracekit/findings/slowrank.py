@@ -176,6 +176,19 @@ class Cure:
 
 
 @dataclass(frozen=True)
+class NetworkPart:
+    """A part of the network that all slow transfers pass, and no typical one.
+
+    kind: `way` (from one rank to another), `pair`, `send` or `receive` (of one rank), `rank`, `card`, `hosts` (the path
+    between two), `host`, `rail` or `switch`. ranks: the ranks of the job at it.
+    """
+
+    kind: str
+    name: str  # for a reader
+    ranks: tuple[int, ...]
+
+
+@dataclass(frozen=True)
 class SlowRankFinding(Tabular):
     """The answer of `tracekit slowrank`."""
 
@@ -199,6 +212,9 @@ class SlowRankFinding(Tabular):
     cures: tuple[
         Cure, ...
     ] = ()  # where faults of several kinds are proven: the answer's, then those next in line
+    network_parts: tuple[
+        NetworkPart, ...
+    ] = ()  # of a slow link: the parts that its transfers do not separate
 
     def columns(self) -> Columns:
         """A suspect or a candidate a row: its place, why it is named, and what it costs."""

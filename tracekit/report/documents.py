@@ -168,6 +168,14 @@ class CureDocument(TypedDict):
     step_ms: Ms
 
 
+class NetworkPartDocument(TypedDict):
+    """A part of the network that all slow transfers pass, and no typical one; `ranks` are those at it."""
+
+    kind: str
+    name: str
+    ranks: list[int]
+
+
 class SlowRankDocument(TypedDict):
     """The answer of `tracekit slowrank`; `explanation` is there where `--explain` asked for it."""
 
@@ -185,6 +193,7 @@ class SlowRankDocument(TypedDict):
     to_record: list[int]
     what_if: WithoutDocument
     cures: list[CureDocument]
+    network_parts: list[NetworkPartDocument]
     coverage: CoverageDocument
     quality: list[QualityDocument]
     notes: list[str]

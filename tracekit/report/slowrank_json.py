@@ -52,6 +52,9 @@ def slowrank_document(finding: SlowRankFinding) -> SlowRankDocument:
             "slowdown": number(finding.what_if.slowdown),
         },
         "cures": [_cure(c) for c in finding.cures],
+        "network_parts": [
+            {"kind": p.kind, "name": p.name, "ranks": list(p.ranks)} for p in finding.network_parts
+        ],
         "coverage": coverage_document(finding.coverage),
         "quality": [quality_document(q) for q in finding.quality],
         "notes": list(finding.notes),

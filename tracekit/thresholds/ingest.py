@@ -286,3 +286,6 @@ RANK_FOLDERS: Final = 3
 
 MAX_FLOPS: Final = 1 << 60
 """FLOPs of one operator, beyond which its recorded shapes are damage: an H100 would need 20 minutes for it."""
+
+MAX_HOSTS_FILE: Final = 1 << 24
+"""Bytes of a file of hosts, 16 MiB: a row of 64 for each of `MAX_RANKS`."""

@@ -14,8 +14,10 @@ import numpy as np
 
 from tracekit.analysis.slowrank.answers.compared_steps import without_odd_steps
 from tracekit.analysis.slowrank.answers.harmless import role_in_words
+from tracekit.analysis.slowrank.answers.network_parts import located
 from tracekit.analysis.slowrank.case import Case, build
 from tracekit.analysis.slowrank.decision.decide import concluded
+from tracekit.analysis.slowrank.expected.nodes import with_hosts
 from tracekit.analysis.slowrank.explanation import explanation_of
 from tracekit.analysis.slowrank.gaps.evidence_gaps import coverage
 from tracekit.analysis.slowrank.mechanisms import refined, unlike_recordings
@@ -34,6 +36,7 @@ from tracekit.inference.peers.lost_arguments import repaired
 from tracekit.inference.peers.places_in_groups import with_places_in_groups
 from tracekit.matching.match import Operations, match
 from tracekit.mesh.parse import ranks_in
+from tracekit.placement import HostList, HostsFile
 from tracekit.rank_events.operations import read_rank
 from tracekit.rank_events.rank_ops import RankOps
 from tracekit.rank_events.step_marks import NO_STEP
@@ -58,16 +61,18 @@ def analyse(
     progress: Callable[[int, int], None] | None = None,
     *,
     explain: bool = False,
+    hosts: HostsFile | HostList | None = None,
 ) -> SlowRankFinding:
     """Return the slow-rank finding of `run`: verdict, suspects with causes and evidence, and the cost of the step (ms).
 
     `mesh` (axis → size, inner to outer as written) and `order` override what the process groups say; `steps` are
-    half-open ranges of step numbers; `progress` is called with (ranks read, all ranks), and its method `enter`, if it
+    half-open ranges of step numbers; `hosts` is a file with the host, switch and rail of ranks (`tracekit.placement`),
+    over the hosts that traces name; `progress` is called with (ranks read, all ranks), and its method `enter`, if it
     has one, with the name of each later stage. With `explain` the finding holds its working as well. Where nothing
     determines the mesh, the answer is open. Raises UsageError where mesh, order or `run.job` contradict the input,
     MeshError where process groups do, InputError if nothing can be compared.
     """
-    return _finding(*_answered(run, mesh, order, steps, progress), explain=explain)
+    return _finding(*_answered(with_hosts(run, hosts), mesh, order, steps, progress), explain=explain)
 
 
 def illustrated(
@@ -78,9 +83,10 @@ def illustrated(
     progress: Callable[[int, int], None] | None = None,
     *,
     explain: bool = False,
+    hosts: HostsFile | HostList | None = None,
 ) -> tuple[SlowRankFinding, SlowRankPicture]:
     """Return the finding of `analyse` and the charts of its HTML page. Arguments and errors as there."""
-    case, choice, answer = _answered(run, mesh, order, steps, progress)
+    case, choice, answer = _answered(with_hosts(run, hosts), mesh, order, steps, progress)
     return _finding(case, choice, answer, explain=explain), picture_of(case, answer)
 
 
@@ -105,7 +111,7 @@ def _answered(
         raise of_one_rank(run, error) from error.__cause__
     enter(progress, f"pricing what each of {len(ranks)} ranks costs")
     found, answer = concluded(case if steps else without_odd_steps(case))
-    return found, choice, refined(found, answer)
+    return found, choice, located(found, refined(found, answer))
 
 
 def opened(
@@ -244,7 +250,7 @@ def _finding(case: Case, choice: MeshChoice, answer: Answer, *, explain: bool) -
         tuple(filter(None, (*choice.notes, residual, clocks, role_in_words(case)))),
         coverage(case), answer.candidates, answer.to_decide, explanation_of(case, answer) if explain else None,
         answer.to_decide.ranks if isinstance(answer.to_decide, Remedy) else (),
-        case.table is not None or any(o.on_gpu for o in case.ops.per_rank.values()), answer.cures,
+        case.table is not None or any(o.on_gpu for o in case.ops.per_rank.values()), answer.cures, answer.network_parts,
     )  # fmt: skip
 
 

@@ -17,7 +17,7 @@ from tracekit.analysis.slowrank.hypotheses.suspect_work import (
 from tracekit.analysis.slowrank.price import Price
 from tracekit.axes import LEVELS
 from tracekit.causes import CAUSES, DATA_IMBALANCE, NETWORK, SPARED, STAGE_IMBALANCE
-from tracekit.findings import Cause, Cure, Evidence, PathLevel, Suspect, Verdict
+from tracekit.findings import Cause, Cure, Evidence, NetworkPart, PathLevel, Suspect, Verdict
 from tracekit.findings.slowrank import CauseShare
 from tracekit.step_graph.statistics import confidence
 from tracekit.thresholds.slowrank import CANDIDATE_SHARE, KIND_RATIO, MAJORITY, MINOR
@@ -39,6 +39,7 @@ class Answer:
     to_decide: str | None = None  # of an inconclusive verdict: the evidence to record or to add
     unproven: tuple[str, ...] = ()  # of a healthy verdict: what it cannot exclude, with what would decide
     cures: tuple[Cure, ...] = ()  # where faults of several kinds are proven
+    network_parts: tuple[NetworkPart, ...] = ()  # what the slow transfers share, the smallest part first
     rules: tuple[str, ...] = ()  # the rule that gave the answer, and the challenges that changed it
     least: float | None = (
         None  # of `gain` for faults that cost only together; None: as the suspects' prices say

@@ -28,6 +28,7 @@ from tracekit.findings.slowrank import SlowRankFinding
 from tracekit.findings.triage import JobAnswer, Question, TriageFinding
 from tracekit.ingest import load
 from tracekit.locked_folders import LOCK, temporary
+from tracekit.placement import HostList, HostsFile
 
 _PREFIX: Final = "tracekit-triage-"
 _CALM: Final = frozenset({"healthy", "none"})
@@ -36,12 +37,13 @@ _CALM: Final = frozenset({"healthy", "none"})
 
 @dataclass(frozen=True)
 class Ask:
-    """How the questions are asked: mesh and order of axes, processes, and which of several jobs."""
+    """How the questions are asked: mesh and order of axes, processes, which of several jobs, the file of hosts."""
 
     mesh: dict[str, int] | None = None
     order: tuple[str, ...] | None = None
     jobs: int = 1
     job: int | None = None
+    hosts: HostsFile | HostList | None = None
 
 
 def triage(inputs: Inputs, ask: Ask | None = None, progress: Progress | None = None) -> TriageFinding:
@@ -82,15 +84,17 @@ def triage_files(
     jobs: int = 1,
     progress: Progress | None = None,
     job: int | None = None,
+    hosts: HostsFile | HostList | None = None,
 ) -> TriageFinding:
     """Return what files, folders and archives are, and the answer that they support.
 
     inputs: logs, dumps, traces, stacks, RAS answers, records of Inspector, run folders, archives, in any mixture.
     mesh: ranks on each axis; order: axes inner to outer. jobs: processes that read. progress: called with files done,
-    files in all, bytes done, bytes in all. job: which of several jobs of dumps or traces, from 1. Raises InputError
+    files in all, bytes done, bytes in all. job: which of several jobs of dumps or traces, from 1. hosts: as for
+    `tracekit.slowrank`. Raises InputError
     where an input names nothing, UsageError where the mesh or the job does not fit the files.
     """
-    return triage(inputs, Ask(mesh, None if order is None else tuple(order), jobs, job), progress)
+    return triage(inputs, Ask(mesh, None if order is None else tuple(order), jobs, job, hosts), progress)
 
 
 def _unpacked(
@@ -179,7 +183,9 @@ def _ask_slow(job: Job, ask: Ask) -> tuple[SlowRankFinding | None, str]:
     whole = [job.folder] if paths and job.folder and not job.runs else paths or records
     if not whole:
         return None, ""
-    return _tried(lambda: analyse(load(whole, jobs=ask.jobs, job=ask.job), ask.mesh, ask.order))
+    return _tried(
+        lambda: analyse(load(whole, jobs=ask.jobs, job=ask.job), ask.mesh, ask.order, hosts=ask.hosts)
+    )
 
 
 def _tried(asked: Callable[[], SlowRankFinding]) -> tuple[SlowRankFinding | None, str]:

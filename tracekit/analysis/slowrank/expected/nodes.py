@@ -2,11 +2,15 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
 
+from tracekit.findings import Quality
 from tracekit.matching.channels import Channel
+from tracekit.placement import HostList, HostsFile, contradictions, read_hosts, unplaced
+from tracekit.store import Run
 from tracekit.timing.measured import Measured
 
 LONE_LINK: Final = "it alone connects two nodes along its axis, and links inside a node are faster by design"
@@ -24,7 +28,14 @@ Reach = tuple[int, ...] | None
 
 
 def nodes_of(run: Measured) -> Mapping[int, str | int]:
-    """The node of each rank, as far as known: by the hosts that files name, else by the numbers of devices."""
+    """The node of each rank, as far as known: as the user's file says, by the hosts that traces name, else by devices.
+
+    The number of its device counts where each process has a host of its own name, as containers have.
+    """
+    if run.run.places:
+        return {r.rank: r.host for r in run.run.ranks if r.host} | {
+            rank: place.host for rank, place in run.run.places.items() if rank in run.mesh.coordinates
+        }
     hosts = {r.rank: r.host for r in run.run.ranks if r.host}
     shared = len(set(hosts.values())) < len(hosts) == len(run.ops.ranks)  # else containers, each with a name
     if shared and len(set(hosts.values())) > 1:
@@ -32,6 +43,24 @@ def nodes_of(run: Measured) -> Mapping[int, str | int]:
     return _by_device(
         {rank: run.ops.per_rank[rank].device for rank in run.ops.ranks}, run.mesh.coordinates
     ) or (hosts if shared else {})
+
+
+def with_hosts(run: Run, given: HostsFile | HostList | None) -> Run:
+    """Return `run` with the places of ranks that a file names, over the hosts that traces name.
+
+    None changes nothing. Raises InputError for a wrong file, UsageError for one of another job.
+    """
+    if given is None:
+        return run
+    made, hosts = read_hosts(given), {r.rank: r.host for r in run.ranks if r.host}
+    places = made.of_job(run.world_size, hosts)
+    doubts = {
+        "hosts_contradict": contradictions(places, hosts),
+        "hosts_incomplete": unplaced(places, (r.rank for r in run.ranks)),
+    }
+    quality = tuple(Quality(kind, made.path, 0, text) for kind, text in doubts.items() if text)
+    ranks = tuple(replace(r, host=places[r.rank].host if r.rank in places else r.host) for r in run.ranks)
+    return replace(run, ranks=ranks, places=places, quality=(*run.quality, *quality))
 
 
 def _by_device(device: Mapping[int, int], ranks: Mapping[int, object]) -> dict[int, str | int]:

@@ -160,7 +160,7 @@ def _slow_channels(
     """
     ops = case.ops
     message, scale = message_of(case)
-    brief = _briefest(case) / scale
+    brief = briefest(case) / scale
     delivery = case.waits.delivery.astype(np.float64)
     late, scheduled, sure = np.zeros(len(delivery)), _thread_doubt(case), False
     slow: dict[int, list[_Slowness]] = defaultdict(list)
@@ -217,8 +217,8 @@ def comparable(case: Case, message: list[str], nodes: Mapping[int, str | int]) -
     return [channels for channels in families.values() if len(channels) > 1]
 
 
-def _briefest(case: Case) -> F64:
-    """The duration of the shortest operation of each instance, ns: the end that joined a message last did not wait."""
+def briefest(case: Case) -> F64:
+    """Return the duration of the shortest operation of each instance, ns: that of the end which joined last."""
     ops = case.ops
     brief = np.full(len(case.waits.first_row), np.inf)
     rows = np.flatnonzero(ops.instance >= 0)
