@@ -100,10 +100,13 @@ _ANY = frozenset({"pid", "tid"})
 def checked(table: pa.Table, path: Path, groups: int) -> pa.Table:
     """Return the columns of a stored event table in the types of EVENTS.
 
-    path: the file, for the message. groups: how many groups the rank has. Raises InputError where a column is of
-    another type, lacks a time or holds a number that tracekit never writes.
+    path: the file, for the message. groups: how many groups the rank has. Raises InputError where a column is there
+    twice, is of another type, lacks a time or holds a number that tracekit never writes.
     """
-    fields = [EVENTS.field(name) for name in table.schema.names]
+    names = table.schema.names
+    if len(set(names)) < len(names):
+        raise _refused(path, "a column is there twice")
+    fields = [EVENTS.field(name) for name in names]
     try:
         table = table.cast(pa.schema(fields))
     except (pa.ArrowException, ValueError) as error:

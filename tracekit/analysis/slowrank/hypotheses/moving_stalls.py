@@ -113,9 +113,12 @@ def moving_work(case: Case) -> MovingStalls | None:
 
 
 def stalls_of_the_same(case: Case) -> MovingStalls | None:
-    """Return what `moving_work` looks for, where it hits the same ranks each time, as one of two hosts; else None."""
+    """Return what `moving_work` looks for, where it hits the same ranks each time, as one of two hosts; else None.
+
+    None where it hits every step: what lasts is tested against what varies.
+    """
     over = _accidents(case)
-    if over is None or _scattered(over):
+    if over is None or _scattered(over) or over.any(axis=0).all():
         return None
     rows = np.flatnonzero(over.any(axis=1)).astype(np.int64)
     return _costly(case, MovingStalls(over, saved_ns(case, rows, typical_without(case, rows))))
