@@ -21,12 +21,19 @@ def test_case_is_answered(seed):
 
 
 @pytest.mark.parametrize(
-    "seed", quick_first(1, (9970062, 9970003, 9995497, 9970011, 9995206, 9995517, 9997820, 9997678))
+    "seed", quick_first(1, (9970062, 9970003, 9970011, 9995206, 9995517, 9997820, 9997678))
 )
 @pytest.mark.slow
 def test_streams_of_several_groups_are_read(seed):
     """A CUDA graph, a recording without its host, all-to-alls that look like messages: nothing names their groups."""
     assert one(seed).result == "right"
+
+
+@pytest.mark.slow
+def test_a_healthy_job_near_the_threshold_stays_open():
+    """The devices of its first stage idle for their hosts, 2.3 % of the step: no host is proven slow."""
+    found = one(9995497)
+    assert (found.result, found.suspects) == ("inconclusive", ())
 
 
 def test_culprits_without_a_trace_are_counted_apart():

@@ -47,3 +47,22 @@ def test_a_host_that_polls_waits_as_well():
 def test_without_launches_nothing_is_the_hosts_own():
     work = [gemm(0, 100), comm(100, 300, 0), gemm(405, 50)]
     assert own_progress(recorded(0, *work)).exposed_ns.tolist() == [300_000]
+
+
+def operator(begin, end, name="FusedDispatch"):
+    """An operator of the launching thread."""
+    return row("cpu_op", name, begin, end - begin, pid=1, tid=1)
+
+
+@pytest.mark.parametrize(
+    ("spans", "us"),
+    [
+        ([(-6, 401)], 300),  # it launched the collective and returned when that had ended
+        ([(-6, 20)], 0),  # it returned at once, and the host did something else
+        ([(-6, 300)], 0),
+        ([(-20, 402), (-6, 20)], 0),  # what counts is the operator that launched it, not the one around that
+        ([(-20, 402), (-12, -8)], 300),
+    ],
+)
+def test_an_operator_that_returns_behind_its_collective_waits(spans, us):
+    assert exposed(402, *(operator(*span) for span in spans)) == us

@@ -7,12 +7,13 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from tracekit.intervals import Intervals, covered_until, empty, gap_start, union
+from tracekit.intervals import empty
 from tracekit.rank_events.arguments import read_arguments, resolve_groups
 from tracekit.rank_events.coded_words import among
 from tracekit.rank_events.compute import DEVICE_WORK, communicates, compute_intervals, operator_intervals
 from tracekit.rank_events.event_columns import Values, ints, matches, present, truth
 from tracekit.rank_events.host_events import Enclosing, Host, host_of
+from tracekit.rank_events.host_held import host_held
 from tracekit.rank_events.kernel_order import Launched, kernel_order, window_of
 from tracekit.rank_events.kernel_records import alone, join
 from tracekit.rank_events.operation_names import CALL_OPS, UNDIRECTED
@@ -26,9 +27,9 @@ from tracekit.rank_events.step_marks import (
     step_spans,
     step_work,
 )
-from tracekit.rank_events.stream_waits import HOST_WAIT, ready_times, resumed_behind, waited_for
+from tracekit.rank_events.stream_waits import HOST_WAIT, ready_times, waited_for
 from tracekit.store import Group, Run
-from tracekit.thresholds.tables import MOST_BEHIND_MARKS, POLLS_THAT_WAIT, RESUME_SLACK_NS, RESUME_SLACK_SHARE
+from tracekit.thresholds.tables import MOST_BEHIND_MARKS, RESUME_SLACK_NS, RESUME_SLACK_SHARE
 from tracekit.units import I64, Mask
 
 _COLUMNS = [
@@ -39,10 +40,6 @@ _COLUMNS = [
 _MESSAGE: Final = re.compile(r"^gloo:(send|recv)$")
 _SEND: Final = re.compile(r"^gloo:send$")
 _CALL: Final = re.compile(rf"^({'|'.join(CALL_OPS)})$")
-_BLOCKS: Final = re.compile(rf"{HOST_WAIT.pattern}|Free$")
-"""Calls in which the host may wait until its device has done what was launched."""
-_POLLS: Final = re.compile(r"(Event|Stream)Query")
-_CALLS: Final = ("cuda_runtime", "cuda_driver")
 _ON_DEVICE = ("kernel", "gpu_memcpy", "gpu_memset", "gpu_user_annotation", "cuda_sync")
 
 
@@ -224,54 +221,6 @@ def _done_before(host: Host) -> I64:
             place >= 0, np.maximum(ends[np.maximum(place, 0)], host.start[rows]), host.start[rows]
         )
     return found
-
-
-# Measures how long a host delayed its device while communication was outstanding: that is not a wait for
-# others.
-#
-# A device that idles in a collective seems to wait for it, although nothing else was launched: the host still
-# loads its data, or launches too slowly. If the collective had ended at once, the device would have idled all
-# the same. A host that is in a synchronising call meanwhile waits for the device, and so for the collective.
-
-
-def host_held(
-    events: pa.Table, cat: Values, host: Host, comm: Mask, rows: I64, busy: Intervals, launches: I64
-) -> I64:
-    """Return how long the host alone delayed what ran behind each communication kernel of `rows`, ns.
-
-    It counts from when the device idled for that kernel until the compute behind it was launched, without the time
-    in which a launching thread was in a call that waits for the device. 0 if no launch is recorded.
-    `comm` says which events communicate, `busy` are the intervals of compute, `launches` the rows of all events'
-    launches.
-    """
-    held = np.zeros(len(rows), np.int64)
-    compute = np.flatnonzero((cat == "kernel") & ~comm)
-    if not len(compute):
-        return held
-    resumed, known = resumed_behind(compute, host.start, host.end[rows])
-    launch = launches[resumed]
-    since = np.minimum(np.maximum(gap_start(busy, host.end[rows]), host.start[rows]), host.end[rows])
-    until = np.minimum(host.start[launch], host.end[rows])
-    late = np.flatnonzero(known & (launch >= 0) & (until > since))
-    stood, asked = _waits(events, cat, host, launches[compute])
-    waited = covered_until(stood, until[late]) - covered_until(stood, since[late])
-    polled = np.searchsorted(asked, until[late]) - np.searchsorted(asked, since[late])
-    held[late] = np.where(polled >= POLLS_THAT_WAIT, 0, until[late] - since[late] - waited)
-    return held
-
-
-def _waits(events: pa.Table, cat: Values, host: Host, launches: I64) -> tuple[Intervals, I64]:
-    """Return (when a thread that launches compute was in a call that waits for the device, when it asked for events).
-
-    One thread may wait for work after which another thread launches: forward and backward have threads of their own.
-    """
-    calls = np.isin(cat, _CALLS)
-    threads = np.unique(np.stack([host.pid, host.tid])[:, launches[launches >= 0]], axis=1).T.tolist()
-    mine = np.zeros(len(cat), bool)
-    for pid, tid in threads:
-        mine |= calls & (host.pid == pid) & (host.tid == tid)
-    blocks, polls = (np.flatnonzero(mine & truth(events, "name", p)) for p in (_BLOCKS, _POLLS))
-    return union(host.start[blocks], host.end[blocks]), np.sort(host.start[polls])
 
 
 # Finds when the host was free to go on in each recording window.
