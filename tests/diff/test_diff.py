@@ -147,7 +147,7 @@ def test_missing_ranks_blame_no_one():
     part = tracekit.diff(runs[0].without([3], "left out"), runs[1].without([5], "left out"))
     assert (part.verdict, part.compared) == ("slower", 14)
     assert abs(part.ranks[0].change_ns) < 0.1 * whole.ranks[0].change_ns
-    assert "14 places" in part.notes[0]
+    assert "14 mesh places" in part.notes[0]
 
 
 @pytest.mark.parametrize(
