@@ -341,6 +341,14 @@ def _(_folder, patch):
 @case("its list of input files is damaged")
 def _(folder, _patch):
     given, run = ingested(folder)
+    (run / "files.json").write_text("{}")
+    traces(folder, 3)
+    return lambda: load([given], out=run, append=True), lambda: load([given], out=run)
+
+
+@case("nothing can be appended, as its files are of a format that is read as a whole")
+def _(folder, _patch):
+    given, run = ingested(folder)
     (run / "files.json").unlink()
     traces(folder, 3)
     return lambda: load([given], out=run, append=True), lambda: load([given], out=run)

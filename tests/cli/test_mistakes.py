@@ -79,10 +79,12 @@ def mistaken(name, base, place):
             yield from (("word", [*words, option, value]) for value in values if option not in output)
 
 
-def judged(mistakes):
+def judged(mistakes, place):
     """Calls that end otherwise than a refusal does."""
     wrong = []
-    for (kind, words), (code, err, _) in zip(mistakes, ends((), [w for _, w in mistakes]), strict=True):
+    for (kind, words), (code, err, _) in zip(
+        mistakes, ends((), [w for _, w in mistakes], cwd=place), strict=True
+    ):
         accepted = code == 0 and kind in {"word", "file"}
         refused = code in REFUSALS and err.strip() and err.count("\n") < 30 and len(err) < 8000
         polite = "Traceback" not in err and "fault of ours" not in err and "Warning" not in err
@@ -97,10 +99,10 @@ def every(place, kinds):
 
 def test_wrong_numbers_and_options_are_refused(place):
     some = every(place, {"number", "option", "choice", "no value"})
-    assert judged(some[::SHARE]) == []
+    assert judged(some[::SHARE], place) == []
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["number", "option", "choice", "no value", "file", "word"])
 def test_every_mistake_of_every_command_is_refused(place, kind):
-    assert judged(every(place, {kind})) == []
+    assert judged(every(place, {kind}), place) == []
