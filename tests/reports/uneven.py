@@ -59,7 +59,7 @@ def averages(job: Job, rank: Rank, _number: int) -> None:
 
 
 def next_epoch(job: Job, rank: Rank, number: int) -> None:
-    """In one step the loader's workers start anew on all ranks."""
+    """In one step the loader's workers start again on all ranks."""
     whole_step(job, rank, data_ms=0.0 if number != 7 else 380.0 + 12.0 * (rank.number % 3))
 
 
