@@ -37,6 +37,7 @@ TEXTS = {
     "--ranks": f"0-{ABSURD}",
     "--model": f"parameters=8e9,tokens={ABSURD}",
     "--hardware": f"peak_tflops={ABSURD}",
+    "--hosts": f"{ABSURD}.csv",
 }
 """What an option whose text holds a number refuses; `SAME` are those whose digits are no quantity."""
 SAME = {"--fail-on", "--preset", "--variant"}

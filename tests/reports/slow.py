@@ -393,14 +393,14 @@ REPORTS = [
     ),
     seen(
         "foundation-model-stack/fms-fsdp#58",
-        "a job of 8 ranks of which rank 0 alone was recorded",
+        "a job of 8 ranks, only rank 0 recorded",
         "open: nothing to compare it with; which ranks to record",
         into(slow_one, 8, recorded=[0]),
         accuses_none("suspects", "record", "one rank", "other ranks"),
     ),
     seen(
         "pytorch/kineto#762",
-        "4 ranks whose traces hold no kernel, as without access to CUPTI",
+        "4 ranks with traces without kernels, as without access to CUPTI",
         "says that no device activity was recorded",
         host_only,
         accuses_none("suspects", "no kernel", "device activity", "no device", "no gpu", "cupti"),
@@ -408,7 +408,7 @@ REPORTS = [
     seen(
         "AMD-AGI/Hyperloom#1189",
         "four traces beside two copies of parts of rank 0's and a table, which a tool left in a folder below",
-        "rank 2; the fragments are told from traces",
+        "rank 2; the fragments are separated from traces",
         beside_fragments,
         all_read(2, 4),
     ),
@@ -443,7 +443,7 @@ REPORTS = [
     ),
     seen(
         "deepspeedai/DeepSpeed#1617",
-        "8 hosts with one card each, one of which is a quarter slower",
+        "8 hosts with one card each, one card a quarter slower",
         "rank 5, compute",
         into(slow_card, 8, per_host=1),
         named("suspects", (5,), "gpu_compute"),

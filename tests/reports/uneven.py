@@ -255,7 +255,7 @@ REPORTS: list[Report] = [
     ),
     seen(
         "deepspeedai/DeepSpeed#7474",
-        "4 ranks whose optimizer runs on the host; that of rank 3 runs on cores of the other socket",
+        "4 ranks with optimizers on the host; that of rank 3 runs on cores of the other socket",
         "rank 3, its host",
         into(updates_on_host, 4),
         named("suspects", (3,)),

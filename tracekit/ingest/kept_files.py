@@ -100,7 +100,7 @@ def kept_files(folder: Path, jobs: int = 1) -> KeptFiles:
     if not (folder / FILES).exists():
         raise InputError(
             f"{folder}: nothing can be appended, as its files are of a format that is read as a whole, or the list of "
-            "them was lost; ingest all files again, without --append"
+            "them was lost; ingest all traces again, without --append"
         )
     try:
         document = _read(folder / FILES)
