@@ -65,7 +65,7 @@ class HostList:
         if beyond:
             where = f"{self.path}:{self.lines[beyond[0]]}"
             raise UsageError(
-                f"{where}: rank {beyond[0]} is none of the job's {world} ranks; give the file of this job"
+                f"{where}: rank {beyond[0]} is outside the job of {world} ranks; give the file of this job"
             )
         places = self.places or dict(enumerate(Place(host) for host in self._in_turn(world)))
         if not places:
@@ -140,7 +140,7 @@ def _read_table(made: HostList, lines: Sequence[tuple[int, str]]) -> None:
     given = [c.strip().lower() for c in header.split(cut)]
     columns = [_COLUMNS.get(c, "") for c in given]
     if "" in columns or len(set(columns)) < len(columns) or "host" not in columns or len(columns) < 2:
-        reason = f"the header {plain(header[:_SHOWN])!r} is none of a table of places"
+        reason = f"the header {plain(header[:_SHOWN])!r} is not that of a table of places"
         raise _wrong(made, top, reason, "write rank,host and, where known, switch and rail, each once")
     if "rank" not in columns and columns.count("switch") != len(columns) - 1:
         raise _wrong(made, top, "the column rank is missing", "write rank,host,rail with a row for each rank")

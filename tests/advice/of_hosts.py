@@ -22,7 +22,7 @@ def hosts_case(part: str, wrong: bytes, right: str, world: int = 4) -> None:
 hosts_case("is not text; name a hostfile", b"\xff", "a slots=4")
 hosts_case("names no host; write `rank,host`", b"# later", "rank,host\n0,a")
 hosts_case("hosts without slots", b"a\nb\nc", "a slots=2\nb slots=1\nc slots=1")
-hosts_case("of the job's {} ranks; give the file", b"rank,host\n4,a", "rank,host\n3,a")
+hosts_case("the job of {} ranks; give the file", b"rank,host\n4,a", "rank,host\n3,a")
 hosts_case("{}:{}: {}; {}", b"a slots=0", "a slots=8")
 
 

@@ -3,8 +3,10 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+from unittest.mock import patch
 
-from tests.reports.jobs import HABITS, UNIT, backward, forward, stall, traced, whole_step
+from tests.reports.jobs import UNIT, backward, forward, stall, traced, whole_step
 from tests.reports.report import MISLEADING, OPEN, RIGHT, WRONG, Answer, Report, accuses_none, named
 from tests.reports.slow import into, no_suspect_but_cause, says, seen
 from tests.shapes.calls import Group, SyncCall
@@ -111,12 +113,12 @@ def updates_on_host(job: Job, rank: Rank, _number: int) -> None:
 def capped(job: Job, rank: Rank, _number: int) -> None:
     """One card of four is capped: products and attention take 1.6 times as long, work on memory does not."""
     kernel = rank.kernel
-    if rank.number == 2:
-        rank.kernel = lambda name, us, kind="gemm", **more: kernel(  # type: ignore[method-assign]
-            name, us * (1.6 if kind == "gemm" and not more.get("copied") else 1.0), kind, **more
-        )
-    whole_step(job, rank)
-    rank.kernel = kernel  # type: ignore[method-assign]
+
+    def slower(name: str, us: float, kind: str = "gemm", **more: Any) -> int:
+        return kernel(name, us * (1.6 if kind == "gemm" and not more.get("copied") else 1.0), kind, **more)
+
+    with patch.object(rank, "kernel", slower if rank.number == 2 else kernel):
+        whole_step(job, rank)
 
 
 def one_host_compiles(job: Job, rank: Rank, number: int) -> None:
@@ -191,9 +193,9 @@ def uneven_attention(answer: Answer) -> str:
     return MISLEADING if answer.ranks("suspects") and not answer.says("attention") else OPEN
 
 
-def of_groups(shape: Grouped, world: int, **more: object) -> Callable[[Path], None]:
+def of_groups(shape: Grouped, world: int) -> Callable[[Path], None]:
     """Makes the traces of a job with smaller groups in `traces`."""
-    return lambda folder: traced(folder / "traces", world, shape, habits=HABITS, **more)  # type: ignore[arg-type]
+    return lambda folder: traced(folder / "traces", world, shape)
 
 
 REPORTS: list[Report] = [

@@ -14,7 +14,7 @@ from tests.shapes.score import Outcome
 
 SEEDS = (3071, 98, 70, 81, 64, 61, 1024, 1020, 2055, 2059, 3103)
 """DeepEP, with hosts that wait for its counts; rings without a fault; experts, ZeRO-3, DDP, FSDP2, virtual stages;
-symmetric memory, of which NCCL tells nothing."""
+symmetric memory, which NCCL does not carry."""
 SLOW = Outcome(0, "fsdp2", "slow_gpu", 8, 0.1, (3,), verdict="slow_rank", suspects=(3,), cause="gpu_compute")
 OPEN = replace(SLOW, verdict="inconclusive", suspects=(), candidates=(3, 1))
 LINK = replace(SLOW, fault="slow_nvlink", culprits=(2, 3), verdict="healthy", suspects=())

@@ -55,8 +55,8 @@ def test_topology_of_slurm_gives_switches(tmp_path):
         ("rank,host\n0,\n", 2, "'' is no name of a host"),
         ("rank,host\n0,../x\x1b[31m\n", 2, "is no name of a host"),
         ("host,rail\na,0\n", 1, "the column rank is missing"),
-        ("host,colour\na,0\n", 1, "is none of a table of places"),
-        ("host,host\na,b\n", 1, "is none of a table of places"),
+        ("host,colour\na,0\n", 1, "is not that of a table of places"),
+        ("host,host\na,b\n", 1, "is not that of a table of places"),
         ("host,switch\na,s1\na,s2\n", 3, "host a is on switch s1 and on s2"),
         ("a slots=0\n", 1, "the slots of a host"),
         ("a slots=many\n", 1, "the slots of a host"),
@@ -85,7 +85,7 @@ def test_files_that_are_none_are_refused(tmp_path):
 
 
 def test_files_of_another_job_are_refused(tmp_path):
-    with pytest.raises(UsageError, match=r"hosts:3: rank 6 is none of the job's 6 ranks"):
+    with pytest.raises(UsageError, match=r"hosts:3: rank 6 is outside the job of 6 ranks"):
         places(tmp_path, "rank,host\n0,a\n6,b\n")
     for world in (None, 7):
         with pytest.raises(TracekitError, match="names 3 hosts without slots"):

@@ -55,7 +55,7 @@ class Kind(Enum):
 class Gap:
     """What the evidence does not show, as a clause, and the most that it could hide, ns a step; with what would decide.
 
-    candidates: the ranks of which it may hide something. decides: whether it leaves a job open if it could hide the
+    candidates: the ranks that it may hide as slow. decides: whether it leaves a job open if it could hide the
     threshold; what does not is only listed beside the answer.
     """
 
