@@ -30,14 +30,19 @@ def temporary(prefix: str) -> Iterator[Path]:
 
 
 def locked(folder: Path) -> int | None:
-    """Hold the lock of a folder for as long as this process lives; None where the file system has no locks."""
-    lock = os.open(folder / LOCK, os.O_CREAT | os.O_RDWR, 0o600)
+    """Hold the lock of a new folder for as long as this process lives; None where the file system has no locks.
+
+    The lock gets its name when it is held, so that no other process takes the folder for one that was left.
+    """
+    unnamed = folder / f"{LOCK}.new"
+    lock, held = os.open(unnamed, os.O_CREAT | os.O_RDWR, 0o600), True
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         os.close(lock)
-        return None
-    return lock
+        held = False
+    unnamed.rename(folder / LOCK)
+    return lock if held else None
 
 
 def sweep(parent: Path, prefix: str) -> None:

@@ -1,5 +1,6 @@
 """However a command ends, nothing is left: no worker, no half-written run, no broken answer."""
 
+import fcntl
 import os
 import resource
 import signal
@@ -17,7 +18,7 @@ from tracekit.child_processes import run_command
 from tracekit.errors import InputError
 from tracekit.ingest import load
 from tracekit.ingest.output_folder import refuse_foreign
-from tracekit.locked_folders import locked, temporary
+from tracekit.locked_folders import locked, sweep, temporary
 
 BUSY = """
 import sys, time
@@ -229,6 +230,22 @@ def test_folders_of_killed_processes_are_removed(tmp_path, monkeypatch):
         assert {p.name for p in tmp_path.iterdir()} == {"x-used", "x-mine", mine.name}
     os.close(lock)
     assert not mine.exists()
+
+
+def test_a_folder_without_its_lock_yet_is_left(tmp_path, monkeypatch):
+    """Another process looks for what was left at the very moment before the lock is held."""
+    folder = tmp_path / "x-new"
+    folder.mkdir()
+    hold = fcntl.flock
+
+    def later(file, how):
+        monkeypatch.setattr("fcntl.flock", hold)
+        sweep(tmp_path, "x-")
+        hold(file, how)
+
+    monkeypatch.setattr("fcntl.flock", later)
+    os.close(locked(folder))
+    assert folder.is_dir()
 
 
 def full(bytes_):
