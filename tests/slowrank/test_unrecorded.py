@@ -147,7 +147,7 @@ def test_operations_of_one_group_move_bytes_alike(tmp_path, late, verdict):
 
 
 @pytest.mark.parametrize(("sized", "waits"), [({}, True), ({"dtype": "Float", "in_nelems": 1 << 20}, False)])
-def test_other_stages_bound_no_wait_in_collectives_of_unknown_size(tmp_path, sized, waits):
+def test_other_stages_bound_no_wait_of_unknown_size(tmp_path, sized, waits):
     """Rank 1, unseen, delays its group by 3 ms a layer; the group of another stage needs 6 ms, for bytes unknown."""
     mesh = grid(dp=3, pp=3)
     run = job(
