@@ -146,6 +146,18 @@ def test_operations_of_one_group_move_bytes_alike(tmp_path, late, verdict):
     assert (found.verdict, [s.rank for s in found.suspects or found.candidates][:1]) == (verdict, [2])
 
 
+@pytest.mark.parametrize(("sized", "waits"), [({}, True), ({"dtype": "Float", "in_nelems": 1 << 20}, False)])
+def test_other_stages_bound_no_wait_of_unknown_size(tmp_path, sized, waits):
+    """Rank 1, unseen, delays its group by 3 ms a layer; the group of another stage needs 6 ms, for bytes unknown."""
+    mesh = grid(dp=3, pp=3)
+    run = job(
+        tmp_path, mesh, slow={1: 4.0}, lost={1}, link={(2, 5, 8): 120.0}, silent={"pp"}, sized=sized, jitter=0
+    )
+    found = waited_for_missing(prepared(run, mesh))
+    assert found.known < 0.3e6
+    assert (found.undecided > 3 * 2.9e6) == waits
+
+
 @pytest.mark.parametrize(("awaited", "said"), [(0.005, "imbalance"), (0.017, "inconclusive")])
 def test_a_stage_needs_more_than_unseen_ranks_hold_up(tmp_path, awaited, said):
     """A stage costs 2.6 % of the step; unseen ranks may cost 30 %, and hold others up for `awaited` of it at least."""

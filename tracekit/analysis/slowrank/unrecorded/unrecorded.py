@@ -5,8 +5,9 @@ the other data-parallel replicas. Without either, waiting and transfer cannot be
 """
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from statistics import fmean
 
 import numpy as np
 
@@ -17,6 +18,7 @@ from tracekit.axes import crosses_replicas
 from tracekit.matching.channels import Channel
 from tracekit.rank_events.operation_names import MESSAGES
 from tracekit.thresholds.slowrank import MIN_LOST_SHARE, MINOR
+from tracekit.timing.buffered_sends import bytes_of
 from tracekit.units import F64, ms
 
 Kind = tuple[str, tuple[object, ...], tuple[int, ...]]
@@ -58,9 +60,10 @@ def waited_for_missing(case: Case) -> Unseen:
     open_ends = _open_ends(case) if missing else {}
     if not partial and not open_ends:
         return Unseen(0.0, 0.0, ())
-    usual = _usual(case)
+    usual, shortest = _usual(case), _usual(case, min)
     over: dict[int, float] = {}
     undecided: dict[int, float] = {}
+    unsized: dict[int, float] = {}
     longer: dict[int, float] = {}
     kinds: dict[Kind, list[_Partial]] = defaultdict(list)
     for p in partial:
@@ -70,12 +73,15 @@ def waited_for_missing(case: Case) -> Unseen:
         if compared is None:
             compared = _beside_replicas(case, kind, group)
             undecided.update({} if compared is None else _in_every_replica(group))
+        if not compared and bytes_of(kind[0]) < 0:  # those of other stages may move other sizes
+            unsized.update(_beside_complete(group, shortest.get(_any_stage(kind))) or {})
         compared = compared or _beside_complete(group, usual.get(_any_stage(kind)))
         over.update(compared or {})
         undecided.update({p.row: p.spent for p in group} if compared is None else {})
         longer.update(beyond_quickest(case, [p.row for p in group]) if compared is None else {})
-    shortest = {row: float(case.waits.transfer[case.ops.instance[row]]) for row in longer}
-    awaited = max(beyond_network(case, undecided), _worst(case, longer), beyond_others(case, shortest))
+    lasted = {row: float(case.waits.transfer[case.ops.instance[row]]) for row in longer}
+    awaited = max(beyond_network(case, undecided), _worst(case, longer), beyond_others(case, lasted))
+    undecided.update(unsized)
     known, named = _worst(case, over), _behind(case, over, missing)
     if not named:  # one rank waits longer, but no unrecorded rank makes its groups wait in total
         known, named = 0.0, _behind(case, undecided, missing)
@@ -238,8 +244,8 @@ def _ends(case: Case, channel: Channel) -> tuple[int, int]:
     return _stage(case, source), _stage(case, destination)
 
 
-def _usual(case: Case) -> dict[Kind, float]:
-    """The mean exposed time of complete operations, by kind, and by kind at any stage; ns.
+def _usual(case: Case, usual_of: Callable[[list[float]], float] = fmean) -> dict[Kind, float]:
+    """The mean exposed time of complete operations (or what `usual_of` returns), by kind, and by kind at any stage; ns.
 
     A message counts with its pipeline bubble. A collective counts with its shortest member, averaged over which member
     could be unrecorded.
@@ -255,7 +261,7 @@ def _usual(case: Case) -> dict[Kind, float]:
             kind = _kind(case, row)
             spent[kind].append(float(least[number]))
             spent[_any_stage(kind)].append(float(least[number]))
-    return {k: float(np.mean(v)) for k, v in spent.items()}
+    return {k: float(usual_of(v)) for k, v in spent.items()}
 
 
 def _least(case: Case) -> F64:
