@@ -4,7 +4,9 @@ from dataclasses import replace
 
 import pytest
 
+from tests.breakdown.runs import made
 from tests.slowrank.jobs import grid, job, prepared
+from tests.tables import gloo
 from tracekit.analysis.slowrank.analyse import analyse
 from tracekit.analysis.slowrank.hypotheses import lone_rank
 from tracekit.analysis.slowrank.hypotheses.long_stage import long_stage
@@ -45,3 +47,36 @@ def test_a_host_must_launch_more_slowly(tmp_path, monkeypatch, pace, cause):
     assert (found and found.cause) == cause
     if found:
         assert found.gain == pytest.approx(900_000, rel=0.05)
+
+
+def cpu_pipeline(folder, slept=0.0):
+    """A pipeline of four stages on Gloo: rank 2 sleeps µs before its forward and its backward work of each step."""
+    ranks = {r: [] for r in range(4)}
+    free, begun = dict.fromkeys(ranks, 10.0), {r: [] for r in ranks}
+    for step in range(5):
+        for rank, at in free.items():
+            begun[rank].append(at)
+        for order, toward in (((0, 1, 2, 3), 1), ((3, 2, 1, 0), -1)):
+            arrived = None
+            for rank in order:
+                if arrived is not None:
+                    until = max(arrived, free[rank] + 20)
+                    ranks[rank] += gloo.message("recv", free[rank], until, rank - toward)
+                    free[rank] = until
+                takes = 1000.0 * (1 + 0.004 * ((rank * 7 + step * 5) % 11))
+                at = free[rank] + (slept if rank == 2 else 0.0)
+                ranks[rank].append(gloo.operator("aten::mm", at, takes))
+                free[rank] = arrived = at + takes + 60
+                if rank != order[-1]:
+                    ranks[rank] += gloo.message("send", at + takes, arrived, rank + toward)
+    for rank, begins in begun.items():
+        ends = [*begins[1:], free[rank]]
+        ranks[rank] += gloo.steps(*((b, e - b) for b, e in zip(begins, ends, strict=True)))
+    return made(folder, ranks, groups={0: tuple(range(4))}, axis="pp", world=4)
+
+
+def test_a_host_that_sleeps_between_operators_is_no_long_stage(tmp_path):
+    """Its operators take as long as those of the other stages, so that it has no more work than they."""
+    found = analyse(cpu_pipeline(tmp_path, slept=2000.0))
+    assert (found.verdict, found.cause, [s.rank for s in found.suspects]) == ("slow_rank", "host_stall", [2])
+    assert found.what_if.slowdown > 1.2

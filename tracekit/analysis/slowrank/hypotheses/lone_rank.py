@@ -2,7 +2,8 @@
 
 No other rank does the same work, so that a longer stage may be one by design. But stages run the same layers: a device
 that needs longer for nearly every kind of kernel that all stages run is slow, and a host that launches far more slowly
-than the others, or pauses again and again, is late. More layers, or a loss, lengthen none of these kernels.
+than the others, or pauses again and again, is late. More layers, or a loss, lengthen none of these kernels. On a CPU,
+which launches for itself, only pauses between operators tell.
 """
 
 from collections.abc import Sequence
@@ -44,8 +45,7 @@ def lone_fault(case: Case, stage: LongStage) -> LoneFault | None:
     """The most expensive fault of a rank in `stage`; None where stages hold several ranks, or no rank has a fault."""
     model = case.timeline
     alone = all(len(rows) == 1 for rows in case.stages) and len(case.mesh.coordinates) == len(case.stages)
-    on_gpu = all(r.on_gpu for r in case.ops.per_rank.values())
-    if not alone or not on_gpu or model is None:
+    if not alone or model is None:
         return None
     others = [r for r in range(len(case.steps.ranks)) if r not in stage.rows]
     if len(others) < STAGE_TELLING_PEERS - 1:
@@ -59,8 +59,14 @@ def lone_fault(case: Case, stage: LongStage) -> LoneFault | None:
     return max(found, key=lambda f: f.gain, default=None)
 
 
+def _on_gpu(case: Case) -> bool:
+    return all(r.on_gpu for r in case.ops.per_rank.values())
+
+
 def _device(case: Case, model: StepModel, row: int, others: Sequence[int]) -> LoneFault | None:
     """The fault of the device of the rank in `row`; None unless nearly all kernels common to all stages are longer."""
+    if not _on_gpu(case):
+        return None
     kernels = {r: _by_name(kernels_in_steps(case.run, case.ops, case.steps, r)) for r in (row, *others)}
     common = sorted(set.intersection(*(set(k) for k in kernels.values())))
     if not common:
@@ -95,11 +101,11 @@ def _host(case: Case, model: StepModel, row: int, others: Sequence[int]) -> Lone
     over = np.nan_to_num(np.clip(gaps[row] - np.median(gaps[list(others)], axis=0), 0.0, None))
     recurs = (over >= MINOR * over.max()).sum() > 1 if over.max() > 0 else False
     pace = pace_among(case, (row,), others)
-    if not recurs or pace is None:
+    if not recurs or (pace is None and _on_gpu(case)):
         return None
     cuts = without_gaps(case, model, [row], over)
     gain = model.recorded_ns - model.rescaled_ns(cuts)
-    if pace[0] > KIND_RATIO * pace[1]:
+    if pace is not None and pace[0] > KIND_RATIO * pace[1]:
         sign = f"its host needs {pace[0] / pace[1]:.1f} times as long between two launches"
         return LoneFault(row, CPU_LAUNCH, gain, sign)
     return LoneFault(row, HOST_STALL, gain, "its process pauses") if _pauses(case, row, others) else None
