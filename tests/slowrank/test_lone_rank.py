@@ -75,7 +75,7 @@ def cpu_pipeline(folder, slept=0.0):
     return made(folder, ranks, groups={0: tuple(range(4))}, axis="pp", world=4)
 
 
-def test_a_host_that_sleeps_between_operators_is_no_long_stage(tmp_path):
+def test_a_sleeping_host_is_no_long_stage(tmp_path):
     """Its operators take as long as those of the other stages, so that it has no more work than they."""
     found = analyse(cpu_pipeline(tmp_path, slept=2000.0))
     assert (found.verdict, found.cause, [s.rank for s in found.suspects]) == ("slow_rank", "host_stall", [2])
