@@ -1,7 +1,5 @@
 """A rank that is alone on its stage is told from a stage with more work by what all stages run."""
 
-from dataclasses import replace
-
 import pytest
 
 from tests.breakdown.runs import made
@@ -32,7 +30,7 @@ def test_stages_of_several_ranks_tell_by_their_peers(tmp_path):
     mesh = grid(tp=2, pp=4)
     case = prepared(job(tmp_path, mesh, slow=dict.fromkeys((2, 3), 1.3)), mesh)
     assert long_stage(case) is not None
-    assert lone_rank.lone_fault(case, long_stage(case)) is None
+    assert lone_rank.lone_fault(case) is None
 
 
 @pytest.mark.parametrize(
@@ -42,11 +40,31 @@ def test_a_host_must_launch_more_slowly(tmp_path, monkeypatch, pace, cause):
     case = prepared(job(tmp_path, LINE, idle=lambda rank, step: 900.0 * (rank == 2)), LINE)
     monkeypatch.setattr(lone_rank, "pace_among", lambda *_: pace)
     monkeypatch.setattr(lone_rank, "_pauses", lambda *_: False)
-    stage = replace(long_stage(case), rows=(2,))
-    found = lone_rank.lone_fault(case, stage)
+    found = lone_rank.lone_fault(case)
     assert (found and found.cause) == cause
     if found:
         assert found.gain == pytest.approx(900_000, rel=0.05)
+
+
+@pytest.mark.parametrize("longest", [1, 3])
+def test_pauses_are_no_hosts_ahead(tmp_path, monkeypatch, longest):
+    """A stage with more work, at 1 or 3, hides no host that pauses in every step; its pace is that of the others."""
+    monkeypatch.setattr(lone_rank, "pace_among", lambda *_: (10.0, 10.0))
+
+    def idle(rank, step):
+        return 4000.0 if rank == 2 else 0.0
+
+    run = job(tmp_path, LINE, idle=idle, accident=(longest, None, 1500))
+    found = analyse(run)
+    assert (found.verdict, found.cause, [s.rank for s in found.suspects]) == ("slow_rank", "host_stall", [2])
+
+
+def test_slow_steps_of_a_device_are_priced(tmp_path):
+    calm = analyse(job(tmp_path, LINE))
+    found = analyse(job(tmp_path, LINE, slow={2: 1.8}, slow_steps={1, 3}))
+    assert (found.verdict, [s.rank for s in found.suspects]) == ("slow_rank", [2])
+    assert found.suspects[0].steps == (1, 3)
+    assert found.what_if.without_suspects_ms == pytest.approx(calm.what_if.step_ms, rel=0.01)
 
 
 def cpu_pipeline(folder, slept=0.0):

@@ -8,54 +8,58 @@ which launches for itself, only pauses between operators tell.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.hypotheses.host_bound import without_gaps
-from tracekit.analysis.slowrank.hypotheses.long_stage import LongStage
 from tracekit.analysis.slowrank.hypotheses.suspect_work import features_of, pace_among
 from tracekit.causes import CPU_LAUNCH, GPU_COMPUTE, HOST_STALL
 from tracekit.findings import Cause
 from tracekit.step_graph.replay import StepModel
+from tracekit.step_graph.statistics import excess
 from tracekit.steps.medians import weighted_median
 from tracekit.steps.step_kernels import StepKernels, kernels_in_steps
 from tracekit.thresholds.slowrank import (
     FAR_MORE,
     KIND_RATIO,
     MAJORITY,
+    MIN_LOST_SHARE,
     MINOR,
     NEARLY_ALL,
+    NOISE_FLOOR,
     STAGE_TELLING_PEERS,
 )
 from tracekit.thresholds.tables import LIKE_SHARE
+from tracekit.units import F64, I64
 
 
 @dataclass(frozen=True)
 class LoneFault:
-    """A rank (row of Steps) with a slow device or host: the cause, its price (ns a step), and its sign in words."""
+    """A rank (row of Steps) with a slow device or host: the cause, its price (ns a step), and its sign in words.
+
+    over: what it takes longer than ranks of other stages, by step, ns; z: standard errors of their mean.
+    """
 
     row: int
     cause: Cause
     gain: float
     told: str
+    over: F64
+    z: float
 
 
-def lone_fault(case: Case, stage: LongStage) -> LoneFault | None:
-    """The most expensive fault of a rank in `stage`; None where stages hold several ranks, or no rank has a fault."""
-    model = case.timeline
+def lone_fault(case: Case) -> LoneFault | None:
+    """The most expensive fault of a rank; None where stages hold several ranks, are few, or no rank has a fault.
+
+    A fault need not make its stage the longest one: a stage with more work may hide it.
+    """
+    model, count = case.timeline, len(case.steps.ranks)
     alone = all(len(rows) == 1 for rows in case.stages) and len(case.mesh.coordinates) == len(case.stages)
-    if not alone or model is None:
+    if not alone or model is None or count < STAGE_TELLING_PEERS:
         return None
-    others = [r for r in range(len(case.steps.ranks)) if r not in stage.rows]
-    if len(others) < STAGE_TELLING_PEERS - 1:
-        return None
-    found = [
-        f
-        for row in stage.rows
-        for f in (_device(case, model, row, others), _host(case, model, row, others))
-        if f
-    ]
+    found = [*_slow_devices(case, model), *(f for row in range(count) if (f := _late_host(case, model, row)))]
     return max(found, key=lambda f: f.gain, default=None)
 
 
@@ -63,52 +67,102 @@ def _on_gpu(case: Case) -> bool:
     return all(r.on_gpu for r in case.ops.per_rank.values())
 
 
-def _device(case: Case, model: StepModel, row: int, others: Sequence[int]) -> LoneFault | None:
-    """The fault of the device of the rank in `row`; None unless nearly all kernels common to all stages are longer."""
-    if not _on_gpu(case):
-        return None
-    kernels = {r: _by_name(kernels_in_steps(case.run, case.ops, case.steps, r)) for r in (row, *others)}
-    common = sorted(set.intersection(*(set(k) for k in kernels.values())))
+def _slow_devices(case: Case, model: StepModel) -> list[LoneFault]:
+    """The faults of devices that need longer for nearly all kernels that all stages run."""
+    rows = range(len(case.steps.ranks))
+    kernels = (
+        [_by_name(kernels_in_steps(case.run, case.ops, case.steps, r)) for r in rows] if _on_gpu(case) else []
+    )
+    common = sorted(set.intersection(*(set(k) for k in kernels))) if kernels else []
     if not common:
-        return None
-    lasts = {r: np.array([k[name][0] for name in common]) for r, k in kernels.items()}
-    weight = np.array([kernels[row][name][1] for name in common])
-    usual = np.median([lasts[r] for r in others], axis=0)
-    pace = {r: weighted_median(lasts[r] / usual, weight, 1.0) for r in lasts}
-    slow = pace[row] - 1.0
-    longer = weight[lasts[row] / usual - 1.0 >= MAJORITY * slow].sum() >= NEARLY_ALL * weight.sum()
-    if slow <= FAR_MORE * max(abs(pace[r] - 1.0) for r in others) or not longer:
-        return None
-    cured = case.steps.own.copy()
-    cured[row] -= case.computed[row] * (1.0 - 1.0 / pace[row])
-    sign = f"nearly all kinds of kernels that every stage runs take {pace[row]:.2f} times as long"
-    return LoneFault(row, GPU_COMPUTE, model.recorded_ns - model.step_ns(cured), sign)
-
-
-def _by_name(kernels: StepKernels) -> dict[str, tuple[float, float]]:
-    """Name → (median, total) length of its kernels that do not share the device with communication; ns."""
-    free = kernels.shared <= LIKE_SHARE * kernels.lasted
-    found = {}
-    for name in sorted(set(kernels.name[free].tolist())):
-        lasted = kernels.lasted[free & (kernels.name == name)]
-        found[name] = float(np.median(lasted)), float(lasted.sum())
+        return []
+    lasted = np.array([[k[name].lasted for name in common] for k in kernels])
+    paces = [
+        _paces(case, [k[name] for name in common], np.delete(lasted, r, 0)) for r, k in enumerate(kernels)
+    ]
+    slow = np.array([np.nanmean(pace) - 1.0 for pace in paces])
+    found = []
+    for row in np.flatnonzero(slow > MIN_LOST_SHARE).tolist():
+        ratio = lasted[row] / np.median(np.delete(lasted, row, 0), axis=0) - 1.0
+        weight = np.array([kernels[row][name].total for name in common])
+        longer = weight[ratio >= MAJORITY * slow[row]].sum() >= NEARLY_ALL * weight.sum()
+        if longer and slow[row] > FAR_MORE * np.abs(np.delete(slow, row)).max():
+            over = np.nan_to_num(case.computed[row] * (1.0 - 1.0 / paces[row]))
+            cured = case.steps.own.copy()
+            cured[row] -= over
+            sign = (
+                f"nearly all kinds of kernels that every stage runs take {slow[row] + 1.0:.2f} times as long"
+            )
+            z = _significance(case, case.computed, row)
+            found.append(LoneFault(row, GPU_COMPUTE, model.recorded_ns - model.step_ns(cured), sign, over, z))
     return found
 
 
-def _host(case: Case, model: StepModel, row: int, others: Sequence[int]) -> LoneFault | None:
+class _Kernels(NamedTuple):
+    """The kernels of one name that do not share the device with communication, in the order of steps; ns."""
+
+    column: I64
+    each: F64
+
+    @property
+    def lasted(self) -> float:
+        """The mean over the steps of the median length in each."""
+        return float(
+            np.mean([np.median(self.each[self.column == c]) for c in np.unique(self.column).tolist()])
+        )
+
+    @property
+    def total(self) -> float:
+        """The length of all."""
+        return float(self.each.sum())
+
+
+def _by_name(kernels: StepKernels) -> dict[str, _Kernels]:
+    """Name → its kernels that do not share the device with communication."""
+    free = kernels.shared <= LIKE_SHARE * kernels.lasted
+    names = [(name, free & (kernels.name == name)) for name in sorted(set(kernels.name[free].tolist()))]
+    return {name: _Kernels(kernels.column[of], kernels.lasted[of]) for name, of in names}
+
+
+def _paces(case: Case, kernels: Sequence[_Kernels], others: F64) -> F64:
+    """How many times as long as on other ranks (ranks × names) most `kernels` take, by step; NaN without any."""
+    usual, paces = np.median(others, axis=0), np.full(len(case.steps.numbers), np.nan)
+    for column in range(len(paces)):
+        now = [k.each[k.column == column] for k in kernels]
+        seen = np.array([len(each) > 0 for each in now])
+        if seen.any():
+            lasts = np.array([np.median(each) for each in now if len(each)])
+            weight = np.array([each.sum() for each in now if len(each)])
+            paces[column] = weighted_median(lasts / usual[seen], weight, 1.0)
+    return np.asarray(np.maximum(paces, 1.0), np.float64)
+
+
+def _late_host(case: Case, model: StepModel, row: int) -> LoneFault | None:
     """The fault of the host of the rank in `row`; None unless its device is idle longer in several steps for it."""
     gaps = case.steps.own - case.computed
-    over = np.nan_to_num(np.clip(gaps[row] - np.median(gaps[list(others)], axis=0), 0.0, None))
-    recurs = (over >= MINOR * over.max()).sum() > 1 if over.max() > 0 else False
+    others = [r for r in range(len(gaps)) if r != row]
+    over = np.nan_to_num(np.clip(gaps[row] - np.median(gaps[others], axis=0), 0.0, None))
+    if over.mean() < MIN_LOST_SHARE * case.step_ns or (over >= MINOR * over.max()).sum() < 2:
+        return None
     pace = pace_among(case, (row,), others)
-    if not recurs or (pace is None and _on_gpu(case)):
+    if pace is None and _on_gpu(case):
         return None
     cuts = without_gaps(case, model, [row], over)
-    gain = model.recorded_ns - model.rescaled_ns(cuts)
+    gain, z = model.recorded_ns - model.rescaled_ns(cuts), _significance(case, gaps, row)
     if pace is not None and pace[0] > KIND_RATIO * pace[1]:
         sign = f"its host needs {pace[0] / pace[1]:.1f} times as long between two launches"
-        return LoneFault(row, CPU_LAUNCH, gain, sign)
-    return LoneFault(row, HOST_STALL, gain, "its process pauses") if _pauses(case, row, others) else None
+        return LoneFault(row, CPU_LAUNCH, gain, sign, over, z)
+    return (
+        LoneFault(row, HOST_STALL, gain, "its process pauses", over, z)
+        if _pauses(case, row, others)
+        else None
+    )
+
+
+def _significance(case: Case, spent: F64, row: int) -> float:
+    """The standard errors by which the rank in `row` spends more time (ranks × steps, ns) than the others."""
+    found = excess(spent, [np.arange(len(spent))], NOISE_FLOOR * case.step_ns)
+    return float(np.nan_to_num(found.z[row]))
 
 
 def _pauses(case: Case, row: int, others: Sequence[int]) -> bool:
