@@ -18,7 +18,7 @@ from tracekit.analysis.slowrank.hypotheses.suspect_work import features_of, pace
 from tracekit.causes import CPU_LAUNCH, GPU_COMPUTE, HOST_STALL
 from tracekit.findings import Cause
 from tracekit.step_graph.replay import StepModel
-from tracekit.step_graph.statistics import excess
+from tracekit.step_graph.statistics import excess, median_of_others
 from tracekit.steps.medians import weighted_median
 from tracekit.steps.step_kernels import StepKernels, kernels_in_steps
 from tracekit.thresholds.slowrank import (
@@ -30,9 +30,10 @@ from tracekit.thresholds.slowrank import (
     NEARLY_ALL,
     NOISE_FLOOR,
     STAGE_TELLING_PEERS,
+    USUAL_VARIATION,
 )
 from tracekit.thresholds.tables import LIKE_SHARE
-from tracekit.units import F64, I64
+from tracekit.units import F64, I64, Mask
 
 
 @dataclass(frozen=True)
@@ -68,53 +69,56 @@ def _on_gpu(case: Case) -> bool:
 
 
 def _slow_devices(case: Case, model: StepModel) -> list[LoneFault]:
-    """The faults of devices that need longer for nearly all kernels that all stages run."""
-    rows = range(len(case.steps.ranks))
-    kernels = (
-        [_by_name(kernels_in_steps(case.run, case.ops, case.steps, r)) for r in rows] if _on_gpu(case) else []
-    )
+    """The faults of devices that need longer for nearly all kernels that all stages run, in all steps or some."""
+    rows = range(len(case.steps.ranks)) if _on_gpu(case) else ()
+    kernels = [_by_name(kernels_in_steps(case.run, case.ops, case.steps, row)) for row in rows]
     common = sorted(set.intersection(*(set(k) for k in kernels))) if kernels else []
     if not common:
         return []
-    lasted = np.array([[k[name].lasted for name in common] for k in kernels])
-    paces = [
-        _paces(case, [k[name] for name in common], np.delete(lasted, r, 0)) for r, k in enumerate(kernels)
-    ]
-    slow = np.array([np.nanmean(pace) - 1.0 for pace in paces])
+    turns = _turns(case)
+    most = turns.max(axis=1, keepdims=True) - 1.0
+    struck = (turns - 1.0 >= MAJORITY * most) | (most < USUAL_VARIATION)
+    always = np.ones(struck.shape[1], bool)
+    lasted = np.array([[k[name].median(always) for name in common] for k in kernels])
+    slower = np.array(
+        [[k[name].median(steps) for name in common] for k, steps in zip(kernels, struck, strict=True)]
+    )
     found = []
-    for row in np.flatnonzero(slow > MIN_LOST_SHARE).tolist():
-        ratio = lasted[row] / np.median(np.delete(lasted, row, 0), axis=0) - 1.0
-        weight = np.array([kernels[row][name].total for name in common])
-        longer = weight[ratio >= MAJORITY * slow[row]].sum() >= NEARLY_ALL * weight.sum()
-        if longer and slow[row] > FAR_MORE * np.abs(np.delete(slow, row)).max():
-            over = np.nan_to_num(case.computed[row] * (1.0 - 1.0 / paces[row]))
+    for row in rows:
+        usual = np.median(np.delete(lasted, row, 0), axis=0)
+        weight = np.array([kernels[row][name].each.sum() for name in common])
+        ratio = slower[row] / usual
+        pace = weighted_median(ratio, weight, 1.0)
+        others = [weighted_median(other / usual, weight, 1.0) for other in np.delete(lasted, row, 0)]
+        longer = weight[ratio - 1.0 >= MAJORITY * (pace - 1.0)].sum() >= NEARLY_ALL * weight.sum()
+        if pace - 1.0 > max(FAR_MORE * np.abs(np.array(others) - 1.0).max(), MIN_LOST_SHARE) and longer:
+            by_step = np.maximum(pace * turns[row] / np.median(turns[row][struck[row]]), 1.0)
+            over = np.nan_to_num(case.computed[row] * (1.0 - 1.0 / by_step))
             cured = case.steps.own.copy()
             cured[row] -= over
-            sign = (
-                f"nearly all kinds of kernels that every stage runs take {slow[row] + 1.0:.2f} times as long"
-            )
+            sign = f"nearly all kinds of kernels that every stage runs take {pace:.2f} times as long"
             z = _significance(case, case.computed, row)
             found.append(LoneFault(row, GPU_COMPUTE, model.recorded_ns - model.step_ns(cured), sign, over, z))
     return found
 
 
+def _turns(case: Case) -> F64:
+    """How many times its usual compute each rank needs in each step, beyond what varies on the others as well."""
+    usual = np.nanmedian(case.computed, axis=1, keepdims=True)
+    varied = np.nan_to_num(case.computed / np.maximum(usual, 1.0), nan=1.0)
+    return np.asarray(varied / median_of_others(varied, [np.arange(len(varied))]), np.float64)
+
+
 class _Kernels(NamedTuple):
-    """The kernels of one name that do not share the device with communication, in the order of steps; ns."""
+    """The kernels of one name that do not share the device with communication: their steps, and lengths in ns."""
 
     column: I64
     each: F64
 
-    @property
-    def lasted(self) -> float:
-        """The mean over the steps of the median length in each."""
-        return float(
-            np.mean([np.median(self.each[self.column == c]) for c in np.unique(self.column).tolist()])
-        )
-
-    @property
-    def total(self) -> float:
-        """The length of all."""
-        return float(self.each.sum())
+    def median(self, steps: Mask) -> float:
+        """Return the median length in `steps`; in all of them where these have no such kernel."""
+        now = steps[self.column]
+        return float(np.median(self.each[now] if now.any() else self.each))
 
 
 def _by_name(kernels: StepKernels) -> dict[str, _Kernels]:
@@ -122,19 +126,6 @@ def _by_name(kernels: StepKernels) -> dict[str, _Kernels]:
     free = kernels.shared <= LIKE_SHARE * kernels.lasted
     names = [(name, free & (kernels.name == name)) for name in sorted(set(kernels.name[free].tolist()))]
     return {name: _Kernels(kernels.column[of], kernels.lasted[of]) for name, of in names}
-
-
-def _paces(case: Case, kernels: Sequence[_Kernels], others: F64) -> F64:
-    """How many times as long as on other ranks (ranks × names) most `kernels` take, by step; NaN without any."""
-    usual, paces = np.median(others, axis=0), np.full(len(case.steps.numbers), np.nan)
-    for column in range(len(paces)):
-        now = [k.each[k.column == column] for k in kernels]
-        seen = np.array([len(each) > 0 for each in now])
-        if seen.any():
-            lasts = np.array([np.median(each) for each in now if len(each)])
-            weight = np.array([each.sum() for each in now if len(each)])
-            paces[column] = weighted_median(lasts / usual[seen], weight, 1.0)
-    return np.asarray(np.maximum(paces, 1.0), np.float64)
 
 
 def _late_host(case: Case, model: StepModel, row: int) -> LoneFault | None:
