@@ -8,32 +8,28 @@ which launches for itself, only pauses between operators tell.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 
 from tracekit.analysis.slowrank.case import Case
+from tracekit.analysis.slowrank.expected.same_kernels import at_places, pace_at
 from tracekit.analysis.slowrank.hypotheses.host_bound import without_gaps
 from tracekit.analysis.slowrank.hypotheses.suspect_work import features_of, pace_among
 from tracekit.causes import CPU_LAUNCH, GPU_COMPUTE, HOST_STALL
 from tracekit.findings import Cause
 from tracekit.step_graph.replay import StepModel
 from tracekit.step_graph.statistics import excess, median_of_others
-from tracekit.steps.medians import weighted_median
-from tracekit.steps.step_kernels import StepKernels, kernels_in_steps
 from tracekit.thresholds.slowrank import (
     FAR_MORE,
     KIND_RATIO,
     MAJORITY,
     MIN_LOST_SHARE,
     MINOR,
-    NEARLY_ALL,
     NOISE_FLOOR,
     STAGE_TELLING_PEERS,
     USUAL_VARIATION,
 )
-from tracekit.thresholds.tables import LIKE_SHARE
-from tracekit.units import F64, I64, Mask
+from tracekit.units import F64
 
 
 @dataclass(frozen=True)
@@ -69,36 +65,34 @@ def _on_gpu(case: Case) -> bool:
 
 
 def _slow_devices(case: Case, model: StepModel) -> list[LoneFault]:
-    """The faults of devices that need longer for nearly all kernels that all stages run, in all steps or some."""
-    rows = range(len(case.steps.ranks)) if _on_gpu(case) else ()
-    kernels = [_by_name(kernels_in_steps(case.run, case.ops, case.steps, row)) for row in rows]
-    common = sorted(set.intersection(*(set(k) for k in kernels))) if kernels else []
-    if not common:
+    """The faults of devices that need longer for nearly all kernels that other stages run too, in all steps or some."""
+    if not _on_gpu(case):
         return []
     turns = _turns(case)
     most = turns.max(axis=1, keepdims=True) - 1.0
     struck = (turns - 1.0 >= MAJORITY * most) | (most < USUAL_VARIATION)
-    always = np.ones(struck.shape[1], bool)
-    lasted = np.array([[k[name].median(always) for name in common] for k in kernels])
-    slower = np.array(
-        [[k[name].median(steps) for name in common] for k, steps in zip(kernels, struck, strict=True)]
-    )
+    rows = range(len(turns))
+    usual = [at_places(case, np.array([row])) for row in rows]
     found = []
     for row in rows:
-        usual = np.median(np.delete(lasted, row, 0), axis=0)
-        weight = np.array([kernels[row][name].each.sum() for name in common])
-        ratio = slower[row] / usual
-        pace = weighted_median(ratio, weight, 1.0)
-        others = [weighted_median(other / usual, weight, 1.0) for other in np.delete(lasted, row, 0)]
-        longer = weight[ratio - 1.0 >= MAJORITY * (pace - 1.0)].sum() >= NEARLY_ALL * weight.sum()
-        if pace - 1.0 > max(FAR_MORE * np.abs(np.array(others) - 1.0).max(), MIN_LOST_SHARE) and longer:
-            by_step = np.maximum(pace * turns[row] / np.median(turns[row][struck[row]]), 1.0)
-            over = np.nan_to_num(case.computed[row] * (1.0 - 1.0 / by_step))
-            cured = case.steps.own.copy()
-            cured[row] -= over
-            sign = f"nearly all kinds of kernels that every stage runs take {pace:.2f} times as long"
-            z = _significance(case, case.computed, row)
-            found.append(LoneFault(row, GPU_COMPUTE, model.recorded_ns - model.step_ns(cured), sign, over, z))
+        pace = (
+            pace_at(at_places(case, np.array([row]), struck[row]), [usual[r] for r in rows if r != row])
+            or 1.0
+        )
+        if pace - 1.0 <= MIN_LOST_SHARE:
+            continue
+        others = [
+            pace_at(usual[r], [usual[o] for o in rows if o not in (r, row)]) or 1.0 for r in rows if r != row
+        ]
+        if pace - 1.0 <= FAR_MORE * np.abs(np.array(others) - 1.0).max():
+            continue
+        by_step = np.maximum(pace * turns[row] / np.median(turns[row][struck[row]]), 1.0)
+        over = np.nan_to_num(case.computed[row] * (1.0 - 1.0 / by_step))
+        cured = case.steps.own.copy()
+        cured[row] -= over
+        sign = f"nearly all kinds of kernels that every stage runs take {pace:.2f} times as long"
+        z = _significance(case, case.computed, row)
+        found.append(LoneFault(row, GPU_COMPUTE, model.recorded_ns - model.step_ns(cured), sign, over, z))
     return found
 
 
@@ -107,25 +101,6 @@ def _turns(case: Case) -> F64:
     usual = np.nanmedian(case.computed, axis=1, keepdims=True)
     varied = np.nan_to_num(case.computed / np.maximum(usual, 1.0), nan=1.0)
     return np.asarray(varied / median_of_others(varied, [np.arange(len(varied))]), np.float64)
-
-
-class _Kernels(NamedTuple):
-    """The kernels of one name that do not share the device with communication: their steps, and lengths in ns."""
-
-    column: I64
-    each: F64
-
-    def median(self, steps: Mask) -> float:
-        """Return the median length in `steps`; in all of them where these have no such kernel."""
-        now = steps[self.column]
-        return float(np.median(self.each[now] if now.any() else self.each))
-
-
-def _by_name(kernels: StepKernels) -> dict[str, _Kernels]:
-    """Name → its kernels that do not share the device with communication."""
-    free = kernels.shared <= LIKE_SHARE * kernels.lasted
-    names = [(name, free & (kernels.name == name)) for name in sorted(set(kernels.name[free].tolist()))]
-    return {name: _Kernels(kernels.column[of], kernels.lasted[of]) for name, of in names}
 
 
 def _late_host(case: Case, model: StepModel, row: int) -> LoneFault | None:
