@@ -173,7 +173,7 @@ class Ran(NamedTuple):
     """What a rank runs at one place: the median length, ns, and how often."""
 
     median: float
-    count: int
+    times: int
 
 
 def pace_at(mine: Mapping[Place, Ran], others: Sequence[Mapping[Place, Ran]]) -> float | None:
@@ -185,7 +185,7 @@ def pace_at(mine: Mapping[Place, Ran], others: Sequence[Mapping[Place, Ran]]) ->
         [np.median([other[place].median for other in others if place in other]) for place in common]
     )
     ratio = np.array([mine[place].median for place in common]) / np.maximum(usual, 1.0)
-    weight = usual * np.array([mine[place].count for place in common])
+    weight = usual * np.array([mine[place].times for place in common])
     pace = weighted_median(ratio, weight, 1.0)
     sharing = ratio - 1.0 >= MAJORITY * (pace - 1.0)
     return pace if weight[sharing].sum() >= NEARLY_ALL * weight.sum() > 0 else None
