@@ -104,7 +104,8 @@ def lone_rank_of_a_stage(e: Evidence) -> Answer | None:
     if found is None or found.gain < max(e.least, case.residual_ns):
         return None
     if stage is not None and found.row in stage.rows:
-        stage = replace(stage, price=stage.price.without(found.gain))
+        others = tuple(row for row in stage.rows if row != found.row)
+        stage = replace(stage, rows=others or stage.rows, price=stage.price.without(found.gain))
     costly = stage is not None and not stage.idle and stage.price.best >= e.least
     return beside(case, blame_lone_rank(case, found), stage if costly else None)
 
