@@ -15,6 +15,7 @@ from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.expected.same_kernels import at_places, pace_at
 from tracekit.analysis.slowrank.hypotheses.host_bound import without_gaps
 from tracekit.analysis.slowrank.hypotheses.suspect_work import features_of, pace_among
+from tracekit.analysis.slowrank.price import Price
 from tracekit.causes import CPU_LAUNCH, GPU_COMPUTE, HOST_STALL
 from tracekit.findings import Cause
 from tracekit.step_graph.replay import StepModel
@@ -36,7 +37,8 @@ from tracekit.units import F64
 class LoneFault:
     """A rank (row of Steps) with a slow device or host: the cause, its price (ns a step), and its sign in words.
 
-    over: what it takes longer than ranks of other stages, by step, ns; z: standard errors of their mean.
+    over: what it takes longer than ranks of other stages, by step, ns; z: standard errors of their mean. A pause that
+    messages wait for may cost all of its length, where the model hides a part of it.
     """
 
     row: int
@@ -45,6 +47,12 @@ class LoneFault:
     told: str
     over: F64
     z: float
+
+    @property
+    def price(self) -> Price:
+        """What it costs, ns a step: up to its whole length if the host is late."""
+        most = self.gain if self.cause == GPU_COMPUTE else max(self.gain, float(self.over.mean()))
+        return Price(self.gain, self.gain, most)
 
 
 def lone_fault(case: Case) -> LoneFault | None:

@@ -261,7 +261,8 @@ def _price(case: Case, found: Sequence[_Longer]) -> LongStage:
         low = _saved(case.pinned_model, case.pinned_model, cured)
         high = _saved(case.model, case.free_model, cured) + case.residual_ns
     price = Price.between(low, gain, min(max(high, gain), max(most, gain)))
-    return LongStage(tuple(order), found[0].z, longer, price, cured=cured, pace=found[0].pace)
+    pace = found[0].pace if all(one.pace for one in found) else None  # one of them has more work
+    return LongStage(tuple(order), found[0].z, longer, price, cured=cured, pace=pace)
 
 
 def _without_gaps(case: Case, stage: _Longer, priced: LongStage) -> LongStage:
