@@ -267,8 +267,7 @@ def _price(case: Case, found: Sequence[_Longer]) -> LongStage:
 
 def _without_gaps(case: Case, stage: _Longer, priced: LongStage) -> LongStage:
     """`priced` with the prices of a cure that shortens only the longest gaps of `stage`, where these are higher."""
-    models = case.timelines
-    if models is None:
+    if (models := case.timelines) is None:
         return priced
     cuts = without_gaps(case, models.likely, stage.rows.tolist(), stage.over)
     gain, low, high = (
