@@ -56,7 +56,9 @@ class Comparison:
     mine: Mapping[Quantity, float]
     peers: Mapping[Quantity, float]
     gaps: float  # excess of the rank's gaps over the peers', over all analysed steps
-    pauses: float  # the part of it in few long gaps, STEP_PARTS at most
+    pauses: (
+        float  # the part of it in long gaps: the STEP_PARTS longest of a step, and those beyond a time slice
+    )
     interrupted: float = (
         0.0  # short operators a step that took much of a time slice longer, beyond the peers'
     )
@@ -144,7 +146,7 @@ class Comparison:
         return (self.grows("short") - self.grows("quickest")) / self.grows("own")
 
     def _paused(self) -> float:
-        """The excess in few long gaps, ns a step; none where the device ran out of work in them."""
+        """The excess in long gaps, ns a step; none where the device ran out of work in them."""
         if self.gaps <= 0 or self.launches_slowly():
             return 0.0
         return max(self.pauses, 0.0) * (self.mine["gap"] - self.peers["gap"]) / self.gaps
@@ -207,6 +209,11 @@ class CauseEntry:
     def by_shape(self) -> bool:
         """Whether the shape of a rank's gaps tells it from other causes of gaps."""
         return any(sign.order == Order.SHAPE_OF_GAPS for sign in self.signs)
+
+    @property
+    def by_spans(self) -> bool:
+        """Whether spans with a name tell it."""
+        return any(sign.order == Order.NAMED_SPANS for sign in self.signs)
 
     @property
     def pauses(self) -> bool:

@@ -111,8 +111,8 @@ _ENTRIES = (
             ),
             Sign(
                 Order.SHAPE_OF_GAPS,
-                "at least half of the excess is gaps, half of that in a few long gaps, and the host launches as "
-                "fast as its peers",
+                "at least half of the excess is gaps, half of that in a few gaps or in gaps beyond a time slice, and "
+                "the host launches as fast as its peers",
                 lambda rank: (
                     rank.explains("gap")
                     and rank.pauses >= MAJORITY * rank.gaps

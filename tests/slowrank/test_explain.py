@@ -61,6 +61,14 @@ def test_longer_copies_between_devices_are_the_network():
     assert "copies between devices a step" in {e.what for e in evidence}
 
 
+@pytest.mark.parametrize(("length", "cause"), [(15.0, "host_stall"), (0.6, "cpu_launch")])
+def test_many_pauses_are_pauses(length, cause):
+    """A collector that runs twenty times a step is no slow launch; a gap of less than a time slice may be one."""
+    often = round(STEPS * 300 / length)
+    more = cause_of(own=400 * MS, gap=310 * MS, gaps=gaps(*[length] * often, *[0.1] * 400))
+    assert more[0] == cause
+
+
 def test_on_a_cpu_trace_the_evidence_says_cpu():
     peers = [replace(p, on_gpu=False) for p in PEERS]
     cause, evidence, _ = explain(

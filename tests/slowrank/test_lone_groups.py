@@ -85,14 +85,22 @@ def test_fast_transfers_of_a_lone_group_hide_nothing(tmp_path):
     assert analyse(job(tmp_path, MESH, link=SPENT, lost=LONELY, sized=sized)).verdict == "healthy"
 
 
-@pytest.mark.parametrize(("slow", "verdict"), [({1, 3}, "inconclusive"), ((), "healthy")])
-def test_ranks_without_peers_are_compared_with_their_own_steps(tmp_path, slow, verdict):
-    """Rank 2 has less work than the other stages, and is as long in the mean where it is slow in two steps."""
-    run = job(
-        tmp_path, grid(pp=3), slower=lambda rank, step: 1.0 if rank != 2 else 1.12 if step in slow else 0.92
-    )
+@pytest.mark.parametrize(
+    ("slow", "pace", "verdict"),
+    [({1, 3}, 1.12, "slow_rank"), ({1, 3}, 0.92, "inconclusive"), ((), 1.0, "healthy")],
+)
+def test_ranks_without_peers_are_compared_with_their_own_steps(tmp_path, slow, pace, verdict):
+    """Rank 2 has less work than the other stages; in two steps its device is slow, or idle without a recorded host."""
+
+    def idle(rank, step):
+        return 700.0 if pace < 1.0 and rank == 2 and step in slow else 0.0
+
+    def slower(rank, step):
+        return 1.0 if rank != 2 else pace if step in slow else 0.92
+
+    run = job(tmp_path, grid(pp=3), slower=slower, idle=idle)
     found = analyse(run)
     assert found.verdict == verdict
-    if slow:
-        assert found.candidates[0].rank == 2
+    assert [s.rank for s in (*found.suspects, *found.candidates)][:1] == ([2] if slow else [])
+    if verdict == "inconclusive":
         assert "do work that no other rank does" in found.reason

@@ -1,10 +1,10 @@
 """A rank that is alone on its stage is told from a stage with more work by what all stages run."""
 
-from dataclasses import replace
-
 import pytest
 
+from tests.breakdown.runs import made
 from tests.slowrank.jobs import grid, job, prepared
+from tests.tables import gloo
 from tracekit.analysis.slowrank.analyse import analyse
 from tracekit.analysis.slowrank.hypotheses import lone_rank
 from tracekit.analysis.slowrank.hypotheses.long_stage import long_stage
@@ -30,7 +30,7 @@ def test_stages_of_several_ranks_tell_by_their_peers(tmp_path):
     mesh = grid(tp=2, pp=4)
     case = prepared(job(tmp_path, mesh, slow=dict.fromkeys((2, 3), 1.3)), mesh)
     assert long_stage(case) is not None
-    assert lone_rank.lone_fault(case, long_stage(case)) is None
+    assert lone_rank.lone_fault(case) is None
 
 
 @pytest.mark.parametrize(
@@ -40,8 +40,61 @@ def test_a_host_must_launch_more_slowly(tmp_path, monkeypatch, pace, cause):
     case = prepared(job(tmp_path, LINE, idle=lambda rank, step: 900.0 * (rank == 2)), LINE)
     monkeypatch.setattr(lone_rank, "pace_among", lambda *_: pace)
     monkeypatch.setattr(lone_rank, "_pauses", lambda *_: False)
-    stage = replace(long_stage(case), rows=(2,))
-    found = lone_rank.lone_fault(case, stage)
+    found = lone_rank.lone_fault(case)
     assert (found and found.cause) == cause
     if found:
         assert found.gain == pytest.approx(900_000, rel=0.05)
+
+
+@pytest.mark.parametrize("longest", [1, 3])
+def test_pauses_are_no_hosts_ahead(tmp_path, monkeypatch, longest):
+    """A stage with more work, at 1 or 3, hides no host that pauses in every step; its pace is that of the others."""
+    monkeypatch.setattr(lone_rank, "pace_among", lambda *_: (10.0, 10.0))
+
+    def idle(rank, step):
+        return 4000.0 if rank == 2 else 0.0
+
+    run = job(tmp_path, LINE, idle=idle, accident=(longest, None, 1500))
+    found = analyse(run)
+    assert (found.verdict, found.cause, [s.rank for s in found.suspects]) == ("slow_rank", "host_stall", [2])
+
+
+def test_slow_steps_of_a_device_are_priced(tmp_path):
+    calm = analyse(job(tmp_path, LINE))
+    found = analyse(job(tmp_path, LINE, slow={2: 1.8}, slow_steps={1, 3}))
+    assert (found.verdict, [s.rank for s in found.suspects]) == ("slow_rank", [2])
+    assert found.suspects[0].steps == (1, 3)
+    assert found.what_if.without_suspects_ms == pytest.approx(calm.what_if.step_ms, rel=0.01)
+
+
+def cpu_pipeline(folder, slept=0.0):
+    """A pipeline of four stages on Gloo: rank 2 sleeps µs before its forward and its backward work of each step."""
+    ranks = {r: [] for r in range(4)}
+    free, begun = dict.fromkeys(ranks, 10.0), {r: [] for r in ranks}
+    for step in range(5):
+        for rank, at in free.items():
+            begun[rank].append(at)
+        for order, toward in (((0, 1, 2, 3), 1), ((3, 2, 1, 0), -1)):
+            arrived = None
+            for rank in order:
+                if arrived is not None:
+                    until = max(arrived, free[rank] + 20)
+                    ranks[rank] += gloo.message("recv", free[rank], until, rank - toward)
+                    free[rank] = until
+                takes = 1000.0 * (1 + 0.004 * ((rank * 7 + step * 5) % 11))
+                at = free[rank] + (slept if rank == 2 else 0.0)
+                ranks[rank].append(gloo.operator("aten::mm", at, takes))
+                free[rank] = arrived = at + takes + 60
+                if rank != order[-1]:
+                    ranks[rank] += gloo.message("send", at + takes, arrived, rank + toward)
+    for rank, begins in begun.items():
+        ends = [*begins[1:], free[rank]]
+        ranks[rank] += gloo.steps(*((b, e - b) for b, e in zip(begins, ends, strict=True)))
+    return made(folder, ranks, groups={0: tuple(range(4))}, axis="pp", world=4)
+
+
+def test_a_sleeping_host_is_no_long_stage(tmp_path):
+    """Its operators take as long as those of the other stages, so that it has no more work than they."""
+    found = analyse(cpu_pipeline(tmp_path, slept=2000.0))
+    assert (found.verdict, found.cause, [s.rank for s in found.suspects]) == ("slow_rank", "host_stall", [2])
+    assert found.what_if.slowdown > 1.2

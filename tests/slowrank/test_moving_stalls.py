@@ -45,6 +45,13 @@ def test_a_rank_that_always_stalls_is_named(tmp_path):
     assert (found.verdict, [s.rank for s in found.suspects]) == ("slow_rank", [3])
 
 
+def test_stalls_in_each_of_few_steps_are_no_turns(tmp_path):
+    """Over four steps of four ranks, four of five stalls may be of one rank by chance; one in each step hardly."""
+    struck = {0: (2,), 1: (0, 2), 2: (2,), 3: (2,)}
+    found = analyse(job(tmp_path, grid(dp=4), steps=4, idle=stalls(struck)))
+    assert (found.verdict, [s.rank for s in found.suspects]) == ("slow_rank", [2])
+
+
 def test_short_stalls_of_others_hide_no_rank(tmp_path):
     """A busy machine makes the others stall a little, as often by chance as the one that stalls long in every step."""
 

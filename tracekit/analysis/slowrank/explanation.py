@@ -96,6 +96,12 @@ def _others(measured: Evidence, answer: Answer) -> Iterator[Considered]:
         subject = f"the stage of {ranks_in_words(ranks)} {'is idle' if stage.idle else 'works'} longer"
         named = answer.blames_stage
         yield _considered(case, answer, "stage", subject, ranks, stage.price, z=stage.z, named=named)
+    if (lone := measured.lone) is not None:
+        price = Price(lone.gain, lone.gain, lone.gain).widened(case.residual_ns)
+        subject = (
+            f"rank {case.steps.ranks[lone.row]} is slow compared with ranks of other stages: {lone.told}"
+        )
+        yield _considered(case, answer, "rank", subject, (case.steps.ranks[lone.row],), price, z=lone.z)
     if link is not None:
         subject = (
             f"transfers at {ranks_in_words(link.ranks)} take {link.ratio:.1f} times as long as their peers'"

@@ -6,10 +6,7 @@ from typing import Final, TypeVar
 import numpy as np
 
 from tracekit.analysis.slowrank.answers.imbalance_answers import blame_data
-from tracekit.analysis.slowrank.answers.open_answers import (
-    leave_disagreeing_open,
-    leave_rank_open,
-)
+from tracekit.analysis.slowrank.answers.open_answers import leave_disagreeing_open, leave_rank_open
 from tracekit.analysis.slowrank.answers.unsteady_links import blame_peer_copies
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.expected.nodes import NAME_NODES, UNPLACED
@@ -57,7 +54,7 @@ from tracekit.analysis.slowrank.wording import first_in_words, listed, ranks_in_
 from tracekit.causes import CAUSES, NETWORK
 from tracekit.findings import Evidence, Suspect
 from tracekit.step_graph.statistics import NORMAL_95
-from tracekit.thresholds.slowrank import COVERAGE_WHOLE, LITTLE_SHARE, MIN_LOST_SHARE
+from tracekit.thresholds.slowrank import COVERAGE_WHOLE, LITTLE_SHARE, MIN_LOST_SHARE, MINOR
 from tracekit.units import I64, ms
 
 
@@ -87,12 +84,14 @@ _SIZES: Final = (
 )
 
 
-def blame_lone_rank(case: Case, stage: LongStage, found: LoneFault) -> Answer:
-    """The answer that blames the only rank of a long stage for a part of the stage's price."""
-    evidence = explain_rank(case, found.row, stage.rows, other_stages=True).evidence
-    doubt = rank_doubt_ns(case, np.array([found.row]))
-    price = Price(found.gain, found.gain, found.gain).widened(doubt)
-    suspect = suspect_of(case, found.row, price, stage.z, found.cause, evidence)
+def blame_lone_rank(case: Case, found: LoneFault) -> Answer:
+    """The answer that blames a rank for its fault, which ranks of other stages show."""
+    explained = explain_rank(case, found.row, (found.row,), other_stages=True)
+    cause = explained.named if CAUSES[explained.named].by_spans else found.cause
+    price = found.price.widened(rank_doubt_ns(case, np.array([found.row])))
+    suspect = suspect_of(case, found.row, price, found.z, cause, explained.evidence)
+    slow = np.flatnonzero(found.over >= MINOR * found.over.max()).tolist()
+    suspect = replace(suspect, steps=tuple(case.steps.numbers[c] for c in slow))
     reason = (
         f"rank {suspect.rank} is slow compared with ranks of other stages: {found.told}; {ms(found.gain):.1f} ms of "
         f"{ms(case.step_ns):.1f} ms a step"

@@ -36,7 +36,6 @@ from tracekit.analysis.slowrank.evidence import Evidence, Faults, Kind
 from tracekit.analysis.slowrank.gaps.evidence_gaps import bounds_of, coverage, least_ns
 from tracekit.analysis.slowrank.hypotheses.candidates import Hypothesis, significant_rows
 from tracekit.analysis.slowrank.hypotheses.data_imbalance import data_explains
-from tracekit.analysis.slowrank.hypotheses.lone_rank import lone_fault
 from tracekit.analysis.slowrank.hypotheses.long_stage import LongStage
 from tracekit.analysis.slowrank.hypotheses.slow_link import SlowLink
 from tracekit.analysis.slowrank.price import Price, everybody_ns, share_in_words
@@ -97,13 +96,18 @@ def slow_link_is_dearest(e: Evidence) -> Answer | None:
 
 
 def lone_rank_of_a_stage(e: Evidence) -> Answer | None:
-    """The only rank of a long stage has a slow device or host, by the work that all stages have in common."""
-    stage, case = _costly_stage(e), e.case
-    found = lone_fault(case, stage) if stage is not None else None
-    if stage is None or found is None or found.gain < max(e.least, case.residual_ns):
+    """A rank that is alone on its stage has a slow device or host, by the work that all stages have in common.
+
+    The design of a stage must not hide it, whichever stage that is.
+    """
+    stage, found, case = e.stage, e.lone, e.case
+    if found is None or found.gain < max(e.least, case.residual_ns):
         return None
-    rest = replace(stage, price=stage.price.without(found.gain))
-    return beside(case, blame_lone_rank(case, stage, found), rest if rest.price.best >= e.least else None)
+    if stage is not None and found.row in stage.rows:
+        others = tuple(row for row in stage.rows if row != found.row)
+        stage = replace(stage, rows=others or stage.rows, price=stage.price.without(found.gain))
+    costly = stage is not None and not stage.idle and stage.price.best >= e.least
+    return beside(case, blame_lone_rank(case, found), stage if costly else None)
 
 
 def long_stage_is_dearest(e: Evidence) -> Answer | None:

@@ -1,10 +1,10 @@
 """Deviations of kernels from their usual length on ranks that do the same work, by rank, step and place."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -156,7 +156,7 @@ def most_usual(shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
 # Stages differ by design: one has more layers, or embeds tokens. Kernels at the same place of the program (on a CPU:
 # operators) do the same work on every stage, so that they separate a stage that is slow from one that has more to do.
 
-_Place = tuple[str, str, str]
+Place = tuple[str, str, str]
 """The names of a kernel, of the one before and of the one behind."""
 
 
@@ -166,41 +166,55 @@ def stage_pace(run: Measured, rows: I64, others: list[I64]) -> float | None:
     rows, others: rows of Steps of one stage, and of each other one; a rank of each is read. None where no place is
     common, or where nearly all of the time does not share the factor: then the stages differ by their work.
     """
-    mine = _at_places(run, rows)
-    read = [_at_places(run, stage) for stage in others]
-    common = sorted(place for place in mine if any(place in other for other in read))
+    return pace_at(at_places(run, rows), [at_places(run, stage) for stage in others])
+
+
+class Ran(NamedTuple):
+    """What a rank runs at one place: the median length, ns, and how often."""
+
+    median: float
+    times: int
+
+
+def pace_at(mine: Mapping[Place, Ran], others: Sequence[Mapping[Place, Ran]]) -> float | None:
+    """Return `stage_pace` from what stages run `at_places`."""
+    common = sorted(place for place in mine if any(place in other for other in others))
     if not common:
         return None
-    usual = np.array([np.median([other[place] for other in read if place in other]) for place in common])
-    ratio = np.array([mine[place] for place in common]) / np.maximum(usual, 1.0)
-    pace = weighted_median(ratio, usual, 1.0)
+    usual = np.array(
+        [np.median([other[place].median for other in others if place in other]) for place in common]
+    )
+    ratio = np.array([mine[place].median for place in common]) / np.maximum(usual, 1.0)
+    weight = usual * np.array([mine[place].times for place in common])
+    pace = weighted_median(ratio, weight, 1.0)
     sharing = ratio - 1.0 >= MAJORITY * (pace - 1.0)
-    return pace if usual[sharing].sum() >= NEARLY_ALL * usual.sum() > 0 else None
+    return pace if weight[sharing].sum() >= NEARLY_ALL * weight.sum() > 0 else None
 
 
-def _at_places(run: Measured, rows: I64) -> dict[_Place, float]:
-    """The median length of what a stage's middle rank runs at each place, ns; not where they vary as other work."""
+def at_places(run: Measured, rows: I64, steps: Mask | None = None) -> dict[Place, Ran]:
+    """Return what a stage's middle rank runs at each place, in `steps` or in all; not where its length varies."""
     own = np.nan_to_num(np.nanmean(run.steps.own[rows], axis=1))
     row = int(rows[np.argsort(own, kind="stable")[(len(rows) - 1) // 2]])
-    names, lasted = _pieces(run, row)
+    names, lasted, column = _pieces(run, row)
     ends = ["", *names, ""]
-    found: dict[_Place, list[float]] = {}
-    for place, ns in zip(zip(ends[1:-1], ends[:-2], ends[2:], strict=True), lasted.tolist(), strict=True):
-        found.setdefault(place, []).append(ns)
+    counts = np.ones(len(column), bool) if steps is None else steps[column]
+    found: dict[Place, list[float]] = {}
+    for index in np.flatnonzero(counts).tolist():
+        found.setdefault((names[index], ends[index], ends[index + 2]), []).append(float(lasted[index]))
     usual = {place: float(np.median(ns)) for place, ns in found.items()}
     return {
-        place: usual[place]
+        place: Ran(usual[place], len(ns))
         for place, ns in found.items()
         if np.median(np.abs(np.array(ns) - usual[place])) <= OTHER_WORK * usual[place]
     }
 
 
-def _pieces(run: Measured, row: int) -> tuple[list[str], F64]:
-    """(names, lengths in ns) of the kernels of a rank, or of a CPU's outermost operators, in order of time."""
+def _pieces(run: Measured, row: int) -> tuple[list[str], F64, I64]:
+    """(names, lengths in ns, columns of Steps) of a rank's kernels, or a CPU's outermost operators, in order."""
     rank = run.steps.ranks[row]
     if run.ops.per_rank[rank].on_gpu:
         kernels = kernels_in_steps(run.run, run.ops, run.steps, row)
-        return kernels.name.tolist(), kernels.lasted
+        return kernels.name.tolist(), kernels.lasted, kernels.column
     columns = [c for c in range(len(run.steps.numbers)) if np.isfinite(run.steps.own[row, c])]
     begins, ends = windows_of(run.ops, run.steps, rank, columns)
     events = run.run.events(rank, ["ts", "dur", "cat", "name"])
@@ -214,4 +228,5 @@ def _pieces(run: Measured, row: int) -> tuple[list[str], F64]:
     outer = start >= np.concatenate([[np.iinfo(np.int64).min], np.maximum.accumulate(end)[:-1]])[: len(start)]
     at = np.searchsorted(begins, start, "right") - 1
     inside = outer & (at >= 0) & (start < ends[np.maximum(at, 0)]) if columns else np.zeros(len(start), bool)
-    return names[inside].tolist(), (end - start)[inside].astype(np.float64)
+    of = np.array(columns, np.int64)[np.maximum(at, 0)[inside]]
+    return names[inside].tolist(), (end - start)[inside].astype(np.float64), of

@@ -88,9 +88,11 @@ def _beside(suspect: Features, peers: Sequence[Features]) -> Comparison:
     """The comparison of `suspect` with the medians of `peers`.
 
     Long gaps are compared one by one, longest with longest, because a busy machine gives every rank a few of them.
+    Those beyond a time slice are all long, however many: no launch of one operator takes as long.
     """
     steps = suspect.gaps.sum() / suspect.gap if suspect.gap else 1.0
-    few = suspect.gaps[: max(1, round(STEP_PARTS * steps))]
+    long = int((suspect.gaps > TIME_SLICE_NS).sum())
+    few = suspect.gaps[: max(1, round(STEP_PARTS * steps), long)]
     usual = _usual_gaps(peers, len(few))
     mine: dict[Quantity, float] = {"longest_gap": float(suspect.gaps[0]) if len(suspect.gaps) else 0.0}
     theirs: dict[Quantity, float] = {"longest_gap": float(usual[0]) if len(usual) else 0.0}

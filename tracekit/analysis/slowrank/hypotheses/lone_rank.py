@@ -2,7 +2,8 @@
 
 No other rank does the same work, so that a longer stage may be one by design. But stages run the same layers: a device
 that needs longer for nearly every kind of kernel that all stages run is slow, and a host that launches far more slowly
-than the others, or pauses again and again, is late. More layers, or a loss, lengthen none of these kernels.
+than the others, or pauses again and again, is late. More layers, or a loss, lengthen none of these kernels. On a CPU,
+which launches for itself, only pauses between operators tell.
 """
 
 from collections.abc import Sequence
@@ -11,98 +12,131 @@ from dataclasses import dataclass
 import numpy as np
 
 from tracekit.analysis.slowrank.case import Case
+from tracekit.analysis.slowrank.expected.same_kernels import at_places, pace_at
 from tracekit.analysis.slowrank.hypotheses.host_bound import without_gaps
-from tracekit.analysis.slowrank.hypotheses.long_stage import LongStage
 from tracekit.analysis.slowrank.hypotheses.suspect_work import features_of, pace_among
+from tracekit.analysis.slowrank.price import Price
 from tracekit.causes import CPU_LAUNCH, GPU_COMPUTE, HOST_STALL
 from tracekit.findings import Cause
 from tracekit.step_graph.replay import StepModel
-from tracekit.steps.medians import weighted_median
-from tracekit.steps.step_kernels import StepKernels, kernels_in_steps
+from tracekit.step_graph.statistics import excess, median_of_others
 from tracekit.thresholds.slowrank import (
     FAR_MORE,
     KIND_RATIO,
     MAJORITY,
+    MIN_LOST_SHARE,
     MINOR,
-    NEARLY_ALL,
+    NOISE_FLOOR,
     STAGE_TELLING_PEERS,
+    USUAL_VARIATION,
 )
-from tracekit.thresholds.tables import LIKE_SHARE
+from tracekit.units import F64
 
 
 @dataclass(frozen=True)
 class LoneFault:
-    """A rank (row of Steps) with a slow device or host: the cause, its price (ns a step), and its sign in words."""
+    """A rank (row of Steps) with a slow device or host: the cause, its price (ns a step), and its sign in words.
+
+    over: what it takes longer than ranks of other stages, by step, ns; z: standard errors of their mean. A pause that
+    messages wait for may cost all of its length, where the model hides a part of it.
+    """
 
     row: int
     cause: Cause
     gain: float
     told: str
+    over: F64
+    z: float
+
+    @property
+    def price(self) -> Price:
+        """What it costs, ns a step: up to its whole length if the host is late."""
+        most = self.gain if self.cause == GPU_COMPUTE else max(self.gain, float(self.over.mean()))
+        return Price(self.gain, self.gain, most)
 
 
-def lone_fault(case: Case, stage: LongStage) -> LoneFault | None:
-    """The most expensive fault of a rank in `stage`; None where stages hold several ranks, or no rank has a fault."""
-    model = case.timeline
+def lone_fault(case: Case) -> LoneFault | None:
+    """The most expensive fault of a rank; None where stages hold several ranks, are few, or no rank has a fault.
+
+    A fault need not make its stage the longest one: a stage with more work may hide it.
+    """
+    model, count = case.timeline, len(case.steps.ranks)
     alone = all(len(rows) == 1 for rows in case.stages) and len(case.mesh.coordinates) == len(case.stages)
-    on_gpu = all(r.on_gpu for r in case.ops.per_rank.values())
-    if not alone or not on_gpu or model is None:
+    if not alone or model is None or count < STAGE_TELLING_PEERS:
         return None
-    others = [r for r in range(len(case.steps.ranks)) if r not in stage.rows]
-    if len(others) < STAGE_TELLING_PEERS - 1:
-        return None
-    found = [
-        f
-        for row in stage.rows
-        for f in (_device(case, model, row, others), _host(case, model, row, others))
-        if f
-    ]
+    found = [*_slow_devices(case, model), *(f for row in range(count) if (f := _late_host(case, model, row)))]
     return max(found, key=lambda f: f.gain, default=None)
 
 
-def _device(case: Case, model: StepModel, row: int, others: Sequence[int]) -> LoneFault | None:
-    """The fault of the device of the rank in `row`; None unless nearly all kernels common to all stages are longer."""
-    kernels = {r: _by_name(kernels_in_steps(case.run, case.ops, case.steps, r)) for r in (row, *others)}
-    common = sorted(set.intersection(*(set(k) for k in kernels.values())))
-    if not common:
-        return None
-    lasts = {r: np.array([k[name][0] for name in common]) for r, k in kernels.items()}
-    weight = np.array([kernels[row][name][1] for name in common])
-    usual = np.median([lasts[r] for r in others], axis=0)
-    pace = {r: weighted_median(lasts[r] / usual, weight, 1.0) for r in lasts}
-    slow = pace[row] - 1.0
-    longer = weight[lasts[row] / usual - 1.0 >= MAJORITY * slow].sum() >= NEARLY_ALL * weight.sum()
-    if slow <= FAR_MORE * max(abs(pace[r] - 1.0) for r in others) or not longer:
-        return None
-    cured = case.steps.own.copy()
-    cured[row] -= case.computed[row] * (1.0 - 1.0 / pace[row])
-    sign = f"nearly all kinds of kernels that every stage runs take {pace[row]:.2f} times as long"
-    return LoneFault(row, GPU_COMPUTE, model.recorded_ns - model.step_ns(cured), sign)
+def _on_gpu(case: Case) -> bool:
+    return all(r.on_gpu for r in case.ops.per_rank.values())
 
 
-def _by_name(kernels: StepKernels) -> dict[str, tuple[float, float]]:
-    """Name → (median, total) length of its kernels that do not share the device with communication; ns."""
-    free = kernels.shared <= LIKE_SHARE * kernels.lasted
-    found = {}
-    for name in sorted(set(kernels.name[free].tolist())):
-        lasted = kernels.lasted[free & (kernels.name == name)]
-        found[name] = float(np.median(lasted)), float(lasted.sum())
+def _slow_devices(case: Case, model: StepModel) -> list[LoneFault]:
+    """The faults of devices that need longer for nearly all kernels that other stages run too, in all steps or some."""
+    if not _on_gpu(case):
+        return []
+    turns = _turns(case)
+    most = turns.max(axis=1, keepdims=True) - 1.0
+    struck = (turns - 1.0 >= MAJORITY * most) | (most < USUAL_VARIATION)
+    rows = range(len(turns))
+    usual = [at_places(case, np.array([row])) for row in rows]
+    found = []
+    for row in rows:
+        pace = (
+            pace_at(at_places(case, np.array([row]), struck[row]), [usual[r] for r in rows if r != row])
+            or 1.0
+        )
+        if pace - 1.0 <= MIN_LOST_SHARE:
+            continue
+        others = [
+            pace_at(usual[r], [usual[o] for o in rows if o not in (r, row)]) or 1.0 for r in rows if r != row
+        ]
+        if pace - 1.0 <= FAR_MORE * np.abs(np.array(others) - 1.0).max():
+            continue
+        by_step = np.maximum(pace * turns[row] / np.median(turns[row][struck[row]]), 1.0)
+        over = np.nan_to_num(case.computed[row] * (1.0 - 1.0 / by_step))
+        cured = case.steps.own.copy()
+        cured[row] -= over
+        sign = f"nearly all kinds of kernels that every stage runs take {pace:.2f} times as long"
+        z = _significance(case, case.computed, row)
+        found.append(LoneFault(row, GPU_COMPUTE, model.recorded_ns - model.step_ns(cured), sign, over, z))
     return found
 
 
-def _host(case: Case, model: StepModel, row: int, others: Sequence[int]) -> LoneFault | None:
+def _turns(case: Case) -> F64:
+    """How many times its usual compute each rank needs in each step, beyond what varies on the others as well."""
+    usual = np.nanmedian(case.computed, axis=1, keepdims=True)
+    varied = np.nan_to_num(case.computed / np.maximum(usual, 1.0), nan=1.0)
+    return np.asarray(varied / median_of_others(varied, [np.arange(len(varied))]), np.float64)
+
+
+def _late_host(case: Case, model: StepModel, row: int) -> LoneFault | None:
     """The fault of the host of the rank in `row`; None unless its device is idle longer in several steps for it."""
     gaps = case.steps.own - case.computed
-    over = np.nan_to_num(np.clip(gaps[row] - np.median(gaps[list(others)], axis=0), 0.0, None))
-    recurs = (over >= MINOR * over.max()).sum() > 1 if over.max() > 0 else False
+    others = [r for r in range(len(gaps)) if r != row]
+    over = np.nan_to_num(np.clip(gaps[row] - np.median(gaps[others], axis=0), 0.0, None))
+    if over.mean() < MIN_LOST_SHARE * case.step_ns or (over >= MINOR * over.max()).sum() < 2:
+        return None
     pace = pace_among(case, (row,), others)
-    if not recurs or pace is None:
+    if pace is None and _on_gpu(case):
         return None
     cuts = without_gaps(case, model, [row], over)
-    gain = model.recorded_ns - model.rescaled_ns(cuts)
-    if pace[0] > KIND_RATIO * pace[1]:
+    gain, z = model.recorded_ns - model.rescaled_ns(cuts), _significance(case, gaps, row)
+    if pace is not None and pace[0] > KIND_RATIO * pace[1]:
         sign = f"its host needs {pace[0] / pace[1]:.1f} times as long between two launches"
-        return LoneFault(row, CPU_LAUNCH, gain, sign)
-    return LoneFault(row, HOST_STALL, gain, "its process pauses") if _pauses(case, row, others) else None
+        return LoneFault(row, CPU_LAUNCH, gain, sign, over, z)
+    return (
+        LoneFault(row, HOST_STALL, gain, "its process pauses", over, z)
+        if _pauses(case, row, others)
+        else None
+    )
+
+
+def _significance(case: Case, spent: F64, row: int) -> float:
+    """The standard errors by which the rank in `row` spends more time (ranks × steps, ns) than the others."""
+    found = excess(spent, [np.arange(len(spent))], NOISE_FLOOR * case.step_ns)
+    return float(np.nan_to_num(found.z[row]))
 
 
 def _pauses(case: Case, row: int, others: Sequence[int]) -> bool:

@@ -261,13 +261,13 @@ def _price(case: Case, found: Sequence[_Longer]) -> LongStage:
         low = _saved(case.pinned_model, case.pinned_model, cured)
         high = _saved(case.model, case.free_model, cured) + case.residual_ns
     price = Price.between(low, gain, min(max(high, gain), max(most, gain)))
-    return LongStage(tuple(order), found[0].z, longer, price, cured=cured, pace=found[0].pace)
+    pace = found[0].pace if all(one.pace for one in found) else None  # one of them has more work
+    return LongStage(tuple(order), found[0].z, longer, price, cured=cured, pace=pace)
 
 
 def _without_gaps(case: Case, stage: _Longer, priced: LongStage) -> LongStage:
     """`priced` with the prices of a cure that shortens only the longest gaps of `stage`, where these are higher."""
-    models = case.timelines
-    if models is None:
+    if (models := case.timelines) is None:
         return priced
     cuts = without_gaps(case, models.likely, stage.rows.tolist(), stage.over)
     gain, low, high = (

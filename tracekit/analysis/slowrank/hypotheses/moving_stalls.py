@@ -35,6 +35,7 @@ from tracekit.thresholds.slowrank import (
     MINOR,
     NEARLY_ALL,
     NO_ACCIDENT,
+    ONE_STEP_P,
     PEERS_SAMPLED,
     UNEVEN_RATIO,
     Z_LIMIT,
@@ -62,8 +63,17 @@ class MovingStalls:
         return sorted(np.flatnonzero(total > 0).tolist(), key=lambda row: (-total[row], row))
 
     def explains(self, case: Case, rows: Sequence[int]) -> bool:
-        """Whether stalls explain most of the excess of each of `rows`, which is as fast as its peers without them."""
-        return all(self.over[row].mean() >= NEARLY_ALL * case.found.mean[row] for row in rows)
+        """Whether stalls explain most of the excess of each of `rows`, which is as fast as its peers without them.
+
+        They do not explain a rank with a stall in every step, if that is no chance: its stalls do not move.
+        """
+        struck = self.over > 0
+        every_step = len(struck) * float(struck.mean(axis=0).prod())  # of one rank or another, by chance
+        return all(
+            self.over[row].mean() >= NEARLY_ALL * case.found.mean[row]
+            and (every_step >= ONE_STEP_P or not struck[row].all())
+            for row in rows
+        )
 
 
 def moving_stalls(case: Case) -> MovingStalls | None:

@@ -1,0 +1,38 @@
+"""Pipelines with one rank a stage: no rank has a peer, and its fault is known by what all stages run."""
+
+import pytest
+
+import tracekit
+from reftrain.simulate.runner import simulate
+from reftrain.simulate.summary import summarise
+from tests.marks import quick_first
+from tests.simulate.case import setup_of, written
+
+FAULTS = {
+    "pauses:rank=2,pause_ms=50,every=8": "host_stall",
+    "slow_compute:rank=2,factor=1.5": "gpu_compute",
+    "slow_compute:rank=2,factor=1.8,steps=1:4:2": "gpu_compute",
+    "throttle:rank=2,factor=1.6,rise_s=2": "gpu_compute",
+    "pauses:rank=2,pause_ms=200,every=1": "host_stall",
+    "late_data:rank=2,delay_ms=300": "dataloader",
+    "allocator_retries:rank=2,retry_ms=60": "memory",
+}
+
+
+PIPELINES = [*((text, 4) for text in FAULTS), *((next(iter(FAULTS)), stages) for stages in (3, 8))]
+
+
+@pytest.mark.parametrize(("text", "stages"), quick_first(1, PIPELINES))
+def test_a_fault_is_named_beside_a_longer_stage(tmp_path, text, stages):
+    """The head and the loss make the last stage longer by design."""
+    tables = {"model": {"layers": 2 * stages, "vocab_size": 32000}}
+    faulty, config = setup_of({"pp": stages}, text, steps=5, micro_batches=8, tables=tables, merge=False)
+    calm, _ = setup_of({"pp": stages}, steps=5, micro_batches=8, tables=tables, merge=False)
+    gain = summarise(simulate(faulty)).mean_step_ms - summarise(simulate(calm)).mean_step_ms
+    written(tmp_path, faulty, config, detail="kernels")
+    found = tracekit.slowrank(tracekit.load([str(tmp_path / "trace")]))
+    assert (found.verdict, found.cause, [s.rank for s in found.suspects]) == ("slow_rank", FAULTS[text], [2])
+    suspect = found.suspects[0]
+    assert suspect.lost_ms_low * 0.99 <= gain <= suspect.lost_ms_high * 1.01
+    if found.cause == "gpu_compute":
+        assert suspect.lost_ms_high < 1.5 * gain
