@@ -56,7 +56,7 @@ SIGNATURES = {
 FINDINGS = {
     "SlowRankFinding": (
         "ranks mesh steps verdict cause reason path suspects what_if quality notes coverage candidates to_decide "
-        "explanation to_record on_gpu cures network_parts"
+        "explanation to_record on_gpu cures network_parts expert_waits"
     ),
     "Suspect": (
         "rank host coords lost_ms_per_step confidence steps cause evidence lost_ms_low lost_ms_high mechanisms causes"

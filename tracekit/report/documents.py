@@ -176,6 +176,13 @@ class NetworkPartDocument(TypedDict):
     ranks: list[int]
 
 
+class ExpertWaitsDocument(TypedDict):
+    """Waits in all-to-alls of a group of experts, ms a step: `ms[i][j]` is how long `ranks[j]` waits for `ranks[i]`."""
+
+    ranks: list[int]
+    ms: list[list[float]]
+
+
 class SlowRankDocument(TypedDict):
     """The answer of `tracekit slowrank`; `explanation` is there where `--explain` asked for it."""
 
@@ -194,6 +201,7 @@ class SlowRankDocument(TypedDict):
     what_if: WithoutDocument
     cures: list[CureDocument]
     network_parts: list[NetworkPartDocument]
+    expert_waits: ExpertWaitsDocument | None
     coverage: CoverageDocument
     quality: list[QualityDocument]
     notes: list[str]
