@@ -63,6 +63,7 @@ FINDINGS = {
     ),
     "Cure": "cause ranks saved_ms saved_ms_low saved_ms_high step_ms",
     "Mechanism": "name share detail sure",
+    "ExpertWaits": "ranks ms",
     "NetworkPart": "kind name ranks",
     "Coverage": "matched by_axis",
     "Evidence": "what value peers_median unit quantity",

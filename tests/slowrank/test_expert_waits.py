@@ -9,6 +9,7 @@ from tracekit.analysis.slowrank.analyse import analyse
 from tracekit.analysis.slowrank.answers.expert_waits import Calls, parts_by_load
 from tracekit.mesh.parts import given_parts
 from tracekit.report.slowrank_json import slowrank_document
+from tracekit.report.slowrank_text import slowrank_text
 
 TOKENS = 4000.0
 PER_TOKEN_NS = 10.0
@@ -122,3 +123,11 @@ def test_the_answer_names_the_slow_sender(tmp_path):
     assert found.verdict == "slow_link", found.reason
     assert [(p.kind, p.ranks) for p in found.network_parts] == [("send", (5,))], found.reason
     assert found.reason.endswith("they share only the sending side of rank 5")
+
+
+def test_verbose_text_shows_the_matrix_of_a_small_group(tmp_path):
+    job = given_parts(grid(tp=2, dp=4), {"ep": 4}, ())
+    found = analyse(Experts(job, slow={5: 1.3}).write(tmp_path))
+    text = slowrank_text(found, verbose=True)
+    assert all(f"experts    for rank {rank}: " in text for rank in found.expert_waits.ranks)
+    assert "experts" not in slowrank_text(found)

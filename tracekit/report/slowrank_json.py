@@ -154,7 +154,7 @@ def quality_document(row: Quality) -> QualityDocument:
 def _expert_waits(waits: ExpertWaits | None) -> ExpertWaitsDocument | None:
     if waits is None:
         return None
-    return {"ranks": list(waits.ranks), "ms": [[number(value) for value in line] for line in waits.ms]}
+    return {"ranks": list(waits.ranks), "ms": [[round(value, 4) for value in line] for line in waits.ms]}
 
 
 def _suspect(suspect: Suspect) -> SuspectDocument:

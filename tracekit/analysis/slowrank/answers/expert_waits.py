@@ -6,7 +6,7 @@ where these differ from call to call, the time of slow calls follows what passes
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -120,15 +120,15 @@ def calls_of(case: Case, channel: Channel) -> Calls:
     return Calls(members, sent[known], waits.delivery[numbers[known]].astype(np.float64))
 
 
-def _splits(case: Case, rank: int, size: int) -> Mapping[int, Sequence[float]]:
+def _splits(case: Case, rank: int, size: int) -> dict[int, F64]:
     """The elements that `rank` sends to each member of a group of `size`, by the begin of the kernel, ns."""
     events = case.run.events(rank, ["ts", "cat", "in_nelems", "in_split"])
     text = matches(events, "in_split", lambda split: split if split and _SPLITS.fullmatch(split) else "")
     rows = np.flatnonzero((text != "") & (matches(events, "cat", lambda cat: cat == "kernel").astype(bool)))
     start, elements = ints(events, "ts", 0)[rows].tolist(), ints(events, "in_nelems", 0)[rows].tolist()
-    found = {}
+    found: dict[int, F64] = {}
     for ts, count, split in zip(start, elements, text[rows].tolist(), strict=True):
-        parts = [float(number) for number in split[1:-1].split(",")]
-        if len(parts) == size and sum(parts):
-            found[ts] = [count * part / sum(parts) for part in parts]
+        parts = np.array(split[1:-1].split(","), np.float64)
+        if len(parts) == size and parts.any():
+            found[ts] = count * parts / parts.sum()
     return found
