@@ -131,3 +131,10 @@ def test_verbose_text_shows_the_matrix_of_a_small_group(tmp_path):
     text = slowrank_text(found, verbose=True)
     assert all(f"experts    for rank {rank}: " in text for rank in found.expert_waits.ranks)
     assert "experts" not in slowrank_text(found)
+
+
+def test_a_slow_group_without_splits_says_what_would_decide(tmp_path):
+    job = given_parts(grid(tp=2, dp=4), {"ep": 4}, ())
+    found = analyse(Experts(job, link={(1, 3, 5, 7): 30.0}).write(tmp_path))
+    assert (found.verdict, found.network_parts) == ("slow_link", ())
+    assert "record calls with different split sizes" in found.reason

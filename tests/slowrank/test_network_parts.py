@@ -155,3 +155,4 @@ def test_a_slow_sender_delays_its_experts_alone(tmp_path):
     found = tracekit.slowrank(tracekit.load([tmp_path / "trace"]))
     assert (found.verdict, [s.rank for s in found.suspects]) == ("slow_link", [1, 3, 5, 7])
     assert found.network_parts == ()
+    assert "whether a sender, a receiver or a path is slow" in found.reason

@@ -27,6 +27,11 @@ _SPLITS: Final = re.compile(r"\[\d{1,15}(?:, ?\d{1,15})+\]")
 Part = tuple[str, tuple[object, ...]]
 """A kind of a part of the network, and what names the part within it; `network_parts.KINDS` lists the kinds."""
 
+UNSEPARATED: Final = (
+    "their all-to-alls do not show whether a sender, a receiver or a path is slow: record calls with different split "
+    "sizes, or take the script of tracekit next TRACES, in which neighbours send to each other"
+)
+
 
 @dataclass(frozen=True)
 class Calls:
@@ -99,6 +104,14 @@ def _explained(load: F64, took: F64) -> float:
     if np.ptp(load) == 0:
         return 0.0
     return max(float(np.corrcoef(load, took)[0, 1]), 0.0) ** 2
+
+
+def of_experts(case: Case, channel: int) -> bool:
+    """Return whether a channel carries all-to-alls."""
+    return (
+        bool((case.ops.among((ALL_TO_ALL,)) & (case.ops.channel == channel)).any())
+        and not case.ops.p2p[channel]
+    )
 
 
 def calls_of(case: Case, channel: Channel) -> Calls:

@@ -11,7 +11,13 @@ from typing import Final
 
 import numpy as np
 
-from tracekit.analysis.slowrank.answers.expert_waits import Part, calls_of, parts_by_load
+from tracekit.analysis.slowrank.answers.expert_waits import (
+    UNSEPARATED,
+    Part,
+    calls_of,
+    of_experts,
+    parts_by_load,
+)
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.expected.like_transfers import message_of
 from tracekit.analysis.slowrank.expected.nodes import nodes_of
@@ -143,10 +149,12 @@ def located(case: Case, answer: Answer) -> Answer:
     if link is None or set(link.ranks).isdisjoint(s.rank for s in named):
         return answer
     places = places_of(case)
-    dealt = [calls_of(case, c) for c in case.ops.channels if c.number in link.channels and not c.p2p]
+    dealt = [calls_of(case, case.ops.channels[n]) for n in link.channels if of_experts(case, n)]
     loaded = {part for calls in dealt for part in parts_by_load(calls)}
     found = sorted(loaded, key=_order) if loaded else common_parts(transfers_of(case, link), places)
     parts = tuple(_in_words(case, part, places) for part in found)
+    if not parts and any(of_experts(case, number) for number in link.channels):
+        return replace(answer, reason=f"{answer.reason}; {UNSEPARATED}")
     if not parts or all(p.kind == "rank" for p in parts):
         return replace(answer, network_parts=parts)
     return replace(answer, network_parts=parts, reason=f"{answer.reason}; {sentence(parts)}")
