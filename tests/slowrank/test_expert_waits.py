@@ -72,7 +72,7 @@ def test_chance_names_no_part():
     assert named == 0
 
 
-def test_a_pair_cannot_tell_a_sender_from_its_only_path():
+def test_two_ranks_do_not_separate_sender_and_path():
     sent = dealt(60, 2)
     found = parts_by_load(Calls((0, 1), sent, took(sent, factors(2, (0, 1), 5.0))))
     assert set(found) == {("send", (0,)), ("receive", (1,)), ("way", (0, 1))}

@@ -177,7 +177,7 @@ class NetworkPartDocument(TypedDict):
 
 
 class ExpertWaitsDocument(TypedDict):
-    """Waits in all-to-alls of a group of experts, ms a step: `ms[i][j]` is how long `ranks[j]` waits for `ranks[i]`."""
+    """Waits in all-to-alls of a group of experts: `ms[i][j]` a step is how long `ranks[j]` waits for `ranks[i]`."""
 
     ranks: list[int]
     ms: list[list[float]]
@@ -206,32 +206,6 @@ class SlowRankDocument(TypedDict):
     quality: list[QualityDocument]
     notes: list[str]
     explanation: NotRequired[ExplanationDocument]
-
-
-class AlongDocument(TypedDict):
-    """Process groups of one size along the same axes (none where no choice of axes gives their members)."""
-
-    axes: list[str]
-    size: int
-    groups: int
-    example: list[int]
-    descs: list[str]
-    operations: list[str]
-    collectives: int
-    messages: int
-    named: bool
-
-
-class PlacesDocument(TypedDict):
-    """The answer of `tracekit mesh`; `coords` has every rank of the job, as text."""
-
-    schema: Literal["tracekit.mesh/1"]
-    ranks: RanksDocument
-    mesh: MeshDocument
-    groups: list[AlongDocument]
-    coords: dict[str, Place]
-    quality: list[QualityDocument]
-    notes: list[str]
 
 
 class GroupDocument(TypedDict):

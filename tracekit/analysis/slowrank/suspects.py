@@ -8,7 +8,6 @@ import numpy as np
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.hypotheses.excess_parts import Explained, explain
 from tracekit.analysis.slowrank.hypotheses.host_bound import most_saved_ns
-from tracekit.analysis.slowrank.hypotheses.slow_link import SlowLink
 from tracekit.analysis.slowrank.hypotheses.suspect_work import (
     features_of,
     launches_alike,
@@ -41,7 +40,7 @@ class Answer:
     unproven: tuple[str, ...] = ()  # of a healthy verdict: what it cannot exclude, with what would decide
     cures: tuple[Cure, ...] = ()  # where faults of several kinds are proven
     network_parts: tuple[NetworkPart, ...] = ()  # what the slow transfers share, the smallest part first
-    link: SlowLink | None = None  # where slow links alone are blamed, or may be
+    slow_channels: tuple[int, ...] = ()  # where slow links alone are blamed, or may be: theirs
     rules: tuple[str, ...] = ()  # the rule that gave the answer, and the challenges that changed it
     least: float | None = (
         None  # of `gain` for faults that cost only together; None: as the suspects' prices say

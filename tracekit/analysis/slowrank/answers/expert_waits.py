@@ -18,7 +18,7 @@ from tracekit.findings import ExpertWaits
 from tracekit.matching.channels import Channel
 from tracekit.mesh.parts import ALL_TO_ALL
 from tracekit.rank_events.event_columns import ints, matches
-from tracekit.thresholds.slowrank import NAMED_SHARE
+from tracekit.thresholds.slowrank import NEARLY_ALL
 from tracekit.units import F64, ms
 
 _SPLITS: Final = re.compile(r"\[\d{1,15}(?:, ?\d{1,15})+\]")
@@ -73,8 +73,8 @@ def expert_waits(case: Case, answer: Answer) -> ExpertWaits | None:
 def parts_by_load(calls: Calls) -> tuple[Part, ...]:
     """Return the senders, receivers and paths whose load explains how long calls take; none where nothing separates.
 
-    One of them must explain 80 % of the differences between calls. Others are left where they explain as much, but for
-    what the best of as many unrelated loads explains by chance, 2 ln(parts) / calls.
+    One of them must explain nearly all of the differences between calls. Others are left where they explain as much,
+    but for what the best of as many unrelated loads explains by chance, 2 ln(parts) / calls.
     """
     loads = dict(_loads(calls))
     if not len(calls.took) or np.ptp(calls.took) == 0:
@@ -82,7 +82,7 @@ def parts_by_load(calls: Calls) -> tuple[Part, ...]:
     share = {part: _explained(load, calls.took) for part, load in loads.items()}
     chance = 2.0 * np.log(len(loads)) / len(calls.took)
     best = max(share.values())
-    if best < NAMED_SHARE or best <= chance:
+    if best < NEARLY_ALL or best <= chance:
         return ()
     return tuple(part for part, explained in share.items() if explained >= best - chance)
 

@@ -21,7 +21,7 @@ from tracekit.analysis.slowrank.answers.expert_waits import (
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.expected.like_transfers import message_of
 from tracekit.analysis.slowrank.expected.nodes import nodes_of
-from tracekit.analysis.slowrank.hypotheses.slow_link import SlowLink, briefest, comparable
+from tracekit.analysis.slowrank.hypotheses.slow_link import briefest, comparable
 from tracekit.analysis.slowrank.suspects import Answer
 from tracekit.analysis.slowrank.wording import listed
 from tracekit.causes import NETWORK
@@ -145,15 +145,15 @@ def located(case: Case, answer: Answer) -> Answer:
     named = (*answer.suspects, *answer.candidates)
     if case.table is not None or not named or any(s.cause != NETWORK for s in named):
         return answer
-    link = answer.link
-    if link is None or set(link.ranks).isdisjoint(s.rank for s in named):
+    slow = answer.slow_channels
+    if not slow:
         return answer
     places = places_of(case)
-    dealt = [calls_of(case, case.ops.channels[n]) for n in link.channels if of_experts(case, n)]
+    dealt = [calls_of(case, case.ops.channels[n]) for n in slow if of_experts(case, n)]
     loaded = {part for calls in dealt for part in parts_by_load(calls)}
-    found = sorted(loaded, key=_order) if loaded else common_parts(transfers_of(case, link), places)
+    found = sorted(loaded, key=_order) if loaded else common_parts(transfers_of(case, slow), places)
     parts = tuple(_in_words(case, part, places) for part in found)
-    if not parts and any(of_experts(case, number) for number in link.channels):
+    if not parts and any(of_experts(case, number) for number in slow):
         return replace(answer, reason=f"{answer.reason}; {UNSEPARATED}")
     if not parts or all(p.kind == "rank" for p in parts):
         return replace(answer, network_parts=parts)
@@ -174,7 +174,7 @@ def places_of(case: Case) -> dict[int, Place]:
     }
 
 
-def transfers_of(case: Case, link: SlowLink) -> list[Transfers]:
+def transfers_of(case: Case, slow_channels: Collection[int]) -> list[Transfers]:
     """Return the transfers of every channel that was compared, once for each message that it carries.
 
     Both directions between two ranks count with their mean, as their clocks may differ, unless the durations at their
@@ -190,7 +190,7 @@ def transfers_of(case: Case, link: SlowLink) -> list[Transfers]:
         back = {known[c].members: c for c in channels if known[c].p2p}
         for c, here in took.items():
             other = back.get(known[c].members[::-1], c) if known[c].p2p else c
-            level, slow = (here + took[other]) / 2, c in link.channels
+            level, slow = (here + took[other]) / 2, c in slow_channels
             one, two = (max(ends[end] - shortest, 0.0) for end in (c, other))
             if (
                 other != c
