@@ -241,15 +241,15 @@ class CauseEntry:
 def causes_by_share(
     shares: Mapping[Cause, float], likely: Cause, uncertain: float = 0.0
 ) -> tuple[CauseShare, ...]:
-    """Return the two causes that explain most, the larger share first; the `likely` one is sure from 80 % on.
+    """Return the two causes that explain most, the larger share first; the `likely` one is sure if it excludes others.
 
-    uncertain: the part of the excess that may be chance. Without it the share must reach 80 %, and no other may. Causes
-    that explain next to nothing are left out.
+    uncertain: the part of the excess that may be chance, of any cause. The likely cause must reach 80 % of the rest,
+    and exceed each other cause even if all that chance is its own. Causes that explain next to nothing are left out.
     """
-    least = NAMED_SHARE * (1.0 - min(uncertain, MAJORITY))
-    alone = sum(share >= least for share in shares.values()) == 1
+    own = shares.get(likely, 0.0)
+    others = max((share for name, share in shares.items() if name != likely), default=0.0)
+    sure = own >= NAMED_SHARE * (1.0 - uncertain) and own - uncertain > others
     found = sorted((item for item in shares.items() if item[1] >= LEAST_KIND), key=lambda item: -item[1])
     return tuple(
-        CauseShare(name, share, name == likely and alone and share >= least)
-        for name, share in found[:MECHANISMS_LISTED]
+        CauseShare(name, share, name == likely and sure) for name, share in found[:MECHANISMS_LISTED]
     )

@@ -103,7 +103,10 @@ class Communication:
         latest = np.full((1, 1, 1, 1), -np.inf)
         for post in posts:
             latest = np.maximum(latest, post.ready.reshape(shape).max(axis=dims, keepdims=True))
-            for delay in (post.rank.conditions.link, self._between_hosts(posts, post, dims)):
+            planted = post.rank.conditions
+            sends = planted.sends if op.label == "all_to_all" else None
+            apart = (self._between_hosts(posts, dims, ns) for ns in (planted.network, sends))
+            for delay in (planted.link, *apart):
                 if delay is not None:
                     extra = delay.reshape(shape).max(axis=dims, keepdims=True)
                     post.ns = np.asarray(post.ns + np.broadcast_to(extra, shape).reshape(-1))
@@ -115,9 +118,9 @@ class Communication:
             took = took.reshape(shape)[first]
         return np.asarray(np.broadcast_to(latest + took, shape).reshape(-1))
 
-    def _between_hosts(self, posts: Sequence[Post], post: Post, dims: tuple[int, ...]) -> F64 | None:
-        """Return the delay of `post` in the network, 0 where all members of a group are on one host; (width,)."""
-        delay, shape = post.rank.conditions.network, self.grid.folded
+    def _between_hosts(self, posts: Sequence[Post], dims: tuple[int, ...], delay: F64 | None) -> F64 | None:
+        """Return the `delay` of transfers, 0 where all members of a group are on one host; (width,)."""
+        shape = self.grid.folded
         if delay is None:
             return None
         nodes = np.stack([self.grid.nodes(each.rank.number).reshape(shape) for each in posts])

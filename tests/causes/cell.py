@@ -53,6 +53,7 @@ class Kind:
     fault: str = ""  # the kind of `reftrain simulate --fault`, where it has another name
     hosts_matter: bool = False  # whether its jobs have short kernels and hosts that launch as slowly
     ranks: bool = True  # whether it strikes one rank
+    node_size: int = 0  # ranks of a host, where the fault lies between hosts
 
 
 KINDS = {
@@ -61,6 +62,9 @@ KINDS = {
     "pauses": Kind("pause_ms={},every=100", "host_stall", 50),
     "late_data": Kind("delay_ms={}", "dataloader", 50),
     "slow_link": Kind("delay_ms={}", "network", 1, verdict="slow_link"),
+    "slow_send": Kind("delay_ms={}", "network", 1, verdict="slow_link", needs="pp", node_size=2),
+    "slow_rail": Kind("delay_ms={}", "network", 1, verdict="slow_link", needs="pp", node_size=2),
+    "slow_switch": Kind("delay_ms={},hosts=1", "network", 1, verdict="slow_link", needs="pp", node_size=2),
     "slow_host_link": Kind("delay_ms={}", "host_copies", 20),
     "allocator_retries": Kind("retry_ms={},every=100", "memory", 50),
     "cpu_contention": Kind("wait_ms={}", "cpu_contention", 3, needs="pp", hosts_matter=True),
@@ -113,6 +117,8 @@ class Cell:
             shape = {"micro_batches": MANY_BATCHES}
         mesh = fits[self.seed % len(fits)]
         setup, config = setup_of(mesh, steps=STEPS, tables=tables, merge=False, seed=self.seed + 11, **shape)
+        if node_size := max(KINDS[kind].node_size for kind in self.kinds):
+            setup = replace(setup, hardware=replace(setup.hardware, node_size=node_size))
         if hosts_matter:
             host = replace(setup.hardware.host, launch_us=LAUNCH_US)
             setup = replace(setup, hardware=replace(setup.hardware, host=host))

@@ -56,13 +56,14 @@ SIGNATURES = {
 FINDINGS = {
     "SlowRankFinding": (
         "ranks mesh steps verdict cause reason path suspects what_if quality notes coverage candidates to_decide "
-        "explanation to_record on_gpu cures network_parts"
+        "explanation to_record on_gpu cures network_parts expert_waits"
     ),
     "Suspect": (
         "rank host coords lost_ms_per_step confidence steps cause evidence lost_ms_low lost_ms_high mechanisms causes"
     ),
     "Cure": "cause ranks saved_ms saved_ms_low saved_ms_high step_ms",
     "Mechanism": "name share detail sure",
+    "ExpertWaits": "ranks ms",
     "NetworkPart": "kind name ranks",
     "Coverage": "matched by_axis",
     "Evidence": "what value peers_median unit quantity",

@@ -24,6 +24,7 @@ TOP = {
     "coverage": dict, "candidates": list, "to_decide": str | None, "to_record": list,
     "cures": list,
     "network_parts": list,
+    "expert_waits": dict | None,
 }  # fmt: skip
 SUSPECT = {
     "rank": int, "host": str | None, "coords": dict, "lost_ms_per_step": float, "confidence": float,

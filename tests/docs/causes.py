@@ -15,8 +15,9 @@ A cause is named where it explains 80 % of a rank's excess or more. Otherwise th
 explain most are listed with their shares, what excludes each, and what to do for each (`suspects[].causes` in JSON).
 The excess is own time beyond the peers' median. It splits into parts that do not overlap: gaps that spans explain, a
 few long gaps, many short ones, waits for a turn on a core, copies, other compute, and on a CPU stops within operators.
-A missing signal gives no part. What usual peers differ by may be chance, and 80 % of the rest is enough then, if no
-other cause reaches it. Work that a rank alone runs explains its compute and the gaps that belong to it.
+A missing signal gives no part. What usual peers differ by may be chance: a cause must reach 80 % of the rest, and
+exceed each other cause even if all of that chance is its own. Work that a rank alone runs explains its compute and the
+gaps that belong to it.
 
 A mechanism is named where it explains 80 % of the excess or more, and no other one explains half of it. Otherwise the
 two that explain most are listed with their shares, and the advice is that of the cause. Mechanisms need a GPU; those

@@ -7,7 +7,7 @@ from typing import get_args
 import pytest
 
 from tests.contract.test_slowrank import CAUSES as CONTRACT
-from tracekit.cause_entry import Order, Quantity
+from tracekit.cause_entry import Order, Quantity, causes_by_share
 from tracekit.causes import ALWAYS, CAUSES
 from tracekit.findings import Cause
 from tracekit.steps.features import Features
@@ -58,3 +58,22 @@ def test_evidence_rows_show_measured_quantities():
     assert set(get_args(Quantity)) <= measured
     rows = [row for entry in CAUSES.values() for sign in entry.signs for row in sign.rows]
     assert {row.quantity for row in (*ALWAYS, *rows)} <= {*get_args(Quantity), None}
+
+
+@pytest.mark.parametrize(
+    ("compute", "pauses", "chance", "sure"),
+    [
+        (0.8, 0.2, 0.0, True),
+        (0.79, 0.21, 0.0, False),
+        (0.7, 0.2, 0.2, True),
+        (0.7, 0.1, 0.1, False),
+        (0.55, 0.1, 0.4, True),
+        (0.55, 0.2, 0.4, False),  # 15 % are beyond chance, less than pauses may be
+        (0.45, 0.1, 0.5, False),
+        (1.0, 0.0, 1.0, False),  # all of it may be chance
+    ],
+)
+def test_a_named_cause_exceeds_others_beyond_chance(compute, pauses, chance, sure):
+    found = causes_by_share({"gpu_compute": compute, "host_stall": pauses}, "gpu_compute", chance)
+    assert [share.sure for share in found if share.name == "gpu_compute"] == [sure]
+    assert not any(share.sure for share in causes_by_share({"host_stall": 1.0}, "gpu_compute"))

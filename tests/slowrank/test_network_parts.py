@@ -143,3 +143,16 @@ def test_a_healthy_network_has_no_slow_part(tmp_path, mesh):
     found = simulated(tmp_path, mesh)
     assert found.verdict == "healthy"
     assert found.network_parts == ()
+
+
+@pytest.mark.slow
+def test_a_slow_sender_delays_its_experts_alone(tmp_path):
+    """All-to-alls of equal splits show the group, whose members they do not separate."""
+    model = {"model": {"experts": 8, "layers": 4}}
+    setup, config = setup_of({"tp": 2, "dp": 8, "ep": 4}, "slow_send:rank=5,delay_ms=3", tables=model)
+    setup = dataclasses.replace(setup, hardware=dataclasses.replace(setup.hardware, node_size=4))
+    written(tmp_path, setup, config)
+    found = tracekit.slowrank(tracekit.load([tmp_path / "trace"]))
+    assert (found.verdict, [s.rank for s in found.suspects]) == ("slow_link", [1, 3, 5, 7])
+    assert found.network_parts == ()
+    assert "whether a sender, a receiver or a path is slow" in found.reason

@@ -189,6 +189,17 @@ class NetworkPart:
 
 
 @dataclass(frozen=True)
+class ExpertWaits:
+    """Waits in the all-to-alls of one group of experts; `ms[i][j]`: how long `ranks[j]` waits for `ranks[i]` a step.
+
+    A heavy row is a source that comes late, whatever it sends; slow transfers are in `network_parts`.
+    """
+
+    ranks: tuple[int, ...]
+    ms: tuple[tuple[float, ...], ...]  # by source and destination, mean over the analysed steps
+
+
+@dataclass(frozen=True)
 class SlowRankFinding(Tabular):
     """The answer of `tracekit slowrank`."""
 
@@ -215,6 +226,9 @@ class SlowRankFinding(Tabular):
     network_parts: tuple[
         NetworkPart, ...
     ] = ()  # of a slow link: the parts that its transfers do not separate
+    expert_waits: ExpertWaits | None = (
+        None  # of the first suspect's group of experts, else of the one that waits most
+    )
 
     def columns(self) -> Columns:
         """A suspect or a candidate a row: its place, why it is named, and what it costs."""

@@ -176,6 +176,13 @@ class NetworkPartDocument(TypedDict):
     ranks: list[int]
 
 
+class ExpertWaitsDocument(TypedDict):
+    """Waits in all-to-alls of a group of experts: `ms[i][j]` a step is how long `ranks[j]` waits for `ranks[i]`."""
+
+    ranks: list[int]
+    ms: list[list[float]]
+
+
 class SlowRankDocument(TypedDict):
     """The answer of `tracekit slowrank`; `explanation` is there where `--explain` asked for it."""
 
@@ -194,36 +201,11 @@ class SlowRankDocument(TypedDict):
     what_if: WithoutDocument
     cures: list[CureDocument]
     network_parts: list[NetworkPartDocument]
+    expert_waits: ExpertWaitsDocument | None
     coverage: CoverageDocument
     quality: list[QualityDocument]
     notes: list[str]
     explanation: NotRequired[ExplanationDocument]
-
-
-class AlongDocument(TypedDict):
-    """Process groups of one size along the same axes (none where no choice of axes gives their members)."""
-
-    axes: list[str]
-    size: int
-    groups: int
-    example: list[int]
-    descs: list[str]
-    operations: list[str]
-    collectives: int
-    messages: int
-    named: bool
-
-
-class PlacesDocument(TypedDict):
-    """The answer of `tracekit mesh`; `coords` has every rank of the job, as text."""
-
-    schema: Literal["tracekit.mesh/1"]
-    ranks: RanksDocument
-    mesh: MeshDocument
-    groups: list[AlongDocument]
-    coords: dict[str, Place]
-    quality: list[QualityDocument]
-    notes: list[str]
 
 
 class GroupDocument(TypedDict):

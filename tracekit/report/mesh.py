@@ -1,11 +1,39 @@
 """`tracekit mesh` as lines of text and as JSON (contract `tracekit.mesh/1`), from one finding."""
 
+from typing import Literal, TypedDict
+
 from tracekit.findings.mesh import GroupsAlong, PlacesFinding
-from tracekit.report.documents import AlongDocument, PlacesDocument
+from tracekit.report.documents import MeshDocument, Place, QualityDocument, RanksDocument
 from tracekit.report.shared_text import Line, mesh_line, numbers, quality_lines, ranks_line, rejected_lines
 from tracekit.report.slowrank_json import mesh_document, quality_document, ranks_document
 from tracekit.text import plain
 from tracekit.thresholds.report import ROWS_SHOWN
+
+
+class AlongDocument(TypedDict):
+    """Process groups of one size along the same axes (none where no choice of axes gives their members)."""
+
+    axes: list[str]
+    size: int
+    groups: int
+    example: list[int]
+    descs: list[str]
+    operations: list[str]
+    collectives: int
+    messages: int
+    named: bool
+
+
+class PlacesDocument(TypedDict):
+    """The answer of `tracekit mesh`; `coords` has every rank of the job, as text."""
+
+    schema: Literal["tracekit.mesh/1"]
+    ranks: RanksDocument
+    mesh: MeshDocument
+    groups: list[AlongDocument]
+    coords: dict[str, Place]
+    quality: list[QualityDocument]
+    notes: list[str]
 
 
 def mesh_document_of(finding: PlacesFinding) -> PlacesDocument:

@@ -9,6 +9,7 @@ from tracekit.findings import (
     Coverage,
     Cure,
     Evidence,
+    ExpertWaits,
     MeshFinding,
     Quality,
     RankCoverage,
@@ -21,6 +22,7 @@ from tracekit.report.documents import (
     CoverageDocument,
     CureDocument,
     EvidenceDocument,
+    ExpertWaitsDocument,
     ExplanationDocument,
     MeshDocument,
     QualityDocument,
@@ -55,6 +57,7 @@ def slowrank_document(finding: SlowRankFinding) -> SlowRankDocument:
         "network_parts": [
             {"kind": p.kind, "name": p.name, "ranks": list(p.ranks)} for p in finding.network_parts
         ],
+        "expert_waits": _expert_waits(finding.expert_waits),
         "coverage": coverage_document(finding.coverage),
         "quality": [quality_document(q) for q in finding.quality],
         "notes": list(finding.notes),
@@ -146,6 +149,12 @@ def quality_document(row: Quality) -> QualityDocument:
     if row.detail:
         document["detail"] = row.detail
     return document
+
+
+def _expert_waits(waits: ExpertWaits | None) -> ExpertWaitsDocument | None:
+    if waits is None:
+        return None
+    return {"ranks": list(waits.ranks), "ms": [[round(value, 4) for value in line] for line in waits.ms]}
 
 
 def _suspect(suspect: Suspect) -> SuspectDocument:

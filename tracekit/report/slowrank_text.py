@@ -64,12 +64,24 @@ def slowrank_lines(finding: SlowRankFinding, *, verbose: bool = False) -> list[L
     lines.extend(rejected_lines(finding.ranks, verbose=verbose))
     lines.extend(quality_lines(finding.quality, verbose=verbose))
     if verbose:
+        lines.extend(_expert_waits(finding))
         lines.extend(("note", plain(n)) for n in finding.notes)
     if finding.explanation is not None:
         lines.extend(explanation_lines(finding.explanation))
     if finding.cause and finding.verdict not in ("healthy", "inconclusive"):
         lines.append(("next", next_step(finding)))
     return lines
+
+
+def _expert_waits(finding: SlowRankFinding) -> list[Line]:
+    """A row of the matrix of waits of experts a line; none for a group that does not fit a screen."""
+    waits = finding.expert_waits
+    if waits is None or len(waits.ranks) > ROWS_SHOWN:
+        return []
+    rows = zip(waits.ranks, waits.ms, strict=True)
+    return [("experts", f"rank {', '.join(map(str, waits.ranks))} wait in all-to-alls, ms a step")] + [
+        ("experts", f"for rank {rank}: {', '.join(f'{value:.1f}' for value in row)}") for rank, row in rows
+    ]
 
 
 def next_step(finding: SlowRankFinding) -> str:

@@ -13,6 +13,7 @@ from typing import Final
 import numpy as np
 
 from tracekit.analysis.slowrank.answers.compared_steps import without_odd_steps
+from tracekit.analysis.slowrank.answers.expert_waits import expert_waits
 from tracekit.analysis.slowrank.answers.harmless import role_in_words
 from tracekit.analysis.slowrank.answers.network_parts import located
 from tracekit.analysis.slowrank.case import Case, build
@@ -250,7 +251,8 @@ def _finding(case: Case, choice: MeshChoice, answer: Answer, *, explain: bool) -
         tuple(filter(None, (*choice.notes, residual, clocks, role_in_words(case)))),
         coverage(case), answer.candidates, answer.to_decide, explanation_of(case, answer) if explain else None,
         answer.to_decide.ranks if isinstance(answer.to_decide, Remedy) else (),
-        case.table is not None or any(o.on_gpu for o in case.ops.per_rank.values()), answer.cures, answer.network_parts,
+        case.table is not None or any(o.on_gpu for o in case.ops.per_rank.values()), answer.cures,
+        answer.network_parts, expert_waits(case, answer),
     )  # fmt: skip
 
 

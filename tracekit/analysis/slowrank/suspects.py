@@ -40,6 +40,7 @@ class Answer:
     unproven: tuple[str, ...] = ()  # of a healthy verdict: what it cannot exclude, with what would decide
     cures: tuple[Cure, ...] = ()  # where faults of several kinds are proven
     network_parts: tuple[NetworkPart, ...] = ()  # what the slow transfers share, the smallest part first
+    slow_channels: tuple[int, ...] = ()  # where slow links alone are blamed, or may be: theirs
     rules: tuple[str, ...] = ()  # the rule that gave the answer, and the challenges that changed it
     least: float | None = (
         None  # of `gain` for faults that cost only together; None: as the suspects' prices say

@@ -240,8 +240,9 @@ def blame_link(case: Case, link: SlowLink) -> Answer:
     suspects = link_suspects(case, link, price, evidence)
     named = ", ".join(str(s.rank) for s in suspects)
     took = f"transfers of rank {named} take {link.ratio:.1f} times as long as their peers'"
-    reason = f"{took} although all members arrived in time"
-    return blame(case, reason, suspects, link.price.best, "slow_link", NETWORK)
+    reason, gain = f"{took} although all members arrived in time", link.price.best
+    answer = blame(case, reason, suspects, gain, "slow_link", NETWORK)
+    return replace(answer, slow_channels=link.channels)
 
 
 def blame_both(case: Case, ranks: Answer, link: SlowLink, price: Price, alone: tuple[Price, Price]) -> Answer:
@@ -277,7 +278,7 @@ def leave_link_open(case: Case, link: SlowLink) -> Answer:
     unproven = beside or near or link.guessed or link.layout
     decide = NAME_NODES if link.layout == UNPLACED else _WITHOUT_LINK if unproven else what_would_decide(case)
     candidates = link_suspects(case, link, Price.between(link.price.low, link.price.best, high), ())
-    return left_open(reason, decide, candidates)
+    return replace(left_open(reason, decide, candidates), slow_channels=link.channels)
 
 
 _GUESSED = "only the end times show which ranks take part in its transfers"

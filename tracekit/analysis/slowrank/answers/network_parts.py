@@ -11,10 +11,17 @@ from typing import Final
 
 import numpy as np
 
+from tracekit.analysis.slowrank.answers.expert_waits import (
+    UNSEPARATED,
+    Part,
+    calls_of,
+    of_experts,
+    parts_by_load,
+)
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.expected.like_transfers import message_of
 from tracekit.analysis.slowrank.expected.nodes import nodes_of
-from tracekit.analysis.slowrank.hypotheses.slow_link import SlowLink, briefest, comparable, slow_link
+from tracekit.analysis.slowrank.hypotheses.slow_link import briefest, comparable
 from tracekit.analysis.slowrank.suspects import Answer
 from tracekit.analysis.slowrank.wording import listed
 from tracekit.causes import NETWORK
@@ -26,9 +33,6 @@ from tracekit.units import F64
 KINDS: Final = ("way", "pair", "send", "receive", "rank", "card", "hosts", "host", "rail", "switch")
 """Kinds of parts, the smallest first. A `way` is a pair in one direction, `hosts` the path between two hosts."""
 ONE_WAY: Final = frozenset({"way", "send", "receive"})
-
-Part = tuple[str, tuple[object, ...]]
-"""A kind, and what names the part within it."""
 
 
 @dataclass(frozen=True)
@@ -112,7 +116,7 @@ def common_parts(transfers: Sequence[Transfers], places: Mapping[int, Place]) ->
         fits = [part for part in fits if part[0] not in ONE_WAY]
     cards = {r for r, place in places.items() if ("card", (place.host, place.rail)) in fits}
     fits = [part for part in fits if part[0] != "rank" or part[1][0] not in cards]  # the same, said better
-    return tuple(sorted(fits, key=lambda part: (KINDS.index(part[0]), part[1])))
+    return tuple(sorted(fits, key=_order))
 
 
 def _clears(family: Collection[tuple[Transfers, set[Part]]], part: Part, struck: Sequence[_Excess]) -> bool:
@@ -141,15 +145,24 @@ def located(case: Case, answer: Answer) -> Answer:
     named = (*answer.suspects, *answer.candidates)
     if case.table is not None or not named or any(s.cause != NETWORK for s in named):
         return answer
-    link = slow_link(case)
-    if link is None or set(link.ranks).isdisjoint(s.rank for s in named):
+    slow = answer.slow_channels
+    if not slow:
         return answer
     places = places_of(case)
-    found = common_parts(transfers_of(case, link), places)
+    dealt = [calls_of(case, case.ops.channels[n]) for n in slow if of_experts(case, n)]
+    loaded = {part for calls in dealt for part in parts_by_load(calls)}
+    found = sorted(loaded, key=_order) if loaded else common_parts(transfers_of(case, slow), places)
     parts = tuple(_in_words(case, part, places) for part in found)
+    if not parts and any(of_experts(case, number) for number in slow):
+        return replace(answer, reason=f"{answer.reason}; {UNSEPARATED}")
     if not parts or all(p.kind == "rank" for p in parts):
         return replace(answer, network_parts=parts)
     return replace(answer, network_parts=parts, reason=f"{answer.reason}; {sentence(parts)}")
+
+
+def _order(part: Part) -> tuple[int, tuple[object, ...]]:
+    """The place of a part in a list: the smallest kind first."""
+    return KINDS.index(part[0]), part[1]
 
 
 def places_of(case: Case) -> dict[int, Place]:
@@ -161,7 +174,7 @@ def places_of(case: Case) -> dict[int, Place]:
     }
 
 
-def transfers_of(case: Case, link: SlowLink) -> list[Transfers]:
+def transfers_of(case: Case, slow_channels: Collection[int]) -> list[Transfers]:
     """Return the transfers of every channel that was compared, once for each message that it carries.
 
     Both directions between two ranks count with their mean, as their clocks may differ, unless the durations at their
@@ -177,7 +190,7 @@ def transfers_of(case: Case, link: SlowLink) -> list[Transfers]:
         back = {known[c].members: c for c in channels if known[c].p2p}
         for c, here in took.items():
             other = back.get(known[c].members[::-1], c) if known[c].p2p else c
-            level, slow = (here + took[other]) / 2, c in link.channels
+            level, slow = (here + took[other]) / 2, c in slow_channels
             one, two = (max(ends[end] - shortest, 0.0) for end in (c, other))
             if (
                 other != c
