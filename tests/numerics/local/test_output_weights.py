@@ -11,7 +11,7 @@ from tests.numerics.local.weighing_trainers import weighing
 
 
 def answered(ranks, folder, base=0.1, **how):
-    """Three ranks that do as `how` says, beside one that shares its weights and adds the share `base` of the balance."""
+    """Three ranks that do as `how` says, beside one that shares its weights and adds `base` times the balance."""
     ranks.run(partial(weighing, **{"balance": 0.1, **how}), 3, folder / "run")
     ranks.run(partial(weighing, balance=base), 1, folder / "base")
     model, optimizer = balanced()

@@ -100,7 +100,13 @@ def test_sixteen_bit_formats_stay_within_their_bounds(runs):
         pytest.param(
             "doubled_output", "layers.1.attention.wo.out", "tp", "2 (= tp) times", marks=pytest.mark.slow
         ),
-        pytest.param("skipped", "norm.weight.grad", "dp", "of dp rank", marks=pytest.mark.slow),
+        pytest.param(
+            "skipped",
+            "norm.weight.grad",
+            "dp",
+            "each steps its own by another gradient",
+            marks=pytest.mark.slow,
+        ),
         pytest.param("epsilon", "layers.1.ffn_norm.out", None, None, marks=pytest.mark.slow),
         pytest.param(
             "scaled_gradient", "layers.1.ffn.w1.weight.grad", "tp", "2 (= tp) times", marks=pytest.mark.slow
