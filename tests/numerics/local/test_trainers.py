@@ -2,7 +2,6 @@
 
 from functools import partial
 
-import numpy as np
 import pytest
 import torch
 
@@ -171,9 +170,8 @@ MAY_KEEP_BITS = ("attention on copied heads", "product by einsum", "words by a p
 
 
 def bits(run):
-    """The digests of all recorded values, in order."""
-    columns = read_columns(open_capture(run), Names())
-    return columns.digest[np.lexsort((columns["order"], columns["rank"]))].tolist()
+    """The digests of all recorded values, each once: what is recomputed may be recorded again."""
+    return set(read_columns(open_capture(run), Names()).digest.tolist())
 
 
 @pytest.mark.parametrize("change", some(BENIGN))
