@@ -20,7 +20,8 @@ At = tuple[int, str]
 def goes_on(state: RecordedStep, count: Callable[[At], torch.Tensor | None], *, keeps: bool) -> bool:
     """Return whether the optimiser had counted steps before this one, and what it held then was not recorded.
 
-    `count` gives a recorded count of steps, `keeps` says that the optimiser keeps state. A trainer that went back to a
+    `count` gives a recorded count of steps. `keeps` says that state without a count leaves this open too where steps
+    lie between this one and the last update: skipped ones, or ones without a record. A trainer that went back to a
     checkpoint has the moments after the step before that one, or none where that one was its first: both are known.
     """
     moments = state.last_update()

@@ -256,7 +256,7 @@ def _whole(
         states.setdefault(name, []).append(key)
 
     counted = next((f"{name}.{COUNT}" for name, keys in states.items() if COUNT in keys), "")
-    if goes_on(state, lambda at: state.parameter(counted, None, at), keeps=bool(states)):
+    if goes_on(state, lambda at: state.parameter(counted, None, at), keeps=False):
         unseen.add(GOES_ON)
         return []
 
