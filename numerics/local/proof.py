@@ -31,7 +31,7 @@ from numerics.local.read_sequences import repeated_sequences, same_sequences_dou
 from numerics.local.recorded_step import RecordedStep
 from numerics.local.records.recorded import RecordedRun
 from numerics.local.repeated_draws import RepeatedDraws
-from numerics.local.updates.changed_between import changed_weights_doubts
+from numerics.local.updates.changed_between import changed_weights_doubts, left_buffers_doubts
 from numerics.local.updates.learning_rates import RateChecks, Schedule, check_rates
 from numerics.local.updates.update_checks import check_update
 from tracekit.errors import InputError
@@ -144,7 +144,11 @@ def _with_whole_gradients(model: nn.Module) -> None:
 def _with_modes(proof: LocalProof, recorded: RecordedRun, model: nn.Module) -> LocalProof:
     """Return a proof with what the modes of modules, and weights changed between steps, leave open."""
     told = modes_told(recorded, model)
-    doubts = (*mode_doubts(recorded, model), *proof.doubts, *changed_weights_doubts(recorded.run))
+    between = (
+        *changed_weights_doubts(recorded.run),
+        *left_buffers_doubts(recorded.run, model.state_dict().keys()),
+    )
+    doubts = (*mode_doubts(recorded, model), *proof.doubts, *between)
     return replace(proof, modal=modal_layers(model), doubts=doubts, told=(*proof.told, *told))
 
 

@@ -20,7 +20,7 @@ from numerics.local.proof import LocalProof
 from numerics.local.read_sequences import same_sequences_doubts
 from numerics.local.recorded_step import Place, RecordedStep
 from numerics.local.records.recorded import RecordedRun
-from numerics.local.updates.changed_between import changed_weights_doubts
+from numerics.local.updates.changed_between import changed_weights_doubts, left_buffers_doubts
 from numerics.local.updates.learning_rates import check_rates
 from numerics.local.updates.optimizer_step import Named
 from numerics.local.updates.update_checks import check_update
@@ -62,6 +62,7 @@ def prove_records(run: Columns, progress: Callable[[str], None] | None = None) -
             *same_sequences_doubts(recorded),
             *rates.doubts,
             *changed_weights_doubts(run),
+            *left_buffers_doubts(run),
         ),
         told=(*reduced.told, *(f"learning rates: {text}" for text in rates.told)),
         of_modules=False,

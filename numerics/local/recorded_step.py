@@ -32,10 +32,10 @@ class RecordedStep:
 
     def __init__(self, recorded: RecordedRun, model: nn.Module, step: int) -> None:
         self.recorded, self.model, self.step = recorded, model, step
-        self._goes_on_from = recorded.restored.get(step, step)  # as the start of this step
+        self.goes_on_from = recorded.restored.get(step, step)  # as the start of this step
         at_start = step, "init"
         known = step > 0 and bool(recorded.names(*at_start, "param"))
-        self.before = at_start if known else recorded.state_before(self._goes_on_from)
+        self.before = at_start if known else recorded.state_before(self.goes_on_from)
         self.parts = recorded.run.capture.world_size // max(len({p[0] for p in recorded.places(step)}), 1)
         self.experts = expert_modules(recorded, model)
         self._ties = other_names(model)
@@ -76,9 +76,12 @@ class RecordedStep:
         found = self._held("param", name, shape, self.stepped_from)
         return self.parameter(name, shape) if found is None else found
 
-    def last_update(self) -> tuple[int, str]:
-        """Return the (step, phase) of the last update before this step, which a trainer may skip, or of the start."""
-        steps = range(self._goes_on_from - 1, -1, -1)
+    def last_update(self, step: int | None = None) -> tuple[int, str]:
+        """Return the (step, phase) of the last update before this step, which a trainer may skip, or of the start.
+
+        Where the trainer went back, it is the last one before that step, unless `step` asks for another.
+        """
+        steps = range((self.goes_on_from if step is None else step) - 1, -1, -1)
         done = (s for s in steps if self.recorded.names(s, "step", "optimizer"))
         last = next(done, -1)
         return last, "step" if last >= 0 else "init"

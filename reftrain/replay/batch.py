@@ -1,7 +1,7 @@
 """Inputs of each rank: sequences of its micro-batches, cut for context parallelism, with rotary table and mask.
 
-Only the sequences themselves come from `reftrain.data`; which of them a rank reads, what is a target and what a
-document are defined here once more.
+Only the inputs themselves, sequences and images, come from `reftrain.data`; which of them a rank reads, what is a
+target and what a document are defined here once more.
 """
 
 from dataclasses import dataclass

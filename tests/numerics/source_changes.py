@@ -171,12 +171,13 @@ def norm_of_gradient_by_torch(patches: Patches, _: int) -> None:
     patches.set(gradients, "local_square", _local_square)
 
 
-def _local_square(stages: Any, tp: Any, replica: int) -> torch.Tensor:
+def _local_square(stages: Any, tp: Any, replica: int, data: int = 0) -> torch.Tensor:
     squares = [
         torch.linalg.vector_norm(stage.local_gradients()[name].float()) ** 2
         for stage in stages
         for name, spec in stage.specs.items()
-        if gradients.counts_in_norm(spec, tp.index) and not replica
+        if gradients.counts_in_norm(spec, tp.index)
+        and not (replica or (data if spec.data_dim is None else 0))
     ]
     return torch.stack(squares).sum().reshape(1)
 

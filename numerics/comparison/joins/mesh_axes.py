@@ -26,6 +26,18 @@ def plain_axis(run: Columns, axis: str) -> str:
     return axis
 
 
+def apart_axis(run: Columns, rows: list[int]) -> str | None:
+    """Return the axis along which rows of one tensor differ in bits; None where they do along several, or none."""
+    found = []
+    for axis in AXES:
+        held: dict[tuple[int, ...], set[int]] = {}
+        for row in rows:
+            others = tuple(int(run[other][row]) for other in AXES if other != axis)
+            held.setdefault(others, set()).add(int(run.digest[row]))
+        found += [axis] if any(len(digests) > 1 for digests in held.values()) else []
+    return found[0] if len(found) == 1 else None
+
+
 def group_axis(run: Columns, row: int) -> str | None:
     """Return the axis of a collective: the one that it names, or along which the ranks of its group lie.
 

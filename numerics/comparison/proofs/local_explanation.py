@@ -4,7 +4,7 @@ import numpy as np
 
 from numerics.columns import Columns
 from numerics.comparison.first_divergence import at_row
-from numerics.comparison.joins.mesh_axes import axis_sizes
+from numerics.comparison.joins.mesh_axes import apart_axis, axis_sizes
 from numerics.findings import Divergence
 from numerics.local.judgement import Standing
 from numerics.local.local_check import LocalCheck
@@ -74,7 +74,7 @@ def divergence_of(run: Columns, wrong: LocalCheck, proof: LocalProof) -> Diverge
 
 
 def _axis(run: Columns, wrong: LocalCheck) -> str | None:
-    """Return the axis that the relation names: the axis of the addends, or the axis with the factor as its size."""
+    """Return the axis that the relation names, that has the factor as its size, or along which copies differ."""
     sizes = axis_sizes(run)
     judged = wrong.check.judged
     if judged.how == ADDENDS or judged.apart:
@@ -86,6 +86,13 @@ def _axis(run: Columns, wrong: LocalCheck) -> str | None:
         for axis, size in sizes.items():
             if size > 1 and any(low <= f <= high for f in (size, 1 / size)):
                 return axis
+    if wrong.check.phase == "reduce" and judged.relation and wrong.ranks:
+        rows = (
+            (run["step"] == wrong.step)
+            & run.named("tensor", wrong.check.tensor)
+            & run.named("phase", "reduce")
+        )
+        return apart_axis(run, np.flatnonzero(rows & np.isin(run["rank"], wrong.ranks)).tolist())
     return None
 
 

@@ -16,6 +16,9 @@ COUNT: Final = "step"
 Find = Callable[[str, tuple[int, ...] | None], torch.Tensor | None]
 """Maps a tensor's name and shape (None: any) to what was recorded; None where it was not."""
 
+Judgements = Sequence[tuple[str, Judged]]
+"""Judgements of parameters and states by name."""
+
 
 class Named(nn.Module):
     """A substitute for a model that is known only by its parameters' names and shapes."""
@@ -80,8 +83,8 @@ def repeat_step(
 def other_count(
     before: Find,
     after: Find,
-    stepped: Callable[[Find], list[tuple[str, Judged]]],
-    done: Sequence[tuple[str, Judged]],
+    stepped: Callable[[Find], Judgements],
+    done: Judgements,
 ) -> str:
     """Return that the optimiser counted another step than the next, where that alone explains all updates; else "".
 

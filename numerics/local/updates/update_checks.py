@@ -16,6 +16,7 @@ from numerics.local.local_check import LocalCheck
 from numerics.local.recorded_step import RecordedStep
 from numerics.local.records.recorded import RecordedRun
 from numerics.local.updates.learning_rates import rates_of_step
+from numerics.local.updates.moments_before import GOES_ON, At, goes_on, moments_kept
 from numerics.local.updates.optimizer_settings import Settings, check_settings, read_settings
 from numerics.local.updates.optimizer_step import COUNT, Find, Named, other_count, repeat_step
 from numerics.thresholds.local import ERROR_SHOWN
@@ -25,8 +26,6 @@ _MOMENTS = ("exp_avg", "exp_avg_sq", "exp_inf", "square_avg", "acc_delta")
 
 _REFUSED = (RuntimeError, TypeError, ValueError, KeyError)
 """What torch raises where an optimiser cannot go on from the settings or the state that a file holds."""
-
-_GOES_ON = "the optimiser's step: the run went on from moments that were not recorded before its first step"
 
 
 def check_update(
@@ -114,7 +113,7 @@ def _replayed(state: RecordedStep, told: Mapping[int, Settings], unseen: set[str
     for digest, alike in done.items():
         own = _OwnStep(state, first[digest], told[first[digest]])
         if own.goes_on:
-            unseen.add(_GOES_ON)
+            unseen.add(GOES_ON)
             continue
         judged = own.judged()
         if judged is None:
@@ -136,6 +135,7 @@ class _OwnStep:
 
     def __init__(self, state: RecordedStep, rank: int, settings: Settings) -> None:
         self._recorded, self._step, self._rank, self._settings = state.recorded, state.step, rank, settings
+        self._state, self._after = state, (state.step, "step")
         run, groups = self._recorded.run, settings.by_parameter()
         self._start = state.stepped_from
         if self._start == state.before and self._recorded.names(self._step, "init", "param"):
@@ -154,25 +154,24 @@ class _OwnStep:
             row
             for name in self._grads
             for tensor in (name, *(f"{name}.{key}" for key in self._states.get(name, ())))
-            for row in (self._row(tensor), self._row(tensor, after=True))
+            for row in (self._row(tensor), self._row(tensor, self._after))
         ]
         digests = tuple(-1 if row is None else int(run.digest[row]) for row in (*self._grads.values(), *rows))
         by = tuple(str({k: v for k, v in groups[name].items() if k != "params"}) for name in self._grads)
         self.digest = (settings.kind, settings.scale, tuple(self._grads), by, digests)
 
-    def _row(self, tensor: str, *, after: bool = False) -> int | None:
-        """Return the rank's row of a gradient, or of a parameter or moment before the step, or after it."""
-        run = self._recorded.run
-        for kind in ("param", "optimizer", "param_grad"):
-            start = self._moments if kind == "optimizer" else self._start
-            at = (self._step, "reduce") if kind == "param_grad" else (self._step, "step") if after else start
-            for row in self._recorded.rows(*at, kind, tensor):
+    def _row(self, tensor: str, at: At | None = None) -> int | None:
+        """Return the rank's row of a gradient, or of a parameter or moment before the step, or `at` another time."""
+        run, reduced = self._recorded.run, (self._step, "reduce")
+        before = {"param": at or self._start, "optimizer": at or self._moments, "param_grad": reduced}
+        for kind, then in before.items():
+            for row in self._recorded.rows(*then, kind, tensor):
                 if int(run["rank"][row]) == self._rank:
                     return row
         return None
 
-    def _value(self, tensor: str, *, after: bool = False) -> torch.Tensor | None:
-        row = self._row(tensor, after=after)
+    def _value(self, tensor: str, at: At | None = None) -> torch.Tensor | None:
+        row = self._row(tensor, at)
         value = None if row is None else self._recorded.local(row)
         number = value is not None and row is not None and not self._recorded.run.name("global_shape", row)
         return value.reshape(()) if value is not None and number and value.numel() == 1 else value
@@ -181,12 +180,7 @@ class _OwnStep:
     def goes_on(self) -> bool:
         """Whether the optimiser had counted steps before this one, and what it held then was not recorded."""
         name = next((f"{name}.{COUNT}" for name in self._grads if COUNT in self._states.get(name, ())), "")
-        left = self._value(name, after=True) if name else None
-        held = self._value(name) if name else None
-        gap = self._step - self._moments[0] > 1 and self._moments[1] == "step"
-        if left is None or left.numel() != 1 or float(left) <= 1:
-            return gap and bool(self._states)
-        return held is None or (gap and float(left) != float(held) + 1)
+        return goes_on(self._state, lambda at: self._value(name, at), keeps=bool(self._states))
 
     def judged(self) -> list[tuple[str, Judged]] | None:
         """Return the judgements of parameters and moments by the step made again; None if it cannot be made."""
@@ -213,7 +207,11 @@ class _OwnStep:
             return self._value(name)
 
         def after(name: str, _shape: tuple[int, ...] | None) -> torch.Tensor | None:
-            return self._value(name, after=True)
+            return self._value(name, self._after)
+
+        def kept(name: str, _shape: tuple[int, ...] | None) -> torch.Tensor | None:
+            found = None if name in held else self._value(name, self._state.last_update(self._step))
+            return self._value(name) if found is None else found
 
         def gradient(name: str, _shape: tuple[int, ...] | None) -> torch.Tensor | None:
             value = self._value(name)
@@ -224,7 +222,9 @@ class _OwnStep:
 
         try:
             done = stepped(before)
-            words = other_count(before, after, stepped, done)
+            words = other_count(before, after, stepped, done) or moments_kept(
+                self._state, kept, stepped, done
+            )
         except _REFUSED:
             return None
         return [(name, replace(judged, relation=words)) for name, judged in done]
@@ -255,8 +255,9 @@ def _whole(
         name, _, key = tensor.rpartition(".")
         states.setdefault(name, []).append(key)
 
-    if _goes_on(state, states):
-        unseen.add(_GOES_ON)
+    counted = next((f"{name}.{COUNT}" for name, keys in states.items() if COUNT in keys), "")
+    if goes_on(state, lambda at: state.parameter(counted, None, at), keeps=False):
+        unseen.add(GOES_ON)
         return []
 
     def after(name: str, shape: tuple[int, ...] | None) -> torch.Tensor | None:
@@ -288,12 +289,3 @@ def _hides_moments(state: RecordedStep, judged: Sequence[str]) -> bool:
     """Return whether the optimiser's step makes more than parameters, after a first one that left none recorded."""
     names = dict(state.model.named_parameters())
     return state.step != state.recorded.steps[0] and any(name not in names for name in judged)
-
-
-def _goes_on(state: RecordedStep, states: Mapping[str, Sequence[str]]) -> bool:
-    """Return whether the optimiser had counted steps before this one, and what it held then was not recorded."""
-    name = next((f"{name}.{COUNT}" for name, keys in states.items() if COUNT in keys), "")
-    count = state.parameter(name, None, (state.step, "step")) if name else None
-    return (
-        count is not None and count.numel() == 1 and float(count) > 1 and state.parameter(name, None) is None
-    )

@@ -118,3 +118,40 @@ def test_differentiated_gradients_are_left_open(tmp_path):
     found = answer(trained(tmp_path / "run", loss=penalised))
     assert found.verdict == "undecided"
     assert "create_graph=True" in found.reason
+
+
+def normed():
+    torch.manual_seed(4)
+    model = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.BatchNorm1d(WIDTH))
+    return model, torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+@pytest.mark.parametrize(
+    ("restored", "verdict"), [("weights", "undecided"), ("weights and buffers", "identical")]
+)
+@pytest.mark.quick(1)
+def test_buffers_left_when_going_back_are_open(tmp_path, restored, verdict):
+    model, optimizer = normed()
+    watcher = watch(model, optimizer, out=tmp_path / "run", level="tensors")
+    saved = {name: held.clone() for name, held in model.state_dict().items()}
+    for step in range(4):
+        if step == 3:
+            model.load_state_dict(
+                {
+                    n: h
+                    for n, h in saved.items()
+                    if n in dict(model.named_parameters()) or "buffers" in restored
+                },
+                strict=False,
+            )
+        drawn = torch.randn(8, WIDTH, generator=torch.Generator().manual_seed(step))
+        model(drawn).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    watcher.close()
+    model, optimizer = normed()
+    found = compare(tmp_path / "run", None, Options(prove=partial(prove, model=model, optimizer=optimizer)))
+    assert found.verdict == verdict, found.reason
+    assert (
+        "but not from its buffers (1.num_batches_tracked, 1.running_mean, 1.running_var)" in found.reason
+    ) == (verdict == "undecided")

@@ -10,10 +10,10 @@ from tests.numerics.local.reading_trainers import balanced
 from tests.numerics.local.weighing_trainers import weighing
 
 
-def answered(ranks, folder, **how):
-    """Three ranks that do as `how` says, beside one that shares its weights and adds a tenth of the balance."""
+def answered(ranks, folder, base=0.1, **how):
+    """Three ranks that do as `how` says, beside one that shares its weights and adds `base` times the balance."""
     ranks.run(partial(weighing, **{"balance": 0.1, **how}), 3, folder / "run")
-    ranks.run(partial(weighing, balance=0.1), 1, folder / "base")
+    ranks.run(partial(weighing, balance=base), 1, folder / "base")
     model, optimizer = balanced()
     proving = partial(prove, model=model, optimizer=optimizer)
     return compare(folder / "run", folder / "base", Options(prove=proving))
@@ -21,9 +21,16 @@ def answered(ranks, folder, **how):
 
 @pytest.mark.slow
 def test_class_weights_of_each_rank_are_named(ranks, tmp_path):
-    found = answered(ranks, tmp_path, shared=False, balance=0.0)
+    found = answered(ranks, tmp_path, base=0.0, shared=False, balance=0.0)
     assert found.verdict == "undecided"
     assert "times as much as one of data-parallel rank" in found.reason
+
+
+@pytest.mark.slow
+def test_a_balance_that_only_the_baseline_has_is_named(ranks, tmp_path):
+    found = answered(ranks, tmp_path, balance=0.0)
+    assert found.verdict == "undecided"
+    assert "contributes to gradients of the baseline but not of the run" in found.reason
 
 
 @pytest.mark.slow
