@@ -212,7 +212,7 @@ class CauseEntry:
 
     @property
     def by_spans(self) -> bool:
-        """Whether spans with a name tell it."""
+        """Whether spans with a name show it."""
         return any(sign.order == Order.NAMED_SPANS for sign in self.signs)
 
     @property

@@ -71,7 +71,7 @@ def expert_waits(case: Case, answer: Answer) -> ExpertWaits | None:
 
 
 def parts_by_load(calls: Calls) -> tuple[Part, ...]:
-    """Return the senders, receivers and paths whose load explains how long calls take; none where nothing separates.
+    """Return the senders, receivers and paths with a load that explains how long calls take; none if nothing separates.
 
     One of them must explain nearly all of the differences between calls. Others are left where they explain as much,
     but for what the best of as many unrelated loads explains by chance, 2 ln(parts) / calls.
@@ -115,7 +115,7 @@ def of_experts(case: Case, channel: int) -> bool:
 
 
 def calls_of(case: Case, channel: Channel) -> Calls:
-    """Return the all-to-alls of a group whose split sizes every member recorded; equal splits separate nothing."""
+    """Return the all-to-alls of a group with split sizes that every member recorded; equal splits separate nothing."""
     ops, waits = case.ops, case.waits
     members = channel.members
     rows = np.flatnonzero((ops.channel == channel.number) & (ops.instance >= 0) & ops.among((ALL_TO_ALL,)))

@@ -3,7 +3,7 @@
 No other rank does the same work, so that a longer stage may be one by design. But stages run the same layers: a device
 that needs longer for nearly every kind of kernel that all stages run is slow, and a host that launches far more slowly
 than the others, or pauses again and again, is late. More layers, or a loss, lengthen none of these kernels. On a CPU,
-which launches for itself, only pauses between operators tell.
+which launches for itself, only pauses between operators show that.
 """
 
 from collections.abc import Sequence
