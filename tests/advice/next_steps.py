@@ -76,6 +76,13 @@ def one_step_more(folder: Path, pool: RankPool) -> tuple[CompareFinding, Compare
     return answered(folder / "one", source), answered(folder / "two", source)
 
 
+def buffers_restored(folder: Path, _: RankPool) -> tuple[CompareFinding, CompareFinding]:
+    """A trainer that goes back to its first weights, without and with its buffers."""
+    return changed.gone_back(folder / "kept", "weights"), changed.gone_back(
+        folder / "back", "weights and buffers"
+    )
+
+
 def scheduler_given(folder: Path, _: RankPool) -> tuple[CompareFinding, CompareFinding]:
     """A group whose rate is meant to stand still."""
     run, source = rates.trained(folder / "run", still=True), "tests.numerics.local.test_learning_rates"
@@ -227,6 +234,7 @@ FOLLOWED = {
     "call `model.eval()` in both runs or in neither": evaluated_both,
     "give each data-parallel rank and micro-batch sequences of its own": read_apart,
     "compare with a baseline that changes its weights in the same way": weights_changed_alike,
+    "restore the buffers together with the weights": buffers_restored,
     "divide each rank's loss by what all ranks count": counted_over_ranks,
     "compute it over the sequences of all ranks and micro-batches": split_alike,
     "for forwards without gradients give `watch` no optimizer": forwards_watched,
