@@ -80,7 +80,7 @@ def check_writable(target: str | Path) -> None:
     path = Path(target)
     folder = path.absolute().parent
     if path.is_dir():
-        raise _refused(path, "it is a folder")
+        raise _refused(path, "it is a folder; the option before it takes the file to write")
     if path.exists() and not path.is_file():
         return
     if path.is_symlink():
