@@ -211,11 +211,6 @@ class CauseEntry:
         return any(sign.order == Order.SHAPE_OF_GAPS for sign in self.signs)
 
     @property
-    def by_spans(self) -> bool:
-        """Whether spans with a name show it."""
-        return any(sign.order == Order.NAMED_SPANS for sign in self.signs)
-
-    @property
     def pauses(self) -> bool:
         """Whether the process stops at times, with its threads."""
         return self.by_shape and self.holds_threads

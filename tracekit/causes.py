@@ -16,6 +16,7 @@ CPU_LAUNCH: Final = "cpu_launch"
 CPU_CONTENTION: Final = "cpu_contention"
 HOST_STALL: Final = "host_stall"
 DATALOADER: Final = "dataloader"
+MEMORY: Final = "memory"
 NETWORK: Final = "network"
 DATA_IMBALANCE: Final = "data_imbalance"
 STAGE_IMBALANCE: Final = "stage_imbalance"
@@ -127,7 +128,7 @@ _ENTRIES = (
         mechanisms=OF_HOST,
     ),
     CauseEntry(
-        "memory",
+        MEMORY,
         "it spends its time allocating memory",
         "gaps that no call of the allocator fills",
         "look at allocator retries and fragmentation on that rank",

@@ -69,6 +69,12 @@ def test_many_pauses_are_pauses(length, cause):
     assert more[0] == cause
 
 
+def test_late_launches_are_no_pauses_where_some_are_merged():
+    """Every launch is late: gaps beyond a time slice hold several, and the rest of the excess lies in short ones."""
+    more = cause_of(own=400 * MS, gap=310 * MS, gaps=gaps(*[7.0] * 100, *[1.5] * 360))
+    assert more[0] == "cpu_launch"
+
+
 def test_on_a_cpu_trace_the_evidence_says_cpu():
     peers = [replace(p, on_gpu=False) for p in PEERS]
     cause, evidence, _ = explain(

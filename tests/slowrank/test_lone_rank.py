@@ -39,7 +39,7 @@ def test_stages_of_several_ranks_tell_by_their_peers(tmp_path):
 def test_a_host_must_launch_more_slowly(tmp_path, monkeypatch, pace, cause):
     case = prepared(job(tmp_path, LINE, idle=lambda rank, step: 900.0 * (rank == 2)), LINE)
     monkeypatch.setattr(lone_rank, "pace_among", lambda *_: pace)
-    monkeypatch.setattr(lone_rank, "_pauses", lambda *_: False)
+    monkeypatch.setattr(lone_rank, "_cause_of_gaps", lambda *_: None)
     found = lone_rank.lone_fault(case)
     assert (found and found.cause) == cause
     if found:
@@ -57,6 +57,14 @@ def test_pauses_are_no_hosts_ahead(tmp_path, monkeypatch, longest):
     run = job(tmp_path, LINE, idle=idle, accident=(longest, None, 1500))
     found = analyse(run)
     assert (found.verdict, found.cause, [s.rank for s in found.suspects]) == ("slow_rank", "host_stall", [2])
+
+
+@pytest.mark.parametrize(("stages", "rank", "named"), [(2, 1, [1]), (5, 0, [])])
+def test_hosts_of_the_first_stage_run_ahead_nowhere(tmp_path, monkeypatch, stages, rank, named):
+    """At the begin of a step every host does what delays the first stage; on a later stage it is a pause."""
+    monkeypatch.setattr(lone_rank, "pace_among", lambda *_: (10.0, 10.0))
+    found = analyse(job(tmp_path, grid(pp=stages), idle=lambda r, step: 4000.0 * (r == rank)))
+    assert ([s.rank for s in found.suspects], found.verdict == "slow_rank") == (named, bool(named))
 
 
 def test_slow_steps_of_a_device_are_priced(tmp_path):

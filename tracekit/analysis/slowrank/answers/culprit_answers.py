@@ -86,10 +86,9 @@ _SIZES: Final = (
 
 def blame_lone_rank(case: Case, found: LoneFault) -> Answer:
     """The answer that blames a rank for its fault, which ranks of other stages show."""
-    explained = explain_rank(case, found.row, (found.row,), other_stages=True)
-    cause = explained.named if CAUSES[explained.named].by_spans else found.cause
+    evidence = explain_rank(case, found.row, (found.row,), other_stages=True).evidence
     price = found.price.widened(rank_doubt_ns(case, np.array([found.row])))
-    suspect = suspect_of(case, found.row, price, found.z, cause, explained.evidence)
+    suspect = suspect_of(case, found.row, price, found.z, found.cause, evidence)
     slow = np.flatnonzero(found.over >= MINOR * found.over.max()).tolist()
     suspect = replace(suspect, steps=tuple(case.steps.numbers[c] for c in slow))
     reason = (

@@ -21,7 +21,14 @@ from tracekit.causes import ALWAYS, CAUSES, SIGNS
 from tracekit.findings import Cause, Evidence, Suspect
 from tracekit.findings.slowrank import CauseShare
 from tracekit.steps.features import Features
-from tracekit.thresholds.slowrank import HOST_SILENT_NS, MAJORITY, MINOR, STEP_PARTS, TIME_SLICE_NS
+from tracekit.thresholds.slowrank import (
+    HOST_SILENT_NS,
+    MAJORITY,
+    MINOR,
+    NAMED_SHARE,
+    STEP_PARTS,
+    TIME_SLICE_NS,
+)
 from tracekit.units import F64, ms
 
 
@@ -88,12 +95,12 @@ def _beside(suspect: Features, peers: Sequence[Features]) -> Comparison:
     """The comparison of `suspect` with the medians of `peers`.
 
     Long gaps are compared one by one, longest with longest, because a busy machine gives every rank a few of them.
-    Those beyond a time slice are all long, however many: no launch of one operator takes as long.
+    Those beyond a time slice are all long if they make up the excess, however many: no single launch takes as long.
     """
     steps = suspect.gaps.sum() / suspect.gap if suspect.gap else 1.0
-    long = int((suspect.gaps > TIME_SLICE_NS).sum())
-    few = suspect.gaps[: max(1, round(STEP_PARTS * steps), long)]
+    few = suspect.gaps[: max(1, round(STEP_PARTS * steps))]
     usual = _usual_gaps(peers, len(few))
+    long = suspect.gaps[suspect.gaps > TIME_SLICE_NS]
     mine: dict[Quantity, float] = {"longest_gap": float(suspect.gaps[0]) if len(suspect.gaps) else 0.0}
     theirs: dict[Quantity, float] = {"longest_gap": float(usual[0]) if len(usual) else 0.0}
     names = _short_names(peers)
@@ -108,6 +115,8 @@ def _beside(suspect: Features, peers: Sequence[Features]) -> Comparison:
             theirs[quantity] = float(np.median([getattr(p, quantity) for p in peers]))
     gaps = float((suspect.gap - theirs["gap"]) * steps)
     pauses = float(np.maximum(few - usual, 0).sum())
+    of_long = float(np.maximum(long - _usual_gaps(peers, len(long)), 0).sum())
+    pauses = max(pauses, of_long) if of_long >= NAMED_SHARE * gaps else pauses
     spread = float(np.median([abs(p.own - theirs["own"]) for p in peers]))
     interrupted = float(turns[2] - usually[2])
     return Comparison(suspect.on_gpu, mine, theirs, gaps, pauses, interrupted, spread=spread)

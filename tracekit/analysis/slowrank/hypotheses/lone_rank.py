@@ -16,10 +16,12 @@ from tracekit.analysis.slowrank.expected.same_kernels import at_places, pace_at
 from tracekit.analysis.slowrank.hypotheses.host_bound import without_gaps
 from tracekit.analysis.slowrank.hypotheses.suspect_work import features_of, pace_among
 from tracekit.analysis.slowrank.price import Price
-from tracekit.causes import CPU_LAUNCH, GPU_COMPUTE, HOST_STALL
+from tracekit.causes import CAUSES, CPU_LAUNCH, DATALOADER, GPU_COMPUTE, HOST_STALL, MEMORY
 from tracekit.findings import Cause
+from tracekit.intervals import union
 from tracekit.step_graph.replay import StepModel
 from tracekit.step_graph.statistics import excess, median_of_others
+from tracekit.steps.steps import idle_within, windows_of
 from tracekit.thresholds.slowrank import (
     FAR_MORE,
     KIND_RATIO,
@@ -56,13 +58,13 @@ class LoneFault:
 
 
 def lone_fault(case: Case) -> LoneFault | None:
-    """The most expensive fault of a rank; None where stages hold several ranks, are few, or no rank has a fault.
+    """The most expensive fault of a rank; None where stages hold several ranks, there is one, or no rank has a fault.
 
     A fault need not make its stage the longest one: a stage with more work may hide it.
     """
     model, count = case.timeline, len(case.steps.ranks)
     alone = all(len(rows) == 1 for rows in case.stages) and len(case.mesh.coordinates) == len(case.stages)
-    if not alone or model is None or count < STAGE_TELLING_PEERS:
+    if not alone or model is None or count < 2:
         return None
     found = [*_slow_devices(case, model), *(f for row in range(count) if (f := _late_host(case, model, row)))]
     return max(found, key=lambda f: f.gain, default=None)
@@ -74,7 +76,7 @@ def _on_gpu(case: Case) -> bool:
 
 def _slow_devices(case: Case, model: StepModel) -> list[LoneFault]:
     """The faults of devices that need longer for nearly all kernels that other stages run too, in all steps or some."""
-    if not _on_gpu(case):
+    if not _on_gpu(case) or len(case.steps.ranks) < STAGE_TELLING_PEERS:
         return []
     turns = _turns(case)
     most = turns.max(axis=1, keepdims=True) - 1.0
@@ -115,7 +117,8 @@ def _late_host(case: Case, model: StepModel, row: int) -> LoneFault | None:
     """The fault of the host of the rank in `row`; None unless its device is idle longer in several steps for it."""
     gaps = case.steps.own - case.computed
     others = [r for r in range(len(gaps)) if r != row]
-    over = np.nan_to_num(np.clip(gaps[row] - np.median(gaps[others], axis=0), 0.0, None))
+    longer = gaps[row] - np.median(gaps[others], axis=0)
+    over = np.nan_to_num(np.clip(longer - _at_begins(case, row), 0.0, None))
     if over.mean() < MIN_LOST_SHARE * case.step_ns or (over >= MINOR * over.max()).sum() < 2:
         return None
     pace = pace_among(case, (row,), others)
@@ -126,24 +129,49 @@ def _late_host(case: Case, model: StepModel, row: int) -> LoneFault | None:
     if pace is not None and pace[0] > KIND_RATIO * pace[1]:
         sign = f"its host needs {pace[0] / pace[1]:.1f} times as long between two launches"
         return LoneFault(row, CPU_LAUNCH, gain, sign, over, z)
-    return (
-        LoneFault(row, HOST_STALL, gain, "its process pauses", over, z)
-        if _pauses(case, row, others)
-        else None
+    cause = _cause_of_gaps(case, row, others, float(over.mean()))
+    return LoneFault(row, cause, gain, CAUSES[cause].meaning, over, z) if cause else None
+
+
+def _cause_of_gaps(case: Case, row: int, others: Sequence[int], over: float) -> Cause | None:
+    """What most of a device's longer gaps (ns a step) are: named spans, or gaps longer than any of the others'."""
+    mine, theirs = features_of(case, row), [features_of(case, r) for r in others]
+    known = [f for f in theirs if f is not None]
+    if mine is None or len(known) < len(theirs):
+        return None
+    spans: tuple[tuple[Cause, float, list[float]], ...] = (
+        (DATALOADER, mine.loader, [f.loader for f in known]),
+        (MEMORY, mine.allocator, [f.allocator for f in known]),
     )
+    for cause, lasts, usual in spans:
+        if lasts - float(np.median(usual)) >= MAJORITY * over:
+            return cause
+    longest = max((float(f.gaps.max(initial=0)) for f in known), default=0.0)
+    usual_gap = float(np.median([f.gap for f in known])) * len(case.steps.numbers)
+    pauses = float(mine.gaps[mine.gaps > longest].sum())
+    return HOST_STALL if pauses >= MAJORITY * (float(mine.gaps.sum()) - usual_gap) else None
+
+
+def _at_begins(case: Case, row: int) -> F64:
+    """How long the device of the first stage is idle at the begin of each step, ns; 0 for other stages.
+
+    The hosts of the others do the same work at that time, but run ahead while they wait for messages. A wait for data
+    is a fault of its own.
+    """
+    found, rank = np.zeros(len(case.steps.numbers)), case.steps.ranks[row]
+    mine = features_of(case, row)
+    loads = mine is not None and mine.loader >= MAJORITY * mine.gap
+    columns = np.flatnonzero(np.isfinite(case.steps.own[row])).tolist()
+    if case.mesh.stage(rank) > 0 or loads or not columns:
+        return found
+    windows = windows_of(case.ops, case.steps, rank, columns)
+    begin, end = idle_within(case.ops, rank, union(*windows))
+    for column, at in zip(columns, windows[0].tolist(), strict=True):
+        found[column] = (end - begin)[(begin <= at) & (at < end)].sum()
+    return found
 
 
 def _significance(case: Case, spent: F64, row: int) -> float:
     """The standard errors by which the rank in `row` spends more time (ranks × steps, ns) than the others."""
     found = excess(spent, [np.arange(len(spent))], NOISE_FLOOR * case.step_ns)
     return float(np.nan_to_num(found.z[row]))
-
-
-def _pauses(case: Case, row: int, others: Sequence[int]) -> bool:
-    """Whether most of a device's excess of idle time lies in gaps longer than any gap of the others."""
-    mine, theirs = features_of(case, row), [features_of(case, r) for r in others]
-    if mine is None or any(f is None for f in theirs):
-        return False
-    longest = max((float(f.gaps.max(initial=0)) for f in theirs if f is not None), default=0.0)
-    usual = float(np.median([f.gap for f in theirs if f is not None])) * len(case.steps.numbers)
-    return float(mine.gaps[mine.gaps > longest].sum()) >= MAJORITY * (float(mine.gaps.sum()) - usual)
