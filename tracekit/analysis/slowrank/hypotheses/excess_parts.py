@@ -25,7 +25,7 @@ from tracekit.thresholds.slowrank import (
     HOST_SILENT_NS,
     MAJORITY,
     MINOR,
-    NAMED_SHARE,
+    NEARLY_ALL,
     STEP_PARTS,
     TIME_SLICE_NS,
 )
@@ -116,7 +116,7 @@ def _beside(suspect: Features, peers: Sequence[Features]) -> Comparison:
     gaps = float((suspect.gap - theirs["gap"]) * steps)
     pauses = float(np.maximum(few - usual, 0).sum())
     of_long = float(np.maximum(long - _usual_gaps(peers, len(long)), 0).sum())
-    pauses = max(pauses, of_long) if of_long >= NAMED_SHARE * gaps else pauses
+    pauses = max(pauses, of_long) if of_long >= NEARLY_ALL * gaps else pauses
     spread = float(np.median([abs(p.own - theirs["own"]) for p in peers]))
     interrupted = float(turns[2] - usually[2])
     return Comparison(suspect.on_gpu, mine, theirs, gaps, pauses, interrupted, spread=spread)
