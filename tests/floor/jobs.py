@@ -11,7 +11,7 @@ class _Device(Timeline):
 
     def __init__(self, rank, late):
         super().__init__(rank)
-        self.number, self.late, self.at = 0, late, 2 * AHEAD_US
+        self.number, self.at = 0, 2 * AHEAD_US
         self.ahead = LAUNCH_US if late else AHEAD_US
 
     def launched(self, us, name="gemm"):
@@ -19,6 +19,12 @@ class _Device(Timeline):
         called = {"correlation": self.number, "pid": 1, "tid": 1}
         self._row(self.at - self.ahead, 1.0, "cuda_runtime", "cudaLaunchKernel", **called)
         self._row(self.at, us, "kernel", name, correlation=self.number, stream=7)
+        self.at += us
+
+    def stand(self, us, call):
+        """The device idles for so long until its host, which is in the `call` if there is one, launches again."""
+        if call:
+            self._row(self.at, us - LAUNCH_US, "cuda_runtime", call, pid=1, tid=1)
         self.at += us
 
     def operator(self, flops):
@@ -36,12 +42,12 @@ class _Device(Timeline):
         self.launched(us, "gemm_forward")
 
 
-def alike(folder, *, small=0, late=0.0, again=0.0, transfer=1.0, slow=(), flops=None, world=RANKS):
+def alike(folder, *, small=0, late=0.0, call=None, again=0.0, transfer=1.0, slow=(), flops=None, world=RANKS):
     """A run whose steps hold, `LAYERS` times, a product, what makes it worse, and an all-reduce.
 
-    small: kernels of 2 µs; late: µs for which the host keeps the device idle; again: µs of a forward that runs again;
-    transfer: factor on the all-reduce; slow: factor on a kernel called `attention`, by rank; flops: of each product,
-    and of the forward that runs again.
+    small: kernels of 2 µs; late: µs for which the host keeps the device idle, in the `call`; again: µs of a forward
+    that runs again; transfer: factor on the all-reduce; slow: factor on a kernel called `attention`, by rank; flops: of
+    each product, and of the forward that runs again.
     """
     lines = [_Device(rank, late) for rank in range(world)]
     for step in range(STEPS):
@@ -49,7 +55,7 @@ def alike(folder, *, small=0, late=0.0, again=0.0, transfer=1.0, slow=(), flops=
         for _ in range(LAYERS):
             handles = []
             for line in lines:
-                line.at += line.late
+                line.stand(late, call)
                 line.operator(flops)
                 line.launched(GEMM_US)
                 line.launched(GEMM_US / 2 * (slow[line.rank] if slow else 1), "attention")

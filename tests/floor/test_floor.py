@@ -38,6 +38,7 @@ def healthy(tmp_path_factory):
 WORSE = {
     "small_kernels": ({"small": 100}, LAYERS * 100 * 0.002),
     "launch_gaps": ({"late": 400.0}, None),
+    "allocator_calls": ({"late": 400.0, "call": "cudaFree"}, LAYERS * 0.38),
     "recomputation": ({"again": 700.0}, LAYERS * 0.7),
     "dp transfer": ({"transfer": 9.0}, LAYERS * 9 * TRANSFER_US / 1000),
     "slow_kernels": ({"slow": (1, 1.8, 1.8)}, None),
@@ -127,7 +128,7 @@ def test_one_rank_alone_has_no_peers(tmp_path):
 
 def test_a_table_has_no_kernels(tmp_path):
     found = tracekit.floor(ingested(tmp_path, replicas([1, 1, 1.5])))
-    assert {"small_kernels", "recomputation", "launch_gaps"} <= unknown(found)
+    assert {"small_kernels", "recomputation", "launch_gaps", "allocator_calls"} <= unknown(found)
     assert limits(found)["no_waiting"] == pytest.approx(found.step_ms - 30, rel=0.01)
     assert sum(p.ns for p in found.parts) == found.total_ns
 

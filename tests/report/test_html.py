@@ -17,7 +17,7 @@ from tracekit import installation
 from tracekit.analysis.slowrank.analyse import illustrated
 from tracekit.causes import CAUSES
 from tracekit.errors import MissingExtraError
-from tracekit.findings import Cure
+from tracekit.findings import Cure, NetworkPart
 from tracekit.findings.picture import SlowRankPicture
 from tracekit.page import shell
 from tracekit.report.html.slowrank import slowrank_html
@@ -82,6 +82,16 @@ def test_cures_stand_in_order_with_the_step_after_each(found):
     assert "network 3, 7 5.0 4.0 6.0 95.0" in text
     assert text.index("network 3, 7") < text.index("gpu_compute 1 2.5 2.0 3.0 92.5")
     assert "The step after each cure" not in words_of(slowrank_html(*found))
+
+
+def test_shared_parts_of_the_network_are_listed_escaped(found):
+    finding, picture = found
+    parts = (NetworkPart("host", "host <b>h1</b>", (3, 1, 2)), NetworkPart("rail", "rail 1", (7,)))
+    text = slowrank_html(replace(finding, network_parts=parts), picture)
+    assert "host &lt;b&gt;h1&lt;/b&gt;</td><td>host</td><td>1-3</td>" in text
+    assert text.index("<td>1-3</td>") < text.index("<td>rail 1</td><td>rail</td><td>7</td>")
+    assert "<b>h1" not in text
+    assert "What the slow transfers share" not in words_of(slowrank_html(*found))
 
 
 def test_open_answers_show_no_confidence(found):

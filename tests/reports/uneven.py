@@ -296,7 +296,7 @@ REPORTS: list[Report] = [
         "4 ranks; all empty their memory cache behind each step",
         "no rank; time in which the device waits for the host, in cudaFree",
         into(empties_cache, 4),
-        says("cudafree", "alloc"),
+        says("without allocator calls"),
         ("tracekit", "floor", "{}/traces"),
     ),
     seen(

@@ -26,10 +26,11 @@ LimitName = Literal["no_waiting", "hidden_communication", "best_kernels", "roofl
 class FloorPart:
     """One part of the step; the parts add up to it.
 
-    part: `bubble`, `tp transfer`, `tp either` and so on by axis, `imbalance`, `launch_gaps`, `idle`, `small_kernels`,
-    `slow_kernels`, `recomputation`, `unknown`, then `other_work` and `model` (the model's FLOPs at peak), or `compute`
-    (all compute that no other part holds) without FLOPs or peak. ns: summed over all steps of all ranks. brings_ms:
-    what the step saves at most without the part; None for work that has to be done, and for what is unknown.
+    part: `bubble`, `tp transfer`, `tp either` and so on by axis, `imbalance`, `allocator_calls`, `launch_gaps`, `idle`,
+    `small_kernels`, `slow_kernels`, `recomputation`, `unknown`, then `other_work` and `model` (the model's FLOPs at
+    peak), or `compute` (all compute that no other part holds) without FLOPs or peak. ns: summed over all steps of all
+    ranks. brings_ms: what the step saves at most without the part; None for work that has to be done, and for what is
+    unknown.
     """
 
     part: str

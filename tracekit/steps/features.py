@@ -29,7 +29,8 @@ LOADER = re.compile(r"dataloader|data_load|next_batch|get_batch", re.IGNORECASE)
 COLLECTOR = re.compile(r"^(python )?gc\b|garbage", re.IGNORECASE)
 """Spans of Python's garbage collector."""
 
-_ALLOCATOR = re.compile(r"^(cuda|hip)(Malloc|Free|HostAlloc|MallocAsync|FreeAsync)", re.IGNORECASE)
+ALLOCATOR = re.compile(r"^(cuda|hip)(Malloc|Free|HostAlloc|MallocAsync|FreeAsync)", re.IGNORECASE)
+"""Calls that allocate or free memory of the device, which wait for it."""
 ATTENTION = re.compile(r"attention|attn|sdpa|flash|fmha|softmax", re.IGNORECASE)
 MATMUL = re.compile(
     rf"^(?!.*(?:{ATTENTION.pattern})).*(?:gemm|cutlass|cublas|nvjet|::mm\b|addmm|bmm|matmul|linear|xmma|wgmma)",
@@ -129,7 +130,7 @@ def read_features(run: Run, ops: Operations, steps: Steps, rank: int) -> Feature
         rank, source.on_gpu, float(np.mean(steps.own[row, columns])),
         busy, float(gaps.sum()) / n, gaps,
         spent(ATTENTION, computing), spent(MATMUL, computing), spent(COPIES, computing), spent(LOADER, host, still),
-        spent(COLLECTOR, host, still), spent(_ALLOCATOR, host, still), _begun(start[computing], windows) / n,
+        spent(COLLECTOR, host, still), spent(ALLOCATOR, host, still), _begun(start[computing], windows) / n,
         inside_each(subtract(source.computed, exposed), each), inside_each(named(ATTENTION, computing), each),
         len(columns), operators, _work(events, computing & ~truth(events, "name", COMMUNICATION), windows, n),
         spent(PEER_COPIES, computing),

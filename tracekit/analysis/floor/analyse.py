@@ -19,6 +19,8 @@ from tracekit.units import ms
 _REMEDY: Final = {
     "bubble": "more micro-batches, or a schedule with a smaller bubble (reftrain plan)",
     "imbalance": "tracekit slowrank names the late ranks; level data, experts and stages",
+    "allocator_calls": "no empty_cache in the step; cudaMalloc and cudaFree hold up the device: expandable_segments,"
+    " less memory, fixed shapes",
     "launch_gaps": "launch earlier: CUDA graphs, fewer synchronisations, a data loader that runs ahead",
     "idle": "remove waits between streams, and copies that the next kernel waits for",
     "small_kernels": "fuse small kernels (torch.compile), or make micro-batches larger",
@@ -104,7 +106,7 @@ def _unknown(measure: Measure, given: Given) -> tuple[FloorUnknown, ...]:
     if case.table is not None:
         needs = "traces: an operation table holds no kernels and no host"
         found += [FloorUnknown(part, inside, needs) for part in ("small_kernels", "recomputation")]
-        found.append(FloorUnknown("launch_gaps", "unknown", needs))
+        found += [FloorUnknown(part, "unknown", needs) for part in ("launch_gaps", "allocator_calls")]
     else:
         if not _on_gpu(measure):
             found.append(

@@ -118,7 +118,7 @@ def amounts_of(measure: Measure, useful_ns: float | None) -> dict[str, int]:
     slower = min(sum(int(ns.sum()) for ns in measure.best.slow.values()), room - small)
     rest = kept - small - slower
     work = {"compute": rest} if useful is None else {"other_work": rest - useful, "model": useful}
-    uneven = _uneven_stages(measure)
+    uneven, allocator = _uneven_stages(measure), _summed(measure.works, "allocator")
     exposed = {
         f"{e.axis} {kind}": ns
         for e in total.exposed
@@ -127,8 +127,8 @@ def amounts_of(measure: Measure, useful_ns: float | None) -> dict[str, int]:
     }
     return {
         "bubble": total.bubble_ns - uneven, **exposed, "imbalance": total.waiting_ns + uneven,
-        "launch_gaps": total.host_ns, "idle": total.idle_ns, "small_kernels": small, "slow_kernels": slower,
-        "recomputation": again, "unknown": total.unknown_ns, **work,
+        "allocator_calls": allocator, "launch_gaps": total.host_ns - allocator, "idle": total.idle_ns,
+        "small_kernels": small, "slow_kernels": slower, "recomputation": again, "unknown": total.unknown_ns, **work,
     }  # fmt: skip
 
 
@@ -144,8 +144,11 @@ def _saving(measure: Measure, name: str) -> float:
         return _without_bubble(measure) if waits is None else waits
     if name == "imbalance":
         return measure.level_ns
+    if name == "allocator_calls":
+        return removed.work(measure.of_works("allocator"))
     if name == "launch_gaps":
-        return removed.work(measure.of_cells("host_ns"))
+        held, host = measure.of_works("allocator"), measure.of_cells("host_ns")
+        return removed.work({rank: ns - held[rank] if rank in held else ns for rank, ns in host.items()})
     if name == "idle":
         return removed.work(measure.of_cells("idle_ns"))
     if name == "small_kernels":

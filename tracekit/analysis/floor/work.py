@@ -1,6 +1,7 @@
 """What one rank computed in its steps: recomputation, small kernels, and the time of each class of kernel.
 
 All three lie within the compute of `tracekit breakdown` (no exposed communication), and are cut at the same moments.
+Calls of the allocator lie within its host time.
 """
 
 import re
@@ -17,9 +18,11 @@ from tracekit.rank_events.compute import OPERATOR, communicates
 from tracekit.rank_events.event_columns import Values, ints, matches, truth
 from tracekit.rank_events.host_events import Host, host_of
 from tracekit.rank_events.step_marks import launch_rows
+from tracekit.steps.features import ALLOCATOR
 from tracekit.steps.host_need import on_host
 from tracekit.steps.steps import windows_of
 from tracekit.thresholds.floor import SMALL_KERNEL_NS
+from tracekit.timing.device_gaps import gaps_of
 from tracekit.units import I64, Mask
 
 _COLUMNS: Final = ["ts", "dur", "cat", "name", "pid", "tid", "stream", "correlation", "collective", "flops"]
@@ -46,6 +49,7 @@ class RankWork:
     spent, calls: by class of kernel, the time (without recomputed and small kernels) and the number in each step.
     told_again: whether the trace would show a forward that runs again, by nodes of autograd or by spans. flops: of
     matrix products by their shapes, forwards that run again left out, in all steps; None where none was recorded.
+    allocator: the device waited for its host, which was in a call of the allocator.
     """
 
     rank: int
@@ -57,6 +61,7 @@ class RankWork:
     compute: I64
     recomputed: I64
     small: I64
+    allocator: I64
 
     @property
     def regular(self) -> I64:
@@ -84,7 +89,8 @@ def work_of(case: Case, rank: int) -> RankWork | None:
     recomputed = intersect(again, computed)
     rest = subtract(subtract(computed, recomputed), small)
     spent, calls = _classes(events, host, rows, rest, windows)
-    inside = (_within(part, windows) for part in (computed, recomputed, small))
+    allocator = _in_allocator(case, rank, events, cat, host)
+    inside = (_within(part, windows) for part in (computed, recomputed, small, allocator))
     flops = _flops(case, rank, columns, events, host, spans)
     return RankWork(rank, columns, _nested(events, cat, host), flops, spent, calls, *inside)
 
@@ -113,6 +119,14 @@ def _small(host: Host, rows: I64, cat: Values) -> Intervals:
     """Return when small kernels ran; copies do not count."""
     small = rows[(cat[rows] == "kernel") & (host.end[rows] - host.start[rows] <= SMALL_KERNEL_NS)]
     return union(host.start[small], host.end[small])
+
+
+def _in_allocator(case: Case, rank: int, events: pa.Table, cat: Values, host: Host) -> Intervals:
+    """Return when the device waited for its host, which was in a call of the allocator; disjoint, ns."""
+    calls = ~np.isin(cat, _DEVICE) & truth(events, "name", ALLOCATOR)
+    if not calls.any():
+        return empty()
+    return intersect(gaps_of(case.run, case.ops, rank).host, union(host.start[calls], host.end[calls]))
 
 
 def _spans(events: pa.Table, cat: Values, host: Host) -> dict[int, Intervals]:

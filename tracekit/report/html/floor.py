@@ -13,6 +13,7 @@ from tracekit.thresholds.report import KERNEL_ROWS, PAGE_ROWS
 
 _FILLS: Final[dict[str, Fill]] = {
     "imbalance": ("victim",),
+    "allocator_calls": ("host",),
     "launch_gaps": ("host",),
     "small_kernels": ("culprit",),
     "slow_kernels": ("culprit",),

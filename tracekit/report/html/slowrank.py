@@ -45,6 +45,7 @@ def slowrank_html(finding: SlowRankFinding, picture: SlowRankPicture, about: Abo
         candidates=[_row(s, finding.what_if.step_ms) for s in finding.candidates[:PAGE_ROWS]],
         left=[max(0, len(named) - PAGE_ROWS) for named in (finding.suspects, finding.candidates)],
         cures=[(cure, ranges(sorted(cure.ranks))) for cure in finding.cures],
+        network_parts=[(part, ranges(sorted(part.ranks))) for part in finding.network_parts],
         evidence=_evidence([*finding.suspects, *finding.candidates][:PAGE_ROWS]),
         threshold=f"{MIN_LOST_SHARE:.0%} of the step, {threshold:.1f} ms",
         path=finding.path,
