@@ -1,5 +1,7 @@
 """A rank without a trace may be the culprit; the others are never blamed for waiting for it."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -156,6 +158,17 @@ def test_other_stages_bound_no_wait_of_unknown_size(tmp_path, sized, waits):
     found = waited_for_missing(prepared(run, mesh))
     assert found.known < 0.3e6
     assert (found.undecided > 3 * 2.9e6) == waits
+
+
+def test_time_beside_unseen_ranks_is_bounded_by_the_step(tmp_path):
+    """Operations of unknown members that overlap add up to four steps on each rank."""
+    mesh = grid(dp=4)
+    case = prepared(job(tmp_path, mesh, lost={1}), mesh)
+    alone = np.full_like(case.ops.channel, -1)
+    count = np.bincount(case.ops.rank[case.analysed], minlength=4)[case.ops.rank]
+    exposed = (4 * case.step_ns * len(case.steps.numbers) / count).astype(np.int64)
+    found = waited_for_missing(replace(case, ops=replace(case.ops, channel=alone, exposed=exposed)))
+    assert found.undecided == case.step_ns
 
 
 @pytest.mark.parametrize(("awaited", "said"), [(0.005, "imbalance"), (0.017, "inconclusive")])

@@ -207,11 +207,11 @@ def _open_ends(case: Case) -> dict[int, float]:
 
 
 def _worst(case: Case, over: Mapping[int, float]) -> float:
-    """The largest total of `over` (by operation) on one rank, ns a step; 0 where no total is positive."""
+    """The largest total of `over` (by operation) on one rank, ns a step: 0 where none is positive, at most the step."""
     lost: dict[int, float] = defaultdict(float)
     for row, value in over.items():
         lost[int(case.ops.rank[row])] += value
-    return max(0.0, *lost.values(), 0.0) / len(case.steps.numbers)
+    return min(max(0.0, *lost.values(), 0.0) / len(case.steps.numbers), case.step_ns)
 
 
 def _behind(case: Case, over: Mapping[int, float], missing: frozenset[int]) -> tuple[int, ...]:
