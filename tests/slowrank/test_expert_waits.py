@@ -16,7 +16,7 @@ PER_TOKEN_NS = 10.0
 
 
 def dealt(calls, members, seed=3, spread=1.0):
-    """Elements from each source to each destination: there and back, as a router deals them anew in each call."""
+    """Elements from each source to each destination: there and back, as a router deals them again in each call."""
     random = np.random.default_rng(seed)
     share = random.gamma(1.0 / spread, size=(calls, members, members))
     there = TOKENS * share / share.sum(axis=-1, keepdims=True)
