@@ -59,6 +59,14 @@ def test_pauses_are_no_hosts_ahead(tmp_path, monkeypatch, longest):
     assert (found.verdict, found.cause, [s.rank for s in found.suspects]) == ("slow_rank", "host_stall", [2])
 
 
+def test_a_longer_stage_hides_no_accident_of_another(tmp_path):
+    """Rank 3 stands still for several steps in one of five."""
+    run = job(tmp_path, LINE, accident=(1, None, 1500), idle=lambda r, step: 30_000.0 * ((r, step) == (3, 2)))
+    found = analyse(run)
+    assert "rank 3 takes 30.0 ms longer in step 2 than in its others" in found.reason
+    assert "in its others" not in analyse(job(tmp_path, LINE, accident=(1, None, 1500))).reason
+
+
 @pytest.mark.parametrize(("stages", "rank", "named"), [(2, 1, [1]), (5, 0, [])])
 def test_hosts_of_the_first_stage_run_ahead_nowhere(tmp_path, monkeypatch, stages, rank, named):
     """At the begin of a step every host does what delays the first stage; on a later stage it is a pause."""

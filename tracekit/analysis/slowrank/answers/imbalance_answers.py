@@ -18,9 +18,18 @@ from tracekit.analysis.slowrank.suspects import Answer, blame, explain_rank, imb
 from tracekit.analysis.slowrank.wording import first_in_words, listed, ranks_in_words
 from tracekit.causes import CAUSES, DATALOADER, STAGE_IMBALANCE
 from tracekit.findings import Cause, Suspect
+from tracekit.step_graph.statistics import median_of_others
 from tracekit.steps.medians import sampled
 from tracekit.steps.step_kernels import kernels_in_steps
-from tracekit.thresholds.slowrank import CHANCE, MAJORITY, MIN_LOST_SHARE, RANKS_LISTED, STAGE_TELLING_PEERS
+from tracekit.thresholds.slowrank import (
+    CHANCE,
+    MAJORITY,
+    MIN_LOST_SHARE,
+    MINOR,
+    NO_ACCIDENT,
+    RANKS_LISTED,
+    STAGE_TELLING_PEERS,
+)
 from tracekit.units import ms
 
 
@@ -110,8 +119,10 @@ def _beside_each_other(case: Case, ranks: Sequence[int]) -> str:
 def elsewhere(case: Case, stage: LongStage, slow: Hypothesis | None) -> str:
     """The words on ranks with an excess in other stages and its small price; empty where there are none.
 
-    slow: the ranks that cost something.
+    slow: the ranks that cost something. A rank without peers may be longer than in its other steps.
     """
+    if all(len(rows) == 1 for rows in case.stages):
+        return _in_one_step(case)
     rows = [r for r in significant_rows(case, MIN_LOST_SHARE).tolist() if r not in stage.rows]
     if not rows:
         return ""
@@ -121,6 +132,23 @@ def elsewhere(case: Case, stage: LongStage, slow: Hypothesis | None) -> str:
     return (
         f"; rank {named} works {longer:.1f} ms a step longer than its peers, which costs {cost} beside that"
     )
+
+
+def _in_one_step(case: Case) -> str:
+    """The words on the rank without peers that is much longer in one step than in its others; empty where none is.
+
+    What all ranks take longer in a step, as for longer documents, does not count.
+    """
+    if len(case.steps.numbers) <= NO_ACCIDENT or len(case.stages) < 2:
+        return ""
+    beyond = case.steps.own - np.nanmedian(case.steps.own, axis=1, keepdims=True)
+    over = np.nan_to_num(beyond - median_of_others(beyond, [np.arange(len(beyond))]))
+    row, column = np.unravel_index(int(over.argmax()), over.shape)
+    longer, left = float(over[row, column]), np.delete(over[row], column)
+    if longer < MIN_LOST_SHARE * case.step_ns * len(case.steps.numbers) or left.max() >= MINOR * longer:
+        return ""
+    rank, step = case.steps.ranks[int(row)], case.steps.numbers[int(column)]
+    return f"; rank {rank} takes {ms(longer):.1f} ms longer in step {step} than in its others, which may be an accident"
 
 
 def blame_loaders(case: Case, found: LongStage) -> Answer:
