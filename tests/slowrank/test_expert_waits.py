@@ -1,4 +1,4 @@
-"""All-to-alls of experts by source and destination: who is waited for, and which sender, receiver or path is slow."""
+"""All-to-alls of experts: which member the others wait for, and the sender, receiver or path that is slow."""
 
 import numpy as np
 import pytest

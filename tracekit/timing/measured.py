@@ -57,6 +57,11 @@ class Measured:
         """Return the ranks of the job without a usable trace."""
         return tuple(sorted(set(world_of(self.run, self.ops)) - set(self.ops.ranks)))
 
+    @property
+    def on_gpus(self) -> bool:
+        """Return whether every rank read computes on a GPU."""
+        return all(rank.on_gpu for rank in self.ops.per_rank.values())
+
     @cached_property
     def stages(self) -> Rows:
         """Rows of `steps` by pipeline stage, in stage order: the ranks that do the same work."""

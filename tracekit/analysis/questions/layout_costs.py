@@ -63,7 +63,7 @@ def costs_of(case: Case) -> Costs:
             raise UsageError(f"--to-mesh: no whole step of stage {number} was read; add its traces")
         stages.append(_stage(mine, edges))
     axes = {axis for _, _, transfers in stages for axis in transfers}
-    on_host = not all(rank.on_gpu for rank in case.ops.per_rank.values())
+    on_host = not case.on_gpus
     latency = {axis: _latency(case, axis) for axis in axes}
     return Costs(sizes, _batches(case), edges, tuple(stages), latency, on_host)
 

@@ -127,7 +127,7 @@ def _significant(run: Measured, found: Excess) -> Mask:
 
 def _computed(run: Measured) -> F64 | None:
     """The compute of each rank in each step, ns; None for ranks on CPUs, which do not show it apart from host work."""
-    if not all(r.on_gpu for r in run.ops.per_rank.values()):
+    if not run.on_gpus:
         return None
     return run.computed
 

@@ -70,13 +70,9 @@ def lone_fault(case: Case) -> LoneFault | None:
     return max(found, key=lambda f: f.gain, default=None)
 
 
-def _on_gpu(case: Case) -> bool:
-    return all(r.on_gpu for r in case.ops.per_rank.values())
-
-
 def _slow_devices(case: Case, model: StepModel) -> list[LoneFault]:
     """The faults of devices that need longer for nearly all kernels that other stages run too, in all steps or some."""
-    if not _on_gpu(case) or len(case.steps.ranks) < STAGE_TELLING_PEERS:
+    if not case.on_gpus or len(case.steps.ranks) < STAGE_TELLING_PEERS:
         return []
     turns = _turns(case)
     most = turns.max(axis=1, keepdims=True) - 1.0
@@ -117,12 +113,12 @@ def _late_host(case: Case, model: StepModel, row: int) -> LoneFault | None:
     """The fault of the host of the rank in `row`; None unless its device is idle longer in several steps for it."""
     gaps = case.steps.own - case.computed
     others = [r for r in range(len(gaps)) if r != row]
-    longer = gaps[row] - np.median(gaps[others], axis=0)
+    longer = (gaps - median_of_others(gaps, [np.arange(len(gaps))]))[row]
     over = np.nan_to_num(np.clip(longer - _at_begins(case, row), 0.0, None))
     if over.mean() < MIN_LOST_SHARE * case.step_ns or (over >= MINOR * over.max()).sum() < 2:
         return None
     pace = pace_among(case, (row,), others)
-    if pace is None and _on_gpu(case):
+    if pace is None and case.on_gpus:
         return None
     cuts = without_gaps(case, model, [row], over)
     gain, z = model.recorded_ns - model.rescaled_ns(cuts), _significance(case, gaps, row)

@@ -183,7 +183,7 @@ def _longest(case: Case, spent: F64, *, proven: bool = True) -> list[_Longer]:
 
 def _contention(case: Case) -> F64:
     """The time that communication adds to the compute of each recorded stage, stages × steps, ns; 0 where unknown."""
-    if case.table is not None or not all(r.on_gpu for r in case.ops.per_rank.values()):
+    if case.table is not None or not case.on_gpus:
         return np.zeros((len(_seen(case)), len(case.steps.numbers)))
     return stage_contention(case, _seen(case))
 
@@ -226,8 +226,7 @@ def _alike(case: Case) -> list[I64]:
 
 def _compute(case: Case) -> F64 | None:
     """The compute of each rank in each step, ns; None for traces of CPUs and tables, which do not show it apart."""
-    on_gpu = all(r.on_gpu for r in case.ops.per_rank.values())
-    if case.table is not None or not on_gpu:
+    if case.table is not None or not case.on_gpus:
         return None
     computed = case.computed
     return computed if np.nansum(computed) > 0 else None

@@ -141,7 +141,7 @@ def _costly(case: Case, found: MovingStalls) -> MovingStalls | None:
 
 def _accidents(case: Case) -> F64 | None:
     """The own times beyond chance (ranks × steps, ns), 0 elsewhere; None if on one rank, in one step, or on CPUs."""
-    if case.timeline is None or not all(o.on_gpu for o in case.ops.per_rank.values()):
+    if case.timeline is None or not case.on_gpus:
         return None
     over = _outliers(case.found.value, case.step_ns)
     struck = over > 0
@@ -245,7 +245,7 @@ def varied_ns(case: Case) -> float:
     because their threads get unequal shares of a processor.
     """
     model = case.timeline
-    if model is None or not all(o.on_gpu for o in case.ops.per_rank.values()):
+    if model is None or not case.on_gpus:
         return 0.0
     ratio = dispersion(case).ratio
     if ratio <= UNEVEN_RATIO:
