@@ -8,9 +8,11 @@ from reftrain.simulate.summary import summarise
 from tests.marks import quick_first
 from tests.simulate.case import setup_of, written
 
+COMPUTES = "slow_compute:rank=2,factor=1.5"
+HEADED = {"model": {"layers": 8, "vocab_size": 32000}}
 FAULTS = {
     "pauses:rank=2,pause_ms=50,every=8": "host_stall",
-    "slow_compute:rank=2,factor=1.5": "gpu_compute",
+    COMPUTES: "gpu_compute",
     "slow_compute:rank=2,factor=1.8,steps=1:4:2": "gpu_compute",
     "throttle:rank=2,factor=1.6,rise_s=2": "gpu_compute",
     "pauses:rank=2,pause_ms=200,every=1": "host_stall",
@@ -36,3 +38,16 @@ def test_a_fault_is_named_beside_a_longer_stage(tmp_path, text, stages):
     assert suspect.lost_ms_low * 0.99 <= gain <= suspect.lost_ms_high * 1.01
     if found.cause == "gpu_compute":
         assert suspect.lost_ms_high < 1.5 * gain
+
+
+@pytest.mark.parametrize(("text", "named"), [("pauses:rank=2,pause_ms=80,every=4", True), (COMPUTES, False)])
+def test_other_stages_without_traces_hide_no_fault(tmp_path, text, named):
+    """What rank 2 does itself, its trace shows; that rank 0 is not slow as well, only its own trace could show."""
+    setup, config = setup_of({"pp": 4}, text, steps=4, tables=HEADED, merge=False)
+    written(tmp_path, setup, config, detail="kernels", ranks=[1, 2, 3])
+    found = tracekit.slowrank(tracekit.load([str(tmp_path / "trace")]))
+    chosen = found.suspects if named else found.candidates
+    assert (found.verdict, chosen[0].rank) == ("slow_rank" if named else "inconclusive", 2)
+    calm = summarise(simulate(setup_of({"pp": 4}, steps=4, tables=HEADED, merge=False)[0])).mean_step_ms
+    gain = summarise(simulate(setup)).mean_step_ms - calm
+    assert chosen[0].lost_ms_low <= gain <= chosen[0].lost_ms_high

@@ -6,12 +6,12 @@ than the others, or pauses again and again, is late. More layers, or a loss, len
 which launches for itself, only pauses between operators show that.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from tracekit.analysis.slowrank.case import Case
+from tracekit.analysis.slowrank.case import Case, Timelines
 from tracekit.analysis.slowrank.expected.same_kernels import at_places, pace_at
 from tracekit.analysis.slowrank.hypotheses.host_bound import without_gaps
 from tracekit.analysis.slowrank.hypotheses.suspect_work import features_of, pace_among
@@ -39,38 +39,38 @@ from tracekit.units import F64
 class LoneFault:
     """A rank (row of Steps) with a slow device or host: the cause, its price (ns a step), and its sign in words.
 
-    over: what it takes longer than ranks of other stages, by step, ns; z: standard errors of their mean. A pause that
-    messages wait for may cost all of its length, where the model hides a part of it.
+    over: what it takes longer than ranks of other stages, by step, ns; z: standard errors of their mean. The ends of
+    the price differ by unmatched waits. A pause that messages wait for may cost all of its length, where the model
+    hides a part of it.
     """
 
     row: int
     cause: Cause
-    gain: float
+    price: Price
     told: str
     over: F64
     z: float
 
     @property
-    def price(self) -> Price:
-        """What it costs, ns a step: up to its whole length if the host is late."""
-        most = self.gain if self.cause == GPU_COMPUTE else max(self.gain, float(self.over.mean()))
-        return Price(self.gain, self.gain, most)
+    def gain(self) -> float:
+        """What it most likely costs, ns a step."""
+        return self.price.best
 
 
 def lone_fault(case: Case) -> LoneFault | None:
-    """The most expensive fault of a rank; None where stages hold several ranks, there is one, or no rank has a fault.
+    """The most expensive fault of a rank; None where stages hold several ranks, one was read, or no rank has a fault.
 
-    A fault need not make its stage the longest one: a stage with more work may hide it.
+    A fault need not make its stage the longest one: a stage with more work may hide it. Ranks without a trace leave the
+    others to compare with.
     """
-    model, count = case.timeline, len(case.steps.ranks)
-    alone = all(len(rows) == 1 for rows in case.stages) and len(case.mesh.coordinates) == len(case.stages)
-    if not alone or model is None or count < 2:
+    models, count = case.timelines, len(case.steps.ranks)
+    if case.mesh.world_size > case.mesh.stages or models is None or count < 2:
         return None
-    found = [*_slow_devices(case, model), *(f for row in range(count) if (f := _late_host(case, model, row)))]
+    found = [*_slow_devices(case, models), *(f for row in range(count) if (f := _late_host(case, models, row)))]
     return max(found, key=lambda f: f.gain, default=None)
 
 
-def _slow_devices(case: Case, model: StepModel) -> list[LoneFault]:
+def _slow_devices(case: Case, models: Timelines) -> list[LoneFault]:
     """The faults of devices that need longer for nearly all kernels that other stages run too, in all steps or some."""
     if not case.on_gpus or len(case.steps.ranks) < STAGE_TELLING_PEERS:
         return []
@@ -98,7 +98,8 @@ def _slow_devices(case: Case, model: StepModel) -> list[LoneFault]:
         cured[row] -= over
         sign = f"nearly all kinds of kernels that every stage runs take {pace:.2f} times as long"
         z = _significance(case, case.computed, row)
-        found.append(LoneFault(row, GPU_COMPUTE, model.recorded_ns - model.step_ns(cured), sign, over, z))
+        price = _saved(models, lambda model, own=cured: model.step_ns(own))
+        found.append(LoneFault(row, GPU_COMPUTE, price, sign, over, z))
     return found
 
 
@@ -109,7 +110,7 @@ def _turns(case: Case) -> F64:
     return np.asarray(varied / median_of_others(varied, [np.arange(len(varied))]), np.float64)
 
 
-def _late_host(case: Case, model: StepModel, row: int) -> LoneFault | None:
+def _late_host(case: Case, models: Timelines, row: int) -> LoneFault | None:
     """The fault of the host of the rank in `row`; None unless its device is idle longer in several steps for it."""
     gaps = case.steps.own - case.computed
     others = [r for r in range(len(gaps)) if r != row]
@@ -120,13 +121,22 @@ def _late_host(case: Case, model: StepModel, row: int) -> LoneFault | None:
     pace = pace_among(case, (row,), others)
     if pace is None and case.on_gpus:
         return None
-    cuts = without_gaps(case, model, [row], over)
-    gain, z = model.recorded_ns - model.rescaled_ns(cuts), _significance(case, gaps, row)
+    cuts = without_gaps(case, models.likely, [row], over)
+    price, z = _saved(models, lambda model: model.rescaled_ns(cuts)), _significance(case, gaps, row)
+    price = replace(price, high=max(price.high, float(over.mean())))
     if pace is not None and pace[0] > KIND_RATIO * pace[1]:
         sign = f"its host needs {pace[0] / pace[1]:.1f} times as long between two launches"
-        return LoneFault(row, CPU_LAUNCH, gain, sign, over, z)
+        return LoneFault(row, CPU_LAUNCH, price, sign, over, z)
     cause = _cause_of_gaps(case, row, others, float(over.mean()))
-    return LoneFault(row, cause, gain, CAUSES[cause].meaning, over, z) if cause else None
+    return LoneFault(row, cause, price, CAUSES[cause].meaning, over, z) if cause else None
+
+
+def _saved(models: Timelines, cured: Callable[[StepModel], float]) -> Price:
+    """What a cure saves, ns a step; `cured` gives the length of a step with it, whatever unmatched waits are."""
+    low, gain, high = (
+        model.recorded_ns - cured(model) for model in (models.pinned, models.likely, models.free)
+    )
+    return Price.between(low, gain, high)
 
 
 def _cause_of_gaps(case: Case, row: int, others: Sequence[int], over: float) -> Cause | None:
