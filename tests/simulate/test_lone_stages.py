@@ -51,3 +51,17 @@ def test_other_stages_without_traces_hide_no_fault(tmp_path, text, named):
     calm = summarise(simulate(setup_of({"pp": 4}, steps=4, tables=HEADED, merge=False)[0])).mean_step_ms
     gain = summarise(simulate(setup)).mean_step_ms - calm
     assert chosen[0].lost_ms_low <= gain <= chosen[0].lost_ms_high
+
+
+ONE_STEP = [("allocator_retries:rank=2,retry_ms=60", 1), ("pauses:rank=2,pause_ms=80,every=4,steps=1", 3)]
+
+
+@pytest.mark.parametrize(("text", "steps"), ONE_STEP)
+def test_one_late_step_of_few_is_open(tmp_path, text, steps):
+    """The head makes stage 3 longer, and other hosts launch no faster; neither explains 40 % of a step."""
+    setup, config = setup_of({"pp": 4}, text, steps=steps, tables=HEADED, merge=False)
+    outcome = written(tmp_path, setup, config, detail="kernels")
+    found = tracekit.slowrank(tracekit.load([str(tmp_path / "trace")]))
+    assert (found.verdict, [c.rank for c in found.candidates]) == ("inconclusive", [2])
+    gain = outcome.summary.mean_step_ms - outcome.healthy.mean_step_ms
+    assert gain <= found.candidates[0].lost_ms_high

@@ -31,7 +31,7 @@ from tracekit.analysis.slowrank.hypotheses.candidates import (
 )
 from tracekit.analysis.slowrank.hypotheses.data_imbalance import uneven_data, uneven_tokens
 from tracekit.analysis.slowrank.hypotheses.link_cure import without_link
-from tracekit.analysis.slowrank.hypotheses.lone_rank import LoneFault, lone_fault
+from tracekit.analysis.slowrank.hypotheses.lone_rank import LoneFault, lone_accident, lone_fault
 from tracekit.analysis.slowrank.hypotheses.long_stage import LongStage, long_stage
 from tracekit.analysis.slowrank.hypotheses.moving_stalls import MovingStalls, moving_stalls, moving_work
 from tracekit.analysis.slowrank.hypotheses.slow_link import SlowLink, slow_link
@@ -105,6 +105,11 @@ class Evidence:
     def lone(self) -> LoneFault | None:
         """The slow device or host of a rank that is alone on its stage."""
         return lone_fault(self.case)
+
+    @cached_property
+    def lone_once(self) -> LoneFault | None:
+        """The late host, in one of few steps, of a rank that is alone on its stage."""
+        return lone_accident(self.case)
 
     @cached_property
     def any_link(self) -> SlowLink | None:

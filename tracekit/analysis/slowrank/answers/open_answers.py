@@ -16,7 +16,7 @@ from tracekit.analysis.slowrank.suspects import Answer, explain_rank, left_open,
 from tracekit.analysis.slowrank.unrecorded.unrecorded import Unseen, reason_of
 from tracekit.analysis.slowrank.wording import fewest_traces, first_in_words
 from tracekit.findings import Suspect
-from tracekit.thresholds.slowrank import MINOR, RANKS_LISTED
+from tracekit.thresholds.slowrank import RANKS_LISTED
 from tracekit.units import ms
 
 
@@ -51,15 +51,28 @@ def lone_suspect(case: Case, found: LoneFault) -> Suspect:
     evidence = explain_rank(case, found.row, (found.row,), other_stages=True).evidence
     price = found.price.widened(rank_doubt_ns(case, np.array([found.row])))
     suspect = suspect_of(case, found.row, price, found.z, found.cause, evidence)
-    slow = np.flatnonzero(found.over >= MINOR * found.over.max()).tolist()
-    return replace(suspect, steps=tuple(case.steps.numbers[c] for c in slow))
+    return replace(suspect, steps=tuple(case.steps.numbers[c] for c in found.struck))
+
+
+def leave_lone_step_open(case: Case, found: LoneFault) -> Answer:
+    """The open answer about a rank that is alone on its stage and was late in one of few steps."""
+    suspect = lone_suspect(case, found)
+    reason = (
+        f"rank {suspect.rank} is late in step {suspect.steps[0]} only, compared with ranks of other stages "
+        f"({found.told}), which costs up to {ms(found.price.high):.1f} ms of {ms(case.step_ns):.1f} ms a step: "
+        "one step cannot separate a fault from chance"
+    )
+    return left_open(reason, _RECURS, (replace(suspect, confidence=0.0, lost_ms_low=0.0),))
 
 
 def leave_one_step_open(case: Case, found: OneStep) -> Answer:
     """The open answer about a rank that was slow in one step; too few others were recorded to know if it recurs."""
     costs = f"which costs up to {ms(found.gain):.1f} ms a step"
     reason = f"{told(case, found)}, {costs}: one step cannot separate a fault from chance"
-    return left_open(reason, "record more steps: a fault recurs", _once_candidates(case, found))
+    return left_open(reason, _RECURS, _once_candidates(case, found))
+
+
+_RECURS: Final = "record more steps: a fault recurs"
 
 
 def _once_candidates(case: Case, found: OneStep) -> tuple[Suspect, ...]:

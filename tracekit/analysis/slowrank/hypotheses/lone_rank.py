@@ -28,6 +28,7 @@ from tracekit.thresholds.slowrank import (
     MAJORITY,
     MIN_LOST_SHARE,
     MINOR,
+    NO_ACCIDENT,
     NOISE_FLOOR,
     STAGE_TELLING_PEERS,
     USUAL_VARIATION,
@@ -56,6 +57,16 @@ class LoneFault:
         """What it most likely costs, ns a step."""
         return self.price.best
 
+    @property
+    def struck(self) -> list[int]:
+        """The columns of Steps in which it costs something."""
+        return np.flatnonzero(self.over >= MINOR * self.over.max()).tolist()
+
+    @property
+    def once(self) -> bool:
+        """Whether it struck in one step alone, which may be an accident."""
+        return len(self.struck) == 1
+
 
 def lone_fault(case: Case) -> LoneFault | None:
     """The most expensive fault of a rank; None where stages hold several ranks, one was read, or no rank has a fault.
@@ -63,11 +74,24 @@ def lone_fault(case: Case) -> LoneFault | None:
     A fault need not make its stage the longest one: a stage with more work may hide it. Ranks without a trace leave the
     others to compare with.
     """
-    models, count = case.timelines, len(case.steps.ranks)
-    if case.mesh.world_size > case.mesh.stages or models is None or count < 2:
+    models = _compared(case)
+    if models is None:
         return None
-    found = [*_slow_devices(case, models), *(f for row in range(count) if (f := _late_host(case, models, row)))]
+    found = [*_slow_devices(case, models), *(f for f in _late_hosts(case, models) if not f.once)]
     return max(found, key=lambda f: f.gain, default=None)
+
+
+def lone_accident(case: Case) -> LoneFault | None:
+    """The most expensive fault of a host in one step; None as `lone_fault`, and where other steps show an accident."""
+    models = _compared(case) if len(case.steps.numbers) <= NO_ACCIDENT else None
+    found = [f for f in _late_hosts(case, models) if f.once] if models is not None else []
+    return max(found, key=lambda f: f.gain, default=None)
+
+
+def _compared(case: Case) -> Timelines | None:
+    """The models that price a fault; None where stages hold several ranks, or one rank was read."""
+    alone = case.mesh.world_size == case.mesh.stages and len(case.steps.ranks) > 1
+    return case.timelines if alone else None
 
 
 def _slow_devices(case: Case, models: Timelines) -> list[LoneFault]:
@@ -110,13 +134,18 @@ def _turns(case: Case) -> F64:
     return np.asarray(varied / median_of_others(varied, [np.arange(len(varied))]), np.float64)
 
 
+def _late_hosts(case: Case, models: Timelines) -> list[LoneFault]:
+    """The faults of hosts, each in several steps or in one."""
+    return [f for row in range(len(case.steps.ranks)) if (f := _late_host(case, models, row))]
+
+
 def _late_host(case: Case, models: Timelines, row: int) -> LoneFault | None:
-    """The fault of the host of the rank in `row`; None unless its device is idle longer in several steps for it."""
+    """The fault of the host of the rank in `row`; None unless its device is idle longer for it."""
     gaps = case.steps.own - case.computed
     others = [r for r in range(len(gaps)) if r != row]
     longer = (gaps - median_of_others(gaps, [np.arange(len(gaps))]))[row]
     over = np.nan_to_num(np.clip(longer - _at_begins(case, row), 0.0, None))
-    if over.mean() < MIN_LOST_SHARE * case.step_ns or (over >= MINOR * over.max()).sum() < 2:
+    if over.mean() < MIN_LOST_SHARE * case.step_ns:
         return None
     pace = pace_among(case, (row,), others)
     if pace is None and case.on_gpus:
