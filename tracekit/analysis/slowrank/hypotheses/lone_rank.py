@@ -122,8 +122,7 @@ def _slow_devices(case: Case, models: Timelines) -> list[LoneFault]:
         cured[row] -= over
         sign = f"nearly all kinds of kernels that every stage runs take {pace:.2f} times as long"
         z = _significance(case, case.computed, row)
-        price = _saved(models, lambda model, own=cured: model.step_ns(own))
-        found.append(LoneFault(row, GPU_COMPUTE, price, sign, over, z))
+        found.append(LoneFault(row, GPU_COMPUTE, _saved(models, _works(cured)), sign, over, z))
     return found
 
 
@@ -158,6 +157,11 @@ def _late_host(case: Case, models: Timelines, row: int) -> LoneFault | None:
         return LoneFault(row, CPU_LAUNCH, price, sign, over, z)
     cause = _cause_of_gaps(case, row, others, float(over.mean()))
     return LoneFault(row, cause, price, CAUSES[cause].meaning, over, z) if cause else None
+
+
+def _works(own: F64) -> Callable[[StepModel], float]:
+    """The length of a step with the own times `own`, ns."""
+    return lambda model: model.step_ns(own)
 
 
 def _saved(models: Timelines, cured: Callable[[StepModel], float]) -> Price:
