@@ -54,7 +54,7 @@ from tracekit.analysis.slowrank.suspects import (
     stands,
     suspect_of,
 )
-from tracekit.analysis.slowrank.wording import first_in_words, listed, ranks_in_words
+from tracekit.analysis.slowrank.wording import first_in_words, listed, ranks_in_words, slow_transfers
 from tracekit.causes import CAUSES, NETWORK
 from tracekit.findings import Evidence, Suspect
 from tracekit.step_graph.statistics import NORMAL_95
@@ -266,9 +266,8 @@ def leave_link_open(case: Case, link: SlowLink) -> Answer:
     near = link.price.high < MIN_LOST_SHARE * case.step_ns
     high = may_cost_ns(link.price.high, link.late) if near else link.price.high
     reason = (
-        f"transfers of {ranks_in_words(link.ranks)} take {link.ratio:.1f} times as long as their peers'; the others "
-        f"lose between {ms(link.price.low):.1f} and {ms(high):.1f} ms of {ms(case.step_ns):.1f} ms a step by it, "
-        "because "
+        f"{slow_transfers(link.ranks, link.ratio)}; the others lose between {ms(link.price.low):.1f} and "
+        f"{ms(high):.1f} ms of {ms(case.step_ns):.1f} ms a step by it, because "
     )
     matched = coverage(case).matched
     beside = matched is not None and matched >= COVERAGE_WHOLE

@@ -40,7 +40,7 @@ from tracekit.analysis.slowrank.hypotheses.long_stage import LongStage
 from tracekit.analysis.slowrank.hypotheses.slow_link import SlowLink
 from tracekit.analysis.slowrank.price import Price, everybody_ns, share_in_words
 from tracekit.analysis.slowrank.suspects import Answer, explain_rank, in_gaps, left_open
-from tracekit.analysis.slowrank.wording import add_traces
+from tracekit.analysis.slowrank.wording import add_traces, slow_transfers
 from tracekit.causes import NETWORK, STAGE_IMBALANCE
 from tracekit.findings import Cause, Cure
 from tracekit.thresholds.slowrank import CANDIDATE_SHARE, MAJORITY, MIN_LOST_SHARE
@@ -163,8 +163,19 @@ def _long_stage(e: Evidence, stage: LongStage) -> Answer:
     shares = share_in_words(
         case, "typical work on that stage", stage.price.best, {"even micro-batches": e.data}
     )
-    answer = blame_stage(case, stage, shares + besides)
+    answer = blame_stage(case, stage, shares + besides + _beside_link(e))
     return replace(answer, gain=everybody_ns(case, answer.gain))
+
+
+def _beside_link(e: Evidence) -> str:
+    """The words on a link that may cost the threshold beside a stage, but is not proven; empty where there is none."""
+    link = e.link
+    if link is None or shown(e.case, link):
+        return ""
+    return (
+        f"; {slow_transfers(link.ranks, link.ratio)}, which may cost {ms(link.price.best):.1f} ms beside that"
+        + (f", but {link.layout}" if link.layout else "")
+    )
 
 
 def _unseen_mates(case: Case, stage: LongStage) -> list[int]:
