@@ -23,3 +23,15 @@ def test_noise_of_two_ranks_is_healthy(tmp_path, mesh):
     setup, config = setup_of(mesh, steps=3, jitter=2.0, tables={"model": {"layers": 4}}, merge=False)
     written(tmp_path, setup, config, detail="kernels")
     assert tracekit.slowrank(tracekit.load([str(tmp_path / "trace")])).verdict == "healthy"
+
+
+@pytest.mark.parametrize("mesh", [{"tp": 2}, {"pp": 2, "dp": 2}])
+def test_slow_compute_hides_no_pauses_of_its_rank(tmp_path, mesh):
+    """In a pair the other rank seems early by as much, which is no spread between ranks that would explain it."""
+    faults = ("pauses:rank=1,pause_ms=80,every=4", "slow_compute:rank=1,factor=1.5")
+    setup, config = setup_of(mesh, *faults, steps=3, tables={"model": {"layers": 4}}, merge=False)
+    outcome = written(tmp_path, setup, config, detail="kernels")
+    found = tracekit.slowrank(tracekit.load([str(tmp_path / "trace")]))
+    assert (found.verdict, [s.rank for s in found.suspects]) == ("slow_rank", [1])
+    gain = outcome.summary.mean_step_ms - outcome.healthy.mean_step_ms
+    assert found.suspects[0].lost_ms_low <= gain <= found.suspects[0].lost_ms_high
