@@ -35,3 +35,15 @@ def test_slow_compute_hides_no_pauses_of_its_rank(tmp_path, mesh):
     assert (found.verdict, [s.rank for s in found.suspects]) == ("slow_rank", [1])
     gain = outcome.summary.mean_step_ms - outcome.healthy.mean_step_ms
     assert found.suspects[0].lost_ms_low <= gain <= found.suspects[0].lost_ms_high
+
+
+def test_a_late_loader_costs_less_than_its_stage(tmp_path):
+    """Stage 1 has the head as well, which costs 57 ms a step of its own; the loader is late in one step of three."""
+    text = "late_data:rank=1,delay_ms=200,steps=1"
+    tables = {"model": {"layers": 4, "vocab_size": 32000}}
+    setup, config = setup_of({"pp": 2, "dp": 2}, text, steps=3, tables=tables, merge=False)
+    outcome = written(tmp_path, setup, config, detail="kernels")
+    found = tracekit.slowrank(tracekit.load([str(tmp_path / "trace")]))
+    assert (found.cause, [s.rank for s in found.suspects]) == ("dataloader", [1])
+    gain = outcome.summary.mean_step_ms - outcome.healthy.mean_step_ms
+    assert found.suspects[0].lost_ms_low <= gain <= found.suspects[0].lost_ms_high

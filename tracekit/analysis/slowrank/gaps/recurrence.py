@@ -13,7 +13,7 @@ import numpy as np
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.expected.excess import recurs, slow_throughout
 from tracekit.analysis.slowrank.gaps.evidence_gaps import coverage, most_ns
-from tracekit.analysis.slowrank.hypotheses.candidates import likely_saved_ns, saved_ns, typical_without
+from tracekit.analysis.slowrank.hypotheses.candidates import saved_ns, typical_without
 from tracekit.analysis.slowrank.hypotheses.suspect_work import late_loaders, stalled_often
 from tracekit.analysis.slowrank.wording import ranks_in_words
 from tracekit.intervals import Intervals, union
@@ -69,7 +69,7 @@ def in_one_step(case: Case) -> OneStep | None:
             continue
         if coverage(case).matched != 1 and recurring[row]:  # a replay cannot price its other steps
             continue
-        gain = likely_saved_ns(case, rows)
+        gain = saved_ns(case, rows, typical_without(case, rows))
         if coverage(case).matched != 1:  # others may wait for it in unmatched operations
             gain = max(gain, most_ns(case, rows))
         most = part * float(mean[row]) if part > 1 else gain  # others wait for it behind the cut
@@ -98,7 +98,7 @@ def _together(case: Case, column: int, recurring: Mask) -> OneStep | None:
     rows = np.array([row for row in np.flatnonzero(slow) if np.nanargmax(value[row]) == column], np.int64)
     if len(rows) < 2 or _unrecorded(case, column) > 1 or case.found.throughout & set(rows.tolist()):
         return None
-    gain = likely_saved_ns(case, rows)
+    gain = saved_ns(case, rows, typical_without(case, rows))
     if gain < MIN_LOST_SHARE * case.step_ns or costs_in_others(case, rows, gain):
         return None
     first, *others = sorted(rows.tolist(), key=lambda row: (-mean[row], row))
