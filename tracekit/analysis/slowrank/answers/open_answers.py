@@ -54,25 +54,18 @@ def lone_suspect(case: Case, found: LoneFault) -> Suspect:
     return replace(suspect, steps=tuple(case.steps.numbers[c] for c in found.struck))
 
 
-def leave_lone_step_open(case: Case, found: LoneFault) -> Answer:
-    """The open answer about a rank that is alone on its stage and was late in one of few steps."""
-    suspect = lone_suspect(case, found)
-    reason = (
-        f"rank {suspect.rank} is late in step {suspect.steps[0]} only, compared with ranks of other stages "
-        f"({found.told}), which costs up to {ms(found.price.high):.1f} ms of {ms(case.step_ns):.1f} ms a step: "
-        "one step cannot separate a fault from chance"
-    )
-    return left_open(reason, _RECURS, (replace(suspect, confidence=0.0, lost_ms_low=0.0),))
-
-
-def leave_one_step_open(case: Case, found: OneStep) -> Answer:
+def leave_one_step_open(case: Case, found: OneStep | LoneFault) -> Answer:
     """The open answer about a rank that was slow in one step; too few others were recorded to know if it recurs."""
-    costs = f"which costs up to {ms(found.gain):.1f} ms a step"
-    reason = f"{told(case, found)}, {costs}: one step cannot separate a fault from chance"
-    return left_open(reason, _RECURS, _once_candidates(case, found))
-
-
-_RECURS: Final = "record more steps: a fault recurs"
+    if isinstance(found, LoneFault):
+        suspect, most = lone_suspect(case, found), found.price.high
+        candidates: tuple[Suspect, ...] = (replace(suspect, confidence=0.0, lost_ms_low=0.0),)
+        late = f"rank {suspect.rank} is late in step {suspect.steps[0]} only, compared with ranks of other stages"
+        what = f"{late} ({found.told})"
+    else:
+        what, most, candidates = told(case, found), found.gain, _once_candidates(case, found)
+    costs = f"which costs up to {ms(most):.1f} ms a step"
+    reason = f"{what}, {costs}: one step cannot separate a fault from chance"
+    return left_open(reason, "record more steps: a fault recurs", candidates)
 
 
 def _once_candidates(case: Case, found: OneStep) -> tuple[Suspect, ...]:

@@ -61,7 +61,6 @@ CHALLENGES: Final[tuple[Challenge, ...]] = (
     with_most_of_it,
     with_late_posts,
     with_unsteady_link,
-    limits.transfers_may_hide_more,
     limits.shares_no_communication,
     limits.mesh_is_unknown,
     limits.part_of_a_step,

@@ -14,8 +14,6 @@ import numpy as np
 
 from tracekit.analysis.slowrank.answers.open_answers import leave_rank_open
 from tracekit.analysis.slowrank.case import Case
-from tracekit.analysis.slowrank.decision.gaps import lone_transfers_may_be_slow
-from tracekit.analysis.slowrank.evidence import Evidence
 from tracekit.analysis.slowrank.gaps.evidence_gaps import undecided, what_would_decide, why_open
 from tracekit.analysis.slowrank.price import Price
 from tracekit.analysis.slowrank.suspects import Answer, left_open, suspect_of
@@ -138,23 +136,6 @@ def shares_no_communication(case: Case, answer: Answer) -> Answer:
         f"{ms(case.step_ns):.1f} ms a step, but {why_open(case) if unknown else why}"
     )
     return left_open(reason, what_would_decide(case) if unknown else remedy, answer.suspects)
-
-
-def transfers_may_hide_more(case: Case, answer: Answer) -> Answer:
-    """`answer`, left open where it blames a stage, but transfers without peers could hide more than that costs.
-
-    A stage is long by design, and must not hide that the network may be slow.
-    """
-    if not answer.blames_stage or not answer.suspects:
-        return answer
-    for found in lone_transfers_may_be_slow(Evidence(case)):
-        if found.decides and found.could_hide > answer.gain:
-            return left_open(
-                f"{found.what}; in addition, {answer.reason}",
-                found.to_decide,
-                (*found.candidates, *answer.suspects),
-            )
-    return answer
 
 
 def _joined_with_others(case: Case, named: set[int]) -> bool:

@@ -18,7 +18,6 @@ from tracekit.analysis.slowrank.answers.imbalance_answers import (
     stages_in_words,
 )
 from tracekit.analysis.slowrank.answers.open_answers import (
-    leave_lone_step_open,
     leave_one_step_open,
     leave_rank_open,
     leave_unseen_open,
@@ -68,7 +67,7 @@ def slow_in_one_step(e: Evidence) -> Answer | None:
     """A rank was slow in one step, and too few others were recorded to call that an accident."""
     if e.once is not None and e.once_in_doubt:
         return leave_one_step_open(e.case, e.once)
-    return leave_lone_step_open(e.case, e.lone_once) if e.lone_once is not None else None
+    return leave_one_step_open(e.case, e.lone_once) if e.lone_once is not None else None
 
 
 def rank_may_cost(e: Evidence) -> Answer | None:
