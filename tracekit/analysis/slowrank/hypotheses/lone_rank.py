@@ -82,9 +82,14 @@ def lone_fault(case: Case) -> LoneFault | None:
 
 
 def lone_accident(case: Case) -> LoneFault | None:
-    """The most expensive fault of a host in one step; None as `lone_fault`, and where other steps show an accident."""
-    models = _compared(case) if len(case.steps.numbers) <= NO_ACCIDENT else None
-    found = [f for f in _late_hosts(case, models) if f.once] if models is not None else []
+    """The most expensive fault of a host in one step; None as `lone_fault`, and where other steps show an accident.
+
+    One step fewer shows that of the first one captured, in which a profiler starts.
+    """
+    others = len(case.steps.numbers) - 1
+    models = _compared(case) if others < NO_ACCIDENT else None
+    late = [f for f in _late_hosts(case, models) if f.once] if models is not None else []
+    found = [f for f in late if others < NO_ACCIDENT - int(f.struck == [0])]
     return max(found, key=lambda f: f.gain, default=None)
 
 
