@@ -7,7 +7,7 @@ which launches for itself, only pauses between operators show that.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -156,7 +156,9 @@ def _late_host(case: Case, models: Timelines, row: int) -> LoneFault | None:
         return None
     cuts = without_gaps(case, models.likely, [row], over)
     price, z = _saved(models, lambda model: model.rescaled_ns(cuts)), _significance(case, gaps, row)
-    price = replace(price, high=max(price.high, float(over.mean())))
+    # without its pauses it may wait for a rank without a trace instead, in messages that now find it late
+    low = 0.0 if case.missing else price.low
+    price = Price.between(low, price.best, max(price.high, float(over.mean())))
     if pace is not None and pace[0] > KIND_RATIO * pace[1]:
         sign = f"its host needs {pace[0] / pace[1]:.1f} times as long between two launches"
         return LoneFault(row, CPU_LAUNCH, price, sign, over, z)
