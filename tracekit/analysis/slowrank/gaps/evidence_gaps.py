@@ -22,12 +22,13 @@ from tracekit.analysis.slowrank.wording import fewest_traces
 from tracekit.findings import Coverage
 from tracekit.rank_events.operation_names import MESSAGES
 from tracekit.rank_events.step_marks import NO_STEP
-from tracekit.step_graph.statistics import NORMAL_95
+from tracekit.step_graph.statistics import NORMAL_95, confidence
 from tracekit.thresholds.slowrank import (
     COVERAGE_WHOLE,
     MAJORITY,
     MIN_LOST_SHARE,
     MINOR,
+    NEARLY_ALL,
     PEERS_SAMPLED,
     PROVING_STEPS,
 )
@@ -164,10 +165,12 @@ def in_the_only_step(case: Case) -> Undecided | None:
 def faint_ranks(case: Case) -> Undecided | None:
     """Return the ranks with an excess that most likely costs the threshold, but is not significant; None without any.
 
-    Where steps vary so much that such an excess may be chance, they do not prove health either.
+    Where steps vary so much that such an excess may be chance, they do not prove health either. One that chance gives
+    in more than a minor part of jobs with so many ranks shows nothing.
     """
     least, z = MIN_LOST_SHARE * case.step_ns, np.nan_to_num(case.found.z, nan=0.0)
-    unsure = (z > 0) & (z <= case.found.limit) & (np.nan_to_num(case.found.mean, nan=0.0) > least)
+    likely = np.array([confidence(v, len(z)) for v in z.tolist()]) > NEARLY_ALL
+    unsure = likely & (z <= case.found.limit) & (np.nan_to_num(case.found.mean, nan=0.0) > least)
     longest = sorted(np.flatnonzero(unsure).tolist(), key=lambda row: -case.found.mean[row])[:PEERS_SAMPLED]
     rows = np.array([row for row in longest if likely_saved_ns(case, np.array([row])) >= least], np.int64)
     if len(case.steps.numbers) == 1 or not len(rows):
