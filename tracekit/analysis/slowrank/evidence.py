@@ -131,8 +131,12 @@ class Evidence:
 
     @cached_property
     def prices(self) -> dict[Kind, float]:
-        """What ranks, a stage and a link cost; a stage counts only from `STAGE_GAIN` times the price of the ranks."""
-        ranks = max(price(self.case, self.ranks) if self.ranks else 0.0, self.lone.gain if self.lone else 0.0)
+        """What ranks, a stage and a link cost; a stage counts only from `STAGE_GAIN` times the price of the ranks.
+
+        A rank alone on its stage counts only if its price is proven: its stage may cost the same for certain.
+        """
+        lone = self.lone if self.lone and self.lone.price.low >= self.least else None
+        ranks = max(price(self.case, self.ranks) if self.ranks else 0.0, lone.gain if lone else 0.0)
         stage = self.stage.price.best if self.stage and not self.stage.idle else 0.0
         return {
             Kind.RANKS: ranks,

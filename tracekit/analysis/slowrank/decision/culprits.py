@@ -104,6 +104,8 @@ def lone_rank_of_a_stage(e: Evidence) -> Answer | None:
     stage, found, case = e.stage, e.lone, e.case
     if found is None or found.gain < max(e.least, case.residual_ns):
         return None
+    if found.price.low < e.least and stage is not None and found.row in stage.loaders:
+        return None  # the loader of the stage has a price that is proven
     if stage is not None and found.row in stage.rows:
         others = tuple(row for row in stage.rows if row != found.row)
         stage = replace(stage, rows=others or stage.rows, price=stage.price.without(found.gain))
