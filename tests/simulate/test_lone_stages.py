@@ -8,9 +8,11 @@ from reftrain.simulate.summary import summarise
 from tests.marks import quick_first
 from tests.simulate.case import setup_of, written
 
+COMPUTES = "slow_compute:rank=2,factor=1.5"
+HEADED = {"model": {"layers": 8, "vocab_size": 32000}}
 FAULTS = {
     "pauses:rank=2,pause_ms=50,every=8": "host_stall",
-    "slow_compute:rank=2,factor=1.5": "gpu_compute",
+    COMPUTES: "gpu_compute",
     "slow_compute:rank=2,factor=1.8,steps=1:4:2": "gpu_compute",
     "throttle:rank=2,factor=1.6,rise_s=2": "gpu_compute",
     "pauses:rank=2,pause_ms=200,every=1": "host_stall",
@@ -36,3 +38,35 @@ def test_a_fault_is_named_beside_a_longer_stage(tmp_path, text, stages):
     assert suspect.lost_ms_low * 0.99 <= gain <= suspect.lost_ms_high * 1.01
     if found.cause == "gpu_compute":
         assert suspect.lost_ms_high < 1.5 * gain
+
+
+@pytest.mark.parametrize(
+    "text", ["allocator_retries:rank=2,retry_ms=60", "late_data:rank=2,delay_ms=300", COMPUTES]
+)
+@pytest.mark.parametrize("missing", [0, 3])
+def test_other_stages_without_traces_hide_no_fault(tmp_path, text, missing):
+    """What rank 2 does itself, its trace shows; what it would wait for instead, only the missing trace could show."""
+    setup, config = setup_of({"pp": 4}, text, steps=4, tables=HEADED, merge=False)
+    ranks = [rank for rank in range(4) if rank != missing]
+    outcome = written(tmp_path, setup, config, detail="kernels", ranks=ranks)
+    found = tracekit.slowrank(tracekit.load([str(tmp_path / "trace")]))
+    assert found.verdict in {"slow_rank", "inconclusive"}
+    assert found.suspects or "dataloader" not in FAULTS[text]  # the loader of a longer stage is proven
+    first = (found.suspects or found.candidates)[0]
+    assert (first.rank, first.cause) == (2, FAULTS[text])
+    gain = outcome.summary.mean_step_ms - outcome.healthy.mean_step_ms
+    assert first.lost_ms_low <= gain <= first.lost_ms_high
+
+
+ONE_STEP = [("allocator_retries:rank=2,retry_ms=60", 1), ("pauses:rank=2,pause_ms=80,every=4,steps=1", 3)]
+
+
+@pytest.mark.parametrize(("text", "steps"), ONE_STEP)
+def test_one_late_step_of_few_is_open(tmp_path, text, steps):
+    """The head makes stage 3 longer, and other hosts launch no faster; neither explains 40 % of a step."""
+    setup, config = setup_of({"pp": 4}, text, steps=steps, tables=HEADED, merge=False)
+    outcome = written(tmp_path, setup, config, detail="kernels")
+    found = tracekit.slowrank(tracekit.load([str(tmp_path / "trace")]))
+    assert (found.verdict, [c.rank for c in found.candidates]) == ("inconclusive", [2])
+    gain = outcome.summary.mean_step_ms - outcome.healthy.mean_step_ms
+    assert gain <= found.candidates[0].lost_ms_high

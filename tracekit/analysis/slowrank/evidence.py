@@ -31,7 +31,7 @@ from tracekit.analysis.slowrank.hypotheses.candidates import (
 )
 from tracekit.analysis.slowrank.hypotheses.data_imbalance import uneven_data, uneven_tokens
 from tracekit.analysis.slowrank.hypotheses.link_cure import without_link
-from tracekit.analysis.slowrank.hypotheses.lone_rank import LoneFault, lone_fault
+from tracekit.analysis.slowrank.hypotheses.lone_rank import LoneFault, lone_accident, lone_fault
 from tracekit.analysis.slowrank.hypotheses.long_stage import LongStage, long_stage
 from tracekit.analysis.slowrank.hypotheses.moving_stalls import MovingStalls, moving_stalls, moving_work
 from tracekit.analysis.slowrank.hypotheses.slow_link import SlowLink, slow_link
@@ -107,6 +107,11 @@ class Evidence:
         return lone_fault(self.case)
 
     @cached_property
+    def lone_once(self) -> LoneFault | None:
+        """The late host, in one of few steps, of a rank that is alone on its stage."""
+        return lone_accident(self.case)
+
+    @cached_property
     def any_link(self) -> SlowLink | None:
         """The link with transfers that take longer than its peers' transfers, however little it costs."""
         return slow_link(self.case)
@@ -126,8 +131,12 @@ class Evidence:
 
     @cached_property
     def prices(self) -> dict[Kind, float]:
-        """What ranks, a stage and a link cost; a stage counts only from `STAGE_GAIN` times the price of the ranks."""
-        ranks = max(price(self.case, self.ranks) if self.ranks else 0.0, self.lone.gain if self.lone else 0.0)
+        """What ranks, a stage and a link cost; a stage counts only from `STAGE_GAIN` times the price of the ranks.
+
+        A rank alone on its stage counts only if its price is proven: its stage may cost the same for certain.
+        """
+        lone = self.lone if self.lone and self.lone.price.low >= self.least else None
+        ranks = max(price(self.case, self.ranks) if self.ranks else 0.0, lone.gain if lone else 0.0)
         stage = self.stage.price.best if self.stage and not self.stage.idle else 0.0
         return {
             Kind.RANKS: ranks,

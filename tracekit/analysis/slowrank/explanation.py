@@ -13,7 +13,7 @@ from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.decision.gaps import widest_first
 from tracekit.analysis.slowrank.evidence import Evidence
 from tracekit.analysis.slowrank.gaps.evidence_gaps import bounds_of, least_ns, most_ns
-from tracekit.analysis.slowrank.hypotheses.candidates import beside_waits, saved_ns, typical_without
+from tracekit.analysis.slowrank.hypotheses.candidates import beside_waits, likely_saved_ns
 from tracekit.analysis.slowrank.price import Price
 from tracekit.analysis.slowrank.suspects import Answer
 from tracekit.analysis.slowrank.wording import ranks_in_words
@@ -84,7 +84,7 @@ def _measured(case: Case, row: int) -> Price:
     """The price of the rank in `row` alone."""
     rows = np.array([row])
     bounds = bounds_of(case, rows)
-    _, likely = beside_waits(case, rows, saved_ns(case, rows, typical_without(case, rows)))
+    _, likely = beside_waits(case, rows, likely_saved_ns(case, rows))
     return Price(min(bounds.low[0], likely), likely, max(bounds.high[0], likely))
 
 

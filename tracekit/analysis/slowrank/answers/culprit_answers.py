@@ -6,7 +6,11 @@ from typing import Final, TypeVar
 import numpy as np
 
 from tracekit.analysis.slowrank.answers.imbalance_answers import blame_data
-from tracekit.analysis.slowrank.answers.open_answers import leave_disagreeing_open, leave_rank_open
+from tracekit.analysis.slowrank.answers.open_answers import (
+    leave_disagreeing_open,
+    leave_rank_open,
+    lone_suspect,
+)
 from tracekit.analysis.slowrank.answers.unsteady_links import blame_peer_copies
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.expected.nodes import NAME_NODES, UNPLACED
@@ -50,11 +54,11 @@ from tracekit.analysis.slowrank.suspects import (
     stands,
     suspect_of,
 )
-from tracekit.analysis.slowrank.wording import first_in_words, listed, ranks_in_words
+from tracekit.analysis.slowrank.wording import first_in_words, listed, ranks_in_words, slow_transfers
 from tracekit.causes import CAUSES, NETWORK
 from tracekit.findings import Evidence, Suspect
 from tracekit.step_graph.statistics import NORMAL_95
-from tracekit.thresholds.slowrank import COVERAGE_WHOLE, LITTLE_SHARE, MIN_LOST_SHARE, MINOR
+from tracekit.thresholds.slowrank import COVERAGE_WHOLE, LITTLE_SHARE, MIN_LOST_SHARE
 from tracekit.units import I64, ms
 
 
@@ -86,11 +90,7 @@ _SIZES: Final = (
 
 def blame_lone_rank(case: Case, found: LoneFault) -> Answer:
     """The answer that blames a rank for its fault, which ranks of other stages show."""
-    evidence = explain_rank(case, found.row, (found.row,), other_stages=True).evidence
-    price = found.price.widened(rank_doubt_ns(case, np.array([found.row])))
-    suspect = suspect_of(case, found.row, price, found.z, found.cause, evidence)
-    slow = np.flatnonzero(found.over >= MINOR * found.over.max()).tolist()
-    suspect = replace(suspect, steps=tuple(case.steps.numbers[c] for c in slow))
+    suspect = lone_suspect(case, found)
     reason = (
         f"rank {suspect.rank} is slow compared with ranks of other stages: {found.told}; {ms(found.gain):.1f} ms of "
         f"{ms(case.step_ns):.1f} ms a step"
@@ -266,9 +266,8 @@ def leave_link_open(case: Case, link: SlowLink) -> Answer:
     near = link.price.high < MIN_LOST_SHARE * case.step_ns
     high = may_cost_ns(link.price.high, link.late) if near else link.price.high
     reason = (
-        f"transfers of {ranks_in_words(link.ranks)} take {link.ratio:.1f} times as long as their peers'; the others "
-        f"lose between {ms(link.price.low):.1f} and {ms(high):.1f} ms of {ms(case.step_ns):.1f} ms a step by it, "
-        "because "
+        f"{slow_transfers(link.ranks, link.ratio)}; the others lose between {ms(link.price.low):.1f} and "
+        f"{ms(high):.1f} ms of {ms(case.step_ns):.1f} ms a step by it, because "
     )
     matched = coverage(case).matched
     beside = matched is not None and matched >= COVERAGE_WHOLE

@@ -17,8 +17,9 @@ from tracekit.analysis.slowrank.answers.open_answers import leave_one_step_open
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.expected.excess import typical
 from tracekit.analysis.slowrank.gaps.evidence_gaps import more_steps
-from tracekit.analysis.slowrank.gaps.recurrence import in_one_step, others_prove_health
+from tracekit.analysis.slowrank.gaps.recurrence import OneStep, in_one_step, others_prove_health
 from tracekit.analysis.slowrank.hypotheses.candidates import saved_ns
+from tracekit.analysis.slowrank.hypotheses.lone_rank import lone_accident
 from tracekit.analysis.slowrank.price import Price
 from tracekit.analysis.slowrank.suspects import Answer, explain_rank, imbalance, left_open, suspect_of
 from tracekit.causes import GPU_COMPUTE
@@ -72,8 +73,10 @@ def _levelled(case: Case) -> float:
 
 def _with_dearer_step(case: Case, answer: Answer) -> Answer:
     """`answer`, or an open one that names a rank with one long step that costs more and may recur."""
-    once = in_one_step(case)
-    if not answer.suspects or once is None or once.gain <= answer.gain or others_prove_health(case, once):
+    once = lone_accident(case) or in_one_step(case)
+    if not answer.suspects or once is None or once.gain <= answer.gain:
+        return answer
+    if isinstance(once, OneStep) and others_prove_health(case, once):
         return answer
     open_ = leave_one_step_open(case, once)
     besides = f"{open_.reason}; another {ms(answer.gain):.1f} ms a step are lost elsewhere: {answer.reason}"

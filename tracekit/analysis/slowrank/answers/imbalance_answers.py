@@ -139,7 +139,7 @@ def _in_one_step(case: Case) -> str:
 
     What all ranks take longer in a step, as for longer documents, does not count.
     """
-    if len(case.steps.numbers) <= NO_ACCIDENT or len(case.stages) < 2:
+    if len(case.steps.numbers) < NO_ACCIDENT or len(case.stages) < 2:
         return ""
     beyond = case.steps.own - np.nanmedian(case.steps.own, axis=1, keepdims=True)
     over = np.nan_to_num(beyond - median_of_others(beyond, [np.arange(len(beyond))]))

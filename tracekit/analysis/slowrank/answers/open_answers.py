@@ -4,11 +4,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
+import numpy as np
+
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.gaps.evidence_gaps import Undecided, undecided, what_would_decide
 from tracekit.analysis.slowrank.gaps.recurrence import OneStep, in_one_step, told
 from tracekit.analysis.slowrank.hypotheses.excess_parts import may_be_pace
-from tracekit.analysis.slowrank.price import Price
+from tracekit.analysis.slowrank.hypotheses.lone_rank import LoneFault
+from tracekit.analysis.slowrank.price import Price, rank_doubt_ns
 from tracekit.analysis.slowrank.suspects import Answer, explain_rank, left_open, stands, suspect_of
 from tracekit.analysis.slowrank.unrecorded.unrecorded import Unseen, reason_of
 from tracekit.analysis.slowrank.wording import fewest_traces, first_in_words
@@ -17,11 +20,12 @@ from tracekit.thresholds.slowrank import RANKS_LISTED
 from tracekit.units import ms
 
 
-def leave_unseen_open(case: Case, unseen: Unseen) -> Answer:
+def leave_unseen_open(case: Case, unseen: Unseen, lone: LoneFault | None = None) -> Answer:
     """The open answer where a rank without a trace may be the culprit.
 
     The ranks without a trace are candidates; each costs at most what the others spend in its groups. A recorded rank
-    that works longer than its peers is one as well, and comes first if that is more than the others are known to wait.
+    that works longer than its peers is one as well, or that is alone on its stage with a fault of its own (`lone`), and
+    comes first if that is more than the others are known to wait.
     """
     low, high = ms(unseen.known), ms(max(unseen.known, unseen.undecided))
     steps, mesh = case.steps.numbers, case.mesh
@@ -32,6 +36,9 @@ def leave_unseen_open(case: Case, unseen: Unseen) -> Answer:
     if (open_ := undecided(case)) is not None:
         recorded, longer = candidates_of(case, open_), float(case.found.mean[open_.rows[0]])
         reason += f"; rank {recorded[0].rank} works {ms(longer):.1f} ms longer than its peers"
+    elif lone is not None:
+        recorded, longer = (lone_suspect(case, lone),), float(lone.over.mean())
+        reason += f"; rank {recorded[0].rank} is slow itself: {lone.told}"
     elif (once := in_one_step(case)) is not None:
         recorded, longer = _once_candidates(case, once), once.excess
         reason += f"; {told(case, once)}"
@@ -39,11 +46,26 @@ def leave_unseen_open(case: Case, unseen: Unseen) -> Answer:
     return left_open(reason, fewest_traces(case, unseen.ranks), both)
 
 
-def leave_one_step_open(case: Case, found: OneStep) -> Answer:
+def lone_suspect(case: Case, found: LoneFault) -> Suspect:
+    """Return the rank with the fault `found`, which ranks of other stages show, at its price."""
+    evidence = explain_rank(case, found.row, (found.row,), other_stages=True).evidence
+    price = found.price.widened(rank_doubt_ns(case, np.array([found.row])))
+    suspect = suspect_of(case, found.row, price, found.z, found.cause, evidence)
+    return replace(suspect, steps=tuple(case.steps.numbers[c] for c in found.struck))
+
+
+def leave_one_step_open(case: Case, found: OneStep | LoneFault) -> Answer:
     """The open answer about a rank that was slow in one step; too few others were recorded to know if it recurs."""
-    costs = f"which costs up to {ms(found.gain):.1f} ms a step"
-    reason = f"{told(case, found)}, {costs}: one step cannot separate a fault from chance"
-    return left_open(reason, "record more steps: a fault recurs", _once_candidates(case, found))
+    if isinstance(found, LoneFault):
+        suspect, most = lone_suspect(case, found), found.price.high
+        candidates: tuple[Suspect, ...] = (replace(suspect, confidence=0.0, lost_ms_low=0.0),)
+        late = f"rank {suspect.rank} is late in step {suspect.steps[0]} only, compared with ranks of other stages"
+        what = f"{late} ({found.told})"
+    else:
+        what, most, candidates = told(case, found), found.gain, _once_candidates(case, found)
+    costs = f"which costs up to {ms(most):.1f} ms a step"
+    reason = f"{what}, {costs}: one step cannot separate a fault from chance"
+    return left_open(reason, "record more steps: a fault recurs", candidates)
 
 
 def _once_candidates(case: Case, found: OneStep) -> tuple[Suspect, ...]:

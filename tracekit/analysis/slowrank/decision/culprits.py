@@ -32,6 +32,7 @@ from tracekit.analysis.slowrank.answers.open_answers import (
 )
 from tracekit.analysis.slowrank.answers.slow_launch import launched_late
 from tracekit.analysis.slowrank.case import Case
+from tracekit.analysis.slowrank.decision.gaps import lone_transfers_may_be_slow
 from tracekit.analysis.slowrank.evidence import Evidence, Faults, Kind
 from tracekit.analysis.slowrank.gaps.evidence_gaps import bounds_of, coverage, least_ns
 from tracekit.analysis.slowrank.hypotheses.candidates import Hypothesis, significant_rows
@@ -40,7 +41,7 @@ from tracekit.analysis.slowrank.hypotheses.long_stage import LongStage
 from tracekit.analysis.slowrank.hypotheses.slow_link import SlowLink
 from tracekit.analysis.slowrank.price import Price, everybody_ns, share_in_words
 from tracekit.analysis.slowrank.suspects import Answer, explain_rank, in_gaps, left_open
-from tracekit.analysis.slowrank.wording import add_traces
+from tracekit.analysis.slowrank.wording import add_traces, slow_transfers
 from tracekit.causes import NETWORK, STAGE_IMBALANCE
 from tracekit.findings import Cause, Cure
 from tracekit.thresholds.slowrank import CANDIDATE_SHARE, MAJORITY, MIN_LOST_SHARE
@@ -62,7 +63,7 @@ def unseen_rank_is_dearer(e: Evidence) -> Answer | None:
     bound = unseen.undecided if unseen.awaited >= awaited else 0.0
     if max(unseen.known, bound) < max(e.least, dearest):
         return None
-    return leave_unseen_open(e.case, unseen)
+    return leave_unseen_open(e.case, unseen, e.lone)
 
 
 def slow_ranks_are_dearest(e: Evidence) -> Answer | None:
@@ -103,6 +104,8 @@ def lone_rank_of_a_stage(e: Evidence) -> Answer | None:
     stage, found, case = e.stage, e.lone, e.case
     if found is None or found.gain < max(e.least, case.residual_ns):
         return None
+    if found.price.low < e.least and stage is not None and found.row in stage.loaders:
+        return None  # the loader of the stage has a price that is proven
     if stage is not None and found.row in stage.rows:
         others = tuple(row for row in stage.rows if row != found.row)
         stage = replace(stage, rows=others or stage.rows, price=stage.price.without(found.gain))
@@ -151,7 +154,10 @@ def _costly_stage(e: Evidence) -> LongStage | None:
 
 
 def _long_stage(e: Evidence, stage: LongStage) -> Answer:
-    """The answer that blames a stage of proven price, or its loaders; open if only one of its ranks has a trace."""
+    """The answer that blames a stage of proven price, or its loaders.
+
+    Open if only one of its ranks has a trace, or transfers without peers could hide more.
+    """
     case = e.case
     if stage.loaders:
         return blame_loaders(case, stage)
@@ -163,8 +169,23 @@ def _long_stage(e: Evidence, stage: LongStage) -> Answer:
     shares = share_in_words(
         case, "typical work on that stage", stage.price.best, {"even micro-batches": e.data}
     )
-    answer = blame_stage(case, stage, shares + besides)
+    answer = blame_stage(case, stage, shares + besides + _beside_link(e))
+    for gap in lone_transfers_may_be_slow(e):
+        if gap.decides and gap.could_hide > answer.gain:  # the design of a stage must not hide a slow network
+            both = (*gap.candidates, *answer.suspects)
+            return left_open(f"{gap.what}; in addition, {answer.reason}", gap.to_decide, both)
     return replace(answer, gain=everybody_ns(case, answer.gain))
+
+
+def _beside_link(e: Evidence) -> str:
+    """The words on a link that may cost the threshold beside a stage, but is not proven; empty where there is none."""
+    link = e.link
+    if link is None or shown(e.case, link):
+        return ""
+    return (
+        f"; {slow_transfers(link.ranks, link.ratio)}, which may cost {ms(link.price.best):.1f} ms beside that"
+        + (f", but {link.layout}" if link.layout else "")
+    )
 
 
 def _unseen_mates(case: Case, stage: LongStage) -> list[int]:

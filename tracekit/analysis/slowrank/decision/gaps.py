@@ -24,7 +24,13 @@ from tracekit.analysis.slowrank.gaps.evidence_gaps import (
     whole_steps,
     why_open,
 )
-from tracekit.analysis.slowrank.gaps.lone_transfers import LoneTransfers, in_words, lopsided, remedy
+from tracekit.analysis.slowrank.gaps.lone_transfers import (
+    LoneTransfers,
+    all_could_hide_ns,
+    in_words,
+    lopsided,
+    remedy,
+)
 from tracekit.analysis.slowrank.hypotheses.candidates import significant_rows
 from tracekit.analysis.slowrank.hypotheses.data_imbalance import unexplained_ns
 from tracekit.analysis.slowrank.hypotheses.dealt_price import dealt_bounds
@@ -160,8 +166,9 @@ def lone_transfers_may_be_slow(e: Evidence) -> Iterator[Gap]:
 
     case = e.case
     for found, hidden in sorted(e.unproven, key=lambda pair: -pair[0].spent):
-        price = Price.up_to(found.spent, found.spent)
-        rows = [case.steps.row(r) for r in found.ranks[:RANKS_LISTED]] if found.peers else []
+        named = found.hub or (found.ranks if found.peers else ())
+        rows = [case.steps.row(r) for r in named[:RANKS_LISTED]]
+        price = Price.up_to(max(found.spent, all_could_hide_ns(case, found.hub)), found.spent)
         what = f"{in_words(case, found)}: a slow link and a slow network would look the same"
         ends = tuple(link_end(case, row, price) for row in rows)
         yield Gap(what, hidden, remedy(case, found), ends, decides=decides(found, hidden))

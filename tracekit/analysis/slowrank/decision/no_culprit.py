@@ -30,9 +30,10 @@ from tracekit.analysis.slowrank.gaps.evidence_gaps import (
     NAME_GROUPS,
     Undecided,
     bounds_of,
-    left_undecided,
+    faint_ranks,
     more_steps,
     most_ns,
+    varies,
 )
 from tracekit.analysis.slowrank.hypotheses.candidates import significant_rows
 from tracekit.analysis.slowrank.hypotheses.long_stage import faint_stage
@@ -42,8 +43,13 @@ from tracekit.analysis.slowrank.price import NOT_EXACT, Price, may_cost_ns
 from tracekit.analysis.slowrank.suspects import Answer, harmless, imbalance, left_open
 from tracekit.analysis.slowrank.wording import listed
 from tracekit.causes import CPU_LAUNCH, HOST_STALL
-from tracekit.step_graph.statistics import MAD_TO_SIGMA, confidence
-from tracekit.thresholds.slowrank import CHANCE, CLEARLY_MORE, MIN_LOST_SHARE, STAGE_TELLING_PEERS, Z_LIMIT
+from tracekit.step_graph.statistics import MAD_TO_SIGMA
+from tracekit.thresholds.slowrank import (
+    CLEARLY_MORE,
+    MIN_LOST_SHARE,
+    STAGE_TELLING_PEERS,
+    Z_LIMIT,
+)
 from tracekit.units import I64, ms
 
 
@@ -54,12 +60,14 @@ def hosts_stall_in_turn(e: Evidence) -> Answer | None:
 
 def unseen_rank_may_cost(e: Evidence) -> Answer | None:
     """The recorded ranks may lose the threshold by waiting for a rank without a trace."""
-    return leave_unseen_open(e.case, e.unseen) if e.unseen.undecided >= e.least else None
+    return leave_unseen_open(e.case, e.unseen, e.lone) if e.unseen.undecided >= e.least else None
 
 
 def slow_in_one_step(e: Evidence) -> Answer | None:
     """A rank was slow in one step, and too few others were recorded to call that an accident."""
-    return leave_one_step_open(e.case, e.once) if e.once is not None and e.once_in_doubt else None
+    if e.once is not None and e.once_in_doubt:
+        return leave_one_step_open(e.case, e.once)
+    return leave_one_step_open(e.case, e.lone_once) if e.lone_once is not None else None
 
 
 def rank_may_cost(e: Evidence) -> Answer | None:
@@ -154,38 +162,16 @@ def stage_stands_still(e: Evidence) -> Answer | None:
 
 
 def excess_is_faint(e: Evidence) -> Answer | None:
-    """The excess of a rank, a stage or a node is unlikely to be chance, but not significant."""
+    """The excess of a rank, a stage or a node costs the threshold, or is unlikely to be chance, but not significant."""
     case = e.case
     if (ranks := faint_ranks(case)) is not None:
         return leave_rank_open(case, ranks)
     if (stage := faint_stage(case)) is not None:
         return leave_stage_open(
-            case, stage, _noise(case, stage.z, Z_LIMIT), f"{more_steps(case)} on every rank"
+            case, stage, varies(case, stage.z, Z_LIMIT), f"{more_steps(case)} on every rank"
         )
     node = faint_node(case)
     return leave_rank_open(case, node) if node is not None else None
-
-
-def _noise(case: Case, z: float, limit: float) -> str:
-    """The clause that chance hardly explains an excess, and does not show a fault."""
-    return (
-        f"the noise of {len(case.steps.numbers)} steps is unlikely to explain that (z {z:.1f}), but that is not proven "
-        f"(z {limit:.1f} needed)"
-    )
-
-
-def faint_ranks(case: Case) -> Undecided | None:
-    """Return the ranks with an excess that is unlikely to be chance; None where there are none."""
-    z = np.nan_to_num(case.found.z, nan=0.0)
-    sure = np.array([confidence(v, len(z)) for v in z.tolist()])
-    hardly = (sure > 1.0 - CHANCE) & (z <= case.found.limit)
-    longer = np.nan_to_num(case.found.mean, nan=0.0) > MIN_LOST_SHARE * case.step_ns
-    rows = np.flatnonzero(hardly & longer)
-    if len(case.steps.numbers) == 1 or not len(rows):
-        return None
-    first = rows[np.argmax(case.found.mean[rows])]
-    why = _noise(case, float(z[first]), case.found.limit)
-    return left_undecided(case, rows, why, f"{more_steps(case)} on every rank")
 
 
 def faint_node(case: Case) -> Undecided | None:

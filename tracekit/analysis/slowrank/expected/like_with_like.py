@@ -162,11 +162,18 @@ def _alone(run: Measured, part: F64, rest: F64) -> tuple[Excess, Mask]:
         return found, np.zeros(len(run.steps.ranks), bool)
     still = excess(rest, run.stages, floor)
     own_noise = np.nanstd(np.where(np.isfinite(still.value), still.value, 0.0), axis=1, ddof=1)
-    error = np.maximum(np.maximum(still.sigma, own_noise) / np.sqrt(many), spread(still.mean))
+    apart = _significant(run, replace(found, limit=Z_LIMIT)) & recurs(found.value, run.step_ns)
+    usual = _spread_elsewhere(run, still.mean, apart)
+    error = np.maximum(np.maximum(still.sigma, own_noise) / np.sqrt(many), usual)
     beyond = np.nan_to_num(still.mean)
     chance = (beyond > -Z_LIMIT * error) & (beyond < Z_LIMIT * error)
-    apart = _significant(run, replace(found, limit=Z_LIMIT)) & recurs(found.value, run.step_ns)
     return found, np.asarray(apart & chance, bool)
+
+
+def _spread_elsewhere(run: Measured, mean: F64, apart: Mask) -> float:
+    """The spread of `mean` over ranks, ns; without pairs of ranks with one that is `apart`: the other is off as far."""
+    rows = [stage for stage in run.stages if len(stage) != 2 or not apart[stage].any()]
+    return spread(mean[np.concatenate(rows)]) if rows else 0.0
 
 
 def _of_one_part(

@@ -5,19 +5,33 @@ is a lower bound. Here every such operation may shrink to the shortest one of it
 most groups, the inferred groups probably lack a member.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from tracekit.analysis.slowrank.case import Case
-from tracekit.analysis.slowrank.hypotheses.candidates import beside_waits, bounded, cured_ns, significant_rows
+from tracekit.analysis.slowrank.hypotheses.candidates import (
+    beside_waits,
+    bounded,
+    cured_ns,
+    likely_saved_ns,
+    significant_rows,
+)
 from tracekit.analysis.slowrank.price import may_cost_ns, rank_doubt_ns
 from tracekit.analysis.slowrank.wording import fewest_traces
 from tracekit.findings import Coverage
 from tracekit.rank_events.operation_names import MESSAGES
 from tracekit.rank_events.step_marks import NO_STEP
-from tracekit.step_graph.statistics import NORMAL_95
-from tracekit.thresholds.slowrank import COVERAGE_WHOLE, MAJORITY, MIN_LOST_SHARE, MINOR, PROVING_STEPS
+from tracekit.step_graph.statistics import NORMAL_95, confidence
+from tracekit.thresholds.slowrank import (
+    COVERAGE_WHOLE,
+    MAJORITY,
+    MIN_LOST_SHARE,
+    MINOR,
+    NEARLY_ALL,
+    PEERS_SAMPLED,
+    PROVING_STEPS,
+)
 from tracekit.units import F64, I64, Mask, ms
 
 
@@ -146,6 +160,31 @@ def in_the_only_step(case: Case) -> Undecided | None:
     of, whole = ("of it ", " whole") if len(case.steps.numbers) > 1 else ("", "")
     why = f"only one step {of}was recorded{whole}, and one step cannot separate a slow rank from chance"
     return left_undecided(case, rows, why, whole_steps(case))
+
+
+def faint_ranks(case: Case) -> Undecided | None:
+    """Return the ranks with an excess that most likely costs the threshold, but is not significant; None without any.
+
+    Where steps vary so much that such an excess may be chance, they do not prove health either. One that chance gives
+    in more than a minor part of jobs with so many ranks shows nothing.
+    """
+    least, z = MIN_LOST_SHARE * case.step_ns, np.nan_to_num(case.found.z, nan=0.0)
+    likely = np.array([confidence(v, len(z)) for v in z.tolist()]) > NEARLY_ALL
+    unsure = likely & (z <= case.found.limit) & (np.nan_to_num(case.found.mean, nan=0.0) > least)
+    longest = sorted(np.flatnonzero(unsure).tolist(), key=lambda row: -case.found.mean[row])[:PEERS_SAMPLED]
+    rows = np.array([row for row in longest if likely_saved_ns(case, np.array([row])) >= least], np.int64)
+    if len(case.steps.numbers) == 1 or not len(rows):
+        return None
+    why = varies(case, float(z[rows[0]]), case.found.limit)
+    found = left_undecided(case, rows, why, f"{more_steps(case)} on every rank")
+    return found and replace(found, low=(0.0,) * len(rows))
+
+
+def varies(case: Case, z: float, limit: float) -> str:
+    """Return the clause that steps vary too much to prove an excess of `z` standard errors."""
+    return (
+        f"steps vary so much that {len(case.steps.numbers)} do not prove it (z {z:.1f}, {limit:.1f} needed)"
+    )
 
 
 def left_undecided(case: Case, rows: I64, why: str = "", decide: str = "") -> Undecided | None:

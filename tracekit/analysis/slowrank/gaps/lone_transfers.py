@@ -1,8 +1,9 @@
 """Communication that hides a fault: transfers that nothing can be compared with, and unmatched waits of one rank.
 
 A slow link shows by comparison with the transfers of its peers, which are other groups along its axes. The only group
-along its axes has none. Links between nodes have none if all of them pass one node, as between two nodes: its network
-slows them alike. What such transfers could hide is bounded by the bandwidth that only healthy links reach.
+along its axes has none, nor have messages that all pass one rank, as in a pipeline of two stages. Links between nodes
+have none if all of them pass one node, as between two nodes: its network slows them alike. What such transfers could
+hide is bounded by the bandwidth that only healthy links reach.
 
 Ranks of one stage do the same work, so each kind of operation should delay all of them equally. An unmatched operation
 has no price, but where it delays no rank more than its peers, it hides no single slow rank or link.
@@ -10,7 +11,7 @@ has no price, but where it delays no rank more than its peers, it hides no singl
 
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -20,7 +21,7 @@ from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.expected.excess import without_longest
 from tracekit.analysis.slowrank.expected.nodes import nodes_of
 from tracekit.analysis.slowrank.gaps.evidence_gaps import whole
-from tracekit.analysis.slowrank.wording import add_traces, listed
+from tracekit.analysis.slowrank.wording import add_traces, listed, ranks_in_words
 from tracekit.matching.channels import Channel
 from tracekit.rank_events.operation_names import MESSAGES, ring_share
 from tracekit.step_graph.statistics import median_of_others
@@ -38,8 +39,9 @@ _MEASURE: Final = (
 class LoneTransfers:
     """Transfers without peers on `channels` between `ranks`; `spent`: of the rank that spends most in them, ns a step.
 
-    They are of the only group along `axes`, with the ranks of an unrecorded group that would be its `peers`, or all
-    those between nodes, where each passes all of `nodes`.
+    They are of the only group along `axes`, or messages along them that all pass the rank or ranks in `hub`, with the
+    ranks of an unrecorded group that would be its `peers`; or all those between nodes, where each passes all of
+    `nodes`.
     """
 
     channels: tuple[int, ...]
@@ -48,6 +50,7 @@ class LoneTransfers:
     axes: tuple[str, ...] = ()
     peers: tuple[int, ...] = ()
     nodes: tuple[str | int, ...] = ()
+    hub: tuple[int, ...] = ()
 
 
 def lone_transfers(case: Case) -> list[LoneTransfers]:
@@ -57,14 +60,15 @@ def lone_transfers(case: Case) -> list[LoneTransfers]:
 
 
 def _only_groups(case: Case, seen: list[Channel]) -> Iterator[LoneTransfers]:
-    """The collectives that are the only recorded ones along their axes."""
-    groups: dict[tuple[str, ...], list[Channel]] = defaultdict(list)
+    """The collectives that are the only recorded ones along their axes, and messages that all pass one rank."""
+    groups: dict[tuple[tuple[str, ...], bool], list[Channel]] = defaultdict(list)
     for channel in seen:
-        if not channel.p2p and (axes := case.axes_of(channel)):
-            groups[axes].append(channel)
-    for axes, channels in sorted(groups.items()):
-        if len(channels) == 1:
-            yield _of(case, channels, axes, _unrecorded_peers(case, channels[0], axes))
+        if axes := case.axes_of(channel):
+            groups[axes, channel.p2p].append(channel)
+    for (axes, p2p), channels in sorted(groups.items()):
+        hub = sorted(set.intersection(*(set(c.members) for c in channels))) if p2p else []
+        if hub or len(channels) == 1:
+            yield _of(case, channels, axes, _unrecorded_peers(case, channels[0], axes), hub=tuple(hub))
 
 
 def _past_one_node(case: Case, seen: list[Channel]) -> Iterator[LoneTransfers]:
@@ -79,7 +83,7 @@ def _past_one_node(case: Case, seen: list[Channel]) -> Iterator[LoneTransfers]:
 
 def _of(
     case: Case, channels: list[Channel], axes: tuple[str, ...] = (), peers: tuple[int, ...] = (),
-    nodes: tuple[str | int, ...] = (),
+    nodes: tuple[str | int, ...] = (), hub: tuple[int, ...] = (),
 ) -> LoneTransfers:  # fmt: skip
     """The transfers on `channels`, with the exposed time of the rank that spends most in them."""
     numbers = tuple(c.number for c in channels)
@@ -87,7 +91,7 @@ def _of(
     moved = np.where(mine, case.ops.exposed - case.waits.exposed_wait, 0)
     spent = float((np.bincount(case.ops.rank, moved) / len(case.steps.numbers)).max())
     ranks = tuple(sorted({m for c in channels for m in c.members}))
-    return LoneTransfers(numbers, ranks, spent, axes, peers, nodes)
+    return LoneTransfers(numbers, ranks, spent, axes, peers, nodes, hub)
 
 
 def _unrecorded_peers(case: Case, channel: Channel, axes: tuple[str, ...]) -> tuple[int, ...]:
@@ -105,6 +109,16 @@ def could_hide_ns(case: Case, found: LoneTransfers) -> float:
     late[numbers] = np.maximum(case.waits.delivery[numbers] - np.maximum(size, 0) / FAST_BUS_GB_S, 0.0)
     cured = np.maximum(case.waits.transfer - late, 0.0)
     return max(case.model.recorded_ns - case.model.step_ns(case.steps.own, cured), 0.0)
+
+
+def all_could_hide_ns(case: Case, hub: tuple[int, ...]) -> float:
+    """Return what a step saves by `could_hide_ns` of all transfers without peers that pass `hub`, ns; 0 without one.
+
+    A slow link delays the collectives of its rank as well as its messages.
+    """
+    passing = [one for one in lone_transfers(case) if set(hub).issubset(one.ranks)] if hub else []
+    channels = tuple(sorted({c for one in passing for c in one.channels}))
+    return could_hide_ns(case, replace(passing[0], channels=channels)) if passing else 0.0
 
 
 def remedy(case: Case, found: LoneTransfers) -> str:
@@ -128,6 +142,9 @@ def in_words(case: Case, found: LoneTransfers) -> str:
             "between nodes",
             f"all pass node{many} {listed(found.nodes)}, and a slow network there slows them alike",
         )
+    elif found.hub:
+        which = f"of messages along {'_'.join(found.axes)}"
+        why = f"all pass {ranks_in_words(found.hub)}, so that a slow link there slows them alike"
     elif found.peers:
         which, why = f"along {'_'.join(found.axes)}", "no other group along these axes was recorded whole"
     took = f"take {ms(found.spent):.1f} ms of {ms(case.step_ns):.1f} ms a step"

@@ -6,12 +6,12 @@ than the others, or pauses again and again, is late. More layers, or a loss, len
 which launches for itself, only pauses between operators show that.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from tracekit.analysis.slowrank.case import Case
+from tracekit.analysis.slowrank.case import Case, Timelines
 from tracekit.analysis.slowrank.expected.same_kernels import at_places, pace_at
 from tracekit.analysis.slowrank.hypotheses.host_bound import without_gaps
 from tracekit.analysis.slowrank.hypotheses.suspect_work import features_of, pace_among
@@ -28,6 +28,7 @@ from tracekit.thresholds.slowrank import (
     MAJORITY,
     MIN_LOST_SHARE,
     MINOR,
+    NO_ACCIDENT,
     NOISE_FLOOR,
     STAGE_TELLING_PEERS,
     USUAL_VARIATION,
@@ -39,38 +40,66 @@ from tracekit.units import F64
 class LoneFault:
     """A rank (row of Steps) with a slow device or host: the cause, its price (ns a step), and its sign in words.
 
-    over: what it takes longer than ranks of other stages, by step, ns; z: standard errors of their mean. A pause that
-    messages wait for may cost all of its length, where the model hides a part of it.
+    over: what it takes longer than ranks of other stages, by step, ns; z: standard errors of their mean. The ends of
+    the price differ by unmatched waits. A pause that messages wait for may cost all of its length, where the model
+    hides a part of it.
     """
 
     row: int
     cause: Cause
-    gain: float
+    price: Price
     told: str
     over: F64
     z: float
 
     @property
-    def price(self) -> Price:
-        """What it costs, ns a step: up to its whole length if the host is late."""
-        most = self.gain if self.cause == GPU_COMPUTE else max(self.gain, float(self.over.mean()))
-        return Price(self.gain, self.gain, most)
+    def gain(self) -> float:
+        """What it most likely costs, ns a step."""
+        return self.price.best
+
+    @property
+    def struck(self) -> list[int]:
+        """The columns of Steps in which it costs something."""
+        return np.flatnonzero(self.over >= MINOR * self.over.max()).tolist()
+
+    @property
+    def once(self) -> bool:
+        """Whether it struck in one step alone, which may be an accident."""
+        return len(self.struck) == 1
 
 
 def lone_fault(case: Case) -> LoneFault | None:
-    """The most expensive fault of a rank; None where stages hold several ranks, there is one, or no rank has a fault.
+    """The most expensive fault of a rank; None where stages hold several ranks, one was read, or no rank has a fault.
 
-    A fault need not make its stage the longest one: a stage with more work may hide it.
+    A fault need not make its stage the longest one: a stage with more work may hide it. Ranks without a trace leave the
+    others to compare with.
     """
-    model, count = case.timeline, len(case.steps.ranks)
-    alone = all(len(rows) == 1 for rows in case.stages) and len(case.mesh.coordinates) == len(case.stages)
-    if not alone or model is None or count < 2:
+    models = _compared(case)
+    if models is None:
         return None
-    found = [*_slow_devices(case, model), *(f for row in range(count) if (f := _late_host(case, model, row)))]
+    found = [*_slow_devices(case, models), *(f for f in _late_hosts(case, models) if not f.once)]
     return max(found, key=lambda f: f.gain, default=None)
 
 
-def _slow_devices(case: Case, model: StepModel) -> list[LoneFault]:
+def lone_accident(case: Case) -> LoneFault | None:
+    """The most expensive fault of a host in one step; None as `lone_fault`, and where other steps show an accident.
+
+    One step fewer shows that of the first one captured, in which a profiler starts.
+    """
+    others = len(case.steps.numbers) - 1
+    models = _compared(case) if others < NO_ACCIDENT else None
+    late = [f for f in _late_hosts(case, models) if f.once] if models is not None else []
+    found = [f for f in late if others < NO_ACCIDENT - int(f.struck == [0])]
+    return max(found, key=lambda f: f.gain, default=None)
+
+
+def _compared(case: Case) -> Timelines | None:
+    """The models that price a fault; None where stages hold several ranks, or one rank was read."""
+    alone = case.mesh.world_size == case.mesh.stages and len(case.steps.ranks) > 1
+    return case.timelines if alone else None
+
+
+def _slow_devices(case: Case, models: Timelines) -> list[LoneFault]:
     """The faults of devices that need longer for nearly all kernels that other stages run too, in all steps or some."""
     if not case.on_gpus or len(case.steps.ranks) < STAGE_TELLING_PEERS:
         return []
@@ -98,7 +127,7 @@ def _slow_devices(case: Case, model: StepModel) -> list[LoneFault]:
         cured[row] -= over
         sign = f"nearly all kinds of kernels that every stage runs take {pace:.2f} times as long"
         z = _significance(case, case.computed, row)
-        found.append(LoneFault(row, GPU_COMPUTE, model.recorded_ns - model.step_ns(cured), sign, over, z))
+        found.append(LoneFault(row, GPU_COMPUTE, _saved(models, _works(cured)), sign, over, z))
     return found
 
 
@@ -109,24 +138,45 @@ def _turns(case: Case) -> F64:
     return np.asarray(varied / median_of_others(varied, [np.arange(len(varied))]), np.float64)
 
 
-def _late_host(case: Case, model: StepModel, row: int) -> LoneFault | None:
-    """The fault of the host of the rank in `row`; None unless its device is idle longer in several steps for it."""
+def _late_hosts(case: Case, models: Timelines) -> list[LoneFault]:
+    """The faults of hosts, each in several steps or in one."""
+    return [f for row in range(len(case.steps.ranks)) if (f := _late_host(case, models, row))]
+
+
+def _late_host(case: Case, models: Timelines, row: int) -> LoneFault | None:
+    """The fault of the host of the rank in `row`; None unless its device is idle longer for it."""
     gaps = case.steps.own - case.computed
     others = [r for r in range(len(gaps)) if r != row]
     longer = (gaps - median_of_others(gaps, [np.arange(len(gaps))]))[row]
     over = np.nan_to_num(np.clip(longer - _at_begins(case, row), 0.0, None))
-    if over.mean() < MIN_LOST_SHARE * case.step_ns or (over >= MINOR * over.max()).sum() < 2:
+    if over.mean() < MIN_LOST_SHARE * case.step_ns:
         return None
     pace = pace_among(case, (row,), others)
     if pace is None and case.on_gpus:
         return None
-    cuts = without_gaps(case, model, [row], over)
-    gain, z = model.recorded_ns - model.rescaled_ns(cuts), _significance(case, gaps, row)
+    cuts = without_gaps(case, models.likely, [row], over)
+    price, z = _saved(models, lambda model: model.rescaled_ns(cuts)), _significance(case, gaps, row)
+    # without its pauses it may wait for a rank without a trace instead, in messages that now find it late
+    low = 0.0 if case.missing else price.low
+    price = Price.between(low, price.best, max(price.high, float(over.mean())))
     if pace is not None and pace[0] > KIND_RATIO * pace[1]:
         sign = f"its host needs {pace[0] / pace[1]:.1f} times as long between two launches"
-        return LoneFault(row, CPU_LAUNCH, gain, sign, over, z)
+        return LoneFault(row, CPU_LAUNCH, price, sign, over, z)
     cause = _cause_of_gaps(case, row, others, float(over.mean()))
-    return LoneFault(row, cause, gain, CAUSES[cause].meaning, over, z) if cause else None
+    return LoneFault(row, cause, price, CAUSES[cause].meaning, over, z) if cause else None
+
+
+def _works(own: F64) -> Callable[[StepModel], float]:
+    """The length of a step with the own times `own`, ns."""
+    return lambda model: model.step_ns(own)
+
+
+def _saved(models: Timelines, cured: Callable[[StepModel], float]) -> Price:
+    """What a cure saves, ns a step; `cured` gives the length of a step with it, whatever unmatched waits are."""
+    low, gain, high = (
+        model.recorded_ns - cured(model) for model in (models.pinned, models.likely, models.free)
+    )
+    return Price.between(low, gain, high)
 
 
 def _cause_of_gaps(case: Case, row: int, others: Sequence[int], over: float) -> Cause | None:

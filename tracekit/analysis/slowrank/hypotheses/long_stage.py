@@ -76,8 +76,8 @@ def long_stage(case: Case) -> LongStage | None:
         return _computing_longer(case, least)
     loaders = late_loaders(case, alone.rows) if alone.price.high >= least else ()
     computed = _compute(case)
-    if loaders and _loading_costs(case, found[0], loaders, least):
-        return replace(_without_gaps(case, found[0], alone), loaders=loaders)
+    if loaders and (loading := _loading(case, found[0], alone, loaders)).price.best >= least:
+        return loading
     if computed is None:
         return alone if alone.price.high >= least else None
     work = _priced(case, _of_work(case, found, computed))
@@ -264,34 +264,29 @@ def _price(case: Case, found: Sequence[_Longer]) -> LongStage:
     return LongStage(tuple(order), found[0].z, longer, price, cured=cured, pace=pace)
 
 
-def _without_gaps(case: Case, stage: _Longer, priced: LongStage) -> LongStage:
-    """`priced` with the prices of a cure that shortens only the longest gaps of `stage`, where these are higher."""
+def _loading(case: Case, stage: _Longer, priced: LongStage, loaders: tuple[int, ...]) -> LongStage:
+    """The stage with the price of its `loaders`: of a cure of their longest gaps alone; of a table, that in `priced`.
+
+    A stage with late loaders may have more work as well, which costs something of its own.
+    """
+    found = replace(priced, loaders=loaders)
     if (models := case.timelines) is None:
-        return priced
-    cuts = without_gaps(case, models.likely, stage.rows.tolist(), stage.over)
+        return found
+    computed = _compute(case)
+    usual = _levels(case, case.steps.own)[_place(case, stage.rows)] - stage.over
+    over = case.steps.own - usual
+    if computed is not None:
+        gaps = case.steps.own - computed
+        over = np.minimum(over, gaps - np.nanmedian(np.delete(gaps, loaders, axis=0), axis=0))
+    over = np.nan_to_num(np.clip(over, 0.0, None))
+    cuts: Cuts = {}
+    for row in loaders:
+        cuts |= without_gaps(case, models.likely, [row], over[row])
     gain, low, high = (
         model.recorded_ns - model.rescaled_ns(cuts) for model in (models.likely, models.pinned, models.free)
     )
-    if gain < priced.price.best:
-        return priced
-    price = Price.between(max(low, priced.price.low), gain, min(high, priced.over))
-    return replace(priced, price=price)
-
-
-def _loading_costs(case: Case, stage: _Longer, loaders: Sequence[int], least: float) -> bool:
-    """Whether the step saves `least` ns if only the `loaders` of a stage lose their excess over other stages.
-
-    Other ranks of the stage may be idle as long. True for a table: its model has no gaps.
-    """
-    model = case.timeline
-    if model is None:
-        return True
-    usual = _levels(case, case.steps.own)[_place(case, stage.rows)] - stage.over
-    cuts: Cuts = {}
-    for row in loaders:
-        over = np.nan_to_num(np.clip(case.steps.own[row] - usual, 0.0, None))
-        cuts |= without_gaps(case, model, [row], over)
-    return model.recorded_ns - model.rescaled_ns(cuts) >= least
+    longest = float(over[list(loaders)].max(axis=0).mean())
+    return replace(found, price=Price.between(low, gain, min(high, longest)), over=longest)
 
 
 def _saved(recorded: StepModel | TableModel, model: StepModel | TableModel, cured: F64) -> float:

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from tracekit.analysis.slowrank.case import Case
-from tracekit.analysis.slowrank.hypotheses.candidates import saved_ns, typical_without
+from tracekit.analysis.slowrank.hypotheses.candidates import likely_saved_ns
 from tracekit.analysis.slowrank.hypotheses.data_imbalance import dispersion
 from tracekit.analysis.slowrank.hypotheses.host_bound import Cuts, unstalled_saves_ns, without_gaps
 from tracekit.analysis.slowrank.hypotheses.suspect_work import features_of
@@ -131,7 +131,7 @@ def stalls_of_the_same(case: Case) -> MovingStalls | None:
     if over is None or _scattered(over) or over.any(axis=0).all():
         return None
     rows = np.flatnonzero(over.any(axis=1)).astype(np.int64)
-    return _costly(case, MovingStalls(over, saved_ns(case, rows, typical_without(case, rows))))
+    return _costly(case, MovingStalls(over, likely_saved_ns(case, rows)))
 
 
 def _costly(case: Case, found: MovingStalls) -> MovingStalls | None:

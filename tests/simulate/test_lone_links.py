@@ -1,0 +1,28 @@
+"""Slow links of pipelines whose messages all pass one rank: no other link shows which length is usual."""
+
+import pytest
+
+import tracekit
+from tests.simulate.case import setup_of, written
+
+
+@pytest.mark.parametrize(("stages", "hub"), [(2, [0, 1]), (3, [1])])
+def test_a_longer_stage_hides_no_slow_messages(tmp_path, stages, hub):
+    """The head makes the last stage longer, which costs a fifth of what the link at rank 1 costs."""
+    tables = {"model": {"layers": 2 * stages, "vocab_size": 32000}}
+    text = "slow_link:rank=1,delay_ms=30"
+    setup, config = setup_of({"pp": stages}, text, tables=tables, merge=False)
+    outcome = written(tmp_path, setup, config, detail="kernels")
+    found = tracekit.slowrank(tracekit.load([str(tmp_path / "trace")]))
+    ends = [c for c in found.candidates if c.cause == "network"]
+    assert (found.verdict, [c.rank for c in ends]) == ("inconclusive", hub)
+    assert found.candidates[-1].cause == "stage_imbalance"
+    gain = outcome.summary.mean_step_ms - outcome.healthy.mean_step_ms
+    assert gain <= ends[0].lost_ms_high * 1.01
+
+
+def test_usual_messages_of_two_stages_are_no_gap(tmp_path):
+    tables = {"model": {"layers": 4, "vocab_size": 1024}}
+    setup, config = setup_of({"pp": 2}, tables=tables, merge=False)
+    written(tmp_path, setup, config, detail="kernels")
+    assert tracekit.slowrank(tracekit.load([str(tmp_path / "trace")])).verdict == "healthy"
