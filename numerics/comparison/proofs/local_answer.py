@@ -7,6 +7,7 @@ from numerics.comparison.proofs.local_explanation import RIGHT, is_summed, reaso
 from numerics.comparison.proofs.local_scope import never_seen_sent, not_checked, scope_of
 from numerics.comparison.proofs.loss_scale import other_loss, other_weights
 from numerics.comparison.proofs.other_inputs import other_inputs, same_data
+from numerics.comparison.proofs.other_updates import begun_apart, other_updates
 from numerics.comparison.proofs.other_weights import (
     other_changes,
     other_formats,
@@ -51,9 +52,10 @@ def decide_locally(case: Case, proof: LocalProof, baseline: LocalProof | None = 
     other = other or other_initial_weights(case) or other_changes(case)
     if other:
         return Decision("bug", "local", other)
-    design = None if proof.spread else differs_by_design(case, proof)
-    if design is not None:
-        return design
+    open_yet = other_updates(case) or begun_apart(case)
+    open_yet = open_yet or (None if proof.spread else differs_by_design(case, proof))
+    if open_yet is not None:
+        return open_yet
     other = _other_loss(case, proof, baseline)
     if other:
         return other_baseline(case, other) or Decision("bug", "local", other)

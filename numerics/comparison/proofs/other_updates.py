@@ -1,0 +1,47 @@
+"""Updates that are in one record alone: skipped by the other run, or made before this record began.
+
+No order of sums skips one, but an overflow in one run may.
+"""
+
+import numpy as np
+
+from numerics.comparison.verdict import Case, Decision
+from numerics.local.records.skipped_updates import skipped_updates, trained_steps
+
+_SAME_SCALE = (
+    "let both runs begin with a loss scale that overflows in neither (`GradScaler(init_scale=...)`), or with the same "
+    "number format, and compare again"
+)
+_SAME_START = (
+    "compare with a baseline that goes on from the same checkpoint, or with one that recorded the steps that led to it"
+)
+
+
+def begun_apart(case: Case) -> Decision | None:
+    """Return the open decision on a run that goes on from weights which its baseline never had; None otherwise."""
+    if not case.begins or case.tensors is None:
+        return None
+    table, number = case.tensors, case.run.names.number
+    weights = table.relative[(table.phase == number("init")) & (table.kind == number("param"))]
+    size = float(np.nan_to_num(weights).max(initial=0.0))
+    text = f"the run begins within the baseline: {case.begins}; these weights are up to {size:.2g} of their size apart"
+    return Decision("undecided", "none", text, _SAME_START)
+
+
+def other_updates(case: Case) -> Decision | None:
+    """Return the decision where one of the runs skips an update that the other makes; None otherwise."""
+    if case.baseline is None:
+        return None
+    skipped = [skipped_updates(side) for side in (case.run, case.baseline)]
+    both = np.intersect1d(*(trained_steps(side) for side in (case.run, case.baseline)))
+    step = next((s for s in both.tolist() if (s in skipped[0]) != (s in skipped[1])), None)
+    if step is None:
+        return None
+    alone = "the run" if step in skipped[0] else "the baseline"
+    other = "the baseline" if step in skipped[0] else "the run"
+    text = f"{alone} makes no update in step {step}, and {other} makes one"
+    if all(sides.get(step, True) for sides in skipped):
+        return Decision("bug", "local", f"{text}, though all gradients of that step are finite")
+    return Decision(
+        "undecided", "none", f"{text}: gradients of {alone} are not finite there, as under a loss scale", _SAME_SCALE
+    )
