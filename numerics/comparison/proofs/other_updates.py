@@ -1,10 +1,11 @@
-"""Updates that are in one record alone: skipped by the other run, or made before this record began.
+"""Updates and gradients that are in one record alone: skipped by the other run, or made before this record began.
 
 No order of sums skips one, but an overflow in one run may.
 """
 
 import numpy as np
 
+from numerics.columns import Columns
 from numerics.comparison.verdict import Case, Decision
 from numerics.local.records.skipped_updates import skipped_updates, trained_steps
 
@@ -15,6 +16,33 @@ _SAME_SCALE = (
 _SAME_START = (
     "compare with a baseline that goes on from the same checkpoint, or with one that recorded the steps that led to it"
 )
+
+
+def gradients_alone(case: Case) -> str | None:
+    """Return a sentence where a parameter of both runs has a gradient other than zeros in one of them alone; else None."""
+    if case.baseline is None:
+        return None
+    mine, other = _with_gradient(case.run), _with_gradient(case.baseline)
+    both = _parameters(case.run) & _parameters(case.baseline)
+    alone = sorted((mine ^ other) & both) if mine and other else []
+    if not alone:
+        return None
+    ends = ("the run's", "the baseline's") if alone[0] in mine else ("the baseline's", "the run's")
+    more = f" (and of {len(alone) - 1} more)" if len(alone) > 1 else ""
+    return (
+        f"{ends[0]} optimiser gets a gradient of {alone[0]}{more}, and {ends[1]} gets none in any step: frozen, unused, or "
+        "not reached by the backward"
+    )
+
+
+def _with_gradient(run: Columns) -> set[str]:
+    """Return the parameters whose gradient, other than zeros, reached an optimiser in some step."""
+    rows = run.named("phase", "reduce") & run.named("kind", "param_grad") & ~(run.reals["sum_squares"] == 0)
+    return {run.names.text(number).removesuffix(".grad") for number in set(run["tensor"][rows].tolist())}
+
+
+def _parameters(run: Columns) -> set[str]:
+    return {run.names.text(number) for number in set(run["tensor"][run.named("kind", "param")].tolist())}
 
 
 def begun_apart(case: Case) -> Decision | None:
