@@ -148,7 +148,9 @@ def _sound(case: Case, proof: LocalProof) -> Decision:
 
 def _without_updates(case: Case) -> Decision:
     """Return the open decision on a trained run of which no update is known."""
-    given = "every module is what its recorded inputs give, but no reduced gradient and no update was recorded"
+    given = (
+        "every module is what its recorded inputs give, but no reduced gradient and no update was recorded"
+    )
     if empty_updates(case.run):
         return Decision(
             "undecided",

@@ -14,12 +14,12 @@ _SAME_SCALE = (
     "number format, and compare again"
 )
 _SAME_START = (
-    "compare with a baseline that goes on from the same checkpoint, or with one that recorded the steps that led to it"
+    "compare with a baseline that goes on from the same checkpoint, or that made it and recorded its steps"
 )
 
 
 def gradients_alone(case: Case) -> str | None:
-    """Return a sentence where a parameter of both runs has a gradient other than zeros in one of them alone; else None."""
+    """Return a sentence where a parameter of both runs has a gradient, not only zeros, in one of them alone."""
     if case.baseline is None:
         return None
     mine, other = _with_gradient(case.run), _with_gradient(case.baseline)
@@ -30,8 +30,8 @@ def gradients_alone(case: Case) -> str | None:
     ends = ("the run's", "the baseline's") if alone[0] in mine else ("the baseline's", "the run's")
     more = f" (and of {len(alone) - 1} more)" if len(alone) > 1 else ""
     return (
-        f"{ends[0]} optimiser gets a gradient of {alone[0]}{more}, and {ends[1]} gets none in any step: frozen, unused, or "
-        "not reached by the backward"
+        f"{ends[0]} optimiser gets a gradient of {alone[0]}{more}, and {ends[1]} gets none in any step: frozen, "
+        "unused, or not reached by the backward"
     )
 
 
@@ -71,5 +71,8 @@ def other_updates(case: Case) -> Decision | None:
     if all(sides.get(step, True) for sides in skipped):
         return Decision("bug", "local", f"{text}, though all gradients of that step are finite")
     return Decision(
-        "undecided", "none", f"{text}: gradients of {alone} are not finite there, as under a loss scale", _SAME_SCALE
+        "undecided",
+        "none",
+        f"{text}: gradients of {alone} are not finite there, as under a loss scale",
+        _SAME_SCALE,
     )

@@ -99,7 +99,9 @@ def check_gradients(state: RecordedStep, sums: Mapping[str, Sum], into: Reduced)
             else "gradients of parameters: none was recorded, or no module's output has a recorded gradient"
         )
         return []
-    into.doubts += [] if into.doubts else _without_gradient(state, sums, recorded) + _cleared(state, sums, recorded)
+    into.doubts += (
+        [] if into.doubts else _without_gradient(state, sums, recorded) + _cleared(state, sums, recorded)
+    )
     into.norms[state.step] = float(torch.stack([g.double().norm() for g in recorded.values()]).norm())
     scale = _scale_of(state, sums, recorded)
     found = _all_judged(state, sums, recorded, scale, into.learned)
@@ -173,8 +175,8 @@ def _cleared(
         return []
     return [
         Doubt(
-            f"the optimiser gets zeros for all gradients in step {state.step}, and the backwards added others: they were "
-            "cleared before the update",
+            f"the optimiser gets zeros for all gradients in step {state.step}, and the backwards added others: "
+            "they were cleared before the update",
             "call `zero_grad()` behind `optimizer.step()`, or before the first backward of a step",
         )
     ]

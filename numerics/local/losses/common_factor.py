@@ -232,8 +232,8 @@ def _short_group(shares: Sequence[_Share]) -> str:
         due = one.micro_batches / most
         if due < 1 and one.known and isclose(one.share, due, rel_tol=one.precision):
             return (
-                f"step {one.step} has {one.micro_batches} of {most} micro-batches, and its gradients are {one.share:.6g} "
-                f"times a mean's: its losses are divided by {most} all the same"
+                f"step {one.step} has {one.micro_batches} of {most} micro-batches, and its gradients are "
+                f"{one.share:.6g} times a mean's: its losses are divided by {most} all the same"
             )
     return ""
 

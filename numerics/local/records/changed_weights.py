@@ -57,7 +57,11 @@ def sentence_of(run: Columns, pair: tuple[int, int]) -> str:
     """Return that a parameter is not what the optimiser left."""
     row = pair[1]
     after = run.name("phase", pair[0]) == "step"
-    due = "what the optimiser left in the step before" if after else "what the step before, without an update, began with"
+    due = (
+        "what the optimiser left in the step before"
+        if after
+        else "what the step before, without an update, began with"
+    )
     return (
         f"{run.name('tensor', row)} at the start of step {int(run['step'][row])} (rank {int(run['rank'][row])}) is not "
         f"{due}"

@@ -3,6 +3,7 @@
 import numpy as np
 
 from numerics.columns import Columns
+from numerics.local.records.restored_steps import digests_by_step
 
 
 def skipped_updates(run: Columns) -> dict[int, bool]:
@@ -10,9 +11,8 @@ def skipped_updates(run: Columns) -> dict[int, bool]:
 
     The last recorded step is left out: its record may end before the update.
     """
-    backward = run.named("phase", "backward")
-    updated = _steps(run, run.named("phase", "step")) - empty_updates(run)
-    overflowed = _steps(run, backward & (run["non_finite"] > 0))
+    overflowed = _steps(run, run.named("phase", "backward", "reduce") & (run["non_finite"] > 0))
+    updated = _steps(run, run.named("phase", "step")) - empty_updates(run) - (_unchanged(run) & overflowed)
     return {step: step not in overflowed for step in trained_steps(run).tolist() if step not in updated}
 
 
@@ -20,6 +20,14 @@ def empty_updates(run: Columns) -> set[int]:
     """Return the steps in which an optimiser stepped the model's parameters, and none of them had a gradient."""
     stepped = _steps(run, run.named("phase", "step") & run.named("kind", "param"))
     return stepped - _steps(run, run.named("phase", "reduce") & run.named("kind", "param_grad"))
+
+
+def _unchanged(run: Columns) -> set[int]:
+    """Return the steps that end with the weights they began with, as of a fused optimiser that skips by itself."""
+    parameters = run.named("kind", "param")
+    starts = digests_by_step(run, parameters & run.named("phase", "init"))
+    ends = digests_by_step(run, parameters & run.named("phase", "step"))
+    return {step for step, end in ends.items() if end <= starts.get(step, frozenset())}
 
 
 def trained_steps(run: Columns) -> np.ndarray:

@@ -122,7 +122,9 @@ def test_state_lost_in_a_skipped_step_is_a_bug(tmp_path, kind):
 @pytest.mark.parametrize("model", [True, False])
 def test_weights_written_in_a_skipped_step_are_seen(tmp_path, model):
     run = Trainer(habit="skips, writes").run(tmp_path / "run")
-    said = "up.weight at the start of step 2 (rank 0) is not what the step before, without an update, began with"
+    said = (
+        "up.weight at the start of step 2 (rank 0) is not what the step before, without an update, began with"
+    )
     alone = answer(run, model=model)
     assert alone.verdict == "undecided"
     assert said in alone.reason
@@ -198,3 +200,45 @@ def test_a_gradient_of_the_baseline_alone_is_a_bug(tmp_path):
     found = answer(Detached().run(tmp_path / "run"), Trainer().run(tmp_path / "baseline"))
     assert found.verdict == "bug"
     assert "the baseline's optimiser gets a gradient of up.bias (and of 1 more)" in found.reason
+
+
+def test_a_fused_optimiser_skips_as_another_does(tmp_path):
+    class Scaled(Trainer):
+        def run(self, folder):
+            model, _ = build()
+            optimizer = torch.optim.AdamW(model.parameters(), lr=0.01, fused=self.kind == "fused")
+            scaler = torch.amp.GradScaler("cpu", init_scale=2.0)
+            watcher = watch(model, optimizer, micro_batches=self.micro, out=folder, level="tensors")
+            for step in range(STEPS):
+                self.backwards(model, step)
+                scaler.scale(torch.zeros(()))
+                scaler.step(optimizer)
+                scaler.update()
+                optimizer.zero_grad()
+            watcher.close()
+            return folder
+
+    runs = [Scaled(kind, "overflows").run(tmp_path / kind) for kind in ("fused", "plain")]
+    assert "no update" not in answer(*runs, kind="adamw").reason
+
+
+@pytest.mark.parametrize("model", [True, False])
+def test_a_change_of_the_baseline_alone_is_a_bug(tmp_path, model):
+    baseline = Trainer(habit="writes").run(tmp_path / "baseline")
+    found = answer(Trainer().run(tmp_path / "run"), baseline, model=model)
+    assert found.verdict == "bug"
+    assert "in the baseline, up.weight at the start of step 2 (rank 0) is not what" in found.reason
+
+
+def test_sequences_that_fill_up_shares_are_seen(tmp_path):
+    class Filled(Trainer):
+        def backwards(self, model, step):
+            words = torch.randint(0, WORDS, (8, 5), generator=torch.Generator().manual_seed(step))
+            words = torch.cat([words, words[:2]]) if self.habit else words
+            functional.cross_entropy(model(words).flatten(0, 1), words.flatten()).backward()
+
+    runs = Filled(habit="fills").run(tmp_path / "run"), Filled().run(tmp_path / "baseline")
+    for pair, first in ((runs, "the run"), (runs[::-1], "the baseline")):
+        found = answer(*pair)
+        assert found.verdict == "bug"
+        assert f"{first} reads 2 sequences of in.0 in step 0 again" in found.reason
