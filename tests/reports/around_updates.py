@@ -7,20 +7,21 @@ from pathlib import Path
 import torch
 from torch import nn
 from torch.nn import functional
-from torch.utils.checkpoint import checkpoint
 
 from numerics import watch
 from tests.reports.report import Report
-from tests.reports.trained import MICRO, STEPS, Decoder, Trainer, built, sequences
+from tests.reports.trained import (
+    MICRO,
+    STEPS,
+    Trainer,
+    built,
+    built_recomputing,
+    built_with_momentum,
+    sequences,
+)
 from tests.reports.wrong import HEALTHY, Batches, seen, verdict
 
 SKIPPED = 1
-
-
-def built_with_momentum() -> tuple[nn.Module, torch.optim.Optimizer]:
-    """The model and SGD with momentum, which counts no steps."""
-    model, _ = built()
-    return model, torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
 
 
 @dataclass(frozen=True)
@@ -150,27 +151,6 @@ class Casts(Steps):
         with contextlib.nullcontext() if self.outside else torch.autocast("cpu", torch.bfloat16):
             logits = wrapped(ids)
         self.loss(logits.float(), labels, step).backward()  # type: ignore[no-untyped-call]
-
-
-class Recomputing(Decoder):
-    """Blocks are recomputed; by the reentrant form, whose inputs need gradients of their own."""
-
-    reentrant = False
-
-    def forward(self, ids: torch.Tensor) -> torch.Tensor:
-        x = self.words(ids)
-        for block in self.blocks:
-            x = checkpoint(block, x, use_reentrant=self.reentrant)
-        logits: torch.Tensor = self.head(self.norm(x))
-        return logits
-
-
-def built_recomputing() -> tuple[nn.Module, torch.optim.Optimizer]:
-    """The model with recomputed blocks on frozen embeddings."""
-    torch.manual_seed(3)
-    model = Recomputing()
-    model.words.weight.requires_grad_(False)
-    return model, torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=0.01)
 
 
 @dataclass(frozen=True)

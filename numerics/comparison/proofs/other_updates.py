@@ -61,7 +61,7 @@ def other_updates(case: Case) -> Decision | None:
     if case.baseline is None:
         return None
     skipped = [skipped_updates(side) for side in (case.run, case.baseline)]
-    both = np.intersect1d(*(trained_steps(side) for side in (case.run, case.baseline)))
+    both = np.intersect1d(trained_steps(case.run), trained_steps(case.baseline))
     step = next((s for s in both.tolist() if (s in skipped[0]) != (s in skipped[1])), None)
     if step is None:
         return None
