@@ -147,7 +147,7 @@ def _sound(case: Case, proof: LocalProof) -> Decision:
 
 
 def _without_updates(case: Case) -> Decision:
-    """Return the open decision on a trained run of which no update is known."""
+    """Return the open decision on a trained run without a known update."""
     given = (
         "every module is what its recorded inputs give, but no reduced gradient and no update was recorded"
     )

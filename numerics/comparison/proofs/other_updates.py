@@ -36,7 +36,7 @@ def gradients_alone(case: Case) -> str | None:
 
 
 def _with_gradient(run: Columns) -> set[str]:
-    """Return the parameters whose gradient, other than zeros, reached an optimiser in some step."""
+    """Return the parameters with a gradient, not only zeros, that reached an optimiser in some step."""
     rows = run.named("phase", "reduce") & run.named("kind", "param_grad") & ~(run.reals["sum_squares"] == 0)
     return {run.names.text(number).removesuffix(".grad") for number in set(run["tensor"][rows].tolist())}
 

@@ -242,3 +242,20 @@ def test_sequences_that_fill_up_shares_are_seen(tmp_path):
         found = answer(*pair)
         assert found.verdict == "bug"
         assert f"{first} reads 2 sequences of in.0 in step 0 again" in found.reason
+
+
+def test_gradients_of_some_micro_batches_alone_are_not_checked(tmp_path):
+    class Partly(Trainer):
+        def backwards(self, model, step):
+            words = torch.randint(0, WORDS, (8, 5), generator=torch.Generator().manual_seed(step))
+            for number, part in enumerate(words.chunk(self.micro)):
+                model.up.requires_grad_(number == 0)
+                loss = functional.cross_entropy(model(part).flatten(0, 1), part.flatten())
+                (loss * (2.0 if self.habit else 1.0) / self.micro).backward()
+            model.up.requires_grad_(True)
+
+    runs = Partly(habit="doubles").run(tmp_path / "run"), Partly().run(tmp_path / "baseline")
+    assert any(
+        text.startswith("gradients that only some backwards add to")
+        for text in answer(*runs, model=False).not_checked
+    )
