@@ -14,7 +14,8 @@ def changed_weights(run: Columns) -> dict[int, list[tuple[int, int]]]:
     """Return by step the pairs (row before the step, row at the start of the step) of unequal bits, by rank.
 
     The row before is what the last step's update left, or what that step started from where it skipped its update.
-    Steps that start from a checkpoint are left out.
+    Steps that start from a checkpoint are left out, and behind a skipped update weights that the trainer changes again
+    before its update, as one does that takes a gradient beside them: the update is checked from what it started from.
     """
     restored = restored_steps(run)
     parameters = run.named("kind", "param")
@@ -22,10 +23,14 @@ def changed_weights(run: Columns) -> dict[int, list[tuple[int, int]]]:
     kept = np.isin(np.maximum(run["step"], 0), list(skipped_updates(run)))
     left = np.flatnonzero((run.named("phase", "step") & parameters) | (starts & kept)).tolist()
     before = {_key(run, row, 1): row for row in left}
+    stepped = np.flatnonzero(run.named("phase", "reduce") & parameters).tolist()
+    beside = {_key(run, row, 0) for row in stepped}
     found: dict[int, list[tuple[int, int]]] = {}
     for row in np.flatnonzero(starts & (run["step"] > 0)).tolist():
         other, step = before.get(_key(run, row, 0)), int(run["step"][row])
-        if other is not None and step not in restored and run.digest[other] != run.digest[row]:
+        if other is None or step in restored or run.digest[other] == run.digest[row]:
+            continue
+        if run.name("phase", other) == "step" or _key(run, row, 0) not in beside:
             found.setdefault(step, []).append((other, row))
     return found
 

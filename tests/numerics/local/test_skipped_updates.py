@@ -259,3 +259,23 @@ def test_gradients_of_some_micro_batches_alone_are_not_checked(tmp_path):
         text.startswith("gradients that only some backwards add to")
         for text in answer(*runs, model=False).not_checked
     )
+
+
+def test_weights_that_are_back_before_the_update_are_no_change(tmp_path):
+    class Beside(Trainer):
+        def backwards(self, model, step):
+            super().backwards(model, step)
+            model.zero_grad()
+            with torch.no_grad():
+                model.up.weight += 0.01
+            super().backwards(model, step)
+            with torch.no_grad():
+                model.up.weight.copy_(self.kept)
+
+        def after(self, model, optimizer, step):
+            self.kept = model.up.weight.detach().clone()
+
+    trainer = Beside()
+    trainer.kept = build()[0].up.weight.detach().clone()
+    found = answer(trainer.run(tmp_path / "run"))
+    assert found.verdict in {"identical", "rounding"}, found.reason
