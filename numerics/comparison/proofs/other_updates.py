@@ -3,17 +3,19 @@
 No order of sums skips one, but an overflow in one run may.
 """
 
+from typing import Final
+
 import numpy as np
 
 from numerics.columns import Columns
 from numerics.comparison.verdict import Case, Decision
 from numerics.local.records.skipped_updates import skipped_updates, trained_steps
 
-_SAME_SCALE = (
+_SAME_SCALE: Final = (
     "let both runs begin with a loss scale that overflows in neither (`GradScaler(init_scale=...)`), or with the same "
     "number format, and compare again"
 )
-_SAME_START = (
+_SAME_START: Final = (
     "compare with a baseline that goes on from the same checkpoint, or that made it and recorded its steps"
 )
 
