@@ -261,7 +261,7 @@ def test_gradients_of_some_micro_batches_alone_are_not_checked(tmp_path):
     )
 
 
-def test_weights_that_are_back_before_the_update_are_no_change(tmp_path):
+def test_weights_changed_for_a_gradient_alone_are_sound(tmp_path):
     class Beside(Trainer):
         def backwards(self, model, step):
             super().backwards(model, step)
