@@ -36,7 +36,8 @@ def resumed(run: Columns, baseline: Columns) -> Resumed | None:
     """Return how a run goes on from a step of its baseline; None if it starts as the baseline did.
 
     It goes on after the step that left the weights it starts from, the last one if several did. If none did, it goes
-    on where its record begins, if it counts its steps on and the baseline recorded the weights of the step before.
+    on where its record begins, if it counts its steps on and the baseline recorded the weights of the step before, or
+    else where the baseline first read what it reads first.
     """
     start = _held(run, "init", "param", -1, "tensor", "boxes")
     if not start or start == _held(baseline, "init", "param", -1, "tensor", "boxes"):
@@ -48,7 +49,30 @@ def resumed(run: Columns, baseline: Columns) -> Resumed | None:
     if after:
         return Resumed(max(after), own and first > max(after), True)
     begins = (run["step"] == first) & run.named("phase", "forward")
-    return Resumed(first - 1, True, False) if own and begins.any() and first - 1 in steps else None
+    if own:
+        return Resumed(first - 1, True, False) if begins.any() and first - 1 in steps else None
+    again = _read_in(run, baseline, first)
+    return Resumed(again - 1, False, False) if again is not None and again - 1 in steps else None
+
+
+def _read_in(run: Columns, baseline: Columns, first: int) -> int | None:
+    """Return the later step of the baseline that reads all that a run reads first; None where it is the first one.
+
+    Fingerprints of parts add up to that of the whole batch, however ranks and micro-batches share it.
+    """
+    mine = _read(run, first)
+    steps = np.unique(baseline["step"][baseline["step"] >= 0]).tolist()
+    if not mine or mine == _read(baseline, steps[0]):
+        return None
+    return next((step for step in steps[1:] if _read(baseline, step) == mine), None)
+
+
+def _read(run: Columns, step: int) -> dict[int, int]:
+    """Return the fingerprints of a step's whole inputs by the number of their name."""
+    found: dict[int, int] = {}
+    for (tensor, _), digest in _inputs(run, step, "tensor", "boxes").items():
+        found[tensor] = (found.get(tensor, 0) + digest) % 2**64
+    return found
 
 
 def counted_from(run: Columns, resumed: Resumed) -> Columns:
@@ -69,13 +93,20 @@ def going_on(run: Columns, baseline: Columns | None, since: Resumed | None) -> t
     if baseline is None or since is None:
         return [], "", ""
     if not since.same:
-        return [], "", _begins_apart(run, baseline, since)
+        return _left_out(run, baseline, since.after), "", _begins_apart(run, baseline, since)
     return lost_state(run, baseline, since.after), _generators_note(run, baseline, since.after), ""
+
+
+def _left_out(run: Columns, baseline: Columns, after: int) -> list[Broken]:
+    """Return that a run begins without any state of its optimiser, where its baseline has some after that step."""
+    mine = _held(run, "step", "optimizer", after, "tensor")
+    return [] if mine else _optimizer(run, baseline, after)
 
 
 def _begins_apart(run: Columns, baseline: Columns, resumed: Resumed) -> str:
     """Return in words from which other weights than its baseline's a run goes on."""
-    mine = _held(run, "step", "param", resumed.after, "tensor", "boxes")
+    start = ("step", "param", resumed.after) if resumed.counts_on else ("init", "param", resumed.after + 1)
+    mine = _held(run, *start, "tensor", "boxes")
     due = _held(baseline, "step", "param", resumed.after, "tensor", "boxes")
     both = mine.keys() & due.keys()
     unlike = sorted({run.names.text(key[0]) for key in both if mine[key] != due[key]})
@@ -151,7 +182,7 @@ def _optimizer(run: Columns, baseline: Columns, after: int) -> list[Broken]:
         if mine
         else f"it begins without {names}"
     )
-    text = f"the run goes on from the baseline's weights after step {after}, and the optimiser's state was not restored"
+    text = f"the run goes on after step {after} of its baseline, and the optimiser's state was not restored"
     return [Broken("resumed", f"{text}: {how}", int(rows[0]), (int(rows[0]),))]
 
 

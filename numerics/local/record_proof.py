@@ -29,6 +29,10 @@ from numerics.schema import parse_shape
 MODULES: Final = "what the modules compute: --model gave no model"
 """The part of a run that no record shows."""
 
+_PARTLY: Final = (
+    "gradients that only some backwards add to: what the others add was not recorded, or is nothing"
+)
+
 
 def prove_records(run: Columns, progress: Callable[[str], None] | None = None) -> LocalProof | None:
     """Return what the records of a captured run prove; None where these hold no values or no whole parameters."""
@@ -114,7 +118,9 @@ def _reduced(state: RecordedStep, into: Reduced) -> list[LocalCheck]:
     sums: dict[str, Sum] = {}
     for name, p in state.model.named_parameters():
         added = {place: _added(state, place, f"{name}.grad", tuple(p.shape)) for place in places}
-        if any(value is None for value in added.values()):
+        known_at = sum(value is not None for value in added.values())
+        if known_at < len(added):
+            into.unseen |= {_PARTLY} if known_at else set()
             continue
         total = sums[name] = Sum()
         for place, value in added.items():

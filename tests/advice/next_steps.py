@@ -21,6 +21,7 @@ from tests.numerics.local import test_evaluation_modes as modes
 from tests.numerics.local import test_learning_rates as rates
 from tests.numerics.local import test_padding as padding
 from tests.numerics.local import test_repeated_draws as draws
+from tests.numerics.local import test_skipped_updates as updates
 from tests.numerics.local import test_token_weights as weights
 from tests.numerics.local.strangers import context, replicas
 from tests.numerics.local.weighing_trainers import weighing
@@ -229,7 +230,33 @@ def evaluated_both(folder: Path, _: RankPool) -> tuple[CompareFinding, ...]:
     return tuple(modes.proved(folder / name, folder / "base") for name in ("train", "eval"))
 
 
+def cleared_behind(folder: Path, _: RankPool, habit: str = "") -> tuple[CompareFinding, ...]:
+    """Gradients that are cleared between backward and update, and behind the update."""
+    runs = [updates.Trainer(habit=one).run(folder / (one or "behind")) for one in (habit, "")]
+    return tuple(updates.answer(run) for run in runs)
+
+
+def updates_alike(folder: Path, _: RankPool) -> tuple[CompareFinding, ...]:
+    """A run that skips an update for an overflow, and one that does not."""
+    base = updates.Trainer(micro=1).run(folder / "base")
+    habits = {"apart": "skips, overflows", "alike": ""}
+    runs = [updates.Trainer(habit=habit).run(folder / name) for name, habit in habits.items()]
+    return tuple(updates.answer(run, base) for run in runs)
+
+
+def from_one_checkpoint(folder: Path, _: RankPool) -> tuple[CompareFinding, ...]:
+    """A run that goes on from its own checkpoint, beside one that never stopped, and one that goes on from there."""
+    run = updates.Trainer(first=2).run(folder / "run")
+    through = updates.Trainer(micro=1).run(folder / "through")
+    again = updates.Trainer(first=2).run(folder / "again")
+    return updates.answer(run, through), updates.answer(run, again)
+
+
 FOLLOWED = {
+    "or before the backward, and not between": partial(cleared_behind, habit="none"),
+    "or before the first backward of a step": partial(cleared_behind, habit="zeros"),
+    "let both runs begin with a loss scale that overflows in neither": updates_alike,
+    "compare with a baseline that goes on from the same checkpoint": from_one_checkpoint,
     "call `model.train()` after each evaluation; or": trained_again,
     "call `model.eval()` in both runs or in neither": evaluated_both,
     "give each data-parallel rank and micro-batch sequences of its own": read_apart,

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from tests.reports import between_ranks, logs, messages, printed, slow, stuck, uneven, wrong
+from tests.reports import around_updates, between_ranks, logs, messages, printed, slow, stuck, uneven, wrong
 from tests.reports.asked import ask
 from tests.reports.page import rewrite, row, summary
 from tests.reports.report import Report
@@ -27,6 +27,7 @@ REPORTS: list[Report] = [
     *printed.REPORTS,
     *wrong.REPORTS,
     *between_ranks.REPORTS,
+    *around_updates.REPORTS,
 ]
 
 

@@ -15,6 +15,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils.checkpoint import checkpoint
 
 from numerics import watch
 
@@ -90,6 +91,33 @@ def built_dropping() -> tuple[nn.Module, torch.optim.Optimizer]:
     for block in model.blocks:
         block.add_module("out", nn.Sequential(block.get_submodule("out"), nn.Dropout(0.2)))
     return model, torch.optim.AdamW(model.parameters(), lr=0.01)
+
+
+def built_with_momentum() -> tuple[nn.Module, torch.optim.Optimizer]:
+    """The model and SGD with momentum, which counts no steps."""
+    model, _ = built()
+    return model, torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+
+
+class Recomputing(Decoder):
+    """Blocks are recomputed; by the reentrant form, whose inputs need gradients of their own."""
+
+    reentrant = False
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        x = self.words(ids)
+        for block in self.blocks:
+            x = checkpoint(block, x, use_reentrant=self.reentrant)
+        logits: torch.Tensor = self.head(self.norm(x))
+        return logits
+
+
+def built_recomputing() -> tuple[nn.Module, torch.optim.Optimizer]:
+    """The model with recomputed blocks on frozen embeddings."""
+    torch.manual_seed(3)
+    model = Recomputing()
+    model.words.weight.requires_grad_(False)
+    return model, torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=0.01)
 
 
 def sequences(step: int, *, padded: bool = False) -> tuple[torch.Tensor, torch.Tensor]:

@@ -7,6 +7,7 @@ from numerics.comparison.proofs.local_explanation import RIGHT, is_summed, reaso
 from numerics.comparison.proofs.local_scope import never_seen_sent, not_checked, scope_of
 from numerics.comparison.proofs.loss_scale import other_loss, other_weights
 from numerics.comparison.proofs.other_inputs import other_inputs, same_data
+from numerics.comparison.proofs.other_updates import begun_apart, gradients_alone, other_updates
 from numerics.comparison.proofs.other_weights import (
     other_changes,
     other_formats,
@@ -19,6 +20,7 @@ from numerics.comparison.verdict import Case, Decision, baseline_kinds, computed
 from numerics.local.judgement import Standing
 from numerics.local.local_check import LocalCheck
 from numerics.local.proof import LocalProof
+from numerics.local.records.skipped_updates import empty_updates
 from numerics.schema import LEARNING_RATE, PHASES
 
 _LOST_LOSS = (
@@ -48,12 +50,13 @@ def decide_locally(case: Case, proof: LocalProof, baseline: LocalProof | None = 
         return Decision("bug", "invariant", case.broken[0].sentence)
     other = same_data(case.run, case.baseline)
     other = other or (None if case.apart and case.apart.inputs else other_inputs(case.run, case.baseline))
-    other = other or other_initial_weights(case) or other_changes(case)
+    other = other or other_initial_weights(case) or other_changes(case) or gradients_alone(case)
     if other:
         return Decision("bug", "local", other)
-    design = None if proof.spread else differs_by_design(case, proof)
-    if design is not None:
-        return design
+    open_yet = other_updates(case) or begun_apart(case)
+    open_yet = open_yet or (None if proof.spread else differs_by_design(case, proof))
+    if open_yet is not None:
+        return open_yet
     other = _other_loss(case, proof, baseline)
     if other:
         return other_baseline(case, other) or Decision("bug", "local", other)
@@ -131,13 +134,7 @@ def _sound(case: Case, proof: LocalProof) -> Decision:
     }
     kinds = [word for word, phases in _KINDS.items() if seen & set(phases)]
     if "gradient" not in kinds and "update" not in kinds and not _only_forward(case.run):
-        return Decision(
-            "undecided",
-            "none",
-            "every module is what its recorded inputs give, but no reduced gradient and no update was recorded: the "
-            "optimizer that `watch` was given steps none of the model's parameters, or every update was skipped",
-            case.decide,
-        )
+        return _without_updates(case)
     if proof.doubts:
         found = "; ".join(dict.fromkeys(doubt.sentence for doubt in proof.doubts))
         return Decision(
@@ -147,6 +144,27 @@ def _sound(case: Case, proof: LocalProof) -> Decision:
             proof.doubts[0].settled,
         )
     return weighs_otherwise(case, proof.first_step) or _proved(case, proof, kinds)
+
+
+def _without_updates(case: Case) -> Decision:
+    """Return the open decision on a trained run without a known update."""
+    given = (
+        "every module is what its recorded inputs give, but no reduced gradient and no update was recorded"
+    )
+    if empty_updates(case.run):
+        return Decision(
+            "undecided",
+            "none",
+            f"{given}: the optimiser stepped while no parameter had a gradient, so that nothing was trained",
+            "call `zero_grad()` behind `optimizer.step()`, or before the backward, and not between them",
+        )
+    return Decision(
+        "undecided",
+        "none",
+        f"{given}: the optimizer that `watch` was given steps none of the model's parameters, or every update was "
+        "skipped",
+        case.decide,
+    )
 
 
 def _only_forward(run: Columns) -> bool:

@@ -25,6 +25,8 @@ def other_inputs(run: Columns, baseline: Columns | None) -> str | None:
             if here is None or there is None or here == there:
                 continue
             if sum(here.values()) != sum(there.values()):
+                if here.keys() == there.keys():
+                    return _read_again(name, step, here, there)
                 continue  # recorded in other parts
             if positions_begin_anew(mine, step, name):
                 return (
@@ -36,6 +38,16 @@ def other_inputs(run: Columns, baseline: Columns | None) -> str | None:
                 "were trained on other data, or on another order of documents"
             )
     return None
+
+
+def _read_again(name: str, step: int, here: Counter[bytes], there: Counter[bytes]) -> str:
+    """Return a sentence on a step in which one of two runs reads sequences of both more often than the other."""
+    sides = ("the run", "the baseline") if here.total() > there.total() else ("the baseline", "the run")
+    more = sum(((here - there) + (there - here)).values())
+    return (
+        f"{sides[0]} reads {more} sequences of {name} in step {step} again that {sides[1]} does not, as samplers do "
+        "to fill up the shares of their ranks: these count more than the others"
+    )
 
 
 def same_data(run: Columns, baseline: Columns | None) -> str | None:

@@ -74,13 +74,26 @@ def other_formats(case: Case) -> str:
 
 
 def other_changes(case: Case) -> str | None:
-    """Return a sentence where the trainer changes weights before a step and the baseline's does not; None else."""
+    """Return a sentence where the trainer of one run alone changes weights before a step; None where none does."""
     if case.baseline is None:
         return None
-    mine, other = changed_weights(case.run), changed_weights(case.baseline)
-    alone = sorted(step for step, pairs in mine.items() if step not in other and intended(case.run, pairs))
-    kept = [step for step in alone if (case.baseline["step"] == step).any()]
-    return f"{sentence_of(case.run, mine[kept[0]][0])}, and in the baseline it is" if kept else None
+    sides = (case.run, case.baseline)
+    changes = [changed_weights(side) for side in sides]
+    for own in range(len(sides)):
+        mine, other, beside = changes[own], changes[1 - own], sides[1 - own]
+        alone = sorted(
+            step for step, pairs in mine.items() if step not in other and intended(sides[own], pairs)
+        )
+        starts = beside["step"][beside.named("phase", "init") & beside.named("kind", "param")]
+        kept = [step for step in alone if (starts == step).any()]
+        if kept:
+            said = sentence_of(sides[own], mine[kept[0]][0])
+            return (
+                f"in the baseline, {said}, and in the run it is"
+                if own
+                else f"{said}, and in the baseline it is"
+            )
+    return None
 
 
 def with_changes(case: Case, proof: LocalProof) -> LocalProof:

@@ -16,6 +16,7 @@ from numerics.comparison.proofs.local_scope import scope_of
 from numerics.comparison.proofs.loss_scale import pair_of, times
 from numerics.comparison.proofs.other_inputs import other_inputs, same_data
 from numerics.comparison.proofs.other_settings import with_other_settings
+from numerics.comparison.proofs.other_updates import begun_apart, other_updates
 from numerics.comparison.proofs.other_weights import other_changes, with_changes
 from numerics.comparison.unequal_buffers import unequal_buffers
 from numerics.comparison.verdict import Case, Decision, growth
@@ -67,11 +68,14 @@ def _beside(case: Case, proof: LocalProof) -> tuple[Decision, LocalProof] | None
     if theirs is not None:
         reason = f"{_seen(proof)}, and the baseline is wrong itself: {reason_of(theirs)}"
         return Decision("undecided", "none", reason, case.decide), proof
+    unlike = other_updates(case) or begun_apart(case)
+    if unlike is not None:
+        return unlike, proof
     first = _FirstStep(RecordedRun(case.run), RecordedRun(baseline))
     differs = first.differs()
     if isinstance(differs, LocalCheck):
         return Decision("bug", "local", reason_of(differs)), replace(proof, checks=(*proof.checks, differs))
-    reason = differs or _later(case, first)
+    reason = differs or _later(case)
     if reason:
         text = "; ".join([f"{_seen(proof)}, but {reason}", *_perhaps(case)])
         return Decision("undecided", "none", text, case.decide), proof
@@ -97,14 +101,8 @@ def _seen(proof: LocalProof) -> str:
     return f"the run's sums ({sums}) and what its optimiser makes of them ({steps} tensors) follow from its records"
 
 
-def _later(case: Case, first: "_FirstStep") -> str:
+def _later(case: Case) -> str:
     """Return in words that later steps differ by more than weights that differ by roundings explain; else ""."""
-    updated = [
-        {s for s in side.steps if side.names(s, "reduce", "param_grad")} for side in (first.mine, first.other)
-    ]
-    skipped = sorted(updated[0] ^ updated[1])
-    if skipped:
-        return f"one of the runs updates its weights in step {skipped[0]} and the other does not"
     sizes = [] if case.tensors is None else growth(case.tensors)
     jump = next(
         ((s, after) for (_, before), (s, after) in pairwise(sizes) if after > SUDDEN_GROWTH * before), None

@@ -99,7 +99,9 @@ def check_gradients(state: RecordedStep, sums: Mapping[str, Sum], into: Reduced)
             else "gradients of parameters: none was recorded, or no module's output has a recorded gradient"
         )
         return []
-    into.doubts += [] if into.doubts else _without_gradient(state, sums, recorded)
+    into.doubts += (
+        [] if into.doubts else _without_gradient(state, sums, recorded) + _cleared(state, sums, recorded)
+    )
     into.norms[state.step] = float(torch.stack([g.double().norm() for g in recorded.values()]).norm())
     scale = _scale_of(state, sums, recorded)
     found = _all_judged(state, sums, recorded, scale, into.learned)
@@ -159,6 +161,23 @@ def _without_gradient(
         Doubt(
             f"{lost[0]}{more} gets a gradient from the loss, and none reached the optimiser in any step: frozen",
             "if that is intended, freeze it in the function given by --model as well (`requires_grad_(False)`)",
+        )
+    ]
+
+
+def _cleared(
+    state: RecordedStep, sums: Mapping[str, Sum], recorded: Mapping[str, torch.Tensor]
+) -> list[Doubt]:
+    """Return a doubt where the optimiser steps by zeros alone, and the backwards added finite gradients."""
+    added = [sums[name].total for name in recorded]
+    overflowed = any(not bool(total.isfinite().all()) for total in added)
+    if any(bool(grad.any()) for grad in recorded.values()) or overflowed or not any(map(torch.any, added)):
+        return []
+    return [
+        Doubt(
+            f"the optimiser gets zeros for all gradients in step {state.step}, and the backwards added others: "
+            "they were cleared before the update",
+            "call `zero_grad()` behind `optimizer.step()`, or before the first backward of a step",
         )
     ]
 

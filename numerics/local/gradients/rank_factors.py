@@ -150,7 +150,8 @@ def factors_of_shares(recorded: Mapping[str, torch.Tensor], sums: Mapping[str, S
 
 
 def _share(total: Sum, rank: int) -> torch.Tensor:
-    return torch.stack([value for place, value in total.value.items() if place[0] == rank]).sum(0)
+    own = [value for place, value in total.value.items() if place[0] == rank]
+    return torch.stack(own).sum(0) if own else torch.zeros_like(total.total)
 
 
 def _error(total: Sum, dtype: torch.dtype) -> torch.Tensor:

@@ -41,6 +41,12 @@ _UNSCALED = (
 )
 
 
+_OWN_COUNT = (
+    "divide by the micro-batches that the step has (the last ones of an epoch may be fewer); if the smaller step is "
+    "intended, let the function given by --model return the loss as the trainer counts it"
+)
+
+
 @dataclass(frozen=True)
 class _Share:
     """A step's factor of the gradients, and how many times those of a mean they are; `known` if the loss shows it.
@@ -58,6 +64,13 @@ class _Share:
     norm: float | None = None
     summed: bool = False
     averaged: float = 0.0
+    step: int = 0
+    micro_batches: int = 1
+
+    @property
+    def mean(self) -> bool:
+        """Whether the gradients are known to be those of a mean."""
+        return self.known and abs(self.share - 1) <= self.precision
 
     @property
     def many(self) -> bool:
@@ -113,7 +126,10 @@ class CommonFactor:
         if not isfinite(share):
             return
         summed = any(abs(one.typical - 1) <= one.precision for one in weights.values() if one.count)
-        self.steps.append(_Share(scale.factor, share, precision, known, scale.fitted, norm, summed, averaged))
+        at = state.step, self.sizes[_ACCUMULATED]
+        self.steps.append(
+            _Share(scale.factor, share, precision, known, scale.fitted, norm, summed, averaged, *at)
+        )
 
     @property
     def doubts(self) -> tuple[Doubt, ...]:
@@ -124,6 +140,9 @@ class CommonFactor:
         clipped = _clipped_scaled(shares, self.sizes["data-parallel ranks"])
         if clipped:
             return (Doubt(clipped, _UNSCALED),)
+        short = "" if self.declared else _short_group(shares)
+        if short:
+            return (Doubt(short, _OWN_COUNT),)
         sharp = all(one.precision <= SCALE_TOLERANCE for one in shares)
         more = all(one.known and one.share > 1 + one.precision for one in shares) and not self.declared
         named = self._named(shares)
@@ -201,6 +220,22 @@ def _clipped_scaled(shares: Sequence[_Share], ranks: int) -> str:
         f"all gradients enter the optimiser with the norm {norms[0]:.6g}, which is {limit:.3g} / {scale:.0f}, the "
         "scale of the loss: they were clipped before they were unscaled"
     )
+
+
+def _short_group(shares: Sequence[_Share]) -> str:
+    """Return in words that a step of fewer micro-batches than usual is divided by the usual number; else ""."""
+    most = max(one.micro_batches for one in shares)
+    full = [one for one in shares if one.micro_batches == most]
+    if not all(one.mean for one in full):
+        return ""
+    for one in shares:
+        due = one.micro_batches / most
+        if due < 1 and one.known and isclose(one.share, due, rel_tol=one.precision):
+            return (
+                f"step {one.step} has {one.micro_batches} of {most} micro-batches, and its gradients are "
+                f"{one.share:.6g} times a mean's: its losses are divided by {most} all the same"
+            )
+    return ""
 
 
 def _powers(shares: Sequence[_Share]) -> bool:

@@ -7,21 +7,30 @@ import numpy as np
 
 from numerics.columns import Columns
 from numerics.local.records.restored_steps import restored_steps
+from numerics.local.records.skipped_updates import skipped_updates
 
 
 def changed_weights(run: Columns) -> dict[int, list[tuple[int, int]]]:
-    """Return by step the pairs (row after the update before, row at the start of the step) of unequal bits, by rank.
+    """Return by step the pairs (row before the step, row at the start of the step) of unequal bits, by rank.
 
-    Steps that start from a checkpoint are left out.
+    The row before is what the last step's update left, or what that step started from where it skipped its update.
+    Steps that start from a checkpoint are left out, and behind a skipped update weights that the trainer changes again
+    before its update, as one does that takes a gradient beside them: the update is checked from what it started from.
     """
     restored = restored_steps(run)
     parameters = run.named("kind", "param")
-    left = np.flatnonzero(run.named("phase", "step") & parameters).tolist()
+    starts = run.named("phase", "init") & parameters
+    kept = np.isin(np.maximum(run["step"], 0), list(skipped_updates(run)))
+    left = np.flatnonzero((run.named("phase", "step") & parameters) | (starts & kept)).tolist()
     before = {_key(run, row, 1): row for row in left}
+    stepped = np.flatnonzero(run.named("phase", "reduce") & parameters).tolist()
+    beside = {_key(run, row, 0) for row in stepped}
     found: dict[int, list[tuple[int, int]]] = {}
-    for row in np.flatnonzero(run.named("phase", "init") & parameters & (run["step"] > 0)).tolist():
+    for row in np.flatnonzero(starts & (run["step"] > 0)).tolist():
         other, step = before.get(_key(run, row, 0)), int(run["step"][row])
-        if other is not None and step not in restored and run.digest[other] != run.digest[row]:
+        if other is None or step in restored or run.digest[other] == run.digest[row]:
+            continue
+        if run.name("phase", other) == "step" or _key(run, row, 0) not in beside:
             found.setdefault(step, []).append((other, row))
     return found
 
@@ -52,12 +61,18 @@ def intended(run: Columns, pairs: list[tuple[int, int]]) -> bool:
 def sentence_of(run: Columns, pair: tuple[int, int]) -> str:
     """Return that a parameter is not what the optimiser left."""
     row = pair[1]
+    after = run.name("phase", pair[0]) == "step"
+    due = (
+        "what the optimiser left in the step before"
+        if after
+        else "what the step before, without an update, began with"
+    )
     return (
         f"{run.name('tensor', row)} at the start of step {int(run['step'][row])} (rank {int(run['rank'][row])}) is not "
-        "what the optimiser left in the step before"
+        f"{due}"
     )
 
 
 def _key(run: Columns, row: int, ahead: int) -> tuple[int, ...]:
     columns = ("rank", "tensor", "boxes", "global_shape", "dtype")
-    return (int(run["step"][row]) + ahead, *(int(run[c][row]) for c in columns))
+    return (max(int(run["step"][row]), 0) + ahead, *(int(run[c][row]) for c in columns))

@@ -14,8 +14,8 @@ def restored_steps(run: Columns) -> dict[int, int]:
     Weights were changed in between, by two updates or more: one that was lost leaves the weights of the step before.
     """
     parameters = run.named("kind", "param")
-    starts = _by_step(run, parameters & run.named("phase", "init"))
-    ends = _by_step(run, parameters & run.named("phase", "step"))
+    starts = digests_by_step(run, parameters & run.named("phase", "init"))
+    ends = digests_by_step(run, parameters & run.named("phase", "step"))
     found = {}
     for step, start in starts.items():
         if start <= ends.get(step - 1, frozenset()):
@@ -28,7 +28,7 @@ def restored_steps(run: Columns) -> dict[int, int]:
     return found
 
 
-def _by_step(run: Columns, chosen: np.ndarray) -> dict[int, Digest]:
+def digests_by_step(run: Columns, chosen: np.ndarray) -> dict[int, Digest]:
     """Return the digest of the marked rows by step; initial values belong to the first step."""
     rows: dict[int, list[int]] = {}
     for row in np.flatnonzero(chosen).tolist():

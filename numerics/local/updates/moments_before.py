@@ -8,6 +8,7 @@ import torch
 from numerics.local.judgement import Standing
 from numerics.local.recorded_step import RecordedStep
 from numerics.local.updates.optimizer_step import Find, Judgements
+from numerics.schema import WATCHED
 
 GOES_ON: Final = (
     "the optimiser's step: the run went on from moments that were not recorded before its first step"
@@ -21,17 +22,25 @@ def goes_on(state: RecordedStep, count: Callable[[At], torch.Tensor | None], *, 
     """Return whether the optimiser had counted steps before this one, and what it held then was not recorded.
 
     `count` gives a recorded count of steps. `keeps` says that state without a count leaves this open too where steps
-    lie between this one and the last update: skipped ones, or ones without a record. A trainer that went back to a
-    checkpoint has the moments after the step before that one, or none where that one was its first: both are known.
+    without a record lie between this one and the last update. A recorded step without an update skipped it: the moments
+    are those of the update before. A trainer that went back to a checkpoint has the moments after the step before that
+    one, or none where that one was its first: both are known.
     """
     moments = state.last_update()
     left, held = _number(count((state.step, "step"))), _number(count(moments))
-    gap = state.goes_on_from - moments[0] > 1 and moments[1] == "step"
+    gap = _unrecorded(state, moments)
     if left is None or left <= 1:
         return gap and keeps
     if held is None:
         return state.goes_on_from == state.step or _number(count((state.goes_on_from, "step"))) != 1
     return gap and left != held + 1
+
+
+def _unrecorded(state: RecordedStep, then: At) -> bool:
+    """Return whether steps without a record lie between an update, or the start, and what a step goes on from."""
+    between = set(range(then[0] + 1, state.goes_on_from))
+    counted = then[1] == "step" or state.recorded.run.capture.source == WATCHED  # `watch` counts from 0
+    return counted and not between <= set(state.recorded.steps)
 
 
 def moments_kept(

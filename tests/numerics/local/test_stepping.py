@@ -9,6 +9,8 @@ from torch import nn
 from numerics import watch
 from numerics.comparison.compare import Options, compare
 from numerics.comparison.proofs.other_settings import _unlike
+from numerics.local.gradients.parameter_gradients import Scale, Sum
+from numerics.local.gradients.rank_factors import factors_of_shares
 from numerics.local.model_source import build
 from numerics.local.proof import prove
 from numerics.local.updates.optimizer_settings import _parsed
@@ -137,7 +139,7 @@ BESIDE = [
     ("summed over ranks", "bug", "all gradients are 3 times the baseline's"),
     ("decays all", "bug", "weight_decay 0.1, and in the baseline with weight_decay 0"),
     ("one layer frozen", "bug", "the baseline's optimiser gets it, and the run's does not"),
-    ("skips a step, scaled", "undecided", "updates its weights in step 1 and the other does not"),
+    ("skips a step, scaled", "bug", "the run makes no update in step 1, and the baseline makes one"),
     ("resumed", "undecided", "start from other weights"),
 ]
 
@@ -215,3 +217,12 @@ def test_a_wrapped_optimizer_is_no_other_formula():
     )
     assert not _unlike(wrapped, plain)
     assert "by AdamW, and the baseline by SGD" in _unlike(plain, other)
+
+
+def test_a_rank_may_have_no_share_of_a_gradient():
+    sums, one = {"a": Sum(), "b": Sum()}, torch.arange(1.0, 9.0)
+    sums["a"].add((0, 0), None, one)
+    sums["a"].add((1, 0), None, 2 * one)
+    sums["b"].add((0, 0), None, one.flip(0))
+    said = factors_of_shares({"a": 2 * one, "b": one.flip(0)}, sums, Scale(1.0, ""))
+    assert "rank 0 1; rank 1 0.5 times" in said
