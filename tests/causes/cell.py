@@ -71,7 +71,9 @@ KINDS = {
     "late_data": Kind("delay_ms={}", "dataloader", 50),
     "slow_link": Kind("delay_ms={}", "network", 1, verdict="slow_link"),
     "slow_send": Kind("delay_ms={}", "network", 1, verdict="slow_link", needs="pp", node_size=2),
-    "slow_rail": Kind("delay_ms={}", "network", 1, verdict="slow_link", needs="pp", node_size=2, of_rail=True),
+    "slow_rail": Kind(
+        "delay_ms={}", "network", 1, verdict="slow_link", needs="pp", node_size=2, of_rail=True
+    ),
     "slow_switch": Kind(
         "delay_ms={},hosts=1", "network", 1, verdict="slow_link", needs="pp", node_size=2, of_host=True
     ),
