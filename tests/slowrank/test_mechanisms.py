@@ -12,6 +12,7 @@ from tests.tables.rows import events
 from tracekit.analysis.mechanisms.calls import launching_threads
 from tracekit.analysis.mechanisms.device import Compared, named, of_device, of_work, surplus
 from tracekit.analysis.mechanisms.host import of_host
+from tracekit.analysis.mechanisms.pauses import of_pauses
 from tracekit.analysis.slowrank.analyse import analyse
 from tracekit.causes import CAUSES, MECHANISMS
 from tracekit.report.slowrank_json import slowrank_document
@@ -285,7 +286,7 @@ def test_operators_of_a_cpu_are_stopped_beyond_other_steps():
     """Two operators of one name are 100 and 500 µs in each step; the first takes 3 ms more in one of them."""
     at = 1000 * np.concatenate([1000 + 9000 * step + np.array([0, 5000]) for step in range(4)])
     lasted = 1000 * np.array([100, 500, 3100, 500, 100, 500, 100, 500])
-    names, thread = np.array(["aten::mm"] * 8, object), np.ones(8, np.int64)
+    names, thread = np.array(["aten::mm"] * 7 + ["segment"], object), np.ones(8, np.int64)
     (calls,) = launching_threads(at, at + lasted, names, thread, np.ones(8, bool))
     begins = 9_000_000 * np.arange(4)
     stalls = calls.stalled((begins, begins + 9_000_000))
@@ -404,6 +405,19 @@ def test_pauses_at_one_phase_are_a_quota(tmp_path, layers, mechanism):
     run = write_run(tmp_path, lines, {0: tuple(range(RANKS))}, {0: "dp"}, RANKS)
     case = prepared(run, grid(dp=RANKS))
     assert of_host(case.run, case.ops, case.steps, SLOW)[0].name == mechanism
+
+
+@pytest.mark.parametrize(
+    ("apart", "lasted", "quota"), [(100, 40, True), (300, 60, False), (1000, 60, False), (100, 140, False)]
+)
+def test_stops_of_a_longer_timer_are_no_quota(apart, lasted, quota):
+    """A quota stops a process in any period, until that ends; steps of 170 ms lie anywhere beside both."""
+    begins = 1_000_000 * (40 + apart * np.arange(12))
+    steps = 170_000_000 * np.arange(100)
+    found = of_pauses(
+        (begins, begins + 1_000_000 * lasted), [], (steps, steps + 170_000_000), 17e9, 12e6 * lasted
+    )
+    assert (found[0].name == "cpu_quota") == quota
 
 
 def test_a_rank_without_host_events_has_no_mechanism(tmp_path):

@@ -55,12 +55,14 @@ class Calls:
         return np.asarray(at - anchors[np.searchsorted(anchors, at, "right") - 1], np.int64)
 
     def stalled(self, each: Intervals) -> Intervals:
-        """Return the time by which native calls take longer than the call at the same place of other steps, ns.
+        """Return the time by which calls take longer than the call at the same place of other steps, ns.
 
+        Of calls that are native or hold no other: within the others, a pause lies between the calls that they hold.
         The median of the steps `each` is usual. Calls are compared by their number among those of their name in a step.
         """
         step = np.searchsorted(each[0], self.start, "right") - 1
-        rows = np.flatnonzero(self.native & (step >= 0))
+        holds = np.isin(np.arange(len(self.start)), self.parent)
+        rows = np.flatnonzero((self.native | ~holds) & (step >= 0))
         rows = rows[self.start[rows] < each[1][step[rows]]]
         _, name = np.unique(self.name[rows].astype(str), return_inverse=True)
         rows = rows[order := np.lexsort((rows, name, step[rows]))]

@@ -12,7 +12,7 @@ import numpy as np
 from tracekit.analysis.mechanisms.calls import WAITS, Calls, launching_threads
 from tracekit.analysis.mechanisms.pauses import of_pauses
 from tracekit.findings import Mechanism
-from tracekit.intervals import Intervals, union
+from tracekit.intervals import Intervals, subtract, union
 from tracekit.matching.match import Operations
 from tracekit.rank_events.event_columns import Values, ints, matches, strings, truth
 from tracekit.steps.features import COLLECTOR
@@ -84,6 +84,7 @@ def of_host(run: Run, ops: Operations, steps: Steps, rank: int) -> list[Mechanis
     gaps = idle_within(ops, rank, union(*of.each))
     if not on_gpu:
         gaps = union(*np.concatenate([gaps, *(calls.stalled(of.each) for calls in of.calls)], axis=1))
+        gaps = subtract(gaps, ops.progress[rank].exposed)
     gaps = _longest(gaps)
     if not len(gaps[0]) or not of.host.any():
         return []

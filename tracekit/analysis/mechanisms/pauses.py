@@ -9,6 +9,7 @@ Nothing without a span separates the others: none of them is sure.
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 
@@ -23,6 +24,9 @@ from tracekit.thresholds.slowrank import (
     QUOTA_PERIOD_NS,
 )
 from tracekit.units import F64, I64, Mask, ms
+
+_LONGER: Final = (2, 3, 5, 7)
+"""Periods of timers, in those of a quota: what is at one phase of up to ten periods is so of one of these as well."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +74,7 @@ def of_pauses(
     """
     if not len(gaps[0]):
         return []
-    if quota := _quota(gaps[0], each):
+    if quota := _quota(gaps, each):
         return [Mechanism("cpu_quota", _length(gaps) / whole_ns, quota)]
     found = _located(gaps, threads, len(each[0]))
     native = sum(float(c.own[c.native & _begins_in(c.start, each)].sum()) for c in threads)
@@ -82,11 +86,13 @@ def _explained(found: Pauses, busy: float, whole_ns: float) -> list[Mechanism]:
     """What may explain the pauses: each with the time that it can explain."""
     between, recurs, most = ~found.within, found.recurring(), found.most
     struck, many = int((found.within & most).sum()), int(most.sum())
-    low, high = (f"{ms(float(end)):.3g}" for end in (found.lasted[most].min(), found.lasted[most].max()))
+    low, high = (f"{ms(float(end)):.1f}" for end in (found.lasted[most].min(), found.lasted[most].max()))
     said = f"of {many} long pauses ({low} to {high} ms) without an event of any thread, "
-    within = f"{said}{struck} lie within operators, which run no Python and fill {busy:.0%} of its time"
+    within = (
+        f"{said}{struck} lie within operators (aten::), which run no Python and fill {busy:.0%} of its time"
+    )
     apart = len(set(found.places[between & most].tolist()))
-    python = f"{said}{many - struck} lie between operators, at {apart} place{'' if apart == 1 else 's'} of the program"
+    python = f"{said}{many - struck} lie outside operators (aten::), at {apart} place{'' if apart == 1 else 's'} of the program"
     after = next((name for name, again in zip(found.after, recurs.tolist(), strict=True) if again), "")
     code = f"{said}{int((recurs & most).sum())} lie at one place of the program, after {after}"
     stops = found.time(found.within if found.stop_is_excluded(busy) else ~recurs)
@@ -117,16 +123,19 @@ def _begins_in(start: I64, each: Intervals) -> Mask:
     return np.asarray((at >= 0) & (start < each[1][np.maximum(at, 0)]), bool)
 
 
-def _quota(begins: I64, each: Intervals) -> str:
+def _quota(gaps: Intervals, each: Intervals) -> str:
     """The words on pauses that begin at one phase of the quota's period, and anywhere in a step; empty for others.
 
-    Pauses at one place of steps that last a multiple of the period are at one phase as well; `each` are the steps.
+    A pause by a quota ends with its period. Pauses at one place of steps that last a multiple of the period are at one
+    phase as well, and those of a timer with a longer period; `each` are the steps.
     """
+    begins = gaps[0]
     own = len(np.unique(begins // QUOTA_PERIOD_NS)) == len(begins)
     at = np.searchsorted(each[0], begins, "right") - 1
-    place = (begins - each[0][at]) / np.maximum(each[1] - each[0], 1)[at]
-    phase = (begins % QUOTA_PERIOD_NS) / QUOTA_PERIOD_NS
-    if own and _chance(phase) <= QUOTA_CHANCE < _chance(place):
+    others = [(begins - each[0][at]) / np.maximum(each[1] - each[0], 1)[at]]
+    others += [begins / (QUOTA_PERIOD_NS * many) % 1.0 for many in _LONGER]
+    within = int((gaps[1] - begins).max()) <= QUOTA_PERIOD_NS
+    if own and within and _chance(begins / QUOTA_PERIOD_NS % 1.0) <= QUOTA_CHANCE < min(map(_chance, others)):
         return f"{len(begins)} pauses without an event of any thread begin at one phase of a period of 100 ms"
     return ""
 
