@@ -92,7 +92,8 @@ def _explained(found: Pauses, busy: float, whole_ns: float) -> list[Mechanism]:
         f"{said}{struck} lie within operators (aten::), which run no Python and fill {busy:.0%} of its time"
     )
     apart = len(set(found.places[between & most].tolist()))
-    python = f"{said}{many - struck} lie outside operators (aten::), at {apart} place{'' if apart == 1 else 's'} of the program"
+    places = f"{apart} place{'' if apart == 1 else 's'} of the program"
+    python = f"{said}{many - struck} lie outside operators (aten::), at {places}"
     after = next((name for name, again in zip(found.after, recurs.tolist(), strict=True) if again), "")
     code = f"{said}{int((recurs & most).sum())} lie at one place of the program, after {after}"
     stops = found.time(found.within if found.stop_is_excluded(busy) else ~recurs)
