@@ -122,13 +122,14 @@ def train(kind: str, rank: int, folder: Path) -> None:
 
     for _ in range(WARM_UP):
         step()
-    once = schedule(wait=0, warmup=0, active=STEPS)
-    with profile(activities=[ProfilerActivity.CPU], schedule=once, record_shapes=True) as recorded:
+    once = schedule(wait=0, warmup=0, active=STEPS, repeat=1)
+    path = str(folder / "trace" / f"rank{rank}.json")
+    settings: dict[str, Any] = {"activities": [ProfilerActivity.CPU], "schedule": once, "record_shapes": True}
+    with profile(**settings, on_trace_ready=lambda ready: ready.export_chrome_trace(path)) as recorded:
         (folder / f"begun{rank}").touch()
         for _ in range(STEPS):
             step()
             recorded.step()
-    recorded.export_chrome_trace(str(folder / "trace" / f"rank{rank}.json"))
     dist.destroy_process_group()
 
 
