@@ -16,6 +16,7 @@ class MechanismEntry:
     meaning: str
     excluded_by: str
     next_step: str
+    decided_by: str = ""  # what to record where its pauses lack a span of their own
 
 
 MORE_WORK: Final = MechanismEntry(
@@ -79,14 +80,17 @@ OF_HOST: Final = (
     MechanismEntry(
         "garbage_collection",
         "garbage collection of Python while the device is idle",
-        "gaps without a span of the collector",
+        "gaps without a span of the collector, where collections are recorded; pauses within operators",
         "call gc.freeze() after set-up and collect at the same step on all ranks, or less often",
+        "collections: with_stack=True and, from torch 2.9 on, _ExperimentalConfig(record_python_gc_info=True), or "
+        "times in gc.callbacks; stacks alone show only calls of gc.collect()",
     ),
     MechanismEntry(
         "lock",
         "the thread that launches waits for a lock or a queue of another thread",
-        "gaps without such a span of that thread",
+        "gaps without such a span of that thread, where stacks are recorded; pauses within operators",
         "find the thread that holds it (py-spy dump shows all of them), and hold it for less, or wait outside the step",
+        "the stacks of all threads in a pause (py-spy dump)",
     ),
     MechanismEntry(
         "recompilation",
@@ -113,11 +117,19 @@ OF_HOST: Final = (
         "read cpu.stat (nr_throttled) of the container on that host, and raise or remove its CPU limit",
     ),
     MechanismEntry(
-        "no_event",
-        "pauses in which no thread of the process began or ended anything",
-        "events of the host within the pauses",
-        "the process paused, or ran Python between operators: py-spy dump of it, or with_stack=True, shows which; "
-        "look for swapping, a stopped process and a full disk on that host",
+        "process_stopped",
+        "pauses at any moment, also within operators, which run no Python: the whole process does nothing",
+        "pauses between operators alone, where operators fill most of the host's time",
+        "look for a stopped or frozen process, swapping and a full disk on that host: vmstat 1, and State and "
+        "voluntary_ctxt_switches in /proc/PID/status",
+        "/proc/PID/schedstat of that rank once a second, which shows time without a turn",
+    ),
+    MechanismEntry(
+        "host_code",
+        "Python of the program at one place of the step, between two operators",
+        "pauses at changing places, or within operators",
+        "look at what the program does behind that operator on this rank alone",
+        "the stacks of Python (with_stack=True)",
     ),
     MechanismEntry(
         "host_span",

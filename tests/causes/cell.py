@@ -54,6 +54,14 @@ class Kind:
     hosts_matter: bool = False  # whether its jobs have short kernels and hosts that launch as slowly
     ranks: bool = True  # whether it strikes one rank
     node_size: int = 0  # ranks of a host, where the fault lies between hosts
+    of_rail: bool = False  # whether it strikes all ranks of the same number on their hosts
+    of_host: bool = False  # whether it strikes all ranks of a host
+
+    def strikes(self, rank: int, other: int) -> bool:
+        """Return whether a fault that is planted at `rank` slows `other`."""
+        if self.of_rail:
+            return other % self.node_size == rank % self.node_size
+        return other // self.node_size == rank // self.node_size if self.of_host else other == rank
 
 
 KINDS = {
@@ -63,8 +71,12 @@ KINDS = {
     "late_data": Kind("delay_ms={}", "dataloader", 50),
     "slow_link": Kind("delay_ms={}", "network", 1, verdict="slow_link"),
     "slow_send": Kind("delay_ms={}", "network", 1, verdict="slow_link", needs="pp", node_size=2),
-    "slow_rail": Kind("delay_ms={}", "network", 1, verdict="slow_link", needs="pp", node_size=2),
-    "slow_switch": Kind("delay_ms={},hosts=1", "network", 1, verdict="slow_link", needs="pp", node_size=2),
+    "slow_rail": Kind(
+        "delay_ms={}", "network", 1, verdict="slow_link", needs="pp", node_size=2, of_rail=True
+    ),
+    "slow_switch": Kind(
+        "delay_ms={},hosts=1", "network", 1, verdict="slow_link", needs="pp", node_size=2, of_host=True
+    ),
     "slow_host_link": Kind("delay_ms={}", "host_copies", 20),
     "allocator_retries": Kind("retry_ms={},every=100", "memory", 50),
     "cpu_contention": Kind("wait_ms={}", "cpu_contention", 3, needs="pp", hosts_matter=True),
@@ -196,7 +208,8 @@ def judged(row: dict[str, Any]) -> str:
 
     A job that is healthy, or with work of one step that is no fault, is right, open or a false alarm.
 
-    Of an imbalance no rank is asked for. The first answer is right where one of the faults has its rank and cause.
+    Of an imbalance no rank is asked for. The first answer is right where one of the faults has its rank and cause. A
+    slow rail or switch strikes ranks beside the one that names it; each transfer that it delays has an end on it.
     """
     harmless = all(KINDS[kind].verdict == "healthy" for kind in row["kinds"])
     if harmless and row["verdict"] != "inconclusive":
@@ -210,6 +223,7 @@ def judged(row: dict[str, Any]) -> str:
     causes = [KINDS[name].cause for name in row["kinds"]]
     for name, cause, rank in zip(row["kinds"], causes, row["ranks"], strict=True):
         kind = KINDS[name]
-        if row["cause"] == cause and (kind.verdict == "imbalance" or rank in named):
+        struck = kind.verdict == "imbalance" or any(kind.strikes(rank, other) for other in named)
+        if row["cause"] == cause and struck:
             return "right"
     return "wrong rank" if row["cause"] in causes else "wrong cause"

@@ -81,7 +81,8 @@ def pairs(rows: Sequence[Row]) -> str:
 
 def gain(row: Row) -> tuple[float, float, float, float | None, float | None]:
     """Return (step, measured gain, promised gain, its low and high end), ms; no interval of imbalances."""
-    own = next((s for s in row["suspects"] if s[0] == row["ranks"][0]), None)
+    kind = KINDS[row["kinds"][0]]
+    own = next((s for s in row["suspects"] if kind.strikes(row["ranks"][0], s[0])), None)
     low, high = (own[3], own[4]) if own and row["verdict"] != "imbalance" else (None, None)
     return row["step_ms"], row["gains_ms"][0], row["promised_ms"], low, high
 

@@ -17,6 +17,7 @@ SLOW = {
     "gains_ms": [10.5],
     "promised_ms": 10.0,
 }
+RAIL = {"kinds": ("slow_rail",), "verdict": "slow_link", "cause": "network"}
 
 
 @pytest.mark.parametrize(
@@ -31,6 +32,9 @@ SLOW = {
         ({"verdict": "imbalance", "cause": "stage_imbalance", "kinds": ("long_stage",)}, "right"),
         ({"kinds": ("pauses", "slow_compute"), "ranks": [1, 3]}, "right"),
         ({"kinds": ("pauses", "slow_compute"), "ranks": [3, 1]}, "wrong rank"),
+        (RAIL | {"suspects": [[1, "network", 9.0, 8.0, 10.0], [5, "network", 9.0, 8.0, 10.0]]}, "right"),
+        (RAIL | {"suspects": [[2, "network", 9.0, 8.0, 10.0]]}, "wrong rank"),
+        (RAIL | {"kinds": ("slow_switch",), "suspects": [[2, "network", 9.0, 8.0, 10.0]]}, "right"),
         ({"kinds": (), "ranks": []}, "false alarm"),
         ({"kinds": (), "ranks": [], "verdict": "healthy", "cause": None}, "right"),
     ],

@@ -20,10 +20,17 @@ exceed each other cause even if all of that chance is its own. Work that a rank 
 gaps that belong to it.
 
 A mechanism is named where it explains 80 % of the excess or more, and no other one explains half of it. Otherwise the
-two that explain most are listed with their shares, and the advice is that of the cause. Mechanisms need a GPU; those
-of a host need its events (`ProfilerActivity.CPU`). They split the excess of the device into a part by one common
-factor and what single kinds of kernels take beyond it, and the gaps of a paused host by the spans in them. They never
-change which rank is named.
+two that explain most are listed with their shares, and the advice is that of the cause, with what to record to decide.
+Mechanisms of a device need a GPU. They split its excess into a part by one common factor and what single kinds of
+kernels take beyond it. Those of a host need its events (`ProfilerActivity.CPU`), and split its pauses by the spans in
+them. They never change which rank is named.
+
+A pause without a span is a process that was stopped, or Python that ran between two operators: the garbage collector,
+the interpreter's lock held by another thread, or code of the program. Operators (`aten::`) and calls of the runtime run
+no Python, and a stop strikes at any moment. So pauses within operators exclude Python, and pauses that avoid operators
+exclude a stop, where those fill so much of the host's time that chance explains it in fewer than 1 % of cases. Pauses
+at one place of the program are its code there, or a collection that it starts. None of these three is named without a
+span: a collection and any other Python look alike.
 """
 
 ONE_STEP = """

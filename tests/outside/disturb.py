@@ -28,6 +28,11 @@ HEAP, COLLECTED_S = 1_500_000, 1.0
 TIGHTENED_S = 0.2
 LINK_MS, LINK_LOSS = 4.0, 0.01
 _SPIN = "import os; parent = os.getppid()\nwhile os.getppid() == parent: sum(range(20000))"
+_STREAM = """import os
+import numpy
+parent, here, there = os.getppid(), numpy.zeros(1 << 25), numpy.zeros(1 << 25)
+while os.getppid() == parent: there[:] = here"""
+"""Copies 256 MB again and again, far more than caches hold."""
 _GDB = ("gdb", "-q", "-nx", "-batch", "-iex", "set auto-solib-add off", "-iex", "set debuginfod enabled off")
 
 Act = Callable[[int], contextlib.AbstractContextManager[None]]
@@ -102,10 +107,10 @@ def stopped(stop_ms: float, period_ms: float, pid: int) -> contextlib.AbstractCo
 
 
 @contextmanager
-def competing(count: int, pid: int) -> Iterator[None]:
-    """Run so many processes on the core of a process that never sleep."""
+def competing(count: int, pid: int, code: str = _SPIN) -> Iterator[None]:
+    """Run so many processes on the core of a process that never sleep: they run this `code`."""
     core = os.sched_getaffinity(pid)
-    burners = [subprocess.Popen([sys.executable, "-c", _SPIN]) for _ in range(count)]
+    burners = [subprocess.Popen([sys.executable, "-c", code]) for _ in range(count)]
     try:
         for burner in burners:
             os.sched_setaffinity(burner.pid, core)
@@ -184,6 +189,12 @@ DISTURBANCES = (
     Disturbance("stopped 30 of 100 ms", _STOPS, partial(stopped, 30, 100)),
     Disturbance("quota of 70 %", _STOPS, partial(limits.quota, QUOTA), unavailable=limits.unavailable),
     Disturbance("processes on its core", _BUSY, partial(competing, BURNERS), ranks=tuple(on_core_of(VICTIM))),
+    Disturbance(
+        "copies of memory on its core",
+        (*_BUSY, "memory"),
+        partial(competing, BURNERS, code=_STREAM),
+        ranks=tuple(on_core_of(VICTIM)),
+    ),
     Disturbance("nice", _BUSY, niced),
     Disturbance("debugger", _STOPS, debugged, unavailable=_no_gdb),
     Disturbance(

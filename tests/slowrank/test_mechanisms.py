@@ -9,8 +9,10 @@ import pytest
 from tests.slowrank.events import Timeline, write_run
 from tests.slowrank.jobs import grid, prepared
 from tests.tables.rows import events
-from tracekit.analysis.mechanisms.device import Compared, of_device, of_work, surplus
+from tracekit.analysis.mechanisms.calls import launching_threads
+from tracekit.analysis.mechanisms.device import Compared, named, of_device, of_work, surplus
 from tracekit.analysis.mechanisms.host import of_host
+from tracekit.analysis.mechanisms.pauses import of_pauses
 from tracekit.analysis.slowrank.analyse import analyse
 from tracekit.causes import CAUSES, MECHANISMS
 from tracekit.report.slowrank_json import slowrank_document
@@ -231,6 +233,75 @@ def still(line, step):
     line.at += 600
 
 
+def pausing(folder, where, host_us):
+    """Of ten kernels a step, one follows a pause of the host of `SLOW`: at `where` (step → number, within an operator).
+
+    Operators of the host last `host_us` of the 1000 µs of a kernel.
+    """
+    lines = [Timeline(rank) for rank in range(RANKS)]
+    for step in range(8):
+        begins = [line.at for line in lines]
+        for line in lines:
+            line._row(line.at, 20, "cpu_op", "aten::embedding")
+            for number in range(10):
+                at, within = where(step) if line.rank == SLOW else (None, False)
+                pause = 3000.0 if number == at else 0.0
+                line.compute(1000, "ampere_bf16_gemm")
+                line._row(line.at - host_us, host_us + (pause if within else 0), "cpu_op", "aten::mm")
+                line.at += pause
+        reduced(lines, begins, step)
+    run = write_run(folder, lines, {0: tuple(range(RANKS))}, {0: "dp"}, RANKS)
+    case = prepared(run, grid(dp=RANKS))
+    return named(of_host(case.run, case.ops, case.steps, SLOW))
+
+
+PLACES = (3, 7, 1, 8, 5, 2, 9, 4)
+
+
+@pytest.mark.parametrize(
+    ("where", "host_us", "found"),
+    [
+        (lambda step: (PLACES[step], False), 900, ["garbage_collection", "lock"]),
+        (lambda step: (PLACES[step], False), 100, ["process_stopped", "garbage_collection"]),
+        (lambda step: (5, False), 100, ["host_code", "garbage_collection"]),
+        (lambda step: (PLACES[step], step % 4 > 0), 900, ["process_stopped", "garbage_collection"]),
+    ],
+    ids=["between long operators", "between short ones", "at one place", "within operators"],
+)
+def test_a_pause_without_a_span_has_two_candidates(tmp_path, where, host_us, found):
+    """Operators run no Python: a stop strikes within them too, and nothing without a span is named but a stop."""
+    first, second = pausing(tmp_path, where, host_us)
+    assert [first.name, second.name] == found
+    assert [first.sure, second.sure] == [second.share < 0.5, False]
+
+
+def test_undecided_pauses_say_what_to_record(tmp_path):
+    text = slowrank_text(analyse(job(tmp_path, pause=still)))
+    assert "mechanism  not decided: " in text
+    for name in ("host_code", "garbage_collection"):
+        assert f"for {name}, {MECHANISMS[name].decided_by}" in text
+
+
+def test_operators_of_a_cpu_are_stopped_beyond_other_steps():
+    """Two operators of one name are 100 and 500 µs in each step; the first takes 3 ms more in one of them."""
+    at = 1000 * np.concatenate([1000 + 9000 * step + np.array([0, 5000]) for step in range(4)])
+    lasted = 1000 * np.array([100, 500, 3100, 500, 100, 500, 100, 500])
+    names, thread = np.array(["aten::mm"] * 7 + ["segment"], object), np.ones(8, np.int64)
+    (calls,) = launching_threads(at, at + lasted, names, thread, np.ones(8, bool))
+    begins = 9_000_000 * np.arange(4)
+    stalls = calls.stalled((begins, begins + 9_000_000))
+    assert [side.tolist() for side in stalls] == [[10_100_000], [13_100_000]]
+
+
+def test_an_operator_that_hands_over_to_python_may_collect():
+    """A tensor subclass runs Python within an operator, and calls the operator of the same name again."""
+    start, end = np.array([0, 50, 200]), np.array([100, 90, 300])
+    names = np.array(["aten::mm"] * 3, object)
+    (calls,) = launching_threads(start, end, names, np.ones(3, np.int64), np.ones(3, bool))
+    assert calls.native.tolist() == [False, True, True]
+    assert [calls.around(*span) for span in ((10, 40), (60, 80), (210, 290), (120, 150))] == [0, 1, 2, -1]
+
+
 def read_back(line, step):
     """The host reads a value back, which waits for the device, and launches the next kernel late."""
     line._row(line.at - 310, 310, "cpu_op", "aten::item")
@@ -244,11 +315,11 @@ def read_back(line, step):
     ("pause", "mechanism"),
     [
         (span("Python GC"), "garbage_collection"),
+        (span("<built-in function collect>"), "garbage_collection"),
         (span("torch/_dynamo/convert_frame.py(100): compile_inner"), "recompilation"),
         (span("save_checkpoint", "user_annotation"), "input_output"),
         (span("<built-in method acquire of _thread.lock object at 0x7f57>"), "lock"),
         (span("evaluate_metrics"), "host_span"),
-        (still, "no_event"),
         (read_back, "synchronisation"),
     ],
 )
@@ -318,7 +389,7 @@ def test_stacks_that_only_a_slow_host_records_are_said(tmp_path, factor, everyon
     assert all(q.detail.startswith(f"rank {SLOW}: Python stacks are recorded") for q in found)
 
 
-@pytest.mark.parametrize(("layers", "mechanism"), [(28, "cpu_quota"), (20, "no_event")])
+@pytest.mark.parametrize(("layers", "mechanism"), [(28, "cpu_quota"), (20, "host_code")])
 def test_pauses_at_one_phase_are_a_quota(tmp_path, layers, mechanism):
     """A process gets 40 of each 100 ms. Where steps last one period, pauses are at one place of each step as well."""
     lines = [Timeline(rank) for rank in range(RANKS)]
@@ -334,6 +405,19 @@ def test_pauses_at_one_phase_are_a_quota(tmp_path, layers, mechanism):
     run = write_run(tmp_path, lines, {0: tuple(range(RANKS))}, {0: "dp"}, RANKS)
     case = prepared(run, grid(dp=RANKS))
     assert of_host(case.run, case.ops, case.steps, SLOW)[0].name == mechanism
+
+
+@pytest.mark.parametrize(
+    ("apart", "lasted", "quota"), [(100, 40, True), (300, 60, False), (1000, 60, False), (100, 140, False)]
+)
+def test_stops_of_a_longer_timer_are_no_quota(apart, lasted, quota):
+    """A quota stops a process in any period, until that ends; steps of 170 ms lie anywhere beside both."""
+    begins = 1_000_000 * (40 + apart * np.arange(12))
+    steps = 170_000_000 * np.arange(100)
+    found = of_pauses(
+        (begins, begins + 1_000_000 * lasted), [], (steps, steps + 170_000_000), 17e9, 12e6 * lasted
+    )
+    assert (found[0].name == "cpu_quota") == quota
 
 
 def test_a_rank_without_host_events_has_no_mechanism(tmp_path):

@@ -91,9 +91,16 @@ def next_step(finding: SlowRankFinding) -> str:
         return MECHANISMS[mechanism.name].next_step
     rivals = _rivals(finding)
     if len(rivals) < 2:
-        return CAUSES[finding.cause or "unknown"].step_on(gpu=finding.on_gpu)
+        return CAUSES[finding.cause or "unknown"].step_on(gpu=finding.on_gpu) + _to_decide(finding)
     steps = "; ".join(f"for {c.name}, {CAUSES[c.name].step_on(gpu=finding.on_gpu)}" for c in rivals)
     return f"{steps}; tracekit next TRACES prints tests that separate device, host and link"
+
+
+def _to_decide(finding: SlowRankFinding) -> str:
+    """What to record to decide between the mechanisms of the first suspect, where its pauses lack a span."""
+    listed = finding.suspects[0].mechanisms if finding.suspects else ()
+    recorded = [f"for {m.name}, {what}" for m in listed if (what := MECHANISMS[m.name].decided_by)]
+    return f"; to decide, record {'; '.join(recorded)}" if recorded else ""
 
 
 def _rivals(finding: SlowRankFinding) -> tuple[CauseShare, ...]:

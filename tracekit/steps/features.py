@@ -26,8 +26,8 @@ from tracekit.units import I64, Mask
 LOADER = re.compile(r"dataloader|data_load|next_batch|get_batch", re.IGNORECASE)
 """Spans in which a host waits for its next batch."""
 
-COLLECTOR = re.compile(r"^(python )?gc\b|garbage", re.IGNORECASE)
-"""Spans of Python's garbage collector."""
+COLLECTOR = re.compile(r"^(python )?gc\b|garbage|^<built-in function collect>$", re.IGNORECASE)
+"""Spans of Python's garbage collector: as torch's profiler and programs name them, and gc.collect() in stacks."""
 
 ALLOCATOR = re.compile(r"^(cuda|hip)(Malloc|Free|HostAlloc|MallocAsync|FreeAsync)", re.IGNORECASE)
 """Calls that allocate or free memory of the device, which wait for it."""

@@ -2,13 +2,17 @@
 
 import re
 from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 import numpy as np
-import pyarrow as pa
 
+from tracekit.analysis.mechanisms.calls import WAITS, Calls, launching_threads
+from tracekit.analysis.mechanisms.pauses import of_pauses
 from tracekit.findings import Mechanism
-from tracekit.intervals import Intervals, union
+from tracekit.intervals import Intervals, subtract, union
 from tracekit.matching.match import Operations
 from tracekit.rank_events.event_columns import Values, ints, matches, strings, truth
 from tracekit.steps.features import COLLECTOR
@@ -23,11 +27,9 @@ from tracekit.thresholds.slowrank import (
     NAMED_SHARE,
     NO_ACCIDENT,
     PEERS_SAMPLED,
-    QUOTA_CHANCE,
-    QUOTA_PERIOD_NS,
     RETURN_NS,
 )
-from tracekit.units import F64, I64, Mask, ms
+from tracekit.units import I64, Mask, ms
 
 _SPANS: Final = (
     ("garbage_collection", COLLECTOR),
@@ -50,59 +52,96 @@ _LOCK: Final = re.compile(
 )
 """Spans in which a thread waits for another one, as Python's stacks (`with_stack=True`) and programs name them."""
 
-_LAUNCHES: Final = re.compile(r"^(cuda|hip)\w*Launch|^aten::")
-_WAITS: Final = re.compile(
-    r"^(cuda|hip)(Stream|Device|Event)Synchronize|^(cuda|hip)Memcpy$|::item\b|_local_scalar_dense|::nonzero\b"
-)
 _DEVICE: Final = ("kernel", "gpu_memcpy", "gpu_memset", "gpu_user_annotation")
 _STEP: Final = re.compile(r"^ProfilerStep")
+
+
+@dataclass(frozen=True)
+class _Host:
+    """The events of one host, ns, with the steps of its rank; `host` leaves out those of devices and step marks."""
+
+    start: I64
+    end: I64
+    name: Values
+    thread: I64
+    host: Mask
+    each: Intervals
+    calls: list[Calls]  # of the threads that launch, the busiest first
+
+    def named(self, pattern: re.Pattern[str]) -> Mask:
+        """Return which events of the host have a name of this kind."""
+        fits = {name: bool(pattern.search(name)) for name in set(self.name[self.host].tolist())}
+        return np.asarray(self.host & np.array([fits.get(name, False) for name in self.name], bool), bool)
 
 
 def of_host(run: Run, ops: Operations, steps: Steps, rank: int) -> list[Mechanism]:
     """Return what the host of `rank` does in the long gaps of its device, with the share of them, the largest first.
 
-    Empty where it has no long gap, or no event of the host was recorded. Raises InputError on an unreadable table.
+    Where the device is a CPU, the time by which operators take longer than in other steps counts as well. Empty where
+    it has no long gap, or no event of the host was recorded. Raises InputError on an unreadable table.
     """
-    row = steps.row(rank)
-    columns = [c for c in range(len(steps.numbers)) if np.isfinite(steps.own[row, c])]
-    each = windows_of(ops, steps, rank, columns)
-    gaps = _longest(idle_within(ops, rank, union(*each)))
-    events = run.events(rank, ["ts", "dur", "cat", "name", "tid"])
-    host = ~np.isin(matches(events, "cat", lambda c: c), _DEVICE) & ~truth(events, "name", _STEP)
-    if not len(gaps[0]) or not host.any():
+    on_gpu, of = ops.per_rank[rank].on_gpu, _read(run, ops, steps, rank)
+    gaps = idle_within(ops, rank, union(*of.each))
+    if not on_gpu:
+        gaps = union(*np.concatenate([gaps, *(calls.stalled(of.each) for calls in of.calls)], axis=1))
+        gaps = subtract(gaps, ops.progress[rank].exposed)
+    gaps = _longest(gaps)
+    if not len(gaps[0]) or not of.host.any():
         return []
-    start = ints(events, "ts", 0)
-    end = start + ints(events, "dur", 0)
-    whole, left, found = _length(gaps), gaps, []
-    names = np.array([name or "" for name in strings(events.column("name"))], object)
-    for name, pattern in (*_SPANS, ("lock", _LOCK)):
-        mine = host & truth(events, "name", pattern)
-        if name == "lock":
-            mine &= _of_launching_thread(events, host)
-        left, part = _without(left, union(start[mine], end[mine]))
-        text = f"{_WORDS[name]} fills {_share(part / whole)}"
-        if name == "garbage_collection" and part:
-            text += _frame(start, end, names, host, mine) + _when(run, ops, steps, rank, start[mine])
-        found.append(Mechanism(name, part / whole, text))
-    behind, call = _behind_waits(left, end, np.flatnonzero(host & truth(events, "name", _WAITS)), names)
-    part = float((left[1] - left[0])[behind].sum())
-    text = f"{call} waits for the device and returns at the begin of gaps that are {part / whole:.0%} of them"
-    found.append(Mechanism("synchronisation", part / whole, text))
-    left = left[0][~behind], left[1][~behind]
-    name, spans = _one_span(left, (start[host], end[host]), names[host])
+    whole, (left, found) = _length(gaps), _in_spans(of, gaps, partial(_when, run, ops, steps, rank))
+    waits = of.named(WAITS)
+    if on_gpu:
+        behind, call = _behind_waits(left, of.end, np.flatnonzero(waits), of.name)
+        part = float((left[1] - left[0])[behind].sum())
+        text = f"{call} waits for the device and returns at the begin of gaps that are {part / whole:.0%} of them"
+        found.append(Mechanism("synchronisation", part / whole, text))
+        left = left[0][~behind], left[1][~behind]
+    lone = of.host & ~_holds_operators(of)
+    name, spans = _one_span(left, (of.start[lone], of.end[lone]), of.name[lone])
     left, part = _without(left, spans)
     found.append(Mechanism("host_span", part / whole, f"the span {name} fills {_share(part / whole)}"))
-    quiet = _quiet(left, np.unique(np.concatenate([start[host], end[host]])))
-    found.append(_pauses(left[0][quiet], each, float((left[1] - left[0])[quiet].sum()) / whole))
+    quiet = _quiet(left, np.unique(np.concatenate([of.start[of.host], of.end[of.host]])))
+    waited = union(of.start[waits], of.end[waits]) if on_gpu else ops.progress[rank].exposed
+    active = _length(of.each) - sum(inside_each(waited, of.each))
+    found += of_pauses((left[0][quiet], left[1][quiet]), of.calls, of.each, active, whole)
     return sorted((m for m in found if m.share > 0), key=lambda m: -m.share)
 
 
-def _of_launching_thread(events: pa.Table, host: Mask) -> Mask:
-    """Whether each event is of the thread that runs most operators and launches."""
-    thread = ints(events, "tid", -1)
-    launches = thread[host & truth(events, "name", _LAUNCHES)]
-    known, count = np.unique(launches, return_counts=True)
-    return np.asarray(thread == known[np.argmax(count)], bool) if len(known) else host
+def _read(run: Run, ops: Operations, steps: Steps, rank: int) -> _Host:
+    """The events of the host of a rank."""
+    row = steps.row(rank)
+    columns = [c for c in range(len(steps.numbers)) if np.isfinite(steps.own[row, c])]
+    events = run.events(rank, ["ts", "dur", "cat", "name", "tid"])
+    host = ~np.isin(matches(events, "cat", lambda c: c), _DEVICE) & ~truth(events, "name", _STEP)
+    start = ints(events, "ts", 0)
+    names = np.array([name or "" for name in strings(events.column("name"))], object)
+    columns_of = start, start + ints(events, "dur", 0), names, ints(events, "tid", -1)
+    each = windows_of(ops, steps, rank, columns)
+    return _Host(*columns_of, host, each, launching_threads(*columns_of, host))
+
+
+def _in_spans(of: _Host, gaps: Intervals, when: Callable[[I64], str]) -> tuple[Intervals, list[Mechanism]]:
+    """(the gaps that no span with a meaning fills, what fills the others); `when` describes when collections begin."""
+    whole, left, found = _length(gaps), gaps, []
+    for name, pattern in (*_SPANS, ("lock", _LOCK)):
+        mine = of.named(pattern)
+        if name == "lock" and of.calls:
+            mine &= of.thread == of.calls[0].thread
+        left, part = _without(left, union(of.start[mine], of.end[mine]))
+        text = f"{_WORDS[name]} fills {_share(part / whole)}"
+        if name == "garbage_collection" and part:
+            text += _frame(of.start, of.end, of.name, of.host, mine) + when(of.start[mine])
+        found.append(Mechanism(name, part / whole, text))
+    return left, found
+
+
+def _holds_operators(of: _Host) -> Mask:
+    """Whether each event of a host holds operators of a thread that launches: a frame around work, not a pause."""
+    found = np.zeros(len(of.start), bool)
+    for calls in of.calls:
+        begins = calls.start[calls.native]
+        found |= np.searchsorted(begins, of.end) > np.searchsorted(begins, of.start, "right")
+    return found
 
 
 def _frame(start: I64, end: I64, names: Values, host: Mask, mine: Mask) -> str:
@@ -183,27 +222,6 @@ def _quiet(gaps: Intervals, turns: I64) -> Mask:
     return np.asarray(longest >= NAMED_SHARE * (gaps[1] - gaps[0]), bool)
 
 
-def _pauses(begins: I64, each: Intervals, share: float) -> Mechanism:
-    """The pauses without any event: by a quota where they begin at one phase of its period, and anywhere in a step.
-
-    Pauses at one place of steps that last a multiple of the period are at one phase as well; `each` are the steps.
-    """
-    many = f"{len(begins)} pauses without an event of any thread"
-    own = len(np.unique(begins // QUOTA_PERIOD_NS)) == len(begins)
-    at = np.searchsorted(each[0], begins, "right") - 1
-    place = (begins - each[0][at]) / np.maximum(each[1] - each[0], 1)[at]
-    phase = (begins % QUOTA_PERIOD_NS) / QUOTA_PERIOD_NS
-    if own and _chance(phase) <= QUOTA_CHANCE < _chance(place):
-        return Mechanism("cpu_quota", share, f"{many} begin at one phase of a period of 100 ms")
-    return Mechanism("no_event", share, f"{many} fill {_share(share)}")
-
-
-def _chance(phase: F64) -> float:
-    """The probability that uniform phases (0 to 1) lie together as closely as these, by Rayleigh's test."""
-    turned = 2 * np.pi * phase
-    return float(np.exp(-(np.hypot(np.cos(turned).sum(), np.sin(turned).sum()) ** 2) / max(len(phase), 1)))
-
-
 def _one_span(gaps: Intervals, spans: Intervals, names: Values) -> tuple[str, Intervals]:
     """The name of the spans that cover most of the `gaps`, with these spans, if most of that name lie in gaps; else "".
 
@@ -222,7 +240,7 @@ def _one_span(gaps: Intervals, spans: Intervals, names: Values) -> tuple[str, In
 
 
 def _share(share: float) -> str:
-    return f"{share:.0%} of the time in which its device waits for work"
+    return f"{share:.0%} of its pauses"
 
 
 _WORDS: Final = {

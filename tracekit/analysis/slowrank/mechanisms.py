@@ -68,9 +68,9 @@ def _mechanisms(case: Case, suspect: Suspect, blamed: set[int]) -> tuple[Mechani
     peers = _peers(case, suspect, blamed)
     added = _of_work(case, suspect, peers) if MORE_WORK in entry.mechanisms else []
     found: list[Mechanism] = []
-    if source.on_gpu and entry.on_host:
-        found = of_host(case.run, case.ops, case.steps, suspect.rank) if entry.mechanisms == OF_HOST else []
-    elif source.on_gpu and entry.mechanisms and peers:
+    if entry.mechanisms == OF_HOST:
+        found = of_host(case.run, case.ops, case.steps, suspect.rank)
+    elif source.on_gpu and entry.mechanisms and peers and not entry.on_host:
         rows = case.steps.row(suspect.rank), *peers
         read = [kernels_in_steps(case.run, case.ops, case.steps, row) for row in rows]
         found = of_device(compared(read[0], read[1:]))
