@@ -96,7 +96,7 @@ class FlightWriter:
     def _entries(
         self, rank: int, ids: Mapping[str, int]
     ) -> tuple[list[dict[str, Any]], list[tuple[int, int]]]:
-        """Return the entries of all calls, and by group the last collective that was issued and that ended.
+        """Return the entries of all calls, and by group the last call or message that was issued and that ended.
 
         `ids` numbers the groups by name. A call that the rank left out has no entry, and the numbers of its later
         calls in the group lag by one.
@@ -104,7 +104,7 @@ class FlightWriter:
         sim = self.simulation
         stage, place = sim.grid.place(rank)
         issued, done = sim.times[stage].issued[:, place], sim.times[stage].end[:, place]
-        status = [(0, 0)] * len(ids)
+        status, last_end = [(0, 0)] * len(ids), [-np.inf] * len(ids)
         entries: list[dict[str, Any]] = []
         lags: dict[str, int] = {}
         made = [c for c in self.calls(stage) if np.isfinite(issued[c.row]) or self._skipped(c, rank)]
@@ -114,8 +114,9 @@ class FlightWriter:
                 lags[group.name] = lags.get(group.name, 0) + 1
                 continue
             seq, number = call.seq - lags.get(group.name, 0), ids[group.name]
-            if call.op.kind is Kind.COLLECTIVE:
-                status[number] = seq, seq if np.isfinite(done[call.row]) else status[number][1]
+            status[number] = seq, status[number][1]
+            if np.isfinite(done[call.row]) and done[call.row] >= last_end[number]:
+                status[number], last_end[number] = (seq, seq), done[call.row]
             entries.append(self._entry(call, rank, group, number, seq, issued[call.row], done[call.row]))
         return entries, status
 

@@ -60,11 +60,28 @@ class Scene:
 
     @cached_property
     def roles(self) -> dict[Role, list[Group]]:
-        """Return the groups by role: groups of one role have the same place in different replicas."""
+        """Return the groups by role: one role may be that of several replicas, and of several pipeline stages."""
         found: dict[Role, list[Group]] = defaultdict(list)
         for group in self.groups:
             found[group.role].append(group)
         return dict(found)
+
+    @cached_property
+    def replicas(self) -> list[list[Group]]:
+        """The groups in the same place of all replicas, by number of a group: its members make the same calls as it.
+
+        A group of one pipeline stage has none in another stage, which makes other calls under the same numbers.
+        """
+        found: dict[object, list[Group]] = defaultdict(list)
+        places = [(group.role, self._stage_of(group)) for group in self.groups]
+        for place, group in zip(places, self.groups, strict=True):
+            found[place].append(group)
+        return [found[place] for place in places]
+
+    def _stage_of(self, group: Group) -> object:
+        """The stage that all members with a dump share; None where they are of several."""
+        stages = {self.stages[rank] for rank in group.frontiers}
+        return stages.pop() if len(stages) == 1 and not group.mixed else None
 
     @cached_property
     def widest(self) -> int:
@@ -87,6 +104,11 @@ class Scene:
             )
             for rank, roles in self.places.items()
         }
+
+    @cached_property
+    def idle(self) -> set[int]:
+        """Ranks with a dump of the hang itself that have nothing outstanding."""
+        return {rank for rank in self.dumps.keys() - self.graph.stale if self.graph.idle(rank)}
 
     @cached_property
     def outstanding_only(self) -> bool:

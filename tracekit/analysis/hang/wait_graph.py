@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from tracekit.analysis.hang.agreement import synchronising
 from tracekit.analysis.hang.frontier import Frontier, Group
+from tracekit.dumps.fields import p2p_ends
 from tracekit.dumps.rank_dump import RankDump
 
 
@@ -199,10 +200,27 @@ def _add_messages(graph: Graph, groups: list[Group], dumps: Mapping[int, RankDum
             continue
         graph.pairs[rank].add(peer)
         if ends.get((peer, members, rank, not send), 0) < count:
-            graph.awaited[peer].add(rank)
+            if peer in dumps and _may_have_lost(dumps[peer], members, rank, send=not send):
+                graph.busy.add(peer)
+            else:
+                graph.awaited[peer].add(rank)
     for group in groups:
         if group.mixed:
             graph.busy.update(f.rank for f in group.frontiers.values() if _lost_messages(f, dumps[f.rank]))
+
+
+def _may_have_lost(dump: RankDump, members: tuple[int, ...], peer: int, *, send: bool) -> bool:
+    """Return whether a ring has overwritten all messages of this rank to (or from) `peer`: one may be outstanding.
+
+    A channel completes in order, so that a later message in the ring vouches for those that the ring has lost.
+    """
+    if not (dump.wrapped and dump.finished):
+        return False
+    groups = {number for number, tail in enumerate(dump.groups) if tail.ranks == members}
+    ends = (send, members.index(dump.rank), members.index(peer))
+    log = dump.messages
+    made = zip(log.group.tolist(), log.names, strict=True)
+    return not any(group in groups and p2p_ends(name) == ends for group, name in made)
 
 
 def _lost_messages(frontier: Frontier, dump: RankDump) -> bool:

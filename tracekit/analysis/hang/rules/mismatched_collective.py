@@ -7,6 +7,7 @@ under the same number, and the past of the group itself.
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import pairwise
 
 from tracekit.analysis.hang.agreement import Version, version_of
 from tracekit.analysis.hang.frontier import Frontier, Group
@@ -71,7 +72,7 @@ def _mismatches(scene: Scene) -> list[Mismatch]:
     for call in scene.graph.pending:
         group = scene.groups[call.group]
         sides = versions_at(group, call.seq)
-        dispute = _Dispute(call.group, group, call.seq, sides, scene.roles[group.role])
+        dispute = _Dispute(call.group, group, call.seq, sides, scene.replicas[call.group])
         if len(sides) > 1:
             found.append(_judge(dispute))
         elif len(sides) == 1 and _others_unseen(scene, call):
@@ -92,9 +93,8 @@ def _judge(dispute: _Dispute) -> Mismatch:
     if right is None:
         right = (
             _by_replicas(dispute, same_past_only=True)
-            or _by_history(dispute)
+            or _by_past(dispute)
             or _by_replicas(dispute, same_past_only=False)
-            or _by_pattern(dispute)
         )
     group, seq = dispute.group, dispute.seq
     if right is None:
@@ -131,27 +131,29 @@ def _of_new_place(group: Group, mine: Frontier, seq: int) -> bool:
     return bool(stack) and stack not in {*others, *own}
 
 
-def _by_history(dispute: _Dispute) -> Version | None:
-    """Find the one version that this group has called before, if no other group in its place has called another."""
-    past = counts_before(dispute.group, dispute.seq)
-    known = [v for v in dispute.sides if past[v]]
-    if len(known) != 1:
+def _by_past(dispute: _Dispute) -> Version | None:
+    """Find the one version that may follow the call before, by the calls that this group has made.
+
+    A version that was made before, but never behind such a call, does not fit here; the first call of a ring may have
+    followed any. Where all fit, the only version that the group has called before is right, unless other groups in its
+    place have called another.
+    """
+    past = versions_before(dispute.group, dispute.seq)
+    if not past:
+        return None
+    before: dict[Version, set[Version]] = defaultdict(set)
+    for one, then in pairwise(past):
+        before[then].add(one)
+    seen = counts_before(dispute.group, dispute.seq)
+    known = [v for v in dispute.sides if seen[v]]
+    fitting = [v for v in dispute.sides if v == past[0] or not before[v] or past[-1] in before[v]]
+    if len(fitting) == 1 and fitting[0] in known:
+        return fitting[0]
+    if len(known) != 1 or known[0] not in fitting:
         return None
     # the usual version may have fallen out of a short ring: then others have called both
     elsewhere = [counts_before(other, dispute.seq) for other in dispute.replicas[:MAX_WITNESSES]]
     return None if any(h[v] for h in elsewhere for v in dispute.sides if v != known[0]) else known[0]
-
-
-def _by_pattern(dispute: _Dispute) -> Version | None:
-    """Find the version that followed wherever the last calls had come in this order before (steps repeat)."""
-    past = versions_before(dispute.group, dispute.seq)
-    for length in range(min(PATTERN_CALLS, len(past) // 2), 1, -1):
-        context = past[-length:]
-        after = {past[i + length] for i in range(len(past) - length) if past[i : i + length] == context}
-        fitting = [v for v in dispute.sides if v in after]
-        if len(after) == 1 and len(fitting) == 1:
-            return fitting[0]
-    return None
 
 
 def _by_replicas(dispute: _Dispute, *, same_past_only: bool) -> Version | None:
@@ -180,13 +182,19 @@ def _judge_alone(dispute: _Dispute) -> Mismatch | None:
     expected = None
     for other in dispute.replicas:
         theirs = versions_at(other, dispute.seq) if other is not dispute.group else {}
-        if len(theirs) == 1:
+        if len(theirs) == 1 and _is_shown(other, dispute.seq):
             (their,) = theirs
             votes[their] += 1
             expected = other.call(dispute.seq) if their != version else expected
     if votes[version] or len(votes) != 1 or next(iter(votes)) not in past:
         return None
     return Mismatch(dispute.number, dispute.seq, dispute.sides, ranks, skipped=False, expected=expected)
+
+
+def _is_shown(group: Group, seq: int) -> bool:
+    """Return whether two members made this call, or one finished it: a single rank in it may itself be wrong."""
+    made = [frontier for frontier in group.frontiers.values() if frontier.call(seq) is not None]
+    return len(made) > 1 or any(frontier.proven >= seq for frontier in made)
 
 
 def _judge_beside(scene: Scene, dispute: _Dispute) -> Mismatch | None:

@@ -8,6 +8,7 @@ from tracekit.analysis.hang.agreement import synchronising
 from tracekit.analysis.hang.frontier import Frontier, Role
 from tracekit.analysis.hang.program_order import CallId, first_lacking, order_of
 from tracekit.analysis.hang.remedies import LONGER_RINGS
+from tracekit.analysis.hang.rules.idle_beside_missing import idle_beside_missing
 from tracekit.analysis.hang.rules.rule import Accusation, Found
 from tracekit.analysis.hang.rules.skipped_collective import accuse_skipped
 from tracekit.analysis.hang.scene import Scene
@@ -57,11 +58,12 @@ class AbsentRank:
                 "which of the two did not come",
                 frozenset(skipped) | {self._rank},
             )
+        if idle := sorted(idle_beside_missing(self._scene)):
+            text = f"rank {idle[0]} has nothing outstanding: it stopped first, or has ended its program"
+            return Objection(text, frozenset({self._rank, *idle}))
         if calls and not any(groups[c.group].call(c.seq) for c in calls):
-            return Objection(
-                "the rings have lost the calls that wait for it, so these may not match; record more "
-                f"({LONGER_RINGS})"
-            )
+            text = "the rings have lost the calls that wait for it, so these may not match; record more"
+            return Objection(f"{text} ({LONGER_RINGS})")
         if beside := self._beside():
             return Objection(
                 f"rank {beside[0]} left none either, and the two share a group: either dump would show which of them "
@@ -75,10 +77,8 @@ class AbsentRank:
                 frozenset({self._rank, alone}),
             )
         if self._rank not in self._scene.dumps and any(self._issued(call) for call in calls):
-            return Objection(
-                "it finished a later call with its peers: a device is stuck or a call was left out, and its dump may "
-                "show where"
-            )
+            text = "it finished a later call with its peers: a device is stuck or a call was left out, and its dump"
+            return Objection(f"{text} may show where", frozenset({self._rank}))
         return None
 
     def _skipped(self, number: int, frontier: Frontier, witnesses: int) -> CallId | None:
@@ -101,14 +101,13 @@ class AbsentRank:
 
     def _doubtful_witness(self, calls: Sequence[CallId]) -> int | None:
         """Find the one rank that waits for this one, if its last call only reads as done."""
-        waiting = {
-            frontier.rank: frontier.reset
+        doubted = {
+            frontier.rank
             for call in calls
             for frontier in self._scene.groups[call.group].frontiers.values()
-            if frontier.waiting and frontier.front == call.seq
+            if frontier.waiting and frontier.front == call.seq and frontier.reset
         }
-        doubted = [rank for rank, reset in waiting.items() if reset]
-        return doubted[0] if len(doubted) == 1 else None
+        return min(doubted) if len(doubted) == 1 else None
 
     def _issued(self, call: CallId) -> bool:
         """Whether it must have issued the collective, since it went through one that comes later."""
@@ -280,19 +279,22 @@ def _accuse(scene: Scene, rank: int, places: list[CallId]) -> Accusation | None:
 
 
 def _at_message(scene: Scene, rank: int, kind: CulpritKind) -> Accusation | None:
-    """Accuse the only rank without a dump, at the oldest message that another one still receives from it; or None.
+    """Accuse the only rank without a dump, at the oldest message that another one still exchanges with it; or None.
 
-    With a second one missing, the rank may wait for a rank that only the second one's dump shows to be late.
+    With a second one missing, the rank may wait for a rank that only the second one's dump shows to be late. A send of
+    Gloo is no wait: it stays outstanding until the program asks for its end.
     """
     found = [
         (op.created, waiter, op)
         for waiter in sorted(scene.graph.awaited.get(rank, ()))
         for op in scene.dumps[waiter].p2p
-        if not op.send and scene.dumps[waiter].groups[op.group].ranks[op.peer : op.peer + 1] == (rank,)
+        if not (op.send and scene.dumps[waiter].backend == "gloo")
+        and scene.dumps[waiter].groups[op.group].ranks[op.peer : op.peer + 1] == (rank,)
     ]
     if not found:
         return None
     _, waiter, op = min(found, key=lambda one: one[:2])
     tail = scene.dumps[waiter].groups[op.group]
     own = [n for n in scene.memberships[waiter] if scene.groups[n].frontiers[waiter].tail is tail]
-    return Accusation(kind, own[0], op.seq, call=Signature("send", "", "", "", "")) if own else None
+    made = Signature("recv" if op.send else "send", "", "", "", "")
+    return Accusation(kind, own[0], op.seq, call=made) if own else None

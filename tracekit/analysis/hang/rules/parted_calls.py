@@ -161,7 +161,7 @@ def _judge(
 def _replicas(scene: Scene, number: int, seq: int, sides: Mapping[Origin, list[int]]) -> Log | None:
     """Give the usual log of groups in the same place, where all of them agree on one of these sides."""
     group = scene.groups[number]
-    others = [g for g in scene.roles[group.role] if g is not group][:MAX_WITNESSES]
+    others = [g for g in scene.replicas[number] if g is not group][:MAX_WITNESSES]
     logs = [log for other in others for log in Origins(other).logs.values()]
     votes = {log[seq] for log in logs if seq in log}
     return usual_of(logs) if len(votes) == 1 and votes <= sides.keys() else None

@@ -7,6 +7,7 @@ from tracekit.analysis.hang.agreement import synchronising
 from tracekit.analysis.hang.call_origins import Origins
 from tracekit.analysis.hang.channels import End, same_group, usual_calls
 from tracekit.analysis.hang.program_order import CallId, first_missed
+from tracekit.analysis.hang.rules.idle_beside_missing import idle_beside_missing
 from tracekit.analysis.hang.rules.rule import Accusation, Found
 from tracekit.analysis.hang.scene import Scene
 from tracekit.axes import LEVELS
@@ -32,7 +33,8 @@ def stalled_hosts(scene: Scene, known: Found) -> Found:
             if accusation is not None:
                 culprits[rank] = accusation
     if not culprits and not known.culprits:
-        culprits = _idle_beside_missing(scene) or _idle_beyond_ring(scene)
+        fewer = len(scene.idle) < len(scene.graph.stuck)
+        culprits = (idle_beside_missing(scene) if fewer else {}) or _idle_beyond_ring(scene)
     notes = []
     if len(culprits) > 1 and _without_messages(scene):
         nearest = _of_innermost_groups(scene, culprits)
@@ -117,31 +119,6 @@ def _lost_message(scene: Scene, rank: int, askers: set[int]) -> _LostMessage | N
             if best is None or key < best[0]:
                 best = key, _LostMessage(CallId(number, seq, rank), op.call._replace(op=arrow))
     return None if best is None else best[1]
-
-
-def _idle_beside_missing(scene: Scene) -> dict[int, Accusation]:
-    """Return ranks with nothing outstanding in a stuck job with missing dumps: they stopped.
-
-    If they had come to their next call, it would be outstanding, whether or not a rank without a dump prevents its end.
-    The ranks that wait for them directly may be among the ranks without a dump. If most ranks have nothing outstanding,
-    the job has ended for them.
-    """
-    found: dict[int, CallId] = {}
-    graph = scene.graph
-    if sum(graph.idle(r) for r in scene.dumps) > len(graph.stuck):
-        return {}
-    absent = {r for call in graph.pending for r in call.missing}
-    for number, group in enumerate(scene.groups):
-        if len(group.ranks) == len(scene.world) or absent.isdisjoint(group.ranks):
-            continue
-        for rank, frontier in group.frontiers.items():
-            if frontier.enqueued < 0 or frontier.stale or not graph.idle(rank):
-                continue
-            known = found.get(rank)
-            tighter = known is None or len(scene.groups[known.group].ranks) > len(group.ranks)
-            if tighter and scene.dumps[rank].entries + frontier.enqueued > 0:
-                found[rank] = CallId(number, frontier.enqueued + 1)
-    return {rank: Accusation("host_stalled", call.group, call.seq) for rank, call in found.items()}
 
 
 def _idle_beyond_ring(scene: Scene) -> dict[int, Accusation]:
