@@ -19,7 +19,7 @@ MIN_MOVED_CALLS: Final = 4
 """Calls that must continue equally, shifted by some, if no stacks separate them: fewer fit by chance."""
 
 PATTERN_CALLS: Final = 12
-"""Calls compared to find a place in a repeating pattern: a layer makes about ten on one group."""
+"""Last calls of two groups that must agree for one past: a layer makes about ten on one group."""
 
 STALE_DUMPS_SHARE: Final = 0.25
 """Share of dumps older than their peers' beyond which they are those of a live job, written one after another."""
