@@ -23,14 +23,14 @@ def case_of(folder, *, factor, on_gpu=False):
     return replace(case, ops=replace(case.ops, per_rank=ranks))
 
 
-def test_a_late_thread_of_a_host_is_no_link(tmp_path):
+def test_a_late_host_thread_is_no_link(tmp_path):
     """Transfers of a host may wait for a time slice; those of a device do not."""
     found = [slow_link(case_of(tmp_path / str(gpu), factor=20, on_gpu=gpu)) for gpu in (False, True)]
     assert found[0] is None
     assert found[1] is not None
 
 
-def test_transfers_far_beyond_a_time_slice_are_a_link(tmp_path):
+def test_transfers_beyond_a_time_slice_are_a_link(tmp_path):
     assert slow_link(case_of(tmp_path, factor=200)) is not None
 
 
