@@ -63,8 +63,13 @@ def explain(
     if not peers:
         return Explained("unknown", (Evidence("own time a step", ms(suspect.own), None, "ms", "own"),))
     compared = _beside(suspect, peers)
-    asked = {"launches_slowly": cache(launches_slowly), "under_quota": cache(under_quota)}
-    rank = replace(compared, no_fault=no_fault, spared=spared, **asked)
+    rank = replace(
+        compared,
+        no_fault=no_fault,
+        spared=spared,
+        launches_slowly=cache(launches_slowly),
+        under_quota=cache(under_quota),
+    )
     evidence = _evidence(rank, ALWAYS)
     if rank.over("own") <= 0:
         return Explained("unknown", evidence)
