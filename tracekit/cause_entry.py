@@ -68,6 +68,7 @@ class Comparison:
     )
     spread: float = 0.0  # by how much the own time of a usual peer differs from the peers' median
     launches_slowly: Callable[[], bool] = lambda: False  # whether its host needs longer between launches
+    under_quota: Callable[[], bool] = lambda: False  # whether its pauses end as those of a quota do
 
     def over(self, quantity: Quantity) -> float:
         """Return the rank's excess over its peers by its own doing, ns."""
@@ -84,7 +85,8 @@ class Comparison:
         """Whether the rank's short operators grow as its own time does, but not the shortest of their names.
 
         Then it waits for its turn on its core: a slow processor lengthens the shortest ones as well. It runs for few
-        time slices between two waits; a process that is stopped, or has a quota, runs longer.
+        time slices between two waits; a process that is stopped runs longer. One with a quota may be interrupted as
+        often, but goes on at one phase of the period of that quota.
         """
         grown = self.grows("short")
         turn_ns = CLEARLY_MORE * TIME_SLICE_NS
@@ -92,6 +94,7 @@ class Comparison:
             grown >= MAJORITY * self.grows("own") > 0
             and self.grows("quickest") < MAJORITY * grown
             and self.mine["quickest"] < self.interrupted * turn_ns
+            and not self.under_quota()
         )
 
     @property

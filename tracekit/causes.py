@@ -56,7 +56,8 @@ _ENTRIES = (
     CauseEntry(
         CPU_CONTENTION,
         "its process shares its cores, and waits for its turn",
-        "the shortest operators of each name longer as well, or pauses with long runs between them",
+        "the shortest operators of each name longer as well, pauses with long runs between them, or ends of pauses at "
+        "one phase of a period of 100 ms",
         "find what else runs on that host's cores (pidstat -wu -t 1 shows %wait), and pin the processes apart or "
         "give this one a better priority",
         (

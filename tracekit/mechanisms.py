@@ -112,8 +112,8 @@ OF_HOST: Final = (
     ),
     MechanismEntry(
         "cpu_quota",
-        "pauses without any event at one phase of a period of 100 ms, as a quota of processor time makes them",
-        "pauses at any phase of that period",
+        "pauses without any event that end at one phase of a period of 100 ms, as a quota of processor time makes them",
+        "pauses that end at any phase of that period",
         "read cpu.stat (nr_throttled) of the container on that host, and raise or remove its CPU limit",
     ),
     MechanismEntry(

@@ -130,7 +130,8 @@ def judged(row: dict[str, Any]) -> str:
         return "right" if quiet else "healthy accused"
     if quiet:
         return "missed" if row["verdict"] == "healthy" else "undecided"
-    if not named & struck or (row["verdict"] != "slow_link" and named - struck):
+    a_link = row["verdict"] == "slow_link" and "network" in row["causes"]  # names both of its ends
+    if not named & struck or (named - struck and not a_link):
         return "innocent accused"
     return "right" if row["cause"] in row["causes"] else "cause wrong"
 

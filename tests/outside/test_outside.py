@@ -38,6 +38,12 @@ def test_each_answer_has_its_worth(changes, worth):
     assert judged({**STOPPED, **changes}) == worth
 
 
+@pytest.mark.parametrize(("cause", "worth"), [("network", "right"), ("host_stall", "innocent accused")])
+def test_only_a_disturbed_link_names_both_ends(cause, worth):
+    named = {"verdict": "slow_link", "named": [0, 1], "cause": "network", "causes": (cause,)}
+    assert judged(STOPPED | named) == worth
+
+
 @pytest.fixture
 def process():
     child = subprocess.Popen([sys.executable, "-c", "import time\nwhile True: time.sleep(0.01)"])

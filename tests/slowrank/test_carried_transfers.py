@@ -7,6 +7,7 @@ import pytest
 
 from tests.slowrank.jobs import TRANSFER_US, grid, job, prepared
 from tracekit.analysis.slowrank.hypotheses.link_cure import carried_ns
+from tracekit.analysis.slowrank.hypotheses.slow_link import slow_link
 from tracekit.units import NS_PER_US
 
 MESH = grid(tp=2, dp=4)
@@ -20,6 +21,17 @@ def case_of(folder, *, factor, on_gpu=False):
     case = prepared(job(folder, MESH, slow={SLOW: 1.5}, link=link), MESH)
     ranks = {r: replace(found, on_gpu=on_gpu) for r, found in case.ops.per_rank.items()}
     return replace(case, ops=replace(case.ops, per_rank=ranks))
+
+
+def test_a_late_host_thread_is_no_link(tmp_path):
+    """Transfers of a host may wait for a time slice; those of a device do not."""
+    found = [slow_link(case_of(tmp_path / str(gpu), factor=20, on_gpu=gpu)) for gpu in (False, True)]
+    assert found[0] is None
+    assert found[1] is not None
+
+
+def test_transfers_beyond_a_time_slice_are_a_link(tmp_path):
+    assert slow_link(case_of(tmp_path, factor=200)) is not None
 
 
 def rows(case):

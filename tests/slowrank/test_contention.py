@@ -63,6 +63,15 @@ def test_a_lower_priority_is_contention(share):
     assert cause_of(lambda need: shared(need, 1, int(share * SLICE))) == "cpu_contention"
 
 
+def test_turns_under_a_quota_are_no_contention():
+    """A quota may interrupt as often as competitors do; only where its pauses end differs."""
+    need = own_lengths(9, 0)
+    peers = [features(r, own_lengths(r, 0), own_lengths(r, 0)) for r in range(3)]
+    struck = features(9, shared(need, 2), need)
+    causes = [explain(struck, peers, under_quota=lambda q=q: q).named for q in (False, True)]
+    assert causes == ["cpu_contention", "host_stall"]
+
+
 @pytest.mark.parametrize("factor", [1.1, 1.3, 2.0, 4.0])
 def test_a_slow_processor_is_no_contention(factor):
     assert cause_of(lambda need: (need * factor).astype(np.int64)) == "gpu_compute"

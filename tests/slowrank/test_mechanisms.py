@@ -12,7 +12,7 @@ from tests.tables.rows import events
 from tracekit.analysis.mechanisms.calls import launching_threads
 from tracekit.analysis.mechanisms.device import Compared, named, of_device, of_work, surplus
 from tracekit.analysis.mechanisms.host import of_host
-from tracekit.analysis.mechanisms.pauses import of_pauses
+from tracekit.analysis.mechanisms.pauses import of_pauses, quota
 from tracekit.analysis.slowrank.analyse import analyse
 from tracekit.causes import CAUSES, MECHANISMS
 from tracekit.report.slowrank_json import slowrank_document
@@ -418,6 +418,18 @@ def test_stops_of_a_longer_timer_are_no_quota(apart, lasted, quota):
         (begins, begins + 1_000_000 * lasted), [], (steps, steps + 170_000_000), 17e9, 12e6 * lasted
     )
     assert (found[0].name == "cpu_quota") == quota
+
+
+@pytest.mark.parametrize("grid_ms", [100, 0])
+def test_a_quota_ends_pauses_at_one_phase(grid_ms):
+    """Pauses begin at any moment; short waits for a core lie among them. Competitors end theirs at any moment."""
+    rng = np.random.default_rng(4)
+    begins = np.cumsum(rng.uniform(60, 160, 60))
+    ends = np.ceil(begins / 100) * 100 if grid_ms else begins + rng.uniform(5, 60, 60)
+    ends[::4] = begins[::4] + 7
+    pauses = (1e6 * begins).astype(np.int64), (1e6 * ends).astype(np.int64)
+    steps = 1_170_000_000 * np.arange(20)
+    assert bool(quota(pauses, (steps, steps + 1_170_000_000))) == bool(grid_ms)
 
 
 def test_a_rank_without_host_events_has_no_mechanism(tmp_path):

@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 
 from tracekit.analysis.mechanisms.calls import WAITS, Calls, launching_threads
-from tracekit.analysis.mechanisms.pauses import of_pauses
+from tracekit.analysis.mechanisms.pauses import of_pauses, quota
 from tracekit.findings import Mechanism
 from tracekit.intervals import Intervals, subtract, union
 from tracekit.matching.match import Operations
@@ -81,11 +81,7 @@ def of_host(run: Run, ops: Operations, steps: Steps, rank: int) -> list[Mechanis
     it has no long gap, or no event of the host was recorded. Raises InputError on an unreadable table.
     """
     on_gpu, of = ops.per_rank[rank].on_gpu, _read(run, ops, steps, rank)
-    gaps = idle_within(ops, rank, union(*of.each))
-    if not on_gpu:
-        gaps = union(*np.concatenate([gaps, *(calls.stalled(of.each) for calls in of.calls)], axis=1))
-        gaps = subtract(gaps, ops.progress[rank].exposed)
-    gaps = _longest(gaps)
+    gaps = _pauses(of, ops, rank)
     if not len(gaps[0]) or not of.host.any():
         return []
     whole, (left, found) = _length(gaps), _in_spans(of, gaps, partial(_when, run, ops, steps, rank))
@@ -105,6 +101,24 @@ def of_host(run: Run, ops: Operations, steps: Steps, rank: int) -> list[Mechanis
     active = _length(of.each) - sum(inside_each(waited, of.each))
     found += of_pauses((left[0][quiet], left[1][quiet]), of.calls, of.each, active, whole)
     return sorted((m for m in found if m.share > 0), key=lambda m: -m.share)
+
+
+def under_quota(run: Run, ops: Operations, steps: Steps, rank: int) -> bool:
+    """Return whether the long pauses of a rank's host end as those of a quota of processor time do.
+
+    Raises InputError on an unreadable table.
+    """
+    of = _read(run, ops, steps, rank)
+    return bool(quota(_pauses(of, ops, rank), of.each))
+
+
+def _pauses(of: _Host, ops: Operations, rank: int) -> Intervals:
+    """The long gaps of the device of a rank; on a CPU with the time by which its operators take longer."""
+    gaps = idle_within(ops, rank, union(*of.each))
+    if not ops.per_rank[rank].on_gpu:
+        gaps = union(*np.concatenate([gaps, *(calls.stalled(of.each) for calls in of.calls)], axis=1))
+        gaps = subtract(gaps, ops.progress[rank].exposed)
+    return _longest(gaps)
 
 
 def _read(run: Run, ops: Operations, steps: Steps, rank: int) -> _Host:

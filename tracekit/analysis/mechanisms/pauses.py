@@ -74,8 +74,8 @@ def of_pauses(
     """
     if not len(gaps[0]):
         return []
-    if quota := _quota(gaps, each):
-        return [Mechanism("cpu_quota", _length(gaps) / whole_ns, quota)]
+    if said := quota(gaps, each):
+        return [Mechanism("cpu_quota", _length(gaps) / whole_ns, said)]
     found = _located(gaps, threads, len(each[0]))
     native = sum(float(c.own[c.native & _begins_in(c.start, each)].sum()) for c in threads)
     busy = max(native - found.time(found.within), 0.0) / max(active_ns - _length(gaps), 1.0)
@@ -124,20 +124,22 @@ def _begins_in(start: I64, each: Intervals) -> Mask:
     return np.asarray((at >= 0) & (start < each[1][np.maximum(at, 0)]), bool)
 
 
-def _quota(gaps: Intervals, each: Intervals) -> str:
-    """The words on pauses that begin at one phase of the quota's period, and anywhere in a step; empty for others.
+def quota(gaps: Intervals, each: Intervals) -> str:
+    """Return the words on pauses that end at one phase of a quota's period, and anywhere in a step; empty for others.
 
-    A pause by a quota ends with its period. Pauses at one place of steps that last a multiple of the period are at one
-    phase as well, and those of a timer with a longer period; `each` are the steps.
+    All threads of a group stop once its quota is spent, at any moment, and go on at the next period. Pauses at one
+    place of steps that last a multiple of the period are at one phase as well, and those of a timer with a longer
+    period; `each` are the steps. Waits for a core end whenever another process leaves it.
     """
-    begins = gaps[0]
-    own = len(np.unique(begins // QUOTA_PERIOD_NS)) == len(begins)
-    at = np.searchsorted(each[0], begins, "right") - 1
-    others = [(begins - each[0][at]) / np.maximum(each[1] - each[0], 1)[at]]
-    others += [begins / (QUOTA_PERIOD_NS * many) % 1.0 for many in _LONGER]
-    within = int((gaps[1] - begins).max()) <= QUOTA_PERIOD_NS
-    if own and within and _chance(begins / QUOTA_PERIOD_NS % 1.0) <= QUOTA_CHANCE < min(map(_chance, others)):
-        return f"{len(begins)} pauses without an event of any thread begin at one phase of a period of 100 ms"
+    ends = gaps[1]
+    if not len(ends) or int((ends - gaps[0]).max()) > QUOTA_PERIOD_NS:
+        return ""
+    at = np.maximum(np.searchsorted(each[0], ends, "right") - 1, 0)
+    others = [(ends - each[0][at]) / np.maximum(each[1] - each[0], 1)[at]]
+    others += [ends / (QUOTA_PERIOD_NS * many) % 1.0 for many in _LONGER]
+    limit = QUOTA_CHANCE / len(others)
+    if _chance(ends / QUOTA_PERIOD_NS % 1.0) <= limit < min(map(_chance, others)):
+        return f"{len(ends)} pauses without an event of any thread end at one phase of a period of 100 ms"
     return ""
 
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tracekit.analysis.mechanisms.host import under_quota
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.hypotheses.excess_parts import Explained, explain
 from tracekit.analysis.slowrank.hypotheses.host_bound import most_saved_ns
@@ -115,7 +116,12 @@ def explain_rank(case: Case, row: int, suspects: Sequence[int], *, other_stages:
     if mine is None:
         return Explained("unknown", _spared_evidence(case, row))
     found = explain(
-        mine, peers, _no_fault(case, row), _spared(case, row), lambda: _launches_slowly(case, row)
+        mine,
+        peers,
+        _no_fault(case, row),
+        _spared(case, row),
+        lambda: _launches_slowly(case, row),
+        lambda: under_quota(case.run, case.ops, case.steps, case.steps.ranks[row]),
     )
     return found._replace(evidence=(*found.evidence, *_spared_evidence(case, row)))
 

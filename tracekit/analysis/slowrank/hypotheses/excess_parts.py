@@ -51,17 +51,25 @@ def explain(
     no_fault: float = 0.0,
     spared: float = 0.0,
     launches_slowly: Callable[[], bool] = lambda: False,
+    under_quota: Callable[[], bool] = lambda: False,
 ) -> Explained:
     """Return why one rank works longer than its peers.
 
     no_fault: the part of its gaps beyond the peers' that its role or chance explains, ns a step. spared: the time that
     overlapping communication that waits for others adds to its peers' kernels but not to its own, ns a step.
     launches_slowly: whether its host needs longer between launches than its peers'; asked only for long gaps.
+    under_quota: whether its pauses end as those of a quota of processor time do; asked only where it may take turns.
     """
     if not peers:
         return Explained("unknown", (Evidence("own time a step", ms(suspect.own), None, "ms", "own"),))
     compared = _beside(suspect, peers)
-    rank = replace(compared, no_fault=no_fault, spared=spared, launches_slowly=cache(launches_slowly))
+    rank = replace(
+        compared,
+        no_fault=no_fault,
+        spared=spared,
+        launches_slowly=cache(launches_slowly),
+        under_quota=cache(under_quota),
+    )
     evidence = _evidence(rank, ALWAYS)
     if rank.over("own") <= 0:
         return Explained("unknown", evidence)

@@ -283,12 +283,7 @@ def _doubt(case: Case, members: tuple[int, ...]) -> float:
 
 def _thread_doubt(case: Case) -> float:
     """The difference between transfers that a host's scheduler may cause where threads carry them out, ns."""
-    ranks = case.ops.per_rank.values()
-    return (
-        TIME_SLICE_NS
-        if any(r.stream is not None and not r.on_gpu and (r.stream >= 0).any() for r in ranks)
-        else 0.0
-    )
+    return 0.0 if all(found.on_gpu for found in case.ops.per_rank.values()) else TIME_SLICE_NS
 
 
 def _both_ways(case: Case, level: dict[int, float]) -> dict[int, float]:
