@@ -168,9 +168,9 @@ def ready_times(
 
     The first is the later one of its `launch` and of the end of the last kernel on the busiest compute stream that was
     launched before it, and never after its recorded start. The second is the start of the first kernel there that was
-    launched after the host had waited for the message. The third is when compute may have used it at the earliest, where
-    the host has fewer waits than messages: a stream that waits for a message leaves no record. UNKNOWN without a launch.
-    `start`, `end` and `launches` (rows) are per event, `launch` per row.
+    launched after the host had waited for the message. The third is when compute may have used it at the earliest,
+    where the host has fewer waits than messages: a stream that waits for a message leaves no record. UNKNOWN without a
+    launch. `start`, `end` and `launches` (rows) are per event, `launch` per row.
     """
     known = launch < start[rows]
     compute = np.flatnonzero((cat == "kernel") & ~comm)

@@ -135,14 +135,14 @@ class Case(Measured):
 
     @cached_property
     def early_model(self) -> StepModel | TableModel:
-        """The model of recorded ranks in which messages are used early; that of recorded uses where the traces show all."""
+        """The model of recorded ranks in which compute uses messages early, where the traces do not show when."""
         model = self.seen or self.model
         traced = model.of_traces
         return model if traced is None else using_early(self, traced)
 
     @cached_property
     def pinned_model(self) -> StepModel | TableModel:
-        """The step model of a cure that saves least: unmatched operations keep their length, messages are used early."""
+        """The model in which a cure saves least: unmatched operations keep their length, messages are used early."""
         return self.early_model.pinned(self)
 
 

@@ -119,7 +119,7 @@ def least_ns(case: Case, rows: I64) -> float:
 
 
 def early_use_ns(case: Case, rows: I64) -> float:
-    """What a cure of `rows` saves less, ns a step, if compute uses messages as soon as it can; 0 if the traces show when.
+    """What a cure of `rows` saves less if compute uses messages as soon as it can, ns a step; 0 if traces show when.
 
     Without their delay, `rows` would wait for messages that now come meanwhile.
     """
