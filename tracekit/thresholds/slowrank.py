@@ -162,7 +162,7 @@ RANKS_LISTED: Final = 6
 """Ranks or steps that a reason lists; the rest are counted."""
 
 MEMBERS_LISTED: Final = 8
-"""Members of a process group that an error or an answer lists: as many as a node has devices."""
+"""Members of a process group that an error lists."""
 
 WORST_WORKERS: Final = 0.03
 """Share of the workers that M_W of the OSDI'25 paper cures: its authors take the worst 3 %, at least one (Eq. 5)."""

@@ -41,7 +41,6 @@ from tracekit.analysis.slowrank.wording import fewest_traces, listed, ranks_in_w
 from tracekit.thresholds.slowrank import (
     CLEAR_SHARE,
     LINK_RATIO_OF_TWO,
-    MEMBERS_LISTED,
     MIN_LOST_SHARE,
     RANKS_LISTED,
     SOLE_GROUP_SHARE,
@@ -168,7 +167,7 @@ def lone_transfers_may_be_slow(e: Evidence) -> Iterator[Gap]:
 
     case = e.case
     for found, hidden in sorted(e.unproven, key=lambda pair: -pair[0].spent):
-        members = () if found.nodes or len(found.ranks) > MEMBERS_LISTED else found.ranks
+        members = () if found.nodes or len(found.ranks) > RANKS_LISTED else found.ranks
         rows = [case.steps.row(r) for r in found.hub or members if r in case.steps.ranks]
         price = Price.up_to(max(found.spent, all_could_hide_ns(case, found.hub)), found.spent)
         what = f"{in_words(case, found)}: a slow link and a slow network would look the same"
