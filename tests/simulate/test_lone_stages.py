@@ -58,6 +58,40 @@ def test_other_stages_without_traces_hide_no_fault(tmp_path, text, missing):
     assert first.lost_ms_low <= gain <= first.lost_ms_high
 
 
+PEERLESS = [
+    ("pauses:rank=1,pause_ms=80,every=4", "host_stall"),
+    ("allocator_retries:rank=1,retry_ms=60", "memory"),
+    ("slow_compute:rank=1,factor=1.5", "gpu_compute"),
+]
+
+
+@pytest.mark.parametrize(("text", "cause"), PEERLESS)
+def test_a_peer_without_trace_hides_no_fault(tmp_path, text, cause):
+    """Rank 3, the only peer of rank 1, left no trace; ranks 0 and 2 of the other stage show what is usual."""
+    tables = {"model": {"layers": 4, "vocab_size": 32000}}
+    setup, config = setup_of({"pp": 2, "dp": 2}, text, steps=4, tables=tables, merge=False)
+    outcome = written(tmp_path, setup, config, detail="kernels", ranks=[0, 1, 2])
+    found = tracekit.slowrank(tracekit.load([str(tmp_path / "trace")]))
+    first = (found.suspects or found.candidates)[0]
+    assert (first.rank, first.cause) == (1, cause)
+    gain = outcome.summary.mean_step_ms - outcome.healthy.mean_step_ms
+    assert first.lost_ms_low <= gain <= first.lost_ms_high
+
+
+@pytest.mark.parametrize(("stages", "ranks"), [(2, [0, 1]), (4, [1, 2])])
+def test_the_slower_of_two_devices_is_a_candidate(tmp_path, stages, ranks):
+    """Nothing shows which of two devices is usual, but a longer stage makes no kernel longer."""
+    tables = {"model": {"layers": 2 * stages, "vocab_size": 32000}}
+    text = "slow_compute:rank=1,factor=1.5"
+    setup, config = setup_of({"pp": stages}, text, steps=4, tables=tables, merge=False)
+    outcome = written(tmp_path, setup, config, detail="kernels", ranks=ranks)
+    found = tracekit.slowrank(tracekit.load([str(tmp_path / "trace")]))
+    assert found.verdict == "inconclusive"
+    assert (found.candidates[0].rank, found.candidates[0].cause) == (1, "gpu_compute")
+    gain = outcome.summary.mean_step_ms - outcome.healthy.mean_step_ms
+    assert found.candidates[0].lost_ms_low <= gain <= found.candidates[0].lost_ms_high
+
+
 ONE_STEP = [("allocator_retries:rank=2,retry_ms=60", 1), ("pauses:rank=2,pause_ms=80,every=4,steps=1", 3)]
 
 

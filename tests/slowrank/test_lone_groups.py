@@ -40,7 +40,8 @@ def test_short_transfers_of_lone_groups_hide_nothing(tmp_path, mesh, lost, facto
     """Nothing more can be recorded of a job that has one group, and little is lost in short transfers."""
     link = {(0, mesh.world_size // 2): factor}
     found = lone_transfers_may_be_slow(Evidence(prepared(job(tmp_path, mesh, link=link, lost=lost), mesh)))
-    assert any(gap.decides and gap.candidates for gap in found) == (mesh is MESH and factor > 1)
+    by_traces = [gap for gap in found if gap.decides and gap.to_decide.startswith("add the traces")]
+    assert any(gap.candidates for gap in by_traces) == (mesh is MESH and factor > 1)
 
 
 @pytest.mark.parametrize(("factor", "noted"), [(2.0, True), (0.2, False)])
@@ -63,7 +64,7 @@ def test_the_only_group_is_sound_where_it_is_fast(tmp_path, numel, verdict):
     if verdict == "inconclusive":
         assert "of the only group along dp take 1.2 ms" in found.reason
         assert "0.0307 GB/s" in found.reason
-        assert (found.suspects, found.candidates) == ((), ())
+        assert (found.suspects, [c.rank for c in found.candidates]) == ((), [0, 1, 2, 3])  # any may be at it
 
 
 def test_links_that_all_pass_one_node_have_no_peer(tmp_path):

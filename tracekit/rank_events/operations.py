@@ -82,7 +82,7 @@ def rank_ops(
     stream = ints(events, "stream", -1)[carriers]
     issued = issue_times(_launches(joined.launch, marked=marked), stream, start[carriers], start, begins)
     asked = (events, cat, comm, carriers, issued, start, end, launches, _received(args.op, joined.kernel))
-    ready, used = ready_times(*asked) if on_gpu else (None, None)
+    ready, used, usable = ready_times(*asked) if on_gpu else (None, None, None)
     held = host_held(events, cat, host, comm, carriers, busy, launches) if on_gpu else None
     lane = np.where(among(args.op, UNDIRECTED), -1, host.tid[rows]) if threaded else stream
     return RankOps(
@@ -90,7 +90,7 @@ def rank_ops(
         args.seq, args.nelems, label(issued, steps), busy, joined.kernel, issued, steps,
         (int(start.min()), int(end.max())), ready, lane, args.way, told_size=args.size, found=found[carriers],
         begins=tuple(begins), taken=args.taken, opens=opens_of(events, cat, begins), place=args.place, own=args.own,
-        held=held, used=used, operators=None if on_gpu else operator_intervals(events, cat, host, busy),
+        held=held, used=used, usable=usable, operators=None if on_gpu else operator_intervals(events, cat, host, busy),
         order=None if steps else _order(events, cat, comm, start, end, launches, begins, marked=marked),
         waited=waited_for(events, cat, comm, carriers, end, launches), device=_device(events, carriers),
         grid=ints(events, "grid", -1)[carriers], worked=_worked(events, cat, start, end, launches, begins, steps),

@@ -95,6 +95,9 @@ class RankOps:
     used: I64 | None = (
         None  # begin of compute launched after the host had waited for it; UNKNOWN where not recorded
     )
+    usable: I64 | None = (
+        None  # begin of the first compute that may use it as a message; UNKNOWN where `used` is complete
+    )
     device: int = -1  # number of its device on its node; -1 where the trace names none or several
     worked: dict[int, tuple[int, int]] = field(default_factory=dict)
     """Begin and end of the work of each profiler step, ns, as from `step_work`."""

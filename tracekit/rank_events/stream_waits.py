@@ -163,18 +163,20 @@ UNKNOWN = -1
 def ready_times(
     events: pa.Table, cat: Values, comm: Mask, rows: I64, launch: I64, start: I64, end: I64,
     launches: I64, received: Mask | None = None,
-) -> tuple[I64, I64]:  # fmt: skip
-    """Return (when each communication kernel of `rows` could have started, when compute used what it `received`), ns.
+) -> tuple[I64, I64, I64]:  # fmt: skip
+    """Return when each communication kernel of `rows` could have started, and when compute used what it `received`; ns.
 
     The first is the later one of its `launch` and of the end of the last kernel on the busiest compute stream that was
     launched before it, and never after its recorded start. The second is the start of the first kernel there that was
-    launched after the host had waited for the message. UNKNOWN without a launch. `start`, `end` and `launches` (rows)
-    are per event, `launch` per row.
+    launched after the host had waited for the message. The third is when compute may have used it at the earliest,
+    where the host has fewer waits than messages: a stream that waits for a message leaves no record. UNKNOWN without a
+    launch. `start`, `end` and `launches` (rows) are per event, `launch` per row.
     """
     known = launch < start[rows]
     compute = np.flatnonzero((cat == "kernel") & ~comm)
     if not len(compute) or not known.any():
-        return np.where(known, launch, UNKNOWN), np.full(len(rows), UNKNOWN)
+        unused = np.full(len(rows), UNKNOWN)
+        return np.where(known, launch, UNKNOWN), unused, unused
     stream = ints(events, "stream", -1)
     streams, kernels = np.unique(stream[compute], return_counts=True)
     main = compute[stream[compute] == streams[np.argmax(kernels)]]
@@ -189,7 +191,13 @@ def ready_times(
     used = np.full(len(rows), UNKNOWN)
     mine = np.flatnonzero(known if received is None else received & known)
     used[mine] = _first_uses(waits, launch[mine], end[rows[mine]], start[main], launched)
-    return ready, used
+    all_waited = 0 < len(mine) <= len(waits)
+    usable = (
+        np.full(len(rows), UNKNOWN)
+        if all_waited
+        else _earliest_uses(launch, end[rows], start[main], launched)
+    )
+    return ready, used, np.where(known, usable, UNKNOWN)
 
 
 def _first_uses(returned: I64, launch: I64, done: I64, begin: I64, launched: I64) -> I64:
@@ -207,6 +215,12 @@ def _first_uses(returned: I64, launch: I64, done: I64, begin: I64, launched: I64
         used[row] = begin[after] if after < len(begin) else UNKNOWN
         call += 1
     return used
+
+
+def _earliest_uses(launch: I64, done: I64, begin: I64, launched: I64) -> I64:
+    """Return the begin of the first kernel that was `launched` after each message and began after it was `done`, ns."""
+    first = np.maximum(np.searchsorted(launched, launch, side="right"), np.searchsorted(begin, done))
+    return np.asarray(np.append(begin, UNKNOWN)[first], np.int64)
 
 
 def _launched(start: I64, launch: I64, begin: I64) -> I64:

@@ -19,8 +19,10 @@ from tracekit.timing.measured import Measured
 from tracekit.units import F64, I64
 
 
-def queue_of(run: Measured, *, free: bool = False) -> CollectiveQueue:
+def queue_of(run: Measured, *, free: bool = False, early: bool = False) -> CollectiveQueue:
     """Return the queues of all groups; with `free`, a moment that is only guessed becomes the earliest one possible.
+
+    With `early`, compute uses each message as soon as it can where the recording does not show when it does.
 
     An operation that starts when the one before it on its channel ends was in the queue. The host's launches show when
     it could start (`ready_times`). If the trace has none, a collective was ready as far into the rank's own work as
@@ -41,7 +43,7 @@ def queue_of(run: Measured, *, free: bool = False) -> CollectiveQueue:
     answers, caused = _caused(run, launched, this[queued])
     ready[answers] = np.minimum(ops.at_ready[answers], ready[answers])
     wall[answers] = np.minimum(launched[answers], wall[answers])
-    used = np.where((ops.op == "recv") & (ops.instance >= 0), _per_rank(run, lambda r: r.used), -1)
+    used = _uses(run, early=early)
     guessed = queued & ~launches_known & ~run.in_message[this]
     this, behind = this[guessed], behind[guessed]
     if free:
@@ -54,6 +56,16 @@ def queue_of(run: Measured, *, free: bool = False) -> CollectiveQueue:
     ready[late] = np.fmin(moment, ops.at_start[late])
     _in_order(ready, this, behind)
     return CollectiveQueue(ready, wall, before, caused, used)
+
+
+def _uses(run: Measured, *, early: bool) -> I64:
+    """Return by operation when compute used what a matched receive brought, ns; −1 unknown. `early` as `queue_of`."""
+    ops, used = run.ops, _per_rank(run, lambda r: r.used)
+    received = ops.op == "recv"
+    if early:
+        usable = _per_rank(run, lambda r: r.usable)
+        used, received = np.where(usable >= 0, usable, used), ops.among(("recv", "send_recv"))
+    return np.where(received & (ops.instance >= 0), used, -1)
 
 
 def _caused(run: Measured, launched: I64, stood: I64) -> tuple[I64, I64]:

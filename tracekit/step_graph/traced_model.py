@@ -1,6 +1,7 @@
 """The step model of traces: what each rank posts and needs, how long transfers take, and which ranks leave later."""
 
 from collections import defaultdict
+from dataclasses import replace
 
 import numpy as np
 
@@ -47,6 +48,21 @@ def model_of(
     fixed = fixed if like is None or not np.array_equal(fixed, like.fixed) else like.fixed
     made = StepModel(run.steps.own, runs, instance, fixed, transfer, before, later, queue.caused)
     return made if like is None else made.in_order_of(like)
+
+
+def using_early(run: Measured, model: StepModel) -> StepModel:
+    """Return `model` with messages used as soon as compute can, where the recording does not show when; else itself.
+
+    A rank that is late needs no message that came meanwhile. Without its delay it would wait for some of them, and the
+    earlier it needs them, the less a cure saves.
+    """
+    early = _runs(run, queue_of(run, early=True), model)
+    same = all(
+        a is b
+        for (_, one), (_, other) in zip(early, model.runs, strict=True)
+        for a, b in zip(one, other, strict=True)
+    )
+    return model if same else replace(model, runs=early)
 
 
 def _runs(run: Measured, queue: CollectiveQueue, like: StepModel | None) -> tuple[StepRun, ...]:

@@ -71,7 +71,7 @@ def _ended(rank: RankOps, numbers: I64, ends: I64) -> RankOps:
         kernel=np.arange(count), issued=issued, ready=None, stream=none64, way=np.zeros(count, np.int64), message=None,
         told_size=none32, found=np.zeros(count, bool), taken=none64, place=none64, own=none64, grid=none64,
         waited=None, hint=None, inferred=None, held=None,
-        used=None,
+        used=None, usable=None,
     )  # fmt: skip
 
 

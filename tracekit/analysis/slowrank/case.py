@@ -15,7 +15,7 @@ from tracekit.step_graph.concealed_work import concealed_work
 from tracekit.step_graph.replay import StepModel, Usual
 from tracekit.step_graph.statistics import Excess
 from tracekit.step_graph.table_model import TableModel, tabulated
-from tracekit.step_graph.traced_model import mates, model_of
+from tracekit.step_graph.traced_model import mates, model_of, using_early
 from tracekit.step_graph.waiting_parts import WaitingParts, waiting_parts
 from tracekit.steps.host_need import host_need
 from tracekit.steps.step_ends import with_cut_step
@@ -134,9 +134,16 @@ class Case(Measured):
         return model if traced is None else model_of(self, free=True, like=traced)
 
     @cached_property
+    def early_model(self) -> StepModel | TableModel:
+        """The model of recorded ranks in which compute uses messages early, where the traces do not show when."""
+        model = self.seen or self.model
+        traced = model.of_traces
+        return model if traced is None else using_early(self, traced)
+
+    @cached_property
     def pinned_model(self) -> StepModel | TableModel:
-        """The step model in which every operation not matched with all members keeps its recorded length."""
-        return (self.seen or self.model).pinned(self)
+        """The model in which a cure saves least: unmatched operations keep their length, messages are used early."""
+        return self.early_model.pinned(self)
 
 
 def build(run: Run, ops: Operations, mesh: Mesh, wanted: Sequence[StepRange] | None) -> Case:

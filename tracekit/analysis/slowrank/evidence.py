@@ -181,6 +181,11 @@ class Evidence:
         found = [(one, could_hide_ns(self.case, one)) for one in lone_transfers(self.case)]
         return [(one, hidden) for one, hidden in found if hidden >= self.least]
 
+    @property
+    def peerless(self) -> list[LoneTransfers]:
+        """The transfers of `unproven`."""
+        return [one for one, _ in self.unproven]
+
     @cached_property
     def only_step(self) -> Undecided | None:
         """Ranks that work longer in the only step that they recorded whole."""

@@ -17,6 +17,7 @@ from tracekit.analysis.slowrank.expected.nodes import NAME_NODES, UNPLACED
 from tracekit.analysis.slowrank.gaps.evidence_gaps import (
     bounds_of,
     coverage,
+    early_use_ns,
     is_shown,
     least_ns,
     most_ns,
@@ -167,7 +168,7 @@ def _prices(case: Case, found: Hypothesis) -> list[Price]:
     Their kernels overlap with less communication once nothing waits for the rank, and their hosts run further ahead.
     """
     rows = np.array(found.rows)
-    unsure = more = 0.0
+    unsure, more = early_use_ns(case, rows), 0.0
     if not is_shown(case):
         unsure = max(found.gain - least_ns(case, rows), 0.0)
         more = max(most_ns(case, rows) - found.gain, 0.0)

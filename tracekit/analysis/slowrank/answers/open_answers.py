@@ -8,24 +8,28 @@ import numpy as np
 
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.gaps.evidence_gaps import Undecided, undecided, what_would_decide
+from tracekit.analysis.slowrank.gaps.lone_transfers import LoneTransfers, all_could_hide_ns
 from tracekit.analysis.slowrank.gaps.recurrence import OneStep, in_one_step, told
 from tracekit.analysis.slowrank.hypotheses.excess_parts import may_be_pace
 from tracekit.analysis.slowrank.hypotheses.lone_rank import LoneFault
 from tracekit.analysis.slowrank.price import Price, rank_doubt_ns
-from tracekit.analysis.slowrank.suspects import Answer, explain_rank, left_open, stands, suspect_of
+from tracekit.analysis.slowrank.suspects import Answer, explain_rank, left_open, link_end, stands, suspect_of
 from tracekit.analysis.slowrank.unrecorded.unrecorded import Unseen, reason_of
-from tracekit.analysis.slowrank.wording import fewest_traces, first_in_words
+from tracekit.analysis.slowrank.wording import fewest_traces, first_in_words, ranks_in_words
 from tracekit.findings import Suspect
 from tracekit.thresholds.slowrank import RANKS_LISTED
 from tracekit.units import ms
 
 
-def leave_unseen_open(case: Case, unseen: Unseen, lone: LoneFault | None = None) -> Answer:
+def leave_unseen_open(
+    case: Case, unseen: Unseen, lone: LoneFault | None = None, peerless: Sequence[LoneTransfers] = ()
+) -> Answer:
     """The open answer where a rank without a trace may be the culprit.
 
     The ranks without a trace are candidates; each costs at most what the others spend in its groups. A recorded rank
     that works longer than its peers is one as well, or that is alone on its stage with a fault of its own (`lone`), and
-    comes first if that is more than the others are known to wait.
+    comes first if that is more than the others are known to wait. A rank that all `peerless` messages pass may be at a
+    slow link.
     """
     low, high = ms(unseen.known), ms(max(unseen.known, unseen.undecided))
     steps, mesh = case.steps.numbers, case.mesh
@@ -43,7 +47,20 @@ def leave_unseen_open(case: Case, unseen: Unseen, lone: LoneFault | None = None)
         recorded, longer = _once_candidates(case, once), once.excess
         reason += f"; {told(case, once)}"
     both = (*recorded, *candidates) if longer > unseen.known else (*candidates, *recorded)
-    return left_open(reason, fewest_traces(case, unseen.ranks), both)
+    hubs = sorted({r for one in peerless for r in one.hub} & set(case.steps.ranks) - {c.rank for c in both})
+    if hubs:
+        reason += (
+            f"; messages that no others compare with pass {ranks_in_words(hubs)}: a link there may be slow"
+        )
+    return left_open(reason, fewest_traces(case, unseen.ranks), (*both, *_hub_ends(case, unseen, hubs)))
+
+
+def _hub_ends(case: Case, unseen: Unseen, hubs: Sequence[int]) -> tuple[Suspect, ...]:
+    """The ranks `hubs` as ends of a slow link, which may cost what all its messages take, recorded or not."""
+    most = [all_could_hide_ns(case, (rank,)) + unseen.undecided for rank in hubs]
+    return tuple(
+        link_end(case, case.steps.row(rank), Price.up_to(high)) for rank, high in zip(hubs, most, strict=True)
+    )
 
 
 def lone_suspect(case: Case, found: LoneFault) -> Suspect:

@@ -63,7 +63,7 @@ def unseen_rank_is_dearer(e: Evidence) -> Answer | None:
     bound = unseen.undecided if unseen.awaited >= awaited else 0.0
     if max(unseen.known, bound) < max(e.least, dearest):
         return None
-    return leave_unseen_open(e.case, unseen, e.lone)
+    return leave_unseen_open(e.case, unseen, e.lone, e.peerless)
 
 
 def slow_ranks_are_dearest(e: Evidence) -> Answer | None:

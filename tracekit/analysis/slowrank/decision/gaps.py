@@ -156,7 +156,8 @@ def lone_transfers_may_be_slow(e: Evidence) -> Iterator[Gap]:
 
     Links between nodes are left to a statement beside the answer, because few of their networks reach the bandwidth
     that proves health. Where peers can be recorded, it suffices that a link slow by the smallest ratio that two groups
-    would show could cost the threshold.
+    would show could cost the threshold. Any member of the group may be at the slow link: all are candidates, or none
+    where they are many.
     """
 
     def decides(found: LoneTransfers, hidden: float) -> bool:
@@ -166,8 +167,8 @@ def lone_transfers_may_be_slow(e: Evidence) -> Iterator[Gap]:
 
     case = e.case
     for found, hidden in sorted(e.unproven, key=lambda pair: -pair[0].spent):
-        named = found.hub or (found.ranks if found.peers else ())
-        rows = [case.steps.row(r) for r in named[:RANKS_LISTED]]
+        members = () if found.nodes or len(found.ranks) > RANKS_LISTED else found.ranks
+        rows = [case.steps.row(r) for r in found.hub or members if r in case.steps.ranks]
         price = Price.up_to(max(found.spent, all_could_hide_ns(case, found.hub)), found.spent)
         what = f"{in_words(case, found)}: a slow link and a slow network would look the same"
         ends = tuple(link_end(case, row, price) for row in rows)

@@ -60,7 +60,9 @@ def hosts_stall_in_turn(e: Evidence) -> Answer | None:
 
 def unseen_rank_may_cost(e: Evidence) -> Answer | None:
     """The recorded ranks may lose the threshold by waiting for a rank without a trace."""
-    return leave_unseen_open(e.case, e.unseen, e.lone) if e.unseen.undecided >= e.least else None
+    if e.unseen.undecided < e.least:
+        return None
+    return leave_unseen_open(e.case, e.unseen, e.lone, e.peerless)
 
 
 def slow_in_one_step(e: Evidence) -> Answer | None:

@@ -22,7 +22,9 @@ from tracekit.analysis.slowrank.wording import fewest_traces
 from tracekit.findings import Coverage
 from tracekit.rank_events.operation_names import MESSAGES
 from tracekit.rank_events.step_marks import NO_STEP
+from tracekit.step_graph.replay import StepModel
 from tracekit.step_graph.statistics import NORMAL_95, confidence
+from tracekit.step_graph.table_model import TableModel
 from tracekit.thresholds.slowrank import (
     COVERAGE_WHOLE,
     MAJORITY,
@@ -111,9 +113,18 @@ def least_ns(case: Case, rows: I64) -> float:
     The larger of two bounds: the saving if unmatched operations keep their recorded length, and the saving by the step
     model beyond its error, which takes unmatched waits that it reproduces for waits for these ranks.
     """
-    explained = case.model.recorded_ns - cured_ns(case, case.model, rows) - explained_from(case)
-    replayed, _ = beside_waits(case, rows, max(_pinned_ns(case, rows), explained))
+    explained = _saved_ns(case, case.model, rows) - explained_from(case) - early_use_ns(case, rows)
+    replayed, _ = beside_waits(case, rows, max(_saved_ns(case, case.pinned_model, rows), explained))
     return max(replayed, 0.0)
+
+
+def early_use_ns(case: Case, rows: I64) -> float:
+    """What a cure of `rows` saves less if compute uses messages as soon as it can, ns a step; 0 if traces show when.
+
+    Without their delay, `rows` would wait for messages that now come meanwhile.
+    """
+    model, early = case.seen or case.model, case.early_model
+    return 0.0 if early is model else max(_saved_ns(case, model, rows) - _saved_ns(case, early, rows), 0.0)
 
 
 def explained_from(case: Case) -> float:
@@ -121,9 +132,9 @@ def explained_from(case: Case) -> float:
     return NORMAL_95 * case.residual_ns
 
 
-def _pinned_ns(case: Case, rows: I64) -> float:
-    """The saving if `rows` work like their peers and unmatched operations keep their recorded length, ns."""
-    return case.pinned_model.recorded_ns - cured_ns(case, case.pinned_model, rows)
+def _saved_ns(case: Case, model: StepModel | TableModel, rows: I64) -> float:
+    """The saving by `model` if `rows` work like their peers, ns a step."""
+    return model.recorded_ns - cured_ns(case, model, rows)
 
 
 def is_shown(case: Case) -> bool:

@@ -1,18 +1,18 @@
-"""A rank that is alone on its stage: the part of its longer work that its device or its host causes.
+"""A rank alone on its stage, or the only one recorded there: the part of its longer work by its device or host.
 
-No other rank does the same work, so that a longer stage may be one by design. But stages run the same layers: a device
-that needs longer for nearly every kind of kernel that all stages run is slow, and a host that launches far more slowly
-than the others, or pauses again and again, is late. More layers, or a loss, lengthen none of these kernels. On a CPU,
-which launches for itself, only pauses between operators show that.
+No other recorded rank does the same work, so that a longer stage may be one by design. But stages run the same
+layers: a device that needs longer for nearly every kind of kernel that all stages run is slow, and a host that
+launches far more slowly than the others, or pauses again and again, is late. More layers, or a loss, lengthen none of
+these kernels. On a CPU, which launches for itself, only pauses between operators show that.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from tracekit.analysis.slowrank.case import Case, Timelines
-from tracekit.analysis.slowrank.expected.same_kernels import at_places, pace_at
+from tracekit.analysis.slowrank.expected.same_kernels import Place, Ran, at_places, pace_at
 from tracekit.analysis.slowrank.hypotheses.host_bound import without_gaps
 from tracekit.analysis.slowrank.hypotheses.suspect_work import features_of, pace_among
 from tracekit.analysis.slowrank.price import Price
@@ -30,6 +30,7 @@ from tracekit.thresholds.slowrank import (
     MINOR,
     NO_ACCIDENT,
     NOISE_FLOOR,
+    PEERS_SAMPLED,
     STAGE_TELLING_PEERS,
     USUAL_VARIATION,
 )
@@ -69,7 +70,7 @@ class LoneFault:
 
 
 def lone_fault(case: Case) -> LoneFault | None:
-    """The most expensive fault of a rank; None where stages hold several ranks, one was read, or no rank has a fault.
+    """The most expensive fault of a rank without a recorded peer; None where each has one, or none has a fault.
 
     A fault need not make its stage the longest one: a stage with more work may hide it. Ranks without a trace leave the
     others to compare with.
@@ -94,32 +95,29 @@ def lone_accident(case: Case) -> LoneFault | None:
 
 
 def _compared(case: Case) -> Timelines | None:
-    """The models that price a fault; None where stages hold several ranks, or one rank was read."""
-    alone = case.mesh.world_size == case.mesh.stages and len(case.steps.ranks) > 1
-    return case.timelines if alone else None
+    """The models that price a fault; None where each rank has a recorded peer, or one rank was read."""
+    return case.timelines if _lone_rows(case) and len(case.steps.ranks) > 1 else None
+
+
+def _lone_rows(case: Case) -> list[int]:
+    """The rows of ranks without a recorded peer on their stage."""
+    return [int(rows[0]) for rows in case.stages if len(rows) == 1]
 
 
 def _slow_devices(case: Case, models: Timelines) -> list[LoneFault]:
     """The faults of devices that need longer for nearly all kernels that other stages run too, in all steps or some."""
-    if not case.on_gpus or len(case.steps.ranks) < STAGE_TELLING_PEERS:
+    if not case.on_gpus:
         return []
     turns = _turns(case)
     most = turns.max(axis=1, keepdims=True) - 1.0
     struck = (turns - 1.0 >= MAJORITY * most) | (most < USUAL_VARIATION)
-    rows = range(len(turns))
-    usual = [at_places(case, np.array([row])) for row in rows]
+    read = {r for row in _lone_rows(case) for r in _others(case, row)}
+    usual = {r: at_places(case, np.array([r])) for r in sorted(read)}
     found = []
-    for row in rows:
-        pace = (
-            pace_at(at_places(case, np.array([row]), struck[row]), [usual[r] for r in rows if r != row])
-            or 1.0
-        )
-        if pace - 1.0 <= MIN_LOST_SHARE:
-            continue
-        others = [
-            pace_at(usual[r], [usual[o] for o in rows if o not in (r, row)]) or 1.0 for r in rows if r != row
-        ]
-        if pace - 1.0 <= FAR_MORE * np.abs(np.array(others) - 1.0).max():
+    for row in _lone_rows(case):
+        others = [usual[r] for r in _others(case, row)]
+        pace = pace_at(at_places(case, np.array([row]), struck[row]), others) or 1.0
+        if pace - 1.0 <= max(MIN_LOST_SHARE, _usual_spread(others)):
             continue
         by_step = np.maximum(pace * turns[row] / np.median(turns[row][struck[row]]), 1.0)
         over = np.nan_to_num(case.computed[row] * (1.0 - 1.0 / by_step))
@@ -127,8 +125,26 @@ def _slow_devices(case: Case, models: Timelines) -> list[LoneFault]:
         cured[row] -= over
         sign = f"nearly all kinds of kernels that every stage runs take {pace:.2f} times as long"
         z = _significance(case, case.computed, row)
-        found.append(LoneFault(row, GPU_COMPUTE, _saved(models, _works(cured)), sign, over, z))
+        price = _saved(models, _works(cured))
+        if len(others) + 1 < STAGE_TELLING_PEERS:
+            price = Price.between(0.0, price.best, price.high)  # nothing shows which of two devices is usual
+        found.append(LoneFault(row, GPU_COMPUTE, price, sign, over, z))
     return found
+
+
+def _others(case: Case, row: int) -> list[int]:
+    """The rows that the rank in `row` is compared with: others without a recorded peer, and a sample of the rest."""
+    lone = _lone_rows(case)
+    rest = [r for r in range(len(case.steps.ranks)) if r not in lone]
+    return [*(r for r in lone if r != row), *rest[:PEERS_SAMPLED]]
+
+
+def _usual_spread(others: Sequence[Mapping[Place, Ran]]) -> float:
+    """The excess pace that devices may have by chance: far more than `others` differ by, or what one kind varies by."""
+    if len(others) < 2:
+        return KIND_RATIO - 1.0
+    paces = [pace_at(one, [o for o in others if o is not one]) or 1.0 for one in others]
+    return FAR_MORE * float(np.abs(np.array(paces) - 1.0).max())
 
 
 def _turns(case: Case) -> F64:
@@ -140,13 +156,13 @@ def _turns(case: Case) -> F64:
 
 def _late_hosts(case: Case, models: Timelines) -> list[LoneFault]:
     """The faults of hosts, each in several steps or in one."""
-    return [f for row in range(len(case.steps.ranks)) if (f := _late_host(case, models, row))]
+    return [f for row in _lone_rows(case) if (f := _late_host(case, models, row))]
 
 
 def _late_host(case: Case, models: Timelines, row: int) -> LoneFault | None:
     """The fault of the host of the rank in `row`; None unless its device is idle longer for it."""
     gaps = case.steps.own - case.computed
-    others = [r for r in range(len(gaps)) if r != row]
+    others = _others(case, row)
     longer = (gaps - median_of_others(gaps, [np.arange(len(gaps))]))[row]
     over = np.nan_to_num(np.clip(longer - _at_begins(case, row), 0.0, None))
     if over.mean() < MIN_LOST_SHARE * case.step_ns:
