@@ -90,6 +90,9 @@ It is recorded where any is; an empty line is the model.
 TWICE: Final = "create_graph"
 """Name of the input that says that a micro-batch's gradients were computed to be differentiated themselves."""
 
+HOOKED: Final = "register_hook."
+"""Starts the name of an input for each hook of a trainer that runs after the recorder's: its number and parameter."""
+
 TAKEN: Final = "autograd.grad"
 """Name of the input that says that a step computed gradients that no backward added to a parameter's."""
 

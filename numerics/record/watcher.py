@@ -31,7 +31,7 @@ from numerics.record.training_state import (
     surroundings,
 )
 from numerics.record.wrapped_models import first_tensor, in_backward, module_of
-from numerics.schema import CALL, LEARNING_RATE, SETTINGS, TAKEN, TARGET, TWICE, Kind, Phase
+from numerics.schema import CALL, LEARNING_RATE, SETTINGS, TARGET, TWICE, Kind, Phase
 
 
 class Watcher:
@@ -233,9 +233,9 @@ class Watcher:
     def _before_step(self, *_: object) -> None:
         if self._layout is None or self._optimizer is None:
             return
-        if self._gradients is not None and self._gradients.taken:
+        for mark in () if self._gradients is None else self._gradients.marks:
             own: Any = {"phase": "backward", "kind": "input", "partial": self._rows.own}
-            self.record(TAKEN, torch.ones(()), **own)
+            self.record(mark, torch.ones(()), **own)
         if self._steps_own and self._sums and self._sums != bit_sums(self._model):
             self._parameters("reduce", self._step)  # the trainer changed them since the forward, as SAM does
         for name, at in gradients(self._model, self._layout) if self._steps_own else ():

@@ -10,7 +10,7 @@ from numerics.local.forced_pass import Check
 from numerics.local.gradients.learned_orders import LearnedOrders
 from numerics.local.gradients.parameter_gradients import Scale, Sum, in_format, judge_gradient, solve_scale
 from numerics.local.gradients.rank_factors import factors_by_rank, factors_of_shares, judge_copies
-from numerics.local.gradients.taken_gradients import left_open, why_unknown
+from numerics.local.gradients.taken_gradients import is_hooked, left_open, why_changed
 from numerics.local.judgement import Judged, Standing, judge, within
 from numerics.local.local_check import Doubt, LocalCheck
 from numerics.local.recorded_step import Place, RecordedStep
@@ -105,8 +105,7 @@ def check_gradients(state: RecordedStep, sums: Mapping[str, Sum], into: Reduced)
     into.norms[state.step] = float(torch.stack([g.double().norm() for g in recorded.values()]).norm())
     scale = _scale_of(state, sums, recorded)
     found = _all_judged(state, sums, recorded, scale, into.learned)
-    unknown = why_unknown(state)
-    found = [left_open(one, unknown) for one in found]
+    found = [left_open(one, why_changed(state, one.check.tensor.removesuffix(".grad"))) for one in found]
     if any(one.check.judged.standing == Standing.BEYOND for one in found):
         clipped = _by_value(state, sums, recorded, into)
         if clipped is not None:
@@ -121,7 +120,8 @@ def _scale_of(state: RecordedStep, sums: Mapping[str, Sum], recorded: Mapping[st
     places = state.recorded.places(state.step)
     dp, micro = len({p[0] for p in places}), len({p[1] for p in places})
     sizes = {"dp": dp, "micro-batches": micro, "dp times micro-batches": dp * micro}
-    common = {n: g for n, g in recorded.items() if not state.of_expert(n)} or recorded
+    plain = {n: g for n, g in recorded.items() if not is_hooked(state, n)} or recorded
+    common = {n: g for n, g in plain.items() if not state.of_expert(n)} or plain
     return solve_scale(sums, common, {n: s for n, s in sizes.items() if s > 1})
 
 

@@ -1,12 +1,13 @@
 """Gradients that a trainer takes or differentiates itself, so that a backward alone does not give the recorded ones."""
 
 from dataclasses import replace
+from itertools import count, pairwise
 from typing import Final
 
 from numerics.local.judgement import Standing
 from numerics.local.local_check import LocalCheck
 from numerics.local.recorded_step import Place, RecordedStep
-from numerics.schema import TAKEN, TWICE
+from numerics.schema import HOOKED, TAKEN, TWICE
 
 _TWICE: Final = (
     "the trainer differentiates gradients (`create_graph=True`, as gradient penalties do): no record holds what that "
@@ -15,6 +16,31 @@ _TWICE: Final = (
 _TAKEN: Final = (
     "the trainer takes gradients with `torch.autograd.grad`: no record holds what it makes of those"
 )
+_HOOKED: Final = (
+    "a hook that the trainer registers after `watch` may change this gradient: no record holds what it makes "
+    "of it"
+)
+
+
+def is_hooked(state: RecordedStep, name: str) -> bool:
+    """Return whether a hook of the trainer may change a parameter's gradient after it was recorded."""
+    return _hooks(state, state.step, name) > 0
+
+
+def why_changed(state: RecordedStep, name: str) -> str:
+    """Return in words why a reduced gradient may be other than the sum of what backwards add; else "".
+
+    Hooks that grow by step are no excuse: a trainer registers its hook in every step, and never removes it.
+    """
+    counts = [_hooks(state, step, name) for step in state.recorded.steps]
+    grow = len(counts) > 1 and counts[0] > 0 and all(a < b for a, b in pairwise(counts))
+    return why_unknown(state) or ("" if grow or not is_hooked(state, name) else _HOOKED)
+
+
+def _hooks(state: RecordedStep, step: int, name: str) -> int:
+    """Return how many hooks of the trainer run after the recorder's on a parameter in a step."""
+    rows = state.recorded.rows
+    return next(n for n in count() if not rows(step, "backward", "input", f"{HOOKED}{n}.{name}"))
 
 
 def why_unknown(state: RecordedStep, place: Place | None = None) -> str:
