@@ -10,7 +10,14 @@ from numerics.local.forced_pass import Check
 from numerics.local.gradients.learned_orders import LearnedOrders
 from numerics.local.gradients.parameter_gradients import Scale, Sum, in_format, judge_gradient, solve_scale
 from numerics.local.gradients.rank_factors import factors_by_rank, factors_of_shares, judge_copies
-from numerics.local.gradients.taken_gradients import is_hooked, left_open, why_changed
+from numerics.local.gradients.taken_gradients import (
+    by_model,
+    is_hooked,
+    left_open,
+    model_hooks,
+    through_hooks,
+    why_changed,
+)
 from numerics.local.judgement import Judged, Standing, judge, within
 from numerics.local.local_check import Doubt, LocalCheck
 from numerics.local.recorded_step import Place, RecordedStep
@@ -30,27 +37,29 @@ def check_added(
 
     `plain` and `bounded` are the gradients computed in the run's format, and with their bounds.
     """
-    found = []
+    found, hooks = list[LocalCheck](), model_hooks(state)
     for name, grad in bounded.items():
         readings = state.added_gradient(place, f"{name}.grad", tuple(grad.shape))
         total = sums.setdefault(name, Sum())
         if not readings:
             total.add(place, plain.get(name), grad)
             continue
-        judged, recorded = Judged(Standing.BEYOND), None
-        if name in plain:
-            judged, recorded = judge(plain[name], readings)
-        if judged.standing != Standing.EQUAL and not judged.lone:
+        computed = through_hooks(plain.get(name), hooks.get(name, ()))
+        judged, recorded = Judged(Standing.BEYOND, differ=readings[0].tensor.numel()), None
+        if computed is not None:
+            judged, recorded = judge(computed, readings)
+        if judged.standing != Standing.EQUAL and not judged.lone and name not in hooks:
             judged, recorded = judge(grad, readings)
         held = readings[0].tensor if recorded is None else recorded
         own = next((r.error for r in readings if r.tensor is held), None)
         total.add(place, held, known(held, own))
-        if judged.standing == Standing.BEYOND and not judged.lone and name in plain:
-            judged = replace(judged, relation=relation(held, plain[name]))
+        if judged.standing == Standing.BEYOND and not judged.lone and computed is not None:
+            judged = replace(judged, relation=relation(held, computed))
         judged = replace(judged, pair=None)
-        found.append(
-            LocalCheck(state.step, place, Check(f"{name}.grad", name.rpartition(".")[0], "backward", judged))
+        one = LocalCheck(
+            state.step, place, Check(f"{name}.grad", name.rpartition(".")[0], "backward", judged)
         )
+        found.append(by_model(one) if name in hooks else one)
     return found
 
 

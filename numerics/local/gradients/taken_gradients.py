@@ -1,8 +1,11 @@
 """Gradients that a trainer takes or differentiates itself, so that a backward alone does not give the recorded ones."""
 
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import count, pairwise
 from typing import Final
+
+import torch
 
 from numerics.local.judgement import Standing
 from numerics.local.local_check import LocalCheck
@@ -20,6 +23,33 @@ _HOOKED: Final = (
     "a hook that the trainer registers after `watch` may change this gradient: no record holds what it makes "
     "of it"
 )
+_BY_MODEL: Final = (
+    "a hook of the given model changes this gradient, and what it makes of it has no bound of its rounding"
+)
+
+
+def model_hooks(state: RecordedStep) -> dict[str, list[Callable[[torch.Tensor], torch.Tensor | None]]]:
+    """Return the hooks that the given model has on its parameters' gradients, by name of the parameter."""
+    found = {n: p._backward_hooks or {} for n, p in state.model.named_parameters()}  # noqa: SLF001 - as in torch
+    return {name: list(hooks.values()) for name, hooks in found.items() if hooks}
+
+
+def through_hooks(
+    grad: torch.Tensor | None, hooks: Sequence[Callable[[torch.Tensor], torch.Tensor | None]]
+) -> torch.Tensor | None:
+    """Return a gradient after `hooks`, called in their order as torch does; None where one of them fails."""
+    try:
+        for hook in hooks:
+            changed = None if grad is None else hook(grad.clone())
+            grad = grad if changed is None else changed
+    except Exception:  # noqa: BLE001 - a user's code, which may ask for other ranks
+        return None
+    return grad
+
+
+def by_model(found: LocalCheck) -> LocalCheck:
+    """Return a check of a gradient that a hook of the given model changes, open unless every bit is equal."""
+    return left_open(found, _BY_MODEL)
 
 
 def is_hooked(state: RecordedStep, name: str) -> bool:

@@ -78,3 +78,19 @@ def test_hooks_that_grow_by_step_are_a_bug(tmp_path):
 def test_hook_that_the_given_model_lacks_is_a_bug(tmp_path):
     found = answer(trained(tmp_path / "run", make=build_hooked))
     assert (found.verdict, found.first_divergence.tensor) == ("bug", "3.weight.grad")
+
+
+def test_hook_that_the_given_model_has_is_no_bug(tmp_path):
+    found = answer(trained(tmp_path / "run", build_hooked), make=build_hooked)
+    assert found.verdict == "identical", found.explanation
+
+
+def test_hook_that_needs_other_ranks_is_left_open(tmp_path):
+    def build_reducing():
+        model, optimizer = build_hooked()
+        model[3].weight.register_hook(lambda grad: torch.distributed.all_reduce(grad) or grad)
+        return model, optimizer
+
+    found = answer(trained(tmp_path / "run", build_hooked), make=build_reducing)
+    assert found.verdict == "undecided", found.explanation
+    assert "a hook of the given model" in str(found)
