@@ -24,7 +24,7 @@ from tests.outside.disturb import stopped
 
 RANKS, VICTIM, LAYERS, WARM_UP, STEPS = 3, 1, 16, 3, 12
 HEAP, KEPT, MADE = 400_000, 100_000, 2_000
-"""Lists of a rank's heap, those that its hooks keep at most, and those that they make a layer."""
+"""Lists of a rank's heap, the most lists that its hooks keep, and the lists that they make a layer."""
 PAUSE_S, STOP_MS, PERIOD_MS = 0.06, 120, 400
 EVERY = 23
 """Layers between two pauses that move through the step as a count of allocations does."""

@@ -212,7 +212,7 @@ def _add_messages(graph: Graph, groups: list[Group], dumps: Mapping[int, RankDum
 def _may_have_lost(dump: RankDump, members: tuple[int, ...], peer: int, *, send: bool) -> bool:
     """Return whether a ring has overwritten all messages of this rank to (or from) `peer`: one may be outstanding.
 
-    A channel completes in order, so that a later message in the ring vouches for those that the ring has lost.
+    A channel completes in order, so that a later message in the ring vouches for the lost ones.
     """
     if not (dump.wrapped and dump.finished):
         return False

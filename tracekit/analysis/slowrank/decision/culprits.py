@@ -178,7 +178,7 @@ def _long_stage(e: Evidence, stage: LongStage) -> Answer:
 
 
 def _beside_link(e: Evidence) -> str:
-    """The words on a link that may cost the threshold beside a stage, but is not proven; empty where there is none."""
+    """The words on an unproven link that may cost the threshold beside a stage; empty without one."""
     link = e.link
     if link is None or shown(e.case, link):
         return ""
