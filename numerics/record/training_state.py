@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from numerics.record.batch_place import Layout
+from numerics.record.masters import Masters, stepped
 from numerics.record.placement import Placed
 from numerics.record.values_writer import stores
 from numerics.record.wrapped_models import clean_name
@@ -23,10 +24,10 @@ _WHOLE: Final = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 """Whole numbers by the bytes of a format's elements."""
 
 
-def parameters(model: nn.Module, layout: Layout) -> Named:
-    """Yield the parameters."""
+def parameters(model: nn.Module, layout: Layout, masters: Masters) -> Named:
+    """Yield the parameters, masters in their place."""
     for name, parameter in model.named_parameters():
-        yield clean_name(name), layout.shared(parameter)
+        yield clean_name(name), layout.shared(stepped(parameter, masters))
 
 
 def bit_sums(model: nn.Module) -> dict[str, int]:
@@ -45,31 +46,32 @@ def whole(value: torch.Tensor) -> torch.Tensor:
     return value.coalesce().to_dense() if value.layout == torch.sparse_coo else value
 
 
-def gradients(model: nn.Module, layout: Layout) -> Named:
-    """Yield the parameters' gradients, under the parameters' names."""
+def gradients(model: nn.Module, layout: Layout, masters: Masters) -> Named:
+    """Yield the gradients by which parameters are stepped, under the parameters' names."""
     for name, parameter in model.named_parameters():
-        if parameter.grad is not None:
-            yield clean_name(name), layout.shared(parameter.grad)
+        grad = stepped(parameter, masters).grad
+        if grad is not None:
+            yield clean_name(name), layout.shared(grad)
 
 
 def moments(
-    model: nn.Module, optimizer: torch.optim.Optimizer, layout: Layout
+    model: nn.Module, optimizer: torch.optim.Optimizer, layout: Layout, masters: Masters
 ) -> Iterator[tuple[str, str, Placed]]:
     """Yield the optimiser's tensors: the parameter's name, the name of the state, and its place."""
     for name, parameter in model.named_parameters():
-        for key, value in sorted(optimizer.state.get(parameter, {}).items()):
+        for key, value in sorted(optimizer.state.get(stepped(parameter, masters), {}).items()):
             held = torch.tensor(value, dtype=_NUMBERS[type(value)]) if type(value) in _NUMBERS else value
             if isinstance(held, torch.Tensor) and (held.dim() or held.numel() == 1):
                 yield clean_name(name), key, layout.shared(held)
 
 
-def settings(model: nn.Module, optimizer: torch.optim.Optimizer) -> torch.Tensor:
+def settings(model: nn.Module, optimizer: torch.optim.Optimizer, masters: Masters) -> torch.Tensor:
     """Return the settings of an optimiser, (bytes,) uint8: JSON of its class, groups and the gradient scaler's values.
 
     A group holds the names of its parameters and its hyperparameters; "others" counts parameters that are not the
     model's. `scale` divides the gradients within the step, and `skipped` says that it changes nothing.
     """
-    names = {id(parameter): clean_name(name) for name, parameter in model.named_parameters()}
+    names = {id(stepped(p, masters)): clean_name(name) for name, p in model.named_parameters()}
     groups = []
     for group in optimizer.param_groups:
         own = [names[id(p)] for p in group["params"] if id(p) in names]
