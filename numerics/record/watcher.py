@@ -13,7 +13,6 @@ from numerics.record.batch_place import Batch, Layout, Place
 from numerics.record.call_arguments import form_of, named_tensors
 from numerics.record.collectives import Call, Collectives
 from numerics.record.gathered_weights import GatheredWeights
-from numerics.record.masters import masters_of
 from numerics.record.module_hooks import ModuleHooks, recorded_modules, uncompiled
 from numerics.record.placement import Placed, placed
 from numerics.record.recorder import Recorder
@@ -25,6 +24,7 @@ from numerics.record.training_state import (
     buffers,
     gradients,
     holds_gradients,
+    masters_of,
     moments,
     parameters,
     settings,

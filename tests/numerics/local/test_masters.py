@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from numerics.record.masters import masters_of, stepped
+from numerics.record.training_state import masters_of, stepped
 from tests.reports.asked import ask
 from tests.reports.trained import pair
 from tests.reports.wide_copies import Masters, NotCopiedBack, NotStepped, StaleMasters, SummedWide
@@ -54,4 +54,5 @@ def test_wrong_masters_are_called(case, tmp_path):
     trainer, sound, verdict, words = CASES[case]
     pair(trainer, sound, sound_world=3)(tmp_path)
     answer = ask((*COMPARE, "--model", "tests/reports/wide_copies.py:built_narrow"), tmp_path)
-    assert answer.verdict == verdict and words in answer.text, answer.text
+    assert answer.verdict == verdict, answer.text
+    assert words in answer.text
