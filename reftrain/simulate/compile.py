@@ -10,7 +10,9 @@ from typing import Protocol
 from reftrain.schedule.actions import ENCODES, RECEIVES, SENDS, Action, Schedule
 from reftrain.schedule.actions import Kind as Act
 from reftrain.simulate.grid import Grid
+from reftrain.simulate.pair_order import in_pair_order
 from reftrain.simulate.program import Builder, Kind, Parcel, Program
+from reftrain.simulate.usual_costs import costs_of
 
 
 class ActionOperations(Protocol):
@@ -53,6 +55,12 @@ class ActionOperations(Protocol):
 
 def compile_programs(schedule: Schedule, grid: Grid, operations: ActionOperations) -> list[Program]:
     """Return the programs of all pipeline ranks for one step of a lowered schedule."""
+    programs = _in_order(schedule, grid, operations)
+    ordered = in_pair_order(schedule, costs_of(programs, schedule.stages))
+    return programs if ordered == schedule else _in_order(ordered, grid, operations)
+
+
+def _in_order(schedule: Schedule, grid: Grid, operations: ActionOperations) -> list[Program]:
     return [_Compiler(schedule, Builder(rank, grid), operations).run() for rank in range(schedule.ranks)]
 
 
