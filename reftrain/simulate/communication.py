@@ -3,8 +3,8 @@
 The kernel of a collective first waits for the compute queued before it. It begins on each member when that member
 comes, and ends on all together, one transfer after the last one came. A message is a rendezvous of a send and a
 receive; receives are posted ahead, and the messages of two ranks end in the order in which they are issued
-(`pair_order`). A call that is left out or contradicts the others has an infinite begin, so that its partners wait for
-ever.
+(`schedule.pair_order`). A call that is left out or contradicts the others has an infinite begin, so that its partners
+wait for ever.
 """
 
 from collections import deque

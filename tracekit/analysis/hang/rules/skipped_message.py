@@ -20,8 +20,8 @@ def skipped_message(scene: Scene, _known: Found) -> Found:
     """Give the rank that left out a send or receive which all ranks of its stage make.
 
     Looks for: a log of messages that from some number on is one ahead of the other logs of its stage; also several
-    such logs of one stage, as where one replica of a pipeline runs a micro-batch less. Among ranks that wait in a circle
-    of messages one log is enough where a stage has no more, if the others of that circle have the logs of their stages.
+    such logs of one stage, as where one replica of a pipeline runs a micro-batch less. Among ranks that wait in a
+    circle of messages one log is enough where a stage has no more, if the others there have the logs of their stages.
     Excuses: every rank where two or more show this at different messages, or explain only a part of the waiting; ranks
     that fewer than two logs contradict, or less than twice as many as agree with them; and all where those differ.
     Returns: `host_stalled` at the message left out, with a note.
