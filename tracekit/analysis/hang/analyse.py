@@ -12,10 +12,10 @@ from tracekit.analysis.hang.candidates import (
     Candidates,
     advice_on_device,
     candidates_of,
-    message_cycle,
     none_lacks_an_end,
     stuck_call,
 )
+from tracekit.analysis.hang.message_cycle import message_cycle
 from tracekit.analysis.hang.describe import (
     culprits_of,
     first_group,
