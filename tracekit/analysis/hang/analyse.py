@@ -15,7 +15,6 @@ from tracekit.analysis.hang.candidates import (
     none_lacks_an_end,
     stuck_call,
 )
-from tracekit.analysis.hang.message_cycle import message_cycle
 from tracekit.analysis.hang.describe import (
     culprits_of,
     first_group,
@@ -25,6 +24,7 @@ from tracekit.analysis.hang.describe import (
     sentence,
     waits_of,
 )
+from tracekit.analysis.hang.message_cycle import message_cycle
 from tracekit.analysis.hang.remedies import LONGER_RINGS
 from tracekit.analysis.hang.scene import Scene, build_scene
 from tracekit.analysis.hang.stale_dumps import Judgement, judge, told

@@ -3,8 +3,8 @@
 from collections import defaultdict
 from collections.abc import Mapping
 
-from tracekit.analysis.hang.message_cycle import message_cycle
 from tracekit.analysis.hang.frontier import Role
+from tracekit.analysis.hang.message_cycle import message_cycle
 from tracekit.analysis.hang.rules.rule import Accusation, Found
 from tracekit.analysis.hang.scene import Scene
 from tracekit.analysis.hang.wait_chains import all_explained, unseen_waits
