@@ -31,7 +31,13 @@ from tracekit.analysis.slowrank.hypotheses.candidates import (
 )
 from tracekit.analysis.slowrank.hypotheses.data_imbalance import uneven_data, uneven_tokens
 from tracekit.analysis.slowrank.hypotheses.link_cure import without_link
-from tracekit.analysis.slowrank.hypotheses.lone_rank import LoneFault, lone_accident, lone_fault
+from tracekit.analysis.slowrank.hypotheses.loading_role import (
+    Role,
+    role_of_lone_rank,
+    role_of_stage,
+    role_of_tensor_groups,
+)
+from tracekit.analysis.slowrank.hypotheses.lone_rank import LoneFault, lone_accident, lone_faults
 from tracekit.analysis.slowrank.hypotheses.long_stage import LongStage, long_stage
 from tracekit.analysis.slowrank.hypotheses.moving_stalls import MovingStalls, moving_stalls, moving_work
 from tracekit.analysis.slowrank.hypotheses.slow_link import SlowLink, slow_link
@@ -50,6 +56,7 @@ class Kind(Enum):
     RANKS = "ranks"
     LINK = "link"
     STAGE = "stage"
+    ROLE = "role"
 
 
 @dataclass(frozen=True)
@@ -98,13 +105,35 @@ class Evidence:
 
     @cached_property
     def stage(self) -> LongStage | None:
-        """The stage that works longer than the others, or has devices that are idle longer."""
+        """The stage that works longer than the others, or has devices that are idle longer, not by its role."""
+        return self._any_stage if self._role_of_stage is None else None
+
+    @cached_property
+    def _any_stage(self) -> LongStage | None:
+        """The stage that works or is idle longer, also by its role."""
         return long_stage(self.case)
+
+    @cached_property
+    def _role_of_stage(self) -> Role | None:
+        """The role that explains `_any_stage`."""
+        return role_of_stage(self.case, self._any_stage)
 
     @cached_property
     def lone(self) -> LoneFault | None:
         """The slow device or host of a rank that is alone on its stage."""
-        return lone_fault(self.case)
+        return next((found for found, role in self._lone if role is None), None)
+
+    @cached_property
+    def _lone(self) -> list[tuple[LoneFault, Role | None]]:
+        """What each rank that is alone on its stage does longer, the dearest first, with the role that explains it."""
+        return [(found, role_of_lone_rank(self.case, found)) for found in lone_faults(self.case)]
+
+    @cached_property
+    def role(self) -> Role | None:
+        """The ranks that load data for others by design, if that costs something: the dearest such role."""
+        lone = [role for _, role in self._lone]
+        roles = [role for role in (role_of_tensor_groups(self.case), self._role_of_stage, *lone) if role]
+        return max(roles, key=lambda role: role.price.best, default=None)
 
     @cached_property
     def lone_once(self) -> LoneFault | None:
@@ -142,6 +171,7 @@ class Evidence:
             Kind.RANKS: ranks,
             Kind.STAGE: stage if stage >= STAGE_GAIN * ranks else 0.0,
             Kind.LINK: self.link.price.best if self.link else 0.0,
+            Kind.ROLE: self.role.price.best if self.role else 0.0,
         }
 
     @cached_property

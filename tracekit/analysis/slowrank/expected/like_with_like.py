@@ -15,9 +15,10 @@ from tracekit.analysis.slowrank.expected.contention import spun_longer, stretche
 from tracekit.analysis.slowrank.expected.excess import rank_excess, recurs
 from tracekit.step_graph.statistics import MAD_TO_SIGMA, Excess, excess, median_of_others, spread
 from tracekit.steps.dealt_tokens import Dealt, dealt_tokens
+from tracekit.steps.features import loading_ns
 from tracekit.steps.host_need import paced_compute
 from tracekit.steps.medians import median_by_column, sampled
-from tracekit.thresholds.slowrank import BY_DESIGN, CANDIDATE_SHARE, MAJORITY, NOISE_FLOOR, Z_LIMIT
+from tracekit.thresholds.slowrank import CANDIDATE_SHARE, MAJORITY, NOISE_FLOOR, Z_LIMIT
 from tracekit.timing.measured import Measured
 from tracekit.units import F64, I64, Mask
 
@@ -69,10 +70,7 @@ def circumstances(run: Measured, *, of_table: bool) -> Circumstances:
         longer = _significant(run, alike_excess(run, plain))
         return _of_pace(run, replace(plain, beside=_beside(run, plain, np.flatnonzero(longer).tolist())))
     rows, role = role_gaps(run, computed)
-    found = _of_parts(run, replace(plain, role=role, of_role=rows), computed)
-    if costs_much(run, rows, role) and not _significant(run, alike_excess(run, found)).any():
-        return _of_parts(run, plain, computed)  # no other rank is slow, so the loading ranks are
-    return found
+    return _of_parts(run, replace(plain, role=role, of_role=rows), computed)
 
 
 def _of_pace(run: Measured, met: Circumstances) -> Circumstances:
@@ -234,6 +232,10 @@ def role_gaps(run: Measured, computed: F64) -> tuple[I64, F64]:
     if not len(rows):
         return no_role
     explained = longer.copy()
+    if len(rows) == 1:
+        loads = loading_ns(run.run, run.ops, run.steps, run.steps.ranks[rows[0]])
+        explained[rows] = np.clip(np.nan_to_num(still.value[rows]), 0.0, loads)
+        return rows, explained
     for row in rows.tolist():
         explained[row] = np.nan_to_num(
             np.maximum(median_by_column(still.value[np.setdiff1d(rows, row)]), 0.0)
@@ -241,9 +243,14 @@ def role_gaps(run: Measured, computed: F64) -> tuple[I64, F64]:
     return rows, explained
 
 
-def costs_much(run: Measured, rows: I64, longer: F64) -> bool:
-    """Whether the idle time `longer` of the role's `rows` reaches BY_DESIGN of the step, too much to be by design."""
-    return len(rows) > 0 and float(np.median(longer[rows].mean(axis=1))) >= BY_DESIGN * run.step_ns
+def _loads_alone(run: Measured, row: int, still: Excess) -> bool:
+    """Whether the rank in `row` loads data in every step, which explains its idle time, and no other rank loads any."""
+    over, ranks = still.value[row][np.isfinite(still.value[row])], run.steps.ranks
+    if over.min() < MAJORITY * np.median(over):
+        return False
+    others = sampled([r for r in range(len(ranks)) if r != row])
+    loads, *rest = (loading_ns(run.run, run.ops, run.steps, ranks[r]) for r in (row, *others))
+    return loads >= MAJORITY * over.mean() and not any(rest)
 
 
 def noise_of(value: F64) -> float:
@@ -268,5 +275,7 @@ def _role(run: Measured, still: Excess) -> I64:
         rows = np.sort(np.concatenate(found)) if found else np.zeros(0, np.int64)
         similar = len(rows) and mean[rows].min() >= MAJORITY * np.median(mean[rows])
         if similar and len(rows) >= 2 and int(long.sum()) - len(rows) < len(rows):
+            return rows
+        if len(rows) == 1 and _loads_alone(run, int(rows[0]), still):
             return rows
     return np.zeros(0, np.int64)

@@ -69,21 +69,21 @@ class LoneFault:
         return len(self.struck) == 1
 
 
-def lone_fault(case: Case) -> LoneFault | None:
-    """The most expensive fault of a rank without a recorded peer; None where each has one, or none has a fault.
+def lone_faults(case: Case) -> list[LoneFault]:
+    """The faults of ranks without a recorded peer, the dearest first; empty where each has one, or none has a fault.
 
     A fault need not make its stage the longest one: a stage with more work may hide it. Ranks without a trace leave the
     others to compare with.
     """
     models = _compared(case)
     if models is None:
-        return None
+        return []
     found = [*_slow_devices(case, models), *(f for f in _late_hosts(case, models) if not f.once)]
-    return max(found, key=lambda f: f.gain, default=None)
+    return sorted(found, key=lambda f: -f.gain)
 
 
 def lone_accident(case: Case) -> LoneFault | None:
-    """The most expensive fault of a host in one step; None as `lone_fault`, and where other steps show an accident.
+    """The most expensive fault of a host in one step; None as `lone_faults`, and where other steps show an accident.
 
     One step fewer shows that of the first one captured, in which a profiler starts.
     """
@@ -175,10 +175,11 @@ def _late_host(case: Case, models: Timelines, row: int) -> LoneFault | None:
     # without its pauses it may wait for a rank without a trace instead, in messages that now find it late
     low = 0.0 if case.missing else price.low
     price = Price.between(low, price.best, max(price.high, float(over.mean())))
-    if pace is not None and pace[0] > KIND_RATIO * pace[1]:
+    cause = _cause_of_gaps(case, row, others, float(over.mean()))
+    loads = cause is not None and CAUSES[cause].shown_by("loader")
+    if not loads and pace is not None and pace[0] > KIND_RATIO * pace[1]:
         sign = f"its host needs {pace[0] / pace[1]:.1f} times as long between two launches"
         return LoneFault(row, CPU_LAUNCH, price, sign, over, z)
-    cause = _cause_of_gaps(case, row, others, float(over.mean()))
     return LoneFault(row, cause, price, CAUSES[cause].meaning, over, z) if cause else None
 
 

@@ -1,0 +1,106 @@
+"""A role: ranks that load data for others by the job's design, all of them, in every step and equally long.
+
+The ranks with tensor index 0 read batches for their groups, and the first or the last stage those of a pipeline. The
+time is not a fault of a rank, but the others wait for it. A rank that loads for longer than others of its role keeps
+the difference as its excess. A single rank has the role alone if no other rank of the job loads data.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from tracekit.analysis.slowrank.case import Case
+from tracekit.analysis.slowrank.hypotheses.host_bound import Cuts, without_gaps
+from tracekit.analysis.slowrank.hypotheses.lone_rank import LoneFault
+from tracekit.analysis.slowrank.hypotheses.long_stage import LongStage
+from tracekit.analysis.slowrank.price import Price
+from tracekit.causes import DATALOADER, HOST_STALL
+from tracekit.findings import Cause
+from tracekit.steps.features import loading_ns
+from tracekit.steps.medians import sampled
+from tracekit.thresholds.slowrank import MAJORITY
+from tracekit.units import F64
+
+
+@dataclass(frozen=True)
+class Role:
+    """The ranks of a role (rows of Steps), what each is idle for it, and what a step saves without that; ns a step."""
+
+    rows: tuple[int, ...]
+    longer: float
+    price: Price
+    cause: Cause
+    stage: int | None = None  # the pipeline stage, all ranks of which have the role
+
+
+def role_of_tensor_groups(case: Case) -> Role | None:
+    """Return the role of ranks with tensor index 0, priced by a replay without their idle time; None without one."""
+    rows = tuple(case.met.of_role.tolist())
+    if not rows or (models := case.timelines) is None:
+        return None
+    over = np.maximum(np.fmin(case.met.role, _idle_beyond(case)), 0.0)
+    cuts: Cuts = {}
+    for row in rows:
+        cuts |= without_gaps(case, models.likely, [row], over[row])
+    gain, low, high = (
+        model.recorded_ns - model.rescaled_ns(cuts) for model in (models.likely, models.pinned, models.free)
+    )
+    longer = float(np.median(over[list(rows)].mean(axis=1)))
+    most = float(over[list(rows)].max(axis=0).mean())
+    loads = [_loading(case, row) for row in sampled(list(rows))]
+    cause: Cause = DATALOADER if np.median(loads) >= MAJORITY * longer else HOST_STALL
+    return Role(rows, longer, Price.between(low, min(gain, most), min(high, most)), cause)
+
+
+def _idle_beyond(case: Case) -> F64:
+    """The idle time of each rank beyond the ranks of its stage that do not have the role, ranks × steps, ns."""
+    idle = case.steps.own - case.computed
+    beyond = np.zeros(idle.shape)
+    for stage in case.stages:
+        others = np.setdiff1d(stage, case.met.of_role)
+        if len(others):
+            beyond[stage] = np.nan_to_num(idle[stage] - np.nanmedian(idle[others], axis=0))
+    return beyond
+
+
+def role_of_stage(case: Case, stage: LongStage | None) -> Role | None:
+    """Return the role of all ranks of a long stage that load data; None where some do not, or others load as well."""
+    if stage is None or set(stage.loaders) != set(stage.rows) or not loads_by_design(case, stage.rows):
+        return None
+    return Role(
+        stage.rows, stage.over, stage.price, DATALOADER, case.mesh.stage(case.steps.ranks[stage.rows[0]])
+    )
+
+
+def role_of_lone_rank(case: Case, found: LoneFault) -> Role | None:
+    """Return the role of a rank that is alone on its stage and loads data in every step; None where it is a fault."""
+    if found.cause != DATALOADER or len(found.struck) < len(case.steps.numbers):
+        return None
+    if not loads_by_design(case, (found.row,)):
+        return None
+    stage = case.mesh.stage(case.steps.ranks[found.row])
+    return Role((found.row,), float(found.over.mean()), found.price, DATALOADER, stage)
+
+
+def loads_by_design(case: Case, rows: Sequence[int]) -> bool:
+    """Whether `rows` are the first or the last stage, and load data alone.
+
+    Several ranks that agree show a design if stages inside load for less than half as long. A single rank shows one if
+    no other loads at all, but the opposite end as long.
+    """
+    ends, several = (0, case.mesh.stages - 1), len(rows) > 1
+    stages = [case.mesh.stage(rank) for rank in case.steps.ranks]
+    usual = float(np.median([_loading(case, row) for row in sampled(list(rows))]))
+    others = sampled([row for row in range(len(stages)) if row not in rows])
+    loads = {row: _loading(case, row) for row in others}
+    alone = all(
+        ns <= several * MAJORITY * usual or (stages[row] in ends and (several or ns >= MAJORITY * usual))
+        for row, ns in loads.items()
+    )
+    return stages[rows[0]] in ends and alone
+
+
+def _loading(case: Case, row: int) -> float:
+    """How long the rank in `row` loads data while its device is idle, ns a step."""
+    return loading_ns(case.run, case.ops, case.steps, case.steps.ranks[row])
