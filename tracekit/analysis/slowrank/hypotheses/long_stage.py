@@ -17,9 +17,9 @@ from tracekit.analysis.slowrank.expected.excess import recurs
 from tracekit.analysis.slowrank.expected.nodes import nodes_of
 from tracekit.analysis.slowrank.expected.same_kernels import stage_pace
 from tracekit.analysis.slowrank.hypotheses.excess_parts import paused_hosts
-from tracekit.analysis.slowrank.hypotheses.host_bound import Cuts, most_saved_ns, without_gaps
+from tracekit.analysis.slowrank.hypotheses.host_bound import most_saved_ns, without_gaps
 from tracekit.analysis.slowrank.hypotheses.suspect_work import late_loaders, launches_alike
-from tracekit.analysis.slowrank.price import Price
+from tracekit.analysis.slowrank.price import Price, saved_by
 from tracekit.step_graph.replay import StepModel
 from tracekit.step_graph.statistics import confidence, excess, median_of_others
 from tracekit.step_graph.table_model import TableModel
@@ -279,14 +279,11 @@ def _loading(case: Case, stage: _Longer, priced: LongStage, loaders: tuple[int, 
         gaps = case.steps.own - computed
         over = np.minimum(over, gaps - np.nanmedian(np.delete(gaps, loaders, axis=0), axis=0))
     over = np.nan_to_num(np.clip(over, 0.0, None))
-    cuts: Cuts = {}
-    for row in loaders:
-        cuts |= without_gaps(case, models.likely, [row], over[row])
-    gain, low, high = (
-        model.recorded_ns - model.rescaled_ns(cuts) for model in (models.likely, models.pinned, models.free)
-    )
+    cuts = without_gaps(case, models.likely, {row: over[row] for row in loaders})
+    saved = saved_by(models, lambda model: model.rescaled_ns(cuts))
     longest = float(over[list(loaders)].max(axis=0).mean())
-    return replace(found, price=Price.between(low, gain, min(high, longest)), over=longest)
+    price = Price.between(saved.low, saved.best, min(saved.high, longest))
+    return replace(found, price=price, over=longest)
 
 
 def _saved(recorded: StepModel | TableModel, model: StepModel | TableModel, cured: F64) -> float:
