@@ -126,7 +126,7 @@ def _slow_devices(case: Case, models: Timelines) -> list[LoneFault]:
         cured[row] -= over
         sign = f"nearly all kinds of kernels that every stage runs take {pace:.2f} times as long"
         z = _significance(case, case.computed, row)
-        price = saved_by(models, partial(StepModel.step_ns, own=cured))
+        price = saved_by(models, partial(StepModel.step_ns, target=cured))
         if len(others) + 1 < STAGE_TELLING_PEERS:
             price = Price.between(0.0, price.best, price.high)  # nothing shows which of two devices is usual
         found.append(LoneFault(row, GPU_COMPUTE, price, sign, over, z))
