@@ -93,7 +93,7 @@ def _longest_taken_off(case: Case, read: Read, factor: Mapping[int, F64]) -> flo
 
 def _factors(case: Case, read: Read, found: Followers, common: Mapping[Kind, Common], row: int) -> F64:
     """The factor by which each kernel of the rank in `row` is scaled to remove the effect of the data."""
-    kernels, replica = read.by_row[row], case.mesh.replica(case.steps.ranks[row])
+    kernels, replica = read.by_row[row], case.replica_of(row)
     factor = np.ones(len(kernels.lasted))
     for kind, share in found.share.items():
         for same in (s for s in read.of(kind) if row in s.rows):
@@ -112,7 +112,7 @@ def _in_common(case: Case, read: Read, kind: Kind, *, by_step: bool) -> Common:
     mates: dict[tuple[int, int, int], list[F64]] = defaultdict(list)
     for same in read.of(kind):
         for row, off in zip(same.rows, same.off_in_step if by_step else same.off, strict=True):
-            mates[case.mesh.replica(case.steps.ranks[row]), *same.lasted.shape[1:]].append(off)
+            mates[case.replica_of(row), *same.lasted.shape[1:]].append(off)
     return {key: _shared(np.stack(several)) for key, several in mates.items() if len(several) > 1}
 
 
