@@ -65,10 +65,10 @@ def circumstances(run: Measured, *, of_table: bool) -> Circumstances:
         return Circumstances(Dealt(none, none, 0.0), none, none, none, no_rows, none * np.nan)
     tokens = dealt_tokens(run.ops, run.steps, run.stages)
     plain = Circumstances(tokens, none, none, none, no_rows, spun_longer(run))
-    computed = _computed(run)
-    if computed is None:
+    if not run.on_gpus:  # CPUs do not show compute apart from host work
         longer = _significant(run, alike_excess(run, plain))
         return _of_pace(run, replace(plain, beside=_beside(run, plain, np.flatnonzero(longer).tolist())))
+    computed = run.computed
     rows, role = role_gaps(run, computed)
     return _of_parts(run, replace(plain, role=role, of_role=rows), computed)
 
@@ -121,13 +121,6 @@ def _significant(run: Measured, found: Excess) -> Mask:
     """Whether each row exceeds its peers by more than chance and by CANDIDATE_SHARE of the step."""
     enough = np.nan_to_num(found.mean, nan=0.0) > CANDIDATE_SHARE * run.step_ns
     return np.asarray((np.nan_to_num(found.z, nan=0.0) > found.limit) & enough, bool)
-
-
-def _computed(run: Measured) -> F64 | None:
-    """The compute of each rank in each step, ns; None for ranks on CPUs, which do not show it apart from host work."""
-    if not run.on_gpus:
-        return None
-    return run.computed
 
 
 def _computes_longer(run: Measured, met: Circumstances, computed: F64) -> tuple[Excess, Mask]:

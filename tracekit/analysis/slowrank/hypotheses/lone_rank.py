@@ -6,8 +6,9 @@ launches far more slowly than the others, or pauses again and again, is late. Mo
 these kernels. On a CPU, which launches for itself, only pauses between operators show that.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -15,7 +16,7 @@ from tracekit.analysis.slowrank.case import Case, Timelines
 from tracekit.analysis.slowrank.expected.same_kernels import Place, Ran, at_places, pace_at
 from tracekit.analysis.slowrank.hypotheses.host_bound import without_gaps
 from tracekit.analysis.slowrank.hypotheses.suspect_work import features_of, pace_among
-from tracekit.analysis.slowrank.price import Price
+from tracekit.analysis.slowrank.price import Price, saved_by
 from tracekit.causes import CAUSES, CPU_LAUNCH, DATALOADER, GPU_COMPUTE, HOST_STALL, MEMORY
 from tracekit.findings import Cause
 from tracekit.intervals import union
@@ -125,7 +126,7 @@ def _slow_devices(case: Case, models: Timelines) -> list[LoneFault]:
         cured[row] -= over
         sign = f"nearly all kinds of kernels that every stage runs take {pace:.2f} times as long"
         z = _significance(case, case.computed, row)
-        price = _saved(models, _works(cured))
+        price = saved_by(models, partial(StepModel.step_ns, target=cured))
         if len(others) + 1 < STAGE_TELLING_PEERS:
             price = Price.between(0.0, price.best, price.high)  # nothing shows which of two devices is usual
         found.append(LoneFault(row, GPU_COMPUTE, price, sign, over, z))
@@ -170,8 +171,8 @@ def _late_host(case: Case, models: Timelines, row: int) -> LoneFault | None:
     pace = pace_among(case, (row,), others)
     if pace is None and case.on_gpus:
         return None
-    cuts = without_gaps(case, models.likely, [row], over)
-    price, z = _saved(models, lambda model: model.rescaled_ns(cuts)), _significance(case, gaps, row)
+    cuts = without_gaps(case, models.likely, {row: over})
+    price, z = saved_by(models, lambda model: model.rescaled_ns(cuts)), _significance(case, gaps, row)
     # without its pauses it may wait for a rank without a trace instead, in messages that now find it late
     low = 0.0 if case.missing else price.low
     price = Price.between(low, price.best, max(price.high, float(over.mean())))
@@ -181,19 +182,6 @@ def _late_host(case: Case, models: Timelines, row: int) -> LoneFault | None:
         sign = f"its host needs {pace[0] / pace[1]:.1f} times as long between two launches"
         return LoneFault(row, CPU_LAUNCH, price, sign, over, z)
     return LoneFault(row, cause, price, CAUSES[cause].meaning, over, z) if cause else None
-
-
-def _works(own: F64) -> Callable[[StepModel], float]:
-    """The length of a step with the own times `own`, ns."""
-    return lambda model: model.step_ns(own)
-
-
-def _saved(models: Timelines, cured: Callable[[StepModel], float]) -> Price:
-    """What a cure saves, ns a step; `cured` gives the length of a step with it, whatever unmatched waits are."""
-    low, gain, high = (
-        model.recorded_ns - cured(model) for model in (models.pinned, models.likely, models.free)
-    )
-    return Price.between(low, gain, high)
 
 
 def _cause_of_gaps(case: Case, row: int, others: Sequence[int], over: float) -> Cause | None:
