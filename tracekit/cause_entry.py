@@ -12,7 +12,6 @@ from tracekit.thresholds.slowrank import (
     LEAST_KIND,
     MAJORITY,
     MECHANISMS_LISTED,
-    MINOR,
     NAMED_SHARE,
     NO_ACCIDENT,
     TIME_SLICE_NS,

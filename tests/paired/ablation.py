@@ -144,14 +144,15 @@ RULES: Final = (
     Rule("hypotheses.link_cure:carried_ns", nothing=(0.0, 0.0)),
     *(Rule(place, argument=at) for place, at in (
         ("answers.slow_launch:launched_late", 1), ("answers.hidden_rank:_with_dearer_step", 1),
-        ("hypotheses.long_stage:_loading", 2), ("hypotheses.link_cure:_cured", 1),
-        ("hypotheses.candidates:_in_line", 1),
+        ("hypotheses.long_stage:_loading", 2), ("hypotheses.link_cure:_with_mates", 1),
+        ("hypotheses.link_cure:_cured", 1), ("hypotheses.candidates:_in_line", 1),
         ("expected.contention:relieved", 1), ("expected.like_with_like:_of_one_part", 1),
         ("expected.like_with_like:_of_pace", 1),
     )),
     *(Rule(place, like=np.zeros_like) for place in (
         "expected.like_with_like:_beside", "expected.contention:stage_contention",
     )),
+    Rule("hypotheses.slow_link:_untimed", like=lambda found: found[:0]),
     Rule("expected.contention:spun_longer", like=lambda found: np.full_like(found, np.nan)),
     Rule("expected.like_with_like:role_gaps", like=lambda found: (found[0][:0], np.zeros_like(found[1]))),
 )  # fmt: skip

@@ -79,9 +79,14 @@ def test_a_named_cause_exceeds_others_beyond_chance(compute, pauses, chance, sur
     assert not any(share.sure for share in causes_by_share({"host_stall": 1.0}, "gpu_compute"))
 
 
-@pytest.mark.parametrize("in_gaps", (0.1, 0.24, 0.26, 0.5))
+@pytest.mark.parametrize("in_gaps", [0.1, 0.24, 0.26, 0.5])
 def test_stops_outside_operators_are_pauses_as_well(in_gaps):
-    peers = {q: 0.0 for q in get_args(Quantity)} | {"own": 900.0, "busy": 750.0, "gap": 150.0, "typical": 750.0}
+    peers = dict.fromkeys(get_args(Quantity), 0.0) | {
+        "own": 900.0,
+        "busy": 750.0,
+        "gap": 150.0,
+        "typical": 750.0,
+    }
     mine = peers | {"own": 1100.0, "busy": 950.0 - 200 * in_gaps, "gap": 150.0 + 200 * in_gaps}
     stopped = Comparison(on_gpu=False, mine=mine, peers=peers, gaps=200 * in_gaps, pauses=200 * in_gaps)
     assert CAUSES["host_stall"].share(stopped.parts) == pytest.approx(1.0)

@@ -3,7 +3,8 @@
 Transfers are also slow where threads of a stopped process carry them out: they are long although all members have
 arrived, and members leave them late. On a device no thread of the host takes part, and they keep their length.
 
-A late message delays its receiver, and its sender, because it drains the sender's buffer slowly.
+A late message delays its receiver, its sender, because it drains the sender's buffer slowly, and the other messages of
+the two kernels that carry it.
 """
 
 from collections.abc import Iterable
@@ -51,8 +52,8 @@ def without_link(case: Case, model: StepModel, late: F64) -> StepModel:
 
 
 def _usual_transfer(case: Case, late: F64) -> F64:
-    """The transfers without what they are `late` (by instance, ns)."""
-    return np.asarray(np.maximum(case.waits.transfer - late, 0.0), np.float64)
+    """The transfers without what they are `late`, with the other messages of their kernels (by instance, ns)."""
+    return np.asarray(np.maximum(case.waits.transfer - _with_mates(case, late), 0.0), np.float64)
 
 
 def carried_ns(case: Case, rows: I64) -> tuple[float, float]:
@@ -95,6 +96,34 @@ def _most_on_a_rank(case: Case, spent: F64) -> float:
     return max(by_rank, default=0.0) / len(case.steps.numbers)
 
 
+def _of_kernel(case: Case, late: F64) -> F64:
+    """The largest lateness of a message in the kernel of each operation, ns."""
+    ops = case.ops
+    rows = np.flatnonzero(ops.instance >= 0)
+    most = np.zeros(int(ops.kernel.max(initial=-1)) + 1)
+    np.maximum.at(most, ops.kernel[rows], late[ops.instance[rows]])
+    return np.asarray(most[ops.kernel], np.float64)
+
+
+def _with_mates(case: Case, late: F64) -> F64:
+    """`late`, extended by the delay of other messages in the kernels of late ones (by instance, ns).
+
+    No message becomes shorter than the usual transfer of its token.
+    """
+    ops, waits = case.ops, case.waits
+    rows = np.flatnonzero((ops.instance >= 0) & ops.among(("recv",)))
+    held = _of_kernel(case, late)[rows]
+    mates = rows[(held > 0) & (late[ops.instance[rows]] == 0)]
+    result = late.copy()
+    for token in _tokens(ops.token[mates]):
+        punctual = ops.instance[rows[(held == 0) & (ops.token[rows] == token)]]
+        mine = mates[ops.token[mates] == token]
+        if len(punctual):
+            over = waits.transfer[ops.instance[mine]] - float(np.median(waits.transfer[punctual]))
+            result[ops.instance[mine]] = np.minimum(_of_kernel(case, late)[mine], over).clip(0.0)
+    return result
+
+
 def _cured(case: Case, model: StepModel, late: F64) -> StepModel:
     """`model` with buffered sends shortened by what a message of their kernel is `late` (by instance, ns).
 
@@ -103,10 +132,7 @@ def _cured(case: Case, model: StepModel, late: F64) -> StepModel:
     ops, fixed = case.ops, model.fixed.copy()
     own = fixed[: len(ops.op)]  # operations of ranks without a trace follow
     rows = np.flatnonzero(ops.among(("send",)) & (ops.instance >= 0) & (own >= 0))
-    carried = np.flatnonzero(ops.instance >= 0)
-    most = np.zeros(int(ops.kernel.max(initial=-1)) + 1)  # of a message in each kernel
-    np.maximum.at(most, ops.kernel[carried], late[ops.instance[carried]])
-    by = most[ops.kernel][rows]
+    by = _of_kernel(case, late)[rows]
     for token in _tokens(ops.token[rows[by > 0]]):
         same = ops.token[rows] == token
         sound = fixed[rows[same & (by == 0)]]

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from tracekit.analysis.slowrank.case import Case
-from tracekit.analysis.slowrank.hypotheses.host_bound import Cuts, without_gaps
+from tracekit.analysis.slowrank.hypotheses.host_bound import without_gaps
 from tracekit.analysis.slowrank.hypotheses.lone_rank import LoneFault
 from tracekit.analysis.slowrank.hypotheses.long_stage import LongStage
-from tracekit.analysis.slowrank.price import Price
+from tracekit.analysis.slowrank.price import Price, saved_by
 from tracekit.causes import DATALOADER, HOST_STALL
 from tracekit.findings import Cause
 from tracekit.steps.features import loading_ns
@@ -40,17 +40,13 @@ def role_of_tensor_groups(case: Case) -> Role | None:
     if not rows or (models := case.timelines) is None:
         return None
     over = np.maximum(np.fmin(case.met.role, _idle_beyond(case)), 0.0)
-    cuts: Cuts = {}
-    for row in rows:
-        cuts |= without_gaps(case, models.likely, [row], over[row])
-    gain, low, high = (
-        model.recorded_ns - model.rescaled_ns(cuts) for model in (models.likely, models.pinned, models.free)
-    )
+    cuts = without_gaps(case, models.likely, {row: over[row] for row in rows})
+    saved = saved_by(models, lambda model: model.rescaled_ns(cuts))
     longer = float(np.median(over[list(rows)].mean(axis=1)))
     most = float(over[list(rows)].max(axis=0).mean())
     loads = [_loading(case, row) for row in sampled(list(rows))]
     cause: Cause = DATALOADER if np.median(loads) >= MAJORITY * longer else HOST_STALL
-    return Role(rows, longer, Price.between(low, min(gain, most), min(high, most)), cause)
+    return Role(rows, longer, Price.between(saved.low, min(saved.best, most), min(saved.high, most)), cause)
 
 
 def _idle_beyond(case: Case) -> F64:

@@ -182,6 +182,8 @@ def _slow_channels(
             if token.endswith(UNKNOWN_SIZE) and not ops.channels[c].p2p:  # large and small calls
                 usual = delivery[channels[c]] * found.peers / found.here
             late[channels[c]] = np.maximum(delivery[channels[c]] - usual, 0.0)
+            untimed = _untimed(case, c, token)
+            late[untimed] = (np.minimum(delivery[untimed], found.here) - found.peers).clip(0.0)
     return slow, tested, late, sure
 
 
@@ -189,6 +191,13 @@ def _longest(case: Case, slow: Iterable[int], late: F64) -> float:
     """The largest total of `late` (by instance, ns) on one of the `slow` channels, ns a step."""
     channel = case.ops.channel[case.waits.first_row]
     return max(float(late[channel == c].sum()) for c in slow) / len(case.steps.numbers)
+
+
+def _untimed(case: Case, channel: int, token: str) -> I64:
+    """The instances of `token` on a slow channel with only a bound of their time, at least that of the timed ones."""
+    rows = case.waits.first_row
+    bounded = case.waits.complete & ~case.waits.timed & case.analysed[rows]
+    return np.flatnonzero(bounded & (case.ops.channel[rows] == channel) & (case.ops.token[rows] == token))
 
 
 def comparable(case: Case, message: list[str], nodes: Mapping[int, str | int]) -> list[dict[int, list[int]]]:
