@@ -31,12 +31,7 @@ from tracekit.analysis.slowrank.hypotheses.candidates import (
 )
 from tracekit.analysis.slowrank.hypotheses.data_imbalance import uneven_data, uneven_tokens
 from tracekit.analysis.slowrank.hypotheses.link_cure import without_link
-from tracekit.analysis.slowrank.hypotheses.loading_role import (
-    Role,
-    role_of_lone_rank,
-    role_of_stage,
-    role_of_tensor_groups,
-)
+from tracekit.analysis.slowrank.hypotheses.loading_role import Role, role_of_stage, role_of_tensor_groups
 from tracekit.analysis.slowrank.hypotheses.lone_rank import LoneFault, lone_accident, lone_faults
 from tracekit.analysis.slowrank.hypotheses.long_stage import LongStage, long_stage
 from tracekit.analysis.slowrank.hypotheses.moving_stalls import MovingStalls, moving_stalls, moving_work
@@ -45,7 +40,7 @@ from tracekit.analysis.slowrank.price import Price, link_doubt_ns, rank_doubt_ns
 from tracekit.analysis.slowrank.suspects import explain_rank
 from tracekit.analysis.slowrank.unrecorded.unrecorded import Unseen
 from tracekit.analysis.slowrank.unrecorded.unseen_replay import waited_for_unseen
-from tracekit.causes import CAUSES
+from tracekit.causes import CAUSES, DATALOADER
 from tracekit.findings import Suspect
 from tracekit.thresholds.slowrank import CANDIDATE_SHARE, MIN_LOST_SHARE, STAGE_GAIN
 
@@ -116,7 +111,10 @@ class Evidence:
     @cached_property
     def _role_of_stage(self) -> Role | None:
         """The role that explains `_any_stage`."""
-        return role_of_stage(self.case, self._any_stage)
+        stage = self._any_stage
+        if stage is None or set(stage.loaders) != set(stage.rows):
+            return None
+        return role_of_stage(self.case, stage.rows, stage.over, stage.price)
 
     @cached_property
     def lone(self) -> LoneFault | None:
@@ -126,7 +124,13 @@ class Evidence:
     @cached_property
     def _lone(self) -> list[tuple[LoneFault, Role | None]]:
         """What each rank that is alone on its stage does longer, the dearest first, with the role that explains it."""
-        return [(found, role_of_lone_rank(self.case, found)) for found in lone_faults(self.case)]
+        return [(found, self._role_of_lone(found)) for found in lone_faults(self.case)]
+
+    def _role_of_lone(self, found: LoneFault) -> Role | None:
+        """The role of a rank that is alone on its stage and loads data in every step; None where it is a fault."""
+        if found.cause != DATALOADER or len(found.struck) < len(self.case.steps.numbers):
+            return None
+        return role_of_stage(self.case, (found.row,), float(found.over.mean()), found.price)
 
     @cached_property
     def role(self) -> Role | None:

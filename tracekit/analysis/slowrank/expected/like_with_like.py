@@ -15,7 +15,6 @@ from tracekit.analysis.slowrank.expected.contention import spun_longer, stretche
 from tracekit.analysis.slowrank.expected.excess import rank_excess, recurs
 from tracekit.step_graph.statistics import MAD_TO_SIGMA, Excess, excess, median_of_others, spread
 from tracekit.steps.dealt_tokens import Dealt, dealt_tokens
-from tracekit.steps.features import loading_ns
 from tracekit.steps.host_need import paced_compute
 from tracekit.steps.medians import median_by_column, sampled
 from tracekit.thresholds.slowrank import CANDIDATE_SHARE, MAJORITY, NOISE_FLOOR, Z_LIMIT
@@ -225,25 +224,11 @@ def role_gaps(run: Measured, computed: F64) -> tuple[I64, F64]:
     if not len(rows):
         return no_role
     explained = longer.copy()
-    if len(rows) == 1:
-        loads = loading_ns(run.run, run.ops, run.steps, run.steps.ranks[rows[0]])
-        explained[rows] = np.clip(np.nan_to_num(still.value[rows]), 0.0, loads)
-        return rows, explained
     for row in rows.tolist():
         explained[row] = np.nan_to_num(
             np.maximum(median_by_column(still.value[np.setdiff1d(rows, row)]), 0.0)
         )
     return rows, explained
-
-
-def _loads_alone(run: Measured, row: int, still: Excess) -> bool:
-    """Whether the rank in `row` loads data in every step, which explains its idle time, and no other rank loads any."""
-    over, ranks = still.value[row][np.isfinite(still.value[row])], run.steps.ranks
-    if over.min() < MAJORITY * np.median(over):
-        return False
-    others = sampled([r for r in range(len(ranks)) if r != row])
-    loads, *rest = (loading_ns(run.run, run.ops, run.steps, ranks[r]) for r in (row, *others))
-    return loads >= MAJORITY * over.mean() and not any(rest)
 
 
 def noise_of(value: F64) -> float:
@@ -268,7 +253,5 @@ def _role(run: Measured, still: Excess) -> I64:
         rows = np.sort(np.concatenate(found)) if found else np.zeros(0, np.int64)
         similar = len(rows) and mean[rows].min() >= MAJORITY * np.median(mean[rows])
         if similar and len(rows) >= 2 and int(long.sum()) - len(rows) < len(rows):
-            return rows
-        if len(rows) == 1 and _loads_alone(run, int(rows[0]), still):
             return rows
     return np.zeros(0, np.int64)

@@ -2,7 +2,8 @@
 
 The ranks with tensor index 0 read batches for their groups, and the first or the last stage those of a pipeline. The
 time is not a fault of a rank, but the others wait for it. A rank that loads for longer than others of its role keeps
-the difference as its excess. A single rank has the role alone if no other rank of the job loads data.
+the difference as its excess. A single rank has a role only where its stage has no other rank, and no other rank of the
+job loads data.
 """
 
 from collections.abc import Sequence
@@ -12,8 +13,6 @@ import numpy as np
 
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.hypotheses.host_bound import without_gaps
-from tracekit.analysis.slowrank.hypotheses.lone_rank import LoneFault
-from tracekit.analysis.slowrank.hypotheses.long_stage import LongStage
 from tracekit.analysis.slowrank.price import Price, saved_by
 from tracekit.causes import DATALOADER, HOST_STALL
 from tracekit.findings import Cause
@@ -60,26 +59,14 @@ def _idle_beyond(case: Case) -> F64:
     return beyond
 
 
-def role_of_stage(case: Case, stage: LongStage | None) -> Role | None:
-    """Return the role of all ranks of a long stage that load data; None where some do not, or others load as well."""
-    if stage is None or set(stage.loaders) != set(stage.rows) or not loads_by_design(case, stage.rows):
+def role_of_stage(case: Case, rows: Sequence[int], longer: float, price: Price) -> Role | None:
+    """Return the role of `rows`, all ranks of a stage, which load for `longer`; None where others load as well."""
+    if not _load_by_design(case, rows):
         return None
-    return Role(
-        stage.rows, stage.over, stage.price, DATALOADER, case.mesh.stage(case.steps.ranks[stage.rows[0]])
-    )
+    return Role(tuple(rows), longer, price, DATALOADER, case.mesh.stage(case.steps.ranks[rows[0]]))
 
 
-def role_of_lone_rank(case: Case, found: LoneFault) -> Role | None:
-    """Return the role of a rank that is alone on its stage and loads data in every step; None where it is a fault."""
-    if found.cause != DATALOADER or len(found.struck) < len(case.steps.numbers):
-        return None
-    if not loads_by_design(case, (found.row,)):
-        return None
-    stage = case.mesh.stage(case.steps.ranks[found.row])
-    return Role((found.row,), float(found.over.mean()), found.price, DATALOADER, stage)
-
-
-def loads_by_design(case: Case, rows: Sequence[int]) -> bool:
+def _load_by_design(case: Case, rows: Sequence[int]) -> bool:
     """Whether `rows` are the first or the last stage, and load data alone.
 
     Several ranks that agree show a design if stages inside load for less than half as long. A single rank shows one if
