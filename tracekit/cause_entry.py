@@ -12,7 +12,6 @@ from tracekit.thresholds.slowrank import (
     LEAST_KIND,
     MAJORITY,
     MECHANISMS_LISTED,
-    MINOR,
     NAMED_SHARE,
     NO_ACCIDENT,
     TIME_SLICE_NS,
@@ -134,7 +133,7 @@ class Comparison:
         peer_copies = min(max(self.over("peer_copies") / own, 0.0), busy - copies)
         computed = busy - copies - peer_copies
         stops = computed * self.stopped
-        pauses = min(self._paused() / own, gap) if gap >= MINOR else 0.0
+        pauses = min(self._paused() / own, gap)
         return found | {
             "turns": turns, "pauses": pauses, "launches": gap - pauses, "copies": copies, "peer_copies": peer_copies,
             "stops": stops, "compute": computed - stops,

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import torch
 from torch import nn
@@ -16,6 +16,9 @@ from numerics.schema import AUTOCAST, BUFFER, EVALUATION, RANDOM
 Named = Iterator[tuple[str, Placed]]
 """Names of tensors, and where each lies."""
 
+Masters: TypeAlias = Mapping[int, torch.Tensor]
+"""By the `id` of a model's parameter, the tensor that the optimiser steps in its place."""
+
 _NUMBERS: Final[dict[type, torch.dtype]] = {int: torch.int64, float: torch.float64}
 """Formats of an optimiser's plain numbers: its tensors of one element are of others."""
 
@@ -23,10 +26,54 @@ _WHOLE: Final = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 """Whole numbers by the bytes of a format's elements."""
 
 
-def parameters(model: nn.Module, layout: Layout) -> Named:
-    """Yield the parameters."""
+def masters_of(model: nn.Module, optimizer: torch.optim.Optimizer | None) -> Masters:
+    """Return the masters of a model's weights; empty unless each tensor that the optimiser steps is one.
+
+    A master is wider than its weight and rounds to it in every bit. Of several with equal values each belongs to the
+    weight at the same place among those, which holds only within a group of the optimiser: across groups none is known.
+    """
+    groups = [] if optimizer is None else [list(group["params"]) for group in optimizer.param_groups]
+    own = {id(p) for p in model.parameters()}
+    stepped = [(number, tensor) for number, group in enumerate(groups) for tensor in group]
+    if any(id(tensor) in own for _, tensor in stepped):
+        return {}
+    free = [p for p in model.parameters() if p.requires_grad and not hasattr(p, "placements")]
+    found: dict[int, torch.Tensor] = {}
+    groups_of: dict[bytes, set[int]] = {}
+    for number, tensor in stepped:
+        weight = next((p for p in free if _rounds_to(tensor, p)), None)
+        if weight is None:
+            return {}
+        free = [p for p in free if p is not weight]
+        found[id(weight)] = tensor
+        key = _bits(weight)
+        if len(groups_of.setdefault(key, {number}) | {number}) > 1:
+            return {}
+    return found
+
+
+def stepped(parameter: torch.Tensor, masters: Masters) -> torch.Tensor:
+    """Return what the optimiser steps for a parameter: its master, or itself."""
+    return masters.get(id(parameter), parameter)
+
+
+def _rounds_to(master: torch.Tensor, weight: torch.Tensor) -> bool:
+    """Return whether a tensor is a weight in a wider format."""
+    wider = master.dtype.is_floating_point and master.element_size() > weight.element_size()
+    same = wider and master.shape == weight.shape and not hasattr(master, "placements")
+    return same and torch.equal(master.detach().to(weight.device, weight.dtype), weight.detach())
+
+
+def _bits(weight: torch.Tensor) -> bytes:
+    """Return what weights of equal shapes and values share."""
+    summed = weight.detach().double()
+    return repr((tuple(weight.shape), float(summed.sum()), float(summed.square().sum()))).encode()
+
+
+def parameters(model: nn.Module, layout: Layout, masters: Masters) -> Named:
+    """Yield the parameters, masters in their place."""
     for name, parameter in model.named_parameters():
-        yield clean_name(name), layout.shared(parameter)
+        yield clean_name(name), layout.shared(stepped(parameter, masters))
 
 
 def bit_sums(model: nn.Module) -> dict[str, int]:
@@ -45,31 +92,32 @@ def whole(value: torch.Tensor) -> torch.Tensor:
     return value.coalesce().to_dense() if value.layout == torch.sparse_coo else value
 
 
-def gradients(model: nn.Module, layout: Layout) -> Named:
-    """Yield the parameters' gradients, under the parameters' names."""
+def gradients(model: nn.Module, layout: Layout, masters: Masters) -> Named:
+    """Yield the gradients by which parameters are stepped, under the parameters' names."""
     for name, parameter in model.named_parameters():
-        if parameter.grad is not None:
-            yield clean_name(name), layout.shared(parameter.grad)
+        grad = stepped(parameter, masters).grad
+        if grad is not None:
+            yield clean_name(name), layout.shared(grad)
 
 
 def moments(
-    model: nn.Module, optimizer: torch.optim.Optimizer, layout: Layout
+    model: nn.Module, optimizer: torch.optim.Optimizer, layout: Layout, masters: Masters
 ) -> Iterator[tuple[str, str, Placed]]:
     """Yield the optimiser's tensors: the parameter's name, the name of the state, and its place."""
     for name, parameter in model.named_parameters():
-        for key, value in sorted(optimizer.state.get(parameter, {}).items()):
+        for key, value in sorted(optimizer.state.get(stepped(parameter, masters), {}).items()):
             held = torch.tensor(value, dtype=_NUMBERS[type(value)]) if type(value) in _NUMBERS else value
             if isinstance(held, torch.Tensor) and (held.dim() or held.numel() == 1):
                 yield clean_name(name), key, layout.shared(held)
 
 
-def settings(model: nn.Module, optimizer: torch.optim.Optimizer) -> torch.Tensor:
+def settings(model: nn.Module, optimizer: torch.optim.Optimizer, masters: Masters) -> torch.Tensor:
     """Return the settings of an optimiser, (bytes,) uint8: JSON of its class, groups and the gradient scaler's values.
 
     A group holds the names of its parameters and its hyperparameters; "others" counts parameters that are not the
     model's. `scale` divides the gradients within the step, and `skipped` says that it changes nothing.
     """
-    names = {id(parameter): clean_name(name) for name, parameter in model.named_parameters()}
+    names = {id(stepped(p, masters)): clean_name(name) for name, p in model.named_parameters()}
     groups = []
     for group in optimizer.param_groups:
         own = [names[id(p)] for p in group["params"] if id(p) in names]

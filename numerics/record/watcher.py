@@ -24,6 +24,7 @@ from numerics.record.training_state import (
     buffers,
     gradients,
     holds_gradients,
+    masters_of,
     moments,
     parameters,
     settings,
@@ -64,7 +65,8 @@ class Watcher:
         self._gradients: AddedGradients | None = None
         self._shapes = ShapeInference()
         # a trainer that steps shards or copies of its own writes parameters, and reduces gradients, where no hook is
-        self._steps_own = optimizer is not None and steps_any(optimizer, model)
+        self._masters = {} if recorder is None else masters_of(model, optimizer)
+        self._steps_own = optimizer is not None and (bool(self._masters) or steps_any(optimizer, model))
         if recorder is not None:
             self._parameters("init", -1)
             self._moments("init", -1)  # of a training that goes on
@@ -208,25 +210,23 @@ class Watcher:
     ) -> None:
         """Record a placed tensor, at the current step if none is given."""
         at_step = self._step if step is None else step
-        row: Any = {
-            "step": at_step,
-            "phase": phase,
-            "kind": kind,
-            "module": module,
-            "micro_batch": micro_batch,
-        }
-        self._rows.placed(tensor, at, **row)
+        row: Any = {"step": at_step, "phase": phase, "kind": kind, "module": module}
+        self._rows.placed(tensor, at, micro_batch=micro_batch, **row)
 
     def _parameters(self, phase: Phase, step: int) -> None:
         if self._layout is None:
             return
-        for name, at in parameters(self._model, self._layout):
+        for name, at in parameters(self._model, self._layout, {} if phase == "init" else self._masters):
             self._record(name, at, phase, "param", module_of(name), -1, step)
 
     def _moments(self, phase: Phase, step: int) -> None:
         if self._layout is None:
             return
-        found = () if self._optimizer is None else moments(self._model, self._optimizer, self._layout)
+        found = (
+            ()
+            if self._optimizer is None
+            else moments(self._model, self._optimizer, self._layout, self._masters)
+        )
         for name, key, at in found:
             self._record(f"{name}.{key}", at, phase, "optimizer", module_of(name), -1, step)
 
@@ -236,15 +236,16 @@ class Watcher:
         for mark in () if self._gradients is None else self._gradients.marks:
             own: Any = {"phase": "backward", "kind": "input", "partial": self._rows.own}
             self.record(mark, torch.ones(()), **own)
-        if self._steps_own and self._sums and self._sums != bit_sums(self._model):
-            self._parameters("reduce", self._step)  # the trainer changed them since the forward, as SAM does
-        for name, at in gradients(self._model, self._layout) if self._steps_own else ():
+        changed = self._steps_own and self._sums and self._sums != bit_sums(self._model)  # as SAM does
+        if self._masters or changed:  # the update does not start from the forward's weights
+            self._parameters("reduce", self._step)
+        for name, at in gradients(self._model, self._layout, self._masters) if self._steps_own else ():
             self._record(f"{name}.grad", at, "reduce", "param_grad", module_of(name), -1)
         for number, group in enumerate(self._optimizer.param_groups):
             rate = torch.as_tensor(group["lr"], dtype=torch.float64)
             self.record(f"{LEARNING_RATE}{number}", rate, phase="step")
         if self._rows.to is not None:  # each rank's own: ranks may get different settings
-            told = settings(self._model, self._optimizer)
+            told = settings(self._model, self._optimizer, self._masters)
             self.record(SETTINGS, told, phase="step", partial=self._rows.own)
 
     def _after_step(self, *_: object) -> None:

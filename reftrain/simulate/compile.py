@@ -4,11 +4,15 @@ The schedule orders forwards, backwards and messages; `ActionOperations` lists t
 of each; those of the model are in `model_operations`.
 """
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from fractions import Fraction
+from typing import Final, Protocol
 
 from reftrain.schedule.actions import ENCODES, RECEIVES, SENDS, Action, Schedule
 from reftrain.schedule.actions import Kind as Act
+from reftrain.schedule.costs import Costs
+from reftrain.schedule.pair_order import in_pair_order
 from reftrain.simulate.grid import Grid
 from reftrain.simulate.program import Builder, Kind, Parcel, Program
 
@@ -53,6 +57,12 @@ class ActionOperations(Protocol):
 
 def compile_programs(schedule: Schedule, grid: Grid, operations: ActionOperations) -> list[Program]:
     """Return the programs of all pipeline ranks for one step of a lowered schedule."""
+    programs = _in_order(schedule, grid, operations)
+    ordered = in_pair_order(schedule, costs_of(programs, schedule.stages))
+    return programs if ordered == schedule else _in_order(ordered, grid, operations)
+
+
+def _in_order(schedule: Schedule, grid: Grid, operations: ActionOperations) -> list[Program]:
     return [_Compiler(schedule, Builder(rank, grid), operations).run() for rank in range(schedule.ranks)]
 
 
@@ -146,3 +156,38 @@ class _Compiler:
         indices = [self.b.message(kind, "send" if sends else "recv", peer, parcel) for parcel in parcels]
         if not sends:
             self.b.receipts[action] = indices
+
+
+_COSTS: Final[Mapping[Act, str]] = {
+    Act.FORWARD: "f",
+    Act.BACKWARD: "b",
+    Act.BACKWARD_INPUT: "i",
+    Act.BACKWARD_WEIGHT: "w",
+    Act.RECOMPUTE: "c",
+}
+_GRAIN: Final = 1024
+"""Parts of a nanosecond that are kept: exact fractions of floats would grow with every sum."""
+
+
+def costs_of(programs: Sequence[Program], stages: int) -> Costs:
+    """Return the costs of actions, ns; those of a kind are the first of each virtual stage, with its collectives."""
+    found: dict[str, dict[int, Fraction]] = {}
+    messages = [Fraction(0)]
+    for program in programs:
+        for action, first, end in program.actions:
+            ops = program.ops[first:end]
+            part = _COSTS.get(action.kind)
+            if part is not None and action.stage not in found.setdefault(part, {}):
+                found[part][action.stage] = _exact(
+                    sum(op.ns for op in ops if op.kind in {Kind.COMPUTE, Kind.COLLECTIVE})
+                )
+            messages += [_exact(op.ns) for op in ops if op.kind is Kind.SEND]
+    whole = {part: by for part, by in found.items() if len(by) == stages}
+    if "b" not in whole and {"i", "w"} <= whole.keys():
+        whole["b"] = {stage: whole["i"][stage] + whole["w"][stage] for stage in range(stages)}
+    given = {part: tuple(by[stage] for stage in range(stages)) for part, by in whole.items()}
+    return replace(Costs(**given), p2p=max(messages))  # type: ignore[arg-type]
+
+
+def _exact(ns: float) -> Fraction:
+    return Fraction(round(ns * _GRAIN), _GRAIN)

@@ -232,9 +232,9 @@ def _hang(fault: FaultSpec, grid: Grid, programs: Sequence[Program], table: Tabl
 def struck(fault: FaultSpec, ops: Sequence[Op]) -> int:
     """Return the index, in the program of its rank, of the operation that a hang strikes.
 
-    A message that is left out is the last of its way: messages between two ranks have one size, so that every
-    later one takes the place of the one before, and the last is missed. Raises ConfigError where the rank
-    never communicates so.
+    A message that is left out is the last before one of the other direction between these two ranks: messages
+    between them have one size, so that every later one takes the place of the one before, as far as the order of
+    the pair allows. Raises ConfigError where the rank never communicates so.
     """
     kinds = None if fault.axis is None else _GROUPS[fault.axis]
     label = None if fault.op is None else OPS.get(fault.op, fault.op)
@@ -243,9 +243,20 @@ def struck(fault: FaultSpec, ops: Sequence[Op]) -> int:
             continue
         if label is None or op.label == label:
             if fault.kind == "skip_collective" and op.kind in {Kind.SEND, Kind.RECV}:
-                return max(i for i, o in enumerate(ops) if (o.kind, o.peer) == (op.kind, op.peer))
+                return _last_of_run(ops, index)
             return index
     call = " ".join(
         part for part in (fault.op or "communication", f"on {fault.axis}" if fault.axis else "") if part
     )
     raise ConfigError("fault.rank", f"rank {fault.rank} makes no {call} call", "choose another")
+
+
+def _last_of_run(ops: Sequence[Op], index: int) -> int:
+    """Return the last message from `index` on before the rank exchanges one of the other direction with its peer."""
+    last = index
+    for later in range(index + 1, len(ops)):
+        if ops[later].group == "pp" and ops[later].peer == ops[index].peer:
+            if ops[later].kind is not ops[index].kind:
+                break
+            last = later
+    return last

@@ -156,9 +156,11 @@ class Post:
 
 @dataclass
 class Channel:
-    """Messages from one pipeline rank to another, matched in order."""
+    """Messages between two pipeline ranks in both directions; each rank's ends begin and end in its order of issue.
 
-    sends: deque[Post] = field(default_factory=deque)
-    receives: deque[Post] = field(default_factory=deque)
-    sent: F64 | float = 0.0  # end of the last one
-    received: F64 | float = 0.0
+    The two directions run beside each other, as in a batch, but no message ends before one that was issued earlier.
+    """
+
+    posts: dict[int, deque[Post]]  # by pipeline rank: ends of messages that the other rank has not joined
+    sent: dict[int, F64 | float]  # by sender: end of its last message
+    ended: F64 | float = 0.0  # end of the last message

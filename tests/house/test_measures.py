@@ -10,16 +10,19 @@ WORST = {
     "causes by constant": 7,
     "models": 0,
     "texts": 0,
-    "thresholds": 50,
-    "own thresholds": 32,
-    "one importer": 0.32,
+    "thresholds": 49,
+    "own thresholds": 31,
+    "one importer": 0.31,
     "chain": 25,
-    "reached": 166,
+    "reached": 167,
     "answers": 1,
     "answer functions": 0,
-    "functions that answer": 67,
+    "functions that answer": 69,
 }
-"""The values today, as `make measures` prints them with the goal of each."""
+"""The values today, as `make measures` prints them with the goal of each.
+
+A role that loads data is a hypothesis with a rule of its own since three rules and a threshold went for it.
+"""
 
 
 def measured():

@@ -105,7 +105,7 @@ RULES: Final = (
         "hypotheses.moving_stalls:moving_stalls", "hypotheses.moving_stalls:moving_work",
         "gaps.evidence_gaps:in_the_only_step", "gaps.evidence_gaps:undecided", "gaps.recurrence:in_one_step",
         "decision.no_culprit:nearly_costly", "gaps.lone_transfers:lopsided", "answers.harmless:_beside_communication",
-        "answers.harmless:_by_accident", "answers.harmless:_by_role", "answers.harmless:_by_slack",
+        "answers.harmless:_by_accident", "answers.harmless:_by_slack",
         "gaps.evidence_gaps:faint_ranks", "hypotheses.long_stage:faint_stage", "decision.no_culprit:faint_node",
         "answers.imbalance_answers:node_of",
     )),
@@ -118,7 +118,7 @@ RULES: Final = (
         "suspects:in_gaps", "suspects:_launches_slowly", "evidence:_longest_takes_turns",
         "hypotheses.slow_link:_whole_boundaries", "hypotheses.inferred_members:beyond_inferred_group",
         "hypotheses.inferred_members:_loosely_joined", "answers.hidden_rank:dealt_to_experts",
-        "expected.like_with_like:costs_much", "answers.imbalance_answers:runs_more",
+        "answers.imbalance_answers:runs_more",
     )),
     Rule("suspects:stands", nothing=True),
     *(Rule(place, nothing=0.0) for place in (
@@ -128,7 +128,7 @@ RULES: Final = (
         "answers.culprit_answers:_not_saved",
     )),
     *(Rule(f"hypotheses.host_bound:{name}", nothing=np.inf) for name in (
-        "most_saved_ns", "levelling_saves_ns", "unstalled_saves_ns",
+        "most_saved_ns", "typical_host_saves_ns",
     )),
     *(Rule(place, nothing=()) for place in (
         "gaps.evidence_gaps:unmeasured", "expected.nodes:on_slow_node", "answers.compared_steps:odd_steps",

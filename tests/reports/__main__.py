@@ -13,7 +13,18 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from tests.reports import around_updates, between_ranks, logs, messages, printed, slow, stuck, uneven, wrong
+from tests.reports import (
+    around_updates,
+    between_ranks,
+    logs,
+    messages,
+    printed,
+    slow,
+    stuck,
+    uneven,
+    wide_copies,
+    wrong,
+)
 from tests.reports.asked import ask
 from tests.reports.page import rewrite, row, summary
 from tests.reports.report import Report
@@ -28,6 +39,7 @@ REPORTS: list[Report] = [
     *wrong.REPORTS,
     *between_ranks.REPORTS,
     *around_updates.REPORTS,
+    *wide_copies.REPORTS,
 ]
 
 

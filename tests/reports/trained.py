@@ -174,7 +174,7 @@ class Trainer:
         model, made = self.model()
         wrapped = self.wrapped(model)
         optimizer = self.optimizer(wrapped, made)
-        watcher = watch(wrapped, optimizer, micro_batches=MICRO, out=out, level="tensors")
+        watcher = watch(wrapped, optimizer, micro_batches=MICRO, dp=(rank, world), out=out, level="tensors")
         for step in range(STEPS):
             for ids, labels in self.batches(step, rank, world):
                 logits = wrapped(ids)

@@ -206,9 +206,10 @@ def seen(
     ranks: int = 3,
     sound_ranks: int = 1,
     model: str = "built",
+    file: Path | str = MODEL,
 ) -> Report:
     """A report on a pair of runs; an empty `model` asks without one."""
-    command = (*COMPARE, "--model", f"{MODEL}:{model}") if model else COMPARE
+    command = (*COMPARE, "--model", f"{file}:{model}") if model else COMPARE
     make = pair(trainer, sound, ranks, sound_ranks)
     return Report(source, "wrong", input_, expected, make, command, judge)
 

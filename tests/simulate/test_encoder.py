@@ -82,12 +82,22 @@ HANGS = [
 
 @pytest.mark.parametrize(("fault", "verdict", "kind"), quick_first(2, HANGS))
 def test_hang_names_the_rank_of_an_encoder_inside(tmp_path, fault, verdict, kind):
-    """Two messages a hop: the last one that is left out is that of the tokens' gradient."""
+    """Two messages a hop: the one that is left out is that of the tokens, before a gradient goes the other way."""
     setup, config = multimodal(fault, placement="inside", encoder={**SMALL, "tokens": 768})
     written(tmp_path, setup, config)
     finding = find_hang(load_dumps((str(tmp_path / "fr"),), jobs=1))
     assert (finding.verdict, [c.rank for c in finding.culprits]) == (verdict, [setup.faults[0].rank])
     assert finding.culprits[0].kind == kind
+
+
+def test_messages_behind_one_that_hangs_are_not_compared(tmp_path):
+    """Rank 3 waits in a send; the receive behind it, of another size than what rank 2 sends, has not begun."""
+    fault = "skip_collective:rank=3,steps=1,axis=pp,op=recv"
+    written(tmp_path, *multimodal(fault, placement="inside", encoder={**SMALL, "tokens": 768}))
+    one_pipeline = tuple(str(tmp_path / "fr" / f"rank_{rank}") for rank in range(4))
+    finding = find_hang(load_dumps(one_pipeline, jobs=1))
+    assert (finding.verdict, finding.candidates) == ("inconclusive", (2, 3))
+    assert "size" not in finding.reason
 
 
 @pytest.mark.parametrize("schedule", ["flexible", "chimera"])

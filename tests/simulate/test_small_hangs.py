@@ -10,9 +10,9 @@ from tests.simulate.case import setup_of, written
 from tracekit.plain_pickle import loads_plain
 
 
-def hang_of(folder, mesh, fault, missing=(), ring=None):
+def hang_of(folder, mesh, fault, missing=(), ring=None, micro_batches=4):
     """The answer about a simulated job that hangs, without the dumps of `missing`; each holds the last `ring` calls."""
-    setup, config = setup_of(mesh, fault, steps=2, merge=False)
+    setup, config = setup_of(mesh, fault, steps=2, merge=False, micro_batches=micro_batches)
     written(folder, setup, config, flight_recorder=True)
     for path in (folder / "fr").iterdir() if ring else ():
         dump = loads_plain(path.read_bytes())
@@ -65,10 +65,26 @@ def test_an_ended_rank_is_not_stopped(tmp_path):
     assert named(found) == ("hang", {0: "missing_dump"})
 
 
-def test_an_ended_rank_beside_a_missing_dump_is_open(tmp_path):
-    """The only waiting rank sends to the one without a dump; the idle one may have ended its program."""
-    found = hang_of(tmp_path, {"pp": 3}, "skip_collective:rank=1,axis=pp,op=recv,steps=1", missing=[1])
-    assert (named(found), found.candidates) == (("inconclusive", {}), (1, 2))
+def test_an_idle_rank_that_may_have_ended_is_open(tmp_path):
+    """The only waiting rank waits for the one without a dump; the idle one may have ended its program."""
+    found = hang_of(tmp_path, {"pp": 3}, "host_stall:rank=0,axis=pp,op=recv,steps=1", missing=[1])
+    assert (named(found), found.candidates) == (("inconclusive", {}), (0, 1))
+
+
+@pytest.mark.parametrize(
+    ("mesh", "answer", "candidates"),
+    [({"pp": 2}, ("inconclusive", {}), (0, 1)), ({"tp": 2, "pp": 2}, ("hang", {0: "host_stalled"}), ())],
+)
+def test_crossed_messages_are_judged_by_a_replica(tmp_path, mesh, answer, candidates):
+    """A receive is left out, so that both ranks of the pair wait in a send first."""
+    found = hang_of(tmp_path, mesh, "skip_collective:rank=0,axis=pp,op=recv")
+    assert (named(found), found.candidates) == (answer, candidates)
+
+
+def test_a_ring_that_begins_late_shows_no_usual_call(tmp_path):
+    """The first call of the ring is the only one of its version, and what the group called before it is lost."""
+    found = hang_of(tmp_path, {"dp": 2}, "skip_collective:rank=0,axis=dp,steps=1", ring=60, micro_batches=2)
+    assert 1 not in named(found)[1]
 
 
 def test_a_first_call_shows_the_rank_without_it(tmp_path):

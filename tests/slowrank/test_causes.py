@@ -7,7 +7,7 @@ from typing import get_args
 import pytest
 
 from tests.contract.test_slowrank import CAUSES as CONTRACT
-from tracekit.cause_entry import Order, Quantity, causes_by_share
+from tracekit.cause_entry import Comparison, Order, Quantity, causes_by_share
 from tracekit.causes import ALWAYS, CAUSES
 from tracekit.findings import Cause
 from tracekit.steps.features import Features
@@ -77,3 +77,16 @@ def test_a_named_cause_exceeds_others_beyond_chance(compute, pauses, chance, sur
     found = causes_by_share({"gpu_compute": compute, "host_stall": pauses}, "gpu_compute", chance)
     assert [share.sure for share in found if share.name == "gpu_compute"] == [sure]
     assert not any(share.sure for share in causes_by_share({"host_stall": 1.0}, "gpu_compute"))
+
+
+@pytest.mark.parametrize("in_gaps", [0.1, 0.24, 0.26, 0.5])
+def test_stops_outside_operators_are_pauses_as_well(in_gaps):
+    peers = dict.fromkeys(get_args(Quantity), 0.0) | {
+        "own": 900.0,
+        "busy": 750.0,
+        "gap": 150.0,
+        "typical": 750.0,
+    }
+    mine = peers | {"own": 1100.0, "busy": 950.0 - 200 * in_gaps, "gap": 150.0 + 200 * in_gaps}
+    stopped = Comparison(on_gpu=False, mine=mine, peers=peers, gaps=200 * in_gaps, pauses=200 * in_gaps)
+    assert CAUSES["host_stall"].share(stopped.parts) == pytest.approx(1.0)

@@ -8,7 +8,7 @@ import pytest
 from tests.slowrank.events import Timeline, write_run
 from tests.slowrank.jobs import grid, prepared
 from tracekit.analysis.slowrank.answers.imbalance_answers import blame_stage
-from tracekit.analysis.slowrank.hypotheses.host_bound import _laid_out, _longest, without_gaps
+from tracekit.analysis.slowrank.hypotheses.host_bound import _longest, without_gaps
 from tracekit.analysis.slowrank.hypotheses.long_stage import long_stage
 from tracekit.step_graph.replay import StepModel
 
@@ -21,9 +21,6 @@ def test_the_longest_gaps_are_cut_first():
     gaps, left = _longest(begin, end, 0.0, 1000.0, 120.0)
     assert gaps.tolist() == [[100, 200], [300, 340]]
     assert left.tolist() == [0, 0.5]
-    readings, factors = _laid_out(np.array([0.0, 1000.0]), gaps[::-1], left[::-1])
-    assert readings.tolist() == [0, 100, 200, 300, 340, 1000]
-    assert factors.tolist() == [1, 0, 1, 0.5, 1]
 
 
 def pipeline(folder, loads, late=0.0, head=1.0):
@@ -62,7 +59,7 @@ def test_time_to_load_is_saved_whole(tmp_path, taken):
     case = prepared(pipeline(tmp_path, LOADS), grid(pp=STAGES))
     assert isinstance(case.model, StepModel)
     over = np.full(STEPS, taken * LOADS * 1000)
-    saved = case.model.recorded_ns - case.model.rescaled_ns(without_gaps(case, case.model, [0], over))
+    saved = case.model.recorded_ns - case.model.rescaled_ns(without_gaps(case, case.model, {0: over}))
     assert saved == pytest.approx(taken * LOADS * 1000, rel=0.01)
 
 

@@ -20,12 +20,12 @@ from tracekit.ingest import load
 MESH = grid(tp=2, dp=3)
 
 
-def test_a_job_with_loading_first_ranks_is_healthy(tmp_path):
+def test_loading_first_ranks_are_the_design(tmp_path):
     case = generate(2005015, kind="healthy")
     case.write(tmp_path)
     found = analyse(load([str(tmp_path)]))
-    assert (found.verdict, found.suspects) == ("healthy", ())
-    assert "by design" in found.reason
+    assert (found.verdict, found.suspects) == ("imbalance", ())
+    assert "the job's design" in found.reason
 
 
 def test_devices_of_that_index_that_are_slow_are_named(tmp_path):

@@ -20,6 +20,10 @@ POST: Final = 1
 """The rank begins an operation."""
 
 
+Cuts = tuple[F64, F64]
+"""Readings of own time that cut a run of steps, and the factor of each part between them."""
+
+
 @dataclass(frozen=True)
 class CollectiveQueue:
     """When each operation could have started, by the order of the operations on a stream."""
@@ -56,6 +60,14 @@ class RankTimeline:
         mapped = knots[0] + np.concatenate([[0.0], np.cumsum(np.diff(knots) * ratio)])
         points = np.concatenate([[knots[0]], np.clip(self.readings, knots[0], knots[-1]), [knots[-1]]])
         return np.asarray(np.maximum(np.diff(np.interp(points, knots, mapped)), 0.0), np.float64)
+
+    def scaled(self, spans: F64, factor: F64) -> Cuts:
+        """Return its own time with each of `spans` (begin, end, begin, …; ns) scaled by its `factor`."""
+        begin, end = self.knots[0], self.knots[-1]
+        readings = np.concatenate([[begin], np.clip(spans, begin, end), [end]])
+        factors = np.ones(len(readings) - 1)
+        factors[1::2] = factor
+        return np.maximum.accumulate(readings), factors
 
     def alike(self, other: Parts) -> Parts | None:
         """Return its parts that are cut at the same operations as `other`; None without such parts."""

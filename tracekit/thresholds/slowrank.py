@@ -191,10 +191,6 @@ MOST_STRETCHED: Final = 1.0 - 1.0 / CLEARLY_MORE
 """Largest part of the shared time that communication adds to a kernel: it takes `CLEARLY_MORE` times as long at most,
 and twice as long was the worst seen."""
 
-BY_DESIGN: Final = 0.1
-"""Share of the step up to which what no peer shows to be slow is the job's design, not a fault: host work of all ranks
-with tensor index 0, and what the only group along its axes could save at `FAST_BUS_GB_S`."""
-
 FAST_BUS_GB_S: Final = 100.0
 """Bus bandwidth that only healthy links reach: 145 to 370 GB/s over NVLink, as much with one network card a GPU."""
 

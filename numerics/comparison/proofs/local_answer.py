@@ -7,6 +7,7 @@ from numerics.comparison.proofs.local_explanation import RIGHT, is_summed, reaso
 from numerics.comparison.proofs.local_scope import never_seen_sent, not_checked, scope_of
 from numerics.comparison.proofs.loss_scale import other_loss, other_weights
 from numerics.comparison.proofs.other_inputs import other_inputs, same_data
+from numerics.comparison.proofs.other_sums import other_sums
 from numerics.comparison.proofs.other_updates import begun_apart, gradients_alone, other_updates
 from numerics.comparison.proofs.other_weights import (
     other_changes,
@@ -53,6 +54,9 @@ def decide_locally(case: Case, proof: LocalProof, baseline: LocalProof | None = 
     other = other or other_initial_weights(case) or other_changes(case) or gradients_alone(case)
     if other:
         return Decision("bug", "local", other)
+    policy = other_sums(case)
+    if policy:
+        return Decision("precision_policy", "local", policy)
     open_yet = other_updates(case) or begun_apart(case)
     open_yet = open_yet or (None if proof.spread else differs_by_design(case, proof))
     if open_yet is not None:

@@ -8,7 +8,15 @@ import torch
 from numerics.local.bounds.bounded import known, unit
 from numerics.local.forced_pass import Check
 from numerics.local.gradients.learned_orders import LearnedOrders
-from numerics.local.gradients.parameter_gradients import Scale, Sum, in_format, judge_gradient, solve_scale
+from numerics.local.gradients.parameter_gradients import (
+    Scale,
+    Sum,
+    another_gradient,
+    in_format,
+    judge_gradient,
+    judge_in_weights,
+    solve_scale,
+)
 from numerics.local.gradients.rank_factors import factors_by_rank, factors_of_shares, judge_copies
 from numerics.local.gradients.taken_gradients import (
     by_model,
@@ -148,7 +156,7 @@ def _all_judged(
         judged, ranks = _judged(state, name, grad, sums[name], scale, learned)
         if judged.standing == Standing.BEYOND and tried < NAMES_TRIED and not (ranks or judged.format):
             tried += 1
-            judged = replace(judged, relation=_another(grad, name, sums, scale))
+            judged = replace(judged, relation=another_gradient(grad, name, sums, scale))
         check = Check(f"{name}.grad", name.rpartition(".")[0], "reduce", judged)
         found.append(LocalCheck(state.step, None, check, ranks=ranks))
     return found
@@ -281,20 +289,9 @@ def _judged(
     copies = state.gradient_copies(f"{name}.grad", tuple(grad.shape))
     if copies:
         return judge_copies(copies, total, scale, learned)
+    weight = state.parameter(name, tuple(grad.shape))
     judged = judge_gradient(grad, total, scale, learned)
+    if judged.standing == Standing.BEYOND and weight is not None:
+        judged = judge_in_weights(judged, grad, total, scale, learned, weight.dtype)
     narrow = state.narrow_format if judged.standing == Standing.BEYOND else None
     return (judged if narrow is None else in_format(judged, grad, total, scale, narrow)), ()
-
-
-def _another(grad: torch.Tensor, name: str, sums: Mapping[str, Sum], scale: Scale) -> str:
-    """Return which other parameter's gradient a wrong one is; empty where none or several fit."""
-    if grad.numel() < LEAST_FITTED:
-        return ""
-    fits = [
-        other
-        for other, total in sums.items()
-        if other != name
-        and total.total.shape == grad.shape
-        and judge_gradient(grad, total, scale, LearnedOrders()).standing in {Standing.EQUAL, Standing.WITHIN}
-    ]
-    return f"equals the gradient of {fits[0]}" if len(fits) == 1 else ""

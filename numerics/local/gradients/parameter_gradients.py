@@ -104,6 +104,30 @@ def judge_gradient(recorded: torch.Tensor, total: Sum, scale: Scale, learned: Le
     return judged
 
 
+def judge_in_weights(
+    judged: Judged,
+    recorded: torch.Tensor,
+    total: Sum,
+    scale: Scale,
+    learned: LearnedOrders,
+    weight: torch.dtype,
+) -> Judged:
+    """Return the judgement of a gradient wider than its weight as a sum in the weight's format, if that explains it.
+
+    A weight's own gradient has its format, and a wider one that steps a master may be a copy of it.
+    """
+    if unit(weight) <= unit(recorded.dtype):
+        return judged
+    narrow = recorded.to(weight)
+    made = judge_gradient(narrow, total, scale, learned)
+    if made.standing == Standing.EQUAL and torch.equal(narrow.to(recorded.dtype), recorded):
+        return made
+    adding = (len(total.value) + FUNCTION_ROUNDINGS) * unit(weight) * total.size
+    error = abs(scale.factor) * (torch.stack(list(total.error.values())).sum(0) + adding)
+    made = within(scale.factor * total.total, error, recorded)
+    return judged if made.standing == Standing.BEYOND else made
+
+
 def in_format(judged: Judged, recorded: torch.Tensor, total: Sum, scale: Scale, dtype: torch.dtype) -> Judged:
     """Return the judgement with the name of a narrower format where a sum reduced in it explains the gradient."""
     ranks = len({place[0] for place in total.value})
@@ -241,6 +265,20 @@ def _in_words(weights: Sequence[tuple[Place, float]], *, fitted: bool) -> str:
         return f"holds the share of {_place(alone)} alone, where each share is due once"
     told = ", ".join([*other, *none])
     return f"holds {told}, where each share is due once" if told else ""
+
+
+def another_gradient(grad: torch.Tensor, name: str, sums: Mapping[str, Sum], scale: Scale) -> str:
+    """Return which other parameter's gradient a wrong one is; empty where none or several fit."""
+    if grad.numel() < LEAST_FITTED:
+        return ""
+    fits = [
+        other
+        for other, total in sums.items()
+        if other != name
+        and total.total.shape == grad.shape
+        and judge_gradient(grad, total, scale, LearnedOrders()).standing in {Standing.EQUAL, Standing.WITHIN}
+    ]
+    return f"equals the gradient of {fits[0]}" if len(fits) == 1 else ""
 
 
 def _place(place: Place) -> str:

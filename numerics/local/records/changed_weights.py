@@ -4,8 +4,10 @@ All ranks change them alike, or they would not stay copies; an update that is lo
 """
 
 import numpy as np
+import torch
 
 from numerics.columns import Columns
+from numerics.local.records.recorded import RecordedRun
 from numerics.local.records.restored_steps import restored_steps
 from numerics.local.records.skipped_updates import skipped_updates
 
@@ -28,7 +30,7 @@ def changed_weights(run: Columns) -> dict[int, list[tuple[int, int]]]:
     found: dict[int, list[tuple[int, int]]] = {}
     for row in np.flatnonzero(starts & (run["step"] > 0)).tolist():
         other, step = before.get(_key(run, row, 0)), int(run["step"][row])
-        if other is None or step in restored or run.digest[other] == run.digest[row]:
+        if other is None or step in restored or _kept(run, other, row):
             continue
         if run.name("phase", other) == "step" or _key(run, row, 0) not in beside:
             found.setdefault(step, []).append((other, row))
@@ -73,6 +75,18 @@ def sentence_of(run: Columns, pair: tuple[int, int]) -> str:
     )
 
 
+def _kept(run: Columns, left: int, row: int) -> bool:
+    """Return whether a weight is what the row before it holds, rounded to the weight's format.
+
+    Values in two formats that were not kept show nothing, and are taken as kept.
+    """
+    if run["dtype"][left] == run["dtype"][row]:
+        return bool(run.digest[left] == run.digest[row])
+    recorded = RecordedRun(run)
+    before, now = recorded.local(left), recorded.local(row)
+    return before is None or now is None or torch.equal(before.to(now.dtype), now)
+
+
 def _key(run: Columns, row: int, ahead: int) -> tuple[int, ...]:
-    columns = ("rank", "tensor", "boxes", "global_shape", "dtype")
+    columns = ("rank", "tensor", "boxes", "global_shape")
     return (max(int(run["step"][row]), 0) + ahead, *(int(run[c][row]) for c in columns))

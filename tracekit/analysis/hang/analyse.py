@@ -12,7 +12,6 @@ from tracekit.analysis.hang.candidates import (
     Candidates,
     advice_on_device,
     candidates_of,
-    message_cycle,
     none_lacks_an_end,
     stuck_call,
 )
@@ -25,6 +24,7 @@ from tracekit.analysis.hang.describe import (
     sentence,
     waits_of,
 )
+from tracekit.analysis.hang.message_cycle import message_cycle
 from tracekit.analysis.hang.remedies import LONGER_RINGS
 from tracekit.analysis.hang.scene import Scene, build_scene
 from tracekit.analysis.hang.stale_dumps import Judgement, judge, told

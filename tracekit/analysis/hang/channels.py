@@ -1,7 +1,9 @@
 """Sends and receives by channel: which two ends meet, and which messages are usual on a channel.
 
 A channel is one direction between two ranks on one group. The n-th send on it meets the n-th receive there; where the
-rings have lost the beginning, the first unfinished send meets the first unfinished receive.
+rings have lost the beginning, the first unfinished send meets the first unfinished receive. NCCL runs all messages of a
+pair in the order of one stream, in both directions (torch's `ProcessGroupNCCL::pointToPoint`): a message behind one
+that hangs has not begun, and meets nothing yet.
 """
 
 from collections import defaultdict
@@ -39,21 +41,36 @@ class Channels:
         self._known: dict[int, dict[Channel, dict[int, End]]] = {}
 
     def counterpart(self, dump: RankDump, op: P2P, place: int) -> End | None:
-        """Give the peer's end of the message `op`, the `place`-th outstanding one of its channel; None if unknown.
+        """Give the peer's end of the message `op`, the `place`-th outstanding one of its channel.
 
-        Ends meet by their position in the ring where both rings are whole, else by position among the outstanding ones.
+        None if it is unknown, or if either end waits behind an earlier message of the two ranks. Ends meet by their
+        position in the ring where both rings are whole, else by position among the outstanding ones.
         """
         peer = self._dumps.get(dump.groups[op.group].ranks[op.peer])
         group = None if peer is None else same_group(dump, op.group, peer)
         if peer is None or group is None:
             return None
         channel = Channel(group, not op.send, op.peer, op.me)
+        found = self._on(channel, dump, peer, op, place)
+        begun = found is None or has_begun(peer, group, op.me, found.seq)
+        return found if begun and has_begun(dump, op.group, op.peer, op.seq) else None
+
+    def _on(self, channel: Channel, dump: RankDump, peer: RankDump, op: P2P, place: int) -> End | None:
         if any(d.wrapped or d.malformed for d in (dump, peer)):
             open_ = [o for o in peer.p2p if (o.group, o.send, o.me, o.peer) == channel]
             return end_of(peer.rank, open_[place]) if place < len(open_) else None
         if peer.rank not in self._known:
             self._known[peer.rank] = _by_channel(peer)
         return self._known[peer.rank].get(channel, {}).get(op.nth)
+
+
+def has_begun(dump: RankDump, group: int, peer: int, seq: int) -> bool:
+    """Return whether message `seq` of a group is done, or in the first batch that is outstanding with that member.
+
+    Gloo's messages carry tags and keep no order.
+    """
+    open_ = [op.seq for op in dump.p2p if (op.group, op.peer) == (group, peer)]
+    return dump.backend == "gloo" or seq not in open_ or seq == open_[0]
 
 
 def end_of(rank: int, op: P2P) -> End:

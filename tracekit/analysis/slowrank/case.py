@@ -89,6 +89,10 @@ class Case(Measured):
         line = self.mesh.pipeline(self.steps.ranks[row])
         return tuple(self.steps.row(rank) for rank in line if rank in self.steps.ranks)
 
+    def replica_of(self, row: int) -> int:
+        """The replica of the rank in `row`: its ranks work on the same data."""
+        return self.mesh.replica(self.steps.ranks[row])
+
     @cached_property
     def residual_ns(self) -> float:
         """The error of the unchanged model, ns a step: a smaller effect is not proven."""

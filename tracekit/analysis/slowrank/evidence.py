@@ -31,7 +31,8 @@ from tracekit.analysis.slowrank.hypotheses.candidates import (
 )
 from tracekit.analysis.slowrank.hypotheses.data_imbalance import uneven_data, uneven_tokens
 from tracekit.analysis.slowrank.hypotheses.link_cure import without_link
-from tracekit.analysis.slowrank.hypotheses.lone_rank import LoneFault, lone_accident, lone_fault
+from tracekit.analysis.slowrank.hypotheses.loading_role import Role, role_of_stage, role_of_tensor_groups
+from tracekit.analysis.slowrank.hypotheses.lone_rank import LoneFault, lone_accident, lone_faults
 from tracekit.analysis.slowrank.hypotheses.long_stage import LongStage, long_stage
 from tracekit.analysis.slowrank.hypotheses.moving_stalls import MovingStalls, moving_stalls, moving_work
 from tracekit.analysis.slowrank.hypotheses.slow_link import SlowLink, slow_link
@@ -39,7 +40,7 @@ from tracekit.analysis.slowrank.price import Price, link_doubt_ns, rank_doubt_ns
 from tracekit.analysis.slowrank.suspects import explain_rank
 from tracekit.analysis.slowrank.unrecorded.unrecorded import Unseen
 from tracekit.analysis.slowrank.unrecorded.unseen_replay import waited_for_unseen
-from tracekit.causes import CAUSES
+from tracekit.causes import CAUSES, DATALOADER
 from tracekit.findings import Suspect
 from tracekit.thresholds.slowrank import CANDIDATE_SHARE, MIN_LOST_SHARE, STAGE_GAIN
 
@@ -50,6 +51,7 @@ class Kind(Enum):
     RANKS = "ranks"
     LINK = "link"
     STAGE = "stage"
+    ROLE = "role"
 
 
 @dataclass(frozen=True)
@@ -98,13 +100,44 @@ class Evidence:
 
     @cached_property
     def stage(self) -> LongStage | None:
-        """The stage that works longer than the others, or has devices that are idle longer."""
+        """The stage that works longer than the others, or has devices that are idle longer, not by its role."""
+        return self._any_stage if self._role_of_stage is None else None
+
+    @cached_property
+    def _any_stage(self) -> LongStage | None:
+        """The stage that works or is idle longer, also by its role."""
         return long_stage(self.case)
+
+    @cached_property
+    def _role_of_stage(self) -> Role | None:
+        """The role that explains `_any_stage`."""
+        stage = self._any_stage
+        if stage is None or set(stage.loaders) != set(stage.rows):
+            return None
+        return role_of_stage(self.case, stage.rows, stage.over, stage.price)
 
     @cached_property
     def lone(self) -> LoneFault | None:
         """The slow device or host of a rank that is alone on its stage."""
-        return lone_fault(self.case)
+        return next((found for found, role in self._lone if role is None), None)
+
+    @cached_property
+    def _lone(self) -> list[tuple[LoneFault, Role | None]]:
+        """What each rank that is alone on its stage does longer, the dearest first, with the role that explains it."""
+        return [(found, self._role_of_lone(found)) for found in lone_faults(self.case)]
+
+    def _role_of_lone(self, found: LoneFault) -> Role | None:
+        """The role of a rank that is alone on its stage and loads data in every step; None where it is a fault."""
+        if found.cause != DATALOADER or len(found.struck) < len(self.case.steps.numbers):
+            return None
+        return role_of_stage(self.case, (found.row,), float(found.over.mean()), found.price)
+
+    @cached_property
+    def role(self) -> Role | None:
+        """The ranks that load data for others by design, if that costs something: the dearest such role."""
+        lone = [role for _, role in self._lone]
+        roles = [role for role in (role_of_tensor_groups(self.case), self._role_of_stage, *lone) if role]
+        return max(roles, key=lambda role: role.price.best, default=None)
 
     @cached_property
     def lone_once(self) -> LoneFault | None:
@@ -142,6 +175,7 @@ class Evidence:
             Kind.RANKS: ranks,
             Kind.STAGE: stage if stage >= STAGE_GAIN * ranks else 0.0,
             Kind.LINK: self.link.price.best if self.link else 0.0,
+            Kind.ROLE: self.role.price.best if self.role else 0.0,
         }
 
     @cached_property

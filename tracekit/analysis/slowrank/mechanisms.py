@@ -112,8 +112,8 @@ def unlike_recordings(case: Case, answer: Answer) -> tuple[Quality, ...]:
     if case.table is not None or answer.verdict not in {"slow_rank", "inconclusive"}:
         return ()
     named = (*answer.suspects, *answer.candidates)[:PEERS_SAMPLED]
-    read = [s for s in named if s.rank in case.ops.per_rank]
-    slow = [s.rank for s in read if _of_host(case, s.rank, CAUSES[s.cause].quantity)]
+    read = [(s, case.ops.per_rank[s.rank]) for s in named if s.rank in case.ops.per_rank]
+    slow = [s.rank for s, ops in read if CAUSES[s.cause].quantity != "busy" or not ops.on_gpu]
     blamed = {s.rank for s in (*answer.suspects, *answer.candidates)}
     peers = sampled([rank for rank in case.steps.ranks if rank not in blamed])
     with_stacks = [rank for rank in slow if _records_stacks(case, rank)]
@@ -126,11 +126,6 @@ def unlike_recordings(case: Case, answer: Answer) -> tuple[Quality, ...]:
         "host; record all ranks with the same settings"
     )
     return (Quality("unlike_recordings", None, len(with_stacks), detail),)
-
-
-def _of_host(case: Case, rank: int, quantity: str) -> bool:
-    """Whether a cause of this quantity lengthens what the host does."""
-    return quantity != "busy" or not case.ops.per_rank[rank].on_gpu
 
 
 def _records_stacks(case: Case, rank: int) -> bool:

@@ -151,9 +151,17 @@ def _by_past(dispute: _Dispute) -> Version | None:
         return fitting[0]
     if len(known) != 1 or known[0] not in fitting:
         return None
+    if past[-1] not in before[known[0]] and _begins_late(dispute.group):
+        return None  # only the first call of a ring: what it followed, and what else the group calls, is lost
     # the usual version may have fallen out of a short ring: then others have called both
     elsewhere = [counts_before(other, dispute.seq) for other in dispute.replicas[:MAX_WITNESSES]]
     return None if any(h[v] for h in elsewhere for v in dispute.sides if v != known[0]) else known[0]
+
+
+def _begins_late(group: Group) -> bool:
+    """Return whether the first ring has lost calls of this group."""
+    seqs = next(iter(group.frontiers.values())).tail.seq
+    return len(seqs) > 0 and int(seqs[0]) > 1
 
 
 def _by_replicas(dispute: _Dispute, *, same_past_only: bool) -> Version | None:

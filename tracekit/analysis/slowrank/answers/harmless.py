@@ -7,16 +7,26 @@ from tracekit.analysis.slowrank.evidence import Evidence
 from tracekit.analysis.slowrank.gaps.lone_transfers import in_words, remedy
 from tracekit.analysis.slowrank.gaps.recurrence import OneStep, told
 from tracekit.analysis.slowrank.hypotheses.candidates import significant_rows
-from tracekit.analysis.slowrank.suspects import Answer, harmless
+from tracekit.analysis.slowrank.hypotheses.loading_role import Role
+from tracekit.analysis.slowrank.price import rank_doubt_ns
+from tracekit.analysis.slowrank.suspects import (
+    Answer,
+    blame,
+    explain_rank,
+    harmless,
+    imbalance,
+    suspect_of,
+)
 from tracekit.analysis.slowrank.wording import ranks_in_words
+from tracekit.causes import DATALOADER
 from tracekit.thresholds.slowrank import MIN_LOST_SHARE
 from tracekit.units import ms
 
 
 def healthy(e: Evidence) -> Answer:
-    """No rank costs the threshold beyond an accident, chance, communication beside it, or its role."""
+    """No rank costs the threshold beyond an accident, chance, or communication beside it."""
     case = e.case
-    explained = _by_accident(e) or _by_slack(case) or _beside_communication(case) or _by_role(case)
+    explained = _by_accident(e) or _by_slack(case) or _beside_communication(case)
     if explained:
         return harmless(explained, _unproven(e))
     worst = int(np.nanargmax(np.nan_to_num(case.found.mean, nan=-np.inf)))
@@ -69,16 +79,6 @@ def _beside_communication(case: Case) -> str | None:
     )
 
 
-def _by_role(case: Case) -> str | None:
-    """The reason if their role explains why ranks are idle longer; None where it explains none."""
-    sentence = role_in_words(case)
-    return (
-        f"{sentence}; this is probably by design, and no single one of them waits longer than the rest"
-        if sentence
-        else None
-    )
-
-
 def role_in_words(case: Case) -> str | None:
     """Return the sentence about how long ranks are idle for their role; None where that is below 2 % of the step."""
     rows = case.met.of_role
@@ -90,6 +90,34 @@ def role_in_words(case: Case) -> str | None:
         f"{ms(float(np.median(longer[rows]))):.1f} ms of {ms(case.step_ns):.1f} ms a step longer than the other ranks "
         "of their stages, like ranks that load data for the others: all have tensor index 0"
     )
+
+
+def blame_role(case: Case, role: Role) -> Answer:
+    """The answer that ranks load data for the others by their role, which costs the step; its one rank is named."""
+    ranks = [case.steps.ranks[row] for row in role.rows]
+    all_, groups = f"all ranks with tensor index 0 ({ranks_in_words(ranks)})", "their groups"
+    if role.stage is not None:
+        all_, groups = (
+            f"all ranks of pipeline stage {role.stage} ({ranks_in_words(ranks)})",
+            "the other stages",
+        )
+    do = (
+        f"load data for {groups}"
+        if role.cause == DATALOADER
+        else f"are idle, as if they loaded data for {groups},"
+    )
+    reason = (
+        f"{all_} {do} for {ms(role.longer):.1f} ms of {ms(case.step_ns):.1f} ms a step, and the others wait: "
+        f"{ms(role.price.best):.1f} ms a step; that is the job's design: load on every rank, prefetch, or use more "
+        "loader workers"
+    )
+    if len(role.rows) > 1:
+        return imbalance(reason, role.price.best, role.cause)
+    reason += f"; or the loader of rank {ranks[0]} is slow: no other rank has this role"
+    cost = role.price.widened(rank_doubt_ns(case, np.array(role.rows)))
+    evidence = explain_rank(case, role.rows[0], role.rows, other_stages=role.stage is not None).evidence
+    named = suspect_of(case, role.rows[0], cost, np.inf, role.cause, evidence, every=True)
+    return blame(case, reason, (named,), role.price.best, "imbalance")
 
 
 def _costs_nothing(case: Case, row: int) -> str:

@@ -72,13 +72,11 @@ def slow_ranks_are_dearest(e: Evidence) -> Answer | None:
     A stage is long by design, and so are all its ranks. A rank that needs longer than its peers for the same work has
     a fault, and the design must not hide that.
     """
-    stage, ranks = _costly_stage(e), e.ranks
-    if ranks is None or (
-        e.dearest != Kind.RANKS and (stage is None or stage.loaders or e.prices[Kind.RANKS] < e.least)
-    ):
+    ranks = e.ranks
+    if ranks is None or (e.dearest != Kind.RANKS and (not _by_design(e) or e.prices[Kind.RANKS] < e.least)):
         return None
     answer = beside(e.case, _slow_ranks(e, ranks), e.stage if e.prices[Kind.STAGE] >= e.least else None)
-    return answer if answer.suspects or stage is None else None
+    return answer if answer.suspects or e.dearest == Kind.RANKS else None
 
 
 def slow_link_is_dearest(e: Evidence) -> Answer | None:
@@ -86,14 +84,14 @@ def slow_link_is_dearest(e: Evidence) -> Answer | None:
 
     Where it costs most, the answer is open if its price is not proven.
     """
-    stage, link, case = _costly_stage(e), e.link, e.case
-    if link is None or (stage is None and e.dearest != Kind.LINK) or (stage is not None and stage.loaders):
+    link, case, dearest = e.link, e.case, e.dearest == Kind.LINK
+    if link is None or not (dearest or _by_design(e)):
         return None
     if not shown(case, link):
-        return leave_link_open(case, link) if stage is None else None
+        return leave_link_open(case, link) if dearest else None
     proven = least_proven(case, link)
-    reported = stage is None or proven.price.best >= e.least
-    return beside(case, blame_link(case, proven), stage) if reported else None
+    reported = dearest or proven.price.best >= e.least
+    return beside(case, blame_link(case, proven), _costly_stage(e)) if reported else None
 
 
 def lone_rank_of_a_stage(e: Evidence) -> Answer | None:
@@ -146,6 +144,12 @@ def faults_hide_each_other(e: Evidence) -> Answer | None:
     alone = faults.price(Kind.RANKS), faults.price(Kind.LINK)
     both = blame_both(case, answer, link, replace(transfers, low=alone[1].low), alone)
     return replace(both, least=least)
+
+
+def _by_design(e: Evidence) -> bool:
+    """Whether a role, or a long stage without late loaders, costs most: a design, which must not hide a fault."""
+    stage = _costly_stage(e)
+    return e.dearest == Kind.ROLE or (stage is not None and not stage.loaders)
 
 
 def _costly_stage(e: Evidence) -> LongStage | None:

@@ -39,6 +39,7 @@ RULES: Final[tuple[Rule, ...]] = (
     culprits.long_stage_is_dearest,
     culprits.faults_hide_each_other,
     no_culprit.unseen_rank_may_cost,
+    no_culprit.a_role_loads,
     no_culprit.hosts_stall_in_turn,
     no_culprit.experts_get_uneven_tokens,
     no_culprit.work_is_uneven,

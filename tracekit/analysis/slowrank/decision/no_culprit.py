@@ -10,6 +10,7 @@ import numpy as np
 
 from tracekit.analysis.slowrank.answers.compared_steps import slow_outside
 from tracekit.analysis.slowrank.answers.culprit_answers import leave_link_open
+from tracekit.analysis.slowrank.answers.harmless import blame_role
 from tracekit.analysis.slowrank.answers.imbalance_answers import (
     blame_data,
     blame_in_turn,
@@ -23,7 +24,7 @@ from tracekit.analysis.slowrank.answers.open_answers import (
     leave_unseen_open,
 )
 from tracekit.analysis.slowrank.case import Case
-from tracekit.analysis.slowrank.evidence import Evidence
+from tracekit.analysis.slowrank.evidence import Evidence, Kind
 from tracekit.analysis.slowrank.expected.like_transfers import message_of
 from tracekit.analysis.slowrank.expected.nodes import nodes_of
 from tracekit.analysis.slowrank.gaps.evidence_gaps import (
@@ -56,6 +57,11 @@ from tracekit.units import I64, ms
 def hosts_stall_in_turn(e: Evidence) -> Answer | None:
     """Hosts stall in turn, so that the stall moves from rank to rank, or all stall in the same step."""
     return blame_in_turn(e.case, e.stalls) if e.stalls is not None else None
+
+
+def a_role_loads(e: Evidence) -> Answer | None:
+    """Ranks load data for the others by their role, which costs most."""
+    return blame_role(e.case, e.role) if e.role is not None and e.dearest == Kind.ROLE else None
 
 
 def unseen_rank_may_cost(e: Evidence) -> Answer | None:

@@ -17,7 +17,7 @@ from tracekit.step_graph.statistics import MAD_TO_SIGMA, Excess, excess, median_
 from tracekit.steps.dealt_tokens import Dealt, dealt_tokens
 from tracekit.steps.host_need import paced_compute
 from tracekit.steps.medians import median_by_column, sampled
-from tracekit.thresholds.slowrank import BY_DESIGN, CANDIDATE_SHARE, MAJORITY, NOISE_FLOOR, Z_LIMIT
+from tracekit.thresholds.slowrank import CANDIDATE_SHARE, MAJORITY, NOISE_FLOOR, Z_LIMIT
 from tracekit.timing.measured import Measured
 from tracekit.units import F64, I64, Mask
 
@@ -64,15 +64,12 @@ def circumstances(run: Measured, *, of_table: bool) -> Circumstances:
         return Circumstances(Dealt(none, none, 0.0), none, none, none, no_rows, none * np.nan)
     tokens = dealt_tokens(run.ops, run.steps, run.stages)
     plain = Circumstances(tokens, none, none, none, no_rows, spun_longer(run))
-    computed = _computed(run)
-    if computed is None:
+    if not run.on_gpus:  # CPUs do not show compute apart from host work
         longer = _significant(run, alike_excess(run, plain))
         return _of_pace(run, replace(plain, beside=_beside(run, plain, np.flatnonzero(longer).tolist())))
+    computed = run.computed
     rows, role = role_gaps(run, computed)
-    found = _of_parts(run, replace(plain, role=role, of_role=rows), computed)
-    if costs_much(run, rows, role) and not _significant(run, alike_excess(run, found)).any():
-        return _of_parts(run, plain, computed)  # no other rank is slow, so the loading ranks are
-    return found
+    return _of_parts(run, replace(plain, role=role, of_role=rows), computed)
 
 
 def _of_pace(run: Measured, met: Circumstances) -> Circumstances:
@@ -123,13 +120,6 @@ def _significant(run: Measured, found: Excess) -> Mask:
     """Whether each row exceeds its peers by more than chance and by CANDIDATE_SHARE of the step."""
     enough = np.nan_to_num(found.mean, nan=0.0) > CANDIDATE_SHARE * run.step_ns
     return np.asarray((np.nan_to_num(found.z, nan=0.0) > found.limit) & enough, bool)
-
-
-def _computed(run: Measured) -> F64 | None:
-    """The compute of each rank in each step, ns; None for ranks on CPUs, which do not show it apart from host work."""
-    if not run.on_gpus:
-        return None
-    return run.computed
 
 
 def _computes_longer(run: Measured, met: Circumstances, computed: F64) -> tuple[Excess, Mask]:
@@ -239,11 +229,6 @@ def role_gaps(run: Measured, computed: F64) -> tuple[I64, F64]:
             np.maximum(median_by_column(still.value[np.setdiff1d(rows, row)]), 0.0)
         )
     return rows, explained
-
-
-def costs_much(run: Measured, rows: I64, longer: F64) -> bool:
-    """Whether the idle time `longer` of the role's `rows` reaches BY_DESIGN of the step, too much to be by design."""
-    return len(rows) > 0 and float(np.median(longer[rows].mean(axis=1))) >= BY_DESIGN * run.step_ns
 
 
 def noise_of(value: F64) -> float:

@@ -1,6 +1,5 @@
 """Deviations of kernels from their usual length on ranks that do the same work, by rank, step and place."""
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -144,11 +143,6 @@ def beyond_chance(deviations: F64, chance: float) -> float:
     """The factor, 0 to 1, by which `deviations` shrink if chance alone gives the variance `chance`."""
     found = float(np.square(deviations).mean())
     return max(0.0, 1.0 - chance / found) if found > 0 else 0.0
-
-
-def most_usual(shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
-    """The most common shape."""
-    return Counter(shapes).most_common(1)[0][0]
 
 
 # How fast a pipeline stage does the work that other stages do as well.

@@ -14,8 +14,8 @@ import numpy as np
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.expected.excess import segments
 from tracekit.analysis.slowrank.hypotheses.dealt_price import dealt_ns
-from tracekit.analysis.slowrank.hypotheses.host_bound import levelling_saves_ns
-from tracekit.step_graph.rank_timeline import RankTimeline
+from tracekit.analysis.slowrank.hypotheses.host_bound import typical_host_saves_ns
+from tracekit.step_graph.rank_timeline import Cuts, RankTimeline
 from tracekit.step_graph.statistics import MAD_TO_SIGMA
 from tracekit.step_graph.table_model import TableModel
 from tracekit.steps.dealt_tokens import Evened, even_shares
@@ -47,7 +47,7 @@ def uneven_data(case: Case) -> float:
     if dealt >= MIN_LOST_SHARE * case.step_ns:
         return dealt
     gain = case.model.recorded_ns - case.model.levelled_ns(case.stages)
-    gain = min(gain, levelling_saves_ns(case)) if gain >= MIN_LOST_SHARE * case.step_ns else gain
+    gain = min(gain, typical_host_saves_ns(case)) if gain >= MIN_LOST_SHARE * case.step_ns else gain
     return gain if gain >= MIN_LOST_SHARE * case.step_ns and _follows_data(case) else 0.0
 
 
@@ -73,7 +73,7 @@ def uneven_tokens(case: Case) -> float:
         return 0.0
     even = even_shares(case.ops, case.steps, case.stages, case.expert_groups)
     cuts = {
-        (n, line.row): _cuts(even[line.row], line, columns)
+        (n, line.row): _evened(even[line.row], line, columns)
         for n, (columns, lines) in enumerate(model.runs)
         for line in lines
         if line.row in even
@@ -82,15 +82,10 @@ def uneven_tokens(case: Case) -> float:
     return gain if gain >= least else 0.0
 
 
-def _cuts(even: Evened, line: RankTimeline, columns: tuple[int, ...]) -> tuple[F64, F64]:
-    """(readings of own time that cut the steps in `columns` behind all-to-alls, the factor of each part)."""
+def _evened(even: Evened, line: RankTimeline, columns: tuple[int, ...]) -> Cuts:
+    """The steps in `columns` of a rank with the work behind all-to-alls scaled."""
     mine = np.isin(even.column, columns)
-    ends = np.stack([even.begin[mine], even.end[mine]], axis=1).ravel()
-    begin, end = line.knots[0], line.knots[-1]
-    cuts = np.concatenate([[begin], np.clip(ends, begin, end), [end]])
-    factor = np.ones(len(cuts) - 1)
-    factor[1::2] = even.factor[mine]
-    return np.maximum.accumulate(cuts), factor
+    return line.scaled(np.stack([even.begin[mine], even.end[mine]], axis=1).ravel(), even.factor[mine])
 
 
 def _follows_data(case: Case) -> bool:

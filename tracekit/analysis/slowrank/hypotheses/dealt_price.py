@@ -10,7 +10,7 @@ import numpy as np
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.expected.same_kernels import Kind, SameKernels
 from tracekit.analysis.slowrank.hypotheses.dealt_work import Followers, Read, followers, read_kernels
-from tracekit.step_graph.rank_timeline import RankTimeline
+from tracekit.step_graph.rank_timeline import Cuts, RankTimeline
 from tracekit.step_graph.replay import StepModel
 from tracekit.steps.step_kernels import StepKernels
 from tracekit.thresholds.slowrank import CLEARLY_MORE, MIN_LOST_SHARE, MINOR
@@ -71,10 +71,10 @@ def _priced(case: Case) -> Dealt:
 
 def _all_cuts(
     case: Case, model: StepModel, read: Read, factor: Mapping[int, F64]
-) -> dict[tuple[int, int], tuple[F64, F64]]:
+) -> dict[tuple[int, int], Cuts]:
     """The cuts of own time and the factors of all ranks in `model`, in the form of `rescaled_ns`."""
     return {
-        (n, line.row): _cuts(case, line.row, read.by_row[line.row], factor[line.row], line, columns)
+        (n, line.row): _without_data(case, read.by_row[line.row], factor[line.row], line, columns)
         for n, (columns, lines) in enumerate(model.runs)
         for line in lines
         if line.row in factor
@@ -93,7 +93,7 @@ def _longest_taken_off(case: Case, read: Read, factor: Mapping[int, F64]) -> flo
 
 def _factors(case: Case, read: Read, found: Followers, common: Mapping[Kind, Common], row: int) -> F64:
     """The factor by which each kernel of the rank in `row` is scaled to remove the effect of the data."""
-    kernels, replica = read.by_row[row], case.mesh.replica(case.steps.ranks[row])
+    kernels, replica = read.by_row[row], case.replica_of(row)
     factor = np.ones(len(kernels.lasted))
     for kind, share in found.share.items():
         for same in (s for s in read.of(kind) if row in s.rows):
@@ -112,7 +112,7 @@ def _in_common(case: Case, read: Read, kind: Kind, *, by_step: bool) -> Common:
     mates: dict[tuple[int, int, int], list[F64]] = defaultdict(list)
     for same in read.of(kind):
         for row, off in zip(same.rows, same.off_in_step if by_step else same.off, strict=True):
-            mates[case.mesh.replica(case.steps.ranks[row]), *same.lasted.shape[1:]].append(off)
+            mates[case.replica_of(row), *same.lasted.shape[1:]].append(off)
     return {key: _shared(np.stack(several)) for key, several in mates.items() if len(several) > 1}
 
 
@@ -140,16 +140,12 @@ def _without(same: SameKernels, i: int, data: F64, *, by_step: bool) -> F64:
     return np.asarray(np.maximum(wanted, 0.0) / np.maximum(took, MINOR), np.float64)
 
 
-def _cuts(
-    case: Case, row: int, kernels: StepKernels, factor: F64, line: RankTimeline, columns: tuple[int, ...]
-) -> tuple[F64, F64]:
-    """(readings of own time that cut the steps in `columns` of one rank at its kernels, the factor of each part)."""
+def _without_data(
+    case: Case, kernels: StepKernels, factor: F64, line: RankTimeline, columns: tuple[int, ...]
+) -> Cuts:
+    """The steps in `columns` of a rank with each of its kernels scaled by its factor."""
     mine = np.isin(kernels.column, columns)
     start, lasted = kernels.start[mine], kernels.lasted[mine].astype(np.int64)
-    progress = case.ops.progress[case.steps.ranks[row]]
+    progress = case.ops.progress[case.steps.ranks[line.row]]
     ends = np.stack([progress.at(start), progress.at(start + lasted)], axis=1).ravel().astype(np.float64)
-    begin, end = line.knots[0], line.knots[-1]
-    cuts = np.concatenate([[begin], np.clip(ends, begin, end), [end]])
-    ratio = np.ones(len(cuts) - 1)
-    ratio[1::2] = factor[mine]
-    return np.maximum.accumulate(cuts), ratio
+    return line.scaled(ends, factor[mine])

@@ -6,15 +6,16 @@ one rank. Where no other rank has the same data, kernels of different names on o
 same documents.
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations
+from operator import attrgetter
 
 import numpy as np
 
 from tracekit.analysis.slowrank.case import Case
-from tracekit.analysis.slowrank.expected.same_kernels import Kind, SameKernels, most_usual, same_kernels
+from tracekit.analysis.slowrank.expected.same_kernels import Kind, SameKernels, same_kernels
 from tracekit.steps.step_kernels import StepKernels, kernels_in_steps
 from tracekit.thresholds.slowrank import CORRELATION_ENTRIES, MAJORITY, MINOR, RANKS_READ, Z_LIMIT
 from tracekit.units import F64, Mask
@@ -81,17 +82,12 @@ def _some_replicas(case: Case, rows: list[int]) -> list[int]:
     """The `rows` of the first whole replicas, at most RANKS_READ; the first rows where these replicas hold too few."""
     replicas: dict[int, list[int]] = defaultdict(list)
     for row in rows:
-        replicas[_replica(case, row)].append(row)
+        replicas[case.replica_of(row)].append(row)
     kept: list[int] = []
     for mine in replicas.values():
         if len(kept) + len(mine) <= RANKS_READ:
             kept += mine
     return sorted(kept) if len(kept) > len(rows) / len(replicas) else rows[:RANKS_READ]
-
-
-def _replica(case: Case, row: int) -> int:
-    """Which replica the rank in `row` of Steps is part of: its ranks work on the same data."""
-    return case.mesh.replica(case.steps.ranks[row])
 
 
 def followers(case: Case, read: Read) -> Followers | None:
@@ -118,12 +114,8 @@ def _namesakes(case: Case, clear: Read, known: dict[Kind, float]) -> dict[Kind, 
     return {kind: share for kind, share in _of_mates(case, clear, _in_step).items() if kind[0] in names}
 
 
-def _within(kernels: SameKernels) -> F64:
-    return kernels.off_within
-
-
-def _in_step(kernels: SameKernels) -> F64:
-    return kernels.off_in_step
+_within, _in_step = attrgetter("off_within"), attrgetter("off_in_step")
+"""What a share is found in: deviations within a step, and those of whole steps."""
 
 
 def _of_mates(case: Case, read: Read, off: Callable[[SameKernels], F64]) -> dict[Kind, float]:
@@ -131,11 +123,11 @@ def _of_mates(case: Case, read: Read, off: Callable[[SameKernels], F64]) -> dict
     share: dict[Kind, float] = {}
     for name in _names(read):
         stages = read.of(name)
-        shape = most_usual([s.lasted.shape[1:] for s in stages])
+        shape = Counter(s.lasted.shape[1:] for s in stages).most_common(1)[0][0]
         replicas: dict[int, list[F64]] = defaultdict(list)
         for kernels in (s for s in stages if s.lasted.shape[1:] == shape):
             for row, values in zip(kernels.rows, off(kernels), strict=True):
-                replicas[_replica(case, row)].append(values)
+                replicas[case.replica_of(row)].append(values)
         common = _in_common([np.stack(v) for v in replicas.values() if len(v) > 1])
         if common is not None:
             share[name] = common

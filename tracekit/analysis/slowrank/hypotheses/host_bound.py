@@ -7,11 +7,12 @@ A gap where a rank loads data or pauses, at the begin of a step, delays all that
 time would cost less.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 
 import numpy as np
 
 from tracekit.analysis.slowrank.case import Case
+from tracekit.step_graph.rank_timeline import Cuts
 from tracekit.step_graph.replay import StepModel
 from tracekit.step_graph.statistics import excess, spread
 from tracekit.steps.medians import median_by_column
@@ -63,20 +64,8 @@ def alike(case: Case, row: int, rows: I64) -> bool:
     return row in _usual(case.host_needs, case.stages, rows)
 
 
-def levelling_saves_ns(case: Case) -> float:
-    """The most that a step can save if all ranks work alike, ns: a typical host needs the rest of the step.
-
-    Infinite where no host was recorded.
-    """
-    if not np.isfinite(case.host_needs).any():
-        return np.inf
-    known = np.isfinite(case.host_needs).any(axis=1)
-    left = np.nanmean(case.steps.wall, axis=0) - case.host_needs[known]
-    return max(float(np.median(np.nanmean(left, axis=1))), 0.0)
-
-
-def unstalled_saves_ns(case: Case) -> float:
-    """The most that a step can save if no host stalls, ns: a typical host in a typical step needs the rest.
+def typical_host_saves_ns(case: Case) -> float:
+    """The most that a step can save if all ranks work alike, ns: a typical host in a typical step needs the rest.
 
     Infinite where no host was recorded.
     """
@@ -91,14 +80,13 @@ def hosts_known(case: Case, rows: I64) -> bool:
     return bool(np.isfinite(np.delete(case.host_needs, rows, axis=0)).any())
 
 
-Cuts = dict[tuple[int, int], tuple[F64, F64]]
-"""Cuts and factors by run and row, in the form of `StepModel.rescaled_ns`."""
+def without_gaps(case: Case, model: StepModel, over: Mapping[int, F64]) -> dict[tuple[int, int], Cuts]:
+    """Return the cuts, by run and row, that take `over` from the longest gaps of a rank in each step.
 
-
-def without_gaps(case: Case, model: StepModel, rows: Sequence[int], over: F64) -> Cuts:
-    """Return the cuts that take `over` (ns, one an analysed step) from the longest gaps of `rows` in each step."""
-    cuts: Cuts = {}
-    for row in rows:
+    `over` holds the time to take, ns, one an analysed step, by row of Steps.
+    """
+    cuts: dict[tuple[int, int], Cuts] = {}
+    for row, less in over.items():
         rank = case.steps.ranks[row]
         gaps = gaps_of(case.run, case.ops, rank)
         parts = (gaps.host, gaps.idle, gaps.unknown)
@@ -112,10 +100,12 @@ def without_gaps(case: Case, model: StepModel, rows: Sequence[int], over: F64) -
             chosen, factors = [np.zeros((0, 2))], [np.zeros(0)]
             for place, column in enumerate(columns):
                 mine, left = _longest(
-                    begin, end, line.knots[place], line.knots[place + 1], float(over[column])
+                    begin, end, line.knots[place], line.knots[place + 1], float(less[column])
                 )
                 chosen, factors = [*chosen, mine], [*factors, left]
-            cuts[n, row] = _laid_out(line.knots, np.concatenate(chosen), np.concatenate(factors))
+            spans, left = np.concatenate(chosen), np.concatenate(factors)
+            order = np.argsort(spans[:, 0], kind="stable")
+            cuts[n, row] = line.scaled(spans[order].ravel(), left[order])
     return cuts
 
 
@@ -128,13 +118,3 @@ def _longest(begin: I64, end: I64, low: float, high: float, over: float) -> tupl
     taken = np.clip(over - (np.cumsum(width[order]) - width[order]), 0.0, width[order])
     order, taken = order[taken > 0], taken[taken > 0]
     return np.stack([first[order], last[order]], axis=1), 1.0 - taken / width[order]
-
-
-def _laid_out(knots: F64, gaps: F64, left: F64) -> tuple[F64, F64]:
-    """(readings of own time that bound parts, the factor of each part): only gaps become shorter."""
-    order = np.argsort(gaps[:, 0], kind="stable")
-    gaps, left = gaps[order], left[order]
-    readings = np.concatenate([[knots[0]], gaps.ravel(), [knots[-1]]])
-    factors = np.ones(len(readings) - 1)
-    factors[1::2] = left
-    return readings, factors

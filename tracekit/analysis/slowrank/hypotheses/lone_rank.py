@@ -6,8 +6,9 @@ launches far more slowly than the others, or pauses again and again, is late. Mo
 these kernels. On a CPU, which launches for itself, only pauses between operators show that.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -15,7 +16,7 @@ from tracekit.analysis.slowrank.case import Case, Timelines
 from tracekit.analysis.slowrank.expected.same_kernels import Place, Ran, at_places, pace_at
 from tracekit.analysis.slowrank.hypotheses.host_bound import without_gaps
 from tracekit.analysis.slowrank.hypotheses.suspect_work import features_of, pace_among
-from tracekit.analysis.slowrank.price import Price
+from tracekit.analysis.slowrank.price import Price, saved_by
 from tracekit.causes import CAUSES, CPU_LAUNCH, DATALOADER, GPU_COMPUTE, HOST_STALL, MEMORY
 from tracekit.findings import Cause
 from tracekit.intervals import union
@@ -69,21 +70,21 @@ class LoneFault:
         return len(self.struck) == 1
 
 
-def lone_fault(case: Case) -> LoneFault | None:
-    """The most expensive fault of a rank without a recorded peer; None where each has one, or none has a fault.
+def lone_faults(case: Case) -> list[LoneFault]:
+    """The faults of ranks without a recorded peer, the dearest first; empty where each has one, or none has a fault.
 
     A fault need not make its stage the longest one: a stage with more work may hide it. Ranks without a trace leave the
     others to compare with.
     """
     models = _compared(case)
     if models is None:
-        return None
+        return []
     found = [*_slow_devices(case, models), *(f for f in _late_hosts(case, models) if not f.once)]
-    return max(found, key=lambda f: f.gain, default=None)
+    return sorted(found, key=lambda f: -f.gain)
 
 
 def lone_accident(case: Case) -> LoneFault | None:
-    """The most expensive fault of a host in one step; None as `lone_fault`, and where other steps show an accident.
+    """The most expensive fault of a host in one step; None as `lone_faults`, and where other steps show an accident.
 
     One step fewer shows that of the first one captured, in which a profiler starts.
     """
@@ -125,7 +126,7 @@ def _slow_devices(case: Case, models: Timelines) -> list[LoneFault]:
         cured[row] -= over
         sign = f"nearly all kinds of kernels that every stage runs take {pace:.2f} times as long"
         z = _significance(case, case.computed, row)
-        price = _saved(models, _works(cured))
+        price = saved_by(models, partial(StepModel.step_ns, target=cured))
         if len(others) + 1 < STAGE_TELLING_PEERS:
             price = Price.between(0.0, price.best, price.high)  # nothing shows which of two devices is usual
         found.append(LoneFault(row, GPU_COMPUTE, price, sign, over, z))
@@ -170,29 +171,17 @@ def _late_host(case: Case, models: Timelines, row: int) -> LoneFault | None:
     pace = pace_among(case, (row,), others)
     if pace is None and case.on_gpus:
         return None
-    cuts = without_gaps(case, models.likely, [row], over)
-    price, z = _saved(models, lambda model: model.rescaled_ns(cuts)), _significance(case, gaps, row)
+    cuts = without_gaps(case, models.likely, {row: over})
+    price, z = saved_by(models, lambda model: model.rescaled_ns(cuts)), _significance(case, gaps, row)
     # without its pauses it may wait for a rank without a trace instead, in messages that now find it late
     low = 0.0 if case.missing else price.low
     price = Price.between(low, price.best, max(price.high, float(over.mean())))
-    if pace is not None and pace[0] > KIND_RATIO * pace[1]:
+    cause = _cause_of_gaps(case, row, others, float(over.mean()))
+    loads = cause is not None and CAUSES[cause].shown_by("loader")
+    if not loads and pace is not None and pace[0] > KIND_RATIO * pace[1]:
         sign = f"its host needs {pace[0] / pace[1]:.1f} times as long between two launches"
         return LoneFault(row, CPU_LAUNCH, price, sign, over, z)
-    cause = _cause_of_gaps(case, row, others, float(over.mean()))
     return LoneFault(row, cause, price, CAUSES[cause].meaning, over, z) if cause else None
-
-
-def _works(own: F64) -> Callable[[StepModel], float]:
-    """The length of a step with the own times `own`, ns."""
-    return lambda model: model.step_ns(own)
-
-
-def _saved(models: Timelines, cured: Callable[[StepModel], float]) -> Price:
-    """What a cure saves, ns a step; `cured` gives the length of a step with it, whatever unmatched waits are."""
-    low, gain, high = (
-        model.recorded_ns - cured(model) for model in (models.pinned, models.likely, models.free)
-    )
-    return Price.between(low, gain, high)
 
 
 def _cause_of_gaps(case: Case, row: int, others: Sequence[int], over: float) -> Cause | None:

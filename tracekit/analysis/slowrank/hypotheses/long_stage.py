@@ -17,12 +17,10 @@ from tracekit.analysis.slowrank.expected.excess import recurs
 from tracekit.analysis.slowrank.expected.nodes import nodes_of
 from tracekit.analysis.slowrank.expected.same_kernels import stage_pace
 from tracekit.analysis.slowrank.hypotheses.excess_parts import paused_hosts
-from tracekit.analysis.slowrank.hypotheses.host_bound import Cuts, most_saved_ns, without_gaps
+from tracekit.analysis.slowrank.hypotheses.host_bound import most_saved_ns, without_gaps
 from tracekit.analysis.slowrank.hypotheses.suspect_work import late_loaders, launches_alike
-from tracekit.analysis.slowrank.price import Price
-from tracekit.step_graph.replay import StepModel
+from tracekit.analysis.slowrank.price import Price, saved_by
 from tracekit.step_graph.statistics import confidence, excess, median_of_others
-from tracekit.step_graph.table_model import TableModel
 from tracekit.steps.host_need import launch_pace
 from tracekit.thresholds.slowrank import (
     CHANCE,
@@ -257,8 +255,8 @@ def _price(case: Case, found: Sequence[_Longer]) -> LongStage:
         high = max(gain, case.table.recorded_ns - case.table.step_ns(cured, None, usual)) + case.residual_ns
     else:
         gain = max(case.model.recorded_ns - case.model.step_ns(cured), 0.0)
-        low = _saved(case.pinned_model, case.pinned_model, cured)
-        high = _saved(case.model, case.free_model, cured) + case.residual_ns
+        low = case.pinned_model.recorded_ns - case.pinned_model.step_ns(cured)
+        high = case.model.recorded_ns - case.free_model.step_ns(cured) + case.residual_ns
     price = Price.between(low, gain, min(max(high, gain), max(most, gain)))
     pace = found[0].pace if all(one.pace for one in found) else None  # one of them has more work
     return LongStage(tuple(order), found[0].z, longer, price, cured=cured, pace=pace)
@@ -279,16 +277,8 @@ def _loading(case: Case, stage: _Longer, priced: LongStage, loaders: tuple[int, 
         gaps = case.steps.own - computed
         over = np.minimum(over, gaps - np.nanmedian(np.delete(gaps, loaders, axis=0), axis=0))
     over = np.nan_to_num(np.clip(over, 0.0, None))
-    cuts: Cuts = {}
-    for row in loaders:
-        cuts |= without_gaps(case, models.likely, [row], over[row])
-    gain, low, high = (
-        model.recorded_ns - model.rescaled_ns(cuts) for model in (models.likely, models.pinned, models.free)
-    )
+    cuts = without_gaps(case, models.likely, {row: over[row] for row in loaders})
+    saved = saved_by(models, lambda model: model.rescaled_ns(cuts))
     longest = float(over[list(loaders)].max(axis=0).mean())
-    return replace(found, price=Price.between(low, gain, min(high, longest)), over=longest)
-
-
-def _saved(recorded: StepModel | TableModel, model: StepModel | TableModel, cured: F64) -> float:
-    """The saving of a step with the `cured` own times, ns."""
-    return recorded.recorded_ns - model.step_ns(cured)
+    price = Price.between(saved.low, saved.best, min(saved.high, longest))
+    return replace(found, price=price, over=longest)

@@ -20,11 +20,11 @@ import numpy as np
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.hypotheses.candidates import likely_saved_ns
 from tracekit.analysis.slowrank.hypotheses.data_imbalance import dispersion
-from tracekit.analysis.slowrank.hypotheses.host_bound import Cuts, unstalled_saves_ns, without_gaps
+from tracekit.analysis.slowrank.hypotheses.host_bound import typical_host_saves_ns, without_gaps
 from tracekit.analysis.slowrank.hypotheses.suspect_work import features_of
 from tracekit.causes import DATALOADER, GPU_COMPUTE, HOST_STALL
 from tracekit.findings import Cause
-from tracekit.step_graph.rank_timeline import RankTimeline
+from tracekit.step_graph.rank_timeline import Cuts, RankTimeline
 from tracekit.step_graph.statistics import median_of_others, quiet_spread, spread
 from tracekit.steps.steps import inside_each, windows_of
 from tracekit.thresholds.slowrank import (
@@ -102,11 +102,10 @@ def _priced(case: Case, found: MovingStalls) -> MovingStalls | None:
     )  # no cure saves more than the longest stall of each step
     if most < MIN_LOST_SHARE * case.step_ns or model is None:
         return None
-    cuts: Cuts = {}
-    for row in np.flatnonzero(over.any(axis=1)).tolist():
-        cuts |= without_gaps(case, model, [row], over[row])
+    cuts = without_gaps(case, model, {row: over[row] for row in np.flatnonzero(over.any(axis=1)).tolist()})
     return _costly(
-        case, replace(found, gain=min(model.recorded_ns - model.rescaled_ns(cuts), unstalled_saves_ns(case)))
+        case,
+        replace(found, gain=min(model.recorded_ns - model.rescaled_ns(cuts), typical_host_saves_ns(case))),
     )
 
 
@@ -250,19 +249,19 @@ def varied_ns(case: Case) -> float:
     ratio = dispersion(case).ratio
     if ratio <= UNEVEN_RATIO:
         return 0.0
-    cuts: dict[tuple[int, int], tuple[F64, F64]] = {}
+    cuts: dict[tuple[int, int], Cuts] = {}
     for n, (_, lines) in enumerate(model.runs):
         cuts |= {(n, row): found for row, found in _by_chance(lines, case.stages, ratio).items()}
     return max(model.recorded_ns - model.rescaled_ns(cuts) - case.residual_ns, 0.0)
 
 
-def _by_chance(lines: tuple[RankTimeline, ...], stages: Rows, ratio: float) -> dict[int, tuple[F64, F64]]:
+def _by_chance(lines: tuple[RankTimeline, ...], stages: Rows, ratio: float) -> dict[int, Cuts]:
     """Row → (cuts of own time, a factor for each part) after which parts vary only as much as chance explains.
 
     Chance makes up 1 / `ratio` of the variance of whole parts.
     """
     by_row = {line.row: line for line in lines}
-    found: dict[int, tuple[F64, F64]] = {}
+    found: dict[int, Cuts] = {}
     for stage in stages:
         rows = [row for row in stage.tolist() if row in by_row]
         if len(rows) < 2:

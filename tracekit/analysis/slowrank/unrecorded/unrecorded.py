@@ -15,7 +15,6 @@ from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.unrecorded.quickest import beyond_likes, beyond_quickest, slowest_ns
 from tracekit.analysis.slowrank.wording import ranks_in_words
 from tracekit.axes import crosses_replicas
-from tracekit.matching.channels import Channel
 from tracekit.rank_events.operation_names import MESSAGES
 from tracekit.thresholds.slowrank import MIN_LOST_SHARE, MINOR
 from tracekit.timing.buffered_sends import bytes_of
@@ -112,8 +111,17 @@ def partial_rows(case: Case, missing: frozenset[int]) -> list[int]:
 
 
 def beyond_network(case: Case, spent: Mapping[int, float]) -> float:
-    """Return the largest total of `spent` (by operation, ns) on a rank beyond the slowest network's need, ns a step."""
-    return _worst(case, _beyond_network(case, spent))
+    """Return the largest total of `spent` (by operation, ns) on a rank beyond the slowest network's need, ns a step.
+
+    Of GPU collectives: the last recorded member may wait for an unrecorded one, and the network bounds its transfer.
+    """
+    ops = case.ops
+    beyond = {
+        row: max(lasted - slowest_ns(str(ops.token[row])), 0.0)
+        for row, lasted in spent.items()
+        if ops.per_rank[int(ops.rank[row])].on_gpu and not ops.channels[int(ops.channel[row])].p2p
+    }
+    return _worst(case, beyond)
 
 
 def beyond_others(case: Case, lasted: Mapping[int, float]) -> float:
@@ -144,10 +152,8 @@ def _any_stage(kind: Kind) -> Kind:
 def _kind(case: Case, row: int) -> Kind:
     channel = case.ops.channels[int(case.ops.channel[row])]
     token = case.ops.op if channel.p2p else case.ops.token
-    stages = (
-        _ends(case, channel) if channel.p2p else tuple(sorted({_stage(case, r) for r in channel.members}))
-    )
-    return str(token[row]), case.shape_of(channel), stages
+    stages = [case.mesh.stage(r) for r in channel.members]
+    return str(token[row]), case.shape_of(channel), tuple(stages if channel.p2p else sorted(set(stages)))
 
 
 def _beside_replicas(case: Case, kind: Kind, group: list[_Partial]) -> dict[int, float] | None:
@@ -163,8 +169,9 @@ def _beside_replicas(case: Case, kind: Kind, group: list[_Partial]) -> dict[int,
         rank = int(ops.rank[p.row])
         spent[case.mesh.replica(rank)][rank] += p.spent
         count[rank] += 1
-    seen = {_stage(case, r) for r in ops.ranks}
-    if _crosses_replicas(kind) or len(spent) < 2 or not seen.issuperset(kind[2]):
+    seen = {case.mesh.stage(r) for r in ops.ranks}
+    across = crosses_replicas(str(axis[0] if isinstance(axis, tuple) else axis) for axis in kind[1])
+    if across or len(spent) < 2 or not seen.issuperset(kind[2]):
         return None
     levels = sorted(float(np.mean(list(by_rank.values()))) for by_rank in spent.values())
     usual = levels[(len(levels) - 1) // 2]
@@ -175,25 +182,6 @@ def _in_every_replica(group: list[_Partial]) -> dict[int, float]:
     """The time of each operation beyond the shortest one, ns: all replicas may wait for unrecorded ranks."""
     least = min(p.spent for p in group)
     return {p.row: p.spent - least for p in group}
-
-
-def _beyond_network(case: Case, spent: Mapping[int, float]) -> dict[int, float]:
-    """The time of `spent` beyond the transfer on the slowest network, ns, by operation, for GPU collectives.
-
-    The last recorded member may wait for an unrecorded one; a transfer of known size is bounded by the network.
-    """
-    ops = case.ops
-    beyond = {}
-    for row, lasted in spent.items():
-        if not ops.per_rank[int(ops.rank[row])].on_gpu or ops.channels[int(ops.channel[row])].p2p:
-            continue
-        beyond[row] = max(lasted - slowest_ns(str(ops.token[row])), 0.0)
-    return beyond
-
-
-def _crosses_replicas(kind: Kind) -> bool:
-    """Whether the members of a channel stand in several data-parallel replicas."""
-    return crosses_replicas(str(axis[0] if isinstance(axis, tuple) else axis) for axis in kind[1])
 
 
 def _open_ends(case: Case) -> dict[int, float]:
@@ -232,16 +220,6 @@ def _behind(case: Case, over: Mapping[int, float], missing: frozenset[int]) -> t
     if kept.intersection(first):
         kept |= missing.intersection(first)
     return tuple(sorted(kept, key=lambda r: (-blame[r], r)))
-
-
-def _stage(case: Case, rank: int) -> int:
-    return case.mesh.stage(rank)
-
-
-def _ends(case: Case, channel: Channel) -> tuple[int, int]:
-    """The pipeline stages of the source and the destination of a channel between two ranks."""
-    source, destination = channel.members
-    return _stage(case, source), _stage(case, destination)
 
 
 def _usual(case: Case, usual_of: Callable[[list[float]], float] = fmean) -> dict[Kind, float]:

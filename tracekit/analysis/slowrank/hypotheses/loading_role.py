@@ -1,0 +1,89 @@
+"""A role: ranks that load data for others by the job's design, all of them, in every step and equally long.
+
+The ranks with tensor index 0 read batches for their groups, and the first or the last stage those of a pipeline. The
+time is not a fault of a rank, but the others wait for it. A rank that loads for longer than others of its role keeps
+the difference as its excess. A single rank has a role only where its stage has no other rank, and no other rank of the
+job loads data.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from tracekit.analysis.slowrank.case import Case
+from tracekit.analysis.slowrank.hypotheses.host_bound import without_gaps
+from tracekit.analysis.slowrank.price import Price, saved_by
+from tracekit.causes import DATALOADER, HOST_STALL
+from tracekit.findings import Cause
+from tracekit.steps.features import loading_ns
+from tracekit.steps.medians import sampled
+from tracekit.thresholds.slowrank import MAJORITY
+from tracekit.units import F64
+
+
+@dataclass(frozen=True)
+class Role:
+    """The ranks of a role (rows of Steps), what each is idle for it, and what a step saves without that; ns a step."""
+
+    rows: tuple[int, ...]
+    longer: float
+    price: Price
+    cause: Cause
+    stage: int | None = None  # the pipeline stage, all ranks of which have the role
+
+
+def role_of_tensor_groups(case: Case) -> Role | None:
+    """Return the role of ranks with tensor index 0, priced by a replay without their idle time; None without one."""
+    rows = tuple(case.met.of_role.tolist())
+    if not rows or (models := case.timelines) is None:
+        return None
+    over = np.maximum(np.fmin(case.met.role, _idle_beyond(case)), 0.0)
+    cuts = without_gaps(case, models.likely, {row: over[row] for row in rows})
+    saved = saved_by(models, lambda model: model.rescaled_ns(cuts))
+    longer = float(np.median(over[list(rows)].mean(axis=1)))
+    most = float(over[list(rows)].max(axis=0).mean())
+    loads = [_loading(case, row) for row in sampled(list(rows))]
+    cause: Cause = DATALOADER if np.median(loads) >= MAJORITY * longer else HOST_STALL
+    return Role(rows, longer, Price.between(saved.low, min(saved.best, most), min(saved.high, most)), cause)
+
+
+def _idle_beyond(case: Case) -> F64:
+    """The idle time of each rank beyond the ranks of its stage that do not have the role, ranks × steps, ns."""
+    idle = case.steps.own - case.computed
+    beyond = np.zeros(idle.shape)
+    for stage in case.stages:
+        others = np.setdiff1d(stage, case.met.of_role)
+        if len(others):
+            beyond[stage] = np.nan_to_num(idle[stage] - np.nanmedian(idle[others], axis=0))
+    return beyond
+
+
+def role_of_stage(case: Case, rows: Sequence[int], longer: float, price: Price) -> Role | None:
+    """Return the role of `rows`, all ranks of a stage, which load for `longer`; None where others load as well."""
+    if not _load_by_design(case, rows):
+        return None
+    return Role(tuple(rows), longer, price, DATALOADER, case.mesh.stage(case.steps.ranks[rows[0]]))
+
+
+def _load_by_design(case: Case, rows: Sequence[int]) -> bool:
+    """Whether `rows` are the first or the last stage, and load data alone.
+
+    Several ranks that agree show a design if stages inside load for less than half as long. A single rank shows one if
+    no other loads at all, but the opposite end as long.
+    """
+    ends, several = (0, case.mesh.stages - 1), len(rows) > 1
+    stages = [case.mesh.stage(rank) for rank in case.steps.ranks]
+    usual = float(np.median([_loading(case, row) for row in sampled(list(rows))]))
+    others = sampled([row for row in range(len(stages)) if row not in rows])
+    loads = {row: _loading(case, row) for row in others}
+    alone = all(
+        ns <= several * MAJORITY * usual or (stages[row] in ends and (several or ns >= MAJORITY * usual))
+        for row, ns in loads.items()
+    )
+    return stages[rows[0]] in ends and alone
+
+
+def _loading(case: Case, row: int) -> float:
+    """How long the rank in `row` loads data while its device is idle, ns a step."""
+    return loading_ns(case.run, case.ops, case.steps, case.steps.ranks[row])
