@@ -4,10 +4,8 @@ All ranks change them alike, or they would not stay copies; an update that is lo
 """
 
 import numpy as np
-import torch
 
 from numerics.columns import Columns
-from numerics.local.records.recorded import RecordedRun
 from numerics.local.records.restored_steps import restored_steps
 from numerics.local.records.skipped_updates import skipped_updates
 
@@ -82,6 +80,10 @@ def _kept(run: Columns, left: int, row: int) -> bool:
     """
     if run["dtype"][left] == run["dtype"][row]:
         return bool(run.digest[left] == run.digest[row])
+    import torch  # the comparison of equal formats needs no torch
+
+    from numerics.local.records.recorded import RecordedRun
+
     recorded = RecordedRun(run)
     before, now = recorded.local(left), recorded.local(row)
     return before is None or now is None or torch.equal(before.to(now.dtype), now)

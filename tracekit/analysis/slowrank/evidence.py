@@ -40,7 +40,7 @@ from tracekit.analysis.slowrank.price import Price, link_doubt_ns, rank_doubt_ns
 from tracekit.analysis.slowrank.suspects import explain_rank
 from tracekit.analysis.slowrank.unrecorded.unrecorded import Unseen
 from tracekit.analysis.slowrank.unrecorded.unseen_replay import waited_for_unseen
-from tracekit.causes import CAUSES, DATALOADER
+from tracekit.causes import CAUSES
 from tracekit.findings import Suspect
 from tracekit.thresholds.slowrank import CANDIDATE_SHARE, MIN_LOST_SHARE, STAGE_GAIN
 
@@ -128,7 +128,7 @@ class Evidence:
 
     def _role_of_lone(self, found: LoneFault) -> Role | None:
         """The role of a rank that is alone on its stage and loads data in every step; None where it is a fault."""
-        if found.cause != DATALOADER or len(found.struck) < len(self.case.steps.numbers):
+        if not CAUSES[found.cause].shown_by("loader") or len(found.struck) < len(self.case.steps.numbers):
             return None
         return role_of_stage(self.case, (found.row,), float(found.over.mean()), found.price)
 
