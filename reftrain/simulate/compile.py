@@ -186,7 +186,11 @@ def costs_of(programs: Sequence[Program], stages: int) -> Costs:
     if "b" not in whole and {"i", "w"} <= whole.keys():
         whole["b"] = {stage: whole["i"][stage] + whole["w"][stage] for stage in range(stages)}
     given = {part: tuple(by[stage] for stage in range(stages)) for part, by in whole.items()}
-    return replace(Costs(**given), p2p=max(messages))  # type: ignore[arg-type]
+    usual = Costs(p2p=max(messages))
+    return replace(
+        usual, f=given.get("f", usual.f), b=given.get("b", usual.b),
+        i=given.get("i"), w=given.get("w"), c=given.get("c"),
+    )  # fmt: skip
 
 
 def _exact(ns: float) -> Fraction:

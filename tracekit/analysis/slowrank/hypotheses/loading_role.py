@@ -30,7 +30,7 @@ class Role:
     longer: float
     price: Price
     cause: Cause
-    stage: int | None = None  # the pipeline stage, all ranks of which have the role
+    stage: int | None = None  # the pipeline stage where all ranks have the role
 
 
 def role_of_tensor_groups(case: Case) -> Role | None:
