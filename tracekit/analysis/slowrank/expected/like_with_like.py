@@ -223,12 +223,21 @@ def role_gaps(run: Measured, computed: F64) -> tuple[I64, F64]:
     rows = _role(run, still)
     if not len(rows):
         return no_role
-    explained = longer.copy()
+    explained, beyond = longer.copy(), idle_beyond(run, computed, rows)
     for row in rows.tolist():
-        explained[row] = np.nan_to_num(
-            np.maximum(median_by_column(still.value[np.setdiff1d(rows, row)]), 0.0)
-        )
+        explained[row] = np.nan_to_num(np.maximum(median_by_column(beyond[np.setdiff1d(rows, row)]), 0.0))
     return rows, explained
+
+
+def idle_beyond(run: Measured, computed: F64, rows: I64) -> F64:
+    """Return the idle time of each rank beyond the ranks of its stage outside a role's `rows`, ranks × steps, ns."""
+    idle = run.steps.own - computed
+    beyond = np.zeros(idle.shape)
+    for stage in run.stages:
+        others = np.setdiff1d(stage, rows)
+        if len(others):
+            beyond[stage] = np.nan_to_num(idle[stage] - np.nanmedian(idle[others], axis=0))
+    return beyond
 
 
 def noise_of(value: F64) -> float:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tracekit.analysis.slowrank.case import Case
+from tracekit.analysis.slowrank.expected.like_with_like import idle_beyond
 from tracekit.analysis.slowrank.hypotheses.host_bound import without_gaps
 from tracekit.analysis.slowrank.price import Price, saved_by
 from tracekit.causes import DATALOADER, HOST_STALL
@@ -19,7 +20,6 @@ from tracekit.findings import Cause
 from tracekit.steps.features import loading_ns
 from tracekit.steps.medians import sampled
 from tracekit.thresholds.slowrank import MAJORITY
-from tracekit.units import F64
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ def role_of_tensor_groups(case: Case) -> Role | None:
     rows = tuple(case.met.of_role.tolist())
     if not rows or (models := case.timelines) is None:
         return None
-    over = np.maximum(np.fmin(case.met.role, _idle_beyond(case)), 0.0)
+    over = np.maximum(np.fmin(case.met.role, idle_beyond(case, case.computed, case.met.of_role)), 0.0)
     cuts = without_gaps(case, models.likely, {row: over[row] for row in rows})
     saved = saved_by(models, lambda model: model.rescaled_ns(cuts))
     longer = float(np.median(over[list(rows)].mean(axis=1)))
@@ -46,17 +46,6 @@ def role_of_tensor_groups(case: Case) -> Role | None:
     loads = [_loading(case, row) for row in sampled(list(rows))]
     cause: Cause = DATALOADER if np.median(loads) >= MAJORITY * longer else HOST_STALL
     return Role(rows, longer, Price.between(saved.low, min(saved.best, most), min(saved.high, most)), cause)
-
-
-def _idle_beyond(case: Case) -> F64:
-    """The idle time of each rank beyond the ranks of its stage that do not have the role, ranks × steps, ns."""
-    idle = case.steps.own - case.computed
-    beyond = np.zeros(idle.shape)
-    for stage in case.stages:
-        others = np.setdiff1d(stage, case.met.of_role)
-        if len(others):
-            beyond[stage] = np.nan_to_num(idle[stage] - np.nanmedian(idle[others], axis=0))
-    return beyond
 
 
 def role_of_stage(case: Case, rows: Sequence[int], longer: float, price: Price) -> Role | None:
