@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 
 from tests.slowrank.jobs import TRANSFER_US, grid, job, prepared
+from tracekit.analysis.slowrank.decision.decide import decide
+from tracekit.analysis.slowrank.explanation import explanation_of
 from tracekit.analysis.slowrank.hypotheses.link_cure import carried_ns
 from tracekit.analysis.slowrank.hypotheses.slow_link import slow_link
-from tracekit.units import NS_PER_US
+from tracekit.units import NS_PER_MS, NS_PER_US
 
 MESH = grid(tp=2, dp=4)
 SLOW = 3
@@ -48,3 +50,18 @@ def test_long_transfers_of_a_host_are_saved_with_it(tmp_path):
 def test_a_device_carries_transfers_without_its_host(tmp_path):
     case = case_of(tmp_path, factor=5, on_gpu=True)
     assert carried_ns(case, rows(case)) == (0.0, 0.0)
+
+
+def test_ranks_together_cost_what_the_answer_says(tmp_path):
+    """The table of `--explain` counts the transfers that both processes hold up, as the answer does."""
+    held = {MESH.line(rank, [axis]): 5.0 for rank in (3, 4) for axis in ("tp", "dp")}
+    case = prepared(job(tmp_path, MESH, slow={3: 1.5, 4: 1.5}, link=held), MESH)
+    ranks = {r: replace(found, on_gpu=False) for r, found in case.ops.per_rank.items()}
+    case = replace(case, ops=replace(case.ops, per_rank=ranks))
+    answer = decide(case)
+    found = explanation_of(case, answer).considered
+    (together,) = (c for c in found if c.kind == "ranks")
+    alone = [c for c in found if c.kind == "rank" and c.outcome == "named"]
+    assert set(together.ranks) == {3, 4} == {s.rank for s in answer.suspects}
+    assert together.likely_ms == pytest.approx(answer.gain / NS_PER_MS)
+    assert together.high_ms >= max(c.high_ms for c in alone)
