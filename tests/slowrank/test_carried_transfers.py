@@ -65,3 +65,15 @@ def test_ranks_together_cost_what_the_answer_says(tmp_path):
     assert set(together.ranks) == {3, 4} == {s.rank for s in answer.suspects}
     assert together.likely_ms == pytest.approx(answer.gain / NS_PER_MS)
     assert together.high_ms >= max(c.high_ms for c in alone)
+
+
+def test_transfers_without_peers_follow_the_pace(tmp_path):
+    """Ranks 1 and 3 share a core, so that no group of tp lacks both: their transfers take as much longer as work."""
+    mesh = grid(tp=2, dp=2)
+    case = prepared(job(tmp_path, mesh, slow={1: 2.0, 3: 2.0}, link={(0, 1): 40.0, (2, 3): 4.0}), mesh)
+    ranks = {r: replace(found, on_gpu=False) for r, found in case.ops.per_rank.items()}
+    case = replace(case, ops=replace(case.ops, per_rank=ranks))
+    likely, most = carried_ns(case, np.array([case.steps.row(1), case.steps.row(3)]))
+    layers = 3
+    assert likely == pytest.approx(layers * 20 * TRANSFER_US * NS_PER_US, rel=0.05)
+    assert most == pytest.approx(layers * 36 * TRANSFER_US * NS_PER_US, rel=0.05)

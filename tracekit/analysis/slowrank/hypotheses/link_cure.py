@@ -7,7 +7,7 @@ A late message delays its receiver, its sender, because it drains the sender's b
 the two kernels that carry it.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -59,15 +59,17 @@ def _usual_transfer(case: Case, late: F64) -> F64:
 def carried_ns(case: Case, rows: I64) -> tuple[float, float]:
     """(what a step saves besides if transfers of `rows` are as long as their peers', the most it may save); ns a step.
 
-    A transfer without a peer that lacks all of `rows` may be as short as the shortest of its message at most. Zeros for
-    operation tables, and where a device carries out the transfers.
+    A transfer without a peer that lacks all of `rows` likely takes longer by the factor by which their work does, since
+    one process does both, and may be as short as the shortest of its message at most. Zeros for operation tables, and
+    where a device carries out the transfers.
     """
     model, ranks = case.timeline, [case.steps.ranks[row] for row in rows.tolist()]
     if model is None or any(case.ops.per_rank[rank].on_gpu for rank in ranks):
         return 0.0, 0.0
     target, usual = typical_without(case, rows), usual_of(case, rows)
     without = model.step_ns(target, usual=usual)
-    likely, least = _usual_transfers(case, ranks)
+    pace = np.nansum(case.steps.own, axis=1)[rows] / np.nansum(target, axis=1)[rows]
+    likely, least = _usual_transfers(case, dict(zip(ranks, pace.tolist(), strict=True)))
     leaves = replace(model, later=_usual_departures(case, model.later, ranks))
     best, high = (max(without - leaves.step_ns(target, t, usual), 0.0) for t in (likely, least))
     return best, max(best, high)
@@ -148,11 +150,15 @@ def _tokens(found: npt.NDArray[np.object_]) -> list[str]:
     return sorted(set(found.astype(str).tolist()))
 
 
-def _usual_transfers(case: Case, ranks: list[int]) -> tuple[F64, F64]:
-    """The transfers of instances with any of `ranks` as long as those without, and as the shortest of all; ns."""
+def _usual_transfers(case: Case, pace: Mapping[int, float]) -> tuple[F64, F64]:
+    """The transfers of instances with any of the ranks in `pace` as long as those without, and as the shortest; ns.
+
+    pace: by which factor the work of a rank is longer; so are its transfers where no others show their length.
+    """
     ops, waits = case.ops, case.waits
     channel, transfer = ops.channel[waits.first_row], waits.transfer.astype(np.float64)
-    struck = np.array([bool(set(ranks) & set(c.members)) for c in ops.channels], bool)[channel]
+    factor = np.array([max((pace.get(m, 0.0) for m in c.members), default=0.0) for c in ops.channels])[channel]
+    struck = factor > 0
     words, _ = message_of(case)
     shapes = [case.shape_of(c) for c in ops.channels]
     kinds: dict[object, int] = {}
@@ -165,8 +171,10 @@ def _usual_transfers(case: Case, ranks: list[int]) -> tuple[F64, F64]:
         same = waits.complete & (kind == number)
         mine, others = same & struck, same & ~struck
         if mine.any():
-            likely[mine] = _no_longer(transfer, mine, others)
-            least[mine] = likely[mine] if others.any() else transfer[same].min()
+            shortest = transfer[same].min()
+            paced = np.maximum(transfer[mine] / factor[mine], shortest)
+            likely[mine] = _no_longer(transfer, mine, others) if others.any() else paced
+            least[mine] = likely[mine] if others.any() else shortest
     return likely, least
 
 
