@@ -20,8 +20,8 @@ from tests.outside.job import TRACED, WARM_UP, Job, step_ms, write_data
 from tests.ranks.pool import RankPool
 
 MESH = "tp=2,dp=2"
-HEAD = """| run | step ms | measured price | price | verdict | cause | ranks | |
-|---|---|---|---|---|---|---|---|"""
+HEAD = """| run | step ms | measured price | price | interval | verdict | cause | ranks | |
+|---|---|---|---|---|---|---|---|---|"""
 
 
 def main() -> int:
@@ -69,6 +69,7 @@ def compared(
             usual = [row["step_ms"] for row in between if "step_ms" in row]
             if number and usual and "step_ms" in rows[-2]:
                 rows[-2]["measured_ms"] = rows[-2]["step_ms"] - sum(usual) / len(usual)
+                rows[-2]["doubt_ms"] = max(usual) - min(usual)
             for row in rows[-2:] if number else rows[-1:]:
                 print(line(row), flush=True)
     return rows
@@ -118,6 +119,8 @@ def asked(folder: Path) -> dict[str, Any]:
         "named": [suspect.rank for suspect in named],
         "mechanism": [m.name for suspect in named[:1] for m in suspect.mechanisms],
         "price_ms": finding.what_if.step_ms - finding.what_if.without_suspects_ms,
+        "low_ms": max((s.lost_ms_low or 0.0 for s in named), default=0.0),
+        "high_ms": max((s.lost_ms_high or s.lost_ms_per_step for s in named), default=0.0),
     }
 
 
@@ -143,17 +146,29 @@ def line(row: dict[str, Any]) -> str:
     measured = f"{row['measured_ms']:+.0f} ms" if "measured_ms" in row else ""
     named = ", ".join(map(str, row["named"])) or "none"
     cause = " ".join([row["cause"] or "", *(f"({m})" for m in row["mechanism"][:1])])
+    interval = f"{row['low_ms']:.0f} to {row['high_ms']:.0f}" if row["named"] else ""
     return (
-        f"| {row['name']} | {row['step_ms']:.0f} | {measured} | {row['price_ms']:.0f} ms | {row['verdict']} "
-        f"| {cause} | {named} | {judged(row)} |"
+        f"| {row['name']} | {row['step_ms']:.0f} | {measured} | {row['price_ms']:.0f} ms | {interval} "
+        f"| {row['verdict']} | {cause} | {named} | {judged(row)} |"
     )
 
 
 def summary(rows: Sequence[dict[str, Any]]) -> str:
-    """Return a line that counts the answers by their worth."""
+    """Return two lines: the answers counted by their worth, and by whether their interval holds the measured price.
+
+    A measured price is uncertain by what the two healthy runs beside it differ by.
+    """
     worth = [judged(row) for row in rows]
     counts = [f"{worth.count(kind)} {kind}" for kind in sorted(set(worth), key=worth.index)]
-    return f"\n{len(rows)} runs: {', '.join(counts)}"
+    priced = [row for row in rows if row.get("named") and "measured_ms" in row]
+    off = [
+        max(row["low_ms"] - row["measured_ms"], row["measured_ms"] - row["high_ms"], 0.0) for row in priced
+    ]
+    near = sum(0 < miss <= row["doubt_ms"] for miss, row in zip(off, priced, strict=True))
+    return (
+        f"\n{len(rows)} runs: {', '.join(counts)}\n{len(priced)} measured prices: {off.count(0.0)} inside the "
+        f"interval, {near} beside it by less than the healthy runs differ"
+    )
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.outside.__main__ import judged
+from tests.outside.__main__ import judged, summary
 from tests.outside.disturb import stopped
 from tests.outside.job import write_data
 from tests.outside.slow_disk import _reply
@@ -42,6 +42,15 @@ def test_each_answer_has_its_worth(changes, worth):
 def test_only_a_disturbed_link_names_both_ends(cause, worth):
     named = {"verdict": "slow_link", "named": [0, 1], "cause": "network", "causes": (cause,)}
     assert judged(STOPPED | named) == worth
+
+
+def test_intervals_are_held_against_measured_prices():
+    prices = [(150, 10), (190, 10), (205, 10), (90, 10), (70, 10)]
+    rows = [
+        STOPPED | {"low_ms": 100.0, "high_ms": 200.0, "measured_ms": float(price), "doubt_ms": float(doubt)}
+        for price, doubt in prices
+    ]
+    assert "5 measured prices: 2 inside the interval, 2 beside it" in summary(rows)
 
 
 @pytest.fixture
