@@ -20,6 +20,8 @@ SLOW = [
     "capture again with `watch(place=...)`",
     "call `model.train()` after each evaluation; or",
     "call `model.eval()` in both runs or in neither",
+    "or before the first backward of a step",
+    "let both runs begin with a loss scale that overflows in neither",
 ]
 
 
