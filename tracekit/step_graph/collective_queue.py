@@ -164,19 +164,23 @@ def _device_streams(rank: RankOps) -> I64 | None:
 
 
 def _behind(run: Measured, this: I64, behind: I64, *, free: bool) -> tuple[I64, I64]:
-    """Return (per instance the one before it on its channel, −1 for none; pairs of instances of one stream).
+    """Return (per instance the one that it queues behind, −1 for none; more pairs of instances that wait).
 
-    The first of a pair (two rows) starts when the second, of another channel, ends. A buffered send leaves its stream
-    before its receiver comes, so that only its own channel follows it; with `free`, one that may be buffered as well.
-    `this` and `behind` are those of `_pairs`.
+    The former are of one channel, or messages that both their ranks run in this order. The first of a pair (two rows)
+    starts when the second ends, on one stream of one rank. A buffered send leaves its stream before its receiver comes,
+    so that only its own channel follows it; with `free`, so does one that may be buffered. `this` and `behind` are
+    those of `_pairs`.
     """
     ops, sends = run.ops, run.buffered
     along = ops.channel[this] == ops.channel[behind]
+    kept = along | ~(ops.among(("send",)) & (sends.eager | (sends.unsure & free)))[behind]
+    pairs = ops.instance[np.stack([this, behind])[:, kept]]
+    first, number = numbered_rows(*pairs)
+    queued = along[kept][first] | (np.bincount(number, minlength=len(first)) > 1)
+    pairs = pairs[:, first]
     before = np.full(len(run.waits.first_row), -1, np.int64)
-    np.maximum.at(before, ops.instance[this[along]], ops.instance[behind[along]])
-    across = ~along & ~(ops.among(("send",)) & (sends.eager | (sends.unsure & free)))[behind]
-    pairs = ops.instance[np.stack([this, behind])[:, across]]
-    return before, pairs[:, numbered_rows(*pairs)[0]]
+    np.maximum.at(before, *pairs[:, queued])
+    return before, pairs[:, ~queued]
 
 
 def _in_order(ready: F64, this: I64, behind: I64) -> None:
