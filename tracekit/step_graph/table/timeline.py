@@ -15,8 +15,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from tracekit.step_graph.table.message_queues import message_queues
-from tracekit.step_graph.table.recording import NORM, Operation, Recording, communicates
+from tracekit.step_graph.table.recording import NORM, Operation, Recording, communicates, message_queues
 from tracekit.thresholds.slowrank import QUEUED_NS
 from tracekit.units import F64, I64, Mask
 
