@@ -2,7 +2,7 @@
 
 The kernel of a collective first waits for the compute queued before it. It begins on each member when that member
 comes, and ends on all together, one transfer after the last one came. A message is a rendezvous of a send and a
-receive; receives are posted ahead, and the messages of two ranks end in the order in which they are issued
+receive; receives are posted ahead, and the messages of two ranks share a stream, in both directions
 (`schedule.pair_order`). A call that is left out or contradicts the others has an infinite begin, so that its partners
 wait for ever.
 """
@@ -15,7 +15,7 @@ import numpy as np
 from reftrain.errors import ScheduleError
 from reftrain.simulate.conditions import HostCosts
 from reftrain.simulate.grid import F64, Grid
-from reftrain.simulate.pipeline_rank import Channel, PipelineRank, Post
+from reftrain.simulate.pipeline_rank import PipelineRank, Post
 from reftrain.simulate.program import Kind, Op
 
 _JOINT = frozenset({"world", "pp"})
@@ -27,7 +27,7 @@ class Communication:
 
     def __init__(self, grid: Grid, host: HostCosts, ready: deque[PipelineRank]) -> None:
         self.grid, self.host, self._ready = grid, host, ready
-        self._channels: dict[frozenset[int], Channel] = {}
+        self._messages: dict[frozenset[int], dict[int, deque[Post]]] = {}  # ends without their other end
         self._joint: dict[tuple[object, ...], list[Post]] = {}  # collectives that wait for pipeline ranks
         self._numbers: dict[tuple[object, ...], int] = {}  # calls so far of a pipeline rank in a joint group
 
@@ -150,24 +150,15 @@ class Communication:
         for delay in (rank.conditions.network, rank.conditions.sends if op.kind is Kind.SEND else None):
             if delay is not None:
                 post.ns = post.ns + np.where(apart, delay, 0.0)
-        channel = self._channel(way)
-        channel.posts[rank.number].append(post)
-        one, other = (channel.posts[number] for number in way)
+        posts = self._messages.setdefault(frozenset(way), {number: deque() for number in way})
+        posts[rank.number].append(post)
+        one, other = (posts[number] for number in way)
         while one and other and _kind(one[0]) is not _kind(other[0]):
             ends = one.popleft(), other.popleft()
-            self._deliver(channel, *(ends if _kind(ends[0]) is Kind.SEND else ends[::-1]))
+            self._deliver(*(ends if _kind(ends[0]) is Kind.SEND else ends[::-1]))
 
-    def _channel(self, way: tuple[int, int]) -> Channel:
-        pair = frozenset(way)
-        if pair not in self._channels:
-            self._channels[pair] = Channel({n: deque() for n in pair}, dict.fromkeys(pair, 0.0))
-        return self._channels[pair]
-
-    def _deliver(self, channel: Channel, send: Post, receive: Post) -> None:
-        """End a message on both sides, one transfer after the later side and the message before it on its way.
-
-        It does not end before an earlier message of the pair: `pair_order` has the rule and its source.
-        """
+    def _deliver(self, send: Post, receive: Post) -> None:
+        """End a message on both sides, one transfer after the later side; a side begins when its stream is free."""
         a, b = send.rank.program.ops[send.index], receive.rank.program.ops[receive.index]
         if (a.micro_batch, a.backward) != (b.micro_batch, b.backward):
             raise ScheduleError(
@@ -176,15 +167,14 @@ class Communication:
                 f"rank {send.rank.number} sends {a.micro_batch}",
                 "receive in the order of the sends",
             )
-        before = channel.sent[send.rank.number]
         took = np.maximum(send.ns, receive.ns) if receive.rank.conditions.delays else send.ns
-        end = np.maximum(np.maximum(np.maximum(send.ready, receive.ready), before) + took, channel.ended)
+        sides = [(post, op.stream, _free(post.rank, op.stream)) for post, op in ((send, a), (receive, b))]
+        end = np.maximum(*(np.maximum(post.ready, free) for post, _, free in sides)) + took
         receive.rank.transfers[receive.index] = took
-        for post in (send, receive):
-            started = np.maximum(post.rank.times.start[post.row], before)
+        for post, stream, free in sides:
+            started = np.maximum(post.rank.times.start[post.row], free)
             post.rank.times.start[post.row] = started
-            self._end(post, started, end)
-        channel.sent[send.rank.number] = channel.ended = end
+            post.rank.streams[stream] = self._end(post, started, end)
 
     def _end(self, post: Post, arrived: F64, end: F64) -> F64:
         """Note the end of a communication; return it as the streams of the rank see it, ns.
@@ -209,6 +199,12 @@ class Communication:
         if rank.parked:
             rank.parked = False
             self._ready.append(rank)
+
+
+def _free(rank: PipelineRank, stream: str) -> F64 | float:
+    """Return when the last communication of a stream has ended on its rank, ns."""
+    ended = rank.streams.get(stream)
+    return 0.0 if ended is None else ended
 
 
 def _kind(post: Post) -> Kind:

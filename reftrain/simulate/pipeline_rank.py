@@ -152,15 +152,3 @@ class Post:
     ready: F64
     ns: F64 | float
     left_out: list[int] = field(default_factory=list)  # places whose ranks never make the call
-
-
-@dataclass
-class Channel:
-    """Messages between two pipeline ranks in both directions; each rank's ends begin and end in its order of issue.
-
-    The two directions run beside each other, as in a batch, but no message ends before one that was issued earlier.
-    """
-
-    posts: dict[int, deque[Post]]  # by pipeline rank: ends of messages that the other rank has not joined
-    sent: dict[int, F64 | float]  # by sender: end of its last message
-    ended: F64 | float = 0.0  # end of the last message

@@ -160,10 +160,9 @@ class Builder:
 
     def message(self, kind: Kind, label: str, peer: int, parcel: Parcel) -> int:
         """Append a send to, or receive from, pipeline rank `peer`; only the end of the step waits for a send."""
-        stream = f"{'to' if kind is Kind.SEND else 'from'}{peer}"
         after = self.pending if kind is Kind.SEND else ()
         op = Op(
-            kind, label, parcel.ns, after, stream, "pp", peer=peer, nelems=(parcel.elements, parcel.elements),
+            kind, label, parcel.ns, after, f"with{peer}", "pp", peer=peer, nelems=(parcel.elements, parcel.elements),
             dtype=parcel.dtype, stage=self.stage, micro_batch=self.micro_batch, backward=self.backward,
         )  # fmt: skip
         index = self._add(op)

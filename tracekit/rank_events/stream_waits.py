@@ -6,7 +6,9 @@ its host was in a synchronising call; it also waits for what is ahead of it on i
 """
 
 import re
+from collections import deque
 from dataclasses import dataclass
+from heapq import heappop, heappush
 from typing import Final
 
 import numpy as np
@@ -187,10 +189,11 @@ def ready_times(
     last = np.minimum(before, ended) - 1
     computed = np.where(last >= 0, end[main][np.maximum(last, 0)], launch)
     ready = np.where(known, np.minimum(np.maximum(computed, launch), start[rows]), UNKNOWN)
-    waits = np.sort(end[np.isin(cat, _CALLS) & truth(events, "name", _SYNCHRONIZES)])
+    waits = np.flatnonzero(np.isin(cat, _CALLS) & truth(events, "name", _SYNCHRONIZES))
+    waits = waits[np.argsort(end[waits], kind="stable")]
     used = np.full(len(rows), UNKNOWN)
     mine = np.flatnonzero(known if received is None else received & known)
-    used[mine] = _first_uses(waits, launch[mine], end[rows[mine]], start[main], launched)
+    used[mine] = _first_uses((start[waits], end[waits]), launch[mine], end[rows[mine]], start[main], launched)
     all_waited = 0 < len(mine) <= len(waits)
     usable = (
         np.full(len(rows), UNKNOWN)
@@ -200,20 +203,30 @@ def ready_times(
     return ready, used, np.where(known, usable, UNKNOWN)
 
 
-def _first_uses(returned: I64, launch: I64, done: I64, begin: I64, launched: I64) -> I64:
+def _first_uses(calls: tuple[I64, I64], launch: I64, done: I64, begin: I64, launched: I64) -> I64:
     """Return when the first kernel began that was launched after the host had waited for each message, ns.
 
-    The host waits for messages in the order in which it launched them, at `launch`, each in a call of its own that
-    returned when the message was `done` or later. `begin` and `launched` are those of the kernels.
+    `calls` are begins and ends of the host's waits, each for one message. One that lasted until a message was `done`
+    waited for that one, any other for the message that was launched first of those done. `begin` and `launched` are
+    those of the kernels.
     """
-    used, call = np.full(len(done), UNKNOWN), 0
-    for row in np.argsort(launch, kind="stable").tolist():
-        call = max(call, int(np.searchsorted(returned, done[row])))
-        if call == len(returned):
-            break
-        after = np.searchsorted(launched, returned[call])
-        used[row] = begin[after] if after < len(begin) else UNKNOWN
-        call += 1
+    used = np.full(len(done), UNKNOWN)
+    arrivals = deque(sorted(zip(done.tolist(), range(len(done)), strict=True)))
+    waiting: list[tuple[int, int]] = []  # (launch, message) of those done, and not yet waited for
+    taken: set[int] = set()
+    for asked, returned in zip(*(moments.tolist() for moments in calls), strict=True):
+        row = -1
+        while arrivals and arrivals[0][0] <= returned:
+            moment, message = arrivals.popleft()
+            heappush(waiting, (int(launch[message]), message))
+            row = message if moment > asked else row
+        while row < 0 and waiting:
+            _, message = heappop(waiting)
+            row = -1 if message in taken else message
+        if row >= 0:
+            taken.add(row)
+            after = np.searchsorted(launched, returned)
+            used[row] = begin[after] if after < len(begin) else UNKNOWN
     return used
 
 

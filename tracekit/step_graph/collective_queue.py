@@ -30,8 +30,7 @@ def queue_of(run: Measured, *, free: bool = False, early: bool = False) -> Colle
     """
     ops, waits = run.ops, run.waits
     this, behind = _pairs(run)
-    before = np.full(len(waits.first_row), -1, np.int64)
-    np.maximum.at(before, ops.instance[this], ops.instance[behind])
+    before, crossed = _behind(run, this, behind, free=free)
     ready = ops.at_start.astype(np.float64)
     queued = ops.start[this] - ops.end[behind] <= QUEUED_NS
     launches_known = queued & np.isfinite(ops.at_ready[this])
@@ -41,6 +40,7 @@ def queue_of(run: Measured, *, free: bool = False, early: bool = False) -> Colle
     wall[this[launches_known]] = np.minimum(launched[this[launches_known]], wall[this[launches_known]])
     _in_order(wall, this[launches_known], behind[launches_known])
     answers, caused = _caused(run, launched, this[queued])
+    caused = np.concatenate([caused, crossed], axis=1)
     ready[answers] = np.minimum(ops.at_ready[answers], ready[answers])
     wall[answers] = np.minimum(launched[answers], wall[answers])
     used = _uses(run, early=early)
@@ -128,9 +128,10 @@ def _evenly(at_start: I64, this: I64, behind: I64) -> F64:
 def _pairs(run: Measured) -> tuple[I64, I64]:
     """Return matched operations, and for each the previous one in its queue, which had ended when it began.
 
-    A communicator runs its operations in order, whatever their streams: from torch 2.8 on a collective with
-    async_op=False runs on its caller's stream. But two communicators may have the same members: where operations of
-    one channel overlap on two streams, neither queues behind the other.
+    The messages of one stream are one queue, whatever their direction and peer. A group runs its collectives in order,
+    whatever their streams: from torch 2.8 on a collective with async_op=False runs on its caller's stream. But two
+    groups may have the same members: where operations of one channel overlap on two streams, neither queues behind the
+    other.
     """
     ops = run.ops
     rows = np.flatnonzero((ops.instance >= 0) & (members_of_kernel(ops) == 1))
@@ -143,9 +144,11 @@ def _pairs(run: Measured) -> tuple[I64, I64]:
 
 
 def _queues(run: Measured, rows: I64) -> I64:
-    """Return a number for each of the operations `rows`: equal if they are in one queue of their rank and channel."""
+    """Return a number for each of the operations `rows`: equal if they are in one queue of their rank."""
     ops, stream = run.ops, _per_rank(run, lambda r: r.stream)[rows]
-    lane = numbered_rows(ops.rank[rows], ops.channel[rows])[1]
+    on_stream = run.in_message[rows] & (_per_rank(run, _device_streams)[rows] >= 0)
+    where = np.where(on_stream, stream, ops.channel[rows])
+    lane = numbered_rows(ops.rank[rows], on_stream, where)[1]
     queue = numbered_rows(lane, stream)[1]
     order = np.lexsort((ops.start[rows], lane))
     one, other = order[:-1], order[1:]
@@ -153,6 +156,31 @@ def _queues(run: Measured, rows: I64) -> I64:
     beside = crossing & (ops.start[rows[other]] + QUEUED_NS < ops.end[rows[one]])
     apart = np.isin(lane, lane[one[beside]])
     return np.asarray(np.where(apart, queue, -1 - lane), np.int64)
+
+
+def _device_streams(rank: RankOps) -> I64 | None:
+    """Return the streams of a rank's operations; None where threads of the host carry them out."""
+    return rank.stream if rank.on_gpu else None
+
+
+def _behind(run: Measured, this: I64, behind: I64, *, free: bool) -> tuple[I64, I64]:
+    """Return (per instance the one that it queues behind, −1 for none; more pairs of instances that wait).
+
+    The former are of one channel, or messages that both their ranks run in this order. The first of a pair (two rows)
+    starts when the second ends, on one stream of one rank. A buffered send leaves its stream before its receiver comes,
+    so that only its own channel follows it; with `free`, so does one that may be buffered. `this` and `behind` are
+    those of `_pairs`.
+    """
+    ops, sends = run.ops, run.buffered
+    along = ops.channel[this] == ops.channel[behind]
+    kept = along | ~(ops.among(("send",)) & (sends.eager | (sends.unsure & free)))[behind]
+    pairs = ops.instance[np.stack([this, behind])[:, kept]]
+    first, number = numbered_rows(*pairs)
+    queued = along[kept][first] | (np.bincount(number, minlength=len(first)) > 1)
+    pairs = pairs[:, first]
+    before = np.full(len(run.waits.first_row), -1, np.int64)
+    np.maximum.at(before, *pairs[:, queued])
+    return before, pairs[:, ~queued]
 
 
 def _in_order(ready: F64, this: I64, behind: I64) -> None:

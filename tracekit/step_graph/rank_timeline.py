@@ -30,8 +30,8 @@ class CollectiveQueue:
 
     ready: F64  # per operation: own time from which it could start, ns; before its recorded start where it queued
     wall: F64  # per operation: the same on the rank's clock where launches are known, else the recorded start; ns
-    before: I64  # per instance: the previous one of its group; -1 for the first
-    caused: I64  # pairs of instances (two rows): the first starts no sooner than the second, of another group, ends
+    before: I64  # per instance: the previous one of its channel; -1 for the first
+    caused: I64  # pairs of instances (two rows): the first starts no sooner than the second, of another channel, ends
     used: I64  # per operation: when compute used a message first, on the rank's clock, ns; -1 where unknown
 
 

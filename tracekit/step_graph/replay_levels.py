@@ -54,7 +54,8 @@ class Levels:
         wall[: len(begins)] = begins
         wall[-1] = -np.inf  # the place of an absent predecessor
         # numpy takes indices of this type alone quickly
-        earlier, awaited, posts = (p.astype(np.intp) for p in (self.earlier, self.awaited, self.posts))
+        places = self.earlier, self.awaited, self.posts, self.queued, self.causes
+        earlier, awaited, posts, queued, causes = (p.astype(np.intp) for p in places)
         late = bool(self.later.any())
         gap, wait = gaps[self.gap], lasts[self.lasts]
         queue, cause = lasts[self.queued_lasts], lasts[self.causes_lasts]
@@ -76,10 +77,10 @@ class Levels:
             if count := end - instance:
                 mine = slice(instances, instances + count)
                 latest = np.maximum.reduceat(wall.take(posts[post:last]), self.first_post[mine] - post)
-                np.maximum(latest, wall[self.queued[mine]] + queue[mine], out=latest)
+                np.maximum(latest, wall.take(queued[mine]) + queue[mine], out=latest)
                 of, upto = first_cause[instances], first_cause[instances + count]
                 if waits[of] < waits[upto]:
-                    until = wall[self.causes[of:upto]] + cause[of:upto]
+                    until = wall.take(causes[of:upto]) + cause[of:upto]
                     np.maximum(latest, np.maximum.reduceat(until, self.first_cause[mine] - of), out=latest)
                 wall[instance:end] = latest
                 instances += count

@@ -2,8 +2,9 @@
 
 Dependencies are those of Lin et al., "Understanding Stragglers in Large Model Training Using What-if Analysis"
 (OSDI'25, section 3.2, and the published analysis beside it). On each rank compute runs in one stream, and sends and
-receives of either direction run in four more. A receive lets its compute start, a send follows its compute. Operations
-ahead of the first compute hold it back, and operations after the last one run in order.
+receives of either direction run in four more; where two ranks show one stream for all their messages, these run in its
+order. A receive lets its compute start, a send follows its compute. Operations ahead of the first compute hold it back,
+and operations after the last one run in order.
 """
 
 from collections import defaultdict, deque
@@ -14,7 +15,8 @@ from itertools import pairwise
 
 import numpy as np
 
-from tracekit.step_graph.table.recording import NORM, Operation, Recording, communicates
+from tracekit.step_graph.table.recording import NORM, Operation, Recording, communicates, message_queues
+from tracekit.thresholds.slowrank import QUEUED_NS
 from tracekit.units import F64, I64, Mask
 
 PHASES = ("forward", "backward")
@@ -134,6 +136,10 @@ def dependencies(recording: Recording) -> Edges | None:
     for mine in by_rank.values():
         if not _link_rank(recording, mine, before):
             return None
+    for queue in message_queues(recording):
+        for i in queue:  # a receive may be posted earlier
+            before[i] = [b for b in before[i] if (recording.end[b] <= recording.start[i] + QUEUED_NS).all()]
+        _chain(queue, before)
     return before
 
 
