@@ -288,3 +288,10 @@ SIGNS: Final = tuple(
     )
 )
 """(cause, sign) that decide why one rank is slow, in the order in which they are looked for: the first that holds."""
+
+BY_SPANS: Final = tuple(
+    (entry.name, sign.part)
+    for entry, sign in SIGNS
+    if sign.order == Order.NAMED_SPANS and sign.part is not None
+)
+"""Causes that spans of the host show by name, each with the part of a rank's time that these spans are."""

@@ -103,3 +103,24 @@ def test_all_stood_at_once_blames_nobody(tmp_path):
     finding = of_text(tmp_path, "".join(stuck(rank) for rank in range(4)))
     assert finding.verdict == "inconclusive"
     assert "no rank is to blame" in finding.reason
+
+
+def test_a_controller_that_waits_accuses_no_rank(tmp_path):
+    """Ray's controller warns while it waits: the ranks may be late."""
+    line = "waiting for 60.10 s for the following ranks to join the `ray.train.report` call: [{}].\n"
+    finding = of_text(tmp_path, line.format("1, 2") + line.format("2"))
+    assert (finding.verdict, ranks(finding), finding.candidates) == ("inconclusive", [], (2,))
+
+
+@pytest.mark.parametrize(("lost", "candidates"), [((1, 2, 3), (0,)), ((0, 1), ()), ((1,), None)])
+def test_a_lost_store_accuses_no_rank(tmp_path, lost, candidates):
+    text = "".join(
+        f"[rank{rank}]:[W729 10:15:18.584991368 ProcessGroupNCCL.cpp:1662] [PG ID 0 PG GUID 0 Rank {rank}] Failed to "
+        'check the "should dump" flag on TCPStore, (maybe TCPStore server has shut down too early), with error: '
+        "Broken pipe\n"
+        for rank in lost
+    )
+    finding = of_text(tmp_path, text)
+    assert (finding.verdict, ranks(finding)) == ("inconclusive", [])
+    assert ("lost the store" in finding.reason) == (candidates is not None)
+    assert finding.candidates == (candidates or ())

@@ -106,3 +106,36 @@ def test_json_of_py_spy_is_read():
 
 def test_a_log_with_a_traceback_is_no_stack_file():
     assert not is_stacks(b"[rank0]: step 5 loss 3\n" * 50 + b'  File "a.py", line 3, in f\n')
+
+
+AS_MODULE = '  File "<frozen runpy>", line 88 in _run_code\n  File "<frozen runpy>", line 198 in _run_module_as_main\n'
+
+
+def by_a_thread(where, begun=""):
+    """What faulthandler prints where a thread of the program asks for the dump, twice."""
+    place = {"collective": "/lib/torch/distributed/distributed_c10d.py", "elsewhere": "/job/dataset.py"}[
+        where
+    ]
+    function = {"collective": "all_reduce", "elsewhere": "read_shard"}[where]
+    dump = (
+        "Current thread 0x00007f00be7fc6c0 (most recent call first):\n"
+        '  File "/job/watch.py", line 27 in dump\n'
+        '  File "/lib/python3.11/threading.py", line 1002 in _bootstrap\n\n'
+        "Thread 0x00007f00ec848b80 (most recent call first):\n"
+        f'  File "{place}", line 40 in {function}\n  File "/job/train.py", line 74 in <module>\n{begun}'
+    )
+    return dump.encode() * 2
+
+
+@pytest.mark.parametrize("begun", ["", AS_MODULE])
+def test_a_dump_by_another_thread_shows_the_main_one(begun):
+    found = [
+        stack
+        for rank in range(4)
+        for stack in stacks_in(
+            f"rank{rank}.txt", by_a_thread("elsewhere" if rank == 2 else "collective", begun)
+        )
+    ]
+    assert [(stack.rank, stack.sample) for stack in found] == [(r, n) for r in range(4) for n in range(2)]
+    finding = judge_evidence(Bundle(stacks=tuple(found)))[0]
+    assert [(c.rank, c.kind) for c in finding.culprits] == [(2, "host_stalled")]

@@ -75,3 +75,9 @@ def test_ranks_without_a_dump_may_wait_for_idle_ones(tmp_path):
     found = finding(tmp_path, rows[:1], {"0": range(4)})
     assert (found.verdict, found.culprits) == ("inconclusive", ())
     assert "3 ranks left no dump" in found.reason
+
+
+def test_a_message_without_its_other_end_is_said(tmp_path):
+    found = messages(tmp_path, [["send 0->1"], []])
+    assert (found.verdict, found.culprits, found.candidates) == ("inconclusive", (), (0, 1))
+    assert "rank 1 waits in another call and has not joined a message of rank 0" in found.reason

@@ -63,6 +63,8 @@ def shown(*names):
         (["ab", "ab", "ab", "ab"], set()),  # another program all the time
         (["a", "ab", "a", "a"], set()),  # too early to know whether they run one program
         (["a", "a", "a", "a"], set()),
+        (["a", "a", "ab", "ab"], set()),  # a role of its own, as it recurs
+        (["a", "a", "ab", "ac"], {3}),
     ],
 )
 def test_members_part_after_they_went_together(odd, named):

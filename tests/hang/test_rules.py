@@ -24,6 +24,7 @@ ORDER = [
     ("left_program", When.NO_CULPRIT),
     ("short_of_messages", When.NO_CULPRIT),
     ("lost_calls", When.NO_CULPRIT),
+    ("outside_group", When.NOTHING),
     ("unstarted_device", When.NOTHING),
     ("missing_dump", When.NOTHING),
 ]

@@ -47,7 +47,8 @@ REPORTS = [
     ),
     seen(
         "pytorch/pytorch#172668",
-        "two pipelines of two stages with two parts each; behind the first forward both send before they receive",
+        "two pipelines of two stages with two parts each; behind the first forward both stages send "
+        "before they receive",
         "no rank: the stages wait for each other in their sends",
         stages_send,
         4,

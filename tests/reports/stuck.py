@@ -385,7 +385,7 @@ REPORTS = [
     seen(
         "sgl-project/sglang#33289",
         "two ranks: rank 1 gathers logits in one group, rank 0 waits for a request in another",
-        "open: nothing tells which of the two decided wrongly; both calls are shown",
+        "open: the dumps do not show which of the two decided wrongly; both calls are shown",
         two_waits,
         2,
         shows_calls("broadcast", "all_gather"),
@@ -431,7 +431,7 @@ REPORTS = [
     seen(
         "Lightning-AI/pytorch-lightning#7129",
         "DDP on 4 ranks, rank 3 logs one more metric than the others",
-        "rank 3, whose call has no partner of its place",
+        "rank 3: its call has no partner from the same place",
         metrics,
         4,
         named("culprits", (3,)),

@@ -28,7 +28,8 @@ class Grouped:
         """Tell each rank its calls."""
         made = {name: job.split(name, members) for name, members in self.groups.items()}
         for rank in job.ranks:
-            mine = {name: split[rank.number] for name, split in made.items()} | {"world": job.world}
+            mine = {name: split[rank.number] for name, split in made.items() if rank.number in split}
+            mine["world"] = job.world
             for number in steps:
                 with rank.step(number):
                     self.body(mine, rank)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tests.tables.rows import bare, gemm, launch, record, recorded, row, title
+from tests.tables.rows import bare, comm, gemm, launch, record, recorded, row, title
 from tracekit.thresholds.tables import MAX_BATCH_MEMBERS
 
 SEND, RECV = {"dst_rank": 1}, {"src_rank": 1}
@@ -145,3 +145,35 @@ def test_an_all_to_all_joins_no_batch():
     split = [launch(8, 2), bare(30, 50, 2, stream=7)]
     ends = [recorded(0, *batch, *more, gemm(0, 1)).end.tolist() for more in (behind, split)]
     assert ends == [[25_000, 25_000, 80_000], [80_000, 80_000]]
+
+
+def oneccl(begin, us, **more):
+    """A collective's kernel of a library that is not known by name, and that annotates nothing."""
+    return row("kernel", "oneccl_allreduce_base<float, 2>", begin, us, **more)
+
+
+def on_xpu(begin, correlation):
+    """The launch of a kernel on another kind of device, on the main thread."""
+    return {**launch(begin, correlation), "cat": "xpu_runtime", "name": "urEnqueueKernelLaunch"}
+
+
+def test_a_kernel_that_a_record_launches_communicates():
+    host = record(10, 10, "allreduce", external_id=91)
+    early, later = oneccl(1, 5), oneccl(20, 5, external_id=91, correlation=7)
+    ops = recorded(0, host, on_xpu(15, 7), early, later, gemm(30, 5, external_id=92))
+    assert (ops.op, ops.busy[0].tolist()) == (("all_reduce", "all_reduce"), [30_000])
+
+
+def test_a_kernel_of_an_operator_in_a_record_computes():
+    host = [record(10, 10, "allreduce", external_id=91), record(40, 10, "wait", external_id=93)]
+    inside = row("cpu_op", "aten::copy_", 12, 2, pid=1, tid=1, external_id=92)
+    copies = [gemm(20, 5, external_id=92), gemm(50, 5, external_id=93), gemm(60, 5, external_id=91)]
+    ops = recorded(0, *host, inside, comm(30, 5, 0), *copies)
+    assert ops.busy[0].tolist() == [20_000, 50_000, 60_000]
+
+
+def test_an_id_of_a_later_recording_is_no_record():
+    host = record(10, 10, "allreduce", external_id=91)
+    again = row("cpu_op", "aten::mm", 110, 5, pid=1, tid=1, external_id=91)
+    ops = recorded(0, host, oneccl(20, 5, external_id=91), again, gemm(120, 5, external_id=91))
+    assert (ops.op, ops.busy[0].tolist()) == (("all_reduce",), [120_000])

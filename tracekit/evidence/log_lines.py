@@ -22,6 +22,7 @@ LITERALS: Final = (
     "Traceback (most recent call last)", "exitcode", "srun: error", "Fatal Python error", "killed by SIG",
     "terminated with", "monitoredBarrier", "s joined", "store_based_barrier", "Timed out waiting", "by peer",
     "setting up NCCL communicator", "has timed out after", "attempts left", "RendezvousTimeout",
+    "ranks to join", "flag on TCPStore", "flag from the global store",
     "Timeout at collective: ", "mismatch between collectives on ranks", "op.preamble.length <= op.nbytes",
 )  # fmt: skip
 """Texts of which each line of interest holds one."""

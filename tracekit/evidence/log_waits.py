@@ -28,6 +28,10 @@ _UNREACHED: Final = re.compile(
 )
 _FAILED: Final = re.compile(rb"Ranks? (\d[\d, ]{0,200}) failed to pass monitoredBarrier in (\d{1,12})")
 _GLOO: Final = re.compile(rb"Timed out waiting (\d{1,12})ms for (send|recv) operation")
+_AWAITED: Final = re.compile(rb"for the following ranks to join the \S{1,100} call: \[(\d[\d, ]{0,200})\]")
+"""Ray Train's controller, of a barrier of its own, while it still waits."""
+_LOST_STORE: Final = re.compile(rb"flag (?:on TCPStore|from the global store)")
+"""A rank's watchdog that cannot ask the store for the signal to dump: 2.4 to 2.5, and later."""
 _WARN: Final = re.compile(
     rb"(?:(\S{1,200}?):(\d{1,9}):\d{1,9} )?\[\d{1,3}\] (?:\S{1,200} )?NCCL WARN ([^\n]{1,400})"
 )
@@ -54,7 +58,8 @@ class Waits:
     started, joined: ranks of each communicator (by id) that began and completed its initialisation; sizes: its ranks.
     for_first: ranks that wait for the id that the first rank of their group makes. in_store: ranks that wait in the
     store's barrier. joined_store: (joined, of) clients, the last report. unreached: addresses that nobody answers at.
-    failed_barrier: ranks that a monitored barrier names. in_gloo: ranks whose Gloo call timed out. longer: messages
+    failed_barrier: ranks that a monitored barrier names. awaited: ranks that a controller still waits for.
+    lost_store: ranks that lost the connection to the store. in_gloo: ranks whose Gloo call timed out. longer: messages
     longer than the buffer for them, by the rank that received one (None: unknown), as (bytes came, bytes expected).
     """
 
@@ -68,6 +73,8 @@ class Waits:
     unreached: list[str] = field(default_factory=list)
     unreached_by: set[int] = field(default_factory=set)
     failed_barrier: set[int] = field(default_factory=set)
+    awaited: set[int] = field(default_factory=set)
+    lost_store: set[int] = field(default_factory=set)
     in_gloo: set[int] = field(default_factory=set)
     longer: dict[int | None, tuple[int, int]] = field(default_factory=dict)
     signs: list[Sign] = field(default_factory=list)
@@ -95,6 +102,10 @@ class Waits:
             self.unreached_by.update([] if rank is None else [rank])
         elif found := _FAILED.search(part):
             self.failed_barrier.update(_bounded(n) for n in re.findall(rb"\d{1,7}", found[1]))
+        elif found := _AWAITED.search(part):
+            self.awaited = {_bounded(n) for n in re.findall(rb"\d{1,7}", found[1])}
+        elif _LOST_STORE.search(part):
+            self.lost_store.update([] if rank is None else [rank])
         elif found := _GLOO.search(part):
             self.in_gloo.update([] if rank is None else [rank])
         elif (lengths := longer_message(part)) is not None:

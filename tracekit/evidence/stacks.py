@@ -80,6 +80,8 @@ class RankStack:
         return "elsewhere"
 
 
+_BEGINS: Final = ("<module>", " _run_code", " _run_module_as_main")
+"""Outermost functions of a main thread."""
 _NEXT: Final = 2
 """Frames from the innermost one in which a function of this name waits itself."""
 _NEAR: Final = 12
@@ -93,7 +95,13 @@ class _Thread:
     kind: StackKind
     name: str
     current: bool
+    ident: bytes = b""
     frames: list[str] = field(default_factory=list)
+
+    @property
+    def runs_program(self) -> bool:
+        """Whether a module began it, or `python -m`: the main thread."""
+        return bool(self.frames) and self.frames[-1].endswith(_BEGINS)
 
 
 def is_stacks(head: bytes) -> bool:
@@ -169,7 +177,7 @@ def _processes(path: str, text: bytes) -> Iterator[RankStack]:
             if launched and int(launched[1]) != rank:
                 yield from ended()
                 threads, rank, pid = [], int(launched[1]), 0
-            elif thread.kind == "faulthandler" and any(t.current for t in threads):
+            elif thread.kind == "faulthandler" and _of_next_dump(threads, thread):
                 yield from ended()
                 threads = []
             threads.append(thread)
@@ -181,6 +189,18 @@ def _processes(path: str, text: bytes) -> Iterator[RankStack]:
     yield from ended()
 
 
+def _of_next_dump(threads: Iterable[_Thread], thread: _Thread) -> bool:
+    """Return whether a thread of faulthandler begins another dump than that of `threads`.
+
+    A dump shows each thread once, at most one as the current one, and the main thread last. The current one is the main
+    thread where a signal asks for the dump, and another one where a thread of the program does.
+    """
+    known = list(threads)
+    current = [t for t in known if t.current]
+    again = any(t.ident == thread.ident for t in known)
+    return again or bool(current and (thread.current or current[0].runs_program))
+
+
 def _last_rank(_line: bytes, before: int | None) -> int | None:
     """Return the rank that a heading before the first process told."""
     return before if before is None or before < MAX_LOG_RANKS else None
@@ -189,7 +209,7 @@ def _last_rank(_line: bytes, before: int | None) -> int | None:
 def _thread(line: bytes) -> _Thread | None:
     """Return the thread that a line begins; None where it begins none."""
     if found := _FH_THREAD.match(line):
-        return _Thread("faulthandler", "", found[1] == b"Current thread")
+        return _Thread("faulthandler", "", found[1] == b"Current thread", found[2])
     if found := _PY_THREAD.match(line.strip()):
         return _Thread("py_spy", clean_text(found[3] or b""), current=False)
     return None
@@ -208,6 +228,6 @@ def _main(threads: Iterable[_Thread]) -> _Thread | None:
     """Return the thread that runs the program: named so, the current one, or the one that a module began."""
     listed = [thread for thread in threads if thread.frames]
     named = [t for t in listed if t.name == "MainThread"]
-    began = [t for t in listed if t.frames[-1].endswith("<module>") or " _run_code" in t.frames[-1]]
+    began = [t for t in listed if t.runs_program]
     current = [t for t in listed if t.current]
     return next(iter((*named, *began, *current, *reversed(listed))), None)

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from tracekit.intervals import Intervals, empty, intersect, subtract, union
-from tracekit.rank_events.event_columns import Values, present, truth
+from tracekit.rank_events.event_columns import Values, holds, ints, latest, matches, present, truth
 from tracekit.rank_events.host_events import Host
 from tracekit.units import I64, Mask
 
@@ -34,14 +34,35 @@ DEVICE_WORK = ("kernel", "gpu_memcpy", "gpu_memset")
 def communicates(events: pa.Table, kernel: Mask, *, on_gpu: bool) -> Mask:
     """Whether each event is communication: kernels on a GPU trace, annotated spans (else Gloo's own) on a CPU trace.
 
+    A kernel that names no library known here, as oneCCL's, is communication if the record of a collective launched it.
     Where spans are annotated, a record that lost its arguments counts too.
     """
     annotated = present(events, "collective")
     if on_gpu:
-        return kernel & (annotated | truth(events, "name", COMM_KERNEL))
+        shown = kernel & (annotated | truth(events, "name", COMM_KERNEL))
+        return shown | _launched_by_records(events, kernel & ~shown)
     if annotated.any():
         return annotated | truth(events, "name", _RECORD)
     return truth(events, "name", _GLOO)
+
+
+def _launched_by_records(events: pa.Table, kernel: Mask) -> Mask:
+    """Whether these kernels have a name of which every launch that is known lies in the record of a collective.
+
+    The kernel's `External id` is that of the innermost operator around its launch; a later recording may use it again.
+    """
+    external, start = ints(events, "external_id", -1), ints(events, "ts", 0)
+    records = truth(events, "name", _RECORD) & holds(events, "collective", lambda op: op and op != "wait")
+    if not (asked := np.flatnonzero(kernel & (external >= 0) & np.isin(external, external[records]))).size:
+        return np.zeros(events.num_rows, bool)
+    operators = holds(events, "cat", lambda cat: cat == "cpu_op") & np.isin(external, external[asked])
+    hosts = np.flatnonzero(operators)
+    around = hosts[latest(external[hosts], start[hosts], external[asked], start[asked])]
+    name = matches(events, "name", lambda text: text or "")
+    talking = set(name[asked[records[around]]])
+    computing = kernel & (external >= 0)
+    computing[asked[records[around]]] = False
+    return kernel & np.isin(name, sorted(talking - set(name[computing])))
 
 
 def compute_intervals(

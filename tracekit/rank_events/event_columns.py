@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -11,6 +12,9 @@ from tracekit.arrays import null_as, to_numpy
 from tracekit.units import I64, Mask
 
 Values = npt.NDArray[np.object_]
+
+DEVICE_CALLS: Final = ("cuda_runtime", "cuda_driver", "xpu_runtime", "xpu_driver")
+"""Categories of calls to a device's runtime or driver, by which a host launches its work and waits for it."""
 
 
 def ints(events: pa.Table, column: str, null: int) -> I64:

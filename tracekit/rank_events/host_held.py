@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from tracekit.intervals import Intervals, covered_until, gap_start, union
-from tracekit.rank_events.event_columns import Values, truth
+from tracekit.rank_events.event_columns import DEVICE_CALLS, Values, truth
 from tracekit.rank_events.host_events import Enclosing, Host
 from tracekit.rank_events.stream_waits import HOST_WAIT, resumed_behind
 from tracekit.thresholds.tables import POLLS_THAT_WAIT
@@ -22,7 +22,6 @@ from tracekit.units import I64, Mask
 _BLOCKS: Final = re.compile(rf"{HOST_WAIT.pattern}|Free$")
 """Calls in which the host may wait until its device has done what was launched."""
 _POLLS: Final = re.compile(r"(Event|Stream)Query")
-_CALLS: Final = ("cuda_runtime", "cuda_driver")
 
 
 def host_held(
@@ -74,7 +73,7 @@ def _waits(events: pa.Table, cat: Values, host: Host, launches: I64) -> tuple[In
 
     One thread may wait for work after which another thread launches: forward and backward have threads of their own.
     """
-    calls = np.isin(cat, _CALLS)
+    calls = np.isin(cat, DEVICE_CALLS)
     threads = np.unique(np.stack([host.pid, host.tid])[:, launches[launches >= 0]], axis=1).T.tolist()
     mine = np.zeros(len(cat), bool)
     for pid, tid in threads:

@@ -11,7 +11,7 @@ from tracekit.intervals import empty
 from tracekit.rank_events.arguments import read_arguments, resolve_groups
 from tracekit.rank_events.coded_words import among
 from tracekit.rank_events.compute import DEVICE_WORK, communicates, compute_intervals, operator_intervals
-from tracekit.rank_events.event_columns import Values, ints, matches, present, truth
+from tracekit.rank_events.event_columns import DEVICE_CALLS, Values, ints, matches, present, truth
 from tracekit.rank_events.host_events import Enclosing, Host, host_of
 from tracekit.rank_events.host_held import host_held
 from tracekit.rank_events.kernel_order import Launched, kernel_order, window_of
@@ -236,7 +236,7 @@ def opens_of(events: pa.Table, cat: Values, begins: Sequence[int]) -> tuple[int,
     hosts = np.flatnonzero(~np.isin(cat, _ON_DEVICE))
     hosts = hosts[np.argsort(start[hosts], kind="stable")]
     window = window_of(start[hosts], begins)
-    waits = np.isin(cat, ["cuda_runtime", "cuda_driver"]) & truth(events, "name", HOST_WAIT)
+    waits = np.isin(cat, DEVICE_CALLS) & truth(events, "name", HOST_WAIT)
     for number in np.unique(window).tolist():
         first = hosts[np.searchsorted(window, number)]
         if waits[first]:

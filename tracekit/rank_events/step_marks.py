@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from tracekit.rank_events.event_columns import Values, filled, ints, latest, matches
+from tracekit.rank_events.event_columns import DEVICE_CALLS, Values, filled, ints, latest, matches
 from tracekit.thresholds.ingest import MAX_STEP
 from tracekit.thresholds.tables import LATE_LAUNCH_NS, MOST_BEHIND_MARKS
 from tracekit.units import I32, I64
@@ -44,7 +44,7 @@ def run_ahead(steps: dict[int, tuple[int, int]], cat: Values, rows: I64, start: 
 
     Such marks show when the host was in a step, not when the device was. `cat` and `start` (ns) are per event.
     """
-    if not steps or not len(rows) or np.isin(cat, ["cuda_runtime", "cuda_driver"]).any():
+    if not steps or not len(rows) or np.isin(cat, DEVICE_CALLS).any():
         return False
     last = max(end for _, end in steps.values())
     return float((start[rows] > last).mean()) > MOST_BEHIND_MARKS
@@ -74,7 +74,7 @@ def launch_rows(events: pa.Table, cat: Values, rows: I64, begins: Sequence[int] 
     sorted, ns.
     """
     correlation, start = ints(events, "correlation", -1), ints(events, "ts", 0)
-    hosts = np.flatnonzero(np.isin(cat, ["cuda_runtime", "cuda_driver"]) & (correlation >= 0))
+    hosts = np.flatnonzero(np.isin(cat, DEVICE_CALLS) & (correlation >= 0))
     found = latest(correlation[hosts], start[hosts], correlation[rows], start[rows])
     launch = np.where(found >= 0, np.append(hosts, -1)[found], -1)
     window = np.searchsorted(np.array(begins[1:], np.int64), start, side="right")

@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from tracekit.rank_events.event_columns import Values, ints, latest, truth
+from tracekit.rank_events.event_columns import DEVICE_CALLS, Values, ints, latest, truth
 from tracekit.units import I8, I64, Mask
 
 WAITED: Final = 1
@@ -139,7 +139,7 @@ def _latest_reaches(key: I64, issued: I64, upto: I64, asked: I64, before: I64, s
 
 def _host_stood(events: pa.Table, cat: Values, moments: I64) -> Mask:
     """Return whether the host was in a call that waits for the device at each of `moments`, ns."""
-    rows = np.flatnonzero(np.isin(cat, ["cuda_runtime", "cuda_driver"]) & truth(events, "name", HOST_WAIT))
+    rows = np.flatnonzero(np.isin(cat, DEVICE_CALLS) & truth(events, "name", HOST_WAIT))
     if not len(rows):
         return np.zeros(len(moments), bool)
     begin = ints(events, "ts", 0)[rows]
@@ -155,7 +155,6 @@ def _host_stood(events: pa.Table, cat: Values, moments: I64) -> Mask:
 # says when the group was free and not when the rank was ready. The host's launches show the latter: a
 # communication kernel waits for the compute that was launched before it.
 
-_CALLS: Final = ("cuda_runtime", "cuda_driver")
 _SYNCHRONIZES: Final = re.compile("Synchronize")
 """Calls that return when the device has done what was launched."""
 UNKNOWN = -1
@@ -189,7 +188,7 @@ def ready_times(
     last = np.minimum(before, ended) - 1
     computed = np.where(last >= 0, end[main][np.maximum(last, 0)], launch)
     ready = np.where(known, np.minimum(np.maximum(computed, launch), start[rows]), UNKNOWN)
-    waits = np.flatnonzero(np.isin(cat, _CALLS) & truth(events, "name", _SYNCHRONIZES))
+    waits = np.flatnonzero(np.isin(cat, DEVICE_CALLS) & truth(events, "name", _SYNCHRONIZES))
     waits = waits[np.argsort(end[waits], kind="stable")]
     used = np.full(len(rows), UNKNOWN)
     mine = np.flatnonzero(known if received is None else received & known)

@@ -16,8 +16,8 @@ import pyarrow as pa
 
 from tracekit.intervals import Intervals, subtract, union
 from tracekit.matching.match import Operations
-from tracekit.rank_events.compute import COMM_KERNEL, DEVICE_WORK, NOT_COMPUTE
-from tracekit.rank_events.event_columns import ints, matches, truth
+from tracekit.rank_events.compute import COMM_KERNEL, DEVICE_WORK, NOT_COMPUTE, communicates
+from tracekit.rank_events.event_columns import Values, ints, matches, truth
 from tracekit.steps.steps import Steps, idle_within, inside_each, tails_of, windows_of
 from tracekit.store import Run
 from tracekit.thresholds.slowrank import MINOR, TIME_SLICE_NS
@@ -106,7 +106,7 @@ def read_features(run: Run, ops: Operations, steps: Steps, rank: int) -> Feature
     windows = union(*np.concatenate([each, tails_of(steps, rank, columns)], axis=1))
     if not len(windows[0]):
         return None
-    events = run.events(rank, ["ts", "dur", "cat", "name"])
+    events = run.events(rank, ["ts", "dur", "cat", "name", "external_id", "collective"])
     start = ints(events, "ts", 0)
     end = start + ints(events, "dur", 0)
     cat = matches(events, "cat", lambda v: v)
@@ -132,9 +132,16 @@ def read_features(run: Run, ops: Operations, steps: Steps, rank: int) -> Feature
         spent(ATTENTION, computing), spent(MATMUL, computing), spent(COPIES, computing), spent(LOADER, host, still),
         spent(COLLECTOR, host, still), spent(ALLOCATOR, host, still), _begun(start[computing], windows) / n,
         inside_each(subtract(source.computed, exposed), each), inside_each(named(ATTENTION, computing), each),
-        len(columns), operators, _work(events, computing & ~truth(events, "name", COMMUNICATION), windows, n),
+        len(columns), operators, _work(events, computing & ~_talks(events, cat, on_gpu=source.on_gpu), windows, n),
         spent(PEER_COPIES, computing),
     )  # fmt: skip
+
+
+def _talks(events: pa.Table, cat: Values, *, on_gpu: bool) -> Mask:
+    """Whether each kernel, or operator of a CPU, is communication."""
+    return (
+        communicates(events, cat == "kernel", on_gpu=True) if on_gpu else truth(events, "name", COMMUNICATION)
+    )
 
 
 def loading_ns(run: Run, ops: Operations, steps: Steps, rank: int) -> float:

@@ -18,7 +18,7 @@ from tracekit.arrays import numbered_rows
 from tracekit.intervals import Intervals, subtract, union
 from tracekit.matching.match import Operations
 from tracekit.rank_events.compute import NOT_COMPUTE, OPERATOR
-from tracekit.rank_events.event_columns import Values, ints, matches, truth
+from tracekit.rank_events.event_columns import DEVICE_CALLS, Values, ints, matches, truth
 from tracekit.rank_events.stream_waits import HOST_WAIT
 from tracekit.steps.features import LOADER
 from tracekit.steps.medians import weighted_quantile
@@ -69,7 +69,7 @@ def _working(events: pa.Table) -> tuple[Intervals, I64]:
     start = ints(events, "ts", 0)
     end = start + ints(events, "dur", 0)
     cat = matches(events, "cat", lambda c: c)
-    call = np.isin(cat, ["cuda_runtime", "cuda_driver"])
+    call = np.isin(cat, DEVICE_CALLS)
     waits = call & (
         truth(events, "name", _WAITS) | ((end - start > LAUNCHED_NS) & ~_has_room(events, cat, call))
     )

@@ -16,7 +16,7 @@ from tracekit.thresholds.slowrank import MAJORITY
 from tracekit.thresholds.tables import DEVICE_ROUNDING_NS, HOST_GAP_NS, LIKE_SHARE
 from tracekit.units import F64, I64
 
-_COLUMNS = ["ts", "dur", "cat", "name", "stream", "collective"]
+_COLUMNS = ["ts", "dur", "cat", "name", "stream", "external_id", "collective"]
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,9 @@ from tracekit.thresholds.floor import SMALL_KERNEL_NS
 from tracekit.timing.device_gaps import gaps_of
 from tracekit.units import I64, Mask
 
-_COLUMNS: Final = ["ts", "dur", "cat", "name", "pid", "tid", "stream", "correlation", "collective", "flops"]
+_COLUMNS: Final = [
+    "ts", "dur", "cat", "name", "pid", "tid", "stream", "correlation", "external_id", "collective", "flops",
+]  # fmt: skip
 _DEVICE: Final = ("kernel", "gpu_memcpy", "gpu_memset")
 _SPAN: Final = re.compile(
     r"\brecompute|torch/utils/checkpoint\.py\(\d+\): (unpack_hook|recompute_fn)", re.IGNORECASE

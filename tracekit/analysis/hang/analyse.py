@@ -210,6 +210,13 @@ def _unexplained_messages(scene: Scene) -> str:
             f"both ends of every outstanding message were issued and none has finished: the network or a device is "
             f"stuck{scene.or_moves}; {advice_on_device(scene)}"
         )
+    for rank, askers in sorted(scene.graph.awaited.items()):
+        if rank in scene.dumps:
+            whose = rank_names(sorted(askers))
+            return (
+                f"rank {rank} waits in another call and has not joined a message of {whose}: it left its end out, or "
+                "the message is one too many"
+            )
     return "every rank that others wait for waits itself; the evidence does not show which rank stopped first"
 
 

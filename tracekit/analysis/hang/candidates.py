@@ -45,14 +45,16 @@ def stuck_call(scene: Scene) -> CallId | None:
     """Return the first call in the program that all members issued and none has finished; None without one.
 
     A call that no rank waits in first is blocked by something else, such as messages that wait for each other. So may a
-    call be, if a member waits in something that the evidence does not name.
+    call be, if a member waits in something that the evidence does not name, or first in a message that its peer lacks.
     """
     graph = scene.graph
-    first = {wait.at for rank in graph.stuck for wait in first_waits(scene, rank).waits if not wait.message}
+    waits = {rank: first_waits(scene, rank).waits for rank in graph.stuck}
+    first = {wait.at for own in waits.values() for wait in own if not wait.message}
+    alone = {r for r, own in waits.items() for w in own if w.message and r in graph.awaited.get(w.at, ())}
     in_flight = [
         CallId(call.group, call.seq)
         for at, call in enumerate(graph.pending)
-        if call.in_flight and at in first and graph.busy.isdisjoint(call.waiting)
+        if call.in_flight and at in first and (graph.busy | alone).isdisjoint(call.waiting)
     ]
     return first_in_program(scene, in_flight) if in_flight else None
 

@@ -20,3 +20,7 @@ NEW_GROUPS: Final = (
     "compare the new_group calls of these ranks: every rank must make all of them, including calls for groups that it "
     "is not in, in the same order and with the same members"
 )
+WHICH_GROUP: Final = (
+    "compare the group that each side passes: without one, a call is made in that of all ranks"
+)
+OUTSIDE: Final = "take dumps or stacks of the other processes of that group; these dumps show none of them"

@@ -73,7 +73,9 @@ def left_program(scene: Scene, _known: Found) -> Found:
 
     Looks for: groups with members that several times made the same calls between the group's calls, and then one or few
     members made others.
-    Excuses: members of groups that do not run one program, as shown before; ranks that fewer than two peers contradict,
+    Excuses: members of groups that do not run one program, as shown before; a rank that differed in the same way at
+    another time, because that is a role of its own, such as sending weights to an engine; ranks that fewer than two
+    peers contradict,
     or fewer than twice their own number, where members without a dump count as theirs, because stages of a pipeline run
     programs of their own; and all ranks if some waiting does not start from them.
     Returns: `mismatched_call` for another operation of the same group, else `host_stalled` at the first call that the
@@ -104,18 +106,39 @@ def _partings(
     The `absent` members may have made the odd calls as well.
     """
     alike = 0
-    for seq in sorted({seq for by_seq in shown.values() for seq in by_seq}):
-        known = {rank: by_seq[seq] for rank, by_seq in shown.items() if seq in by_seq}
-        usual = _usual(list(known.values()))
-        odd = [rank for rank, stretch in known.items() if not stretch.fits(usual)]
+    made = [_Made.by(seq, shown) for seq in sorted({seq for by_seq in shown.values() for seq in by_seq})]
+    for at, here in enumerate(made):
+        elsewhere = made[:at] + made[at + 1 :]
+        odd = [rank for rank in here.odd if not any(other.repeats(here, rank) for other in elsewhere)]
         if not odd:
-            alike += sum(stretch.whole for stretch in known.values()) > MIN_WITNESSES
+            alike += sum(stretch.whole for stretch in here.known.values()) > MIN_WITNESSES
             continue
-        others = len(known) - len(odd)
+        others = len(here.known) - len(odd)
         if alike < MIN_ALIKE or others < MIN_WITNESSES or others < 2 * (len(odd) + absent):
             return {}
-        return {rank: _parting(number, seq, known[rank], usual) for rank in odd}
+        return {rank: _parting(number, here.seq, here.known[rank], here.usual) for rank in odd}
     return {}
+
+
+class _Made(NamedTuple):
+    """What members made behind one call of a group, what most of them made, and the ranks that made something else."""
+
+    seq: int
+    known: Mapping[int, Stretch]
+    usual: Stretch
+    odd: list[int]
+
+    @classmethod
+    def by(cls, seq: int, shown: Mapping[int, Mapping[int, Stretch]]) -> "_Made":
+        """Return what the members of `shown` made behind the call `seq`."""
+        known = {rank: by_seq[seq] for rank, by_seq in shown.items() if seq in by_seq}
+        usual = _usual(list(known.values()))
+        return cls(seq, known, usual, [rank for rank, one in known.items() if not one.fits(usual)])
+
+    def repeats(self, other: "_Made", rank: int) -> bool:
+        """Whether a rank differs here from the usual calls as it does at the `other` call."""
+        alike = rank in self.odd and self.known[rank].fits(other.known[rank])
+        return alike and self.usual.fits(other.usual)
 
 
 def _usual(known: list[Stretch]) -> Stretch:

@@ -14,6 +14,7 @@ from tracekit.analysis.hang.rules.lost_calls import lost_calls
 from tracekit.analysis.hang.rules.mismatched_collective import mismatched_collectives
 from tracekit.analysis.hang.rules.mismatched_message import mismatched_messages
 from tracekit.analysis.hang.rules.missing_dump import missing_dump
+from tracekit.analysis.hang.rules.outside_group import outside_group
 from tracekit.analysis.hang.rules.parted_calls import parted_calls
 from tracekit.analysis.hang.rules.rule import Found, Rule, When
 from tracekit.analysis.hang.rules.shared_name import shared_name
@@ -40,6 +41,7 @@ RULES: Final = (
     Rule("left_program", When.NO_CULPRIT, left_program),
     Rule("short_of_messages", When.NO_CULPRIT, short_of_messages),
     Rule("lost_calls", When.NO_CULPRIT, lost_calls),
+    Rule("outside_group", When.NOTHING, outside_group),
     Rule("unstarted_device", When.NOTHING, unstarted_devices),
     Rule("missing_dump", When.NOTHING, missing_dump),
 )

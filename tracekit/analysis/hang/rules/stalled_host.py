@@ -1,12 +1,14 @@
 """Hosts that stopped: ranks that others wait for while nothing of their own is outstanding."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import NamedTuple
 
 from tracekit.analysis.hang.agreement import synchronising
-from tracekit.analysis.hang.call_origins import Origins
+from tracekit.analysis.hang.call_origins import Origin, Origins
 from tracekit.analysis.hang.channels import End, same_group, usual_calls
 from tracekit.analysis.hang.program_order import CallId, first_missed
+from tracekit.analysis.hang.remedies import WHICH_GROUP
 from tracekit.analysis.hang.rules.idle_beside_missing import idle_beside_missing
 from tracekit.analysis.hang.rules.rule import Accusation, Found
 from tracekit.analysis.hang.scene import Scene
@@ -23,7 +25,7 @@ def stalled_hosts(scene: Scene, known: Found) -> Found:
     ranks with rings that have lost how far they are in a call that others wait in and no rank has done.
     Excuses: ranks already named, ends of different messages, and, if p2p is not recorded (Gloo), ranks that only wider
     groups than the others' miss: they may wait in a receive.
-    Returns: `host_stalled`; a doubt where they would be most ranks, and a few alone made a call unknown to them.
+    Returns: `host_stalled`; a doubt where they are no fewer than the ranks that wait, in a call unknown to them.
     """
     graph = scene.graph
     culprits: dict[int, Accusation] = {}
@@ -46,17 +48,17 @@ def stalled_hosts(scene: Scene, known: Found) -> Found:
 
 
 def _few_ahead(scene: Scene, culprits: Mapping[int, Accusation]) -> Found | None:
-    """Give a doubt in the place of culprits that are most ranks, where a few wait in a call which these never made.
+    """Give a doubt in the place of culprits that are no fewer than the ranks that wait, in a call they never made.
 
-    All may have come to their programs' end, and the few that wait made a call too many; None where their stacks show
-    that the call is one which the others make as well.
+    The culprits may have come to their programs' end, and the ranks that wait made a call too many, or made it in the
+    wrong group; None where their stacks show that the call is one which the culprits make as well.
     """
     places = {(accused.group, accused.seq) for accused in culprits.values()}
     if len(culprits) < 2 or len(places) != 1:
         return None
     ((number, seq),) = places
     waiting = {r for c in scene.graph.pending if (c.group, c.seq) == (number, seq) for r in c.waiting}
-    if not scene.graph.stuck <= waiting or len(culprits) <= len(waiting):
+    if not scene.graph.stuck <= waiting or len(culprits) < len(waiting):
         return None
     logs = Origins(scene.groups[number]).logs
     asked = {logs[rank][seq] for rank in waiting if rank in logs and seq in logs[rank]}
@@ -64,11 +66,26 @@ def _few_ahead(scene: Scene, culprits: Mapping[int, Accusation]) -> Found | None
     if any(stack and (version, stack) in theirs for version, stack in asked):
         return None
     who = "rank" if len(waiting) == 1 else "ranks"
-    doubt = (
-        f"{who} {ranges(sorted(waiting))} alone made call {seq} of group {scene.groups[number].name}, and most "
-        "or all the others stopped before it"
+    call = f"{who} {ranges(sorted(waiting))} alone made call {seq} of group {scene.groups[number].name}"
+    found = Found(candidates=frozenset(waiting | culprits.keys()))
+    other = _elsewhere(scene, number, asked, culprits)
+    if other is None or _elsewhere(scene, number, asked, waiting) is not None:
+        return replace(found, doubts=(f"{call}, and most or all the others stopped before it",))
+    story = (
+        f"{call}, and ranks {ranges(sorted(culprits))} make it in group {other}, at the same place of the program: one "
+        "side gives it the wrong group"
     )
-    return Found(doubts=(doubt,), candidates=frozenset(waiting | culprits.keys()))
+    return replace(found, doubts=(story,), decide=WHICH_GROUP)
+
+
+def _elsewhere(scene: Scene, number: int, asked: set[Origin], ranks: Iterable[int]) -> str | None:
+    """Return the name of a group other than `number` in which these ranks made a call of these origins; or None."""
+    for other in sorted({n for rank in ranks for n in scene.memberships[rank]} - {number}):
+        logs = Origins(scene.groups[other]).logs
+        made = {origin for rank in ranks for origin in logs.get(rank, {}).values()}
+        if any(stack and (version, stack) in made for version, stack in asked):
+            return scene.groups[other].name
+    return None
 
 
 def _at_first_lack(scene: Scene, rank: int, known: Found) -> Accusation | None:

@@ -9,7 +9,7 @@ from tracekit.analysis.hang.witnesses.case import Case, Named, accuse, leave_ope
 from tracekit.evidence.log_waits import Waits
 from tracekit.findings.hang import HangFinding
 from tracekit.text import rank_names
-from tracekit.thresholds.evidence import WAITING_SHARE
+from tracekit.thresholds.evidence import FEWEST_WITNESSES, WAITING_SHARE
 
 _STARTED = "look whether the processes of the candidates started, and for the first error in their logs"
 
@@ -17,7 +17,7 @@ _STARTED = "look whether the processes of the candidates started, and for the fi
 def name_absent(case: Case, finding: HangFinding) -> HangFinding | None:
     """Return the answer of a job that waits for ranks to join; None where nothing shows it."""
     waits = [log.waits for log in case.bundle.logs]
-    for ask in (_barrier, _communicator, _first_rank, _store, _unreached, _clients):
+    for ask in (_barrier, _communicator, _first_rank, _store, _unreached, _clients, _awaited, _lost_store):
         if (answer := ask(case, finding, waits)) is not None:
             return answer
     return None
@@ -118,6 +118,27 @@ def _clients(_case: Case, finding: HangFinding, waits: Iterable[Waits]) -> HangF
     reason = f"{joined} of {of} ranks reached the store in time; the log does not name them"
     decide = "give the logs of all hosts: the ranks that never came left an error there, or no line at all"
     return leave_open(finding, reason, (), decide)
+
+
+def _awaited(case: Case, finding: HangFinding, waits: Iterable[Waits]) -> HangFinding | None:
+    """Answer where a controller says which ranks it still waits for: they may be late."""
+    late = set().union(*(w.awaited for w in waits))
+    if not late or finding.culprits or case.scene.graph.stuck:
+        return None
+    reason = f"{rank_names(late)} had not come to a barrier of the controller when it wrote its last line"
+    return leave_open(finding, reason, late, "take py-spy dumps of the candidates, twice, some seconds apart")
+
+
+def _lost_store(case: Case, finding: HangFinding, waits: Iterable[Waits]) -> HangFinding | None:
+    """Answer where ranks lost the store, which the process of rank 0 or its agent holds."""
+    lost = set().union(*(w.lost_store for w in waits))
+    if len(lost) < FEWEST_WITNESSES or finding.culprits or case.scene.graph.stuck:
+        return None
+    reason = (
+        f"{rank_names(lost)} lost the store, which the process of rank 0 holds, or the agent that started it"
+    )
+    decide = "give the log of rank 0 and that of its launcher: the process that held the store ended before these ranks"
+    return leave_open(finding, reason, {0} - lost, decide)
 
 
 def _name(case: Case, finding: HangFinding, ranks: set[int], how: str) -> HangFinding:

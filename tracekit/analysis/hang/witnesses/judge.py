@@ -118,7 +118,8 @@ _DETAIL = (
 def unlike_sizes(case: Case, finding: HangFinding) -> HangFinding | None:
     """Return the answer of a job in which a message was longer than its buffer; None where calls show more.
 
-    The rank that noticed it ended for it: that others wait for this rank then is a peer's fault.
+    The rank that noticed it ended for it: that others wait for this rank then is a peer's fault. Candidates are those
+    that the calls leave, with this rank among them; else all ranks.
     """
     noticed = {rank: sizes for log in case.bundle.logs for rank, sizes in log.waits.longer.items()}
     named = {culprit.rank for culprit in finding.culprits}
@@ -131,7 +132,8 @@ def unlike_sizes(case: Case, finding: HangFinding) -> HangFinding | None:
         f"{where} received a message of {came} bytes where its call expected {expected}: it and a peer made unlike "
         "calls of one group, and Gloo's line does not name the peer"
     )
-    return leave_open(finding, reason, {r for r in noticed if r is not None}, _DETAIL)
+    ended, left = {r for r in noticed if r is not None}, set(finding.candidates)
+    return leave_open(finding, reason, left if ended <= left else ended | case.world | case.ranks, _DETAIL)
 
 
 _INSIDE = "its stack is inside a collective: it did not return from the call, or waits in another one"

@@ -22,7 +22,7 @@ from tracekit.analysis.slowrank.hypotheses.candidates import likely_saved_ns
 from tracekit.analysis.slowrank.hypotheses.data_imbalance import dispersion
 from tracekit.analysis.slowrank.hypotheses.host_bound import typical_host_saves_ns, without_gaps
 from tracekit.analysis.slowrank.hypotheses.suspect_work import features_of
-from tracekit.causes import DATALOADER, GPU_COMPUTE, HOST_STALL
+from tracekit.causes import BY_SPANS, DATALOADER, GPU_COMPUTE, HOST_STALL
 from tracekit.findings import Cause
 from tracekit.step_graph.rank_timeline import Cuts, RankTimeline
 from tracekit.step_graph.statistics import median_of_others, quiet_spread, spread
@@ -201,18 +201,27 @@ def _scattered(over: F64) -> bool:
 
 
 def cause_of(case: Case, found: MovingStalls) -> Cause:
-    """The cause of the longest stalls: data loader, device, or host if devices wait for launches; else `unknown`."""
+    """The cause of the longest stalls: what spans name, device, or host if devices wait for launches; or `unknown`."""
     rows = found.rows[:PEERS_SAMPLED]
-    stalled, steps = found.over[rows], len(case.steps.numbers)
-    loader = [0.0 if (mine := features_of(case, row)) is None else mine.loader * steps for row in rows]
-    if np.minimum(loader, stalled.sum(axis=1)).sum() >= MAJORITY * stalled.sum():
-        return DATALOADER
+    stalled = found.over[rows]
+    if (named := _named_by_spans(case, rows, stalled)) is not None:
+        return named
     computed = case.computed
     longer = (computed - median_of_others(computed, case.stages))[rows]
     if np.clip(longer, 0.0, stalled).sum() >= NEARLY_ALL * stalled.sum():
         return GPU_COMPUTE if _stays_on_its_stage(case, found) else "unknown"
     host = np.array([_host_gaps(case, row) for row in rows])
     return HOST_STALL if np.minimum(host, stalled).sum() >= NEARLY_ALL * stalled.sum() else "unknown"
+
+
+def _named_by_spans(case: Case, rows: Sequence[int], stalled: F64) -> Cause | None:
+    """The cause with spans of the host that fill most of these stalls (rows × steps, ns); None without one."""
+    features, steps = [features_of(case, row) for row in rows], len(case.steps.numbers)
+    for cause, part in BY_SPANS:
+        spent = [0.0 if mine is None else getattr(mine, part) * steps for mine in features]
+        if np.minimum(spent, stalled.sum(axis=1)).sum() >= MAJORITY * stalled.sum():
+            return cause
+    return None
 
 
 def _stays_on_its_stage(case: Case, found: MovingStalls) -> bool:
