@@ -95,6 +95,17 @@ def test_the_last_window_is_looked_at(tmp_path, job, layout):
     assert "trend follows all" in told
 
 
+def test_a_window_of_one_rank_is_passed_over(tmp_path, job):
+    """A rank that recorded once more than the others leaves nothing to compare it with."""
+    name = WINDOWS["handler"]
+    folder = laid(tmp_path, job[0], name, windows=2)
+    put(folder / name(3, 2), moved(job[0][3], 2 * MINUTE_US))
+    finding = tracekit.slowrank(load(folder))
+    assert finding.suspects[0].rank in job[1]
+    assert len(finding.ranks.missing) == 0
+    assert "trend follows all" in row(finding, "last_window")
+
+
 @pytest.mark.parametrize("layout", ONCE)
 def test_names_of_frameworks_tell_ranks(tmp_path, job, layout):
     documents, _ = job

@@ -1,6 +1,8 @@
 """The operations of one rank as arrays: what this room hands on, and all that later rooms know of its events."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -9,6 +11,13 @@ from tracekit.arrays import compact
 from tracekit.intervals import Intervals
 from tracekit.rank_events.coded_words import Words
 from tracekit.units import I8, I32, I64, Mask
+
+
+NO_KERNELS: Final = (
+    "it holds no kernel, as others do: it was cut before them, or recorded without ProfilerActivity.CUDA; what its "
+    "device did is unknown"
+)
+"""Reason why a rank of `without_device` is not compared."""
 
 
 @dataclass(frozen=True)
@@ -114,3 +123,8 @@ class RankOps:
     def computed(self) -> Intervals:
         """Return when the rank computed, ns; for a CPU trace without the Python inside autograd nodes."""
         return self.busy if self.operators is None else self.operators
+
+
+def without_device(ranks: Sequence[RankOps]) -> list[int]:
+    """Return the ranks of which only the host was recorded, where the device of another rank was."""
+    return [r.rank for r in ranks if not r.on_gpu] if any(r.on_gpu for r in ranks) else []

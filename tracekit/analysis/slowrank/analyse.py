@@ -39,7 +39,7 @@ from tracekit.matching.match import Operations, match
 from tracekit.mesh.parse import ranks_in
 from tracekit.placement import HostList, HostsFile
 from tracekit.rank_events.operations import read_rank
-from tracekit.rank_events.rank_ops import RankOps
+from tracekit.rank_events.rank_ops import NO_KERNELS, RankOps, without_device
 from tracekit.rank_events.step_marks import NO_STEP
 from tracekit.steps.recorded_windows import last_windows
 from tracekit.steps.step_ends import common_part, with_step_ends
@@ -142,7 +142,7 @@ def enter(progress: Callable[[int, int], None] | None, stage: str) -> None:
 def _read(
     run: Run, mesh: dict[str, int] | None, progress: Callable[[int, int], None] | None
 ) -> tuple[Run, list[RankOps]]:
-    """`run` with its size, and the operations of its ranks."""
+    """`run` with its size, and the operations of its ranks; those without their device do not count beside others."""
     if mesh and run.world_size is None:  # traces that do not say how large the job is: the user does
         run = replace(run, world_size=ranks_in(mesh))
     ranks: list[RankOps] = []
@@ -150,7 +150,8 @@ def _read(
         ranks.append(repaired(read_rank(run, record.rank), final=False))
         if progress:
             progress(done, len(run.ranks))
-    return run, ranks
+    bare = without_device(ranks)
+    return run.without(bare, NO_KERNELS), [r for r in ranks if r.rank not in bare]
 
 
 def _stepped(
