@@ -12,7 +12,6 @@ from tracekit.intervals import Intervals
 from tracekit.rank_events.coded_words import Words
 from tracekit.units import I8, I32, I64, Mask
 
-
 NO_KERNELS: Final = (
     "it holds no kernel, as others do: it was cut before them, or recorded without ProfilerActivity.CUDA; what its "
     "device did is unknown"

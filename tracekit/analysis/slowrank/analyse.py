@@ -20,11 +20,11 @@ from tracekit.analysis.slowrank.case import Case, build
 from tracekit.analysis.slowrank.decision.decide import concluded
 from tracekit.analysis.slowrank.expected.nodes import with_hosts
 from tracekit.analysis.slowrank.explanation import explanation_of
-from tracekit.analysis.slowrank.gaps.evidence_gaps import coverage
+from tracekit.analysis.slowrank.gaps.evidence_gaps import coverage, unmeasured
 from tracekit.analysis.slowrank.mechanisms import refined, unlike_recordings
 from tracekit.analysis.slowrank.picture import picture_of
 from tracekit.analysis.slowrank.suspects import Answer
-from tracekit.analysis.slowrank.wording import Remedy, listed
+from tracekit.analysis.slowrank.wording import Remedy, listed, ranks_in_words
 from tracekit.errors import InputError, MeshUnknownError
 from tracekit.findings import Quality, RankCoverage, SlowRankFinding, StepsFinding, WhatIf
 from tracekit.findings.picture import SlowRankPicture
@@ -278,10 +278,14 @@ def _doubts(case: Case) -> list[Quality]:
     if case.steps.partial:
         what = f"not recorded whole on enough ranks: {listed(case.steps.partial)}"
         rows.append(Quality("partial_steps", None, len(case.steps.partial), what))
-    if not case.steps.labelled:
-        rows.append(
-            Quality("no_step_marks", None, 0, "the traces mark no steps: all they hold counts as one step")
+    if ranks := unmeasured(case):
+        what = (
+            f"none of the compared steps is whole on {ranks_in_words(ranks)}: nothing is known of their work"
         )
+        rows.append(Quality("unmeasured_ranks", None, len(ranks), what))
+    if not case.steps.labelled:
+        what = "the traces mark no steps: all they hold counts as one step"
+        rows.append(Quality("no_step_marks", None, 0, what))
     if case.ops.mismatched:
         what = "members disagree about the operation; left out"
         rows.append(Quality("mismatched_operations", None, case.ops.mismatched, what))
@@ -289,9 +293,7 @@ def _doubts(case: Case) -> list[Quality]:
         rows.append(Quality("unmatched_operations", None, case.ops.unmatched, "no other rank recorded them"))
     unread = case.ops.among(("send_recv",)) & (case.ops.channel < 0) & case.analysed
     if unread.any():
-        waited = ms(float(case.ops.exposed[unread].sum()))
-        what = (
-            f"messages without a known peer: compute was idle during them for {waited:.1f} ms, waiting or not"
-        )
+        waited = f"{ms(float(case.ops.exposed[unread].sum())):.1f} ms"
+        what = f"messages without a known peer: compute was idle during them for {waited}, waiting or not"
         rows.append(Quality("messages_without_peer", None, int(unread.sum()), what))
     return rows
