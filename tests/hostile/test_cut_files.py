@@ -39,5 +39,17 @@ def test_a_cut_file_blames_nobody_else(tmp_path, rank, share):
 def test_a_rank_without_its_device_does_not_count(tmp_path):
     found = cut_at(tmp_path, INNOCENT, 0.2)
     assert [r.rank for r in found.ranks.rejected] == [INNOCENT]
-    assert "it holds no kernel" in found.ranks.rejected[0].reason
+    assert "it holds no kernels" in found.ranks.rejected[0].reason
+    assert [s.rank for s in found.suspects] == [CULPRIT]
+
+
+@pytest.mark.parametrize("every", quick_first(1, [3, 1]))
+def test_kernels_without_durations_show_no_device(tmp_path, every):
+    """Durations that are repaired to zero would make a rank idle, as if its host had stalled."""
+    traces = documents()
+    kernels = [e for e in traces[INNOCENT]["traceEvents"] if e.get("cat") == "kernel"]
+    for kernel in kernels[::every]:
+        kernel["dur"] *= -1
+    found = answer(write(tmp_path, traces))
+    assert [r.rank for r in found.ranks.rejected] == [INNOCENT]
     assert [s.rank for s in found.suspects] == [CULPRIT]

@@ -233,12 +233,22 @@ def test_other_files_links_and_spaces_are_no_obstacle(tmp_path, job):
     assert [(q.kind, q.count) for q in run.quality] == [("foreign_files", 4)]
 
 
+def test_reports_of_nsys_are_told(tmp_path):
+    """Beside other files as well, which are no traces."""
+    (tmp_path / "report1.nsys-rep").write_bytes(b"nsys")
+    (tmp_path / "package.json").write_text("{}")
+    with pytest.raises(
+        InputError, match=r"report1.nsys-rep: it is a report of nsys.*nsys export --type sqlite"
+    ):
+        load(tmp_path)
+
+
 def test_archives_are_told(tmp_path, job):
     put(tmp_path / "in" / "rank0.json", job[0][0])
     (tmp_path / "a").mkdir()
     with tarfile.open(tmp_path / "a" / "traces.tar.gz", "w:gz") as archive:
         archive.add(tmp_path / "in", "in")
-    with pytest.raises(InputError, match=r"an archive \(.*traces.tar.gz\); unpack it"):
+    with pytest.raises(InputError, match=r"traces.tar.gz: it is an archive; unpack it"):
         load(tmp_path / "a")
     with pytest.raises(InputError, match="it is a tar archive; unpack it first"):
         load(tmp_path / "a" / "traces.tar.gz")

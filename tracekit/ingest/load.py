@@ -16,6 +16,7 @@ from tracekit.ingest.file_result import FileResult
 from tracekit.ingest.kept_files import KeptFiles, kept_files, save_files
 from tracekit.ingest.kept_run import open_kept
 from tracekit.ingest.merge import merge
+from tracekit.ingest.nsys.reader import REPORT, REPORT_ENDS
 from tracekit.ingest.output_folder import building, check_room, refuse_foreign
 from tracekit.ingest.readers import (
     ARCHIVES,
@@ -235,6 +236,13 @@ def _nothing(inputs: Sequence[str], found: Found, refused: Sequence[FileResult] 
     rejected = [r for r in refused if r.status == "rejected"] or list(refused)
     if found.unreadable:
         return f"{found.unreadable[0].path}: {found.unreadable[0].reason}"
+    for ends, advice in (
+        (REPORT_ENDS, REPORT),
+        (ARCHIVES, "it is an archive; unpack it, and give that folder"),
+    ):
+        packed = [label for label in found.foreign if label.lower().endswith(ends)]
+        if packed and all(r.status == "foreign" for r in rejected):
+            return f"{where}: holds no traces, but {packed[0]}: {advice}"
     if len(rejected) == 1 and rejected[0].status == "foreign" and rejected[0].label not in found.named:
         return f"{where}: holds no traces ({rejected[0].label}: {rejected[0].reason}); give their folder"
     if len(rejected) == 1:
@@ -242,8 +250,5 @@ def _nothing(inputs: Sequence[str], found: Found, refused: Sequence[FileResult] 
     if rejected:
         first = rejected[0]
         return f"{where}: none of {len(rejected)} files can be used; the first, {first.label}: {first.reason}"
-    archives = [label for label in found.foreign if label.lower().endswith(ARCHIVES)]
-    if archives:
-        return f"{where}: holds no traces, but an archive ({archives[0]}); unpack it, and give that folder"
     others = f" ({len(found.foreign)} other files)" if found.foreign else ""
     return f"{where}: holds no traces{others}; give the folder that the profiler wrote to"

@@ -29,7 +29,7 @@ from tracekit.rank_events.step_marks import (
 )
 from tracekit.rank_events.stream_waits import HOST_WAIT, ready_times, waited_for
 from tracekit.store import Group, Run
-from tracekit.thresholds.tables import MOST_BEHIND_MARKS, RESUME_SLACK_NS, RESUME_SLACK_SHARE
+from tracekit.thresholds.tables import COUNTED_SHARE, MOST_BEHIND_MARKS, RESUME_SLACK_NS, RESUME_SLACK_SHARE
 from tracekit.units import I64, Mask
 
 _COLUMNS = [
@@ -93,8 +93,14 @@ def rank_ops(
         held=held, used=used, usable=usable, operators=None if on_gpu else operator_intervals(events, cat, host, busy),
         order=None if steps else _order(events, cat, comm, start, end, launches, begins, marked=marked),
         waited=waited_for(events, cat, comm, carriers, end, launches), device=_device(events, carriers),
-        grid=ints(events, "grid", -1)[carriers], worked=_worked(events, cat, start, end, launches, begins, steps),
+        grid=ints(events, "grid", -1)[carriers], timed=_timed(cat == "kernel", end > start),
+        worked=_worked(events, cat, start, end, launches, begins, steps),
     )  # fmt: skip
+
+
+def _timed(kernel: Mask, lasted: Mask) -> bool:
+    """Whether nearly all kernels took time; those of damaged events take none, which no kernel does."""
+    return not kernel.any() or float(lasted[kernel].mean()) >= COUNTED_SHARE
 
 
 def _marked(events: pa.Table, cat: Values, host: Host, rows: I64, start: I64) -> dict[int, tuple[int, int]]:

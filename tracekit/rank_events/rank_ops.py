@@ -13,8 +13,8 @@ from tracekit.rank_events.coded_words import Words
 from tracekit.units import I8, I32, I64, Mask
 
 NO_KERNELS: Final = (
-    "it holds no kernel, as others do: it was cut before them, or recorded without ProfilerActivity.CUDA; what its "
-    "device did is unknown"
+    "it holds no kernels, or few with a duration, unlike other ranks' traces: it was cut before them, damaged, or "
+    "recorded without ProfilerActivity.CUDA, so what its device did is unknown"
 )
 """Reason why a rank of `without_device` is not compared."""
 
@@ -106,6 +106,7 @@ class RankOps:
     usable: I64 | None = (
         None  # begin of the first compute that may use it as a message; UNKNOWN where `used` is complete
     )
+    timed: bool = True  # nearly all of its kernels have a duration
     device: int = -1  # number of its device on its node; -1 where the trace names none or several
     worked: dict[int, tuple[int, int]] = field(default_factory=dict)
     """Begin and end of the work of each profiler step, ns, as from `step_work`."""
@@ -125,5 +126,6 @@ class RankOps:
 
 
 def without_device(ranks: Sequence[RankOps]) -> list[int]:
-    """Return the ranks of which only the host was recorded, where the device of another rank was."""
-    return [r.rank for r in ranks if not r.on_gpu] if any(r.on_gpu for r in ranks) else []
+    """Return the ranks of which only the host was recorded, or the device without times, where another's device was."""
+    known = {r.rank for r in ranks if r.on_gpu and r.timed}
+    return [r.rank for r in ranks if r.rank not in known] if known else []

@@ -280,7 +280,7 @@ def _doubts(case: Case) -> list[Quality]:
         rows.append(Quality("partial_steps", None, len(case.steps.partial), what))
     if ranks := unmeasured(case):
         what = (
-            f"none of the compared steps is whole on {ranks_in_words(ranks)}: nothing is known of their work"
+            f"{ranks_in_words(ranks)} recorded none of the compared steps whole: own times are unknown there"
         )
         rows.append(Quality("unmeasured_ranks", None, len(ranks), what))
     if not case.steps.labelled:
