@@ -20,9 +20,10 @@ from tracekit.units import F64, Mask
 
 @dataclass(frozen=True)
 class Removed:
-    """The savings of one case, ns a step; never negative."""
+    """The savings of one case, of a mean step of `step_ns`, ns a step; never negative."""
 
     case: Case
+    step_ns: float
 
     def work(self, less: Mapping[int, npt.NDArray[np.int64]]) -> float:
         """Return what is saved if each rank works `less` in each step: ns by rank, one entry a column of Steps."""
@@ -115,7 +116,7 @@ class Removed:
         """Return the saving of the recorded step, where the changed model's takes `step_ns`."""
         base = self.case.base_ns
         share = (self.case.model.recorded_ns - step_ns) / base if base > 0 else 0.0
-        return self.case.step_ns * min(max(share, 0.0), MOST_GAIN)
+        return self.step_ns * min(max(share, 0.0), MOST_GAIN)
 
 
 def _padded(mine: Mask, length: int) -> Mask:
