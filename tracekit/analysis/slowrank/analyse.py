@@ -230,7 +230,7 @@ def _matched(
     if asked and (others := strangers(ops, in_traces, run.job, chosen=run.chosen, placed=is_placed(run))):
         run = run.without(
             others,
-            "its collectives do not end when the other ranks' collectives end: it belongs to another recording, or its clock jumped",
+            "its collectives do not end when the other ranks' do: it belongs to another recording, or its clock jumped",
         )
         ops = match([r for r in ranks if r.rank not in others], run.groups)
     ops, choice = joined(run, ops, mesh, order)

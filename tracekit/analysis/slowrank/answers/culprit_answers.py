@@ -64,6 +64,7 @@ from tracekit.analysis.slowrank.wording import (
 from tracekit.causes import CAUSES, NETWORK
 from tracekit.findings import Evidence, Suspect
 from tracekit.step_graph.statistics import NORMAL_95
+from tracekit.steps.medians import median_by_column
 from tracekit.thresholds.slowrank import COVERAGE_WHOLE, LITTLE_SHARE, MIN_LOST_SHARE
 from tracekit.units import I64, ms
 
@@ -200,9 +201,7 @@ def _not_saved(case: Case, found: Hypothesis) -> float:
 def _by_compute(case: Case, rows: I64) -> float:
     """The share of the excess of `rows` that is compute, 0 to 1."""
     computed = case.computed
-    longer = computed[rows] - np.stack(
-        [np.nanmedian(computed[case.stage_of(r)], axis=0) for r in rows.tolist()]
-    )
+    longer = computed[rows] - np.stack([median_by_column(computed[case.stage_of(r)]) for r in rows.tolist()])
     return float(np.clip(np.nansum(longer) / max(np.nansum(case.found.value[rows]), 1.0), 0.0, 1.0))
 
 

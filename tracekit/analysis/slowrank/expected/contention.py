@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracekit.matching.match import Operations
-from tracekit.steps.medians import sampled, weighted_median
+from tracekit.steps.medians import of_rows, sampled, weighted_median
 from tracekit.steps.step_kernels import StepKernels, kernels_in_steps
 from tracekit.steps.steps import Steps
 from tracekit.store import Run
@@ -76,7 +76,7 @@ def _of_stage(run: Measured, spared: I64, waiting: I64, hidden: F64) -> F64:
 
     The ranks that are read are spread over the waits, so that they do not depend on how ranks are numbered.
     """
-    longest = spared[np.argsort(-np.nanmean(run.steps.own[spared], axis=1), kind="stable")]
+    longest = spared[np.argsort(-of_rows(np.nanmean, run.steps.own[spared]), kind="stable")]
     spread = [
         sampled(some[np.argsort(np.nanmean(hidden[some], axis=1), kind="stable")])
         for some in (spared, waiting)
