@@ -15,6 +15,7 @@ from tracekit.ingest.far_run import fetch_run, is_run_at, put_run, refuse_foreig
 from tracekit.ingest.file_result import FileResult
 from tracekit.ingest.kept_files import KeptFiles, kept_files, save_files
 from tracekit.ingest.kept_run import open_kept
+from tracekit.ingest.lost_base import with_base_times
 from tracekit.ingest.merge import merge
 from tracekit.ingest.nsys.reader import REPORT, REPORT_ENDS
 from tracekit.ingest.output_folder import building, check_room, refuse_foreign
@@ -211,7 +212,7 @@ def _merged(
         refused = [r for r in results if r.status != "ok"]
         files = [(r.label, r.reason) for r in refused if r.status == "rejected"]
         raise with_rejected(InputError(_nothing(inputs, found, refused)), files if len(files) > 1 else ())
-    run, placed = merge(used, folder, found, job)
+    run, placed = merge(with_base_times(used, folder), folder, found, job)
     for part in folder.glob(PARTS):  # of rejected or joined files
         part.unlink()
     if not run.ranks:

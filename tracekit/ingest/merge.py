@@ -18,7 +18,6 @@ from tracekit.files.discover import Found
 from tracekit.findings import Quality, Rejected
 from tracekit.ingest.claims import Claim, Claims, names_of
 from tracekit.ingest.file_result import FileGroup, FileResult
-from tracekit.ingest.lost_base import with_base_times
 from tracekit.ingest.recordings import of_one_job
 from tracekit.ingest.write import EventWriter, begun_later
 from tracekit.schema import EVENTS
@@ -40,7 +39,6 @@ def merge(
     job.
     """
     merged = Claims()
-    results = with_base_times(results, folder)
     results, number_of_job = of_one_job(results, {r.label: found.run_of(r.label) for r in results}, job)
     runs = [found.runs[f] for f in sorted({found.run_of(r.label) for r in results if r.tables} - {""})]
     hosts = {rank: host for run in runs for rank, host in run.hosts.items()}

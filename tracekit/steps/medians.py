@@ -33,8 +33,7 @@ def median_by_column(values: F64) -> F64:
 
 def of_rows(reduce: Callable[[F64], np.floating[Any]], values: F64) -> F64:
     """Return `reduce`, as `np.nanmean`, of each row of `values`, a row a rank; NaN where nothing in it is known."""
-    known = np.isfinite(values).any(axis=1)
-    return np.array([float(reduce(row)) if k else np.nan for row, k in zip(values, known, strict=True)])
+    return np.array([float(reduce(row)) if np.isfinite(row).any() else np.nan for row in values])
 
 
 # A sample of ranks: reading the events of a rank takes time, and a median needs few.

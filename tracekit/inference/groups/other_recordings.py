@@ -169,17 +169,11 @@ def _span(ops: Operations, ranks: Sequence[int]) -> tuple[int, int]:
     return min(int(ops.start[m].min()) for m in mine), max(int(ops.end[m].max()) for m in mine)
 
 
-def _judged(
-    ops: Operations, named: Mapping[int, Mask]
-) -> tuple[list[tuple[int, int]], list[tuple[int, int]], list[tuple[int, int]], "_Room | None"]:
-    """Return pairs of ranks with common ends that fit no line, that fit one, or that are too few, and the tolerance.
+def _shared(ops: Operations, named: Mapping[int, Mask]) -> dict[tuple[int, int], I64]:
+    """Return pairs of ranks with their operations in common collectives, shape (collectives, 2).
 
-    If the ends of most pairs agree to microseconds, as on devices, those of the others must as well: two runs of one
-    job have such similar steps that each rank would pass for one of the other run.
     Only collectives with a named group count: for others the matching itself is a guess.
     """
-    apart: list[tuple[int, int]] = []
-    together: list[tuple[int, int]] = []
     both = common_collectives(ops)
     grouped = np.array([c.group >= 0 and not c.p2p for c in ops.channels] or [False])
     recorded = np.concatenate([named[r] for r in ops.ranks]) if ops.ranks else np.zeros(0, bool)
@@ -188,13 +182,27 @@ def _judged(
     distinct, place = numbered_rows(*ranks.T)
     pairs = ranks[distinct]
     order = np.argsort(place, kind="stable")
-    bounds = np.searchsorted(place[order], np.arange(len(pairs) + 1))
+    bounds = np.searchsorted(place[order], np.arange(1, len(pairs)))
+    parts = np.split(both[order], bounds)[: len(pairs)]
+    return {(a, b): mine for (a, b), mine in zip(pairs.tolist(), parts, strict=True)}
+
+
+def _judged(
+    ops: Operations, named: Mapping[int, Mask]
+) -> tuple[list[tuple[int, int]], list[tuple[int, int]], list[tuple[int, int]], "_Room | None"]:
+    """Return pairs of ranks with common ends that fit no line, that fit one, or that are too few, and the tolerance.
+
+    If the ends of most pairs agree to microseconds, as on devices, those of the others must as well: two runs of one
+    job have such similar steps that each rank would pass for one of the other run.
+    """
+    apart: list[tuple[int, int]] = []
+    together: list[tuple[int, int]] = []
     lasted = ops.end - ops.start
     loose: list[tuple[int, int]] = []
     few: list[tuple[int, int]] = []
     exact = 0
-    for number, (a, b) in enumerate(pairs.tolist()):
-        mine = both[order[bounds[number] : bounds[number + 1]]]
+    pairs = _shared(ops, named)
+    for (a, b), mine in pairs.items():
         ends, on_gpu = ops.end[mine], ops.per_rank[a].on_gpu and ops.per_rank[b].on_gpu
         if len(ends) < ENDS_LEAST:
             few.append((a, b))
