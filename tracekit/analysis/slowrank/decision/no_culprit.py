@@ -212,7 +212,7 @@ def longest_node(case: Case) -> I64 | None:
     usual = float(np.median(others))
     noise = MAD_TO_SIGMA * float(np.median(np.abs(others - usual))) / np.sqrt(len(worst))
     over = float(case.found.mean[worst].mean()) - usual
-    every = np.nanmean(case.found.value[worst], axis=0)
+    every = of_rows(np.nanmean, case.found.value[worst].T)
     return worst if over > Z_LIMIT * noise and (every > 0).all() else None
 
 

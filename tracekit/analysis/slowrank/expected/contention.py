@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracekit.matching.match import Operations
-from tracekit.steps.medians import of_rows, sampled, weighted_median
+from tracekit.steps.medians import median_by_column, of_rows, sampled, weighted_median
 from tracekit.steps.step_kernels import StepKernels, kernels_in_steps
 from tracekit.steps.steps import Steps
 from tracekit.store import Run
@@ -52,7 +52,7 @@ def relieved(spun: F64, own: F64, stages: list[I64], rows: I64) -> F64:
         mine = np.intersect1d(stage, rows)
         others = np.setdiff1d(stage, rows)
         if len(mine) and np.isfinite(spun[mine]).any():
-            base = np.nanmean(np.nanmedian(spun[mine], axis=0))
+            base = np.nanmean(median_by_column(spun[mine]))
             less[others] -= np.maximum(np.nan_to_num(spun[others] - base), 0.0)
     return less
 
