@@ -83,47 +83,71 @@ def _rows(logits: torch.Tensor, grad: torch.Tensor, precision: float) -> tuple[t
     return torch.where(used, torch.where(firm, weights, torch.nan), 0.0), fits
 
 
-def unequal_shares(places: Mapping[Part, Weights]) -> str:
-    """Return in words where positions of some places count more than others'; empty where all count alike."""
+@dataclass(frozen=True)
+class Unequal:
+    """Positions of some parts count more than others'.
+
+    `text` says so in words, `part` counts most. `mean` says over which parts the loss is a mean of means, and `axis`
+    which axis of the mesh cuts these (None for micro-batches); "" where no such mean explains the weights.
+    """
+
+    text: str
+    part: Part
+    mean: str = ""
+    axis: str | None = None
+
+
+def unequal_shares(places: Mapping[Part, Weights]) -> Unequal | None:
+    """Return where positions of some places count more than others'; None where all count alike."""
     precision = max(one.precision for one in places.values())
     typical = {place: one.typical for place, one in places.items()}
     most, least = max(typical.values()), min(typical.values())
     if most <= least * (1 + precision):
-        return ""
+        return None
     high, low = (next(p for p, w in typical.items() if w == size) for size in (most, least))
-    mean = _mean_of_means(places, typical, precision)
+    mean, axis = _mean_of_means(places, typical, precision)
     several = len({part for *_, part in places}) > 1
     where = [_where(part, several=several) for part in (high, low)]
     told = f"a position of {where[0]} counts {most / least:.4g} times as much as one of {where[1]}"
-    return f"the loss is {mean}: {told}" if mean else f"positions count unequally in the loss: {told}"
+    text = f"the loss is {mean}: {told}" if mean else f"positions count unequally in the loss: {told}"
+    return Unequal(text, high, mean, axis)
 
 
-def _mean_of_means(places: Mapping[Part, Weights], typical: Mapping[Part, float], precision: float) -> str:
-    """Return in words the means that the loss averages, if each counts equally but has another number of positions."""
-    by: dict[str, Callable[[Part], Part]] = {
-        "micro-batches of each rank": lambda p: p,
-        "data-parallel ranks": lambda p: (p[0], -1, -1),
-        "micro-batches over all ranks": lambda p: (-1, p[1], -1),
-    }
-    if len({part for *_, part in places}) > 1:
-        by = {
-            "ranks that hold pieces of the sequences (context parallelism)": lambda p: (p[0], -1, p[2]),
-            "micro-batches of each rank that holds a piece of the sequences (context parallelism)": lambda p: (
-                p
-            ),
-            "pieces of the sequences over all data-parallel ranks": lambda p: (-1, -1, p[2]),
-            **{words: part for words, part in by.items() if words != "micro-batches of each rank"},
-            "micro-batches of each data-parallel rank": lambda p: (p[0], p[1], -1),
-        }
-    for words, part in by.items():
+def _mean_of_means(
+    places: Mapping[Part, Weights], typical: Mapping[Part, float], precision: float
+) -> tuple[str, str | None]:
+    """Return in words the means that the loss averages, and the axis that cuts them; "", None without such means.
+
+    Each of these counts equally, though it has another number of positions.
+    """
+    for words, (part, axis) in _cuts(pieces=len({part for *_, part in places}) > 1).items():
         counts: dict[Part, int] = {}
         for place, one in places.items():
             counts[part(place)] = counts.get(part(place), 0) + one.count
         shares = [typical[p] * counts[part(p)] for p in places]
         if max(shares) <= min(shares) * (1 + precision) and len(counts) > 1:
             held = f"{min(counts.values())} to {max(counts.values())} positions"
-            return f"a mean of the means over {words}, which hold {held}"
-    return ""
+            return f"a mean of the means over {words}, which hold {held}", axis
+    return "", None
+
+
+def _cuts(*, pieces: bool) -> dict[str, tuple[Callable[[Part], Part], str | None]]:
+    """Return in words what a batch may be cut into, the part that a place belongs to, and the axis that cuts."""
+    if not pieces:
+        return {
+            "data-parallel ranks": (lambda p: (p[0], -1, -1), "dp"),
+            "micro-batches of each rank": (lambda p: p, None),
+            "micro-batches over all ranks": (lambda p: (-1, p[1], -1), None),
+        }
+    piece = "of the sequences (context parallelism)"
+    return {
+        f"ranks that hold pieces {piece}": (lambda p: (p[0], -1, p[2]), "cp"),
+        f"micro-batches of each rank that holds a piece {piece}": (lambda p: p, "cp"),
+        "pieces of the sequences over all data-parallel ranks": (lambda p: (-1, -1, p[2]), "cp"),
+        "data-parallel ranks": (lambda p: (p[0], -1, -1), "dp"),
+        "micro-batches over all ranks": (lambda p: (-1, p[1], -1), None),
+        "micro-batches of each data-parallel rank": (lambda p: (p[0], p[1], -1), None),
+    }
 
 
 def _where(part: Part, *, several: bool) -> str:
