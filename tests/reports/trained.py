@@ -161,6 +161,9 @@ class Trainer:
         loss = functional.cross_entropy(logits.flatten(0, 1).float(), labels.flatten(), ignore_index=IGNORED)
         return loss / self.micro
 
+    def before_forward(self, wrapped: nn.Module, number: int) -> None:
+        """What happens before the forward of a micro-batch."""
+
     def before_update(self, model: nn.Module, optimizer: torch.optim.Optimizer, step: int, rank: int) -> None:
         """What happens between backward and update."""
 
@@ -179,7 +182,8 @@ class Trainer:
             wrapped, optimizer, micro_batches=self.micro, dp=(rank, world), out=out, level="tensors"
         )
         for step in range(STEPS):
-            for ids, labels in self.batches(step, rank, world):
+            for number, (ids, labels) in enumerate(self.batches(step, rank, world)):
+                self.before_forward(wrapped, number)
                 logits = wrapped(ids)
                 watcher.targets(labels)
                 self.loss(logits, labels, step).backward()
