@@ -29,8 +29,9 @@ _WHOLE: Final = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 def masters_of(model: nn.Module, optimizer: torch.optim.Optimizer | None) -> Masters:
     """Return the masters of a model's weights; empty unless each tensor that the optimiser steps is one.
 
-    A master is wider than its weight and rounds to it in every bit, or the shard of one does to the other's. Of several with equal values each belongs to the
-    weight at the same place among those, which holds only within a group of the optimiser: across groups none is known.
+    A master is wider than its weight and rounds to it in every bit, or the shard of one does to the other's. Of several
+    with equal values each belongs to the weight at the same place among those, which holds only within a group of the
+    optimiser: across groups none is known.
     """
     groups = [] if optimizer is None else [list(group["params"]) for group in optimizer.param_groups]
     own = {id(p) for p in model.parameters()}

@@ -21,7 +21,9 @@ _UNDIVIDED: Final = (
     "not divided when gradients accumulate, and with `scale_grads=False` in torch's pipeline schedules"
 )
 
-_DIVIDED: Final = "they are divided by the number of {} once more than the baseline's: by the loss, and by an average of gradients"
+_DIVIDED: Final = (
+    "they are divided by the number of {} once more than the baseline's, by the loss or a reduction"
+)
 
 _SAME: Final = FACTOR_MARGIN * WEIGHT_TOLERANCE
 """Relative distance within which a factor is a size of the run."""

@@ -1,4 +1,4 @@
-"""Gradients that one run sums in BF16 and the other in a wider format: by the sums, or the numbers that step weights."""
+"""Gradients that one run sums in BF16 and the other in a wider format: by sums, or the numbers that step weights."""
 
 from collections import Counter
 from typing import Final

@@ -16,7 +16,13 @@ from numerics.comparison.proofs.aligned_outputs import Aligned, Runs
 from numerics.comparison.verdict import Decision
 from numerics.findings import Divergence
 from numerics.local.losses.loss_weights import parts_of
-from numerics.local.losses.token_weights import Part, Unequal, Weights, unequal_shares
+from numerics.local.losses.token_weights import (
+    Part,
+    Unequal,
+    Weights,
+    reads_own_rows,
+    unequal_shares,
+)
 from numerics.local.records.recorded import RecordedRun
 from numerics.thresholds.comparison import FACTOR_MARGIN, NO_DIVISOR
 from numerics.thresholds.local import FAINT_ROW, LOSS_SCALE, LOSS_SENSITIVITY, WEIGHT_TOLERANCE, WEIGHT_ULPS
@@ -24,6 +30,9 @@ from numerics.thresholds.local import FAINT_ROW, LOSS_SCALE, LOSS_SENSITIVITY, W
 SETTLED: Final = (
     "divide each rank's loss by what all ranks count (tokens, weights), and give every term of the loss the baseline's "
     "coefficient; where the difference is intended, compare with a baseline that has it too"
+)
+_IN_PARTS: Final = (
+    "; ranks hold parts of the classes: sums, maxima and means of a row must be taken over all parts"
 )
 _BESIDE: Final = "measured by the baseline, which has the same outputs"
 
@@ -100,7 +109,7 @@ def weighs_positions_otherwise(runs: Runs, step: int, outputs: Aligned, found: P
     if mine is not None:
         where = _place(runs[0], step, outputs.grads.tensor, mine.part, mine.axis)
         return Decision("bug", "local", f"in step {step}, {mine.text}, {_BESIDE}", SETTLED, where)
-    return _other_loss(step, outputs, found)
+    return _other_loss(runs[0], step, outputs, found)
 
 
 def _alone(run: RecordedRun, step: int, outputs: Aligned, found: Positions) -> Decision | None:
@@ -116,21 +125,51 @@ def _alone(run: RecordedRun, step: int, outputs: Aligned, found: Positions) -> D
         f"the first of them of data-parallel rank {first[0]}, micro-batch {first[1]}: other labels are left out "
         "(ignored labels, padding, a mask)"
     )
-    return Decision("bug", "local", text, SETTLED, _place(run, step, outputs.grads.tensor, (*first, 0), None))
+    where = _place(run, step, outputs.grads.tensor, (*first, 0), None)
+    apart = _holders(outputs, torch.where(marked[..., None], outputs.grads.mine, 0.0), 0.0) if more else ()
+    if apart:
+        return Decision(
+            "bug", "local", f"{text}{_alone_in(apart)}", SETTLED, replace(where, axis="tp", ranks=apart)
+        )
+    return Decision("bug", "local", text, SETTLED, where)
 
 
-def _other_loss(step: int, outputs: Aligned, found: Positions) -> Decision | None:
-    """Return the open decision where gradients of positions are no multiple of the baseline's; None where they are."""
+def _other_loss(run: RecordedRun, step: int, outputs: Aligned, found: Positions) -> Decision | None:
+    """Return the decision where gradients of positions are no multiple of the baseline's; None where they are.
+
+    It is open where the baseline's loss may count over several positions, which parts of a batch do apart by design.
+    """
     values, grads = outputs.values, outputs.grads
-    away = float((grads.mine - found.usual * grads.other).norm() / grads.mine.norm())
-    if away <= max(LOSS_SCALE, FACTOR_MARGIN * found.level):
+    away = grads.mine - found.usual * grads.other
+    size = float(away.norm() / grads.mine.norm())
+    own = reads_own_rows(values.other, grads.other, max(WEIGHT_TOLERANCE, WEIGHT_ULPS * grads.unit))
+    if size <= max(0.0 if own else LOSS_SCALE, FACTOR_MARGIN * found.level):
         return None
     times = "" if abs(found.usual - 1) <= found.level else f"{found.usual:.4g} times "
     text = (
-        f"the gradient that the loss of step {step} sends into the model's output is {away:.2g} of its norm apart from "
+        f"the gradient that the loss of step {step} sends into the model's output is {size:.2g} of its norm apart from "
         f"{times}the baseline's, though the outputs agree to {values.apart:.1g}: the losses differ"
     )
-    return Decision("undecided", "none", text, SETTLED)
+    if not own:
+        return Decision("undecided", "none", text, SETTLED)
+    where = _place(run, step, grads.tensor, (*next(iter(outputs.rows)), 0), None)
+    apart = _holders(outputs, away, FACTOR_MARGIN * found.level * float(grads.mine.norm()))
+    if apart:
+        return Decision(
+            "bug", "local", f"{text}{_alone_in(apart)}", SETTLED, replace(where, axis="tp", ranks=apart)
+        )
+    return Decision("bug", "local", f"{text}{_IN_PARTS if outputs.columns else ''}", SETTLED, where)
+
+
+def _holders(outputs: Aligned, values: torch.Tensor, least: float) -> tuple[int, ...]:
+    """Return the ranks with the parts of the classes in which alone values are larger than `least`; none if in all."""
+    held = {rank: float(values[..., start:end].norm()) for rank, (start, end) in outputs.columns.items()}
+    found = tuple(sorted(rank for rank, size in held.items() if size > least))
+    return found if len(found) < len(held) else ()
+
+
+def _alone_in(ranks: tuple[int, ...]) -> str:
+    return f", in the classes of rank {', '.join(map(str, ranks))} alone"
 
 
 def _unequal(

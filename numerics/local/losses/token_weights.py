@@ -70,6 +70,30 @@ def weights_of(logits: torch.Tensor, grad: torch.Tensor) -> Weights | None:
     return Weights(weights, precision)
 
 
+def reads_own_rows(logits: torch.Tensor, grad: torch.Tensor, precision: float) -> bool:
+    """Return whether a gradient is that of a loss which reads one row and its label at a time.
+
+    Each row is made of its softmax, a one for its label, and the same number for all classes: a cross entropy with
+    smoothed labels, and a loss of its denominator, are. What is counted over several rows is not. `precision` is the
+    relative distance within which a row has this form.
+    """
+    classes = logits.shape[-1] if logits.dim() > 1 and logits.shape == grad.shape else 0
+    if classes < LEAST_CLASSES:
+        return False
+    flat, sent = logits.reshape(-1, classes).double(), grad.reshape(-1, classes).double()
+    rows = (sent.norm(dim=-1) > FIRM_ROW * sent.norm(dim=-1).max()).nonzero()[
+        : max(ROWS_AT_ONCE // classes, 1), 0
+    ]
+    if not len(rows):
+        return False
+    flat, sent = flat[rows], sent[rows]
+    label = torch.zeros_like(flat).scatter_(-1, sent.argmin(-1, keepdim=True), 1.0)
+    form = torch.stack([flat.softmax(-1), label, torch.ones_like(flat)], -1)
+    solved = torch.linalg.lstsq(form, sent[..., None]).solution
+    misfit = ((form @ solved)[..., 0] - sent).norm(dim=-1) / sent.norm(dim=-1)
+    return bool((misfit <= precision).all())
+
+
 def _rows(logits: torch.Tensor, grad: torch.Tensor, precision: float) -> tuple[torch.Tensor, bool]:
     """Return the weights of rows, and whether all rows with a sufficiently uncertain label have the form."""
     used = grad.abs().amax(-1) > 0
