@@ -16,12 +16,17 @@ from pathlib import Path
 from tests.reports import (
     around_updates,
     between_ranks,
+    experts,
     logs,
     messages,
+    normalised,
+    pieces,
     printed,
+    sharded,
     slow,
     stuck,
     uneven,
+    vocabulary,
     wide_copies,
     wrong,
 )
@@ -40,6 +45,11 @@ REPORTS: list[Report] = [
     *between_ranks.REPORTS,
     *around_updates.REPORTS,
     *wide_copies.REPORTS,
+    *normalised.REPORTS,
+    *pieces.REPORTS,
+    *vocabulary.REPORTS,
+    *sharded.REPORTS,
+    *experts.REPORTS,
 ]
 
 

@@ -1,7 +1,6 @@
 """Runs whose loss is divided by each rank's, micro-batch's or piece's own count of tokens, or by that of all."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -112,3 +111,74 @@ class JudgesItself(Trainer):
             optimizer.step()
             optimizer.zero_grad()
         watcher.close()
+
+
+HERE = Path(__file__)
+REPORTS: list[Report] = [
+    replace(
+        seen(
+            "huggingface/transformers#34242",
+            "padded sequences, each of 3 ranks divides by its own tokens and DDP averages, beside one over all tokens",
+            "bug: a mean of means over data-parallel ranks",
+            OverOwnTokens(),
+            OverTokens(),
+            verdict("bug", words=("means over data-parallel ranks",)),
+        ),
+        quick=True,
+    ),
+    seen(
+        "huggingface/trl#3231",
+        "the same means of micro-batches in one process and on 3 ranks",
+        "no bug: both weigh tokens alike",
+        Trainer(padded=True),
+        Trainer(padded=True, micro=6),
+        HEALTHY,
+    ),
+    seen(
+        "modelscope/ms-swift#10165",
+        "smoothed labels and a loss of denominators, divided by each micro-batch's tokens, beside all tokens",
+        "bug: a mean of means over micro-batches",
+        Smoothed(whole=False),
+        Smoothed(),
+        verdict("bug", words=("means over micro-batches",)),
+    ),
+    seen(
+        "huggingface/transformers#34373",
+        "smoothed labels and a loss of denominators, divided by the tokens of all ranks, on 3 ranks and on one",
+        "no bug",
+        Smoothed(ranks=3),
+        Smoothed(),
+        HEALTHY,
+    ),
+    replace(
+        seen(
+            "ruimalheiro/gradient-garden#113",
+            "the model gives the mean loss of a micro-batch itself, and labels are ignored unevenly",
+            "bug: a mean of means over micro-batches",
+            JudgesItself(),
+            JudgesItself(whole=True),
+            verdict("bug", words=("means over micro-batches",)),
+            model="built_judging",
+            file=HERE,
+        ),
+        quick=True,
+    ),
+    seen(
+        "meta-pytorch/torchtune#1917",
+        "the model gives its loss, divided by the tokens of all ranks and micro-batches, on 3 ranks and on one",
+        "no bug",
+        JudgesItself(whole=True),
+        JudgesItself(whole=True),
+        HEALTHY,
+        model="built_judging",
+        file=HERE,
+    ),
+    seen(
+        "allenai/open-instruct#632",
+        "rank 1 of 3 leaves out no label, so that its padding counts",
+        "bug: positions of rank 1 count",
+        CountsPadding(ranks=3),
+        OverTokens(),
+        verdict("bug", words=("positions count in the run's loss",)),
+    ),
+]

@@ -81,3 +81,28 @@ def placing(held: list[int]) -> Callable[[str, torch.Tensor], Placed | None]:
         return Placed(value, shape, boxes_of([kept[0], torch.tensor(held), *kept[2:]]))
 
     return place
+
+
+MODEL = Path(__file__).parents[1] / "numerics" / "local" / "context_trainers.py"
+REPORTS: list[Report] = [
+    seen(
+        "huggingface/transformers#41832",
+        "each of 3 context ranks divides by the tokens of its own piece, with prompts that are ignored",
+        "bug: a mean of means over pieces of the sequences, cp",
+        InPieces(whole=False),
+        InPieces(),
+        verdict("bug", words=("'axis': 'cp'",)),
+        model="build",
+        file=MODEL,
+    ),
+    seen(
+        "NVIDIA-NeMo/Megatron-Bridge#374",
+        "the same, divided by the tokens of all pieces",
+        "no bug",
+        InPieces(),
+        InPieces(),
+        HEALTHY,
+        model="build",
+        file=MODEL,
+    ),
+]

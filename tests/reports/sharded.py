@@ -1,6 +1,5 @@
 """Runs under FSDP2: formats of reductions, divisors of gradients, accumulation without reductions, hooks, masters."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,9 +10,9 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
 from tests.reports.report import Report
-from tests.reports.trained import MICRO, Trainer
+from tests.reports.trained import Trainer
 from tests.reports.wide_copies import Masters
-from tests.reports.wrong import HEALTHY, SOUND, Batches, seen, verdict
+from tests.reports.wrong import HEALTHY, SOUND, seen, verdict
 
 
 @dataclass(frozen=True)
@@ -85,11 +84,6 @@ class ReducesLast(Sharded):
 
 
 @dataclass(frozen=True)
-class SumsNarrow(Sharded):
-    weights: torch.dtype | None = torch.bfloat16
-
-
-@dataclass(frozen=True)
 class ShardedMasters(Masters):
     """FSDP2 over BF16 weights, stepped by FP32 masters of each rank's shards."""
 
@@ -155,3 +149,88 @@ def own_part(tensors: list[torch.Tensor]) -> torch.Tensor:
     if not dist.is_initialized():
         return padded(tensors)
     return padded(tensors).chunk(dist.get_world_size())[dist.get_rank()].clone()
+
+
+NARROW = Path(__file__).parent / "wide_copies.py"
+WIDE = Sharded(weights=torch.bfloat16, sums=torch.float32)
+COARSE = Sharded(weights=torch.bfloat16, sums=torch.bfloat16)
+REPORTS: list[Report] = [
+    seen(
+        "pytorch/torchtitan#1028",
+        "FSDP2 on 3 ranks that reduces gradients of BF16 weights in BF16, beside FP32",
+        "a precision policy that differs",
+        COARSE,
+        WIDE,
+        verdict("precision_policy", words=("bfloat16",)),
+        sound_ranks=3,
+    ),
+    seen(
+        "allenai/OLMo#280",
+        "the same the other way round: the baseline reduces in BF16",
+        "a precision policy that differs, with the buffers that need FP32",
+        WIDE,
+        COARSE,
+        verdict("precision_policy", words=("need float32",)),
+        sound_ranks=3,
+    ),
+    seen(
+        "pytorch/pytorch#118298",
+        "FSDP2 that reduces behind the last micro-batch alone, beside one process",
+        "no bug: the order of sums",
+        ReducesLast(),
+        SOUND,
+        HEALTHY,
+    ),
+    seen(
+        "pytorch/torchtitan#1710",
+        "the same, with a flag that is never set again, so that no gradient is reduced",
+        "bug: no update",
+        ReducesLast(never=True),
+        SOUND,
+        verdict("bug", words=("makes no update",)),
+    ),
+    seen(
+        "pytorch/pytorch#129286",
+        "gradients are summed with a divisor of 1, and the loss is divided by the ranks",
+        "no bug",
+        SumsMean(),
+        SOUND,
+        HEALTHY,
+    ),
+    seen(
+        "pytorch/pytorch#155903",
+        "gradients are summed with a divisor of 1, and the loss is not divided by the ranks",
+        "bug: gradients are 3 times the baseline's, by the data-parallel ranks",
+        SumsOnly(),
+        SOUND,
+        verdict("bug", words=("data-parallel ranks",)),
+    ),
+    seen(
+        "verl-project/verl-SpeCo#29",
+        "the loss is divided by the ranks, and gradients are averaged over them",
+        "bug: gradients are a third of the baseline's, by the data-parallel ranks",
+        DividedTwice(),
+        SOUND,
+        verdict("bug", words=("number of data-parallel ranks",)),
+    ),
+    seen(
+        "NVIDIA/Megatron-LM#800",
+        "FSDP2 over BF16 weights, stepped by FP32 masters of each rank's shards, beside one process",
+        "no bug",
+        ShardedMasters(),
+        Masters(),
+        HEALTHY,
+        model="built_narrow",
+        file=NARROW,
+    ),
+    seen(
+        "NVIDIA/Megatron-LM#1335",
+        "each rank steps its part of one flat FP32 copy of all BF16 weights, which is then gathered",
+        "no bug",
+        FlatMasters(),
+        Masters(),
+        HEALTHY,
+        model="built_narrow",
+        file=NARROW,
+    ),
+]

@@ -113,3 +113,39 @@ class InWords(Trainer):
         picked = SumOut.apply(picked if self.wrong == "all labels" else picked * own)
         mean = logits.mean(-1) if self.wrong == "own mean" else SumOut.apply(logits.sum(-1)) / WORDS
         return total - (1 - self.smooth) * picked - self.smooth * mean + self.z * total.square()
+
+
+REPORTS: list[Report] = [
+    seen(
+        "NVIDIA/apex#1457",
+        "the vocabulary parted over 3 ranks, smoothed labels, ignored labels and a loss of denominators",
+        "no bug",
+        InWords(smooth=0.1, z=1e-2),
+        InWords(smooth=0.1, z=1e-2),
+        HEALTHY,
+    ),
+    seen(
+        "NVIDIA/Megatron-LM#737",
+        "smoothing by the mean of each rank's own words",
+        "bug: the loss, with its parts",
+        InWords(smooth=0.1, wrong="own mean"),
+        InWords(smooth=0.1),
+        verdict("bug", words=("over all parts",)),
+    ),
+    seen(
+        "NVIDIA/Megatron-LM#7452",
+        "rank 1 of the parted vocabulary leaves out no label",
+        "bug: rank 1, tp",
+        InWords(wrong="mask"),
+        InWords(),
+        verdict("bug", words=("'axis': 'tp'",)),
+    ),
+    seen(
+        "dylanyunlon/Neuron_SP#274",
+        "no maximum is taken off before the exponentials, which are small enough",
+        "no bug: the same function, rounded otherwise",
+        InWords(wrong="no maximum"),
+        InWords(),
+        HEALTHY,
+    ),
+]

@@ -68,7 +68,7 @@ def _summed(each: Sequence[torch.Tensor | None]) -> torch.Tensor | None:
     known = [one for one in each if one is not None]
     if len(known) < len(each):
         return None
-    return torch.stack(known).sum(0) if known else torch.zeros(())
+    return torch.stack(known).sum(0) if known else torch.zeros(1)
 
 
 def _beside(runs: Runs, step: int, factor: float, apart: float) -> Decision | None:
