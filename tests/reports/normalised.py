@@ -1,6 +1,6 @@
 """Runs whose loss is divided by each rank's, micro-batch's or piece's own count of tokens, or by that of all."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -115,16 +115,13 @@ class JudgesItself(Trainer):
 
 HERE = Path(__file__)
 REPORTS: list[Report] = [
-    replace(
-        seen(
-            "huggingface/transformers#34242",
-            "padded sequences, each of 3 ranks divides by its own tokens and DDP averages, beside one over all tokens",
-            "bug: a mean of means over data-parallel ranks",
-            OverOwnTokens(),
-            OverTokens(),
-            verdict("bug", words=("means over data-parallel ranks",)),
-        ),
-        quick=True,
+    seen(
+        "huggingface/transformers#34242",
+        "padded sequences, each of 3 ranks divides by its own tokens and DDP averages, beside one over all tokens",
+        "bug: a mean of means over data-parallel ranks",
+        OverOwnTokens(),
+        OverTokens(),
+        verdict("bug", words=("means over data-parallel ranks",)),
     ),
     seen(
         "huggingface/trl#3231",
@@ -150,17 +147,15 @@ REPORTS: list[Report] = [
         Smoothed(),
         HEALTHY,
     ),
-    replace(
-        seen(
-            "ruimalheiro/gradient-garden#113",
-            "the model gives the mean loss of a micro-batch itself, and labels are ignored unevenly",
-            "bug: a mean of means over micro-batches",
-            JudgesItself(),
-            JudgesItself(whole=True),
-            verdict("bug", words=("means over micro-batches",)),
-            model="built_judging",
-            file=HERE,
-        ),
+    seen(
+        "ruimalheiro/gradient-garden#113",
+        "the model gives the mean loss of a micro-batch itself, and labels are ignored unevenly",
+        "bug: a mean of means over micro-batches",
+        JudgesItself(),
+        JudgesItself(whole=True),
+        verdict("bug", words=("means over micro-batches",)),
+        model="built_judging",
+        file=HERE,
         quick=True,
     ),
     seen(

@@ -172,6 +172,7 @@ REPORTS: list[Report] = [
         COARSE,
         verdict("precision_policy", words=("need float32",)),
         sound_ranks=3,
+        quick=True,
     ),
     seen(
         "pytorch/pytorch#118298",
@@ -222,6 +223,7 @@ REPORTS: list[Report] = [
         HEALTHY,
         model="built_narrow",
         file=NARROW,
+        quick=True,
     ),
     seen(
         "NVIDIA/Megatron-LM#1335",

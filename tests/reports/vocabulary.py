@@ -139,6 +139,7 @@ REPORTS: list[Report] = [
         InWords(wrong="mask"),
         InWords(),
         verdict("bug", words=("'axis': 'tp'",)),
+        quick=True,
     ),
     seen(
         "dylanyunlon/Neuron_SP#274",

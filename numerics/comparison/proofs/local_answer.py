@@ -65,7 +65,7 @@ def decide_locally(case: Case, proof: LocalProof, baseline: LocalProof | None = 
         return open_yet
     compared = not (proof.spread or _declared(case, proof))
     weighed = weighed_beside(case, proof.first_step) if compared else Weighed()
-    if weighed.decision is not None and weighed.decision.verdict == "bug":
+    if weighed.decision is not None and weighed.certain:
         return weighed.decision
     other = _other_loss(case, proof, baseline)
     if other:

@@ -13,7 +13,12 @@ from typing import Final
 import torch
 
 from numerics.comparison.proofs.aligned_outputs import Pair, Runs, aligned, pair_of
-from numerics.comparison.proofs.position_weights import SETTLED, positions_of, weighs_positions_otherwise
+from numerics.comparison.proofs.position_weights import (
+    SETTLED,
+    other_loss_of_positions,
+    positions_of,
+    weighs_positions_otherwise,
+)
 from numerics.comparison.verdict import Case, Decision
 from numerics.local.losses.loss_input import last_stage, loss_input
 from numerics.local.records.recorded import RecordedRun
@@ -31,11 +36,12 @@ _OWN_PART: Final = (
 class Weighed:
     """How the first step's loss weighs outputs beside the baseline's.
 
-    `decision` says where it does so otherwise, None where nothing shows that; `alike` that the records show every
-    position to count as in the baseline.
+    `decision` says where it does so otherwise, None where nothing shows that; `certain` that this makes the gradients
+    differ, whatever else does; `alike` that the records show every position to count as in the baseline.
     """
 
     decision: Decision | None = None
+    certain: bool = False
     alike: bool = False
 
 
@@ -50,10 +56,14 @@ def weighed_beside(case: Case, step: int) -> Weighed:
     found = positions_of(outputs)
     otherwise = weighs_positions_otherwise(runs, step, outputs, found)
     if otherwise is not None:
-        return Weighed(otherwise)
+        return Weighed(otherwise, certain=True)
+    other = other_loss_of_positions(runs[0], step, outputs, found)
+    if other is not None:
+        return Weighed(other, certain=other.verdict == "bug")
     values, grads = outputs.values, outputs.grads
     factor = float((grads.mine * grads.other).sum() / grads.other.square().sum())
-    return Weighed(_beside(runs, step, factor, values.apart), found.alike)
+    beside = _beside(runs, step, factor, values.apart)
+    return Weighed(beside, certain=beside is not None and beside.verdict == "bug", alike=found.alike)
 
 
 def _total(runs: Runs, step: int, phase: str, kind: str, tensor: str) -> Pair | None:

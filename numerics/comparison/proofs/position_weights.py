@@ -84,9 +84,9 @@ def positions_of(outputs: Aligned) -> Positions:
 
 
 def weighs_positions_otherwise(runs: Runs, step: int, outputs: Aligned, found: Positions) -> Decision | None:
-    """Return the decision where a run's loss weighs positions otherwise than its baseline's, or is another loss.
+    """Return the decision where a run's loss weighs positions otherwise than its baseline's; None where it does not.
 
-    `outputs` are outputs of both runs that the loss reads, `found` is what their positions count. None if all do alike.
+    `outputs` are outputs of both runs that the loss reads, `found` is what their positions count.
     """
     if found.level >= 1 or found.usual <= 0:
         return None
@@ -109,7 +109,7 @@ def weighs_positions_otherwise(runs: Runs, step: int, outputs: Aligned, found: P
     if mine is not None:
         where = _place(runs[0], step, outputs.grads.tensor, mine.part, mine.axis)
         return Decision("bug", "local", f"in step {step}, {mine.text}, {_BESIDE}", SETTLED, where)
-    return _other_loss(runs[0], step, outputs, found)
+    return None
 
 
 def _alone(run: RecordedRun, step: int, outputs: Aligned, found: Positions) -> Decision | None:
@@ -134,11 +134,15 @@ def _alone(run: RecordedRun, step: int, outputs: Aligned, found: Positions) -> D
     return Decision("bug", "local", text, SETTLED, where)
 
 
-def _other_loss(run: RecordedRun, step: int, outputs: Aligned, found: Positions) -> Decision | None:
+def other_loss_of_positions(
+    run: RecordedRun, step: int, outputs: Aligned, found: Positions
+) -> Decision | None:
     """Return the decision where gradients of positions are no multiple of the baseline's; None where they are.
 
     It is open where the baseline's loss may count over several positions, which parts of a batch do apart by design.
     """
+    if found.level >= 1 or found.usual <= 0:
+        return None
     values, grads = outputs.values, outputs.grads
     away = grads.mine - found.usual * grads.other
     size = float(away.norm() / grads.mine.norm())

@@ -72,9 +72,9 @@ def _beside(case: Case, proof: LocalProof) -> tuple[Decision, LocalProof] | None
     unlike = other_updates(case) or begun_apart(case)
     if unlike is not None:
         return unlike, proof
-    weighed = weighed_beside(case, RecordedRun(case.run).steps[0]).decision
-    if weighed is not None and weighed.verdict == "bug":
-        return weighed, proof
+    weighed = weighed_beside(case, RecordedRun(case.run).steps[0])
+    if weighed.decision is not None and weighed.certain:
+        return weighed.decision, proof
     first = _FirstStep(RecordedRun(case.run), RecordedRun(baseline))
     differs = first.differs()
     if isinstance(differs, LocalCheck):
