@@ -51,18 +51,9 @@ def decide_locally(case: Case, proof: LocalProof, baseline: LocalProof | None = 
         return equal_runs(case, kinds)
     if case.broken:
         return Decision("bug", "invariant", case.broken[0].sentence)
-    other = same_data(case.run, case.baseline)
-    other = other or (None if case.apart and case.apart.inputs else other_inputs(case.run, case.baseline))
-    other = other or other_initial_weights(case) or other_changes(case) or gradients_alone(case)
-    if other:
-        return Decision("bug", "local", other)
-    policy = other_sums(case)
-    if policy:
-        return Decision("precision_policy", "local", policy)
-    open_yet = other_updates(case) or begun_apart(case)
-    open_yet = open_yet or (None if proof.spread else differs_by_design(case, proof))
-    if open_yet is not None:
-        return open_yet
+    unlike = _unlike_baseline(case, proof)
+    if unlike is not None:
+        return unlike
     compared = not (proof.spread or _declared(case, proof))
     weighed = weighed_beside(case, proof.first_step) if compared else Weighed()
     if weighed.decision is not None and weighed.certain:
@@ -76,6 +67,20 @@ def decide_locally(case: Case, proof: LocalProof, baseline: LocalProof | None = 
     found = _unplaced(proof) if proof.spread else never_seen_sent(case.run) or _sound(case, proof, weighed)
     wrong = None if baseline is None else first_wrong(baseline)
     return parted(case, found, proof, baseline, "" if wrong is None else reason_of(wrong))
+
+
+def _unlike_baseline(case: Case, proof: LocalProof) -> Decision | None:
+    """Return the decision where a run got or did something else than its baseline, or differs by design; None else."""
+    other = same_data(case.run, case.baseline)
+    other = other or (None if case.apart and case.apart.inputs else other_inputs(case.run, case.baseline))
+    other = other or other_initial_weights(case) or other_changes(case) or gradients_alone(case)
+    if other:
+        return Decision("bug", "local", other)
+    policy = other_sums(case)
+    if policy:
+        return Decision("precision_policy", "local", policy)
+    open_yet = other_updates(case) or begun_apart(case)
+    return open_yet or (None if proof.spread else differs_by_design(case, proof))
 
 
 def _other_buffers(case: Case) -> bool:
