@@ -44,9 +44,9 @@ class Routed(nn.Module):
         kept = torch.cat([(chosen == number).nonzero()[: self.room, 0] for number in range(EXPERTS)])
         counts = torch.bincount(chosen[kept], minlength=EXPERTS).tolist()
         if self.spread:
-            every = torch.zeros(EXPERTS * EXPERTS, dtype=torch.long)
-            dist.all_gather_into_tensor(every, torch.tensor(counts))
-            got = every.view(EXPERTS, EXPERTS)[:, dist.get_rank()].tolist()
+            every = [torch.zeros(EXPERTS, dtype=torch.long) for _ in range(EXPERTS)]
+            dist.all_gather(every, torch.tensor(counts))
+            got = torch.stack(every)[:, dist.get_rank()].tolist()
             expert = next(iter(self.experts.values()))
             made = Sent.apply(expert(Sent.apply(flat[kept], (counts, got), "")), (got, counts), "")
         else:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from numerics.columns import Columns
-from numerics.comparison.proofs.baseline_beside import other_baseline, parted
+from numerics.comparison.proofs.baseline_beside import computed_apart, other_baseline, parted
 from numerics.comparison.proofs.by_design import differs_by_design
 from numerics.comparison.proofs.local_explanation import RIGHT, is_summed, reason_of
 from numerics.comparison.proofs.local_scope import never_seen_sent, not_checked, scope_of
@@ -65,6 +65,7 @@ def decide_locally(case: Case, proof: LocalProof, baseline: LocalProof | None = 
     if lost and case.apart is None:
         return Decision("undecided", "none", f"{lost[0]}, which {_LOST_LOSS}", case.decide)
     found = _unplaced(proof) if proof.spread else never_seen_sent(case.run) or _sound(case, proof, weighed)
+    found = computed_apart(case, found)
     wrong = None if baseline is None else first_wrong(baseline)
     return parted(case, found, proof, baseline, "" if wrong is None else reason_of(wrong))
 
