@@ -45,14 +45,14 @@ def computed_apart(case: Case, found: Decision) -> Decision:
     """Return `found`, or an open decision where the first forward tensor that differs does so by more than roundings.
 
     Everything before that tensor has equal bits in both runs, so that the order of sums does not explain it, however
-    right each piece of the run is by itself.
+    right each piece of the run is by itself. Inputs in another order of sequences are no such tensor.
     """
     tensors = case.tensors
     if found.verdict not in {"rounding", "drift"} or tensors is None or case.baseline is None or case.apart:
         return found
     forward = tensors.phase == case.run.names.number("forward")
     rows = first_of(case.run, rows_of(case.run, tensors, (tensors.status == Status.DIFFERENT) & forward))
-    if not rows:
+    if not rows or case.run.name("kind", rows[0]) == "input":
         return found
     row = rows[0]
     here = forward & tensors.whole & (tensors.tensor == case.run["tensor"][row])

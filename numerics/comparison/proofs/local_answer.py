@@ -65,7 +65,7 @@ def decide_locally(case: Case, proof: LocalProof, baseline: LocalProof | None = 
     if lost and case.apart is None:
         return Decision("undecided", "none", f"{lost[0]}, which {_LOST_LOSS}", case.decide)
     found = _unplaced(proof) if proof.spread else never_seen_sent(case.run) or _sound(case, proof, weighed)
-    found = computed_apart(case, found)
+    found = found if _declared(case, proof) else computed_apart(case, found)
     wrong = None if baseline is None else first_wrong(baseline)
     return parted(case, found, proof, baseline, "" if wrong is None else reason_of(wrong))
 
