@@ -157,7 +157,9 @@ def _usual_transfers(case: Case, pace: Mapping[int, float]) -> tuple[F64, F64]:
     """
     ops, waits = case.ops, case.waits
     channel, transfer = ops.channel[waits.first_row], waits.transfer.astype(np.float64)
-    factor = np.array([max((pace.get(m, 0.0) for m in c.members), default=0.0) for c in ops.channels])[channel]
+    factor = np.array([max((pace.get(m, 0.0) for m in c.members), default=0.0) for c in ops.channels])[
+        channel
+    ]
     struck = factor > 0
     words, _ = message_of(case)
     shapes = [case.shape_of(c) for c in ops.channels]
