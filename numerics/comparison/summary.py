@@ -85,7 +85,9 @@ def _folder(side: Columns | None) -> str | None:
 
 
 def _divergence(case: Case, decision: Decision, found: Found | None) -> Divergence | None:
-    """Return the place to name: the first divergence, the broken invariant, or the first difference."""
+    """Return the place to name: the decision's, the first divergence, broken invariant, or the first difference."""
+    if decision.where is not None:
+        return decision.where
     if found is not None and decision.verdict in {"bug", "precision_policy", "rounding"}:
         return _with_axis(case.run, found.divergence, case.explanation)
     if decision.proof == "invariant" and case.broken:

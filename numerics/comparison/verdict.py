@@ -24,7 +24,7 @@ from numerics.comparison.joins.row_table import RowTable
 from numerics.comparison.joins.tensor_table import Status, TensorTable
 from numerics.comparison.next_step import what_decides, what_tells_rounding
 from numerics.comparison.unequal_buffers import unequal_buffers
-from numerics.findings import Proof, Verdict
+from numerics.findings import Divergence, Proof, Verdict
 from numerics.order.plan_differences import PlanDifference
 from numerics.schema import LEARNING_RATE
 from numerics.thresholds.comparison import CHAOTIC_GROWTH, SUDDEN_GROWTH
@@ -32,12 +32,16 @@ from numerics.thresholds.comparison import CHAOTIC_GROWTH, SUDDEN_GROWTH
 
 @dataclass(frozen=True)
 class Decision:
-    """Verdict, proof and the reason in one sentence; `next` is the command that would decide more."""
+    """Verdict, proof and the reason in one sentence; `next` is the command that would decide more.
+
+    `where` is the place that the reason is about, if it is another than the first difference from the baseline.
+    """
 
     verdict: Verdict
     proof: Proof
     reason: str
     next: str | None = None
+    where: Divergence | None = None
 
 
 @dataclass(frozen=True)

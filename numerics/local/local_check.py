@@ -22,7 +22,11 @@ class LocalCheck:
 
 @dataclass(frozen=True)
 class Doubt:
-    """Something that may be intended or a bug, which the records do not show: a sentence, and what would settle it."""
+    """Something that may be intended or a bug, which the records do not show: a sentence, and what would settle it.
+
+    `of_loss` says that it is about what positions count in the loss, which a baseline may have alike.
+    """
 
     sentence: str
     settled: str
+    of_loss: bool = False

@@ -5,7 +5,7 @@ computes then differs from its record by the rounding of that module alone, for 
 shows at its place.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -53,7 +53,7 @@ class LocalProof:
     entropy, or where gradients were clipped. `statistics` are what the model computes over the sequences of a batch.
     `loss_scale` is the run's gradients in units of the gradients of a mean, if its records show that.
     `undivided` is the number of micro-batches if all gradients are so many times a mean's (else 0), and in words which
-    ranks of the run are as many.
+    ranks of the run are as many; `sizes` are the numbers of micro-batches and ranks that a factor may be, by name.
     `modal` are the layers that compute another thing in evaluation mode.
     `of_modules` is False where no model was given, and no module was run.
     """
@@ -75,6 +75,7 @@ class LocalProof:
     statistics: BatchStatistics = field(default_factory=BatchStatistics)
     loss_scale: str = ""
     undivided: tuple[int, str] = (0, "")
+    sizes: Mapping[str, int] = field(default_factory=dict)
     modal: frozenset[str] = frozenset()
     of_modules: bool = True
 
@@ -125,11 +126,11 @@ def prove(
         checks += check_update(state, optimizer, reduced.unseen)
     grads = _gradients_of(RecordedStep(recorded, model, steps[0]))
     checks = [*losses.checks, *checks]
-    checks = (
-        checks if len(run.capture.environments) > 1 else without_lone_ranks(checks)
-    )  # other kernels there
+    if len(run.capture.environments) < 2:  # machines of other kinds have other kernels
+        checks = without_lone_ranks(checks)
     found = LocalProof(tuple(checks), {}, (), (), steps[0], grads, spread=spread, told=statistics.told)
-    found = replace(found, statistics=statistics.found, undivided=losses.common.undivided)
+    common = losses.common
+    found = replace(found, statistics=statistics.found, undivided=common.undivided, sizes=common.sizes)
     found = _completed(found, reduced, losses, check_rates(recorded, schedule), draws, recorded)
     return _with_modes(found, recorded, model)
 

@@ -29,15 +29,16 @@ _WHOLE: Final = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 def masters_of(model: nn.Module, optimizer: torch.optim.Optimizer | None) -> Masters:
     """Return the masters of a model's weights; empty unless each tensor that the optimiser steps is one.
 
-    A master is wider than its weight and rounds to it in every bit. Of several with equal values each belongs to the
-    weight at the same place among those, which holds only within a group of the optimiser: across groups none is known.
+    A master is wider than its weight and rounds to it in every bit, or the shard of one does to the other's. Of several
+    with equal values each belongs to the weight at the same place among those, which holds only within a group of the
+    optimiser: across groups none is known.
     """
     groups = [] if optimizer is None else [list(group["params"]) for group in optimizer.param_groups]
     own = {id(p) for p in model.parameters()}
     stepped = [(number, tensor) for number, group in enumerate(groups) for tensor in group]
     if any(id(tensor) in own for _, tensor in stepped):
         return {}
-    free = [p for p in model.parameters() if p.requires_grad and not hasattr(p, "placements")]
+    free = [p for p in model.parameters() if p.requires_grad]
     found: dict[int, torch.Tensor] = {}
     groups_of: dict[bytes, set[int]] = {}
     for number, tensor in stepped:
@@ -58,15 +59,23 @@ def stepped(parameter: torch.Tensor, masters: Masters) -> torch.Tensor:
 
 
 def _rounds_to(master: torch.Tensor, weight: torch.Tensor) -> bool:
-    """Return whether a tensor is a weight in a wider format."""
+    """Return whether a tensor is a weight in a wider format; shards of both are cut alike."""
     wider = master.dtype.is_floating_point and master.element_size() > weight.element_size()
-    same = wider and master.shape == weight.shape and not hasattr(master, "placements")
-    return same and torch.equal(master.detach().to(weight.device, weight.dtype), weight.detach())
+    same = wider and master.shape == weight.shape
+    same &= getattr(master, "placements", None) == getattr(weight, "placements", None)
+    held, own = local(master), local(weight)
+    return same and torch.equal(held.to(own.device, own.dtype), own)
+
+
+def local(tensor: torch.Tensor) -> torch.Tensor:
+    """Return what this rank holds of a tensor."""
+    held: torch.Tensor = getattr(tensor, "_local_tensor", tensor)
+    return held.detach()
 
 
 def _bits(weight: torch.Tensor) -> bytes:
     """Return what weights of equal shapes and values share."""
-    summed = weight.detach().double()
+    summed = local(weight).double()
     return repr((tuple(weight.shape), float(summed.sum()), float(summed.square().sum()))).encode()
 
 
@@ -80,7 +89,7 @@ def bit_sums(model: nn.Module) -> dict[str, int]:
     """Return the sums of this rank's parameters' bits as whole numbers, which a change of values changes."""
     found = {}
     for name, parameter in model.named_parameters():
-        held: Any = getattr(parameter, "_local_tensor", parameter).detach()
+        held = local(parameter)
         whole = _WHOLE.get(held.element_size())
         if held.layout == torch.strided and whole is not None and held.numel():
             found[name] = int(held.contiguous().view(whole).sum(dtype=torch.int64))
@@ -184,8 +193,7 @@ def buffers(model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
 def holds_gradients(model: nn.Module) -> bool:
     """Return whether any gradient is left on the model, other than zeros."""
     found = (p.grad for p in model.parameters())
-    local = (getattr(grad, "_local_tensor", grad) for grad in found if grad is not None)
-    return any(bool(grad.any()) for grad in local)
+    return any(bool(local(grad).any()) for grad in found if grad is not None)
 
 
 def steps_any(optimizer: torch.optim.Optimizer, model: nn.Module) -> bool:

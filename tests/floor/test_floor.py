@@ -1,6 +1,7 @@
 """What a step could take: jobs made worse in one way on paper, and parts that always add up to the step."""
 
 import json
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -11,6 +12,7 @@ from tests.breakdown.runs import made, stages
 from tests.floor.jobs import GEMM_US, LAYERS, RANKS, TRANSFER_US, alike
 from tests.slowrank.jobs import grid, job
 from tests.what_if.tables import ingested, replicas
+from tracekit.analysis.floor import waterfall
 from tracekit.errors import InputError, UsageError
 from tracekit.report.floor_text import floor_text
 
@@ -71,6 +73,24 @@ def test_a_few_micro_batches_are_a_bubble(tmp_path):
 
 def made_again(folder):
     return made(folder, stages(), axis="pp")
+
+
+def test_no_part_brings_more_than_the_step(tmp_path, monkeypatch):
+    """Where begins of steps were not recorded, the parts add up to less than the steps as `slowrank` counts them."""
+    run = alike(tmp_path, late=8000.0)
+    whole = tracekit.floor(run)
+    cut = waterfall.steps_of
+
+    def shorter(case, rank, known):
+        found = cut(case, rank, known)
+        cells = (replace(c, parts=replace(c.parts, step_ns=c.parts.step_ns // 2)) for c in found.cells)
+        return replace(found, cells=tuple(cells))
+
+    monkeypatch.setattr(waterfall, "steps_of", shorter)
+    half = tracekit.floor(run)
+    assert half.step_ms == pytest.approx(whole.step_ms / 2)
+    assert half.step_ms < parts(whole)["launch_gaps"].brings_ms
+    assert 0 < parts(half)["launch_gaps"].brings_ms < half.step_ms
 
 
 def test_a_slow_rank_is_imbalance(tmp_path):

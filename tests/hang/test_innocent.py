@@ -7,6 +7,7 @@ import random
 
 import pytest
 
+from tests.conftest import SAMPLES
 from tests.hang.bench import grid, write_all
 from tests.hang.conftest import REAL
 from tests.hang.simulate import Case, make
@@ -14,6 +15,7 @@ from tests.hang.sweep import answer
 from tests.marks import quick_first
 from tracekit.analysis.hang.analyse import analyse
 from tracekit.dumps.load import load_dumps
+from tracekit.plain_pickle import loads_plain
 
 VISIBLE = ("host_stall", "device_unseen", "wrong_op", "crash")
 
@@ -200,3 +202,13 @@ def test_a_rank_without_a_dump_among_a_thousand(tmp_path):
     finding = analyse(load_dumps([str(tmp_path)]))
     assert [(c.rank, c.kind) for c in finding.culprits] == [(culprit, "missing_dump")]
     assert len(finding.victims) == 1023
+
+
+def test_an_empty_ring_shows_no_lost_message(tmp_path):
+    """A recorder that wrote the state of groups alone says nothing about messages, which the state does not count."""
+    for path in sorted((SAMPLES / "hang_host_stall" / "fr").iterdir()):
+        dump = loads_plain(path.read_bytes())
+        emptied = dump | {"entries": []} if path.name == "rank_10" else dump
+        (tmp_path / path.name).write_bytes(pickle.dumps(emptied, protocol=2))
+    found = analyse(load_dumps([str(tmp_path)]))
+    assert [c.rank for c in found.culprits] == [6]

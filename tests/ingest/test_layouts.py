@@ -95,6 +95,17 @@ def test_the_last_window_is_looked_at(tmp_path, job, layout):
     assert "trend follows all" in told
 
 
+def test_a_window_of_one_rank_is_passed_over(tmp_path, job):
+    """A rank that recorded once more than the others leaves nothing to compare it with."""
+    name = WINDOWS["handler"]
+    folder = laid(tmp_path, job[0], name, windows=2)
+    put(folder / name(3, 2), moved(job[0][3], 2 * MINUTE_US))
+    finding = tracekit.slowrank(load(folder))
+    assert finding.suspects[0].rank in job[1]
+    assert len(finding.ranks.missing) == 0
+    assert "trend follows all" in row(finding, "last_window")
+
+
 @pytest.mark.parametrize("layout", ONCE)
 def test_names_of_frameworks_tell_ranks(tmp_path, job, layout):
     documents, _ = job
@@ -222,12 +233,22 @@ def test_other_files_links_and_spaces_are_no_obstacle(tmp_path, job):
     assert [(q.kind, q.count) for q in run.quality] == [("foreign_files", 4)]
 
 
+def test_reports_of_nsys_are_told(tmp_path):
+    """Beside other files as well, which are no traces."""
+    (tmp_path / "report1.nsys-rep").write_bytes(b"nsys")
+    (tmp_path / "package.json").write_text("{}")
+    with pytest.raises(
+        InputError, match=r"report1.nsys-rep: it is a report of nsys.*nsys export --type sqlite"
+    ):
+        load(tmp_path)
+
+
 def test_archives_are_told(tmp_path, job):
     put(tmp_path / "in" / "rank0.json", job[0][0])
     (tmp_path / "a").mkdir()
     with tarfile.open(tmp_path / "a" / "traces.tar.gz", "w:gz") as archive:
         archive.add(tmp_path / "in", "in")
-    with pytest.raises(InputError, match=r"an archive \(.*traces.tar.gz\); unpack it"):
+    with pytest.raises(InputError, match=r"traces.tar.gz: it is an archive; unpack it"):
         load(tmp_path / "a")
     with pytest.raises(InputError, match="it is a tar archive; unpack it first"):
         load(tmp_path / "a" / "traces.tar.gz")

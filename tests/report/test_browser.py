@@ -263,7 +263,8 @@ let count = 0;
 CanvasRenderingContext2D.prototype.fillText = function (text, x, y) {
   const wide = this.measureText(text).width, from = {center: x - wide / 2, right: x - wide}[this.textAlign] ?? x;
   if (!numbers.has(this.canvas)) numbers.set(this.canvas, count++);
-  window.texts.push({row: "canvas " + numbers.get(this.canvas) + " " + Math.round(y), from, to: from + wide, text});
+  window.texts.push({row: "canvas " + numbers.get(this.canvas) + " " + Math.round(y), from, to: from + wide, text,
+    cut: y < this.measureText(text).actualBoundingBoxAscent});
   drawn.call(this, text, x, y);
 };
 """
@@ -300,3 +301,4 @@ def test_labels_do_not_overlap(found, page, tmp_path, width):
     page.open(tmp_path / "page.html")
     assert page.ask("window.texts.length") > 0
     assert page.ask(OVERLAPPING) == []
+    assert page.ask("window.texts.filter(t => t.cut).map(t => t.text)") == []

@@ -17,15 +17,20 @@ from tests.reports import (
     around_updates,
     between_ranks,
     endings,
+    experts,
     logs,
     messages,
     moments,
+    normalised,
     parted,
+    pieces,
     places,
     printed,
+    sharded,
     slow,
     stuck,
     uneven,
+    vocabulary,
     wide_copies,
     wrong,
 )
@@ -48,6 +53,11 @@ REPORTS: list[Report] = [
     *between_ranks.REPORTS,
     *around_updates.REPORTS,
     *wide_copies.REPORTS,
+    *normalised.REPORTS,
+    *pieces.REPORTS,
+    *vocabulary.REPORTS,
+    *sharded.REPORTS,
+    *experts.REPORTS,
 ]
 
 

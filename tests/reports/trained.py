@@ -137,6 +137,7 @@ class Trainer:
 
     tied: bool = False
     padded: bool = False
+    micro: int = MICRO
 
     def model(self) -> tuple[nn.Module, torch.optim.Optimizer]:
         """The model and its optimizer before wrapping."""
@@ -153,12 +154,15 @@ class Trainer:
     def batches(self, step: int, rank: int, world: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
         """The micro-batches of a rank."""
         ids, labels = (part.chunk(world)[rank] for part in sequences(step, padded=self.padded))
-        return list(zip(ids.chunk(MICRO), labels.chunk(MICRO), strict=True))
+        return list(zip(ids.chunk(self.micro), labels.chunk(self.micro), strict=True))
 
     def loss(self, logits: torch.Tensor, labels: torch.Tensor, step: int) -> torch.Tensor:
         """What is differentiated."""
         loss = functional.cross_entropy(logits.flatten(0, 1).float(), labels.flatten(), ignore_index=IGNORED)
-        return loss / MICRO
+        return loss / self.micro
+
+    def before_forward(self, wrapped: nn.Module, number: int) -> None:
+        """What happens before the forward of a micro-batch."""
 
     def before_update(self, model: nn.Module, optimizer: torch.optim.Optimizer, step: int, rank: int) -> None:
         """What happens between backward and update."""
@@ -174,9 +178,12 @@ class Trainer:
         model, made = self.model()
         wrapped = self.wrapped(model)
         optimizer = self.optimizer(wrapped, made)
-        watcher = watch(wrapped, optimizer, micro_batches=MICRO, dp=(rank, world), out=out, level="tensors")
+        watcher = watch(
+            wrapped, optimizer, micro_batches=self.micro, dp=(rank, world), out=out, level="tensors"
+        )
         for step in range(STEPS):
-            for ids, labels in self.batches(step, rank, world):
+            for number, (ids, labels) in enumerate(self.batches(step, rank, world)):
+                self.before_forward(wrapped, number)
                 logits = wrapped(ids)
                 watcher.targets(labels)
                 self.loss(logits, labels, step).backward()

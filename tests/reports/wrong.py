@@ -207,11 +207,12 @@ def seen(
     sound_ranks: int = 1,
     model: str = "built",
     file: Path | str = MODEL,
+    quick: bool = False,
 ) -> Report:
     """A report on a pair of runs; an empty `model` asks without one."""
     command = (*COMPARE, "--model", f"{file}:{model}") if model else COMPARE
     make = pair(trainer, sound, ranks, sound_ranks)
-    return Report(source, "wrong", input_, expected, make, command, judge)
+    return Report(source, "wrong", input_, expected, make, command, judge, quick)
 
 
 SOUND = Trainer()

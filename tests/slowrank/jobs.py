@@ -37,13 +37,15 @@ def job(
     combined: Collection[tuple[str, ...]] = (),
     silent: Collection[str] = (),
     slower: Callable[[int, int], float] = lambda rank, step: 1.0,
+    stays: Mapping[tuple[int, int], float] = {},
 ) -> Run:
     """Each step: `layers` × for every axis (compute of 1 ms, all-reduce of 50 µs). `slow`: factor by rank;
     `link`: factor on the transfer of a group, by members; `lost`: ranks without a file; `accident`: (rank, step, µs) of
     one extra kernel before the first layer, in every step where the step is None; `sized`: sizes that kernels
     tell; `idle`: µs for which the device of a rank stands still at the begin of a step; `combined`: axes of groups
     beside those of one axis, with a layer and an all-reduce each; `silent`: axes without communication; `slower`:
-    factor by rank and step, beside `slow`."""
+    factor by rank and step, beside `slow`; `stays`: µs that a rank stays in the first all-reduce of a step when the
+    others have left it, by (rank, step)."""
     axes = [*((d,) for d in mesh.order if mesh.sizes[d] > 1 and d not in silent), *combined]
     members = [(d, g) for d in axes for g in sorted({mesh.line(r, d) for r in mesh.coordinates})]
     number = {g: n for n, g in enumerate(members)}
@@ -66,8 +68,10 @@ def job(
                 for axis, group in members:
                     if axis == d:
                         end = max(handles[r][0] for r in group) + TRANSFER_US * link.get(group, 1)
+                        first = layer == 0 and d == axes[0]
                         for r in group:
-                            lines[r].finish(handles[r], end, **sized)
+                            late = stays.get((r, step), 0.0) if first else 0.0
+                            lines[r].finish(handles[r], end + late, **sized)
         for line, begin in zip(lines, begins, strict=True):
             line.step(step, begin)
     kept = [line for line in lines if line.rank not in lost]

@@ -43,6 +43,27 @@ def test_devices_of_one_job_leave_together(tmp_path, jitter_us):
     assert found == ((2,) if jitter_us else ())
 
 
+@pytest.mark.parametrize(
+    "other",
+    [
+        lambda t: t * 1000,
+        lambda t: t // 1000,
+        lambda t: np.where(t > np.quantile(t, 0.3), t - 3_600_000_000_000, t),
+    ],
+    ids=["nanoseconds", "milliseconds", "a jump by an hour"],
+)
+def test_a_clock_that_counts_otherwise_is_set_apart(tmp_path, other):
+    """Also where a group of all ranks communicates too rarely to show it: its few ends fit any clock."""
+    run = job(tmp_path, grid(tp=2, dp=4), combined=[("tp", "dp")], steps=3, layers=4)
+    ranks = [read_rank(run, r.rank) for r in run.ranks]
+    few = [_with_one_in_a_step(rank, run.groups, size=8) for rank in ranks]
+    ops = match(few, run.groups)
+    start, end = ops.start.copy(), ops.end.copy()
+    for times in (start, end):
+        times[ops.of(3)] = other(times[ops.of(3)])
+    assert strangers(replace(ops, start=start, end=end), named_by_traces(few)) == (3,)
+
+
 @pytest.mark.parametrize(("rate", "strange"), [(9e-5, False), (0.0, True)])
 def test_few_ends_may_drift(tmp_path, rate, strange):
     """A clock that drifts by 90 µs a step is the same job's; one that jumps is not."""

@@ -57,6 +57,43 @@ def test_one_rank_shows_no_role(tmp_path):
     assert [s.rank for s in analyse(case.run).suspects] == [0]
 
 
+PARTS = [
+    (grid(tp=2, dp=4), (2, 4, 6)),
+    (grid(tp=2, pp=2, dp=2), (2, 4, 6)),
+    (grid(tp=4, dp=2), (4,)),
+]
+"""A mesh, and the ranks without a trace: rank 0 is left of the role."""
+
+
+@pytest.mark.parametrize(("mesh", "lost"), PARTS)
+def test_one_recorded_rank_may_have_a_role(tmp_path, mesh, lost):
+    ranks = tuple(r for r in mesh.coordinates if mesh.coords(r)["tp"] == 0)
+    found = analyse(job(tmp_path, mesh, idle=loading(0, ranks), lost=lost))
+    assert (found.verdict, [c.rank for c in found.candidates]) == ("inconclusive", [0])
+    mates = [r for r in lost if mesh.coords(r)["pp"] == 0]
+    assert "as a rank that loads data for its group" in found.reason
+    assert list(found.to_record) == mates
+
+
+@pytest.mark.parametrize(("mesh", "lost"), PARTS)
+def test_waits_show_that_one_rank_loads_alone(tmp_path, mesh, lost):
+    """Ranks of the other tensor groups do not wait for the one without a trace."""
+    found = analyse(job(tmp_path, mesh, idle=loading(0, (0,)), lost=lost))
+    assert (found.verdict, [s.rank for s in found.suspects]) == ("slow_rank", [0])
+
+
+@pytest.mark.parametrize("loads", [(0, 4), (0,)])
+def test_without_another_group_the_role_stays_open(tmp_path, loads):
+    found = analyse(job(tmp_path, grid(tp=4, dp=2), idle=loading(0, loads), lost=(4, 5, 6, 7)))
+    assert (found.verdict, [c.rank for c in found.candidates]) == ("inconclusive", [0])
+
+
+def test_a_slow_device_has_no_role(tmp_path):
+    mesh, lost = PARTS[0]
+    found = analyse(job(tmp_path, mesh, slow={0: 1.3}, lost=lost))
+    assert [(s.rank, s.cause) for s in found.suspects] == [(0, "gpu_compute")]
+
+
 def test_a_slow_device_goes_before_costly_loading(tmp_path):
     found = analyse(
         job(tmp_path, MESH, slow={1: 1.3}, idle=lambda rank, step: 1500.0 * (rank in LOADS), steps=4)

@@ -87,6 +87,9 @@ def test_only_the_stage_of_the_cured_is_relieved():
     stages = [np.array([0, 1, 2]), np.array([3, 4])]
     assert relieved(spun, own, stages, np.array([0])).ravel().tolist() == [100, 96, 96, 100, 100]
     assert relieved(spun * np.nan, own, stages, np.array([0])).ravel().tolist() == [100] * 5
+    unknown = np.full_like(spun, np.nan)  # of a step without any rank that shows it
+    wider = relieved(np.hstack([spun, unknown]), np.hstack([own, own]), stages, np.array([0]))
+    assert wider.tolist() == [[v, 100.0] for v in (100, 96, 96, 100, 100)]
 
 
 @pytest.mark.parametrize(("added", "near"), [(8.0, True), (0.5, False)])

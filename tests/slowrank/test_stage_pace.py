@@ -1,5 +1,8 @@
 """The same work on several stages separates a slow stage from one that has more, or less, to do by design."""
 
+from dataclasses import replace
+
+import numpy as np
 import pytest
 
 from tests.causes.cell import step_ms
@@ -7,7 +10,7 @@ from tests.simulate.case import setup_of, written
 from tests.slowrank.events import Timeline, write_run
 from tests.slowrank.jobs import TRANSFER_US, grid, prepared
 from tracekit.analysis.slowrank.analyse import analyse
-from tracekit.analysis.slowrank.expected.same_kernels import stage_pace
+from tracekit.analysis.slowrank.expected.same_kernels import at_places, stage_pace
 from tracekit.ingest import load
 
 LAYER = {"norm": 100.0, "gemm": 600.0, "flash": 300.0}
@@ -51,6 +54,17 @@ def test_a_stage_is_slow_if_all_its_kernels_are(tmp_path, factor, pace):
     first, second, third = case.stages
     found = stage_pace(case, second, [first, third])
     assert found == (pace if pace is None else pytest.approx(pace, rel=0.01))
+
+
+def test_a_rank_without_steps_shows_no_pace(tmp_path):
+    """The other rank of its stage does; where none is left, nothing is known."""
+    case = case_of(tmp_path, lambda name: 1.4)
+    first, second, third = case.stages
+    own = case.steps.own.copy()
+    own[second[0]] = np.nan
+    case = replace(case, steps=replace(case.steps, own=own))
+    assert stage_pace(case, second, [first, third]) == pytest.approx(1.4, rel=0.01)
+    assert at_places(case, second[:1]) == {}
 
 
 @pytest.mark.slow

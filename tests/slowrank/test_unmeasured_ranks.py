@@ -38,3 +38,6 @@ def test_ranks_without_a_whole_step_are_not_healthy(tmp_path, cut, verdict):
     if cut:
         assert "ranks 2, 3 recorded none of the compared steps whole" in found.reason
         assert "record three whole steps or more" in found.to_decide
+    rows = [q.detail for q in found.quality if q.kind == "unmeasured_ranks"]
+    assert len(rows) == bool(cut)
+    assert not cut or "ranks 2, 3" in rows[0] or "ranks 2-3" in rows[0]

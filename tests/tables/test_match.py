@@ -47,6 +47,16 @@ def test_without_sequence_numbers_the_ordinal_in_the_step_decides():
     assert partners(matched({0: full, 1: late}, PAIR)) == both((1, 0), (2, 1), (3, 2))
 
 
+def test_a_first_step_cut_short_lacks_its_end():
+    """Another that begins there would lack the begin, and a job of one step shows neither."""
+    full = [step(0, 0, 10), step(1, 10, 10), comm(1, 1, 0), comm(5, 1, 0), comm(8, 1, 0), comm(15, 1, 0)]
+    cut = [step(0, 0, 10), comm(1, 1, 0), comm(5, 1, 0)]
+    assert partners(matched({0: full, 1: cut}, PAIR)) == both((0, 0), (1, 1))
+    assert partners(matched({0: full, 1: [*cut, step(1, 10, 10), comm(15, 1, 0)]}, PAIR)) == both(
+        (1, 0), (2, 1), (3, 2)
+    )
+
+
 def issued(*calls):
     """Rows of a step whose `calls` (kind, stream, begin) a host issued in that order; those with "-" have no launch."""
     rows = [step(0, 0, 400)]

@@ -6,6 +6,7 @@ import pytest
 
 import tracekit
 from tests.house.source import ROOT
+from tests.slowrank.jobs import job
 from tests.trend.jobs import MESH, grid, windows
 from tracekit.errors import InputError
 from tracekit.report.trend_json import trend_document
@@ -34,6 +35,12 @@ def test_rank_that_gets_slower_is_named(found):
     assert (rank.part, rank.trend.shape) == ("compute", "drift")
     assert rank.trend.rise_ns == pytest.approx(0.22 * 4e6, rel=0.1)
     assert found.step.drift_ns == pytest.approx(rank.trend.rise_ns, rel=0.1)
+
+
+def test_one_point_shows_no_drift(tmp_path):
+    text = trend_text(tracekit.trend(job(tmp_path, MESH, steps=1)))
+    assert text.startswith("INCONCLUSIVE  1 step was recorded")
+    assert "\n  drift" not in text
 
 
 def test_steady_job_blames_nobody(tmp_path):

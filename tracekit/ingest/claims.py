@@ -19,6 +19,7 @@ from tracekit.ingest.window_names import window_name
 from tracekit.thresholds.ingest import MAX_OVERLAP, WINDOW_GAP_NS
 
 _SAME_TIME: Final = "covers the same time"
+_OTHER_START: Final = "counts time from another start"
 
 
 @dataclass(frozen=True)
@@ -115,14 +116,17 @@ class Claims:
 
 
 def names_of(claims: Sequence[Claim]) -> tuple[str, ...]:
-    """Return the names of the windows of a rank, in order; empty if there is one, or their paths have none."""
-    names = _without_common([c.window.told if c.window is not None else "" for c in claims])
-    if len(claims) < 2 or len({_numbers(c) for c in claims}) < len(claims):
+    """Return the names of the windows of a rank, in order: of the paths, else of the files if step numbers recur.
+
+    Empty where there is one window, or where steps continue from window to window, so that they are read as one.
+    """
+    if len(claims) < 2:
         return ()
+    apart = len({_numbers(c) for c in claims}) == len(claims)
+    names = _without_common([c.window.told if c.window is not None and apart else "" for c in claims])
     if all(names):
         return names
-    steps = [c.table.steps for c in claims]
-    again = any(a and b and min(b) <= max(a) for a, b in pairwise(steps))
+    again = any(a and b and min(b) <= max(a) for a, b in pairwise(c.table.steps for c in claims))
     files = (PurePath(c.result.label).name for c in claims)
     return tuple(n or file for n, file in zip(names, files, strict=True)) if again else ()
 
@@ -151,6 +155,8 @@ def _clash(windows: Sequence[Claim]) -> str:
     """Return why files of one rank are no windows of one recording; empty where they are."""
     if len({claim.table.world_size for claim in windows}) > 1:
         return "has another world size"
+    if len({claim.table.base is None for claim in windows}) > 1:
+        return _OTHER_START
     for before, after in pairwise(c.table for c in windows):
         shorter = min(before.last - before.first, after.last - after.first)
         if before.last - after.first > MAX_OVERLAP * shorter:
@@ -167,7 +173,7 @@ def _shifts(named: Sequence[Claim]) -> dict[tuple[int, ...], int]:
         first, last = spans.get(_numbers(claim), (claim.table.first, claim.table.last))
         spans[_numbers(claim)] = min(first, claim.table.first), max(last, claim.table.last)
     in_time = (sorted(mine, key=lambda c: c.table.first) for mine in by_rank.values())
-    if not any(_clash(mine) == _SAME_TIME for mine in in_time):
+    if not any(_clash(mine) in {_SAME_TIME, _OTHER_START} for mine in in_time):
         return {}
     shifts: dict[tuple[int, ...], int] = {}
     end: int | None = None

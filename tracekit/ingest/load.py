@@ -15,7 +15,9 @@ from tracekit.ingest.far_run import fetch_run, is_run_at, put_run, refuse_foreig
 from tracekit.ingest.file_result import FileResult
 from tracekit.ingest.kept_files import KeptFiles, kept_files, save_files
 from tracekit.ingest.kept_run import open_kept
+from tracekit.ingest.lost_base import with_base_times
 from tracekit.ingest.merge import merge
+from tracekit.ingest.nsys.reader import REPORT, REPORT_ENDS
 from tracekit.ingest.output_folder import building, check_room, refuse_foreign
 from tracekit.ingest.readers import (
     ARCHIVES,
@@ -210,7 +212,7 @@ def _merged(
         refused = [r for r in results if r.status != "ok"]
         files = [(r.label, r.reason) for r in refused if r.status == "rejected"]
         raise with_rejected(InputError(_nothing(inputs, found, refused)), files if len(files) > 1 else ())
-    run, placed = merge(used, folder, found, job)
+    run, placed = merge(with_base_times(used, folder), folder, found, job)
     for part in folder.glob(PARTS):  # of rejected or joined files
         part.unlink()
     if not run.ranks:
@@ -235,6 +237,13 @@ def _nothing(inputs: Sequence[str], found: Found, refused: Sequence[FileResult] 
     rejected = [r for r in refused if r.status == "rejected"] or list(refused)
     if found.unreadable:
         return f"{found.unreadable[0].path}: {found.unreadable[0].reason}"
+    for ends, advice in (
+        (REPORT_ENDS, REPORT),
+        (ARCHIVES, "it is an archive; unpack it, and give that folder"),
+    ):
+        packed = [label for label in found.foreign if label.lower().endswith(ends)]
+        if packed and all(r.status == "foreign" for r in rejected):
+            return f"{where}: holds no traces, but {packed[0]}: {advice}"
     if len(rejected) == 1 and rejected[0].status == "foreign" and rejected[0].label not in found.named:
         return f"{where}: holds no traces ({rejected[0].label}: {rejected[0].reason}); give their folder"
     if len(rejected) == 1:
@@ -242,8 +251,5 @@ def _nothing(inputs: Sequence[str], found: Found, refused: Sequence[FileResult] 
     if rejected:
         first = rejected[0]
         return f"{where}: none of {len(rejected)} files can be used; the first, {first.label}: {first.reason}"
-    archives = [label for label in found.foreign if label.lower().endswith(ARCHIVES)]
-    if archives:
-        return f"{where}: holds no traces, but an archive ({archives[0]}); unpack it, and give that folder"
     others = f" ({len(found.foreign)} other files)" if found.foreign else ""
     return f"{where}: holds no traces{others}; give the folder that the profiler wrote to"

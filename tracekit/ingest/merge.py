@@ -10,17 +10,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tracekit.arrays import from_ints, from_numpy, to_numpy
+from tracekit.arrays import from_ints
 from tracekit.errors import InputError
 from tracekit.files.discover import Found
 from tracekit.findings import Quality, Rejected
 from tracekit.ingest.claims import Claim, Claims, names_of
 from tracekit.ingest.file_result import FileGroup, FileResult
 from tracekit.ingest.recordings import of_one_job
-from tracekit.ingest.write import EventWriter
+from tracekit.ingest.write import EventWriter, begun_later
 from tracekit.schema import EVENTS
 from tracekit.store import Group, RankRecord, Run, rank_bound
 from tracekit.thresholds.ingest import CHUNK_ROWS
@@ -186,20 +185,9 @@ def _place(claims: Sequence[Claim], path: Path) -> list[FileGroup]:
         with pq.ParquetFile(table_path) as file:
             for batch in file.iter_batches(batch_size=CHUNK_ROWS, use_threads=False):
                 renumbered = batch.set_column(at, EVENTS.field("group"), rows.take(batch.column("group")))
-                writer.add(_moved(renumbered, held[0].shift).cast(EVENTS))
+                writer.add(begun_later(renumbered, held[0].shift).cast(EVENTS))
     writer.close(lambda table: table)
     return groups
-
-
-def _moved(batch: pa.RecordBatch, shift: int) -> pa.RecordBatch:
-    """Return `batch` with starts `shift` ns later."""
-    at = batch.schema.get_field_index("ts")
-    later = to_numpy(batch.column("ts")) + shift
-    return (
-        batch.set_column(at, EVENTS.field("ts"), from_numpy(later, np.zeros(len(later), bool)))
-        if shift
-        else batch
-    )
 
 
 def _put(table: Path, path: Path) -> None:

@@ -6,6 +6,7 @@ time, before they reach the Parquet file.
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -33,6 +34,18 @@ def event_table(count: int, columns: dict[str, object]) -> pa.Table:
             null = numbers < 0 if field.name not in ("ts", "dur") else None
             arrays.append(from_numpy(numbers, null).cast(field.type))
     return pa.Table.from_arrays(arrays, schema=EVENTS)
+
+
+Rows = TypeVar("Rows", pa.Table, pa.RecordBatch)
+
+
+def begun_later(rows: Rows, shift: int) -> Rows:
+    """Return rows of EVENTS, in a table or a batch, with starts `shift` ns later."""
+    if not shift:
+        return rows
+    at = rows.schema.get_field_index("ts")
+    later = from_numpy(to_numpy(rows.column("ts")) + np.int64(shift))
+    return rows.set_column(at, EVENTS.field("ts"), later)
 
 
 class EventWriter:

@@ -64,12 +64,14 @@ _BEFORE, _AFTER = 2**30, 2**31  # offsets of operations outside steps among the 
 def _by_step(sides: Sequence[I64], step: npt.NDArray[np.int32]) -> list[I64]:
     """Return keys by step and ordinal within the step; a side with a first step cut short is aligned at its end.
 
+    Where that step is the side's last one as well, and another side has later steps, its end was cut, not its begin.
     Operations outside steps count from the end of the step before them, or back from the first step.
     """
     most: dict[int, int] = {}
     for s in sides:
         for number, count in zip(*np.unique(step[s], return_counts=True), strict=True):
             most[int(number)] = max(most.get(int(number), 0), int(count))
+    last = max(most)
     keys = []
     for s in sides:
         labels = step[s].astype(np.int64)
@@ -78,7 +80,7 @@ def _by_step(sides: Sequence[I64], step: npt.NDArray[np.int32]) -> list[I64]:
         for number in seen:
             where = np.flatnonzero(labels == number)
             ordinal = np.arange(len(where))
-            if number == seen[0]:
+            if number == seen[0] and (len(seen) > 1 or number == last):
                 ordinal += most[number] - len(where)
             key[where] = (number + 1) * 2**32 + ordinal
         keys.append(key)

@@ -179,7 +179,7 @@ function grid(id, {rows, columns, cell, tooltip, open, outlined, number, gapAfte
   draw(id, whole => {
     const left = margin(rows, whole), lines = Math.min(rows.length, TALLEST), share = Math.ceil(rows.length / lines);
     const shown = Math.ceil(rows.length / share), each = clamp(Math.floor(TALLEST / shown), 1, rowHeight);
-    const gaps = rows.map((_, r) => gapAfter(r)), extra = each >= 6 ? 4 : 0, top = 2;
+    const gaps = rows.map((_, r) => gapAfter(r)), extra = each >= 6 ? 4 : 0, top = Math.max(2, 8 - each / 2);
     const ys = [];
     let y = top;
     for (let i = 0; i < shown; i++) { ys.push(y); y += each + (share === 1 && gaps[i] ? extra : 0); }

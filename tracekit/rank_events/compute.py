@@ -47,7 +47,7 @@ def communicates(events: pa.Table, kernel: Mask, *, on_gpu: bool) -> Mask:
 
 
 def _launched_by_records(events: pa.Table, kernel: Mask) -> Mask:
-    """Whether these kernels have a name of which every launch that is known lies in the record of a collective.
+    """Whether every known launch of kernels with this name lies in the record of a collective.
 
     The kernel's `External id` is that of the innermost operator around its launch; a later recording may use it again.
     """

@@ -29,7 +29,7 @@ from tracekit.rank_events.step_marks import (
 )
 from tracekit.rank_events.stream_waits import HOST_WAIT, ready_times, waited_for
 from tracekit.store import Group, Run
-from tracekit.thresholds.tables import MOST_BEHIND_MARKS, RESUME_SLACK_NS, RESUME_SLACK_SHARE
+from tracekit.thresholds.tables import COUNTED_SHARE, MOST_BEHIND_MARKS, RESUME_SLACK_NS, RESUME_SLACK_SHARE
 from tracekit.units import I64, Mask
 
 _COLUMNS = [
@@ -60,9 +60,8 @@ def rank_ops(
 ) -> RankOps:  # fmt: skip
     """Return operations and compute intervals of `rank` from its event table (schema.EVENTS).
 
-    `groups` are the process groups of the run that hold the rank: without them, peers named by their place in a group
-    stay unknown. `windows` are the begins of its recording windows, ns, where there are several. Step marks are read
-    only if `marked`.
+    groups: process groups of the run that hold the rank; without them, peers named by their place in one are unknown.
+    windows: begins of its recording windows, ns, where there are several. Step marks are read only if `marked`.
     """
     if not events.num_rows:
         return _nothing(rank)
@@ -88,13 +87,20 @@ def rank_ops(
     return RankOps(
         rank, on_gpu, start[carriers], end[rows[joined.last]], args.op, args.token, args.group, args.src, args.dst,
         args.seq, args.nelems, label(issued, steps), busy, joined.kernel, issued, steps,
-        (int(start.min()), int(end.max())), ready, lane, args.way, told_size=args.size, found=found[carriers],
-        begins=tuple(begins), taken=args.taken, opens=opens_of(events, cat, begins), place=args.place, own=args.own,
-        held=held, used=used, usable=usable, operators=None if on_gpu else operator_intervals(events, cat, host, busy),
+        (int(start.min()), int(end.max())), ready, lane, args.way, opens=opens_of(events, cat, begins),
         order=None if steps else _order(events, cat, comm, start, end, launches, begins, marked=marked),
-        waited=waited_for(events, cat, comm, carriers, end, launches), device=_device(events, carriers),
-        grid=ints(events, "grid", -1)[carriers], worked=_worked(events, cat, start, end, launches, begins, steps),
+        operators=None if on_gpu else operator_intervals(events, cat, host, busy),
+        worked=_worked(events, cat, start, end, launches, begins, steps), held=held, used=used,
+        waited=waited_for(events, cat, comm, carriers, end, launches), grid=ints(events, "grid", -1)[carriers],
+        device=_device(events, carriers), timed=_timed(cat, end > start), usable=usable, own=args.own,
+        found=found[carriers], begins=tuple(begins), told_size=args.size, taken=args.taken, place=args.place,
     )  # fmt: skip
+
+
+def _timed(cat: Values, lasted: Mask) -> bool:
+    """Whether nearly all kernels took time; those of damaged events take none, which no kernel does."""
+    kernel = cat == "kernel"
+    return not kernel.any() or float(lasted[kernel].mean()) >= COUNTED_SHARE
 
 
 def _marked(events: pa.Table, cat: Values, host: Host, rows: I64, start: I64) -> dict[int, tuple[int, int]]:

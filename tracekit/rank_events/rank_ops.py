@@ -1,6 +1,8 @@
 """The operations of one rank as arrays: what this room hands on, and all that later rooms know of its events."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -9,6 +11,12 @@ from tracekit.arrays import compact
 from tracekit.intervals import Intervals
 from tracekit.rank_events.coded_words import Words
 from tracekit.units import I8, I32, I64, Mask
+
+NO_KERNELS: Final = (
+    "it holds no kernels, or few with a duration, unlike other ranks' traces: it was cut before them, damaged, or "
+    "recorded without ProfilerActivity.CUDA, so what its device did is unknown"
+)
+"""Reason why a rank of `without_device` is not compared."""
 
 
 @dataclass(frozen=True)
@@ -98,6 +106,7 @@ class RankOps:
     usable: I64 | None = (
         None  # begin of the first compute that may use it as a message; UNKNOWN where `used` is complete
     )
+    timed: bool = True  # nearly all of its kernels have a duration
     device: int = -1  # number of its device on its node; -1 where the trace names none or several
     worked: dict[int, tuple[int, int]] = field(default_factory=dict)
     """Begin and end of the work of each profiler step, ns, as from `step_work`."""
@@ -114,3 +123,9 @@ class RankOps:
     def computed(self) -> Intervals:
         """Return when the rank computed, ns; for a CPU trace without the Python inside autograd nodes."""
         return self.busy if self.operators is None else self.operators
+
+
+def without_device(ranks: Sequence[RankOps]) -> list[int]:
+    """Return the ranks of which only the host was recorded, or the device without times, where another's device was."""
+    known = {r.rank for r in ranks if r.on_gpu and r.timed}
+    return [r.rank for r in ranks if r.rank not in known] if known else []

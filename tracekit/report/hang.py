@@ -140,9 +140,8 @@ def hang_text(finding: HangFinding, *, verbose: bool = False) -> str:
         lines.append(f"rejected {len(ranks.rejected) - REJECTED_SHOWN} more files (--verbose)")
     for row in finding.quality:
         path = f" {clean(row.path)}" if row.path else ""
-        lines.append(
-            f"note: {row.kind.replace('_', ' ')}{path}: {row.count or ''} {clean(row.detail)}".rstrip()
-        )
+        count = f" {row.count}" if row.count > 1 else ""
+        lines.append(f"note: {row.kind.replace('_', ' ')}{path}:{count} {clean(row.detail)}".rstrip())
     lines.extend(f"next: {step}" for step in next_steps(finding.culprits))
     if verbose:
         lines.extend(_verbose(finding))

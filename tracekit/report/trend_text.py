@@ -33,13 +33,11 @@ def word(finding: TrendFinding) -> str:
 def step_lines(finding: TrendFinding) -> list[Line]:
     """Return the lines on the step's drift, changes and swing, and on the remedy of an open answer."""
     t = finding.step
-    between = f"between {ms(t.low_ns):+.2f} and {ms(t.high_ns):+.2f}"
-    lines = [
-        (
-            "drift",
-            f"{ms(t.drift_ns):+.2f} ms over {time_text(finding.span_ns)}, {between} (p {_p(t.p_drift)})",
-        )
-    ]
+    lines = []
+    if finding.span_ns > 0:  # one point shows no drift
+        between = f"between {ms(t.low_ns):+.2f} and {ms(t.high_ns):+.2f}"
+        over = f"{ms(t.drift_ns):+.2f} ms over {time_text(finding.span_ns)}"
+        lines.append(("drift", f"{over}, {between} (p {_p(t.p_drift)})"))
     for s in t.shifts:
         levels = f"{ms(s.before_ns):.2f} → {ms(s.after_ns):.2f} ms"
         change = f"{levels} at {finding.unit} {s.number}, after {time_text(s.at_ns)} (p {_p(t.p_change)})"

@@ -1,7 +1,7 @@
 """Medians that numpy has not: with weights (numpy has them from version 2), and of columns with unknown entries."""
 
-from collections.abc import Sequence
-from typing import TypeVar
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -29,6 +29,11 @@ def median_by_column(values: F64) -> F64:
     result = np.full(values.shape[1], np.nan)
     result[known] = np.nanmedian(values[:, known], axis=0)
     return result
+
+
+def of_rows(reduce: Callable[[F64], np.floating[Any]], values: F64) -> F64:
+    """Return `reduce`, as `np.nanmean`, of each row of `values`, a row a rank; NaN where nothing in it is known."""
+    return np.array([float(reduce(row)) if np.isfinite(row).any() else np.nan for row in values])
 
 
 # A sample of ranks: reading the events of a rank takes time, and a median needs few.

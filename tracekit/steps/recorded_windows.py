@@ -18,6 +18,7 @@ from tracekit.rank_events.event_columns import filled, matches
 from tracekit.rank_events.step_marks import step_number
 from tracekit.store import Run
 from tracekit.thresholds.ingest import FILES_NAMED, LEAST_STEPS
+from tracekit.thresholds.tables import MOST_RANKS
 from tracekit.thresholds.trend import SAME_WINDOW
 from tracekit.units import I64
 
@@ -59,7 +60,7 @@ def windows_of(run: Run) -> tuple[Window, ...]:
 
 
 def last_windows(run: Run, steps: Sequence[tuple[int | None, int | None]] | None) -> Run:
-    """Return the most recent part of `run`: its last window, where the paths of its files name windows.
+    """Return the most recent part of `run`: its last window that most ranks have, where paths of files name windows.
 
     Earlier ones are added until it has LEAST_STEPS marked steps, if step numbers continue from window to window. The
     whole run is returned where windows have no names (they are read as one), or `steps` choose among continued numbers.
@@ -71,23 +72,30 @@ def last_windows(run: Run, steps: Sequence[tuple[int | None, int | None]] | None
     if steps and goes_on:
         return run
     windows = windows_of(run)
-    taken, marked = [windows[-1]], _marked(windows[-1].run)
-    while goes_on and len(marked) < LEAST_STEPS and len(taken) < len(windows):
-        taken.insert(0, windows[-len(taken) - 1])
+    most = max(len(w.run.ranks) for w in windows)
+    shared = [w for w in windows if len(w.run.ranks) > MOST_RANKS * most]
+    taken, marked = [shared[-1]], _marked(shared[-1].run)
+    while goes_on and len(marked) < LEAST_STEPS and len(taken) < len(shared):
+        taken.insert(0, shared[-len(taken) - 1])
         marked |= _marked(taken[0].run)
     if len(taken) == len(windows):
         return run
-    ranks = {rank for w in taken for rank in w.run.spans or {}}
-    spans = {
-        rank: (min(w.run.spans[rank][0] for w in taken if w.run.spans and rank in w.run.spans), _FOREVER)
-        for rank in ranks
-    }
-    return replace(run.between(spans), quality=(*run.quality, _told(taken, windows, goes_on=goes_on)))
+    return replace(run.between(_spans(taken)), quality=(*run.quality, _told(taken, windows, goes_on=goes_on)))
+
+
+def _spans(windows: Sequence[Window]) -> dict[int, tuple[int, int]]:
+    """Return from when to when each rank recorded `windows`, ns, by rank."""
+    spans: dict[int, tuple[int, int]] = {}
+    for window in windows:
+        for rank, (begin, end) in (window.run.spans or {}).items():
+            first, last = spans.get(rank, (begin, end))
+            spans[rank] = min(first, begin), max(last, end)
+    return spans
 
 
 def _told(taken: Sequence[Window], windows: Sequence[Window], *, goes_on: bool) -> Quality:
     """Return the quality row about the windows that were taken, and how to select the others."""
-    others = [w.name for w in windows[: -len(taken)]]
+    others = [w.name for w in windows if all(w is not t for t in taken)]
     few = ", ".join(others[-FILES_NAMED:]) + (
         f" and {len(others) - FILES_NAMED} more" if len(others) > FILES_NAMED else ""
     )

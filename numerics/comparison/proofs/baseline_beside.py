@@ -5,9 +5,11 @@ from typing import Final
 
 import numpy as np
 
+from numerics.comparison.first_divergence import at_row, first_of
 from numerics.comparison.joins.tensor_table import Status
 from numerics.comparison.proofs.loss_scale import other_weights
 from numerics.comparison.resumed import generators_apart
+from numerics.comparison.summary import rows_of
 from numerics.comparison.verdict import Case, Decision
 from numerics.local.forced_pass import ROOT
 from numerics.local.proof import LocalProof
@@ -37,6 +39,33 @@ def other_baseline(case: Case, other: str) -> Decision | None:
         + _COMPUTED,
         f"numerics compare --model FILE.py:FUNCTION --parallel {case.baseline.capture.folder}",
     )
+
+
+def computed_apart(case: Case, found: Decision) -> Decision:
+    """Return `found`, or an open decision where the first forward tensor that differs does so by more than roundings.
+
+    Everything before that tensor has equal bits in both runs, so that the order of sums does not explain it, however
+    right each piece of the run is by itself.
+    """
+    tensors = case.tensors
+    if found.verdict not in {"rounding", "drift"} or tensors is None or case.baseline is None or case.apart:
+        return found
+    forward = tensors.phase == case.run.names.number("forward")
+    rows = first_of(case.run, rows_of(case.run, tensors, (tensors.status == Status.DIFFERENT) & forward))
+    if not rows:
+        return found
+    row = rows[0]
+    here = forward & tensors.whole & (tensors.tensor == case.run["tensor"][row])
+    here &= tensors.step == case.run["step"][row]
+    apart = float(np.nan_to_num(tensors.relative[here]).max(initial=0.0))
+    if apart <= OTHER_FORMAT:
+        return found
+    reason = (
+        f"{case.run.name('tensor', row)} in step {int(case.run['step'][row])} differs from the baseline's by "
+        f"{apart:.2g} of its size, more than roundings do, and nothing before it differs: {_COMPUTED}"
+    )
+    remedy = f"numerics compare --model FILE.py:FUNCTION --parallel {case.baseline.capture.folder}"
+    return Decision("undecided", "none", reason, remedy, where=at_row(case.run, rows, "first difference"))
 
 
 def parted(

@@ -1,7 +1,9 @@
 """Decides a case by its local proof: each recorded piece against its own recorded inputs."""
 
+from collections.abc import Sequence
+
 from numerics.columns import Columns
-from numerics.comparison.proofs.baseline_beside import other_baseline, parted
+from numerics.comparison.proofs.baseline_beside import computed_apart, other_baseline, parted
 from numerics.comparison.proofs.by_design import differs_by_design
 from numerics.comparison.proofs.local_explanation import RIGHT, is_summed, reason_of
 from numerics.comparison.proofs.local_scope import never_seen_sent, not_checked, scope_of
@@ -15,11 +17,11 @@ from numerics.comparison.proofs.other_weights import (
     other_initial_weights,
     with_changes,
 )
-from numerics.comparison.proofs.output_weights import weighs_otherwise
+from numerics.comparison.proofs.output_weights import Weighed, weighed_beside
 from numerics.comparison.unequal_buffers import other_buffers, statistics_declared
 from numerics.comparison.verdict import Case, Decision, baseline_kinds, computed_in_common, equal_runs
 from numerics.local.judgement import Standing
-from numerics.local.local_check import LocalCheck
+from numerics.local.local_check import Doubt, LocalCheck
 from numerics.local.proof import LocalProof
 from numerics.local.records.skipped_updates import empty_updates
 from numerics.schema import LEARNING_RATE, PHASES
@@ -49,6 +51,27 @@ def decide_locally(case: Case, proof: LocalProof, baseline: LocalProof | None = 
         return equal_runs(case, kinds)
     if case.broken:
         return Decision("bug", "invariant", case.broken[0].sentence)
+    unlike = _unlike_baseline(case, proof)
+    if unlike is not None:
+        return unlike
+    compared = not (proof.spread or _declared(case, proof))
+    weighed = weighed_beside(case, proof.first_step) if compared else Weighed()
+    if weighed.decision is not None and weighed.certain:
+        return weighed.decision
+    other = _other_loss(case, proof, baseline)
+    if other:
+        return other_baseline(case, other) or Decision("bug", "local", other)
+    lost = [] if baseline is None else [one for one in proof.silent if one not in baseline.silent]
+    if lost and case.apart is None:
+        return Decision("undecided", "none", f"{lost[0]}, which {_LOST_LOSS}", case.decide)
+    found = _unplaced(proof) if proof.spread else never_seen_sent(case.run) or _sound(case, proof, weighed)
+    found = computed_apart(case, found)
+    wrong = None if baseline is None else first_wrong(baseline)
+    return parted(case, found, proof, baseline, "" if wrong is None else reason_of(wrong))
+
+
+def _unlike_baseline(case: Case, proof: LocalProof) -> Decision | None:
+    """Return the decision where a run got or did something else than its baseline, or differs by design; None else."""
     other = same_data(case.run, case.baseline)
     other = other or (None if case.apart and case.apart.inputs else other_inputs(case.run, case.baseline))
     other = other or other_initial_weights(case) or other_changes(case) or gradients_alone(case)
@@ -58,18 +81,7 @@ def decide_locally(case: Case, proof: LocalProof, baseline: LocalProof | None = 
     if policy:
         return Decision("precision_policy", "local", policy)
     open_yet = other_updates(case) or begun_apart(case)
-    open_yet = open_yet or (None if proof.spread else differs_by_design(case, proof))
-    if open_yet is not None:
-        return open_yet
-    other = _other_loss(case, proof, baseline)
-    if other:
-        return other_baseline(case, other) or Decision("bug", "local", other)
-    lost = [] if baseline is None else [one for one in proof.silent if one not in baseline.silent]
-    if lost and case.apart is None:
-        return Decision("undecided", "none", f"{lost[0]}, which {_LOST_LOSS}", case.decide)
-    found = _unplaced(proof) if proof.spread else never_seen_sent(case.run) or _sound(case, proof)
-    wrong = None if baseline is None else first_wrong(baseline)
-    return parted(case, found, proof, baseline, "" if wrong is None else reason_of(wrong))
+    return open_yet or (None if proof.spread else differs_by_design(case, proof))
 
 
 def _other_buffers(case: Case) -> bool:
@@ -120,8 +132,11 @@ def broken_before(case: Case, wrong: LocalCheck) -> bool:
     return bool(same.any()) and int(run["order"][row]) < int(run["order"][same].min())
 
 
-def _sound(case: Case, proof: LocalProof) -> Decision:
-    """Decide a case in which nothing is wrong: proved, or not all of it was seen."""
+def _sound(case: Case, proof: LocalProof, weighed: Weighed) -> Decision:
+    """Decide a case in which nothing is wrong: proved, or not all of it was seen.
+
+    How the baseline's loss weighs settles doubts about how the run's does.
+    """
     judged = [(c.check, c.check.judged) for c in proof.checks]
     doubt = next((c for c, j in judged if j.standing == Standing.UNCHECKED and j.differ), None)
     if doubt is not None:
@@ -139,15 +154,17 @@ def _sound(case: Case, proof: LocalProof) -> Decision:
     kinds = [word for word, phases in _KINDS.items() if seen & set(phases)]
     if "gradient" not in kinds and "update" not in kinds and not _only_forward(case.run):
         return _without_updates(case)
-    if proof.doubts:
-        found = "; ".join(dict.fromkeys(doubt.sentence for doubt in proof.doubts))
+    shared = [doubt for doubt in proof.doubts if doubt.of_loss and weighed.alike]
+    doubts = [doubt for doubt in proof.doubts if doubt not in shared]
+    if doubts:
+        found = "; ".join(dict.fromkeys(doubt.sentence for doubt in doubts))
         return Decision(
             "undecided",
             "none",
             f"{found}: the records do not show whether this is intended",
-            proof.doubts[0].settled,
+            doubts[0].settled,
         )
-    return weighs_otherwise(case, proof.first_step) or _proved(case, proof, kinds)
+    return weighed.decision or _proved(case, proof, kinds, shared)
 
 
 def _without_updates(case: Case) -> Decision:
@@ -176,8 +193,8 @@ def _only_forward(run: Columns) -> bool:
     return not bool(run.named("phase", "backward", "reduce", "step").any())
 
 
-def _proved(case: Case, proof: LocalProof, kinds: list[str]) -> Decision:
-    """Decide a case in which all that was checked is right, and say what was not."""
+def _proved(case: Case, proof: LocalProof, kinds: list[str], shared: Sequence[Doubt] = ()) -> Decision:
+    """Decide a case in which all that was checked is right, and say what was not; `shared` has the baseline too."""
     checked = [j for c in proof.checks if (j := c.check.judged).standing != Standing.UNCHECKED]
     every = "every " + (", ".join(kinds[:-1]) + f" and {kinds[-1]}" if len(kinds) > 1 else kinds[0])
     alone = case.baseline is None
@@ -185,7 +202,8 @@ def _proved(case: Case, proof: LocalProof, kinds: list[str]) -> Decision:
         f"{name}, which the model keeps in addition to its output, contributes to no gradient"
         for name in proof.silent
     ]
-    said = [text for text in (proof.alike, proof.repeats if alone else "", *silent) if text]
+    both = [f"as in the baseline, {doubt.sentence}" for doubt in shared]
+    said = [text for text in (proof.alike, proof.repeats if alone else "", *silent, *both) if text]
     scope = "".join(f"; {text}" for text in said) + scope_of(not_checked(case.run, proof, alone=alone))
     equal = sum(j.standing == Standing.EQUAL for j in checked)
     if equal < len(checked):

@@ -21,6 +21,13 @@ _UNDIVIDED: Final = (
     "not divided when gradients accumulate, and with `scale_grads=False` in torch's pipeline schedules"
 )
 
+_DIVIDED: Final = (
+    "they are divided by the number of {} once more than the baseline's, by the loss or a reduction"
+)
+
+_SAME: Final = FACTOR_MARGIN * WEIGHT_TOLERANCE
+"""Relative distance within which a factor is a size of the run."""
+
 
 @dataclass(frozen=True)
 class Pair:
@@ -120,7 +127,10 @@ def other_weights(proof: LocalProof, baseline: LocalProof | None) -> str | None:
 def _scaled(proof: LocalProof, ratio: float) -> str:
     """Return what may make a factor: the run's micro-batches where the factor is their number, else what can."""
     count, ranks = proof.undivided
-    if not count or not isclose(ratio, count, rel_tol=FACTOR_MARGIN * WEIGHT_TOLERANCE):
-        return _SCALED
-    also = f"; or a sum over as many {ranks} is not divided" if ranks else ""
-    return _UNDIVIDED.format(count) + also
+    if count and isclose(ratio, count, rel_tol=_SAME):
+        also = f"; or a sum over as many {ranks} is not divided" if ranks else ""
+        return _UNDIVIDED.format(count) + also
+    inverse = [
+        name for name, size in proof.sizes.items() if size > 1 and isclose(ratio * size, 1, rel_tol=_SAME)
+    ]
+    return _DIVIDED.format(" or ".join(inverse)) if inverse else _SCALED

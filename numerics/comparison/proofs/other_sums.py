@@ -1,10 +1,17 @@
-"""Gradients that one run sums in BF16 and the other in a wider format, by the numbers that step the weights."""
+"""Gradients that one run sums in BF16 and the other in a wider format: by sums, or the numbers that step weights."""
+
+from collections import Counter
+from typing import Final
 
 import numpy as np
 
 from numerics.columns import Columns
+from numerics.comparison.joins.mesh_axes import group_axis
 from numerics.comparison.verdict import Case
+from numerics.formats import UNIT_ROUNDOFF, least_roundoff
 from numerics.thresholds.report import NAMES_IN_SENTENCE
+
+_SUMS: Final = ("all_reduce", "reduce_scatter")
 
 
 def other_sums(case: Case) -> str | None:
@@ -15,6 +22,9 @@ def other_sums(case: Case) -> str | None:
     """
     if case.baseline is None:
         return None
+    reduced = _reduced_otherwise(case.run, case.baseline)
+    if reduced:
+        return reduced
     mine, other = _narrow(case.run), _narrow(case.baseline)
     common = mine.keys() & other.keys()
     apart = sorted(name for name in common if mine[name] != other[name])
@@ -26,6 +36,32 @@ def other_sums(case: Case) -> str | None:
         f"{here} sums the gradients of {len(apart)} of {len(common)} weights in bfloat16, and {there} in a wider "
         f"format: {names} need FP32 there for the runs to follow one policy"
     )
+
+
+def _reduced_otherwise(run: Columns, baseline: Columns) -> str:
+    """Return a sentence where two runs sum gradients over data-parallel ranks in formats of unlike width; else ""."""
+    here, there = (_format(side) for side in (run, baseline))
+    if not here or not there or least_roundoff(here) == least_roundoff(there):
+        return ""
+    narrow, wide = sorted((here, there), key=least_roundoff, reverse=True)
+    coarse = "the run" if narrow == here else "the baseline"
+    return (
+        f"the run sums its gradients over data-parallel ranks in {here}, and the baseline in {there}: the buffers of "
+        f"{coarse} that are reduced need {wide} for the runs to follow one policy"
+    )
+
+
+def _format(run: Columns) -> str:
+    """Return the format of most numbers that are summed over data-parallel ranks in, or after, backwards; "" of none.
+
+    What a trainer adds up beside its gradients (metrics, counts) is small.
+    """
+    found = run.named("kind", "collective_in") & run.named("phase", "backward", "reduce")
+    elements: Counter[str] = Counter()
+    for row in np.flatnonzero(found & run.named("op", *_SUMS)).tolist():
+        if group_axis(run, row) == "dp" and run.name("dtype", row) in UNIT_ROUNDOFF:
+            elements[run.name("dtype", row)] += int(run["numel"][row])
+    return max(elements, key=elements.__getitem__, default="")
 
 
 def _narrow(run: Columns) -> dict[str, bool]:

@@ -5,30 +5,27 @@ losses send gradients that differ by roundings: another factor on some positions
 is another loss.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from math import isclose
 from typing import Final
 
 import torch
 
-from numerics.columns import Columns
+from numerics.comparison.proofs.aligned_outputs import Pair, Runs, aligned, pair_of
+from numerics.comparison.proofs.position_weights import (
+    SETTLED,
+    other_loss_of_positions,
+    positions_of,
+    weighs_positions_otherwise,
+)
 from numerics.comparison.verdict import Case, Decision
-from numerics.local.forced_pass import ROOT, ROOT_GRADIENT
+from numerics.local.losses.loss_input import last_stage, loss_input
 from numerics.local.records.recorded import RecordedRun
-from numerics.schema import BESIDE, parse_boxes
-from numerics.thresholds.comparison import FACTOR_MARGIN, NO_DIVISOR
-from numerics.thresholds.local import (
-    FAINT_ROW,
-    LOSS_SCALE,
-    LOSS_SENSITIVITY,
-    STATISTICS_APART,
-    WEIGHT_TOLERANCE,
-    WEIGHT_ULPS,
-)
+from numerics.schema import BESIDE
+from numerics.thresholds.comparison import FACTOR_MARGIN
+from numerics.thresholds.local import LOSS_SENSITIVITY, STATISTICS_APART, WEIGHT_TOLERANCE, WEIGHT_ULPS
 
-_SETTLED: Final = (
-    "divide each rank's loss by what all ranks count (tokens, weights), and give every term of the loss the baseline's "
-    "coefficient; where the difference is intended, compare with a baseline that has it too"
-)
 _OWN_PART: Final = (
     "compute it over the sequences of all ranks and micro-batches, or compare runs that split the batch in the same "
     "way"
@@ -36,166 +33,104 @@ _OWN_PART: Final = (
 
 
 @dataclass(frozen=True)
-class _Pair:
-    """An output or its gradient in the run and in the baseline, float64, and the roundoff of the coarser format."""
+class Weighed:
+    """How the first step's loss weighs outputs beside the baseline's.
 
-    mine: torch.Tensor
-    other: torch.Tensor
-    unit: float
+    `decision` says where it does so otherwise, None where nothing shows that; `certain` that this makes the gradients
+    differ, whatever else does; `alike` that the records show every position to count as in the baseline.
+    """
 
-    @property
-    def apart(self) -> float:
-        """The norm of the difference over the run's, or the largest difference if that is more."""
-        away = self.mine - self.other
-        size = float(self.mine.norm())
-        return max(float(away.norm()) / size if size else 0.0, float(away.abs().max()))
+    decision: Decision | None = None
+    certain: bool = False
+    alike: bool = False
 
 
-def weighs_otherwise(case: Case, step: int) -> Decision | None:
-    """Return the open decision where the loss of `step` weighs outputs otherwise than the baseline's; None else."""
+def weighed_beside(case: Case, step: int) -> Weighed:
+    """Return how the loss of `step` weighs outputs beside the baseline's."""
     if case.baseline is None or case.apart is not None:
-        return None
+        return Weighed()
     runs = RecordedRun(case.run), RecordedRun(case.baseline)
-    values, grads = _pair(runs, step, "forward", ROOT), _pair(runs, step, "backward", ROOT_GRADIENT)
-    if grads is None or values is None or not bool(grads.other.any()):
-        return None
-    if grads.mine.dim():
-        text = _positions(runs[0], step, values, grads)
-        if text:
-            return Decision("undecided", "none", text, _SETTLED)
+    outputs = aligned(runs, step, loss_input(runs[0], step))
+    if outputs is None or not bool(outputs.grads.other.any()):
+        return Weighed()
+    found = positions_of(outputs)
+    otherwise = weighs_positions_otherwise(runs, step, outputs, found)
+    if otherwise is not None:
+        return Weighed(otherwise, certain=True)
+    other = other_loss_of_positions(runs[0], step, outputs, found)
+    if other is not None:
+        return Weighed(other, certain=other.verdict == "bug")
+    values, grads = outputs.values, outputs.grads
     factor = float((grads.mine * grads.other).sum() / grads.other.square().sum())
-    return _beside(runs, step, factor, values.apart)
+    beside = _beside(runs, step, factor, values.apart)
+    return Weighed(beside, certain=beside is not None and beside.verdict == "bug", alike=found.alike)
 
 
-def _pair(
-    runs: tuple[RecordedRun, RecordedRun], step: int, phase: str, tensor: str, *, total: bool = False
-) -> _Pair | None:
-    """Return a tensor of both runs: whole, or (`total`) the sum of what each place has."""
-    found = []
-    for side in runs:
-        kind = "activation" if phase == "forward" else "activation_grad"
-        rows = _last_stage(side.run, side.rows(step, phase, kind, tensor))
-        if total:
-            each = [side.local(row) for row in rows]
-            tensors = [one for one in each if one is not None]
-            whole = torch.stack(tensors).sum(0) if tensors and len(tensors) == len(each) else None
-        else:
-            readings = side.whole(rows, None, batch=True) if rows else []
-            whole = readings[0].tensor if len(readings) == 1 and not readings[0].how else None
-        if whole is None or not whole.is_floating_point():
-            return None
-        found.append(whole)
-    if found[0].shape != found[1].shape:
+def _total(runs: Runs, step: int, phase: str, kind: str, tensor: str) -> Pair | None:
+    """Return the sums of what each place of both runs has of a number beside the output, 0 of nothing."""
+    rows = [last_stage(side, side.rows(step, phase, kind, tensor)) for side in runs]
+    mine, other = (_summed([side.local(row) for row in own]) for side, own in zip(runs, rows, strict=True))
+    return None if mine is None or other is None else pair_of(tensor, mine, other)
+
+
+def _summed(each: Sequence[torch.Tensor | None]) -> torch.Tensor | None:
+    """Return the sum of tensors, 0 of none; None where a value was not kept."""
+    known = [one for one in each if one is not None]
+    if len(known) < len(each):
         return None
-    unit = max(float(torch.finfo(one.dtype).eps) for one in found)
-    pair = _Pair(found[0].double(), found[1].double(), unit)
-    return pair if bool(pair.mine.isfinite().all() and pair.other.isfinite().all()) else None
+    return torch.stack(known).sum(0) if known else torch.zeros(1)
 
 
-def _last_stage(run: Columns, rows: list[int]) -> list[int]:
-    """Return the rows of the last stage of a pipeline: each stage calls a model of its own."""
-    last = max((int(run["pp"][row]) for row in rows), default=0)
-    return [row for row in rows if int(run["pp"][row]) == last]
-
-
-def _positions(run: RecordedRun, step: int, values: _Pair, grads: _Pair) -> str:
-    """Return in words that positions count otherwise than in the baseline, or that the loss is another; else ""."""
-    width = grads.mine.shape[-1] if grads.mine.dim() > 1 else 1
-    mine, other = (one.reshape(-1, width) for one in (grads.mine, grads.other))
-    size = other.square().sum(-1)
-    firm = size > FAINT_ROW**2 * size.max()
-    factors = torch.where(firm, (mine * other).sum(-1) / size.clamp_min(NO_DIVISOR), torch.nan)
-    usual = float(factors[firm].median())
-    if usual <= 0:
-        return ""
-    level = max(WEIGHT_TOLERANCE, WEIGHT_ULPS * grads.unit, LOSS_SENSITIVITY * values.apart)
-    shape = grads.mine.shape[: grads.mine.dim() - (width > 1)]
-    unequal = _unequal(_by_place(run, step, factors.reshape(shape)), level)
-    if unequal:
-        return (
-            f"in step {step} {unequal}, measured by the baseline, which has the same outputs: each divides the loss by "
-            "its own count (of tokens, or weights)"
-        )
-    away = float((grads.mine - usual * grads.other).norm() / grads.mine.norm())
-    if away <= max(LOSS_SCALE, FACTOR_MARGIN * level):
-        return ""
-    times = "" if abs(usual - 1) <= level else f"{usual:.4g} times "
-    return (
-        f"the gradient that the loss of step {step} sends into the model's output is {away:.2g} of its norm apart from "
-        f"{times}the baseline's, though the outputs agree to {values.apart:.1g}: the losses differ"
-    )
-
-
-def _unequal(by_place: dict[tuple[int, int], torch.Tensor], level: float) -> str:
-    """Return in words in what places a position counts most and least by its factor; "" where all count alike."""
-    known = {place: one[one.isfinite()] for place, one in by_place.items()}
-    typical = {place: float(one.median()) for place, one in known.items() if one.numel()}
-    if len(typical) < 2 or min(typical.values()) <= 0:
-        return ""
-    inner = max(float((known[place] / middle - 1).abs().median()) for place, middle in typical.items())
-    high, low = max(typical, key=typical.__getitem__), min(typical, key=typical.__getitem__)
-    times = typical[high] / typical[low]
-    if times <= 1 + FACTOR_MARGIN * max(level, inner):
-        return ""
-    return f"a position of {_where(high)} counts {times:.4g} times as much as one of {_where(low)}"
-
-
-def _by_place(run: RecordedRun, step: int, factors: torch.Tensor) -> dict[tuple[int, int], torch.Tensor]:
-    """Return the factors of each place's sequences, which lie along dimension 0 in the order of their boxes."""
-    rows = _last_stage(run.run, run.rows(step, "backward", "activation_grad", ROOT_GRADIENT))
-    held: dict[tuple[int, int], tuple[int, int]] = {}
-    for place in run.places(step):
-        boxes = [
-            box
-            for row in run.of_place(rows, place)
-            for box in parse_boxes(run.run.name("boxes", row) or "")
-            if box.sizes
-        ]
-        if boxes:
-            held[place] = min(b.offsets[0] for b in boxes), max(b.offsets[0] + b.sizes[0] for b in boxes)
-    found, start = {}, 0
-    for place, (first, end) in sorted(held.items(), key=lambda item: item[1]):
-        found[place] = factors[start : start + end - first]
-        start += end - first
-    return found if start == len(factors) else {}
-
-
-def _where(place: tuple[int, int]) -> str:
-    return f"data-parallel rank {place[0]}, micro-batch {place[1]}"
-
-
-def _beside(runs: tuple[RecordedRun, RecordedRun], step: int, factor: float, apart: float) -> Decision | None:
-    """Return the open decision where a single number beside the output counts, or is, another than the baseline's.
+def _beside(runs: Runs, step: int, factor: float, apart: float) -> Decision | None:
+    """Return the decision where a single number beside the output counts, or is, another than the baseline's.
 
     `factor` is what the baseline's gradient of the output is multiplied by in the run.
     """
-    names = [n for n in runs[0].names(step, "backward", "activation_grad") if n.startswith(BESIDE)]
-    for tensor in names:
-        sent = _pair(runs, step, "backward", tensor, total=True)
-        value = _pair(runs, step, "forward", tensor.removesuffix(".grad"), total=True)
-        if sent is None or value is None or sent.mine.numel() != 1 or not float(sent.other) or not factor:
+    both = (set(side.names(step, "backward", "activation_grad")) for side in runs)
+    for tensor in sorted(name for name in set.union(*both) if name.startswith(BESIDE)):
+        value = _total(runs, step, "forward", "activation", tensor.removesuffix(".grad"))
+        sent = _total(runs, step, "backward", "activation_grad", tensor)
+        if value is None or sent is None or sent.mine.numel() != 1 or not factor:
             continue
-        level = FACTOR_MARGIN * max(WEIGHT_TOLERANCE, WEIGHT_ULPS * sent.unit)
-        name, times = (
-            tensor.removeprefix(BESIDE).removesuffix(".grad"),
-            float(sent.mine / sent.other) / factor,
-        )
-        if abs(times - 1) > level:
-            text = (
-                f"in step {step} {name}, which the model leaves beside its output, counts {times:.4g} times as much in "
-                "the loss as in the baseline"
-            )
-            return Decision("undecided", "none", text, _SETTLED)
-        parts = [
-            len(_last_stage(side.run, side.rows(step, "forward", "activation", tensor.removesuffix(".grad"))))
-            for side in runs
-        ]
-        mine, other = float(value.mine) / parts[0], float(value.other) / parts[1]
-        if abs(mine - other) > max(STATISTICS_APART, LOSS_SENSITIVITY * apart) * max(abs(mine), abs(other)):
-            text = (
-                f"{name}, which the model leaves beside its output and the loss counts, is computed from each rank's "
-                f"own part of the batch: {mine:.4g} on average in step {step} where the baseline has {other:.4g}, from "
-                "the same outputs: different by design, neither drift nor a bug"
-            )
-            return Decision("undecided", "none", text, _OWN_PART)
+        name = tensor.removeprefix(BESIDE).removesuffix(".grad")
+        told = f"in step {step} {name}, which the model leaves beside its output, counts"
+        mine, other = float(sent.mine), float(sent.other) * factor
+        if bool(mine) != bool(other):
+            ends = ("the run's", "the baseline's") if mine else ("the baseline's", "the run's")
+            return Decision("bug", "local", f"{told} in {ends[0]} loss and not in {ends[1]}", SETTLED)
+        level = max(FACTOR_MARGIN * max(WEIGHT_TOLERANCE, WEIGHT_ULPS * sent.unit), LOSS_SENSITIVITY * apart)
+        if mine and abs(mine / other - 1) > level:
+            many = _as_many(runs, step, mine / other, level)
+            text = f"{told} {mine / other:.4g} times as much in the loss as in the baseline{many}"
+            return Decision("bug", "local", text, SETTLED)
+        own = _of_own_part(runs, step, value, apart) if mine else ""
+        if own:
+            return Decision("undecided", "none", f"{name}, {own}", _OWN_PART)
     return None
+
+
+def _of_own_part(runs: Runs, step: int, value: Pair, apart: float) -> str:
+    """Return in words that a number beside the output is computed from each rank's own part of the batch; else ""."""
+    parts = [len(last_stage(side, side.rows(step, "forward", "activation", value.tensor))) for side in runs]
+    mine, other = float(value.mine) / parts[0], float(value.other) / parts[1]
+    if abs(mine - other) <= max(STATISTICS_APART, LOSS_SENSITIVITY * apart) * max(abs(mine), abs(other)):
+        return ""
+    return (
+        "which the model leaves beside its output and the loss counts, is computed from each rank's own part of the "
+        f"batch: {mine:.4g} on average in step {step} where the baseline has {other:.4g}, from the same outputs: "
+        "different by design, neither drift nor a bug"
+    )
+
+
+def _as_many(runs: Runs, step: int, times: float, level: float) -> str:
+    """Return in words which size of a run the factor is, by which it divides the loss's other terms; else ""."""
+    for whose, side, factor in (("", runs[0], times), ("the baseline's ", runs[1], 1 / times)):
+        places = side.places(step)
+        sizes = {
+            "micro-batches": len({micro_batch for _, micro_batch in places}),
+            "data-parallel ranks": len({index for index, _ in places}),
+        }
+        for name, size in sizes.items():
+            if size > 1 and isclose(factor, size, rel_tol=level):
+                return f", as many as {whose}{name}: it is not divided by their number as the other terms are"
+    return ""

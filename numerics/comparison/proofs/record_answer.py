@@ -18,6 +18,7 @@ from numerics.comparison.proofs.other_inputs import other_inputs, same_data
 from numerics.comparison.proofs.other_settings import with_other_settings
 from numerics.comparison.proofs.other_updates import begun_apart, other_updates
 from numerics.comparison.proofs.other_weights import other_changes, with_changes
+from numerics.comparison.proofs.output_weights import weighed_beside
 from numerics.comparison.unequal_buffers import unequal_buffers
 from numerics.comparison.verdict import Case, Decision, growth
 from numerics.formats import least_roundoff
@@ -71,6 +72,9 @@ def _beside(case: Case, proof: LocalProof) -> tuple[Decision, LocalProof] | None
     unlike = other_updates(case) or begun_apart(case)
     if unlike is not None:
         return unlike, proof
+    weighed = weighed_beside(case, RecordedRun(case.run).steps[0])
+    if weighed.decision is not None and weighed.certain:
+        return weighed.decision, proof
     first = _FirstStep(RecordedRun(case.run), RecordedRun(baseline))
     differs = first.differs()
     if isinstance(differs, LocalCheck):

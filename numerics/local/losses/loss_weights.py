@@ -5,9 +5,9 @@ from typing import Final
 
 import torch
 
-from numerics.local.forced_pass import ROOT, ROOT_GRADIENT
 from numerics.local.gradients.parameter_gradients import Scale
 from numerics.local.local_check import Doubt
+from numerics.local.losses.loss_input import loss_input
 from numerics.local.losses.padding import Inputs, several_sequences
 from numerics.local.losses.token_weights import (
     Part,
@@ -19,6 +19,7 @@ from numerics.local.losses.token_weights import (
 )
 from numerics.local.model_inputs import model_inputs
 from numerics.local.recorded_step import Place, RecordedStep
+from numerics.local.records.recorded import RecordedRun
 from numerics.record.call_arguments import named_tensors
 from tracekit.errors import InputError
 
@@ -58,15 +59,18 @@ def read_weights(
     if not counted or len(read) < len(places):
         return
     doubts = [_masked(state, counted)]
-    parts = {part: one for place, held in counted.items() for part, one in _parts(state, place, held).items()}
+    held = (parts_of(state.recorded, state.step, place, one) for place, one in counted.items())
+    parts = dict(part for own in held for part in own)
     alike = all(one.alike for one in parts.values())
     if alike:
         unequal = unequal_shares(parts)
-        doubts += [unequal or divisor(read, _factors(state, scale))]
+        doubts += [divisor(read, _factors(state, scale)) if unequal is None else unequal.text]
     if not into.told:
         into.told.append(_in_words(state.step, read, alike=alike))
     if not into.doubts:
-        into.doubts += [Doubt(f"in step {state.step}, {text}", SETTLED) for text in doubts if text]
+        into.doubts += [
+            Doubt(f"in step {state.step}, {text}", SETTLED, of_loss=True) for text in doubts if text
+        ]
 
 
 def weights_of_positions(
@@ -84,22 +88,23 @@ def weights_of_positions(
     return found.sort().values if bool(found.isfinite().all()) else None
 
 
-def _parts(state: RecordedStep, place: Place, weights: Weights) -> dict[Part, Weights]:
+def parts_of(recorded: RecordedRun, step: int, place: Place, weights: Weights) -> list[tuple[Part, Weights]]:
     """Return the weights of the positions that each rank holds of a place's sequences, where ranks hold pieces."""
-    cut = state.recorded.sequence_cut(state.step, place)
+    cut = recorded.sequence_cut(step, place)
     if cut is None or weights.rows.dim() <= cut.dim or weights.rows.shape[cut.dim] != cut.length:
-        return {(*place, 0): weights}
+        return [((*place, 0), weights)]
     pieces = {tuple(held.tolist()): held for _, held in sorted(cut.pieces.items())}
     parts = [weights.rows.index_select(cut.dim, held) for held in pieces.values()]
-    counted = {(*place, n): replace(weights, rows=rows) for n, rows in enumerate(parts)}
-    return {part: one for part, one in counted.items() if one.count}
+    counted = [((*place, n), replace(weights, rows=rows)) for n, rows in enumerate(parts)]
+    return [(part, one) for part, one in counted if one.count]
 
 
 def _of_place(state: RecordedStep, place: Place) -> Weights | None:
-    logits = state.given(place, "activation", ROOT)
+    name = loss_input(state.recorded, state.step)
+    logits = state.given(place, "activation", name)
     if logits is None:
         return None
-    readings = state.activation_gradient(place, ROOT_GRADIENT, 0, 1, tuple(logits.shape))
+    readings = state.activation_gradient(place, f"{name}.grad", 0, 1, tuple(logits.shape))
     return weights_of(logits, readings[0].tensor) if readings else None
 
 

@@ -74,7 +74,7 @@ class PaddingChecks:
         elif f"in.{one.mask}" != ATTENTION_MASK:  # of which the loss's own weights tell
             out = f", which in.{one.mask} leaves out," if one.mask else ""
             text = f"in step {step}, {counted} positions of padding (id {one.token}){out} count in the loss"
-            self.doubts.append(Doubt(text, SETTLED))
+            self.doubts.append(Doubt(text, SETTLED, of_loss=True))
 
     def _seen(self, state: RecordedStep, found: Places) -> None:
         """Add whether words see padding that no mask leaves out; for the first place that has such."""
@@ -109,7 +109,7 @@ class PaddingChecks:
         if counted:
             token = next(iter(found.values())).token
             text = f"in step {state.step}, {counted} positions of padding (id {token}) have labels that are not ignored"
-            self.doubts.append(Doubt(text, SETTLED))
+            self.doubts.append(Doubt(text, SETTLED, of_loss=True))
             return
         for place, one in found.items():
             if reaches_others(state, place, one) is False:

@@ -70,6 +70,30 @@ def weights_of(logits: torch.Tensor, grad: torch.Tensor) -> Weights | None:
     return Weights(weights, precision)
 
 
+def reads_own_rows(logits: torch.Tensor, grad: torch.Tensor, precision: float) -> bool:
+    """Return whether a gradient is that of a loss which reads one row and its label at a time.
+
+    Each row is made of its softmax, a one for its label, and the same number for all classes: a cross entropy with
+    smoothed labels, and a loss of its denominator, are. What is counted over several rows is not. `precision` is the
+    relative distance within which a row has this form.
+    """
+    classes = logits.shape[-1] if logits.dim() > 1 and logits.shape == grad.shape else 0
+    if classes < LEAST_CLASSES:
+        return False
+    flat, sent = logits.reshape(-1, classes).double(), grad.reshape(-1, classes).double()
+    rows = (sent.norm(dim=-1) > FIRM_ROW * sent.norm(dim=-1).max()).nonzero()[
+        : max(ROWS_AT_ONCE // classes, 1), 0
+    ]
+    if not len(rows):
+        return False
+    flat, sent = flat[rows], sent[rows]
+    label = torch.zeros_like(flat).scatter_(-1, sent.argmin(-1, keepdim=True), 1.0)
+    form = torch.stack([flat.softmax(-1), label, torch.ones_like(flat)], -1)
+    solved = torch.linalg.lstsq(form, sent[..., None]).solution
+    misfit = ((form @ solved)[..., 0] - sent).norm(dim=-1) / sent.norm(dim=-1)
+    return bool((misfit <= precision).all())
+
+
 def _rows(logits: torch.Tensor, grad: torch.Tensor, precision: float) -> tuple[torch.Tensor, bool]:
     """Return the weights of rows, and whether all rows with a sufficiently uncertain label have the form."""
     used = grad.abs().amax(-1) > 0
@@ -83,47 +107,71 @@ def _rows(logits: torch.Tensor, grad: torch.Tensor, precision: float) -> tuple[t
     return torch.where(used, torch.where(firm, weights, torch.nan), 0.0), fits
 
 
-def unequal_shares(places: Mapping[Part, Weights]) -> str:
-    """Return in words where positions of some places count more than others'; empty where all count alike."""
+@dataclass(frozen=True)
+class Unequal:
+    """Positions of some parts count more than others'.
+
+    `text` says so in words, `part` counts most. `mean` says over which parts the loss is a mean of means, and `axis`
+    which axis of the mesh cuts these (None for micro-batches); "" where no such mean explains the weights.
+    """
+
+    text: str
+    part: Part
+    mean: str = ""
+    axis: str | None = None
+
+
+def unequal_shares(places: Mapping[Part, Weights]) -> Unequal | None:
+    """Return where positions of some places count more than others'; None where all count alike."""
     precision = max(one.precision for one in places.values())
     typical = {place: one.typical for place, one in places.items()}
     most, least = max(typical.values()), min(typical.values())
     if most <= least * (1 + precision):
-        return ""
+        return None
     high, low = (next(p for p, w in typical.items() if w == size) for size in (most, least))
-    mean = _mean_of_means(places, typical, precision)
+    mean, axis = _mean_of_means(places, typical, precision)
     several = len({part for *_, part in places}) > 1
     where = [_where(part, several=several) for part in (high, low)]
     told = f"a position of {where[0]} counts {most / least:.4g} times as much as one of {where[1]}"
-    return f"the loss is {mean}: {told}" if mean else f"positions count unequally in the loss: {told}"
+    text = f"the loss is {mean}: {told}" if mean else f"positions count unequally in the loss: {told}"
+    return Unequal(text, high, mean, axis)
 
 
-def _mean_of_means(places: Mapping[Part, Weights], typical: Mapping[Part, float], precision: float) -> str:
-    """Return in words the means that the loss averages, if each counts equally but has another number of positions."""
-    by: dict[str, Callable[[Part], Part]] = {
-        "micro-batches of each rank": lambda p: p,
-        "data-parallel ranks": lambda p: (p[0], -1, -1),
-        "micro-batches over all ranks": lambda p: (-1, p[1], -1),
-    }
-    if len({part for *_, part in places}) > 1:
-        by = {
-            "ranks that hold pieces of the sequences (context parallelism)": lambda p: (p[0], -1, p[2]),
-            "micro-batches of each rank that holds a piece of the sequences (context parallelism)": lambda p: (
-                p
-            ),
-            "pieces of the sequences over all data-parallel ranks": lambda p: (-1, -1, p[2]),
-            **{words: part for words, part in by.items() if words != "micro-batches of each rank"},
-            "micro-batches of each data-parallel rank": lambda p: (p[0], p[1], -1),
-        }
-    for words, part in by.items():
+def _mean_of_means(
+    places: Mapping[Part, Weights], typical: Mapping[Part, float], precision: float
+) -> tuple[str, str | None]:
+    """Return in words the means that the loss averages, and the axis that cuts them; "", None without such means.
+
+    Each of these counts equally, though it has another number of positions.
+    """
+    for words, (part, axis) in _cuts(pieces=len({part for *_, part in places}) > 1).items():
         counts: dict[Part, int] = {}
         for place, one in places.items():
             counts[part(place)] = counts.get(part(place), 0) + one.count
         shares = [typical[p] * counts[part(p)] for p in places]
         if max(shares) <= min(shares) * (1 + precision) and len(counts) > 1:
             held = f"{min(counts.values())} to {max(counts.values())} positions"
-            return f"a mean of the means over {words}, which hold {held}"
-    return ""
+            return f"a mean of the means over {words}, which hold {held}", axis
+    return "", None
+
+
+def _cuts(*, pieces: bool) -> dict[str, tuple[Callable[[Part], Part], str | None]]:
+    """Return in words what a batch may be cut into, the part that a place belongs to, and the axis that cuts."""
+    if not pieces:
+        return {
+            "data-parallel ranks": (lambda p: (p[0], -1, -1), "dp"),
+            "micro-batches of each rank": (lambda p: p, None),
+            "micro-batches over all ranks": (lambda p: (-1, p[1], -1), None),
+        }
+    piece = "of the sequences (context parallelism)"
+    return {
+        f"ranks that hold pieces {piece}": (lambda p: (p[0], -1, p[2]), "cp"),
+        f"micro-batches of each rank that holds a piece {piece}": (lambda p: p, "cp"),
+        "pieces of the sequences over all data-parallel ranks": (lambda p: (-1, -1, p[2]), "cp"),
+        "data-parallel ranks": (lambda p: (p[0], -1, -1), "dp"),
+        "micro-batches over all ranks": (lambda p: (-1, p[1], -1), None),
+        "micro-batches of each data-parallel rank": (lambda p: (p[0], p[1], -1), None),
+    }
 
 
 def _where(part: Part, *, several: bool) -> str:

@@ -155,7 +155,10 @@ class RecordedRun:
         """Return what a place's model was called with, whole; None where the places of its pieces are not known."""
         rows = self.of_place(self.rows(step, "forward", "input", name), place)
         first = min((int(self.run["pp"][row]) for row in rows), default=0)
-        rows = [row for row in rows if int(self.run["pp"][row]) == first]
+        return self.at_place(step, place, [row for row in rows if int(self.run["pp"][row]) == first])
+
+    def at_place(self, step: int, place: tuple[int, int], rows: Sequence[int]) -> torch.Tensor | None:
+        """Return the tensor that rows of one place hold, whole; None where the places of its pieces are not known."""
         joined = self.joined(step, place, rows)
         if joined is not None:
             return joined

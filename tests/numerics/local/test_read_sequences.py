@@ -91,8 +91,9 @@ def test_a_loss_that_reaches_no_gradient_is_named(balances):
     assert alone.verdict == "identical"
     assert "which the model keeps in addition to its output, contributes to no gradient" in alone.reason
     beside = answered(balances / "lost", balances / "sound", trainers.balanced)
-    assert beside.verdict == "undecided"
-    assert "contributes to gradients of the baseline but not of the run" in beside.reason
+    assert beside.verdict == "bug"
+    assert "counts in the baseline's loss and not in the run's" in beside.reason
+    assert "where the difference is intended, compare with a baseline that has it too" in beside.next
     assert "contributes to no" not in answered(balances / "sound", make=trainers.balanced).reason
 
 

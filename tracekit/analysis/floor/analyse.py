@@ -66,7 +66,7 @@ def floor(
     unknown = _unknown(measure, given)
     hidden = {u.part for u in unknown}
     parts = _parts(measure, None if useful is None else useful * cells, hidden)
-    step = total / max(cells, 1)
+    step = measure.step_ns
     return FloorFinding(
         ranks, choice.finding,
         StepsFinding(case.steps.numbers, ms(float(np.nanmedian(case.steps.wall)))),

@@ -20,9 +20,10 @@ from tracekit.units import F64, Mask
 
 @dataclass(frozen=True)
 class Removed:
-    """The savings of one case, ns a step; never negative."""
+    """The savings of one case, ns a step: never negative, and less than `step_ns`, the mean step cut into parts."""
 
     case: Case
+    step_ns: float
 
     def work(self, less: Mapping[int, npt.NDArray[np.int64]]) -> float:
         """Return what is saved if each rank works `less` in each step: ns by rank, one entry a column of Steps."""
@@ -112,10 +113,10 @@ class Removed:
         return self.case.model.step_ns(own) if table is None else table.scaled_ns(own)
 
     def _saved(self, step_ns: float) -> float:
-        """Return the saving of the recorded step, where the changed model's takes `step_ns`."""
+        """Return the saving of the recorded step, where the changed model's takes `step_ns`; not all of it."""
         base = self.case.base_ns
         share = (self.case.model.recorded_ns - step_ns) / base if base > 0 else 0.0
-        return self.case.step_ns * min(max(share, 0.0), MOST_GAIN)
+        return min(self.case.step_ns * max(share, 0.0), MOST_GAIN * min(self.case.step_ns, self.step_ns))
 
 
 def _padded(mine: Mask, length: int) -> Mask:

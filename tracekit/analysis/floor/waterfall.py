@@ -55,7 +55,12 @@ class Measure:
     @cached_property
     def removed(self) -> Removed:
         """The replays of the step without a part."""
-        return Removed(self.case)
+        return Removed(self.case, self.step_ns)
+
+    @cached_property
+    def step_ns(self) -> float:
+        """The mean of the steps that are cut into parts, ns: begins that were not recorded make it shorter."""
+        return self.total.step_ns / max(len(self.cells), 1)
 
     @cached_property
     def level_ns(self) -> float:
@@ -165,8 +170,8 @@ def _without_bubble(measure: Measure) -> float:
     by_rank: dict[int, list[int]] = {}
     for cell in measure.cells:
         by_rank.setdefault(cell.rank, []).append(cell.parts.step_ns - cell.parts.bubble_ns)
-    longest = max((sum(ns) / len(ns) for ns in by_rank.values()), default=measure.case.step_ns)
-    return max(measure.case.step_ns - longest, 0.0)
+    longest = max((sum(ns) / len(ns) for ns in by_rank.values()), default=measure.step_ns)
+    return max(measure.step_ns - longest, 0.0)
 
 
 def _uneven_stages(measure: Measure) -> int:

@@ -111,6 +111,11 @@ class Scene:
         return {rank for rank in self.dumps.keys() - self.graph.stale if self.graph.idle(rank)}
 
     @cached_property
+    def shown(self) -> set[int]:
+        """Ranks with a ring that shows their calls: an empty one does only if no dump holds a finished call."""
+        return {rank for rank, dump in self.dumps.items() if dump.entries or self.outstanding_only}
+
+    @cached_property
     def outstanding_only(self) -> bool:
         """Whether no dump holds a finished call, as where only outstanding ones are written."""
         return not any(dump.finished for dump in self.dumps.values())

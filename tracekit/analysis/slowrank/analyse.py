@@ -20,11 +20,11 @@ from tracekit.analysis.slowrank.case import Case, build
 from tracekit.analysis.slowrank.decision.decide import concluded
 from tracekit.analysis.slowrank.expected.nodes import with_hosts
 from tracekit.analysis.slowrank.explanation import explanation_of
-from tracekit.analysis.slowrank.gaps.evidence_gaps import coverage
+from tracekit.analysis.slowrank.gaps.evidence_gaps import coverage, unmeasured
 from tracekit.analysis.slowrank.mechanisms import refined, unlike_recordings
 from tracekit.analysis.slowrank.picture import picture_of
 from tracekit.analysis.slowrank.suspects import Answer
-from tracekit.analysis.slowrank.wording import Remedy, listed
+from tracekit.analysis.slowrank.wording import Remedy, listed, ranks_in_words
 from tracekit.errors import InputError, MeshUnknownError
 from tracekit.findings import Quality, RankCoverage, SlowRankFinding, StepsFinding, WhatIf
 from tracekit.findings.picture import SlowRankPicture
@@ -39,7 +39,7 @@ from tracekit.matching.match import Operations, match
 from tracekit.mesh.parse import ranks_in
 from tracekit.placement import HostList, HostsFile
 from tracekit.rank_events.operations import read_rank
-from tracekit.rank_events.rank_ops import RankOps
+from tracekit.rank_events.rank_ops import NO_KERNELS, RankOps, without_device
 from tracekit.rank_events.step_marks import NO_STEP
 from tracekit.steps.recorded_windows import last_windows
 from tracekit.steps.step_ends import common_part, with_step_ends
@@ -142,7 +142,7 @@ def enter(progress: Callable[[int, int], None] | None, stage: str) -> None:
 def _read(
     run: Run, mesh: dict[str, int] | None, progress: Callable[[int, int], None] | None
 ) -> tuple[Run, list[RankOps]]:
-    """`run` with its size, and the operations of its ranks."""
+    """`run` with its size, and the operations of its ranks; those without their device do not count beside others."""
     if mesh and run.world_size is None:  # traces that do not say how large the job is: the user does
         run = replace(run, world_size=ranks_in(mesh))
     ranks: list[RankOps] = []
@@ -150,7 +150,8 @@ def _read(
         ranks.append(repaired(read_rank(run, record.rank), final=False))
         if progress:
             progress(done, len(run.ranks))
-    return run, ranks
+    bare = without_device(ranks)
+    return run.without(bare, NO_KERNELS), [r for r in ranks if r.rank not in bare]
 
 
 def _stepped(
@@ -229,7 +230,7 @@ def _matched(
     if asked and (others := strangers(ops, in_traces, run.job, chosen=run.chosen, placed=is_placed(run))):
         run = run.without(
             others,
-            "its collectives do not end when the other ranks' collectives end: it belongs to another recording",
+            "its collectives do not end when the other ranks' do: it belongs to another recording, or its clock jumped",
         )
         ops = match([r for r in ranks if r.rank not in others], run.groups)
     ops, choice = joined(run, ops, mesh, order)
@@ -277,10 +278,14 @@ def _doubts(case: Case) -> list[Quality]:
     if case.steps.partial:
         what = f"not recorded whole on enough ranks: {listed(case.steps.partial)}"
         rows.append(Quality("partial_steps", None, len(case.steps.partial), what))
-    if not case.steps.labelled:
-        rows.append(
-            Quality("no_step_marks", None, 0, "the traces mark no steps: all they hold counts as one step")
+    if ranks := unmeasured(case):
+        what = (
+            f"{ranks_in_words(ranks)} recorded none of the compared steps whole: own times are unknown there"
         )
+        rows.append(Quality("unmeasured_ranks", None, len(ranks), what))
+    if not case.steps.labelled:
+        what = "the traces mark no steps: all they hold counts as one step"
+        rows.append(Quality("no_step_marks", None, 0, what))
     if case.ops.mismatched:
         what = "members disagree about the operation; left out"
         rows.append(Quality("mismatched_operations", None, case.ops.mismatched, what))
@@ -288,9 +293,7 @@ def _doubts(case: Case) -> list[Quality]:
         rows.append(Quality("unmatched_operations", None, case.ops.unmatched, "no other rank recorded them"))
     unread = case.ops.among(("send_recv",)) & (case.ops.channel < 0) & case.analysed
     if unread.any():
-        waited = ms(float(case.ops.exposed[unread].sum()))
-        what = (
-            f"messages without a known peer: compute was idle during them for {waited:.1f} ms, waiting or not"
-        )
+        waited = f"{ms(float(case.ops.exposed[unread].sum())):.1f} ms"
+        what = f"messages without a known peer: compute was idle during them for {waited}, waiting or not"
         rows.append(Quality("messages_without_peer", None, int(unread.sum()), what))
     return rows

@@ -66,9 +66,9 @@ def _ranks(measured: Evidence, answer: Answer) -> Iterator[Considered]:
     together = measured.slow
     if together is not None and len(together.rows) > 1:
         rows, ranks = np.array(together.rows), tuple(case.steps.ranks[row] for row in together.rows)
-        each = [price for rank in ranks if (price := _answered(answer, rank)) is not None]
+        each = [one for rank in ranks if (one := _answered(answer, rank)) is not None]
         best = answer.gain if set(ranks) == {s.rank for s in answer.suspects} else together.gain
-        most = max([most_ns(case, rows), *(price.high for price in each)])  # a set costs what a member does
+        most = max([most_ns(case, rows), *(one.high for one in each)])  # a set costs what a member does
         price = Price.between(least_ns(case, rows), best, most)
         subject = f"{ranks_in_words(ranks)} work longer than their peers"
         yield _considered(case, answer, "ranks", subject, ranks, price, z=max(together.z), limit=limit)

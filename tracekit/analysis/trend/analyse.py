@@ -200,7 +200,8 @@ def _of_step(unit: TrendUnit, step: StepTrend, points: int) -> tuple[TrendVerdic
     t = step.trend
     least = LEAST_CHANGE * t.level_ns
     if points < LEAST_POINTS:
-        return "inconclusive", f"{points} {unit}s were recorded; fewer than {LEAST_POINTS} prove nothing"
+        many = f"1 {unit} was" if points == 1 else f"{points} {unit}s were"
+        return "inconclusive", f"{many} recorded; fewer than {LEAST_POINTS} prove nothing"
     if t.shape != "none":
         text = _changed(unit, t)
         if abs(t.change_ns) >= least:

@@ -97,7 +97,7 @@ def _recordings(ops: Operations, named: Mapping[int, Mask], *, exact: bool = Tru
 
     `exact` ends may set only few ranks apart: if they split a job in halves, another cause is assumed.
     """
-    apart, together, room = _judged(ops, named)
+    apart, together, few, room = _judged(ops, named)
     if room is not None and not exact:
         apart, together, room = [p for p in apart if p not in room.odd], [*together, *room.odd], None
     if not apart:
@@ -105,6 +105,10 @@ def _recordings(ops: Operations, named: Mapping[int, Mask], *, exact: bool = Tru
     linked = DisjointSets(ops.ranks)
     for a, b in together:
         linked.join(a, b)
+    for a, b in few:  # they fit anything: they join no ranks that others set apart
+        sides = {linked.find(a), linked.find(b)}
+        if not any({linked.find(x), linked.find(y)} == sides for x, y in apart):
+            linked.join(a, b)
     if room is not None:
         _join_across(ops, linked, {r for pair in apart for r in pair}, room._replace(ends=TAIL_NS))
     split = {r for pair in apart if linked.find(pair[0]) != linked.find(pair[1]) for r in pair}
@@ -165,17 +169,11 @@ def _span(ops: Operations, ranks: Sequence[int]) -> tuple[int, int]:
     return min(int(ops.start[m].min()) for m in mine), max(int(ops.end[m].max()) for m in mine)
 
 
-def _judged(
-    ops: Operations, named: Mapping[int, Mask]
-) -> tuple[list[tuple[int, int]], list[tuple[int, int]], "_Room | None"]:
-    """Return pairs of ranks with common ends that fit no line, pairs that fit one or have too few, and the tolerance.
+def _shared(ops: Operations, named: Mapping[int, Mask]) -> dict[tuple[int, int], I64]:
+    """Return pairs of ranks with their operations in common collectives, shape (collectives, 2).
 
-    If the ends of most pairs agree to microseconds, as on devices, those of the others must as well: two runs of one
-    job have such similar steps that each rank would pass for one of the other run.
     Only collectives with a named group count: for others the matching itself is a guess.
     """
-    apart: list[tuple[int, int]] = []
-    together: list[tuple[int, int]] = []
     both = common_collectives(ops)
     grouped = np.array([c.group >= 0 and not c.p2p for c in ops.channels] or [False])
     recorded = np.concatenate([named[r] for r in ops.ranks]) if ops.ranks else np.zeros(0, bool)
@@ -184,14 +182,31 @@ def _judged(
     distinct, place = numbered_rows(*ranks.T)
     pairs = ranks[distinct]
     order = np.argsort(place, kind="stable")
-    bounds = np.searchsorted(place[order], np.arange(len(pairs) + 1))
+    bounds = np.searchsorted(place[order], np.arange(1, len(pairs)))
+    parts = np.split(both[order], bounds)[: len(pairs)]
+    return {(a, b): mine for (a, b), mine in zip(pairs.tolist(), parts, strict=True)}
+
+
+def _judged(
+    ops: Operations, named: Mapping[int, Mask]
+) -> tuple[list[tuple[int, int]], list[tuple[int, int]], list[tuple[int, int]], "_Room | None"]:
+    """Return pairs of ranks with common ends that fit no line, that fit one, or that are too few, and the tolerance.
+
+    If the ends of most pairs agree to microseconds, as on devices, those of the others must as well: two runs of one
+    job have such similar steps that each rank would pass for one of the other run.
+    """
+    apart: list[tuple[int, int]] = []
+    together: list[tuple[int, int]] = []
     lasted = ops.end - ops.start
     loose: list[tuple[int, int]] = []
+    few: list[tuple[int, int]] = []
     exact = 0
-    for number, (a, b) in enumerate(pairs.tolist()):
-        mine = both[order[bounds[number] : bounds[number + 1]]]
+    pairs = _shared(ops, named)
+    for (a, b), mine in pairs.items():
         ends, on_gpu = ops.end[mine], ops.per_rank[a].on_gpu and ops.per_rank[b].on_gpu
-        if _misfit(ends, _Room.of(float(np.median(lasted[mine].min(axis=1))))):
+        if len(ends) < ENDS_LEAST:
+            few.append((a, b))
+        elif _misfit(ends, _Room.of(float(np.median(lasted[mine].min(axis=1))))):
             apart.append((a, b))
         elif on_gpu and _misfit(ends, _TIGHT):
             loose.append((a, b))
@@ -200,9 +215,9 @@ def _judged(
             exact += on_gpu and len(ends) >= 2 * ENDS_LEAST
     most = exact >= max(ENDS_MOSTLY * len(pairs), len(loose) + 1, ENDS_PAIRS)
     return (
-        (apart + loose, together, _TIGHT._replace(odd=tuple(loose)))
+        (apart + loose, together, few, _TIGHT._replace(odd=tuple(loose)))
         if most
-        else (apart, together + loose, None)
+        else (apart, together + loose, few, None)
     )
 
 
@@ -232,17 +247,17 @@ _TIGHT: Final = _Room(ENDS_ODD_NS, ENDS_ODD_NS, 0.0, ENDS_NEARLY_ALL)
 def _misfit(ends: I64, room: _Room) -> bool:
     """Whether the ends on two ranks, shape (operations, 2), fit no line that two clocks could produce; ns.
 
-    Operations with shifted numbers, because a window began elsewhere, fit after a shift and prove nothing.
+    Operations with shifted numbers, because a window began elsewhere, fit after a shift and prove nothing. Ends that
+    reach over twice the time on one rank show a clock that jumped, or counts in another unit.
     """
-    if len(ends) < ENDS_LEAST:
-        return False
     mine, theirs = (ends - ends[0]).astype(np.float64).T
     most = min(len(ends) - ENDS_LEAST, ENDS_SHIFTS, round(2 * (1 - room.meet) * len(ends)))
     shifted = any(
         _fits(mine[max(-s, 0) : len(mine) - max(s, 0)], theirs[max(s, 0) : len(theirs) + min(s, 0)], room)
         for s in sorted(range(-most, most + 1), key=abs)
     )
-    return not shifted and _coincide(mine, theirs, room) < room.meet
+    short, long = sorted((float(np.ptp(mine)), float(np.ptp(theirs))))
+    return long > 2 * short + room.ends or not (shifted or _coincide(mine, theirs, room) >= room.meet)
 
 
 def _coincide(mine: F64, theirs: F64, room: _Room) -> float:

@@ -22,7 +22,7 @@ from tracekit.ingest.kineto.event_array import EventBuffer
 from tracekit.ingest.kineto.event_repair import Pairing, Repair, quality_rows
 from tracekit.ingest.kineto.group_membership import FileGroups, MembershipCodes, listed_groups
 from tracekit.ingest.kineto.scanner import EventsOf, ScanRecord, scan
-from tracekit.ingest.write import EventWriter
+from tracekit.ingest.write import EventWriter, begun_later
 from tracekit.schema import EVENTS
 from tracekit.thresholds.ingest import (
     BATCH_ROWS,
@@ -225,11 +225,12 @@ def _finish(
 ) -> FileResult:  # fmt: skip
     """Write the events in order, with group numbers and absolute times, and describe the table of the `owner`."""
     record, repair = scanned.record, scanned.repair
-    base = _base_time(record, scanned)
+    truncated = record.truncated or stream.damage is not None
+    own_base = _base_time(record, scanned, truncated=truncated)
+    base = own_base or 0
     rank, groups = owner
     numbers = groups.resolve(scanned.codes, record.issues)
-    rows = writer.close(lambda table: _shift(_numbered(repair.in_order(table), numbers), base))
-    truncated = record.truncated or stream.damage is not None
+    rows = writer.close(lambda table: begun_later(_numbered(repair.in_order(table), numbers), base))
     record.issues["trailing_bytes"] += stream.trailing
     if groups.found and not any(rank in ranks for ranks in groups.found):
         record.issues["rank_in_no_group"] += 1
@@ -245,6 +246,7 @@ def _finish(
         groups.table(),
         {k: v for k, v in sorted(record.phases.items()) if k not in {"X", "B", "E"}},
         frozenset(scanned.steps if len(scanned.steps) <= MAX_MARKED_STEPS else ()),
+        base=own_base,
     )
     return FileResult(
         source.label,
@@ -257,12 +259,14 @@ def _finish(
     )
 
 
-def _base_time(record: ScanRecord, scanned: _Scanned) -> int:
-    """`baseTimeNanoseconds` of the file, ns; 0, and counted, where it puts an event beyond all times."""
+def _base_time(record: ScanRecord, scanned: _Scanned, *, truncated: bool) -> int | None:
+    """`baseTimeNanoseconds` of the file, ns; None where its end is lost, or it puts an event beyond all times."""
+    if "baseTimeNanoseconds" not in record.metadata and (truncated or record.issues["metadata_cut"]):
+        return None
     base = record.metadata.get("baseTimeNanoseconds", 0)
     if type(base) is not int or max(abs(base + scanned.first), abs(base + scanned.last)) >= MAX_TIME_NS:
         record.issues["base_time_unusable"] += 1
-        return 0
+        return None
     return base
 
 
@@ -273,11 +277,3 @@ def _numbered(table: pa.Table, numbers: pa.Array) -> pa.Table:
     group = numbers.take(index) if len(numbers) else pa.nulls(table.num_rows, pa.int32())
     at = table.schema.get_field_index("group")
     return table.set_column(at, EVENTS.field("group"), group)
-
-
-def _shift(table: pa.Table, base: int) -> pa.Table:
-    """`table` with `base` ns added to every start."""
-    if not base:
-        return table
-    shifted = from_numpy(to_numpy(table.column("ts")) + np.int64(base))
-    return table.set_column(0, EVENTS.field("ts"), shifted)

@@ -1,4 +1,4 @@
-"""Ranks that wait in a group of which these dumps show no other member: another job, such as an inference engine.
+"""Ranks that wait in a group without another member in these dumps: another job, such as an inference engine.
 
 Trainers that send weights to an engine make a group with its processes. Dumps number its members from 0, as if they
 were ranks of the trainers, or list none. Ranks that wait for such a rank, and the rank itself, have done nothing wrong.

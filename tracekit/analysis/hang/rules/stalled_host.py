@@ -92,7 +92,7 @@ def _at_first_lack(scene: Scene, rank: int, known: Found) -> Accusation | None:
     """Return the accusation of a rank at the first call or message it lacks and others wait for; None if unknown."""
     graph = scene.graph
     lost = None
-    if rank in graph.awaited and rank not in graph.stale:
+    if rank in graph.awaited and rank not in graph.stale and rank in scene.shown:
         lost = _lost_message(scene, rank, graph.awaited[rank] - known.culprits.keys())
     if rank in graph.behind_in:
         first = first_missed(scene, rank, None if lost is None else lost.at)
@@ -146,7 +146,7 @@ def _idle_beyond_ring(scene: Scene) -> dict[int, Accusation]:
     is full of outstanding calls, others may have fallen out of it.
     """
     graph = scene.graph
-    told = {r for r, d in scene.dumps.items() if not d.cut and (d.entries or scene.outstanding_only)}
+    told = {rank for rank in scene.shown if not scene.dumps[rank].cut}
     idle = {rank for rank in told - graph.stale if graph.idle(rank)}
     if len(idle) > len(graph.stuck):
         return {}

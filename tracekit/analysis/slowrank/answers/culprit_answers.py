@@ -1,7 +1,7 @@
 """Answers that blame ranks or a slow link, each with cause and price; open ones where the evidence proves less."""
 
 from dataclasses import replace
-from typing import Final, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
@@ -10,6 +10,7 @@ from tracekit.analysis.slowrank.answers.open_answers import (
     leave_disagreeing_open,
     leave_rank_open,
     lone_suspect,
+    may_be_design,
 )
 from tracekit.analysis.slowrank.answers.unsteady_links import blame_peer_copies
 from tracekit.analysis.slowrank.case import Case
@@ -21,7 +22,6 @@ from tracekit.analysis.slowrank.gaps.evidence_gaps import (
     is_shown,
     least_ns,
     most_ns,
-    tokens_may_explain,
     what_would_decide,
     why_open,
 )
@@ -55,21 +55,29 @@ from tracekit.analysis.slowrank.suspects import (
     stands,
     suspect_of,
 )
-from tracekit.analysis.slowrank.wording import first_in_words, listed, ranks_in_words, slow_transfers
+from tracekit.analysis.slowrank.wording import (
+    first_in_words,
+    listed,
+    ranks_in_words,
+    slow_transfers,
+)
 from tracekit.causes import CAUSES, NETWORK
 from tracekit.findings import Evidence, Suspect
 from tracekit.step_graph.statistics import NORMAL_95
+from tracekit.steps.medians import median_by_column
 from tracekit.thresholds.slowrank import COVERAGE_WHOLE, LITTLE_SHARE, MIN_LOST_SHARE
 from tracekit.units import I64, ms
 
 
 def blame_ranks(case: Case, found: Hypothesis) -> Answer:
-    """The answer that blames slow ranks; open where all-to-alls may explain them or matches are missing."""
-    kept = [row for row in found.rows if not tokens_may_explain(case, row)]
-    if len(kept) < len(found.rows):
+    """The answer that blames slow ranks; open where their job's design may explain them or matches are missing."""
+    designs = {row: design for row in found.rows if (design := may_be_design(case, row)) is not None}
+    if designs:
+        kept = [row for row in found.rows if row not in designs]
         rest = those_that_cost(case, np.array(kept)) if kept[:1] == [found.rows[0]] else None
         if rest is None or price(case, rest) < MIN_LOST_SHARE * case.step_ns:
-            return leave_rank_open(case, bounds_of(case, np.array(found.rows), _TOKENS, _SIZES))
+            open_ = bounds_of(case, np.array(found.rows), *next(iter(designs.values())))
+            return leave_rank_open(case, replace(open_, low=(0.0,) * len(open_.rows)))
         found = rest
     rows = np.array(found.rows)
     least = least_ns(case, rows)
@@ -78,15 +86,6 @@ def blame_ranks(case: Case, found: Hypothesis) -> Answer:
     if least < found.gain < case.residual_ns:  # only the least is proven
         found = replace(found, gain=least, lost=tuple(v * least / found.gain for v in found.lost))
     return _blame_proven(case, found)
-
-
-_TOKENS: Final = (
-    "it works longer mostly after some all-to-alls alone, like an expert that receives many tokens, and the traces "
-    "hold no sizes of all-to-alls"
-)
-_SIZES: Final = (
-    "record the sizes of all-to-alls: torch 2.2 or newer, with ProfilerActivity.CPU and record_shapes=True"
-)
 
 
 def blame_lone_rank(case: Case, found: LoneFault) -> Answer:
@@ -202,9 +201,7 @@ def _not_saved(case: Case, found: Hypothesis) -> float:
 def _by_compute(case: Case, rows: I64) -> float:
     """The share of the excess of `rows` that is compute, 0 to 1."""
     computed = case.computed
-    longer = computed[rows] - np.stack(
-        [np.nanmedian(computed[case.stage_of(r)], axis=0) for r in rows.tolist()]
-    )
+    longer = computed[rows] - np.stack([median_by_column(computed[case.stage_of(r)]) for r in rows.tolist()])
     return float(np.clip(np.nansum(longer) / max(np.nansum(case.found.value[rows]), 1.0), 0.0, 1.0))
 
 

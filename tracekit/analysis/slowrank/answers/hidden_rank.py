@@ -23,6 +23,7 @@ from tracekit.analysis.slowrank.hypotheses.lone_rank import lone_accident
 from tracekit.analysis.slowrank.price import Price
 from tracekit.analysis.slowrank.suspects import Answer, explain_rank, imbalance, left_open, suspect_of
 from tracekit.causes import GPU_COMPUTE
+from tracekit.steps.medians import of_rows
 from tracekit.steps.step_kernels import StepKernels, by_step, kernels_in_steps
 from tracekit.thresholds.slowrank import (
     FAR_MORE,
@@ -162,7 +163,7 @@ def dealt_to_experts(case: Case, answer: Answer) -> bool:
         mine = np.isin(rows, blamed)
         if over is None or mine.all() or off[~mine].max() < off[mine].max():
             return False
-        longer = case.found.mean[rows][mine] / np.nanmean(case.steps.own[rows][mine], axis=1)
+        longer = case.found.mean[rows][mine] / of_rows(np.nanmean, case.steps.own[rows][mine])
         return bool((over[mine].mean(axis=1) < MINOR * longer).all())
     return False
 

@@ -19,7 +19,7 @@ from tracekit.analysis.slowrank.wording import first_in_words, listed, ranks_in_
 from tracekit.causes import CAUSES, DATALOADER, STAGE_IMBALANCE
 from tracekit.findings import Cause, Suspect
 from tracekit.step_graph.statistics import median_of_others
-from tracekit.steps.medians import sampled
+from tracekit.steps.medians import of_rows, sampled
 from tracekit.steps.step_kernels import kernels_in_steps
 from tracekit.thresholds.slowrank import (
     CHANCE,
@@ -141,7 +141,7 @@ def _in_one_step(case: Case) -> str:
     """
     if len(case.steps.numbers) < NO_ACCIDENT or len(case.stages) < 2:
         return ""
-    beyond = case.steps.own - np.nanmedian(case.steps.own, axis=1, keepdims=True)
+    beyond = case.steps.own - of_rows(np.nanmedian, case.steps.own)[:, None]
     over = np.nan_to_num(beyond - median_of_others(beyond, [np.arange(len(beyond))]))
     row, column = np.unravel_index(int(over.argmax()), over.shape)
     longer, left = float(over[row, column]), np.delete(over[row], column)

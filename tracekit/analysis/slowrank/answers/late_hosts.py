@@ -8,11 +8,14 @@ lengthening the step's work. No own time shows the delay, and the replay keeps i
 other ranks wait nevertheless.
 
 A host of several ranks stalls at times: where its ranks are half of all, noise hides them.
+
+A process stops within a collective that threads of hosts carry out (Gloo): it leaves long after the other members,
+although all had arrived, and the others wait for it in a later operation. A slow network to that rank looks the same.
 """
 
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -23,7 +26,7 @@ from tracekit.analysis.slowrank.hypotheses.candidates import significant_rows
 from tracekit.analysis.slowrank.hypotheses.moving_stalls import stalls_of_the_same
 from tracekit.analysis.slowrank.price import Price
 from tracekit.analysis.slowrank.suspects import Answer, explain_rank, left_open, suspect_of
-from tracekit.analysis.slowrank.wording import ranks_in_words
+from tracekit.analysis.slowrank.wording import listed, ranks_in_words
 from tracekit.causes import CPU_LAUNCH
 from tracekit.step_graph.statistics import chance_of, median_of_others
 from tracekit.thresholds.slowrank import (
@@ -31,8 +34,10 @@ from tracekit.thresholds.slowrank import (
     LAUNCHED_NS,
     MAJORITY,
     MIN_LOST_SHARE,
+    MINOR,
     ONE_STEP_P,
     RANKS_LISTED,
+    TIME_SLICE_NS,
 )
 from tracekit.units import F64, I64, ms
 
@@ -227,3 +232,48 @@ def same_ranks_stall_at_times(e: Evidence) -> Iterator[Gap]:
         suspect_of(case, row, price, 0.0, *explain_rank(case, row, rows)) for row in rows[:RANKS_LISTED]
     )
     yield Gap(what, found.gain, f"{more_steps(case)}, and look at what these ranks share", candidates)
+
+
+def ranks_leave_late(e: Evidence) -> Iterator[Gap]:
+    """Ranks leave collectives later than the other members do, by more than a time slice."""
+    case, model = e.case, e.case.timeline
+    if model is None or not model.later.any():
+        return
+    late = _beyond_usual(case, model.later)
+    prompt = replace(model, later=model.later - late)
+    lost = max(model.recorded_ns - prompt.step_ns(case.steps.own), 0.0)
+    spent = np.zeros(case.steps.own.shape)
+    column = {number: i for i, number in enumerate(case.steps.numbers)}
+    for at in np.flatnonzero((late[: len(case.ops.start)] > 0) & case.analysed).tolist():
+        step = column[int(case.ops.step[at])] if case.steps.labelled else 0
+        spent[case.steps.row(int(case.ops.rank[at])), step] += late[at]
+    if lost < e.least or not spent.any():
+        return
+    mean = spent.mean(axis=1)
+    rows = [row for row in np.argsort(-mean, kind="stable").tolist() if mean[row] >= MINOR * mean.max()]
+    longest = spent[rows].max(axis=0)
+    steps = [
+        n for n, ns in zip(case.steps.numbers, longest.tolist(), strict=True) if ns >= MINOR * longest.max()
+    ]
+    what = (
+        f"{ranks_in_words([case.steps.ranks[row] for row in rows])} left collectives later than the other members, by "
+        f"up to {ms(float(longest.max())):.1f} ms in step {listed(steps)}, and the others lose {ms(lost):.1f} ms of "
+        f"{ms(case.step_ns):.1f} ms a step: a stopped process and a slow network would look the same"
+    )
+    prices = {row: Price.up_to(min(lost, float(mean[row]))) for row in rows[:RANKS_LISTED]}
+    candidates = tuple(suspect_of(case, row, price, 0.0, "unknown", ()) for row, price in prices.items())
+    decide = (
+        "look for what stops its process: a debugger, a CPU quota, swapping; or record it on another host"
+    )
+    yield Gap(what, lost, decide, candidates)
+
+
+def _beyond_usual(case: Case, later: F64) -> F64:
+    """By how much each operation ends later than usual for its call, ns; 0 within a time slice of that."""
+    ops, late = case.ops, np.zeros(len(later))
+    here = later[: len(ops.start)]  # operations of ranks without a trace follow
+    for token in np.unique(ops.token[here > TIME_SLICE_NS].astype(str)).tolist():
+        same = np.flatnonzero((ops.token == token) & (ops.instance >= 0))
+        over = here[same] - np.median(here[same])
+        late[same] = np.where(over > TIME_SLICE_NS, over, 0.0)
+    return late

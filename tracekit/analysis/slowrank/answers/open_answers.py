@@ -7,15 +7,21 @@ from typing import Final
 import numpy as np
 
 from tracekit.analysis.slowrank.case import Case
-from tracekit.analysis.slowrank.gaps.evidence_gaps import Undecided, undecided, what_would_decide
+from tracekit.analysis.slowrank.gaps.evidence_gaps import (
+    Undecided,
+    tokens_may_explain,
+    undecided,
+    what_would_decide,
+)
 from tracekit.analysis.slowrank.gaps.lone_transfers import LoneTransfers, all_could_hide_ns
 from tracekit.analysis.slowrank.gaps.recurrence import OneStep, in_one_step, told
 from tracekit.analysis.slowrank.hypotheses.excess_parts import may_be_pace
+from tracekit.analysis.slowrank.hypotheses.loading_role import unrecorded_role
 from tracekit.analysis.slowrank.hypotheses.lone_rank import LoneFault
 from tracekit.analysis.slowrank.price import Price, rank_doubt_ns
 from tracekit.analysis.slowrank.suspects import Answer, explain_rank, left_open, link_end, stands, suspect_of
 from tracekit.analysis.slowrank.unrecorded.unrecorded import Unseen, reason_of
-from tracekit.analysis.slowrank.wording import fewest_traces, first_in_words, ranks_in_words
+from tracekit.analysis.slowrank.wording import add_traces, fewest_traces, first_in_words, ranks_in_words
 from tracekit.findings import Suspect
 from tracekit.thresholds.slowrank import RANKS_LISTED
 from tracekit.units import ms
@@ -120,6 +126,28 @@ def leave_rank_open(case: Case, found: Undecided) -> Answer:
         f"{ms(found.high[0]):.1f} ms by it, because {found.why}"
     )
     return left_open(reason, found.decide, candidates)
+
+
+def may_be_design(case: Case, row: int) -> tuple[str, str] | None:
+    """Return how the job's design may explain the excess of a rank, and what would decide; None where it may not."""
+    if tokens_may_explain(case, row):
+        return _TOKENS, _SIZES
+    if others := unrecorded_role(case, row):
+        return _ROLE, add_traces(others, "whether they are idle as long decides")
+    return None
+
+
+_ROLE: Final = (
+    "it is idle longer, as a rank that loads data for its group is, and no other rank with that place in its group was "
+    "recorded"
+)
+_TOKENS: Final = (
+    "it works longer mostly after some all-to-alls alone, like an expert that receives many tokens, and the traces "
+    "hold no sizes of all-to-alls"
+)
+_SIZES: Final = (
+    "record the sizes of all-to-alls: torch 2.2 or newer, with ProfilerActivity.CPU and record_shapes=True"
+)
 
 
 def candidates_of(case: Case, found: Undecided) -> tuple[Suspect, ...]:

@@ -187,7 +187,7 @@ def _beside_link(e: Evidence) -> str:
     if link is None or shown(e.case, link):
         return ""
     return (
-        f"; {slow_transfers(link.ranks, link.ratio)}, which may cost {ms(link.price.best):.1f} ms beside that"
+        f"; {slow_transfers(link.ranks, link.ratio)}, which may cost up to {ms(link.price.high):.1f} ms beside that"
         + (f", but {link.layout}" if link.layout else "")
     )
 

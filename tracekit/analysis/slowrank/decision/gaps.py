@@ -11,7 +11,11 @@ from typing import Final
 import numpy as np
 
 from tracekit.analysis.slowrank.answers.compared_steps import slow_outside_steps, steps_are_unequal
-from tracekit.analysis.slowrank.answers.late_hosts import host_launches_late, same_ranks_stall_at_times
+from tracekit.analysis.slowrank.answers.late_hosts import (
+    host_launches_late,
+    ranks_leave_late,
+    same_ranks_stall_at_times,
+)
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.evidence import Evidence, Gap
 from tracekit.analysis.slowrank.gaps.evidence_gaps import (
@@ -269,6 +273,7 @@ GAPS: Final[tuple[Callable[[Evidence], Iterator[Gap]], ...]] = (
     host_launches_late,
     slow_outside_steps,
     waits_are_lopsided,
+    ranks_leave_late,
     model_misses,
     communication_is_unmatched,
     lone_transfers_may_be_slow,

@@ -45,6 +45,7 @@ from tracekit.analysis.slowrank.suspects import Answer, harmless, imbalance, lef
 from tracekit.analysis.slowrank.wording import listed
 from tracekit.causes import CPU_LAUNCH, HOST_STALL
 from tracekit.step_graph.statistics import MAD_TO_SIGMA
+from tracekit.steps.medians import of_rows
 from tracekit.thresholds.slowrank import (
     CLEARLY_MORE,
     MIN_LOST_SHARE,
@@ -211,7 +212,7 @@ def longest_node(case: Case) -> I64 | None:
     usual = float(np.median(others))
     noise = MAD_TO_SIGMA * float(np.median(np.abs(others - usual))) / np.sqrt(len(worst))
     over = float(case.found.mean[worst].mean()) - usual
-    every = np.nanmean(case.found.value[worst], axis=0)
+    every = of_rows(np.nanmean, case.found.value[worst].T)
     return worst if over > Z_LIMIT * noise and (every > 0).all() else None
 
 
@@ -260,7 +261,7 @@ def _spun_elsewhere_ns(case: Case, rows: I64) -> float:
     messages, a cure saves an unknown part of it.
     """
     others = [stage for stage in case.stages if len(stage) and not len(np.intersect1d(stage, rows))]
-    added = [np.nan_to_num(np.nanmean(case.met.beside[stage], axis=1)) for stage in others]
+    added = [np.nan_to_num(of_rows(np.nanmean, case.met.beside[stage])) for stage in others]
     return max((float(np.ptp(ranks)) for ranks in added), default=0.0)
 
 

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracekit.matching.match import Operations
-from tracekit.steps.medians import sampled, weighted_median
+from tracekit.steps.medians import median_by_column, of_rows, sampled, weighted_median
 from tracekit.steps.step_kernels import StepKernels, kernels_in_steps
 from tracekit.steps.steps import Steps
 from tracekit.store import Run
@@ -52,7 +52,7 @@ def relieved(spun: F64, own: F64, stages: list[I64], rows: I64) -> F64:
         mine = np.intersect1d(stage, rows)
         others = np.setdiff1d(stage, rows)
         if len(mine) and np.isfinite(spun[mine]).any():
-            base = np.nanmean(np.nanmedian(spun[mine], axis=0))
+            base = np.nanmean(median_by_column(spun[mine]))
             less[others] -= np.maximum(np.nan_to_num(spun[others] - base), 0.0)
     return less
 
@@ -76,7 +76,7 @@ def _of_stage(run: Measured, spared: I64, waiting: I64, hidden: F64) -> F64:
 
     The ranks that are read are spread over the waits, so that they do not depend on how ranks are numbered.
     """
-    longest = spared[np.argsort(-np.nanmean(run.steps.own[spared], axis=1), kind="stable")]
+    longest = spared[np.argsort(-of_rows(np.nanmean, run.steps.own[spared]), kind="stable")]
     spread = [
         sampled(some[np.argsort(np.nanmean(hidden[some], axis=1), kind="stable")])
         for some in (spared, waiting)

@@ -193,7 +193,7 @@ def _beside(run: Measured, met: Circumstances, rows: list[int]) -> F64:
     found = np.zeros(run.steps.own.shape)
     for stage in run.stages:
         if np.isfinite(met.spun[stage]).any():
-            found[stage] = np.nan_to_num(met.spun[stage] - np.nanmedian(met.spun[stage], axis=0))
+            found[stage] = np.nan_to_num(met.spun[stage] - median_by_column(met.spun[stage]))
             continue
         mine = [row for row in rows if row in stage]
         others = [
@@ -236,7 +236,7 @@ def idle_beyond(run: Measured, computed: F64, rows: I64) -> F64:
     for stage in run.stages:
         others = np.setdiff1d(stage, rows)
         if len(others):
-            beyond[stage] = np.nan_to_num(idle[stage] - np.nanmedian(idle[others], axis=0))
+            beyond[stage] = np.nan_to_num(idle[stage] - median_by_column(idle[others]))
     return beyond
 
 

@@ -186,8 +186,14 @@ def pace_at(mine: Mapping[Place, Ran], others: Sequence[Mapping[Place, Ran]]) ->
 
 
 def at_places(run: Measured, rows: I64, steps: Mask | None = None) -> dict[Place, Ran]:
-    """Return what a stage's middle rank runs at each place, in `steps` or in all; not where its length varies."""
-    own = np.nan_to_num(np.nanmean(run.steps.own[rows], axis=1))
+    """Return what a stage's middle rank runs at each place, in `steps` or in all; not where its length varies.
+
+    A rank without a whole step does not count.
+    """
+    rows = rows[np.isfinite(run.steps.own[rows]).any(axis=1)]
+    if not len(rows):
+        return {}
+    own = np.nanmean(run.steps.own[rows], axis=1)
     row = int(rows[np.argsort(own, kind="stable")[(len(rows) - 1) // 2]])
     names, lasted, column = _pieces(run, row)
     ends = ["", *names, ""]

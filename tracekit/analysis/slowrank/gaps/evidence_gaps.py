@@ -25,6 +25,7 @@ from tracekit.rank_events.step_marks import NO_STEP
 from tracekit.step_graph.replay import StepModel
 from tracekit.step_graph.statistics import NORMAL_95, confidence
 from tracekit.step_graph.table_model import TableModel
+from tracekit.steps.medians import of_rows
 from tracekit.thresholds.slowrank import (
     COVERAGE_WHOLE,
     MAJORITY,
@@ -156,7 +157,7 @@ def tokens_may_explain(case: Case, row: int) -> bool:
     if float(np.nanmean(case.met.tokens.untold[row])) <= most:
         return False
     stage = next(rows for rows in case.stages if row in rows)
-    computing = np.nanmean(case.computed[stage], axis=1)
+    computing = of_rows(np.nanmean, case.computed[stage])
     mine = stage == row
     return float(computing[mine][0] - np.nanmedian(computing[~mine])) > most
 

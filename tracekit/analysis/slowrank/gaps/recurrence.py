@@ -20,6 +20,7 @@ from tracekit.analysis.slowrank.hypotheses.suspect_work import (
 )
 from tracekit.analysis.slowrank.wording import ranks_in_words
 from tracekit.step_graph.statistics import median_of_others
+from tracekit.steps.medians import median_by_column
 from tracekit.steps.step_kernels import kernels_in_steps, longest_beyond
 from tracekit.thresholds.slowrank import (
     CANDIDATE_SHARE,
@@ -130,7 +131,7 @@ def _recurs_in_cut(case: Case, rows: I64, longest: int) -> bool:
     """Whether `rows` exceed their peers in a cut step as well, by most of the share of work as in their longest one."""
     if case.cut not in case.steps.numbers or case.steps.numbers[longest] == case.cut:
         return False
-    share = np.nan_to_num(case.found.value[rows]).sum(axis=0) / np.nanmedian(case.steps.own, axis=0)
+    share = np.nan_to_num(case.found.value[rows]).sum(axis=0) / median_by_column(case.steps.own)
     return bool(share[case.steps.numbers.index(case.cut)] >= MAJORITY * share[longest] > 0)
 
 

@@ -15,7 +15,7 @@ from tracekit.analysis.slowrank.case import Case
 from tracekit.step_graph.rank_timeline import Cuts
 from tracekit.step_graph.replay import StepModel
 from tracekit.step_graph.statistics import excess, spread
-from tracekit.steps.medians import median_by_column
+from tracekit.steps.medians import median_by_column, of_rows
 from tracekit.thresholds.slowrank import CANDIDATE_SHARE, KIND_RATIO, Z_LIMIT
 from tracekit.timing.device_gaps import gaps_of
 from tracekit.units import F64, I64
@@ -30,7 +30,7 @@ def most_saved_ns(case: Case, rows: I64) -> float:
     if not len(usual):
         return np.inf
     left = np.nanmean(case.steps.wall, axis=0) - needs[usual]
-    return max(float(np.nanmean(left, axis=1).min()), 0.0)
+    return max(float(np.nanmin(of_rows(np.nanmean, left))), 0.0)
 
 
 def _usual(case: Case, rows: I64) -> I64:

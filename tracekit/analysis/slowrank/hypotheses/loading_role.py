@@ -3,10 +3,12 @@
 The ranks with tensor index 0 read batches for their groups, and the first or the last stage those of a pipeline. The
 time is not a fault of a rank, but the others wait for it. A rank that loads for longer than others of its role keeps
 the difference as its excess. A single rank has a role only where its stage has no other rank, and no other rank of the
-job loads data.
+job loads data. Where only one rank of several was recorded, its idle time may be the role's: the waits of ranks for
+which the others would load can show that it is not.
 """
 
 from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 import numpy as np
@@ -46,6 +48,36 @@ def role_of_tensor_groups(case: Case) -> Role | None:
     loads = [_loading(case, row) for row in sampled(list(rows))]
     cause: Cause = DATALOADER if np.median(loads) >= MAJORITY * longer else HOST_STALL
     return Role(rows, longer, Price.between(saved.low, min(saved.best, most), min(saved.high, most)), cause)
+
+
+def unrecorded_role(case: Case, row: int) -> tuple[int, ...]:
+    """Return the ranks without a trace that may load as long as the rank in `row`, by design; () where none may.
+
+    The excess of the rank must be idle time, and no other rank of the role recorded. If the others loaded, the ranks of
+    their tensor groups would wait for them in operations with members that were not recorded.
+    """
+    rank, known = case.steps.ranks[row], np.flatnonzero(np.isfinite(case.steps.own).any(axis=1))
+    recorded = {case.steps.ranks[r] for r in known.tolist()}
+    idle = float(np.nanmean(idle_beyond(case, case.computed, np.array([row]))[row]))
+    if case.table is not None or not case.on_gpus or idle < MAJORITY * float(case.found.mean[row]):
+        return ()
+    for axes in case.mesh.roles:
+        leads = [r for r in sorted(case.mesh.coordinates) if case.mesh.leads(r, axes)]
+        mates = [r for r in leads if r != rank and case.mesh.stage(r) == case.mesh.stage(rank)]
+        others = mates or [r for r in leads if r != rank]
+        if rank not in leads or not others or not recorded.isdisjoint(others):
+            continue
+        waiting = recorded.intersection(m for r in others for m in case.mesh.line(r, axes))
+        if all(_may_await(case, mate, recorded) >= MAJORITY * idle for mate in waiting):
+            return tuple(others)
+    return ()
+
+
+def _may_await(case: Case, rank: int, recorded: AbstractSet[int]) -> float:
+    """The longest that the rank may have waited for ranks that are not `recorded`, ns a step."""
+    ops, mine = case.ops, case.ops.of(rank)
+    unseen = np.array([*(not recorded >= set(c.members) for c in ops.channels), True])[ops.channel[mine]]
+    return float(ops.exposed[mine][unseen & case.analysed[mine]].sum()) / len(case.steps.numbers)
 
 
 def role_of_stage(case: Case, rows: Sequence[int], longer: float, price: Price) -> Role | None:

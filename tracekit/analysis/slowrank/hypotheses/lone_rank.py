@@ -22,6 +22,7 @@ from tracekit.findings import Cause
 from tracekit.intervals import union
 from tracekit.step_graph.replay import StepModel
 from tracekit.step_graph.statistics import excess, median_of_others
+from tracekit.steps.medians import of_rows
 from tracekit.steps.steps import idle_within, windows_of
 from tracekit.thresholds.slowrank import (
     FAR_MORE,
@@ -150,7 +151,7 @@ def _usual_spread(others: Sequence[Mapping[Place, Ran]]) -> float:
 
 def _turns(case: Case) -> F64:
     """How many times its usual compute each rank needs in each step, beyond what varies on the others as well."""
-    usual = np.nanmedian(case.computed, axis=1, keepdims=True)
+    usual = of_rows(np.nanmedian, case.computed)[:, None]
     varied = np.nan_to_num(case.computed / np.maximum(usual, 1.0), nan=1.0)
     return np.asarray(varied / median_of_others(varied, [np.arange(len(varied))]), np.float64)
 

@@ -22,6 +22,7 @@ from tracekit.analysis.slowrank.hypotheses.suspect_work import late_loaders, lau
 from tracekit.analysis.slowrank.price import Price, saved_by
 from tracekit.step_graph.statistics import confidence, excess, median_of_others
 from tracekit.steps.host_need import launch_pace
+from tracekit.steps.medians import median_by_column
 from tracekit.thresholds.slowrank import (
     CHANCE,
     MAJORITY,
@@ -275,7 +276,7 @@ def _loading(case: Case, stage: _Longer, priced: LongStage, loaders: tuple[int, 
     over = case.steps.own - usual
     if computed is not None:
         gaps = case.steps.own - computed
-        over = np.minimum(over, gaps - np.nanmedian(np.delete(gaps, loaders, axis=0), axis=0))
+        over = np.minimum(over, gaps - median_by_column(np.delete(gaps, loaders, axis=0)))
     over = np.nan_to_num(np.clip(over, 0.0, None))
     cuts = without_gaps(case, models.likely, {row: over[row] for row in loaders})
     saved = saved_by(models, lambda model: model.rescaled_ns(cuts))

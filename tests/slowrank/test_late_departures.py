@@ -1,0 +1,40 @@
+"""A process that stands still in a collective leaves it after the others, although it came in time."""
+
+from dataclasses import replace
+
+import pytest
+
+from tests.slowrank.jobs import grid, job
+from tracekit.analysis.slowrank.case import build
+from tracekit.analysis.slowrank.decision.decide import decide
+from tracekit.matching.match import match
+from tracekit.rank_events.operations import read_rank
+
+MESH = grid(tp=2, dp=3)
+HELD = 3
+
+
+def answered(folder, stays, *, on_gpu=False, steps=5):
+    """The answer about a job of steps of about 6 ms, carried out by threads of hosts or by devices."""
+    run = job(folder, MESH, stays=stays, steps=steps)
+    ranks = [replace(read_rank(run, r.rank), on_gpu=on_gpu) for r in run.ranks]
+    return decide(build(run, match(ranks, run.groups), MESH, None))
+
+
+def test_a_rank_that_leaves_late_is_no_health(tmp_path):
+    found = answered(tmp_path, {(HELD, 1): 30_000.0, (HELD, 3): 30_000.0})
+    assert found.verdict == "inconclusive"
+    assert [c.rank for c in found.candidates] == [HELD]
+    assert "by up to 30.0 ms in step 1, 3" in found.reason
+    assert found.candidates[0].lost_ms_high == pytest.approx(2 * 30.0 / 5, rel=0.05)
+    assert found.rules == ("ranks_leave_late",)
+
+
+def test_no_step_is_cured_of_a_time_slice(tmp_path):
+    assert answered(tmp_path, {(HELD, step): 3_000.0 for step in range(5)}).verdict == "healthy"
+
+
+def test_members_leave_devices_together(tmp_path):
+    """A kernel that ends later on a device began later: its durations show the order of arrival."""
+    stays = {(HELD, 1): 30_000.0, (HELD, 3): 30_000.0}
+    assert "ranks_leave_late" not in answered(tmp_path, stays, on_gpu=True).rules
