@@ -4,7 +4,7 @@ import pytest
 
 from tests.slowrank.test_mechanisms import KERNELS, RANKS, SLOW, grid, job, prepared, span
 from tracekit.analysis.slowrank.analyse import analyse
-from tracekit.analysis.slowrank.gaps.recurrence import lone_work
+from tracekit.analysis.slowrank.hypotheses.suspect_work import lone_work
 
 STRUCK = 3
 
@@ -47,3 +47,22 @@ def test_a_checkpoint_of_one_rank_is_healthy(tmp_path):
     finding = analyse(job(tmp_path, pause=once(span("save_checkpoint", "user_annotation", 3_000.0))))
     assert finding.verdict == "healthy"
     assert f"in step {STRUCK} only, in save_checkpoint, which" in finding.reason
+
+
+def test_a_checkpoint_of_half_the_ranks_is_healthy(tmp_path):
+    """Those that save with a rank are no peers that lack its work."""
+    saves = once(span("save_checkpoint", "user_annotation", 3_000.0))
+    finding = analyse(
+        job(tmp_path, pause=saves, beside=lambda line, step: line.rank == 3 and saves(line, step))
+    )
+    assert finding.verdict == "healthy"
+    assert f"in step {STRUCK} only, in save_checkpoint, which their other steps" in finding.reason
+
+
+def test_a_wait_that_all_share_is_said(tmp_path):
+    """All loaders are late in one step, one of them most."""
+    waits = once(span("next_batch", "user_annotation", 9_000.0))
+    peers = once(span("next_batch", "user_annotation", 3_000.0))
+    finding = analyse(job(tmp_path, pause=waits, beside=peers))
+    assert (finding.verdict, finding.suspects) == ("inconclusive", ())
+    assert "in next_batch, which fills 9.0 ms of it and 3.0 ms of its peers'" in finding.reason

@@ -31,6 +31,7 @@ class Excess:
     throughout: frozenset[int] = (
         frozenset()
     )  # rows that are long in only one step, but throughout it, so not by accident
+    named: F64 | float = 0.0  # the part of `value` with a known cause, ns
 
 
 def median_of_others(values: F64, groups: list[I64]) -> F64:
@@ -97,29 +98,31 @@ def quiet_spread(values: F64) -> float:
     return float(np.quantile(flat, 0.25) / QUARTER_OF_SIGMA) if len(flat) else 0.0
 
 
-def excess(values: F64, groups: list[I64], floor: float) -> Excess:
+def excess(values: F64, groups: list[I64], floor: float, named: F64 | float = 0.0) -> Excess:
     """Return the excess of every row over its peers, and its significance against the noise pooled over all rows.
 
     `values` are rows × columns in ns. The noise is each entry's deviation from its own row's median, so that persistent
     differences between rows do not count as noise; `floor` (ns) is the least noise, without which trifles would be
     significant in a noiseless trace. A column in which the rows of a group vary more than usual, for example because
-    all of them wait for their loaders, has the noise of that column.
+    all of them wait for their loaders, has the noise of that column. What is `named` (of the shape of `values`, ns) has
+    a known cause: it is excess, but neither noise nor what peers usually need.
     """
-    difference = values - median_of_others(values, groups)
+    difference = values - median_of_others(values - named, groups)
+    chance = difference - named
     columns = np.isfinite(difference).sum(axis=1)
     mean = np.array([np.nanmean(d) if n else np.nan for d, n in zip(difference, columns, strict=True)])
     many = int(np.median(columns[columns > 0])) if (columns > 0).any() else 0
     if many >= 2:
-        level = np.array([np.nanmedian(d) if n else np.nan for d, n in zip(difference, columns, strict=True)])
-        deviation = difference - level[:, None]
+        level = np.array([np.nanmedian(d) if n else np.nan for d, n in zip(chance, columns, strict=True)])
+        deviation = chance - level[:, None]
         sigma = spread(deviation) * float(np.sqrt(many / (many - 1)))
     else:
-        deviation, sigma = np.zeros(difference.shape), spread(difference)
+        deviation, sigma = np.zeros(difference.shape), spread(chance)
     sigma = max(sigma, floor)
     noise = np.maximum(_noise_of_columns(deviation, groups), max(sigma, 1.0))
     variance = np.where(np.isfinite(difference), np.square(noise), 0.0).sum(axis=1)
     error = np.sqrt(np.maximum(variance, np.square(max(sigma, 1.0)))) / np.maximum(columns, 1)
-    return Excess(difference, mean, sigma, mean / error)
+    return Excess(difference, mean, sigma, mean / error, named=named)
 
 
 def _noise_of_columns(deviation: F64, groups: list[I64]) -> F64:

@@ -4,17 +4,22 @@ Peers of a rank do the same work: same pipeline stage, any data, context or tens
 """
 
 import sys
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from functools import cache
 
 import numpy as np
 
-from tracekit.step_graph.statistics import Excess, errors_of_chance, excess, median_of_others
+from tracekit.causes import BY_SPANS
+from tracekit.findings import Cause
+from tracekit.step_graph.statistics import Excess, errors_of_chance, excess, median_of_others, quiet_spread
+from tracekit.steps.features import Features, read_features
 from tracekit.steps.medians import sampled
 from tracekit.steps.step_kernels import LongerKernels, kernels_in_steps, longer_kernels
 from tracekit.thresholds.slowrank import (
     CANDIDATE_SHARE,
+    CHANCE,
+    LITTLE_SHARE,
     MAJORITY,
     MIN_LOST_SHARE,
     MINOR,
@@ -24,6 +29,7 @@ from tracekit.thresholds.slowrank import (
     ONE_STEP_P,
     RANKS_SAMPLED,
     STEP_PARTS,
+    Z_LIMIT,
 )
 from tracekit.timing.measured import Measured, Rows
 from tracekit.units import F64, I64, Mask
@@ -42,12 +48,15 @@ def rank_excess(run: Measured, own: F64) -> Excess:
     """The own-time excess of every rank over its peers; its significance over steps, or over collectives of one step.
 
     `own` are own times (ranks × steps, ns), less known confounders. An excess that one step alone explains is an
-    accident, and gets a z of 0 unless the device was slow throughout that step.
+    accident, and gets a z of 0 unless the device was slow throughout that step. `named_stalls` count as excess, and not
+    as noise.
     """
     steps = run.steps
-    found = excess(own, run.stages, NOISE_FLOOR * float(np.nanmedian(steps.wall)))
-    many = len(steps.numbers)
-    if many > 1:
+    floor = NOISE_FLOOR * float(np.nanmedian(steps.wall))
+    found = excess(own, run.stages, floor)
+    if len(steps.numbers) > 1:
+        if (named := named_stalls(run, found.value)) is not None:
+            found = excess(own, run.stages, floor, named)
         lasting = recurs(found.value, run.step_ns)
         once = throttled(run, found, lasting)
         lasting[list(once)] = True
@@ -208,3 +217,81 @@ def _shared(run: Measured, row: int, suspects: set[int]) -> bool:
     here = run.mesh.replica(run.steps.ranks[row])
     same = {r for r in run.stage_of(row).tolist() if run.mesh.replica(run.steps.ranks[r]) == here}
     return len(same) > 1 and same <= suspects
+
+
+# Stalls that spans of the host name: they are neither noise nor uneven data, and ranks without them are the usual ones,
+# however many ranks have them.
+
+
+def named_stalls(run: Measured, value: F64) -> F64 | None:
+    """Return the stalls of the same ranks in several steps that spans of the host fill (ranks × steps, ns); else None.
+
+    `value` is the excess over peers. Peers that have such spans as well name nothing. None for ranks on CPUs, and where
+    stalls hit every step, because what lasts is tested against what varies.
+    """
+    over = outliers(value, run.step_ns)
+    often = (over > 0).sum(axis=1) >= NO_ACCIDENT
+    if not (run.on_gpus and often.any()) or (over > 0).any(axis=0).all() or scattered(over):
+        return None
+    for row in np.flatnonzero(often).tolist():
+        calm = [r for r in run.stage_of(row).tolist() if not over[r].any() and np.isfinite(value[r]).any()]
+        often[row] = len(calm) and filled_by_spans(run, [row], over[[row]], NEARLY_ALL, calm) is not None
+    return np.where(often[:, None], over, 0.0) if often.any() else None
+
+
+def filled_by_spans(
+    run: Measured, rows: Sequence[int], stalled: F64, share: float, calm: Sequence[int] = ()
+) -> Cause | None:
+    """Return the cause with spans of the host that fill a `share` of stalls (rows × steps, ns) or more; else None.
+
+    Only what exceeds the spans of the `calm` rows counts.
+    """
+    mine, others = ([_features(run, row) for row in asked] for asked in (rows, sampled(list(calm))))
+    for cause, part in BY_SPANS:
+        usual = float(np.median([getattr(f, part) for f in others if f is not None] or [0.0]))
+        spent = [0.0 if f is None else (getattr(f, part) - usual) * f.steps for f in mine]
+        if np.minimum(spent, stalled.sum(axis=1)).sum() >= share * stalled.sum():
+            return cause
+    return None
+
+
+def _features(run: Measured, row: int) -> Features | None:
+    return read_features(run.run, run.ops, run.steps, run.steps.ranks[row])
+
+
+def outliers(over: F64, step_ns: float) -> F64:
+    """The entries of `over` (ranks × steps, ns) that are stalls, 0 elsewhere.
+
+    A stall exceeds Z_LIMIT times the noise of quiet ranks and steps, and LITTLE_SHARE of the step.
+    """
+    least = max(Z_LIMIT * quiet_spread(over), LITTLE_SHARE * step_ns)
+    return np.asarray(np.where(np.nan_to_num(over) > least, over, 0.0), np.float64)
+
+
+def scattered(over: F64) -> bool:
+    """Whether stalls are distributed over the ranks as if by chance.
+
+    Where stalls of a step hit a share p of the ranks at random, they hit each at most once, so that counts by rank have
+    the variance of a sum of p (1 − p) over steps (chi-square, R − 1 degrees): ranks that stall together in every step
+    are no turn. Of n stalls, one rank has k or more with a probability of at most R times the binomial tail of n, 1/R
+    from k on. The same bound is tested for the longest stall of each step, which the others wait for, because on a busy
+    machine every rank stalls a little. Ranks that load data for others, or are slow, stall in every step, and their
+    peers in none. The same ranks in each step that has stalls are no turn either, however few steps these are.
+    """
+    hit = over[:, (over > 0).any(axis=0)] > 0
+    if (hit == hit[:, :1]).all():
+        return False
+    from scipy.special import bdtrc, chdtrc  # only jobs with stalls pay a third of a second for the import
+
+    struck, ranks = over > 0, len(over)
+    by_rank, count = struck.sum(axis=1), int(struck.sum())
+    longest = np.bincount(over.argmax(axis=0)[struck.any(axis=0)], minlength=ranks)
+    most = min(
+        ranks * float(bdtrc(int(counts.max()) - 1, int(counts.sum()), 1.0 / ranks))
+        for counts in (by_rank, longest)
+    )
+    share = struck.mean(axis=0)
+    chance = float((share * (1.0 - share)).sum()) * ranks / (ranks - 1)
+    squares = float(np.square(by_rank - count / ranks).sum())
+    dispersion = float(chdtrc(ranks - 1, squares / chance)) if chance > 0 else 0.0
+    return min(most, dispersion) >= CHANCE

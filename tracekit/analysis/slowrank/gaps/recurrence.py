@@ -4,9 +4,7 @@ A profiler that starts on one rank, a checkpoint, or a pause of one host makes o
 step, an intermittent one in some; `excess.throttled` finds a device that was slow throughout its one step.
 """
 
-import re
 from dataclasses import dataclass, replace
-from typing import Final
 
 import numpy as np
 
@@ -14,22 +12,22 @@ from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.expected.excess import recurs, slow_throughout
 from tracekit.analysis.slowrank.gaps.evidence_gaps import coverage, most_ns
 from tracekit.analysis.slowrank.hypotheses.candidates import saved_ns, typical_without
-from tracekit.analysis.slowrank.hypotheses.suspect_work import late_loaders, stalled_often
+from tracekit.analysis.slowrank.hypotheses.suspect_work import (
+    late_loaders,
+    lone_work,
+    shared_wait,
+    stalled_often,
+)
 from tracekit.analysis.slowrank.wording import ranks_in_words
-from tracekit.intervals import Intervals, union
-from tracekit.rank_events.event_columns import Values, ints, matches
 from tracekit.step_graph.statistics import median_of_others
-from tracekit.steps.features import COLLECTOR, LOADER
-from tracekit.steps.medians import median_by_column, sampled
-from tracekit.steps.step_kernels import StepKernels, kernels_in_steps, longest_beyond
-from tracekit.steps.steps import idle_within, inside_each, windows_of
+from tracekit.steps.medians import median_by_column
+from tracekit.steps.step_kernels import kernels_in_steps, longest_beyond
 from tracekit.thresholds.slowrank import (
     CANDIDATE_SHARE,
     CLEARLY_MORE,
     MAJORITY,
     MIN_LOST_SHARE,
     MINOR,
-    NEARLY_ALL,
     NO_ACCIDENT,
     OTHER_STEPS_OF_DEVICE,
 )
@@ -143,13 +141,16 @@ def others_prove_health(case: Case, found: OneStep) -> bool:
     A profiler that starts makes the first step long, but not its kernels. Many fast steps are needed where a device was
     slow throughout the step, a process paused in it, or a data loader stalled, which recurs whenever its queue is
     empty. An excess as long as several steps, such as that of a compiler, is never called an accident. Work that the
-    program does in that step alone needs no other proof.
+    program does in that step and on these ranks alone needs no other proof.
     """
-    if found.others:
-        return all(others_prove_health(case, replace(found, row=row, others=())) for row in found.rows)
-    known = np.flatnonzero(np.isfinite(case.found.value[found.row]))
-    if len(known) > 1 and lone_work(case, found.row, found.column):
+    if all(lone_work(case, row, found.column, found.rows) for row in found.rows):
         return True
+    return all(_was_an_accident(case, replace(found, row=row, others=())) for row in found.rows)
+
+
+def _was_an_accident(case: Case, found: OneStep) -> bool:
+    """Whether enough other steps prove that of one rank, by what its device and its host did in the long one."""
+    known = np.flatnonzero(np.isfinite(case.found.value[found.row]))
     few = len(known) - 1 < OTHER_STEPS_OF_DEVICE
     if few and (slow_throughout(case, case.found, found.row) or late_loaders(case, (found.row,))):
         return False
@@ -188,94 +189,9 @@ def told(case: Case, found: OneStep) -> str:
     """The sentence about the one slow step; times in ms."""
     number = case.steps.numbers[found.column]
     longer = ms(float(case.found.value[found.row, found.column]))
-    work = lone_work(case, found.row, found.column)
+    place = found.row, found.column, found.rows
+    work = lone_work(case, *place) or shared_wait(case, *place)
     added = f", in {work}" if work else ""
     works, its = ("work", "their") if found.others else ("works", "its")
     ranks = ranks_in_words(sorted(case.steps.ranks[row] for row in found.rows))
     return f"{ranks} {works} {longer:.1f} ms longer than {its} peers in step {number} only{added}"
-
-
-# Work that one rank does in one step: a checkpoint, an evaluation, a report. Its trace names it: a span of the program
-# or kernels that neither the rank's other steps nor its peers have. No accident and no fault explains the step better.
-
-
-_DIGITS: Final = re.compile(r"\d+")
-
-
-def lone_work(case: Case, row: int, column: int) -> str:
-    """Return what work explains the excess of the rank in `row` in one step, as words after "in"; "" where none does.
-
-    row, column: of Steps. A span counts while the device is idle. Raises InputError where events cannot be read.
-    """
-    longer = float(case.found.value[row, column])
-    peers = sampled([int(r) for r in case.stage_of(row) if r != row])
-    if case.table is not None or not longer > 0 or not peers:
-        return ""
-    own = _lone_spans(case, row, column, peers)
-    name = max(own, key=lambda n: (own[n], n), default="")
-    if name and own[name] >= NEARLY_ALL * longer:
-        return f"{name}, which its other steps and its peers lack"
-    kernels = _added(case, row, column, peers)
-    if sum(kernels.values()) < NEARLY_ALL * longer:
-        return ""
-    name = max(kernels, key=lambda n: (kernels[n], n))
-    return f"more kernels than in its other steps and than its peers (most are {name})"
-
-
-def _lone_spans(case: Case, row: int, column: int, peers: list[int]) -> dict[str, float]:
-    """The time that annotations of the program fill in a step while the device of the rank is idle, by name, ns.
-
-    Left out are names that occur outside the step or in the recording of a peer, and waits that recur by chance: those
-    of a data loader or of the garbage collector. Numbers in a name count as equal, as programs number their steps. A
-    host may run ahead of its device, so that spans of other steps lie in no window of the device.
-    """
-    rank = case.steps.ranks[row]
-    start, end, names = _annotations(case, rank)
-    (begin,), (stop,) = windows_of(case.ops, case.steps, rank, [column])
-    inside = (start < stop) & (end > begin)
-    usual = set(names[~inside].tolist())
-    usual |= {name for peer in peers for name in _annotations(case, case.steps.ranks[peer])[2].tolist()}
-    lone = {n for n in names[inside].tolist() if not (n in usual or COLLECTOR.search(n) or LOADER.search(n))}
-    idle = idle_within(case.ops, rank, (np.array([begin]), np.array([stop])))
-    spans = {name: inside & (names == name) for name in sorted(lone)}
-    return {name: _within(union(start[mine], end[mine]), idle) for name, mine in spans.items()}
-
-
-def _annotations(case: Case, rank: int) -> tuple[I64, I64, Values]:
-    """Begin, end and name, without its numbers, of each annotation of the program; ns."""
-    events = case.run.events(rank, ["ts", "dur", "cat", "name"])
-    chosen = matches(events, "cat", lambda cat: cat == "user_annotation").astype(bool)
-    start = ints(events, "ts", 0)[chosen]
-    names = matches(events, "name", lambda name: _DIGITS.sub("#", name or ""))[chosen]
-    return start, start + ints(events, "dur", 0)[chosen], names
-
-
-def _within(spans: Intervals, idle: Intervals) -> float:
-    return float(sum(inside_each(spans, idle)))
-
-
-def _added(case: Case, row: int, column: int, peers: list[int]) -> dict[str, float]:
-    """The time of the kernels that the rank runs more often in the step than in its others and than its peers, ns.
-
-    Nothing for fewer than NO_ACCIDENT of them.
-    """
-    if not case.ops.per_rank[case.steps.ranks[row]].on_gpu:
-        return {}
-    mine = kernels_in_steps(case.run, case.ops, case.steps, row)
-    others = [_by_name(mine, int(c)) for c in np.unique(mine.column) if c != column]
-    others += [_by_name(kernels_in_steps(case.run, case.ops, case.steps, peer), column) for peer in peers]
-    added, pieces = {}, 0
-    for name, (count, took) in _by_name(mine, column).items():
-        usual = [other.get(name, (0, 0.0)) for other in others]
-        if usual and count > max(many for many, _ in usual):
-            added[name] = took - max(ns for _, ns in usual)
-            pieces += count - max(many for many, _ in usual)
-    return added if pieces >= NO_ACCIDENT else {}
-
-
-def _by_name(kernels: StepKernels, column: int) -> dict[str, tuple[int, float]]:
-    """The number of kernels of each name in a step, and their time, ns."""
-    here = kernels.column == column
-    names, code = np.unique(kernels.name[here].astype(str), return_inverse=True)
-    took = np.bincount(code, kernels.lasted[here], len(names))
-    return dict(zip(names.tolist(), zip(np.bincount(code).tolist(), took.tolist(), strict=True), strict=True))

@@ -26,22 +26,22 @@ def most_saved_ns(case: Case, rows: I64) -> float:
 
     Infinite where no host was recorded.
     """
-    needs = case.host_needs
-    usual = _usual(needs, case.stages, rows)
+    needs, usual = case.host_needs, _usual(case, rows)
     if not len(usual):
         return np.inf
     left = np.nanmean(case.steps.wall, axis=0) - needs[usual]
     return max(float(np.nanmin(of_rows(np.nanmean, left))), 0.0)
 
 
-def _usual(needs: F64, stages: list[I64], rows: I64) -> I64:
-    """The ranks with hosts that bound the saving of a cure of `rows`; `needs` are ranks × steps, ns.
+def _usual(case: Case, rows: I64) -> I64:
+    """The ranks with hosts that bound the saving of a cure of `rows`.
 
     A host that needs far longer than others of its stage has a fault of its own and is no bound. One of `rows` is a
     bound unless it needs longer than the others by more than chance: the cure makes it faster.
     """
+    needs, stages = case.host_needs, case.stages
     known = np.flatnonzero(np.isfinite(needs).any(axis=1))
-    found = excess(needs, stages, 0.0)
+    found = excess(needs, stages, 0.0, case.found.named)
     mean = found.mean[np.setdiff1d(known, rows)]
     chance = max(spread(mean), found.sigma / np.sqrt(needs.shape[1]))
     usual = []
@@ -61,7 +61,7 @@ def _usual(needs: F64, stages: list[I64], rows: I64) -> I64:
 
 def alike(case: Case, row: int, rows: I64) -> bool:
     """Whether the host of `row`, one of `rows`, needs no longer than other hosts beyond chance."""
-    return row in _usual(case.host_needs, case.stages, rows)
+    return row in _usual(case, rows)
 
 
 def typical_host_saves_ns(case: Case) -> float:

@@ -18,18 +18,16 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from tracekit.analysis.slowrank.case import Case
+from tracekit.analysis.slowrank.expected.excess import filled_by_spans, outliers, scattered
 from tracekit.analysis.slowrank.hypotheses.candidates import likely_saved_ns
 from tracekit.analysis.slowrank.hypotheses.data_imbalance import dispersion
 from tracekit.analysis.slowrank.hypotheses.host_bound import typical_host_saves_ns, without_gaps
-from tracekit.analysis.slowrank.hypotheses.suspect_work import features_of
-from tracekit.causes import BY_SPANS, DATALOADER, GPU_COMPUTE, HOST_STALL
+from tracekit.causes import DATALOADER, GPU_COMPUTE, HOST_STALL
 from tracekit.findings import Cause
 from tracekit.step_graph.rank_timeline import Cuts, RankTimeline
-from tracekit.step_graph.statistics import median_of_others, quiet_spread, spread
+from tracekit.step_graph.statistics import median_of_others, spread
 from tracekit.steps.steps import inside_each, windows_of
 from tracekit.thresholds.slowrank import (
-    CHANCE,
-    LITTLE_SHARE,
     MAJORITY,
     MIN_LOST_SHARE,
     MINOR,
@@ -84,13 +82,13 @@ def moving_stalls(case: Case) -> MovingStalls | None:
     if case.timeline is None or len(case.steps.numbers) < 2:
         return None
     gaps = case.steps.own - case.computed - case.met.role
-    over = _outliers(gaps - median_of_others(gaps, case.stages), case.step_ns)
+    over = outliers(gaps - median_of_others(gaps, case.stages), case.step_ns)
     if _in_turn(over):
         return _priced(case, MovingStalls(over, 0.0))
     usual = np.full(gaps.shape, np.nan)
     for rows in case.stages:
         usual[rows] = np.nanmedian(gaps[rows]) if np.isfinite(gaps[rows]).any() else np.nan
-    found = MovingStalls(_outliers(gaps - usual, case.step_ns), 0.0, together=True)
+    found = MovingStalls(outliers(gaps - usual, case.step_ns), 0.0, together=True)
     return _priced(case, found) if _at_once(found.over) and cause_of(case, found) == DATALOADER else None
 
 
@@ -116,7 +114,7 @@ def moving_work(case: Case) -> MovingStalls | None:
     accident, and moves nowhere. None for ranks on CPUs, because their threads get unequal shares of a processor.
     """
     over, model = _accidents(case), case.timeline
-    if over is None or model is None or not _scattered(over):
+    if over is None or model is None or not scattered(over):
         return None
     return _costly(case, MovingStalls(over, model.recorded_ns - model.step_ns(case.steps.own - over)))
 
@@ -127,7 +125,7 @@ def stalls_of_the_same(case: Case) -> MovingStalls | None:
     None where it hits every step: what lasts is tested against what varies.
     """
     over = _accidents(case)
-    if over is None or _scattered(over) or over.any(axis=0).all():
+    if over is None or scattered(over) or over.any(axis=0).all():
         return None
     rows = np.flatnonzero(over.any(axis=1)).astype(np.int64)
     return _costly(case, MovingStalls(over, likely_saved_ns(case, rows)))
@@ -142,19 +140,10 @@ def _accidents(case: Case) -> F64 | None:
     """The own times beyond chance (ranks × steps, ns), 0 elsewhere; None if on one rank, in one step, or on CPUs."""
     if case.timeline is None or not case.on_gpus:
         return None
-    over = _outliers(case.found.value, case.step_ns)
+    over = outliers(case.found.value, case.step_ns)
     struck = over > 0
     few = int(struck.sum()) < NO_ACCIDENT or min(int(struck.any(axis=axis).sum()) for axis in (0, 1)) < 2
     return None if few else over
-
-
-def _outliers(over: F64, step_ns: float) -> F64:
-    """The entries of `over` (ranks × steps, ns) that are stalls, 0 elsewhere.
-
-    A stall exceeds Z_LIMIT times the noise of quiet ranks and steps, and LITTLE_SHARE of the step.
-    """
-    least = max(Z_LIMIT * quiet_spread(over), LITTLE_SHARE * step_ns)
-    return np.asarray(np.where(np.nan_to_num(over) > least, over, 0.0), np.float64)
 
 
 def _at_once(over: F64) -> bool:
@@ -168,43 +157,14 @@ def _in_turn(over: F64) -> bool:
     often = float(struck.any(axis=0).mean()) if struck.size else 0.0
     if int(struck.sum()) < NO_ACCIDENT or int(struck.any(axis=1).sum()) < 2 or often < MAJORITY:
         return False
-    return _scattered(over)
-
-
-def _scattered(over: F64) -> bool:
-    """Whether stalls are distributed over the ranks as if by chance.
-
-    Where stalls of a step hit a share p of the ranks at random, they hit each at most once, so that counts by rank have
-    the variance of a sum of p (1 − p) over steps (chi-square, R − 1 degrees): ranks that stall together in every step
-    are no turn. Of n stalls, one rank has k or more with a probability of at most R times the binomial tail of n, 1/R
-    from k on. The same bound is tested for the longest stall of each step, which the others wait for, because on a busy
-    machine every rank stalls a little. Ranks that load data for others, or are slow, stall in every step, and their
-    peers in none. The same ranks in each step that has stalls are no turn either, however few steps these are.
-    """
-    hit = over[:, (over > 0).any(axis=0)] > 0
-    if (hit == hit[:, :1]).all():
-        return False
-    from scipy.special import bdtrc, chdtrc  # only jobs with stalls pay a third of a second for the import
-
-    struck, ranks = over > 0, len(over)
-    by_rank, count = struck.sum(axis=1), int(struck.sum())
-    longest = np.bincount(over.argmax(axis=0)[struck.any(axis=0)], minlength=ranks)
-    most = min(
-        ranks * float(bdtrc(int(counts.max()) - 1, int(counts.sum()), 1.0 / ranks))
-        for counts in (by_rank, longest)
-    )
-    share = struck.mean(axis=0)
-    chance = float((share * (1.0 - share)).sum()) * ranks / (ranks - 1)
-    squares = float(np.square(by_rank - count / ranks).sum())
-    dispersion = float(chdtrc(ranks - 1, squares / chance)) if chance > 0 else 0.0
-    return min(most, dispersion) >= CHANCE
+    return scattered(over)
 
 
 def cause_of(case: Case, found: MovingStalls) -> Cause:
     """The cause of the longest stalls: what spans name, device, or host if devices wait for launches; or `unknown`."""
     rows = found.rows[:PEERS_SAMPLED]
     stalled = found.over[rows]
-    if (named := _named_by_spans(case, rows, stalled)) is not None:
+    if (named := filled_by_spans(case, rows, stalled, MAJORITY)) is not None:
         return named
     computed = case.computed
     longer = (computed - median_of_others(computed, case.stages))[rows]
@@ -212,16 +172,6 @@ def cause_of(case: Case, found: MovingStalls) -> Cause:
         return GPU_COMPUTE if _stays_on_its_stage(case, found) else "unknown"
     host = np.array([_host_gaps(case, row) for row in rows])
     return HOST_STALL if np.minimum(host, stalled).sum() >= NEARLY_ALL * stalled.sum() else "unknown"
-
-
-def _named_by_spans(case: Case, rows: Sequence[int], stalled: F64) -> Cause | None:
-    """The cause with spans of the host that fill most of these stalls (rows × steps, ns); None without one."""
-    features, steps = [features_of(case, row) for row in rows], len(case.steps.numbers)
-    for cause, part in BY_SPANS:
-        spent = [0.0 if mine is None else getattr(mine, part) * steps for mine in features]
-        if np.minimum(spent, stalled.sum(axis=1)).sum() >= MAJORITY * stalled.sum():
-            return cause
-    return None
 
 
 def _stays_on_its_stage(case: Case, found: MovingStalls) -> bool:

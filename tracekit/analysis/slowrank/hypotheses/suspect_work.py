@@ -1,15 +1,20 @@
 """How suspects spend their time compared with their peers: attention, documents, loaders, pauses, and launches."""
 
+import re
 from collections import defaultdict
 from collections.abc import Sequence
+from typing import Final
 
 import numpy as np
 
 from tracekit.analysis.slowrank.case import Case
-from tracekit.intervals import Intervals
-from tracekit.steps.features import Features, loading_ns, read_features
+from tracekit.intervals import Intervals, union
+from tracekit.rank_events.event_columns import Values, ints, matches
+from tracekit.steps.features import COLLECTOR, LOADER, Features, loading_ns, read_features
 from tracekit.steps.host_need import FREE, MOSTLY, launch_pace, on_host
 from tracekit.steps.medians import sampled
+from tracekit.steps.step_kernels import StepKernels, kernels_in_steps
+from tracekit.steps.steps import idle_within, inside_each, windows_of
 from tracekit.thresholds.slowrank import (
     CLEARLY_MORE,
     CORRELATION_ENTRIES,
@@ -21,7 +26,7 @@ from tracekit.thresholds.slowrank import (
     NO_ACCIDENT,
     PEERS_SAMPLED,
 )
-from tracekit.units import F64, Mask
+from tracekit.units import F64, I64, Mask, ms
 
 
 def features_of(case: Case, row: int) -> Features | None:
@@ -179,3 +184,115 @@ def _spans(case: Case, row: int, slow: Mask) -> Intervals | None:
     begins, ends = on_host(case.ops, case.steps, case.steps.ranks[row])
     known = slow & (ends > begins)
     return (begins[known], ends[known]) if known.any() else None
+
+
+# Work that ranks do in one step: a checkpoint, an evaluation, a report. Their traces name it: a span of the program or
+# kernels that neither their other steps nor their peers have. No accident and no fault explains the step better.
+
+
+_DIGITS: Final = re.compile(r"\d+")
+
+
+def lone_work(case: Case, row: int, column: int, struck: Sequence[int] = ()) -> str:
+    """Return what work explains the excess of the rank in `row` in one step, as words after "in"; "" where none does.
+
+    row, column: of Steps; `struck`: the rows that are slow in that step, which are no peers. A span counts while the
+    device is idle. Raises InputError where events cannot be read.
+    """
+    longer, its = float(case.found.value[row, column]), "their" if len(struck) > 1 else "its"
+    peers = sampled([int(r) for r in case.stage_of(row) if r != row and r not in struck])
+    alone = np.isfinite(case.found.value[row]).sum() < 2  # no other step to compare with
+    if case.table is not None or not longer > 0 or not peers or alone:
+        return ""
+    own = _lone_spans(case, row, column, peers)
+    name = max(own, key=lambda n: (own[n], n), default="")
+    if name and own[name] >= NEARLY_ALL * longer:
+        return f"{name}, which {its} other steps and {its} peers lack"
+    kernels = _added(case, row, column, peers)
+    if sum(kernels.values()) < NEARLY_ALL * longer:
+        return ""
+    name = max(kernels, key=lambda n: (kernels[n], n))
+    return f"more kernels than in {its} other steps and than {its} peers (most are {name})"
+
+
+def _lone_spans(case: Case, row: int, column: int, peers: list[int]) -> dict[str, float]:
+    """Those of `_span_times` that the rank has in this step alone.
+
+    Left out are names that occur outside the step or in the recording of a peer, and waits that recur by chance: those
+    of a data loader or of the garbage collector. Numbers in a name count as equal, as programs number their steps. A
+    host may run ahead of its device, so that spans of other steps lie in no window of the device.
+    """
+    rank = case.steps.ranks[row]
+    start, end, names = _annotations(case, rank)
+    (begin,), (stop,) = windows_of(case.ops, case.steps, rank, [column])
+    usual = set(names[(start >= stop) | (end <= begin)].tolist())
+    usual |= {name for peer in peers for name in _annotations(case, case.steps.ranks[peer])[2].tolist()}
+    spent = _span_times(case, row, column)
+    return {n: spent[n] for n in spent if not (n in usual or COLLECTOR.search(n) or LOADER.search(n))}
+
+
+def _span_times(case: Case, row: int, column: int) -> dict[str, float]:
+    """The time that annotations of the program fill in a step while the device of the rank is idle, by name, ns."""
+    rank = case.steps.ranks[row]
+    start, end, names = _annotations(case, rank)
+    window = windows_of(case.ops, case.steps, rank, [column])
+    inside = (start < window[1][0]) & (end > window[0][0])
+    idle = idle_within(case.ops, rank, window)
+    found = {}
+    for name in sorted(set(names[inside].tolist())):
+        mine = inside & (names == name)
+        found[name] = float(sum(inside_each(union(start[mine], end[mine]), idle)))
+    return found
+
+
+def shared_wait(case: Case, row: int, column: int, struck: Sequence[int]) -> str:
+    """Return the words on the loader or collector that fills a step of `row`, one of `struck`; "" without one."""
+    if case.table is not None or not np.isfinite(case.steps.own[row, column]):
+        return ""
+    spent = _span_times(case, row, column)
+    spent = {name: spent[name] for name in spent if COLLECTOR.search(name) or LOADER.search(name)}
+    name = max(spent, key=lambda n: (spent[n], n), default="")
+    its = "their" if len(struck) > 1 else "its"
+    if not name or spent[name] < NEARLY_ALL * case.found.value[row, column]:
+        return ""
+    calm = sampled([r for r in case.stage_of(row).tolist() if r not in struck])
+    calm = [r for r in calm if np.isfinite(case.steps.own[r, column])]
+    theirs = [_span_times(case, r, column).get(name, 0.0) for r in calm]
+    peers = f" and {ms(float(np.median(theirs))):.1f} ms of {its} peers'" if theirs else ""
+    return f"{name}, which fills {ms(spent[name]):.1f} ms of it{peers}"
+
+
+def _annotations(case: Case, rank: int) -> tuple[I64, I64, Values]:
+    """Begin, end and name, without its numbers, of each annotation of the program; ns."""
+    events = case.run.events(rank, ["ts", "dur", "cat", "name"])
+    chosen = matches(events, "cat", lambda cat: cat == "user_annotation").astype(bool)
+    start = ints(events, "ts", 0)[chosen]
+    names = matches(events, "name", lambda name: _DIGITS.sub("#", name or ""))[chosen]
+    return start, start + ints(events, "dur", 0)[chosen], names
+
+
+def _added(case: Case, row: int, column: int, peers: list[int]) -> dict[str, float]:
+    """The time of the kernels that the rank runs more often in the step than in its others and than its peers, ns.
+
+    Nothing for fewer than NO_ACCIDENT of them.
+    """
+    if not case.ops.per_rank[case.steps.ranks[row]].on_gpu:
+        return {}
+    mine = kernels_in_steps(case.run, case.ops, case.steps, row)
+    others = [_by_name(mine, int(c)) for c in np.unique(mine.column) if c != column]
+    others += [_by_name(kernels_in_steps(case.run, case.ops, case.steps, peer), column) for peer in peers]
+    added, pieces = {}, 0
+    for name, (count, took) in _by_name(mine, column).items():
+        usual = [other.get(name, (0, 0.0)) for other in others]
+        if usual and count > max(many for many, _ in usual):
+            added[name] = took - max(ns for _, ns in usual)
+            pieces += count - max(many for many, _ in usual)
+    return added if pieces >= NO_ACCIDENT else {}
+
+
+def _by_name(kernels: StepKernels, column: int) -> dict[str, tuple[int, float]]:
+    """The number of kernels of each name in a step, and their time, ns."""
+    here = kernels.column == column
+    names, code = np.unique(kernels.name[here].astype(str), return_inverse=True)
+    took = np.bincount(code, kernels.lasted[here], len(names))
+    return dict(zip(names.tolist(), zip(np.bincount(code).tolist(), took.tolist(), strict=True), strict=True))
