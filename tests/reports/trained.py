@@ -6,6 +6,7 @@ reads.
 """
 
 import multiprocessing
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -210,7 +211,8 @@ def run(trainer: Trainer, world: int, out: Path) -> None:
 
 
 def work(trainer: Trainer, rank: int, world: int, store: str, out: Path) -> None:
-    """One rank."""
+    """One rank, which warns as a user's program does, also where tests take warnings for errors."""
+    warnings.simplefilter("default")
     torch.set_num_threads(1)
     if world > 1:
         dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=world)

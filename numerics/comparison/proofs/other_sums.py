@@ -17,19 +17,18 @@ _SUMS: Final = ("all_reduce", "reduce_scatter")
 def other_sums(case: Case) -> str | None:
     """Return a sentence where weights narrower than FP32 are stepped by sums in BF16 in one run alone; None otherwise.
 
+    Where these do not show it, what ranks reduce may be in another format.
+
     A gradient in a wider format with numbers that BF16 all holds was summed in it; one whole sum of FP32 numbers, which
     are no multiples of one factor, is not so by chance. One that was scaled behind its sum shows nothing.
     """
     if case.baseline is None:
         return None
-    reduced = _reduced_otherwise(case.run, case.baseline)
-    if reduced:
-        return reduced
     mine, other = _narrow(case.run), _narrow(case.baseline)
     common = mine.keys() & other.keys()
     apart = sorted(name for name in common if mine[name] != other[name])
     if not apart or len({mine[name] for name in apart}) > 1:
-        return None
+        return _reduced_otherwise(case.run, case.baseline)
     names = ", ".join(apart[:NAMES_IN_SENTENCE]) + (", …" if len(apart) > NAMES_IN_SENTENCE else "")
     here, there = ("the run", "the baseline") if mine[apart[0]] else ("the baseline", "the run")
     return (
@@ -38,11 +37,11 @@ def other_sums(case: Case) -> str | None:
     )
 
 
-def _reduced_otherwise(run: Columns, baseline: Columns) -> str:
-    """Return a sentence where two runs sum gradients over data-parallel ranks in formats of unlike width; else ""."""
+def _reduced_otherwise(run: Columns, baseline: Columns) -> str | None:
+    """Return a sentence where runs sum gradients over data-parallel ranks in unlike formats; None elsewhere."""
     here, there = (_format(side) for side in (run, baseline))
     if not here or not there or least_roundoff(here) == least_roundoff(there):
-        return ""
+        return None
     narrow, wide = sorted((here, there), key=least_roundoff, reverse=True)
     coarse = "the run" if narrow == here else "the baseline"
     return (
