@@ -8,6 +8,8 @@ import pickle
 import threading
 import time
 
+from tracekit.plain_pickle import loads_plain
+
 CULPRIT = 3
 
 
@@ -17,7 +19,7 @@ def dump(rank, folder, ends):
     import torch.distributed as dist
 
     world = dist.distributed_c10d._world
-    content = pickle.loads(torch._C._distributed_c10d._dump_fr_trace())
+    content = loads_plain(torch._C._distributed_c10d._dump_fr_trace())
     config = {}
     for group, ranks in world.pg_group_ranks.items():
         if group not in world.pg_names:  # a group that this rank is not a member of

@@ -15,6 +15,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from tracekit.plain_pickle import loads_plain
+
 WORLD, STEPS, LAST = 4, 7, 4
 PAIRS = ([0, 1], [2, 3])
 GUILTY = {"loader": 2, "raises": 1, "uneven": 3, "leaves": 0, "order": 2, "size": 3}
@@ -27,7 +29,7 @@ def dump(rank: int, folder: Path) -> None:
     import torch.distributed as dist
 
     world = dist.distributed_c10d._world
-    content = pickle.loads(torch._C._distributed_c10d._dump_fr_trace())
+    content = loads_plain(torch._C._distributed_c10d._dump_fr_trace())
     content["pg_config"] = {
         (name := world.pg_names[group]): {"name": name, "desc": group.group_desc, "ranks": str(sorted(ranks))}
         for group, ranks in world.pg_group_ranks.items()

@@ -91,7 +91,7 @@ def built_judging() -> tuple[nn.Module, torch.optim.Optimizer]:
 
 @dataclass(frozen=True)
 class JudgesItself(Trainer):
-    """The model gives the loss, of which each micro-batch is one of `micro`; or it gets the number of all tokens."""
+    """The model gives its loss, divided by `micro` for each micro-batch, or by the number of all tokens."""
 
     padded: bool = True
     whole: bool = False

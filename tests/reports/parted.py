@@ -177,7 +177,7 @@ def one_host(folder: Path) -> None:
     hung(folder, 16, program, roles, gone=tuple(range(8, 16)))  # type: ignore[arg-type]
 
 
-def nobody_but(*words: str) -> Callable[[Answer], str]:
+def names_no_rank(*words: str) -> Callable[[Answer], str]:
     """Right where no rank is named and one of the words is said; open where none is said; wrong where one is named."""
 
     def judge(answer: Answer) -> str:
@@ -220,7 +220,7 @@ REPORTS: list[Report] = [
         "no rank: both receive first",
         both_receive,
         2,
-        nobody_but("wait first in a receive"),
+        names_no_rank("wait first in a receive"),
     ),
     seen(
         "flagos-ai/vllm-plugin-FL#348",
@@ -228,7 +228,7 @@ REPORTS: list[Report] = [
         "no rank of the first stage; that one place of the program calls two groups",
         without_group,
         8,
-        nobody_but("wrong group"),
+        names_no_rank("wrong group"),
         roles=STAGES,
         quick=True,
     ),
@@ -254,14 +254,14 @@ REPORTS: list[Report] = [
         "no rank; the send without a receive",
         unmatched_send,
         2,
-        nobody_but("has not joined a message"),
+        names_no_rank("has not joined a message"),
     ),
     made(
         "allenai/open-instruct#536",
         "the dumps of 4 trainers; rank 0 sends weights to engines, in a group that its dump numbers from 0",
         "no trainer; the call in which rank 0 waits for processes of another job",
         partial(engine, "[0, 1, 2]"),
-        nobody_but("another job"),
+        names_no_rank("another job"),
         quick=True,
     ),
     made(
@@ -269,7 +269,7 @@ REPORTS: list[Report] = [
         "the same where the dump numbers the engines' processes behind the trainers",
         "no trainer; the ranks without a dump",
         partial(engine, "[0, 4, 5]"),
-        nobody_but("one of ranks 4, 5"),
+        names_no_rank("one of ranks 4, 5"),
     ),
     made(
         "ray-project/ray#66203",
@@ -290,6 +290,6 @@ REPORTS: list[Report] = [
         "two hosts of 8 ranks (TP 8, DP 2), the dumps of the first alone; rank 11 of the second has stopped",
         "open: the dumps of the second host are needed",
         one_host,
-        nobody_but("ranks 8-15"),
+        names_no_rank("ranks 8-15"),
     ),
 ]

@@ -41,7 +41,7 @@ class Sharded(Trainer):
 
 
 class SumsOnly(Sharded):
-    """Gradients are summed and not averaged: the loss is meant to be divided by what all ranks count."""
+    """Gradients are sums over ranks, not means: the loss must be divided by what all ranks count."""
 
     def wrapped(self, model: nn.Module) -> nn.Module:
         wrapped = super().wrapped(model)

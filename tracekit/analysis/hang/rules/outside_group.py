@@ -38,7 +38,7 @@ def _waits_outside(scene: Scene) -> Iterator[tuple[int, GroupTail]]:
 
 
 def _without_peers(scene: Scene, rank: int, tail: GroupTail) -> bool:
-    """Whether each other dump that may hold the group lists its groups, and this is none of them."""
+    """Whether every other dump that may hold the group lists its groups, and lacks this one."""
     others = [scene.dumps.get(r) for r in (tail.ranks or scene.world) if r != rank]
     return bool(others) and all(
         other is not None
