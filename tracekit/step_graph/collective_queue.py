@@ -16,7 +16,7 @@ from tracekit.thresholds.replay import ANSWERED_NS
 from tracekit.thresholds.slowrank import NO_WORK_NS, QUEUED_NS
 from tracekit.timing.buffered_sends import members_of_kernel
 from tracekit.timing.measured import Measured
-from tracekit.units import F64, I64
+from tracekit.units import F64, I64, Mask
 
 
 def queue_of(run: Measured, *, free: bool = False, early: bool = False) -> CollectiveQueue:
@@ -32,7 +32,7 @@ def queue_of(run: Measured, *, free: bool = False, early: bool = False) -> Colle
     this, behind = _pairs(run)
     before, crossed = _behind(run, this, behind, free=free)
     ready = ops.at_start.astype(np.float64)
-    queued = ops.start[this] - ops.end[behind] <= QUEUED_NS
+    queued = (ops.start[this] - ops.end[behind] <= QUEUED_NS) & ~_idle_meanwhile(run, this, behind, free=free)
     launches_known = queued & np.isfinite(ops.at_ready[this])
     ready[this[launches_known]] = np.minimum(ops.at_ready[this[launches_known]], ready[this[launches_known]])
     _in_order(ready, this[launches_known], behind[launches_known])
@@ -171,9 +171,9 @@ def _behind(run: Measured, this: I64, behind: I64, *, free: bool) -> tuple[I64, 
     so that only its own channel follows it; with `free`, so does one that may be buffered. `this` and `behind` are
     those of `_pairs`.
     """
-    ops, sends = run.ops, run.buffered
+    ops = run.ops
     along = ops.channel[this] == ops.channel[behind]
-    kept = along | ~(ops.among(("send",)) & (sends.eager | (sends.unsure & free)))[behind]
+    kept = along | ~_leaves_alone(run, free=free)[behind]
     pairs = ops.instance[np.stack([this, behind])[:, kept]]
     first, number = numbered_rows(*pairs)
     queued = along[kept][first] | (np.bincount(number, minlength=len(first)) > 1)
@@ -181,6 +181,22 @@ def _behind(run: Measured, this: I64, behind: I64, *, free: bool) -> tuple[I64, 
     before = np.full(len(run.waits.first_row), -1, np.int64)
     np.maximum.at(before, *pairs[:, queued])
     return before, pairs[:, ~queued]
+
+
+def _idle_meanwhile(run: Measured, this: I64, behind: I64, *, free: bool) -> Mask:
+    """Return whether each of `this` is a buffered send for which its rank did no work while a receive was before it.
+
+    Such a send ends by itself in the replay, whatever its stream does. Its rank waits for the receive, and then sends.
+    """
+    ops = run.ops
+    worked = ops.at_start[this] - ops.at_ready[this] > NO_WORK_NS
+    alone = _leaves_alone(run, free=free)[this]
+    return np.asarray(alone & (ops.channel[this] != ops.channel[behind]) & ~worked, bool)
+
+
+def _leaves_alone(run: Measured, *, free: bool) -> Mask:
+    """Return by operation whether it is a send that leaves its stream before its receiver comes; `free` as above."""
+    return run.ops.among(("send",)) & (run.buffered.eager | (run.buffered.unsure & free))
 
 
 def _in_order(ready: F64, this: I64, behind: I64) -> None:
