@@ -184,14 +184,37 @@ def _behind(run: Measured, this: I64, behind: I64, *, free: bool) -> tuple[I64, 
 
 
 def _idle_meanwhile(run: Measured, this: I64, behind: I64, *, free: bool) -> Mask:
-    """Return whether each of `this` is a buffered send for which its rank did no work while a receive was before it.
+    """Return whether each of `this` or the one before it is a buffered send, and their rank was idle meanwhile.
 
-    Such a send ends by itself in the replay, whatever its stream does. Its rank waits for the receive, and then sends.
+    A buffered send ends by itself in the replay, whatever its stream does. The rank waits for a receive before it, and
+    then sends; a receive behind it begins when it ends. A rank that works, or has another stream that goes on, posts
+    the later one when it is launched. `this` and `behind` are those of `_pairs`.
     """
-    ops = run.ops
-    worked = ops.at_start[this] - ops.at_ready[this] > NO_WORK_NS
-    alone = _leaves_alone(run, free=free)[this]
-    return np.asarray(alone & (ops.channel[this] != ops.channel[behind]) & ~worked, bool)
+    ops, alone = run.ops, _leaves_alone(run, free=free)
+    worked = ops.at_start[this] - ops.at_ready[this] > QUEUED_NS
+    apart = ops.channel[this] != ops.channel[behind]
+    found = np.flatnonzero((alone[this] | alone[behind]) & apart & ~worked)
+    rest = this[found]
+    idle = np.zeros(len(this), bool)
+    idle[found] = _ended(run, rest) == _ended(run, rest, _per_rank(run, lambda r: r.stream))
+    return idle
+
+
+def _ended(run: Measured, rows: I64, stream: I64 | None = None) -> I64:
+    """Return how many operations of its rank ended while each of `rows` was launched and had not begun.
+
+    Given the `stream` by operation, only those of its own stream count.
+    """
+    ops, launched = run.ops, _per_rank(run, lambda r: r.ready)
+    lane = ops.rank.astype(np.int64) if stream is None else numbered_rows(ops.rank, stream)[1]
+    first = int(ops.start.min(initial=0))
+    span = int(ops.end.max(initial=0)) - first + 1
+    ends = np.sort(lane * span + ops.end - first)
+    upto, since = (
+        np.searchsorted(ends, lane[rows] * span + np.maximum(at[rows] - first, 0), side="right")
+        for at in (ops.start, launched)
+    )
+    return np.asarray(upto - since, np.int64)
 
 
 def _leaves_alone(run: Measured, *, free: bool) -> Mask:
