@@ -3,7 +3,9 @@
 import pytest
 
 from tests.slowrank.hosts import LOADING_US, host_bound
+from tests.slowrank.jobs import grid, prepared
 from tracekit.analysis.slowrank.analyse import analyse
+from tracekit.analysis.slowrank.hypotheses.loading_role import role_of_tensor_groups
 
 LAST = 3
 
@@ -64,6 +66,17 @@ def test_half_of_the_hosts_are_slow(tmp_path, world, factor):
     found = analyse(run)
     assert (found.cause, {s.rank for s in found.suspects}) == ("cpu_launch", {*struck})
     assert found.what_if.slowdown == pytest.approx(slow / quick, abs=0.05)
+
+
+@pytest.mark.parametrize("more", [100.0, 600.0])
+@pytest.mark.quick(1)
+def test_loading_role_costs_what_hosts_allow(tmp_path, more):
+    """Where hosts set the pace, the devices of ranks that load first are idle at every launch of the step."""
+    run, slow = host_bound(made(tmp_path, "slow"), loading=lambda r, _: LOADING_US + more * (r % 2 == 0))
+    _, quick = host_bound(made(tmp_path, "quick"))
+    role = role_of_tensor_groups(prepared(run, grid(tp=2, dp=4)))
+    assert (role.cause, role.rows) == ("dataloader", (0, 2, 4, 6))
+    assert role.price.best / 1e6 == pytest.approx(slow - quick, abs=0.02)
 
 
 def uneven(rank, step):

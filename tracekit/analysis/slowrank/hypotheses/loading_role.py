@@ -15,7 +15,7 @@ import numpy as np
 
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.expected.like_with_like import idle_beyond
-from tracekit.analysis.slowrank.hypotheses.host_bound import without_gaps
+from tracekit.analysis.slowrank.hypotheses.host_bound import most_saved_ns, without_gaps
 from tracekit.analysis.slowrank.price import Price, saved_by
 from tracekit.causes import DATALOADER, HOST_STALL
 from tracekit.findings import Cause
@@ -43,8 +43,11 @@ def role_of_tensor_groups(case: Case) -> Role | None:
     over = np.maximum(np.fmin(case.met.role, idle_beyond(case, case.computed, case.met.of_role)), 0.0)
     cuts = without_gaps(case, models.likely, {row: over[row] for row in rows})
     saved = saved_by(models, lambda model: model.rescaled_ns(cuts))
-    longer = float(np.median(over[list(rows)].mean(axis=1)))
-    most = float(over[list(rows)].max(axis=0).mean())
+    bound = most_saved_ns(
+        case, case.met.of_role
+    )  # where hosts set the pace, the devices of a role idle for all of it
+    longer = min(float(np.median(over[list(rows)].mean(axis=1))), bound)
+    most = min(float(over[list(rows)].max(axis=0).mean()), bound)
     loads = [_loading(case, row) for row in sampled(list(rows))]
     cause: Cause = DATALOADER if np.median(loads) >= MAJORITY * longer else HOST_STALL
     return Role(rows, longer, Price.between(saved.low, min(saved.best, most), min(saved.high, most)), cause)
