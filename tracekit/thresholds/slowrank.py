@@ -73,7 +73,8 @@ ONE_STEP_P: Final = 0.05
 
 PROVING_STEPS: Final = round(log(ONE_STEP_P) / log(1.0 - MINOR))
 """Steps to record where noise or few steps hide an excess, ten: a fault in one step of four misses all of them in one
-job of twenty. They are three times as many as usual, for 1.7 times the z."""
+job of twenty. They are three times as many as usual, for 1.7 times the z. With so many, the long step among them is an
+accident although the device was slow throughout it, which no accident of one operation explains."""
 
 COLUMN_NOISE_FROM: Final = 5
 """Ranks from which a group shows how much they vary in one step: among fewer, one slow rank is most of the spread."""
@@ -93,10 +94,6 @@ NO_ACCIDENT: Final = 3
 which a rank is as fast as its peers before one long step is called an accident. One or two happen by chance; in fewer
 steps an intermittent fault may show only once, in more it would have shown again. One less where the long step is the
 first one captured, in which a profiler starts."""
-
-OTHER_STEPS_OF_DEVICE: Final = PROVING_STEPS - 1
-"""`NO_ACCIDENT` if the device was slow throughout the long step, which no accident of one operation explains: with that
-step they are `PROVING_STEPS`."""
 
 STAGE_TELLING_PEERS: Final = 3
 """Least ranks of a stage to distinguish a long stage from a slow rank: fewer may all be slow, or one short of work."""

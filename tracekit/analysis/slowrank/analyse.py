@@ -20,7 +20,7 @@ from tracekit.analysis.slowrank.case import Case, build
 from tracekit.analysis.slowrank.decision.decide import concluded
 from tracekit.analysis.slowrank.expected.nodes import with_hosts
 from tracekit.analysis.slowrank.explanation import explanation_of
-from tracekit.analysis.slowrank.gaps.evidence_gaps import coverage, unmeasured
+from tracekit.analysis.slowrank.gaps.evidence_gaps import unmeasured
 from tracekit.analysis.slowrank.mechanisms import refined, unlike_recordings
 from tracekit.analysis.slowrank.picture import picture_of
 from tracekit.analysis.slowrank.suspects import Answer
@@ -250,7 +250,7 @@ def _finding(case: Case, choice: MeshChoice, answer: Answer, *, explain: bool) -
         WhatIf(ms(step), ms(cured), step / cured if cured > 0 else 1.0),
         (*quality_of(case, choice), *unlike_recordings(case, answer), *map(_unproven, answer.unproven)),
         tuple(filter(None, (*choice.notes, residual, clocks, role_in_words(case)))),
-        coverage(case), answer.candidates, answer.to_decide, explanation_of(case, answer) if explain else None,
+        case.coverage, answer.candidates, answer.to_decide, explanation_of(case, answer) if explain else None,
         answer.to_decide.ranks if isinstance(answer.to_decide, Remedy) else (),
         case.table is not None or any(o.on_gpu for o in case.ops.per_rank.values()), answer.cures,
         answer.network_parts, expert_waits(case, answer),

@@ -17,7 +17,6 @@ from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.expected.nodes import NAME_NODES, UNPLACED
 from tracekit.analysis.slowrank.gaps.evidence_gaps import (
     bounds_of,
-    coverage,
     early_use_ns,
     is_shown,
     least_ns,
@@ -215,7 +214,7 @@ def shown(case: Case, found: LongStage | SlowLink) -> bool:
         return False
     if found.price.best < case.residual_ns:
         return found.price.low >= max(least, case.pinned_residual_ns)
-    return coverage(case).matched == 1 or found.price.low >= least
+    return case.coverage.matched == 1 or found.price.low >= least
 
 
 _Found = TypeVar("_Found", LongStage, SlowLink)
@@ -267,7 +266,7 @@ def leave_link_open(case: Case, link: SlowLink) -> Answer:
         f"{slow_transfers(link.ranks, link.ratio)}; the others lose between {ms(link.price.low):.1f} and "
         f"{ms(high):.1f} ms of {ms(case.step_ns):.1f} ms a step by it, because "
     )
-    matched = coverage(case).matched
+    matched = case.coverage.matched
     beside = matched is not None and matched >= COVERAGE_WHOLE
     why = NOT_EXACT if near else _BESIDE if beside else why_open(case)
     reason += link.layout or (_GUESSED if link.guessed else why)

@@ -34,7 +34,7 @@ from tracekit.analysis.slowrank.answers.slow_launch import launched_late
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.decision.gaps import lone_transfers_may_be_slow
 from tracekit.analysis.slowrank.evidence import Evidence, Faults, Kind
-from tracekit.analysis.slowrank.gaps.evidence_gaps import bounds_of, coverage, least_ns
+from tracekit.analysis.slowrank.gaps.evidence_gaps import bounds_of, least_ns
 from tracekit.analysis.slowrank.hypotheses.candidates import Hypothesis, significant_rows
 from tracekit.analysis.slowrank.hypotheses.data_imbalance import data_explains
 from tracekit.analysis.slowrank.hypotheses.long_stage import LongStage
@@ -119,7 +119,7 @@ def long_stage_is_dearest(e: Evidence) -> Answer | None:
     alone, open_ = e.only_step, e.undecided
     if alone is not None and alone.high[0] > stage.price.best:
         return leave_rank_open(case, alone)
-    if open_ is not None and coverage(case).matched != 1 and open_.high[0] > stage.price.best:
+    if open_ is not None and case.coverage.matched != 1 and open_.high[0] > stage.price.best:
         return leave_rank_open(case, open_)  # unmatched waits: this rank alone may make the stage long
     if e.data > stage.price.best:
         return blame_data(case, e.data, stage)

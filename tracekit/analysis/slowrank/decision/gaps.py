@@ -20,7 +20,6 @@ from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.evidence import Evidence, Gap
 from tracekit.analysis.slowrank.gaps.evidence_gaps import (
     compared_little,
-    coverage,
     more_steps,
     unmeasured,
     unread,
@@ -144,7 +143,7 @@ def model_misses(e: Evidence) -> Iterator[Gap]:
 
 def communication_is_unmatched(e: Evidence) -> Iterator[Gap]:
     """Some communication is not matched; that decides where hardly any is, and no rank has a significant excess."""
-    case, matched = e.case, coverage(e.case).matched
+    case, matched = e.case, e.case.coverage.matched
     if matched is None or matched == 1:
         return
     hidden = case.model.recorded_ns - case.free_model.recorded_ns  # waits as short as their transfers
@@ -218,7 +217,7 @@ def data_may_cost(e: Evidence) -> Iterator[Gap]:
         f"is between {ms(dealt.low):.1f} and {ms(dealt.high):.1f} ms of {ms(case.step_ns):.1f} ms a step and is not "
         f"known more exactly: {why_open(case)}"
     )
-    if dealt.high > 0 and coverage(case).matched != 1:
+    if dealt.high > 0 and case.coverage.matched != 1:
         yield Gap(what, dealt.high, what_would_decide(case))
 
 
