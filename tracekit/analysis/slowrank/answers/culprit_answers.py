@@ -76,7 +76,7 @@ def blame_ranks(case: Case, found: Hypothesis) -> Answer:
         rest = those_that_cost(case, np.array(kept)) if kept[:1] == [found.rows[0]] else None
         if rest is None or price(case, rest) < MIN_LOST_SHARE * case.step_ns:
             open_ = bounds_of(case, np.array(found.rows), *next(iter(designs.values())))
-            return leave_rank_open(case, replace(open_, low=(0.0,) * len(open_.rows)))
+            return leave_rank_open(case, open_.from_zero())
         found = rest
     rows = np.array(found.rows)
     least = least_ns(case, rows)

@@ -117,9 +117,9 @@ def long_stage_is_dearest(e: Evidence) -> Answer | None:
     if stage is None:
         return None
     alone, open_ = e.only_step, e.undecided
-    if alone is not None and alone.high[0] > stage.price.best:
+    if alone is not None and alone.most > stage.price.best:
         return leave_rank_open(case, alone)
-    if open_ is not None and case.coverage.matched != 1 and open_.high[0] > stage.price.best:
+    if open_ is not None and case.coverage.matched != 1 and open_.most > stage.price.best:
         return leave_rank_open(case, open_)  # unmatched waits: this rank alone may make the stage long
     if e.data > stage.price.best:
         return blame_data(case, e.data, stage)

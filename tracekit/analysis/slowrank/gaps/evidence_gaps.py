@@ -6,6 +6,7 @@ most groups, the inferred groups probably lack a member.
 """
 
 from dataclasses import dataclass, replace
+from typing import Self
 
 import numpy as np
 
@@ -17,7 +18,7 @@ from tracekit.analysis.slowrank.hypotheses.candidates import (
     likely_saved_ns,
     significant_rows,
 )
-from tracekit.analysis.slowrank.price import may_cost_ns, rank_doubt_ns
+from tracekit.analysis.slowrank.price import Price, may_cost_ns, rank_doubt_ns
 from tracekit.analysis.slowrank.wording import fewest_traces
 from tracekit.rank_events.operation_names import MESSAGES
 from tracekit.rank_events.step_marks import NO_STEP
@@ -39,13 +40,24 @@ from tracekit.units import I64, ms
 
 @dataclass(frozen=True)
 class Undecided:
-    """Ranks (rows of Steps, worst first) with the bounds of their prices; ns a step."""
+    """Ranks (rows of Steps, worst first), each with a price that may be its low end; ns a step.
+
+    At the low end every unmatched operation keeps its recorded length, at the high end it shrinks to its transfer.
+    """
 
     rows: tuple[int, ...]
-    low: tuple[float, ...]  # what each costs if every unmatched operation keeps its recorded length
-    high: tuple[float, ...]  # what each costs if every unmatched operation shrinks to its transfer
+    prices: tuple[Price, ...]
     why: str = ""  # the clause on why the price is not known more exactly
     decide: str = ""  # what would decide
+
+    @property
+    def most(self) -> float:
+        """What the first rank costs at most."""
+        return self.prices[0].high
+
+    def from_zero(self) -> Self:
+        """Return the same ranks with prices from zero, as where chance or a design may explain the excess."""
+        return replace(self, prices=tuple(Price.up_to(price.high) for price in self.prices))
 
 
 def unread(case: Case) -> bool:
@@ -165,7 +177,7 @@ def faint_ranks(case: Case) -> Undecided | None:
         return None
     why = varies(case, float(z[rows[0]]), case.found.limit)
     found = left_undecided(case, rows, why, f"{more_steps(case)} on every rank")
-    return found and replace(found, low=(0.0,) * len(rows))
+    return found and found.from_zero()
 
 
 def varies(case: Case, z: float, limit: float) -> str:
@@ -202,7 +214,8 @@ def bounds_of(case: Case, rows: I64, why: str = "", decide: str = "") -> Undecid
         low = [max(least - rank_doubt_ns(case, rows), 0.0) for least in low]
         high = [may_cost_ns(most, float(case.found.mean[r])) for r, most in zip(kept, high, strict=True)]
     named = why or why_open(case), decide or what_would_decide(case)
-    return Undecided(tuple(int(r) for r in kept), tuple(low), tuple(high), *named)
+    prices = tuple(Price.between(least, least, most) for least, most in zip(low, high, strict=True))
+    return Undecided(tuple(int(r) for r in kept), prices, *named)
 
 
 def why_open(case: Case) -> str:
