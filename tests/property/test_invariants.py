@@ -5,11 +5,12 @@ import pytest
 
 from tests.marks import quick_first, quick_nth
 from tests.slowrank.jobs import grid, job
-from tracekit.analysis.slowrank.analyse import analyse, opened
+from tracekit.analysis.slowrank.analyse import analyse
 from tracekit.analysis.slowrank.decision.decide import concluded
 from tracekit.analysis.slowrank.explanation import explanation_of
 from tracekit.analysis.slowrank.gaps.evidence_gaps import bounds_of, most_ns
 from tracekit.analysis.slowrank.hypotheses.candidates import cured_ns
+from tracekit.analysis.slowrank.opened import opened
 from tracekit.analysis.slowrank.price import rank_doubt_ns
 
 MESH = grid(tp=2, pp=2, dp=4)

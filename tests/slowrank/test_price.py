@@ -5,8 +5,9 @@ import pytest
 
 from tests.marks import quick_first
 from tests.slowrank.jobs import grid, job, prepared
-from tracekit.analysis.slowrank.analyse import analyse, opened
+from tracekit.analysis.slowrank.analyse import analyse
 from tracekit.analysis.slowrank.gaps.evidence_gaps import bounds_of, most_ns
+from tracekit.analysis.slowrank.opened import opened
 from tracekit.analysis.slowrank.price import Price, rank_doubt_ns, spread_of_ranks
 
 MESH = grid(tp=2, pp=2, dp=4)

@@ -101,6 +101,12 @@ class Measured:
         """Whether each operation is on a channel between two ranks; one without a channel takes the first channel's."""
         return self.ops.p2p[np.maximum(self.ops.channel, 0)]
 
+    @property
+    def unmeasured(self) -> tuple[int, ...]:
+        """The ranks that recorded no analysed step whole: neither slowness nor health is known of them."""
+        nothing = np.flatnonzero(np.isnan(self.steps.own).all(axis=1))
+        return tuple(self.steps.ranks[row] for row in nothing.tolist())
+
     @cached_property
     def matched(self) -> Mask:
         """Whether each operation was matched with all members of its group."""

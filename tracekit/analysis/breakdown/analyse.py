@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from tracekit.analysis.breakdown.parts import RankSteps, added, shares_of, steps_of, waits_told
-from tracekit.analysis.slowrank.analyse import opened, quality_of, ranks_of
 from tracekit.analysis.slowrank.case import Case
+from tracekit.analysis.slowrank.opened import opened, quality_of, ranks_of
 from tracekit.axes import DATA, TENSOR, along
 from tracekit.findings import BreakdownFinding, RankBreakdown, StepsFinding, Traffic, Volume
 from tracekit.rank_events.coded_words import Column, among

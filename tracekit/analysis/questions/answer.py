@@ -13,8 +13,8 @@ from tracekit.analysis.questions.layout_costs import costs_of
 from tracekit.analysis.questions.layouts import BOUNDS, LIKELY, Layout, check, parse_layout, step_ns
 from tracekit.analysis.questions.step_engine import StepEngine
 from tracekit.analysis.questions.table_engine import TableEngine
-from tracekit.analysis.slowrank.analyse import opened, quality_of, ranks_of
 from tracekit.analysis.slowrank.case import Case
+from tracekit.analysis.slowrank.opened import opened, quality_of, ranks_of
 from tracekit.analysis.slowrank.wording import listed
 from tracekit.errors import UsageError
 from tracekit.findings import StepsFinding, WhatIfAnswer, WhatIfFinding

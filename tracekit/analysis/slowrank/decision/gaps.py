@@ -21,7 +21,6 @@ from tracekit.analysis.slowrank.evidence import Evidence, Gap
 from tracekit.analysis.slowrank.gaps.evidence_gaps import (
     compared_little,
     more_steps,
-    unmeasured,
     unread,
     what_would_decide,
     whole_steps,
@@ -96,7 +95,7 @@ _SAME_STEPS: Final = "record all ranks for the same steps"
 
 def steps_were_left_out(e: Evidence) -> Iterator[Gap]:
     """Some ranks recorded no compared step whole, most operations lie outside the only one, or windows cut some."""
-    case, without = e.case, unmeasured(e.case)
+    case, without = e.case, e.case.unmeasured
     if without:
         what = f"{ranks_in_words(without)} recorded none of the compared steps whole, so their own time is unknown"
         yield Gap(what, case.step_ns, whole_steps(case))

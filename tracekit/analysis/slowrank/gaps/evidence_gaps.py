@@ -80,12 +80,6 @@ def compared_little(case: Case) -> bool:
     return bool(cut.sum() > case.analysed.sum())
 
 
-def unmeasured(case: Case) -> tuple[int, ...]:
-    """The ranks that recorded no compared step whole: neither slowness nor health is known of them."""
-    nothing = np.flatnonzero(np.isnan(case.steps.own).all(axis=1))
-    return tuple(case.steps.ranks[row] for row in nothing.tolist())
-
-
 def most_ns(case: Case, rows: I64) -> float:
     """The most that a step could save if `rows` worked like their peers, ns; at most their excess and what hosts allow.
 
